@@ -1,0 +1,59 @@
+"""superopt makes ONNX models faster and checks that it did not change them.
+
+    import superopt
+
+    result = superopt.optimize("model.onnx", budget=60)
+    result.save("fast.onnx")
+
+Public names are resolved on first use (PEP 562): importing this package loads nothing heavy.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from superopt.errors import (
+        Aborted,
+        CheckFailed,
+        ExitCode,
+        ModelError,
+        SuperoptError,
+        Undecided,
+        UsageError,
+    )
+
+__version__ = "0.1.0"
+
+# Where each public name lives.
+_HOME = {
+    "Aborted": "superopt.errors",
+    "CheckFailed": "superopt.errors",
+    "ExitCode": "superopt.errors",
+    "ModelError": "superopt.errors",
+    "SuperoptError": "superopt.errors",
+    "Undecided": "superopt.errors",
+    "UsageError": "superopt.errors",
+}
+
+__all__ = [
+    "Aborted",
+    "CheckFailed",
+    "ExitCode",
+    "ModelError",
+    "SuperoptError",
+    "Undecided",
+    "UsageError",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> object:
+    if (home := _HOME.get(name)) is None:
+        raise AttributeError(f"module 'superopt' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

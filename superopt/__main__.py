@@ -1,0 +1,5 @@
+"""`python -m superopt` is the command `superopt`."""
+
+from superopt.cli import main
+
+main()

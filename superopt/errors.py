@@ -1,0 +1,68 @@
+"""Errors that a person can act on, and the one table of exit codes.
+
+Every error says three things: *what* happened, *why* (naming both values), and what *to do*.
+Imports nothing, so that every other part may import it.
+"""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the process returns: one table for all commands."""
+
+    OK = 0
+    UNCHANGED = 1  # only with --fail-if-unchanged
+    USAGE = 2  # bad arguments
+    MODEL = 3  # an invalid or unsafe model
+    REFUTED = 4  # a check failed or a claim was refuted; nothing was written
+    UNDECIDED = 5  # agrees as far as it was tested, but is not proved
+    ABORTED = 130  # stopped by a second Ctrl-C
+
+
+class SuperoptError(Exception):
+    """The base of all errors raised on purpose.
+
+    `str(error)` is one line per part: what, why, what to do.  An error that is caught and
+    wrapped before a person sees it may leave `why` and `todo` empty.
+    """
+
+    code = ExitCode.MODEL
+
+    def __init__(self, what: str, why: str = "", todo: str = "") -> None:
+        super().__init__(what, why, todo)
+        self.what = what
+        self.why = why
+        self.todo = todo
+
+    def __str__(self) -> str:
+        return "\n".join(part for part in (self.what, self.why, self.todo) if part)
+
+
+class UsageError(SuperoptError):
+    """The arguments do not make sense: a budget that is no time, a folder that is not there."""
+
+    code = ExitCode.USAGE
+
+
+class ModelError(SuperoptError):
+    """The model is invalid, unsafe to load, or cannot be represented."""
+
+    code = ExitCode.MODEL
+
+
+class CheckFailed(SuperoptError):
+    """Two models were found to differ; nothing was written."""
+
+    code = ExitCode.REFUTED
+
+
+class Undecided(SuperoptError):
+    """The question could not be answered either way."""
+
+    code = ExitCode.UNDECIDED
+
+
+class Aborted(SuperoptError):
+    """Stopped by the user before there was anything to keep."""
+
+    code = ExitCode.ABORTED

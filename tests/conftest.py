@@ -1,0 +1,36 @@
+"""What all tests share: paths, the models beside the checkout, a deterministic hypothesis."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Timings on a shared machine say nothing, and a failure must come back on the next run.
+settings.register_profile(
+    "superopt",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("superopt")
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository's root."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def weightless_models() -> dict[str, Path]:
+    """The weightless models in ../shared/models by name; skips where the folder is absent."""
+    folder = ROOT.parent / "shared" / "models"
+    found = {path.stem: path for path in sorted(folder.glob("*.onnx"))}
+    if not found:
+        pytest.skip("no models in ../shared/models")
+    return found

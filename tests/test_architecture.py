@@ -1,0 +1,199 @@
+"""Who may import whom, which part owns which heavy library, and how long a file may be.
+
+Read from the source with `ast`, so that imports inside functions and under TYPE_CHECKING count too.
+"""
+
+import ast
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LINKED = ("rules", "verifier", "kernels")
+LONGEST_FILE = 400
+
+# Every part may import `errors` and itself.
+BELOW: dict[str, set[str]] = {
+    "errors": set(),
+    "te": set(),
+    "ir": {"te"},
+    "ops": {"ir", "te"},
+    "kernels": {"te"},
+    "rules": {"ops", "ir", "te"},
+    "onnx_io": {"ops", "ir", "te"},
+    "ort": {"onnx_io", "ir"},
+    "verifier": {"rules", "ops", "ir", "te"},
+    "cost": {"ort", "onnx_io", "kernels", "ir", "te"},
+    "search": {"cost", "rules", "ir"},
+    "check": {"ort", "onnx_io", "ops", "ir", "te"},
+    "plan": {"rules", "cost", "kernels", "ort", "onnx_io", "ir", "te"},
+    "report": set(),  # plain data and text: whoever writes a report fills in the data
+}
+PARTS = set(BELOW)
+BELOW["api"] = PARTS
+BELOW["backend"] = PARTS | {"api"}
+BELOW["commands"] = PARTS | {"api", "cli"}
+BELOW["cli"] = PARTS | {"api", "commands"}
+BELOW["__main__"] = {"cli"}
+BELOW["__init__"] = PARTS | {"api"}
+
+OWNERS: dict[str, set[str]] = {
+    "onnx": {"onnx_io", "backend"},
+    "onnx_ir": {"onnx_io", "backend"},
+    "onnxruntime": {"ort"},
+    "z3": {"verifier"},
+    "llvmlite": {"kernels"},
+    "triton": {"kernels"},
+    "torch": {"kernels"},
+    "jinja2": {"report"},
+    "click": {"cli", "commands"},
+    "rich": {"cli", "commands"},
+}
+# Importing these in a function is how a part works without them.
+OPTIONAL = {"onnxruntime", "openvino", "torch", "triton", "lightgbm", "ray"}
+# Whose start must be fast: they import what a call needs when it is made.
+LAZY = {"__init__", "cli", "commands"}
+# What LAZY parts may import at the top of a file.
+LIGHT = {"click", "superopt"}
+
+
+@dataclass(frozen=True)
+class Import:
+    file: str
+    line: int
+    module: str  # dotted, absolute
+    deferred: bool  # inside a function
+    typing: bool  # under `if TYPE_CHECKING:`
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} imports {self.module}"
+
+
+def sources() -> list[Path]:
+    return sorted(
+        Path(folder) / name
+        for folder, _, names in os.walk(ROOT / "superopt", followlinks=True)
+        for name in names
+        if name.endswith(".py")
+    )
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(ROOT / "superopt").parts[0].removesuffix(".py")
+
+
+def imports_of(text: str, path: Path) -> Iterator[Import]:
+    """Every import in the source, made absolute; `from superopt import x` counts as superopt.x."""
+    file = str(path.relative_to(ROOT))
+    package = path.relative_to(ROOT).with_suffix("").parts[:-1]
+
+    def walk(node: ast.AST, deferred: bool, typing: bool) -> Iterator[Import]:
+        match node:
+            case ast.Import(names):
+                for alias in names:
+                    yield Import(file, node.lineno, alias.name, deferred, typing)
+            case ast.ImportFrom(module, names, level):
+                base = package[: len(package) - level + 1] if level else ()
+                full = ".".join((*base, *([module] if module else [])))
+                for alias in names:
+                    name = f"{full}.{alias.name}" if full == "superopt" else full
+                    yield Import(file, node.lineno, name, deferred, typing)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+                for child in ast.iter_child_nodes(node):
+                    yield from walk(child, True, typing)
+            case ast.If(test=ast.Name("TYPE_CHECKING")):
+                for child in node.body:
+                    yield from walk(child, deferred, True)
+                for child in node.orelse:
+                    yield from walk(child, deferred, typing)
+            case _:
+                for child in ast.iter_child_nodes(node):
+                    yield from walk(child, deferred, typing)
+
+    yield from walk(ast.parse(text), False, False)
+
+
+def violations(path: Path, text: str) -> list[str]:
+    """What a file does against the table, one sentence each."""
+    part = part_of(path)
+    if part not in BELOW:
+        return [f"{path.relative_to(ROOT)}: {part!r} is not in the table of parts"]
+    found = []
+    for item in imports_of(text, path):
+        library, _, rest = item.module.partition(".")
+        if library == "superopt":
+            target = rest.partition(".")[0]
+            # Not a part: a plain name of superopt/__init__ such as __version__.
+            if target in BELOW and target not in BELOW[part] | {part, "errors"}:
+                found.append(f"{item}, but {part} may not import {target}")
+        elif library in OWNERS and part not in OWNERS[library]:
+            found.append(f"{item}, but only {sorted(OWNERS[library])} may")
+        if part in LAZY:
+            if not item.deferred and not item.typing and library not in LIGHT | STANDARD:
+                found.append(f"{item} when it is loaded: import it where it is used")
+        elif item.deferred and library not in OPTIONAL:
+            found.append(f"{item} inside a function: import it at the top of the file")
+    return found
+
+
+STANDARD = set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT / "superopt")))
+def test_imports_follow_the_table(path: Path) -> None:
+    assert not violations(path, path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "complaint"),
+    [
+        ("te/x.py", "from superopt.ir.graph import Graph", "te may not import ir"),
+        ("te/x.py", "from ..ir.graph import Graph", "te may not import ir"),
+        ("te/x.py", "from superopt import ir", "te may not import ir"),
+        ("kernels/x.py", "import superopt.ops.linear", "kernels may not import ops"),
+        ("rules/x.py", "import z3", "only ['verifier'] may"),
+        (
+            "check/x.py",
+            "if TYPE_CHECKING:\n    from superopt.search import backtrack",
+            "check may not import search",
+        ),
+        ("ir/x.py", "def f():\n    import numpy", "at the top of the file"),
+        ("cli.py", "import rich", "import it where it is used"),
+        ("stray/x.py", "", "not in the table of parts"),
+    ],
+)
+def test_the_rules_see_a_violation(file: str, text: str, complaint: str) -> None:
+    (found,) = violations(ROOT / "superopt" / file, text)
+    assert complaint in found
+
+
+def test_allowed_imports_are_allowed() -> None:
+    text = "import numpy\nfrom superopt.errors import ModelError\nfrom superopt.te import expr"
+    assert not violations(ROOT / "superopt" / "ir" / "x.py", text)
+    assert not violations(ROOT / "superopt" / "ort.py", "def f():\n    import onnxruntime")
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_the_linked_folders(name: str) -> None:
+    link = ROOT / "superopt" / name
+    if link.is_symlink():  # a source distribution holds the folders themselves
+        assert os.readlink(link) == f"../{name}"
+    assert link.is_dir()
+    assert not (link / "__init__.py").exists(), f"a top-level package {name} would shadow another"
+
+
+def test_no_file_is_too_long() -> None:
+    folders = ("superopt", "tests", "scripts")
+    files = {
+        Path(folder) / name
+        for top in folders
+        for folder, _, names in os.walk(ROOT / top, followlinks=True)
+        for name in names
+        if name.endswith(".py")
+    }
+    lengths = {str(p.relative_to(ROOT)): len(p.read_text().splitlines()) for p in sorted(files)}
+    assert {name: n for name, n in lengths.items() if n > LONGEST_FILE} == {}
