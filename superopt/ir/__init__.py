@@ -1,0 +1,1 @@
+"""Immutable, interned graphs of operators, their text, and their evaluation."""

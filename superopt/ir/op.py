@@ -1,0 +1,172 @@
+"""An operator: its tensor expression, and what is read off it.
+
+    @op("Relu", example="f32[2,3]", laws="elementwise")
+    def relu(x: Tensor) -> Tensor:
+        return compute(x.shape, lambda *i: apply("max", x[i], 0))
+
+Positional parameters are operands (`x: Tensor | None = None` an optional one, `*xs` any number),
+keyword-only parameters are attributes with their defaults. Shapes and dtypes of the results are
+those of the expression, so inference cannot disagree with evaluation.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Union
+
+from superopt.te.dtype import DType
+from superopt.te.expr import Tensor, TensorType, placeholder
+from superopt.te.node import Expr
+
+# An attribute: sizes may be symbolic, so an int may be an index expression.
+Attr = Union[int, float, str, bool, None, DType, Expr, "Payload", tuple["Attr", ...]]
+Attrs = tuple[tuple[str, Attr], ...]
+Types = tuple[TensorType | None, ...]
+Canonical = Callable[[Types, dict[str, Attr]], dict[str, Attr]]
+REQUIRED = inspect.Parameter.empty
+
+
+class InferError(ValueError):
+    """The operands' types or the attributes do not fit the operator."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Payload:
+    """What an opaque node carries, compared by identity: two random nodes are never one."""
+
+    content: object
+    label: str = ""
+
+    def __str__(self) -> str:
+        return self.label or f"payload{id(self):x}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """An operator of the graph.
+
+    name: ONNX's name, or one of ours for internal operators.
+    compute: operands and attributes to the result tensors; None for opaque operators.
+    inputs, required, variadic: operand names, how many must be there, does the last repeat.
+    attrs: attribute names with defaults (REQUIRED where there is none).
+    laws: words among commutative, associative, elementwise, linear, data (moves elements only).
+    example: operand types and attributes on which every test of operators runs it.
+    since: the least ONNX schema version whose meaning the expression has; older nodes are opaque.
+    canonical: (operand types, attributes) to attributes in one form: axes from 0, explicit pads.
+    domain: ONNX domain; None for internal operators that are expanded at export.
+    """
+
+    name: str
+    compute: Callable[..., Tensor | tuple[Tensor, ...]] | None
+    inputs: tuple[str, ...] = ()
+    required: int = 0
+    variadic: bool = False
+    attrs: Mapping[str, object] = field(default_factory=dict)
+    laws: frozenset[str] = frozenset()
+    example: tuple[str, ...] = ()
+    since: int = 1
+    canonical: Canonical | None = None
+    domain: str | None = ""
+
+    def __repr__(self) -> str:
+        return f"Op({self.name})"
+
+    @property
+    def opaque(self) -> bool:
+        return self.compute is None
+
+
+def op(
+    name: str,
+    *,
+    example: str | tuple[str, ...],
+    laws: str = "",
+    since: int = 1,
+    canonical: Canonical | None = None,
+    domain: str | None = "",
+) -> Callable[[Callable[..., Tensor | tuple[Tensor, ...]]], Op]:
+    """Declare an operator by its tensor expression (see the module's docstring)."""
+
+    def declare(compute: Callable[..., Tensor | tuple[Tensor, ...]]) -> Op:
+        operands: list[inspect.Parameter] = []
+        attrs: dict[str, object] = {}
+        for p in inspect.signature(compute).parameters.values():
+            if p.kind is p.KEYWORD_ONLY:
+                attrs[p.name] = p.default
+            else:
+                operands.append(p)
+        variadic = bool(operands) and operands[-1].kind is inspect.Parameter.VAR_POSITIONAL
+        fixed = operands[:-1] if variadic else operands
+        return Op(
+            name,
+            compute,
+            tuple(p.name for p in operands),
+            sum(p.default is REQUIRED for p in fixed) + variadic,
+            variadic,
+            attrs,
+            frozenset(laws.split()),
+            (example,) if isinstance(example, str) else example,
+            since,
+            canonical,
+            domain,
+        )
+
+    return declare
+
+
+def canonical_attrs(op: Op, types: Types, attrs: Mapping[str, Attr]) -> Attrs:
+    """`attrs` with defaults filled in, in the operator's one form, sorted by name.
+
+    Raises InferError for an unknown or missing attribute, TypeError never.
+    """
+    full: dict[str, Attr] = {}
+    for key in attrs:
+        if key not in op.attrs:
+            raise InferError(f"{op.name} has no attribute {key}; it has {', '.join(op.attrs)}")
+    for key, default in op.attrs.items():
+        value = attrs.get(key, default)
+        if value is REQUIRED:
+            raise InferError(f"{op.name} needs the attribute {key}")
+        full[key] = _plain(value)  # type: ignore[arg-type]
+    if op.canonical is not None:
+        full = {k: _plain(v) for k, v in op.canonical(types, full).items()}
+    return tuple(sorted(full.items()))
+
+
+def _plain(value: Attr) -> Attr:
+    if isinstance(value, (list, tuple)):
+        return tuple(_plain(v) for v in value)
+    return value
+
+
+@lru_cache(maxsize=1 << 15)
+def expression(op: Op, types: Types, attrs: Attrs) -> tuple[Tensor, ...]:
+    """The results of `op` on placeholders of `types`, named `a0`, `a1`, ...; None is an absent operand.
+
+    Raises InferError when they do not fit.
+    """
+    if op.compute is None:
+        raise InferError(f"{op.name} is opaque: it has no tensor expression")
+    given = len(types)
+    if given < op.required or (given > len(op.inputs) and not op.variadic):
+        most = "or more" if op.variadic else f"to {len(op.inputs)}"
+        raise InferError(f"{op.name} takes {op.required} {most} operands, got {given}")
+    if any(t is not None and (t.dtype is None or t.shape is None) for t in types):
+        raise InferError(f"{op.name} on an operand of unknown type")
+    operands = [None if t is None else placeholder(f"a{n}", t) for n, t in enumerate(types)]
+    try:
+        out = op.compute(*operands, **dict(attrs))
+    except InferError:
+        raise
+    except (ValueError, TypeError, IndexError, KeyError, ZeroDivisionError, AttributeError) as e:
+        shown = ", ".join(map(str, types))
+        raise InferError(f"{op.name}({shown}): {e}") from e
+    return out if isinstance(out, tuple) else (out,)
+
+
+def infer(op: Op, types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    """The types of the results, read off the tensor expression."""
+    return tuple(t.type for t in expression(op, types, attrs))

@@ -1,0 +1,84 @@
+"""What the definitions of operators share: broadcasting, axes in one form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from superopt.ir.op import Attr, Canonical, InferError, Types
+from superopt.te.expr import Dim, Tensor
+from superopt.te.node import Expr
+
+
+def broadcast(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
+    """numpy's broadcast of shapes. Two sizes that are not equal as expressions do not broadcast."""
+    rank = max((len(s) for s in shapes), default=0)
+    out: list[Dim] = []
+    for axis in range(rank):
+        size: Dim = 1
+        for s in shapes:
+            at = axis - rank + len(s)
+            if at < 0 or s[at] == 1:
+                continue
+            if size != 1 and size != s[at]:
+                shown = " and ".join(str(tuple(s)) for s in shapes)
+                raise InferError(f"shapes {shown} do not broadcast: {size} != {s[at]}")
+            size = s[at]
+        out.append(size)
+    return tuple(out)
+
+
+def at(x: Tensor, index: Sequence[Expr]) -> Expr:
+    """The element of `x` that broadcasts to `index`."""
+    tail = index[len(index) - x.rank :]
+    return x[tuple(0 if n == 1 else i for n, i in zip(x.shape, tail, strict=True))]
+
+
+def positive(axis: Attr, rank: int, what: str = "axis") -> int:
+    """`axis` counted from 0."""
+    if not isinstance(axis, int) or not -rank <= axis < rank:
+        raise InferError(f"{what} {axis} is not in [-{rank}, {rank})")
+    return axis % rank if rank else 0
+
+
+def rank_of(types: Types, operand: int = 0) -> int:
+    t = types[operand]
+    if t is None or t.shape is None:
+        raise InferError(f"operand {operand} has no known rank")
+    return len(t.shape)
+
+
+def axis_from(operand: int = 0, key: str = "axis") -> Canonical:
+    """Canonical form: attribute `key` counts from 0 in the rank of an operand."""
+
+    def canonical(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+        return attrs | {key: positive(attrs[key], rank_of(types, operand), key)}
+
+    return canonical
+
+
+def axes_from(operand: int = 0, key: str = "axes", all_if_none: bool = True) -> Canonical:
+    """Canonical form: the axes sorted, from 0; None becomes all of them."""
+
+    def canonical(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+        rank = rank_of(types, operand)
+        given = attrs[key]
+        if given is None:
+            return attrs | {key: tuple(range(rank))} if all_if_none else attrs
+        assert isinstance(given, tuple)
+        axes = sorted(positive(a, rank, key) for a in given)
+        if len(set(axes)) != len(axes):
+            raise InferError(f"{key} {given} names an axis twice in rank {rank}")
+        return attrs | {key: tuple(axes)}
+
+    return canonical
+
+
+def chain(*steps: Callable[[Types, dict[str, Attr]], dict[str, Attr]]) -> Canonical:
+    """One canonical form after the other."""
+
+    def canonical(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+        for step in steps:
+            attrs = step(types, attrs)
+        return attrs
+
+    return canonical

@@ -1,0 +1,179 @@
+"""The seven kinds of expression, and Python's operators on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Union
+
+from superopt.te.dtype import INDEX, DType
+
+if TYPE_CHECKING:
+    from superopt.te.expr import Tensor
+
+Number = Union[int, Fraction, float]  # a float only where no fraction can say it: inf and nan
+
+
+class Expr:
+    """An expression: one of Const, Size, Axis, Apply, Load, Reduce, Index."""
+
+    __slots__ = ()
+    dtype: DType
+
+    def __add__(self, other: Expr | Number) -> Expr:
+        return _apply("add", self, other)
+
+    def __radd__(self, other: Number) -> Expr:
+        return _apply("add", other, self)
+
+    def __sub__(self, other: Expr | Number) -> Expr:
+        return _apply("sub", self, other)
+
+    def __rsub__(self, other: Number) -> Expr:
+        return _apply("sub", other, self)
+
+    def __mul__(self, other: Expr | Number) -> Expr:
+        return _apply("mul", self, other)
+
+    def __rmul__(self, other: Number) -> Expr:
+        return _apply("mul", other, self)
+
+    def __truediv__(self, other: Expr | Number) -> Expr:
+        return _apply("div", self, other)
+
+    def __rtruediv__(self, other: Number) -> Expr:
+        return _apply("div", other, self)
+
+    def __floordiv__(self, other: Expr | int) -> Expr:
+        return _apply("floordiv", self, other)
+
+    def __rfloordiv__(self, other: int) -> Expr:
+        return _apply("floordiv", other, self)
+
+    def __mod__(self, other: Expr | Number) -> Expr:
+        return _apply("mod", self, other)
+
+    def __rmod__(self, other: Number) -> Expr:
+        return _apply("mod", other, self)
+
+    def __neg__(self) -> Expr:
+        return _apply("neg", self)
+
+    def __lt__(self, other: Expr | Number) -> Expr:
+        return _compare("lt", self, other)
+
+    def __le__(self, other: Expr | Number) -> Expr:
+        return _compare("le", self, other)
+
+    def __gt__(self, other: Expr | Number) -> Expr:
+        return _compare("lt", other, self)
+
+    def __ge__(self, other: Expr | Number) -> Expr:
+        return _compare("le", other, self)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Const(Expr):
+    """An exact number: int, Fraction, or the floats inf, -inf, nan."""
+
+    value: Number
+    dtype: DType
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Size(Expr):
+    """A symbolic size, an integer that is at least 1 unless said otherwise."""
+
+    name: str
+    dtype: DType = INDEX
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Axis(Expr):
+    """An index variable: 0 <= axis < extent."""
+
+    name: str
+    extent: Dim
+    dtype: DType = INDEX
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Apply(Expr):
+    """A scalar function (a row of `fn.py`) of expressions, with the result's dtype."""
+
+    fn: str
+    args: tuple[Expr, ...]
+    dtype: DType
+
+    def __str__(self) -> str:
+        infix = _INFIX.get(self.fn)
+        if infix and len(self.args) >= 2:
+            return "(" + f" {infix} ".join(map(str, self.args)) + ")"
+        kind = f", {self.dtype}" if self.fn == "cast" else ""
+        return f"{self.fn}({', '.join(map(str, self.args))}{kind})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Load(Expr):
+    """An element of a tensor."""
+
+    tensor: Tensor
+    index: tuple[Expr, ...]
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"{self.tensor.name}[{', '.join(map(str, self.index))}]"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Reduce(Expr):
+    """`fn` (sum, prod, max, min, any, all) of `body` over `axes`."""
+
+    fn: str
+    axes: tuple[Axis, ...]
+    body: Expr
+    dtype: DType
+
+    def __str__(self) -> str:
+        over = ", ".join(f"{a.name} < {a.extent}" for a in self.axes)
+        return f"{self.fn}({self.body} for {over})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Index(Expr):
+    """An integer element used as an index in [-bound, bound); a negative one counts from the end."""
+
+    element: Expr
+    bound: Expr
+    dtype: DType = INDEX
+
+    def __str__(self) -> str:
+        return f"index({self.element} < {self.bound})"
+
+
+Dim = Union[int, Expr]
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%",
+    "lt": "<", "le": "<=", "eq": "==", "ne": "!=", "and": "and", "or": "or",
+}
+
+
+def _apply(fn: str, *args: Expr | Number) -> Expr:
+    from superopt.te.expr import apply
+
+    return apply(fn, *args)
+
+
+def _compare(fn: str, a: Expr | Number, b: Expr | Number) -> Expr:
+    from superopt.te.expr import compare
+
+    return compare(fn, a, b)
