@@ -1,11 +1,120 @@
-"""The command `superopt`."""
+"""The command `superopt`: the list of commands, and how errors leave the process.
+
+Nothing heavy is imported here or at the top of a command's file: each command imports what it needs
+when it runs.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
 
 import click
 
 from superopt import __version__
+from superopt.commands import options
+from superopt.commands.compare import bench, verify
+from superopt.commands.demo import demo
+from superopt.commands.explain import explain, report
+from superopt.commands.household import cache, doctor
+from superopt.commands.optimize import optimize
+from superopt.commands.rulebook import rules
+from superopt.errors import Aborted, ExitCode, SuperoptError, UsageError
 
 
-@click.group()
+class InOrder(click.Group):
+    """Lists its commands in the order they were added: the ones needed first come first."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(
+    cls=InOrder,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 ok, 1 unchanged (with --fail-if-unchanged), 2 bad arguments, "
+    "3 invalid or unsafe model, 4 check failed or refuted, 5 not decided, 130 aborted.",
+)
 @click.version_option(__version__, prog_name="superopt")
-def main() -> None:
+@options.debug
+def cli() -> None:
     """Make ONNX models faster, and check that they stay the same."""
+
+
+for command in (optimize, demo, explain, report, bench, verify, rules, doctor, cache):
+    cli.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit the process with a code of `ExitCode`."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # names in models may not fit the terminal's encoding
+            stream.reconfigure(errors="backslashreplace")
+    sys.exit(int(run(given)))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line; every error is printed and becomes an exit code."""
+    try:
+        code = cli.main(list(arguments) or ["--help"], prog_name="superopt", standalone_mode=False)
+        return int(code or ExitCode.OK)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return ExitCode.USAGE
+    except BrokenPipeError:
+        # Whoever read our output has gone (`superopt ... | head`): nothing is left to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    except (Exception, KeyboardInterrupt) as error:
+        if "--debug" in arguments:
+            import traceback
+
+            traceback.print_exception(error)
+        return _report(_as_ours(error), as_json="--json" in arguments)
+
+
+def _as_ours(error: BaseException) -> SuperoptError:
+    """Any exception as what happened, why, and what to do."""
+    match error:
+        case SuperoptError():
+            return error
+        case click.UsageError():
+            path = error.ctx.command_path if error.ctx else "superopt"
+            what, _, why = error.format_message().partition(": ")
+            return UsageError(what, why, f"see `{path} --help`")
+        case click.ClickException():
+            return UsageError(error.format_message())
+        case KeyboardInterrupt() | click.Abort():
+            return Aborted("aborted", "interrupted", "nothing partial was left behind")
+        case OSError():
+            what = f"cannot use {error.filename}" if error.filename else "a system call failed"
+            return UsageError(what, error.strerror or str(error), "check the path and the disk")
+        case MemoryError():
+            return Internal("out of memory", "the model needs more than there is", "free some")
+        case _:
+            return Internal(
+                "superopt has a bug",
+                f"{type(error).__name__}: {error}",
+                "run it again with --debug and report what it prints",
+            )
+
+
+class Internal(SuperoptError):
+    """An exception that nobody raised on purpose."""
+
+    code = ExitCode.INTERNAL
+
+
+def _report(error: SuperoptError, as_json: bool) -> int:
+    from superopt.report.words import plain
+
+    if as_json:
+        from superopt.report.codec import dumps
+
+        parts = {"what": error.what, "why": error.why, "todo": error.todo}
+        click.echo(dumps({"error": {**parts, "code": int(error.code)}}), nl=False)
+    indent = "\n       "
+    lines = [plain(line) for line in str(error).splitlines()]
+    click.echo(f"error: {indent.join(lines)}", err=True)
+    return error.code

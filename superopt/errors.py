@@ -16,6 +16,7 @@ class ExitCode(IntEnum):
     MODEL = 3  # an invalid or unsafe model
     REFUTED = 4  # a check failed or a claim was refuted; nothing was written
     UNDECIDED = 5  # agrees as far as it was tested, but is not proved
+    INTERNAL = 70  # a bug in superopt: not one of the answers above
     ABORTED = 130  # stopped by a second Ctrl-C
 
 

@@ -1,6 +1,7 @@
 """What all tests share: paths, the models beside the checkout, a deterministic hypothesis."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,3 +35,20 @@ def weightless_models() -> dict[str, Path]:
     if not found:
         pytest.skip("no models in ../shared/models")
     return found
+
+
+@pytest.fixture(scope="session")
+def golden() -> Callable[[str, str], None]:
+    """`golden(name, text)`: `text` must be that of tests/golden/NAME.
+
+    UPDATE_GOLDEN=1 writes the files instead; read the difference before committing it.
+    """
+
+    def check(name: str, text: str) -> None:
+        path = ROOT / "tests" / "golden" / name
+        if os.environ.get("UPDATE_GOLDEN"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8")
+
+    return check

@@ -152,4 +152,4 @@ def test_an_error_prints_as_three_lines_and_has_one_code() -> None:
     assert error.code == 2
     codes = {cls.__name__: cls.code for cls in SuperoptError.__subclasses__()}
     assert codes["Aborted"] == 130
-    assert {code.value for code in ExitCode} == {0, 1, 2, 3, 4, 5, 130}
+    assert {code.value for code in ExitCode} == {0, 1, 2, 3, 4, 5, 70, 130}

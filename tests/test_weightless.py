@@ -17,7 +17,7 @@ def weightless(**change: object) -> bytes:
     model = onnx.helper.make_model(graph)
     model.metadata_props.add(key=KEY, value=json.dumps({"w": {**row, **change}}))
     model.metadata_props.add(key="author", value="kept")
-    return model.SerializeToString()
+    return bytes(model.SerializeToString())
 
 
 def drawn(data: bytes) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:

@@ -1,0 +1,114 @@
+"""`superopt bench` and `superopt verify`: two models side by side."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from superopt.commands import options, terminal
+from superopt.commands.contract import api
+from superopt.errors import ExitCode
+
+RUNTIMES = ("ort", "openvino")
+CODES = {
+    "proved": ExitCode.OK,
+    "agrees": ExitCode.UNDECIDED,
+    "differs": ExitCode.REFUTED,
+}
+
+
+def _runtimes(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in value.split(",")))
+    for name in names:
+        if name not in RUNTIMES:
+            known = ", ".join(RUNTIMES)
+            raise click.BadParameter(f"{name!r} is no runtime; there are {known}", ctx, param)
+    return names
+
+
+@click.command()
+@click.argument("models", nargs=-1, required=True, type=options.FILE)
+@click.option(
+    "--vs",
+    default="ort",
+    show_default=True,
+    metavar="NAME,...",
+    callback=_runtimes,
+    help="Runtimes to compare: ort, openvino.",
+)
+@options.threads
+@options.duration("--seconds", "10s", "Time to measure.")
+@options.shape
+@options.as_json
+@options.quiet
+@options.debug
+def bench(
+    models: tuple[Path, ...],
+    vs: tuple[str, ...],
+    threads: int | None,
+    seconds: float,
+    shapes: Mapping[str, int],
+    as_json: bool,
+    quiet: bool,
+) -> ExitCode:
+    """Time models against each other, in turns.
+
+    Medians with confidence intervals; the speedup is against the first model in the first runtime.
+    """
+    with terminal.progress(quiet) as show, terminal.interruptible() as stop:
+        rows = api().bench(
+            models,
+            vs=vs,
+            threads=threads,
+            seconds=seconds,
+            shapes=shapes,
+            progress=show,
+            stop=stop,
+        )
+    if as_json:
+        from superopt.report.codec import dumps
+
+        terminal.say(dumps(rows))
+    else:
+        from superopt.report import text
+
+        terminal.say(text.latencies(rows))
+    return ExitCode.OK
+
+
+@click.command()
+@options.model("a")
+@options.model("b")
+@options.inputs
+@options.shape
+@options.seed
+@options.as_json
+@options.quiet
+@options.debug
+def verify(
+    a: Path,
+    b: Path,
+    inputs: Path | None,
+    shapes: Mapping[str, int],
+    seed: int,
+    as_json: bool,
+    quiet: bool,
+) -> ExitCode:
+    """Say whether two models compute the same.
+
+    Exits 0 if they are equal by structure or proof, 5 if they agree on every input tried (which
+    proves nothing), 4 if they differ.
+    """
+    with terminal.progress(quiet) as show, terminal.interruptible() as stop:
+        verdict = api().verify(
+            a, b, inputs=inputs, shapes=shapes, seed=seed, progress=show, stop=stop
+        )
+    if as_json:
+        from superopt.report.codec import dumps
+
+        terminal.say(dumps(verdict))
+    else:
+        from superopt.report import text
+
+        terminal.say(text.comparison(verdict))
+    return CODES[verdict.decision]

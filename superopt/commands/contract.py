@@ -1,0 +1,108 @@
+"""What the commands call, in one place: the signatures of `superopt.api`.
+
+The commands reach it through `api()`, so that starting `superopt --help` loads none of it.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, cast
+
+from superopt.report.data import (
+    BenchRow,
+    Event,
+    Finding,
+    Report,
+    RuleInfo,
+    RuleVerdict,
+    StoreStats,
+    Verdict,
+)
+
+
+class Optimized(Protocol):
+    """What `optimize` returns."""
+
+    @property
+    def report(self) -> Report: ...
+    @property
+    def changed(self) -> bool: ...
+    @property
+    def decisions(self) -> str:
+        """The decision log as text, which `replay` takes."""
+
+    def save(self, path: Path) -> None:
+        """Writes the model by rename; a byte-identical copy of the input if nothing changed."""
+
+
+class Api(Protocol):
+    def optimize(
+        self,
+        model: Path,
+        *,
+        budget: float,
+        target: str,
+        rules: Sequence[Path],
+        shapes: Mapping[str, int],
+        inputs: Path | None,
+        threads: int | None,
+        seed: int,
+        alpha: float | None,
+        progress: Callable[[Event], None] | None,
+        stop: Callable[[], bool] | None,
+        replay: str | None,
+        store: Path | None,
+        cost: str,
+    ) -> Optimized:
+        """Raises ModelError, CheckFailed; returns the best checked model once `stop()` is true."""
+
+    def verify(
+        self,
+        a: Path,
+        b: Path,
+        *,
+        inputs: Path | None,
+        shapes: Mapping[str, int],
+        seed: int,
+        progress: Callable[[Event], None] | None,
+        stop: Callable[[], bool] | None,
+    ) -> Verdict: ...
+
+    def bench(
+        self,
+        models: Sequence[Path],
+        *,
+        vs: Sequence[str],
+        threads: int | None,
+        seconds: float,
+        shapes: Mapping[str, int],
+        progress: Callable[[Event], None] | None,
+        stop: Callable[[], bool] | None,
+    ) -> tuple[BenchRow, ...]: ...
+
+    def values_of(self, model: Path, node: str) -> tuple[str, ...]:
+        """The values that the node of this name writes; empty if there is no such node."""
+
+    def doctor(self) -> tuple[Finding, ...]: ...
+
+    def rules(self, files: Sequence[Path]) -> tuple[RuleInfo, ...]:
+        """The library's rules, then those of the files."""
+
+    def check_rules(
+        self, file: Path, *, seed: int, progress: Callable[[Event], None] | None
+    ) -> tuple[RuleVerdict, ...]: ...
+
+    def cache_stats(self, store: Path | None) -> StoreStats: ...
+    def cache_clear(self, store: Path | None) -> int:
+        """How many entries were removed."""
+
+    def cache_export(self, store: Path | None, file: Path) -> int:
+        """How many entries were written, by rename."""
+
+    def cache_import(self, store: Path | None, file: Path) -> int:
+        """How many entries were new."""
+
+
+def api() -> Api:
+    """The module `superopt.api`, loaded now."""
+    return cast(Api, importlib.import_module("superopt.api"))

@@ -1,0 +1,122 @@
+"""`superopt explain` and `superopt report`: read what an optimization did."""
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from superopt.commands import options, terminal
+from superopt.commands.contract import api
+from superopt.errors import ExitCode, UsageError
+from superopt.report.data import Rejected, Report, Step
+
+
+def _stored(path: Path) -> Report:
+    from superopt.report.codec import from_json
+
+    try:
+        return from_json(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{path} is not a report of superopt",
+            f"it is not text: {error.reason} at byte {error.start}",
+            "give a file written by `superopt optimize --json`",
+        ) from error
+
+
+@click.command()
+@click.argument("source", type=options.FILE)
+@click.argument("name")
+@options.budget("10s")
+@options.rules
+@options.shape
+@options.threads
+@options.seed
+@options.as_json
+@options.quiet
+@options.debug
+def explain(
+    source: Path,
+    name: str,
+    budget: float,
+    rules: tuple[Path, ...],
+    shapes: Mapping[str, int],
+    threads: int | None,
+    seed: int,
+    as_json: bool,
+    quiet: bool,
+) -> ExitCode:
+    """Say why a node or a rule was rewritten, or was not.
+
+    NAME is a rule, a node or a value. SOURCE is a model, which is then searched for the budget,
+    or a report that `superopt optimize --json` wrote.
+    """
+    from superopt.report import codec, group, text
+
+    names = {name}
+    if source.suffix == ".json":
+        report = _stored(source)
+    else:
+        names.update(api().values_of(source, name))
+        with terminal.progress(quiet) as show, terminal.interruptible() as stop:
+            report = (
+                api()
+                .optimize(
+                    source,
+                    budget=budget,
+                    target="onnxruntime",
+                    rules=rules,
+                    shapes=shapes,
+                    inputs=None,
+                    threads=threads,
+                    seed=seed,
+                    alpha=None,
+                    progress=show,
+                    stop=stop,
+                    replay=None,
+                    store=None,
+                    cost="auto",
+                )
+                .report
+            )
+    steps, rejected = group.about(report, names)
+    if not steps and not rejected and len(names) == 1:
+        raise _nothing_about(name, report)
+    if as_json:
+        found = {"name": name, "steps": steps, "rejected": rejected}
+        terminal.say(codec.dumps(found))
+    else:
+        terminal.say(text.explanation(name, steps, rejected))
+        if not steps and not rejected:
+            terminal.say("no rule of the library matches there\n")
+    return ExitCode.OK
+
+
+def _nothing_about(name: str, report: Report) -> UsageError:
+    events: tuple[Step | Rejected, ...] = (*report.steps, *report.rejected)
+    known = {e.rule for e in events} | {value for e in events for value in e.where}
+    near = difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)
+    return UsageError(
+        f"the search has nothing to say about {name!r}",
+        "no rule of this name was tried, and no rule was tried at a value of this name",
+        f"did you mean {', '.join(near)}?" if near else "see `superopt rules list` for the rules",
+    )
+
+
+@click.command()
+@click.argument("source", type=options.FILE)
+@click.option("--html", type=options.NEW_FILE, metavar="FILE", help="Write it as a page.")
+@options.as_json
+@options.debug
+def report(source: Path, html: Path | None, as_json: bool) -> ExitCode:
+    """Show a report that `superopt optimize --json` wrote."""
+    from superopt.report import codec, text
+    from superopt.report.html import page
+
+    terminal.check_outputs(html=html)
+    stored = _stored(source)
+    if html is not None:
+        terminal.write(html, page(stored))
+    terminal.say(codec.to_json(stored) if as_json else text.summary(stored))
+    return ExitCode.OK

@@ -1,0 +1,99 @@
+"""`superopt doctor` and `superopt cache`: what is installed, and what has been measured."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from superopt.commands import options, terminal
+from superopt.commands.contract import api
+from superopt.errors import ExitCode, UsageError
+
+
+@click.command()
+@options.as_json
+@options.debug
+def doctor(as_json: bool) -> ExitCode:
+    """Say what is installed and what it enables."""
+    rows = api().doctor()
+    if as_json:
+        from superopt.report.codec import dumps
+
+        terminal.say(dumps(rows))
+    else:
+        from superopt.report import text
+
+        terminal.say(text.findings(rows))
+    return ExitCode.OK
+
+
+@click.group()
+def cache() -> None:
+    """Look after the store of measured costs."""
+
+
+@cache.command()
+@options.store
+@options.as_json
+@options.debug
+def stats(store: Path | None, as_json: bool) -> ExitCode:
+    """Say where the store is and what it holds."""
+    found = api().cache_stats(store)
+    if as_json:
+        from superopt.report.codec import dumps
+
+        terminal.say(dumps(found))
+    else:
+        from superopt.report import text
+
+        terminal.say(text.store(found))
+    return ExitCode.OK
+
+
+@cache.command()
+@options.store
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@options.as_json
+@options.debug
+def clear(store: Path | None, yes: bool, as_json: bool) -> ExitCode:
+    """Remove all measured costs."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError(
+                "the store was not cleared", "there is no terminal to ask on", "add --yes"
+            )
+        click.confirm("Remove all measured costs?", abort=True, err=True)
+    return _counted("removed", api().cache_clear(store), as_json)
+
+
+@cache.command("export")
+@click.argument("file", type=options.NEW_FILE)
+@options.store
+@options.as_json
+@options.debug
+def export_(file: Path, store: Path | None, as_json: bool) -> ExitCode:
+    """Write the store to FILE, for another machine of the same kind."""
+    terminal.check_outputs(export=file)
+    return _counted("exported", api().cache_export(store, file), as_json)
+
+
+@cache.command("import")
+@click.argument("file", type=options.FILE)
+@options.store
+@options.as_json
+@options.debug
+def import_(file: Path, store: Path | None, as_json: bool) -> ExitCode:
+    """Add the costs in FILE, which `superopt cache export` wrote."""
+    return _counted("imported", api().cache_import(store, file), as_json)
+
+
+def _counted(done: str, entries: int, as_json: bool) -> ExitCode:
+    if as_json:
+        from superopt.report.codec import dumps
+
+        terminal.say(dumps({done: entries}))
+    else:
+        from superopt.report.words import count
+
+        terminal.say(f"{done} {count(entries, 'entry', 'entries')}\n")
+    return ExitCode.OK

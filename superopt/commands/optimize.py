@@ -1,0 +1,119 @@
+"""`superopt optimize`: a model in, a faster one out."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from superopt.commands import options, terminal
+from superopt.commands.contract import api
+from superopt.errors import ExitCode
+
+
+@click.command()
+@options.model("model")
+@click.option("-o", "--output", type=options.NEW_FILE, metavar="FILE", help="The faster model.")
+@options.budget("60s")
+@click.option(
+    "--target",
+    type=click.Choice(["onnxruntime"]),
+    default="onnxruntime",
+    show_default=True,
+    help="What will run the model.",
+)
+@options.rules
+@options.shape
+@options.inputs
+@options.threads
+@options.seed
+@click.option(
+    "--alpha",
+    type=click.FloatRange(min=1.0),
+    help="Keep graphs up to ALPHA times the best cost.",
+)
+@click.option(
+    "--cost",
+    type=click.Choice(["auto", "measured", "roofline"]),
+    default="auto",
+    show_default=True,
+    help="Where the cost of an operator comes from.",
+)
+@click.option(
+    "--decisions", type=options.NEW_FILE, metavar="FILE", help="Write the search's decisions."
+)
+@click.option(
+    "--replay", type=options.FILE, metavar="FILE", help="Repeat such decisions, do not search."
+)
+@options.store
+@click.option("--html", type=options.NEW_FILE, metavar="FILE", help="Write the report as a page.")
+@options.as_json
+@click.option("--fail-if-unchanged", is_flag=True, help="Exit 1 if nothing faster was found.")
+@options.quiet
+@options.debug
+def optimize(
+    model: Path,
+    output: Path | None,
+    budget: float,
+    target: str,
+    rules: tuple[Path, ...],
+    shapes: Mapping[str, int],
+    inputs: Path | None,
+    threads: int | None,
+    seed: int,
+    alpha: float | None,
+    cost: str,
+    decisions: Path | None,
+    replay: Path | None,
+    store: Path | None,
+    html: Path | None,
+    as_json: bool,
+    fail_if_unchanged: bool,
+    quiet: bool,
+) -> ExitCode:
+    """Find a faster model that computes the same.
+
+    Searches for a cheaper graph, checks it against the original, and writes it only if it is
+    faster; otherwise the output is a copy of MODEL. Ctrl-C stops with the best checked model
+    so far.
+    """
+    terminal.check_outputs(output=output, html=html, decisions=decisions)
+    with terminal.progress(quiet) as show, terminal.interruptible() as stop:
+        found = api().optimize(
+            model,
+            budget=budget,
+            target=target,
+            rules=rules,
+            shapes=shapes,
+            inputs=inputs,
+            threads=threads,
+            seed=seed,
+            alpha=alpha,
+            progress=show,
+            stop=stop,
+            replay=None if replay is None else replay.read_text(encoding="utf-8"),
+            store=store,
+            cost=cost,
+        )
+        if output is not None:
+            found.save(output)
+        if html is not None:
+            from superopt.report.html import page
+
+            terminal.write(html, page(found.report))
+        if decisions is not None:
+            terminal.write(decisions, found.decisions)
+    if as_json:
+        from superopt.report.codec import to_json
+
+        terminal.say(to_json(found.report))
+    else:
+        from superopt.report import text, words
+
+        terminal.say(text.summary(found.report) + "\n")
+        if output is None:
+            terminal.say("nothing was written: give -o FILE to keep the model\n")
+        for path in filter(None, (output, html, decisions)):
+            terminal.say(f"wrote {path} ({words.size(path.stat().st_size)})\n")
+        if output is not None and not found.changed:
+            terminal.say(f"{output} is a byte-identical copy of {model}\n")
+    return ExitCode.UNCHANGED if fail_if_unchanged and not found.changed else ExitCode.OK

@@ -1,0 +1,96 @@
+"""Arguments and options that several commands share, and how their values are read."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+_UNITS = {"ms": 1e-3, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def seconds(text: str) -> float:
+    """A duration in seconds: `60s`, `2m`, `1.5`, `500ms`, `1h`; raises ValueError otherwise."""
+    found = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*([a-z]*)", text.strip().lower())
+    if not found or found[2] not in _UNITS:
+        raise ValueError(f"{text!r} is no duration; write it as 60s, 2m or 1.5 (seconds)")
+    value = float(found[1]) * _UNITS[found[2]]
+    if value <= 0:
+        raise ValueError(f"{text!r} is no time at all; give at least a second, such as 60s")
+    return value
+
+
+def dimensions(text: str) -> dict[str, int]:
+    """Sizes of symbolic dimensions, `batch=8,sequence=128`; raises ValueError otherwise."""
+    sizes: dict[str, int] = {}
+    for item in text.split(","):
+        name, equals, digits = (part.strip() for part in item.rpartition("="))
+        if not equals or not name or not digits.isdecimal() or int(digits) < 1:
+            raise ValueError(f"{item!r} is not NAME=SIZE with a size of at least 1")
+        if sizes.setdefault(name, int(digits)) != int(digits):
+            raise ValueError(f"{name!r} is given twice, as {sizes[name]} and {digits}")
+    return sizes
+
+
+def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    try:
+        return seconds(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from error
+
+
+def _merge(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
+    try:
+        return dimensions(",".join(values)) if values else {}
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from error
+
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+NEW_FILE = click.Path(path_type=Path)  # checked by terminal.check_output, which says what to do
+
+
+def model(name: str) -> Callable[[F], F]:
+    return click.argument(name, type=FILE)
+
+
+def duration(name: str, default: str, text: str) -> Callable[[F], F]:
+    """An option whose value is a time in seconds."""
+    return click.option(
+        name, default=default, show_default=True, metavar="TIME", callback=_seconds, help=text
+    )
+
+
+def budget(default: str) -> Callable[[F], F]:
+    return duration("--budget", default, "Time to spend, as 60s, 2m or 1.5.")
+
+
+shape = click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="DIM=N,...",
+    callback=_merge,
+    help="Sizes of symbolic dimensions to measure at.",
+)
+inputs = click.option(
+    "--inputs", type=FILE, metavar="X.npz", help="Also check on these inputs, by name."
+)
+rules = click.option(
+    "--rules", multiple=True, type=FILE, metavar="FILE", help="Add rules of your own."
+)
+threads = click.option(
+    "--threads", type=click.IntRange(min=1), help="Threads of the runtime.  [default: its own]"
+)
+seed = click.option("--seed", default=0, show_default=True, help="Seed of all random choices.")
+store = click.option(
+    "--store", type=NEW_FILE, metavar="FILE", help="The cost store, if not the user's own."
+)
+as_json = click.option(
+    "--json", "as_json", is_flag=True, help="One JSON document on stdout, the rest on stderr."
+)
+quiet = click.option("--quiet", is_flag=True, help="No progress.")
+# Read from the arguments in cli.main, so that it also works when parsing fails.
+debug = click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")

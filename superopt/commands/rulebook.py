@@ -1,0 +1,86 @@
+"""`superopt rules`: read the rules, and check one's own."""
+
+import difflib
+from pathlib import Path
+
+import click
+
+from superopt.commands import options, terminal
+from superopt.commands.contract import api
+from superopt.errors import ExitCode, UsageError
+
+
+@click.group()
+def rules() -> None:
+    """Read the rewrite rules, and check your own."""
+
+
+@rules.command("list")
+@options.rules
+@options.as_json
+@options.debug
+def list_(rules: tuple[Path, ...], as_json: bool) -> ExitCode:
+    """List the rules by name."""
+    found = api().rules(rules)
+    if as_json:
+        from superopt.report.codec import dumps
+
+        terminal.say(dumps(found))
+    else:
+        from superopt.report import text
+
+        terminal.say(text.rule_list(found))
+    return ExitCode.OK
+
+
+@rules.command()
+@click.argument("name")
+@options.rules
+@options.as_json
+@options.debug
+def show(name: str, rules: tuple[Path, ...], as_json: bool) -> ExitCode:
+    """Show one rule: its text, how far it is proved, where it is from."""
+    found = {rule.name: rule for rule in api().rules(rules)}
+    if name not in found:
+        near = difflib.get_close_matches(name, sorted(found), n=3, cutoff=0.5)
+        raise UsageError(
+            f"there is no rule {name!r}",
+            f"the library holds {len(found)} rules",
+            f"did you mean {', '.join(near)}?" if near else "see `superopt rules list`",
+        )
+    if as_json:
+        from superopt.report.codec import dumps
+
+        terminal.say(dumps(found[name]))
+    else:
+        from superopt.report import text
+
+        terminal.say(text.rule(found[name]))
+    return ExitCode.OK
+
+
+@rules.command()
+@click.argument("file", type=options.FILE)
+@options.seed
+@options.as_json
+@options.quiet
+@options.debug
+def check(file: Path, seed: int, as_json: bool, quiet: bool) -> ExitCode:
+    """Try to refute each rule in FILE.
+
+    Exits 0 if all are proved, 5 if some are only not refuted, 4 if one is refuted.
+    """
+    with terminal.progress(quiet) as show_event:
+        verdicts = api().check_rules(file, seed=seed, progress=show_event)
+    if as_json:
+        from superopt.report.codec import dumps
+
+        terminal.say(dumps(verdicts))
+    else:
+        from superopt.report import text
+
+        terminal.say(text.rule_verdicts(verdicts))
+    decisions = {verdict.decision for verdict in verdicts}
+    if "refuted" in decisions:
+        return ExitCode.REFUTED
+    return ExitCode.UNDECIDED if "passed" in decisions else ExitCode.OK

@@ -1,0 +1,148 @@
+"""What a command does to the world around it: progress, Ctrl-C, files, errors."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import click
+
+from superopt.errors import UsageError
+from superopt.report.data import Event
+
+PLAIN_EVERY = 5.0  # seconds between two plain lines of one stage
+Progress = Callable[[Event], None]
+Stop = Callable[[], bool]
+
+
+def say(text: str, *, on_stderr: bool = False) -> None:
+    """Print `text`, which ends its own lines."""
+    click.echo(text, nl=False, err=on_stderr)
+
+
+@contextmanager
+def progress(quiet: bool = False) -> Iterator[Progress]:
+    """Shows events on stderr: a bar on a terminal, else a line now and then."""
+    if quiet:
+        yield lambda event: None
+    elif sys.stderr.isatty():
+        with _bar() as show:
+            yield show
+    else:
+        yield _lines()
+
+
+@contextmanager
+def _bar() -> Iterator[Progress]:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def show(event: Event) -> None:
+            text = escape(_line(event))
+            if event.done is None:
+                bar.update(task, description=text)
+            else:
+                bar.update(task, description=text, total=1.0, completed=event.done)
+
+        yield show
+
+
+def _lines() -> Progress:
+    start = time.monotonic()
+    last: list[tuple[str, float]] = []
+
+    def show(event: Event) -> None:
+        now = time.monotonic()
+        if last and last[-1][0] == event.stage and now - last[-1][1] < PLAIN_EVERY:
+            return
+        last[:] = [(event.stage, now)]
+        say(f"[{now - start:6.1f} s] {_line(event)}\n", on_stderr=True)
+
+    return show
+
+
+def _line(event: Event) -> str:
+    from superopt.report import words
+
+    best = "" if event.best_us is None else f", best {words.time(event.best_us)}"
+    return words.plain(f"{event.stage}: {event.text}{best}")
+
+
+@contextmanager
+def interruptible() -> Iterator[Stop]:
+    """The first Ctrl-C (or SIGTERM) makes `stop()` true; the second raises KeyboardInterrupt."""
+    asked = threading.Event()
+
+    def on_signal(number: int, frame: object) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+        # Not through a buffered stream: the signal may have come in the middle of a write to it.
+        with suppress(OSError):
+            os.write(2, b"\nstopping with the best checked model so far; Ctrl-C again aborts\n")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set  # only the main thread receives signals
+        return
+    before = {s: signal.signal(s, on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def check_outputs(**paths: Path | None) -> None:
+    """Raises UsageError, before any work is done, if a file cannot be written there.
+
+    The keywords are the options' names without dashes.
+    """
+    seen: dict[Path, str] = {}
+    for name, path in paths.items():
+        if path is None:
+            continue
+        option = f"--{name}"
+        folder = path.parent
+        if not folder.is_dir():
+            raise UsageError(
+                f"{option} cannot be written to {path}",
+                f"there is no folder {folder}",
+                "make it first, or choose another place",
+            )
+        if path.is_dir():
+            raise UsageError(
+                f"{option} cannot be written to {path}", "it is a folder", "give a file's name"
+            )
+        if not os.access(folder, os.W_OK):
+            raise UsageError(
+                f"{option} cannot be written to {path}",
+                f"the folder {folder} may not be written to",
+                "choose another place",
+            )
+        if other := seen.get(path.resolve()):
+            raise UsageError(
+                f"{option} and {other} are one file", f"both are {path}", "give them two names"
+            )
+        seen[path.resolve()] = option
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Writes a file by rename, so that a reader sees all of it or none."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with partial.open("xb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise

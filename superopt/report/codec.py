@@ -1,0 +1,118 @@
+"""Plain dataclasses to JSON and back: strict, so that a damaged file is refused and not misread.
+
+Numbers that JSON cannot say (infinities and NaN) are written as the strings "inf", "-inf", "nan".
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from superopt.errors import UsageError
+from superopt.report.data import FORMAT, Report
+
+T = TypeVar("T")
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+_NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+
+
+def to_json(report: Report) -> str:
+    """The report as one JSON document, with its `version` first."""
+    return dumps(report)
+
+
+def from_json(text: str) -> Report:
+    """The report that `to_json` wrote.
+
+    Raises UsageError if the text is no report, is damaged, or is of a newer version.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _refused(f"it is not JSON: {error}") from error
+    version = value.get("version") if isinstance(value, dict) else None
+    if type(version) is not int:
+        raise _refused("it has no version number")
+    if version > FORMAT:
+        raise _refused(f"it is of version {version}, and this superopt reads up to {FORMAT}")
+    try:
+        return decode(Report, value)
+    except ValueError as error:
+        raise _refused(str(error)) from error
+
+
+def _refused(why: str) -> UsageError:
+    return UsageError(
+        "this is not a report of superopt",
+        why,
+        "give a file written by `superopt optimize --json`",
+    )
+
+
+def dumps(value: object) -> str:
+    """A dataclass, or a list or dict of them, as JSON text that ends in a newline."""
+    return json.dumps(encode(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def encode(value: object) -> Json:
+    match value:
+        case None | bool() | str():
+            return value
+        case int():
+            return int(value)
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case list() | tuple():
+            return [encode(item) for item in value]
+        case Mapping():
+            return {str(key): encode(item) for key, item in value.items()}
+        case _ if is_dataclass(value):
+            return {f.name: encode(getattr(value, f.name)) for f in fields(value)}
+        case _:
+            raise TypeError(f"{type(value).__name__} is not plain data")
+
+
+def decode(kind: type[T], value: Json) -> T:
+    """`value` as the dataclass `kind`; raises ValueError that names the path to what is wrong."""
+    result: T = _decode(kind, value, kind.__name__)
+    return result
+
+
+# The type arrives as a value here, which `type[T]` cannot express for unions and tuples.
+def _decode(kind: Any, value: Json, path: str) -> Any:
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        if value is None and NoneType in args:
+            return None
+        (inner,) = (arg for arg in args if arg is not NoneType)
+        return _decode(inner, value, path)
+    if origin is Literal:
+        return _expect(value in args, value, path, f"one of {', '.join(map(str, args))}", value)
+    if origin is tuple:
+        _expect(isinstance(value, list), value, path, "a list", None)
+        assert isinstance(value, list)
+        if args[-1] is Ellipsis:
+            return tuple(_decode(args[0], v, f"{path}[{i}]") for i, v in enumerate(value))
+        _expect(len(value) == len(args), value, path, f"a list of {len(args)}", None)
+        pairs = zip(args, value, strict=True)
+        return tuple(_decode(a, v, f"{path}[{i}]") for i, (a, v) in enumerate(pairs))
+    if kind is float:
+        if isinstance(value, str) and value in _NOT_FINITE:
+            return _NOT_FINITE[value]
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return float(_expect(number, value, path, "a number", value))
+    if kind in (str, int, bool):
+        return _expect(type(value) is kind, value, path, f"a value of {kind.__name__}", value)
+    _expect(isinstance(value, dict), value, path, "an object", None)
+    assert isinstance(value, dict)
+    hints = get_type_hints(kind)
+    _expect(set(value) == set(hints), sorted(value), path, f"the fields {sorted(hints)}", None)
+    return kind(**{n: _decode(hint, value[n], f"{path}.{n}") for n, hint in hints.items()})
+
+
+def _expect(holds: bool, value: object, path: str, wanted: str, result: Any) -> Any:
+    if not holds:
+        raise ValueError(f"{path} must be {wanted}, not {str(value)[:80]!r}")
+    return result

@@ -1,0 +1,204 @@
+"""Reports as plain data: strings, numbers and tuples, so that they can be stored, sent and diffed.
+
+Times are in microseconds where a name ends in `_us`, in seconds otherwise.  Errors of outputs are
+absolute, against the original model evaluated in float64.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+FORMAT = 1  # the version of the stored form; raised when a reader of the old form would go wrong
+
+StepKind = Literal["rule", "tactic", "fold", "cse", "dce"]
+Reason = Literal["cost", "condition", "shape", "cycle", "opset", "unsafe"]
+Interval = tuple[float, float, float]  # low, middle, high
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One rewrite that was applied.
+
+    `where` names the values that were rewritten; `saves_us` is by the cost model, and may be
+    negative for a step that only prepares another.  `tier` says how far the rule is proved, and
+    `float_class` (E0 to E3) how far it may move a float; both as in the rule library.
+    """
+
+    rule: str
+    kind: StepKind
+    where: tuple[str, ...]
+    saves_us: float
+    tier: str
+    float_class: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A rewrite that was not applied, and why; `count` places were alike."""
+
+    rule: str
+    where: tuple[str, ...]
+    reason: Reason
+    detail: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """The time of one run: the median, and the bounds of its confidence interval."""
+
+    us_median: float
+    us_low: float
+    us_high: float
+    runs: int
+    threads: int
+    runtime: str
+    machine: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutputError:
+    """How far one output is from the reference, beside how far the original itself is."""
+
+    name: str
+    max_error: float
+    mean_error: float
+    p99_error: float
+    original_max_error: float
+    rtol: float
+    atol: float
+    passed: bool
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The numerical check: over how many `inputs`, by which `method`, and what it left out."""
+
+    passed: bool
+    inputs: int
+    outputs: tuple[OutputError, ...]
+    method: str
+    skipped: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchStats:
+    graphs_seen: int
+    graphs_per_second: float
+    seconds: float
+    stop_reason: str
+    partitions: int
+    measured_ops: int
+    store_hits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that is known of one optimization.
+
+    `speedup` is the interval of the ratio of latencies, above 1 when the result is faster; None
+    where nothing was timed.  `opaque` names the nodes that were carried through untouched.
+    """
+
+    version: int
+    model_name: str
+    model_sha256: str
+    optimized_sha256: str
+    nodes_before: int
+    nodes_after: int
+    opaque: tuple[str, ...]
+    cost_before_us: float
+    cost_after_us: float
+    latency_before: Latency | None
+    latency_after: Latency | None
+    speedup: Interval | None
+    steps: tuple[Step, ...]
+    rejected: tuple[Rejected, ...]
+    check: CheckResult | None
+    search: SearchStats | None
+    notes: tuple[str, ...]
+    machine: str
+    changed: bool
+    versions: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What comparing two models found.
+
+    `proved`: equal by a proof or by structure; `agrees`: equal on every input tried, which proves
+    nothing; `differs`: refuted.  `reason` is one line.
+    """
+
+    decision: Literal["proved", "agrees", "differs"]
+    reason: str
+    check: CheckResult | None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRow:
+    """One model in one runtime; `speedup` is against the first row's latency."""
+
+    model: str
+    runtime: str
+    latency: Latency | None
+    speedup: Interval | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of `superopt doctor`."""
+
+    name: str
+    status: Literal["ok", "missing", "problem"]
+    version: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """What the cost store holds."""
+
+    path: str
+    entries: int
+    bytes: int
+    machines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleInfo:
+    """A rule as people read it."""
+
+    name: str
+    text: str
+    tier: str
+    float_class: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class RuleVerdict:
+    """What checking a rule found: `passed` the tests is not `proved`."""
+
+    name: str
+    text: str
+    decision: Literal["proved", "passed", "refuted"]
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened during a long call.
+
+    `done` is the part of the whole call behind us, in [0, 1]; None where it cannot be said.
+    `best_us` is the cost of the best graph so far.
+    """
+
+    stage: str
+    text: str
+    done: float | None = None
+    best_us: float | None = None

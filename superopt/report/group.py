@@ -1,0 +1,60 @@
+"""Steps and rejections gathered by what a reader asks: which rule, how often, what it brought."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from superopt.report.data import Rejected, Report, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """All steps of one rule."""
+
+    rule: str
+    kind: str
+    tier: str
+    float_class: str
+    saves_us: float
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """All rejections of one rule for one reason."""
+
+    rule: str
+    reason: str
+    count: int
+    details: tuple[Rejected, ...]
+
+
+def applied(steps: Iterable[Step]) -> tuple[Applied, ...]:
+    """By rule, the greatest saving first."""
+    groups: defaultdict[tuple[str, str, str, str], list[Step]] = defaultdict(list)
+    for step in steps:
+        groups[step.rule, step.kind, step.tier, step.float_class].append(step)
+    rows = (
+        Applied(*key, sum(s.saves_us for s in group), tuple(group)) for key, group in groups.items()
+    )
+    return tuple(sorted(rows, key=lambda row: (-row.saves_us, row.rule)))
+
+
+def refused(rejected: Iterable[Rejected]) -> tuple[Refused, ...]:
+    """By rule and reason, the most frequent first."""
+    groups: defaultdict[tuple[str, str], list[Rejected]] = defaultdict(list)
+    for item in rejected:
+        groups[item.rule, item.reason].append(item)
+    rows = (
+        Refused(*key, sum(r.count for r in group), tuple(group)) for key, group in groups.items()
+    )
+    return tuple(sorted(rows, key=lambda row: (-row.count, row.rule, row.reason)))
+
+
+def about(report: Report, names: Iterable[str]) -> tuple[tuple[Step, ...], tuple[Rejected, ...]]:
+    """The steps and rejections whose rule, or one of whose values, is among `names`."""
+    wanted = set(names)
+    return (
+        tuple(s for s in report.steps if s.rule in wanted or wanted.intersection(s.where)),
+        tuple(r for r in report.rejected if r.rule in wanted or wanted.intersection(r.where)),
+    )

@@ -1,0 +1,114 @@
+"""One self-contained HTML page: no script, no network, light and dark, readable without colour.
+
+Everything that comes from a model is escaped by jinja2, and the page's own content policy forbids
+scripts and requests, should an escape ever be missed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from jinja2 import Environment, StrictUndefined, Template
+
+from superopt.report import words
+from superopt.report.data import Latency, Report
+from superopt.report.group import Applied, applied, refused
+
+# Of each rule so many places are shown in full; the stored report has all.
+PLACES = 20
+WIDTH = 100.0  # charts are drawn in percent of the page's width
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A horizontal bar from `start` to `end`, with the bounds of its interval, in percent."""
+
+    label: str
+    text: str
+    kind: str  # a class of the style sheet: before, after, saves, costs
+    start: float
+    end: float
+    low: float | None = None
+    high: float | None = None
+
+
+def page(report: Report) -> str:
+    """The report as an HTML document."""
+    rules = applied(report.steps)
+    return _template().render(
+        report=report,
+        headline=words.verdict(report.speedup, report.changed),
+        latency=_latency_bars(report.latency_before, report.latency_after),
+        rules=[(rule, bar) for rule, bar in zip(rules, _saving_bars(rules), strict=True)],
+        refused=refused(report.rejected),
+        places=PLACES,
+        tiers={t: words.TIERS[t] for t in sorted({r.tier for r in rules} & set(words.TIERS))},
+        classes={
+            c: words.FLOAT_CLASSES[c]
+            for c in sorted({r.float_class for r in rules} & set(words.FLOAT_CLASSES))
+        },
+        reasons=words.REASONS,
+        kinds=words.KINDS,
+    )
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "time": lambda us: words.time(us).replace("us", "µs"),
+        "error": words.error,
+        "plain": words.plain,
+        "lines": _lines,
+        "count": words.count,
+    }
+    source = files("superopt") / "report" / "report.html.jinja"
+    return environment.from_string(source.read_text(encoding="utf-8"))
+
+
+def _lines(text: str) -> str:
+    """Text of several lines with its control characters spelt out, line breaks kept."""
+    return "\n".join(words.plain(line) for line in text.splitlines())
+
+
+def _latency_bars(before: Latency | None, after: Latency | None) -> tuple[Bar, ...]:
+    both = [
+        (label, kind, t)
+        for label, kind, t in (("original", "before", before), ("optimized", "after", after))
+        if t is not None
+    ]
+    longest = max((t.us_high for _, _, t in both), default=0.0)
+    if longest <= 0:
+        return ()
+    scale = WIDTH / longest
+    return tuple(
+        Bar(
+            label=label,
+            text=words.time(t.us_median).replace("us", "µs"),
+            kind=kind,
+            start=0.0,
+            end=t.us_median * scale,
+            low=t.us_low * scale,
+            high=t.us_high * scale,
+        )
+        for label, kind, t in both
+    )
+
+
+def _saving_bars(rules: Sequence[Applied]) -> tuple[Bar, ...]:
+    """Savings to the right of a common zero, costs to the left."""
+    highest = max((r.saves_us for r in rules), default=0.0)
+    lowest = min((r.saves_us for r in rules), default=0.0)
+    high, low = max(highest, 0.0), min(lowest, 0.0)
+    scale = WIDTH / (high - low) if high > low else 0.0
+    zero = -low * scale
+    bars = []
+    for rule in rules:
+        tip = zero + rule.saves_us * scale
+        kind = "saves" if rule.saves_us >= 0 else "costs"
+        text = words.time(rule.saves_us).replace("us", "µs")
+        bars.append(Bar(rule.rule, text, kind, min(zero, tip), max(zero, tip)))
+    return tuple(bars)

@@ -1,0 +1,256 @@
+"""Reports as plain text, at most 100 columns where names allow it."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from superopt.report import words
+from superopt.report.data import (
+    BenchRow,
+    CheckResult,
+    Finding,
+    Latency,
+    Rejected,
+    Report,
+    RuleInfo,
+    RuleVerdict,
+    Step,
+    StoreStats,
+    Verdict,
+)
+from superopt.report.group import applied, refused
+
+SHOWN = 12  # rows of a list before "and n more"
+
+
+def summary(report: Report) -> str:
+    """What happened, in a screen: headline, numbers, rewrites, what stood in the way."""
+    return _text(_summary(report))
+
+
+def _summary(r: Report) -> Iterator[str]:
+    yield f"{words.plain(r.model_name)}: {words.verdict(r.speedup, r.changed)}"
+    yield ""
+    if r.latency_before:
+        yield f"  latency   {_change(r.latency_before, r.latency_after)}"
+        yield f"  measured  {_where_measured(r.latency_before)}"
+    else:
+        yield f"  latency   not timed; costs are of {words.plain(r.machine)}"
+    cost = f"{words.time(r.cost_before_us)} -> {words.time(r.cost_after_us)}"
+    yield f"  cost      {cost} (the sum of the operators)"
+    yield f"  nodes     {r.nodes_before:,} -> {r.nodes_after:,}{_opaque(r.opaque)}"
+    yield f"  check     {_check(r.check)}"
+    if s := r.search:
+        yield (
+            f"  search    {words.count(s.graphs_seen, 'graph')} in {s.seconds:.1f} s "
+            f"({s.graphs_per_second:,.0f} a second); stopped: {words.plain(s.stop_reason)}"
+        )
+    yield from _applied(r.steps)
+    yield from _refused(r.rejected)
+    yield from _notes(r.notes)
+
+
+def _change(before: Latency, after: Latency | None) -> str:
+    if after is None:
+        return f"{words.time(before.us_median)} (median)"
+    return f"{words.time(before.us_median)} -> {words.time(after.us_median)} (medians)"
+
+
+def _where_measured(t: Latency) -> str:
+    threads = words.count(t.threads, "thread")
+    return words.plain(f"{words.count(t.runs, 'run')} each, {t.runtime}, {threads}, {t.machine}")
+
+
+def _opaque(names: Sequence[str]) -> str:
+    return f" ({len(names):,} opaque: carried through untouched)" if names else ""
+
+
+def _check(check: CheckResult | None) -> str:
+    if check is None:
+        return "not made"
+    text = "passed" if check.passed else "FAILED"
+    text += f": {words.count(len(check.outputs), 'output')} on {words.count(check.inputs, 'input')}"
+    if check.outputs:
+        worst = max(check.outputs, key=lambda o: o.max_error)
+        text += f"; largest error {words.error(worst.max_error)}"
+        text += f" (the original's own: {words.error(worst.original_max_error)})"
+    if check.skipped:
+        text += f"; {len(check.skipped)} not checked"
+    return text
+
+
+def _applied(steps: Sequence[Step]) -> Iterator[str]:
+    if not steps:
+        return
+    rows = applied(steps)
+    yield ""
+    yield f"applied ({words.count(len(steps), 'step')})"
+    yield from _table(
+        (
+            f"{len(row.steps)}x",
+            words.plain(row.rule),
+            _saving(row.saves_us),
+            f"tier {row.tier}" if row.tier else "",
+            row.float_class,
+        )
+        for row in rows
+    )
+    for code in sorted({row.tier for row in rows} & set(words.TIERS)):
+        yield f"  tier {code}: {words.TIERS[code]}"
+    classes = sorted({row.float_class for row in rows} & set(words.FLOAT_CLASSES))
+    if classes:
+        yield "  " + "; ".join(f"{code}: {words.FLOAT_CLASSES[code]}" for code in classes)
+
+
+def _saving(us: float) -> str:
+    if us == 0:
+        return ""
+    return f"saves {words.time(us)}" if us > 0 else f"costs {words.time(-us)}"
+
+
+def _refused(rejected: Sequence[Rejected]) -> Iterator[str]:
+    if not rejected:
+        return
+    yield ""
+    yield f"not applied ({words.count(sum(r.count for r in rejected), 'place')})"
+    yield from _table(
+        (f"{row.count:,}x", words.plain(row.rule), words.plain(row.details[0].detail))
+        for row in refused(rejected)
+    )
+
+
+def _notes(notes: Sequence[str]) -> Iterator[str]:
+    if notes:
+        yield ""
+        yield "notes"
+        yield from (f"  - {words.plain(note)}" for note in notes)
+
+
+def explanation(
+    name: str, steps: Sequence[Step], rejected: Sequence[Rejected], notes: Sequence[str] = ()
+) -> str:
+    """What became of a rule or a value: each step with before and after, each refusal with why."""
+    return _text(_explanation(name, steps, rejected, notes))
+
+
+def _explanation(
+    name: str, steps: Sequence[Step], rejected: Sequence[Rejected], notes: Sequence[str]
+) -> Iterator[str]:
+    yield words.plain(f"{name}: {len(steps)} applied, {sum(r.count for r in rejected)} not applied")
+    for step in steps:
+        code = ", ".join(filter(None, (step.tier and f"tier {step.tier}", step.float_class)))
+        yield ""
+        yield words.plain(f"applied {step.rule} ({code})" if code else f"applied {step.rule}")
+        yield words.plain(f"  at      {', '.join(step.where)}")
+        yield from _block("before", step.before)
+        yield from _block("after", step.after)
+        if step.saves_us:
+            yield f"  {_saving(step.saves_us)}, by the cost model"
+    for item in rejected:
+        times = f" ({item.count:,} places)" if item.count > 1 else ""
+        yield ""
+        yield words.plain(f"not applied: {item.rule}: {words.REASONS[item.reason]}{times}")
+        if item.where:
+            yield words.plain(f"  at      {', '.join(item.where)}")
+        yield words.plain(f"  because {item.detail}")
+    yield from _notes(notes)
+
+
+def _block(label: str, text: str) -> Iterator[str]:
+    for number, line in enumerate(text.splitlines()):
+        yield f"  {label if number == 0 else '':7} {words.plain(line)}"
+
+
+def comparison(verdict: Verdict) -> str:
+    """The result of `superopt verify`."""
+    said = {
+        "proved": "equal, proved",
+        "agrees": "equal on every input tried, not proved",
+        "differs": "different",
+    }[verdict.decision]
+    return _text(_comparison(said, verdict))
+
+
+def _comparison(said: str, verdict: Verdict) -> Iterator[str]:
+    yield f"{said}: {words.plain(verdict.reason)}"
+    if check := verdict.check:
+        yield f"  {_check(check)}; {words.plain(check.method)}"
+        header = ("output", "max error", "p99", "mean", "original's own", "rtol", "atol", "")
+        numbers = (
+            (
+                words.plain(o.name),
+                words.error(o.max_error),
+                words.error(o.p99_error),
+                words.error(o.mean_error),
+                words.error(o.original_max_error),
+                f"{o.rtol:g}",
+                f"{o.atol:g}",
+                words.plain(("ok" if o.passed else "FAILED") + (f", {o.note}" if o.note else "")),
+            )
+            for o in check.outputs
+        )
+        yield from _table((header, *numbers))
+        yield from (f"  not checked: {words.plain(name)}" for name in check.skipped)
+    yield from _notes(verdict.notes)
+
+
+def latencies(rows: Sequence[BenchRow]) -> str:
+    """The table of `superopt bench`."""
+    body = [("model", "runtime", "median", "95 % interval", "speedup", "")]
+    for row in rows:
+        t = row.latency
+        body.append(
+            (
+                words.plain(row.model),
+                words.plain(row.runtime),
+                words.time(t.us_median) if t else "-",
+                f"{words.time(t.us_low)} to {words.time(t.us_high)}" if t else "-",
+                words.ratio(row.speedup) if row.speedup else "-",
+                words.plain(row.note),
+            )
+        )
+    return _text(_table(body, shown=len(body)))
+
+
+def findings(rows: Sequence[Finding]) -> str:
+    """The table of `superopt doctor`."""
+    cells = ((r.status, r.name, r.version, words.plain(r.detail)) for r in rows)
+    return _text(_table(cells, shown=len(rows)))
+
+
+def store(stats: StoreStats) -> str:
+    machines = [f"  measured on {words.plain(name)}" for name in stats.machines]
+    entries = words.count(stats.entries, "entry", "entries")
+    return _text([words.plain(stats.path), f"  {entries}, {words.size(stats.bytes)}", *machines])
+
+
+def rule_list(rules: Sequence[RuleInfo]) -> str:
+    rows = [(words.plain(r.name), f"tier {r.tier}", r.float_class, r.source) for r in rules]
+    return _text([*_table(rows, shown=len(rows)), words.count(len(rules), "rule")])
+
+
+def rule(info: RuleInfo) -> str:
+    codes = [f"tier {info.tier}: {words.TIERS.get(info.tier, 'unknown')}"]
+    if info.float_class in words.FLOAT_CLASSES:
+        codes.append(f"{info.float_class}: {words.FLOAT_CLASSES[info.float_class]}")
+    lines = [info.text, *(f"  {code}" for code in codes), f"  from {info.source}"]
+    return _text(words.plain(line) for line in lines)
+
+
+def rule_verdicts(rows: Sequence[RuleVerdict]) -> str:
+    said = {"proved": "proved", "passed": "not refuted", "refuted": "REFUTED"}
+    cells = ((said[r.decision], words.plain(r.name), words.plain(r.detail)) for r in rows)
+    return _text(_table(cells, shown=len(rows)))
+
+
+def _table(rows: Iterable[Sequence[str]], shown: int = SHOWN) -> Iterator[str]:
+    """Cells in columns, two spaces apart and indented by two."""
+    cells = list(rows)
+    widths = [max(map(len, column)) for column in zip(*cells[:shown], strict=True)]
+    for row in cells[:shown]:
+        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield f"  {'  '.join(padded)}".rstrip()
+    if len(cells) > shown:
+        yield f"  and {len(cells) - shown} more"
+
+
+def _text(lines: Iterable[str]) -> str:
+    return "\n".join(lines) + "\n"

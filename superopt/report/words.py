@@ -1,0 +1,94 @@
+"""How numbers and codes are said to a person: shared by the text and the HTML report."""
+
+from superopt.report.data import Interval, Reason
+
+TIERS = {
+    "A": "proved for all sizes",
+    "B": "proved for all sizes up to a bound",
+    "C": "tested over floats and a prime field, not proved",
+}
+FLOAT_CLASSES = {
+    "E0": "bit-exact",
+    "E1": "sums in another order",
+    "E2": "products distributed over sums",
+    "E3": "may change overflow, inf or NaN",
+}
+REASONS: dict[Reason, str] = {
+    "cost": "no gain",
+    "condition": "a condition does not hold",
+    "shape": "the shapes do not fit",
+    "cycle": "it would make a cycle",
+    "opset": "the model's opset cannot express it",
+    "unsafe": "not allowed",
+}
+KINDS = {
+    "rule": "rewrite rule",
+    "tactic": "tactic (a script of rules)",
+    "fold": "constant folding",
+    "cse": "common subexpression",
+    "dce": "dead code",
+}
+
+
+def time(us: float) -> str:
+    """A time with its unit, three digits: 842 us, 4.21 ms, 1.93 s."""
+    sign, size = ("-" if us < 0 else ""), abs(us)
+    for limit, scale, unit in ((999.5, 1, "us"), (999_500.0, 1e3, "ms"), (float("inf"), 1e6, "s")):
+        if size < limit:
+            return f"{sign}{_digits(size / scale)} {unit}"
+    return f"{us} us"
+
+
+def _digits(value: float) -> str:
+    """Three significant digits, without an exponent."""
+    if value >= 99.95:
+        return f"{value:.0f}"
+    if value >= 9.995:
+        return f"{value:.1f}"
+    return f"{value:.2f}"
+
+
+def size(count: int) -> str:
+    """Bytes with a decimal unit: 512 B, 16.8 MB."""
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5 or unit == "GB":
+            break
+        value /= 1000
+    return f"{count} B" if unit == "B" else f"{_digits(value)} {unit}"
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def ratio(interval: Interval) -> str:
+    """A speedup and its bounds: 2.13x (2.05 to 2.20)."""
+    low, middle, high = interval
+    return f"{middle:.2f}x ({low:.2f} to {high:.2f})"
+
+
+def verdict(speedup: Interval | None, changed: bool) -> str:
+    """The headline: what the measurement allows to be said, and no more."""
+    if not changed:
+        return "unchanged: no faster graph was found"
+    if speedup is None:
+        return "changed; not timed"
+    low, middle, high = speedup
+    if low > 1:
+        return f"{middle:.2f}x faster ({low:.2f} to {high:.2f})"
+    if high < 1:
+        return f"slower: {ratio(speedup)}"
+    return f"no difference beyond noise: {ratio(speedup)}"
+
+
+def error(value: float) -> str:
+    return "0" if value == 0 else f"{value:.2g}" if abs(value) >= 0.001 else f"{value:.1e}"
+
+
+def plain(text: str) -> str:
+    """`text` with control characters spelt out.
+
+    Names come from the model's file, and a terminal obeys what it is sent.
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,0 +1,115 @@
+"""Reports for tests: one of each shape that the writers must cope with."""
+
+from dataclasses import replace
+
+from superopt.report.data import (
+    FORMAT,
+    CheckResult,
+    Latency,
+    OutputError,
+    Rejected,
+    Report,
+    SearchStats,
+    Step,
+)
+
+MACHINE = "AMD EPYC 7B13, 2 cores"
+RUNTIME = "onnxruntime 1.31.1"
+BEFORE = Latency(4210.0, 4150.5, 4302.25, 210, 2, RUNTIME, MACHINE)
+AFTER = Latency(1975.0, 1931.0, 2010.0, 210, 2, RUNTIME, MACHINE)
+
+FASTER = Report(
+    version=FORMAT,
+    model_name="nasrnn.onnx",
+    model_sha256="3f" * 32,
+    optimized_sha256="a1" * 32,
+    nodes_before=320,
+    nodes_after=215,
+    opaque=("topk_1",),
+    cost_before_us=3900.0,
+    cost_after_us=1800.0,
+    latency_before=BEFORE,
+    latency_after=AFTER,
+    speedup=(2.05, 2.13, 2.2),
+    steps=(
+        Step(
+            "merge-matmul",
+            "rule",
+            ("h1_i", "h1_f"),
+            960.0,
+            "C",
+            "E1",
+            "(MatMul(x, a), MatMul(x, b))",
+            "Split(MatMul(x, Concat(a, b, axis=1)), axis=1, sizes=(512, 512))",
+        ),
+        Step(
+            "merge-matmul",
+            "rule",
+            ("h2_i", "h2_f"),
+            962.0,
+            "C",
+            "E1",
+            "(MatMul(x, a), MatMul(x, b))",
+            "Split(MatMul(x, Concat(a, b, axis=1)), axis=1, sizes=(512, 512))",
+        ),
+        Step(
+            "fold-constant", "fold", ("w_all",), 210.0, "C", "E0", "Concat(a, b, axis=1)", "w_all"
+        ),
+        Step("split-add", "rule", ("s",), -31.5, "C", "E0", "Split(Add(x, y))", "Add(Split(x), y)"),
+    ),
+    rejected=(
+        Rejected("matmul-chain", ("h3",), "cost", "saves -12 us on this machine", 1),
+        Rejected(
+            "bn-fold", ("h4",), "condition", "constant(scale): scale is computed at run time", 7
+        ),
+    ),
+    check=CheckResult(
+        True,
+        5,
+        (OutputError("out", 3.1e-07, 4e-08, 2.2e-07, 2.9e-07, 1e-4, 1e-5, True, ""),),
+        "compared with the original in float64",
+        (),
+    ),
+    search=SearchStats(12345, 1020.4, 12.1, "budget", 3, 41, 220),
+    notes=("Rules of tier C are tested, not proved.",),
+    machine=MACHINE,
+    changed=True,
+    versions=(("superopt", "0.1.0"), ("onnx", "1.23.2"), ("onnxruntime", "1.31.1")),
+)
+
+UNCHANGED = replace(
+    FASTER,
+    model_name="resnet18.onnx",
+    optimized_sha256=FASTER.model_sha256,
+    nodes_before=69,
+    nodes_after=69,
+    opaque=(),
+    cost_after_us=FASTER.cost_before_us,
+    latency_after=None,
+    speedup=None,
+    steps=(),
+    check=None,
+    changed=False,
+    notes=(),
+)
+
+UNTIMED = replace(FASTER, latency_before=None, latency_after=None, speedup=None, search=None)
+
+HOSTILE_NAME = "<script>alert(1)</script>\x1b[31m\"'&"
+HOSTILE = replace(
+    FASTER,
+    model_name=HOSTILE_NAME,
+    opaque=(HOSTILE_NAME,),
+    steps=tuple(
+        replace(s, rule=HOSTILE_NAME, where=(HOSTILE_NAME,), before=HOSTILE_NAME)
+        for s in FASTER.steps
+    ),
+    rejected=tuple(
+        replace(r, rule=HOSTILE_NAME, detail=HOSTILE_NAME, where=(HOSTILE_NAME,))
+        for r in FASTER.rejected
+    ),
+    notes=(HOSTILE_NAME,),
+    machine=HOSTILE_NAME,
+    versions=((HOSTILE_NAME, HOSTILE_NAME),),
+)
+ALL = {"faster": FASTER, "unchanged": UNCHANGED, "untimed": UNTIMED, "hostile": HOSTILE}
