@@ -25,7 +25,7 @@ def run(*command: str, cwd: Path | None = None, env: dict[str, str] | None = Non
 
 @pytest.fixture(scope="module")
 def built(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the source distribution of a clean copy of this checkout.
+    """A clean copy of this checkout, with the wheel and the source distribution in dist/.
 
     Built offline, with the setuptools of the `test` extra.  The wheel is built from the source
     distribution, so both are right or the wheel is not.
@@ -41,11 +41,11 @@ def built(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
             shutil.copytree(root / name, copy / name, symlinks=True, ignore=ignore)
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", "dist", cwd=copy)
-    return copy / "dist"
+    return copy
 
 
 def wanted(root: Path) -> set[str]:
-    """Every file of the packages, as a path inside the wheel."""
+    """Every file of the packages under `root`, as a path inside the wheel."""
     suffixes = {".py", ".rules", ".onnx", ".jinja", ".css", ".typed"}
     found = set()
     for top, place in (
@@ -60,12 +60,12 @@ def wanted(root: Path) -> set[str]:
     return found
 
 
-def test_the_wheel_holds_the_tree(root: Path, built: Path) -> None:
-    (wheel,) = built.glob("*.whl")
+def test_the_wheel_holds_the_tree(built: Path) -> None:
+    (wheel,) = built.glob("dist/*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         scripts = archive.read(next(n for n in names if n.endswith("entry_points.txt"))).decode()
-    assert wanted(root) - names == set()
+    assert wanted(built) - names == set()
     assert {"superopt/py.typed", "superopt/demo/nasrnn.onnx"} <= names
     assert {n.split("/")[0] for n in names} == {
         "superopt",
@@ -74,16 +74,16 @@ def test_the_wheel_holds_the_tree(root: Path, built: Path) -> None:
     assert "superopt = superopt.cli:main" in scripts
 
 
-def test_the_source_distribution_holds_the_tree(root: Path, built: Path) -> None:
-    (sdist,) = built.glob("*.tar.gz")
+def test_the_source_distribution_holds_the_tree(built: Path) -> None:
+    (sdist,) = built.glob("dist/*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert wanted(root) - names == set()
+    assert wanted(built) - names == set()
     assert {"LICENSE", "README.md", "pyproject.toml", "tests/test_packaging.py"} <= names
 
 
 def test_the_wheel_works_where_it_is_installed(built: Path, tmp_path: Path) -> None:
-    (wheel,) = built.glob("*.whl")
+    (wheel,) = built.glob("dist/*.whl")
     target = tmp_path / "site"
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
     run(*pip, "install", "--quiet", "--no-deps", "--no-index", "--target", str(target), str(wheel))

@@ -19,6 +19,8 @@ from superopt.report.data import (
     Verdict,
 )
 
+HOME = "superopt.api"
+
 
 class Optimized(Protocol):
     """What `optimize` returns."""
@@ -105,4 +107,4 @@ class Api(Protocol):
 
 def api() -> Api:
     """The module `superopt.api`, loaded now."""
-    return cast(Api, importlib.import_module("superopt.api"))
+    return cast(Api, importlib.import_module(HOME))

@@ -1,0 +1,143 @@
+"""A stand-in for `superopt.api`: answers at once, and keeps what it was asked."""
+
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from superopt.errors import Aborted
+from superopt.report.data import (
+    BenchRow,
+    Event,
+    Finding,
+    Report,
+    RuleInfo,
+    RuleVerdict,
+    StoreStats,
+    Verdict,
+)
+from tests.sample_report import BEFORE, FASTER, UNCHANGED
+
+Progress = Callable[[Event], None] | None
+Stop = Callable[[], bool] | None
+
+
+@dataclass(frozen=True)
+class Optimized:
+    report: Report
+    source: Path
+
+    @property
+    def changed(self) -> bool:
+        return self.report.changed
+
+    decisions: str = "decisions\n"
+
+    def save(self, path: Path) -> None:
+        content = b"faster" if self.changed else self.source.read_bytes()
+        path.write_bytes(content)
+
+
+@dataclass
+class FakeApi:
+    """Returns what it was made with; raises `error` where one is given."""
+
+    report: Report = FASTER
+    error: BaseException | None = None
+    verdict: Verdict = field(default=Verdict("agrees", "equal on 5 inputs", FASTER.check))
+    rule_verdicts: tuple[RuleVerdict, ...] = ()
+    interrupt: int = 0  # how many SIGINTs to send while optimizing
+    asked: dict[str, object] = field(default_factory=dict)
+    stopped: bool = False
+
+    def optimize(
+        self,
+        model: Path,
+        *,
+        budget: float,
+        target: str,
+        rules: Sequence[Path],
+        shapes: Mapping[str, int],
+        inputs: Path | None,
+        threads: int | None,
+        seed: int,
+        alpha: float | None,
+        progress: Progress,
+        stop: Stop,
+        replay: str | None,
+        store: Path | None,
+        cost: str,
+    ) -> Optimized:
+        self.asked = {name: value for name, value in locals().items() if name != "self"}
+        assert progress is not None
+        assert stop is not None
+        progress(Event("load", "320 nodes"))
+        progress(Event("search", "100 graphs", 0.5, 1800.0))
+        for _ in range(self.interrupt):
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(0.01)
+        self.stopped = stop()
+        if self.error:
+            raise self.error
+        return Optimized(self.report, model)
+
+    def verify(
+        self,
+        a: Path,
+        b: Path,
+        *,
+        inputs: Path | None,
+        shapes: Mapping[str, int],
+        seed: int,
+        progress: Progress,
+        stop: Stop,
+    ) -> Verdict:
+        return self.verdict
+
+    def bench(
+        self,
+        models: Sequence[Path],
+        *,
+        vs: Sequence[str],
+        threads: int | None,
+        seconds: float,
+        shapes: Mapping[str, int],
+        progress: Progress,
+        stop: Stop,
+    ) -> tuple[BenchRow, ...]:
+        self.asked = {"vs": vs, "seconds": seconds}
+        return tuple(BenchRow(str(m), name, BEFORE, None) for m in models for name in vs)
+
+    def values_of(self, model: Path, node: str) -> tuple[str, ...]:
+        return {"/cell/MatMul": ("h1_i",), "/cell/Tanh": ("t",)}.get(node, ())
+
+    def doctor(self) -> tuple[Finding, ...]:
+        return (
+            Finding("onnxruntime", "ok", "1.31.1", "measures and checks"),
+            Finding(
+                "openvino", "missing", "", "superopt bench --vs openvino: pip install openvino"
+            ),
+        )
+
+    def rules(self, files: Sequence[Path]) -> tuple[RuleInfo, ...]:
+        return (RuleInfo("relu-concat", "relu-concat: Relu(x) => x", "C", "E0", "library"),)
+
+    def check_rules(self, file: Path, *, seed: int, progress: Progress) -> tuple[RuleVerdict, ...]:
+        return self.rule_verdicts
+
+    def cache_stats(self, store: Path | None) -> StoreStats:
+        return StoreStats("costs.sqlite", 41, 16_384, ("AMD EPYC 7B13, 2 cores",))
+
+    def cache_clear(self, store: Path | None) -> int:
+        return 41
+
+    def cache_export(self, store: Path | None, file: Path) -> int:
+        file.write_text("costs")
+        return 41
+
+    def cache_import(self, store: Path | None, file: Path) -> int:
+        raise Aborted("aborted")
+
+
+UNCHANGED_API = FakeApi(report=UNCHANGED)
