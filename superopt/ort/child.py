@@ -1,0 +1,133 @@
+"""Starting and ending the process of a worker."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from superopt.errors import SuperoptError, UsageError
+from superopt.ort.runtime import installed
+from superopt.ort.wire import receive
+
+_START_SECONDS = 120.0  # importing onnxruntime from a cold network disk
+# The same superopt as here is imported wherever it lies, and nothing from the working directory.
+_CHILD = (
+    "import sys; root = sys.argv[1]; root in sys.path or sys.path.insert(0, root); "
+    "from superopt.ort.serve import main; main()"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A process that serves requests, its pipes, and the process that started it."""
+
+    process: subprocess.Popen[bytes]
+    stdin: IO[bytes]
+    stdout: IO[bytes]
+    stderr: IO[bytes]
+    parent: int
+
+
+def start() -> Child:
+    """Starts a process and waits until it is ready.
+
+    Raises UsageError without onnxruntime, SuperoptError where the process does not come up.
+    """
+    if not installed():
+        raise UsageError(
+            "onnxruntime is not there",
+            "measuring and checking models needs it",
+            'pip install "superopt[ort]"',
+        )
+    child = _spawn(tempfile.TemporaryFile())  # noqa: SIM115 (closed by end)
+    late = threading.Event()
+    timer = threading.Timer(_START_SECONDS, too_late, (child.process, late))
+    timer.daemon = True
+    timer.start()
+    try:
+        receive(child.stdout)
+    except (EOFError, OSError):
+        why = end(child)
+        raise SuperoptError(
+            "the worker process does not start",
+            f"{sys.executable} {why}",
+            'try: python -c "import onnxruntime"',
+        ) from None
+    except BaseException:
+        child.process.kill()
+        end(child)
+        raise
+    finally:
+        timer.cancel()
+    return child
+
+
+def _spawn(stderr: IO[bytes]) -> Child:
+    root = str(Path(__file__).resolve().parents[2])
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _CHILD, root],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env={**os.environ, "ORT_DISABLE_TELEMETRY": "1"},
+            start_new_session=True,  # Ctrl-C is for this process, which decides what it means
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+        )
+    except OSError as error:
+        stderr.close()
+        raise SuperoptError(
+            "the worker process does not start",
+            f"{sys.executable}: {error}",
+            "free some memory, or allow more processes (ulimit -u)",
+        ) from error
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return Child(process, process.stdin, process.stdout, stderr, os.getpid())
+
+
+def too_late(process: subprocess.Popen[bytes], late: threading.Event) -> None:
+    """What a timer does at the time limit: the pipe that is being read ends with the process."""
+    late.set()
+    process.kill()
+
+
+def end(child: Child) -> str:
+    """Ends the process if it lives, frees what it held, and says how it ended."""
+    if child.parent != os.getpid():  # inherited by a fork: it belongs to another process
+        return "belongs to another process"
+    if child.stderr.closed:
+        return "had ended before"
+    with contextlib.suppress(OSError):
+        child.stdin.close()
+    try:
+        code = child.process.wait(2)
+    except subprocess.TimeoutExpired:
+        child.process.kill()
+        code = child.process.wait()
+    child.stdout.close()
+    last = _last_line(child.stderr)
+    child.stderr.close()
+    how = f"ended with exit code {code}"
+    if code < 0:
+        known = {number.value: number.name for number in signal.Signals}
+        how = f"was ended by {known.get(-code, f'signal {-code}')}"
+        if -code == signal.SIGKILL:
+            how += " (out of memory?)"
+    return how + (f" ({last})" if last else "")
+
+
+def _last_line(stream: IO[bytes]) -> str:
+    with contextlib.suppress(OSError):
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, size - 2000))
+        lines = [text for line in stream.read().splitlines() if (text := line.strip())]
+        if lines:
+            return lines[-1].decode(errors="replace")[:200]
+    return ""

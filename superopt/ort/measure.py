@@ -1,0 +1,119 @@
+"""Timing models and trying them out, in a worker process.  Times are in microseconds."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from superopt.ort.runtime import Source, levels
+from superopt.ort.timing import Timing
+from superopt.ort.values import Feeds
+from superopt.ort.wire import Blob, Header, pack_values
+from superopt.ort.worker import Failed, Worker, shared, title
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """Whether a model loads and runs at one of onnxruntime's optimization levels."""
+
+    level: str
+    ok: bool
+    message: str  # why not; empty where it does
+
+
+def runs_everywhere(
+    model: Source,
+    feeds: Feeds,
+    *,
+    threads: int = 1,
+    limit: float | None = None,
+    worker: Worker | None = None,
+) -> list[Tried]:
+    """Loads and runs a model at every graph optimization level, weakest first.
+
+    onnxruntime's own optimizer refuses some valid graphs, so that a model which runs at one level
+    may not load at another.  `limit` is in seconds for each level.
+    """
+    worker = worker or shared()
+    tried = []
+    for level in levels():
+        found = worker.run(model, feeds, threads=threads, level=level, limit=limit)
+        failed = isinstance(found, Failed)
+        tried.append(Tried(level, not failed, found.message if isinstance(found, Failed) else ""))
+    return tried
+
+
+def time_single(
+    models: Sequence[Source],
+    feeds: Sequence[Feeds | None] | None = None,
+    *,
+    threads: int = 1,
+    level: str = "all",
+    seconds: float | None = None,
+    aim_ms: float = 8.0,
+    most: int = 150,
+    subtract: bool = True,
+    limit: float = 60.0,
+    stop: Callable[[], bool] = lambda: False,
+    done: Callable[[int], None] = lambda count: None,
+    worker: Worker | None = None,
+) -> list[Timing | Failed]:
+    """Times many small models, in the order given: what their nodes cost inside of a larger one.
+
+    Each runs two times for warming up and then for `aim_ms` or `most` times, so that hundreds take
+    seconds.  The fixed cost of a run is subtracted unless `subtract` is false.  Inputs without a
+    value in `feeds` are drawn: floats from a normal distribution, integers as ones or zeros.
+
+    After `seconds`, or once `stop()` is true, the rest is `Failed("skipped", ...)`; `limit` is the
+    time limit of one model.  `done` hears how many are done.
+    """
+    worker = worker or shared()
+    end = None if seconds is None else monotonic() + seconds
+    found: list[Timing | Failed] = []
+    for index, model in enumerate(models):
+        if stop() or (end is not None and monotonic() >= end):
+            found.append(Failed("skipped", "not timed: there was no time left"))
+            continue
+        given = None if feeds is None else feeds[index]
+        values, blobs = (None, list[Blob]()) if given is None else pack_values(given)
+        header: Header = {"do": "time", "values": values}
+        header |= {"threads": threads, "level": level, "subtract": subtract}
+        header |= {"aim_us": aim_ms * 1e3, "most": most}
+        what = f"timing model {index + 1} of {len(models)}, {title(model)}"
+        reply = worker.ask(header, blobs, what, limit, [model])
+        found.append(reply if isinstance(reply, Failed) else Timing(*reply[0]["timing"]))
+        done(index + 1)
+    return found
+
+
+def time_interleaved(
+    models: Sequence[Source],
+    feeds: Feeds,
+    *,
+    threads: int = 1,
+    seconds: float = 5.0,
+    rounds: int = 25,
+    seed: int = 0,
+    level: str = "all",
+    limit: float | None = None,
+    worker: Worker | None = None,
+) -> list[list[float]] | Failed:
+    """Times whole models against each other, in rounds: a list of times for each model.
+
+    The k-th times of all models are from the same round, in which they ran one after another in an
+    order drawn from `seed`; give them to `superopt.cost.clock.compare`.  All models take the same
+    inputs.  Ends after `rounds` or `seconds`, though not before five rounds.
+
+    All models are in the worker's memory at once.
+    """
+    worker = worker or shared()
+    values, blobs = pack_values(feeds)
+    header: Header = {"do": "interleave", "values": values}
+    header |= {"threads": threads, "level": level, "seed": seed}
+    header |= {"seconds": seconds, "rounds": rounds}
+    what = f"timing {' against '.join(map(title, models))}"
+    limit = worker.limit + seconds if limit is None else limit
+    reply = worker.ask(header, blobs, what, limit, models)
+    if isinstance(reply, Failed):
+        return reply
+    times: list[list[float]] = reply[0]["times"]
+    return times

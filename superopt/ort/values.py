@@ -1,0 +1,136 @@
+"""Tensors on their way into and out of onnxruntime.
+
+numpy arrays go in and come out for every dtype of ONNX.  numpy itself knows most of them; the
+rest (bfloat16, 8-bit floats, 4-bit integers) come from ml_dtypes, which stores one element in
+one or two bytes, while onnxruntime packs two 4-bit elements in a byte, low half first.
+"""
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from superopt.errors import ModelError
+
+Array = npt.NDArray[Any]
+Value = Array | list["Value"] | None
+"""A tensor, a sequence of them, or an optional that is not there."""
+Feeds = Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A dtype that numpy lacks: its ml_dtypes type, ONNX's number for it and its width in bits."""
+
+    dtype: np.dtype[Any]
+    code: int
+    bits: int
+
+
+# By onnxruntime's own name, as in `tensor(bfloat16)`.
+FOREIGN = {
+    "bfloat16": Foreign(np.dtype(ml_dtypes.bfloat16), 16, 16),
+    "float8e4m3fn": Foreign(np.dtype(ml_dtypes.float8_e4m3fn), 17, 8),
+    "float8e4m3fnuz": Foreign(np.dtype(ml_dtypes.float8_e4m3fnuz), 18, 8),
+    "float8e5m2": Foreign(np.dtype(ml_dtypes.float8_e5m2), 19, 8),
+    "float8e5m2fnuz": Foreign(np.dtype(ml_dtypes.float8_e5m2fnuz), 20, 8),
+    "uint4": Foreign(np.dtype(ml_dtypes.uint4), 21, 4),
+    "int4": Foreign(np.dtype(ml_dtypes.int4), 22, 4),
+}
+BY_DTYPE = {foreign.dtype: foreign for foreign in FOREIGN.values()}
+
+
+def element_of(type_text: str) -> str:
+    """`float` of `tensor(float)`; the text itself for a type that is no tensor."""
+    if type_text.startswith("tensor(") and type_text.endswith(")"):
+        return type_text.removeprefix("tensor(").removesuffix(")")
+    return type_text
+
+
+def native(array: Array) -> Array:
+    """The same elements as onnxruntime takes them: C order, own byte order, strings as objects.
+
+    Raises ModelError for bytes that are not UTF-8, because ONNX strings are.
+    """
+    if array.dtype.kind == "S":
+        flat = [_text(item) for item in array.ravel().tolist()]
+        strings = np.empty(array.shape, dtype=object)
+        strings.reshape(-1)[:] = flat
+        return strings
+    if array.dtype.kind in "UT":
+        array = array.astype(object)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    # Not np.ascontiguousarray, which gives a scalar an axis.
+    return array if array.flags.c_contiguous else array.copy(order="C")
+
+
+def _text(item: bytes) -> str:
+    try:
+        return item.decode()
+    except UnicodeDecodeError as error:
+        raise ModelError(
+            f"the bytes {item!r} are no ONNX string",
+            f"ONNX strings are UTF-8: {error.reason} at byte {error.start}",
+            "decode them before feeding them",
+        ) from None
+
+
+def pack(array: Array, bits: int) -> bytes:
+    """The elements of an ml_dtypes array as onnxruntime stores them."""
+    raw = native(array).reshape(-1).view(np.uint8)
+    if bits != 4:
+        return raw.tobytes()
+    low = raw & 0xF
+    if low.size % 2:
+        low = np.append(low, np.uint8(0))
+    return bytes(low[0::2] | low[1::2] << 4)
+
+
+def unpack(data: bytes, shape: tuple[int, ...], foreign: Foreign) -> Array:
+    """Undoes `pack`."""
+    raw = np.frombuffer(bytearray(data), dtype=np.uint8)
+    if foreign.bits == 4:
+        halves = np.stack([raw & 0xF, raw >> 4], axis=1).reshape(-1)[: int(np.prod(shape))]
+        if foreign.dtype == np.dtype(ml_dtypes.int4):
+            halves = ((halves ^ 8).astype(np.int8) - 8).astype(np.int8)
+        return halves.astype(foreign.dtype).reshape(shape)
+    return raw.view(foreign.dtype).reshape(shape)
+
+
+def to_ort(ort: Any, value: Value) -> Any:
+    """What `session.run` takes for a value: an OrtValue where numpy lacks the dtype."""
+    match value:
+        case None:
+            return None
+        case list():
+            return [to_ort(ort, item) for item in value]
+        case _ if (foreign := BY_DTYPE.get(value.dtype)) is not None:
+            made = ort.OrtValue.ortvalue_from_shape_and_type(list(value.shape), foreign.code)
+            data = pack(value, foreign.bits)
+            if len(data) != made.tensor_size_in_bytes():
+                raise ModelError(
+                    f"a {value.dtype} tensor of shape {value.shape} does not fit",
+                    f"it has {len(data)} bytes, onnxruntime keeps {made.tensor_size_in_bytes()}",
+                    "feed it as another dtype",
+                )
+            if data:
+                ctypes.memmove(made.data_ptr(), data, len(data))
+            return made
+        case _:
+            return native(value)
+
+
+def from_ort(value: Any) -> Value:
+    """The array in an OrtValue, of any dtype."""
+    foreign = FOREIGN.get(element_of(value.data_type()))
+    if foreign is None:
+        array: Array = value.numpy()
+        return array
+    size = value.tensor_size_in_bytes()
+    data = ctypes.string_at(value.data_ptr(), size) if size else b""
+    return unpack(data, tuple(value.shape()), foreign)

@@ -1,0 +1,90 @@
+"""What goes over the pipe between a process and its worker.
+
+A frame is a header in JSON and any number of byte strings, all with their lengths in front.
+Arrays travel as their raw elements beside a dtype and a shape in the header: nothing that is
+received can be executed.
+"""
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+import numpy as np
+
+from superopt.ort.values import BY_DTYPE, Value, native
+
+Header = dict[str, Any]  # JSON: what it holds is said where a frame is made and where it is read
+Blob = bytes | bytearray | memoryview
+
+_LENGTH = struct.Struct("<Q")
+_FOREIGN = {dtype.name: dtype for dtype in BY_DTYPE}
+
+
+def send(stream: IO[bytes], header: Header, blobs: Sequence[Blob] = ()) -> None:
+    """Writes one frame.  Raises OSError when nobody reads."""
+    text = json.dumps({**header, "blobs": [len(blob) for blob in blobs]}).encode()
+    stream.write(_LENGTH.pack(len(text)))
+    stream.write(text)
+    for blob in blobs:
+        stream.write(blob)
+    stream.flush()
+
+
+def receive(stream: IO[bytes]) -> tuple[Header, list[bytearray]]:
+    """Reads one frame.  Raises EOFError where the stream ends, be it inside of a frame."""
+    (length,) = _LENGTH.unpack(_exactly(stream, _LENGTH.size))
+    header: Header = json.loads(_exactly(stream, length))
+    return header, [_exactly(stream, size) for size in header.pop("blobs")]
+
+
+def _exactly(stream: IO[bytes], size: int) -> bytearray:
+    data = bytearray(size)
+    view, done = memoryview(data), 0
+    while done < size:
+        count = stream.readinto(view[done:])  # type: ignore[attr-defined]
+        if not count:
+            raise EOFError(f"the stream ended after {done} of {size} bytes")
+        done += count
+    return data
+
+
+def pack_values(values: Mapping[str, Value]) -> tuple[list[Header], list[Blob]]:
+    """Values for a frame: a header for each, and the elements."""
+    blobs: list[Blob] = []
+    return [{"name": name, **_pack(value, blobs)} for name, value in values.items()], blobs
+
+
+def unpack_values(headers: Sequence[Header], blobs: Sequence[bytearray]) -> dict[str, Value]:
+    """Undoes `pack_values`; the arrays are writable and share the blobs' memory."""
+    return {header["name"]: _unpack(header, blobs) for header in headers}
+
+
+def _pack(value: Value, blobs: list[Blob]) -> Header:
+    if value is None:
+        return {"none": True}
+    if isinstance(value, list):
+        return {"items": [_pack(item, blobs) for item in value]}
+    if not isinstance(value, np.ndarray):  # a map, say: its consumer must know that it is left out
+        raise TypeError(f"a {type(value).__name__} is neither a tensor nor a sequence of tensors")
+    array = native(value)
+    shape = list(array.shape)
+    if array.dtype == object:
+        return {"strings": [str(item) for item in array.ravel().tolist()], "shape": shape}
+    blobs.append(array.reshape(-1).view(np.uint8).data)
+    return {"dtype": array.dtype.name, "shape": shape, "blob": len(blobs) - 1}
+
+
+def _unpack(header: Header, blobs: Sequence[bytearray]) -> Value:
+    if "none" in header:
+        return None
+    if "items" in header:
+        return [_unpack(item, blobs) for item in header["items"]]
+    shape = tuple(header["shape"])
+    if "strings" in header:
+        strings = np.empty(len(header["strings"]), dtype=object)
+        strings[:] = header["strings"]
+        return strings.reshape(shape)
+    name = header["dtype"]
+    dtype = _FOREIGN[name] if name in _FOREIGN else np.dtype(name)
+    return np.frombuffer(blobs[header["blob"]], dtype=np.uint8).view(dtype).reshape(shape)

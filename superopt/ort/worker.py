@@ -1,0 +1,217 @@
+"""A child process in which onnxruntime runs: what it breaks is reported and started anew."""
+
+import contextlib
+import itertools
+import os
+import tempfile
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from superopt.ort.child import Child, end, start, too_late
+from superopt.ort.runtime import Source
+from superopt.ort.values import Feeds, Value
+from superopt.ort.wire import Blob, Header, pack_values, receive, send, unpack_values
+
+_SPOOL_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A request without a result.
+
+    `error`: onnxruntime refused or failed; `died`: the process ended, as in a crash or without
+    memory; `time`: it was ended at the time limit; `skipped`: there was no time left to try.
+    """
+
+    kind: Literal["error", "died", "time", "skipped"]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that stays loaded in a worker, until it is dropped or the process dies."""
+
+    id: int
+    start: int  # which of the worker's processes holds it
+
+
+class Worker:
+    """A process that loads, runs and times models, one request at a time.
+
+    Starts with the first request and again after it died.  A context manager; also ended by
+    `close`, with the object, and when this process ends for whatever reason.  `limit` is the
+    default time limit of a request in seconds.  Ctrl-C does not reach the process; when it
+    interrupts a request here, the process is ended with the request.
+    """
+
+    def __init__(self, *, limit: float = 300.0) -> None:
+        self.limit = limit
+        self.starts = 0
+        self._child: Child | None = None
+        self._finalizer: weakref.finalize[..., Worker] | None = None
+        self._ids = itertools.count()
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the process, if there is one; the next request starts another."""
+        with self._lock:
+            child, self._child = self._child, None
+            if self._finalizer is not None:
+                self._finalizer.detach()
+            if child is not None:
+                end(child)
+
+    def load(
+        self, model: Source, *, threads: int = 1, level: str = "all", limit: float | None = None
+    ) -> Loaded | Failed:
+        """Loads a model for several runs."""
+        with self._lock:
+            number = next(self._ids)
+            request = {"do": "load", "id": number, "threads": threads, "level": level}
+            reply = self.ask(request, (), f"loading {title(model)}", limit, [model])
+            return reply if isinstance(reply, Failed) else Loaded(number, self.starts)
+
+    def drop(self, loaded: Loaded) -> None:
+        """Frees a loaded model."""
+        with self._lock:
+            if self._child is not None and loaded.start == self.starts:
+                self.ask({"do": "drop", "id": loaded.id}, (), "freeing a model", None)
+
+    def run(
+        self,
+        model: Source | Loaded,
+        feeds: Feeds,
+        *,
+        threads: int = 1,
+        level: str = "all",
+        limit: float | None = None,
+    ) -> dict[str, Value] | Failed:
+        """The model's outputs by name, for inputs of any ONNX dtype.
+
+        A `Loaded` model keeps the threads and level that it was loaded with.
+        """
+        if not isinstance(model, Loaded):
+            loaded = self.load(model, threads=threads, level=level, limit=limit)
+            if isinstance(loaded, Failed):
+                return loaded
+            found = self.run(loaded, feeds, limit=limit)
+            self.drop(loaded)
+            return found
+        with self._lock:
+            self._started()
+            if model.start != self.starts:
+                return Failed("died", "the process that held the model died: load it again")
+            values, blobs = pack_values(feeds)
+            request = {"do": "run", "id": model.id, "values": values}
+            reply = self.ask(request, blobs, "running a model", limit)
+            if isinstance(reply, Failed):
+                return reply
+            header, packed = reply
+            return unpack_values(header["values"], packed)
+
+    def ask(
+        self,
+        header: Header,
+        blobs: Sequence[Blob],
+        doing: str,
+        limit: float | None,
+        models: Sequence[Source] = (),
+    ) -> tuple[Header, list[bytearray]] | Failed:
+        """One request and its answer; `doing` names it in the message of a failure.
+
+        The models are added to the header as `models`.
+        Raises SuperoptError where no process can be started.
+        """
+        limit = self.limit if limit is None else limit
+        with self._lock, contextlib.ExitStack() as stack:
+            blobs = list(blobs)
+            header = {**header, "models": [_entry(model, blobs, stack) for model in models]}
+            child = self._started()
+            stage, late = "", threading.Event()
+            timer = threading.Timer(max(limit, 0.0), too_late, (child.process, late))
+            timer.daemon = True
+            timer.start()
+            try:
+                send(child.stdin, header, blobs)
+                while "stage" in (reply := receive(child.stdout))[0]:
+                    stage = f": {reply[0]['stage']}"
+            except (EOFError, OSError):
+                self._child = None
+                why = end(child)
+                if late.is_set():
+                    return Failed("time", f"took longer than {limit:g} s while {doing}{stage}")
+                return Failed("died", f"the process {why} while {doing}{stage}")
+            except BaseException:  # Ctrl-C: the answer that is under way has no reader any more
+                self._child = None
+                child.process.kill()
+                end(child)
+                raise
+            finally:
+                timer.cancel()
+            if late.is_set():  # answered in the last moment, and ended all the same
+                self._child = None
+                end(child)
+            return reply if reply[0]["ok"] else Failed("error", reply[0]["message"])
+
+    def _started(self) -> Child:
+        child = self._child
+        if child is not None and child.parent == os.getpid() and child.process.poll() is None:
+            return child
+        if child is not None and child.parent == os.getpid():
+            end(child)
+        self._child = child = start()
+        # An object that is forgotten, and an interpreter that ends, take the process with them.
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        self._finalizer = weakref.finalize(self, end, child)
+        self.starts += 1
+        return child
+
+
+def title(model: Source) -> str:
+    """A model's name in messages."""
+    return f"a model of {len(model)} bytes" if isinstance(model, bytes) else os.fspath(model)
+
+
+def _entry(model: Source, blobs: list[Blob], stack: contextlib.ExitStack) -> Header:
+    """A model for a request's header; small ones go to `blobs`, large ones to a file.
+
+    onnxruntime reads a file with half the memory that it takes to receive and parse bytes.
+    """
+    if not isinstance(model, bytes):
+        return {"path": os.path.abspath(os.fspath(model))}
+    if len(model) > _SPOOL_BYTES:
+        with contextlib.suppress(OSError):  # no room on the disk: then through the pipe
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="superopt-"))
+            path = Path(folder, "model.onnx")
+            path.write_bytes(model)
+            return {"path": str(path)}
+    blobs.append(model)
+    return {"blob": len(blobs) - 1}
+
+
+_shared: Worker | None = None
+
+
+def shared() -> Worker:
+    """The worker of this process, for those who need none of their own."""
+    global _shared
+    if _shared is None:
+        _shared = Worker()
+    return _shared
