@@ -141,6 +141,9 @@ def compare(fn: str, a: Expr | Number, b: Expr | Number) -> Expr:
     return apply(fn, a, b, dtype=BOOL)
 
 
+Expr.apply, Expr.compare = staticmethod(apply), staticmethod(compare)
+
+
 def select(guard: Expr | bool, yes: Expr | Number, no: Expr | Number) -> Expr:
     """`yes` where `guard` holds, else `no`; a load in the branch not taken need not be in range."""
     kinds = [e.dtype for e in (yes, no) if not isinstance(e, (int, float, Fraction))]

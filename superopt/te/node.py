@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, ClassVar, Union
 
 from superopt.te.dtype import INDEX, DType
 
@@ -15,61 +16,67 @@ Number = Union[int, Fraction, float]  # a float only where no fraction can say i
 
 
 class Expr:
-    """An expression: one of Const, Size, Axis, Apply, Load, Reduce, Index."""
+    """An expression: one of Const, Size, Axis, Apply, Load, Reduce, Index.
+
+    `apply` and `compare` are expr.py's functions, set there: the operators below need them, and
+    they need the classes below.
+    """
 
     __slots__ = ()
     dtype: DType
+    apply: ClassVar[Callable[..., Expr]]
+    compare: ClassVar[Callable[..., Expr]]
 
     def __add__(self, other: Expr | Number) -> Expr:
-        return _apply("add", self, other)
+        return Expr.apply("add", self, other)
 
     def __radd__(self, other: Number) -> Expr:
-        return _apply("add", other, self)
+        return Expr.apply("add", other, self)
 
     def __sub__(self, other: Expr | Number) -> Expr:
-        return _apply("sub", self, other)
+        return Expr.apply("sub", self, other)
 
     def __rsub__(self, other: Number) -> Expr:
-        return _apply("sub", other, self)
+        return Expr.apply("sub", other, self)
 
     def __mul__(self, other: Expr | Number) -> Expr:
-        return _apply("mul", self, other)
+        return Expr.apply("mul", self, other)
 
     def __rmul__(self, other: Number) -> Expr:
-        return _apply("mul", other, self)
+        return Expr.apply("mul", other, self)
 
     def __truediv__(self, other: Expr | Number) -> Expr:
-        return _apply("div", self, other)
+        return Expr.apply("div", self, other)
 
     def __rtruediv__(self, other: Number) -> Expr:
-        return _apply("div", other, self)
+        return Expr.apply("div", other, self)
 
     def __floordiv__(self, other: Expr | int) -> Expr:
-        return _apply("floordiv", self, other)
+        return Expr.apply("floordiv", self, other)
 
     def __rfloordiv__(self, other: int) -> Expr:
-        return _apply("floordiv", other, self)
+        return Expr.apply("floordiv", other, self)
 
     def __mod__(self, other: Expr | Number) -> Expr:
-        return _apply("mod", self, other)
+        return Expr.apply("mod", self, other)
 
     def __rmod__(self, other: Number) -> Expr:
-        return _apply("mod", other, self)
+        return Expr.apply("mod", other, self)
 
     def __neg__(self) -> Expr:
-        return _apply("neg", self)
+        return Expr.apply("neg", self)
 
     def __lt__(self, other: Expr | Number) -> Expr:
-        return _compare("lt", self, other)
+        return Expr.compare("lt", self, other)
 
     def __le__(self, other: Expr | Number) -> Expr:
-        return _compare("le", self, other)
+        return Expr.compare("le", self, other)
 
     def __gt__(self, other: Expr | Number) -> Expr:
-        return _compare("lt", other, self)
+        return Expr.compare("lt", other, self)
 
     def __ge__(self, other: Expr | Number) -> Expr:
-        return _compare("le", other, self)
+        return Expr.compare("le", other, self)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -165,15 +172,3 @@ _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%",
     "lt": "<", "le": "<=", "eq": "==", "ne": "!=", "and": "and", "or": "or",
 }
-
-
-def _apply(fn: str, *args: Expr | Number) -> Expr:
-    from superopt.te.expr import apply
-
-    return apply(fn, *args)
-
-
-def _compare(fn: str, a: Expr | Number, b: Expr | Number) -> Expr:
-    from superopt.te.expr import compare
-
-    return compare(fn, a, b)

@@ -1,0 +1,1 @@
+"""Numerical checks of an optimized graph against the original."""

@@ -1,0 +1,1 @@
+"""What a node costs: measured, from a store, or by the roofline."""

@@ -1,0 +1,40 @@
+"""What onnxruntime fuses into the node before: such a node costs nothing of its own.
+
+From the documentation of its graph optimizations (conv, batch norm, activation and matmul-add
+fusions of the basic and extended levels). Timing whole graphs is what decides; this keeps the sum
+of parts from crediting a rewrite with what the runtime does anyway.
+"""
+
+from __future__ import annotations
+
+from superopt.ir import graph as g
+
+_ACTIVATIONS = frozenset({"Relu", "Sigmoid", "Tanh", "Clip", "LeakyRelu", "HardSigmoid"})
+
+
+def fused_away(n: g.Node, constant: tuple[bool, ...]) -> bool:
+    """Does onnxruntime compute `n` as part of the node that gives its operand?"""
+    name = n.op.name
+    if name in ("Identity", "Dropout"):
+        return True
+    if not n.inputs or n.inputs[0] is None:
+        return False
+    before = _producer(n.inputs[0])
+    if name in _ACTIVATIONS:
+        return before in ("Conv", "BatchNormalization")
+    if name == "BatchNormalization":
+        return before == "Conv" and all(constant[1:])
+    if name in ("Add", "Mul") and len(n.inputs) == 2:
+        for i, other in ((0, 1), (1, 0)):
+            maker = n.inputs[i]
+            kind = None if maker is None else _producer(maker)
+            if kind == "Conv" and constant[other]:
+                return True
+            if kind == "MatMul" and name == "Add" and constant[other]:
+                return True
+    return False
+
+
+def _producer(v: g.Value) -> str | None:
+    p = g.producer(v)
+    return None if p is None else p.op.name

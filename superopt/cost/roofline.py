@@ -1,0 +1,95 @@
+"""The roofline: what a node must cost at least, from the operations and bytes of its expression.
+
+Williams, Waterman, Patterson: Roofline, CACM 2009. The rates are those of one modest core and are
+only used to compare graphs where nothing can be measured.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from superopt.cost.signature import Signature
+from superopt.ir.op import InferError, expression
+from superopt.te.dtype import STRING, to_numpy
+from superopt.te.expr import Tensor, TensorType
+from superopt.te.node import Apply, Dim, Expr, Index, Load, Reduce
+
+FLOPS_US = 60_000.0  # operations a microsecond in contractions
+SCALAR_US = 4_000.0  # elementwise operations a microsecond
+BYTES_US = 12_000.0  # bytes a microsecond
+NODE_US = 1.0  # dispatch
+VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout"})
+_DEAR = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "pow", "sin", "cos", "sqrt", "div"})
+
+
+def roofline(s: Signature, threads: int = 1) -> float:
+    """Microseconds that a node of this signature takes at best, with `threads` threads."""
+    if s.op.opaque:
+        return NODE_US
+    if s.op.name in VIEWS:
+        return NODE_US
+    moved = sum(_bytes(o.type) for o in s.operands if o is not None) + sum(map(_bytes, s.outputs))
+    contracted, scalar = operations(s)
+    work = max(contracted / FLOPS_US, scalar / SCALAR_US) / threads
+    return NODE_US + max(work, moved / BYTES_US)
+
+
+@lru_cache(maxsize=1 << 14)
+def operations(s: Signature) -> tuple[float, float]:
+    """(operations inside reductions, elementwise operations) of all results together."""
+    try:
+        tensors = expression(
+            s.op, tuple(None if o is None else o.type for o in s.operands), s.attrs
+        )
+    except InferError:
+        return 0.0, 0.0
+    contracted = scalar = 0.0
+    seen: set[Tensor] = set()
+    for t in tensors:
+        a, b = _tensor(t, seen)
+        contracted += a
+        scalar += b
+    return contracted, scalar
+
+
+def _tensor(t: Tensor, seen: set[Tensor]) -> tuple[float, float]:
+    if t.body is None or t in seen:
+        return 0.0, 0.0
+    seen.add(t)
+    inner, own = _count(t.body, _product(t.shape), False, seen)
+    return inner, own
+
+
+def _count(e: Expr, times: float, reduced: bool, seen: set[Tensor]) -> tuple[float, float]:
+    match e:
+        case Apply(fn, args, _):
+            weight = 0.0 if fn in ("select", "cast") else 8.0 if fn in _DEAR else 1.0
+            contracted, scalar = (times * weight, 0.0) if reduced else (0.0, times * weight)
+            if args and args[0].dtype.kind == "x":
+                return 0.0, 0.0
+            for a in args:
+                c, s = _count(a, times, reduced, seen)
+                contracted, scalar = contracted + c, scalar + s
+            return contracted, scalar
+        case Reduce(_, axes, body, _):
+            n = _product(tuple(a.extent for a in axes))
+            c, s = _count(body, times * n, True, seen)
+            return c + times * n, s
+        case Load(tensor, _, _):
+            return _tensor(tensor, seen)
+        case Index(element, _):
+            return _count(element, times, reduced, seen)
+        case _:
+            return 0.0, 0.0
+
+
+def _product(shape: tuple[Dim, ...]) -> float:
+    return float(np.prod([float(d) for d in shape if isinstance(d, int)])) if shape else 1.0
+
+
+def _bytes(t: TensorType) -> float:
+    if t.shape is None or t.dtype is None or t.dtype == STRING:
+        return 64.0
+    return _product(t.shape) * to_numpy(t.dtype).itemsize

@@ -1,0 +1,67 @@
+"""What the cost of a node depends on: operator, attributes, concrete operand types, constness."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from superopt.ir import graph as g
+from superopt.ir.op import Attr, Attrs, Op
+from superopt.te import index as ix
+from superopt.te.expr import TensorType
+from superopt.te.node import Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An operand as cost sees it: its concrete type, and is it known ahead of time?"""
+
+    type: TensorType
+    constant: bool
+
+    def __str__(self) -> str:
+        return f"{'const ' if self.constant else ''}{self.type}"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Nodes with equal signatures cost the same. All sizes are ints."""
+
+    op: Op
+    operands: tuple[Operand | None, ...]
+    attrs: Attrs
+    outputs: tuple[TensorType, ...]
+
+    def __str__(self) -> str:
+        shown = [str(o) for o in self.operands] + [f"{k}={v}" for k, v in self.attrs]
+        return f"{self.op.name}({', '.join(shown)})"
+
+
+def concrete_type(t: TensorType, sizes: Mapping[str, int]) -> TensorType:
+    """`t` with its symbolic sizes replaced; KeyError names one that has no value."""
+    if t.shape is None or all(isinstance(d, int) for d in t.shape):
+        return t
+    return TensorType(t.dtype, tuple(ix.evaluate(d, dict(sizes)) for d in t.shape))
+
+
+def concrete_attr(value: Attr, sizes: Mapping[str, int]) -> Attr:
+    """An attribute with its symbolic sizes replaced."""
+    if isinstance(value, tuple):
+        return tuple(concrete_attr(v, sizes) for v in value)
+    return ix.evaluate(value, dict(sizes)) if isinstance(value, Expr) else value
+
+
+def signature(n: g.Node, sizes: Mapping[str, int], constant: tuple[bool, ...]) -> Signature | None:
+    """The signature of `n` at `sizes`; None where a type is unknown or a size has no value."""
+    try:
+        operands = tuple(
+            None if v is None else Operand(concrete_type(v.type, sizes), c)
+            for v, c in zip(n.inputs, constant, strict=True)
+        )
+        attrs = tuple((k, concrete_attr(v, sizes)) for k, v in n.attrs)
+        outputs = tuple(concrete_type(t, sizes) for t in n.types)
+    except (KeyError, ZeroDivisionError):
+        return None
+    if any(o is not None and o.type.shape is None for o in operands):
+        return None
+    return Signature(n.op, operands, attrs, outputs)

@@ -1,0 +1,76 @@
+"""One operator as an ONNX model of its own, to be timed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as oir
+
+from superopt.ir import graph as g
+from superopt.ir.op import Attrs, Op
+from superopt.onnx_io.exporter import ExportError, export_plain
+from superopt.te.dtype import BOOL, STRING, to_numpy
+from superopt.te.expr import TensorType
+
+LARGEST = 1 << 28  # bytes of operands above which nothing is drawn
+
+
+def random_array(t: TensorType, rng: np.random.Generator) -> np.ndarray:
+    """Plain values of a concrete type: floats standard normal, integers and bools 0 or 1."""
+    assert t.dtype is not None and t.shape is not None
+    shape = tuple(int(d) for d in t.shape)  # type: ignore[arg-type]
+    if t.dtype == STRING:
+        return np.full(shape, "a", object)
+    if t.dtype.is_float:
+        return rng.standard_normal(shape, np.float32).astype(to_numpy(t.dtype))
+    if t.dtype == BOOL or t.dtype.is_int:
+        return rng.integers(0, 2, shape).astype(to_numpy(t.dtype))
+    raise ExportError(f"no values of {t.dtype}")
+
+
+def one_node_model(
+    op: Op,
+    operands: Sequence[tuple[TensorType, bool] | None],
+    attrs: Attrs,
+    outputs: Sequence[TensorType],
+    *,
+    opset: int,
+    ir_version: int,
+    seed: int,
+) -> bytes:
+    """A model of one node; operands marked True are initializers with random values.
+
+    Raises ExportError when the opset has no such operator or the operands are too large to draw.
+    """
+    rng = np.random.default_rng(seed)
+    inputs: list[g.Input] = []
+    values: list[g.Value | None] = []
+    total = sum(_nbytes(o[0]) for o in operands if o is not None)
+    if total > LARGEST:
+        raise ExportError(f"{op.name} on {total} bytes of operands")
+    for n, operand in enumerate(operands):
+        if operand is None:
+            values.append(None)
+            continue
+        t, known = operand
+        table = op.name.startswith("Gather") and n == 0  # is not prepacked: no need to write it
+        if known and not table:
+            values.append(g.constant(random_array(t, rng), key=("drawn", seed, n, str(t))))
+        else:
+            made = g.Input(f"x{n}", t)
+            inputs.append(made)
+            values.append(made)
+    made_node = g.intern_node(op, tuple(values), attrs, tuple(outputs))
+    graph = g.Graph(tuple(inputs), g.results(made_node))
+    model = export_plain(graph, opset=opset, ir_version=ir_version)
+    return oir.to_proto(model).SerializeToString()
+
+
+def _nbytes(t: TensorType) -> int:
+    if t.dtype is None or t.shape is None or t.dtype == STRING:
+        return 0
+    count = 1
+    for d in t.shape:
+        count *= d if isinstance(d, int) else 1
+    return count * to_numpy(t.dtype).itemsize

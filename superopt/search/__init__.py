@@ -1,0 +1,1 @@
+"""Cost-guided backtracking search over graphs."""

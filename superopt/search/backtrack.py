@@ -1,0 +1,134 @@
+"""Best-first search with backtracking (TASO, SOSP 2019, section 5; PET, OSDI 2021, section 6).
+
+Pop the cheapest graph, apply every rule near the last change, keep what costs less than alpha times
+the best. Costs may rise on the way to a better graph. A graph is only built when it is popped; until
+then it is its parent and the rewrite. Graphs are equal when they are the same object's outputs.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from superopt.cost.model import Costs
+from superopt.ir import graph as g
+from superopt.rules.rule import Rule
+from superopt.search.move import Move, Refusals, Step, moves
+from superopt.search.view import View, view
+
+
+class StopReason(Enum):
+    """Why a search ended."""
+
+    EXHAUSTED = "every graph within alpha was visited"
+    GRAPHS = "the limit of graphs was reached"
+    SECONDS = "the time was used up"
+    MEMORY = "the queue was full"
+    STOPPED = "it was stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """alpha: how much dearer than the best a graph may be; queue: rewrites waiting at once."""
+
+    alpha: float = 1.05
+    graphs: int = 20_000
+    seconds: float = 10.0
+    queue: int = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The cheapest graph, how it was reached, why the search ended, how many graphs it visited."""
+
+    graph: g.Graph
+    cost: float
+    steps: tuple[Step, ...]
+    stop: StopReason
+    seen: int
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    graph: g.Graph
+    cost: float
+    parent: _State | None
+    move: Move | None
+
+
+def search(
+    graph: g.Graph,
+    rules: Sequence[Rule],
+    costs: Costs,
+    limits: Limits,
+    refusals: Refusals,
+    stop: Callable[[], bool] = lambda: False,
+) -> Found:
+    """The cheapest graph that the rules reach from `graph` within `limits`; deterministic given the
+    costs, unless the time runs out."""
+    end = time.monotonic() + limits.seconds
+    start = _State(graph, costs.of_graph(graph), None, None)
+    best = start
+    order = itertools.count()
+    queue: list[tuple[float, int, _State, Move | None]] = [(start.cost, next(order), start, None)]
+    seen: set[tuple[g.Value, ...]] = set()
+    visited = 0
+    reason = StopReason.EXHAUSTED
+    while queue:
+        cost, _, parent, move = heapq.heappop(queue)
+        if cost > limits.alpha * best.cost:
+            continue
+        state = parent if move is None else _child(parent, move, cost)
+        if state.graph.outputs in seen:
+            continue
+        seen.add(state.graph.outputs)
+        visited += 1
+        improved = state.cost < best.cost - 1e-6
+        if improved:
+            best = state
+        if visited >= limits.graphs:
+            reason = StopReason.GRAPHS
+            break
+        if visited % 16 == 0 and time.monotonic() >= end:
+            reason = StopReason.SECONDS
+            break
+        if visited % 16 == 0 and stop():
+            reason = StopReason.STOPPED
+            break
+        v = view(state.graph)
+        near = None if improved or move is None else _near(v, move)
+        for m in moves(v, rules, costs, refusals, near):
+            new = state.cost + m.effect.us
+            if new < limits.alpha * best.cost:
+                heapq.heappush(queue, (new, next(order), state, m))
+        if len(queue) > limits.queue:
+            queue = heapq.nsmallest(limits.queue // 2, queue)
+            reason = StopReason.MEMORY
+    return Found(best.graph, best.cost, tuple(_steps(best)), reason, visited)
+
+
+def _child(parent: _State, move: Move, cost: float) -> _State:
+    return _State(g.replace(parent.graph, move.change), cost, parent, move)
+
+
+def _near(v: View, move: Move) -> Collection[g.Node]:
+    """The nodes that `move` made and those beside them."""
+    made = {n for n in move.effect.added if n in v.members}
+    made |= {p for new in move.change.values() if (p := g.producer(new)) is not None}
+    beside = {p for n in made for i in n.inputs if i is not None and (p := g.producer(i))}
+    after = {n for n in v.order if any(i is not None and g.producer(i) in made for i in n.inputs)}
+    return (made | beside | after) & v.members
+
+
+def _steps(state: _State) -> list[Step]:
+    out: list[Step] = []
+    while state.parent is not None:
+        assert state.move is not None
+        m = state.move
+        out.append(Step(m.rule.name, None, m.change, m.effect.us, state.parent.graph, state.graph))
+        state = state.parent
+    return out[::-1]

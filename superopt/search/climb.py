@@ -1,0 +1,110 @@
+"""Hill climbing: while any rewrite lowers the cost, apply all that do and do not overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from superopt.cost.model import Costs
+from superopt.ir import graph as g
+from superopt.rules.rule import Rule
+from superopt.search.move import Move, Refusals, Step, moves
+from superopt.search.view import Cycle, replace_all, view
+
+LEAST_US = 0.001  # a gain below this is rounding
+NOISE = 0.02  # part of the time of the replaced nodes that a measured gain must exceed
+
+
+def worth(move: Move, costs: Costs) -> bool:
+    """Is the gain of `move` larger than the noise of the measured costs?
+
+    A rewrite that only removes nodes, or keeps their costs exactly, gains without measuring.
+    """
+    if move.effect.us >= -LEAST_US:
+        return False
+    replaced = sum(costs.of_nodes(move.effect.dead))
+    created = sum(costs.of_nodes(move.effect.added))
+    return created <= LEAST_US * 20 or -move.effect.us > NOISE * replaced
+
+
+def climb(
+    graph: g.Graph,
+    rules: Sequence[Rule],
+    costs: Costs,
+    refusals: Refusals,
+    *,
+    stop: Callable[[], bool],
+    note: Callable[[g.Graph, float], None] = lambda graph, cost: None,
+    most: int = 200,
+) -> tuple[g.Graph, list[Step], int]:
+    """The graph at the foot of the slope, the steps there, and how many rewrites were priced.
+
+    `most` bounds the rounds; a round matches every rule everywhere.
+    """
+    steps: list[Step] = []
+    priced = 0
+    for _ in range(most):
+        if stop():
+            break
+        v = view(graph)
+        good: list[Move] = []
+        for m in moves(v, rules, costs, refusals):
+            priced += 1
+            if worth(m, costs):
+                good.append(m)
+            if priced % 64 == 0 and stop():
+                break
+        if not good:
+            break
+        good.sort(key=lambda m: m.effect.us)
+        chosen = _apart(good)
+        graph, applied = _apply(graph, chosen)
+        if not applied:
+            break
+        steps += applied
+        note(graph, sum(s.us for s in applied))
+    return graph, steps, priced
+
+
+def _apart(good: list[Move]) -> list[Move]:
+    """The best moves that touch no node twice."""
+    taken: set[g.Node] = set()
+    out: list[Move] = []
+    for m in good:
+        touched = set(m.match.nodes) | set(m.effect.dead)
+        if touched & taken:
+            continue
+        taken |= touched
+        out.append(m)
+    return out
+
+
+def _apply(graph: g.Graph, chosen: list[Move]) -> tuple[g.Graph, list[Step]]:
+    """All of `chosen` at once; only the best of them where together they would make a cycle."""
+    change = {old: new for m in chosen for old, new in m.change.items()}
+    try:
+        after = replace_all(graph, change)
+    except Cycle:
+        if len(chosen) == 1:
+            after = g.replace(graph, chosen[0].change)
+        else:
+            return _one_by_one(graph, chosen)
+    if after == graph:
+        return graph, []
+    return after, [Step(m.rule.name, None, m.change, m.effect.us, graph, after) for m in chosen]
+
+
+def _one_by_one(graph: g.Graph, chosen: list[Move]) -> tuple[g.Graph, list[Step]]:
+    """As many of `chosen`, best first, as are free of cycles together."""
+    kept: list[Move] = []
+    after = graph
+    for m in chosen:
+        change = {old: new for k in (*kept, m) for old, new in k.change.items()}
+        try:
+            after = replace_all(graph, change)
+        except Cycle:
+            continue
+        kept.append(m)
+    if not kept:
+        after = g.replace(graph, chosen[0].change)
+        kept = chosen[:1]
+    return after, [Step(m.rule.name, None, m.change, m.effect.us, graph, after) for m in kept]

@@ -1,0 +1,66 @@
+"""Moves: one rewrite, or a tactic's sequence of them, with its effect on the cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from superopt.cost.model import Costs
+from superopt.ir import graph as g
+from superopt.rules.build import Refusal, rewrite
+from superopt.rules.match import Match, context, matches
+from superopt.rules.rule import Rule
+from superopt.search.view import Delta, View, delta
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A rewrite of one place: the rule, what replaces what, and what it costs."""
+
+    rule: Rule
+    match: Match
+    change: Mapping[g.Value, g.Value]
+    effect: Delta
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A rewrite that was applied, in the graph before it and the graph after."""
+
+    rule: str
+    tactic: str | None
+    change: Mapping[g.Value, g.Value]
+    us: float
+    before: g.Graph
+    after: g.Graph
+
+
+@dataclass(slots=True)
+class Refusals:
+    """Why rewrites that matched were not built, counted by (rule, reason, detail)."""
+
+    counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+
+    def note(self, rule: str, reason: str, detail: str) -> None:
+        self.counts[rule, reason, detail] += 1
+
+
+def moves(
+    v: View,
+    rules: Sequence[Rule],
+    costs: Costs,
+    refusals: Refusals,
+    near: Collection[g.Node] | None = None,
+) -> Iterator[Move]:
+    """Every rewrite of `v.graph` (touching `near`, when given), rules in their order."""
+    ctx = context(v.graph)
+    for rule in rules:
+        for match in matches(rule, ctx, near):
+            change = rewrite(match, ctx)
+            if isinstance(change, Refusal):
+                refusals.note(rule.name, change.reason, change.detail)
+                continue
+            if all(old is new for old, new in change.items()):
+                continue
+            yield Move(rule, match, change, delta(v, change, costs))
