@@ -1,0 +1,120 @@
+"""onnx's own checker, at arm's length.
+
+It is C++ that trusts its input in places: an `axis` out of range crashes it, an Einsum equation
+can keep it busy for ever, a `num_outputs` can use up the memory.  So it runs in a forked child
+with limits on time and memory, and a model that it does not survive is refused.  Where there is
+no fork it runs right here.
+"""
+
+import contextlib
+import faulthandler
+import os
+import select
+import signal
+import sys
+import time
+import warnings
+from typing import Final
+
+import onnx
+import onnx.checker
+import onnx.shape_inference
+
+from superopt.onnx_io.declarations import impossible
+from superopt.onnx_io.protos import declared
+
+if sys.platform != "win32":
+    import resource
+
+_MEMORY: Final = 1 << 30  # bytes on top of what the process has already
+_PATIENCE: Final = 10  # times the limit of processor time, on a machine that is busy
+
+
+def complaint(data: bytes, seconds: int) -> str:
+    """What `onnx.checker.check_model(full_check=True)` has against this ModelProto; '' if nothing.
+
+    Beyond that it complains of inferred types that no tensor can have.  `seconds` of processor
+    time are allowed.
+    """
+    if not hasattr(os, "fork"):
+        return _check(data)
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        # The child of a process with threads may only do what needs none of their locks: it
+        # calls into onnx, writes to a pipe and is gone.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        _be_the_child(data, seconds, reader, writer)
+    os.close(writer)
+    status = None
+    try:
+        said = _read_until(reader, time.monotonic() + seconds * _PATIENCE)
+        if said is not None:
+            _, status = os.waitpid(child, 0)
+    finally:
+        os.close(reader)
+        if status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+            _, status = os.waitpid(child, 0)
+    if status == 0 and said is not None:
+        return said.decode(errors="replace")
+    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    if number in (signal.SIGXCPU, signal.SIGKILL):
+        return f"Checking it takes more than {seconds} seconds of processor time."
+    name = signal.Signals(number).name if number else f"exit {os.waitstatus_to_exitcode(status)}"
+    return f"It makes onnx's checker crash ({name}): some attribute or size is far out of range."
+
+
+def _check(data: bytes) -> str:
+    """The complaint, found in this process."""
+    try:
+        onnx.checker.check_model(data)
+        inferred = onnx.shape_inference.infer_shapes(data, check_type=True, strict_mode=True)
+        for kind, owner in declared(inferred):
+            if problem := impossible(kind):
+                return f"The inferred type of {owner} is not possible: {problem}."
+    except MemoryError:
+        return "Checking it takes more memory than there is: some size is far out of range."
+    except Exception as error:  # of a dozen types, all of which mean no
+        return str(error) or type(error).__name__
+    return ""
+
+
+def _be_the_child(data: bytes, seconds: int, reader: int, writer: int) -> None:
+    """Check, write the complaint, and end without any cleaning up; never returns."""
+    code = 1
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # our parent's to handle
+        faulthandler.disable()
+        os.close(reader)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)  # the checker prints
+        os.dup2(nowhere, 2)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+        with contextlib.suppress(OSError, ValueError):
+            with open("/proc/self/statm", "rb") as statm:
+                size = int(statm.read().split()[0]) * resource.getpagesize()
+            limit = size + _MEMORY + 20 * len(data)
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        text = _check(data).encode(errors="replace")
+        while text:
+            text = text[os.write(writer, text) :]
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _read_until(reader: int, deadline: float) -> bytes | None:
+    """All that comes through a pipe until its other end closes; None if that takes too long."""
+    parts: list[bytes] = []
+    while (left := deadline - time.monotonic()) > 0:
+        if not select.select([reader], [], [], left)[0]:
+            break
+        part = os.read(reader, 1 << 16)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+    return None

@@ -1,0 +1,195 @@
+"""What a model says about itself: versions, types, sizes.  None of it may be taken at its word."""
+
+from graphlib import CycleError, TopologicalSorter
+from typing import Final, TypeAlias
+
+import onnx
+import onnx.defs
+import onnx.helper
+import onnx_ir as ir
+
+from superopt.errors import ModelError
+from superopt.onnx_io.mapped import byte_size
+from superopt.onnx_io.protos import Place, declared, descend, tensors
+from superopt.onnx_io.skeleton import FIXED_SIZE, Blob, blob_size, stub_index
+
+# One tensor: what a processor of today can address at all.
+LARGEST: Final = 1 << 47
+# Nodes, counting those of a local function at every call.
+MOST_NODES: Final = 1_000_000
+
+_Callee: TypeAlias = tuple[str, str, str]  # domain, name, overload
+
+_STRING: Final = onnx.TensorProto.STRING
+_DTYPES: Final = {0, _STRING, *FIXED_SIZE}
+# Where ONNX stores elements if not in raw_data; COMPLEX64 and COMPLEX128 take two entries.
+_STORAGE: Final = {
+    "float_data": {"FLOAT": 1, "COMPLEX64": 2},
+    "double_data": {"DOUBLE": 1, "COMPLEX128": 2},
+    "int64_data": {"INT64": 1},
+    "uint64_data": {"UINT64": 1, "UINT32": 1},
+}
+
+
+def check_versions(model: onnx.ModelProto, label: str) -> None:
+    """Raise ModelError if there is no graph, or if a version is newer than onnx knows."""
+    if not model.HasField("graph"):
+        raise ModelError(
+            f"{label}: there is no graph in this model",
+            "the file can be read as a protobuf message, but not as a model",
+            "check that this is an ONNX file, and export it again",
+        )
+    newest = onnx.IR_VERSION
+    if not 0 < model.ir_version <= newest:
+        problem = "is newer than" if model.ir_version > newest else "is none that"
+        raise ModelError(
+            f"{label}: IR version {model.ir_version} is not supported",
+            f"it {problem} onnx {onnx.__version__} knows: 1 to {newest}",
+            "install a newer onnx package, or export the model for an older one",
+        )
+    known = _newest_opsets()
+    imports = list(model.opset_import)
+    for function in model.functions:
+        imports += function.opset_import
+    for opset in imports:
+        limit = known.get(opset.domain)
+        if opset.version < 1 or (limit is not None and opset.version > limit):
+            name = opset.domain or "ai.onnx"
+            problem = "newer than" if opset.version > 0 else "none that"
+            raise ModelError(
+                f"{label}: opset {opset.version} of {name} is not supported",
+                f"it is {problem} onnx {onnx.__version__} knows"
+                + (f": 1 to {limit}" if limit else ""),
+                "install a newer onnx package, or export the model with an older opset",
+            )
+
+
+def check_types(model: onnx.ModelProto, label: str) -> None:
+    """Raise ModelError for a declared type that no tensor can have."""
+    for declared_type, owner in declared(model):
+        if problem := impossible(declared_type):
+            raise ModelError(
+                f"{label}: the type of {owner} is not possible",
+                problem,
+                "correct it; where a size is not known, give it a name (dim_param) instead",
+            )
+    for info in model.graph.input:
+        kind = info.type.tensor_type
+        if info.type.HasField("tensor_type") and kind.elem_type == 0:
+            raise ModelError(
+                f"{label}: the type of input {info.name!r} is not known",
+                "its elem_type is UNDEFINED",
+                "declare the element type of every input",
+            )
+
+
+def impossible(declared_type: onnx.TypeProto) -> str:
+    """Why no tensor can have this type; empty if one can."""
+    match declared_type.WhichOneof("value"):
+        case "tensor_type":
+            kind: onnx.TypeProto.Tensor | onnx.TypeProto.SparseTensor = declared_type.tensor_type
+        case "sparse_tensor_type":
+            kind = declared_type.sparse_tensor_type
+        case _:
+            return ""
+    if kind.elem_type not in _DTYPES:
+        return f"{kind.elem_type} is no element type"
+    dims = [dim.dim_value for dim in kind.shape.dim if dim.HasField("dim_value")]
+    return _impossible_dims(dims, FIXED_SIZE.get(kind.elem_type, ir.DataType.UINT8))
+
+
+def _impossible_dims(dims: list[int], dtype: ir.DataType) -> str:
+    if any(dim < 0 for dim in dims):
+        return f"its shape {_shown(dims)} has a negative size"
+    if (size := byte_size(dtype, tuple(dims))) > LARGEST:
+        return f"its shape {_shown(dims)} needs {size} bytes, more than any machine has"
+    return ""
+
+
+def check_tensors(model: onnx.ModelProto, blobs: tuple[Blob, ...], label: str) -> None:
+    """Raise ModelError for a tensor whose data does not agree with its shape and dtype."""
+    for tensor, name, _ in tensors(model):
+        what = f"{label}: the data of {name} is not valid"
+        todo = "export the model again: the tensor is damaged"
+        if tensor.data_type not in _DTYPES or tensor.data_type == 0:
+            raise ModelError(what, f"{tensor.data_type} is no element type", todo)
+        dims = list(tensor.dims)
+        dtype = FIXED_SIZE.get(tensor.data_type)
+        if problem := _impossible_dims(dims, dtype or ir.DataType.UINT8):
+            raise ModelError(what, problem, todo)
+        index = stub_index(tensor)
+        entries = byte_size(ir.DataType.UINT8, tuple(dims))  # one per element
+        stored, needed, unit = len(tensor.string_data), entries, "strings"
+        if dtype is not None:
+            needed, unit = byte_size(dtype, tuple(dims)), "bytes"
+            stored = len(tensor.raw_data) if index is None else blob_size(blobs[index])
+            if index is None and not tensor.HasField("raw_data"):
+                stored, needed, unit = _typed_data(tensor, dtype, entries)
+        if stored != needed:
+            why = f"its shape {_shown(dims)} needs {needed} {unit}, and there are {stored}"
+            raise ModelError(what, why, todo)
+
+
+def _typed_data(
+    tensor: onnx.TensorProto, dtype: ir.DataType, elements: int
+) -> tuple[int, int, str]:
+    """How many entries there are outside raw_data, how many are needed, and of which field."""
+    for field, dtypes in _STORAGE.items():
+        if (each := dtypes.get(dtype.name)) is not None:
+            return len(getattr(tensor, field)), elements * each, f"entries of {field}"
+    if dtype.bitwidth in (2, 4):  # one byte of packed elements in each entry
+        elements = byte_size(dtype, (elements,))
+    return len(tensor.int32_data), elements, "entries of int32_data"
+
+
+def check_size(model: onnx.ModelProto, label: str) -> int:
+    """The number of nodes with every call of a local function expanded.
+
+    Functions that call functions can double at each level, and shape inference expands them.
+    Raises ModelError if there are more than MOST_NODES, or if functions call each other in a ring.
+    """
+    functions = [Place(f, f"function {f.name!r}", 0) for f in model.functions]
+    keys = [(f.domain, f.name, f.overload) for f in model.functions]
+    calls = {key: _calls(place) for key, place in zip(keys, functions, strict=True)}
+    sizes: dict[_Callee, int] = {}
+    try:
+        for key in TopologicalSorter({k: set(calls[k]) & set(keys) for k in keys}).static_order():
+            sizes[key] = min(sum(sizes.get(callee, 1) for callee in calls[key]), MOST_NODES + 1)
+    except CycleError as error:
+        ring = [name for _, name, _ in error.args[1]]
+        raise ModelError(
+            f"{label}: local functions call each other in a ring",
+            " -> ".join(reversed(ring)),
+            "a function of a model must not call itself, directly or through others",
+        ) from None
+    total = sum(sizes.get(callee, 1) for callee in _calls(Place(model.graph, "the graph", 0)))
+    if total > MOST_NODES:
+        raise ModelError(
+            f"{label}: the model is too large",
+            f"with its local functions expanded it has more than {MOST_NODES} nodes",
+            "split it into several models",
+        )
+    return total
+
+
+def _calls(place: Place) -> list[_Callee]:
+    """What each node calls, subgraphs included."""
+    return [
+        (node.domain, node.op_type, node.overload)
+        for inner in descend([place])
+        for node in inner.body.node
+    ]
+
+
+def _newest_opsets() -> dict[str, int]:
+    newest = {"": onnx.defs.onnx_opset_version(), "ai.onnx": onnx.defs.onnx_opset_version()}
+    for domain, version in onnx.helper.OP_SET_ID_VERSION_MAP:
+        newest[domain] = max(version, newest.get(domain, 0))
+    return newest
+
+
+def _shown(dims: list[int]) -> str:
+    """A shape for a message; the middle of a very long one is left out."""
+    if len(dims) > 8:
+        return f"[{', '.join(map(str, dims[:4]))}, ..., {', '.join(map(str, dims[-3:]))}]"
+    return str(dims)

@@ -1,0 +1,111 @@
+"""External data: the files beside a model that hold its large tensors, opened with suspicion.
+
+A model file is data from somewhere, and its `location` entries are paths to open.  They may only
+name regular files inside the model's own folder: no '..', no absolute path, no link of any kind,
+since each of these could make another file of this machine part of the model.
+"""
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import onnx
+
+from superopt.errors import ModelError
+from superopt.onnx_io.mapped import Backing, Region, map_file
+
+
+def entries_of(tensor: onnx.TensorProto, label: str) -> dict[str, str]:
+    """The tensor's external_data as a dict; ModelError if a key is there twice."""
+    entries: dict[str, str] = {}
+    for entry in tensor.external_data:
+        if entry.key in entries:
+            raise _refused(label, tensor.name, f"its external data gives {entry.key!r} twice")
+        entries[entry.key] = entry.value
+    return entries
+
+
+def region_in(
+    folder: Path,
+    entries: Mapping[str, str],
+    *,
+    size: int | None,
+    tensor: str,
+    label: str,
+    files: dict[str, Backing],
+) -> Region:
+    """The bytes that `entries` (location, offset, length) point to, in a file under `folder`.
+
+    `size` is what the tensor's shape and dtype need, used where no length is given.  `files`
+    remembers the mappings by location.  Raises ModelError for everything in the module's
+    docstring, for a file that is missing, and for a range that is not inside the file.
+    """
+    location = entries.get("location", "")
+    if location not in files:
+        files[location] = _open(folder, location, tensor, label)
+    backing = files[location]
+    offset = _number(entries, "offset", 0, tensor, label)
+    left = len(backing.view) - offset
+    length = _number(entries, "length", left if size is None else size, tensor, label)
+    if left < 0 or length > left:
+        raise ModelError(
+            f"{label}: the external data of {tensor!r} is not inside its file",
+            f"it needs bytes {offset} to {offset + length} of {location!r}, "
+            f"which has {len(backing.view)} bytes",
+            "get the complete data file again: this one was cut short or belongs to another model",
+        )
+    return Region(backing, offset, length, location)
+
+
+def _open(folder: Path, location: str, tensor: str, label: str) -> Backing:
+    """Map the file at `location` under `folder`; ModelError unless it is one of our own."""
+    posix, windows = PurePosixPath(location), PureWindowsPath(location)
+    if not location or "\0" in location or str(posix) == ".":
+        raise _refused(label, tensor, f"its external data has no usable location: {location!r}")
+    if posix.is_absolute() or windows.is_absolute() or windows.drive or windows.root:
+        raise _refused(label, tensor, f"its data is at {location!r}, which is an absolute path")
+    if ".." in location:  # as a part it escapes; inside a name onnx refuses it too
+        raise _refused(label, tensor, f"its data is at {location!r}, which may leave the folder")
+    path = folder
+    for part in posix.parts:
+        path /= part
+        if path.is_symlink():
+            raise _refused(label, tensor, f"its data is at {location!r}, and {part!r} is a link")
+    try:
+        # Nonblocking, or a named pipe would make us wait for its writer.
+        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+    except OSError as error:
+        raise ModelError(
+            f"{label}: the external data of {tensor!r} cannot be read",
+            f"{path}: {error.strerror or error}",
+            f"put the file {location!r} beside the model, where the model expects it",
+        ) from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise _refused(label, tensor, f"its data is at {location!r}, which is no regular file")
+        if status.st_nlink > 1:
+            why = f"its data is at {location!r}, which is a hard link, one of {status.st_nlink}"
+            raise _refused(label, tensor, why)
+        return map_file(path, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _number(entries: Mapping[str, str], key: str, default: int, tensor: str, label: str) -> int:
+    text = entries.get(key)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise _refused(label, tensor, f"its external data has {key} {text[:40]!r}, not a number")
+    return int(text)
+
+
+def _refused(label: str, tensor: str, why: str) -> ModelError:
+    return ModelError(
+        f"{label}: the external data of {tensor!r} is refused",
+        why,
+        "keep data files as plain copies in the model's folder, named by their relative path",
+    )

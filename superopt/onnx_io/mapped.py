@@ -1,0 +1,129 @@
+"""Tensors whose bytes stay in the file: mapped into memory, paged in when read, never copied.
+
+A file is mapped once, when the model is read, and the mapping keeps the file's contents alive even
+when another file is later renamed over it.  So a model may be written over its own input.
+"""
+
+import hashlib
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import numpy as np
+import onnx_ir as ir
+
+_CHUNK: Final = 8 << 20
+_META_KEY: Final = "superopt.region"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Backing:
+    """The bytes of one file, or bytes that were handed over."""
+
+    name: str  # for messages
+    view: memoryview
+    mapping: mmap.mmap | None = None
+
+    def whole(self) -> "Region":
+        return Region(self, 0, len(self.view))
+
+    def release(self, offset: int, size: int) -> None:
+        """Give the pages of this range back to the system; they are read again when needed."""
+        if self.mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
+            start = offset // mmap.PAGESIZE * mmap.PAGESIZE
+            self.mapping.madvise(mmap.MADV_DONTNEED, start, offset + size - start)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """`size` bytes from `offset` on of a file.
+
+    `location` is the name by which the model points to the file, for external data.
+    Two regions hold the same bytes if their `place` is equal, or their `digest()` is.
+    """
+
+    backing: Backing
+    offset: int
+    size: int
+    location: str | None = None
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        return id(self.backing), self.offset, self.size
+
+    def view(self) -> memoryview:
+        return self.backing.view[self.offset : self.offset + self.size]
+
+    def copy_to(self, file: BinaryIO) -> None:
+        """Append to a file, a chunk at a time, so that memory stays small."""
+        for start in range(self.offset, self.offset + self.size, _CHUNK):
+            size = min(_CHUNK, self.offset + self.size - start)
+            file.write(self.backing.view[start : start + size])
+            self.backing.release(start, size)
+
+    def update(self, digest: "hashlib._Hash") -> None:
+        """Feed to a hash, a chunk at a time."""
+        for start in range(self.offset, self.offset + self.size, _CHUNK):
+            size = min(_CHUNK, self.offset + self.size - start)
+            digest.update(self.backing.view[start : start + size])
+            self.backing.release(start, size)
+
+    def digest(self) -> str:
+        """SHA-256 of the bytes, in hexadecimal."""
+        digest = hashlib.sha256()
+        self.update(digest)
+        return digest.hexdigest()
+
+
+def map_file(path: Path, descriptor: int) -> Backing:
+    """Map the regular file open at `descriptor`, which the caller closes."""
+    if os.fstat(descriptor).st_size == 0:  # cannot be mapped, and need not be
+        return Backing(str(path), memoryview(b""))
+    mapping = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    return Backing(str(path), memoryview(mapping), mapping)
+
+
+def byte_size(dtype: ir.DataType, dims: tuple[int, ...]) -> int:
+    """Bytes of a tensor's data as ONNX stores it: sub-byte elements are packed."""
+    elements = 1
+    for dim in dims:
+        elements *= dim
+    return (elements * dtype.bitwidth + 7) // 8
+
+
+def tensor_of(
+    region: Region,
+    dtype: ir.DataType,
+    dims: tuple[int, ...],
+    name: str | None,
+    doc_string: str | None = None,
+    metadata: dict[str, str] | None = None,
+) -> ir.TensorProtocol:
+    """A read-only tensor over the region's bytes; nothing is read until its values are.
+
+    `region_of` gives the region back.  The array may be unaligned, since protobuf aligns nothing.
+    """
+    tensor: ir.TensorProtocol
+    if dtype.bitwidth < 8:
+        packed = np.frombuffer(region.view(), np.uint8)
+        tensor = ir.PackedTensor(
+            packed,
+            dtype,
+            shape=ir.Shape(dims),
+            name=name,
+            doc_string=doc_string,
+            metadata_props=metadata,
+        )
+    else:
+        array = np.frombuffer(region.view(), dtype.numpy()).reshape(dims)
+        tensor = ir.Tensor(array, dtype, name=name, doc_string=doc_string, metadata_props=metadata)
+    tensor.meta[_META_KEY] = region
+    return tensor
+
+
+def region_of(tensor: ir.TensorProtocol) -> Region | None:
+    """Where the tensor's bytes lie, for one that `tensor_of` made."""
+    region = tensor.meta.get(_META_KEY)
+    return region if isinstance(region, Region) else None

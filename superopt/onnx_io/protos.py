@@ -1,0 +1,123 @@
+"""Walks over a ModelProto: every body of nodes, every tensor, every declared type.
+
+Without recursion, since the depth of a model from somewhere is not ours to choose.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeAlias
+
+import onnx
+
+Body: TypeAlias = onnx.GraphProto | onnx.FunctionProto
+
+
+class Place(NamedTuple):
+    """A body of nodes: the model's graph, a local function or a subgraph of a node's attribute."""
+
+    body: Body
+    name: str  # for messages: "the graph", "function 'f'", "then_branch of node 'if_1' (If)"
+    depth: int  # subgraphs around it
+
+
+class Stored(NamedTuple):
+    """A tensor with data."""
+
+    tensor: onnx.TensorProto
+    name: str  # for messages
+    dense: bool  # false inside a sparse tensor or a list of tensors
+
+
+def node_name(node: onnx.NodeProto) -> str:
+    """How messages name a node: its own name, else what it produces."""
+    if node.name:
+        return f"{node.name!r} ({node.op_type})"
+    produced = next((output for output in node.output if output), "")
+    return f"of {produced!r} ({node.op_type})" if produced else f"({node.op_type})"
+
+
+def bodies(model: onnx.ModelProto) -> Iterator[Place]:
+    """The graph, the functions, and the subgraphs in them."""
+    functions = [Place(f, f"function {f.name!r}", 0) for f in model.functions]
+    return descend([Place(model.graph, "the graph", 0), *functions])
+
+
+def descend(places: Iterable[Place]) -> Iterator[Place]:
+    """These bodies and the subgraphs in them, at any depth."""
+    todo = list(places)
+    while todo:
+        place = todo.pop()
+        yield place
+        for node in place.body.node:
+            if node.attribute:
+                todo += subgraphs_of(node, place.depth)
+
+
+def subgraphs_of(node: onnx.NodeProto, depth: int) -> list[Place]:
+    """The subgraphs in the attributes of a node that is itself inside `depth` subgraphs."""
+    found = []
+    for attribute in node.attribute:
+        graphs = [attribute.g] if attribute.HasField("g") else []
+        for graph in (*graphs, *attribute.graphs):
+            found.append(Place(graph, f"{attribute.name} of node {node_name(node)}", depth + 1))
+    return found
+
+
+def tensors(model: onnx.ModelProto) -> Iterator[Stored]:
+    """Initializers, dense and sparse, and the tensors of attributes."""
+    for place in bodies(model):
+        if isinstance(place.body, onnx.GraphProto):
+            for tensor in place.body.initializer:
+                yield Stored(tensor, f"initializer {tensor.name!r}", True)
+            for sparse in place.body.sparse_initializer:
+                yield from _sparse(sparse, f"sparse initializer {sparse.values.name!r}")
+        else:
+            for attribute in place.body.attribute_proto:
+                yield from _of_attribute(attribute, place.name)
+        for node in place.body.node:
+            for attribute in node.attribute:
+                yield from _of_attribute(attribute, f"node {node_name(node)}")
+
+
+def _of_attribute(attribute: onnx.AttributeProto, owner: str) -> Iterator[Stored]:
+    if attribute.HasField("t"):
+        yield Stored(attribute.t, f"attribute {attribute.name!r} of {owner}", True)
+    for tensor in attribute.tensors:
+        yield Stored(tensor, f"attribute {attribute.name!r} of {owner}", False)
+    if attribute.HasField("sparse_tensor"):
+        yield from _sparse(attribute.sparse_tensor, f"attribute {attribute.name!r} of {owner}")
+    for sparse in attribute.sparse_tensors:
+        yield from _sparse(sparse, f"attribute {attribute.name!r} of {owner}")
+
+
+def _sparse(sparse: onnx.SparseTensorProto, name: str) -> Iterator[Stored]:
+    yield Stored(sparse.values, f"the values of {name}", False)
+    if sparse.HasField("indices"):
+        yield Stored(sparse.indices, f"the indices of {name}", False)
+
+
+def declared(model: onnx.ModelProto) -> Iterator[tuple[onnx.TypeProto, str]]:
+    """Every type that is declared for a value, taken apart to tensors, with the value's name."""
+    for place in bodies(model):
+        infos = [(info, "value") for info in place.body.value_info]
+        if isinstance(place.body, onnx.GraphProto):
+            infos += [(info, "input") for info in place.body.input]
+            infos += [(info, "output") for info in place.body.output]
+        for info, role in infos:
+            for part in _parts(info.type):
+                yield part, f"{role} {info.name!r}"
+
+
+def _parts(whole: onnx.TypeProto) -> Iterator[onnx.TypeProto]:
+    todo = [whole]
+    while todo:
+        part = todo.pop()
+        yield part
+        match part.WhichOneof("value"):
+            case "sequence_type":
+                todo.append(part.sequence_type.elem_type)
+            case "optional_type":
+                todo.append(part.optional_type.elem_type)
+            case "map_type":
+                todo.append(part.map_type.value_type)
+            case _:
+                pass

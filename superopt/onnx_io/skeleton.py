@@ -1,0 +1,214 @@
+"""A model as a small ModelProto without its large tensors, and those tensors beside it.
+
+Every way into the program (a file, bytes, a ModelProto, an onnx_ir model) is brought into this
+form, checked in it and written from it; weights are neither parsed nor copied on the way.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Final, TypeAlias
+
+import onnx
+import onnx_ir as ir
+
+from superopt.errors import ModelError
+from superopt.onnx_io import wire
+from superopt.onnx_io.external import entries_of, region_in
+from superopt.onnx_io.mapped import Backing, Region, byte_size
+from superopt.onnx_io.protos import tensors
+
+# Up to this many bytes a tensor stays in the skeleton: shape inference reads the small ones.
+SMALL: Final = 16 << 10
+PROTOBUF_LIMIT: Final = 2**31 - 1
+
+# Numbers of TensorProto.DataType whose bytes can be told from shape and number alone.
+FIXED_SIZE: Final[Mapping[int, ir.DataType]] = {
+    dtype.value: dtype for dtype in ir.DataType if dtype.name not in ("UNDEFINED", "STRING")
+}
+# FLOAT6 stays whole, because the checker looks at its padding bits.
+STRIPPED: Final = frozenset(n for n, dtype in FIXED_SIZE.items() if dtype.bitwidth != 6)
+
+Blob: TypeAlias = Region | ir.TensorProtocol
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Skeleton:
+    """`data` is a ModelProto's bytes; its i-th stub stands for `blobs[i]`.
+
+    `files` are the external data files by location, those of small tensors included.
+    """
+
+    data: bytes
+    blobs: tuple[Blob, ...]
+    files: Mapping[str, Backing] = field(default_factory=dict)
+
+    def proto(self) -> onnx.ModelProto:
+        """A fresh ModelProto, with stubs."""
+        return parsed(self.data)
+
+
+def parsed(data: bytes) -> onnx.ModelProto:
+    """The message in these bytes; wire.Malformed if there is none."""
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except Exception as error:  # protobuf's DecodeError, from a package without types
+        raise wire.Malformed(str(error)) from None
+    return proto
+
+
+def not_text(label: str, error: UnicodeDecodeError) -> ModelError:
+    """The error for a name that cannot be decoded, which protobuf notices when it is read."""
+    return ModelError(
+        f"{label}: a name in this model is not text",
+        f"its bytes are not UTF-8: {error.object[:40]!r}",
+        "export the model again: the file is damaged",
+    )
+
+
+def blob_size(blob: Blob) -> int:
+    return blob.size if isinstance(blob, Region) else blob.nbytes
+
+
+def copy_blob(blob: Blob, file: BinaryIO) -> None:
+    """Append the tensor's bytes, as ONNX stores them, to a file."""
+    if isinstance(blob, Region):
+        blob.copy_to(file)
+    else:
+        file.write(blob.tobytes())
+
+
+def stub_fields(index: int) -> bytes:
+    """The fields of a TensorProto that make it stub number `index`."""
+    return wire.external_fields({"location": f"{wire.STUB}{index}"})
+
+
+def stub_index(tensor: onnx.TensorProto) -> int | None:
+    """Which blob this tensor stands for; None for a tensor that has its own data."""
+    if tensor.data_location == onnx.TensorProto.EXTERNAL and tensor.external_data:
+        location = tensor.external_data[0].value
+        if location.startswith(wire.STUB):
+            return int(location.removeprefix(wire.STUB))
+    return None
+
+
+def of_bytes(backing: Backing, folder: Path | None, label: str) -> Skeleton:
+    """From the bytes of a model file; external data is looked for in `folder`.
+
+    Raises ModelError if these are not the bytes of a model, or its external data is refused.
+    """
+    try:
+        data, spans = wire.strip(backing.view, SMALL, STRIPPED)
+        proto = parsed(data)
+    except wire.Malformed as error:
+        raise ModelError(
+            f"{label}: this is not a readable ONNX file",
+            f"its {len(backing.view)} bytes are not a protobuf message: {error}",
+            "export or download the model again: the file is cut short, damaged or something else",
+        ) from None
+    return completed(data, proto, [Region(backing, s.offset, s.size) for s in spans], folder, label)
+
+
+def of_proto(proto: onnx.ModelProto, label: str) -> tuple[Skeleton, Backing | None]:
+    """From a ModelProto, which is left as it is; also its file's bytes, if it can have a file."""
+    if proto.ByteSize() <= PROTOBUF_LIMIT:
+        data: bytes = proto.SerializeToString()
+        backing = Backing(label, memoryview(data))
+        return of_bytes(backing, None, label), backing
+    blobs: list[Blob] = []
+    copy = onnx.ModelProto()
+    _copy_fields(proto, copy, leave="graph")
+    _copy_fields(proto.graph, copy.graph, leave="initializer")
+    for tensor in proto.graph.initializer:
+        new = copy.graph.initializer.add()
+        if tensor.ByteSize() <= SMALL or tensor.data_type not in STRIPPED:
+            new.CopyFrom(tensor)
+            continue
+        new.name = tensor.name
+        new.data_type = tensor.data_type
+        new.dims.extend(tensor.dims)
+        new.doc_string = tensor.doc_string
+        new.metadata_props.MergeFrom(tensor.metadata_props)
+        new.MergeFromString(stub_fields(len(blobs)))
+        blobs.append(ir.TensorProtoTensor(tensor))
+    return completed(copy.SerializeToString(), copy, blobs, None, label), None
+
+
+def _copy_fields(
+    message: onnx.ModelProto | onnx.GraphProto, into: onnx.ModelProto | onnx.GraphProto, leave: str
+) -> None:
+    for descriptor, value in message.ListFields():
+        if descriptor.name == leave:
+            continue
+        if isinstance(value, int | str):
+            setattr(into, descriptor.name, value)
+        else:
+            getattr(into, descriptor.name).MergeFrom(value)
+
+
+def completed(
+    data: bytes, proto: onnx.ModelProto, blobs: Sequence[Blob], folder: Path | None, label: str
+) -> Skeleton:
+    """The skeleton of `proto` (serialized: `data`), with its external data found in `folder`.
+
+    External tensors become stubs like all large ones, or are taken in if they are small.
+    """
+    try:
+        return _completed(data, proto, list(blobs), folder, label)
+    except UnicodeDecodeError as error:
+        raise not_text(label, error) from None
+
+
+def _completed(
+    data: bytes, proto: onnx.ModelProto, blobs: list[Blob], folder: Path | None, label: str
+) -> Skeleton:
+    made = len(blobs)
+    files: dict[str, Backing] = {}
+    claimed: set[int] = set()
+    for tensor, name, dense in tensors(proto):
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        entries = entries_of(tensor, label)
+        location = entries.get("location", "")
+        if location.startswith(wire.STUB):
+            index = location.removeprefix(wire.STUB)
+            if not index.isdecimal() or int(index) >= made or int(index) in claimed or not dense:
+                raise ModelError(
+                    f"{label}: the external data of {name} is refused",
+                    f"its location {location!r} is reserved",
+                    "save the model with another name for its data file",
+                )
+            claimed.add(int(index))
+            continue
+        if folder is None or not dense:
+            raise ModelError(
+                f"{label}: the external data of {name} cannot be read",
+                "only initializers and tensor attributes may have external data"
+                if not dense
+                else f"it is in {location!r}, but the folder of the model is not known",
+                "store the tensor inside the model"
+                if not dense
+                else "give the path of the model's file, or load its external data first",
+            )
+        region = region_in(
+            folder, entries, size=expected_size(tensor), tensor=name, label=label, files=files
+        )
+        tensor.ClearField("external_data")
+        tensor.ClearField("data_location")
+        if region.size <= SMALL:
+            tensor.raw_data = bytes(region.view())
+        else:
+            tensor.MergeFromString(stub_fields(len(blobs)))
+            blobs.append(region)
+    if files:
+        data = proto.SerializeToString()
+    return Skeleton(data, tuple(blobs), files)
+
+
+def expected_size(tensor: onnx.TensorProto) -> int | None:
+    """Bytes that shape and dtype ask for; None if they do not say."""
+    dtype = FIXED_SIZE.get(tensor.data_type)
+    if dtype is None or any(dim < 0 for dim in tensor.dims):
+        return None
+    return byte_size(dtype, tuple(tensor.dims))

@@ -1,0 +1,160 @@
+"""A model as it was given: its bytes, where they came from, and the onnx_ir model in them."""
+
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import onnx
+import onnx_ir as ir
+
+from superopt.errors import ModelError
+from superopt.onnx_io.mapped import Backing, Region, map_file
+from superopt.onnx_io.skeleton import (
+    PROTOBUF_LIMIT,
+    Skeleton,
+    blob_size,
+    of_bytes,
+    of_proto,
+)
+from superopt.onnx_io.through_ir import of_model, to_model
+
+# What people give by mistake, by how it begins.
+_OTHER_FORMATS: Final = (
+    (b"version https://git-lfs", "a Git LFS pointer, not the file itself", "run `git lfs pull`"),
+    (b"PK\x03\x04", "a zip archive, such as a PyTorch checkpoint", "export it with torch.onnx"),
+    (b"\x89HDF", "an HDF5 file, such as a Keras model", "convert it with tf2onnx"),
+    (b"<!DOCTYPE", "a web page", "download the file itself, not the page that shows it"),
+    (b"<html", "a web page", "download the file itself, not the page that shows it"),
+    (b"\x80\x02", "a Python pickle", "export the model with torch.onnx"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A model that was read, not yet validated.
+
+    `raw` is its file as it was, so that it can be copied byte for byte; None if it was given as
+    an object that has no file.  `size_bytes` counts the model's file and its external data.
+    Not slotted, because `model` and `sha256` are made when they are first asked for.
+    """
+
+    label: str  # for messages: the file's name, or "the model"
+    path: Path | None
+    folder: Path | None  # where external data is
+    raw: Region | None
+    skeleton: Skeleton
+    size_bytes: int
+
+    @cached_property
+    def model(self) -> ir.Model:
+        """The model; large tensors are views of the mapped files (`mapped.region_of`).
+
+        Made once: whoever changes it changes it for everybody.  Raises ModelError for what
+        onnx_ir cannot hold: map types, sparse tensors, training information.
+        """
+        return to_model(self.skeleton, self.label)
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the model's file, followed by name and contents of each external data file.
+
+        Without external data this is what `sha256sum` prints.
+        """
+        digest = hashlib.sha256()
+        if self.raw is not None:
+            self.raw.update(digest)
+        else:
+            digest.update(self.skeleton.data)
+            for blob in self.skeleton.blobs:
+                if isinstance(blob, Region):
+                    blob.update(digest)
+                else:
+                    digest.update(blob.tobytes())
+        for location, backing in sorted(self.skeleton.files.items()):
+            digest.update(location.encode())
+            backing.whole().update(digest)
+        return digest.hexdigest()
+
+    @property
+    def has_external_data(self) -> bool:
+        return bool(self.skeleton.files)
+
+
+def read(source: str | Path | bytes | onnx.ModelProto | ir.Model) -> Source:
+    """Read a model from a path, a file's bytes, or an object, which is never changed.
+
+    The weights stay where they are: a file and its external data are mapped into memory.
+    Raises ModelError if there is no such file, if it is not an ONNX file, or if its external
+    data is missing or outside its folder.  `validate` says whether the model makes sense.
+    """
+    match source:
+        case str() | Path():
+            return _read_file(Path(source))
+        case bytes():
+            backing = Backing("the model", memoryview(source))
+            return _from_bytes(backing, "the model", None)
+        case onnx.ModelProto():
+            skeleton, written = of_proto(source, "the model")
+            raw = None if written is None else written.whole()
+            return _source("the model", None, raw, skeleton)
+        case _:
+            return _source("the model", None, None, of_model(source, "the model"))
+
+
+def _read_file(path: Path) -> Source:
+    what = f"{path} cannot be read"
+    try:
+        # Nonblocking, or a named pipe would make us wait for its writer.
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        descriptor = os.open(path, flags | getattr(os, "O_CLOEXEC", 0))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ModelError(what, f"{reason}", "check the path: it must name an ONNX file") from None
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise ModelError(what, "it is a directory", "name the .onnx file in it")
+        if not stat.S_ISREG(mode):
+            raise ModelError(what, "it is not a regular file", "copy the model to a file first")
+        try:
+            backing = map_file(path, descriptor)
+        except (OSError, ValueError) as error:
+            raise ModelError(what, str(error), "copy the model to a local disk") from None
+    finally:
+        os.close(descriptor)
+    return _from_bytes(backing, path.name, path)
+
+
+def _from_bytes(backing: Backing, label: str, path: Path | None) -> Source:
+    size = len(backing.view)
+    start = bytes(backing.view[:64]).lstrip()
+    if size == 0:
+        raise ModelError(
+            f"{label}: this is not a readable ONNX file",
+            "it is empty (0 bytes)",
+            "export or download the model again",
+        )
+    for magic, what, todo in _OTHER_FORMATS:
+        if start.lower().startswith(magic.lower()):
+            raise ModelError(f"{label}: this is not a readable ONNX file", f"it is {what}", todo)
+    if size > PROTOBUF_LIMIT:
+        raise ModelError(
+            f"{label}: this file is too large for protobuf",
+            f"it has {size} bytes, and a protobuf message has at most {PROTOBUF_LIMIT}",
+            "save the model with external data (onnx.save_model with save_as_external_data=True)",
+        )
+    folder = None if path is None else path.absolute().parent
+    return _source(label, path, backing.whole(), of_bytes(backing, folder, label))
+
+
+def _source(label: str, path: Path | None, raw: Region | None, skeleton: Skeleton) -> Source:
+    if raw is None:
+        size = len(skeleton.data) + sum(blob_size(blob) for blob in skeleton.blobs)
+    else:
+        size = raw.size + sum(len(backing.view) for backing in skeleton.files.values())
+    folder = None if path is None else path.absolute().parent
+    return Source(label, path, folder, raw, skeleton, size)

@@ -1,0 +1,170 @@
+"""Names: every value is produced once, before it is used, and nothing waits for itself.
+
+onnx's checker finds the same faults, but its messages do not say whether a value has no producer,
+a later one, or one that depends on the value itself.
+"""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import onnx
+
+from superopt.errors import ModelError
+from superopt.onnx_io.protos import Body, Place, bodies, node_name, subgraphs_of
+
+DEEPEST = 32  # subgraphs inside subgraphs; protobuf itself ends near there
+_COMPARED = 5000  # names, when looking for the one that was meant
+
+
+@dataclass(slots=True, eq=False)
+class _Scope:
+    """A body on the way to the node that is being checked."""
+
+    place: Place
+    known: dict[str, str] = field(default_factory=dict)  # name -> what it is, for messages
+    at: int = 0  # the node that is being checked
+
+
+def check_names(model: onnx.ModelProto, label: str) -> None:
+    """Raise ModelError for the first name that is missing, used too early or given twice."""
+    _check_body((_Scope(Place(model.graph, "the graph", 0)),), label)
+    for function in model.functions:
+        _check_body((_Scope(Place(function, f"function {function.name!r}", 0)),), label)
+
+
+def check_depth(model: onnx.ModelProto, label: str) -> None:
+    """Raise ModelError if subgraphs are nested deeper than DEEPEST."""
+    for place in bodies(model):
+        if place.depth > DEEPEST:
+            raise ModelError(
+                f"{label}: subgraphs are nested too deep",
+                f"{place.name} is {place.depth} deep, and the limit is {DEEPEST}",
+                "unnest the control flow of the model",
+            )
+
+
+def _check_body(scopes: tuple[_Scope, ...], label: str) -> None:
+    """Check the innermost scope, its subgraphs included."""
+    scope = scopes[-1]
+    body, where, known = scope.place.body, scope.place.name, scope.known
+    for role, names in _beginnings(body):
+        for name in names:
+            if known.get(name) == role:
+                raise _twice(label, where, name, f"it is the name of two {role}s")
+            known.setdefault(name, role)
+    for scope.at, node in enumerate(body.node):
+        for name in node.input:
+            if name and not any(name in outer.known for outer in scopes):
+                raise _unknown(scopes, name, label)
+        for place in subgraphs_of(node, scope.place.depth) if node.attribute else ():
+            _check_body((*scopes, _Scope(place)), label)
+        this = f"node {node_name(node)}"
+        for name in node.output:
+            for outer in scopes if name else ():
+                if (before := outer.known.get(name)) is not None:
+                    raise _twice(label, where, name, f"{before} and {this} both give it")
+            known[name] = this
+    for name in _ends(body):
+        if name not in known:
+            raise ModelError(
+                f"{label}: output {name!r} of {where} is not produced",
+                _alike(name, known) or f"none of its {len(body.node)} nodes has such an output",
+                "export the model again, or name an output that a node produces",
+            )
+
+
+def _beginnings(body: Body) -> list[tuple[str, Iterable[str]]]:
+    """The names that are there before the first node, by what they are."""
+    if isinstance(body, onnx.FunctionProto):
+        return [("input", body.input)]
+    return [
+        ("input", (info.name for info in body.input)),
+        ("initializer", (tensor.name for tensor in body.initializer)),
+        ("sparse initializer", (sparse.values.name for sparse in body.sparse_initializer)),
+    ]
+
+
+def _ends(body: Body) -> list[str]:
+    if isinstance(body, onnx.FunctionProto):
+        return list(body.output)
+    return [info.name for info in body.output]
+
+
+def _twice(label: str, where: str, name: str, why: str) -> ModelError:
+    return ModelError(
+        f"{label}: {name!r} is given twice in {where}",
+        why,
+        "rename one of them: in ONNX every value is assigned exactly once",
+    )
+
+
+def _unknown(scopes: tuple[_Scope, ...], name: str, label: str) -> ModelError:
+    """Why the node at scopes[-1].at cannot read `name`: a cycle, wrong order, or nothing there."""
+    inner = scopes[-1]
+    reader = f"node {node_name(inner.place.body.node[inner.at])} of {inner.place.name}"
+    for scope in reversed(scopes):
+        nodes = scope.place.body.node
+        producer_of = {out: i for i, node in enumerate(nodes) for out in node.output if out}
+        if name not in producer_of:
+            continue
+        producer = producer_of[name]
+        cycle = _path(scope, producer_of, producer, scope.at)
+        if cycle is not None:
+            shown = [node_name(nodes[i]) for i in cycle]
+            if len(shown) > 6:
+                shown = [*shown[:3], "...", *shown[-2:]]
+            return ModelError(
+                f"{label}: {scope.place.name} has a cycle",
+                f"each of these nodes reads the next: {' -> '.join([*shown, shown[0]])}",
+                "export the model again: a graph must not feed a node's output back to its input",
+            )
+        return ModelError(
+            f"{label}: the nodes of {scope.place.name} are not in order",
+            f"{reader} reads {name!r}, which node {node_name(nodes[producer])} gives only later",
+            "sort the nodes topologically (onnx_ir's Graph.sort does)",
+        )
+    everything = {known: "" for scope in scopes for known in scope.known}
+    return ModelError(
+        f"{label}: {reader} reads {name!r}, which does not exist",
+        _alike(name, everything) or "no input, initializer or node has this name",
+        "export the model again, or connect the input to a value of the graph",
+    )
+
+
+def _path(scope: _Scope, producer_of: dict[str, int], start: int, goal: int) -> list[int] | None:
+    """The nodes from `goal` to `start`, each read by the one before; None if there is no way."""
+    nodes = scope.place.body.node
+    came_from = {start: start}
+    todo = [start]
+    while todo:
+        index = todo.pop()
+        if index == goal:
+            path = [index]
+            while path[-1] != start:
+                path.append(came_from[path[-1]])
+            return path[::-1]
+        for name in _reads(nodes[index], scope.place.depth):
+            before = producer_of.get(name)
+            if before is not None and before not in came_from:
+                came_from[before] = index
+                todo.append(before)
+    return None
+
+
+def _reads(node: onnx.NodeProto, depth: int) -> list[str]:
+    """The node's inputs, and all names that are read in its subgraphs."""
+    names = list(node.input)
+    todo = subgraphs_of(node, depth)
+    while todo:
+        place = todo.pop()
+        for inner in place.body.node:
+            names += inner.input
+            todo += subgraphs_of(inner, place.depth)
+    return names
+
+
+def _alike(name: str, known: dict[str, str]) -> str:
+    """A sentence that names what may have been meant, or nothing."""
+    near = difflib.get_close_matches(name, known, 1) if len(known) <= _COMPARED else []
+    return f"there is no such value; did you mean {near[0]!r}?" if near else ""

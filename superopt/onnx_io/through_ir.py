@@ -1,0 +1,173 @@
+"""Between skeletons and onnx_ir models; large tensors pass by untouched."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import onnx_ir as ir
+
+from superopt.errors import ModelError
+from superopt.onnx_io import wire
+from superopt.onnx_io.external import region_in
+from superopt.onnx_io.mapped import Backing, Region, region_of, tensor_of
+from superopt.onnx_io.skeleton import SMALL, STRIPPED, Blob, Skeleton, completed
+
+_Put: TypeAlias = Callable[[ir.TensorProtocol], None]
+_TENSOR: Final = ir.AttributeType.TENSOR
+
+
+def of_model(model: ir.Model, label: str) -> Skeleton:
+    """From an onnx_ir model, which is left as it is.
+
+    External tensors are looked for under their own base_dir.  Raises ModelError if they are
+    refused, or if the model cannot be serialized.
+    """
+    blobs: list[Blob] = []
+    files: dict[str, dict[str, Backing]] = {}
+    # onnx_ir serializes what the model holds, so for that long it holds stubs.
+    undo: list[tuple[_Put, ir.TensorProtocol]] = []
+    try:
+        for tensor, put in list(_tensors(model)):
+            if (new := _stub(tensor, blobs, files, label)) is not None:
+                undo.append((put, tensor))
+                put(new)
+        proto = ir.to_proto(model)
+        data = proto.SerializeToString()
+    except ir.serde.SerdeError as error:
+        raise _unrepresentable(label, error) from error
+    finally:
+        for put, tensor in undo:
+            put(tensor)
+    return completed(data, proto, blobs, None, label)
+
+
+def to_model(skeleton: Skeleton, label: str) -> ir.Model:
+    """The onnx_ir model, its large tensors over the bytes in their files.
+
+    Raises ModelError for what onnx_ir would drop or cannot hold.
+    """
+    proto = skeleton.proto()
+    if proto.training_info or proto.graph.sparse_initializer:
+        part = "training_info" if proto.training_info else "a sparse initializer"
+        raise ModelError(
+            f"{label}: {part} cannot be carried through",
+            "it would be missing from the written model",
+            "export the model for inference, with dense initializers",
+        )
+    try:
+        model = ir.from_proto(proto)
+        for tensor, put in list(_tensors(model)):
+            if isinstance(tensor, ir.ExternalTensor):
+                index = int(str(tensor.location).removeprefix(wire.STUB))
+                put(_filled(tensor, skeleton.blobs[index]))
+    except Exception as error:  # onnx_ir raises errors of many kinds, and wraps them in its own
+        raise _unrepresentable(label, error) from error
+    return model
+
+
+def _tensors(model: ir.Model) -> Iterator[tuple[ir.TensorProtocol, _Put]]:
+    """Every dense tensor of the model, and how to put another in its place."""
+
+    def of_value(value: ir.Value) -> _Put:
+        def put(tensor: ir.TensorProtocol) -> None:
+            value.const_value = tensor
+
+        return put
+
+    def of_attribute(node: ir.Node, attribute: ir.Attr) -> _Put:
+        def put(tensor: ir.TensorProtocol) -> None:
+            node.attributes[attribute.name] = ir.AttrTensor(
+                attribute.name, tensor, doc_string=attribute.doc_string
+            )
+
+        return put
+
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    while graphs:
+        graph = graphs.pop()
+        if isinstance(graph, ir.Graph):
+            for value in graph.initializers.values():
+                if value.const_value is not None:
+                    yield value.const_value, of_value(value)
+        for node in graph:
+            for attribute in node.attributes.values():
+                if attribute.is_ref():
+                    continue
+                if attribute.type == _TENSOR:
+                    yield attribute.as_tensor(), of_attribute(node, attribute)
+                elif attribute.type == ir.AttributeType.GRAPH:
+                    graphs.append(attribute.as_graph())
+                elif attribute.type == ir.AttributeType.GRAPHS:
+                    graphs.extend(attribute.as_graphs())
+
+
+def _stub(
+    tensor: ir.TensorProtocol, blobs: list[Blob], files: dict[str, dict[str, Backing]], label: str
+) -> ir.TensorProtocol | None:
+    """What stands for the tensor in a skeleton; None for a tensor that stays in it."""
+    blob: Blob
+    if isinstance(tensor, ir.ExternalTensor):
+        entries = {"location": str(tensor.location)}
+        entries |= {"offset": str(tensor.offset)} if tensor.offset is not None else {}
+        entries |= {"length": str(tensor.length)} if tensor.length is not None else {}
+        base = str(tensor.base_dir)
+        blob = region_in(
+            Path(base or "."),
+            entries,
+            size=tensor.nbytes,
+            tensor=str(tensor.name),
+            label=label,
+            files=files.setdefault(base, {}),
+        )
+        if blob.size <= SMALL:
+            return tensor_of(blob, tensor.dtype, _dims(tensor), *_about(tensor))
+    elif tensor.dtype.value not in STRIPPED or tensor.nbytes <= SMALL:
+        return None
+    else:
+        blob = region_of(tensor) or tensor
+    blobs.append(blob)
+    name, doc_string, metadata = _about(tensor)
+    return ir.ExternalTensor(
+        f"{wire.STUB}{len(blobs) - 1}",
+        None,
+        None,
+        tensor.dtype,
+        shape=ir.Shape(_dims(tensor)),
+        name=name or "",
+        doc_string=doc_string,
+        metadata_props=metadata,
+    )
+
+
+def _filled(stub: ir.ExternalTensor, blob: Blob) -> ir.TensorProtocol:
+    """The tensor that a stub stands for."""
+    name, doc_string, metadata = _about(stub)
+    if isinstance(blob, Region):
+        return tensor_of(blob, stub.dtype, _dims(stub), name, doc_string, metadata)
+    return ir.LazyTensor(
+        lambda: blob,
+        stub.dtype,
+        ir.Shape(_dims(stub)),
+        name=name,
+        doc_string=doc_string,
+        metadata_props=metadata,
+    )
+
+
+def _dims(tensor: ir.TensorProtocol) -> tuple[int, ...]:
+    return tuple(int(dim) for dim in tensor.shape.numpy())
+
+
+def _about(tensor: ir.TensorProtocol) -> tuple[str | None, str | None, dict[str, str]]:
+    return tensor.name, tensor.doc_string, dict(tensor.metadata_props)
+
+
+def _unrepresentable(label: str, error: BaseException) -> ModelError:
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    return ModelError(
+        f"{label}: the model cannot be represented",
+        f"onnx_ir says: {' '.join(str(cause).split())[:300]}",
+        "rewrite the part named above without this feature",
+    )

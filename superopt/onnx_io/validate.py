@@ -1,0 +1,37 @@
+"""Whether a model makes sense, found without touching its weights."""
+
+import onnx
+
+from superopt.onnx_io.checker import complaint
+from superopt.onnx_io.complaints import translated
+from superopt.onnx_io.declarations import check_size, check_tensors, check_types, check_versions
+from superopt.onnx_io.skeleton import not_text
+from superopt.onnx_io.source import Source
+from superopt.onnx_io.structure import check_depth, check_names
+
+
+def skeleton(source: Source) -> onnx.ModelProto:
+    """A fresh ModelProto of the model, with stubs in place of its large tensors."""
+    return source.skeleton.proto()
+
+
+def validate(source: Source) -> None:
+    """Raise ModelError unless the model is valid.
+
+    Whatever `onnx.checker.check_model(full_check=True)` rejects is rejected, custom domains and
+    local functions are accepted, and so are rejected: versions that the onnx package does not
+    know, data that does not agree with its shape, sizes that no machine can hold.
+    """
+    label = source.label
+    model = source.skeleton.proto()
+    try:
+        check_versions(model, label)
+        check_depth(model, label)
+        nodes = check_size(model, label)
+        check_types(model, label)
+        check_tensors(model, source.skeleton.blobs, label)
+        check_names(model, label)
+    except UnicodeDecodeError as error:
+        raise not_text(label, error) from None
+    if text := complaint(source.skeleton.data, seconds=4 + nodes // 50_000):
+        raise translated(text, model, label)

@@ -1,0 +1,253 @@
+"""The bytes of an ONNX file with its large tensors taken out, and put back, without parsing them.
+
+Parsing a 400 MB model through protobuf copies every weight; but all except a megabyte of it is
+`raw_data`, which nobody needs in order to know the graph.  Protobuf nests messages as
+(tag, length, bytes), so a walk over the few large ones finds the tensors:
+
+    strip    file bytes -> a small *skeleton*, where each large tensor is an external-data stub,
+             and the spans of the file where their bytes lie
+    restore  skeleton -> the pieces of a file, with a slot where each tensor's bytes belong
+
+Both rewrite locally: what is not a large tensor stays byte for byte what it was, repeated and
+unknown fields included, so a skeleton is valid exactly where its model is.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, NamedTuple, TypeAlias
+
+# A location no exporter writes.  The leading '#' tells onnx's checker that the data is in memory.
+STUB: Final = "#superopt/"
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_DEEPEST = 100  # protobuf's own limit on nested messages
+_STORED_IN = {9: "raw_data", 4: "float_data", 10: "double_data"}  # little-endian, contiguous
+_OTHER_STORAGE = {3, 5, 6, 7, 11, 13, 14}  # segment, varint-coded data, external data
+_FLOAT, _DOUBLE = 1, 11
+
+
+class Malformed(ValueError):
+    """These bytes are not a protobuf message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """`size` bytes from `offset` on, in the file that was stripped."""
+
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The place in a file where the `size` bytes of tensor `index` belong."""
+
+    index: int
+    size: int
+
+
+Piece: TypeAlias = bytes | memoryview | Slot
+
+
+class _Field(NamedTuple):
+    tag: int  # where the field begins
+    number: int
+    wire: int
+    start: int  # where its value begins and ends
+    end: int
+    value: int  # of a varint, else 0
+
+
+class _Kind(Enum):
+    MODEL = auto()
+    TRAINING = auto()
+    GRAPH = auto()
+    FUNCTION = auto()
+    NODE = auto()
+    ATTRIBUTE = auto()
+    TENSOR = auto()
+
+
+# The fields through which tensors are reached, by onnx.proto's numbers.
+_CHILDREN: Final[dict[_Kind, dict[int, _Kind]]] = {
+    _Kind.MODEL: {7: _Kind.GRAPH, 20: _Kind.TRAINING, 25: _Kind.FUNCTION},
+    _Kind.TRAINING: {1: _Kind.GRAPH, 2: _Kind.GRAPH},
+    _Kind.GRAPH: {1: _Kind.NODE, 5: _Kind.TENSOR},
+    _Kind.FUNCTION: {7: _Kind.NODE, 11: _Kind.ATTRIBUTE},
+    _Kind.NODE: {5: _Kind.ATTRIBUTE},
+    _Kind.ATTRIBUTE: {5: _Kind.TENSOR, 6: _Kind.GRAPH, 10: _Kind.TENSOR, 11: _Kind.GRAPH},
+}
+
+_Wanted: TypeAlias = Callable[[int, int], bool]
+_Edit: TypeAlias = Callable[[int, int], list[Piece] | None]
+
+
+def strip(data: memoryview, at_least: int, dtypes: Collection[int]) -> tuple[bytes, list[Span]]:
+    """The skeleton of a ModelProto's bytes, and where the data of each stubbed tensor lies.
+
+    Tensors of `dtypes` (numbers of TensorProto.DataType) that hold `at_least` bytes of data
+    become stubs; the i-th one names the location STUB + str(i).
+    Raises Malformed where a length runs past its message.
+    """
+    spans: list[Span] = []
+
+    def edit(start: int, end: int) -> list[Piece] | None:
+        fields = list(_fields(data, start, end))
+        stored = [f for f in fields if f.number in _STORED_IN]
+        dtype = [f.value for f in fields if f.number == 2]
+        if len(stored) != 1 or len(dtype) != 1 or dtype[0] not in dtypes:
+            return None
+        (field,) = stored
+        packed = {4: {_FLOAT}, 10: {_DOUBLE}}.get(field.number, {dtype[0]})
+        if (
+            field.wire != _BYTES
+            or field.end - field.start < at_least
+            or dtype[0] not in packed
+            or any(f.number in _OTHER_STORAGE for f in fields)
+        ):
+            return None  # unusual: left for protobuf and the checker to judge
+        stub = external_fields({"location": f"{STUB}{len(spans)}"})
+        spans.append(Span(field.start, field.end - field.start))
+        return [data[start : field.tag], data[field.end : end], stub]
+
+    pieces = _rewrite(data, 0, len(data), _Kind.MODEL, lambda a, b: b - a >= at_least, edit, 0)
+    if pieces is None:
+        return bytes(data), []
+    return b"".join(p for p in pieces if not isinstance(p, Slot)), spans
+
+
+def restore(skeleton: bytes, encode: Callable[[int], Sequence[Piece]]) -> list[Piece]:
+    """The pieces of a ModelProto's bytes, made from a skeleton that `strip` or a caller made.
+
+    `encode(i)` gives the fields that say where the data of stub i is: `raw_fields` to put it
+    here, `external_fields` to point to another file.
+    """
+    data = memoryview(skeleton)
+    marker = STUB.encode()
+
+    def edit(start: int, end: int) -> list[Piece] | None:
+        fields = list(_fields(data, start, end))
+        entries = [data[f.start : f.end].tobytes() for f in fields if f.number == 13]
+        named = [entry.partition(marker)[2] for entry in entries if marker in entry]
+        if not named:
+            return None
+        index = int(named[0])
+        kept: list[Piece] = [data[f.tag : f.end] for f in fields if f.number not in (13, 14)]
+        return [*kept, *encode(index)]
+
+    def wanted(start: int, end: int) -> bool:
+        return skeleton.find(marker, start, end) >= 0
+
+    pieces = _rewrite(data, 0, len(data), _Kind.MODEL, wanted, edit, 0)
+    return [data] if pieces is None else pieces
+
+
+def raw_fields(index: int, size: int) -> list[Piece]:
+    """TensorProto.raw_data, with the `size` bytes of tensor `index`."""
+    return [_tag(9, _BYTES) + _varint(size), Slot(index, size)]
+
+
+def external_fields(entries: dict[str, str]) -> bytes:
+    """TensorProto.external_data with these entries, and data_location = EXTERNAL."""
+    fields = b""
+    for key, value in entries.items():
+        entry = _bytes_field(1, key.encode()) + _bytes_field(2, value.encode())
+        fields += _bytes_field(13, entry)
+    return fields + _tag(14, _VARINT) + _varint(1)
+
+
+def size_of(pieces: Sequence[Piece]) -> int:
+    """Bytes of the file that these pieces make."""
+    return sum(p.size if isinstance(p, Slot) else len(p) for p in pieces)
+
+
+def _rewrite(
+    data: memoryview, start: int, end: int, kind: _Kind, wanted: _Wanted, edit: _Edit, depth: int
+) -> list[Piece] | None:
+    """The message data[start:end] with `edit` applied to the tensors in it; None if unchanged."""
+    if depth > _DEEPEST:
+        raise Malformed(f"messages are nested more than {_DEEPEST} deep at byte {start}")
+    children = _CHILDREN[kind]
+    fields: Iterator[_Field] = _fields(data, start, end)
+    if kind is _Kind.ATTRIBUTE:
+        found = list(fields)
+        if sum(f.number == 5 for f in found) > 1:
+            return None  # protobuf merges the two into one tensor: leave that to it
+        fields = iter(found)
+    pieces: list[Piece] = []
+    kept = start
+    for field in fields:
+        child = children.get(field.number) if field.wire == _BYTES else None
+        if child is None or not wanted(field.start, field.end):
+            continue
+        if child is _Kind.TENSOR:
+            new = edit(field.start, field.end)
+        else:
+            new = _rewrite(data, field.start, field.end, child, wanted, edit, depth + 1)
+        if new is None:
+            continue
+        header = _tag(field.number, _BYTES) + _varint(size_of(new))
+        pieces += [data[kept : field.tag], header, *new]
+        kept = field.end
+    if not pieces:
+        return None
+    pieces.append(data[kept:end])
+    return pieces
+
+
+def _fields(data: memoryview, start: int, end: int) -> Iterator[_Field]:
+    """The fields of the message data[start:end], in order."""
+    at = start
+    while at < end:
+        tag = at
+        key, at = _read_varint(data, at, end)
+        number, wire = key >> 3, key & 7
+        if number == 0:
+            raise Malformed(f"a field at byte {tag} has number 0")
+        value = 0
+        begin = at
+        match wire:
+            case 0:
+                value, at = _read_varint(data, at, end)
+            case 1:
+                at += 8
+            case 2:
+                size, begin = _read_varint(data, at, end)
+                at = begin + size
+            case 5:
+                at += 4
+            case _:
+                raise Malformed(f"a field at byte {tag} has the unknown wire type {wire}")
+        if at > end:
+            needs, left = at - begin, max(0, end - begin)
+            raise Malformed(f"a field at byte {tag} needs {needs} bytes, {left} are left")
+        yield _Field(tag, number, wire, begin, at, value)
+
+
+def _read_varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    for position in range(at, min(end, at + 10)):
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position + 1
+        shift += 7
+    raise Malformed(f"the number at byte {at} does not end")
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _tag(number: int, wire: int) -> bytes:
+    return _varint(number << 3 | wire)
+
+
+def _bytes_field(number: int, value: bytes) -> bytes:
+    return _tag(number, _BYTES) + _varint(len(value)) + value
