@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from superopt.ir import graph as g
-from superopt.ir.evaluate import evaluate_node
+from superopt.ir.evaluate import node_results
 from superopt.te.domain import Domain, Reals
 from superopt.te.dtype import F64, STRING, to_numpy
 
@@ -187,7 +187,7 @@ def _value(v: g.Value, cache: dict[g.Node, list[np.ndarray]], uses: dict[g.Node,
     assert top is not None
     for n in _missing(top, cache):
         arrays = [None if i is None else take(i) for i in n.inputs]
-        cache[n] = evaluate_node(n, arrays, domain)
+        cache[n] = node_results(n, arrays, domain)
     array = take(v)
     assert v.type.dtype is not None
     return np.ascontiguousarray(array.astype(to_numpy(v.type.dtype), copy=False))

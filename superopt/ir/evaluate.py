@@ -1,0 +1,201 @@
+"""The values of a graph: each node through its tensor expression, in a domain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from superopt.ir.graph import Constant, Graph, Input, Node, Value, nodes, results
+from superopt.ir.op import Attr, Attrs, InferError, Op, canonical_attrs, expression
+from superopt.te import index as ix
+from superopt.te.domain import Domain, Reals
+from superopt.te.dtype import DType, from_numpy
+from superopt.te.expr import TensorType
+from superopt.te.interpret import evaluate_all
+from superopt.te.node import Expr, Size
+
+Opaque = Callable[[Node, list[np.ndarray | None]], list[np.ndarray]]
+
+
+def evaluate(
+    graph: Graph,
+    feeds: Mapping[str, np.ndarray],
+    domain: Domain | None = None,
+    opaque: Opaque | None = None,
+    keep: Callable[[Value, np.ndarray], None] | None = None,
+) -> list[np.ndarray]:
+    """The outputs of `graph` for inputs by name, in `domain` (by default the real semantics).
+
+    Symbolic sizes take the feeds' shapes. `opaque` computes the nodes that have no tensor
+    expression; `keep` is shown every node's results as they are computed. Intermediate results are
+    dropped after their last use; outputs may share memory with feeds and constants.
+    Raises ValueError for a missing feed or shapes that contradict each other, InferError for a
+    node that does not fit its operands or is opaque without `opaque`.
+    """
+    domain = domain or Reals()
+    given = {i: loaded(i, feeds, domain) for i in graph.inputs if i.name in feeds}
+    sizes = bound_sizes(given, domain)
+    held: dict[Value, np.ndarray] = {**given}
+    order = nodes(graph)
+    last: dict[Value, int] = {}
+    for step, n in enumerate(order):
+        for v in n.inputs:
+            if v is not None:
+                last[v] = step
+    for v in graph.outputs:
+        last[v] = len(order)
+
+    def value(v: Value) -> np.ndarray:
+        found = held.get(v)
+        if found is not None:
+            return found
+        if isinstance(v, Constant):
+            return held.setdefault(v, domain.load(v.load(), v.type))
+        if isinstance(v, Input):
+            raise ValueError(f"input {v.name}: {v.type} was not fed; given: {', '.join(feeds)}")
+        raise KeyError(f"{v} has not been computed")
+
+    for step, n in enumerate(order):
+        operands = [None if v is None else value(v) for v in n.inputs]
+        if n.op.opaque:
+            if opaque is None:
+                raise InferError(f"{n.op.name} is opaque and no way to compute it was given")
+            out = opaque(n, operands)
+        else:
+            types = [None if v is None else v.type.dtype for v in n.inputs]
+            out = _node(n.op, concrete_attrs(n.attrs, sizes), operands, types, domain)
+        del operands
+        for v, array in zip(results(n), out, strict=True):
+            if keep is not None:
+                keep(v, array)
+            if last.get(v, -1) > step:
+                held[v] = array
+        for used in n.inputs:
+            if used is not None and last[used] == step:
+                held.pop(used, None)
+    return [value(v) for v in graph.outputs]
+
+
+def evaluate_node(
+    op: Op,
+    attrs: Mapping[str, Attr],
+    arrays: Sequence[np.ndarray | None],
+    domain: Domain | None = None,
+    dtypes: Sequence[DType | None] | None = None,
+) -> list[np.ndarray]:
+    """The results of one operator. `dtypes` are the operands' element types, by default the arrays'."""
+    domain = domain or Reals()
+    kinds = [None if a is None else from_numpy(a.dtype) for a in arrays]
+    types = list(dtypes) if dtypes is not None else kinds
+    shapes = [
+        None if a is None or t is None else TensorType(t, _shape(a, t, domain))
+        for a, t in zip(arrays, types, strict=True)
+    ]
+    full = canonical_attrs(op, tuple(shapes), attrs)
+    ready = [
+        None if a is None or t is None else domain.load(a, t)
+        for a, t in zip(arrays, shapes, strict=True)
+    ]
+    return _node(op, full, ready, types, domain)
+
+
+def node_results(
+    n: Node, arrays: Sequence[np.ndarray | None], domain: Domain | None = None
+) -> list[np.ndarray]:
+    """The results of a graph's node without symbolic sizes, from its operands' arrays."""
+    domain = domain or Reals()
+    dtypes = [None if v is None else v.type.dtype for v in n.inputs]
+    ready = [
+        None if a is None or t is None else domain.load(a, TensorType(t, _shape(a, t, domain)))
+        for a, t in zip(arrays, dtypes, strict=True)
+    ]
+    return _node(n.op, n.attrs, ready, dtypes, domain)
+
+
+def _node(
+    op: Op,
+    attrs: Attrs,
+    operands: Sequence[np.ndarray | None],
+    dtypes: Sequence[DType | None],
+    domain: Domain,
+) -> list[np.ndarray]:
+    types: list[TensorType | None] = []
+    inputs: dict[str, np.ndarray] = {}
+    for n, (array, dtype) in enumerate(zip(operands, dtypes, strict=True)):
+        if array is None or dtype is None:
+            types.append(None)
+        else:
+            types.append(TensorType(dtype, array.shape[len(domain.lead(dtype)) :]))
+            inputs[f"a{n}"] = array
+    tensors = expression(op, tuple(types), attrs)
+    return evaluate_all(tensors, inputs, domain)
+
+
+def _shape(array: np.ndarray, dtype: DType, domain: Domain) -> tuple[int, ...]:
+    """The shape of the tensor that `array` holds, real numbers or the domain's own elements."""
+    lead = domain.lead(dtype)
+    own = bool(lead) and array.dtype == domain.store(dtype)
+    return array.shape[len(lead) :] if own else array.shape
+
+
+def loaded(i: Input, feeds: Mapping[str, np.ndarray], domain: Domain) -> np.ndarray:
+    """The feed of input `i` as an array of the domain."""
+    dtype = i.type.dtype
+    assert dtype is not None
+    array = np.asarray(feeds[i.name])
+    shape = _shape(array, dtype, domain)
+    if i.type.shape is not None and len(shape) != len(i.type.shape):
+        raise ValueError(f"input {i.name} is {i.type}, but was fed an array of shape {shape}")
+    try:
+        return domain.load(array, TensorType(dtype, shape))
+    except TypeError as e:
+        raise ValueError(f"input {i.name}: {e}") from e
+
+
+def bound_sizes(given: Mapping[Input, np.ndarray], domain: Domain) -> dict[str, int]:
+    """The symbolic sizes, from the shapes of the inputs; ValueError where two of them disagree."""
+    sizes: dict[str, int] = {}
+    source: dict[str, str] = {}
+    composite: list[tuple[Input, int, Expr, int]] = []
+    for i, array in given.items():
+        if i.type.shape is None or i.type.dtype is None:
+            continue
+        shape = array.shape[len(domain.lead(i.type.dtype)) :]
+        for axis, (d, n) in enumerate(zip(i.type.shape, shape, strict=True)):
+            if isinstance(d, Size):
+                if sizes.setdefault(d.name, n) != n:
+                    raise ValueError(
+                        f"{d.name} is {sizes[d.name]} in {source[d.name]} but {n} in axis {axis}"
+                        f" of input {i.name}: {i.type}"
+                    )
+                source.setdefault(d.name, f"axis {axis} of input {i.name}")
+            elif isinstance(d, Expr):
+                composite.append((i, axis, d, n))
+            elif d != n:
+                raise ValueError(
+                    f"input {i.name} is {i.type}, but was fed an array of shape {tuple(shape)}:"
+                    f" axis {axis} is {n}, not {d}"
+                )
+    for i, axis, e, n in composite:
+        if ix.symbols(e) <= sizes.keys() and ix.evaluate(e, sizes) != n:
+            raise ValueError(
+                f"axis {axis} of input {i.name} is {n}, not {e} = {ix.evaluate(e, sizes)}"
+            )
+    return sizes
+
+
+def concrete_attrs(attrs: Attrs, sizes: Mapping[str, int]) -> Attrs:
+    """`attrs` with numbers for symbolic sizes; ValueError names one that no input binds."""
+
+    def number(value: Attr) -> Attr:
+        if isinstance(value, tuple):
+            return tuple(number(v) for v in value)
+        if isinstance(value, Expr):
+            try:
+                return ix.evaluate(value, dict(sizes))
+            except KeyError as e:
+                raise ValueError(f"the size {e} of {value} is in the shape of no input") from None
+        return value
+
+    return tuple((k, number(v)) for k, v in attrs)

@@ -1,0 +1,233 @@
+"""What elements are: a `Domain` says how they are stored and computed with.
+
+`Reals()` has the semantics of the element types: integers wrap and divide toward zero, types below
+32 bits are rounded after each scalar function (reductions accumulate in float32, then round).
+`Reals(F64)` computes every float type in float64: the reference for numerical checks.
+
+An array of a domain may carry leading component axes (a field element is a pair of residues);
+everything indexes elements by trailing axes, so that they pass through.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+import numpy as np
+
+from superopt.te.dtype import BOOL, DType, to_numpy
+from superopt.te.expr import TensorType
+from superopt.te.fn import function
+from superopt.te.node import Number
+
+# Products of integers are exact in float64 while their sums stay below this.
+_EXACT = 1 << 53
+
+
+class Domain(Protocol):
+    """How elements of each type are stored and computed with."""
+
+    def store(self, dtype: DType) -> np.dtype:
+        """The numpy dtype of an array of `dtype` elements."""
+
+    def lead(self, dtype: DType) -> tuple[int, ...]:
+        """The component axes in front of an array of `dtype` elements."""
+
+    def load(self, array: np.ndarray, type: TensorType) -> np.ndarray:
+        """An input as an array of the domain; TypeError or ValueError where it is not of `type`."""
+
+    def const(self, value: Number, dtype: DType) -> np.ndarray:
+        """A constant, of shape `lead(dtype)`."""
+
+    def apply(
+        self, fn: str, args: Sequence[np.ndarray], kinds: Sequence[DType], dtype: DType
+    ) -> np.ndarray:
+        """The scalar function `fn` of broadcastable arrays of element types `kinds`."""
+
+    def reduce(self, fn: str, x: np.ndarray, axes: tuple[int, ...], dtype: DType) -> np.ndarray:
+        """`fn` over `axes` (negative numbers), which stay with length 1; empty ones give its unit."""
+
+    def matmul(self, a: np.ndarray, b: np.ndarray, dtype: DType) -> np.ndarray:
+        """Matrix products of the last two axes, the others broadcast."""
+
+    def random(self, type: TensorType, seed: int) -> np.ndarray:
+        """Random elements: the same for the same seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reals:
+    """Numbers as ONNX means them; with `floats`, every float type is computed in that one."""
+
+    floats: DType | None = None
+
+    def store(self, dtype: DType) -> np.dtype:
+        return to_numpy(self.floats if self.floats is not None and dtype.is_float else dtype)
+
+    def lead(self, dtype: DType) -> tuple[int, ...]:
+        return ()
+
+    def load(self, array: np.ndarray, type: TensorType) -> np.ndarray:
+        assert type.dtype is not None
+        stored = self.store(type.dtype)
+        if array.dtype == stored:
+            return array
+        if array.dtype != to_numpy(type.dtype) and not (type.dtype.kind == "s"):
+            raise TypeError(f"got {array.dtype} elements for {type}")
+        with np.errstate(all="ignore"):
+            return array.astype(stored)
+
+    def const(self, value: Number, dtype: DType) -> np.ndarray:
+        stored = self.store(dtype)
+        if isinstance(value, Fraction):
+            value = value.numerator / value.denominator
+        if isinstance(value, int) and dtype.is_int:
+            value = wrap(value, dtype)
+        return np.asarray(value, np.float64 if stored.kind == "V" else None).astype(stored)
+
+    def apply(
+        self, fn: str, args: Sequence[np.ndarray], kinds: Sequence[DType], dtype: DType
+    ) -> np.ndarray:
+        if fn == "cast":
+            return self._cast(args[0], kinds[0], dtype)
+        stored = self.store(dtype)
+        if fn == "select":
+            return np.where(args[0], args[1], args[2])
+        row = function(fn)
+        kind = kinds[0]
+        own = self.store(kind)
+        implementation = row.floats if kind.kind in "fc" else row.ints
+        if implementation is None:
+            raise TypeError(f"{fn} has no meaning on {kind}")
+        wide = working(own)
+        if wide == own:
+            out = implementation(*args)
+        else:
+            out = implementation(*(a.astype(wide) for a in args))
+        return out if out.dtype == stored else out.astype(stored)
+
+    def _cast(self, x: np.ndarray, kind: DType, dtype: DType) -> np.ndarray:
+        stored = self.store(dtype)
+        if dtype == BOOL:
+            return x != 0
+        if x.dtype == stored:
+            return x
+        if dtype.kind == "f" and dtype.bits <= 8 and self.floats is None:
+            return saturated(x, stored)
+        if stored.itemsize == 1 and stored.kind == "V":  # ml_dtypes' small integers
+            x = x.astype(np.int64) if x.dtype.kind != "f" else np.trunc(x).astype(np.int64)
+        if dtype.kind == "u" and x.dtype.kind == "f":
+            x = x.astype(np.int64) if dtype.bits < 64 else x
+        return x.astype(stored)
+
+    def reduce(self, fn: str, x: np.ndarray, axes: tuple[int, ...], dtype: DType) -> np.ndarray:
+        stored = self.store(dtype)
+        wide = working(stored)
+        y = x if x.dtype == wide else x.astype(wide)
+        match fn:
+            case "sum":
+                out = np.add.reduce(y, axis=axes, dtype=wide, keepdims=True)
+            case "prod":
+                out = np.multiply.reduce(y, axis=axes, dtype=wide, keepdims=True)
+            case "any":
+                out = np.logical_or.reduce(y, axis=axes, keepdims=True)
+            case "all":
+                out = np.logical_and.reduce(y, axis=axes, keepdims=True)
+            case "max" | "min":
+                fold = np.maximum if fn == "max" else np.minimum
+                if any(y.shape[a] == 0 for a in axes):
+                    first = extreme(fn, dtype, wide)
+                    out = fold.reduce(y, axis=axes, keepdims=True, initial=first)
+                else:
+                    out = fold.reduce(y, axis=axes, keepdims=True)
+            case _:
+                raise ValueError(f"no reduction {fn!r}")
+        result: np.ndarray = np.asarray(out)
+        return result if result.dtype == stored else result.astype(stored)
+
+    def matmul(self, a: np.ndarray, b: np.ndarray, dtype: DType) -> np.ndarray:
+        stored = self.store(dtype)
+        if stored.kind in "iub" or dtype.is_int:
+            return _integer_matmul(a, b, stored)
+        wide = working(stored)
+        out = np.matmul(blas(a, wide), blas(b, wide))
+        return out if wide == stored else out.astype(stored)
+
+    def random(self, type: TensorType, seed: int) -> np.ndarray:
+        assert type.dtype is not None and type.shape is not None
+        shape = tuple(int(d) for d in type.shape if isinstance(d, int))
+        rng = np.random.default_rng(seed)
+        stored = self.store(type.dtype)
+        if type.dtype == BOOL:
+            return rng.integers(0, 2, shape).astype(np.bool_)
+        if type.dtype.is_int:
+            top = min(9, (1 << (type.dtype.bits - 1)) - 1)
+            low = 0 if type.dtype.kind == "u" else -top
+            return rng.integers(low, top + 1, shape).astype(stored)
+        if type.dtype.is_float:
+            return rng.standard_normal(shape).astype(stored)
+        raise TypeError(f"no random elements of {type.dtype}")
+
+
+def working(stored: np.dtype) -> np.dtype:
+    """The dtype that arithmetic on `stored` elements is done in: float32 for smaller floats."""
+    if stored.kind == "f" and stored.itemsize < 4:
+        return np.dtype(np.float32)
+    if stored.kind in "fiubcO":
+        return stored
+    try:
+        np.iinfo(stored)
+    except ValueError:
+        return np.dtype(np.float32)
+    return np.dtype(np.int16)  # 4 and 2 bits, signed or not: wrapped when stored
+
+
+def wrap(value: int, dtype: DType) -> int:
+    """`value` modulo 2^bits, in the range of the integer type `dtype`."""
+    low = value & ((1 << dtype.bits) - 1)
+    return low - (1 << dtype.bits) if dtype.kind == "i" and low >> (dtype.bits - 1) else low
+
+
+def extreme(fn: str, dtype: DType, stored: np.dtype) -> float | int | bool:
+    """The unit of max or min: what no element is less (greater) than."""
+    if dtype == BOOL:
+        return fn == "min"
+    if dtype.is_float:
+        return -math.inf if fn == "max" else math.inf
+    low = -(1 << (dtype.bits - 1)) if dtype.kind == "i" else 0
+    return low if fn == "max" else low + (1 << dtype.bits) - 1
+
+
+def saturated(x: np.ndarray, stored: np.dtype) -> np.ndarray:
+    """`x` rounded to an 8-bit float, ONNX's way: beyond the greatest one gives the greatest one."""
+    import ml_dtypes
+
+    top = float(ml_dtypes.finfo(stored).max)
+    wide = x.astype(np.float32)
+    return np.where(np.isnan(wide), wide, np.clip(wide, -top, top)).astype(stored)
+
+
+def blas(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """`x` in `dtype`, its last two axes laid out as BLAS reads them (else numpy loops by hand)."""
+    if x.dtype != dtype:
+        return x.astype(dtype, order="C")
+    rows, columns = x.strides[-2:]
+    size = x.itemsize
+    straight = columns == size and rows >= size * x.shape[-1]
+    across = rows == size and columns >= size * x.shape[-2]
+    return x if straight or across else np.ascontiguousarray(x)
+
+
+def _integer_matmul(a: np.ndarray, b: np.ndarray, stored: np.dtype) -> np.ndarray:
+    """Exact modulo 2^bits: through float64 where no sum can round, else in 64-bit integers."""
+    bound = a.shape[-1]
+    for x in (a, b):
+        y = x if x.dtype.kind in "iub" else x.astype(np.int16)
+        bound *= max(abs(int(y.max())), abs(int(y.min()))) if y.size else 0
+    if bound < _EXACT:
+        f64 = np.dtype(np.float64)
+        return np.matmul(blas(a, f64), blas(b, f64)).astype(np.int64).astype(stored)
+    wide = np.dtype(np.uint64) if stored == np.uint64 else np.dtype(np.int64)
+    return np.matmul(a.astype(wide), b.astype(wide)).astype(stored)

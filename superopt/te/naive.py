@@ -1,0 +1,375 @@
+"""A tensor element by element, exactly as its expression is written: the oracle of the fast reader.
+
+Elements are Python ints, floats, fractions, or symbolic sizes (index expressions as values of
+integer tensors, which is how an importer propagates the shapes that a model computes).
+"""
+
+from __future__ import annotations
+
+import cmath
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol, Union
+
+import numpy as np
+
+from superopt.errors import SuperoptError
+from superopt.te import index as ix
+from superopt.te.domain import wrap
+from superopt.te.dtype import BOOL, INDEX, DType
+from superopt.te.expr import Tensor
+from superopt.te.fn import FOLDS
+from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Number, Reduce, Size
+
+Scalar = Union[int, float, Fraction, Expr, object]
+Reader = Callable[[tuple[int, ...]], Scalar]
+
+
+class Undecided(SuperoptError):
+    """A value depends on a symbolic size in a way that cannot be said, or decided."""
+
+
+class Algebra(Protocol):
+    """What elements are; index arithmetic is always on integers and sizes."""
+
+    def const(self, value: Number, dtype: DType) -> Scalar:
+        """A constant."""
+
+    def apply(self, fn: str, args: list[Scalar], kinds: list[DType], dtype: DType) -> Scalar:
+        """A scalar function; never select."""
+
+    def truth(self, value: Scalar) -> bool:
+        """A bool element as a bool; raises Undecided."""
+
+
+def elements(
+    tensor: Tensor, inputs: Mapping[str, Reader], algebra: Algebra | None = None
+) -> np.ndarray:
+    """All elements of `tensor`, as an array of objects.
+
+    `inputs` gives each input tensor's element at an index. Raises Undecided where a symbolic size
+    stands in the way, IndexError where a load that is reached is out of range.
+    """
+    return _Reading(inputs, algebra or Numbers(), {}).tensor(tensor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    inputs: Mapping[str, Reader]
+    algebra: Algebra
+    done: dict[Tensor, np.ndarray]
+
+    def tensor(self, t: Tensor) -> np.ndarray:
+        if t in self.done:
+            return self.done[t]
+        shape = tuple(_known(d, f"the shape of {t.name}{list(t.shape)}") for d in t.shape)
+        out = np.empty(shape, object)
+        for where in np.ndindex(shape):
+            if t.body is None:
+                out[where] = self.inputs[t.name](where)
+            else:
+                out[where] = self.value(t.body, dict(zip(t.axes, where, strict=True)))
+        self.done[t] = out
+        return out
+
+    def value(self, e: Expr, at: dict[Axis, int]) -> Scalar:
+        match e:
+            case Const(value, dtype):
+                return int(value) if dtype == INDEX else self.algebra.const(value, dtype)
+            case Size():
+                return e
+            case Axis():
+                return at[e]
+            case Apply("select", (guard, yes, no), _):
+                chosen = yes if self.algebra.truth(self.value(guard, at)) else no
+                return self.value(chosen, at)
+            case Apply(fn, args, dtype):
+                values = [self.value(a, at) for a in args]
+                kinds = [a.dtype for a in args]
+                if dtype == INDEX or kinds[0] == INDEX:
+                    return _index(fn, values, dtype, self.algebra)
+                return self.algebra.apply(fn, values, kinds, dtype)
+            case Load(t, index, _):
+                return self.load(t, tuple(_known(self.value(i, at), str(e)) for i in index))
+            case Index(element, bound, _):
+                n = _known(self.value(bound, at), str(bound))
+                i = _known(self.value(element, at), str(e))
+                if not -n <= i < n:
+                    raise IndexError(f"index {i} is not in [-{n}, {n}) in {e}")
+                return i % n
+            case Reduce(fn, axes, body, dtype):
+                return self.reduce(fn, axes, body, dtype, at)
+        raise TypeError(f"no value of {e}")
+
+    def load(self, t: Tensor, index: tuple[int, ...]) -> Scalar:
+        for i, d in zip(index, t.shape, strict=True):
+            n = _known(d, f"the shape of {t.name}{list(t.shape)}") if i else None
+            if i < 0 or (n is not None and i >= n):
+                raise IndexError(f"{t.name}{list(index)} is out of the shape {list(t.shape)}")
+        return self.inputs[t.name](index) if t.body is None else self.tensor(t)[index]
+
+    def reduce(
+        self, fn: str, axes: tuple[Axis, ...], body: Expr, dtype: DType, at: dict[Axis, int]
+    ) -> Scalar:
+        ranges = [range(_known(a.extent, f"the extent of {a}")) for a in axes]
+        total: Scalar = None
+        for where in itertools.product(*ranges):
+            item = self.value(body, at | dict(zip(axes, where, strict=True)))
+            first = total is None
+            total = (
+                item
+                if first
+                else self.algebra.apply(FOLDS[fn], [total, item], [dtype, dtype], dtype)
+            )
+        return self.algebra.const(unit(fn, dtype), dtype) if total is None else total
+
+
+def unit(fn: str, dtype: DType) -> Number:
+    """What a reduction of nothing gives."""
+    match fn:
+        case "sum" | "any":
+            return 0
+        case "prod" | "all":
+            return 1
+    if dtype.is_float:
+        return -math.inf if fn == "max" else math.inf
+    if dtype == BOOL:
+        return int(fn == "min")
+    low = -(1 << (dtype.bits - 1)) if dtype.kind == "i" else 0
+    return low if fn == "max" else low + (1 << dtype.bits) - 1
+
+
+def _known(value: Scalar, what: str) -> int:
+    match value:
+        case int() | np.integer():
+            return int(value)
+        case Const(v):
+            return int(v)
+        case _:
+            raise Undecided(f"{what} depends on a symbolic size", f"it is {value}")
+
+
+def _index(fn: str, args: list[Scalar], dtype: DType, algebra: Algebra) -> Scalar:
+    """Index arithmetic, on integers and sizes."""
+    if fn == "cast":
+        (x,) = args
+        if isinstance(x, (int, float)):
+            return algebra.const(x, dtype)
+        return algebra.apply("cast", [x], [INDEX], dtype)
+    terms = [ix.as_index(a if isinstance(a, Expr) else int(a)) for a in args]  # type: ignore[call-overload]
+    if fn in ("add", "mul"):
+        out = terms[0]
+        for t in terms[1:]:
+            out = ix.apply(fn, (out, t), INDEX)
+    else:
+        out = ix.apply(fn, tuple(terms), dtype)
+    return int(out.value) if isinstance(out, Const) else out
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Python's numbers with the semantics of the element types, and symbolic sizes among integers.
+
+    Floats are computed in float64, whatever their type.
+    """
+
+    def const(self, value: Number, dtype: DType) -> Scalar:
+        return _number(value, dtype)
+
+    def truth(self, value: Scalar) -> bool:
+        if isinstance(value, Expr):
+            raise Undecided(f"cannot decide {value}", "it depends on a symbolic size")
+        return bool(value)
+
+    def apply(self, fn: str, args: list[Scalar], kinds: list[DType], dtype: DType) -> Scalar:
+        if any(isinstance(a, Expr) for a in args):
+            return _symbolic(fn, args, kinds[0], dtype)
+        values = [a for a in args if isinstance(a, (int, float, Fraction))]
+        if len(values) != len(args):
+            raise TypeError(f"{fn} of {args}")
+        if fn == "cast":
+            return _number(values[0], dtype)
+        table = _INTS if kinds[0].is_int or kinds[0] == BOOL else _FLOATS
+        try:
+            out = table[fn](*values)
+        except KeyError:
+            raise TypeError(f"{fn} has no meaning on {kinds[0]}") from None
+        except (ValueError, OverflowError, ZeroDivisionError):
+            out = _beyond(fn, values)
+        return _number(out, dtype)
+
+
+def _number(value: Number, dtype: DType) -> Number:
+    """A number as an element of `dtype`: integers truncated and wrapped."""
+    if dtype == BOOL:
+        return int(value != 0)
+    if dtype.is_int:
+        return wrap(math.trunc(value), dtype) if math.isfinite(value) else 0
+    return value if isinstance(value, Fraction) else float(value)
+
+
+def _symbolic(fn: str, args: list[Scalar], kind: DType, dtype: DType) -> Scalar:
+    """A function of integers of which some are symbolic sizes: polynomials, floor division, order.
+
+    A float that is a whole number counts as one, so that Cast, Mul, Floor, Cast chains go through.
+    """
+    whole: list[Expr] = []
+    for a in args:
+        if isinstance(a, Expr):
+            whole.append(a)
+        elif isinstance(a, (int, float, Fraction)) and a == math.floor(a):
+            whole.append(Const(int(a), INDEX))
+        else:
+            raise Undecided(
+                f"cannot compute {fn}({', '.join(map(str, args))})", f"{a} is no integer"
+            )
+    match fn:
+        case "cast" if dtype.is_number:
+            return whole[0]
+        case "floor" | "ceil" | "round":
+            return whole[0]
+        case "add" | "sub" | "mul" | "neg" | "min" | "max" | "lt" | "le" | "eq" | "ne":
+            return _simple(ix.apply(fn, tuple(whole), BOOL if fn in _ORDER else INDEX))
+        case "div" | "mod" | "fmod":
+            return _divided(fn, whole[0], whole[1], kind)
+        case "abs" if _at_least(whole[0], 0):
+            return whole[0]
+        case "sign" if _at_least(whole[0], 1):
+            return 1
+        case "cast" | "abs" | "sign" | "sqrt" | "pow":
+            pass
+    raise Undecided(f"cannot compute {fn}({', '.join(map(str, args))})", "it has a symbolic size")
+
+
+_ORDER = ("lt", "le", "eq", "ne")
+
+
+def _divided(fn: str, a: Expr, b: Expr, kind: DType) -> Scalar:
+    """a / b and a mod b. Floor division is truncating division where neither is negative."""
+    exact = _at_least(b, 1) and isinstance(ix.mod(a, b), Const) and ix.mod(a, b) == Const(0, INDEX)
+    if exact:
+        return _simple(ix.floordiv(a, b)) if fn == "div" else 0
+    if kind.is_int and _at_least(b, 1) and _at_least(a, 0):
+        return _simple(ix.floordiv(a, b) if fn == "div" else ix.mod(a, b))
+    raise Undecided(f"cannot compute {fn}({a}, {b})", "the signs or the remainder are unknown")
+
+
+def _at_least(e: Expr, least: int) -> bool:
+    low, _ = ix.bounds(e)
+    return low is not None and low >= least
+
+
+def _simple(e: Expr) -> Scalar:
+    return int(e.value) if isinstance(e, Const) else e
+
+
+def _beyond(fn: str, values: list[Number]) -> Number:
+    """What IEEE arithmetic gives where Python's raises."""
+    with np.errstate(all="ignore"):
+        x = [np.float64(v) for v in values]
+        out = _IEEE[fn](*x) if fn in _IEEE else math.nan
+    return float(out)
+
+
+_IEEE: dict[str, Callable[..., float]] = {
+    "div": lambda a, b: np.divide(a, b),
+    "exp": lambda a: math.inf,
+    "log": lambda a: -math.inf if a == 0 else math.nan,
+    "sinh": lambda a: math.copysign(math.inf, a),
+    "cosh": lambda a: math.inf,
+    "atanh": lambda a: math.copysign(math.inf, a) if abs(a) == 1 else math.nan,
+    "pow": lambda a, b: np.power(a, b),
+    "mod": lambda a, b: np.mod(a, b),
+    "fmod": lambda a, b: np.fmod(a, b),
+    "floor": lambda a: a,
+    "ceil": lambda a: a,
+    "round": lambda a: a,
+}
+
+
+def _sign(a: float) -> float:
+    return a if a != a else (a > 0) - (a < 0)
+
+
+def _greater(a: float, b: float) -> float:
+    return a if a != a or a >= b else b
+
+
+def _lesser(a: float, b: float) -> float:
+    return a if a != a or a <= b else b
+
+
+def _power(a: float, b: float) -> float:
+    out = a**b
+    if isinstance(out, complex):
+        raise ValueError(f"{cmath.polar(out)} is not real")
+    return out
+
+
+def _divide_integers(a: int, b: int) -> int:
+    if b == 0:
+        return 0
+    return -(-a // b) if (a < 0) != (b < 0) else a // b
+
+
+_COMMON: dict[str, Callable[..., Number]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "neg": lambda a: -a,
+    "abs": abs,
+    "sign": _sign,
+    "max": _greater,
+    "min": _lesser,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "isnan": lambda a: a != a,
+    "isinf": lambda a: abs(a) == math.inf,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "round": round,
+}
+_FLOATS: dict[str, Callable[..., Number]] = _COMMON | {
+    "div": lambda a, b: a / b,
+    "mod": lambda a, b: a % b,
+    "fmod": math.fmod,
+    "pow": _power,
+    "sqrt": math.sqrt,
+    "exp": math.exp,
+    "log": math.log,
+    "sin": math.sin,
+    "cos": math.cos,
+    "tan": math.tan,
+    "asin": math.asin,
+    "acos": math.acos,
+    "atan": math.atan,
+    "sinh": math.sinh,
+    "cosh": math.cosh,
+    "tanh": math.tanh,
+    "asinh": math.asinh,
+    "acosh": math.acosh,
+    "atanh": math.atanh,
+    "erf": math.erf,
+    "sigmoid": lambda a: 1 / (1 + math.exp(-a)) if a > -700 else 0.0,
+}
+_INTS: dict[str, Callable[..., Number]] = _COMMON | {
+    "div": _divide_integers,
+    "mod": lambda a, b: a % b if b else 0,
+    "fmod": lambda a, b: a - b * _divide_integers(a, b) if b else 0,
+    "pow": lambda a, b: a**b if b >= 0 else math.trunc(Fraction(a) ** b) if a else 0,
+    "and": lambda a, b: a and b,
+    "or": lambda a, b: a or b,
+    "xor": lambda a, b: (a != 0) != (b != 0),
+    "not": lambda a: not a,
+    "bitand": lambda a, b: a & b,
+    "bitor": lambda a, b: a | b,
+    "bitxor": lambda a, b: a ^ b,
+    "bitnot": lambda a: ~a,
+    "shl": lambda a, b: a << b,
+    "shr": lambda a, b: a >> b,
+}
