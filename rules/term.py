@@ -1,0 +1,385 @@
+"""What rules are made of: terms (graphs with variables) and formulas (over sizes and attributes).
+
+    term     Mul(x, 2)   Split(x, axis=k, split=(a, b))[0]   Concat(*[Relu(x) for x in xs], axis=k)
+    formula  rank(x) == 4   (*s[:-1], n * m)   permute(shape(x), p)   size(MatMul(x, w), -1)
+
+Both are data: frozen, compared by structure, printed in Python's syntax so that they parse back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import replace as with_fields
+from typing import TypeVar, cast
+
+from superopt.ir.op import Op
+from superopt.ir.syntax import show_attr
+from superopt.te.dtype import DType
+
+# --- formulas -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Lit:
+    """A number, string, bool, None or element type as written."""
+
+    value: int | float | str | bool | DType | None
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A parameter, size, attribute variable, or the variable of a comprehension."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Of:
+    """The value that a subterm of the left side matched, as in `size(MatMul(x, w), -1)`."""
+
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class Seq:
+    """A tuple; `Spread` items are spliced in."""
+
+    items: tuple[Formula, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """`*value` inside a tuple or among arguments."""
+
+    value: Formula
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function of the closed set."""
+
+    fn: str
+    args: tuple[Formula, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    """op is '-' or 'not'."""
+
+    op: str
+    value: Formula
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """op is one of + - * / // % **."""
+
+    op: str
+    left: Formula
+    right: Formula
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """A chain: `first op1 a op2 b ...`; an op is one of == != < <= > >= in, not in."""
+
+    first: Formula
+    rest: tuple[tuple[str, Formula], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Logic:
+    """op is 'and' or 'or'."""
+
+    op: str
+    parts: tuple[Formula, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """`yes if test else no`."""
+
+    test: Formula
+    yes: Formula
+    no: Formula
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """`value[index]`."""
+
+    value: Formula
+    index: Formula
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """`value[start:stop:step]`."""
+
+    value: Formula
+    start: Formula | None
+    stop: Formula | None
+    step: Formula | None
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """`body for names in over if test`: a tuple. Several names take the items apart."""
+
+    body: Formula
+    names: tuple[str, ...]
+    over: Formula
+    test: Formula | None = None
+
+
+Formula = (
+    Lit | Name | Of | Seq | Spread | Call | Unary | Binary | Compare | Logic | If | At | Cut | Each
+)
+
+# --- terms ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Var:
+    """A parameter: any value of its type."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`*xs`: a run of operands."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Left: a constant all of whose elements equal it. Right: a scalar of the siblings' dtype."""
+
+    value: int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """`lit(formula)`: a Number given by a formula; on the left an unbound name is bound."""
+
+    value: Formula
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A constant tensor: zeros(shape), ones(shape), full(shape, number), eye(n)."""
+
+    kind: str
+    args: tuple[Formula, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """`None`: an optional operand that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """An operator applied to terms; `rest` is the name in `**rest`."""
+
+    op: Op
+    operands: tuple[Term, ...]
+    attrs: tuple[tuple[str, Formula], ...] = ()
+    rest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """`App(...)[index]`: one of several results."""
+
+    term: App
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """`*App(...)`: all the results of an operator, as a run of operands."""
+
+    term: App
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """`*[body for names in over]`: a run of operands; at the root of a side, its results."""
+
+    body: Term
+    names: tuple[str, ...]
+    over: Formula | App
+
+
+Term = Var | Run | Number | Scalar | Filled | Absent | App | Pick | All | Map
+FILLS = {"zeros": (1, 2), "ones": (1, 2), "full": (2, 3), "eye": (1, 2)}  # least, most arguments
+
+Part = Term | Formula
+P = TypeVar("P", bound=Part)
+
+# --- walking --------------------------------------------------------------------------------------
+
+
+def parts(p: Part) -> Iterator[Part]:
+    """The terms and formulas directly inside `p`."""
+    for f in fields(p):
+        yield from _inside(getattr(p, f.name))
+
+
+def _inside(v: object) -> Iterator[Part]:
+    if isinstance(v, tuple):
+        for item in v:
+            yield from _inside(item)
+    elif is_dataclass(v) and not isinstance(v, (Op, DType, type)):
+        yield cast(Part, v)
+
+
+def walk(p: Part) -> Iterator[Part]:
+    """`p` and everything inside, outermost first."""
+    yield p
+    for q in parts(p):
+        yield from walk(q)
+
+
+def names(p: Part) -> frozenset[str]:
+    """The names that `p` uses, without the variables of its own comprehensions."""
+    match p:
+        case Name(n) | Var(n) | Run(n):
+            return frozenset((n,))
+        case Each(body, own, over, test):
+            inner = names(body) | (names(test) if test is not None else frozenset())
+            return names(over) | (inner - frozenset(own))
+        case Map(body, own, over):
+            return names(over) | (names(body) - frozenset(own))
+        case App(_, _, _, rest) if rest is not None:
+            return frozenset((rest,)).union(*(names(q) for q in parts(p)))
+        case _:
+            return frozenset().union(*(names(q) for q in parts(p)))
+
+
+def rebuild(p: P, change: Callable[[Part], Part | None]) -> P:
+    """`p` with every part for which `change` gives something replaced by that, outermost first."""
+    new = change(p)
+    if new is not None:
+        return cast(P, new)
+    values = {f.name: _mapped(getattr(p, f.name), change) for f in fields(p)}
+    return type(p)(**values)  # type: ignore[arg-type]
+
+
+def _mapped(v: object, change: Callable[[Part], Part | None]) -> object:
+    if isinstance(v, tuple):
+        return tuple(_mapped(item, change) for item in v)
+    if is_dataclass(v) and not isinstance(v, (Op, DType, type)):
+        return rebuild(cast(Part, v), change)
+    return v
+
+
+def rename(p: P, to: Mapping[str, str]) -> P:
+    """`p` with free names replaced."""
+
+    def change(q: Part) -> Part | None:
+        match q:
+            case Name(n):
+                return Name(to.get(n, n))
+            case Var(n):
+                return Var(to.get(n, n))
+            case Run(n):
+                return Run(to.get(n, n))
+            case App(op, operands, attrs, str(rest)) if rest in to:
+                plain = App(op, operands, attrs)
+                return with_fields(rebuild(plain, change), rest=to[rest])
+            case _:
+                return None
+
+    return rebuild(p, change)
+
+
+# --- printing -------------------------------------------------------------------------------------
+
+_LEVEL = {"or": 1, "and": 2, "not": 3, "==": 4, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6}
+_NEGATION, _POWER, _ATOM = 7, 8, 9
+
+
+def show(p: Part) -> str:
+    """The text of a term or formula, as Python writes it."""
+    return _show(p, 0)
+
+
+def _listed(items: tuple[Part, ...]) -> str:
+    return ", ".join(_show(i, 0) for i in items)
+
+
+def _comprehension(body: Part, own: tuple[str, ...], over: Part, test: Part | None) -> str:
+    tail = "" if test is None else f" if {_show(test, 1)}"
+    return f"{_show(body, 0)} for {', '.join(own)} in {_show(over, 1)}{tail}"
+
+
+def _show(p: Part, above: int) -> str:
+    text, level = _shown(p)
+    return f"({text})" if level < above else text
+
+
+def _shown(p: Part) -> tuple[str, int]:
+    match p:
+        case Lit(v):
+            negative = isinstance(v, (int, float)) and str(v).startswith("-")
+            return show_attr(v), _NEGATION if negative else _ATOM
+        case Number(v):
+            return show_attr(v), _ATOM
+        case Name(n) | Var(n):
+            return n, _ATOM
+        case Run(n):
+            return f"*{n}", _ATOM
+        case Of(term):
+            return _shown(term)
+        case Seq(items):
+            return f"({_listed(items)}{',' if len(items) == 1 else ''})", _ATOM
+        case Spread(v):
+            return f"*{_show(v, 5)}", 0
+        case Call("tuple", (Each(body, own, over, test),)):
+            return f"tuple({_comprehension(body, own, over, test)})", _ATOM
+        case Call(fn, (Each(body, own, over, test),)):
+            return f"{fn}({_comprehension(body, own, over, test)})", _ATOM
+        case Call(fn, args) | Filled(fn, args):
+            return f"{fn}({_listed(args)})", _ATOM
+        case Each(body, own, over, test):
+            return f"[{_comprehension(body, own, over, test)}]", _ATOM
+        case Scalar(v):
+            return f"lit({_show(v, 0)})", _ATOM
+        case Unary("not", v):
+            return f"not {_show(v, 3)}", 3
+        case Unary(op, v):
+            return f"{op}{_show(v, _NEGATION)}", _NEGATION
+        case Binary("**", a, b):
+            return f"{_show(a, _ATOM)} ** {_show(b, _NEGATION)}", _POWER
+        case Binary(op, a, b):
+            return f"{_show(a, _LEVEL[op])} {op} {_show(b, _LEVEL[op] + 1)}", _LEVEL[op]
+        case Compare(first, rest):
+            return _show(first, 5) + "".join(f" {o} {_show(e, 5)}" for o, e in rest), 4
+        case Logic(op, conditions):
+            level = _LEVEL[op]
+            return f" {op} ".join(_show(c, level + 1) for c in conditions), level
+        case If(test, yes, no):
+            return f"{_show(yes, 1)} if {_show(test, 1)} else {_show(no, 0)}", 0
+        case At(v, index):
+            return f"{_show(v, _ATOM)}[{_show(index, 0)}]", _ATOM
+        case Cut(v, start, stop, step):
+            ends = ":".join("" if e is None else _show(e, 0) for e in (start, stop))
+            return f"{_show(v, _ATOM)}[{ends}{'' if step is None else ':' + _show(step, 0)}]", _ATOM
+        case Absent():
+            return "None", _ATOM
+        case App(op, operands, attrs, rest):
+            given = [_show(t, 0) for t in operands]
+            given += [f"**{rest}"] if rest is not None else []
+            given += [f"{k}={_show(v, 0)}" for k, v in attrs]
+            return f"{op.name}({', '.join(given)})", _ATOM
+        case Pick(term, i):
+            return f"{_show(term, _ATOM)}[{i}]", _ATOM
+        case All(term):
+            return f"*{_show(term, 0)}", _ATOM
+        case Map(body, own, over):
+            return f"*[{_comprehension(body, own, over, None)}]", _ATOM

@@ -1,0 +1,176 @@
+"""The expression syntax that graphs and rules share: names, numbers, attributes, sizes, types.
+
+It is Python's, read with `ast` and never evaluated. What is printed here parses back here.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import keyword
+import re
+
+from superopt.ir.op import Attr
+from superopt.te import index as ix
+from superopt.te.dtype import DTYPES
+from superopt.te.expr import TensorType, apply
+from superopt.te.node import Apply, Const, Dim, Expr, Size
+
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+RESULT = re.compile(r"_r\d+")  # what %7 is called while Python's parser sees it
+_RESERVED = frozenset({*DTYPES, "any", "inf", "nan", "min", "max", "size", "const", "opaque"})
+
+# --- printing -------------------------------------------------------------------------------------
+
+
+def quoted(s: str) -> str:
+    """`s` as a string of Python's syntax on one line."""
+    return json.dumps(s, ensure_ascii=False) if s.isprintable() else ascii(s)
+
+
+def is_plain(name: str) -> bool:
+    """Can `name` stand without quotes?"""
+    return (
+        _WORD.fullmatch(name) is not None
+        and not keyword.iskeyword(name)
+        and name not in _RESERVED
+        and not RESULT.fullmatch(name)
+    )
+
+
+def show_dim(d: Dim, above: int = 0) -> str:
+    """A size: `batch * 2 + 1`; `above` is how tightly its surroundings bind."""
+    match d:
+        case int():
+            return str(d)
+        case Const(v):
+            return str(v)
+        case Size(name):
+            return name if is_plain(name) else f"size({quoted(name)})"
+        case Apply("min" | "max" as fn, args):
+            return f"{fn}({', '.join(show_dim(a) for a in args)})"
+        case Apply("add", args):
+            text, level = " + ".join(show_dim(a, 1) for a in args), 1
+        case Apply("mul", args):
+            text, level = " * ".join(show_dim(a, 2) for a in args), 2
+        case Apply("floordiv" | "mod" as fn, (a, b)):
+            sign = "//" if fn == "floordiv" else "%"
+            text, level = f"{show_dim(a, 2)} {sign} {show_dim(b, 3)}", 2
+        case _:
+            raise ValueError(f"{d} is not a size")
+    return f"({text})" if level < above or (level == 2 and above == 2) else text
+
+
+def show_attr(value: Attr) -> str:
+    """An attribute value: a number, string, bool, None, element type, size, or tuple of these."""
+    match value:
+        case None | bool() | int() | float():
+            return repr(value)
+        case str():
+            return quoted(value)
+        case tuple():
+            inner = ", ".join(map(show_attr, value))
+            return f"({inner},)" if len(value) == 1 else f"({inner})"
+        case Expr():
+            return show_dim(value)
+        case _:
+            return str(value)
+
+
+def show_type(t: TensorType) -> str:
+    """`f32[2, n]`; `any[...]` where nothing is known."""
+    dims = "..." if t.shape is None else ", ".join(map(show_dim, t.shape))
+    return f"{t.dtype or 'any'}[{dims}]"
+
+
+# --- parsing --------------------------------------------------------------------------------------
+
+
+class Malformed(Exception):
+    """What is wrong with a piece of text."""
+
+
+_ARITHMETIC: dict[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.FloorDiv: "floordiv",
+    ast.Mod: "mod",
+}
+
+
+def parse_attr(e: ast.expr) -> Attr:
+    """The attribute value that an expression is; plain names are element types or sizes."""
+    match e:
+        case ast.Constant(bool() | int() | float() | str() | None as v):
+            return v
+        case ast.Name("inf" | "nan" as word):
+            return float(word)
+        case ast.Name(v) if v in DTYPES:
+            return DTYPES[v]
+        case ast.Name(v):
+            return Size(v)
+        case ast.Call(ast.Name("size"), [ast.Constant(str(v))], []):
+            return Size(v)
+        case ast.Tuple(items) | ast.List(items):
+            return tuple(parse_attr(i) for i in items)
+        case ast.UnaryOp(ast.USub(), value):
+            match parse_attr(value):
+                case int() | float() as number:
+                    return -number
+                case Expr() as size:
+                    return ix.dim(-size)
+            raise Malformed(f"{ast.unparse(e)} negates what is no number")
+        case ast.BinOp(left, op, right):
+            return _size(_ARITHMETIC.get(type(op)), (left, right), e)
+        case ast.Call(ast.Name("min" | "max" as fn), args, []) if args:
+            return _size(fn, tuple(args), e)
+        case _:
+            raise Malformed(f"{ast.unparse(e)} is no attribute value")
+
+
+def _size(fn: str | None, args: tuple[ast.expr, ...], whole: ast.expr) -> Dim:
+    terms = [parse_attr(a) for a in args]
+    out = terms[0]
+    for t in terms[1:]:
+        if fn is None or not isinstance(out, (int, Expr)) or not isinstance(t, (int, Expr)):
+            raise Malformed(f"{ast.unparse(whole)} is no size")
+        out = ix.dim(apply(fn, ix.as_index(out), ix.as_index(t)))
+    if not isinstance(out, (int, Expr)):
+        raise Malformed(f"{ast.unparse(whole)} is no size")
+    return out
+
+
+_PERCENT = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|%(\d+)""")
+
+
+def expression(text: str) -> ast.expr:
+    """The syntax tree of `text`, in which `%7` is a name."""
+    plain = _PERCENT.sub(lambda m: f"_r{m[1]}" if m[1] is not None else m[0], text.strip())
+    try:
+        return ast.parse(plain, mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as e:
+        raise Malformed(f"no expression: {e}") from None
+
+
+def parse_type(e: ast.expr) -> TensorType:
+    """`f32[2, n]`."""
+    match e:
+        case ast.Subscript(ast.Name(kind), dims) if kind in DTYPES or kind == "any":
+            dtype = DTYPES.get(kind)
+        case _:
+            raise Malformed(f"{ast.unparse(e)} is no tensor type such as f32[2, n]")
+    match dims:
+        case ast.Constant(value) if value is ...:
+            return TensorType(dtype, None)
+        case ast.Tuple(items):
+            pass
+        case _:
+            items = [dims]
+    shape: list[Dim] = []
+    for item in items:
+        d = parse_attr(item)
+        if not isinstance(d, (int, Expr)) or isinstance(d, bool):
+            raise Malformed(f"{ast.unparse(item)} is no size")
+        shape.append(d)
+    return TensorType(dtype, tuple(shape))

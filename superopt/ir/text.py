@@ -1,0 +1,312 @@
+"""The text of a graph, which parses back to the same graph.
+
+    graph {
+      x: f32[batch, 3, 224, 224]
+      w = const f32[64, 3, 7, 7] "blake2:5e1f..."
+      b = const f32[2] [0.5, -1.0]
+      %0 = Conv(x, w, strides=(2, 2), pads=(3, 3, 3, 3))
+      %1, %2 = Split(%0, axis=1, split=(32, 32))
+      return %1, %2
+    }
+
+Applications, attributes and sizes are Python's expression syntax (the syntax of rules too), read
+with `ast` and never evaluated. Attributes that are what the operator would fill in are left out.
+Constants of at most 16 elements show their values; others show a label, and `parse_graph` needs
+them passed in. A name that is no plain word is written as a string.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+import numpy as np
+
+from superopt.errors import UsageError
+from superopt.ir.graph import (
+    Constant,
+    Graph,
+    Input,
+    Node,
+    Value,
+    constant,
+    constants,
+    content_key,
+    node,
+    nodes,
+    results,
+)
+from superopt.ir.op import REQUIRED, Attrs, InferError, Op, Payload, Types, canonical_attrs
+from superopt.ir.syntax import (
+    RESULT,
+    Malformed,
+    expression,
+    is_plain,
+    parse_attr,
+    parse_type,
+    quoted,
+    show_attr,
+    show_type,
+)
+from superopt.te import index as ix
+from superopt.te.dtype import DTYPES, DType, to_numpy
+from superopt.te.expr import TensorType
+
+SHOWN_ELEMENTS = 16
+READ_BYTES = 1 << 20  # a label of a larger constant is made from its key, not its content
+
+# --- printing -------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1 << 12)
+def _told(op: Op, types: Types, attrs: Attrs) -> Attrs:
+    kept = dict(attrs)
+    for key, value in attrs:
+        if op.attrs.get(key, REQUIRED) is REQUIRED:
+            continue
+        fewer = {k: v for k, v in kept.items() if k != key}
+        try:
+            same = value == op.attrs[key] or canonical_attrs(op, types, fewer) == attrs
+        except (InferError, TypeError, ValueError, AttributeError, AssertionError):
+            same = False
+        if same:
+            kept = fewer
+    return tuple((k, kept[k]) for k in op.attrs if k in kept)
+
+
+def told_attrs(n: Node) -> Attrs:
+    """The attributes that the operator would not fill in by itself, in the operator's order."""
+    if n.op.opaque:
+        return ()
+    return _told(n.op, tuple(None if v is None else v.type for v in n.inputs), n.attrs)
+
+
+def label(c: Constant) -> str:
+    """What stands for a constant that is not shown: a digest of its content, or its key."""
+    match c.key:
+        case (str(), tuple(), bytes(raw)):
+            digest = raw if len(raw) == 16 else hashlib.blake2b(raw, digest_size=16).digest()
+            return f"blake2:{digest.hex()}"
+        case _ if c.nbytes <= READ_BYTES:
+            raw = content_key(c.load())[2]
+            digest = raw if len(raw) == 16 else hashlib.blake2b(raw, digest_size=16).digest()
+            return f"blake2:{digest.hex()}"
+        case key:
+            return f"key:{key}"
+
+
+def _values(c: Constant) -> str | None:
+    """The elements of a small constant, row by row; None where text would not be the same bits."""
+    dtype, shape = c.type.dtype, c.type.shape
+    if dtype is None or shape is None or dtype.kind == "c" or c.nbytes > READ_BYTES:
+        return None
+    count = 1
+    for d in shape:
+        count *= d if isinstance(d, int) else SHOWN_ELEMENTS + 1
+    if count > SHOWN_ELEMENTS:
+        return None
+    array = c.load()
+    plain = {"f": float, "b": bool, "s": str}.get(dtype.kind, int)
+    elements = [plain(e) for e in array.reshape(-1)]
+    again = _array(elements, dtype, array.shape)
+    if content_key(again) != content_key(array):
+        return None  # a nan with a payload
+    shown = [show_attr(e) for e in elements]
+    return shown[0] if not shape else f"[{', '.join(shown)}]"
+
+
+def _array(elements: list[object], dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return np.array(elements, dtype=to_numpy(dtype)).reshape(shape)
+
+
+def _name_all(g: Graph, given: Mapping[Value, str]) -> dict[Value, str]:
+    """A text for every value of the graph, each its own."""
+    out: dict[Value, str] = {}
+    taken: set[str] = set()
+
+    def take(v: Value, wish: str) -> None:
+        name, n = wish, 0
+        while name in taken:
+            n += 1
+            name = f"{wish}~{n}"
+        taken.add(name)
+        out[v] = name if is_plain(name) else quoted(name)
+
+    for i in g.inputs:
+        take(i, i.name)
+    for n, c in enumerate(constants(g)):
+        take(c, given.get(c, f"c{n}"))
+    count = 0
+    for made in nodes(g):
+        for v in results(made):
+            out[v] = f"%{count}"
+            count += 1
+    for v in g.outputs:
+        if isinstance(v, Input) and v not in out:
+            take(v, v.name)
+    return out
+
+
+def show_node(n: Node, name: Mapping[Value, str]) -> str:
+    """`Conv(x, w, strides=(2, 2))`, the operands called as `name` says."""
+    given = ["None" if v is None else name[v] for v in n.inputs]
+    given += [f"{k}={show_attr(v)}" for k, v in told_attrs(n)]
+    text = f"{n.op.name}({', '.join(given)})"
+    if not n.op.opaque:
+        return text
+    labels = ", ".join(quoted(str(v)) for _, v in n.attrs if isinstance(v, Payload))
+    return f"opaque {text} {labels}: {', '.join(map(show_type, n.types))}"
+
+
+def show_graph(g: Graph, names: Mapping[Value, str] | None = None) -> str:
+    """The text of `g`; `names` are names for constants (inputs have their own)."""
+    name = _name_all(g, names or {})
+    lines = [f"  {name[i]}: {show_type(i.type)}" for i in g.inputs]
+    for c in constants(g):
+        shown = _values(c)
+        text = quoted(label(c)) if shown is None else shown
+        lines.append(f"  {name[c]} = const {show_type(c.type)} {text}")
+    for n in nodes(g):
+        left = ", ".join(name[v] for v in results(n))
+        lines.append(f"  {left} = {show_node(n, name)}")
+    lines.append("  return " + ", ".join(name[v] for v in g.outputs))
+    return "\n".join(["graph {", *lines, "}"]) + "\n"
+
+
+# --- parsing --------------------------------------------------------------------------------------
+
+
+def _name_of(e: ast.expr) -> str:
+    match e:
+        case ast.Name(name):
+            return name
+        case ast.Constant(str(name)):
+            return f'"{name}' if RESULT.fullmatch(name) else name
+        case _:
+            raise Malformed(f"{ast.unparse(e)} is no name")
+
+
+_CONST = re.compile(r"(.*?)\s*=\s*const\s+(\w+)\[([^\]]*)\]\s*(.*)", re.DOTALL)
+_APPLY = re.compile(r"((?:%\d+\s*,\s*)*%\d+)\s*=\s*(.*)", re.DOTALL)
+_INPUT = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\w+)\s*:\s*(.*)""", re.DOTALL)
+
+
+def _type(kind: str, dims: str) -> TensorType:
+    return parse_type(expression(f"{kind}[{dims or '()'}]"))
+
+
+def _constant(kind: str, dims: str, text: str, known: Mapping[str, Constant]) -> Constant:
+    type = _type(kind, dims)
+    e = expression(text)
+    if isinstance(e, ast.Constant) and isinstance(e.value, str) and type.dtype != DTYPES["string"]:
+        if e.value not in known:
+            raise Malformed(f"constant {e.value} has {type} elements that are not here: pass it in")
+        return known[e.value]
+    if type.dtype is None or type.shape is None:
+        raise Malformed(f"a constant of unknown type {type}")
+    v = parse_attr(e)
+    shape = tuple(ix.evaluate(d, {}) for d in type.shape)
+    try:
+        return constant(_array(list(v) if isinstance(v, tuple) else [v], type.dtype, shape))
+    except (ValueError, TypeError, OverflowError) as why:
+        raise Malformed(f"{text} does not fill {type}: {why}") from None
+
+
+def _apply(text: str, env: Mapping[str, Value], ops: Mapping[str, Op]) -> Node:
+    if text.startswith("opaque "):
+        raise Malformed("an opaque node cannot be read back: what it carries is not in the text")
+    match expression(text):
+        case ast.Call(ast.Name(name), args, keywords):
+            pass
+        case e:
+            raise Malformed(f"{ast.unparse(e)} is no application such as Add(x, y)")
+    if name not in ops:
+        raise Malformed(f"there is no operator {name}")
+    inputs: list[Value | None] = []
+    for a in args:
+        if isinstance(a, ast.Constant) and a.value is None:
+            inputs.append(None)
+            continue
+        if (key := _name_of(a)) not in env:
+            raise Malformed(f"{ast.unparse(a)} is not defined above")
+        inputs.append(env[key])
+    attrs = {k.arg: parse_attr(k.value) for k in keywords if k.arg is not None}
+    try:
+        return node(ops[name], inputs, **attrs)
+    except InferError as why:
+        raise Malformed(str(why)) from None
+
+
+def parse_graph(
+    text: str,
+    ops: Mapping[str, Op],
+    *,
+    constants: Mapping[str, Constant] | None = None,
+    inputs: Mapping[str, Input] | None = None,
+    source: str = "<text>",
+) -> Graph:
+    """The graph that `text` describes.
+
+    `ops` are the operators by name, `constants` the constants that the text names by their label,
+    `inputs` existing inputs by name (others are made). UsageError names the source and the line.
+    """
+    known, own = constants or {}, inputs or {}
+    env: dict[str, Value] = {}
+    order: list[Input] = []
+    outputs: tuple[Value, ...] | None = None
+    for number, line in _lines(text):
+        try:
+            if outputs is not None:
+                raise Malformed("a line after return")
+            if line.startswith("return"):
+                e = expression(f"({line[6:]},)" if line[6:].strip() else "()")
+                assert isinstance(e, ast.Tuple)
+                undefined = [ast.unparse(i) for i in e.elts if _name_of(i) not in env]
+                if undefined:
+                    raise Malformed(f"{', '.join(undefined)} is not defined above")
+                outputs = tuple(env[_name_of(i)] for i in e.elts)
+            elif m := _APPLY.fullmatch(line):
+                given = results(_apply(m[2], env, ops))
+                left = [s.strip().replace("%", "_r") for s in m[1].split(",")]
+                if len(left) != len(given):
+                    raise Malformed(f"{len(left)} names for {len(given)} results")
+                for key, v in zip(left, given, strict=True):
+                    _define(env, key, v)
+            elif m := _CONST.fullmatch(line):
+                _define(env, _name_of(expression(m[1])), _constant(m[2], m[3], m[4], known))
+            elif m := _INPUT.fullmatch(line):
+                key = _name_of(expression(m[1]))
+                kind, _, dims = m[2].strip().partition("[")
+                made = own.get(key.removeprefix('"')) or Input(
+                    key.removeprefix('"'), _type(kind, dims.removesuffix("]"))
+                )
+                order.append(made)
+                _define(env, key, made)
+            else:
+                raise Malformed("not an input, a constant, an application or return")
+        except Malformed as why:
+            raise UsageError(
+                f"{source}:{number}: {why}", f"in the line {line!r}", "See superopt/ir/text.py."
+            ) from None
+    if outputs is None:
+        raise UsageError(f"{source}: the graph has no return line")
+    return Graph(tuple(order), outputs)
+
+
+def _define(env: dict[str, Value], key: str, v: Value) -> None:
+    if key in env:
+        raise Malformed(f"{key} is defined twice")
+    env[key] = v
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """The numbered lines between `graph {` and `}`."""
+    rows = [(n, row.strip()) for n, row in enumerate(text.split("\n"), 1)]
+    rows = [(n, row) for n, row in rows if row and not row.startswith("#")]
+    if len(rows) < 2 or rows[0][1] != "graph {" or rows[-1][1] != "}":
+        raise UsageError("a graph's text starts with `graph {` and ends with `}`")
+    return iter(rows[1:-1])
