@@ -1,12 +1,45 @@
-"""Operators that move elements and compute nothing."""
+"""Operators that move elements and compute nothing: joining, cutting, permuting, reshaping."""
 
 from __future__ import annotations
 
 from superopt.ir.op import Attr, InferError, Types, op
-from superopt.ops.common import axis_from, positive, rank_of
+from superopt.ops.common import axis_from, broadcast, positive, rank_of
+from superopt.ops.sizes import at_most, floor_div, integers, sizes
 from superopt.te import index as ix
-from superopt.te.expr import Dim, Tensor, compute, gather, product, ravel, select, unravel
+from superopt.te.dtype import STRING
+from superopt.te.expr import (
+    Dim,
+    Tensor,
+    TensorType,
+    compute,
+    const,
+    product,
+    ravel,
+    select,
+    unravel,
+)
 from superopt.te.node import Expr
+
+
+def shown(shape: tuple[Dim, ...]) -> str:
+    """A shape for an error text."""
+    return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
+
+
+def known(types: Types, operand: int = 0) -> tuple[TensorType, tuple[Dim, ...]]:
+    """The type and shape of an operand."""
+    rank_of(types, operand)
+    t = types[operand]
+    assert t is not None
+    assert t.shape is not None
+    return t, t.shape
+
+
+def zero(x: Tensor, what: str) -> Expr:
+    """The zero (or False) of the elements of `x`."""
+    if x.dtype == STRING:
+        raise InferError(f"{what} of {x.type}: strings have no zero")
+    return const(0, x.dtype)
 
 
 def _join(parts: list[Tensor], starts: list[Dim], axis: int, i: tuple[Expr, ...]) -> Expr:
@@ -27,7 +60,9 @@ def concat(*xs: Tensor, axis: int) -> Tensor:
     for x in xs:
         rest = (*x.shape[:axis], *x.shape[axis + 1 :])
         if x.rank != len(first) or rest != (*first[:axis], *first[axis + 1 :]):
-            raise InferError(f"Concat on axis {axis} of {tuple(first)} and {tuple(x.shape)}")
+            raise InferError(f"Concat on axis {axis} of {shown(first)} and {shown(x.shape)}")
+        if x.dtype != xs[0].dtype:
+            raise InferError(f"Concat of {xs[0].type} and {x.type}: dtypes differ")
         starts.append(total)
         total = ix.dim(total + x.shape[axis])
     shape = (*first[:axis], total, *first[axis + 1 :])
@@ -35,26 +70,44 @@ def concat(*xs: Tensor, axis: int) -> Tensor:
 
 
 def _split_sizes(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    axis = positive(attrs["axis"], rank_of(types))
+    t, shape = known(types)
+    axis = positive(attrs["axis"], len(shape))
     split, parts = attrs["split"], attrs["num_outputs"]
-    assert types[0] is not None and types[0].shape is not None
-    extent = types[0].shape[axis]
-    if split is None:
-        if not isinstance(parts, int) or not isinstance(extent, int):
-            raise InferError(f"Split of {extent} into {parts} parts without sizes")
-        size = -(-extent // parts)
-        split = (*(size,) * (parts - 1), extent - size * (parts - 1))
-    return {"axis": axis, "split": split, "num_outputs": None}
+    extent = shape[axis]
+    if split is not None:
+        return {"axis": axis, "split": sizes(split, "split"), "num_outputs": None}
+    if not isinstance(parts, int) or parts < 1:
+        raise InferError(f"Split of {t} needs the sizes or the number of its parts")
+    if isinstance(extent, int):
+        each = -(-extent // parts)
+        size: Dim = each
+        last: Dim = extent - each * (parts - 1)
+        if not at_most(0, last):
+            raise InferError(
+                f"Split of {t} on axis {axis} into {parts} parts: {extent} are too few"
+            )
+    else:
+        size = last = floor_div(extent, parts)
+        if ix.dim(size * parts) != extent:
+            raise InferError(f"Split of {t} on axis {axis}: is {extent} a multiple of {parts}?")
+    return {"axis": axis, "split": (*(size,) * (parts - 1), last), "num_outputs": None}
 
 
 @op("Split", example="f32[2,5] axis=1 split=(2,3)", laws="data", since=2, canonical=_split_sizes)
 def split(
-    x: Tensor, *, axis: int = 0, split: tuple[Dim, ...] | None = None, num_outputs: int | None = None
+    x: Tensor,
+    *,
+    axis: int = 0,
+    split: tuple[Dim, ...] | None = None,
+    num_outputs: int | None = None,
 ) -> tuple[Tensor, ...]:
+    """Parts of `split` elements of `axis`, by default `num_outputs` of them, the last smaller."""
     assert split is not None
     total: Dim = 0
     out: list[Tensor] = []
     for size in split:
+        if isinstance(size, int) and size < 0:
+            raise InferError(f"Split of {x.type} on axis {axis} into {shown(split)}: {size} < 0")
         shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
         start = total
 
@@ -64,7 +117,9 @@ def split(
         out.append(compute(shape, part))
         total = ix.dim(total + size)
     if total != x.shape[axis]:
-        raise InferError(f"Split of {tuple(x.shape)} on axis {axis} into {split}: sum {total}")
+        raise InferError(
+            f"Split of {x.type} on axis {axis} into {shown(split)}: {total} != {x.shape[axis]}"
+        )
     return tuple(out)
 
 
@@ -84,46 +139,155 @@ def _perm(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
 def transpose(x: Tensor, *, perm: tuple[int, ...] | None = None) -> Tensor:
     assert perm is not None
     return compute(
-        tuple(x.shape[p] for p in perm), lambda *i: x[tuple(i[perm.index(d)] for d in range(x.rank))]
+        tuple(x.shape[p] for p in perm),
+        lambda *i: x[tuple(i[perm.index(d)] for d in range(x.rank))],
     )
 
 
-def _target(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    """0 and -1 replaced by the sizes that they stand for."""
-    t = types[0]
-    assert t is not None and t.shape is not None
-    shape = attrs["shape"]
-    assert isinstance(shape, tuple)
-    dims: list[Dim] = []
-    for n, d in enumerate(shape):
-        if d == 0 and not attrs["allowzero"]:
-            if n >= len(t.shape):
-                raise InferError(f"Reshape of {t} to {shape}: no axis {n} to keep")
-            dims.append(t.shape[n])
-        else:
-            assert isinstance(d, (int, Expr))
-            dims.append(d)
-    if -1 in dims:
-        known = product(d for d in dims if d != -1)
-        total = product(t.shape)
-        if known == 0:
-            raise InferError(f"Reshape of {t} to {shape}: -1 beside a 0")
-        dims[dims.index(-1)] = ix.dim(ix.floordiv(ix.as_index(total), ix.as_index(known)))
-    return {"shape": tuple(dims), "allowzero": 0}
-
-
-@op("Reshape", example="f32[2,6] shape=(3,4)", laws="data", since=1, canonical=_target)
-def reshape(x: Tensor, *, shape: tuple[Dim, ...], allowzero: int = 0) -> Tensor:
-    if product(shape) != product(x.shape):
-        raise InferError(f"Reshape of {tuple(x.shape)} to {shape}: element counts differ")
+def reshaped(x: Tensor, shape: tuple[Dim, ...]) -> Tensor:
+    """The elements of `x` in row-major order, in another shape."""
     return compute(shape, lambda *i: x[unravel(ravel(i, shape), x.shape)])
 
 
-@op("Gather", example="f32[5,3] i64[2,2] axis=0", canonical=axis_from())
-def gather_(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
-    shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
-    mid = axis + indices.rank
+def _target(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    """0 and -1 replaced by the sizes that they stand for; `allowzero`: is there a size 0?"""
+    t, source = known(types)
+    shape = sizes(attrs["shape"], "shape")
+    dims: list[Dim] = []
+    for n, d in enumerate(shape):
+        if d == 0 and not attrs["allowzero"]:
+            if n >= len(source):
+                raise InferError(f"Reshape of {t} to {shown(shape)}: no axis {n} to keep")
+            dims.append(source[n])
+        elif isinstance(d, int) and d < -1:
+            raise InferError(f"Reshape of {t} to {shown(shape)}: {d} is no size")
+        else:
+            dims.append(d)
+    if dims.count(-1) > 1:
+        raise InferError(f"Reshape of {t} to {shown(shape)}: more than one -1")
+    if -1 in dims:
+        rest = product(d for d in dims if d != -1)
+        if rest == 0:
+            raise InferError(f"Reshape of {t} to {shown(shape)}: -1 beside a 0")
+        dims[dims.index(-1)] = floor_div(product(source), rest)
+    return {"shape": tuple(dims), "allowzero": int(0 in dims)}
+
+
+def _fits(source: tuple[Dim, ...], target: tuple[Dim, ...]) -> bool:
+    """Do both have the same number of elements, or would they if the size given as -1 divides?"""
+    total = product(source)
+    if product(target) == total:
+        return True
+    for n, d in enumerate(target):
+        if isinstance(d, Expr):
+            rest = product(target[:n] + target[n + 1 :])
+            if rest != 0 and d == floor_div(total, rest):
+                return True
+    return False
+
+
+@op("Reshape", example="f32[2,6] shape=(3,4)", laws="data", canonical=_target)
+def reshape(x: Tensor, *, shape: tuple[Dim, ...], allowzero: int = 0) -> Tensor:
+    """The same elements in row-major order; in `shape`, 0 keeps a size and -1 is what remains."""
+    if not _fits(x.shape, shape):
+        raise InferError(
+            f"Reshape of {shown(x.shape)} to {shown(shape)}: {product(x.shape)} elements !="
+            f" {product(shape)}"
+        )
+    return reshaped(x, shape)
+
+
+def _squeezed(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    t, shape = known(types)
+    if attrs["axes"] is None:
+        if any(isinstance(d, Expr) for d in shape):
+            raise InferError(f"Squeeze of {t} without axes: is a symbolic size 1?")
+        return {"axes": tuple(n for n, d in enumerate(shape) if d == 1)}
+    axes = sorted(positive(a, len(shape), "axes") for a in integers(attrs["axes"], "axes"))
+    return {"axes": tuple(dict.fromkeys(axes))}
+
+
+@op("Squeeze", example="f32[2,1,3] axes=(1,)", laws="data", canonical=_squeezed)
+def squeeze(x: Tensor, *, axes: tuple[int, ...] | None = None) -> Tensor:
+    """Without the `axes`, which are 1; by default without all that are."""
+    assert axes is not None
+    for a in axes:
+        if x.shape[a] != 1:
+            raise InferError(f"Squeeze of {x.type} on axis {a}: {x.shape[a]} != 1")
+    shape = tuple(d for n, d in enumerate(x.shape) if n not in axes)
+
+    def element(*i: Expr) -> Expr:
+        rest = iter(i)
+        return x[tuple(0 if n in axes else next(rest) for n in range(x.rank))]
+
+    return compute(shape, element)
+
+
+def _unsqueezed(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    given = integers(attrs["axes"], "axes")
+    rank = rank_of(types) + len(given)
+    axes = sorted(positive(a, rank, "axes") for a in given)
+    if len(set(axes)) != len(axes):
+        raise InferError(f"Unsqueeze to rank {rank}: axes {given} name an axis twice")
+    return {"axes": tuple(axes)}
+
+
+@op("Unsqueeze", example="f32[2,3] axes=(0,2)", laws="data", canonical=_unsqueezed)
+def unsqueeze(x: Tensor, *, axes: tuple[int, ...]) -> Tensor:
+    """With an axis of size 1 at each of `axes`, which count in the result."""
+    rest = iter(x.shape)
+    shape = tuple(1 if n in axes else next(rest) for n in range(x.rank + len(axes)))
+    return compute(shape, lambda *i: x[tuple(e for n, e in enumerate(i) if n not in axes)])
+
+
+def _flat_axis(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    rank, axis = rank_of(types), attrs["axis"]
+    if not isinstance(axis, int) or not -rank <= axis <= rank:
+        raise InferError(f"axis {axis} is not in [-{rank}, {rank}]")
+    return {"axis": axis + rank if axis < 0 else axis}
+
+
+@op("Flatten", example="f32[2,3,4] axis=2", laws="data", canonical=_flat_axis)
+def flatten(x: Tensor, *, axis: int = 1) -> Tensor:
+    """The matrix of the axes before `axis` and those from it on."""
+    return reshaped(x, (product(x.shape[:axis]), product(x.shape[axis:])))
+
+
+def _expanded(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    t, shape = known(types)
+    wanted = sizes(attrs["shape"], "shape")
+    try:
+        return {"shape": broadcast(shape, wanted)}
+    except InferError as e:
+        raise InferError(f"Expand of {t} to {shown(wanted)}: {e}") from e
+
+
+@op("Expand", example="f32[3,1] shape=(2,1,4)", laws="data", since=8, canonical=_expanded)
+def expand(x: Tensor, *, shape: tuple[Dim, ...]) -> Tensor:
+    """Broadcast with `shape`; in the canonical form `shape` is the result's."""
+    lead = len(shape) - x.rank
     return compute(
         shape,
-        lambda *i: x[(*i[:axis], gather(indices[i[axis:mid]], x.shape[axis]), *i[mid:])],
+        lambda *i: x[tuple(0 if n == 1 else e for n, e in zip(x.shape, i[lead:], strict=True))],
+    )
+
+
+def _repeated(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    t, shape = known(types)
+    repeats = sizes(attrs["repeats"], "repeats")
+    if len(repeats) != len(shape):
+        raise InferError(f"Tile of {t} by {shown(repeats)}: {len(repeats)} repeats")
+    return {"repeats": repeats}
+
+
+@op("Tile", example="f32[2,3] repeats=(2,3)", laws="data", since=6, canonical=_repeated)
+def tile(x: Tensor, *, repeats: tuple[Dim, ...]) -> Tensor:
+    """`x` repeated along each axis."""
+    shape = tuple(ix.dim(ix.as_index(d) * r) for d, r in zip(x.shape, repeats, strict=True))
+    wrapped = [r != 1 for r in repeats]
+    return compute(
+        shape,
+        lambda *i: x[
+            tuple(e % d if w and d != 0 else e for e, d, w in zip(i, x.shape, wrapped, strict=True))
+        ],
     )

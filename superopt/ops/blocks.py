@@ -1,0 +1,65 @@
+"""Operators that trade channels for space."""
+
+from __future__ import annotations
+
+from superopt.ir.op import Attr, InferError, Types, op
+from superopt.ops.layout import known
+from superopt.ops.sizes import floor_div
+from superopt.te import index as ix
+from superopt.te.expr import Tensor, compute
+from superopt.te.node import Expr
+
+_MODES = ("DCR", "CRD")
+
+
+def _checked(name: str, types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    t, shape = known(types)
+    block = attrs["blocksize"]
+    if len(shape) != 4 or not isinstance(block, int) or block < 1:
+        raise InferError(f"{name} of {t} by {block}: it takes four axes and a block of at least 1")
+    if attrs["mode"] not in _MODES:
+        raise InferError(f"{name}: mode {attrs['mode']} is not one of {', '.join(_MODES)}")
+    return attrs
+
+
+def _to_space(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    return _checked("DepthToSpace", types, attrs)
+
+
+def _to_depth(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    return _checked("SpaceToDepth", types, attrs)
+
+
+@op("DepthToSpace", example="f32[1,8,2,3] blocksize=2 mode=CRD", laws="data", canonical=_to_space)
+def depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+    """Blocks of channels become squares; `mode`: is block or channel the outer one?"""
+    n, c, h, w = x.shape
+    b = blocksize
+    depth = floor_div(c, b * b)
+    if ix.dim(ix.as_index(depth) * (b * b)) != c:
+        raise InferError(
+            f"DepthToSpace of {x.type} by {b}: {c} channels are no multiple of {b * b}"
+        )
+
+    def element(i: Expr, k: Expr, y: Expr, z: Expr) -> Expr:
+        place = (y % b) * b + z % b
+        channel = place * depth + k if mode == "DCR" else k * (b * b) + place
+        return x[i, channel, y // b, z // b]
+
+    return compute((n, depth, ix.dim(ix.as_index(h) * b), ix.dim(ix.as_index(w) * b)), element)
+
+
+@op("SpaceToDepth", example="f32[1,2,4,6] blocksize=2 mode=DCR", laws="data", canonical=_to_depth)
+def space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+    """Squares become blocks of channels: the inverse of DepthToSpace."""
+    n, c, h, w = x.shape
+    b = blocksize
+    for side in (h, w):
+        if isinstance(side, int) and side % b:
+            raise InferError(f"SpaceToDepth of {x.type} by {b}: {side} is no multiple of {b}")
+
+    def element(i: Expr, k: Expr, y: Expr, z: Expr) -> Expr:
+        place, channel = (k // c, k % c) if mode == "DCR" else (k % (b * b), k // (b * b))
+        return x[i, channel, y * b + place // b, z * b + place % b]
+
+    return compute((n, ix.dim(ix.as_index(c) * (b * b)), floor_div(h, b), floor_div(w, b)), element)

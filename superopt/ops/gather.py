@@ -1,0 +1,264 @@
+"""Operators whose indices are data: gathering, scattering, one-hot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from superopt.ir.op import Attr, InferError, Types, op
+from superopt.ops.common import axis_from, positive
+from superopt.ops.layout import known
+from superopt.ops.sizes import scalar
+from superopt.te import index as ix
+from superopt.te.dtype import BOOL, I32, I64
+from superopt.te.expr import (
+    Dim,
+    Tensor,
+    apply,
+    both,
+    cast,
+    compare,
+    compute,
+    const,
+    gather,
+    inside,
+    product,
+    ravel,
+    reduce_max,
+    reduction,
+    select,
+    unravel,
+)
+from superopt.te.node import Expr
+
+# A scatter compares every element with every update: above this the expression helps nobody, and
+# the node is better carried as it is.
+LARGEST_SCATTER = 1 << 24
+Place = tuple[Expr, ...]
+_NO = const(0, BOOL)
+_NEUTRAL = {"add": 0, "mul": 1}
+_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
+
+
+def _indices(name: str, indices: Tensor) -> None:
+    if indices.dtype not in (I32, I64):
+        raise InferError(f"{name}: indices are {indices.dtype}, not i32 or i64")
+
+
+@op("Gather", example="f32[5,3] i64[2,2] axis=0", canonical=axis_from())
+def gather_(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+    """Slices of `x` along `axis`, one for each index."""
+    _indices("Gather", indices)
+    shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    mid = axis + indices.rank
+    return compute(
+        shape,
+        lambda *i: x[(*i[:axis], gather(indices[i[axis:mid]], x.shape[axis]), *i[mid:])],
+    )
+
+
+@op("GatherElements", example="f32[3,4] i64[2,4] axis=0", since=11, canonical=axis_from())
+def gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+    """The element at the same place as each index, but with that index on `axis`."""
+    _indices("GatherElements", indices)
+    if x.rank != indices.rank:
+        raise InferError(f"GatherElements of {x.type} at {indices.type}: ranks differ")
+    return compute(
+        indices.shape,
+        lambda *i: x[(*i[:axis], gather(indices[i], x.shape[axis]), *i[axis + 1 :])],
+    )
+
+
+def _depth(name: str, x: Tensor, indices: Tensor, batch: int) -> int:
+    """How many axes of `x` an index tuple names."""
+    _indices(name, indices)
+    last = indices.shape[-1] if indices.rank else 0
+    if not isinstance(last, int) or not 0 < last <= x.rank - batch:
+        raise InferError(f"{name} of {x.type} at {indices.type}: {last} indices in each tuple")
+    return last
+
+
+@op("GatherND", example="f32[2,3,4] i64[2,5,1] batch_dims=1", since=11)
+def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
+    """Slices of `x` at index tuples; the first `batch_dims` axes are those of `indices`, too."""
+    if x.shape[:batch_dims] != indices.shape[:batch_dims]:
+        raise InferError(f"GatherND of {x.type} at {indices.type}: batches differ")
+    depth = _depth("GatherND", x, indices, batch_dims)
+    outer = indices.shape[:-1]
+    named = x.shape[batch_dims : batch_dims + depth]
+
+    def element(*i: Expr) -> Expr:
+        at = i[: len(outer)]
+        place = [gather(indices[(*at, k)], n) for k, n in enumerate(named)]
+        return x[(*i[:batch_dims], *place, *i[len(outer) :])]
+
+    return compute((*outer, *x.shape[batch_dims + depth :]), element)
+
+
+def _scatter_mode(name: str, types: Types, attrs: dict[str, Attr]) -> None:
+    t, _ = known(types)
+    if attrs["reduction"] != "none" and t.dtype is not None and not t.dtype.is_number:
+        raise InferError(f"{name} of {t}: no {attrs['reduction']} of {t.dtype}")
+    if attrs["reduction"] not in ("none", *_REDUCTIONS):
+        known_modes = ", ".join(("none", *_REDUCTIONS))
+        raise InferError(f"{name}: reduction {attrs['reduction']} is not one of {known_modes}")
+
+
+def _affordable(name: str, x: Tensor, places: Dim, updates: Dim) -> None:
+    if not isinstance(places, int) or not isinstance(updates, int):
+        raise InferError(f"{name} of {x.type}: comparing {places} places with {updates} updates")
+    if places * updates > LARGEST_SCATTER:
+        raise InferError(
+            f"{name} of {x.type}: {places} places times {updates} updates > {LARGEST_SCATTER}"
+        )
+
+
+def _elements_mode(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    _, shape = known(types)
+    _scatter_mode("ScatterElements", types, attrs)
+    return attrs | {"axis": positive(attrs["axis"], len(shape))}
+
+
+def _nd_mode(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    _scatter_mode("ScatterND", types, attrs)
+    return attrs
+
+
+def _last_hit(
+    shape: Sequence[Dim], counts: Sequence[Dim], hit: Callable[[Place, Place], Expr]
+) -> Tensor:
+    """At each place of `shape` the row-major number of the last update that hits it, or -1.
+
+    `hit(place, update)` says whether it does; there are `counts` updates.
+    """
+    return compute(
+        shape,
+        lambda *i: reduce_max(
+            counts, lambda *k: select(hit(i, k), cast(ravel(k, counts), I64), const(-1, I64))
+        ),
+        name="last",
+    )
+
+
+def _hit(last: Expr) -> Expr:
+    return compare("le", const(0, I64), last)
+
+
+def _merged(
+    old: Expr, mode: str, counts: Sequence[Dim], update: Callable[..., tuple[Expr, Expr]]
+) -> Expr:
+    """`old` merged with all updates that hit; `update` gives (does it hit, the update)."""
+    neutral = const(_NEUTRAL[mode], old.dtype) if mode in _NEUTRAL else old
+    return apply(
+        mode, old, reduction(_REDUCTIONS[mode], counts, lambda *k: select(*update(*k), neutral))
+    )
+
+
+@op(
+    "ScatterElements",
+    example=(
+        "f32[3,4] i64[2,3] f32[2,3] axis=0",
+        "f32[3,4] i64[2,4] f32[2,4] axis=0 reduction=add",
+    ),
+    since=11,
+    canonical=_elements_mode,
+)
+def scatter_elements(
+    x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none"
+) -> Tensor:
+    """`x` with updates at their indices on `axis`; "none" takes the last of several."""
+    _indices("ScatterElements", indices)
+    if x.rank != indices.rank or indices.shape != updates.shape or x.dtype != updates.dtype:
+        raise InferError(f"ScatterElements of {updates.type} at {indices.type} into {x.type}")
+    count = indices.shape[axis]
+    _affordable("ScatterElements", x, product(x.shape), count)
+    if product(indices.shape) == 0:
+        return compute(x.shape, lambda *i: x[i])
+
+    def at(i: Place, k: Expr) -> Place:
+        return (*i[:axis], k, *i[axis + 1 :])
+
+    def reached(i: Place) -> Expr | bool:
+        sizes = zip(i, indices.shape, x.shape, strict=True)
+        return both(
+            *(inside(e, n) for a, (e, n, own) in enumerate(sizes) if a != axis and n != own)
+        )
+
+    def hit(i: Place, k: Place) -> Expr:
+        return compare("eq", gather(indices[at(i, k[0])], x.shape[axis]), i[axis])
+
+    if reduction == "none":
+        last = _last_hit(x.shape, (count,), lambda i, k: select(reached(i), hit(i, k), _NO))
+        return compute(
+            x.shape,
+            lambda *i: select(_hit(last[i]), updates[at(i, gather(last[i], count))], x[i]),
+        )
+    return compute(
+        x.shape,
+        lambda *i: select(
+            reached(i),
+            _merged(x[i], reduction, (count,), lambda *k: (hit(i, k), updates[at(i, k[0])])),
+            x[i],
+        ),
+    )
+
+
+@op(
+    "ScatterND",
+    example=("f32[4,3] i64[2,1] f32[2,3]", "f32[4,3] i64[2,2] f32[2] reduction=max"),
+    since=11,
+    canonical=_nd_mode,
+)
+def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Tensor:
+    """`x` with slices of `updates` at index tuples; "none" takes the last of several."""
+    depth = _depth("ScatterND", x, indices, 0)
+    counts, named = indices.shape[:-1], x.shape[:depth]
+    if updates.shape != (*counts, *x.shape[depth:]) or updates.dtype != x.dtype:
+        raise InferError(f"ScatterND of {updates.type} at {indices.type} into {x.type}")
+    _affordable("ScatterND", x, product(named), product(counts))
+    if product(counts) == 0:
+        return compute(x.shape, lambda *i: x[i])
+
+    def hit(i: Place, k: Place) -> Expr:
+        out = both(*(compare("eq", gather(indices[(*k, d)], n), i[d]) for d, n in enumerate(named)))
+        return const(int(out), BOOL) if isinstance(out, bool) else out
+
+    if reduction == "none":
+        last = _last_hit(named, counts, hit)
+
+        def element(*i: Expr) -> Expr:
+            found = last[i[:depth]]
+            place = unravel(gather(found, product(counts)), counts)
+            return select(_hit(found), updates[(*place, *i[depth:])], x[i])
+
+        return compute(x.shape, element)
+    return compute(
+        x.shape,
+        lambda *i: _merged(
+            x[i], reduction, counts, lambda *k: (hit(i, k), updates[(*k, *i[depth:])])
+        ),
+    )
+
+
+def _one_hot_depth(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    _, shape = known(types)
+    depth = attrs["depth"]
+    if isinstance(depth, tuple) and len(depth) == 1:
+        depth = depth[0]
+    if isinstance(depth, float) and depth == int(depth):
+        depth = int(depth)  # ONNX allows any number
+    return {"depth": scalar(depth, "depth"), "axis": positive(attrs["axis"], len(shape) + 1)}
+
+
+@op("OneHot", example="i64[2,3] f32[2] depth=4", since=9, canonical=_one_hot_depth)
+def one_hot(indices: Tensor, values: Tensor, *, depth: Dim, axis: int = -1) -> Tensor:
+    """values[1] where the new `axis` is at the index (negative: from the end), else values[0]."""
+    if values.shape != (2,) or not indices.dtype.is_number:
+        raise InferError(f"OneHot of {indices.type} with values {values.type}")
+    shape = (*indices.shape[:axis], depth, *indices.shape[axis:])
+
+    def element(*i: Expr) -> Expr:
+        index = cast(indices[(*i[:axis], *i[axis + 1 :])], I64)
+        place = select(index < 0, index + cast(ix.as_index(depth), I64), index)
+        return select(compare("eq", place, cast(i[axis], I64)), values[1], values[0])
+
+    return compute(shape, element)

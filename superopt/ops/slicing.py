@@ -1,0 +1,179 @@
+"""Operators that keep a part of a tensor, or its elements in another order."""
+
+from __future__ import annotations
+
+from superopt.ir.op import Attr, InferError, Types, op
+from superopt.ops.common import positive
+from superopt.ops.layout import known, zero
+from superopt.ops.sizes import at_most, ceil_div, integers, larger, minus, scalar, sizes, smaller
+from superopt.te import index as ix
+from superopt.te.expr import Dim, Tensor, cast, compute, gather, select
+from superopt.te.node import Expr
+
+FAR = 2**31 - 1  # exporters write this, or more, for "to the end"
+TO_END = 2**63 - 1
+PAST_START = -(2**63) + 1
+
+
+def _clamped(value: Dim, extent: Dim, low: Dim, high: Dim) -> Dim:
+    """`value` counted from the start (a negative one counts from the end), in low..high."""
+    if isinstance(value, int) and abs(value) >= FAR:
+        return high if value > 0 else low
+    if at_most(0, value):
+        return smaller(larger(value, low), high)
+    if at_most(value, -1):
+        return smaller(larger(ix.dim(ix.as_index(value) + extent), low), high)
+    raise InferError(f"is the bound {value} negative?")
+
+
+def _range(start: Dim, end: Dim, step: int, extent: Dim) -> tuple[Dim, Dim, int]:
+    """(start, end, step) in range, as numpy's slice does it; an end before the first element is -1.
+
+    Where all is known, one form for the same elements: the end is just past the last one.
+    """
+    if step > 0:
+        low, high = _clamped(start, extent, 0, extent), _clamped(end, extent, 0, extent)
+    else:
+        last = ix.dim(ix.as_index(extent) - 1)
+        low, high = _clamped(start, extent, -1, last), _clamped(end, extent, -1, last)
+        for bound in (low, high):
+            if isinstance(bound, Expr) and not at_most(0, bound):
+                raise InferError(f"is the bound {bound} negative?")
+    count = _count(low, high, step)
+    if not (isinstance(low, int) and isinstance(high, int)):
+        return low, high, step
+    assert isinstance(count, int)
+    if count == 0:
+        return 0, 0, 1
+    if count == 1:
+        return low, low + 1, 1
+    return low, low + (count - 1) * step + (1 if step > 0 else -1), step
+
+
+def _count(start: Dim, end: Dim, step: int) -> Dim:
+    if step > 0:
+        return ceil_div(larger(minus(end, start), 0), step)
+    return ceil_div(larger(minus(start, end), 0), -step)
+
+
+def _slices(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    """One entry for each axis that is cut, sorted; bounds in range, counted from the start.
+
+    With a negative step an end before the first element is written as ONNX wants it: PAST_START.
+    """
+    t, shape = known(types)
+    starts, ends = sizes(attrs["starts"], "starts"), sizes(attrs["ends"], "ends")
+    axes = integers(attrs["axes"], "axes") if attrs["axes"] is not None else range(len(starts))
+    steps = integers(attrs["steps"], "steps") if attrs["steps"] is not None else (1,) * len(starts)
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise InferError(
+            f"Slice of {t}: {len(starts)} starts, {len(ends)} ends, {len(axes)} axes,"
+            f" {len(steps)} steps"
+        )
+    found: dict[int, tuple[Dim, Dim, int]] = {}
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        a = positive(axis, len(shape), "axes")
+        if a in found:
+            raise InferError(f"Slice of {t}: axes {tuple(axes)} name axis {a} twice")
+        if step == 0:
+            raise InferError(f"Slice of {t} on axis {a}: the step is 0")
+        try:
+            found[a] = _range(start, end, step, shape[a])
+        except InferError as e:
+            raise InferError(f"Slice of {t} on axis {a} from {start} to {end}: {e}") from e
+    kept = sorted((a, s) for a, s in found.items() if s != (0, shape[a], 1))
+    return {
+        "axes": tuple(a for a, _ in kept),
+        "starts": tuple(s[0] for _, s in kept),
+        "ends": tuple(PAST_START if s[2] < 0 and s[1] == -1 else s[1] for _, s in kept),
+        "steps": tuple(s[2] for _, s in kept),
+    }
+
+
+def onnx_bound(value: Dim, extent: Dim) -> Dim:
+    """A canonical bound as a number where ONNX has one: n is "to the end", n - 2 is -2."""
+    if isinstance(value, int):
+        return value
+    short = minus(extent, value)
+    if isinstance(short, int) and short >= 0:
+        return -short if short else TO_END
+    for c in range(1, 5):  # max(n - c, 0)
+        if value == larger(minus(extent, c), 0):
+            return -c
+    return value
+
+
+@op(
+    "Slice",
+    example="f32[5,6] axes=(0,1) starts=(4,1) ends=(0,5) steps=(-2,3)",
+    laws="data",
+    canonical=_slices,
+)
+def slice_(
+    x: Tensor,
+    *,
+    starts: tuple[Dim, ...],
+    ends: tuple[Dim, ...],
+    axes: tuple[int, ...] | None = None,
+    steps: tuple[int, ...] | None = None,
+) -> Tensor:
+    """numpy's x[start:end:step] on each of `axes`: bounds clamped, negative ones from the end."""
+    assert axes is not None
+    assert steps is not None
+    shape = list(x.shape)
+    cut: dict[int, tuple[Dim, int]] = {}
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        shape[axis] = _count(start, -1 if end == PAST_START else end, step)
+        cut[axis] = (start, step)
+
+    def element(*i: Expr) -> Expr:
+        where = list(i)
+        for axis, (start, step) in cut.items():
+            where[axis] = ix.as_index(i[axis] * step + start)
+        return x[tuple(where)]
+
+    return compute(tuple(shape), element)
+
+
+def _diagonal(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    t, shape = known(types)
+    if len(shape) < 2:
+        raise InferError(f"Trilu of {t}: it takes a matrix")
+    return {"k": scalar(attrs["k"], "k"), "upper": int(bool(attrs["upper"]))}
+
+
+@op("Trilu", example="f32[3,4] k=1 upper=0", since=14, canonical=_diagonal)
+def trilu(x: Tensor, *, k: Dim = 0, upper: int = 1) -> Tensor:
+    """The part of each matrix from diagonal `k` up, or from it down; the rest is zero."""
+    none = zero(x, "Trilu")
+
+    def element(*i: Expr) -> Expr:
+        row, column = ix.as_index(i[-2] + k), i[-1]
+        return select(row <= column if upper else column <= row, x[i], none)
+
+    return compute(x.shape, element)
+
+
+def _time_axes(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    t, _ = known(types)
+    time, batch = attrs["time_axis"], attrs["batch_axis"]
+    if sorted((time, batch), key=str) != [0, 1]:
+        raise InferError(f"ReverseSequence of {t}: axes {time} and {batch} are not 0 and 1")
+    return attrs
+
+
+@op("ReverseSequence", example="f32[4,3,2] i64[3] batch_axis=1 time_axis=0", canonical=_time_axes)
+def reverse_sequence(
+    x: Tensor, sequence_lens: Tensor, *, batch_axis: int = 1, time_axis: int = 0
+) -> Tensor:
+    """The first `sequence_lens[b]` elements of `time_axis` in reverse order, then the others."""
+    if x.rank < 2 or sequence_lens.shape != (x.shape[batch_axis],):
+        raise InferError(f"ReverseSequence of {x.type} by {sequence_lens.type}")
+
+    def element(*i: Expr) -> Expr:
+        length = sequence_lens[i[batch_axis]]
+        here = cast(i[time_axis], sequence_lens.dtype)
+        there = select(here < length, length - here - 1, here)
+        return x[(*i[:time_axis], gather(there, x.shape[time_axis]), *i[time_axis + 1 :])]
+
+    return compute(x.shape, element)
