@@ -6,9 +6,45 @@ from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 
 from superopt.ir.op import Op
-from superopt.ops import elementwise, layout, linear
+from superopt.ops import (
+    activation,
+    blocks,
+    cast,
+    channel_norm,
+    compare,
+    elementwise,
+    gather,
+    generate,
+    layout,
+    linear,
+    loss,
+    norm,
+    padding,
+    quantize,
+    reduce,
+    search,
+    slicing,
+)
 
-_MODULES: tuple[ModuleType, ...] = (elementwise, layout, linear)
+_MODULES: tuple[ModuleType, ...] = (
+    activation,
+    blocks,
+    cast,
+    channel_norm,
+    compare,
+    elementwise,
+    gather,
+    generate,
+    layout,
+    linear,
+    loss,
+    norm,
+    padding,
+    quantize,
+    reduce,
+    search,
+    slicing,
+)
 
 OPS: Mapping[str, Op] = MappingProxyType(
     {o.name: o for module in _MODULES for o in vars(module).values() if isinstance(o, Op)}

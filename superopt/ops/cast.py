@@ -1,0 +1,120 @@
+"""Conversions between element types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from superopt.ir.op import Attr, Canonical, InferError, Types, op
+from superopt.te.dtype import (
+    BOOL,
+    F8E4M3FN,
+    F8E4M3FNUZ,
+    F8E5M2,
+    F8E5M2FNUZ,
+    F8E8M0,
+    F32,
+    F64,
+    DType,
+)
+from superopt.te.expr import Tensor, apply, cast, compare, compute, const, select
+from superopt.te.node import Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """What an 8-bit float makes of a number beyond its greatest, when it does not saturate.
+
+    bound: the middle of the greatest and the number that would follow; tie: does it round up?
+    """
+
+    bound: int
+    tie: bool
+    infinite: bool
+
+
+OVERFLOW = {
+    F8E4M3FN: Overflow(464, tie=False, infinite=False),
+    F8E4M3FNUZ: Overflow(248, tie=True, infinite=False),
+    F8E5M2: Overflow(61440, tie=True, infinite=True),
+    F8E5M2FNUZ: Overflow(61440, tie=True, infinite=False),
+}
+
+
+def converted(e: Expr, to: DType, saturate: bool = True) -> Expr:
+    """`e` as an element of `to`; a number too great for an 8-bit float is its greatest, if asked.
+
+    Raises InferError for strings and complex numbers, whose conversions have no expression.
+    """
+    for kind in (e.dtype, to):
+        if kind.kind not in "buif":
+            raise InferError(f"a conversion from {e.dtype} to {to} has no expression for {kind}")
+    beyond = OVERFLOW.get(to)
+    if saturate or beyond is None or e.dtype == to:
+        return cast(e, to)
+    exact = e if e.dtype == F64 else cast(e, F32)
+    size = apply("abs", exact)
+    over = compare("le", beyond.bound, size) if beyond.tie else compare("lt", beyond.bound, size)
+    if not beyond.infinite:
+        return select(over, const(float("nan"), to), cast(e, to))
+    infinity = select(exact < 0, const(float("-inf"), to), const(float("inf"), to))
+    return select(over, infinity, cast(e, to))
+
+
+def _settled(target: DType | None, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    """`saturate` and `round_mode` say something of some 8-bit floats only."""
+    saturate, mode = int(bool(attrs["saturate"])), attrs["round_mode"]
+    if target == F8E8M0:
+        if not saturate or mode != "up":
+            raise InferError(f"a conversion to {target} has an expression only if up and saturated")
+    elif target not in OVERFLOW:
+        saturate = 1
+    return attrs | {"saturate": saturate, "round_mode": "up"}
+
+
+def _cast(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    to = attrs["to"]
+    if not isinstance(to, DType):
+        raise InferError(f"Cast to {to}, which is no element type")
+    return _settled(to, attrs)
+
+
+def _like(operand: int) -> Canonical:
+    def canonical(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+        t = types[operand] if operand < len(types) else None
+        return _settled(None if t is None else t.dtype, attrs)
+
+    return canonical
+
+
+@op(
+    "Cast",
+    example=("f32[2,3] to=i32", "i32[2,3] to=f16", "f32[2,3] to=f8e5m2 saturate=0"),
+    laws="elementwise",
+    since=6,
+    canonical=_cast,
+)
+def cast_(x: Tensor, *, to: DType, saturate: int = 1, round_mode: str = "up") -> Tensor:
+    """Each element converted: rounded to floats, truncated to integers, nonzero as a bool."""
+    return compute(x.shape, lambda *i: converted(x[i], to, bool(saturate)))
+
+
+@op(
+    "CastLike",
+    example="f32[2,3] i32[]",
+    laws="elementwise",
+    since=15,
+    canonical=_like(1),
+)
+def cast_like(x: Tensor, target: Tensor, *, saturate: int = 1, round_mode: str = "up") -> Tensor:
+    """Cast to the element type of the second operand, whose elements say nothing."""
+    return compute(x.shape, lambda *i: converted(x[i], target.dtype, bool(saturate)))
+
+
+@op("BitCast", example=("f32[2,3] to=i32", "i32[2,3] to=u32"), laws="elementwise", since=26)
+def bit_cast(x: Tensor, *, to: DType) -> Tensor:
+    """The bits of each element, read as another type of the same width."""
+    if x.dtype.bits != to.bits or "s" in (x.dtype.kind, to.kind) or BOOL in (x.dtype, to):
+        raise InferError(f"BitCast of {x.type} to {to}: not types of numbers of one width")
+    if x.dtype == to or (x.dtype.is_int and to.is_int):
+        return compute(x.shape, lambda *i: cast(x[i], to))
+    return compute(x.shape, lambda *i: apply("bitcast", x[i], dtype=to))

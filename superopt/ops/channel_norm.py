@@ -1,0 +1,166 @@
+"""Normalizations with a scale and a bias for each channel (axis 1): Batch, Instance, Group."""
+
+from __future__ import annotations
+
+from superopt.ir.op import Attr, InferError, Types, op
+from superopt.ops.common import chain
+from superopt.ops.norm import EPSILON, statistics
+from superopt.ops.scalar import expect, flags, single, singles, wide, widened
+from superopt.te import index as ix
+from superopt.te.dtype import F32, DType
+from superopt.te.expr import Tensor, apply, cast, compute, product, reduce_sum
+from superopt.te.node import Expr
+
+
+def _per_channel(what: str, x: Tensor, *others: Tensor) -> None:
+    """Raise InferError unless `x` is (batch, channels, ...) and each other operand (channels,)."""
+    expect(what, "f", x, *others)
+    if x.rank < 2:
+        raise InferError(f"{what} of {x.type}: needs a batch and channels")
+    for other in others:
+        if other.shape != (x.shape[1],):
+            raise InferError(f"{what} of {x.type}: {other.type} is not one number a channel")
+
+
+def _training(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    """The momentum says nothing of inference."""
+    return attrs if attrs["training_mode"] else attrs | {"momentum": single(0.9)}
+
+
+@op(
+    "BatchNormalization",
+    example=(
+        "f32[2,3,4,4] f32[3] f32[3] f32[3] f32[3]",
+        "f32[2,3,4,4] f32[3] f32[3] f32[3] f32[3] training_mode=1",
+    ),
+    since=7,
+    canonical=chain(singles("epsilon", "momentum"), flags("training_mode"), _training),
+)
+def batch_normalization(
+    x: Tensor,
+    scale: Tensor,
+    b: Tensor,
+    input_mean: Tensor,
+    input_var: Tensor,
+    *,
+    epsilon: float = EPSILON,
+    momentum: float = single(0.9),
+    training_mode: int = 0,
+) -> tuple[Tensor, ...]:
+    """(x - mean) / sqrt(var + epsilon) * scale + b with the mean and variance that are given.
+
+    In training mode they are those of `x`, and the running ones are further results.
+    """
+    _per_channel("BatchNormalization", x, scale, b, input_mean, input_var)
+    kinds = {wide(t.dtype) for t in (x, scale, b, input_mean, input_var)}
+    kind = max(kinds, key=lambda d: d.bits)
+    mean, var = input_mean, input_var
+    running: list[Tensor] = []
+    if training_mode:
+        mean, var = _channel_statistics(x, kind)
+        for old, new in ((input_mean, mean), (input_var, var)):
+            running.append(_moved(old, new, momentum))
+
+    def element(*i: Expr) -> Expr:
+        c = i[1]
+        deviation = apply("sqrt", cast(var[c], kind) + epsilon)
+        normal = (cast(x[i], kind) - cast(mean[c], kind)) / deviation
+        return cast(normal * cast(scale[c], kind) + cast(b[c], kind), x.dtype)
+
+    return (compute(x.shape, element), *running)
+
+
+def _channel_statistics(x: Tensor, dtype: DType) -> tuple[Tensor, Tensor]:
+    axes = (0, *range(2, x.rank))
+    mean, var = statistics(x, axes, dtype)
+    ones = (0,) * (x.rank - 2)
+
+    def flat(t: Tensor) -> Tensor:
+        return compute((x.shape[1],), lambda c: t[(0, c, *ones)])
+
+    return flat(mean), flat(var)
+
+
+def _moved(old: Tensor, new: Tensor, momentum: float) -> Tensor:
+    """A running statistic: the old one by `momentum`, the new one by the rest."""
+    keep, rest = momentum, 1 - momentum
+    return compute(
+        old.shape,
+        lambda c: cast(widened(old[c]) * keep + cast(new[c], wide(old.dtype)) * rest, old.dtype),
+    )
+
+
+@op(
+    "InstanceNormalization",
+    example="f32[2,3,4,4] f32[3] f32[3]",
+    canonical=singles("epsilon"),
+)
+def instance_normalization(
+    x: Tensor, scale: Tensor, b: Tensor, *, epsilon: float = EPSILON
+) -> Tensor:
+    """Mean 0 and variance 1 over the space of each instance and channel, then scale and bias."""
+    _per_channel("InstanceNormalization", x, scale, b)
+    kind = wide(x.dtype)
+    mean, variance = statistics(x, tuple(range(2, x.rank)), kind)
+    zeros = (0,) * (x.rank - 2)
+
+    def element(*i: Expr) -> Expr:
+        at: tuple[Expr | int, ...] = (i[0], i[1], *zeros)
+        normal = (cast(x[i], kind) - mean[at]) / apply("sqrt", variance[at] + epsilon)
+        return cast(normal * widened(scale[i[1]]) + widened(b[i[1]]), x.dtype)
+
+    return compute(x.shape, element)
+
+
+@op(
+    "GroupNormalization",
+    example="f32[2,6,3,3] f32[6] f32[6] num_groups=2",
+    since=21,
+    canonical=singles("epsilon"),
+)
+def group_normalization(
+    x: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    *,
+    num_groups: int,
+    epsilon: float = EPSILON,
+    stash_type: DType = F32,
+) -> Tensor:
+    """Mean 0 and variance 1 over the channels of each group and space, then scale and bias.
+
+    Up to the scale all is computed in `stash_type`.
+    """
+    _per_channel("GroupNormalization", x, scale, bias)
+    if not isinstance(stash_type, DType) or not stash_type.is_float:
+        raise InferError(f"GroupNormalization computes in a float type, not in {stash_type}")
+    batch, channels, *space = x.shape
+    each = ix.dim(ix.as_index(channels) // num_groups)
+    if product((num_groups, each)) != channels:
+        raise InferError(f"GroupNormalization of {x.type}: {num_groups} groups of {channels}")
+    total = cast(ix.as_index(product((each, *space))), stash_type)
+
+    def element_of(n: Expr, group: Expr, c: Expr, at: tuple[Expr, ...]) -> Expr:
+        return cast(x[(n, group * each + c, *at)], stash_type)
+
+    mean = compute(
+        (batch, num_groups),
+        lambda n, g: reduce_sum((each, *space), lambda c, *s: element_of(n, g, c, s)) / total,
+    )
+
+    def spread(n: Expr, g: Expr) -> Expr:
+        def squared(c: Expr, *s: Expr) -> Expr:
+            d = element_of(n, g, c, s) - mean[n, g]
+            return d * d
+
+        return reduce_sum((each, *space), squared) / total
+
+    variance = compute((batch, num_groups), spread)
+
+    def element(*i: Expr) -> Expr:
+        at = (i[0], i[1] // each)
+        d = cast(x[i], stash_type) - mean[at]
+        normal = cast(d / apply("sqrt", variance[at] + epsilon), x.dtype)
+        return normal * scale[i[1]] + bias[i[1]]
+
+    return compute(x.shape, element)

@@ -1,0 +1,158 @@
+"""Reductions over axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from superopt.ir.op import Attr, Op, Types, op
+from superopt.ops.common import axes_from, rank_of
+from superopt.ops.scalar import expect, widened
+from superopt.te import index as ix
+from superopt.te.dtype import F64, DType
+from superopt.te.expr import (
+    Dim,
+    Tensor,
+    apply,
+    cast,
+    compare,
+    compute,
+    product,
+    reduction,
+    select,
+)
+from superopt.te.node import Expr
+
+Body = Callable[[Tensor, tuple[int, ...], tuple[Expr, ...]], Expr]
+_sorted = axes_from()
+
+
+def reduced_shape(x: Tensor, axes: Sequence[int], keepdims: bool = True) -> tuple[Dim, ...]:
+    """The shape that is left when `axes` of `x` are reduced."""
+    if keepdims:
+        return tuple(1 if a in axes else n for a, n in enumerate(x.shape))
+    return tuple(n for a, n in enumerate(x.shape) if a not in axes)
+
+
+def over(
+    fn: str, x: Tensor, axes: Sequence[int], i: Sequence[Expr], element: Callable[..., Expr]
+) -> Expr:
+    """`fn` of `element(index into x)` over `axes`, the other axes at `i`.
+
+    `i` has one index for each axis of `x` (those of `axes` are ignored) or for each kept axis.
+    """
+    kept = [a for a in range(x.rank) if a not in axes]
+    chosen = [i[a] for a in kept] if len(i) == x.rank else list(i)
+    at = dict(zip(kept, chosen, strict=True))
+
+    def body(*k: Expr) -> Expr:
+        index = at | dict(zip(axes, k, strict=True))
+        return element(*(index[a] for a in range(x.rank)))
+
+    return reduction(fn, [x.shape[a] for a in axes], body)
+
+
+def count(x: Tensor, axes: Sequence[int], dtype: DType) -> Expr:
+    """How many elements a reduction over `axes` takes, as a number of `dtype`."""
+    return cast(ix.as_index(product(x.shape[a] for a in axes)), dtype)
+
+
+def mean_of(
+    x: Tensor, axes: Sequence[int], i: Sequence[Expr], element: Callable[..., Expr]
+) -> Expr:
+    """The mean of `element(index into x)` over `axes`."""
+    total = over("sum", x, axes, i, element)
+    return total / count(x, axes, total.dtype)
+
+
+def _canonical(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    """The axes spelled out; the flag is set only where no axis is reduced."""
+    rank = rank_of(types)
+    axes, noop = attrs["axes"], attrs["noop_with_empty_axes"]
+    if axes is None or axes == ():
+        axes = () if noop else None
+    full = _sorted(types, attrs | {"axes": axes})
+    return full | {
+        "keepdims": int(bool(attrs["keepdims"])),
+        "noop_with_empty_axes": int(not full["axes"] and rank > 0),
+    }
+
+
+def _reduction(name: str, body: Body, kinds: str, laws: str = "") -> Op:
+    """A reduction whose element at `i`, an index into the kept axes, is `body(x, axes, i)`."""
+
+    @op(
+        name,
+        example=("f32[2,3,4] axes=(1,)", "f32[2,3,4] axes=(0,2) keepdims=0"),
+        laws=laws,
+        canonical=_canonical,
+    )
+    def reduced(
+        x: Tensor,
+        *,
+        axes: tuple[int, ...] | None = None,
+        keepdims: int = 1,
+        noop_with_empty_axes: int = 0,
+    ) -> Tensor:
+        expect(name, kinds, x)
+        assert axes is not None
+
+        def element(*i: Expr) -> Expr:
+            kept = tuple(e for a, e in enumerate(i) if a not in axes) if keepdims else i
+            return cast(body(x, axes, kept), x.dtype)
+
+        return compute(reduced_shape(x, axes, bool(keepdims)), element)
+
+    return reduced
+
+
+def _plain(fn: str, boolean: str = "") -> Body:
+    def body(x: Tensor, axes: tuple[int, ...], i: tuple[Expr, ...]) -> Expr:
+        chosen = boolean if x.dtype.kind == "b" else fn
+        return over(chosen, x, axes, i, lambda *k: x[k])
+
+    return body
+
+
+def _sum(each: Callable[[Expr], Expr], last: Callable[[Expr], Expr] = lambda e: e) -> Body:
+    """`last` of the sum of `each` element, in the precision of sums."""
+
+    def body(x: Tensor, axes: tuple[int, ...], i: tuple[Expr, ...]) -> Expr:
+        return last(over("sum", x, axes, i, lambda *k: each(widened(x[k]))))
+
+    return body
+
+
+def _root(e: Expr) -> Expr:
+    return apply("sqrt", e if e.dtype.is_float else cast(e, F64))
+
+
+def _log_sum_exp(x: Tensor, axes: tuple[int, ...], i: tuple[Expr, ...]) -> Expr:
+    """log(sum(exp(x))), shifted by the greatest element so that nothing overflows."""
+    top = compute(
+        reduced_shape(x, axes, keepdims=False),
+        lambda *j: over("max", x, axes, j, lambda *k: widened(x[k])),
+    )
+    # an infinite maximum must not be subtracted from itself
+    shift = select(compare("eq", top[i] - top[i], 0), top[i], 0)
+    total = over("sum", x, axes, i, lambda *k: apply("exp", widened(x[k]) - shift))
+    return apply("log", total) + shift
+
+
+def _mean(x: Tensor, axes: tuple[int, ...], i: tuple[Expr, ...]) -> Expr:
+    return mean_of(x, axes, i, lambda *k: widened(x[k]))
+
+
+def _square(e: Expr) -> Expr:
+    return e * e
+
+
+reduce_sum = _reduction("ReduceSum", _sum(lambda e: e), "uif", "linear")
+reduce_mean = _reduction("ReduceMean", _mean, "uif", "linear")
+reduce_prod = _reduction("ReduceProd", _plain("prod"), "uif")
+reduce_max = _reduction("ReduceMax", _plain("max", "any"), "uifb")
+reduce_min = _reduction("ReduceMin", _plain("min", "all"), "uifb")
+reduce_l1 = _reduction("ReduceL1", _sum(lambda e: apply("abs", e)), "uif")
+reduce_l2 = _reduction("ReduceL2", _sum(_square, _root), "uif")
+reduce_log_sum = _reduction("ReduceLogSum", _sum(lambda e: e, lambda e: apply("log", e)), "f")
+reduce_log_sum_exp = _reduction("ReduceLogSumExp", _log_sum_exp, "f")
+reduce_sum_square = _reduction("ReduceSumSquare", _sum(_square), "uif")

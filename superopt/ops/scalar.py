@@ -1,0 +1,66 @@
+"""Scalars that operators share: ONNX's float attributes, and the precision of an accumulation."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from superopt.ir.op import Attr, Canonical, InferError, Types
+from superopt.te.dtype import BF16, F16, F32, DType
+from superopt.te.expr import Tensor, cast, const
+from superopt.te.node import Const, Expr
+
+
+def single(value: float) -> float:
+    """`value` as an ONNX float attribute holds it: rounded to float32."""
+    return float(np.float32(value))
+
+
+def singles(*keys: str) -> Canonical:
+    """Canonical form: the attributes `keys` are floats that a float32 can hold."""
+
+    def canonical(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+        found: dict[str, Attr] = {}
+        for key in keys:
+            value = attrs[key]
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise InferError(f"attribute {key} must be a number, not {value!r}")
+            found[key] = single(value)
+        return attrs | found
+
+    return canonical
+
+
+def flags(*keys: str) -> Canonical:
+    """Canonical form: the attributes `keys` are 0 or 1."""
+
+    def canonical(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+        return attrs | {key: int(bool(attrs[key])) for key in keys}
+
+    return canonical
+
+
+def number(value: float, dtype: DType) -> Const:
+    """A float attribute as a constant of `dtype`; an integer type takes whole numbers only."""
+    if not dtype.is_float and value != int(value):
+        raise InferError(f"{value} is no {dtype}")
+    return const(value if dtype.is_float else int(value), dtype)
+
+
+def wide(dtype: DType) -> DType:
+    """The precision in which runtimes sum elements of `dtype`: float32 for the 16-bit floats.
+
+    A sum of float16 overflows at 65504 where the mean does not, and every runtime has it wider.
+    """
+    return F32 if dtype in (F16, BF16) else dtype
+
+
+def widened(e: Expr) -> Expr:
+    """`e` in the precision of sums."""
+    return cast(e, wide(e.dtype))
+
+
+def expect(what: str, kinds: str, *xs: Tensor | None) -> None:
+    """Raise InferError unless the element type of each operand is of one of `kinds`."""
+    for x in xs:
+        if x is not None and x.dtype.kind not in kinds:
+            raise InferError(f"{what} of {x.type}: its elements cannot be {x.dtype}")

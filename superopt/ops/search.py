@@ -1,0 +1,137 @@
+"""Positions: where the extreme is, one-hot forms of it, and running sums."""
+
+from __future__ import annotations
+
+from superopt.ir.op import Attr, InferError, Op, Types, op
+from superopt.ops.common import axis_from, chain, positive, rank_of
+from superopt.ops.reduce import over, reduced_shape
+from superopt.ops.scalar import expect, flags
+from superopt.te import index as ix
+from superopt.te.dtype import BOOL, I64
+from superopt.te.expr import Dim, Tensor, apply, cast, compare, compute, const, reduction, select
+from superopt.te.node import Expr
+
+
+def _extreme_position(fn: str, x: Tensor, axis: int, last: bool, shape: tuple[Dim, ...]) -> Tensor:
+    """Where along `axis` the `fn` (max or min) of `x` is; NaN is the extreme, as in numpy."""
+    expect("ArgMax" if fn == "max" else "ArgMin", "uif", x)
+    axes = (axis,)
+    best = compute(
+        reduced_shape(x, axes, keepdims=False),
+        lambda *i: over(fn, x, axes, i, lambda *k: x[k]),
+    )
+
+    def element(*i: Expr) -> Expr:
+        kept = i if len(i) == x.rank - 1 else (*i[:axis], *i[axis + 1 :])
+
+        def position(*k: Expr) -> Expr:
+            hit = compare("eq", x[k], best[kept])
+            if x.dtype.is_float:
+                hit = apply("or", hit, apply("isnan", x[k], dtype=BOOL))
+            other = const(-1, I64) if last else cast(ix.as_index(x.shape[axis]), I64)
+            return select(hit, cast(k[axis], I64), other)
+
+        return over("max" if last else "min", x, axes, i, position)
+
+    return compute(shape, element)
+
+
+def _arg(name: str, fn: str) -> Op:
+    @op(
+        name,
+        example=("f32[2,3,4] axis=1", "f32[2,3,4] axis=2 keepdims=0 select_last_index=1"),
+        canonical=chain(axis_from(), flags("keepdims", "select_last_index")),
+    )
+    def position(
+        x: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
+    ) -> Tensor:
+        shape = reduced_shape(x, (axis,), bool(keepdims))
+        return _extreme_position(fn, x, axis, bool(select_last_index), shape)
+
+    return position
+
+
+arg_max = _arg("ArgMax", "max")
+arg_min = _arg("ArgMin", "min")
+
+
+@op("Hardmax", example="f32[2,3,4] axis=1", since=13, canonical=axis_from())
+def hardmax(x: Tensor, *, axis: int = -1) -> Tensor:
+    """1 at the first maximum along `axis`, 0 elsewhere."""
+    expect("Hardmax", "f", x)
+    first = _extreme_position("max", x, axis, False, reduced_shape(x, (axis,), keepdims=False))
+
+    def element(*i: Expr) -> Expr:
+        hit = compare("eq", cast(i[axis], I64), first[(*i[:axis], *i[axis + 1 :])])
+        return select(hit, const(1, x.dtype), 0)
+
+    return compute(x.shape, element)
+
+
+def _one_hot(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    depth = attrs["depth"]
+    if isinstance(depth, tuple) and len(depth) == 1:
+        (depth,) = depth
+    if isinstance(depth, float):
+        depth = int(depth)
+    return {"axis": positive(attrs["axis"], rank_of(types) + 1), "depth": depth}
+
+
+@op(
+    "OneHot",
+    example=("i64[2,3] f32[2] depth=4", "i64[2,3] f32[2] depth=4 axis=0"),
+    since=11,
+    canonical=_one_hot,
+)
+def one_hot(indices: Tensor, values: Tensor, *, depth: Dim, axis: int = -1) -> Tensor:
+    """values[1] where the new axis is at the index, values[0] elsewhere.
+
+    An index outside of [-depth, depth) is nowhere.
+    """
+    expect("OneHot", "uif", indices)
+    if values.shape != (2,):
+        raise InferError(f"OneHot takes two values, off and on, not {values.type}")
+    size = cast(ix.as_index(depth), I64)
+
+    def element(*i: Expr) -> Expr:
+        given = cast(indices[(*i[:axis], *i[axis + 1 :])], I64)
+        place = select(given < 0, given + size, given)
+        return select(compare("eq", place, cast(i[axis], I64)), values[1], values[0])
+
+    return compute((*indices.shape[:axis], depth, *indices.shape[axis:]), element)
+
+
+def _axis(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    axis = attrs["axis"]
+    if isinstance(axis, tuple) and len(axis) == 1:
+        (axis,) = axis
+    return attrs | {"axis": positive(axis, rank_of(types))}
+
+
+def _running(name: str, fn: str, since: int, neutral: int) -> Op:
+    @op(
+        name,
+        example=("f32[2,3,4] axis=1", "f32[2,3,4] axis=2 exclusive=1 reverse=1"),
+        laws="linear" if fn == "sum" else "",
+        since=since,
+        canonical=chain(_axis, flags("exclusive", "reverse")),
+    )
+    def running(x: Tensor, *, axis: int, exclusive: int = 0, reverse: int = 0) -> Tensor:
+        """`fn` of the elements up to each along `axis`, or from each on."""
+        expect(name, "uif", x)
+
+        def element(*i: Expr) -> Expr:
+            def term(k: Expr) -> Expr:
+                low, high = (i[axis], k) if reverse else (k, i[axis])
+                taken = low < high if exclusive else low <= high
+                return select(taken, x[(*i[:axis], k, *i[axis + 1 :])], neutral)
+
+            return reduction(fn, x.shape[axis], term)
+
+        return compute(x.shape, element)
+
+    return running
+
+
+cum_sum = _running("CumSum", "sum", 11, 0)
+cum_prod = _running("CumProd", "prod", 26, 1)
