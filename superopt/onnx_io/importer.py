@@ -260,6 +260,8 @@ def _bind(
     for key, a in n.attributes.items():
         if key in op.attrs:
             attrs[key] = attribute_value(key, a)
+            if op.name == "ConstantOfShape":
+                attrs["dtype"] = dtype_of(a.as_tensor().dtype)
         elif not is_redundant(key, n.op_type):
             raise InferError(f"attribute {key} has no meaning in the expression")
     for key, default in s.attributes.items():
@@ -272,6 +274,8 @@ def _bind(
         if formal.name in op.attrs and not formal.variadic:
             if value is not None:
                 attrs[formal.name] = _as_attr(state, value, formal.name)
+                if op.name == "Range":
+                    attrs["dtype"] = value.type.dtype
         else:
             operands.append(value)
     while operands and operands[-1] is None:

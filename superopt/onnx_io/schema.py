@@ -20,7 +20,9 @@ from superopt.te.dtype import DType
 
 # Attributes that repeat what the operands' shapes say, or that only guided old runtimes.
 REDUNDANT = frozenset({"kernel_shape:Conv", "kernel_shape:ConvTranspose", "consumed_inputs:*"})
-_DTYPE_ATTRS = frozenset({"to", "dtype", "output_dtype", "stash_type", "softmax_precision"})
+_DTYPE_ATTRS = frozenset(
+    "to dtype output_dtype output_datatype precision stash_type softmax_precision".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +59,14 @@ def schema(op_type: str, opset: int, domain: str = "") -> Schema | None:
         Formal(i.name.lower(), i.option == kinds.Optional, i.option == kinds.Variadic)
         for i in s.inputs
     )
-    attributes = {
-        k: oir.serde.deserialize_attribute(a.default_value).value if a.default_value.name else None
-        for k, a in s.attributes.items()
-    }
+    attributes: dict[str, object] = {}
+    for k, a in s.attributes.items():
+        default = None
+        if a.default_value.name:
+            default = oir.serde.deserialize_attribute(a.default_value).value
+        if isinstance(default, int) and k in _DTYPE_ATTRS:
+            default = dtype_of(default)
+        attributes[k] = default
     return Schema(s.since_version, operands, attributes, len(s.outputs), s.min_output)
 
 
