@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as oir
 
 from superopt.ir import graph as g
-from superopt.ir.op import Attr, Op
+from superopt.ir.op import Attr, Op, canonical_attrs
 from superopt.onnx_io.capture import clone_node, captured, inner_names, subgraphs
 from superopt.onnx_io.importer import Model, NodeInfo
 from superopt.onnx_io.schema import Schema, attribute, is_default, schema
@@ -44,9 +44,12 @@ def expressible(op: Op, opset: int) -> bool:
     return s is not None and s.since >= op.since
 
 
-def export_model(model: Model, graph: g.Graph | None = None) -> oir.Model:
+def export_model(
+    model: Model, graph: g.Graph | None = None, extra: Sequence[g.Value] = ()
+) -> oir.Model:
     """`graph` (by default the model's own) as ONNX, with all that ONNX keeps beside a graph.
 
+    `extra` values become outputs after the model's own, named `extra0`, `extra1`, ...
     Raises ExportError for an operator that the model's opset does not have.
     """
     theirs = model.source.model
@@ -55,6 +58,8 @@ def export_model(model: Model, graph: g.Graph | None = None) -> oir.Model:
         model.opset, theirs.ir_version, model.names, model.info, model.tensors, model.declared
     )
     graph = graph or model.graph
+    if extra:
+        graph = g.Graph(graph.inputs, (*graph.outputs, *extra))
     writer = _Writer(target, graph)
     defaults: list[oir.Value] = []
     inputs: list[oir.Value] = []
@@ -69,7 +74,9 @@ def export_model(model: Model, graph: g.Graph | None = None) -> oir.Model:
             copy.const_value = top.initializers[v.name].const_value
             defaults.append(copy)
     writer.run()
-    outputs = writer.outputs([v.name or "" for v in top.outputs], [_copy_value(v) for v in top.outputs])
+    more = [oir.Value(name=f"extra{n}", type=_type(v.type)) for n, v in enumerate(extra)]
+    declared = [*(_copy_value(v) for v in top.outputs), *more]
+    outputs = writer.outputs([v.name or "" for v in declared], declared)
     initializers = [*defaults, *writer.initializers]
     if theirs.ir_version < 4:
         inputs += writer.initializers
@@ -149,6 +156,9 @@ class _Writer:
         self._literals: dict[object, oir.Value] = {}
         self._count = 0
         self._runtime = Runtime(self.emit, self.literal)
+        self._read: set[g.Value] = set(graph.outputs)
+        for n in self._order:
+            self._read.update(v for v in n.inputs if v is not None)
         for n in self._order:
             if n.op.opaque:
                 self._taken |= inner_names(_payload(n))
@@ -181,7 +191,7 @@ class _Writer:
                 made.metadata_props.update(like.metadata_props)
                 out.append(made)
                 done.add(made)
-            elif produced and made not in done and name not in own and not self._captured(value):
+            elif produced and made not in done and name not in own:
                 made.name = name
                 made.type, made.shape, made.doc_string = like.type, like.shape, like.doc_string
                 made.metadata_props.update(like.metadata_props)
@@ -198,9 +208,6 @@ class _Writer:
                 out.append(v)
                 done.add(v)
         return out
-
-    def _captured(self, value: g.Value) -> bool:
-        return False  # subgraphs read values as objects, so a renamed one stays the same
 
     def emit(self, op_type: str, inputs: list[oir.Value], **attrs: Attr) -> oir.Value:
         """A node of ONNX's own that computes a shape."""
@@ -277,7 +284,7 @@ class _Writer:
             if n.op.opaque and not _payload(n).outputs[i].name:
                 out.name = ""
                 continue
-            if wanted and wanted not in self._made_names():
+            if wanted:  # unique by construction of the side table
                 out.name = wanted
             else:
                 out.name = self._name(n.op.name.lower())
@@ -288,9 +295,6 @@ class _Writer:
                 out.type = declared.type
                 out.shape = None if declared.shape is None else declared.shape.copy()
             self._runtime.available(v.type, out)
-
-    def _made_names(self) -> set[str]:
-        return set()  # names are unique per value in the side table
 
     def _opaque(self, n: g.Node) -> oir.Node:
         payload = _payload(n)
@@ -312,11 +316,15 @@ class _Writer:
                 if a is not None:
                     attributes.append(a)
         inputs = self._inputs(n, s, values)
-        for key in values:
-            if key not in s.attributes and not any(f.name == key for f in s.operands):
-                default = op.attrs.get(key)
-                if values[key] not in (None, default, 0):
-                    raise ExportError(f"{op.name}.{key} = {values[key]} has no form in opset {self.target.opset}")
+        unsaid = [
+            k for k in values if k not in s.attributes and not any(f.name == k for f in s.operands)
+        ]
+        if unsaid:
+            types = tuple(None if v is None else v.type for v in n.inputs)
+            said = {k: v for k, v in values.items() if k not in unsaid}
+            if canonical_attrs(op, types, said) != n.attrs:
+                shown = ", ".join(f"{k}={values[k]}" for k in unsaid)
+                raise ExportError(f"{op.name}: {shown} has no form in opset {self.target.opset}")
         return oir.Node(
             op.domain or "", op.name, inputs, attributes,
             num_outputs=self._used_outputs(n, s), name=self._name(op.name.lower()) if n not in self.target.info else None,
@@ -329,15 +337,6 @@ class _Writer:
         if n.op.name == "Split":
             return len(n.types)
         return max(max(used, default=0) + 1, s.min_outputs)
-
-    @property
-    def _read(self) -> set[g.Value]:
-        if not hasattr(self, "_read_values"):
-            read: set[g.Value] = set(self.graph.outputs)
-            for n in self._order:
-                read.update(v for v in n.inputs if v is not None)
-            self._read_values = read
-        return self._read_values
 
     def _inputs(self, n: g.Node, s: Schema, values: dict[str, Attr]) -> list[oir.Value | None]:
         rest = list(n.inputs)

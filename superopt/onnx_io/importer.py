@@ -46,8 +46,9 @@ class Model:
     """A graph and everything that ONNX keeps beside it, so that export restores it.
 
     names: the name of each value; opaque: for nodes without tensor expression, (name, why);
-    sizes: symbolic size to the (input, axis) where a caller binds it; tensors: the ONNX tensor
-    behind each constant; overridable: inputs with a default value.
+    sizes: symbolic size to the (input, axis) where a caller binds it; symbols: the file's name of
+    each symbolic size to ours; tensors: the ONNX tensor behind each constant; overridable: inputs
+    with a default value; declared: what the file says of each value.
     """
 
     source: Source
@@ -59,6 +60,7 @@ class Model:
     overridable: Mapping[g.Input, oir.Value]
     opaque: tuple[tuple[str, str], ...]
     sizes: Mapping[str, tuple[str, int]]
+    symbols: Mapping[str, str]
     declared: Mapping[g.Value, oir.Value]
 
 
@@ -126,6 +128,7 @@ def import_model(source: Source) -> Model:
         overridable,
         tuple(state.opaque),
         state.sizes,
+        state.symbols,
         state.declared,
     )
 

@@ -6,11 +6,15 @@ from collections.abc import Callable, Sequence
 
 from superopt.ir.op import Attr, Canonical, InferError, Types
 from superopt.te.expr import Dim, Tensor
-from superopt.te.node import Expr
+from superopt.te.node import Apply, Const, Expr
 
 
 def broadcast(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
-    """numpy's broadcast of shapes. Two sizes that are not equal as expressions do not broadcast."""
+    """numpy's broadcast of shapes. Sizes that are not equal as expressions do not broadcast.
+
+    Except n with min(n, c), c > 1 (a table cut to a sequence's length): they broadcast only where
+    they are equal, so the result has n in every run that does not fail.
+    """
     rank = max((len(s) for s in shapes), default=0)
     out: list[Dim] = []
     for axis in range(rank):
@@ -19,12 +23,24 @@ def broadcast(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
             at = axis - rank + len(s)
             if at < 0 or s[at] == 1:
                 continue
+            if size != 1 and (kept := _longer(size, s[at])) is not None:
+                size = kept
+                continue
             if size != 1 and size != s[at]:
                 shown = " and ".join(str(tuple(s)) for s in shapes)
                 raise InferError(f"shapes {shown} do not broadcast: {size} != {s[at]}")
             size = s[at]
         out.append(size)
     return tuple(out)
+
+
+def _longer(a: Dim, b: Dim) -> Dim | None:
+    """The one of two sizes that is n where the other is min(n, c) with a constant c > 1."""
+    for n, cut in ((a, b), (b, a)):
+        if isinstance(cut, Apply) and cut.fn == "min" and n in cut.args:
+            if any(isinstance(c, Const) and c.value > 1 for c in cut.args):
+                return n
+    return None
 
 
 def at(x: Tensor, index: Sequence[Expr]) -> Expr:

@@ -51,6 +51,8 @@ def climb(
             priced += 1
             if worth(m, costs):
                 good.append(m)
+            else:
+                refusals.note(m.rule.name, "cost", "", m.change, m.effect.us)
             if priced % 64 == 0 and stop():
                 break
         if not good:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +11,8 @@ from superopt.rules.build import Refusal, rewrite
 from superopt.rules.match import Match, context, matches
 from superopt.rules.rule import Rule
 from superopt.search.view import Delta, View, delta
+
+SHOWN = 8  # places named for each reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,28 @@ class Step:
 
 
 @dataclass(slots=True)
+class Refused:
+    """Places where a rewrite was not applied for one reason: how many, and the first few."""
+
+    count: int = 0
+    values: list[g.Value] = field(default_factory=list)
+    least_us: float = float("inf")  # what the cheapest of them would have added
+
+
+@dataclass(slots=True)
 class Refusals:
-    """Why rewrites that matched were not built, counted by (rule, reason, detail)."""
+    """Why rewrites that matched were not applied, by (rule, reason, detail)."""
 
-    counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    table: dict[tuple[str, str, str], Refused] = field(default_factory=dict)
 
-    def note(self, rule: str, reason: str, detail: str) -> None:
-        self.counts[rule, reason, detail] += 1
+    def note(
+        self, rule: str, reason: str, detail: str, values: Collection[g.Value], us: float = 0.0
+    ) -> None:
+        row = self.table.setdefault((rule, reason, detail), Refused())
+        row.count += 1
+        row.least_us = min(row.least_us, us)
+        if len(row.values) < SHOWN:
+            row.values += [v for v in values if v not in row.values]
 
 
 def moves(
@@ -59,7 +75,7 @@ def moves(
         for match in matches(rule, ctx, near):
             change = rewrite(match, ctx)
             if isinstance(change, Refusal):
-                refusals.note(rule.name, change.reason, change.detail)
+                refusals.note(rule.name, change.reason, change.detail, match.roots)
                 continue
             if all(old is new for old, new in change.items()):
                 continue

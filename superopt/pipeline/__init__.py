@@ -1,0 +1,1 @@
+"""The main jobs, each a sequence of the parts: optimize, verify, bench, doctor."""

@@ -1,0 +1,197 @@
+"""From what an optimization found to its report: plain data that people and programs read."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from superopt.check.numeric import Checked
+from superopt.cost.clock import Ratio
+from superopt.ir import graph as g
+from superopt.ir.text import show_node
+from superopt.pipeline.optimize import Done
+from superopt.report.data import (
+    FORMAT,
+    CheckResult,
+    Interval,
+    Latency,
+    OutputError,
+    Reason,
+    Rejected,
+    Report,
+    SearchStats,
+    Step,
+)
+from superopt.rules.rule import Rule
+from superopt.search.move import Step as Applied
+
+_REASONS: Mapping[str, Reason] = {
+    "cost": "cost", "condition": "condition", "shape": "shape", "infer": "shape",
+    "cycle": "cycle", "opset": "opset", "unsafe": "unsafe",
+}  # fmt: skip
+DEPTH = 3  # how far the text of a rewrite goes down
+
+
+def report_of(done: Done, rules: Iterable[Rule], optimized_sha256: str) -> Report:
+    """The report of one optimization."""
+    book = {r.name: r for r in rules}
+    winner = done.winner
+    names = _Names(done.model.names)
+    steps = winner.variant.steps if winner else ()
+    before, after, speedup = _latencies(done)
+    graph = winner.graph if winner else done.model.graph
+    o = done.outcome
+    stats = SearchStats(
+        graphs_seen=o.seen,
+        graphs_per_second=o.seen / max(o.seconds, 1e-9),
+        seconds=o.seconds,
+        stop_reason=o.stop.value,
+        partitions=o.pieces,
+        measured_ops=done.clock.measured if done.clock else 0,
+        store_hits=done.clock.hits if done.clock else 0,
+    )
+    return Report(
+        version=FORMAT,
+        model_name=done.source.label,
+        model_sha256=done.source.sha256,
+        optimized_sha256=optimized_sha256,
+        nodes_before=_count(done.source.model.graph),
+        nodes_after=len(g.nodes(graph)) if winner else _count(done.source.model.graph),
+        opaque=tuple(f"{name}: {why}" for name, why in done.model.opaque),
+        cost_before_us=done.cost_before,
+        cost_after_us=done.cost_after,
+        latency_before=before,
+        latency_after=after,
+        speedup=speedup,
+        steps=tuple(_step(s, book, names) for s in steps),
+        rejected=_rejected(done, names),
+        check=check_result(done.checked, len(done.checked.results) if done.checked else 0),
+        search=stats,
+        notes=(*done.notes, *(winner.notes if winner else ())),
+        machine=done.machine.text,
+        changed=winner is not None,
+        versions=_versions(),
+    )
+
+
+def _count(graph: object) -> int:
+    """Nodes of an ONNX graph that compute something (a Constant is data)."""
+    return sum(n.op_type != "Constant" for n in graph)  # type: ignore[attr-defined]
+
+
+class _Names:
+    """Names of values: the model's, else the operator and a number."""
+
+    def __init__(self, given: Mapping[g.Value, str]) -> None:
+        self._given = given
+        self._made: dict[g.Value, str] = {}
+
+    def __getitem__(self, v: g.Value) -> str:
+        if v in self._given:
+            return self._given[v]
+        if v not in self._made:
+            p = g.producer(v)
+            kind = "weight" if p is None else p.op.name.lower()
+            self._made[v] = f"{kind}_{len(self._made)}"
+        return self._made[v]
+
+    def text(self, v: g.Value, depth: int = DEPTH) -> str:
+        """`v` as a term, `depth` operators deep; the operators of the model keep their names."""
+        p = g.producer(v)
+        if p is None or depth == 0:
+            return self[v]
+        inner = _Inner(self, depth - 1)
+        suffix = f"[{v.index}]" if isinstance(v, g.Item) else ""
+        return show_node(p, inner) + suffix  # type: ignore[arg-type]
+
+
+class _Inner:
+    """Operands as terms one operator less deep; constants by name."""
+
+    def __init__(self, names: _Names, depth: int) -> None:
+        self._names = names
+        self._depth = depth
+
+    def __getitem__(self, v: g.Value) -> str:
+        return self._names.text(v, self._depth)
+
+
+def _step(s: Applied, book: Mapping[str, Rule], names: _Names) -> Step:
+    rule = book.get(s.rule)
+    return Step(
+        rule=s.rule,
+        kind="tactic" if s.tactic else "rule",
+        where=tuple(names[v] for v in s.change),
+        saves_us=-s.us,
+        tier="C",
+        float_class=rule.float_class if rule else "",
+        before="; ".join(names.text(v) for v in s.change),
+        after="; ".join(dict.fromkeys(names.text(v) for v in s.change.values())),
+    )
+
+
+def _rejected(done: Done, names: _Names) -> tuple[Rejected, ...]:
+    fired = {s.rule for s in done.winner.variant.steps} if done.winner else set()
+    rows: list[Rejected] = []
+    for (rule, reason, detail), row in sorted(done.refusals.table.items()):
+        if reason == "cost":
+            if rule in fired and row.least_us < 0:
+                continue
+            detail = f"no gain: at best {row.least_us:+.2f} us by the cost model"
+        where = tuple(names[v] for v in row.values)
+        rows.append(Rejected(rule, where, _REASONS.get(reason, "condition"), detail, row.count))
+    return tuple(rows)
+
+
+def check_result(checked: Checked | None, inputs: int) -> CheckResult | None:
+    """The check as plain data: for every output the worst over all inputs."""
+    if checked is None:
+        return None
+    worst: dict[str, OutputError] = {}
+    sets: set[str] = set()
+    for r in checked.results:
+        sets.add(r.kind)
+        c = r.compared
+        held = worst.get(r.place)
+        if held is None or c.max_error > held.max_error or (c.failure and held.passed):
+            worst[r.place] = OutputError(
+                r.place, c.max_error, c.mean_error, c.p99_error, c.original_max,
+                c.rtol, c.atol, not c.failure, c.failure or f"inputs: {r.kind}",
+            )  # fmt: skip
+    return CheckResult(
+        not checked.failures, len(sets), tuple(worst.values()), checked.method, checked.skipped
+    )
+
+
+def _latencies(done: Done) -> tuple[Latency | None, Latency | None, Interval | None]:
+    if not done.times or done.ratio is None:
+        return None, None, None
+    runtime = f"onnxruntime {_version('onnxruntime')}"
+    a, b = (latency(t, done.request.threads, runtime, done.machine.text) for t in done.times)
+    return a, b, interval(done.ratio)
+
+
+def interval(ratio: Ratio) -> Interval:
+    return (ratio.low, ratio.mid, ratio.high)
+
+
+def latency(times: tuple[float, ...], threads: int, runtime: str, machine: str) -> Latency:
+    """The median of `times` (microseconds) and the 95 % interval of it by order statistics."""
+    ordered = sorted(times)
+    n = len(ordered)
+    reach = int(0.98 * n**0.5)  # 1.96 sqrt(n) / 2 ranks to either side
+    low, high = max(0, n // 2 - reach), min(n - 1, n // 2 + reach)
+    return Latency(ordered[n // 2], ordered[low], ordered[high], n, threads, runtime, machine)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing"
+
+
+def _versions() -> tuple[tuple[str, str], ...]:
+    packages = ("superopt", "onnx", "onnx-ir", "onnxruntime", "numpy")
+    return (("python", platform.python_version()), *((p, _version(p)) for p in packages))

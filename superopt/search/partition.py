@@ -1,0 +1,154 @@
+"""Large graphs in pieces: cut where few values cross, search each piece once, stitch.
+
+Pieces are consecutive in a topological order and cut at its narrowest places. Weights in a piece are
+replaced by numbered stand-ins, so that the twelve equal layers of a transformer are one graph (the
+same object, thanks to interning) and are searched once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from superopt.cost.model import Costs
+from superopt.ir import graph as g
+from superopt.search.view import replace_all
+from superopt.te.dtype import to_numpy
+from superopt.te.expr import TensorType
+
+_UNIFORM_BYTES = 1 << 20  # rules look at the values of constants up to this size
+_FEW = 16  # elements of constants that are always kept as they are
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a graph on stand-ins, and what they stand for. `outputs` are the values it gives."""
+
+    graph: g.Graph
+    actual: Mapping[g.Value, g.Value]
+    outputs: tuple[g.Value, ...]
+
+
+def cuts(order: list[g.Node], outputs: tuple[g.Value, ...], most: int) -> list[int]:
+    """Positions in `order` at which to cut, so that pieces have at most `most` nodes and few values
+    cross: in each window the narrowest position, the latest of equals."""
+    position = {n: i for i, n in enumerate(order)}
+    last: dict[g.Node, int] = {}
+    for i, n in enumerate(order):
+        for v in n.inputs:
+            p = None if v is None else g.producer(v)
+            if p in position:
+                last[p] = i
+    for v in outputs:
+        p = g.producer(v)
+        if p in position:
+            last[p] = len(order)
+    crossing = [0] * (len(order) + 2)
+    for n, end in last.items():
+        crossing[position[n] + 1] += 1
+        crossing[end + 1] -= 1
+    width: list[int] = []
+    total = 0
+    for c in crossing[: len(order) + 1]:
+        total += c
+        width.append(total)
+    out: list[int] = []
+    start = 0
+    while len(order) - start > most:
+        window = range(start + most // 2, start + most + 1)
+        best = min(window, key=lambda i: (width[i], -i))
+        out.append(best)
+        start = best
+    return out
+
+
+def pieces(graph: g.Graph, costs: Costs, most: int) -> list[Piece]:
+    """The pieces of `graph`, in order; nodes computed from constants go with their readers."""
+    order = [n for n in g.nodes(graph) if not costs.is_constant(n)]
+    at = [0, *cuts(order, graph.outputs, most), len(order)]
+    read_after: dict[g.Value, int] = {}
+    for i, n in enumerate(order):
+        for v in n.inputs:
+            if v is not None:
+                read_after[v] = i
+    for v in graph.outputs:
+        read_after[v] = len(order)
+    out: list[Piece] = []
+    for a, b in zip(at, at[1:], strict=False):
+        part = order[a:b]
+        given = tuple(
+            v for n in part for v in g.results(n) if read_after.get(v, -1) >= b
+        )
+        if given:
+            out.append(_piece(part, given, costs))
+    return out
+
+
+def _piece(part: list[g.Node], given: tuple[g.Value, ...], costs: Costs) -> Piece:
+    actual: dict[g.Value, g.Value] = {}
+    stand: dict[g.Value, g.Value] = {}
+    inputs: list[g.Input] = []
+    inside = set(part)
+    work = list(reversed(part))
+    while work:
+        for v in work.pop().inputs:
+            if v is None or v in stand:
+                continue
+            p = g.producer(v)
+            if isinstance(v, g.Constant):
+                made: g.Value = _stand_in(v, len(stand))
+            elif p is not None and p in inside:
+                continue
+            elif p is not None and costs.is_constant(p):
+                inside.add(p)
+                work.append(p)
+                continue
+            else:
+                made = _input(len(stand), v.type)
+                inputs.append(made)
+            stand[v] = made
+            if made is not v:
+                actual[made] = v
+    graph = replace_all(g.Graph((), given), stand)
+    return Piece(g.Graph(tuple(inputs), graph.outputs), actual, given)
+
+
+@cache
+def _input(number: int, t: TensorType) -> g.Input:
+    return g.Input(f"v{number}", t)
+
+
+def _stand_in(c: g.Constant, number: int) -> g.Constant:
+    """A constant of the type of `c` that equals no number, or `c` where a rule may ask its value."""
+    t = c.type
+    if t.dtype is None or t.shape is None or c.nbytes <= _FEW * 8 or not t.dtype.is_float:
+        return c
+    if c.nbytes <= _UNIFORM_BYTES:
+        flat = c.load().reshape(-1)
+        if (flat == flat[0]).all():
+            return c
+    shape = tuple(int(d) for d in t.shape)  # type: ignore[arg-type]
+    kind = to_numpy(t.dtype)
+
+    def load() -> np.ndarray:
+        return (np.arange(int(np.prod(shape))) % 7 + number).astype(kind).reshape(shape)
+
+    return g.constant(type=t, key=("stand-in", number, t), load=load, nbytes=c.nbytes)
+
+
+def assemble(
+    graph: g.Graph, parts: Sequence[Piece], chosen: Sequence[g.Graph], at: int = 0
+) -> tuple[g.Graph, Mapping[g.Value, g.Value]]:
+    """The whole graph with `chosen[i]` for piece i, and what the stand-ins of piece `at` now are."""
+    current: dict[g.Value, g.Value] = {}
+    place_at: Mapping[g.Value, g.Value] = {}
+    for i, (piece, new) in enumerate(zip(parts, chosen, strict=True)):
+        place = {k: current.get(v, v) for k, v in piece.actual.items()}
+        made = replace_all(g.Graph((), new.outputs), place).outputs
+        current.update(zip(piece.outputs, made, strict=True))
+        if i == at:
+            place_at = place
+    return g.Graph(graph.inputs, tuple(current.get(v, v) for v in graph.outputs)), place_at

@@ -1,0 +1,151 @@
+"""The whole search: climb, search the pieces with backtracking, climb again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from superopt.cost.model import Costs
+from superopt.ir import graph as g
+from superopt.rules.rule import Rule
+from superopt.search.backtrack import Found, Limits, StopReason, search
+from superopt.search.climb import climb
+from superopt.search.move import Refusals, Step
+from superopt.search.partition import Piece, assemble, pieces
+from superopt.search.tactic import TACTICS, Tactic, play
+from superopt.search.view import replace_all
+
+PIECE = 60  # nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A graph worth timing: how it was reached, and its cost by the model in microseconds."""
+
+    label: str
+    graph: g.Graph
+    cost: float
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Graphs worth timing, cheapest first, and what the search did."""
+
+    variants: tuple[Variant, ...]
+    seen: int
+    seconds: float
+    stop: StopReason
+    pieces: int
+
+
+def improve(
+    graph: g.Graph,
+    rules: Sequence[Rule],
+    costs: Costs,
+    *,
+    seconds: float,
+    limits: Limits,
+    refusals: Refusals,
+    stop: Callable[[], bool] = lambda: False,
+    progress: Callable[[str, float], None] = lambda text, cost: None,
+    tactics: Sequence[Tactic] = TACTICS,
+) -> Outcome:
+    """Search from `graph` for `seconds`; deterministic given the costs unless the time runs out."""
+    begin = time.monotonic()
+    end = begin + seconds
+
+    def over() -> bool:
+        return stop() or time.monotonic() >= end
+
+    steps: list[Step] = []
+    variants: list[Variant] = []
+    seen = 0
+
+    def keep(label: str) -> None:
+        cost = costs.of_graph(graph)
+        if all(v.graph != graph for v in variants):
+            variants.append(Variant(label, graph, cost, tuple(steps)))
+        progress(label, cost)
+
+    keep("original")
+    graph, more, priced = climb(graph, rules, costs, refusals, stop=over)
+    steps += more
+    seen += priced
+    keep("climb")
+    for tactic in tactics:
+        graph, more, priced = play(tactic, graph, rules, costs, refusals, stop=over)
+        steps += more
+        seen += priced
+        if more:
+            keep(f"tactic {tactic.name}")
+    if not over():
+        graph, more, priced = climb(graph, rules, costs, refusals, stop=over)
+        steps += more
+        seen += priced
+        keep("climb again")
+    parts: list[Piece] = [] if over() else pieces(graph, costs, PIECE)
+    graph, more, visited, reason = _pieces(graph, parts, rules, costs, limits, refusals, end, stop)
+    steps += more
+    seen += visited
+    keep("backtracking")
+    if more and not over():
+        graph, more, priced = climb(graph, rules, costs, refusals, stop=over)
+        steps += more
+        seen += priced
+        keep("climb at the end")
+    if stop():
+        reason = StopReason.STOPPED
+    elif time.monotonic() >= end:
+        reason = StopReason.SECONDS
+    ordered = sorted(variants, key=lambda v: v.cost)
+    return Outcome(tuple(ordered), seen, time.monotonic() - begin, reason, len(parts))
+
+
+def _pieces(
+    graph: g.Graph,
+    parts: Sequence[Piece],
+    rules: Sequence[Rule],
+    costs: Costs,
+    limits: Limits,
+    refusals: Refusals,
+    end: float,
+    stop: Callable[[], bool],
+) -> tuple[g.Graph, list[Step], int, StopReason]:
+    """Search each distinct piece once and put what it found in every place."""
+    memo: dict[tuple[g.Value, ...], Found] = {}
+    steps: list[Step] = []
+    seen = 0
+    worst = StopReason.EXHAUSTED
+    distinct = len({p.graph.outputs for p in parts})
+    chosen = [p.graph for p in parts]
+    start = graph
+    for i, piece in enumerate(parts):
+        found = memo.get(piece.graph.outputs)
+        if found is None:
+            left = end - time.monotonic()
+            share = min(limits.seconds, left / max(distinct - len(memo), 1))
+            if left <= 0 or stop():
+                return graph, steps, seen, StopReason.SECONDS
+            bound = Limits(limits.alpha, limits.graphs, share, limits.queue)
+            found = search(piece.graph, rules, costs, bound, refusals, stop)
+            memo[piece.graph.outputs] = found
+            seen += found.seen
+            if found.stop is not StopReason.EXHAUSTED:
+                worst = found.stop
+        for step in found.steps:
+            chosen[i] = step.after
+            after, place = assemble(start, parts, chosen, i)
+            change = _moved(step.change, place)
+            steps.append(Step(step.rule, step.tactic, change, step.us, graph, after))
+            graph = after
+    return graph, steps, seen, worst
+
+
+def _moved(
+    change: Mapping[g.Value, g.Value], place: Mapping[g.Value, g.Value]
+) -> dict[g.Value, g.Value]:
+    """A rewrite on stand-ins as one on what they stand for."""
+    both = replace_all(g.Graph((), (*change.keys(), *change.values())), place).outputs
+    return dict(zip(both[: len(change)], both[len(change) :], strict=True))

@@ -1,0 +1,103 @@
+"""Tactics: scripted sequences of rewrites as one move of the search (DESIGN section 7).
+
+A merge of n siblings is n - 1 merges of two, and only then do the splits and concatenations between
+them go away: costs rise on the way further than any alpha allows. A tactic repeats its rules around
+one place until none applies, tidies up, and is kept if the whole got cheaper. Its trace consists of
+ordinary steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from superopt.cost.model import Costs
+from superopt.ir import graph as g
+from superopt.rules.rule import Rule
+from superopt.search.climb import climb
+from superopt.search.move import Move, Refusals, Step, moves
+from superopt.search.view import view
+
+
+@dataclass(frozen=True, slots=True)
+class Tactic:
+    """Repeat rules named in `repeat` where they share a node with the first, then tidy up by climbing.
+
+    Names are prefixes: `merge-matmul` stands for all rules that begin so.
+    """
+
+    name: str
+    repeat: tuple[str, ...]
+    longest: int = 64
+
+
+TACTICS: tuple[Tactic, ...] = (
+    Tactic("merge-siblings", ("merge-",)),
+    Tactic("batch-rows", ("batch-",)),
+)
+
+
+def play(
+    tactic: Tactic,
+    graph: g.Graph,
+    rules: Sequence[Rule],
+    costs: Costs,
+    refusals: Refusals,
+    *,
+    stop: Callable[[], bool],
+) -> tuple[g.Graph, list[Step], int]:
+    """Play `tactic` at every place where it starts, keeping what lowers the cost.
+
+    Returns the graph, the steps that led there, and how many rewrites were priced.
+    """
+    own = [r for r in rules if r.name.startswith(tactic.repeat)]
+    tried: set[g.Value] = set()
+    steps: list[Step] = []
+    priced = 0
+    cost = costs.of_graph(graph)
+    while own and not stop():
+        start = next(
+            (
+                m
+                for m in moves(view(graph), own, costs, refusals)
+                if not (set(m.change) & tried)
+            ),
+            None,
+        )
+        if start is None:
+            break
+        tried |= set(start.change)
+        after, path, seen = _run(tactic, graph, start, own, rules, costs, refusals, stop)
+        priced += seen
+        new = costs.of_graph(after)
+        if new < cost - 1e-3:
+            graph, cost = after, new
+            steps += path
+    return graph, steps, priced
+
+
+def _run(
+    tactic: Tactic,
+    graph: g.Graph,
+    start: Move,
+    own: Sequence[Rule],
+    rules: Sequence[Rule],
+    costs: Costs,
+    refusals: Refusals,
+    stop: Callable[[], bool],
+) -> tuple[g.Graph, list[Step], int]:
+    path: list[Step] = []
+    move: Move | None = start
+    seen = 1
+    while move is not None and len(path) < tactic.longest and not stop():
+        after = g.replace(graph, move.change)
+        path.append(Step(move.rule.name, tactic.name, move.change, move.effect.us, graph, after))
+        made = {n for n in move.effect.added if not costs.is_constant(n)}
+        graph = after
+        v = view(graph)
+        near = made & v.members
+        move = next(iter(moves(v, own, costs, refusals, near)), None)
+        seen += 1
+    tidy, more, priced = climb(graph, rules, costs, refusals, stop=stop)
+    more = [Step(s.rule, tactic.name, s.change, s.us, s.before, s.after) for s in more]
+    return tidy, path + more, seen + priced
