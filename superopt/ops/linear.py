@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from superopt.ir.op import InferError, op
-from superopt.ops.common import broadcast
+from superopt.ir.op import Attr, InferError, Types, op
+from superopt.ops.common import at, broadcast
+from superopt.ops.scalar import flags, number, singles
 from superopt.te.expr import Tensor, compute, reduce_sum
 from superopt.te.node import Expr
 
@@ -11,14 +12,21 @@ from superopt.te.node import Expr
 @op("MatMul", example="f32[2,3,4] f32[4,5]", laws="linear")
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """numpy's matmul: (..., n, k) x (..., k, m), vectors on either side."""
+    return contracted("MatMul", a, b)
+
+
+def contracted(name: str, a: Tensor, b: Tensor) -> Tensor:
+    """The matrix product of `a` and `b`, which the operator `name` computes."""
     if not a.rank or not b.rank:
-        raise InferError(f"MatMul of {a.type} and {b.type}: a scalar")
+        raise InferError(f"{name} of {a.type} and {b.type}: a scalar")
+    if a.dtype != b.dtype:
+        raise InferError(f"{name} of {a.type} and {b.type}: {a.dtype} != {b.dtype}")
     k = a.shape[-1]
-    contracted = b.shape[-2] if b.rank > 1 else b.shape[0]
-    if k != contracted:
+    other = b.shape[-2] if b.rank > 1 else b.shape[0]
+    if k != other:
         raise InferError(
-            f"MatMul contracts axis {a.rank - 1} of {tuple(a.shape)} with axis {max(b.rank - 2, 0)}"
-            f" of {tuple(b.shape)}: {k} != {contracted}"
+            f"{name} contracts axis {a.rank - 1} of {tuple(a.shape)} with axis {max(b.rank - 2, 0)}"
+            f" of {tuple(b.shape)}: {k} != {other}"
         )
     batch = broadcast(a.shape[:-2], b.shape[:-2])
     rows = a.shape[-2:-1]
@@ -33,6 +41,57 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
             tail = lead[len(lead) - len(own) :]
             return tuple(0 if n == 1 else at for n, at in zip(own, tail, strict=True))
 
-        return reduce_sum(k, lambda l: a[(*batched(a), *row, l)] * b[(*batched(b), l, *column)])
+        return reduce_sum(k, lambda t: a[(*batched(a), *row, t)] * b[(*batched(b), t, *column)])
 
     return compute((*batch, *rows, *columns), element)
+
+
+def _gemm_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    attrs = singles("alpha", "beta")(types, flags("transA", "transB")(types, attrs))
+    # beta says nothing without c
+    return attrs if len(types) > 2 and types[2] is not None else attrs | {"beta": 1.0}
+
+
+@op(
+    "Gemm",
+    example=("f32[3,4] f32[4,5]", "f32[4,3] f32[5,4] f32[5] alpha=0.5 beta=2.0 transA=1 transB=1"),
+    laws="linear",
+    since=7,
+    canonical=_gemm_attrs,
+)
+def gemm(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Tensor:
+    """alpha a b + beta c, with `a` or `b` transposed first; `c` is broadcast."""
+    what = f"Gemm of {a.type} and {b.type}" + (f" and {c.type}" if c is not None else "")
+    if a.rank != 2 or b.rank != 2:
+        raise InferError(f"{what}: it takes matrices")
+    if a.dtype != b.dtype or (c is not None and c.dtype != a.dtype):
+        raise InferError(f"{what}: dtypes differ")
+    k, n = a.shape if transA else a.shape[::-1]
+    m, other = b.shape if transB else b.shape[::-1]
+    if k != other:
+        raise InferError(
+            f"{what}, transA={transA} transB={transB}, contracts {k} elements with {other}"
+        )
+    if c is not None and broadcast(c.shape, (n, m)) != (n, m):
+        raise InferError(f"{what}: {c.type} does not broadcast to {(n, m)}")
+    scale, weight = number(alpha, a.dtype), number(beta, a.dtype)
+
+    def element(i: Expr, j: Expr) -> Expr:
+        out = reduce_sum(
+            k, lambda t: (a[t, i] if transA else a[i, t]) * (b[j, t] if transB else b[t, j])
+        )
+        out = out if alpha == 1 else out * scale
+        if c is None or beta == 0:
+            return out
+        return out + (at(c, (i, j)) if beta == 1 else at(c, (i, j)) * weight)
+
+    return compute((n, m), element)

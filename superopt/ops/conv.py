@@ -1,0 +1,136 @@
+"""Convolution, on any number of spatial axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from superopt.ir.op import Attr, Canonical, InferError, Types, op
+from superopt.ops.layout import known
+from superopt.ops.sizes import floor_div
+from superopt.ops.window import (
+    Window,
+    canonical_windows,
+    kernel_checked,
+    places,
+    seen,
+    windows,
+)
+from superopt.te import index as ix
+from superopt.te.dtype import INDEX
+from superopt.te.expr import (
+    Dim,
+    Tensor,
+    TensorType,
+    compute,
+    const,
+    reduce_sum,
+    select,
+)
+from superopt.te.node import Expr
+
+
+def checked_operands(
+    name: str, x: TensorType, w: TensorType, group: Attr, *, transposed: bool = False
+) -> tuple[int, Dim, Dim]:
+    """(groups, input and output channels of one) of a convolution; InferError if they disagree."""
+    xs, ws = x.shape, w.shape
+    assert xs is not None
+    assert ws is not None
+    what = f"{name} of x {x} with w {w}"
+    if not isinstance(group, int) or group < 1:
+        raise InferError(f"{what}: {group} groups")
+    if len(xs) < 3 or len(xs) != len(ws):
+        raise InferError(f"{what}: ranks {len(xs)} and {len(ws)}")
+    if transposed:
+        if xs[1] != ws[0]:
+            raise InferError(f"{what}: {xs[1]} channels != {ws[0]}")
+        inner = floor_div(xs[1], group)
+        if ix.dim(ix.as_index(inner) * group) != xs[1]:
+            raise InferError(f"{what}: {xs[1]} channels in {group} groups")
+        return group, inner, ws[1]
+    if ix.dim(ix.as_index(ws[1]) * group) != xs[1]:
+        raise InferError(f"{what}: {xs[1]} channels in {group} groups != {ws[1]}")
+    outer = floor_div(ws[0], group)
+    if ix.dim(ix.as_index(outer) * group) != ws[0]:
+        raise InferError(f"{what}: {ws[0]} output channels in {group} groups")
+    return group, ws[1], outer
+
+
+def check_bias(name: str, channels: Dim, b: Tensor | None) -> None:
+    """Raise InferError unless `b` has one element for each output channel."""
+    if b is not None and b.shape != (channels,):
+        raise InferError(f"{name} with bias {b.type} on {channels} output channels")
+
+
+def convolved(
+    x: Tensor, w: Tensor, b: Tensor | None, groups: tuple[int, Dim, Dim], ws: Sequence[Window]
+) -> Tensor:
+    """The convolution, in the elements of `x` and `w`; padding is zero."""
+    group, inner, outer = groups
+
+    def element(n: Expr, m: Expr, *o: Expr) -> Expr:
+        first = ix.as_index(m // outer * inner) if group > 1 else const(0, INDEX)
+
+        def term(c: Expr, *k: Expr) -> Expr:
+            value = x[(n, first + c, *places(ws, o, k))]
+            return select(seen(ws, o, k), value, const(0, x.dtype)) * w[(m, c, *k)]
+
+        total = reduce_sum((inner, *(v.size for v in ws)), term)
+        return total if b is None else total + b[m]
+
+    return compute((x.shape[0], w.shape[0], *(v.count for v in ws)), element, name="conv")
+
+
+def conv_canonical(name: str, w_operand: int = 1) -> Canonical:
+    """Canonical form of a convolution's attributes; see `canonical_windows`."""
+
+    def canonical(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+        x, _ = known(types)
+        w, shape = known(types, w_operand)
+        checked_operands(name, x, w, attrs["group"])
+        what = f"{name} of x {x} with w {w}"
+        full = kernel_checked(what, attrs, shape[2:])
+        return canonical_windows(what, x, full, shape[2:])
+
+    return canonical
+
+
+@op(
+    "Conv",
+    example=(
+        "f32[1,2,5,6] f32[3,2,3,3] f32[3] pads=(1,0,1,2) strides=(2,1)",
+        "f32[2,4,7] f32[6,2,3] group=2 dilations=(2,)",
+    ),
+    laws="linear",
+    canonical=conv_canonical("Conv"),
+)
+def conv(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: tuple[int, ...] | None = None,
+    group: int = 1,
+    kernel_shape: tuple[int, ...] | None = None,
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Tensor:
+    """Sums of x[n, c, ...] times w[m, c / group, ...] under a sliding kernel, plus b[m]."""
+    what = f"Conv of x {x.type} with w {w.type}"
+    groups = checked_operands("Conv", x.type, w.type, group)
+    if x.dtype != w.dtype or (b is not None and b.dtype != x.dtype):
+        raise InferError(f"{what}: dtypes differ")
+    check_bias(what, w.shape[0], b)
+    assert strides is not None
+    assert dilations is not None
+    ws = windows(
+        what,
+        x.shape[2:],
+        w.shape[2:],
+        strides=strides,
+        dilations=dilations,
+        pads=pads,
+        auto_pad=auto_pad,
+    )
+    return convolved(x, w, b, groups, ws)

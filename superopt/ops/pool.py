@@ -1,0 +1,312 @@
+"""Pooling: one number for each window, or for each channel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from superopt.ir.op import Attr, Canonical, InferError, Types, op
+from superopt.ops.layout import known
+from superopt.ops.scalar import expect, wide, widened
+from superopt.ops.sizes import integers
+from superopt.ops.window import Window, canonical_windows, place, places, seen, windows
+from superopt.te import index as ix
+from superopt.te.dtype import DType
+from superopt.te.expr import (
+    Dim,
+    Tensor,
+    apply,
+    cast,
+    compute,
+    const,
+    inside,
+    product,
+    reduce_max,
+    reduce_sum,
+    reduction,
+    select,
+)
+from superopt.te.node import Expr
+
+
+def _what(name: str, types: Types) -> str:
+    return f"{name} of x {types[0]}"
+
+
+def _pool_windows(
+    name: str,
+    x: Tensor,
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    dilations: tuple[int, ...] | None,
+    pads: tuple[int, ...] | None,
+    auto_pad: str,
+    ceil_mode: int,
+) -> list[Window]:
+    """The windows of a canonical node on `x`."""
+    assert strides is not None
+    assert dilations is not None
+    return windows(
+        f"{name} of x {x.type} by {kernel}",
+        x.shape[2:],
+        kernel,
+        strides=strides,
+        dilations=dilations,
+        pads=pads,
+        auto_pad=auto_pad,
+        ceil=bool(ceil_mode),
+    )
+
+
+def _canonical(name: str) -> Canonical:
+    """Windows in full; modes that say nothing here are 0."""
+
+    def canonical(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+        t, shape = known(types)
+        what = _what(name, types)
+        if len(shape) < 3:
+            raise InferError(f"{what}: no spatial axes")
+        kernel = integers(attrs["kernel_shape"], "kernel_shape")
+        if any(k < 1 for k in kernel):
+            raise InferError(f"{what}: kernel_shape {kernel}")
+        full = canonical_windows(f"{what} by {kernel}", t, attrs, kernel) | {"kernel_shape": kernel}
+        full["ceil_mode"] = int(
+            bool(attrs["ceil_mode"]) and attrs["auto_pad"] in ("NOTSET", "VALID")
+        )
+        if full["ceil_mode"] and _same_counts(what, shape, full):
+            full["ceil_mode"] = 0
+        pads = full["pads"]
+        if "count_include_pad" in full and isinstance(pads, tuple) and not any(pads):
+            full["count_include_pad"] = 0
+        if "storage_order" in full:
+            full["storage_order"] = 0  # of the indices, which are no result here
+        return full
+
+    return canonical
+
+
+def _same_counts(what: str, shape: tuple[Dim, ...], attrs: dict[str, Attr]) -> bool:
+    """Are there as many windows with `ceil_mode` as without?"""
+    kernel, strides = integers(attrs["kernel_shape"], ""), integers(attrs["strides"], "")
+    dilations, pads = integers(attrs["dilations"], ""), integers(attrs["pads"], "")
+    down, up = (
+        windows(
+            what,
+            shape[2:],
+            kernel,
+            strides=strides,
+            dilations=dilations,
+            pads=pads,
+            auto_pad="NOTSET",
+            ceil=ceil,
+        )
+        for ceil in (False, True)
+    )
+    return [w.count for w in down] == [w.count for w in up]
+
+
+def _pooled(
+    x: Tensor, ws: list[Window], fn: str, term: Callable[[Expr], Expr], unit: Expr
+) -> Tensor:
+    """`fn` of `term` of the elements of each window; padding counts as `unit`."""
+
+    def element(n: Expr, c: Expr, *o: Expr) -> Expr:
+        return reduction(
+            fn,
+            [w.size for w in ws],
+            lambda *k: select(seen(ws, o, k), term(x[(n, c, *places(ws, o, k))]), unit),
+        )
+
+    return compute((*x.shape[:2], *(w.count for w in ws)), element, name=fn)
+
+
+def _elements(w: Window, include_pad: bool, dtype: DType) -> Tensor | None:
+    """How many elements each window of an axis averages over; None where it is all of them."""
+    if include_pad:
+        past = ix.dim((ix.as_index(w.count) - 1) * w.stride + (w.size - 1) * w.dilation + 1 - w.end)
+        past = ix.dim(ix.as_index(past) - w.begin - w.extent)
+        if not w.hangs or (isinstance(past, int) and past <= 0):
+            return None
+    elif w.begin == 0 and not w.hangs:
+        return None
+    extent = ix.as_index(w.extent) + w.begin + w.end if include_pad else w.extent
+    shift = w.begin if include_pad else 0
+
+    def count(o: Expr) -> Expr:
+        return reduce_sum(
+            w.size,
+            lambda k: select(
+                inside(ix.as_index(place(w, o, k) + shift), ix.dim(extent)),
+                const(1, dtype),
+                const(0, dtype),
+            ),
+        )
+
+    return compute((w.count,), count, name="count")
+
+
+@op(
+    "AveragePool",
+    example=(
+        "f32[1,2,5,6] kernel_shape=(3,2) pads=(1,0,1,1) strides=(2,1)",
+        "f32[1,2,7] kernel_shape=(3,) strides=(3,) ceil_mode=1",
+    ),
+    laws="linear",
+    canonical=_canonical("AveragePool"),
+)
+def average_pool(
+    x: Tensor,
+    *,
+    kernel_shape: tuple[int, ...],
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: tuple[int, ...] | None = None,
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Tensor:
+    """The mean of each window; padding counts if `count_include_pad`, what hangs past it never."""
+    expect("AveragePool", "f", x)
+    ws = _pool_windows(
+        "AveragePool", x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode
+    )
+    kind = wide(x.dtype)
+    total = _pooled(x, ws, "sum", widened, const(0, kind))
+    counts = [_elements(w, bool(count_include_pad), kind) for w in ws]
+
+    def element(n: Expr, c: Expr, *o: Expr) -> Expr:
+        divisor: Expr = const(
+            math.prod(int(k) for k, v in zip(kernel_shape, counts, strict=True) if v is None), kind
+        )
+        for v, e in zip(counts, o, strict=True):
+            if v is not None:
+                divisor = v[e] if divisor == const(1, kind) else divisor * v[e]
+        return cast(total[(n, c, *o)] / divisor, x.dtype)
+
+    return compute(total.shape, element)
+
+
+def lowest(dtype: DType) -> Expr:
+    """What no element of a number type is less than."""
+    if dtype.is_float:
+        return const(-math.inf, dtype)
+    return const(-(1 << (dtype.bits - 1)) if dtype.kind == "i" else 0, dtype)
+
+
+@op(
+    "MaxPool",
+    example=(
+        "f32[1,2,5,6] kernel_shape=(3,2) pads=(1,0,1,1) strides=(2,1)",
+        "f32[1,2,9] kernel_shape=(3,) strides=(3,) dilations=(2,) ceil_mode=1",
+    ),
+    canonical=_canonical("MaxPool"),
+)
+def max_pool(
+    x: Tensor,
+    *,
+    kernel_shape: tuple[int, ...],
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: tuple[int, ...] | None = None,
+    pads: tuple[int, ...] | None = None,
+    storage_order: int = 0,
+    strides: tuple[int, ...] | None = None,
+) -> Tensor:
+    """The greatest element of each window; padding is less than all. Indices are not expressed."""
+    expect("MaxPool", "uif", x)
+    ws = _pool_windows("MaxPool", x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    return _pooled(x, ws, "max", lambda e: e, lowest(x.dtype))
+
+
+def _power(e: Expr, p: int) -> Expr:
+    """|e| ** p."""
+    if p == 1:
+        return apply("abs", e)
+    return e * e if p == 2 else apply("pow", apply("abs", e), const(p, e.dtype))
+
+
+def _root(e: Expr, p: int) -> Expr:
+    if p == 1:
+        return e
+    return apply("sqrt", e) if p == 2 else apply("pow", e, const(1 / p, e.dtype))
+
+
+def _order(attrs: dict[str, Attr], what: str) -> dict[str, Attr]:
+    p = attrs["p"]
+    if isinstance(p, bool) or not isinstance(p, (int, float)) or p != int(p) or p < 1:
+        raise InferError(f"{what}: p = {p} is no whole number of at least 1")
+    return attrs | {"p": int(p)}
+
+
+def _lp_canonical(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    return _canonical("LpPool")(types, _order(attrs, _what("LpPool", types)))
+
+
+@op(
+    "LpPool",
+    example=(
+        "f32[1,2,5,6] kernel_shape=(3,2) strides=(2,1)",
+        "f32[1,2,6] kernel_shape=(3,) pads=(1,1) p=3",
+    ),
+    since=2,
+    canonical=_lp_canonical,
+)
+def lp_pool(
+    x: Tensor,
+    *,
+    kernel_shape: tuple[int, ...],
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: tuple[int, ...] | None = None,
+    p: int = 2,
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Tensor:
+    """The p-norm of each window."""
+    expect("LpPool", "f", x)
+    ws = _pool_windows("LpPool", x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    kind = wide(x.dtype)
+    total = _pooled(x, ws, "sum", lambda e: _power(widened(e), p), const(0, kind))
+    return compute(total.shape, lambda *i: cast(_root(total[i], p), x.dtype))
+
+
+def _global(name: str, x: Tensor, body: Callable[[list[Dim], Callable[..., Expr]], Expr]) -> Tensor:
+    """`body(spatial extents, element at)` for each channel; the spatial axes stay as 1."""
+    if x.rank < 3:
+        raise InferError(f"{name} of {x.type}: no spatial axes")
+    expect(name, "f", x)
+    return compute(
+        (*x.shape[:2], *(1,) * (x.rank - 2)),
+        lambda n, c, *_: body(list(x.shape[2:]), lambda *k: x[(n, c, *k)]),
+    )
+
+
+@op("GlobalAveragePool", example="f32[2,3,4,5]", laws="linear")
+def global_average_pool(x: Tensor) -> Tensor:
+    """The mean of each channel."""
+
+    def mean(extents: list[Dim], at: Callable[..., Expr]) -> Expr:
+        total = reduce_sum(extents, lambda *k: widened(at(*k)))
+        return cast(total / cast(ix.as_index(product(extents)), total.dtype), x.dtype)
+
+    return _global("GlobalAveragePool", x, mean)
+
+
+@op("GlobalMaxPool", example="f32[2,3,4,5]")
+def global_max_pool(x: Tensor) -> Tensor:
+    """The greatest element of each channel."""
+    return _global("GlobalMaxPool", x, reduce_max)
+
+
+def _global_order(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    return _order(attrs, _what("GlobalLpPool", types))
+
+
+@op("GlobalLpPool", example="f32[2,3,4,5] p=3", since=2, canonical=_global_order)
+def global_lp_pool(x: Tensor, *, p: int = 2) -> Tensor:
+    """The p-norm of each channel."""
+
+    def norm(extents: list[Dim], at: Callable[..., Expr]) -> Expr:
+        return cast(_root(reduce_sum(extents, lambda *k: _power(widened(at(*k)), p)), p), x.dtype)
+
+    return _global("GlobalLpPool", x, norm)

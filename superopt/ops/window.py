@@ -1,0 +1,170 @@
+"""Sliding windows along an axis: sizes, pads in one form, which element a window sees where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from superopt.ir.op import Attr, InferError
+from superopt.ops.sizes import ceil_div, floor_div, integers, larger, minus, sizes, smaller
+from superopt.te import index as ix
+from superopt.te.expr import Dim, TensorType, both, inside
+from superopt.te.node import Expr
+
+AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """`count` windows of `size` elements `dilation` apart, `stride` apart, on an axis of `extent`.
+
+    begin, end: elements of padding; hangs: may the last window see elements past the axis, in the
+    padding or even past that?
+    """
+
+    extent: Dim
+    count: Dim
+    size: Dim
+    stride: int
+    dilation: int
+    begin: Dim
+    end: Dim
+    hangs: bool
+
+
+def span(size: Dim, dilation: int) -> Dim:
+    """The elements from the first to the last that a window sees."""
+    return ix.dim((ix.as_index(size) - 1) * dilation + 1)
+
+
+def place(w: Window, position: Expr, k: Expr) -> Expr:
+    """The element that window `position` sees as its `k`-th; outside the axis it is padding."""
+    return ix.as_index(position * w.stride + k * w.dilation - w.begin)
+
+
+def padded(w: Window) -> bool:
+    """May a window see an element outside the axis?"""
+    return w.begin != 0 or w.hangs
+
+
+def seen(ws: Sequence[Window], positions: Sequence[Expr], ks: Sequence[Expr]) -> Expr | bool:
+    """Is the element that the windows see at `ks` inside?"""
+    return both(
+        *(
+            inside(place(w, o, k), w.extent)
+            for w, o, k in zip(ws, positions, ks, strict=True)
+            if padded(w)
+        )
+    )
+
+
+def places(ws: Sequence[Window], positions: Sequence[Expr], ks: Sequence[Expr]) -> list[Expr]:
+    """`place` along each axis."""
+    return [place(w, o, k) for w, o, k in zip(ws, positions, ks, strict=True)]
+
+
+def _per_axis(what: str, value: Attr, rank: int, key: str, least: int) -> tuple[int, ...]:
+    values = (1,) * rank if value is None else integers(value, key)
+    if len(values) != rank or any(v < least for v in values):
+        raise InferError(f"{what}: {key} {values} on {rank} spatial axes")
+    return values
+
+
+def _same(extent: Dim, size: Dim, stride: int, dilation: int) -> Dim:
+    """The padding with which there is a window for each stride."""
+    last = ix.dim((ix.as_index(ceil_div(extent, stride)) - 1) * stride)
+    return larger(minus(ix.dim(ix.as_index(last) + span(size, dilation)), extent), 0)
+
+
+def explicit_pads(
+    what: str, attrs: dict[str, Attr], extents: Sequence[Dim], kernel: Sequence[Dim]
+) -> tuple[Dim, ...]:
+    """The pads of each axis, begins then ends; `auto_pad` worked out, so they may be symbolic."""
+    rank, mode = len(extents), attrs["auto_pad"]
+    pads = (0,) * (2 * rank) if attrs["pads"] is None else sizes(attrs["pads"], "pads")
+    if mode not in AUTO_PADS:
+        raise InferError(f"{what}: auto_pad {mode} is not one of {', '.join(AUTO_PADS)}")
+    if len(pads) != 2 * rank:
+        raise InferError(f"{what}: {len(pads)} pads on {rank} spatial axes")
+    if mode == "NOTSET":
+        return pads
+    if mode == "VALID":
+        return (0,) * (2 * rank)
+    strides = _per_axis(what, attrs["strides"], rank, "strides", 1)
+    dilations = _per_axis(what, attrs["dilations"], rank, "dilations", 1)
+    total = [_same(*axis) for axis in zip(extents, kernel, strides, dilations, strict=True)]
+    less, more = [floor_div(t, 2) for t in total], [ceil_div(t, 2) for t in total]
+    return (*less, *more) if mode == "SAME_UPPER" else (*more, *less)
+
+
+def canonical_windows(
+    what: str, t: TensorType, attrs: dict[str, Attr], kernel: Sequence[Dim]
+) -> dict[str, Attr]:
+    """strides, dilations and pads in full, and NOTSET.
+
+    Only where SAME pads depend on a symbolic extent, for which ONNX has no other words, `auto_pad`
+    stays and `pads` is None.
+    """
+    assert t.shape is not None
+    extents = t.shape[2:]
+    rank = len(extents)
+    if rank < 1 or len(kernel) != rank:
+        raise InferError(f"{what}: a kernel of {len(kernel)} axes on {rank} spatial axes")
+    pads = explicit_pads(what, attrs, extents, kernel)
+    found: dict[str, Attr] = {
+        "strides": _per_axis(what, attrs["strides"], rank, "strides", 1),
+        "dilations": _per_axis(what, attrs["dilations"], rank, "dilations", 1),
+    }
+    if all(isinstance(p, int) for p in pads):
+        return attrs | found | {"pads": pads, "auto_pad": "NOTSET"}
+    return attrs | found | {"pads": None}
+
+
+def windows(
+    what: str,
+    extents: Sequence[Dim],
+    kernel: Sequence[Dim],
+    *,
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[Dim] | None,
+    auto_pad: str,
+    ceil: bool = False,
+) -> list[Window]:
+    """The windows of each spatial axis; `ceil` keeps a last one that only starts inside."""
+    attrs: dict[str, Attr] = {
+        "auto_pad": auto_pad,
+        "pads": None if pads is None else tuple(pads),
+        "strides": tuple(strides),
+        "dilations": tuple(dilations),
+    }
+    full = explicit_pads(what, attrs, extents, kernel)
+    out: list[Window] = []
+    for a, (n, k, s, d) in enumerate(zip(extents, kernel, strides, dilations, strict=True)):
+        begin, end = full[a], full[a + len(extents)]
+        room = ix.dim(ix.as_index(n) + begin + end - span(k, d))
+        if isinstance(room, int) and room < 0:
+            raise InferError(
+                f"{what}: a window of {span(k, d)} does not fit in {n} elements padded by {begin}"
+                f" and {end}"
+            )
+        count: Dim
+        if auto_pad.startswith("SAME"):
+            count = ceil_div(n, s)
+        elif ceil:  # but none that sees only padding
+            inner = ceil_div(ix.dim(ix.as_index(n) + begin), s)
+            count = smaller(ix.dim(ix.as_index(ceil_div(room, s)) + 1), inner)
+        else:
+            count = ix.dim(ix.as_index(floor_div(room, s)) + 1)
+        past = ix.dim((ix.as_index(count) - 1) * s + span(k, d) - begin - n)
+        hangs = past > 0 if isinstance(past, int) else end != 0 or (ceil and s > 1)
+        out.append(Window(n, count, k, s, d, begin, end, hangs))
+    return out
+
+
+def kernel_checked(what: str, attrs: dict[str, Attr], kernel: Sequence[Dim]) -> dict[str, Attr]:
+    """`kernel_shape`, which the weights' shape says already, checked and dropped."""
+    given = attrs["kernel_shape"]
+    if given is not None and tuple(sizes(given, "kernel_shape")) != tuple(kernel):
+        raise InferError(f"{what}: kernel_shape {given} != {tuple(kernel)} of w")
+    return attrs | {"kernel_shape": None}
