@@ -14,6 +14,8 @@ from superopt.te.dtype import (
     F8E8M0,
     F32,
     F64,
+    U8,
+    U32,
     DType,
 )
 from superopt.te.expr import Tensor, apply, cast, compare, compute, const, select
@@ -40,7 +42,7 @@ OVERFLOW = {
 }
 
 
-def converted(e: Expr, to: DType, saturate: bool = True) -> Expr:
+def converted(e: Expr, to: DType, saturate: bool = True, mode: str = "up") -> Expr:
     """`e` as an element of `to`; a number too great for an 8-bit float is its greatest, if asked.
 
     Raises InferError for strings and complex numbers, whose conversions have no expression.
@@ -48,6 +50,8 @@ def converted(e: Expr, to: DType, saturate: bool = True) -> Expr:
     for kind in (e.dtype, to):
         if kind.kind not in "buif":
             raise InferError(f"a conversion from {e.dtype} to {to} has no expression for {kind}")
+    if to == F8E8M0 and e.dtype != to:
+        return _power_of_two(cast(e, F32), mode)
     beyond = OVERFLOW.get(to)
     if saturate or beyond is None or e.dtype == to:
         return cast(e, to)
@@ -60,15 +64,34 @@ def converted(e: Expr, to: DType, saturate: bool = True) -> Expr:
     return select(over, infinity, cast(e, to))
 
 
+def _power_of_two(e: Expr, mode: str) -> Expr:
+    """A positive float32 as a float8e8m0, which is nothing but float32's exponent; saturated."""
+    bits = apply("bitcast", e, dtype=U32)
+    exponent = apply("bitand", apply("shr", bits, 23), 255)
+    fraction = apply("bitand", bits, (1 << 23) - 1)
+    half = 1 << 22
+    match mode:
+        case "up":
+            more = compare("lt", 0, fraction)
+        case "nearest":
+            more = compare("le", half, fraction)
+        case "down":
+            more = const(0, BOOL)
+        case _:
+            raise InferError(f"no round_mode {mode!r}: up, down or nearest")
+    rounded = apply("min", exponent + cast(more, U32), 254)
+    nan = apply("isnan", e, dtype=BOOL)
+    return apply("bitcast", cast(select(nan, 255, rounded), U8), dtype=F8E8M0)
+
+
 def _settled(target: DType | None, attrs: dict[str, Attr]) -> dict[str, Attr]:
     """`saturate` and `round_mode` say something of some 8-bit floats only."""
     saturate, mode = int(bool(attrs["saturate"])), attrs["round_mode"]
-    if target == F8E8M0:
-        if not saturate or mode != "up":
-            raise InferError(f"a conversion to {target} has an expression only if up and saturated")
-    elif target not in OVERFLOW:
+    if target == F8E8M0 and not saturate:
+        raise InferError(f"a conversion to {target} that does not saturate has no expression")
+    if target not in OVERFLOW:
         saturate = 1
-    return attrs | {"saturate": saturate, "round_mode": "up"}
+    return attrs | {"saturate": saturate, "round_mode": mode if target == F8E8M0 else "up"}
 
 
 def _cast(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
@@ -95,7 +118,7 @@ def _like(operand: int) -> Canonical:
 )
 def cast_(x: Tensor, *, to: DType, saturate: int = 1, round_mode: str = "up") -> Tensor:
     """Each element converted: rounded to floats, truncated to integers, nonzero as a bool."""
-    return compute(x.shape, lambda *i: converted(x[i], to, bool(saturate)))
+    return compute(x.shape, lambda *i: converted(x[i], to, bool(saturate), round_mode))
 
 
 @op(
@@ -107,14 +130,14 @@ def cast_(x: Tensor, *, to: DType, saturate: int = 1, round_mode: str = "up") ->
 )
 def cast_like(x: Tensor, target: Tensor, *, saturate: int = 1, round_mode: str = "up") -> Tensor:
     """Cast to the element type of the second operand, whose elements say nothing."""
-    return compute(x.shape, lambda *i: converted(x[i], target.dtype, bool(saturate)))
+    return compute(x.shape, lambda *i: converted(x[i], target.dtype, bool(saturate), round_mode))
 
 
 @op("BitCast", example=("f32[2,3] to=i32", "i32[2,3] to=u32"), laws="elementwise", since=26)
 def bit_cast(x: Tensor, *, to: DType) -> Tensor:
     """The bits of each element, read as another type of the same width."""
-    if x.dtype.bits != to.bits or "s" in (x.dtype.kind, to.kind) or BOOL in (x.dtype, to):
+    if x.dtype.bits != to.bits or not to.is_number or x.dtype.kind not in "buif":
         raise InferError(f"BitCast of {x.type} to {to}: not types of numbers of one width")
-    if x.dtype == to or (x.dtype.is_int and to.is_int):
+    if x.dtype == to or x.dtype == BOOL or (x.dtype.is_int and to.is_int):
         return compute(x.shape, lambda *i: cast(x[i], to))
     return compute(x.shape, lambda *i: apply("bitcast", x[i], dtype=to))

@@ -93,6 +93,9 @@ class Reals:
         if fn == "cast":
             return self._cast(args[0], kinds[0], dtype)
         stored = self.store(dtype)
+        if fn == "bitcast":
+            bits = np.ascontiguousarray(args[0].astype(to_numpy(kinds[0])))
+            return bits.view(to_numpy(dtype)).reshape(args[0].shape).astype(stored)
         if fn == "select":
             return np.where(args[0], args[1], args[2])
         row = function(fn)

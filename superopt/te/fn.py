@@ -13,7 +13,7 @@ no meaning), and what it is over a prime field:
     whole     the identity on small integers, else keyed: floor, ceil, round
     never     false: there is neither nan nor inf among field elements
     logic     on bools and integers only, so never over the field
-    special   select and cast, which are not functions of one element type
+    special   select, cast and bitcast, which are not functions of one element type
 """
 
 from __future__ import annotations
@@ -121,6 +121,7 @@ _ROWS = (
     Function("shr", 2, None, np.right_shift, "logic"),
     Function("select", 3, _select, _select, "special"),
     Function("cast", 1, None, None, "special"),
+    Function("bitcast", 1, None, None, "special"),
 )
 FUNCTIONS: Mapping[str, Function] = MappingProxyType({f.name: f for f in _ROWS})
 # The six reductions, as the function of two elements that each one repeats.
