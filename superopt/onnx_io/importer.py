@@ -270,6 +270,8 @@ def _bind(
     for key, default in s.attributes.items():
         if key in op.attrs and key not in attrs and default is not None:
             attrs[key] = tuple(default) if isinstance(default, list) else default  # type: ignore[arg-type,assignment]
+    if "num_outputs" in op.attrs and "num_outputs" not in s.attributes:
+        attrs["num_outputs"] = len(n.outputs)  # Split before opset 18
     given = [None if v is None else state.values[v] for v in n.inputs]
     operands: list[g.Value | None] = []
     for position, value in enumerate(given):
