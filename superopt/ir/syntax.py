@@ -141,12 +141,19 @@ def _size(fn: str | None, args: tuple[ast.expr, ...], whole: ast.expr) -> Dim:
     return out
 
 
-_PERCENT = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|%(\d+)""")
+_SCALAR = rf"\b({'|'.join((*DTYPES, 'any'))})\[\s*\]"  # f32[], which Python does not parse
+_SPECIAL = re.compile(rf""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|%(\d+)|{_SCALAR}""")
+
+
+def _python(m: re.Match[str]) -> str:
+    if m[1] is not None:
+        return f"_r{m[1]}"
+    return f"{m[2]}[()]" if m[2] is not None else m[0]
 
 
 def expression(text: str) -> ast.expr:
     """The syntax tree of `text`, in which `%7` is a name."""
-    plain = _PERCENT.sub(lambda m: f"_r{m[1]}" if m[1] is not None else m[0], text.strip())
+    plain = _SPECIAL.sub(_python, text.strip())
     try:
         return ast.parse(plain, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as e:
