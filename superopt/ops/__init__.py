@@ -8,8 +8,10 @@ from types import MappingProxyType, ModuleType
 from superopt.ir.op import Op
 from superopt.ops import (
     activation,
+    attention,
     blocks,
     cast,
+    causal_conv,
     channel_norm,
     compare,
     conv,
@@ -27,6 +29,7 @@ from superopt.ops import (
     qlinear,
     quantize,
     reduce,
+    rotary,
     search,
     signal,
     slicing,
@@ -34,8 +37,10 @@ from superopt.ops import (
 
 _MODULES: tuple[ModuleType, ...] = (
     activation,
+    attention,
     blocks,
     cast,
+    causal_conv,
     channel_norm,
     compare,
     conv,
@@ -53,6 +58,7 @@ _MODULES: tuple[ModuleType, ...] = (
     qlinear,
     quantize,
     reduce,
+    rotary,
     search,
     signal,
     slicing,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from superopt.ir.op import Attr, Canonical, InferError, Types, op
 from superopt.ops.layout import known
+from superopt.ops.precision import narrowed, wider
 from superopt.ops.sizes import floor_div
 from superopt.ops.window import (
     Window,
@@ -65,7 +66,7 @@ def check_bias(name: str, channels: Dim, b: Tensor | None) -> None:
 def convolved(
     x: Tensor, w: Tensor, b: Tensor | None, groups: tuple[int, Dim, Dim], ws: Sequence[Window]
 ) -> Tensor:
-    """The convolution, in the elements of `x` and `w`; padding is zero."""
+    """The convolution, in the elements of `x`, `w` and `b`; padding is zero."""
     group, inner, outer = groups
 
     def element(n: Expr, m: Expr, *o: Expr) -> Expr:
@@ -133,4 +134,5 @@ def conv(
         pads=pads,
         auto_pad=auto_pad,
     )
-    return convolved(x, w, b, groups, ws)
+    bias = None if b is None else wider(b)
+    return narrowed(convolved(wider(x), wider(w), bias, groups, ws), x.dtype)

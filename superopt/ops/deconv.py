@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from superopt.ir.op import Attr, InferError, Types, op
 from superopt.ops.conv import check_bias, checked_operands
 from superopt.ops.layout import known, shown
+from superopt.ops.precision import narrowed, wider
 from superopt.ops.sizes import ceil_div, floor_div, integers, larger, minus, sizes
 from superopt.ops.window import (
     AUTO_PADS,
@@ -156,19 +157,22 @@ def conv_transpose(
             raise InferError(f"{what}: {n} elements less pads {begin} and {end} is {size}")
         shape.append(size)
 
+    image, kernel, bias = wider(x), wider(w), None if b is None else wider(b)
+
     def element(n: Expr, m: Expr, *o: Expr) -> Expr:
         first = ix.as_index(m // outer * inner) if group > 1 else const(0, INDEX)
         column = m % outer if group > 1 else m
 
         def term(c: Expr, *k: Expr) -> Expr:
             guard, where = spread(x.shape[2:], strides, dilations, begins, o, k)
-            value = select(guard, x[(n, first + c, *where)], const(0, x.dtype))
-            return value * w[(first + c, column, *k)]
+            value = select(guard, image[(n, first + c, *where)], const(0, image.dtype))
+            return value * kernel[(first + c, column, *k)]
 
         total = reduce_sum((inner, *w.shape[2:]), term)
-        return total if b is None else total + b[m]
+        return total if bias is None else total + bias[m]
 
-    return compute((x.shape[0], channels, *shape), element, name="deconv")
+    out = compute((x.shape[0], channels, *shape), element, name="deconv")
+    return narrowed(out, x.dtype)
 
 
 def _image(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
@@ -219,13 +223,14 @@ def col2im(
     if ix.dim(ix.as_index(channels) * size) != x.shape[1]:
         raise InferError(f"{what}: {x.shape[1]} is no multiple of {size}")
     begins = [w.begin for w in ws]
+    columns = wider(x)
 
     def element(n: Expr, c: Expr, *o: Expr) -> Expr:
         def term(*k: Expr) -> Expr:
             guard, where = spread(counts, strides, dilations, begins, o, k)
             column = ix.as_index(c * size + ravel(k, block_shape))
-            return select(guard, x[n, column, ravel(where, counts)], const(0, x.dtype))
+            return select(guard, columns[n, column, ravel(where, counts)], const(0, columns.dtype))
 
         return reduce_sum(block_shape, term)
 
-    return compute((x.shape[0], channels, *image_shape), element)
+    return narrowed(compute((x.shape[0], channels, *image_shape), element), x.dtype)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from superopt.ir.op import Attr, InferError, Types, op
+from superopt.ops.precision import narrowed, wider
 from superopt.te.expr import Dim, Tensor, compute, reduce_sum
 from superopt.te.node import Expr
 
@@ -93,22 +94,23 @@ def einsum(*xs: Tensor, equation: str) -> Tensor:
     for t, x in zip(aligned, xs, strict=True):
         for label, n in zip(t, x.shape, strict=True):
             have = extents.setdefault(label, n)
-            wide = label.startswith("-")  # ... broadcasts, labels do not
-            if wide and have == 1:
+            dots = label.startswith("-")  # ... broadcasts, labels do not
+            if dots and have == 1:
                 extents[label] = n
-            elif have != n and not (wide and n == 1):
+            elif have != n and not (dots and n == 1):
                 raise InferError(f"Einsum {equation!r}: {label} is {have} and {n}")
     broadcast_axes = sorted((k for k in extents if k.startswith("-")), key=int)
     if broadcast_axes and DOTS not in result:
         raise InferError(f"Einsum {equation!r}: the result lacks ...")
     free = [k for label in result for k in (broadcast_axes if label == DOTS else (label,))]
     summed = [k for k in extents if k not in free]
+    wide = [wider(x) for x in xs] if summed or len(xs) > 1 else xs
 
     def element(*i: Expr) -> Expr:
         def term(*k: Expr) -> Expr:
             value = dict(zip((*free, *summed), (*i, *k), strict=True))
             product: Expr | None = None
-            for t, x in zip(aligned, xs, strict=True):
+            for t, x in zip(aligned, wide, strict=True):
                 one = x[
                     tuple(
                         0 if n == 1 and label.startswith("-") else value[label]
@@ -121,4 +123,4 @@ def einsum(*xs: Tensor, equation: str) -> Tensor:
 
         return reduce_sum([extents[k] for k in summed], term)
 
-    return compute(tuple(extents[k] for k in free), element)
+    return narrowed(compute(tuple(extents[k] for k in free), element), xs[0].dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from superopt.ir.op import Attr, InferError, Types, op
 from superopt.ops.common import at, broadcast
+from superopt.ops.precision import narrowed, wider
 from superopt.ops.scalar import flags, number, singles
 from superopt.te.expr import Tensor, compute, reduce_sum
 from superopt.te.node import Expr
@@ -12,7 +13,7 @@ from superopt.te.node import Expr
 @op("MatMul", example="f32[2,3,4] f32[4,5]", laws="linear")
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """numpy's matmul: (..., n, k) x (..., k, m), vectors on either side."""
-    return contracted("MatMul", a, b)
+    return narrowed(contracted("MatMul", wider(a), wider(b)), a.dtype)
 
 
 def contracted(name: str, a: Tensor, b: Tensor) -> Tensor:
@@ -83,15 +84,19 @@ def gemm(
         )
     if c is not None and broadcast(c.shape, (n, m)) != (n, m):
         raise InferError(f"{what}: {c.type} does not broadcast to {(n, m)}")
-    scale, weight = number(alpha, a.dtype), number(beta, a.dtype)
+    left, right, bias = wider(a), wider(b), None if c is None else wider(c)
+    scale, weight = number(alpha, left.dtype), number(beta, left.dtype)
 
     def element(i: Expr, j: Expr) -> Expr:
         out = reduce_sum(
-            k, lambda t: (a[t, i] if transA else a[i, t]) * (b[j, t] if transB else b[t, j])
+            k,
+            lambda t: (
+                (left[t, i] if transA else left[i, t]) * (right[j, t] if transB else right[t, j])
+            ),
         )
         out = out if alpha == 1 else out * scale
-        if c is None or beta == 0:
+        if bias is None or beta == 0:
             return out
-        return out + (at(c, (i, j)) if beta == 1 else at(c, (i, j)) * weight)
+        return out + (at(bias, (i, j)) if beta == 1 else at(bias, (i, j)) * weight)
 
-    return compute((n, m), element)
+    return narrowed(compute((n, m), element), a.dtype)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from superopt.ir.op import Attr, Canonical, InferError, Types, op
 from superopt.ops.layout import known
+from superopt.ops.precision import wider
 from superopt.ops.scalar import expect, wide, widened
 from superopt.ops.sizes import integers
 from superopt.ops.window import Window, canonical_windows, place, places, seen, windows
@@ -106,15 +107,15 @@ def _same_counts(what: str, shape: tuple[Dim, ...], attrs: dict[str, Attr]) -> b
 
 
 def _pooled(
-    x: Tensor, ws: list[Window], fn: str, term: Callable[[Expr], Expr], unit: Expr
+    x: Tensor, ws: list[Window], fn: str, term: Callable[[Expr], Expr], fill: Expr
 ) -> Tensor:
-    """`fn` of `term` of the elements of each window; padding counts as `unit`."""
+    """`fn` of `term` of the elements of each window; padding is `fill`."""
 
     def element(n: Expr, c: Expr, *o: Expr) -> Expr:
         return reduction(
             fn,
             [w.size for w in ws],
-            lambda *k: select(seen(ws, o, k), term(x[(n, c, *places(ws, o, k))]), unit),
+            lambda *k: term(select(seen(ws, o, k), x[(n, c, *places(ws, o, k))], fill)),
         )
 
     return compute((*x.shape[:2], *(w.count for w in ws)), element, name=fn)
@@ -171,7 +172,7 @@ def average_pool(
         "AveragePool", x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode
     )
     kind = wide(x.dtype)
-    total = _pooled(x, ws, "sum", widened, const(0, kind))
+    total = _pooled(wider(x), ws, "sum", lambda e: e, const(0, kind))
     counts = [_elements(w, bool(count_include_pad), kind) for w in ws]
 
     def element(n: Expr, c: Expr, *o: Expr) -> Expr:
@@ -266,7 +267,7 @@ def lp_pool(
     expect("LpPool", "f", x)
     ws = _pool_windows("LpPool", x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     kind = wide(x.dtype)
-    total = _pooled(x, ws, "sum", lambda e: _power(widened(e), p), const(0, kind))
+    total = _pooled(wider(x), ws, "sum", lambda e: _power(e, p), const(0, kind))
     return compute(total.shape, lambda *i: cast(_root(total[i], p), x.dtype))
 
 

@@ -1,0 +1,195 @@
+"""The steps of attention: scores, their cap and bias, softmax, the weighted sum of values.
+
+Operands have four axes: (batch, heads, sequence, size).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from superopt.ir.op import InferError
+from superopt.ops.precision import narrowed, wider
+from superopt.te import index as ix
+from superopt.te.dtype import BOOL, I64, DType
+from superopt.te.expr import (
+    Dim,
+    Tensor,
+    apply,
+    cast,
+    compare,
+    compute,
+    const,
+    inside,
+    reduce_max,
+    reduce_sum,
+    select,
+)
+from superopt.te.node import Expr
+
+
+def repeated(what: str, x: Tensor, heads: Dim) -> Tensor:
+    """Each head of `x` as often as it takes to have `heads`."""
+    own = x.shape[1]
+    if own == heads:
+        return x
+    if not isinstance(own, int) or not isinstance(heads, int) or heads % own:
+        raise InferError(f"{what}: {heads} heads of q are no multiple of {own} of k and v")
+    times = heads // own
+    shape = (x.shape[0], heads, *x.shape[2:])
+    return compute(shape, lambda b, h, t, d: x[b, h // times, t, d])
+
+
+def scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    """q k^T scaled, half of it on either side: sizes (batch, heads, queries, keys)."""
+    root = const(math.sqrt(scale), q.dtype)
+    left = wider(compute(q.shape, lambda *i: q[i] * root, name="q"))
+    right = wider(compute(k.shape, lambda *i: k[i] * root, name="k"))
+    out = compute(
+        (*q.shape[:3], k.shape[2]),
+        lambda b, h, s, t: reduce_sum(q.shape[3], lambda d: left[b, h, s, d] * right[b, h, t, d]),
+        name="scores",
+    )
+    return narrowed(out, q.dtype)
+
+
+def probabilities(x: Tensor, bias: Tensor | None, precision: DType) -> Tensor:
+    """Softmax along the last axis, in `precision`, zero where `bias` allows no key at all."""
+    wide = compute(x.shape, lambda *i: cast(x[i], precision), name="wide")
+    keys = x.shape[-1]
+    top = compute(x.shape[:-1], lambda *i: reduce_max(keys, lambda t: wide[(*i, t)]), name="top")
+    powers = compute(x.shape, lambda *i: apply("exp", wide[i] - top[i[:-1]]), name="powers")
+    total = compute(
+        x.shape[:-1], lambda *i: reduce_sum(keys, lambda t: powers[(*i, t)]), name="total"
+    )
+
+    def share(*i: Expr) -> Expr:
+        return powers[i] / total[i[:-1]]
+
+    if bias is None:
+        return compute(x.shape, lambda *i: cast(share(*i), x.dtype), name="weights")
+    allowed = compute(
+        bias.shape[:-1],
+        lambda *i: compare(
+            "ne", reduce_max(bias.shape[-1], lambda t: bias[(*i, t)]), _never(bias.dtype)
+        ),
+        name="allowed",
+    )
+
+    def guarded(*i: Expr) -> Expr:
+        row = tuple(0 if n == 1 else e for n, e in zip(allowed.shape, i[:-1], strict=True))
+        return cast(select(allowed[row], share(*i), const(0, precision)), x.dtype)
+
+    return compute(x.shape, guarded, name="weights")
+
+
+def attended(weights: Tensor, v: Tensor) -> Tensor:
+    """The values of the keys, weighted."""
+    shares, values = wider(weights), wider(v)
+    out = compute(
+        (*weights.shape[:3], v.shape[3]),
+        lambda b, h, s, d: reduce_sum(
+            v.shape[2], lambda t: shares[b, h, s, t] * values[b, h, t, d]
+        ),
+        name="attended",
+    )
+    return narrowed(out, v.dtype)
+
+
+def _never(dtype: DType) -> Expr:
+    return const(-math.inf, dtype)
+
+
+def mask_bias(
+    what: str,
+    dtype: DType,
+    shape: Sequence[Dim],
+    mask: Tensor | None,
+    valid: Tensor | None,
+    before: Dim,
+    causal: bool,
+    left: int,
+    right: int,
+) -> Tensor | None:
+    """What is added to the scores, with axes of 1 where it does not depend on them, or None.
+
+    valid: keys that count, per batch; the queries are the last of them. before: keys before the
+    queries otherwise. left, right: keys that a query sees on either side, -1 for all.
+    """
+    banded = causal or left >= 0 or right >= 0
+    if mask is None and valid is None and not banded:
+        return None
+    batch, _, queries, keys = shape
+    own = (1,) * (4 - mask.rank) + mask.shape if mask is not None else (1, 1, 1, keys)
+    if len(own) != 4:
+        raise InferError(f"{what}: the mask is {mask.type if mask else None}")
+    for n, wanted in zip(own[:3], shape[:3], strict=True):
+        if n not in (1, wanted):
+            raise InferError(f"{what}: mask {mask.type if mask else None}, {n} != {wanted}")
+    dims = (
+        batch if valid is not None else own[0],
+        own[1],
+        queries if banded else own[2],
+        keys,
+    )
+
+    def masked(b: Expr, h: Expr, s: Expr, t: Expr) -> Expr | None:
+        if mask is None:
+            return None
+        place = [0 if n == 1 else e for n, e in zip(own, (b, h, s), strict=False)]
+        value: Expr = mask[(*place[4 - mask.rank :], t)]
+        if mask.dtype == BOOL:
+            value = select(value, const(0, dtype), _never(dtype))
+        return value if own[3] == keys else select(inside(t, own[3]), value, _never(dtype))
+
+    def element(b: Expr, h: Expr, s: Expr, t: Expr) -> Expr:
+        out = masked(b, h, s, t)
+        guards: list[Expr] = []
+        here, there = ix.as_index(s + before), t
+        if valid is not None:
+            count = cast(valid[b], I64)
+            here = cast(s, I64) + count - cast(ix.as_index(queries), I64)
+            there = cast(t, I64)
+            guards.append(there < count)
+        if causal:
+            guards.append(there <= here)
+        if left >= 0:
+            guards.append(here - left <= there)
+        if right >= 0:
+            guards.append(there <= here + right)
+        for g in guards:
+            part = select(g, const(0, dtype), _never(dtype))
+            out = part if out is None else out + part
+        assert out is not None
+        return out
+
+    return compute(dims, element, name="bias")
+
+
+def default_scale(what: str, scale: float | None, q: Tensor) -> float:
+    """The scale of the scores: by default one over the root of the head size."""
+    if scale is not None:
+        if scale < 0:
+            raise InferError(f"{what}: the scale {scale} has no square root")
+        return scale
+    if not isinstance(q.shape[3], int) or q.shape[3] < 1:
+        raise InferError(f"{what}: heads of size {q.shape[3]} have no known scale")
+    return 1 / math.sqrt(q.shape[3])
+
+
+def capped(x: Tensor, softcap: float) -> Tensor:
+    """c tanh(x / c)."""
+    if softcap <= 0:
+        return x
+    cap = const(softcap, x.dtype)
+    return compute(x.shape, lambda *i: apply("tanh", x[i] / cap) * cap, name="capped")
+
+
+def added(x: Tensor, bias: Tensor) -> Tensor:
+    return compute(
+        x.shape,
+        lambda *i: (
+            x[i] + bias[tuple(0 if n == 1 else e for n, e in zip(bias.shape, i, strict=True))]
+        ),
+        name="biased",
+    )
