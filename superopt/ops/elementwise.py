@@ -21,7 +21,9 @@ def pointwise(fn: str, *xs: Tensor) -> Tensor:
 
 
 def _unary(name: str, fn: str, since: int = 1, kinds: str = "f", laws: str = "") -> Op:
-    @op(name, example="f32[2,3]", laws=f"elementwise {laws}", since=since)
+    example = "f32[2,3]" if "f" in kinds else "i32[2,3]"
+
+    @op(name, example=example, laws=f"elementwise {laws}", since=since)
     def element(x: Tensor) -> Tensor:
         expect(name, kinds, x)
         return pointwise(fn, x)

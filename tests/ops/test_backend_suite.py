@@ -1,0 +1,49 @@
+"""ONNX's node tests pass on `ir.evaluate`, all but those left out by the tables of `suite`.
+
+Which cases run is committed in backend_suite.txt, so that none is lost unnoticed;
+`python scripts/backend_suite.py` writes it.
+"""
+
+import onnx
+import pytest
+
+from superopt.onnx_io.schema import operator
+from tests.ops import suite
+
+
+@pytest.mark.parametrize(
+    ("name", "bound"), [pytest.param(n, b, id=n.removeprefix("test_")) for n, b in suite.listed()]
+)
+def test_case(name: str, bound: bool) -> None:
+    case = suite.cases().get(name)
+    if case is None:
+        pytest.skip(f"onnx {onnx.__version__} has no case {name}")
+    prepared = suite.prepare(case)
+    assert isinstance(prepared, suite.Runnable), prepared
+    assert bool(prepared.bound) == bound
+    suite.run(prepared)
+
+
+@pytest.mark.skipif(
+    suite.listed_version() != onnx.__version__, reason="the list is of another version of onnx"
+)
+def test_every_other_case_is_left_out_for_a_reason() -> None:
+    names = {n for n, _ in suite.listed()}
+    assert names <= set(suite.cases())
+    for name, case in suite.cases().items():
+        if name in names:
+            continue
+        prepared = suite.prepare(case)
+        assert isinstance(prepared, suite.LeftOut), f"{name} runs, but is not listed"
+        assert prepared.reason, f"{name} is left out for no reason of the tables: {prepared}"
+
+
+def test_what_the_tables_leave_out_has_no_expression() -> None:
+    newest = onnx.defs.onnx_opset_version()
+    for operators in suite.OPAQUE.values():
+        for name in operators.split():
+            assert operator(name, "", newest) is None, f"{name} has a tensor expression"
+
+
+def test_enough_cases_run() -> None:
+    assert len(suite.listed()) >= 900

@@ -1,0 +1,39 @@
+"""What holds of every operator: its example fits, and its name and operands are ONNX's."""
+
+import onnx
+import pytest
+
+from superopt.ir.graph import node
+from superopt.ops import OPS
+from tests.ops.build import made
+
+STANDARD = {s.name for s in onnx.defs.get_all_schemas() if s.domain == ""}
+EXAMPLES = [pytest.param(n, e, id=f"{n} {e}") for n, o in OPS.items() for e in o.example]
+
+
+@pytest.mark.parametrize(("name", "text"), EXAMPLES)
+def test_the_example_fits(name: str, text: str) -> None:
+    n = made(name, text)
+    assert n.types
+    # attributes in their one form stay as they are
+    assert node(n.op, n.inputs, **dict(n.attrs)) is n
+
+
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_it_is_declared_as_onnx_declares_it(name: str) -> None:
+    op = OPS[name]
+    assert op.example, "needs an example"
+    if op.domain is None:
+        return
+    schema = onnx.defs.get_schema(name, domain=op.domain)
+    assert op.since <= schema.since_version
+    # operands that ONNX has and the expression does not take are attributes of that name
+    formals = [i.name.lower() for i in schema.inputs]
+    left = [f for f in formals if f not in op.attrs]
+    assert len(op.inputs) == len(left)
+    known = {*formals, *schema.attributes, "dtype"}
+    assert set(op.attrs) <= known, set(op.attrs) - known
+
+
+def test_there_are_enough() -> None:
+    assert len(set(OPS) & STANDARD) >= 100
