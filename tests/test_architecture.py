@@ -34,6 +34,10 @@ BELOW: dict[str, set[str]] = {
     "report": set(),  # plain data and text: whoever writes a report fills in the data
 }
 PARTS = set(BELOW)
+BELOW["openvino"] = set()  # a peer to be compared with
+PARTS |= {"openvino"}
+BELOW["pipeline"] = set(PARTS)
+PARTS |= {"pipeline"}
 BELOW["api"] = PARTS
 BELOW["backend"] = PARTS | {"api"}
 BELOW["commands"] = PARTS | {"api", "cli"}
@@ -45,6 +49,7 @@ OWNERS: dict[str, set[str]] = {
     "onnx": {"onnx_io", "backend"},
     "onnx_ir": {"onnx_io", "backend"},
     "onnxruntime": {"ort"},
+    "openvino": {"openvino"},
     "z3": {"verifier"},
     "llvmlite": {"kernels"},
     "triton": {"kernels"},

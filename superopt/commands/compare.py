@@ -13,6 +13,7 @@ RUNTIMES = ("ort", "openvino")
 CODES = {
     "proved": ExitCode.OK,
     "agrees": ExitCode.UNDECIDED,
+    "unknown": ExitCode.UNDECIDED,
     "differs": ExitCode.REFUTED,
 }
 

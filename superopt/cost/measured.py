@@ -56,7 +56,10 @@ class MeasuredClock:
                 missing.append(i)
         if missing:
             self._measure(signatures, keys, missing, out)
-        return [roofline(s, self.threads) if t is None else t for s, t in zip(signatures, out, strict=True)]
+        return [
+            roofline(s, self.threads) if t is None else t
+            for s, t in zip(signatures, out, strict=True)
+        ]
 
     def key(self, s: Signature) -> Key | None:
         """Where the store keeps `s`; None where it cannot be measured."""

@@ -162,6 +162,7 @@ def _inspect(connection: sqlite3.Connection) -> bool:
                 f"was written by a newer superopt (version {version} of the tables, "
                 f"this one knows {VERSION})"
             )
+        _check_length(connection)
         findings = [text for (text,) in connection.execute("PRAGMA quick_check(3)")]
         if findings != ["ok"]:
             raise Corrupt("; ".join(" ".join(text.split()) for text in findings))
@@ -173,6 +174,20 @@ def _inspect(connection: sqlite3.Connection) -> bool:
             raise Corrupt(str(error)) from error
         raise
     return True
+
+
+def _check_length(connection: sqlite3.Connection) -> None:
+    """Raises Corrupt for a file that is shorter than it says; SQLite would read zeros there."""
+    ((_, _, name),) = connection.execute("PRAGMA database_list")
+    connection.execute("BEGIN")  # nobody writes pages meanwhile
+    try:
+        ((pages,),) = connection.execute("PRAGMA page_count")
+        ((page,),) = connection.execute("PRAGMA page_size")
+        size = os.stat(name).st_size
+    finally:
+        connection.execute("ROLLBACK")
+    if size < pages * page:
+        raise Corrupt(f"it ends after {size} of {pages * page} bytes")
 
 
 def _readable(path: Path) -> sqlite3.Connection:
@@ -237,7 +252,8 @@ def find_operators(connection: sqlite3.Connection, keys: Sequence[Row]) -> list[
     try:
         return [connection.execute(_FIND_OPERATOR, key).fetchone() for key in keys]
     finally:
-        connection.execute("ROLLBACK")
+        with suppress(sqlite3.Error):  # nothing to end after some errors
+            connection.execute("ROLLBACK")
 
 
 def find_graphs(connection: sqlite3.Connection, key: Row) -> str | None:
@@ -279,12 +295,13 @@ def put(
     replace: bool,
 ) -> None:
     """Adds rows in one transaction; those that are there are replaced or kept."""
-    verb = "INSERT OR REPLACE" if replace else "INSERT OR IGNORE"
+    # Not INSERT OR IGNORE, which drops values that are no measurements without a word.
+    verb, conflict = ("REPLACE", "") if replace else ("INSERT", " ON CONFLICT DO NOTHING")
     with transaction(connection):
         for table, columns, rows in (("operator", _OPERATOR, operators), ("graph", _GRAPH, graphs)):
             connection.executemany(
                 f"{verb} INTO {table} ({', '.join(columns)}) "
-                f"VALUES ({', '.join('?' * len(columns))})",
+                f"VALUES ({', '.join('?' * len(columns))}){conflict}",
                 rows,
             )
 

@@ -115,7 +115,7 @@ class Store:
         memory, on top of what can be read.
         """
         place = default_folder() if path is None else Path(path)
-        if path is None or place.is_dir():
+        if path is None or os.path.isdir(place):
             place = place / FILE
         notes: list[str] = []
         connection, reason = schema.opened(place, notes)
@@ -201,7 +201,9 @@ class Store:
         operators, graphs = self._do(schema.counts)
         self._do(schema.clear)
         if self.path is None and self._notes:
-            raise UsageError("the store was not cleared", self.reason, "make it writable")
+            raise UsageError(
+                "the store was not cleared", self.reason, "make it writable, or delete the file"
+            )
         return operators + graphs
 
     def export(self, path: Path | str) -> int:

@@ -62,6 +62,10 @@ def evaluate(
             if opaque is None:
                 raise InferError(f"{n.op.name} is opaque and no way to compute it was given")
             out = opaque(n, operands)
+            for t, array in zip(n.types, out, strict=True):  # sizes that only its results tell
+                for axis, d in enumerate(t.shape or ()):
+                    if isinstance(d, Size):
+                        sizes.setdefault(d.name, array.shape[axis])
         else:
             types = [None if v is None else v.type.dtype for v in n.inputs]
             out = _node(n.op, concrete_attrs(n.attrs, sizes), operands, types, domain)

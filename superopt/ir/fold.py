@@ -168,7 +168,9 @@ def _uses(roots: Iterable[g.Value]) -> dict[g.Node, int]:
     return count
 
 
-def _value(v: g.Value, cache: dict[g.Node, list[np.ndarray]], uses: dict[g.Node, int]) -> np.ndarray:
+def _value(
+    v: g.Value, cache: dict[g.Node, list[np.ndarray]], uses: dict[g.Node, int]
+) -> np.ndarray:
     """The value of a constant subgraph; what no later root reads is dropped from the cache."""
     domain: Domain = Reals(F64)
 
@@ -190,7 +192,7 @@ def _value(v: g.Value, cache: dict[g.Node, list[np.ndarray]], uses: dict[g.Node,
         cache[n] = node_results(n, arrays, domain)
     array = take(v)
     assert v.type.dtype is not None
-    return np.ascontiguousarray(array.astype(to_numpy(v.type.dtype), copy=False))
+    return np.asarray(array).astype(to_numpy(v.type.dtype), copy=False)
 
 
 def _missing(top: g.Node, cache: dict[g.Node, list[np.ndarray]]) -> list[g.Node]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Union
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -77,7 +76,7 @@ class Item:
         return self.node.types[self.index]
 
 
-Value = Union[Input, Constant, Node, Item]
+Value = Input | Constant | Node | Item
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +160,8 @@ def constant(
         key = key or content_key(array)
         held = array
         load, nbytes = (lambda: held), array.nbytes
-    assert type is not None and load is not None and key is not None
+    if type is None or load is None or key is None:
+        raise TypeError("a constant needs an array, or type, key and load")
     found = _TABLE.get(("constant", key))
     if found is None:
         found = Constant(type, key, load, nbytes or 0)

@@ -144,7 +144,7 @@ def _plain(value: Attr) -> Attr:
 
 @lru_cache(maxsize=1 << 15)
 def expression(op: Op, types: Types, attrs: Attrs) -> tuple[Tensor, ...]:
-    """The results of `op` on placeholders of `types`, named `a0`, `a1`, ...; None is an absent operand.
+    """The results of `op` on placeholders `a0`, `a1`, ... of `types`; None is an absent operand.
 
     Raises InferError when they do not fit.
     """

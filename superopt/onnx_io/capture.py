@@ -53,7 +53,9 @@ def inner_names(n: oir.Node) -> set[str]:
     return names
 
 
-def clone_node(n: oir.Node, inputs: list[oir.Value | None], outer: dict[oir.Value, oir.Value]) -> oir.Node:
+def clone_node(
+    n: oir.Node, inputs: list[oir.Value | None], outer: dict[oir.Value, oir.Value]
+) -> oir.Node:
     """A copy of `n` that reads `inputs`, its subgraphs reading `outer[v]` where they read v."""
     attributes: list[oir.Attr] = []
     for key, a in n.attributes.items():

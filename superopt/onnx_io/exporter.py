@@ -10,7 +10,7 @@ import onnx_ir as oir
 
 from superopt.ir import graph as g
 from superopt.ir.op import Attr, Op, canonical_attrs
-from superopt.onnx_io.capture import clone_node, captured, inner_names, subgraphs
+from superopt.onnx_io.capture import captured, clone_node, inner_names
 from superopt.onnx_io.importer import Model, NodeInfo
 from superopt.onnx_io.schema import Schema, attribute, is_default, schema
 from superopt.onnx_io.sizes import Runtime, as_operand, reshape_target
@@ -113,11 +113,18 @@ def export_plain(graph: g.Graph, *, opset: int, ir_version: int) -> oir.Model:
         inputs.append(v)
     writer.run()
     names = [f"y{n}" for n in range(len(graph.outputs))]
-    made = [oir.Value(name=n, type=_type(v.type), shape=_shape(v.type)) for n, v in zip(names, graph.outputs)]
+    made = [
+        oir.Value(name=n, type=_type(v.type), shape=_shape(v.type))
+        for n, v in zip(names, graph.outputs, strict=True)
+    ]
     outputs = writer.outputs(names, made)
     new = oir.Graph(
-        inputs, outputs, nodes=writer.nodes, initializers=writer.initializers,
-        opset_imports={"": opset}, name="superopt",
+        inputs,
+        outputs,
+        nodes=writer.nodes,
+        initializers=writer.initializers,
+        opset_imports={"": opset},
+        name="superopt",
     )
     return oir.Model(new, ir_version=ir_version)
 
@@ -172,14 +179,12 @@ class _Writer:
 
     def run(self) -> None:
         """Write every node."""
-        self._taken |= {
-            self.target.names[v] for v in self.graph.outputs if v in self.target.names
-        }
+        self._taken |= {self.target.names[v] for v in self.graph.outputs if v in self.target.names}
         for n in self._order:
             self._node(n)
 
     def outputs(self, names: list[str], declared: list[oir.Value]) -> list[oir.Value]:
-        """The graph's outputs under their names; Identity where a value has another name already."""
+        """The graph's outputs under their names; Identity where a value has another name."""
         out: list[oir.Value] = []
         done: set[oir.Value] = set()
         own = {v.name for v in self._made.values()}
@@ -197,7 +202,7 @@ class _Writer:
                 made.metadata_props.update(like.metadata_props)
                 out.append(made)
                 done.add(made)
-            elif made in done and made.name == name or (made.name == name and not produced):
+            elif (made in done and made.name == name) or (made.name == name and not produced):
                 out.append(made)
             else:
                 n = oir.Node("", "Identity", [made], num_outputs=1, name=self._name(f"{name}_copy"))
@@ -223,7 +228,9 @@ class _Writer:
         if key not in self._literals:
             tensor = oir.Tensor(array, name=self._name(hint))
             v = oir.Value(
-                name=tensor.name, type=oir.TensorType(tensor.dtype), shape=oir.Shape(array.shape),
+                name=tensor.name,
+                type=oir.TensorType(tensor.dtype),
+                shape=oir.Shape(array.shape),
                 const_value=tensor,
             )
             self.initializers.append(v)
@@ -263,7 +270,10 @@ class _Writer:
         if tensor.name != name:
             tensor = _renamed(tensor, name)
         made = oir.Value(
-            name=name, type=oir.TensorType(tensor.dtype), shape=oir.Shape(tensor.shape), const_value=tensor
+            name=name,
+            type=oir.TensorType(tensor.dtype),
+            shape=oir.Shape(tensor.shape),
+            const_value=tensor,
         )
         self.initializers.append(made)
         self._made[v] = made
@@ -299,7 +309,13 @@ class _Writer:
     def _opaque(self, n: g.Node) -> oir.Node:
         payload = _payload(n)
         own = len(payload.inputs)
-        outer = dict(zip(captured(payload), (self._value(v) for v in n.inputs[own:] if v is not None)))
+        outer = dict(
+            zip(
+                captured(payload),
+                (self._value(v) for v in n.inputs[own:] if v is not None),
+                strict=True,
+            )
+        )
         inputs = [None if v is None else self._value(v) for v in n.inputs[:own]]
         return clone_node(payload, inputs, outer)
 
@@ -326,8 +342,12 @@ class _Writer:
                 shown = ", ".join(f"{k}={values[k]}" for k in unsaid)
                 raise ExportError(f"{op.name}: {shown} has no form in opset {self.target.opset}")
         return oir.Node(
-            op.domain or "", op.name, inputs, attributes,
-            num_outputs=self._used_outputs(n, s), name=self._name(op.name.lower()) if n not in self.target.info else None,
+            op.domain or "",
+            op.name,
+            inputs,
+            attributes,
+            num_outputs=self._used_outputs(n, s),
+            name=self._name(op.name.lower()) if n not in self.target.info else None,
         )
 
     def _used_outputs(self, n: g.Node, s: Schema) -> int:
@@ -353,7 +373,9 @@ class _Writer:
             else:
                 out.append(None)
         if rest:
-            raise ExportError(f"{n.op.name} has {len(n.inputs)} operands, opset {self.target.opset} takes fewer")
+            raise ExportError(
+                f"{n.op.name} has {len(n.inputs)} operands, opset {self.target.opset} takes fewer"
+            )
         while out and out[-1] is None:
             out.pop()
         return out

@@ -303,10 +303,10 @@ def _as_attr(state: _State, value: g.Value, name: str) -> Attr:
 
 
 def _follow(state: _State, n: g.Node, index: int) -> Known | None:
-    """The elements of a small integer result as size expressions, None where they depend on data."""
-    tensor = expression(
-        n.op, tuple(None if v is None else v.type for v in n.inputs), n.attrs
-    )[index]
+    """The elements of a small integer result as sizes, None where they depend on data."""
+    tensor = expression(n.op, tuple(None if v is None else v.type for v in n.inputs), n.attrs)[
+        index
+    ]
     inputs: dict[str, Callable[[tuple[int, ...]], object]] = {}
     for i, v in enumerate(n.inputs):
         if v is None or (v.type.dtype is not None and v not in state.known):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import onnx
 import onnx_ir as oir
@@ -15,7 +16,7 @@ Declared = tuple[DType | None, tuple[int | str | None, ...] | None]
 
 
 def declared_types(source: Source) -> Callable[[str], Declared]:
-    """A function from a value's name to its dtype and dims (None: unknown), inferred when first asked."""
+    """A function from a value's name to its dtype and dims (None: unknown), inferred lazily."""
     table: dict[str, Declared] | None = None
 
     def look(name: str) -> Declared:
@@ -29,10 +30,8 @@ def declared_types(source: Source) -> Callable[[str], Declared]:
 
 def _infer(source: Source) -> dict[str, Declared]:
     model = source.skeleton.proto()
-    try:
+    with suppress(Exception):  # what inference cannot do is unknown, not an error
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except Exception:  # what inference cannot do is unknown, not an error
-        pass
     declared = {d.dim_param for v in model.graph.input for d in v.type.tensor_type.shape.dim}
     out: dict[str, Declared] = {}
     for v in (*model.graph.value_info, *model.graph.output):

@@ -4,6 +4,7 @@ Without recursion, since the depth of a model from somewhere is not ours to choo
 """
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import onnx
@@ -121,3 +122,8 @@ def _parts(whole: onnx.TypeProto) -> Iterator[onnx.TypeProto]:
                 todo.append(part.map_type.value_type)
             case _:
                 pass
+
+
+def load_proto(path: Path) -> onnx.ModelProto:
+    """The model in a file, its external data included."""
+    return onnx.load(path)

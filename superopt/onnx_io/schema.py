@@ -21,7 +21,15 @@ from superopt.te.dtype import DType
 # Attributes that repeat what the operands' shapes say, or that only guided old runtimes.
 REDUNDANT = frozenset({"kernel_shape:Conv", "kernel_shape:ConvTranspose", "consumed_inputs:*"})
 _DTYPE_ATTRS = frozenset(
-    "to dtype output_dtype output_datatype precision stash_type softmax_precision".split()
+    [
+        "to",
+        "dtype",
+        "output_dtype",
+        "output_datatype",
+        "precision",
+        "stash_type",
+        "softmax_precision",
+    ]
 )
 
 

@@ -18,7 +18,8 @@ LARGEST = 1 << 28  # bytes of operands above which nothing is drawn
 
 def random_array(t: TensorType, rng: np.random.Generator) -> np.ndarray:
     """Plain values of a concrete type: floats standard normal, integers and bools 0 or 1."""
-    assert t.dtype is not None and t.shape is not None
+    if t.dtype is None or t.shape is None:
+        raise ExportError(f"no values of {t}")
     shape = tuple(int(d) for d in t.shape)  # type: ignore[arg-type]
     if t.dtype == STRING:
         return np.full(shape, "a", object)
@@ -64,7 +65,7 @@ def one_node_model(
     made_node = g.intern_node(op, tuple(values), attrs, tuple(outputs))
     graph = g.Graph(tuple(inputs), g.results(made_node))
     model = export_plain(graph, opset=opset, ir_version=ir_version)
-    return oir.to_proto(model).SerializeToString()
+    return bytes(oir.to_proto(model).SerializeToString())
 
 
 def _nbytes(t: TensorType) -> int:

@@ -1,4 +1,4 @@
-"""Sizes at run time: attributes of ours that ONNX wants as tensors, symbolic ones computed by nodes."""
+"""Sizes at run time: attributes that ONNX wants as tensors, symbolic ones computed by nodes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def as_operand(value: Attr, n: g.Node, key: str) -> np.ndarray | None:
     first = n.inputs[0] if n.inputs else None
     if isinstance(value, float):
         dtype = first.type.dtype if first is not None else None
-        return np.array(value, to_numpy(dtype) if isinstance(dtype, DType) and dtype.is_float else np.float32)
+        return np.array(
+            value, to_numpy(dtype) if isinstance(dtype, DType) and dtype.is_float else np.float32
+        )
     if n.op.name == "Range":
         return np.array(value, to_numpy(n.types[0].dtype))  # type: ignore[arg-type]
     if isinstance(value, (bool, int)):

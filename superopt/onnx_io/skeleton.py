@@ -110,19 +110,30 @@ def of_bytes(backing: Backing, folder: Path | None, label: str) -> Skeleton:
     return completed(data, proto, [Region(backing, s.offset, s.size) for s in spans], folder, label)
 
 
-def of_proto(proto: onnx.ModelProto, label: str) -> tuple[Skeleton, Backing | None]:
+def of_proto(
+    proto: onnx.ModelProto, folder: Path | None, label: str
+) -> tuple[Skeleton, Backing | None]:
     """From a ModelProto, which is left as it is; also its file's bytes, if it can have a file."""
-    if proto.ByteSize() <= PROTOBUF_LIMIT:
-        data: bytes = proto.SerializeToString()
+    weights = sum(expected_size(tensor) or 0 for tensor in proto.graph.initializer)
+    if weights < PROTOBUF_LIMIT:
+        try:
+            data: bytes = proto.SerializeToString()
+        except Exception as error:  # protobuf's EncodeError, from a package without types
+            raise ModelError(
+                f"{label}: this model cannot be serialized",
+                f"protobuf says: {error}",
+                "make initializers of its large tensors",
+            ) from None
         backing = Backing(label, memoryview(data))
-        return of_bytes(backing, None, label), backing
+        return of_bytes(backing, folder, label), backing
     blobs: list[Blob] = []
     copy = onnx.ModelProto()
     _copy_fields(proto, copy, leave="graph")
     _copy_fields(proto.graph, copy.graph, leave="initializer")
     for tensor in proto.graph.initializer:
         new = copy.graph.initializer.add()
-        if tensor.ByteSize() <= SMALL or tensor.data_type not in STRIPPED:
+        size = expected_size(tensor) or 0
+        if size <= SMALL or tensor.data_type not in STRIPPED or len(tensor.raw_data) != size:
             new.CopyFrom(tensor)
             continue
         new.name = tensor.name
@@ -132,7 +143,7 @@ def of_proto(proto: onnx.ModelProto, label: str) -> tuple[Skeleton, Backing | No
         new.metadata_props.MergeFrom(tensor.metadata_props)
         new.MergeFromString(stub_fields(len(blobs)))
         blobs.append(ir.TensorProtoTensor(tensor))
-    return completed(copy.SerializeToString(), copy, blobs, None, label), None
+    return completed(copy.SerializeToString(), copy, blobs, folder, label), None
 
 
 def _copy_fields(

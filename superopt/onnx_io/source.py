@@ -98,7 +98,7 @@ def read(source: str | Path | bytes | onnx.ModelProto | ir.Model) -> Source:
             backing = Backing("the model", memoryview(source))
             return _from_bytes(backing, "the model", None)
         case onnx.ModelProto():
-            skeleton, written = of_proto(source, "the model")
+            skeleton, written = of_proto(source, None, "the model")
             raw = None if written is None else written.whole()
             return _source("the model", None, raw, skeleton)
         case _:

@@ -17,7 +17,7 @@ _PROBE = 1024  # elements at either end that are compared before a whole tensor 
 
 
 class ConstantPool:
-    """Constants by content. A large tensor is read only when another of its type begins and ends alike."""
+    """Constants by content. A large tensor is read only when another begins and ends alike."""
 
     def __init__(self) -> None:
         self.tensors: dict[g.Constant, oir.TensorProtocol] = {}

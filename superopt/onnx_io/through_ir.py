@@ -33,7 +33,9 @@ def of_model(model: ir.Model, label: str) -> Skeleton:
                 put(new)
         proto = ir.to_proto(model)
         data = proto.SerializeToString()
-    except ir.serde.SerdeError as error:
+    except ModelError:
+        raise
+    except Exception as error:  # onnx_ir raises errors of many kinds, and wraps them in its own
         raise _unrepresentable(label, error) from error
     finally:
         for put, tensor in undo:
@@ -123,6 +125,8 @@ def _stub(
             return tensor_of(blob, tensor.dtype, _dims(tensor), *_about(tensor))
     elif tensor.dtype.value not in STRIPPED or tensor.nbytes <= SMALL:
         return None
+    elif isinstance(tensor, ir.TensorProtoTensor) and len(tensor.raw.raw_data) != tensor.nbytes:
+        return None  # in another field, or damaged: left for the checks
     else:
         blob = region_of(tensor) or tensor
     blobs.append(blob)

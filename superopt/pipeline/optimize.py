@@ -23,15 +23,16 @@ from superopt.ir import graph as g
 from superopt.ir.fold import fold
 from superopt.onnx_io.exporter import export_model, expressible
 from superopt.onnx_io.importer import Model, import_model
-from superopt.onnx_io.source import Source
+from superopt.onnx_io.source import Source, read
 from superopt.onnx_io.validate import validate
 from superopt.onnx_io.write import copy_unchanged, write_model
 from superopt.pipeline.runtime import runner
 from superopt.pipeline.shapes import representative, unequal
 from superopt.report.data import Event
 from superopt.rules.rule import Rule
-from superopt.search.backtrack import Limits
-from superopt.search.move import Refusals, Step
+from superopt.search.backtrack import Limits, StopReason
+from superopt.search.decisions import log, replay
+from superopt.search.move import Refusals
 from superopt.search.run import Outcome, Variant, improve
 
 SEARCH_PART = 0.45  # of the budget; checks and whole-model timings take the rest
@@ -111,16 +112,19 @@ def optimize(source: Source, request: Request) -> Done:
     if clock is not None:
         request.progress(Event("measure", "timing operators", 0.05))
     cost_before = costs.of_graph(model.graph)
-    outcome = improve(
-        model.graph,
-        rules,
-        costs,
-        seconds=max(0.0, begin + SEARCH_PART * request.budget - time.monotonic()),
-        limits=Limits(alpha=request.alpha, seconds=SEARCH_PART * request.budget),
-        refusals=refusals,
-        stop=request.stop,
-        progress=lambda text, cost: request.progress(Event("search", text, 0.3, cost)),
-    )
+    if request.replay is not None:
+        outcome = _replayed(request.replay, model, rules, costs)
+    else:
+        outcome = improve(
+            model.graph,
+            rules,
+            costs,
+            seconds=max(0.0, begin + SEARCH_PART * request.budget - time.monotonic()),
+            limits=Limits(alpha=request.alpha, seconds=SEARCH_PART * request.budget),
+            refusals=refusals,
+            stop=request.stop,
+            progress=lambda text, cost: request.progress(Event("search", text, 0.3, cost)),
+        )
     folder = tempfile.TemporaryDirectory(prefix="superopt-")
     try:
         return _finish(
@@ -134,9 +138,18 @@ def optimize(source: Source, request: Request) -> Done:
         store.close()
 
 
+def _replayed(text: str, model: Model, rules: Sequence[Rule], costs: Costs) -> Outcome:
+    """The outcome of an earlier run, its decisions taken again without pricing or timing."""
+    begin = time.monotonic()
+    steps = tuple(replay(text, model.graph, rules, model.source.sha256))
+    graph = steps[-1].after if steps else model.graph
+    variant = Variant("replay", graph, costs.of_graph(graph), steps)
+    return Outcome((variant,), len(steps), time.monotonic() - begin, StopReason.EXHAUSTED, 0)
+
+
 def _usable(rule: Rule, opset: int) -> bool:
     """Can every operator of the rule's right side be written in this opset?"""
-    return all(expressible(op, opset) for op in rule.operators_right)
+    return all(expressible(op, opset) for op in rule.operators)
 
 
 def _costs(
@@ -149,7 +162,7 @@ def _costs(
     notes: list[str],
 ) -> tuple[MeasuredClock | None, Costs]:
     version = ort.available()
-    if request.cost == "roofline" or version is None:
+    if request.cost == "roofline" or version is None or request.replay is not None:
         if version is None:
             notes.append("onnxruntime is not installed: costs are estimates and nothing was timed")
         return None, Costs(sizes, by_roofline(request.threads))
@@ -184,7 +197,9 @@ def _finish(
     original = original_file(source, Path(folder.name))
     failures: list[str] = []
     watched = opaque_nodes(model.graph)
-    run_original = _original_runner(model, original, names, watched, request, Path(folder.name), failures)
+    run_original = _original_runner(
+        model, original, names, watched, request, Path(folder.name), failures
+    )
     sets = list(feeds(model.graph, sizes, request.seed, request.inputs))
     if model.sizes:
         sets += [Feeds(f"{f.kind}, other sizes", f.arrays)
@@ -194,7 +209,9 @@ def _finish(
     for variant in outcome.variants[: TIMED + 1]:
         if variant.graph == model.graph:
             continue
-        request.progress(Event("check", f"checking the graph of {variant.label}", 0.6, variant.cost))
+        request.progress(
+            Event("check", f"checking the graph of {variant.label}", 0.6, variant.cost)
+        )
         done = fold(variant.graph)
         path = Path(folder.name, f"candidate{len(passed) + len(refused)}", "model.onnx")
         path.parent.mkdir()
@@ -223,7 +240,9 @@ def _finish(
         raise _check_failed(model, variant, checked)
     for variant, checked in refused:
         bad = checked.failures[0]
-        notes.append(f"the graph of {variant.label} was refused: {bad.place}: {bad.compared.failure}")
+        notes.append(
+            f"the graph of {variant.label} was refused: {bad.place}: {bad.compared.failure}"
+        )
     winner, times, ratio = _race(original, passed, sets, request, clock, notes, begin)
     return Done(
         source, model, request, here, outcome, refusals, winner, times, ratio,
@@ -272,10 +291,14 @@ def _loads(path: Path, original: Path, feed: Feeds, threads: int) -> str:
     bad = [t for t in tried if not t.ok]
     if not bad:
         return ""
-    before = {t.level: t.ok for t in ort.runs_everywhere(original, dict(feed.arrays), threads=threads)}
+    before = {
+        t.level: t.ok for t in ort.runs_everywhere(original, dict(feed.arrays), threads=threads)
+    }
     for t in bad:
         if before[t.level]:
-            return f"a candidate was dropped: onnxruntime refuses it at level {t.level}: {t.message}"
+            return (
+                f"a candidate was dropped: onnxruntime refuses it at level {t.level}: {t.message}"
+            )
     return ""
 
 
@@ -300,7 +323,7 @@ def _race(
     """The candidate that is faster than the original beyond noise, with the times of both."""
     if not passed:
         return None, (), None
-    if ort.available() is None or request.cost == "roofline":
+    if ort.available() is None or request.cost == "roofline" or request.replay is not None:
         best = min(passed, key=lambda c: c.variant.cost)
         return best, (), None
     request.progress(Event("time", "timing whole models in turns", 0.85))
@@ -315,7 +338,10 @@ def _race(
         notes.append(f"whole models were not timed: {times.message}")
         return None, (), None
     ranked = sorted(
-        ((compare(times[0], t, request.seed), c, t) for c, t in zip(passed, times[1:], strict=True)),
+        (
+            (compare(times[0], t, request.seed), c, t)
+            for c, t in zip(passed, times[1:], strict=True)
+        ),
         key=lambda row: -row[0].mid,
     )
     ratio, best, taken = ranked[0]
@@ -323,6 +349,21 @@ def _race(
     return (best if faster(ratio) else None), pair, ratio
 
 
-def steps_of(done: Done) -> tuple[Step, ...]:
-    """The steps that led to the result."""
-    return done.winner.variant.steps if done.winner else ()
+def save(done: Done, path: Path) -> None:
+    """Write the result by rename: the winner, or a byte-identical copy of the input."""
+    if done.winner is None:
+        copy_unchanged(done.source, path)
+    else:
+        write_model(export_model(done.model, done.winner.graph), path, like=done.source)
+
+
+def sha256(done: Done) -> str:
+    """The digest of the winner's file."""
+    assert done.winner is not None
+    return read(done.winner.path).sha256
+
+
+def decisions(done: Done) -> str:
+    """The log of what was decided, for `replay`; without rounds when nothing changed."""
+    steps = done.winner.variant.steps if done.winner else ()
+    return log(steps, done.request.rules, done.source.sha256)

@@ -36,7 +36,9 @@ def representative(model: Model, given: Mapping[str, int]) -> dict[str, int]:
             )
         if value < 1:
             raise UsageError(
-                f"--shape {name}={value}: a size is at least 1", f"it is {value}", "give a positive number"
+                f"--shape {name}={value}: a size is at least 1",
+                f"it is {value}",
+                "give a positive number",
             )
         sizes[ours[name]] = value
     theirs = {v: k for k, v in model.symbols.items()}

@@ -129,10 +129,10 @@ class Verdict:
     """What comparing two models found.
 
     `proved`: equal by a proof or by structure; `agrees`: equal on every input tried, which proves
-    nothing; `differs`: refuted.  `reason` is one line.
+    nothing; `unknown`: nothing could be compared; `differs`: refuted.  `reason` is one line.
     """
 
-    decision: Literal["proved", "agrees", "differs"]
+    decision: Literal["proved", "agrees", "unknown", "differs"]
     reason: str
     check: CheckResult | None
     notes: tuple[str, ...] = ()

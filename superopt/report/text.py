@@ -164,6 +164,7 @@ def comparison(verdict: Verdict) -> str:
     said = {
         "proved": "equal, proved",
         "agrees": "equal on every input tried, not proved",
+        "unknown": "not decided",
         "differs": "different",
     }[verdict.decision]
     return _text(_comparison(said, verdict))

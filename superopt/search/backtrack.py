@@ -1,7 +1,7 @@
 """Best-first search with backtracking (TASO, SOSP 2019, section 5; PET, OSDI 2021, section 6).
 
 Pop the cheapest graph, apply every rule near the last change, keep what costs less than alpha times
-the best. Costs may rise on the way to a better graph. A graph is only built when it is popped; until
+the best. Costs may rise on the way to a better graph. A graph is only built when it is popped; till
 then it is its parent and the rewrite. Graphs are equal when they are the same object's outputs.
 """
 

@@ -8,7 +8,7 @@ from superopt.cost.model import Costs
 from superopt.ir import graph as g
 from superopt.rules.rule import Rule
 from superopt.search.move import Move, Refusals, Step, moves
-from superopt.search.view import Cycle, replace_all, view
+from superopt.search.view import Cycle, together, view
 
 LEAST_US = 0.001  # a gain below this is rounding
 NOISE = 0.02  # part of the time of the replaced nodes that a measured gain must exceed
@@ -81,15 +81,11 @@ def _apart(good: list[Move]) -> list[Move]:
 
 
 def _apply(graph: g.Graph, chosen: list[Move]) -> tuple[g.Graph, list[Step]]:
-    """All of `chosen` at once; only the best of them where together they would make a cycle."""
-    change = {old: new for m in chosen for old, new in m.change.items()}
+    """All of `chosen` at once; as many as go together where all would make a cycle."""
     try:
-        after = replace_all(graph, change)
+        after = together(graph, [m.change for m in chosen])
     except Cycle:
-        if len(chosen) == 1:
-            after = g.replace(graph, chosen[0].change)
-        else:
-            return _one_by_one(graph, chosen)
+        return _one_by_one(graph, chosen)
     if after == graph:
         return graph, []
     return after, [Step(m.rule.name, None, m.change, m.effect.us, graph, after) for m in chosen]
@@ -100,13 +96,9 @@ def _one_by_one(graph: g.Graph, chosen: list[Move]) -> tuple[g.Graph, list[Step]
     kept: list[Move] = []
     after = graph
     for m in chosen:
-        change = {old: new for k in (*kept, m) for old, new in k.change.items()}
         try:
-            after = replace_all(graph, change)
+            after = together(graph, [k.change for k in (*kept, m)])
         except Cycle:
             continue
         kept.append(m)
-    if not kept:
-        after = g.replace(graph, chosen[0].change)
-        kept = chosen[:1]
     return after, [Step(m.rule.name, None, m.change, m.effect.us, graph, after) for m in kept]

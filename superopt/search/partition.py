@@ -1,6 +1,6 @@
 """Large graphs in pieces: cut where few values cross, search each piece once, stitch.
 
-Pieces are consecutive in a topological order and cut at its narrowest places. Weights in a piece are
+Pieces are consecutive in a topological order, cut at its narrowest places. Weights in a piece are
 replaced by numbered stand-ins, so that the twelve equal layers of a transformer are one graph (the
 same object, thanks to interning) and are searched once.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -25,7 +26,7 @@ _FEW = 16  # elements of constants that are always kept as they are
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a graph on stand-ins, and what they stand for. `outputs` are the values it gives."""
+    """A part of a graph on stand-ins, what they stand for, and the values that it gives."""
 
     graph: g.Graph
     actual: Mapping[g.Value, g.Value]
@@ -77,11 +78,9 @@ def pieces(graph: g.Graph, costs: Costs, most: int) -> list[Piece]:
     for v in graph.outputs:
         read_after[v] = len(order)
     out: list[Piece] = []
-    for a, b in zip(at, at[1:], strict=False):
+    for a, b in pairwise(at):
         part = order[a:b]
-        given = tuple(
-            v for n in part for v in g.results(n) if read_after.get(v, -1) >= b
-        )
+        given = tuple(v for n in part for v in g.results(n) if read_after.get(v, -1) >= b)
         if given:
             out.append(_piece(part, given, costs))
     return out
@@ -122,7 +121,7 @@ def _input(number: int, t: TensorType) -> g.Input:
 
 
 def _stand_in(c: g.Constant, number: int) -> g.Constant:
-    """A constant of the type of `c` that equals no number, or `c` where a rule may ask its value."""
+    """A constant of the type of `c` that is no number, or `c` where a rule may ask its value."""
     t = c.type
     if t.dtype is None or t.shape is None or c.nbytes <= _FEW * 8 or not t.dtype.is_float:
         return c
@@ -142,7 +141,7 @@ def _stand_in(c: g.Constant, number: int) -> g.Constant:
 def assemble(
     graph: g.Graph, parts: Sequence[Piece], chosen: Sequence[g.Graph], at: int = 0
 ) -> tuple[g.Graph, Mapping[g.Value, g.Value]]:
-    """The whole graph with `chosen[i]` for piece i, and what the stand-ins of piece `at` now are."""
+    """The graph with `chosen[i]` for piece i, and what the stand-ins of piece `at` now are."""
     current: dict[g.Value, g.Value] = {}
     place_at: Mapping[g.Value, g.Value] = {}
     for i, (piece, new) in enumerate(zip(parts, chosen, strict=True)):

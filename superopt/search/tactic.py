@@ -21,9 +21,9 @@ from superopt.search.view import view
 
 @dataclass(frozen=True, slots=True)
 class Tactic:
-    """Repeat rules named in `repeat` where they share a node with the first, then tidy up by climbing.
+    """Repeat rules where they share a node with the first rewrite, then tidy up by climbing.
 
-    Names are prefixes: `merge-matmul` stands for all rules that begin so.
+    `repeat` are prefixes of names: `matmul-merge` stands for all rules that begin so.
     """
 
     name: str
@@ -57,11 +57,7 @@ def play(
     cost = costs.of_graph(graph)
     while own and not stop():
         start = next(
-            (
-                m
-                for m in moves(view(graph), own, costs, refusals)
-                if not (set(m.change) & tried)
-            ),
+            (m for m in moves(view(graph), own, costs, refusals) if not (set(m.change) & tried)),
             None,
         )
         if start is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from superopt.cost.model import Costs
@@ -145,3 +145,10 @@ def replace_all(graph: g.Graph, change: Mapping[g.Value, g.Value]) -> g.Graph:
             done[v] = g.item(made, v.index) if isinstance(v, g.Item) else made
             stack.pop()
     return g.Graph(graph.inputs, tuple(done[v] for v in graph.outputs))
+
+
+def together(graph: g.Graph, changes: Sequence[Mapping[g.Value, g.Value]]) -> g.Graph:
+    """`graph` with several rewrites of it applied; Cycle where they do not go together."""
+    if len(changes) == 1:
+        return g.replace(graph, changes[0])
+    return replace_all(graph, {old: new for c in changes for old, new in c.items()})

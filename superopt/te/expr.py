@@ -84,7 +84,7 @@ def compute(
 
 
 def reduction(fn: str, extents: Dim | Sequence[Dim], body: Callable[..., Expr]) -> Expr:
-    """`fn` (sum, prod, max, min, any, all) of `body(k0, k1, ...)` over all indices below `extents`."""
+    """`fn` (sum, prod, max, min, any, all) of `body(k0, ...)` over all indices below `extents`."""
     sizes = list(extents) if isinstance(extents, (tuple, list)) else [extents]
     depth = _DEPTH.get()
     axes = tuple(Axis(f"k{depth + n}", e) for n, e in enumerate(sizes))
@@ -119,7 +119,7 @@ def const(value: Number | bool, dtype: DType) -> Const:
 
 
 def apply(fn: str, *args: Expr | Number, dtype: DType | None = None) -> Expr:
-    """`fn` of `args`, which share one dtype (numbers take it); the result has `dtype`, by default theirs.
+    """`fn` of `args`, which share one dtype (numbers take it); the result has it, or `dtype`.
 
     Raises TypeError when the operands' dtypes differ.
     """
@@ -149,9 +149,7 @@ def select(guard: Expr | bool, yes: Expr | Number, no: Expr | Number) -> Expr:
     kinds = [e.dtype for e in (yes, no) if not isinstance(e, (int, float, Fraction))]
     if not kinds or any(k != kinds[0] for k in kinds):
         raise TypeError(f"select between {yes} and {no}")
-    a, b = (
-        const(e, kinds[0]) if isinstance(e, (int, float, Fraction)) else e for e in (yes, no)
-    )
+    a, b = (const(e, kinds[0]) if isinstance(e, (int, float, Fraction)) else e for e in (yes, no))
     if isinstance(guard, bool):
         return a if guard else b
     if isinstance(guard, Const):

@@ -7,7 +7,7 @@ them, and are atoms otherwise. A polynomial is printed back as sums of products 
 
 from __future__ import annotations
 
-from fractions import Fraction
+from collections.abc import Mapping
 from functools import lru_cache
 
 from superopt.te.dtype import BOOL, INDEX, DType
@@ -188,7 +188,7 @@ def _below(e: Expr, n: Expr) -> bool:
 
 
 def _divide(p: Poly, q: Poly) -> tuple[Poly, Poly]:
-    """(quotient, rest): the terms of `p` that the single monomial `q` divides, divided, and the others."""
+    """(quotient, rest): the terms of `p` that the monomial `q` divides, divided, and the others."""
     if len(q) != 1:
         return ({(): 1}, {}) if p == q else ({}, p)
     ((qm, qc),) = q.items()
@@ -268,14 +268,14 @@ def apply(fn: str, args: tuple[Expr, ...], dtype: DType) -> Expr:
             return floordiv(a, b)
         case "mod", (a, b):
             return mod(a, b)
-        case ("min" | "max"), (a, b):
+        case (("min" | "max"), (a, b)):
             lo, hi = bounds(from_polynomial(_add(polynomial(b), polynomial(a), -1)))
             if lo is not None and lo >= 0:
                 return a if fn == "min" else b
             if hi is not None and hi <= 0:
                 return b if fn == "min" else a
             return Apply(fn, tuple(sorted((a, b), key=_key)), INDEX)
-        case ("lt" | "le" | "eq" | "ne"), (a, b):
+        case (("lt" | "le" | "eq" | "ne"), (a, b)):
             lo, hi = bounds(from_polynomial(_add(polynomial(b), polynomial(a), -1)))
             verdict = _decide(fn, lo, hi)
             return Apply(fn, args, BOOL) if verdict is None else Const(int(verdict), BOOL)
@@ -287,9 +287,13 @@ def _decide(fn: str, lo: int | None, hi: int | None) -> bool | None:
     """Does `a fn b` hold, given lo <= b - a <= hi?"""
     match fn:
         case "lt":
-            return True if lo is not None and lo > 0 else False if hi is not None and hi <= 0 else None
+            return (
+                True if lo is not None and lo > 0 else False if hi is not None and hi <= 0 else None
+            )
         case "le":
-            return True if lo is not None and lo >= 0 else False if hi is not None and hi < 0 else None
+            return (
+                True if lo is not None and lo >= 0 else False if hi is not None and hi < 0 else None
+            )
         case _:
             if lo is not None and lo == hi:
                 return (lo == 0) == (fn == "eq")
@@ -297,7 +301,7 @@ def _decide(fn: str, lo: int | None, hi: int | None) -> bool | None:
             return (fn == "ne") if apart else None
 
 
-def substitute(e: Expr, env: dict[Expr, Expr]) -> Expr:
+def substitute(e: Expr, env: Mapping[Expr, Expr]) -> Expr:
     """`e` with sizes and axes replaced, in normal form again."""
     if e in env:
         return env[e]
@@ -320,7 +324,7 @@ def evaluate(value: Dim, sizes: dict[str, int]) -> int:
         return value
     match value:
         case Const(v):
-            return int(v) if not isinstance(v, Fraction) else int(v)
+            return int(v)
         case Size(name):
             return sizes[name]
         case Apply(fn, args, _):

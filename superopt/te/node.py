@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, ClassVar, Union
+from typing import TYPE_CHECKING, ClassVar
 
 from superopt.te.dtype import INDEX, DType
 
 if TYPE_CHECKING:
     from superopt.te.expr import Tensor
 
-Number = Union[int, Fraction, float]  # a float only where no fraction can say it: inf and nan
+Number = int | Fraction | float  # a float only where no fraction can say it: inf and nan
 
 
 class Expr:
@@ -26,6 +26,9 @@ class Expr:
     dtype: DType
     apply: ClassVar[Callable[..., Expr]]
     compare: ClassVar[Callable[..., Expr]]
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __add__(self, other: Expr | Number) -> Expr:
         return Expr.apply("add", self, other)
@@ -157,7 +160,7 @@ class Reduce(Expr):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Index(Expr):
-    """An integer element used as an index in [-bound, bound); a negative one counts from the end."""
+    """An integer element as an index in [-bound, bound); a negative one counts from the end."""
 
     element: Expr
     bound: Expr
@@ -167,8 +170,18 @@ class Index(Expr):
         return f"index({self.element} < {self.bound})"
 
 
-Dim = Union[int, Expr]
+Dim = int | Expr
 _INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%",
-    "lt": "<", "le": "<=", "eq": "==", "ne": "!=", "and": "and", "or": "or",
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "floordiv": "//",
+    "mod": "%",
+    "lt": "<",
+    "le": "<=",
+    "eq": "==",
+    "ne": "!=",
+    "and": "and",
+    "or": "or",
 }

@@ -1,0 +1,262 @@
+"""The public functions. Each is one job; what they share lies in `superopt.pipeline`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from superopt.cost.machine import machine
+from superopt.cost.store import Store
+from superopt.errors import UsageError
+from superopt.onnx_io.protos import load_proto
+from superopt.onnx_io.source import read
+from superopt.pipeline import bench as bench_
+from superopt.pipeline import doctor as doctor_
+from superopt.pipeline import optimize as optimize_
+from superopt.pipeline import verify as verify_
+from superopt.pipeline.inputs import read_inputs
+from superopt.pipeline.reporting import report_of
+from superopt.report.data import (
+    BenchRow,
+    Event,
+    Finding,
+    Report,
+    RuleInfo,
+    RuleVerdict,
+    StoreStats,
+    Verdict,
+)
+from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.trial import Passed, Refuted, try_rule
+
+if TYPE_CHECKING:
+    import onnx
+    import onnx_ir
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Optimized:
+    """What `optimize` returns.
+
+    report: everything that was found, as plain data; changed: is the model another than the input;
+    decisions: the log that `replay` takes.
+    """
+
+    report: Report
+    changed: bool
+    decisions: str
+    _done: optimize_.Done
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        """The optimized model (the input's own when nothing changed), weights included."""
+        with tempfile.TemporaryDirectory(prefix="superopt-") as folder:
+            path = Path(folder, "model.onnx")
+            self.save(path)
+            return load_proto(path)
+
+    @property
+    def cost_before(self) -> float:
+        """Microseconds of the input by the cost model."""
+        return self.report.cost_before_us
+
+    @property
+    def cost_after(self) -> float:
+        """Microseconds of the result by the cost model."""
+        return self.report.cost_after_us
+
+    def save(self, path: str | Path) -> None:
+        """Write the model by rename; a byte-identical copy of the input if nothing changed."""
+        optimize_.save(self._done, Path(path))
+
+
+def optimize(
+    model: str | Path | bytes | onnx.ModelProto | onnx_ir.Model,
+    *,
+    budget: float = 60.0,
+    target: str = "onnxruntime",
+    rules: Sequence[str | Path] | None = None,
+    shapes: Mapping[str, int] | None = None,
+    inputs: str | Path | Mapping[str, np.ndarray] | None = None,
+    threads: int | None = None,
+    seed: int = 0,
+    alpha: float | None = None,
+    progress: Callable[[Event], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+    replay: str | None = None,
+    store: str | Path | None = None,
+    cost: str = "auto",
+) -> Optimized:
+    """Find a faster model that computes the same.
+
+    model: a path, a file's bytes, a ModelProto or an onnx_ir model (never changed).
+    budget: seconds for everything; the best checked model by then is the result.
+    target: what will run the model; only "onnxruntime".
+    rules: files with further rules of the user's.
+    shapes: values of symbolic sizes at which costs are measured, by their name in the model.
+    inputs: arrays (or an .npz) by input name; the check runs on them too.
+    threads: of the runtime, 1 by default.
+    alpha: how many times the best cost a graph on the way may have (default 1.05).
+    progress, stop: told of events; asked whether to stop with the best so far.
+    replay: the decisions of an earlier run, repeated without searching.
+    store: where measured costs are kept (default: the user's cache folder).
+    cost: "measured", "roofline" (nothing is measured or timed) or "auto".
+
+    Raises ModelError for an invalid model, CheckFailed when a rewritten model disagrees with the
+    original, UsageError for arguments that do not fit.
+    """
+    if target != "onnxruntime":
+        raise UsageError(f"target {target} is unknown", "there is onnxruntime", "use that")
+    if cost not in ("auto", "measured", "roofline"):
+        raise UsageError(f"cost {cost!r} is unknown", "it is auto, measured or roofline", "use one")
+    source = read(model)
+    library = (*load_library(), *_own_rules(rules))
+    request = optimize_.Request(
+        budget=float(budget),
+        rules=library,
+        shapes=dict(shapes or {}),
+        inputs=read_inputs(inputs),
+        threads=threads or 1,
+        seed=seed,
+        alpha=1.05 if alpha is None else float(alpha),
+        progress=progress or (lambda event: None),
+        stop=stop or (lambda: False),
+        replay=replay,
+        store=None if store is None else Path(store),
+        cost=cost,
+    )
+    done = optimize_.optimize(source, request)
+    changed = done.winner is not None
+    digest = optimize_.sha256(done) if changed else source.sha256
+    report = report_of(done, library, digest)
+    return Optimized(report, changed, optimize_.decisions(done), done)
+
+
+def verify(
+    a: str | Path | bytes | onnx.ModelProto | onnx_ir.Model,
+    b: str | Path | bytes | onnx.ModelProto | onnx_ir.Model,
+    *,
+    inputs: str | Path | Mapping[str, np.ndarray] | None = None,
+    shapes: Mapping[str, int] | None = None,
+    seed: int = 0,
+    progress: Callable[[Event], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Verdict:
+    """Are two models equal? Proved by structure, agreeing on many inputs, or different.
+
+    Raises ModelError for an invalid model, UsageError for inputs that do not fit.
+    """
+    question = verify_.Question(
+        inputs=read_inputs(inputs),
+        shapes=dict(shapes or {}),
+        seed=seed,
+        progress=progress or (lambda event: None),
+        stop=stop or (lambda: False),
+    )
+    return verify_.verify(read(a), read(b), question)
+
+
+def bench(
+    models: Sequence[str | Path],
+    *,
+    vs: Sequence[str] = ("ort",),
+    threads: int | None = None,
+    seconds: float = 10.0,
+    shapes: Mapping[str, int] | None = None,
+    progress: Callable[[Event], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> tuple[BenchRow, ...]:
+    """Time models in turns, in onnxruntime ("ort") and "openvino": medians with intervals."""
+    return bench_.bench(
+        [Path(m) for m in models],
+        vs=vs,
+        threads=threads or 1,
+        seconds=seconds,
+        shapes=shapes,
+        progress=progress or (lambda event: None),
+        stop=stop or (lambda: False),
+    )
+
+
+def values_of(model: str | Path, node: str) -> tuple[str, ...]:
+    """The values that the node of this name writes; empty if there is no such node."""
+    graph = read(model).model.graph
+    return tuple(v.name for n in graph if n.name == node for v in n.outputs if v.name)
+
+
+def doctor() -> tuple[Finding, ...]:
+    """What is installed, and what it enables."""
+    return doctor_.doctor()
+
+
+def _own_rules(files: Sequence[str | Path] | None) -> tuple[Rule, ...]:
+    out: list[Rule] = []
+    for file in files or ():
+        try:
+            text = Path(file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as e:
+            raise UsageError(
+                f"{file} holds no rules", str(e), "name a text file of rules"
+            ) from None
+        out += parse_rules(text, str(file))
+    return tuple(out)
+
+
+def _info(rule: Rule) -> RuleInfo:
+    return RuleInfo(rule.name, rule.text, "C", rule.float_class, rule.source)
+
+
+def rules(files: Sequence[str | Path] = ()) -> tuple[RuleInfo, ...]:
+    """The library's rules, then those of the files."""
+    return tuple(_info(r) for r in (*load_library(), *_own_rules(files)))
+
+
+def check_rules(
+    file: str | Path, *, seed: int = 0, progress: Callable[[Event], None] | None = None
+) -> tuple[RuleVerdict, ...]:
+    """Try every rule of a file on many shapes, over floats and a prime field."""
+    out: list[RuleVerdict] = []
+    own = _own_rules([file])
+    for n, rule in enumerate(own):
+        if progress:
+            progress(Event("check", rule.name, n / len(own)))
+        match try_rule(rule, seed):
+            case Passed() as p:
+                out.append(RuleVerdict(rule.name, rule.text, "passed", str(p)))
+            case Refuted() as r:
+                out.append(RuleVerdict(rule.name, rule.text, "refuted", str(r)))
+            case other:
+                out.append(RuleVerdict(rule.name, rule.text, "refuted", f"not testable: {other}"))
+    return tuple(out)
+
+
+def cache_stats(store: str | Path | None = None) -> StoreStats:
+    """What the cost store holds."""
+    with Store.open(store) as held:
+        s = held.stats()
+        names = tuple(f"{t.cpu}, {t.runtime} {t.version}, {t.threads} threads" for t in s.targets)
+        where = str(s.path) if s.path else f"in memory: {s.reason}"
+        return StoreStats(where, s.operators + s.graphs, s.size, names)
+
+
+def cache_clear(store: str | Path | None = None) -> int:
+    """Remove every entry; how many there were."""
+    with Store.open(store) as held:
+        return held.clear()
+
+
+def cache_export(store: str | Path | None, file: str | Path) -> int:
+    """Write the store to a file, by rename; how many entries."""
+    with Store.open(store) as held:
+        return held.export(file)
+
+
+def cache_import(store: str | Path | None, file: str | Path) -> int:
+    """Take over the entries of an exported store of the same kind of machine; how many were new."""
+    with Store.open(store) as held:
+        return held.import_(file, machine())

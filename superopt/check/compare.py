@@ -1,0 +1,100 @@
+"""Are two results of one output close enough? DESIGN section 14: against float64, by dtype."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from superopt.te.dtype import BF16, F16, F32, F64, DType
+
+# rtol of the element, atol as a part of the output's rms
+TOLERANCE: dict[DType, tuple[float, float]] = {
+    F64: (1e-7, 1e-8),
+    F32: (1e-4, 1e-5),
+    F16: (1e-2, 1e-3),
+    BF16: (3e-2, 1e-2),
+}
+WORSE = 4.0  # how many times the original's own error is accepted
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Absolute errors of one output on one set of inputs; why it failed (empty: it passed)."""
+
+    max_error: float
+    mean_error: float
+    p99_error: float
+    original_max: float
+    rtol: float
+    atol: float
+    failure: str
+
+
+def compare(
+    dtype: DType | None, reference: np.ndarray, original: np.ndarray, candidate: np.ndarray
+) -> Compared:
+    """`candidate` against `reference` (float64), beside what the original model gives itself.
+
+    Floats pass when every element is within rtol and atol * rms of the reference, or the largest
+    error is at most 4 times the original's; NaN and inf must be where the original has them.
+    Everything else must be what the original gives.
+    """
+    if candidate.shape != original.shape:
+        return _failed(f"shape {candidate.shape} instead of {original.shape}")
+    if candidate.dtype != original.dtype:
+        return _failed(f"dtype {candidate.dtype} instead of {original.dtype}")
+    if dtype is None or not dtype.is_float:
+        wrong = np.asarray(candidate != original)
+        if not wrong.any():
+            return Compared(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, "")
+        first = tuple(int(i) for i in np.argwhere(wrong)[0]) if wrong.ndim else ()
+        return _failed(
+            f"{int(wrong.sum())} of {wrong.size} elements differ, first at {first}:"
+            f" {candidate[first]} instead of {original[first]}"
+        )
+    if candidate.size == 0:
+        return Compared(0.0, 0.0, 0.0, 0.0, *TOLERANCE.get(dtype, (0.1, 0.1)), "")
+    return _floats(dtype, reference, original.astype(np.float64), candidate.astype(np.float64))
+
+
+def _failed(why: str) -> Compared:
+    inf = float("inf")
+    return Compared(inf, inf, inf, 0.0, 0.0, 0.0, why)
+
+
+def _floats(
+    dtype: DType, reference: np.ndarray, original: np.ndarray, candidate: np.ndarray
+) -> Compared:
+    rtol, part = TOLERANCE.get(dtype, (0.1, 0.1))
+    special = ~np.isfinite(original)
+    if special.any() or not np.isfinite(candidate).all():
+        same = (np.isnan(candidate) == np.isnan(original)) & (
+            ~np.isinf(original) & ~np.isinf(candidate)
+            | (candidate == original)
+            | np.isnan(original)
+        )
+        if not same.all():
+            at = tuple(int(i) for i in np.argwhere(~same)[0])
+            return _failed(f"NaN or inf at {at}: {candidate[at]} instead of {original[at]}")
+    plain = ~special & np.isfinite(reference)
+    if not plain.any():
+        return Compared(0.0, 0.0, 0.0, 0.0, rtol, 0.0, "")
+    ref = reference[plain]
+    error = np.abs(candidate[plain] - ref)
+    own = float(np.abs(original[plain] - ref).max())
+    rms = float(np.sqrt(np.mean(np.square(ref))))
+    atol = part * rms
+    worst = float(error.max())
+    within = bool((error <= atol + rtol * np.abs(ref)).all()) or worst <= WORSE * own
+    failure = ""
+    if not within:
+        worst_at = int(np.argmax(error - rtol * np.abs(ref)))
+        value, allowed = ref[worst_at], atol + rtol * abs(ref[worst_at])
+        failure = (
+            f"error {error[worst_at]:.3g} at a value of {value:.3g}, allowed {allowed:.3g};"
+            f" the original's own largest is {own:.3g}"
+        )
+    return Compared(
+        worst, float(error.mean()), float(np.quantile(error, 0.99)), own, rtol, atol, failure
+    )

@@ -1,0 +1,111 @@
+"""Files that appear whole or not at all.
+
+A new file has no name while it is written (where the system can do that, else a temporary one),
+is made durable, and is then renamed over its target.  So whatever happens on the way, an error,
+Ctrl-C or a kill, what was there before is there still.
+"""
+
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+from superopt.errors import UsageError
+
+
+@dataclass(slots=True, eq=False)
+class NewFile:
+    """A file on its way to `target`; `temporary` is its name so far."""
+
+    file: BinaryIO
+    target: Path
+    temporary: Path | None
+
+
+Create: TypeAlias = Callable[[Path], NewFile]
+
+
+@contextlib.contextmanager
+def new_files() -> Iterator[Create]:
+    """Gives a function that creates files; they take their targets' places, in order, at the end.
+
+    After an exception none of them does.  Raises UsageError where the system refuses to write.
+    """
+    files: list[NewFile] = []
+
+    def create(target: Path) -> NewFile:
+        files.append(_create(target))
+        return files[-1]
+
+    try:
+        yield create
+        for new in files:
+            new.file.flush()
+            os.fsync(new.file.fileno())
+        for new in files:
+            new.temporary = new.temporary or _named(new)
+        for new in files:
+            if new.temporary is not None:
+                os.replace(new.temporary, new.target)
+                new.temporary = None
+        for folder in {new.target.parent for new in files}:
+            _make_durable(folder)
+    except OSError as error:
+        path = files[-1].target if files else error.filename
+        raise UsageError(
+            f"{path} cannot be written",
+            error.strerror or str(error),
+            "check free space and permissions of the folder, or name another one",
+        ) from error
+    finally:
+        for new in files:
+            with contextlib.suppress(OSError):
+                new.file.close()
+            if new.temporary is not None:
+                new.temporary.unlink(missing_ok=True)
+
+
+def _create(target: Path) -> NewFile:
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+    temporary: Path | None = None
+    try:
+        os.stat("/proc/self/fd")  # where `_named` finds it again
+        descriptor = os.open(target.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+    except (AttributeError, OSError):  # not Linux, or a file system that cannot
+        temporary = _temporary_name(target)
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0)
+        descriptor = os.open(temporary, flags, 0o666)
+    if mode is not None and hasattr(os, "fchmod"):
+        os.fchmod(descriptor, mode)
+    return NewFile(os.fdopen(descriptor, "wb"), target, temporary)
+
+
+def _named(new: NewFile) -> Path:
+    """Give a file without a name a temporary one."""
+    temporary = _temporary_name(new.target)
+    folder = os.open(new.target.parent, os.O_RDONLY)
+    try:
+        # With a folder's descriptor Python calls linkat(2), which follows the link in /proc.
+        source = f"/proc/self/fd/{new.file.fileno()}"
+        os.link(source, temporary, src_dir_fd=folder, follow_symlinks=True)
+    finally:
+        os.close(folder)
+    return temporary
+
+
+def _temporary_name(target: Path) -> Path:
+    return target.with_name(f".{target.name[:200]}.{secrets.token_hex(6)}.tmp")
+
+
+def _make_durable(folder: Path) -> None:
+    """The rename itself; not every system can, and then it does so by itself."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,174 @@
+"""Model files, written whole or not at all; weights stream from where they lie.
+
+A model with external data is two files, so two renames, the data first.
+"""
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import onnx
+import onnx_ir as ir
+
+from superopt.errors import ModelError, UsageError
+from superopt.onnx_io import wire
+from superopt.onnx_io.atomic import NewFile, new_files
+from superopt.onnx_io.mapped import Backing, map_file
+from superopt.onnx_io.protos import bodies
+from superopt.onnx_io.skeleton import (
+    PROTOBUF_LIMIT,
+    Skeleton,
+    blob_size,
+    copy_blob,
+    of_proto,
+    stub_index,
+)
+from superopt.onnx_io.source import Source, read
+from superopt.onnx_io.through_ir import of_model
+
+_PAGE: Final = 4096  # alignment of large tensors in a data file, so that they can be mapped
+
+
+def write_model(model: ir.Model | onnx.ModelProto, path: str | Path, *, like: Source) -> None:
+    """Write `model`, made from `like`, to `path`, which may be where `like` was read from.
+
+    Initializers go to `<path>.data` if those of `like` were in such a file, or if the model would
+    have more than 2 GB; never to a data file of `like`, unless `like` itself is overwritten.
+    Raises UsageError if the file cannot be written; ValueError if IR version or opset imports
+    differ from those of `like`.
+    """
+    target = _target(path)
+    if isinstance(model, onnx.ModelProto):
+        skeleton, _ = of_proto(model, like.folder, target.name)
+    else:
+        skeleton = of_model(model, target.name)
+    _check_versions(skeleton.proto(), like.skeleton.proto())
+    sizes = [blob_size(blob) for blob in skeleton.blobs]
+    pieces = wire.restore(skeleton.data, lambda i: wire.raw_fields(i, sizes[i]))
+    with new_files() as new:
+        if like.has_external_data or wire.size_of(pieces) > PROTOBUF_LIMIT:
+            data = new(_data_file(target, like))
+            pieces = _with_data(skeleton, sizes, data)
+            if wire.size_of(pieces) > PROTOBUF_LIMIT:
+                raise ModelError(
+                    f"{target.name} is too large for protobuf",
+                    f"without its initializers it has {wire.size_of(pieces)} bytes still",
+                    "make initializers of the tensors in Constant nodes",
+                )
+        model_file = new(target)
+        for piece in pieces:
+            if isinstance(piece, wire.Slot):
+                copy_blob(skeleton.blobs[piece.index], model_file.file)
+            else:
+                model_file.file.write(piece)
+
+
+def copy_unchanged(source: Source, path: str | Path) -> None:
+    """Write to `path` what was read, byte for byte; its external data files go along.
+
+    Raises UsageError if the file cannot be written, or if another model's data file would have to
+    be overwritten.
+    """
+    target = _target(path)
+    if source.raw is None:
+        write_model(source.model, path, like=source)
+        return
+    if source.path is not None and _same(target, source.path):
+        return
+    beside = source.folder is not None and _same(target.parent, source.folder)
+    with new_files() as new:
+        for location, backing in source.skeleton.files.items():
+            if not beside and _needed(target, location, backing):
+                (target.parent / location).parent.mkdir(parents=True, exist_ok=True)
+                backing.whole().copy_to(new(target.parent / location).file)
+        source.raw.copy_to(new(target).file)
+
+
+def _with_data(skeleton: Skeleton, sizes: Sequence[int], data: NewFile) -> list[wire.Piece]:
+    """Write the large initializers to a data file; the pieces of the model that points to it."""
+    initializers = {
+        index
+        for place in bodies(skeleton.proto())
+        if isinstance(place.body, onnx.GraphProto)
+        for tensor in place.body.initializer
+        if (index := stub_index(tensor)) is not None
+    }
+
+    def encode(index: int) -> list[wire.Piece]:
+        if index not in initializers:  # in an attribute, where runtimes do not look for files
+            return wire.raw_fields(index, sizes[index])
+        offset = -(-data.file.tell() // _PAGE) * _PAGE
+        data.file.seek(offset)
+        copy_blob(skeleton.blobs[index], data.file)
+        entries = {"location": data.target.name, "offset": offset, "length": sizes[index]}
+        return [wire.external_fields({key: str(value) for key, value in entries.items()})]
+
+    return wire.restore(skeleton.data, encode)
+
+
+def _check_versions(new: onnx.ModelProto, old: onnx.ModelProto) -> None:
+    """A newer version would keep the model from running where it ran before."""
+    opsets = [{o.domain: o.version for o in model.opset_import} for model in (old, new)]
+    if old.ir_version != new.ir_version or opsets[0] != opsets[1]:
+        raise ValueError(
+            f"the model to write has IR version {new.ir_version} and opsets {opsets[1]}, "
+            f"but the one it was made from has {old.ir_version} and {opsets[0]}"
+        )
+
+
+def _data_file(target: Path, like: Source) -> Path:
+    """Where initializers go: beside the model, and not over data that `like` still needs."""
+    overwritten = like.path is not None and _same(target, like.path)
+    kept = [] if overwritten else [Path(file.name) for file in like.skeleton.files.values()]
+    number = 0
+    while True:
+        name = f"{target.name}.{number}.data" if number else f"{target.name}.data"
+        candidate = target.with_name(name)
+        if not any(_same(candidate, path) for path in kept):
+            return candidate
+        number += 1
+
+
+def _needed(target: Path, location: str, backing: Backing) -> bool:
+    """Whether a data file must be written; UsageError if another file is in its place."""
+    path = target.parent / location
+    if not path.exists():
+        return True
+    if path.is_file() and path.stat().st_size == len(backing.view):
+        with path.open("rb") as file:
+            there = map_file(path, file.fileno())
+        if there.whole().digest() == backing.whole().digest():
+            return False
+    with contextlib.suppress(ModelError):
+        if location in read(target).skeleton.files:
+            return True  # it belongs to the model that is overwritten
+    raise UsageError(
+        f"{path} would be overwritten",
+        f"the model keeps its data in {location!r}, and another file of that name is there",
+        "write to another folder, or move that file away",
+    )
+
+
+def _same(a: Path, b: Path) -> bool:
+    try:
+        return os.path.samefile(a, b)
+    except OSError:
+        return False
+
+
+def _target(path: str | Path) -> Path:
+    """The file to write, behind links; UsageError if it cannot be one."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise _unwritable(path, "it is a directory", "name a file in it")
+    if target.exists() and not target.is_file():
+        raise _unwritable(path, "it is not a regular file", "name a file that can be replaced")
+    if not target.parent.is_dir():
+        raise _unwritable(path, f"there is no folder {target.parent}", "create it first")
+    return target
+
+
+def _unwritable(path: str | Path, why: str, todo: str) -> UsageError:
+    return UsageError(f"{path} cannot be written", why, todo)

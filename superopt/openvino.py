@@ -1,0 +1,49 @@
+"""OpenVINO as a peer in benchmarks; the only place that imports it (extra `bench`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from superopt.errors import UsageError
+
+
+def prepare(path: Path, feeds: Mapping[str, np.ndarray], threads: int) -> Callable[[], object]:
+    """One run of the model in float32 as a call without arguments.
+
+    float32 is forced: on CPUs with bf16 units OpenVINO would use these unasked.
+    Raises UsageError where OpenVINO is missing or does not take the model.
+    """
+    try:
+        import openvino as ov
+    except ImportError:
+        raise UsageError(
+            "OpenVINO is not installed", "--vs openvino needs it", 'pip install "superopt[bench]"'
+        ) from None
+    try:
+        core = ov.Core()
+        options = {
+            "INFERENCE_NUM_THREADS": threads,
+            "NUM_STREAMS": 1,
+            "INFERENCE_PRECISION_HINT": "f32",
+            "PERFORMANCE_HINT": "LATENCY",
+        }
+        request = core.compile_model(str(path), "CPU", options).create_infer_request()
+        for name, array in feeds.items():
+            request.set_tensor(name, ov.Tensor(np.ascontiguousarray(array)))
+        request.infer()
+    except RuntimeError as e:
+        reason = str(e).strip().splitlines()[-1]
+        raise UsageError(
+            f"OpenVINO does not run {path}", reason, "leave openvino out of --vs"
+        ) from None
+    return request.infer  # type: ignore[no-any-return]
+
+
+def version() -> str:
+    """OpenVINO's version."""
+    import openvino as ov
+
+    return str(ov.__version__).split("-")[0]

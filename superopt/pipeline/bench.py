@@ -1,0 +1,137 @@
+"""`bench`: models against each other and in other runtimes, in turns: medians and confidence."""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from superopt import openvino, ort
+from superopt.check.inputs import feeds
+from superopt.cost.clock import compare
+from superopt.cost.machine import machine
+from superopt.errors import SuperoptError, UsageError
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.source import read
+from superopt.onnx_io.validate import validate
+from superopt.ort.timing import prepare
+from superopt.pipeline.reporting import interval, latency
+from superopt.pipeline.shapes import representative
+from superopt.report.data import BenchRow, Event
+
+RUNTIMES = ("ort", "openvino")
+ROUNDS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """One model in one runtime."""
+
+    model: str
+    runtime: str
+    run: Callable[[], object] | None
+    note: str
+
+
+def bench(
+    models: Sequence[Path],
+    *,
+    vs: Sequence[str] = ("ort",),
+    threads: int = 1,
+    seconds: float = 10.0,
+    shapes: Mapping[str, int] | None = None,
+    seed: int = 0,
+    progress: Callable[[Event], None] = lambda event: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> tuple[BenchRow, ...]:
+    """Time every model in every runtime, one run of each in every round, for `seconds` together.
+
+    All models take the same inputs where their inputs agree. The speedup is against the first
+    model in the first runtime. Raises UsageError for an unknown runtime.
+    """
+    for name in vs:
+        if name not in RUNTIMES:
+            raise UsageError(
+                f"no runtime {name}", f"there are {', '.join(RUNTIMES)}", "name one of them"
+            )
+    lanes: list[_Lane] = []
+    for path in models:
+        source = read(path)
+        validate(source)
+        model = import_model(source)
+        sizes = representative(model, shapes or {})
+        arrays = dict(next(feeds(model.graph, sizes, seed, None)).arrays)
+        for runtime in vs:
+            progress(Event("load", f"{path.name} in {runtime}"))
+            lanes.append(_lane(path, runtime, arrays, threads))
+    times = _times(lanes, seconds, seed, stop, progress)
+    return tuple(_rows(lanes, times, threads, seed))
+
+
+def _lane(path: Path, runtime: str, arrays: Mapping[str, object], threads: int) -> _Lane:
+    try:
+        if runtime == "ort":
+            session = ort.session(path, threads=threads)
+            run = prepare(session, dict(arrays))  # type: ignore[arg-type]
+            label = f"onnxruntime {ort.available()}"
+        else:
+            run = openvino.prepare(path, arrays, threads)  # type: ignore[arg-type]
+            label = f"openvino {openvino.version()}"
+        run()
+        return _Lane(path.name, label, run, "")
+    except SuperoptError as e:
+        return _Lane(path.name, runtime, None, f"{e.what}: {e.why}")
+
+
+def _times(
+    lanes: Sequence[_Lane],
+    seconds: float,
+    seed: int,
+    stop: Callable[[], bool],
+    progress: Callable[[Event], None],
+) -> dict[int, list[float]]:
+    """Microseconds of every lane in every round, the order within a round drawn anew."""
+    rng = random.Random(seed)
+    live = [i for i, lane in enumerate(lanes) if lane.run is not None]
+    times: dict[int, list[float]] = {i: [] for i in live}
+    begin = time.monotonic()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        for done in range(ROUNDS):
+            spent = time.monotonic() - begin
+            if done >= 5 and (spent > seconds or stop()):
+                break
+            order = live[:]
+            rng.shuffle(order)
+            for i in order:
+                run = lanes[i].run
+                assert run is not None
+                start = time.perf_counter_ns()
+                run()
+                times[i].append((time.perf_counter_ns() - start) / 1e3)
+            progress(Event("time", f"round {done + 1}", min(1.0, spent / seconds)))
+    finally:
+        if enabled:
+            gc.enable()
+    return times
+
+
+def _rows(
+    lanes: Sequence[_Lane], times: Mapping[int, list[float]], threads: int, seed: int
+) -> list[BenchRow]:
+    here = machine().text
+    rows: list[BenchRow] = []
+    for i, lane in enumerate(lanes):
+        taken = times.get(i)
+        if not taken:
+            rows.append(BenchRow(lane.model, lane.runtime, None, None, lane.note))
+            continue
+        base = times.get(0)
+        ratio = interval(compare(base, taken, seed)) if base and i else None
+        measured = latency(tuple(taken), threads, lane.runtime, here)
+        rows.append(BenchRow(lane.model, lane.runtime, measured, ratio))
+    return rows

@@ -1,0 +1,73 @@
+"""The user's inputs: an .npz whose arrays are named like the model's inputs."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from superopt.errors import UsageError
+from superopt.onnx_io.importer import Model
+from superopt.te.dtype import to_numpy
+
+
+def read_inputs(
+    given: Path | str | Mapping[str, np.ndarray] | None,
+) -> dict[str, np.ndarray] | None:
+    """Arrays by input name from a file or as they are; None stays None. Never unpickles.
+
+    Raises UsageError for a file that is no .npz of plain arrays.
+    """
+    if given is None:
+        return None
+    if isinstance(given, Mapping):
+        return {k: np.asarray(v) for k, v in given.items()}
+    try:
+        with np.load(given, allow_pickle=False) as data:
+            return {name: data[name] for name in data.files}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, AttributeError) as e:
+        raise UsageError(
+            f"{given} holds no inputs", str(e).splitlines()[0] if str(e) else type(e).__name__,
+            "save it with numpy.savez(file, **{name: array})",
+        ) from None  # fmt: skip
+
+
+def check_inputs(model: Model, arrays: Mapping[str, np.ndarray] | None) -> None:
+    """Raise UsageError where the arrays are not what the model's inputs ask for."""
+    if arrays is None:
+        return
+    wanted = {i.name: i.type for i in model.graph.inputs}
+    needed = {i.name for i in model.graph.inputs if i not in model.overridable}
+    for name in arrays:
+        if name not in wanted:
+            raise UsageError(
+                f"input {name} is not one of the model's",
+                f"it has {', '.join(wanted)}",
+                "rename the array",
+            )
+    for name in needed - set(arrays):
+        raise UsageError(
+            f"input {name} has no value", "the file lacks it", "add an array of that name"
+        )
+    for name, array in arrays.items():
+        t = wanted[name]
+        if (
+            t.dtype is not None
+            and array.dtype != to_numpy(t.dtype)
+            and array.dtype.kind not in "OUS"
+        ):
+            raise UsageError(
+                f"input {name} is {array.dtype}", f"the model wants {t.dtype}", "convert the array"
+            )
+        fits = t.shape is None or (
+            len(t.shape) == array.ndim
+            and all(
+                not isinstance(d, int) or d == n for d, n in zip(t.shape, array.shape, strict=True)
+            )
+        )
+        if not fits:
+            raise UsageError(
+                f"input {name} has shape {array.shape}", f"the model wants {t}", "reshape the array"
+            )
