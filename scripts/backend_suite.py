@@ -63,12 +63,12 @@ def page(
     standard = {s.name for s in onnx.defs.get_all_schemas() if s.domain == ""}
     count = Counter({why or "no reason given": len(names) for why, names in left.items()})
     rows = "\n".join(f"| {why} | {n} |" for why, n in count.most_common())
+    defined = len(standard & set(OPS))
     bad = "\n".join(f"- {line}" for line in failed) or "None."
     return f"""# ONNX's node tests on the tensor expressions
 
 Written by `python scripts/backend_suite.py`, tested by `tests/ops/test_backend_suite.py`.
-With onnx {onnx.__version__}, of whose
-{len(standard)} standard operators {len(standard & set(OPS))} have a tensor expression.
+onnx {onnx.__version__} has {len(standard)} standard operators; {defined} have a tensor expression.
 
 | cases | |
 |---|---:|

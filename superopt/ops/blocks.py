@@ -30,7 +30,7 @@ def _to_depth(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     return _checked("SpaceToDepth", types, attrs)
 
 
-@op("DepthToSpace", example="f32[1,8,2,3] blocksize=2 mode=CRD", laws="data", canonical=_to_space)
+@op("DepthToSpace", example='f32[1,8,2,3] blocksize=2 mode="CRD"', laws="data", canonical=_to_space)
 def depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     """Blocks of channels become squares; `mode`: is block or channel the outer one?"""
     n, c, h, w = x.shape
@@ -49,7 +49,7 @@ def depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     return compute((n, depth, ix.dim(ix.as_index(h) * b), ix.dim(ix.as_index(w) * b)), element)
 
 
-@op("SpaceToDepth", example="f32[1,2,4,6] blocksize=2 mode=DCR", laws="data", canonical=_to_depth)
+@op("SpaceToDepth", example='f32[1,2,4,6] blocksize=2 mode="DCR"', laws="data", canonical=_to_depth)
 def space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     """Squares become blocks of channels: the inverse of DepthToSpace."""
     n, c, h, w = x.shape

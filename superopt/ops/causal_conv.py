@@ -13,7 +13,7 @@ ACTIVATIONS = ("none", "silu", "swish")
 
 @op(
     "CausalConvWithState",
-    example="f32[1,2,5] f32[2,1,3] f32[2] f32[1,2,2] activation=silu",
+    example='f32[1,2,5] f32[2,1,3] f32[2] f32[1,2,2] activation="silu"',
     since=27,
 )
 def causal_conv_with_state(

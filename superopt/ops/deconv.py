@@ -191,7 +191,7 @@ def _image(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     return full
 
 
-@op("Col2Im", example="f32[1,12,6] image_shape=(4,3) block_shape=(3,2)", since=18, canonical=_image)
+@op("Col2Im", example="f32[1,12,4] image_shape=(4,3) block_shape=(3,2)", since=18, canonical=_image)
 def col2im(
     x: Tensor,
     *,

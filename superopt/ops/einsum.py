@@ -74,7 +74,7 @@ def _aligned(terms: Sequence[Term], xs: Sequence[Tensor], equation: str) -> list
 @op(
     "Einsum",
     example=(
-        'f32[2,3,4] f32[2,4,5] equation="abc,abd->acd"',
+        'f32[2,3,4] f32[2,3,5] equation="abc,abd->acd"',
         'f32[3,3] equation="aa->a"',
         'f32[2,3,4] f32[4,5] equation="...a,ab->...b"',
     ),

@@ -157,7 +157,7 @@ def _merged(
     "ScatterElements",
     example=(
         "f32[3,4] i64[2,3] f32[2,3] axis=0",
-        "f32[3,4] i64[2,4] f32[2,4] axis=0 reduction=add",
+        'f32[3,4] i64[2,4] f32[2,4] axis=0 reduction="add"',
     ),
     since=11,
     canonical=_elements_mode,
@@ -204,7 +204,7 @@ def scatter_elements(
 
 @op(
     "ScatterND",
-    example=("f32[4,3] i64[2,1] f32[2,3]", "f32[4,3] i64[2,2] f32[2] reduction=max"),
+    example=("f32[4,3] i64[2,1] f32[2,3]", 'f32[4,3] i64[2,2] f32[2] reduction="max"'),
     since=11,
     canonical=_nd_mode,
 )

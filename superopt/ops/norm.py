@@ -15,14 +15,17 @@ EPSILON = single(1e-5)
 
 
 def _shifted_exp(x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    """x less its maximum along `axis`, and the sum of its exponentials there."""
+    """x less its maximum along `axis`, and the sum of its exponentials there.
+
+    In the type of x, step by step, as ONNX's function bodies define both users.
+    """
     shape = reduced_shape(x, (axis,), keepdims=False)
-    top = compute(shape, lambda *i: over("max", x, (axis,), i, lambda *k: widened(x[k])))
+    top = compute(shape, lambda *i: over("max", x, (axis,), i, lambda *k: x[k]))
 
     def kept(i: tuple[Expr, ...]) -> tuple[Expr, ...]:
         return (*i[:axis], *i[axis + 1 :])
 
-    shifted = compute(x.shape, lambda *i: widened(x[i]) - top[kept(i)])
+    shifted = compute(x.shape, lambda *i: x[i] - top[kept(i)])
     total = compute(
         shape,
         lambda *i: over("sum", shifted, (axis,), i, lambda *k: apply("exp", shifted[k])),
@@ -37,7 +40,7 @@ def softmax(x: Tensor, *, axis: int = -1) -> Tensor:
     shifted, total = _shifted_exp(x, axis)
     return compute(
         x.shape,
-        lambda *i: cast(apply("exp", shifted[i]) / total[(*i[:axis], *i[axis + 1 :])], x.dtype),
+        lambda *i: apply("exp", shifted[i]) / total[(*i[:axis], *i[axis + 1 :])],
     )
 
 
@@ -48,7 +51,7 @@ def log_softmax(x: Tensor, *, axis: int = -1) -> Tensor:
     shifted, total = _shifted_exp(x, axis)
     return compute(
         x.shape,
-        lambda *i: cast(shifted[i] - apply("log", total[(*i[:axis], *i[axis + 1 :])]), x.dtype),
+        lambda *i: shifted[i] - apply("log", total[(*i[:axis], *i[axis + 1 :])]),
     )
 
 

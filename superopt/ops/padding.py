@@ -65,7 +65,7 @@ def _source(i: Expr, n: Dim, mode: str) -> Expr:
 
 @op(
     "Pad",
-    example=("f32[2,3] f32[] pads=(1,-1,0,2)", "f32[2,3] pads=(0,2,0,4) mode=reflect"),
+    example=("f32[2,3] f32[] pads=(1,-1,0,2)", 'f32[2,3] pads=(0,2,0,4) mode="reflect"'),
     since=11,
     canonical=_pads,
 )

@@ -107,9 +107,12 @@ class _Run:
             if out.shape != (*lead, *t.shape):
                 raise ValueError(f"input {t.name} is {out.shape}, expected {(*lead, *t.shape)}")
         else:
-            value = self.value(t.body, t.axes, None)
             shape = tuple(int(d) for d in t.shape if isinstance(d, int))
-            out = np.broadcast_to(value, (*self.domain.lead(t.dtype), *shape))
+            full = (*self.domain.lead(t.dtype), *shape)
+            if 0 in shape:  # no element, hence no load, not even of a constant index
+                out = np.zeros(full, self.domain.store(t.dtype))
+            else:
+                out = np.broadcast_to(self.value(t.body, t.axes, None), full)
         self.done[t] = out
         return out
 

@@ -23,6 +23,7 @@ from superopt.onnx_io.importer import Model, import_model
 from superopt.onnx_io.schema import operator, schema
 from superopt.onnx_io.source import read
 
+BFLOAT16_RTOL = 2**-6  # two steps, as in onnx.backend.test.runner
 LISTED = Path(__file__).with_name("backend_suite.txt")
 
 # Operators of ONNX without a tensor expression, by why; a case with one of them is left out.
@@ -35,11 +36,26 @@ OPAQUE: Mapping[str, str] = {
         " SequenceMap SplitToSequence"
     ),
     "strings": "RegexFullMatch StringConcat StringNormalizer StringSplit TfIdfVectorizer",
+    "images in files": "ImageDecoder",
     "random": "Bernoulli RandomUniformLike",
-    "recurrent": "GRU LSTM RNN",
+    "recurrent": "GRU LSTM RNN LinearAttention",
+    "samples at places that depend on the data": "DeformConv GridSample MaxUnpool RoiAlign",
+    "writes at places that depend on the data": "TensorScatter",
+    "deprecated": "Scatter",
+    "an operator not defined yet": "AffineGrid Det DFT MelWeightMatrix STFT",
 }
-# Of the operators with one, the cases that lie outside of it.
-OUTSIDE: Mapping[str, str] = {}
+# Of the operators with one, the forms that lie outside of it, by how their cases' names begin.
+OUTSIDE: Mapping[str, str] = {
+    "test_training_dropout": "random",
+    "test_maxpool_with_argmax": "the second result of MaxPool",
+    "test_resize_": "antialias, crop and other rare forms of Resize",
+    "test_blackmanwindow_expanded": "a size computed in floats",
+    "test_blackmanwindow_symmetric_expanded": "a size computed in floats",
+    "test_hammingwindow_expanded": "a size computed in floats",
+    "test_hammingwindow_symmetric_expanded": "a size computed in floats",
+    "test_hannwindow_expanded": "a size computed in floats",
+    "test_hannwindow_symmetric_expanded": "a size computed in floats",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +108,7 @@ def run(case: Runnable) -> None:
     """Evaluate, and raise AssertionError unless the results are the expected ones.
 
     Element types and shapes must be equal, integers, bools and strings too, floats within the
-    case's own tolerances.
+    case's own tolerances; bfloat16, whose step is wider than those, as onnx's own runner has it.
     """
     results = evaluate(case.model.graph, case.feeds)
     assert len(results) == len(case.expected)
@@ -109,7 +125,8 @@ def run(case: Runnable) -> None:
             np.testing.assert_allclose(got, wanted, case.rtol, case.atol)
         else:  # numpy cannot compare the small floats with a tolerance
             wide = np.float64
-            np.testing.assert_allclose(got.astype(wide), wanted.astype(wide), case.rtol, case.atol)
+            rtol = max(case.rtol, BFLOAT16_RTOL) if wanted.dtype.name == "bfloat16" else case.rtol
+            np.testing.assert_allclose(got.astype(wide), wanted.astype(wide), rtol, case.atol)
 
 
 def is_small_integer(dtype: np.dtype) -> bool:

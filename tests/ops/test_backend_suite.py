@@ -4,6 +4,10 @@ Which cases run is committed in backend_suite.txt, so that none is lost unnotice
 `python scripts/backend_suite.py` writes it.
 """
 
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
 import onnx
 import pytest
 
@@ -45,5 +49,22 @@ def test_what_the_tables_leave_out_has_no_expression() -> None:
             assert operator(name, "", newest) is None, f"{name} has a tensor expression"
 
 
-def test_enough_cases_run() -> None:
-    assert len(suite.listed()) >= 900
+def test_enough_cases_run_and_the_page_says_how_many(root: Path) -> None:
+    count = len(suite.listed())
+    assert count >= 900
+    page = (root / "docs" / "backend_suite.md").read_text(encoding="utf-8")
+    assert f"| run | {count} |" in page
+    assert f"| passed | {count} |" in page
+
+
+@pytest.mark.parametrize(
+    "name", ["test_add", "test_argmax_default_axis_example", "test_cast_e8m0_FLOAT_to_FLOAT8E8M0"]
+)
+def test_a_wrong_result_fails(name: str) -> None:
+    prepared = suite.prepare(suite.cases()[name])
+    assert isinstance(prepared, suite.Runnable)
+    (right,) = prepared.expected
+    suite.run(prepared)
+    for wrong in (right[..., :1], right.astype(np.complex64), right + right.dtype.type(1)):
+        with pytest.raises(AssertionError):
+            suite.run(replace(prepared, expected=(wrong,)))
