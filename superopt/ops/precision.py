@@ -7,7 +7,7 @@ looks like any other.
 from __future__ import annotations
 
 from superopt.ops.scalar import wide
-from superopt.te.dtype import DType
+from superopt.te.dtype import F64, DType
 from superopt.te.expr import Tensor, cast, compute
 
 
@@ -15,6 +15,11 @@ def wider(x: Tensor) -> Tensor:
     """`x` in the precision of sums."""
     kind = wide(x.dtype)
     return x if kind == x.dtype else compute(x.shape, lambda *i: cast(x[i], kind), name="wide")
+
+
+def precise(x: Tensor) -> Tensor:
+    """`x` in float64."""
+    return x if x.dtype == F64 else compute(x.shape, lambda *i: cast(x[i], F64), name="precise")
 
 
 def narrowed(x: Tensor, dtype: DType) -> Tensor:
