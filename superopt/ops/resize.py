@@ -276,9 +276,9 @@ def _targets(
 @op(
     "Resize",
     example=(
-        "f32[1,2,3,4] scales=(1.0,1.0,2.0,2.0) coordinate_transformation_mode=asymmetric"
-        " nearest_mode=floor",
-        "f32[1,1,3,4] sizes=(5,6) axes=(2,3) mode=linear",
+        'f32[1,2,3,4] scales=(1.0,1.0,2.0,2.0) coordinate_transformation_mode="asymmetric"'
+        ' nearest_mode="floor"',
+        'f32[1,1,3,4] sizes=(5,6) axes=(2,3) mode="linear"',
     ),
     since=11,
     canonical=_resize_attrs,
