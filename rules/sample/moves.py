@@ -1,0 +1,293 @@
+"""Operands and attributes that fit the operators that move elements: Concat, Slice, Reshape, ..."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from superopt.ir.op import Attr
+from superopt.rules.sample.ask import Ask, Fit
+from superopt.rules.sample.draw import (
+    Draw,
+    Misfit,
+    Shape,
+    drawn,
+    filled,
+    full,
+    known_rank,
+    refactored,
+)
+from superopt.rules.sample.elements import like
+
+# --- joining and cutting --------------------------------------------------------------------------
+
+
+def concat(ask: Ask) -> Fit:
+    draw = ask.draw
+    axis = ask.number("axis")
+    rank = known_rank(*ask.holes)
+    if rank is None:
+        rank = draw.rank(1)
+        if axis is not None:
+            rank = max(rank, axis + 1 if axis >= 0 else -axis)
+    if axis is None:
+        done = [h for h in map(full, ask.holes) if h is not None and len(h) == rank]
+        apart = [a for a in range(rank) if len({h[a] for h in done}) > 1]
+        axis = apart[0] if len(apart) == 1 else draw.below(rank)
+    at = axis % rank if rank else 0
+    base = list(draw.shape(rank))
+    for h in ask.holes:
+        for n, d in enumerate(h or ()):
+            if d is not None and n < rank:
+                base[n] = d
+    shapes = []
+    for h in ask.holes:
+        own = list(base)
+        own[at] = draw.size()
+        shapes.append(filled(h, own, draw))
+    return shapes, {"axis": axis}
+
+
+def split(ask: Ask) -> Fit:
+    draw = ask.draw
+    split, axis = ask.ints("split"), ask.number("axis")
+    x = drawn(ask.holes[0], draw, draw.rank(max(1, 0 if axis is None else axis + 1)))
+    if axis is None:
+        axis = draw.below(len(x)) if "axis" in ask.free else 0
+    found: dict[str, Attr] = {"axis": axis}
+    if split is None:
+        n = x[axis]
+        parts = draw.pick((2, 2, 2, 3, 1))
+        cuts = sorted(draw.rng.randint(0, n) for _ in range(parts - 1))
+        if n >= parts and draw.chance(0.9):
+            cuts = sorted(draw.rng.sample(range(1, n), parts - 1))
+        ends = [0, *cuts, n]
+        split = tuple(b - a for a, b in zip(ends, ends[1:], strict=False))
+        found["split"] = split
+    elif ask.holes[0] is None or ask.holes[0][axis] is None:
+        x = (*x[:axis], sum(split), *x[axis + 1 :])
+    if "num_outputs" in ask.free:
+        found["num_outputs"] = None
+    return [x], found
+
+
+def slice_(ask: Ask) -> Fit:
+    draw = ask.draw
+    starts, ends, axes = ask.ints("starts"), ask.ints("ends"), ask.ints("axes")
+    count = next((len(v) for v in (starts, ends, axes) if v is not None), None)
+    least = 1 if axes is None else max([a + 1 for a in axes] + [-a for a in axes], default=0)
+    x = drawn(ask.holes[0], draw, draw.rank(max(least, count or 0, 1)))
+    if axes is None:
+        if count is None:
+            count = draw.pick((1, 1, 1, 2)) if len(x) > 1 else min(1, len(x))
+        if count > len(x):
+            raise Misfit("more slices than axes")
+        axes = tuple(sorted(draw.rng.sample(range(len(x)), count)))
+    steps = ask.ints("steps")
+    if steps is None:
+        choose = "steps" in ask.free
+        steps = tuple(draw.pick((1, 1, 2, -1)) if choose else 1 for _ in axes)
+    first, last = [], []
+    for n, (a, step) in enumerate(zip(axes, steps, strict=True)):
+        start = starts[n] if starts is not None else None
+        end = ends[n] if ends is not None else None
+        start, end = _bounds(x[a], step, start, end, draw)
+        first.append(start)
+        last.append(end)
+    found: dict[str, Attr] = {"axes": axes, "starts": tuple(first), "ends": tuple(last)}
+    return [x], found | {"steps": steps}
+
+
+def _bounds(
+    n: int, step: int, start: int | None, end: int | None, draw: Draw
+) -> tuple[int, int]:
+    if n < 1:
+        raise Misfit("a slice of nothing")
+    if step < 0:
+        low, high = draw.part(n)
+        whole = draw.chance(0.5)
+        return (n - 1, -n - 1) if whole else (high - 1, low - 1 - n)
+    a, b = draw.part(n)
+    if start is not None:
+        a = start
+        b = n if a >= n - 1 or draw.chance(0.4) else draw.rng.randint(a + 1, n)
+    if end is not None:
+        b = end
+        a = a if start is not None else draw.below(max(min(b, n), 1))
+    return a, b
+
+
+def pad(ask: Ask) -> Fit:
+    draw = ask.draw
+    pads = ask.ints("pads")
+    least = 0 if pads is None else len(pads) // 2
+    x = drawn(ask.holes[0], draw, least or draw.rank(1))
+    value = [drawn(h, draw, 0) for h in ask.holes[1:]]
+    found: dict[str, Attr] = {}
+    if pads is None:
+        kind = draw.below(6)
+        spatial = kind < 3 and len(x) > 2
+        choices = (0, 0, 1, 2) if kind < 5 else (0, 1, -1)
+        own = [
+            0 if kind == 4 or (spatial and a < 2) else draw.pick(choices) for a in range(len(x))
+        ]
+        other = [
+            0 if kind == 4 or (spatial and a < 2) else draw.pick(choices) for a in range(len(x))
+        ]
+        if kind == 5 and draw.chance(0.5):
+            other = [-p for p in own]
+        found["pads"] = (*own, *other)
+    if "mode" in ask.free:
+        found["mode"] = draw.pick(("constant", "constant", "edge", "reflect"))
+    return [x, *value], found
+
+
+# --- shapes ---------------------------------------------------------------------------------------
+
+
+def transpose(ask: Ask) -> Fit:
+    draw = ask.draw
+    perm = ask.ints("perm")
+    x = drawn(ask.holes[0], draw, len(perm) if perm is not None else draw.rank(2))
+    if perm is None:
+        axes = list(range(len(x)))
+        if not draw.chance(0.15):
+            draw.rng.shuffle(axes)
+        perm = tuple(axes)
+    return [x], {"perm": perm}
+
+
+def reshape(ask: Ask) -> Fit:
+    draw = ask.draw
+    shape = ask.ints("shape")
+    hole = ask.holes[0]
+    x = full(hole)
+    if x is None:
+        if shape is not None and hole is None:
+            x = shape if draw.chance(0.3) else refactored(math.prod(shape), draw.rank(1), draw)
+        elif shape is not None and hole is not None:
+            x = _completed(hole, math.prod(shape), draw)
+        else:
+            x = drawn(hole, draw, draw.rank(), most=4)
+    found: dict[str, Attr] = {"shape": shape if shape is not None else _reshaped(x, draw)}
+    if "allowzero" in ask.free:
+        found["allowzero"] = 0
+    return [x], found
+
+
+def _completed(hole: Sequence[int | None], count: int, draw: Draw) -> Shape:
+    """The hole with sizes that make `count` elements."""
+    fixed = math.prod(d for d in hole if d is not None)
+    if not fixed or count % fixed:
+        raise Misfit(f"{count} elements with {fixed} given")
+    rest = iter(refactored(count // fixed, sum(d is None for d in hole), draw))
+    return tuple(next(rest) if d is None else d for d in hole)
+
+
+def _reshaped(x: Shape, draw: Draw) -> Shape:
+    """Another shape of as many elements: axes merged, split, made 1, swapped, or the same."""
+    count = math.prod(x)
+    match draw.below(6):
+        case 0:
+            return x
+        case 1 if len(x) > 1:
+            k = draw.below(len(x) - 1)
+            return (*x[:k], x[k] * x[k + 1], *x[k + 2 :])
+        case 2 if x:
+            k = draw.below(len(x))
+            return (*x[:k], *refactored(x[k], 2, draw), *x[k + 1 :])
+        case 3:
+            k = draw.below(len(x) + 1)
+            return (*x[:k], 1, *x[k:])
+        case 4 if len(x) > 1:
+            return tuple(reversed(x))
+        case _:
+            return refactored(count, draw.pick((1, 2, 2, 3)), draw)
+
+
+def squeeze(ask: Ask) -> Fit:
+    draw = ask.draw
+    axes = ask.ints("axes")
+    least = 1 if not axes else max(max(axes) + 1, -min(axes))
+    x = full(ask.holes[0])
+    if x is None:
+        base = list(drawn(ask.holes[0], draw, draw.rank(least)))
+        ones = axes if axes is not None else (draw.below(len(base)),)
+        hole = ask.holes[0] or (None,) * len(base)
+        for a in ones:
+            base[a] = 1 if hole[a] is None else base[a]
+        x = tuple(base)
+    if axes is None:
+        found = [a for a, d in enumerate(x) if d == 1]
+        axes = tuple(found if draw.chance(0.5) else found[: draw.below(len(found) + 1)])
+    return [x], {"axes": axes}
+
+
+def unsqueeze(ask: Ask) -> Fit:
+    draw = ask.draw
+    axes = ask.ints("axes")
+    low = -min(axes, default=0) if axes else 0
+    least = max(0, max(axes, default=-1) + 1 - len(axes), low - len(axes)) if axes else 0
+    x = drawn(ask.holes[0], draw, draw.rank(least, 3))
+    if axes is None:
+        more = draw.pick((1, 1, 1, 2))
+        axes = tuple(sorted(draw.rng.sample(range(len(x) + more), more)))
+    return [x], {"axes": axes}
+
+
+def flatten(ask: Ask) -> Fit:
+    x = drawn(ask.holes[0], ask.draw, ask.draw.rank(1))
+    return [x], ({"axis": ask.draw.below(len(x) + 1)} if "axis" in ask.free else {})
+
+
+def expand(ask: Ask) -> Fit:
+    draw = ask.draw
+    shape = ask.ints("shape")
+    if shape is not None:
+        return [like(ask.holes[0], shape, draw)], {}
+    x = full(ask.holes[0])
+    if x is None:
+        x = tuple(
+            1 if old is None and draw.chance(0.4) else n
+            for old, n in zip(
+                ask.holes[0] or (None,) * 9, drawn(ask.holes[0], draw, draw.rank()), strict=False
+            )
+        )
+    if draw.chance(0.25):
+        return [x], {"shape": x}
+    wider = tuple(draw.size() if d == 1 else d for d in x)
+    lead = draw.shape(draw.below(2)) if len(wider) < 4 else ()
+    return [x], {"shape": (*lead, *wider)}
+
+
+def tile(ask: Ask) -> Fit:
+    draw = ask.draw
+    repeats = ask.ints("repeats")
+    x = drawn(ask.holes[0], draw, draw.rank(1) if repeats is None else len(repeats), most=4)
+    if repeats is None:
+        kind = draw.below(3)
+        times = [1 if kind == 0 else draw.pick((1, 2, 3)) for _ in x]
+        repeats = (draw.pick((2, 3)), *(1,) * (len(x) - 1)) if kind == 1 else tuple(times)
+    return [x], {"repeats": repeats}
+
+
+def blocks(ask: Ask) -> Fit:
+    draw = ask.draw
+    b = ask.number("blocksize") or draw.pick((2, 2, 3))
+    n, c, h, w = drawn(ask.holes[0], draw, 4, most=3)
+    if full(ask.holes[0]) is None:
+        if ask.op.name == "DepthToSpace":
+            c = c * b * b
+        else:
+            h, w = h * b, w * b
+    mode = {"mode": draw.pick(("DCR", "CRD"))} if "mode" in ask.free else {}
+    return [(n, c, h, w)], {"blocksize": b, **mode}
+
+
+def gather(ask: Ask) -> Fit:
+    draw = ask.draw
+    axis = ask.number("axis")
+    least = 1 if axis is None else max(axis + 1, -axis)
+    x = drawn(ask.holes[0], draw, draw.rank(least, 3))
+    index = drawn(ask.holes[1], draw, draw.pick((0, 1, 1, 2)), most=4)
+    return [x, index], ({"axis": draw.below(len(x))} if "axis" in ask.free else {})
