@@ -23,7 +23,7 @@ def test_the_example_fits(name: str, text: str) -> None:
 def test_it_is_declared_as_onnx_declares_it(name: str) -> None:
     op = OPS[name]
     assert op.example, "needs an example"
-    if op.domain is None:
+    if op.domain is None or not onnx.defs.has(name, op.domain):  # ours, or of a newer onnx
         return
     schema = onnx.defs.get_schema(name, domain=op.domain)
     assert op.since <= schema.since_version
