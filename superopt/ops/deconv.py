@@ -72,6 +72,10 @@ def _transposed_axes(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     steps = integers(full["strides"], "strides"), integers(full["dilations"], "dilations")
     if any(m and p >= max(s, d) for m, p, s, d in zip(short, padding, *steps, strict=True)):
         raise InferError(f"{what}: output_shape {shown(wanted)} is out of reach")
+    if any(short) and full["output_shape"] is None:
+        raise InferError(
+            f"{what}: a stride longer than the kernel, where runtimes differ on {mode}"
+        )
     full["output_padding"] = padding
     total = [larger(t, 0) for t in total]
     less, more = [floor_div(t, 2) for t in total], [ceil_div(t, 2) for t in total]

@@ -85,6 +85,10 @@ def pad(
         if constant_value.dtype != x.dtype or constant_value.shape not in ((), (1,)):
             raise InferError(f"Pad of {x.type} with {constant_value.type}: not one {x.dtype}")
         return padded(x, begins, ends, constant_value[(0,) * constant_value.rank], "Pad")
+    for b, e in zip(begins, ends, strict=True):
+        mixed = not (at_most(0, b) and at_most(0, e)) and not (at_most(b, 0) and at_most(e, 0))
+        if mixed and mode != "edge":
+            raise InferError(f"Pad of {x.type} by {mode}: {b} before and {e} after cut and repeat")
     if any(n == 0 for n in x.shape):
         raise InferError(f"Pad of {x.type} by {mode}: there is nothing to repeat")
     shape = padded(x, begins, ends, x[(0,) * x.rank], "Pad").shape

@@ -76,6 +76,13 @@ def _canonical(name: str) -> Canonical:
         )
         if full["ceil_mode"] and _same_counts(what, shape, full):
             full["ceil_mode"] = 0
+        if attrs["auto_pad"] in ("SAME_UPPER", "SAME_LOWER"):
+            steps = zip(kernel, integers(full["strides"], ""), strict=True)
+            if set(integers(full["dilations"], "")) != {1} or any(k < s for k, s in steps):
+                raise InferError(
+                    f"{what} by {kernel}: strides {full['strides']}, dilations {full['dilations']},"
+                    f" where runtimes differ on {attrs['auto_pad']}"
+                )
         pads = full["pads"]
         if "count_include_pad" in full and isinstance(pads, tuple) and not any(pads):
             full["count_include_pad"] = 0

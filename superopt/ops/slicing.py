@@ -29,13 +29,18 @@ def _clamped(value: Dim, extent: Dim, low: Dim, high: Dim) -> Dim:
 def _range(start: Dim, end: Dim, step: int, extent: Dim) -> tuple[Dim, Dim, int]:
     """(start, end, step) in range, as numpy's slice does it; an end before the first element is -1.
 
+    One difference is ONNX's: a start before the first element is the first, for negative steps too.
     Where all is known, one form for the same elements: the end is just past the last one.
     """
+    if extent == 0:
+        return 0, 0, 1
     if step > 0:
         low, high = _clamped(start, extent, 0, extent), _clamped(end, extent, 0, extent)
     else:
         last = ix.dim(ix.as_index(extent) - 1)
-        low, high = _clamped(start, extent, -1, last), _clamped(end, extent, -1, last)
+        if isinstance(end, int) and end >= FAR:
+            raise InferError("backwards to the end, where runtimes differ")
+        low, high = _clamped(start, extent, 0, last), _clamped(end, extent, -1, last)
         for bound in (low, high):
             if isinstance(bound, Expr) and not at_most(0, bound):
                 raise InferError(f"is the bound {bound} negative?")
