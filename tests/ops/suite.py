@@ -39,10 +39,10 @@ OPAQUE: Mapping[str, str] = {
     "images in files": "ImageDecoder",
     "random": "Bernoulli RandomUniformLike",
     "recurrent": "GRU LSTM RNN LinearAttention",
-    "samples at places that depend on the data": "DeformConv GridSample MaxUnpool RoiAlign",
+    "samples at places that depend on the data": "DeformConv MaxUnpool RoiAlign",
     "writes at places that depend on the data": "TensorScatter",
     "deprecated": "Scatter",
-    "an operator not defined yet": "AffineGrid Det DFT MelWeightMatrix STFT",
+    "an operator not defined yet": "Det MelWeightMatrix",
 }
 # Of the operators with one, the forms that lie outside of it, by how their cases' names begin.
 OUTSIDE: Mapping[str, str] = {
@@ -56,6 +56,11 @@ OUTSIDE: Mapping[str, str] = {
     "test_hannwindow_expanded": "a size computed in floats",
     "test_hannwindow_symmetric_expanded": "a size computed in floats",
 }
+# Cases whose expected values hold a rounding error above their own tolerance: by name, why.
+ROUNDED: Mapping[str, str] = dict.fromkeys(
+    ("test_dft_inverse", "test_dft_inverse_opset19"),
+    "expects the 2e-7 that numpy's float32 FFT leaves of a zero, with an atol of 1e-7",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,8 @@ def cases() -> Mapping[str, TestCase]:
 def prepare(case: TestCase) -> Runnable | LeftOut:
     """The case as it can be run, or why it cannot."""
     proto = case.model
+    if case.name in ROUNDED:
+        return LeftOut(ROUNDED[case.name], case.name)
     kinds = {v.type.WhichOneof("value") for v in (*proto.graph.input, *proto.graph.output)}
     if kinds - {"tensor_type"}:
         return LeftOut("sequences and optional values", f"{kinds}")
