@@ -115,7 +115,7 @@ def _shares(mode: str, r: Expr) -> list[tuple[int, Expr]]:
 
 @op(
     "GridSample",
-    example=("f32[1,2,3,4] f32[1,2,3,2]", "f32[1,1,3,4] f32[1,2,2,2] padding_mode=border"),
+    example=("f32[1,2,3,4] f32[1,2,3,2]", 'f32[1,1,3,4] f32[1,2,2,2] padding_mode="border"'),
     since=16,
     canonical=_sample_attrs,
 )

@@ -19,9 +19,9 @@ import numpy as np
 from superopt.errors import SuperoptError
 from superopt.te import index as ix
 from superopt.te.domain import wrap
-from superopt.te.dtype import BOOL, INDEX, DType
+from superopt.te.dtype import BOOL, INDEX, DType, to_numpy
 from superopt.te.expr import Tensor
-from superopt.te.fn import FOLDS
+from superopt.te.fn import FOLDS, unit
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Number, Reduce, Size
 
 Scalar = Union[int, float, Fraction, Expr, object]
@@ -127,21 +127,6 @@ class _Reading:
         return self.algebra.const(unit(fn, dtype), dtype) if total is None else total
 
 
-def unit(fn: str, dtype: DType) -> Number:
-    """What a reduction of nothing gives."""
-    match fn:
-        case "sum" | "any":
-            return 0
-        case "prod" | "all":
-            return 1
-    if dtype.is_float:
-        return -math.inf if fn == "max" else math.inf
-    if dtype == BOOL:
-        return int(fn == "min")
-    low = -(1 << (dtype.bits - 1)) if dtype.kind == "i" else 0
-    return low if fn == "max" else low + (1 << dtype.bits) - 1
-
-
 def _known(value: Scalar, what: str) -> int:
     match value:
         case int() | np.integer():
@@ -192,6 +177,9 @@ class Numbers:
             raise TypeError(f"{fn} of {args}")
         if fn == "cast":
             return _number(values[0], dtype)
+        if fn == "bitcast":
+            stored = np.array(values[0], np.float64 if kinds[0].is_float else None)
+            return stored.astype(to_numpy(kinds[0])).view(to_numpy(dtype)).item()  # type: ignore[no-any-return]
         table = _INTS if kinds[0].is_int or kinds[0] == BOOL else _FLOATS
         try:
             out = table[fn](*values)
