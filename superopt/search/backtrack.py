@@ -16,9 +16,9 @@ from enum import Enum
 
 from superopt.cost.model import Costs
 from superopt.ir import graph as g
+from superopt.rules.context import GraphContext, context
 from superopt.rules.rule import Rule
 from superopt.search.move import Move, Refusals, Step, moves
-from superopt.search.view import View, view
 
 
 class StopReason(Enum):
@@ -99,9 +99,9 @@ def search(
         if visited % 16 == 0 and stop():
             reason = StopReason.STOPPED
             break
-        v = view(state.graph)
-        near = None if improved or move is None else _near(v, move)
-        for m in moves(v, rules, costs, refusals, near):
+        ctx = context(state.graph)
+        near = None if improved or move is None else _near(ctx, move)
+        for m in moves(ctx, rules, costs, refusals, near):
             new = state.cost + m.effect.us
             if new < limits.alpha * best.cost:
                 heapq.heappush(queue, (new, next(order), state, m))
@@ -115,13 +115,13 @@ def _child(parent: _State, move: Move, cost: float) -> _State:
     return _State(g.replace(parent.graph, move.change), cost, parent, move)
 
 
-def _near(v: View, move: Move) -> Collection[g.Node]:
+def _near(ctx: GraphContext, move: Move) -> Collection[g.Node]:
     """The nodes that `move` made and those beside them."""
-    made = {n for n in move.effect.added if n in v.members}
+    made = {n for n in move.effect.added if n in ctx.position}
     made |= {p for new in move.change.values() if (p := g.producer(new)) is not None}
     beside = {p for n in made for i in n.inputs if i is not None and (p := g.producer(i))}
-    after = {n for n in v.order if any(i is not None and g.producer(i) in made for i in n.inputs)}
-    return (made | beside | after) & v.members
+    after = {u for n in made for r in g.results(n) for u in ctx.users.get(r, ())}
+    return (made | beside | after) & ctx.position.keys()
 
 
 def _steps(state: _State) -> list[Step]:

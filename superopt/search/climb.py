@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 from superopt.cost.model import Costs
 from superopt.ir import graph as g
+from superopt.rules.context import context
 from superopt.rules.rule import Rule
 from superopt.search.move import Move, Refusals, Step, moves
-from superopt.search.view import Cycle, together, view
+from superopt.search.view import Cycle, together
 
 LEAST_US = 0.001  # a gain below this is rounding
 NOISE = 0.02  # part of the time of the replaced nodes that a measured gain must exceed
@@ -45,9 +46,9 @@ def climb(
     for _ in range(most):
         if stop():
             break
-        v = view(graph)
+        ctx = context(graph)
         good: list[Move] = []
-        for m in moves(v, rules, costs, refusals):
+        for m in moves(ctx, rules, costs, refusals):
             priced += 1
             if worth(m, costs):
                 good.append(m)

@@ -12,7 +12,8 @@ from itertools import groupby
 from superopt.errors import UsageError
 from superopt.ir import graph as g
 from superopt.rules.build import Refusal, rewrite
-from superopt.rules.match import context, matches
+from superopt.rules.context import context
+from superopt.rules.match import matches
 from superopt.rules.rule import Rule
 from superopt.search.move import Step
 from superopt.search.view import together

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from superopt.cost.model import Costs
 from superopt.ir import graph as g
 from superopt.rules.build import Refusal, rewrite
-from superopt.rules.match import Match, context, matches
+from superopt.rules.context import GraphContext
+from superopt.rules.match import Match, matches
 from superopt.rules.rule import Rule
-from superopt.search.view import Delta, View, delta
+from superopt.search.view import Delta, delta
 
 SHOWN = 8  # places named for each reason
 
@@ -63,14 +64,13 @@ class Refusals:
 
 
 def moves(
-    v: View,
+    ctx: GraphContext,
     rules: Sequence[Rule],
     costs: Costs,
     refusals: Refusals,
     near: Collection[g.Node] | None = None,
 ) -> Iterator[Move]:
-    """Every rewrite of `v.graph` (touching `near`, when given), rules in their order."""
-    ctx = context(v.graph)
+    """Every rewrite of the graph (touching `near`, when given), rules in their order."""
     for rule in rules:
         for match in matches(rule, ctx, near):
             change = rewrite(match, ctx)
@@ -79,4 +79,4 @@ def moves(
                 continue
             if all(old is new for old, new in change.items()):
                 continue
-            yield Move(rule, match, change, delta(v, change, costs))
+            yield Move(rule, match, change, delta(ctx, change, costs))

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from superopt.cost.model import Costs
 from superopt.ir import graph as g
+from superopt.rules.context import context
 from superopt.rules.rule import Rule
 from superopt.search.climb import climb
 from superopt.search.move import Move, Refusals, Step, moves
-from superopt.search.view import view
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,10 @@ class Tactic:
 
 
 TACTICS: tuple[Tactic, ...] = (
-    Tactic("merge-siblings", ("merge-",)),
-    Tactic("batch-rows", ("batch-",)),
+    Tactic("merge-rows", ("matmul-merge-rows-slices", "gemm-merge-rows")),
+    Tactic("merge-columns", ("matmul-merge-slices", "matmul-add-merge-slices", "gemm-merge-trans-slices")),
+    Tactic("merge-convolutions", ("conv-merge", "conv-bias-merge-slices")),
+    Tactic("merge-gathers", ("gather-merge", "gather-tables")),
 )
 
 
@@ -57,7 +59,7 @@ def play(
     cost = costs.of_graph(graph)
     while own and not stop():
         start = next(
-            (m for m in moves(view(graph), own, costs, refusals) if not (set(m.change) & tried)),
+            (m for m in moves(context(graph), own, costs, refusals) if not (set(m.change) & tried)),
             None,
         )
         if start is None:
@@ -90,9 +92,9 @@ def _run(
         path.append(Step(move.rule.name, tactic.name, move.change, move.effect.us, graph, after))
         made = {n for n in move.effect.added if not costs.is_constant(n)}
         graph = after
-        v = view(graph)
-        near = made & v.members
-        move = next(iter(moves(v, own, costs, refusals, near)), None)
+        ctx = context(graph)
+        near = made & ctx.position.keys()
+        move = next(iter(moves(ctx, own, costs, refusals, near)), None)
         seen += 1
     tidy, more, priced = climb(graph, rules, costs, refusals, stop=stop)
     more = [Step(s.rule, tactic.name, s.change, s.us, s.before, s.after) for s in more]

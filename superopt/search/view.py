@@ -1,35 +1,13 @@
-"""A graph as the search sees it, and what a rewrite would change in its cost."""
+"""What a rewrite would change in the cost of a graph, and how rewrites are applied together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from superopt.cost.model import Costs
 from superopt.ir import graph as g
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A graph, its nodes in order, and how often each value is read (outputs count)."""
-
-    graph: g.Graph
-    order: tuple[g.Node, ...]
-    members: frozenset[g.Node]
-    uses: Mapping[g.Value, int]
-
-
-def view(graph: g.Graph) -> View:
-    """What the search needs to know of `graph`."""
-    order = tuple(g.nodes(graph))
-    uses: dict[g.Value, int] = {}
-    for n in order:
-        for v in n.inputs:
-            if v is not None:
-                uses[v] = uses.get(v, 0) + 1
-    for v in graph.outputs:
-        uses[v] = uses.get(v, 0) + 1
-    return View(graph, order, frozenset(order), uses)
+from superopt.rules.context import GraphContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,60 +19,68 @@ class Delta:
     us: float
 
 
-def delta(v: View, change: Mapping[g.Value, g.Value], costs: Costs) -> Delta:
-    """The effect of `change` on the cost of `v.graph`, without building the new graph."""
-    added = _added(v, change)
+def delta(ctx: GraphContext, change: Mapping[g.Value, g.Value], costs: Costs) -> Delta:
+    """The effect of `change` on the cost of the graph, without building the new one."""
+    members = ctx.position
+    added = _added(members, change)
     kept: set[g.Node] = set()  # nodes of the graph that the new ones read
     for n in added:
         for i in n.inputs:
             p = None if i is None else g.producer(i)
-            if p is not None and p in v.members:
+            if p is not None and p in members:
                 kept.add(p)
     for new in change.values():
         p = g.producer(new)
-        if p is not None and p in v.members:
+        if p is not None and p in members:
             kept.add(p)
-    dead = _dead(v, change, kept)
+    dead = _dead(ctx, change, kept)
     us = sum(costs.of_nodes(added)) - sum(costs.of_nodes(dead))
     return Delta(added, dead, us)
 
 
-def _added(v: View, change: Mapping[g.Value, g.Value]) -> tuple[g.Node, ...]:
+def _added(members: Container[g.Node], change: Mapping[g.Value, g.Value]) -> tuple[g.Node, ...]:
     found: dict[g.Node, None] = {}
     stack = [p for new in change.values() if (p := g.producer(new)) is not None]
     while stack:
         n = stack.pop()
-        if n in v.members or n in found:
+        if n in members or n in found:
             continue
         found[n] = None
         stack.extend(p for i in n.inputs if i is not None and (p := g.producer(i)) is not None)
     return tuple(found)
 
 
-def _dead(v: View, change: Mapping[g.Value, g.Value], kept: set[g.Node]) -> tuple[g.Node, ...]:
+def _dead(
+    ctx: GraphContext, change: Mapping[g.Value, g.Value], kept: Container[g.Node]
+) -> tuple[g.Node, ...]:
     """Nodes that nobody reads once the keys of `change` are replaced."""
     left: dict[g.Node, int] = {}
     dead: dict[g.Node, None] = {}
     stack: list[g.Node] = []
 
-    def drop(value: g.Value, reads: int) -> None:
+    def drop(value: g.Value, readers: int) -> None:
         n = g.producer(value)
         if n is None:
             return
         if n not in left:
-            left[n] = sum(v.uses.get(r, 0) for r in g.results(n))
-        left[n] -= reads
+            left[n] = sum(_readers(ctx, r) for r in g.results(n))
+        left[n] -= readers
         if left[n] <= 0 and n not in kept and n not in dead:
             dead[n] = None
             stack.append(n)
 
     for old in change:
-        drop(old, v.uses.get(old, 0))
+        drop(old, _readers(ctx, old))
     while stack:
-        for i in stack.pop().inputs:
-            if i is not None:
-                drop(i, 1)
+        for v in dict.fromkeys(stack.pop().inputs):
+            if v is not None:
+                drop(v, 1)
     return tuple(dead)
+
+
+def _readers(ctx: GraphContext, v: g.Value) -> int:
+    """How many nodes read `v`, and one more where it is an output."""
+    return len(ctx.users.get(v, ())) + (v in ctx.outputs)
 
 
 class Cycle(ValueError):
