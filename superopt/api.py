@@ -6,15 +6,14 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from superopt.cost.machine import machine
 from superopt.cost.store import Store
 from superopt.errors import UsageError
-from superopt.onnx_io.protos import load_proto
-from superopt.onnx_io.source import read
+from superopt.onnx_io.protos import ModelProto, load_proto
+from superopt.onnx_io.source import Given, read
 from superopt.pipeline import bench as bench_
 from superopt.pipeline import doctor as doctor_
 from superopt.pipeline import optimize as optimize_
@@ -34,10 +33,6 @@ from superopt.report.data import (
 from superopt.rules.rule import Rule, load_library, parse_rules
 from superopt.rules.trial import Passed, Refuted, try_rule
 
-if TYPE_CHECKING:
-    import onnx
-    import onnx_ir
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Optimized:
@@ -53,7 +48,7 @@ class Optimized:
     _done: optimize_.Done
 
     @property
-    def model(self) -> onnx.ModelProto:
+    def model(self) -> ModelProto:
         """The optimized model (the input's own when nothing changed), weights included."""
         with tempfile.TemporaryDirectory(prefix="superopt-") as folder:
             path = Path(folder, "model.onnx")
@@ -76,7 +71,7 @@ class Optimized:
 
 
 def optimize(
-    model: str | Path | bytes | onnx.ModelProto | onnx_ir.Model,
+    model: Given,
     *,
     budget: float = 60.0,
     target: str = "onnxruntime",
@@ -138,8 +133,8 @@ def optimize(
 
 
 def verify(
-    a: str | Path | bytes | onnx.ModelProto | onnx_ir.Model,
-    b: str | Path | bytes | onnx.ModelProto | onnx_ir.Model,
+    a: Given,
+    b: Given,
     *,
     inputs: str | Path | Mapping[str, np.ndarray] | None = None,
     shapes: Mapping[str, int] | None = None,

@@ -16,7 +16,7 @@ from superopt.te.dtype import STRING, to_numpy
 from superopt.te.expr import Tensor, TensorType
 from superopt.te.node import Apply, Dim, Expr, Index, Load, Reduce
 
-FLOPS_US = 60_000.0  # operations a microsecond in contractions
+FLOPS_US = 150_000.0  # operations a microsecond in contractions
 SCALAR_US = 4_000.0  # elementwise operations a microsecond
 BYTES_US = 12_000.0  # bytes a microsecond
 NODE_US = 1.0  # dispatch

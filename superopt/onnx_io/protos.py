@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 import onnx
 
+ModelProto = onnx.ModelProto
 Body: TypeAlias = onnx.GraphProto | onnx.FunctionProto
 
 

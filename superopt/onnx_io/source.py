@@ -33,6 +33,9 @@ _OTHER_FORMATS: Final = (
 )
 
 
+Given = str | Path | bytes | onnx.ModelProto | ir.Model  # the forms in which a model is given
+
+
 @dataclass(frozen=True, eq=False)
 class Source:
     """A model that was read, not yet validated.
@@ -84,7 +87,7 @@ class Source:
         return bool(self.skeleton.files)
 
 
-def read(source: str | Path | bytes | onnx.ModelProto | ir.Model) -> Source:
+def read(source: Given) -> Source:
     """Read a model from a path, a file's bytes, or an object, which is never changed.
 
     The weights stay where they are: a file and its external data are mapped into memory.

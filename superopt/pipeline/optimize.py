@@ -30,6 +30,7 @@ from superopt.pipeline.runtime import runner
 from superopt.pipeline.shapes import representative, unequal
 from superopt.report.data import Event
 from superopt.rules.rule import Rule
+from superopt.rules.term import App, walk
 from superopt.search.backtrack import Limits, StopReason
 from superopt.search.decisions import log, replay
 from superopt.search.move import Refusals
@@ -149,7 +150,8 @@ def _replayed(text: str, model: Model, rules: Sequence[Rule], costs: Costs) -> O
 
 def _usable(rule: Rule, opset: int) -> bool:
     """Can every operator of the rule's right side be written in this opset?"""
-    return all(expressible(op, opset) for op in rule.operators)
+    written = {p.op for t in rule.rhs for p in walk(t) if isinstance(p, App)}
+    return all(expressible(op, opset) for op in written)
 
 
 def _costs(

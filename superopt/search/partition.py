@@ -9,19 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
 
-import numpy as np
 
 from superopt.cost.model import Costs
 from superopt.ir import graph as g
+from superopt.ir.standin import numbered_input, stand_in
 from superopt.search.view import replace_all
-from superopt.te.dtype import to_numpy
-from superopt.te.expr import TensorType
 
-_UNIFORM_BYTES = 1 << 20  # rules look at the values of constants up to this size
-_FEW = 16  # elements of constants that are always kept as they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +93,7 @@ def _piece(part: list[g.Node], given: tuple[g.Value, ...], costs: Costs) -> Piec
                 continue
             p = g.producer(v)
             if isinstance(v, g.Constant):
-                made: g.Value = _stand_in(v, len(stand))
+                made: g.Value = stand_in(v, len(stand))
             elif p is not None and p in inside:
                 continue
             elif p is not None and costs.is_constant(p):
@@ -106,36 +101,13 @@ def _piece(part: list[g.Node], given: tuple[g.Value, ...], costs: Costs) -> Piec
                 work.append(p)
                 continue
             else:
-                made = _input(len(stand), v.type)
+                made = numbered_input(len(stand), v.type)
                 inputs.append(made)
             stand[v] = made
             if made is not v:
                 actual[made] = v
     graph = replace_all(g.Graph((), given), stand)
     return Piece(g.Graph(tuple(inputs), graph.outputs), actual, given)
-
-
-@cache
-def _input(number: int, t: TensorType) -> g.Input:
-    return g.Input(f"v{number}", t)
-
-
-def _stand_in(c: g.Constant, number: int) -> g.Constant:
-    """A constant of the type of `c` that is no number, or `c` where a rule may ask its value."""
-    t = c.type
-    if t.dtype is None or t.shape is None or c.nbytes <= _FEW * 8 or not t.dtype.is_float:
-        return c
-    if c.nbytes <= _UNIFORM_BYTES:
-        flat = c.load().reshape(-1)
-        if (flat == flat[0]).all():
-            return c
-    shape = tuple(int(d) for d in t.shape)  # type: ignore[arg-type]
-    kind = to_numpy(t.dtype)
-
-    def load() -> np.ndarray:
-        return (np.arange(int(np.prod(shape))) % 7 + number).astype(kind).reshape(shape)
-
-    return g.constant(type=t, key=("stand-in", number, t), load=load, nbytes=c.nbytes)
 
 
 def assemble(

@@ -1,0 +1,38 @@
+"""Stand-ins for inputs and weights, so that equal pieces of a graph are one object."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from superopt.ir import graph as g
+from superopt.te.dtype import to_numpy
+from superopt.te.expr import TensorType
+
+_UNIFORM_BYTES = 1 << 20  # rules look at the values of constants up to this size
+_FEW_BYTES = 128  # constants up to this size are always kept as they are
+
+
+@cache
+def numbered_input(number: int, t: TensorType) -> g.Input:
+    """Input number `number` of type `t`: always the same object."""
+    return g.Input(f"v{number}", t)
+
+
+def stand_in(c: g.Constant, number: int) -> g.Constant:
+    """A constant of the type of `c` that is no number, or `c` where a rule may ask its value."""
+    t = c.type
+    if t.dtype is None or t.shape is None or c.nbytes <= _FEW_BYTES or not t.dtype.is_float:
+        return c
+    if c.nbytes <= _UNIFORM_BYTES:
+        flat = c.load().reshape(-1)
+        if (flat == flat[0]).all():
+            return c
+    shape = tuple(int(d) for d in t.shape)  # type: ignore[arg-type]
+    kind = to_numpy(t.dtype)
+
+    def load() -> np.ndarray:
+        return (np.arange(int(np.prod(shape))) % 7 + number).astype(kind).reshape(shape)
+
+    return g.constant(type=t, key=("stand-in", number, t), load=load, nbytes=c.nbytes)
