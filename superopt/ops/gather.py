@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from superopt.ir.op import Attr, InferError, Types, op
 from superopt.ops.common import axis_from, positive
 from superopt.ops.layout import known
-from superopt.ops.sizes import scalar
-from superopt.te import index as ix
 from superopt.te.dtype import BOOL, I32, I64
 from superopt.te.expr import (
     Dim,
@@ -237,28 +235,3 @@ def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = 
             x[i], reduction, counts, lambda *k: (hit(i, k), updates[(*k, *i[depth:])])
         ),
     )
-
-
-def _one_hot_depth(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    _, shape = known(types)
-    depth = attrs["depth"]
-    if isinstance(depth, tuple) and len(depth) == 1:
-        depth = depth[0]
-    if isinstance(depth, float) and depth == int(depth):
-        depth = int(depth)  # ONNX allows any number
-    return {"depth": scalar(depth, "depth"), "axis": positive(attrs["axis"], len(shape) + 1)}
-
-
-@op("OneHot", example="i64[2,3] f32[2] depth=4", since=9, canonical=_one_hot_depth)
-def one_hot(indices: Tensor, values: Tensor, *, depth: Dim, axis: int = -1) -> Tensor:
-    """values[1] where the new `axis` is at the index (negative: from the end), else values[0]."""
-    if values.shape != (2,) or not indices.dtype.is_number:
-        raise InferError(f"OneHot of {indices.type} with values {values.type}")
-    shape = (*indices.shape[:axis], depth, *indices.shape[axis:])
-
-    def element(*i: Expr) -> Expr:
-        index = cast(indices[(*i[:axis], *i[axis + 1 :])], I64)
-        place = select(index < 0, index + cast(ix.as_index(depth), I64), index)
-        return select(compare("eq", place, cast(i[axis], I64)), values[1], values[0])
-
-    return compute(shape, element)

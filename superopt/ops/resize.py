@@ -74,6 +74,15 @@ def _coordinates(what: str, mode: str, scale: Fraction, extent: Dim, size: Dim) 
     return _line(Fraction(extent - 1, size - 1) if size > 1 else Fraction(0), Fraction(0))
 
 
+def _is_exact(mode: str, scale: Fraction, extent: Dim, size: Dim) -> bool:
+    """Do runtimes compute a whole place exactly, by one division of exact numbers?"""
+    if mode == "align_corners":
+        return True
+    if mode == "half_pixel_symmetric" and scale * extent != size:  # its shift is a sum of products
+        return False
+    return Fraction(float(np.float32(float(scale)))) == scale
+
+
 def _size(what: str, extent: Dim, scale: Fraction) -> Dim:
     """floor(extent * scale)."""
     if isinstance(extent, int):
@@ -91,10 +100,8 @@ def _clamped(i: Expr, extent: Dim) -> Expr:
     return ix.apply("min", (ix.apply("max", (i, const(0, INDEX)), INDEX), last), INDEX)
 
 
-def _nearest(
-    what: str, line: Line, rounding: str, scale: Fraction, size: Dim, rounded: bool
-) -> Line:
-    """The line whose floor is the nearest element; `rounded`: do runtimes round on the way?"""
+def _nearest(what: str, line: Line, rounding: str, scale: Fraction, size: Dim, exact: bool) -> Line:
+    """The line whose floor is the nearest element; `exact`: do runtimes not round whole places?"""
     a, b, c = line.slope, line.offset, line.divisor
     match rounding:
         case "round_prefer_floor":
@@ -106,7 +113,6 @@ def _nearest(
         case _:
             out = Line(a, b + c - 1, c)
     shift = Fraction(1, 2) if rounding.startswith("round") else Fraction(0)
-    exact = Fraction(float(np.float32(float(scale)))) == scale and not rounded
     if not isinstance(size, int):
         if scale.denominator == 1 or scale.numerator == 1:
             return out
@@ -114,7 +120,8 @@ def _nearest(
     for i in range(size):
         jump = line.at(i) + shift
         distance = abs(jump - round(jump))
-        if distance < NEAR and not (distance == 0 and exact):
+        origin = i == line.offset == 0  # nothing to round
+        if distance < NEAR and not (distance == 0 and (exact or origin)):
             raise InferError(f"{what}: element {i} is as near to two: {float(line.at(i))}")
     return out
 
@@ -314,9 +321,8 @@ def resize(
         if mode == "cubic" and coordinates == "pytorch_half_pixel" and size == 1:
             raise InferError(f"{what}: cubic to one element, where runtimes differ")
         if mode == "nearest":
-            # the shift of half_pixel_symmetric is zero only for a whole number of elements
-            rounded = coordinates == "half_pixel_symmetric" and scale * out.shape[axis] != size
-            line = _nearest(what, line, nearest_mode, scale, size, rounded)
+            exact = _is_exact(coordinates, scale, out.shape[axis], size)
+            line = _nearest(what, line, nearest_mode, scale, size, exact)
             out = _resized_nearest(out, axis, line, size)
         else:
             out = _interpolated(
