@@ -101,8 +101,8 @@ def replace_all(graph: g.Graph, change: Mapping[g.Value, g.Value]) -> g.Graph:
             if v in done:
                 stack.pop()
                 continue
-            if v in change:
-                goal = change[v]
+            goal = change.get(v, v)
+            if goal is not v:
                 if goal in done:
                     done[v] = done[goal]
                     open_.discard(v)
