@@ -404,4 +404,6 @@ def _renamed(t: oir.TensorProtocol, name: str) -> oir.TensorProtocol:
         return oir.ExternalTensor(
             t.location, t.offset, t.length, t.dtype, shape=t.shape, name=name, base_dir=t.base_dir
         )
-    return oir.LazyTensor(lambda: t, dtype=t.dtype, shape=oir.Shape(t.shape), name=name)
+    renamed = oir.LazyTensor(lambda: t, dtype=t.dtype, shape=oir.Shape(t.shape), name=name)
+    renamed.meta.update(t.meta)  # where its bytes lie in a file, so that they can be streamed
+    return renamed

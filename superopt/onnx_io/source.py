@@ -70,16 +70,16 @@ class Source:
         digest = hashlib.sha256()
         if self.raw is not None:
             self.raw.update(digest)
-        else:
-            digest.update(self.skeleton.data)
-            for blob in self.skeleton.blobs:
-                if isinstance(blob, Region):
-                    blob.update(digest)
-                else:
-                    digest.update(blob.tobytes())
-        for location, backing in sorted(self.skeleton.files.items()):
-            digest.update(location.encode())
-            backing.whole().update(digest)
+            for location, backing in sorted(self.skeleton.files.items()):
+                digest.update(location.encode())
+                backing.whole().update(digest)
+            return digest.hexdigest()
+        digest.update(self.skeleton.data)
+        for blob in self.skeleton.blobs:
+            if isinstance(blob, Region):
+                blob.update(digest)
+            else:
+                digest.update(blob.tobytes())
         return digest.hexdigest()
 
     @property

@@ -1,8 +1,9 @@
 """Between skeletons and onnx_ir models; large tensors pass by untouched."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import onnx_ir as ir
 
@@ -12,8 +13,16 @@ from superopt.onnx_io.external import region_in
 from superopt.onnx_io.mapped import Backing, Region, region_of, tensor_of
 from superopt.onnx_io.skeleton import SMALL, STRIPPED, Blob, Skeleton, completed
 
-_Put: TypeAlias = Callable[[ir.TensorProtocol], None]
 _TENSOR: Final = ir.AttributeType.TENSOR
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Seat:
+    """A tensor of a model, and how to put another in its place and itself back."""
+
+    tensor: ir.TensorProtocol
+    put: Callable[[ir.TensorProtocol], None]
+    restore: Callable[[], None]
 
 
 def of_model(model: ir.Model, label: str) -> Skeleton:
@@ -25,12 +34,12 @@ def of_model(model: ir.Model, label: str) -> Skeleton:
     blobs: list[Blob] = []
     files: dict[str, dict[str, Backing]] = {}
     # onnx_ir serializes what the model holds, so for that long it holds stubs.
-    undo: list[tuple[_Put, ir.TensorProtocol]] = []
+    undo: list[_Seat] = []
     try:
-        for tensor, put in list(_tensors(model)):
-            if (new := _stub(tensor, blobs, files, label)) is not None:
-                undo.append((put, tensor))
-                put(new)
+        for seat in list(_seats(model)):
+            if (new := _stub(seat.tensor, blobs, files, label)) is not None:
+                undo.append(seat)
+                seat.put(new)
         proto = ir.to_proto(model)
         data = proto.SerializeToString()
     except ModelError:
@@ -38,9 +47,10 @@ def of_model(model: ir.Model, label: str) -> Skeleton:
     except Exception as error:  # onnx_ir raises errors of many kinds, and wraps them in its own
         raise _unrepresentable(label, error) from error
     finally:
-        for put, tensor in undo:
-            put(tensor)
-    return completed(data, proto, blobs, None, label)
+        for seat in undo:
+            seat.restore()
+    found = {name: file for those in files.values() for name, file in those.items()}
+    return replace(completed(data, proto, blobs, None, label), files=found)
 
 
 def to_model(skeleton: Skeleton, label: str) -> ir.Model:
@@ -58,45 +68,47 @@ def to_model(skeleton: Skeleton, label: str) -> ir.Model:
         )
     try:
         model = ir.from_proto(proto)
-        for tensor, put in list(_tensors(model)):
-            if isinstance(tensor, ir.ExternalTensor):
-                index = int(str(tensor.location).removeprefix(wire.STUB))
-                put(_filled(tensor, skeleton.blobs[index]))
+        for seat in list(_seats(model)):
+            if isinstance(seat.tensor, ir.ExternalTensor):
+                index = int(str(seat.tensor.location).removeprefix(wire.STUB))
+                seat.put(_filled(seat.tensor, skeleton.blobs[index]))
     except Exception as error:  # onnx_ir raises errors of many kinds, and wraps them in its own
         raise _unrepresentable(label, error) from error
     return model
 
 
-def _tensors(model: ir.Model) -> Iterator[tuple[ir.TensorProtocol, _Put]]:
-    """Every dense tensor of the model, and how to put another in its place."""
+def _of_value(value: ir.Value, tensor: ir.TensorProtocol) -> _Seat:
+    def put(new: ir.TensorProtocol) -> None:
+        value.const_value = new
 
-    def of_value(value: ir.Value) -> _Put:
-        def put(tensor: ir.TensorProtocol) -> None:
-            value.const_value = tensor
+    return _Seat(tensor, put, lambda: put(tensor))
 
-        return put
 
-    def of_attribute(node: ir.Node, attribute: ir.Attr) -> _Put:
-        def put(tensor: ir.TensorProtocol) -> None:
-            node.attributes[attribute.name] = ir.AttrTensor(
-                attribute.name, tensor, doc_string=attribute.doc_string
-            )
+def _of_attribute(node: ir.Node, attribute: ir.Attr) -> _Seat:
+    def put(new: ir.TensorProtocol) -> None:
+        restore(ir.AttrTensor(attribute.name, new, doc_string=attribute.doc_string))
 
-        return put
+    def restore(old: ir.Attr = attribute) -> None:
+        node.attributes[attribute.name] = old
 
+    return _Seat(attribute.as_tensor(), put, restore)
+
+
+def _seats(model: ir.Model) -> Iterator[_Seat]:
+    """The dense tensors of the model."""
     graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     while graphs:
         graph = graphs.pop()
         if isinstance(graph, ir.Graph):
             for value in graph.initializers.values():
                 if value.const_value is not None:
-                    yield value.const_value, of_value(value)
+                    yield _of_value(value, value.const_value)
         for node in graph:
             for attribute in node.attributes.values():
                 if attribute.is_ref():
                     continue
                 if attribute.type == _TENSOR:
-                    yield attribute.as_tensor(), of_attribute(node, attribute)
+                    yield _of_attribute(node, attribute)
                 elif attribute.type == ir.AttributeType.GRAPH:
                     graphs.append(attribute.as_graph())
                 elif attribute.type == ir.AttributeType.GRAPHS:

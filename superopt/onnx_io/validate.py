@@ -1,18 +1,11 @@
 """Whether a model makes sense, found without touching its weights."""
 
-import onnx
-
 from superopt.onnx_io.checker import complaint
 from superopt.onnx_io.complaints import translated
 from superopt.onnx_io.declarations import check_size, check_tensors, check_types, check_versions
 from superopt.onnx_io.skeleton import not_text
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.structure import check_depth, check_names
-
-
-def skeleton(source: Source) -> onnx.ModelProto:
-    """A fresh ModelProto of the model, with stubs in place of its large tensors."""
-    return source.skeleton.proto()
 
 
 def validate(source: Source) -> None:
