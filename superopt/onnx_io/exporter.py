@@ -332,12 +332,17 @@ class _Writer:
                 if a is not None:
                     attributes.append(a)
         inputs = self._inputs(n, s, values)
+        if op.name in ("ConstantOfShape", "Range"):  # the values have this element type
+            dtype = values.pop("dtype")
+            if op.name == "ConstantOfShape":
+                fill = np.array([values["value"]], to_numpy(dtype))  # type: ignore[arg-type]
+                attributes = [oir.AttrTensor("value", oir.Tensor(fill, dtype=onnx_dtype(dtype)))]  # type: ignore[arg-type]
         unsaid = [
             k for k in values if k not in s.attributes and not any(f.name == k for f in s.operands)
         ]
         if unsaid:
             types = tuple(None if v is None else v.type for v in n.inputs)
-            said = {k: v for k, v in values.items() if k not in unsaid}
+            said = {k: v for k, v in n.attrs if k not in unsaid}
             if canonical_attrs(op, types, said) != n.attrs:
                 shown = ", ".join(f"{k}={values[k]}" for k in unsaid)
                 raise ExportError(f"{op.name}: {shown} has no form in opset {self.target.opset}")

@@ -40,14 +40,14 @@ def as_operand(value: Attr, n: g.Node, key: str) -> np.ndarray | None:
             return None
         kind = np.float32 if any(isinstance(v, float) for v in value) else np.int64
         return np.array(value, kind)
+    if n.op.name == "Range":
+        return np.array(value, to_numpy(n.types[0].dtype))  # type: ignore[arg-type]
     first = n.inputs[0] if n.inputs else None
     if isinstance(value, float):
         dtype = first.type.dtype if first is not None else None
         return np.array(
             value, to_numpy(dtype) if isinstance(dtype, DType) and dtype.is_float else np.float32
         )
-    if n.op.name == "Range":
-        return np.array(value, to_numpy(n.types[0].dtype))  # type: ignore[arg-type]
     if isinstance(value, (bool, int)):
         scalar = n.op.name not in ("TopK",)
         return np.array(value if scalar else [value], np.int64)
