@@ -15,6 +15,7 @@ from superopt.onnx_io.importer import Model, NodeInfo
 from superopt.onnx_io.schema import Schema, attribute, is_default, schema
 from superopt.onnx_io.sizes import Runtime, as_operand, reshape_target
 from superopt.onnx_io.types import onnx_dtype
+from superopt.ops.slicing import onnx_bound
 from superopt.te.dtype import to_numpy
 from superopt.te.expr import TensorType
 from superopt.te.node import Expr
@@ -390,6 +391,10 @@ class _Writer:
             return None
         if n.op.name == "Reshape" and n.inputs[0] is not None:
             value = reshape_target(n.inputs[0].type.shape or (), value)  # type: ignore[arg-type]
+        if n.op.name == "Slice" and key in ("starts", "ends") and n.inputs[0] is not None:
+            shape, axes = n.inputs[0].type.shape or (), n.attr("axes")
+            bounds = zip(value, axes, strict=True)  # type: ignore[arg-type]
+            value = tuple(onnx_bound(v, shape[a]) for v, a in bounds)  # type: ignore[index, arg-type]
         ready = as_operand(value, n, key)
         if ready is not None:
             return self.literal(ready, key)

@@ -8,7 +8,7 @@ from superopt.ops.layout import known, zero
 from superopt.ops.sizes import at_most, ceil_div, integers, larger, minus, scalar, sizes, smaller
 from superopt.te import index as ix
 from superopt.te.expr import Dim, Tensor, cast, compute, gather, select
-from superopt.te.node import Expr
+from superopt.te.node import Apply, Expr
 
 FAR = 2**31 - 1  # exporters write this, or more, for "to the end"
 TO_END = 2**63 - 1
@@ -96,9 +96,14 @@ def _slices(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
 
 
 def onnx_bound(value: Dim, extent: Dim) -> Dim:
-    """A canonical bound as a number where ONNX has one: n is "to the end", n - 2 is -2."""
+    """A canonical bound as ONNX says it: n is "to the end", n - 2 is -2, min(m, n) is m."""
     if isinstance(value, int):
         return value
+    match value:  # ONNX clamps to the extent anyway
+        case Apply("min", (a, b), _) if ix.as_index(extent) in (a, b):
+            return ix.dim(b if a == ix.as_index(extent) else a)
+        case _:
+            pass
     short = minus(extent, value)
     if isinstance(short, int) and short >= 0:
         return -short if short else TO_END

@@ -77,6 +77,9 @@ def test_bounds_are_written_as_numbers_where_onnx_has_one() -> None:
         assert sliced(N, *bounds)[1] == attrs
         assert bounds[1] == end
     assert onnx_bound(S, N) == S
+    cut, attrs = sliced(5, 0, N)  # a table cut to a sequence's length
+    assert str(cut) == "min(n, 5)"
+    assert onnx_bound(attrs["ends"][0], 5) == N  # type: ignore[index]
 
 
 def test_pads_are_numpy_s() -> None:
