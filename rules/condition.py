@@ -1,0 +1,260 @@
+"""Formulas as functions: a safe interpreter over a closed set, compiled once per rule.
+
+A formula becomes a closure over an environment, a list in which every name of the rule has a slot.
+Python evaluates nothing: what is not in `term.Formula` or `functions.FUNCTIONS` does not parse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from superopt.rules.functions import (
+    FUNCTIONS,
+    NotKnown,
+    Result,
+    binary,
+    compare,
+    integer,
+    item_of,
+    number,
+    sequence,
+    tell,
+    value_of,
+)
+from superopt.rules.term import (
+    At,
+    Binary,
+    Call,
+    Compare,
+    Cut,
+    Each,
+    Formula,
+    If,
+    Lit,
+    Logic,
+    Name,
+    Of,
+    Seq,
+    Spread,
+    Term,
+    Unary,
+    parts,
+    show,
+)
+from superopt.te.node import Expr
+
+Env = list[Result]
+Run = Callable[[Env], Result]
+UsedOnly = Callable[[Env, Result], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where the names and subterms of one rule live in its environment."""
+
+    slots: dict[str, int] = field(default_factory=dict)
+    terms: dict[Term, int] = field(default_factory=dict)
+    used: list[None] = field(default_factory=list)  # as long as the environment
+
+    def fresh(self) -> int:
+        """A new slot."""
+        self.used.append(None)
+        return len(self.used) - 1
+
+    def slot(self, name: str) -> int:
+        """The slot of `name`, made at its first use."""
+        if name not in self.slots:
+            self.slots[name] = self.fresh()
+        return self.slots[name]
+
+    def inner(self, own: Sequence[str]) -> Scope:
+        """The scope inside a comprehension that binds `own`."""
+        slots = dict(self.slots)
+        for name in own:
+            slots[name] = self.fresh()
+        return Scope(slots, self.terms, self.used)
+
+
+def needs(f: Formula) -> frozenset[str | Term]:
+    """The names and subterms of the left side that must be matched before `f` has a value."""
+    match f:
+        case Of(term):
+            return frozenset((term,))
+        case Each(body, own, over, test):
+            inside = needs(body) | (needs(test) if test is not None else frozenset())
+            return needs(over) | (inside - frozenset(own))
+        case Name(n):
+            return frozenset((n,))
+        case _:
+            out: frozenset[str | Term] = frozenset()
+            for p in parts(f):
+                out |= needs(p)  # type: ignore[arg-type]
+            return out
+
+
+def truth(r: Result) -> bool:
+    """A condition's value; NotKnown where it is no bool."""
+    if isinstance(r, bool):
+        return r
+    raise NotKnown(f"{tell(r)} is neither true nor false")
+
+
+def compiled(f: Formula, scope: Scope, used_only: UsedOnly) -> Run:
+    """`f` as a function of the environment, which raises NotKnown where `f` has no value.
+
+    `used_only` answers single_use.
+    """
+
+    def sub(g: Formula) -> Run:
+        return compiled(g, scope, used_only)
+
+    match f:
+        case Lit(constant):
+            return lambda env: constant
+        case Name(n):
+            slot = scope.slots[n]
+            return lambda env: env[slot]
+        case Of(term):
+            slot = scope.terms[term]
+            return lambda env: env[slot]
+        case Seq(items):
+            return _tuple(items, scope, used_only)
+        case Call("single_use", (arg,)):
+            of = sub(arg)
+            return lambda env: used_only(env, of(env))
+        case Call("all" | "any" as fn, (arg,)):
+            of = sub(arg)
+            return lambda env: _quantified(fn, sequence(of(env)))
+        case Call(fn, args):
+            run = FUNCTIONS[fn].run
+            if len(args) == 1 and not isinstance(args[0], Spread):
+                only = sub(args[0])
+                return lambda env: run(only(env))
+            given = _tuple(args, scope, used_only)
+            return lambda env: run(*given(env))
+        case Unary("not", g):
+            of = sub(g)
+            return lambda env: not truth(of(env))
+        case Unary(_, g):
+            of = sub(g)
+            return lambda env: _negated(of(env))
+        case Binary(op, a, b):
+            left, right = sub(a), sub(b)
+            return lambda env: binary(op, left(env), right(env))
+        case Compare(first, ((op, second),)):
+            left, right = sub(first), sub(second)
+            return lambda env: compare(op, left(env), right(env))
+        case Compare(first, rest):
+            sides = (first, *(g for _, g in rest))
+            pairs = [Compare(g, (link,)) for g, link in zip(sides, rest, strict=False)]
+            return _logic("and", [sub(p) for p in pairs])
+        case Logic(op, some):
+            return _logic(op, [sub(g) for g in some])
+        case If(test, yes, no):
+            guard, then, other = sub(test), sub(yes), sub(no)
+            return lambda env: then(env) if truth(guard(env)) else other(env)
+        case At(g, index):
+            of, where = sub(g), sub(index)
+            return lambda env: item_of(of(env), where(env))
+        case Cut(g, start, stop, step):
+            of = sub(g)
+            ends = [None if e is None else sub(e) for e in (start, stop, step)]
+            return lambda env: sequence(of(env))[_slice(ends, env)]
+        case Each():
+            return _each(f, scope, used_only)
+        case Spread(g):
+            raise ValueError(f"*{show(g)} stands alone")
+
+
+def _tuple(
+    items: Sequence[Formula], scope: Scope, used_only: UsedOnly
+) -> Callable[[Env], tuple[Result, ...]]:
+    runs = [
+        (isinstance(i, Spread), compiled(i.value if isinstance(i, Spread) else i, scope, used_only))
+        for i in items
+    ]
+    if not any(spread for spread, _ in runs):
+        plain = [run for _, run in runs]
+        return lambda env: tuple([run(env) for run in plain])
+
+    def build(env: Env) -> tuple[Result, ...]:
+        out: list[Result] = []
+        for spread, run in runs:
+            if spread:
+                out.extend(sequence(run(env)))
+            else:
+                out.append(run(env))
+        return tuple(out)
+
+    return build
+
+
+def _negated(r: Result) -> Result:
+    return binary("-", 0, r) if isinstance(r, Expr) else -number(r)
+
+
+def _slice(ends: list[Run | None], env: Env) -> slice:
+    start, stop, step = (None if e is None else integer(e(env)) for e in ends)
+    if step == 0:
+        raise NotKnown("a slice with step 0")
+    return slice(start, stop, step)
+
+
+def _logic(op: str, some: list[Run]) -> Run:
+    """`and` and `or` of three values: what one side decides, the other may leave open."""
+    stop = op == "or"
+
+    def run(env: Env) -> Result:
+        undecided: NotKnown | None = None
+        for part in some:
+            try:
+                if truth(part(env)) is stop:
+                    return stop
+            except NotKnown as e:
+                undecided = undecided or e
+        if undecided is not None:
+            raise undecided
+        return not stop
+
+    return run
+
+
+def _quantified(fn: str, items: Sequence[Result]) -> bool:
+    found = [truth(i) for i in items]
+    return all(found) if fn == "all" else any(found)
+
+
+def _each(f: Each, scope: Scope, used_only: UsedOnly) -> Run:
+    over = compiled(f.over, scope, used_only)
+    inner = scope.inner(f.names)
+    slots = [inner.slots[n] for n in f.names]
+    body = compiled(f.body, inner, used_only)
+    test = None if f.test is None else compiled(f.test, inner, used_only)
+
+    def run(env: Env) -> Result:
+        out: list[Result] = []
+        for item in sequence(over(env)):
+            unpack(env, slots, item)
+            if test is None or truth(test(env)):
+                out.append(body(env))
+        return tuple(out)
+
+    return run
+
+
+def unpack(env: Env, slots: Sequence[int], item: Result) -> None:
+    """Bind the variables of a comprehension."""
+    if len(slots) == 1:
+        env[slots[0]] = item
+        return
+    items = sequence(item)
+    if len(items) != len(slots):
+        raise NotKnown(f"{tell(item)} has {len(items)} items, not {len(slots)}")
+    for slot, one in zip(slots, items, strict=True):
+        env[slot] = one
+
+
+def no_users(env: Env, r: Result) -> bool:
+    """single_use where there is no graph, as on right sides."""
+    raise NotKnown(f"the users of {tell(value_of(r))} are not known here")

@@ -1,0 +1,80 @@
+"""What matching needs to know of one graph: its nodes by operator, and who uses what.
+
+Built for every graph that a search visits, so one pass makes all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from superopt.ir.graph import Graph, Item, Node, Value, producer
+from superopt.ir.op import Op
+
+NOBODY: tuple[Node, ...] = ()
+ByOp = dict[Op, list[Node]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GraphContext:
+    """A graph with its indices, all in the order of `superopt.ir.graph.nodes`.
+
+    position: each node's place in that order. by_op: nodes by operator. users: the nodes that read
+    a value, each once. outputs: the graph's outputs as a set.
+    """
+
+    graph: Graph
+    position: dict[Node, int]
+    by_op: ByOp
+    users: dict[Value, list[Node]]
+    outputs: frozenset[Value]
+    zones: list[tuple[Collection[Node], list[ByOp]]] = field(default_factory=list)
+
+    def used_only_by(self, v: Value, nodes: Iterable[Node]) -> bool:
+        """Is `v` no output of the graph, and read by no node but these?"""
+        if v in self.outputs:
+            return False
+        users = self.users.get(v, NOBODY)
+        return all(any(u is n for n in nodes) for u in users)
+
+
+def context(graph: Graph) -> GraphContext:
+    """The indices of `graph`."""
+    position: dict[Node, int] = {}
+    by_op: ByOp = {}
+    users: dict[Value, list[Node]] = {}
+    stack: list[Node] = []
+    # A node is pushed, its operands above it; when it comes to the top again they are done.
+    for v in graph.outputs:
+        if (n := producer(v)) is not None:
+            stack.append(n)
+        while stack:
+            n = stack[-1]
+            if n in position:
+                stack.pop()
+                continue
+            depth = len(stack)
+            for operand in reversed(n.inputs):
+                kind = type(operand)
+                if kind is Node:
+                    if operand not in position:
+                        stack.append(operand)  # type: ignore[arg-type]
+                elif kind is Item and operand.node not in position:  # type: ignore[union-attr]
+                    stack.append(operand.node)  # type: ignore[union-attr]
+            if len(stack) > depth:
+                continue
+            stack.pop()
+            position[n] = len(position)
+            of = by_op.get(n.op)
+            if of is None:
+                by_op[n.op] = [n]
+            else:
+                of.append(n)
+            for operand in n.inputs:
+                if operand is not None:
+                    readers = users.get(operand)
+                    if readers is None:
+                        users[operand] = [n]
+                    elif readers[-1] is not n:
+                        readers.append(n)
+    return GraphContext(graph, position, by_op, users, frozenset(graph.outputs))

@@ -1,0 +1,148 @@
+"""What the matcher needs to know of values: are they constants, and of which single number.
+
+Answers are kept in weak side tables: a fact about an interned value holds in every graph.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from superopt.ir.graph import Constant, Input, Item, Node, Value, producer
+from superopt.te.dtype import BOOL, DType, to_numpy
+
+READ_BYTES = 1 << 20  # constants are read lazily, and larger ones not at all
+
+Scalar = int | float | bool
+
+_CONST: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()
+_UNIFORM: WeakKeyDictionary[Constant, Scalar | None] = WeakKeyDictionary()
+_EYE: WeakKeyDictionary[Constant, bool] = WeakKeyDictionary()
+
+
+def is_const(v: Value) -> bool:
+    """Is `v` computed from constants only, without opaque nodes and with a known shape?
+
+    A graph input never is, not even one with an initializer that a caller may override.
+    """
+    match v:
+        case Constant():
+            return True
+        case Input():
+            return False
+        case Node() | Item():
+            n = producer(v)
+            assert n is not None
+    known = _CONST.get(n)
+    if known is not None:
+        return known
+    stack = [n]
+    while stack:
+        top = stack[-1]
+        if top in _CONST:
+            stack.pop()
+            continue
+        below = _verdict(top)
+        if isinstance(below, bool):
+            _CONST[top] = below
+            stack.pop()
+        else:
+            stack.append(below)
+    return _CONST[n]
+
+
+def _verdict(n: Node) -> bool | Node:
+    """Is `n` constant, or the node that must be asked first?"""
+    if n.op.opaque:
+        return False
+    for t in n.types:
+        if t.dtype is None or t.shape is None or not all(isinstance(d, int) for d in t.shape):
+            return False
+    ask: Node | None = None
+    for v in n.inputs:
+        match v:
+            case None | Constant():
+                continue
+            case Input():
+                return False
+            case _:
+                m = producer(v)
+                assert m is not None
+                known = _CONST.get(m)
+                if known is False:
+                    return False
+                if known is None and ask is None:
+                    ask = m
+    return True if ask is None else ask
+
+
+def uniform(v: Value | None) -> Scalar | None:
+    """The number that all elements of a constant equal; None where there is none."""
+    if type(v) is not Constant:
+        return None
+    try:
+        return _UNIFORM[v]
+    except KeyError:
+        found = _UNIFORM[v] = _uniform(v)
+        return found
+
+
+def _uniform(c: Constant) -> Scalar | None:
+    dtype = c.type.dtype
+    if c.nbytes > READ_BYTES or dtype is None or not (dtype.is_number or dtype == BOOL):
+        return None
+    array = c.load().reshape(-1)
+    if not array.size:
+        return None
+    first = array[0]
+    if array.size > 1 and not bool(np.all(array == first)):
+        return None
+    if dtype == BOOL:
+        return bool(first)
+    return float(first) if dtype.is_float else int(first)
+
+
+def is_eye(v: Value | None) -> bool:
+    """Is `v` a small constant identity matrix?"""
+    if type(v) is not Constant:
+        return False
+    if (known := _EYE.get(v)) is not None:
+        return known
+    shape, dtype = v.type.shape, v.type.dtype
+    answer = (
+        v.nbytes <= READ_BYTES
+        and dtype is not None
+        and dtype.is_number
+        and shape is not None
+        and len(shape) == 2
+        and shape[0] == shape[1]
+    )
+    if answer:
+        array = v.load()
+        answer = bool(np.array_equal(array, np.eye(array.shape[0], dtype=array.dtype)))
+    _EYE[v] = answer
+    return answer
+
+
+@lru_cache(maxsize=1 << 12)
+def rounded(value: Scalar, dtype: DType) -> Scalar | None:
+    """`value` as `dtype` stores it; None where it cannot (0.5 as an integer, 300 as i8)."""
+    if dtype == BOOL:
+        return bool(value) if value in (0, 1) else None
+    if dtype.is_float:
+        with np.errstate(all="ignore"):
+            return float(np.array(float(value)).astype(to_numpy(dtype)))
+    if not dtype.is_int or not math.isfinite(value) or int(value) != value:
+        return None
+    low = -(1 << (dtype.bits - 1)) if dtype.kind == "i" else 0
+    return int(value) if low <= value < low + (1 << dtype.bits) else None
+
+
+@lru_cache(maxsize=1 << 10)
+def as_attr(value: float) -> float:
+    """A float attribute as ONNX stores it: 32 bits."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(value))

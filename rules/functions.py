@@ -1,0 +1,375 @@
+"""The closed set of functions that formulas may call, and arithmetic on sizes.
+
+Sizes may be symbolic. They are equal when they are equal as expressions; a comparison that the
+ranges of the symbols do not decide is neither true nor false: `NotKnown`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from types import MappingProxyType
+
+from superopt.ir.graph import Constant, Input, Item, Node, Value
+from superopt.ir.op import InferError
+from superopt.ops import common
+from superopt.rules.facts import is_const, uniform
+from superopt.te import index as ix
+from superopt.te.dtype import BOOL, DType
+from superopt.te.expr import apply, product
+from superopt.te.node import Const, Dim, Expr
+
+# What a formula may be at run time.
+Result = int | float | str | bool | Fraction | DType | Expr | Value | tuple["Result", ...] | None
+Number = int | float | Fraction
+LONGEST = 4096  # items of a tuple that a formula makes
+VALUE = (Node, Item, Constant, Input)
+
+
+class NotKnown(Exception):
+    """A formula has no value here; says why."""
+
+
+def size(r: Result) -> Dim:
+    """`r` as a size."""
+    if isinstance(r, Expr) or (isinstance(r, int) and not isinstance(r, bool)):
+        return r
+    raise NotKnown(f"{tell(r)} is not a size")
+
+
+def integer(r: Result) -> int:
+    """`r` as a number that is known now."""
+    if isinstance(r, int):
+        return int(r)
+    raise NotKnown(f"{tell(r)} is not a known integer")
+
+
+def sequence(r: Result) -> tuple[Result, ...]:
+    if isinstance(r, tuple):
+        return r
+    raise NotKnown(f"{tell(r)} is not a tuple")
+
+
+def value_of(r: Result) -> Value:
+    if isinstance(r, VALUE):
+        return r
+    raise NotKnown(f"{tell(r)} is not a value of the graph")
+
+
+def number(r: Result) -> Number:
+    if isinstance(r, (int, float, Fraction)):
+        return r
+    raise NotKnown(f"{tell(r)} is not a known number")
+
+
+def tell(r: Result) -> str:
+    """`r` in words, for reasons."""
+    match r:
+        case Input(name, _):
+            return f"input {name}"
+        case Node() | Item() | Constant():
+            return f"a {'constant' if isinstance(r, Constant) else 'value'} of type {r.type}"
+        case tuple():
+            return f"({', '.join(map(tell, r))}{',' if len(r) == 1 else ''})"
+        case str():
+            return repr(r)
+        case _:
+            return str(r)
+
+
+def shape_of(r: Result) -> tuple[Dim, ...]:
+    v = value_of(r)
+    if v.type.shape is None:
+        raise NotKnown(f"{tell(v)} has no known rank")
+    return v.type.shape
+
+
+# --- arithmetic and comparisons -------------------------------------------------------------------
+
+_PLAIN: Mapping[str, Callable[..., Number]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "/": lambda a, b: Fraction(a, b) if not isinstance(a + b, float) else a / b,
+}
+_ON_SIZES = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}
+
+
+def binary(op: str, a: Result, b: Result) -> Result:
+    """`a op b` on numbers, sizes, and (+, *) tuples; `/` is exact on integers."""
+    try:
+        if isinstance(a, (int, float, Fraction)) and isinstance(b, (int, float, Fraction)):
+            return _power(a, b) if op == "**" else _PLAIN[op](a, b)
+        if isinstance(a, tuple) and isinstance(b, tuple) and op == "+":
+            return a + b
+        if isinstance(a, tuple) and isinstance(b, int) and op == "*":
+            return _repeated(a, b)
+        if isinstance(b, tuple) and isinstance(a, int) and op == "*":
+            return _repeated(b, a)
+        if op in _ON_SIZES:
+            return ix.dim(apply(_ON_SIZES[op], ix.as_index(size(a)), ix.as_index(size(b))))
+    except (ZeroDivisionError, OverflowError) as e:
+        raise NotKnown(f"{tell(a)} {op} {tell(b)}: {e}") from None
+    raise NotKnown(f"{tell(a)} {op} {tell(b)} has no meaning")
+
+
+def _repeated(items: tuple[Result, ...], times: int) -> Result:
+    if times * len(items) > LONGEST:
+        raise NotKnown(f"{len(items)} items {times} times is too long")
+    return items * times
+
+
+def _power(a: Number, b: Number) -> Number:
+    if isinstance(b, float) or int(b) != b or not -64 <= b <= 64:
+        out = complex(a) ** float(b)
+        if out.imag:
+            raise NotKnown(f"{a} ** {b} is not real")
+        return out.real
+    exponent = int(b)
+    return Fraction(a) ** exponent if exponent < 0 and isinstance(a, int) else a**exponent
+
+
+def equal(a: Result, b: Result) -> bool:
+    """Are they equal? NotKnown for sizes whose symbols decide it."""
+    if a is b:
+        return True
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        if len(a) != len(b):
+            return False
+        undecided: NotKnown | None = None
+        for x, y in zip(a, b, strict=True):
+            try:
+                if not equal(x, y):
+                    return False
+            except NotKnown as e:
+                undecided = e
+        if undecided is not None:
+            raise undecided
+        return True
+    if isinstance(a, VALUE) or isinstance(b, VALUE):
+        return False
+    if isinstance(a, Expr) or isinstance(b, Expr):
+        return _decide("eq", a, b)
+    return a == b
+
+
+def _decide(fn: str, a: Result, b: Result) -> bool:
+    verdict = apply(fn, ix.as_index(size(a)), ix.as_index(size(b)), dtype=BOOL)
+    if isinstance(verdict, Const):
+        return bool(verdict.value)
+    raise NotKnown(f"{verdict} is not known")
+
+
+def compare(op: str, a: Result, b: Result) -> bool:
+    """`a op b`; NotKnown where the symbols of sizes decide it."""
+    match op:
+        case "==":
+            return equal(a, b)
+        case "!=":
+            return not equal(a, b)
+        case "in" | "not in":
+            return _within(a, sequence(b)) == (op == "in")
+        case _:
+            if op in (">", ">="):
+                a, b, op = b, a, "<" if op == ">" else "<="
+            if isinstance(a, Expr) or isinstance(b, Expr):
+                return _decide("lt" if op == "<" else "le", a, b)
+            x, y = number(a), number(b)
+            return x < y if op == "<" else x <= y
+
+
+def _within(a: Result, items: Sequence[Result]) -> bool:
+    undecided: NotKnown | None = None
+    for item in items:
+        try:
+            if equal(a, item):
+                return True
+        except NotKnown as e:
+            undecided = e
+    if undecided is not None:
+        raise undecided
+    return False
+
+
+# --- the functions --------------------------------------------------------------------------------
+
+
+def _extreme(fn: str, args: tuple[Result, ...]) -> Result:
+    items = sequence(args[0]) if len(args) == 1 else args
+    if not items:
+        raise NotKnown(f"{fn} of nothing")
+    out = items[0]
+    for item in items[1:]:
+        if isinstance(out, Expr) or isinstance(item, Expr):
+            out = ix.dim(apply(fn, ix.as_index(size(out)), ix.as_index(size(item))))
+        else:
+            a, b = number(out), number(item)
+            out = min(a, b) if fn == "min" else max(a, b)
+    return number(out) if len(items) == 1 and not isinstance(out, Expr) else out
+
+
+def _value(x: Result) -> Result:
+    found = uniform(value_of(x))
+    if found is None:
+        raise NotKnown(f"{tell(x)} is no constant with one small value")
+    return found
+
+
+def _place(i: Result, n: int, what: str = "index") -> int:
+    k = integer(i)
+    if not -n <= k < n:
+        raise NotKnown(f"{what} {k} is not in [-{n}, {n})")
+    return k % n
+
+
+def item_of(s: Result, i: Result) -> Result:
+    """`s[i]`."""
+    items = sequence(s)
+    return items[_place(i, len(items))]
+
+
+def _permutation(p: Result) -> tuple[int, ...]:
+    axes = tuple(integer(i) for i in sequence(p))
+    if sorted(axes) != list(range(len(axes))):
+        raise NotKnown(f"{tell(p)} is no permutation")
+    return axes
+
+
+def permute(s: Result, p: Result) -> Result:
+    return tuple(item_of(s, i) for i in sequence(p))
+
+
+def _drop(s: Result, i: Result) -> Result:
+    items = sequence(s)
+    gone = {_place(k, len(items)) for k in (i if isinstance(i, tuple) else (i,))}
+    return tuple(v for k, v in enumerate(items) if k not in gone)
+
+
+def _insert(s: Result, i: Result, d: Result) -> Result:
+    items = sequence(s)
+    k = _place(i, len(items) + 1)
+    return (*items[:k], d, *items[k:])
+
+
+def _replace(s: Result, i: Result, d: Result) -> Result:
+    items = sequence(s)
+    k = _place(i, len(items))
+    return (*items[:k], d, *items[k + 1 :])
+
+
+def _broadcast(*shapes: Result) -> Result:
+    try:
+        return common.broadcast(*(tuple(size(d) for d in sequence(s)) for s in shapes))
+    except InferError as e:
+        raise NotKnown(str(e)) from None
+
+
+def _range(*ends: Result) -> Result:
+    bounds = [integer(e) for e in ends]
+    if len(bounds) == 3 and bounds[2] == 0:
+        raise NotKnown("range with step 0")
+    return tuple(range(*bounds)[:LONGEST])
+
+
+def _total(s: Result) -> Result:
+    out: Result = 0
+    for item in sequence(s):
+        out = binary("+", out, item)
+    return out
+
+
+def _product(s: Result) -> Result:
+    out: Result = 1
+    for item in sequence(s):
+        out = binary("*", out, item)
+    return out
+
+
+def _sqrt(a: Result) -> Result:
+    x = number(a)
+    if x < 0:
+        raise NotKnown(f"sqrt({x})")
+    return math.sqrt(x)
+
+
+def _index(s: Result, e: Result) -> Result:
+    for k, item in enumerate(sequence(s)):
+        if equal(item, e):
+            return k
+    raise NotKnown(f"{tell(e)} is not in {tell(s)}")
+
+
+def _contiguous(p: Result) -> Result:
+    axes = [integer(i) for i in sequence(p)]
+    return all(b == a + 1 for a, b in pairwise(axes))
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function: what it does, how many arguments it takes, and what it means in words."""
+
+    run: Callable[..., Result]
+    least: int
+    most: int
+    words: str
+
+
+FUNCTIONS: Mapping[str, Function] = MappingProxyType(
+    {
+        "const": Function(lambda x: is_const(value_of(x)), 1, 1, "x is computed from constants"),
+        "rank": Function(lambda x: len(shape_of(x)), 1, 1, "the number of axes of x"),
+        "shape": Function(lambda x: shape_of(x), 1, 1, "the shape of x"),
+        "numel": Function(lambda x: product(shape_of(x)), 1, 1, "the number of elements of x"),
+        "size": Function(lambda x, i: item_of(shape_of(x), i), 2, 2, "the extent of axis i of x"),
+        "dtype": Function(lambda x: value_of(x).type.dtype, 1, 1, "the element type of x"),
+        "value": Function(_value, 1, 1, "the number that all elements of constant x equal"),
+        "all_equal": Function(
+            lambda x: uniform(value_of(x)) is not None, 1, 1, "x is a constant with one value"
+        ),
+        "known": Function(lambda d: isinstance(d, int), 1, 1, "d is a number, not a symbol"),
+        "len": Function(lambda s: len(sequence(s)), 1, 1, "the number of items of s"),
+        "sum": Function(_total, 1, 1, "the sum of the items of s"),
+        "prod": Function(_product, 1, 1, "the product of the items of s"),
+        "min": Function(lambda *a: _extreme("min", a), 1, 16, "the least item or argument"),
+        "max": Function(lambda *a: _extreme("max", a), 1, 16, "the greatest item or argument"),
+        "abs": Function(lambda a: abs(number(a)), 1, 1, "the magnitude of a number"),
+        "sqrt": Function(_sqrt, 1, 1, "the square root of a number, a float"),
+        "range": Function(_range, 1, 3, "the tuple of Python's range"),
+        "tuple": Function(lambda s: sequence(s), 1, 1, "s itself"),
+        "sorted": Function(
+            lambda s: tuple(sorted(integer(i) for i in sequence(s))), 1, 1, "s in order"
+        ),
+        "reversed": Function(lambda s: sequence(s)[::-1], 1, 1, "s from the end"),
+        "zip": Function(
+            lambda *s: tuple(zip(*map(sequence, s), strict=False)), 2, 4, "tuples of items"
+        ),
+        "index": Function(_index, 2, 2, "the place of the first item of s that equals e"),
+        "permute": Function(permute, 2, 2, "(s[p[0]], s[p[1]], ...)"),
+        "compose": Function(
+            lambda p, q: permute(_permutation(p), _permutation(q)),
+            2,
+            2,
+            "the transposition by p, then by q, as one",
+        ),
+        "inverse": Function(
+            lambda p: tuple(_permutation(p).index(i) for i in range(len(_permutation(p)))),
+            1,
+            1,
+            "the transposition that undoes p",
+        ),
+        "is_identity": Function(
+            lambda p: _permutation(p) == tuple(range(len(_permutation(p)))), 1, 1, "p moves nothing"
+        ),
+        "contiguous": Function(_contiguous, 1, 1, "each item is one more than the one before"),
+        "drop": Function(_drop, 2, 2, "s without the item at i (or at each of a tuple i)"),
+        "insert": Function(_insert, 3, 3, "s with d before place i"),
+        "replace": Function(_replace, 3, 3, "s with d at place i"),
+        "positive": Function(lambda i, n: _place(i, integer(n)), 2, 2, "axis i counted from 0"),
+        "broadcast": Function(_broadcast, 1, 8, "the shape that shapes broadcast to"),
+    }
+)

@@ -1,0 +1,325 @@
+"""Rewrite rules: data, their text, and the library.
+
+    matmul-merge(x: f[*s, n, k], a: f[k, m], b: f[k, p]):
+        (MatMul(x, a), MatMul(x, b))
+        => Split(MatMul(x, Concat(a, b, axis=1)), axis=-1, split=(m, p))
+        where const(a), const(b) ; float=E1 ; origin=hand
+
+One rule is one logical line: white space at the start of a line continues the one before, `#`
+starts a comment. `<=>` is two rules, `name` and `name~`. README.md of this folder has the language.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from superopt.errors import UsageError
+from superopt.ir.op import Op
+from superopt.ir.syntax import Malformed
+from superopt.ops import OPS
+from superopt.rules.syntax import AttrParam, Param, formula, params, term
+from superopt.rules.term import (
+    App,
+    Compare,
+    Formula,
+    Map,
+    Name,
+    Of,
+    Part,
+    Run,
+    Scalar,
+    Spread,
+    Term,
+    Var,
+    names,
+    show,
+    walk,
+)
+
+FLOAT_CLASSES = ("E0", "E1", "E2", "E3")  # bit-exact, reassociated, distributed, exceptional
+LIBRARY = Path(__file__).resolve().parent / "library"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Whatever matches `lhs` may be replaced by `rhs` where the conditions hold.
+
+    lhs, rhs: a term for each result; or one operator with several results, which are then meant in
+    order. float_class: what the replacement does to floats (E0 nothing, E1 reassociates, E2
+    distributes or folds weights, E3 changes overflow, inf or nan). text, source: as it was written,
+    and where; they are not part of a rule's identity.
+    """
+
+    name: str
+    params: tuple[Param | AttrParam, ...]
+    lhs: tuple[Term, ...]
+    rhs: tuple[Term, ...]
+    where: tuple[Formula, ...] = ()
+    float_class: str = "E1"
+    origin: str = "hand"
+    text: str = field(default="", compare=False)
+    source: str = field(default="", compare=False)
+
+    def __hash__(self) -> int:  # cheap: plans are kept by rule
+        return hash(self.name)
+
+    def __str__(self) -> str:
+        where = f" where {', '.join(map(show, self.where))}" if self.where else ""
+        sides = f"{_side(self.lhs)} => {_side(self.rhs)}{where}"
+        header = f"{self.name}({_header(self.params)}): "
+        return f"{header}{sides} ; float={self.float_class} ; origin={self.origin}"
+
+
+def _header(given: tuple[Param | AttrParam, ...]) -> str:
+    out: list[str] = []
+    starred = any(isinstance(p, Param) and p.run and i for i, p in enumerate(given))
+    for p in given:
+        if isinstance(p, AttrParam) and not starred:
+            out.append("*")
+            starred = True
+        starred = starred or (isinstance(p, Param) and p.run)
+        out.append(str(p))
+    return ", ".join(out)
+
+
+def _side(terms: tuple[Term, ...]) -> str:
+    if len(terms) == 1:
+        return show(terms[0]).removeprefix("*")
+    return f"({', '.join(map(show, terms))})"
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def parse_rules(text: str, source: str = "<text>", ops: Mapping[str, Op] = OPS) -> list[Rule]:
+    """The rules of a text, in order. UsageError names the source, the line and the rule."""
+    out: list[Rule] = []
+    seen: dict[str, str] = {}
+    for number, line in _logical(text):
+        place = f"{source}:{number}"
+        try:
+            found = _rules(line, place, ops)
+            for rule in found:
+                if rule.name in seen:
+                    raise Malformed(f"{rule.name} is already a rule at {seen[rule.name]}")
+                seen[rule.name] = place
+        except Malformed as e:
+            raise UsageError(
+                f"{place}: {e}",
+                f"in the rule: {line if len(line) <= 200 else line[:197] + '...'}",
+                "The rule language is described in rules/README.md.",
+            ) from None
+        out.extend(found)
+    return out
+
+
+@lru_cache(maxsize=1)
+def load_library() -> tuple[Rule, ...]:
+    """The rules that come with superopt: every `library/*.rules`, in order of file name."""
+    out: list[Rule] = []
+    seen: dict[str, str] = {}
+    for path in sorted(LIBRARY.glob("*.rules")):
+        for rule in parse_rules(path.read_text(encoding="utf-8"), f"{path.name}"):
+            if rule.name in seen:
+                raise UsageError(f"{rule.source}: {rule.name} is already at {seen[rule.name]}")
+            seen[rule.name] = rule.source
+            out.append(rule)
+    return tuple(out)
+
+
+_STRING = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
+_COMMENT = re.compile(f"({_STRING})|#.*")
+
+
+def _logical(text: str) -> Iterator[tuple[int, str]]:
+    """Logical lines with the number of their first line."""
+    start, parts_ = 0, list[str]()
+    for number, raw in enumerate(text.split("\n"), 1):
+        line = _COMMENT.sub(lambda m: m[1] or "", raw).rstrip()
+        if not line.strip():
+            if not raw.strip() and parts_:  # a blank line ends a rule, a comment does not
+                yield start, " ".join(parts_)
+                parts_ = []
+            continue
+        if line[0].isspace() and parts_:
+            parts_.append(line.strip())
+            continue
+        if parts_:
+            yield start, " ".join(parts_)
+        start, parts_ = number, [line.strip()]
+    if parts_:
+        yield start, " ".join(parts_)
+
+
+_MARK = re.compile(rf"{_STRING}|<=>|=>|;|\bwhere\b|[()\[\]{{}}]")
+
+
+def _cut(text: str) -> list[tuple[str, str]]:
+    """The text between the marks `=>`, `<=>`, `where`, `;` outside brackets, each with its mark."""
+    out: list[tuple[str, str]] = []
+    depth, last, mark = 0, 0, ""
+    for m in _MARK.finditer(text):
+        token = m[0]
+        if token in "([{":
+            depth += 1
+        elif token in ")]}":
+            depth -= 1
+        elif depth == 0 and token[0] not in "\"'":
+            out.append((mark, text[last : m.start()].strip()))
+            mark, last = token, m.end()
+    out.append((mark, text[last:].strip()))
+    return out
+
+
+_NAME = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]*~?)\s*(?=[(:])")
+
+
+def _rules(line: str, place: str, ops: Mapping[str, Op]) -> list[Rule]:
+    head = _NAME.match(line)
+    if head is None:
+        raise Malformed("a rule starts with its name: name(params): left => right")
+    rest = line[head.end() :]
+    depth, end = 0, 0
+    for end, c in enumerate(rest):
+        depth += (c in "([{") - (c in ")]}")
+        if depth == 0:
+            break
+    inside, colon, body = ("", rest[:1], rest[1:])
+    if rest.startswith("("):
+        colon, inside, body = (
+            rest[end + 1 :].lstrip()[:1],
+            rest[1:end],
+            rest[end + 1 :].lstrip()[1:],
+        )
+    if colon != ":" or depth:
+        raise Malformed(f"{head[1]}(...) is not followed by `:`")
+    given = params(inside, ops)
+    pieces = _cut(body)
+    marks = [m for m, _ in pieces]
+    if len(pieces) < 2 or marks[0] or marks[1] not in ("=>", "<=>") or "where" in marks[3:]:
+        raise Malformed(f"{head[1]}: expected left => right [where conditions] [; key=value]")
+    where: tuple[Formula, ...] = ()
+    keys = {"float": "E1", "origin": "hand"}
+    for mark, piece in pieces[2:]:
+        if mark == "where":
+            where = _conditions(piece, ops)
+            continue
+        key, equals, value = (s.strip() for s in piece.partition("="))
+        if mark != ";" or not equals or key not in keys:
+            raise Malformed(f"{mark} {piece}: clauses are ; float=E0 to E3 ; origin=...")
+        keys[key] = value
+    if keys["float"] not in FLOAT_CLASSES:
+        raise Malformed(f"float={keys['float']}: the classes are {', '.join(FLOAT_CLASSES)}")
+    lhs, rhs = _terms(pieces[0][1], ops), _terms(pieces[1][1], ops)
+    clauses = (where, keys["float"], keys["origin"])
+    forward = Rule(head[1], given, lhs, rhs, *clauses, line, place)
+    out = [forward]
+    if marks[1] == "<=>":
+        out.append(Rule(head[1] + "~", given, rhs, lhs, *clauses, line, place))
+    for rule in out:
+        _check(rule)
+    return out
+
+
+def _expression(text: str) -> ast.expr:
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as e:
+        raise Malformed(f"`{text}` is no expression: {e}") from None
+
+
+def _terms(text: str, ops: Mapping[str, Op]) -> tuple[Term, ...]:
+    match _expression(text):
+        case ast.Tuple(items) if items:
+            return tuple(term(i, ops) for i in items)
+        case e:
+            return (term(e, ops),)
+
+
+def _conditions(text: str, ops: Mapping[str, Op]) -> tuple[Formula, ...]:
+    match _expression(f"({text.rstrip().rstrip(',')},)"):
+        case ast.Tuple(items) if items:
+            return tuple(formula(i, ops) for i in items)
+        case _:
+            raise Malformed("no conditions after where")
+
+
+# --- checking -------------------------------------------------------------------------------------
+
+
+def definition(condition: Formula, bound: frozenset[str]) -> tuple[str, Formula] | None:
+    """(m, formula) for a condition `m == formula` that gives the unbound name m its value."""
+    match condition:
+        case Compare(Name(n), (("==", value),)) if n not in bound and names(value) <= bound:
+            return n, value
+        case _:
+            return None
+
+
+def bound_names(rule: Rule) -> frozenset[str]:
+    """The names that a match of the left side and the conditions give a value."""
+    bound: set[str] = set()
+    for p in rule.params:
+        if isinstance(p, Param):
+            bound.add(p.name)
+            for d in p.shape or ():
+                d = d.value if isinstance(d, Spread) else d
+                if isinstance(d, Name):
+                    bound.add(d.id)
+    for side in rule.lhs:
+        for part in walk(side):
+            match part:
+                case App(_, _, attrs, rest):
+                    bound.update(v.id for _, v in attrs if isinstance(v, Name))
+                    bound.update(() if rest is None else (rest,))
+                case Scalar(Name(n)):
+                    bound.add(n)
+                case _:
+                    pass
+    for condition in rule.where:
+        found = definition(condition, frozenset(bound))
+        if found is not None:
+            bound.add(found[0])
+    return frozenset(bound)
+
+
+def _check(rule: Rule) -> None:
+    """Raise Malformed where the sides, parameters and conditions do not fit together."""
+    operands = {p.name: p for p in rule.params if isinstance(p, Param)}
+    if len({p.name for p in rule.params}) != len(rule.params):
+        raise Malformed(f"{rule.name}: a parameter is there twice")
+    used: set[str] = set()
+    for side in (*rule.lhs, *rule.rhs):
+        own = {n for p in walk(side) if isinstance(p, Map) for n in p.names}
+        for part in walk(side):
+            if isinstance(part, (Var, Run)) and part.name not in own | set(operands):
+                raise Malformed(f"{rule.name}: {part.name} is not among the parameters")
+    for side in rule.lhs:
+        used |= names(side)
+        if not isinstance(side, App) and not (hasattr(side, "term") and len(rule.lhs)):
+            raise Malformed(f"{rule.name}: the left side {show(side)} is no operator")
+    unused = [n for n in operands if n not in used]
+    if unused:
+        raise Malformed(f"{rule.name}: {unused[0]} is not on the left side {_side(rule.lhs)}")
+    bound = bound_names(rule)
+    inside = {p for side in rule.lhs for p in walk(side)}
+    everything: list[Part] = [*rule.lhs, *rule.rhs, *rule.where]
+    everything += [d for p in operands.values() for d in p.shape or ()]
+    for part in everything:
+        free = names(part) - bound
+        if free:
+            raise Malformed(
+                f"{rule.name}: {min(free)} has no value: the left side does not bind it"
+            )
+        for p in walk(part):
+            if isinstance(p, Of) and p.term not in inside:
+                raise Malformed(f"{rule.name}: {show(p)} is not part of the left side")
+    many = len(rule.rhs) > 1 or any(isinstance(t, Map) for t in rule.rhs)
+    if many and len(rule.lhs) > 1 and not any(isinstance(t, Map) for t in rule.rhs):
+        if len(rule.lhs) != len(rule.rhs):
+            raise Malformed(f"{rule.name}: {len(rule.lhs)} results become {len(rule.rhs)}")

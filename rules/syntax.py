@@ -1,0 +1,307 @@
+"""From Python's syntax trees to terms, formulas and parameters. Nothing is evaluated.
+
+The caller reports `Malformed` with the file and the line.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from superopt.ir.op import REQUIRED, Op
+from superopt.ir.syntax import Malformed
+from superopt.rules.functions import FUNCTIONS
+from superopt.rules.term import (
+    FILLS,
+    Absent,
+    All,
+    App,
+    At,
+    Binary,
+    Call,
+    Compare,
+    Cut,
+    Each,
+    Filled,
+    Formula,
+    If,
+    Lit,
+    Logic,
+    Map,
+    Name,
+    Number,
+    Of,
+    Pick,
+    Run,
+    Scalar,
+    Seq,
+    Spread,
+    Term,
+    Unary,
+    Var,
+    show,
+)
+from superopt.te.dtype import DTYPES
+
+_BINARY: dict[type[ast.operator], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Pow: "**",
+}
+_COMPARE: dict[type[ast.cmpop], str] = {
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.In: "in",
+    ast.NotIn: "not in",
+}
+_SPECIAL = {"single_use": (1, 1), "all": (1, 1), "any": (1, 1)}
+# Parameters' kinds: letters stand for one element type a rule, words for classes of types.
+LETTERS = {"f": "f", "g": "f", "i": "ui"}
+CLASSES = {"num": "uif", "bool": "b", "any": "uifbcs"}
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """`x: f[*s, n, 4]`: an operand; `shape` None is any. `run` is `*xs`, a run of operands."""
+
+    name: str
+    kind: str = "any"
+    shape: tuple[Formula, ...] | None = None
+    run: bool = False
+
+    def __str__(self) -> str:
+        dims = "" if self.shape is None else f"[{', '.join(map(show, self.shape))}]"
+        return f"{'*' * self.run}{self.name}: {self.kind}{dims}"
+
+
+@dataclass(frozen=True, slots=True)
+class AttrParam:
+    """`k: axis(x)` after `*`: an attribute variable; its kind is for making test instances."""
+
+    name: str
+    kind: Formula | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.kind is None else f"{self.name}: {show(self.kind)}"
+
+
+def formula(e: ast.expr, ops: Mapping[str, Op], functions: bool = True) -> Formula:
+    """The formula that `e` is; with `functions` False any function name is let through."""
+
+    def sub(x: ast.expr) -> Formula:
+        return formula(x, ops, functions)
+
+    match e:
+        case ast.Constant(bool() | int() | float() | str() | None as v):
+            return Lit(v)
+        case ast.Name("inf"):
+            return Lit(float("inf"))
+        case ast.Name(n):
+            return Lit(DTYPES[n]) if n in DTYPES else Name(n)
+        case ast.Tuple(items):
+            return Seq(tuple(sub(i) for i in items))
+        case ast.List(items):
+            return Seq(tuple(sub(i) for i in items))
+        case ast.Starred(v):
+            return Spread(sub(v))
+        case ast.Call(ast.Name(n), _, _) if n in ops:
+            return Of(term(e, ops))
+        case ast.Call(ast.Name(n), args, []):
+            if functions:
+                _check_call(n, args)
+            return Call(n, tuple(sub(a) for a in args))
+        case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as v)):
+            return Lit(-v)
+        case ast.UnaryOp(ast.USub(), v):
+            return Unary("-", sub(v))
+        case ast.UnaryOp(ast.Not(), v):
+            return Unary("not", sub(v))
+        case ast.BinOp(a, op, b) if type(op) in _BINARY:
+            return Binary(_BINARY[type(op)], sub(a), sub(b))
+        case ast.BoolOp(op, some):
+            return Logic("and" if isinstance(op, ast.And) else "or", tuple(sub(s) for s in some))
+        case ast.Compare(first, links, rest) if all(type(o) in _COMPARE for o in links):
+            pairs = zip(links, rest, strict=True)
+            return Compare(sub(first), tuple((_COMPARE[type(o)], sub(r)) for o, r in pairs))
+        case ast.IfExp(test, yes, no):
+            return If(sub(test), sub(yes), sub(no))
+        case ast.Subscript(ast.Call(ast.Name(n), _, _), ast.Constant(int())) if n in ops:
+            return Of(term(e, ops))
+        case ast.Subscript(v, ast.Slice(start, stop, step)):
+            ends = [None if x is None else sub(x) for x in (start, stop, step)]
+            return Cut(sub(v), ends[0], ends[1], ends[2])
+        case ast.Subscript(v, index):
+            return At(sub(v), sub(index))
+        case ast.GeneratorExp(body, [g]) | ast.ListComp(body, [g]):
+            own, over, ifs = _loop(g)
+            tests = tuple(sub(t) for t in ifs)
+            test = None if not tests else tests[0] if len(tests) == 1 else Logic("and", tests)
+            return Each(sub(body), own, sub(over), test)
+        case _:
+            raise Malformed(f"{ast.unparse(e)} is not part of the rule language")
+
+
+def _check_call(name: str, args: list[ast.expr]) -> None:
+    if name in FUNCTIONS:
+        least, most = FUNCTIONS[name].least, FUNCTIONS[name].most
+    elif name in _SPECIAL:
+        least, most = _SPECIAL[name]
+    else:
+        known = ", ".join(sorted({*FUNCTIONS, *_SPECIAL}))
+        raise Malformed(f"there is no function or operator {name}; functions are {known}")
+    if any(isinstance(a, ast.Starred) for a in args):
+        return
+    if not least <= len(args) <= most:
+        count = str(least) if least == most else f"{least} to {most}"
+        raise Malformed(f"{name} takes {count} arguments, not {len(args)}")
+
+
+def _loop(g: ast.comprehension) -> tuple[tuple[str, ...], ast.expr, list[ast.expr]]:
+    match g.target:
+        case ast.Name(n):
+            return (n,), g.iter, g.ifs
+        case ast.Tuple(items):
+            own = tuple(i.id for i in items if isinstance(i, ast.Name))
+            if len(own) == len(items) > 1:
+                return own, g.iter, g.ifs
+    raise Malformed(f"for {ast.unparse(g.target)}: the variables must be names")
+
+
+def term(e: ast.expr, ops: Mapping[str, Op]) -> Term:
+    """The term that `e` is."""
+    match e:
+        case ast.Constant(None):
+            return Absent()
+        case ast.Constant(int() | float() as v):
+            return Number(v)
+        case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as v)):
+            return Number(-v)
+        case ast.Name("inf"):
+            return Number(float("inf"))
+        case ast.UnaryOp(ast.USub(), ast.Name("inf")):
+            return Number(-float("inf"))
+        case ast.Name(n) if n not in DTYPES:
+            return Var(n)
+        case ast.Starred(ast.Name(n)):
+            return Run(n)
+        case ast.Starred(ast.ListComp() | ast.GeneratorExp() as loop):
+            return term(loop, ops)
+        case ast.Starred(inner):
+            match term(inner, ops):
+                case App() as app:
+                    return All(app)
+        case ast.ListComp(body, [g]) | ast.GeneratorExp(body, [g]):
+            own, over, ifs = _loop(g)
+            if ifs:
+                raise Malformed(f"{ast.unparse(e)}: no `if` among operands")
+            source = formula(over, ops)
+            return Map(
+                term(body, ops),
+                own,
+                source.term if isinstance(source, Of) and isinstance(source.term, App) else source,
+            )
+        case ast.Subscript(v, ast.Constant(int() as index)):
+            match term(v, ops):
+                case App() as app if index >= 0:
+                    return Pick(app, index)
+        case ast.Call(ast.Name("lit"), [v], []):
+            return Scalar(formula(v, ops))
+        case ast.Call(ast.Name(n), args, []) if n in FILLS:
+            least, most = FILLS[n]
+            if not least <= len(args) <= most:
+                raise Malformed(f"{n} takes {least} or {most} arguments, not {len(args)}")
+            return Filled(n, tuple(formula(a, ops) for a in args))
+        case ast.Call(ast.Name(n), args, keywords):
+            if n not in ops:
+                raise Malformed(f"there is no operator {n}")
+            return _app(ops[n], args, keywords, ops)
+    raise Malformed(f"{ast.unparse(e)} is no term such as Relu(x)")
+
+
+def _app(op: Op, args: list[ast.expr], keywords: list[ast.keyword], ops: Mapping[str, Op]) -> Term:
+    if op.opaque:
+        raise Malformed(f"{op.name} has no tensor expression: rules cannot speak of it")
+    operands = [term(a, ops) for a in args]
+    while operands and isinstance(operands[-1], Absent):
+        operands.pop()
+    runs = [t for t in operands if isinstance(t, (Run, All, Map))]
+    if runs and not op.variadic:
+        raise Malformed(f"{op.name} takes no run of operands")
+    most = len(op.inputs)
+    if not runs and (len(operands) < op.required or (len(operands) > most and not op.variadic)):
+        takes = f"{op.required} or more" if op.variadic else f"{op.required} to {most}"
+        raise Malformed(f"{op.name} takes {takes} operands, not {len(operands)}")
+    attrs: dict[str, Formula] = {}
+    rest: str | None = None
+    for k in keywords:
+        if k.arg is None:
+            if rest is not None or not isinstance(k.value, ast.Name):
+                raise Malformed(f"**{ast.unparse(k.value)}: one name may follow **")
+            rest = k.value.id
+        elif k.arg not in op.attrs:
+            known = ", ".join(op.attrs) or "none"
+            raise Malformed(f"{op.name} has no attribute {k.arg}; it has {known}")
+        else:
+            attrs[k.arg] = formula(k.value, ops)
+    missing = [k for k, v in op.attrs.items() if v is REQUIRED and k not in attrs]
+    if missing and rest is None:
+        raise Malformed(f"{op.name} needs the attribute {missing[0]}")
+    return App(op, tuple(operands), tuple(attrs.items()), rest)
+
+
+def params(header: str, ops: Mapping[str, Op]) -> tuple[Param | AttrParam, ...]:
+    """`x: f[n, k], *xs: f, k: axis(x)` as Python reads a function's parameters."""
+    text = header.replace("[ ]", "[]").replace("[]", "[()]")
+    try:
+        (tree,) = ast.parse(f"def rule({text}): pass").body
+    except (SyntaxError, ValueError) as e:
+        raise Malformed(f"parameters ({header}): {e}") from None
+    if not isinstance(tree, ast.FunctionDef) or len(tree.body) != 1:
+        raise Malformed(f"({header}) are no parameters")
+    a = tree.args
+    if a.posonlyargs or a.kwarg or a.defaults or any(d is not None for d in a.kw_defaults):
+        raise Malformed(f"({header}): only names with kinds, `*xs`, and names after `*`")
+    out: list[Param | AttrParam] = [_param(p, False, ops) for p in a.args]
+    if a.vararg is not None:
+        out.append(_param(a.vararg, True, ops))
+    for p in a.kwonlyargs:
+        kind = None if p.annotation is None else formula(p.annotation, ops, functions=False)
+        out.append(AttrParam(p.arg, kind))
+    for one in out:
+        if one.name in DTYPES or one.name == "inf":
+            raise Malformed(f"{one.name} is the name of an element type or number")
+    return tuple(out)
+
+
+def _param(p: ast.arg, run: bool, ops: Mapping[str, Op]) -> Param:
+    kind, shape = "any", None
+    match p.annotation:
+        case None:
+            pass
+        case ast.Name(kind):
+            pass
+        case ast.Subscript(ast.Name(kind), ast.Constant(v)) if v is ...:
+            pass
+        case ast.Subscript(ast.Name(kind), ast.Tuple(items)):
+            shape = tuple(formula(i, ops) for i in items)
+        case ast.Subscript(ast.Name(kind), item):
+            shape = (formula(item, ops),)
+        case other:
+            raise Malformed(f"{p.arg}: {ast.unparse(other)} is no type such as f[n, 4]")
+    if kind not in LETTERS and kind not in CLASSES and kind not in DTYPES:
+        known = ", ".join((*LETTERS, *CLASSES))
+        raise Malformed(f"{p.arg}: {kind} is no kind of tensor; kinds are {known} and types as f32")
+    if shape is not None:
+        runs = [d for d in shape if isinstance(d, Spread)]
+        if len(runs) > 1 or any(not isinstance(d.value, Name) for d in runs):
+            raise Malformed(f"{p.arg}: at most one *name among the sizes")
+    return Param(p.arg, kind, shape, run)
