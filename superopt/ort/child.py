@@ -13,7 +13,7 @@ from typing import IO
 
 from superopt.errors import SuperoptError, UsageError
 from superopt.ort.runtime import installed
-from superopt.ort.wire import receive
+from superopt.ort.wire import READY
 
 _START_SECONDS = 120.0  # importing onnxruntime from a cold network disk
 # The same superopt as here is imported wherever it lies, and nothing from the working directory.
@@ -51,7 +51,10 @@ def start() -> Child:
     timer.daemon = True
     timer.start()
     try:
-        receive(child.stdout)
+        # Whatever the interpreter's own start-up files print comes before.
+        while (line := child.stdout.readline()) != READY:
+            if not line:
+                raise EOFError
     except (EOFError, OSError):
         why = end(child)
         raise SuperoptError(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import IO
 
 from superopt.errors import SuperoptError
-from superopt.ort.runtime import Session, Source, available, plain, run, session
+from superopt.ort.runtime import Session, Source, _ort, plain, run, session
 from superopt.ort.timing import (
     FixedCost,
     as_json,
@@ -25,7 +25,7 @@ from superopt.ort.timing import (
     without,
 )
 from superopt.ort.values import Feeds
-from superopt.ort.wire import Blob, Header, pack_values, receive, send, unpack_values
+from superopt.ort.wire import READY, Blob, Header, pack_values, receive, send, unpack_values
 
 try:
     import resource
@@ -53,7 +53,9 @@ def main() -> None:
     threading.Thread(target=_listen, args=(source, requests), daemon=True).start()
     sessions: dict[int, Session] = {}
     fixed: dict[int, FixedCost] = {}
-    send(sink, {"ok": True, "version": available()})
+    _ort()
+    sink.write(READY)
+    sink.flush()
     while True:
         _answer(requests.get(), sessions, fixed, sink)
 

@@ -17,6 +17,9 @@ from superopt.ort.values import BY_DTYPE, Value, native
 Header = dict[str, Any]  # JSON: what it holds is said where a frame is made and where it is read
 Blob = bytes | bytearray | memoryview
 
+READY = b"the superopt worker is ready\n"
+"""What a worker writes before its first frame."""
+
 _LENGTH = struct.Struct("<Q")
 _FOREIGN = {dtype.name: dtype for dtype in BY_DTYPE}
 
