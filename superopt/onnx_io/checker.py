@@ -77,6 +77,8 @@ def _check(data: bytes) -> str:
                 return f"The inferred type of {owner} is not possible: {problem}."
     except MemoryError:
         return "Checking it takes more memory than there is: some size is far out of range."
+    except UnicodeDecodeError:
+        return "Some name or text in it is not UTF-8."
     except Exception as error:  # of a dozen types, all of which mean no
         return str(error) or type(error).__name__
     return ""

@@ -10,7 +10,7 @@ from superopt.errors import ModelError
 from superopt.onnx_io.protos import bodies, node_name
 
 _AGAIN: Final = "correct the exporter, or export the model again"
-_CONTEXT: Final = re.compile(r"==> Context: Bad node spec for node\. Name: (.*?) OpType: (\w+)")
+_CONTEXT: Final = re.compile(r"==> Context: Bad node spec for node\. Name: (.*?) OpType: (\w*)")
 _INFERENCE: Final = re.compile(r"\(op_type:([\w.]+)(?:, node name: (.*?))?\): ")
 _TAGS: Final = re.compile(r"\[\w+Error\] |Inference error\(s\): |\(op_type:[^)]*\): ")
 _NO_OPERATOR: Final = re.compile(r"No Op registered for (\S+) with domain_version of (\d+)")
@@ -46,7 +46,7 @@ def translated(text: str, model: onnx.ModelProto, label: str) -> ModelError:
     why = " ".join(_TAGS.sub("", text).split()).rstrip(".")
     what = f"{label}: node {node} is not valid" if node else f"{label}: the model is not valid"
     if (missing := _NO_OPERATOR.search(text)) is not None:
-        return _no_operator(missing[1], int(missing[2]), what, model)
+        return no_operator(missing[1], int(missing[2]), what)
     todo = next((remedy for words, remedy in _REMEDIES if words in text), _AGAIN)
     return ModelError(what, f"onnx says: {why[:400]}", todo)
 
@@ -67,18 +67,18 @@ def _which(model: onnx.ModelProto, name: str, op_type: str) -> str:
     return f"({op_type}, one of {len(nameless)} without a name)"
 
 
-def _no_operator(op_type: str, version: int, what: str, model: onnx.ModelProto) -> ModelError:
-    """An operator that its domain does not have: too new, too old or not ONNX's."""
+def no_operator(op_type: str, version: int, what: str) -> ModelError:
+    """The error for an operator that ai.onnx does not have: too new, or not ONNX's."""
     since = sorted(
         schema.since_version
         for schema in onnx.defs.get_all_schemas_with_history()
-        if schema.name == op_type and schema.domain in ("", "ai.onnx")
+        if schema.name == op_type and schema.domain == ""
     )
     if since and since[0] > version:
         why = f"{op_type} exists since opset {since[0]}, and the model declares opset {version}"
         return ModelError(what, why, f"export the model with opset {since[0]} or newer")
     return ModelError(
         what,
-        f"there is no operator {op_type} in opset {version}",
+        f"there is no operator {op_type!r} in opset {version} of ai.onnx",
         "a custom operator must name its own domain, not ai.onnx; else correct its name",
     )

@@ -1,7 +1,6 @@
 """What a model says about itself: versions, types, sizes.  None of it may be taken at its word."""
 
-from graphlib import CycleError, TopologicalSorter
-from typing import Final, TypeAlias
+from typing import Final
 
 import onnx
 import onnx.defs
@@ -10,15 +9,11 @@ import onnx_ir as ir
 
 from superopt.errors import ModelError
 from superopt.onnx_io.mapped import byte_size
-from superopt.onnx_io.protos import Place, declared, descend, tensors
+from superopt.onnx_io.protos import declared, tensors
 from superopt.onnx_io.skeleton import FIXED_SIZE, Blob, blob_size, stub_index
 
 # One tensor: what a processor of today can address at all.
 LARGEST: Final = 1 << 47
-# Nodes, counting those of a local function at every call.
-MOST_NODES: Final = 1_000_000
-
-_Callee: TypeAlias = tuple[str, str, str]  # domain, name, overload
 
 _STRING: Final = onnx.TensorProto.STRING
 _DTYPES: Final = {0, _STRING, *FIXED_SIZE}
@@ -32,12 +27,18 @@ _STORAGE: Final = {
 
 
 def check_versions(model: onnx.ModelProto, label: str) -> None:
-    """Raise ModelError if there is no graph, or if a version is newer than onnx knows."""
+    """Raise ModelError if there is no graph with outputs, or a version that onnx does not know."""
     if not model.HasField("graph"):
         raise ModelError(
             f"{label}: there is no graph in this model",
             "the file can be read as a protobuf message, but not as a model",
             "check that this is an ONNX file, and export it again",
+        )
+    if not model.graph.output:
+        raise ModelError(
+            f"{label}: the graph has no outputs",
+            f"its {len(model.graph.node)} nodes compute nothing that anybody could ask for",
+            "name the values that the model computes as outputs of its graph",
         )
     newest = onnx.IR_VERSION
     if not 0 < model.ir_version <= newest:
@@ -140,45 +141,6 @@ def _typed_data(
     if dtype.bitwidth in (2, 4):  # one byte of packed elements in each entry
         elements = byte_size(dtype, (elements,))
     return len(tensor.int32_data), elements, "entries of int32_data"
-
-
-def check_size(model: onnx.ModelProto, label: str) -> int:
-    """The number of nodes with every call of a local function expanded.
-
-    Functions that call functions can double at each level, and shape inference expands them.
-    Raises ModelError if there are more than MOST_NODES, or if functions call each other in a ring.
-    """
-    functions = [Place(f, f"function {f.name!r}", 0) for f in model.functions]
-    keys = [(f.domain, f.name, f.overload) for f in model.functions]
-    calls = {key: _calls(place) for key, place in zip(keys, functions, strict=True)}
-    sizes: dict[_Callee, int] = {}
-    try:
-        for key in TopologicalSorter({k: set(calls[k]) & set(keys) for k in keys}).static_order():
-            sizes[key] = min(sum(sizes.get(callee, 1) for callee in calls[key]), MOST_NODES + 1)
-    except CycleError as error:
-        ring = [name for _, name, _ in error.args[1]]
-        raise ModelError(
-            f"{label}: local functions call each other in a ring",
-            " -> ".join(reversed(ring)),
-            "a function of a model must not call itself, directly or through others",
-        ) from None
-    total = sum(sizes.get(callee, 1) for callee in _calls(Place(model.graph, "the graph", 0)))
-    if total > MOST_NODES:
-        raise ModelError(
-            f"{label}: the model is too large",
-            f"with its local functions expanded it has more than {MOST_NODES} nodes",
-            "split it into several models",
-        )
-    return total
-
-
-def _calls(place: Place) -> list[_Callee]:
-    """What each node calls, subgraphs included."""
-    return [
-        (node.domain, node.op_type, node.overload)
-        for inner in descend([place])
-        for node in inner.body.node
-    ]
 
 
 def _newest_opsets() -> dict[str, int]:

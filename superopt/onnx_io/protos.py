@@ -5,7 +5,7 @@ Without recursion, since the depth of a model from somewhere is not ours to choo
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import onnx
 
@@ -37,15 +37,20 @@ def node_name(node: onnx.NodeProto) -> str:
     return f"of {produced!r} ({node.op_type})" if produced else f"({node.op_type})"
 
 
+def places(model: onnx.ModelProto) -> list[Place]:
+    """The graph and the functions."""
+    functions = [Place(f, f"function {f.name!r}", 0) for f in model.functions]
+    return [Place(model.graph, "the graph", 0), *functions]
+
+
 def bodies(model: onnx.ModelProto) -> Iterator[Place]:
     """The graph, the functions, and the subgraphs in them."""
-    functions = [Place(f, f"function {f.name!r}", 0) for f in model.functions]
-    return descend([Place(model.graph, "the graph", 0), *functions])
+    return descend(places(model))
 
 
-def descend(places: Iterable[Place]) -> Iterator[Place]:
+def descend(outermost: Iterable[Place]) -> Iterator[Place]:
     """These bodies and the subgraphs in them, at any depth."""
-    todo = list(places)
+    todo = list(outermost)
     while todo:
         place = todo.pop()
         yield place
@@ -128,3 +133,24 @@ def _parts(whole: onnx.TypeProto) -> Iterator[onnx.TypeProto]:
 def load_proto(path: Path) -> onnx.ModelProto:
     """The model in a file, its external data included."""
     return onnx.load(path)
+
+
+def undecoded(model: onnx.ModelProto) -> bytes | None:
+    """A name or other text that is not UTF-8, which protobuf hands out as bytes; else None."""
+    todo: list[Any] = [model]  # messages of any type
+    try:
+        while todo:
+            for field, value in todo.pop().ListFields():
+                if field.type == field.TYPE_MESSAGE:
+                    todo += value if _many(value) else [value]
+                elif field.type == field.TYPE_STRING:
+                    for text in value if _many(value) else [value]:
+                        if isinstance(text, bytes):
+                            return text
+    except UnicodeDecodeError as error:  # what other versions of protobuf do
+        return error.object
+    return None
+
+
+def _many(value: object) -> bool:
+    return not isinstance(value, str | bytes) and hasattr(value, "__len__")

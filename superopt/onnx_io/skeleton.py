@@ -16,7 +16,7 @@ from superopt.errors import ModelError
 from superopt.onnx_io import wire
 from superopt.onnx_io.external import entries_of, region_in
 from superopt.onnx_io.mapped import Backing, Region, byte_size
-from superopt.onnx_io.protos import tensors
+from superopt.onnx_io.protos import tensors, undecoded
 
 # Up to this many bytes a tensor stays in the skeleton: shape inference reads the small ones.
 SMALL: Final = 16 << 10
@@ -56,15 +56,6 @@ def parsed(data: bytes) -> onnx.ModelProto:
     except Exception as error:  # protobuf's DecodeError, from a package without types
         raise wire.Malformed(str(error)) from None
     return proto
-
-
-def not_text(label: str, error: UnicodeDecodeError) -> ModelError:
-    """The error for a name that cannot be decoded, which protobuf notices when it is read."""
-    return ModelError(
-        f"{label}: a name in this model is not text",
-        f"its bytes are not UTF-8: {error.object[:40]!r}",
-        "export the model again: the file is damaged",
-    )
 
 
 def blob_size(blob: Blob) -> int:
@@ -165,15 +156,13 @@ def completed(
 
     External tensors become stubs like all large ones, or are taken in if they are small.
     """
-    try:
-        return _completed(data, proto, list(blobs), folder, label)
-    except UnicodeDecodeError as error:
-        raise not_text(label, error) from None
-
-
-def _completed(
-    data: bytes, proto: onnx.ModelProto, blobs: list[Blob], folder: Path | None, label: str
-) -> Skeleton:
+    if (text := undecoded(proto)) is not None:
+        raise ModelError(
+            f"{label}: a name in this model is not text",
+            f"its bytes are not UTF-8: {text[:40]!r}",
+            "export the model again: the file is damaged",
+        )
+    blobs = list(blobs)
     made = len(blobs)
     files: dict[str, Backing] = {}
     claimed: set[int] = set()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import onnx
 
 from superopt.errors import ModelError
-from superopt.onnx_io.protos import Body, Place, bodies, node_name, subgraphs_of
+from superopt.onnx_io.protos import Body, Place, bodies, node_name, places, subgraphs_of
 
 DEEPEST = 32  # subgraphs inside subgraphs; protobuf itself ends near there
 _COMPARED = 5000  # names, when looking for the one that was meant
@@ -28,9 +28,8 @@ class _Scope:
 
 def check_names(model: onnx.ModelProto, label: str) -> None:
     """Raise ModelError for the first name that is missing, used too early or given twice."""
-    _check_body((_Scope(Place(model.graph, "the graph", 0)),), label)
-    for function in model.functions:
-        _check_body((_Scope(Place(function, f"function {function.name!r}", 0)),), label)
+    for place in places(model):
+        _check_body((_Scope(place),), label)
 
 
 def check_depth(model: onnx.ModelProto, label: str) -> None:

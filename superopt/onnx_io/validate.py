@@ -1,9 +1,9 @@
 """Whether a model makes sense, found without touching its weights."""
 
+from superopt.onnx_io.calls import check_calls, check_size
 from superopt.onnx_io.checker import complaint
 from superopt.onnx_io.complaints import translated
-from superopt.onnx_io.declarations import check_size, check_tensors, check_types, check_versions
-from superopt.onnx_io.skeleton import not_text
+from superopt.onnx_io.declarations import check_tensors, check_types, check_versions
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.structure import check_depth, check_names
 
@@ -17,14 +17,12 @@ def validate(source: Source) -> None:
     """
     label = source.label
     model = source.skeleton.proto()
-    try:
-        check_versions(model, label)
-        check_depth(model, label)
-        nodes = check_size(model, label)
-        check_types(model, label)
-        check_tensors(model, source.skeleton.blobs, label)
-        check_names(model, label)
-    except UnicodeDecodeError as error:
-        raise not_text(label, error) from None
+    check_versions(model, label)
+    check_depth(model, label)
+    nodes = check_size(model, label)
+    check_types(model, label)
+    check_tensors(model, source.skeleton.blobs, label)
+    check_names(model, label)
+    check_calls(model, label)
     if text := complaint(source.skeleton.data, seconds=4 + nodes // 50_000):
         raise translated(text, model, label)

@@ -1,0 +1,103 @@
+"""What nodes call: operators of ONNX's own domain, and the model's local functions.
+
+onnx's checker skips names that were once experimental operators, and does not compare the calls
+of a local function with the function.
+"""
+
+from graphlib import CycleError, TopologicalSorter
+from typing import Final, TypeAlias
+
+import onnx
+import onnx.defs
+
+from superopt.errors import ModelError
+from superopt.onnx_io.complaints import no_operator
+from superopt.onnx_io.protos import Place, descend, node_name, places
+
+# Nodes, counting those of a local function at every call.
+MOST_NODES: Final = 1_000_000
+
+_Callee: TypeAlias = tuple[str, str, str]  # domain, name, overload
+
+
+def check_calls(model: onnx.ModelProto, label: str) -> None:
+    """Raise ModelError for an operator that ai.onnx does not have, or a call that cannot be."""
+    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+    for place in places(model):
+        importer = place.body if isinstance(place.body, onnx.FunctionProto) else model
+        versions = {opset.domain or "ai.onnx": opset.version for opset in importer.opset_import}
+        version = versions.get("ai.onnx", 1)
+        checked: set[str] = set()
+        for inner in descend([place]):
+            for node in inner.body.node:
+                what = f"{label}: node {node_name(node)} is not valid"
+                function = functions.get(_callee(node))
+                if function is not None:
+                    _check_call(node, function, what)
+                elif node.domain in ("", "ai.onnx") and node.op_type not in checked:
+                    checked.add(node.op_type)
+                    if not _exists(node.op_type, version):
+                        raise no_operator(node.op_type, version, what)
+
+
+def _exists(op_type: str, version: int) -> bool:
+    try:
+        onnx.defs.get_schema(op_type, min(version, 2**31 - 1), "")
+    except onnx.defs.SchemaError:
+        return False
+    return True
+
+
+def _check_call(node: onnx.NodeProto, function: onnx.FunctionProto, what: str) -> None:
+    for kind, given, taken in (
+        ("inputs", node.input, function.input),
+        ("outputs", node.output, function.output),
+    ):
+        if len(given) > len(taken):
+            raise ModelError(
+                what,
+                f"it has {len(given)} {kind}, and the local function {function.name!r} "
+                f"has {len(taken)}",
+                "correct the call, or the function",
+            )
+
+
+def check_size(model: onnx.ModelProto, label: str) -> int:
+    """The number of nodes with every call of a local function expanded.
+
+    Functions that call functions can double at each level, and shape inference expands them.
+    Raises ModelError if there are more than MOST_NODES, or if functions call each other in a ring.
+    """
+    calls: dict[_Callee, list[_Callee]] = {}
+    for place in places(model):
+        if isinstance(place.body, onnx.FunctionProto):
+            calls[place.body.domain, place.body.name, place.body.overload] = _calls(place)
+    sizes: dict[_Callee, int] = {}
+    try:
+        edges = {key: {callee for callee in calls[key] if callee in calls} for key in calls}
+        for key in TopologicalSorter(edges).static_order():
+            sizes[key] = min(sum(sizes.get(callee, 1) for callee in calls[key]), MOST_NODES + 1)
+    except CycleError as error:
+        ring = [name for _, name, _ in error.args[1]]
+        raise ModelError(
+            f"{label}: local functions call each other in a ring",
+            " -> ".join(reversed(ring)),
+            "a function of a model must not call itself, directly or through others",
+        ) from None
+    total = sum(sizes.get(callee, 1) for callee in _calls(Place(model.graph, "the graph", 0)))
+    if total > MOST_NODES:
+        raise ModelError(
+            f"{label}: the model is too large",
+            f"with its local functions expanded it has more than {MOST_NODES} nodes",
+            "split it into several models",
+        )
+    return total
+
+
+def _calls(place: Place) -> list[_Callee]:
+    """What each node calls, subgraphs included."""
+    return [_callee(node) for inner in descend([place]) for node in inner.body.node]
+
+
+def _callee(node: onnx.NodeProto) -> _Callee:
+    return node.domain, node.op_type, node.overload

@@ -1,0 +1,96 @@
+"""Damaged models are refused in words, or are valid: no crash, no hang, nothing let through."""
+
+import time
+
+import onnx
+import pytest
+
+from superopt.errors import ModelError
+from superopt.onnx_io.source import read
+from superopt.onnx_io.validate import validate
+from tests.onnx_io.children import Crashed, in_child
+from tests.onnx_io.models import MODELS
+from tests.onnx_io.mutants import MUTATIONS, mutants
+
+SEED = 0
+ALL = dict(mutants(SEED))
+
+
+def accept(data: bytes) -> bool:
+    """Whether the product takes this model; the one thing to change when it does more with it."""
+    try:
+        source = read(data)
+        validate(source)
+        source.model  # noqa: B018 - made when it is asked for
+    except ModelError as refusal:
+        check_words(refusal)
+        return False
+    return True
+
+
+def check_words(error: ModelError) -> None:
+    """What, why and what to do: a line each."""
+    for line in (error.what, error.why, error.todo):
+        assert line.strip(), error
+        assert "\n" not in line
+        assert len(line) < 600
+
+
+def onnx_accepts(data: bytes) -> bool:
+    """The verdict of onnx's own checker, which may crash over it."""
+
+    def check() -> bool:
+        try:
+            onnx.checker.check_model(data, full_check=True)
+        except Exception:
+            return False
+        return True
+
+    try:
+        return in_child(check, seconds=20)
+    except Crashed:
+        return False
+
+
+def test_there_are_enough() -> None:
+    assert len(ALL) >= 300
+    assert dict(mutants(SEED)) == ALL
+    assert dict(mutants(SEED + 1)) != ALL
+    names = {name.partition("-")[2] for name in ALL}
+    unused = {mutation.__name__ for mutation in MUTATIONS} - names
+    assert not unused, "these mutations changed no model"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_originals_are_accepted(name: str) -> None:
+    data = MODELS[name]().SerializeToString()
+    assert onnx_accepts(data)
+    assert accept(data)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_mutant(name: str) -> None:
+    data = ALL[name]
+    start = time.perf_counter()
+    accepted = accept(data)
+    assert time.perf_counter() - start < 5
+    if accepted:
+        assert onnx_accepts(data), "onnx's checker rejects what was accepted"
+
+
+ALWAYS_INVALID = [
+    *("dangling_input", "read_itself", "cycle", "same_output", "output_named_as_input"),
+    *("repeat_node", "repeat_initializer", "nameless_initializer", "repeat_graph_input"),
+    *("drop_graph_inputs", "unmade_output", "untyped_attribute", "repeat_attribute"),
+    *("negative_dim", "huge_dim", "overflowing_dims", "fewer_bytes", "more_bytes", "no_data"),
+    *("data_twice", "escaping_data", "no_graph", "nothing_in_graph", "repeat_metadata"),
+    *("lost_capture", "empty_body", "shadowing_body", "recursive_function", "repeat_function"),
+    *("doubling_functions", "function_reads_outside", "function_without_output"),
+]
+
+
+@pytest.mark.parametrize("mutation", ALWAYS_INVALID)
+def test_what_can_never_be_valid(mutation: str) -> None:
+    found = [name for name in ALL if name.partition("-")[2] == mutation]
+    assert found
+    assert [name for name in found if accept(ALL[name])] == []
