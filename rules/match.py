@@ -116,7 +116,9 @@ class _Compiler:
         assert isinstance(app, App)
         _paths(app, (), self.bound, self.scope.slots, paths)
         paths.sort(key=lambda p: len(p[1]))
-        index = t.index if isinstance(t, Pick) else None if isinstance(t, All) else 0
+        # an operator alone at the root stands for all its results
+        whole = isinstance(t, All) or (isinstance(t, App) and len(self.rule.lhs) == 1)
+        index = t.index if isinstance(t, Pick) else None if whole else 0
         return Root(app.op, index, self.app(app), tuple(paths[:1]))
 
     def term(self, t: Term) -> Matcher:

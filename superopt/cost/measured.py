@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from superopt.cost.model import stable_seed
-from superopt.cost.roofline import VIEWS, roofline
+from superopt.cost.roofline import VIEWS, nbytes, operations, roofline
 from superopt.cost.signature import Signature
 from superopt.cost.store import Key, Measured, Store, Target
 from superopt.onnx_io.exporter import ExportError
@@ -16,7 +16,24 @@ from superopt.ort import Failed, time_single
 from superopt.te.dtype import STRING
 from superopt.te.expr import TensorType
 
-KIND = "onnx-node-v1"  # changes when what is timed changes
+KIND = "onnx-node-v2"  # changes when what is timed changes
+COLD_BYTES = 24 << 20  # of weights in one timed model: more than a second-level cache holds
+MOST_COPIES = 24
+STREAMED = 50.0  # operations a byte of weights below which reading them is what takes the time
+CHUNK_BYTES = 192 << 20  # of models built before they are timed
+
+
+def copies_of(s: Signature) -> int:
+    """How many nodes to time together so that their weights come from memory, as in a real model.
+
+    A product with few rows reads each weight once; timed alone, its weights would stay in the
+    cache, and merging such products would seem to gain nothing.
+    """
+    weights = sum(nbytes(o.type) for o in s.operands if o is not None and o.constant)
+    contracted, _ = operations(s)
+    if weights < 1 << 17 or not contracted or contracted > STREAMED * weights:
+        return 1
+    return max(1, min(MOST_COPIES, int(COLD_BYTES // weights)))
 
 
 @dataclass(slots=True)
@@ -85,41 +102,57 @@ class MeasuredClock:
         if left <= 0 or self.stop():
             self.estimated += len(missing)
             return
-        models: list[bytes] = []
-        which: list[int] = []
-        for i in missing:
+        pending: list[tuple[int, int, bytes]] = []
+        done = 0
+        for position, i in enumerate(missing):
             s = signatures[i]
+            copies = copies_of(s)
             try:
-                models.append(
-                    one_node_model(
-                        s.op,
-                        [None if o is None else (o.type, o.constant) for o in s.operands],
-                        s.attrs,
-                        s.outputs,
-                        opset=self.opset,
-                        ir_version=self.ir_version,
-                        seed=stable_seed(s),
-                    )
-                )
-                which.append(i)
+                pending.append((i, copies, self._model(s, copies)))
             except (ExportError, MemoryError):
                 self.estimated += 1
+            full = sum(len(m) for _, _, m in pending) > CHUNK_BYTES
+            if pending and (full or position == len(missing) - 1):
+                self._time(pending, keys, out)
+                done += len(pending)
+                pending = []
+                self.progress(done, len(missing))
+
+    def _model(self, s: Signature, copies: int) -> bytes:
+        return one_node_model(
+            s.op,
+            [None if o is None else (o.type, o.constant) for o in s.operands],
+            s.attrs,
+            s.outputs,
+            opset=self.opset,
+            ir_version=self.ir_version,
+            seed=stable_seed(s),
+            copies=copies,
+        )
+
+    def _time(
+        self,
+        pending: Sequence[tuple[int, int, bytes]],
+        keys: Sequence[Key | None],
+        out: list[float | None],
+    ) -> None:
+        left = self.deadline - time.monotonic()
         timings = time_single(
-            models,
+            [m for _, _, m in pending],
             threads=self.threads,
-            seconds=None if left == float("inf") else left,
+            seconds=None if left == float("inf") else max(left, 0.0),
             stop=self.stop,
-            done=lambda n: self.progress(n, len(models)),
         )
         rows: dict[Key, Measured] = {}
-        for i, t in zip(which, timings, strict=True):
+        for (i, copies, _), t in zip(pending, timings, strict=True):
             if isinstance(t, Failed):
                 self.estimated += 1
                 continue
             key = keys[i]
             assert key is not None
-            out[i] = t.us_median
-            rows[key] = Measured(t.us_median, t.us_low, t.us_high, t.runs, time.time())
+            out[i] = t.us_median / copies
+            low, high = t.us_low / copies, t.us_high / copies
+            rows[key] = Measured(t.us_median / copies, low, high, t.runs, time.time())
             self.measured += 1
         self.store.put(rows)
 

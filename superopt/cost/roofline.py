@@ -30,7 +30,7 @@ def roofline(s: Signature, threads: int = 1) -> float:
         return NODE_US
     if s.op.name in VIEWS:
         return NODE_US
-    moved = sum(_bytes(o.type) for o in s.operands if o is not None) + sum(map(_bytes, s.outputs))
+    moved = sum(nbytes(o.type) for o in s.operands if o is not None) + sum(map(nbytes, s.outputs))
     contracted, scalar = operations(s)
     work = max(contracted / FLOPS_US, scalar / SCALAR_US) / threads
     return NODE_US + max(work, moved / BYTES_US)
@@ -89,7 +89,8 @@ def _product(shape: tuple[Dim, ...]) -> float:
     return float(np.prod([float(d) for d in shape if isinstance(d, int)])) if shape else 1.0
 
 
-def _bytes(t: TensorType) -> float:
+def nbytes(t: TensorType) -> float:
+    """Bytes of a tensor of concrete type `t`."""
     if t.shape is None or t.dtype is None or t.dtype == STRING:
         return 64.0
     return _product(t.shape) * to_numpy(t.dtype).itemsize

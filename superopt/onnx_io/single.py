@@ -39,31 +39,35 @@ def one_node_model(
     opset: int,
     ir_version: int,
     seed: int,
+    copies: int = 1,
 ) -> bytes:
     """A model of one node; operands marked True are initializers with random values.
+
+    With `copies` it has that many such nodes on the same inputs, each with initializers of its own.
 
     Raises ExportError when the opset has no such operator or the operands are too large to draw.
     """
     rng = np.random.default_rng(seed)
-    inputs: list[g.Input] = []
-    values: list[g.Value | None] = []
-    total = sum(_nbytes(o[0]) for o in operands if o is not None)
+    total = copies * sum(_nbytes(o[0]) for o in operands if o is not None)
     if total > LARGEST:
         raise ExportError(f"{op.name} on {total} bytes of operands")
-    for n, operand in enumerate(operands):
-        if operand is None:
-            values.append(None)
-            continue
-        t, known = operand
-        table = op.name.startswith("Gather") and n == 0  # is not prepacked: no need to write it
-        if known and not table:
-            values.append(g.constant(random_array(t, rng), key=("drawn", seed, n, str(t))))
-        else:
-            made = g.Input(f"x{n}", t)
-            inputs.append(made)
-            values.append(made)
-    made_node = g.intern_node(op, tuple(values), attrs, tuple(outputs))
-    graph = g.Graph(tuple(inputs), g.results(made_node))
+    inputs: dict[int, g.Input] = {}
+    results: list[g.Value] = []
+    for copy in range(copies):
+        values: list[g.Value | None] = []
+        for n, operand in enumerate(operands):
+            if operand is None:
+                values.append(None)
+                continue
+            t, known = operand
+            table = op.name.startswith("Gather") and n == 0  # not prepacked: no need to write it
+            if known and not table:
+                key = ("drawn", seed, copy, n, str(t))
+                values.append(g.constant(random_array(t, rng), key=key))
+            else:
+                values.append(inputs.setdefault(n, g.Input(f"x{n}", t)))
+        results += g.results(g.intern_node(op, tuple(values), attrs, tuple(outputs)))
+    graph = g.Graph(tuple(inputs.values()), tuple(results))
     model = export_plain(graph, opset=opset, ir_version=ir_version)
     return bytes(oir.to_proto(model).SerializeToString())
 

@@ -19,6 +19,13 @@ from superopt.search.view import replace_all
 PIECE = 60  # nodes
 
 
+# Merging first, or the greedy way first: each finds graphs that the other cannot reach.
+_ORDERS = {
+    "tactics, then climb": ("tactics", "climb"),
+    "climb, then tactics": ("climb", "tactics", "climb"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Variant:
     """A graph worth timing: how it was reached, and its cost by the model in microseconds."""
@@ -70,21 +77,21 @@ def improve(
         progress(label, cost)
 
     keep("original")
-    graph, more, priced = climb(graph, rules, costs, refusals, stop=over)
-    steps += more
-    seen += priced
-    keep("climb")
-    for tactic in tactics:
-        graph, more, priced = play(tactic, graph, rules, costs, refusals, stop=over)
-        steps += more
-        seen += priced
-        if more:
-            keep(f"tactic {tactic.name}")
-    if not over():
-        graph, more, priced = climb(graph, rules, costs, refusals, stop=over)
-        steps += more
-        seen += priced
-        keep("climb again")
+    start = graph
+    for label, order in _ORDERS.items():
+        graph, steps = start, []
+        for stage in order:
+            if over():
+                break
+            if stage == "climb":
+                graph, more, priced = climb(graph, rules, costs, refusals, stop=over)
+            else:
+                graph, more, priced = _play_all(tactics, graph, rules, costs, refusals, over)
+            steps += more
+            seen += priced
+        keep(label)
+    first = min(variants, key=lambda v: v.cost)
+    graph, steps = first.graph, list(first.steps)
     parts: list[Piece] = [] if over() else pieces(graph, costs, PIECE)
     graph, more, visited, reason = _pieces(graph, parts, rules, costs, limits, refusals, end, stop)
     steps += more
@@ -101,6 +108,24 @@ def improve(
         reason = StopReason.SECONDS
     ordered = sorted(variants, key=lambda v: v.cost)
     return Outcome(tuple(ordered), seen, time.monotonic() - begin, reason, len(parts))
+
+
+def _play_all(
+    tactics: Sequence[Tactic],
+    graph: g.Graph,
+    rules: Sequence[Rule],
+    costs: Costs,
+    refusals: Refusals,
+    stop: Callable[[], bool],
+) -> tuple[g.Graph, list[Step], int]:
+    """All tactics, one after the other."""
+    steps: list[Step] = []
+    seen = 0
+    for tactic in tactics:
+        graph, more, priced = play(tactic, graph, rules, costs, refusals, stop=stop)
+        steps += more
+        seen += priced
+    return graph, steps, seen
 
 
 def _pieces(

@@ -32,10 +32,14 @@ class Tactic:
 
 
 TACTICS: tuple[Tactic, ...] = (
+    Tactic(
+        "merge-columns",
+        ("matmul-merge-slices", "matmul-add-merge-slices", "gemm-merge-trans-slices"),
+    ),
     Tactic("merge-rows", ("matmul-merge-rows-slices", "gemm-merge-rows")),
-    Tactic("merge-columns", ("matmul-merge-slices", "matmul-add-merge-slices", "gemm-merge-trans-slices")),
     Tactic("merge-convolutions", ("conv-merge", "conv-bias-merge-slices")),
     Tactic("merge-gathers", ("gather-merge", "gather-tables")),
+    Tactic("merge-activations", ("sigmoid-merge", "tanh-merge", "relu-merge")),
 )
 
 
@@ -96,6 +100,8 @@ def _run(
         near = made & ctx.position.keys()
         move = next(iter(moves(ctx, own, costs, refusals, near)), None)
         seen += 1
-    tidy, more, priced = climb(graph, rules, costs, refusals, stop=stop)
+    # bit-exact rules only: they move elements, and leave products as the next merge needs them
+    calm = [r for r in rules if r.float_class == "E0" and "merge" not in r.name]
+    tidy, more, priced = climb(graph, calm, costs, refusals, stop=stop)
     more = [Step(s.rule, tactic.name, s.change, s.us, s.before, s.after) for s in more]
     return tidy, path + more, seen + priced
