@@ -209,7 +209,7 @@ def _typed(element: str, floats: Array, integer: int) -> Array:
     if element == "string":
         return np.full(floats.shape, "a", dtype=object)
     if element == "bool":
-        return floats > 0
+        return np.asarray(floats > 0)
     if re.fullmatch(r"u?int\d+", element):
         ones = np.full(floats.shape, integer)
         return ones.astype(FOREIGN[element].dtype if element in FOREIGN else element)

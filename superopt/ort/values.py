@@ -56,6 +56,7 @@ def native(array: Array) -> Array:
 
     Raises ModelError for bytes that are not UTF-8, because ONNX strings are.
     """
+    array = np.asarray(array)  # arithmetic turns arrays without axes into numpy's scalars
     if array.dtype.kind == "S":
         flat = [_text(item) for item in array.ravel().tolist()]
         strings = np.empty(array.shape, dtype=object)

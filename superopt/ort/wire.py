@@ -68,7 +68,9 @@ def _pack(value: Value, blobs: list[Blob]) -> Header:
         return {"none": True}
     if isinstance(value, list):
         return {"items": [_pack(item, blobs) for item in value]}
-    if not isinstance(value, np.ndarray):  # a map, say: its consumer must know that it is left out
+    if not isinstance(
+        value, np.ndarray | np.generic
+    ):  # a map, say: its consumer must know that it is left out
         raise TypeError(f"a {type(value).__name__} is neither a tensor nor a sequence of tensors")
     array = native(value)
     shape = list(array.shape)
