@@ -104,9 +104,9 @@ def _geometry(ask: Ask, extents: Shape, kernel: Shape, pooling: bool) -> dict[st
         half = tuple((k - 1) // 2 * int(d) for k, d in zip(kernel, steps, strict=True))  # type: ignore[arg-type]
         most = [k - 1 if pooling else 2 for k in kernel]
         match draw.below(4):
-            case 0 if len(set(kernel)) > 0:
+            case 0:
                 pads: tuple[int, ...] = (0,) * (2 * rank)
-            case 1 | 2:
+            case 1:
                 pads = half + tuple(
                     (k - 1) * int(d) - h  # type: ignore[arg-type]
                     for k, d, h in zip(kernel, steps, half, strict=True)

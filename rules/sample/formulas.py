@@ -35,11 +35,20 @@ def value_of(f: Formula, names: Names, terms: Terms) -> Result:
 
 def numbers_asked(rule: Rule) -> frozenset[str]:
     """The parameters whose number the conditions or attributes use."""
+    return _asked(rule, ("value", "all_equal"))
+
+
+def constants_asked(rule: Rule) -> frozenset[str]:
+    """The parameters that conditions want to be constants."""
+    return _asked(rule, ("const",))
+
+
+def _asked(rule: Rule, functions: tuple[str, ...]) -> frozenset[str]:
     found: set[str] = set()
     for part in (*rule.lhs, *rule.rhs, *rule.where):
         for p in walk(part):
             match p:
-                case Call("value" | "all_equal", (Name(n),)):
+                case Call(fn, (Name(n),)) if fn in functions:
                     found.add(n)
                 case _:
                     pass

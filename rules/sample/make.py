@@ -15,7 +15,8 @@ from superopt.rules.rule import Rule, definition
 from superopt.rules.sample.ask import ABSENT, Ask
 from superopt.rules.sample.draw import Draw, Hole, Misfit, Shape
 from superopt.rules.sample.fit import fit
-from superopt.rules.sample.formulas import numbers_asked, value_of, without_const
+from superopt.rules.sample.formulas import constants_asked, numbers_asked, value_of, without_const
+from superopt.rules.sample.right import filled
 from superopt.rules.syntax import AttrParam, Param
 from superopt.rules.term import (
     Absent,
@@ -46,12 +47,14 @@ INTEGERS = (0, 1, 2, 3, 5, -1, -2, 7, 9)
 class Maker:
     """What has been chosen so far.
 
+    constants: are parameters with const(x) constants, and not inputs?
     names: the values of parameters, sizes and attribute variables. terms: of subterms. lengths: how
     many axes each `*s` stands for. past: shapes of parameters, which others are likely to have too.
     """
 
     rule: Rule
     draw: Draw
+    constants: bool = False
     inputs: list[Input] = field(default_factory=list)
     names: dict[str, Result] = field(default_factory=dict)
     terms: dict[Term, Value] = field(default_factory=dict)
@@ -132,19 +135,23 @@ class Maker:
         dtype = self.sibling(operands)
         for place in range(len(operands)):
             one = operands[place]
-            if isinstance(one, (Var, Number, Scalar)):
+            if isinstance(one, Var) and one.name in self.names:  # a second time, as in Mul(x, x)
+                operands[place] = self.value(one)
+            elif isinstance(one, (Var, Number, Scalar)):
                 holes = tuple(self.hole(o) for o in operands)
                 holes = self.remembered(holes, place)
                 shapes, found = fit(Ask(t.op, holes, attrs, free, self.draw))
                 attrs, free = attrs | found, frozenset()
                 operands[place] = self.commit(one, tuple(shapes[place]), dtype)
             elif isinstance(one, Filled):
-                operands[place] = self.filled(one, dtype)
+                args = [value_of(a, self.names, self.terms) for a in one.args]
+                operands[place] = filled(one, args, dtype)
             made = operands[place]
             done.append(None if isinstance(made, Absent) else made)  # type: ignore[arg-type]
         if free:
             holes = tuple(self.hole(o) for o in operands)
             attrs = attrs | fit(Ask(t.op, holes, attrs, free, self.draw))[1]
+        self.finish_runs(t)
         attrs |= self.settled(t, pending)
         made_node = node(t.op, done, **attrs)
         self.bind_attributes(t, made_node)
@@ -166,52 +173,46 @@ class Maker:
                 return [*self.run(name)]
             case All(app):
                 return [*self.app(app)]
-            case Map(body, own, over):
-                return [*self.mapped(body, own, over)]
+            case Map():
+                raise Misfit("a comprehension on the left side")
             case _:
                 return [self.value(t)]
 
     def run(self, name: str) -> Sequence[Term | Value]:
-        """A run of parameters, `name.0`, `name.1`, ..., until they are values."""
+        """A run of parameters: `name.0`, `name.1`, ... until they are values."""
         found = self.names.get(name)
         if isinstance(found, tuple):
             return [v for v in found if isinstance(v, (Input, Constant, Node))]
-        count = self.draw.pick((1, 2, 2, 3))
-        self.names[name] = count
-        return []
+        return [Var(f"{name}.{n}") for n in range(self.draw.pick((1, 2, 2, 3)))]
 
-    def mapped(self, body: Term, own: tuple[str, ...], over: Formula | App) -> list[Term | Value]:
-        raise Misfit("a comprehension on the left side")
+    def finish_runs(self, t: App) -> None:
+        """Give the runs among the operands of `t` their values."""
+        for o in t.operands:
+            if isinstance(o, Run) and o.name not in self.names:
+                own = [n for n in self.names if n.rpartition(".")[0] == o.name]
+                self.names[o.name] = tuple(self.names.pop(n) for n in own)
 
     def settled(self, t: App, pending: Sequence[tuple[str, Formula]]) -> dict[str, Attr]:
         """Attributes that have a value now that the operands are there, or a likely one."""
         found: dict[str, Attr] = {}
-        likely = {p.name: p.kind for p in self.rule.params if isinstance(p, AttrParam)}
-        guesses = [(k, likely.get(f.id), f.id) for k, f in t.attrs if isinstance(f, Name)]
         for key, f in pending:
             try:
                 found[key] = value_of(f, self.names, self.terms)  # type: ignore[assignment]
             except NotKnown:
                 continue
-        for key, kind, name in guesses:
-            if name not in self.names and isinstance(kind, Call) and kind.fn == "likely":
-                found[key] = value_of(kind.args[0], self.names, self.terms)  # type: ignore[assignment]
+        for key, f in t.attrs:
+            if isinstance(f, Name) and f.id not in self.names:
+                guess = self.likely(f.id)
+                if guess is not None:
+                    found[key] = guess  # type: ignore[assignment]
         return found
 
-    def filled(self, t: Filled, kind: DType) -> Value:
-        args = [value_of(a, self.names, self.terms) for a in t.args]
-        dtype = to_numpy(kind)
-        shape = args[0] if isinstance(args[0], tuple) else (args[0],)
-        sizes = [d for d in shape if isinstance(d, int)]
-        match t.kind:
-            case "zeros":
-                return constant(np.zeros(sizes, dtype))
-            case "ones":
-                return constant(np.ones(sizes, dtype))
-            case "eye":
-                return constant(np.eye(sizes[0], dtype=dtype))
-            case _:
-                raise Misfit(f"{t.kind} on the left side")
+    def likely(self, name: str) -> Result:
+        """One of the values that the rule's parameters suggest: `k: likely((0,), (1,))`."""
+        for p in self.rule.params:
+            if isinstance(p, AttrParam) and p.name == name and isinstance(p.kind, Call):
+                return value_of(self.draw.pick(p.kind.args), self.names, self.terms)
+        return None
 
     def attributes(
         self, t: App
@@ -259,7 +260,7 @@ class Maker:
 
     def param(self, name: str) -> Param:
         for p in self.rule.params:
-            if isinstance(p, Param) and p.name == name:
+            if isinstance(p, Param) and p.name == (name.rpartition(".")[0] or name):
                 return p
         raise Misfit(f"{name} is no parameter")
 
@@ -320,7 +321,7 @@ class Maker:
             if isinstance(f, Spread):
                 assert isinstance(f.value, Name)
                 name = f.value.id
-                bound = self.names.get(name)
+                bound = self.names.get(name) or self.likely(name)
                 if isinstance(bound, tuple):
                     out.extend(d if isinstance(d, int) else None for d in bound)
                 else:
@@ -370,10 +371,15 @@ class Maker:
                 self.bind_shape(p, shape)
                 kind = self.kind(p.kind)
                 if name in numbers_asked(self.rule):
-                    some = NUMBERS if kind.is_float else INTEGERS
-                    made: Input | Constant = constant(
-                        np.full(shape, self.draw.pick(some), to_numpy(kind))
-                    )
+                    number = self.likely(f"{name}_value")
+                    if number is None:
+                        number = self.draw.pick(NUMBERS if kind.is_float else INTEGERS)
+                    made: Input | Constant = constant(np.full(shape, number, to_numpy(kind)))
+                elif self.constants and name in constants_asked(self.rule):
+                    content = np.array([self.draw.pick(NUMBERS) for _ in range(int(np.prod(shape)))])
+                    made = constant(np.abs(content).reshape(shape).astype(to_numpy(kind)))
+                    if shape:
+                        self.past.append(shape)
                 else:
                     made = Input(name, TensorType(kind, shape))
                     self.inputs.append(made)
@@ -394,7 +400,7 @@ class Maker:
 
     def bind_shape(self, p: Param, shape: Shape) -> None:
         """Give the names in a declared shape their sizes; Misfit where they have others."""
-        if p.shape is None:
+        if p.shape is None or p.run:
             return
         spreads = [n for n, f in enumerate(p.shape) if isinstance(f, Spread)]
         lead = spreads[0] if spreads else len(p.shape)

@@ -110,7 +110,7 @@ def _bounds(
     a, b = draw.part(n)
     if start is not None:
         a = start
-        b = n if a >= n - 1 or draw.chance(0.4) else draw.rng.randint(a + 1, n)
+        b = min(a + draw.pick((1, 1, 2, n)), n)
     if end is not None:
         b = end
         a = a if start is not None else draw.below(max(min(b, n), 1))
@@ -125,18 +125,14 @@ def pad(ask: Ask) -> Fit:
     value = [drawn(h, draw, 0) for h in ask.holes[1:]]
     found: dict[str, Attr] = {}
     if pads is None:
-        kind = draw.below(6)
-        spatial = kind < 3 and len(x) > 2
-        choices = (0, 0, 1, 2) if kind < 5 else (0, 1, -1)
-        own = [
-            0 if kind == 4 or (spatial and a < 2) else draw.pick(choices) for a in range(len(x))
+        least_axis = 2 if len(x) > 2 and draw.chance(0.5) else 0  # as before a convolution
+        some = draw.pick(((0, 0, 1, 2), (0, 1, 2), (0,), (0, 1, -1, 2), (0, 1, -1), (1, -1, 2)))
+        sides = [
+            [draw.pick(some) if a >= least_axis else 0 for a in range(len(x))] for _ in range(2)
         ]
-        other = [
-            0 if kind == 4 or (spatial and a < 2) else draw.pick(choices) for a in range(len(x))
-        ]
-        if kind == 5 and draw.chance(0.5):
-            other = [-p for p in own]
-        found["pads"] = (*own, *other)
+        if -1 in some and draw.chance(0.25):
+            sides[1] = [-p for p in sides[0]]
+        found["pads"] = (*sides[0], *sides[1])
     if "mode" in ask.free:
         found["mode"] = draw.pick(("constant", "constant", "edge", "reflect"))
     return [x, *value], found

@@ -1,0 +1,162 @@
+"""The right side of a rule, built from the names and values of one attempt.
+
+Written apart from the matcher's own builder, so that a test can hold the two against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from superopt.ir.graph import Constant, Input, Item, Node, Value, constant, node, results
+from superopt.ir.op import Attr
+from superopt.rules.functions import NotKnown, Result, integer, number, sequence
+from superopt.rules.rule import Rule
+from superopt.rules.sample.draw import Misfit
+from superopt.rules.sample.formulas import Names, Terms, value_of
+from superopt.rules.term import (
+    Absent,
+    All,
+    App,
+    Filled,
+    Formula,
+    Map,
+    Number,
+    Pick,
+    Run,
+    Scalar,
+    Term,
+    Var,
+)
+from superopt.te.dtype import DType, to_numpy
+
+
+def right_side(rule: Rule, names: Names, terms: Terms, dtype: DType) -> tuple[Value, ...]:
+    """The results of the right side; `dtype` is that of numbers without siblings.
+
+    Raises Misfit, NotKnown or InferError where it cannot be built.
+    """
+    side = _Side(dict(names), terms, dtype)
+    match rule.rhs:
+        case (App() as only,):
+            return side.app(only)
+        case several:
+            return tuple(v for t in several for v in side.values(t))
+
+
+def filled(t: Filled, args: Sequence[Result], dtype: DType) -> Value:
+    """zeros(shape), ones(shape), full(shape, number) or eye(n) of `dtype`."""
+    if isinstance(args[-1], DType):
+        args, dtype = args[:-1], args[-1]
+    if t.kind == "eye":
+        return constant(np.eye(integer(args[0]), dtype=to_numpy(dtype)))
+    shape = [integer(d) for d in sequence(args[0])]
+    fill = {"zeros": 0, "ones": 1}.get(t.kind)
+    content = float(number(args[1])) if fill is None else fill
+    return constant(np.full(shape, content, to_numpy(dtype)))
+
+
+def scalar(value: Result, dtype: DType) -> Value:
+    """A number as a constant of `dtype`."""
+    n = number(value)
+    return constant(np.full((), float(n) if dtype.is_float else int(n), to_numpy(dtype)))
+
+
+def attribute(value: Result) -> Attr:
+    """A formula's value as an attribute."""
+    if isinstance(value, Fraction):
+        return float(value)
+    if isinstance(value, (Input, Constant, Node, Item)):
+        raise NotKnown(f"{value} is no attribute")
+    if isinstance(value, tuple):
+        return tuple(attribute(v) for v in value)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    names: dict[str, Result]
+    terms: Terms
+    dtype: DType
+
+    def formula(self, f: Formula) -> Result:
+        return value_of(f, self.names, self.terms)
+
+    def app(self, t: App) -> tuple[Value, ...]:
+        """The results of an operator."""
+        parts = [v for o in t.operands for v in self.operand(o)]
+        dtype = next(
+            (v.type.dtype for v in parts if isinstance(v, (Input, Constant, Node, Item))), None
+        )
+        operands = [self.number(v, dtype or self.dtype) for v in parts]
+        attrs: dict[str, Attr] = {}
+        if t.rest is not None:
+            for pair in sequence(self.names[t.rest]):
+                key, value = sequence(pair)
+                attrs[str(key)] = attribute(value)
+        for key, f in t.attrs:
+            attrs[key] = attribute(self.formula(f))
+        return results(node(t.op, operands, **attrs))
+
+    def operand(self, t: Term) -> list[Term | Value]:
+        """The values at an operand's place; numbers wait for their siblings' element type."""
+        match t:
+            case Number() | Scalar() | Filled() | Absent():
+                return [t]
+            case _:
+                return [*self.values(t)]
+
+    def number(self, v: Term | Value, dtype: DType) -> Value | None:
+        match v:
+            case Number(n):
+                return scalar(n, dtype)
+            case Scalar(f):
+                return scalar(self.formula(f), dtype)
+            case Filled(_, args):
+                return filled(v, [self.formula(a) for a in args], dtype)
+            case Input() | Constant() | Node() | Item():
+                return v
+            case _:
+                return None
+
+    def values(self, t: Term) -> list[Value]:
+        """The values that a term stands for."""
+        match t:
+            case Var(name):
+                return [_value(self.names[name])]
+            case Run(name):
+                return [_value(v) for v in sequence(self.names[name])]
+            case All(app):
+                return [*self.app(app)]
+            case Pick(app, index):
+                found = self.app(app)
+                if index >= len(found):
+                    raise Misfit(f"no result {index}")
+                return [found[index]]
+            case App():
+                found = self.app(t)
+                if len(found) != 1:
+                    raise Misfit(f"{t.op.name} has {len(found)} results")
+                return [found[0]]
+            case Map(body, own, over):
+                items: Sequence[Result] = (
+                    self.app(over) if isinstance(over, App) else sequence(self.formula(over))
+                )
+                return [v for one in items for v in self.inside(own, one).values(body)]
+            case _:
+                v = self.number(t, self.dtype)
+                return [] if v is None else [v]
+
+    def inside(self, own: tuple[str, ...], one: Result) -> _Side:
+        """The scope of a comprehension, for one item."""
+        parts = (one,) if len(own) == 1 else sequence(one)
+        return _Side(self.names | dict(zip(own, parts, strict=True)), self.terms, self.dtype)
+
+
+def _value(r: Result) -> Value:
+    if isinstance(r, (Input, Constant, Node, Item)):
+        return r
+    raise NotKnown(f"{r} is no value")

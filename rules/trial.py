@@ -1,0 +1,250 @@
+"""The trial of a rule: both sides on random instances, over the reals and over a prime field.
+
+    try_rule(rule, seed=0, count=16) -> Passed | Refuted | Untestable
+
+Over float64 a wrong rule is off by far more than rounding; in the field there is no rounding at
+all, and no luck: two different rational functions agree on random elements with a probability of
+about 1 in 2^31. What the field cannot judge is a law that mixes + with max or abs, or one of an
+unknown function (tanh is odd): there it disagrees, and only the floats count (`field=False`).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from superopt.ir.evaluate import evaluate
+from superopt.ir.graph import Graph, Input, Value, nodes
+from superopt.ir.op import expression
+from superopt.rules.instances import Instance, instances
+from superopt.rules.rule import Rule
+from superopt.te.domain import Domain, Reals
+from superopt.te.dtype import BOOL, F64, to_numpy
+from superopt.te.field import PrimeField
+from superopt.te.fn import function
+from superopt.te.node import Apply, Expr, Load, Reduce
+
+# Float attributes and constants are rounded to float32, so that a law about 1/6 or the root of 2
+# holds to 2^-24 at best. Nothing right is further off; nothing wrong is as near.
+TOLERANCE = 1e-6
+EXACT = frozenset(("ring", "quotient", "equal", "special"))  # what the field judges finally
+DRAWS = ("normal", "positive", "whole")
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """Both sides agreed on all instances; `field`: over the prime field too."""
+
+    instances: int
+    field: bool
+
+    def __bool__(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Refuted:
+    """The sides differ: on which instance, in which output, at which index, and by what."""
+
+    instance: Instance
+    draw: str
+    output: int
+    index: tuple[int, ...]
+    left: object
+    right: object
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __str__(self) -> str:
+        return (
+            f"{self.draw}: output {self.output} at {list(self.index)} is {self.left} on the left,"
+            f" {self.right} on the right, for {self.instance}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Untestable:
+    """No instance was found, or too few, or none on which the sides have a finite value."""
+
+    reason: str
+
+    def __bool__(self) -> bool:
+        return False
+
+
+Verdict = Passed | Refuted | Untestable
+
+
+def try_rule(rule: Rule, seed: int = 0, count: int = 16) -> Verdict:
+    """Try `rule` on `count` instances, each on several inputs. Equal seeds give equal verdicts."""
+    tried = 0
+    finite = field = True
+    seen_finite = False
+    for number, one in enumerate(islice(instances(rule, seed), count)):
+        tried += 1
+        for draw in (*DRAWS, *(("exceptional",) if rule.float_class == "E0" else ())):
+            feeds = real_feeds(one, draw, seed + 31 * number)
+            sides = _both(one, feeds, Reals(F64))
+            found = _differ_real(rule, one, draw, *sides)
+            if found is not None:
+                return found
+            seen_finite = seen_finite or all(_mostly_finite(s) for s in sides[0])
+        verdict = _in_field(one, seed + 31 * number)
+        if verdict is not None:
+            if judged(one):
+                return verdict
+            field = False
+    if tried < count:
+        return Untestable(f"only {tried} of {count} instances were found")
+    if not (seen_finite and finite):
+        return Untestable("no instance has a finite value")
+    return Passed(tried, field)
+
+
+# --- inputs ---------------------------------------------------------------------------------------
+
+
+def real_feeds(one: Instance, draw: str, seed: int) -> dict[str, np.ndarray]:
+    """Real inputs: normal, positive, small whole numbers, or exceptional ones among them."""
+    return {i.name: _real(i, one.limits.get(i), draw, seed) for i in one.inputs}
+
+
+def _generator(name: str, seed: int) -> np.random.Generator:
+    return np.random.default_rng((zlib.crc32(name.encode()), seed))
+
+
+def _real(i: Input, limit: int | None, draw: str, seed: int) -> np.ndarray:
+    dtype, shape = i.type.dtype, tuple(int(d) for d in i.type.shape or () if isinstance(d, int))
+    assert dtype is not None
+    rng = _generator(f"{i.name} {draw}", seed)
+    stored = to_numpy(dtype)
+    if dtype == BOOL:
+        return rng.integers(0, 2, shape).astype(stored)
+    if dtype.is_int:
+        return _integers(rng, dtype.kind == "u", limit, draw, shape).astype(stored)
+    match draw:
+        case "positive":
+            x = rng.uniform(0.25, 2.0, shape)
+        case "whole":
+            x = rng.integers(-2, 3, shape).astype(np.float64)
+        case "exceptional":
+            x = rng.standard_normal(shape)
+            odd = np.array([np.inf, -np.inf, np.nan, 0.0])
+            x = np.where(rng.random(shape) < 0.25, odd[rng.integers(0, 4, shape)], x)
+        case _:
+            x = rng.standard_normal(shape)
+    return x.astype(stored)
+
+
+def _integers(
+    rng: np.random.Generator, unsigned: bool, limit: int | None, draw: str, shape: tuple[int, ...]
+) -> np.ndarray:
+    if limit is not None:  # an index; negative ones count from the end
+        return rng.integers(0 if draw == "positive" else -limit, limit, shape)
+    low = 1 if draw == "positive" else 0 if unsigned else -9
+    return rng.integers(low, 10, shape)
+
+
+# --- over the reals -------------------------------------------------------------------------------
+
+
+def _both(
+    one: Instance, feeds: Mapping[str, np.ndarray], domain: Domain
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    left = evaluate(Graph(one.inputs, one.lhs), feeds, domain)
+    return left, evaluate(Graph(one.inputs, one.rhs), feeds, domain)
+
+
+def _differ_real(
+    rule: Rule, one: Instance, draw: str, left: list[np.ndarray], right: list[np.ndarray]
+) -> Refuted | None:
+    for output, (a, b) in enumerate(zip(left, right, strict=True)):
+        wrong = wrong_places(rule.float_class, a, b)
+        if wrong.any():
+            at = tuple(int(k) for k in np.argwhere(wrong)[0])
+            return Refuted(one, f"float64, {draw}", output, at, a[at].item(), b[at].item())
+    return None
+
+
+def wrong_places(float_class: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Where `b` is not what a rule of this class may make of `a`.
+
+    E0: where it is not the same number, NaN or infinity. E1, E2: where it is off by more than
+    rounding, or only one of the two is finite. E3: only where both are finite.
+    """
+    if a.dtype.kind != "f":
+        return np.asarray(a != b)
+    with np.errstate(all="ignore"):
+        if float_class == "E0":
+            return np.asarray(~((a == b) | (np.isnan(a) & np.isnan(b))))
+        fine = np.isfinite(a) & np.isfinite(b)
+        scale = np.sqrt(np.mean(np.square(a[fine]))) if fine.any() else 0.0
+        off = np.abs(a - b) > TOLERANCE * (scale + np.abs(a))
+        one_sided = np.isfinite(a) != np.isfinite(b)
+        return np.asarray((fine & off) | (one_sided & (float_class != "E3")))
+
+
+def _mostly_finite(x: np.ndarray) -> bool:
+    return x.dtype.kind != "f" or not x.size or float(np.mean(np.isfinite(x))) > 0.5
+
+
+# --- over the field -------------------------------------------------------------------------------
+
+
+def _in_field(one: Instance, seed: int) -> Refuted | None:
+    """The first element in which the sides differ over the prime field."""
+    domain = PrimeField()
+    feeds: dict[str, np.ndarray] = {}
+    for n, i in enumerate(one.inputs):
+        assert i.type.dtype is not None
+        if i.type.dtype.is_float:
+            feeds[i.name] = domain.random(i.type, seed * 101 + n)
+        else:
+            feeds[i.name] = _real(i, one.limits.get(i), "normal", seed)
+    left, right = _both(one, feeds, domain)
+    for output, (a, b) in enumerate(zip(left, right, strict=True)):
+        if not np.array_equal(a, b):
+            at = tuple(int(k) for k in np.argwhere(a != b)[0])
+            return Refuted(one, "prime field", output, at, a[at].item(), b[at].item())
+    return None
+
+
+def judged(one: Instance) -> bool:
+    """Are both sides rational functions, so that a difference in the field is one in the reals?"""
+    return all(function(fn).field in EXACT for fn in scalar_functions((*one.lhs, *one.rhs)))
+
+
+def scalar_functions(roots: Sequence[Value]) -> frozenset[str]:
+    """The scalar functions of float elements that values are computed with."""
+    found: set[str] = set()
+    for n in nodes(roots):
+        types = tuple(None if v is None else v.type for v in n.inputs)
+        for t in expression(n.op, types, n.attrs):
+            if t.body is not None:
+                found.update(_functions(t.body))
+    return frozenset(found)
+
+
+def _functions(e: Expr) -> Iterator[str]:
+    match e:
+        case Apply(fn, args, _):
+            if any(a.dtype.is_float for a in args):
+                yield fn
+            for a in args:
+                yield from _functions(a)
+        case Reduce(fn, _, body, dtype):
+            if dtype.is_float and fn in ("max", "min"):
+                yield fn
+            yield from _functions(body)
+        case Load(t, index, _):
+            if t.body is not None:
+                yield from _functions(t.body)
+            for i in index:
+                yield from _functions(i)
+        case _:
+            return

@@ -1,0 +1,26 @@
+"""The must-fail corpus: the trial that admits a rule to the library refutes every wrong one."""
+
+from pathlib import Path
+
+import pytest
+
+from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.trial import Refuted, try_rule
+
+CORPUS = Path(__file__).resolve().parent.parent / "unsound.rules"
+WRONG = parse_rules(CORPUS.read_text(encoding="utf-8"), CORPUS.name)
+
+
+def test_the_corpus_is_large_and_its_rules_are_not_the_library_s() -> None:
+    assert len(WRONG) >= 60
+    sound = {(r.params, r.lhs, r.rhs, r.where) for r in load_library()}
+    assert not [r.name for r in WRONG if (r.params, r.lhs, r.rhs, r.where) in sound]
+
+
+@pytest.mark.parametrize("rule", WRONG, ids=lambda r: r.name)
+def test_a_wrong_rule_is_refuted(rule: Rule) -> None:
+    verdict = try_rule(rule)
+    assert isinstance(verdict, Refuted), verdict
+    # The counterexample says what differs, and where.
+    assert verdict.left != verdict.right
+    assert str(verdict.instance.inputs[0].type) in str(verdict)
