@@ -18,12 +18,15 @@ no meaning), and what it is over a prime field:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
+from superopt.te.dtype import BOOL, DType
+from superopt.te.node import Number
 from superopt.te.special import erf
 
 Arrays = Callable[..., np.ndarray]
@@ -128,6 +131,21 @@ FUNCTIONS: Mapping[str, Function] = MappingProxyType({f.name: f for f in _ROWS})
 FOLDS: Mapping[str, str] = MappingProxyType(
     {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
 )
+
+
+def unit(fn: str, dtype: DType) -> Number:
+    """What a reduction of nothing gives."""
+    match fn:
+        case "sum" | "any":
+            return 0
+        case "prod" | "all":
+            return 1
+    if dtype.is_float:
+        return -math.inf if fn == "max" else math.inf
+    if dtype == BOOL:
+        return int(fn == "min")
+    low = -(1 << (dtype.bits - 1)) if dtype.kind == "i" else 0
+    return low if fn == "max" else low + (1 << dtype.bits) - 1
 
 
 def function(name: str) -> Function:

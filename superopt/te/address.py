@@ -1,0 +1,122 @@
+"""Where a load reads: as affine forms of axes, directly or through padding.
+
+direct   x[i, 2 j + k - 1]          an affine form for each dimension
+         x[(4 i + j) // 6, (4 i + j) % 6]   one for the row-major address: a reshape is a view
+padded   select(0 <= f and f < n, x[f], c)  a view of x with c around it
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from superopt.te import index as ix
+from superopt.te.affine import Affine, affine, free_axes, interval, without_mod
+from superopt.te.dtype import INDEX
+from superopt.te.node import Apply, Const, Dim, Expr, Load
+
+
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """A load whose dimensions are affine; `flat` when there is one, the row-major address."""
+
+    forms: tuple[Affine, ...]
+    flat: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """`load` where low <= index <= high in every dimension, else `fill`, which depends on no axis."""
+
+    load: Load
+    forms: tuple[Affine, ...]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    fill: Expr
+
+
+def extents(shape: tuple[Dim, ...], what: str) -> tuple[int, ...]:
+    """A shape of numbers; TypeError names a symbolic size."""
+    out: list[int] = []
+    for d in shape:
+        if not isinstance(d, int):
+            raise TypeError(f"{what} has the symbolic size {d}: bind it first")
+        out.append(d)
+    return tuple(out)
+
+
+def direct(load: Load) -> Direct | None:
+    """The affine forms of a load that cannot be out of range, None where there are none."""
+    shape = extents(load.tensor.shape, load.tensor.name)
+    for i, n in zip(load.index, shape, strict=True):
+        known = interval(i)
+        if known is None or known[0] < 0 or known[1] >= n:
+            return None
+    forms = [affine(i) for i in load.index]
+    plain = tuple(f for f in forms if f is not None)
+    if len(plain) == len(forms):
+        return Direct(plain, flat=False)
+    total: Expr = Const(0, INDEX)
+    for axis, i in enumerate(load.index):
+        total = ix.as_index(total + i * math.prod(shape[axis + 1 :]))
+    whole = affine(without_mod(total))
+    return None if whole is None else Direct((whole,), flat=True)
+
+
+def conjuncts(guard: Expr) -> list[Expr]:
+    """The terms of a conjunction."""
+    match guard:
+        case Apply("and", (a, b), _):
+            return conjuncts(a) + conjuncts(b)
+        case _:
+            return [guard]
+
+
+def padded(guard: Expr, yes: Expr, no: Expr) -> tuple[Padded, list[Expr]] | None:
+    """`select(guard, yes, no)` as a padded load, and the terms of the guard that are not about it.
+
+    None where the terms that are do not keep the load in range.
+    """
+    if not isinstance(yes, Load) or free_axes(no):
+        return None
+    shape = extents(yes.tensor.shape, yes.tensor.name)
+    forms = [affine(i) for i in yes.index]
+    ranges = [interval(i) for i in yes.index]
+    plain = tuple(f for f in forms if f is not None)
+    known = [r for r in ranges if r is not None]
+    if len(plain) != len(forms) or len(known) != len(forms):
+        return None
+    low, high = [r[0] for r in known], [r[1] for r in known]
+    rest: list[Expr] = []
+    terms = conjuncts(guard)
+    for term in terms:
+        match _bound(term, yes.index):
+            case None:
+                rest.append(term)
+            case axis, 1, limit:
+                low[axis] = max(low[axis], limit)
+            case axis, _, limit:
+                high[axis] = min(high[axis], limit)
+    inside = all(a >= 0 and b < n for a, b, n in zip(low, high, shape, strict=True))
+    if len(rest) == len(terms) or not inside:
+        return None
+    return Padded(yes, plain, tuple(low), tuple(high), no), rest
+
+
+def _bound(term: Expr, index: tuple[Expr, ...]) -> tuple[int, int, int] | None:
+    """(dimension, 1, l) for index >= l, (dimension, -1, h) for index <= h, None for anything else."""
+    match term:
+        case Apply("lt" | "le" as fn, (a, b), _) if a.dtype == INDEX:
+            gap = ix.as_index(b - a - (1 if fn == "lt" else 0))  # holds where gap >= 0
+        case _:
+            return None
+    for axis, i in enumerate(index):
+        if affine(i) is None or not free_axes(i):
+            continue
+        less = ix.as_index(gap - i)
+        if isinstance(less, Const):
+            return axis, 1, -int(less.value)
+        more = ix.as_index(gap + i)
+        if isinstance(more, Const):
+            return axis, -1, int(more.value)
+    return None

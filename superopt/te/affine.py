@@ -1,0 +1,267 @@
+"""Index arithmetic over axes of known extent: intervals, normal forms of // and %, affine forms.
+
+Stronger than `index.py`, which must hold for symbolic sizes too: here every axis has a number for
+its extent, so that intervals are numbers and decide much more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from superopt.te import index as ix
+from superopt.te.dtype import BOOL, INDEX, DType
+from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
+
+Interval = tuple[int, int]
+Env = Mapping[Expr, Expr]
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """base + sum of coefficient * axis; no coefficient is zero."""
+
+    base: int
+    terms: tuple[tuple[Axis, int], ...]
+
+    @property
+    def axes(self) -> frozenset[Axis]:
+        return frozenset(a for a, _ in self.terms)
+
+    def coefficient(self, axis: Axis) -> int:
+        return next((c for a, c in self.terms if a == axis), 0)
+
+
+def affine(e: Expr) -> Affine | None:
+    """`e` as an affine form of axes, None where it is none."""
+    base = 0
+    terms: list[tuple[Axis, int]] = []
+    for atoms, c in ix.polynomial(e).items():
+        match atoms:
+            case ():
+                base += c
+            case (Axis() as a,):
+                terms.append((a, c))
+            case _:
+                return None
+    return Affine(base, tuple(terms))
+
+
+def interval(e: Expr) -> Interval | None:
+    """The least and greatest value that `e` may have, None where unknown (data, symbolic sizes)."""
+    low = high = 0
+    for atoms, c in ix.polynomial(e).items():
+        lo = hi = 1
+        for a in atoms:
+            known = _atom(a)
+            if known is None:
+                return None
+            corners = [x * y for x in (lo, hi) for y in known]
+            lo, hi = min(corners), max(corners)
+        low += c * (lo if c > 0 else hi)
+        high += c * (hi if c > 0 else lo)
+    return low, high
+
+
+def _atom(a: Expr) -> Interval | None:
+    match a:
+        case Axis(_, int() as n):
+            return 0, max(n - 1, 0)
+        case Apply("mod", (x, Const(m)), _) if m > 0:
+            inner = interval(x)
+            if inner is not None and 0 <= inner[0] and inner[1] < m:
+                return inner
+            return 0, int(m) - 1
+        case Apply("floordiv", (x, Const(m)), _) if m > 0:
+            inner = interval(x)
+            return None if inner is None else (inner[0] // int(m), inner[1] // int(m))
+        case Apply("min" | "max" as fn, (x, y), _):
+            p, q = interval(x), interval(y)
+            if p is None or q is None:
+                return None
+            pick = min if fn == "min" else max
+            return pick(p[0], q[0]), pick(p[1], q[1])
+        case Index(_, Const(n), _):
+            return 0, max(int(n) - 1, 0)
+        case _:
+            return None
+
+
+def divided(e: Expr, m: int) -> tuple[Expr, Expr]:
+    """(e // m, e % m) for m >= 1, in normal form.
+
+    What is a multiple of m leaves both; a common factor of the rest and m is cancelled; nested
+    quotients become one: (x + y // n) // m = (n x + y) // (n m).
+    """
+    whole: ix.Poly = {}
+    rest: ix.Poly = {}
+    for atoms, c in ix.polynomial(e).items():
+        q = c // m if not atoms else (2 * c + m - 1) // (2 * m)  # the rest in (-m/2, m/2]
+        if q:
+            whole[atoms] = q
+        if c - q * m:
+            rest[atoms] = c - q * m
+    quotient, r = ix.from_polynomial(whole), ix.from_polynomial(rest)
+    bounds = interval(r)
+    if bounds is not None and bounds[0] // m == bounds[1] // m:
+        k = bounds[0] // m
+        return ix.as_index(quotient + k), ix.as_index(r - k * m)
+    base = rest.get((), 0)
+    common = math.gcd(m, *(c for atoms, c in rest.items() if atoms))
+    if common > 1:
+        inner = {atoms: c // common for atoms, c in rest.items() if atoms}
+        inner[()] = base // common
+        q, r = divided(ix.from_polynomial(inner), m // common)
+        return ix.as_index(quotient + q), ix.as_index(r * common + base % common)
+    for atoms, c in rest.items():
+        match atoms:
+            case (Apply("floordiv", (y, Const(n)), _),) if c == 1 and n > 0:
+                others = ix.from_polynomial({a: k for a, k in rest.items() if a != atoms})
+                q, _ = divided(ix.as_index(others * int(n) + y), m * int(n))
+                return ix.as_index(quotient + q), Apply("mod", (r, Const(m, INDEX)), INDEX)
+            case _:
+                pass
+    by = Const(m, INDEX)
+    q = Apply("floordiv", (r, by), INDEX)
+    return ix.as_index(quotient + q), Apply("mod", (r, by), INDEX)
+
+
+def without_mod(e: Expr) -> Expr:
+    """`e` with every x % m written x - m (x // m), so that m (x // m) + x % m is x."""
+    out: Expr = Const(0, INDEX)
+    for atoms, c in ix.polynomial(e).items():
+        term: Expr = Const(c, INDEX)
+        for a in atoms:
+            match a:
+                case Apply("mod", (x, Const(m)), _):
+                    inner = without_mod(x)
+                    q, _ = divided(inner, int(m))
+                    term = ix.as_index(term * (inner - q * int(m)))
+                case Apply("floordiv", (x, Const(m)), _):
+                    term = ix.as_index(term * divided(without_mod(x), int(m))[0])
+                case _:
+                    term = ix.as_index(term * a)
+        out = ix.as_index(out + term)
+    return out
+
+
+def rebuild(fn: str, args: tuple[Expr, ...], dtype: DType) -> Expr:
+    """`fn` of `args`, decided where intervals decide it."""
+    match fn, args:
+        case "select", (Const(guard), yes, no):
+            return yes if guard else no
+        case (("and" | "or"), (Const(v, kind), other) | (other, Const(v, kind))) if kind == BOOL:
+            return other if bool(v) == (fn == "and") else Const(int(bool(v)), BOOL)
+        case "not", (Const(v),):
+            return Const(int(not v), BOOL)
+        case "cast", (Const(v, kind),) if kind == INDEX and dtype.kind in "iuf":
+            return Const(v, dtype)
+        case _ if args[0].dtype != INDEX or fn == "cast":
+            return Apply(fn, args, dtype)
+        case (("add" | "mul"), _):
+            out = args[0]
+            for a in args[1:]:
+                out = ix.apply(fn, (out, a), INDEX)
+            return out
+        case (("floordiv" | "mod"), (a, Const(m))) if m > 0:
+            q, r = divided(a, int(m))
+            return q if fn == "floordiv" else r
+        case (("min" | "max"), (a, b)):
+            gap = interval(ix.as_index(b - a))
+            if gap is not None and gap[0] >= 0:
+                return a if fn == "min" else b
+            if gap is not None and gap[1] <= 0:
+                return b if fn == "min" else a
+            return ix.apply(fn, args, dtype)
+        case (("lt" | "le" | "eq" | "ne"), (a, b)):
+            gap = interval(ix.as_index(b - a))
+            verdict = None if gap is None else _decide(fn, *gap)
+            return ix.apply(fn, args, dtype) if verdict is None else Const(int(verdict), BOOL)
+        case _:
+            return ix.apply(fn, args, dtype)
+
+
+def _decide(fn: str, low: int, high: int) -> bool | None:
+    """Does `a fn b` hold, given low <= b - a <= high?"""
+    least = 1 if fn == "lt" else 0
+    match fn:
+        case "lt" | "le":
+            return True if low >= least else False if high < least else None
+        case _:
+            if low == high == 0:
+                return fn == "eq"
+            return (fn == "ne") if low > 0 or high < 0 else None
+
+
+def substitute(e: Expr, env: Env) -> Expr:
+    """`e` with axes (and sizes) replaced, simplified. Axes bound by a Reduce inside are replaced too
+    when `env` says so; their names must not clash with new ones."""
+    return _substitute(e, env, {})
+
+
+def _substitute(e: Expr, env: Env, done: dict[int, tuple[Expr, Expr]]) -> Expr:
+    found = done.get(id(e))
+    if found is not None:
+        return found[1]
+    out = _replaced(e, env, done)
+    done[id(e)] = (e, out)  # holds e, so that its id stays its own
+    return out
+
+
+def _replaced(e: Expr, env: Env, done: dict[int, tuple[Expr, Expr]]) -> Expr:
+    match e:
+        case Axis():
+            return env.get(e, e)
+        case Apply("select", (guard, yes, no), dtype):
+            g = _substitute(guard, env, done)
+            if isinstance(g, Const):
+                return _substitute(yes if g.value else no, env, done)
+            return rebuild(
+                "select", (g, _substitute(yes, env, done), _substitute(no, env, done)), dtype
+            )
+        case Apply(fn, args, dtype):
+            return rebuild(fn, tuple(_substitute(a, env, done) for a in args), dtype)
+        case Load(t, index, dtype):
+            return Load(t, tuple(_substitute(i, env, done) for i in index), dtype)
+        case Reduce(fn, axes, body, dtype):
+            return Reduce(fn, axes, _substitute(body, env, done), dtype)
+        case Index(element, bound, _):
+            return Index(_substitute(element, env, done), _substitute(bound, env, done))
+        case _:
+            return env.get(e, e)
+
+
+def atoms_of(e: Expr) -> Iterator[Expr]:
+    """The atoms of an index expression that are no axes."""
+    for atoms in ix.polynomial(e):
+        for a in atoms:
+            if not isinstance(a, Axis):
+                yield a
+
+
+def free_axes(e: Expr) -> frozenset[Axis]:
+    """The axes that `e` depends on."""
+    out: set[Axis] = set()
+    stack: list[tuple[Expr, frozenset[Axis]]] = [(e, frozenset())]
+    seen: set[tuple[int, frozenset[Axis]]] = set()
+    while stack:
+        item, bound = stack.pop()
+        if (id(item), bound) in seen:
+            continue
+        seen.add((id(item), bound))
+        match item:
+            case Axis():
+                if item not in bound:
+                    out.add(item)
+            case Apply(_, args, _):
+                stack.extend((a, bound) for a in args)
+            case Load(_, index, _):
+                stack.extend((i, bound) for i in index)
+            case Reduce(_, axes, body, _):
+                stack.append((body, bound | set(axes)))
+            case Index(element, n, _):
+                stack.extend(((element, bound), (n, bound)))
+            case _:
+                pass
+    return frozenset(out)

@@ -1,0 +1,345 @@
+"""Rewriting an element until its loads are affine: the boxes of a tensor, each with its own body.
+
+    select(i < 3, a[i], b[i - 3])   i in [0, 3): a[i]      i in [3, 8): b[i - 3]       split
+    x[i // 4, i % 4]                i = 4 p + q: x[p, q]                               radix
+    x[(h + p - k) // 2]             a box, or a term of the sum, for each value        unroll
+
+An axis of the tensor gives boxes; an axis of a reduction gives several reductions, combined.
+What cannot be settled is left as it is: the planner then uses index arrays and masks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Union
+
+from superopt.te import index as ix
+from superopt.te.address import conjuncts, direct, extents, padded
+from superopt.te.affine import Affine, affine, atoms_of, interval, substitute
+from superopt.te.dtype import INDEX
+from superopt.te.expr import Tensor
+from superopt.te.fn import FOLDS, unit
+from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
+
+MOST_BOXES = 4096
+MOST_TERMS = 256  # of one reduction
+UNROLLED = 64  # the longest axis that is taken apart value by value
+_FRESH = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A part of a tensor: index n of it is `place[n]`, affine in `axes`; its element is `body`."""
+
+    axes: tuple[Axis, ...]
+    place: tuple[Expr, ...]
+    body: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Below `at`, and from there on."""
+
+    axis: Axis
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Radix:
+    """axis = digits * step + digit."""
+
+    axis: Axis
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unroll:
+    """Each value by itself."""
+
+    axis: Axis
+
+
+Action = Union[Split, Radix, Unroll]
+
+
+def settle(axes: tuple[Axis, ...], body: Expr) -> list[Box]:
+    """The boxes that make up a tensor with these axes (none of extent 0) and this element."""
+    single: dict[Expr, Expr] = {a: Const(0, INDEX) for a in axes if a.extent == 1}
+    kept = tuple(a for a in axes if a not in single)
+    place = tuple(single.get(a, a) for a in axes)
+    todo = [Box(kept, place, simplified(substitute(body, single)))]
+    done: list[Box] = []
+    while todo:
+        box = todo.pop()
+        action = obstacle(box.body)
+        if action is None or len(done) + len(todo) >= MOST_BOXES:
+            done.append(box)
+        elif action.axis in box.axes:
+            todo.extend(reversed(_boxes(box, action)))
+        else:
+            body = _in_reduce(box.body, action)
+            if body is box.body:
+                done.append(box)
+            else:
+                todo.append(Box(box.axes, box.place, body))
+    return done
+
+
+def _parts(action: Action) -> list[tuple[tuple[Axis, ...], Expr]]:
+    """The axes that replace an axis, and its value in terms of them, for each part of it."""
+    n = action.axis.extent
+    assert isinstance(n, int)
+    match action:
+        case Split(_, at):
+            low, high = _fresh(at), _fresh(n - at)
+            return [_or_zero(low, 0), _or_zero(high, at)]
+        case Radix(_, step):
+            digits, digit = _fresh(n // step), _fresh(step)
+            return [((digits, digit), ix.as_index(digits * step + digit))]
+        case Unroll():
+            return [((), Const(v, INDEX)) for v in range(n)]
+
+
+def _or_zero(axis: Axis, start: int) -> tuple[tuple[Axis, ...], Expr]:
+    if axis.extent == 1:
+        return (), Const(start, INDEX)
+    return (axis,), ix.as_index(axis + start)
+
+
+def _fresh(extent: int) -> Axis:
+    return Axis(f"_{next(_FRESH)}", extent)
+
+
+def _spliced(axes: tuple[Axis, ...], old: Axis, new: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    at = axes.index(old)
+    return (*axes[:at], *new, *axes[at + 1 :])
+
+
+def _boxes(box: Box, action: Action) -> list[Box]:
+    out: list[Box] = []
+    for new, value in _parts(action):
+        env = {action.axis: value}
+        place = tuple(substitute(p, env) for p in box.place)
+        body = simplified(substitute(box.body, env))
+        out.append(Box(_spliced(box.axes, action.axis, new), place, body))
+    return out
+
+
+def _rebuilt(e: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    """`e` with `change` applied to what it is made of; `e` itself where nothing changes."""
+    match e:
+        case Apply(fn, args, dtype) if dtype != INDEX:
+            parts = tuple(change(a) for a in args)
+            same = all(a is b for a, b in zip(parts, args, strict=True))
+            return e if same else Apply(fn, parts, dtype)
+        case Reduce(fn, axes, body, dtype):
+            inner = change(body)
+            return e if inner is body else Reduce(fn, axes, inner, dtype)
+        case _:
+            return e
+
+
+def simplified(e: Expr) -> Expr:
+    """`e` without reductions over nothing, of nothing, or over an axis of extent 1."""
+    done: dict[int, tuple[Expr, Expr]] = {}
+
+    def change(x: Expr) -> Expr:
+        found = done.get(id(x))
+        if found is None:
+            found = done[id(x)] = (x, one(x))
+        return found[1]
+
+    def one(x: Expr) -> Expr:
+        if not isinstance(x, Reduce):
+            return _rebuilt(x, change)
+        if any(a.extent == 0 for a in x.axes):
+            return Const(unit(x.fn, x.dtype), x.dtype)
+        single: dict[Expr, Expr] = {a: Const(0, INDEX) for a in x.axes if a.extent == 1}
+        body = change(substitute(x.body, single) if single else x.body)
+        axes = tuple(a for a in x.axes if a not in single)
+        if not axes or _idempotent(x.fn, body):
+            return body
+        return x if body is x.body else Reduce(x.fn, axes, body, x.dtype)
+
+    return change(e)
+
+
+def _idempotent(fn: str, body: Expr) -> bool:
+    """Is a reduction of this constant the constant?"""
+    if not isinstance(body, Const):
+        return False
+    return fn in ("max", "min", "any", "all") or body.value == unit(fn, body.dtype)
+
+
+def _in_reduce(e: Expr, action: Action) -> Expr:
+    """`e` with the reductions over the action's axis taken apart; `e` where that is too much."""
+    done: dict[int, tuple[Expr, Expr]] = {}
+
+    def change(x: Expr) -> Expr:
+        found = done.get(id(x))
+        if found is None:
+            found = done[id(x)] = (x, one(x))
+        return found[1]
+
+    def one(x: Expr) -> Expr:
+        if not isinstance(x, Reduce) or action.axis not in x.axes:
+            return _rebuilt(x, change)
+        parts = [
+            simplified(
+                Reduce(
+                    x.fn,
+                    _spliced(x.axes, action.axis, new),
+                    substitute(x.body, {action.axis: value}),
+                    x.dtype,
+                )
+                if _spliced(x.axes, action.axis, new)
+                else substitute(x.body, {action.axis: value})
+            )
+            for new, value in _parts(action)
+        ]
+        nothing = unit(x.fn, x.dtype)
+        rest = [p for p in parts if not (isinstance(p, Const) and p.value == nothing)]
+        out = rest[0] if rest else Const(nothing, x.dtype)
+        for p in rest[1:]:
+            out = Apply(FOLDS[x.fn], (out, p), x.dtype)
+        return out
+
+    return change(e) if _terms(e) < MOST_TERMS else e
+
+
+def _terms(e: Expr) -> int:
+    """How many reductions there are in `e`."""
+    count = 0
+    stack, seen = [e], set[int]()
+    while stack:
+        x = stack.pop()
+        if id(x) in seen:
+            continue
+        seen.add(id(x))
+        match x:
+            case Apply(_, args, dtype) if dtype != INDEX:
+                stack.extend(args)
+            case Reduce(_, _, body, _):
+                count += 1
+                stack.append(body)
+            case _:
+                pass
+    return count
+
+
+def obstacle(e: Expr) -> Action | None:
+    """What to do first so that more of `e` becomes affine, None when nothing is left."""
+    stack, seen = [e], set[int]()
+    while stack:
+        x = stack.pop()
+        if id(x) in seen:
+            continue
+        seen.add(id(x))
+        found: Action | None = None
+        match x:
+            case Apply("select", (guard, yes, no), _):
+                pad = padded(guard, yes, no)
+                terms = [guard] if pad is None else pad[1]
+                for term in terms:
+                    found = found or _of_guard(term)
+                stack.extend(terms)
+                stack.extend([no, yes] if pad is None else [no])
+            case Apply(_, args, _):
+                stack.extend(reversed(args))
+            case Load(_, index, _):
+                if direct(x) is None:
+                    for i in index:
+                        found = found or _of_index(i)
+                    stack.extend(index)
+            case Index(element, _, _):
+                stack.append(element)
+            case Reduce(_, _, body, _):
+                stack.append(body)
+            case _:
+                pass
+        if found is not None:
+            return found
+    return None
+
+
+def _of_guard(guard: Expr) -> Action | None:
+    """The threshold of a comparison that depends on one axis."""
+    match guard:
+        case Apply("and" | "or", _, _) | Apply("not", _, _):
+            for term in guard.args if isinstance(guard, Apply) else ():
+                found = _of_guard(term)
+                if found is not None:
+                    return found
+        case Apply("lt" | "le" | "eq" | "ne" as fn, (a, b), _) if a.dtype == INDEX:
+            gap = ix.as_index(b - a)
+            form = affine(gap)
+            if form is None:
+                return _of_index(gap)
+            if len(form.terms) == 1:
+                ((axis, c),) = form.terms
+                if fn in ("eq", "ne"):
+                    at = -form.base // c  # the interval says that there is a solution
+                    return Split(axis, at or 1)
+                return _split(axis, _crossing(c, form.base - (1 if fn == "lt" else 0)))
+        case _:
+            pass
+    return None
+
+
+def _crossing(c: int, base: int) -> int:
+    """The first value of i >= 1 at which c i + base >= 0 changes."""
+    return -(-(-base) // c) if c > 0 else base // -c + 1
+
+
+def _split(axis: Axis, at: int) -> Action | None:
+    n = axis.extent
+    return Split(axis, at) if isinstance(n, int) and 0 < at < n else None
+
+
+def _of_index(e: Expr) -> Action | None:
+    """What makes the quotients, remainders, minima and maxima in an index expression affine."""
+    for atom in atoms_of(e):
+        match atom:
+            case Apply("floordiv" | "mod", (x, Const(m)), _):
+                form = affine(x)
+                found = _of_index(x) if form is None else _digits(form, int(m))
+            case Apply("min" | "max", (a, b), _):
+                gap = ix.as_index(b - a)
+                form = affine(gap)
+                if form is None:
+                    found = _of_index(gap)
+                elif len(form.terms) == 1:
+                    ((axis, c),) = form.terms
+                    found = _split(axis, _crossing(c, form.base))
+                else:
+                    found = None
+            case _:
+                found = None
+        if found is not None:
+            return found
+    return None
+
+
+def _digits(form: Affine, m: int) -> Action | None:
+    """What makes form // m affine; the form is reduced: every coefficient is in (-m/2, m/2]."""
+    for axis, c in form.terms:
+        n, step = axis.extent, m // math.gcd(c, m)
+        assert isinstance(n, int)
+        if n > step:
+            return Radix(axis, step) if n % step == 0 else Split(axis, n // step * step)
+    if len(form.terms) == 1:
+        ((axis, c),) = form.terms
+        k = form.base // m
+        if c > 0:
+            return _split(axis, -(-((k + 1) * m - form.base) // c))
+        return _split(axis, (form.base - k * m) // -c + 1)
+    small = sorted(form.axes, key=lambda a: (isinstance(a.extent, int) and a.extent, a.name))
+    if small and isinstance(small[0].extent, int) and small[0].extent <= UNROLLED:
+        return Unroll(small[0])
+    return None
+
+
+__all__ = ["Box", "conjuncts", "extents", "interval", "settle"]
