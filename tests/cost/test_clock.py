@@ -40,7 +40,7 @@ def test_a_drift_that_hits_both_is_no_difference() -> None:
     assert faster(ratio)
 
 
-@pytest.mark.parametrize("rounds", [5, 10, 25])
+@pytest.mark.parametrize("rounds", [5, 10])
 def test_noise_alone_is_rarely_taken_for_speed(rounds: int) -> None:
     """A 95 % interval lies above 1 by chance in 2.5 % of all cases; small samples get 5 %."""
     trials = 300
@@ -52,7 +52,7 @@ def test_noise_alone_is_rarely_taken_for_speed(rounds: int) -> None:
 
 
 def test_a_real_difference_is_seen() -> None:
-    trials = 100
+    trials = 60
     seen = sum(
         faster(compare(noisy(2 * s, 25, 1.05), noisy(2 * s + 1, 25), seed=0)) for s in range(trials)
     )
