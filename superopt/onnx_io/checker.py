@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 import warnings
+from dataclasses import dataclass
 from typing import Final
 
 import onnx
@@ -30,14 +31,23 @@ _MEMORY: Final = 1 << 30  # bytes on top of what the process has already
 _PATIENCE: Final = 10  # times the limit of processor time, on a machine that is busy
 
 
-def complaint(data: bytes, seconds: int) -> str:
-    """What `onnx.checker.check_model(full_check=True)` has against this ModelProto; '' if nothing.
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """Why a model is refused: what the checker said, or how it ended without saying anything."""
+
+    text: str
+    said: bool = True
+
+
+def complaint(data: bytes, seconds: int) -> Complaint | None:
+    """What `onnx.checker.check_model(full_check=True)` has against this ModelProto, if anything.
 
     Beyond that it complains of inferred types that no tensor can have.  `seconds` of processor
     time are allowed.
     """
     if not hasattr(os, "fork"):
-        return _check(data)
+        text = _check(data)
+        return Complaint(text) if text else None
     reader, writer = os.pipe()
     with warnings.catch_warnings():
         # The child of a process with threads may only do what needs none of their locks: it
@@ -59,12 +69,12 @@ def complaint(data: bytes, seconds: int) -> str:
                 os.kill(child, signal.SIGKILL)
             _, status = os.waitpid(child, 0)
     if status == 0 and said is not None:
-        return said.decode(errors="replace")
+        return Complaint(said.decode(errors="replace")) if said else None
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     if number in (signal.SIGXCPU, signal.SIGKILL):
-        return f"Checking it takes more than {seconds} seconds of processor time."
+        return Complaint(f"it takes more than {seconds} seconds of processor time", said=False)
     name = signal.Signals(number).name if number else f"exit {os.waitstatus_to_exitcode(status)}"
-    return f"It makes onnx's checker crash ({name}): some attribute or size is far out of range."
+    return Complaint(f"it makes onnx's checker crash ({name})", said=False)
 
 
 def _check(data: bytes) -> str:
@@ -76,7 +86,7 @@ def _check(data: bytes) -> str:
             if problem := impossible(kind):
                 return f"The inferred type of {owner} is not possible: {problem}."
     except MemoryError:
-        return "Checking it takes more memory than there is: some size is far out of range."
+        return "It takes more memory than there is."
     except UnicodeDecodeError:
         return "Some name or text in it is not UTF-8."
     except Exception as error:  # of a dozen types, all of which mean no

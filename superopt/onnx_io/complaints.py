@@ -7,6 +7,7 @@ import onnx
 import onnx.defs
 
 from superopt.errors import ModelError
+from superopt.onnx_io.checker import Complaint
 from superopt.onnx_io.protos import bodies, node_name
 
 _AGAIN: Final = "correct the exporter, or export the model again"
@@ -30,12 +31,19 @@ _REMEDIES: Final = (
     ("No opset import", "declare the opset of this domain in the model's opset_import"),
     ("deprecated", "use the operator that replaced it, or declare an older opset"),
     ("imension", "correct the shapes of this node's inputs"),
-    ("processor time", "simplify the node with the largest equation, attribute or subgraph"),
+    ("more memory", "look for a size that is far out of range, and correct it"),
 )  # fmt: skip
 
 
-def translated(text: str, model: onnx.ModelProto, label: str) -> ModelError:
+def translated(complaint: Complaint, model: onnx.ModelProto, label: str) -> ModelError:
     """The error for a complaint of the checker about `model`."""
+    text = complaint.text
+    if not complaint.said:
+        return ModelError(
+            f"{label}: the model cannot be checked",
+            text,
+            "look for an attribute, equation or size that is far out of range, and correct it",
+        )
     node = ""
     if (found := _CONTEXT.search(text)) is not None:
         node = _which(model, found[1], found[2])

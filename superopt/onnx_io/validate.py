@@ -24,5 +24,7 @@ def validate(source: Source) -> None:
     check_tensors(model, source.skeleton.blobs, label)
     check_names(model, label)
     check_calls(model, label)
-    if text := complaint(source.skeleton.data, seconds=4 + nodes // 50_000):
-        raise translated(text, model, label)
+    data = source.skeleton.data
+    seconds = 3 + nodes // 20_000 + len(data) // (20 << 20)
+    if (found := complaint(data, seconds)) is not None:
+        raise translated(found, model, label)

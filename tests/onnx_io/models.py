@@ -1,6 +1,7 @@
 """Small valid models, one for each kind of thing that a model file may hold."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -235,6 +236,22 @@ def large_weights() -> onnx.ModelProto:
     ]
     initializers = [weights("w1", 90, 80), weights("bias", 80)]
     return model(nodes, [value("x", ["n", 90])], [value("y", ["n", 80])], initializers)
+
+
+def chain(length: int) -> onnx.ModelProto:
+    """Neg and Relu in turn."""
+    nodes = [
+        helper.make_node("Relu" if i % 2 else "Neg", [f"v{i}"], [f"v{i + 1}"], f"node{i}")
+        for i in range(length)
+    ]
+    return model(nodes, [value("v0", [1, 8])], [value(f"v{length}", [1, 8])])
+
+
+def save_external(proto: onnx.ModelProto, path: Path, location: str) -> Path:
+    """Save with all initializers in a file at `location`, seen from the model's folder."""
+    (path.parent / location).unlink(missing_ok=True)
+    onnx.save_model(proto, path, save_as_external_data=True, location=location, size_threshold=0)
+    return path
 
 
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
