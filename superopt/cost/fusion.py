@@ -11,6 +11,9 @@ from superopt.ir import graph as g
 
 _ACTIVATIONS = frozenset({"Relu", "Sigmoid", "Tanh", "Clip", "LeakyRelu", "HardSigmoid"})
 
+# Operators whose cost may depend on the node before them.
+FUSIBLE = _ACTIVATIONS | {"BatchNormalization", "Add", "Mul"}
+
 
 def fused_away(n: g.Node, constant: tuple[bool, ...]) -> bool:
     """Does onnxruntime compute `n` as part of the node that gives its operand?"""

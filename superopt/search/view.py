@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
+from superopt.cost.fusion import FUSIBLE
 from superopt.cost.model import Costs
 from superopt.ir import graph as g
 from superopt.rules.context import GraphContext
@@ -35,7 +36,25 @@ def delta(ctx: GraphContext, change: Mapping[g.Value, g.Value], costs: Costs) ->
             kept.add(p)
     dead = _dead(ctx, change, kept)
     us = sum(costs.of_nodes(added)) - sum(costs.of_nodes(dead))
-    return Delta(added, dead, us)
+    return Delta(added, dead, us + _beside(ctx, change, dead, costs))
+
+
+def _beside(
+    ctx: GraphContext,
+    change: Mapping[g.Value, g.Value],
+    dead: Container[g.Node],
+    costs: Costs,
+) -> float:
+    """What the readers of the replaced values cost more or less, being fused or not any more."""
+    us = 0.0
+    readers = {u for old in change for u in ctx.users.get(old, ())}
+    for u in readers:
+        if u.op.name not in FUSIBLE or u in dead:
+            continue
+        inputs = tuple(None if v is None else change.get(v, v) for v in u.inputs)
+        after = g.intern_node(u.op, inputs, u.attrs, u.types)
+        us += costs.of_node(after) - costs.of_node(u)
+    return us
 
 
 def _added(members: Container[g.Node], change: Mapping[g.Value, g.Value]) -> tuple[g.Node, ...]:
