@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import onnx
 import onnx_ir as ir
 
 from superopt.errors import ModelError
 from superopt.onnx_io import wire
 from superopt.onnx_io.external import region_in
 from superopt.onnx_io.mapped import Backing, Region, region_of, tensor_of
+from superopt.onnx_io.protos import tensors
 from superopt.onnx_io.skeleton import SMALL, STRIPPED, Blob, Skeleton, completed
 
 _TENSOR: Final = ir.AttributeType.TENSOR
@@ -41,6 +43,7 @@ def of_model(model: ir.Model, label: str) -> Skeleton:
                 undo.append(seat)
                 seat.put(new)
         proto = ir.to_proto(model)
+        _drop_repeated_metadata(proto)
         data = proto.SerializeToString()
     except ModelError:
         raise
@@ -75,6 +78,16 @@ def to_model(skeleton: Skeleton, label: str) -> ir.Model:
     except Exception as error:  # onnx_ir raises errors of many kinds, and wraps them in its own
         raise _unrepresentable(label, error) from error
     return model
+
+
+def _drop_repeated_metadata(proto: onnx.ModelProto) -> None:
+    """onnx_ir writes the metadata of tensors that it keeps as protos twice."""
+    for tensor, _, _ in tensors(proto):
+        if len(tensor.metadata_props) > 1:
+            entries = {entry.key: entry.value for entry in tensor.metadata_props}
+            del tensor.metadata_props[:]
+            for key, value in entries.items():
+                tensor.metadata_props.add(key=key, value=value)
 
 
 def _of_value(value: ir.Value, tensor: ir.TensorProtocol) -> _Seat:

@@ -51,9 +51,6 @@ def bodies_of(model: onnx.ModelProto) -> list[onnx.GraphProto]:
     return [a.g for a in attributes_of(model) if a.HasField("g")]
 
 
-# Connections
-
-
 def drop_input(model: onnx.ModelProto, rng: random.Random) -> None:
     node = pick([n for n in nodes_of(model) if n.input], rng)
     del node.input[rng.randrange(len(node.input))]
@@ -105,9 +102,6 @@ def other_value(model: onnx.ModelProto, rng: random.Random) -> None:
     names = [t.name for t in model.graph.initializer] + [i.name for i in model.graph.input]
     node = pick([n for n in nodes_of(model) if n.input], rng)
     node.input[rng.randrange(len(node.input))] = pick(names, rng)
-
-
-# Names
 
 
 def same_output(model: onnx.ModelProto, rng: random.Random) -> None:
@@ -163,9 +157,6 @@ def drop_graph_outputs(model: onnx.ModelProto, rng: random.Random) -> None:
     del model.graph.output[:]
 
 
-# Operators and attributes
-
-
 def unknown_operator(model: onnx.ModelProto, rng: random.Random) -> None:
     pick(nodes_of(model), rng).op_type = rng.choice(["Unheard", "", "conv", "Affine"])
 
@@ -219,9 +210,6 @@ def empty_attribute(model: onnx.ModelProto, rng: random.Random) -> None:
     del pick([a for a in attributes_of(model) if a.ints], rng).ints[:]
 
 
-# Tensors
-
-
 def negative_dim(model: onnx.ModelProto, rng: random.Random) -> None:
     tensor = pick([t for t in tensors_of(model) if t.dims], rng)
     tensor.dims[rng.randrange(len(tensor.dims))] = rng.choice([-1, -(2**63)])
@@ -268,9 +256,6 @@ def escaping_data(model: onnx.ModelProto, rng: random.Random) -> None:
     locations = ["", "../secret", "/etc/passwd", "missing.bin", "#superopt/0", "a\0b", "C:\\x"]
     tensor.external_data.add(key="location", value=rng.choice(locations))
     tensor.external_data.add(key="offset", value=rng.choice(["0", "-1", "x", str(2**63)]))
-
-
-# Declarations
 
 
 def wrong_type(model: onnx.ModelProto, rng: random.Random) -> None:
@@ -325,9 +310,6 @@ def nothing_in_graph(model: onnx.ModelProto, rng: random.Random) -> None:
 
 def repeat_metadata(model: onnx.ModelProto, rng: random.Random) -> None:
     model.metadata_props.append(model.metadata_props[0])
-
-
-# Subgraphs and functions
 
 
 def lost_capture(model: onnx.ModelProto, rng: random.Random) -> None:
