@@ -1,19 +1,24 @@
-"""Every rule of the library: instances are found, and both sides agree on them."""
+"""Every rule of the library: instances are found, both sides agree, and the matcher finds them."""
 
 from itertools import islice
 
 import pytest
 
+from superopt.ir.graph import Graph
+from superopt.rules.build import Refusal, rewrite
+from superopt.rules.context import context
 from superopt.rules.instances import instances
-from superopt.rules.rule import Rule, load_library
+from superopt.rules.match import matches
+from superopt.rules.rule import FLOAT_CLASSES, Rule, load_library
 from superopt.rules.trial import Passed, try_rule
 
 LIBRARY = load_library()
-COUNT = 12
+COUNT = 12  # instances of each rule, all different
 
 
 def test_the_library_is_large() -> None:
-    assert len({r.name.removesuffix("~") for r in LIBRARY}) >= 100
+    assert len({r.name.removesuffix("~") for r in LIBRARY}) >= 300
+    assert {r.float_class for r in LIBRARY} == set(FLOAT_CLASSES)
 
 
 @pytest.mark.parametrize("rule", LIBRARY, ids=lambda r: r.name)
@@ -21,3 +26,17 @@ def test_a_rule_passes_its_trial(rule: Rule) -> None:
     verdict = try_rule(rule, count=COUNT)
     assert isinstance(verdict, Passed), verdict
     assert verdict.instances == COUNT
+    assert verdict.field == (rule.name.removesuffix("~") not in FLOATS_ONLY)
+
+
+@pytest.mark.parametrize("rule", LIBRARY, ids=lambda r: r.name)
+def test_the_matcher_finds_a_rule_s_instances_and_builds_the_same(rule: Rule) -> None:
+    cases = list(islice(instances(rule, seed=1, constants=True), 3))
+    assert len(cases) == 3
+    for case in cases:
+        graph = Graph(case.inputs, case.lhs)
+        ctx = context(graph)
+        changes = [rewrite(m, ctx) for m in matches(rule, ctx)]
+        found = [c for c in changes if not isinstance(c, Refusal)]
+        wanted = list(zip(case.lhs, case.rhs, strict=True))
+        assert wanted in [list(c.items()) for c in found], (str(case), changes)
