@@ -1,31 +1,73 @@
-"""Building the right side of a rule where its left side matched."""
+"""The right side of a rule, built where its left side matched.
+
+`rewrite` says what would be replaced by what, which is all that a cost needs; `apply` makes the new
+graph. Right sides are compiled once per rule, like left sides, to functions of the environment.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
 
-from superopt.ir.graph import Constant, Graph, Node, Value, constant, depends, item, node, replace
-from superopt.ir.graph import producer as producer
-from superopt.ir.op import InferError
-from superopt.rules.condition import Env, Scope, compiled, no_users, unpack
+from superopt.ir.graph import (
+    Constant,
+    Graph,
+    Input,
+    Item,
+    Node,
+    Value,
+    constant,
+    item,
+    node,
+    nodes,
+    operands,
+    producer,
+    replace,
+    results,
+)
+from superopt.ir.op import Attr, InferError, Op, canonical_attrs
+from superopt.rules.condition import Scope, compiled, no_users, unpack
 from superopt.rules.context import GraphContext
 from superopt.rules.facts import rounded
-from superopt.rules.functions import NotKnown, Result, sequence
-from superopt.rules.match import UNSET, Match
+from superopt.rules.functions import VALUE, NotKnown, Result, integer, number, sequence, tell
+from superopt.rules.match import Match
+from superopt.rules.plan import NARY, Plan, plan
 from superopt.rules.rule import Rule
+from superopt.rules.steps import FOUND, Cells
 from superopt.rules.term import (
-    Absent, All, App, Each, Filled, Formula, Map, Name, Number, Part, Pick, Run, Scalar, Term, Var, show, walk,
-)  # fmt: skip
-from superopt.te.dtype import BOOL, F32, I64, DType, to_numpy
+    Absent,
+    All,
+    App,
+    Filled,
+    Formula,
+    Map,
+    Number,
+    Pick,
+    Run,
+    Scalar,
+    Term,
+    Var,
+    names,
+    show,
+    walk,
+)
+from superopt.te.dtype import BOOL, I64, DType, to_numpy
+
+LARGEST = 1 << 24  # bytes of a constant that a rule makes
+DTYPE = FOUND  # while building: the element type of numbers without siblings
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a match was not rewritten: 'shape', 'cycle', 'condition', 'infer' or 'unsafe'."""
+    """Why a match was not rewritten.
+
+    reason: 'shape' (a result of another type), 'cycle' (an operand needs a result), 'condition' (a
+    formula has no value), 'infer' (an operator does not take its operands), 'unsafe' (too large).
+    """
 
     reason: str
     detail: str
@@ -33,266 +75,355 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The graph after a rewrite, and what replaced what."""
+    """The graph after a rewrite, the nodes that the rewrite made, and what it replaced by what."""
 
     graph: Graph
+    new_nodes: tuple[Node, ...]
     change: Mapping[Value, Value]
 
 
-def rewrite(match: Match, ctx: GraphContext) -> dict[Value, Value] | Refusal:
-    """What `match` replaces by what, without building the new graph.
+class _Unsafe(Exception):
+    """A right side that must not be built; says why."""
 
-    Refused: results of another type than before ('shape'), a rewrite whose operands need its own
-    results ('cycle'), operators that do not take their operands ('infer').
+
+def rewrite(match: Match, ctx: GraphContext | None = None) -> dict[Value, Value] | Refusal:
+    """What `match` replaces by what. Nothing is rebuilt: the graph is made by `graph.replace`.
+
+    With several roots, first asks whether an operand of the right side needs one of them: the new
+    graph would have a cycle. `ctx`, the match's graph, makes that fast.
     """
+    side = _right_side(match.rule)
     if len(match.roots) > 1:
-        leaves = {v for v in _leaves(match) if v is not None}
-        if depends(leaves, match.roots):
-            return Refusal("cycle", "an operand needs one of the results")
+        leaves = [v for s in side.leaves for v in _values(match.cells[s])]
+        if needs_one(leaves, match.roots, None if ctx is None else ctx.position):
+            return Refusal("cycle", "an operand of the right side needs a result of the left side")
+    env: Cells = [*match.cells, *[None] * (side.size - len(match.cells))]
+    env[DTYPE] = match.roots[0].type.dtype
     try:
-        new = build(match.rule, match.bindings, match.terms, match.roots)
+        new = [v for build in side.results for v in build(env)]
+        if match.part is not None:
+            return _in_part(match, new)
     except InferError as e:
         return Refusal("infer", str(e))
     except NotKnown as e:
         return Refusal("condition", str(e))
+    except _Unsafe as e:
+        return Refusal("unsafe", str(e))
     if len(new) != len(match.roots):
-        return Refusal("shape", f"{len(match.roots)} results become {len(new)}")
+        return Refusal("shape", f"{len(match.roots)} results would become {len(new)}")
     change: dict[Value, Value] = {}
     for old, made in zip(match.roots, new, strict=True):
         if old.type != made.type:
-            return Refusal("shape", f"{old.type} becomes {made.type}")
+            return Refusal("shape", f"{old.type} would become {made.type}")
         change[old] = made
     return change
 
 
+def _in_part(match: Match, new: Sequence[Value]) -> dict[Value, Value] | Refusal:
+    """The root is operands i to j of an n-ary operator: these alone are replaced."""
+    assert match.part is not None
+    n, i, j = match.part
+    (root, _), *_ = match.plan.roots
+    old = match.cells[root].type
+    if len(new) != 1 or new[0].type != old:
+        return Refusal("shape", f"{old} would become {', '.join(str(v.type) for v in new)}")
+    return {n: _node(n.op, [*n.inputs[:i], new[0], *n.inputs[j:]], dict(n.attrs))}
+
+
 def apply(match: Match, ctx: GraphContext) -> Applied | Refusal:
-    """`ctx.graph` rewritten at `match`."""
+    """The graph of `ctx` rewritten at `match`."""
     change = rewrite(match, ctx)
     if isinstance(change, Refusal):
         return change
-    return Applied(replace(ctx.graph, change), change)
+    made = tuple(n for n in nodes(change.values()) if n not in ctx.position)
+    return Applied(replace(ctx.graph, change), made, change)
 
 
-def _leaves(match: Match) -> list[Value]:
-    out: list[Value] = []
-    for v in match.bindings.values():
-        if isinstance(v, tuple):
-            out += [x for x in v if _is_value(x)]  # type: ignore[misc]
-        elif _is_value(v):
-            out.append(v)  # type: ignore[arg-type]
-    return out
+def needs_one(
+    values: Iterable[Value], goals: Sequence[Value], position: Mapping[Node, int] | None
+) -> bool:
+    """Is one of `goals` among `values` or what they are computed from?
 
-
-def _is_value(v: object) -> bool:
-    return hasattr(v, "type") and not isinstance(v, DType)
-
-
-def build(
-    rule: Rule,
-    bindings: Mapping[str, Result],
-    terms: Mapping[Term, Result],
-    roots: Sequence[Value] = (),
-) -> list[Value]:
-    """The values of the right side, where the left side bound names and subterms.
-
-    Raises InferError or NotKnown where they do not fit.
+    `position` is the place of each node in an order with operands first, which bounds the walk.
     """
-    scope, runs = _scope(rule)
-    env: list[object] = [UNSET] * (len(scope.used) + 2)
-    for name, value in bindings.items():
-        if name in scope.slots:
-            env[scope.slots[name]] = value
-    for t, value in terms.items():
-        if t in scope.terms:
-            env[scope.terms[t]] = value
-    builder = _Builder(scope, env, runs)
-    out: list[Value] = []
-    for t in rule.rhs:
-        out += builder.results(t, single=len(rule.rhs) > 1)
-    return out
+    goal = {producer(g) for g in goals}
+    first = min((position[n] for n in goal if n is not None), default=0) if position else 0
+    stack = list(values)
+    seen: set[Node] = set()
+    while stack:
+        n = producer(stack.pop())
+        if n is None or n in seen:
+            continue
+        if n in goal:
+            return True
+        if position is not None and position.get(n, first) < first:
+            continue
+        seen.add(n)
+        stack.extend(operands(results(n)[0]))
+    return False
+
+
+def _values(cell: object) -> Iterable[Value]:
+    if isinstance(cell, VALUE):
+        return (cell,)
+    return [v for v in cell if isinstance(v, VALUE)] if isinstance(cell, tuple) else ()
+
+
+# --- right sides ----------------------------------------------------------------------------------
+
+One = Callable[[Cells], Value | None]
+Many = Callable[[Cells], Sequence[Value]]
+
+
+@dataclass(frozen=True, slots=True)
+class _RightSide:
+    """size: of the environment. leaves: slots of the operands used. results: what they build."""
+
+    size: int
+    leaves: tuple[int, ...]
+    results: tuple[Many, ...]
 
 
 @lru_cache(maxsize=1 << 13)
-def _scope(rule: Rule) -> tuple[Scope, dict[Formula, Callable[[Env], Result]]]:
-    scope = Scope()
-    for side in (*rule.lhs, *rule.rhs, *rule.where):
-        for p in walk(side):
-            match p:
-                case Var(n) | Run(n) | Name(n):
-                    scope.slot(n)
-                case App(_, _, _, rest) if rest is not None:
-                    scope.slot(rest)
-                case Map(_, own, _):
-                    for n in own:
-                        scope.slot(n)
-                case _:
-                    pass
-    for param in rule.params:
-        for d in getattr(param, "shape", None) or ():
-            for p in walk(d):
-                if isinstance(p, Name):
-                    scope.slot(p.id)
-    for side in rule.lhs:
-        for p in walk(side):
-            if isinstance(p, (App, Pick)) and p not in scope.terms:
-                scope.terms[p] = scope.fresh()
-    runs: dict[Formula, Callable[[Env], Result]] = {}
-    for side in rule.rhs:
-        for p in walk(side):
-            for f in _formulas(p):
-                runs[f] = compiled(f, scope, no_users)
-    return scope, runs
-
-
-def _formulas(p: Part) -> tuple[Formula, ...]:
-    """The formulas directly in a term."""
-    match p:
-        case App(_, _, attrs, _):
-            return tuple(f for _, f in attrs)
-        case Scalar(f):
-            return (f,)
-        case Filled(_, args):
-            return args
-        case Map(_, _, over) if not isinstance(over, App):
-            return (over,)
-        case _:
-            return ()
+def _right_side(rule: Rule) -> _RightSide:
+    p = plan(rule)
+    b = _Builder(p, rule)
+    made = tuple(b.root(t, alone=len(rule.rhs) == 1) for t in rule.rhs)
+    leaves = {
+        p.slots[q.name]
+        for t in rule.rhs
+        for q in walk(t)
+        if isinstance(q, (Var, Run)) and q.name in p.slots
+    }
+    return _RightSide(len(b.scope.used), tuple(sorted(leaves)), made)
 
 
 class _Builder:
-    def __init__(self, scope: Scope, env: list[object], runs: dict[Formula, Callable[[Env], Result]]) -> None:
-        self.scope, self.env, self.runs = scope, env, runs
+    """Compiles the terms of one right side."""
 
-    def formula(self, f: Formula) -> Result:
-        return self.runs[f](self.env)
+    def __init__(self, p: Plan, rule: Rule) -> None:
+        self.scope = Scope(dict(p.slots), dict(p.terms), [None] * p.size)
+        self.local: frozenset[str] = frozenset()  # variables of comprehensions around
+        counts: dict[App, int] = {}
+        for t in rule.rhs:
+            for q in walk(t):
+                if isinstance(q, App):
+                    counts[q] = counts.get(q, 0) + 1
+        self.kept = {q: self.scope.fresh() for q, n in counts.items() if n > 1}
 
-    def results(self, t: Term, single: bool) -> list[Value]:
-        """What a term at the root, or as operands, gives."""
+    def formula(self, f: Formula) -> Callable[[Cells], Result]:
+        return compiled(f, self.scope, no_users)
+
+    def root(self, t: Term, alone: bool) -> Many:
+        if isinstance(t, App) and alone:
+            build = self.app(t)
+            return lambda env: results(build(env))
+        return self.several(t)
+
+    def several(self, t: Term) -> Many:
+        """The values that a term adds to a list of operands or results."""
         match t:
             case Run(n):
-                return list(self.env[self.scope.slots[n]])  # type: ignore[call-overload]
+                slot = self.scope.slots[n]
+                return lambda env: env[slot]  # type: ignore[no-any-return]
             case All(app):
-                n = self.app(app)
-                return [item(n, i) for i in range(len(n.types))]
+                build = self.app(app)
+                return lambda env: results(build(env))
             case Map(body, own, over):
-                items = self.results(All(over), False) if isinstance(over, App) else sequence(self.formula(over))
-                slots = [self.scope.slots[n] for n in own]
-                out: list[Value] = []
-                for one in items:
-                    unpack(self.env, slots, one)  # type: ignore[arg-type]
-                    out += self.results(body, True)
-                return out
-            case App() if not single:
-                n = self.app(t)
-                return [item(n, i) for i in range(len(n.types))]
+                return self.map(body, own, over)
             case _:
-                return [self.value(t)]  # type: ignore[list-item]
+                one = self.one(t)
 
-    def value(self, t: Term) -> Value | None:
+                def single(env: Cells) -> Sequence[Value]:
+                    v = one(env)
+                    if v is None:
+                        raise NotKnown(f"{show(t)} is absent")
+                    return (v,)
+
+                return single
+
+    def map(self, body: Term, own: tuple[str, ...], over: Formula | App) -> Many:
+        source: Callable[[Cells], Sequence[Result]]
+        if isinstance(over, App):
+            source = self.several(All(over))
+        else:
+            items = self.formula(over)
+            source = lambda env: sequence(items(env))  # noqa: E731
+        outer, local = self.scope, self.local
+        self.scope, self.local = outer.inner(own), local | frozenset(own)
+        slots = [self.scope.slots[n] for n in own]
+        build = self.several(body)
+        self.scope, self.local = outer, local
+
+        def run(env: Cells) -> Sequence[Value]:
+            out: list[Value] = []
+            for one in source(env):
+                unpack(env, slots, one)
+                out += build(env)
+            return out
+
+        return run
+
+    def one(self, t: Term) -> One:
         match t:
             case Var(n):
-                found = self.env[self.scope.slots[n]]
-                return found  # type: ignore[return-value]
+                slot = self.scope.slots[n]
+                return lambda env: env[slot]  # type: ignore[no-any-return]
             case Absent():
-                return None
+                return lambda env: None
             case App():
-                n = self.app(t)
-                if len(n.types) != 1:
-                    raise InferError(f"{show(t)} has {len(n.types)} results")
-                return n
+                build = self.app(t)
+                return lambda env: _only(build(env))
             case Pick(app, i):
-                n = self.app(app)
-                if i >= len(n.types):
-                    raise InferError(f"{show(t)}: there are {len(n.types)} results")
-                return item(n, i)
-            case Filled(kind, args):
-                return self.filled(kind, args, F32)
+                build = self.app(app)
+                return lambda env: _result(build(env), i)
+            case Number() | Scalar() | Filled():
+                constant_of = self.constant(t)
+                return lambda env: constant_of(env, env[DTYPE])
             case _:
-                raise InferError(f"{show(t)} stands alone")
+                raise AssertionError(f"{show(t)} where one value is meant")
 
-    def app(self, t: App) -> Node:
-        operands: list[Value | None | Number | Scalar | Filled] = []
+    def app(self, t: App) -> Callable[[Cells], Node]:
+        build = self.fresh(t)
+        keep = self.kept.get(t)
+        if keep is None or names(t) & self.local:
+            return build
+
+        def once(env: Cells) -> Node:
+            if env[keep] is None:
+                env[keep] = build(env)
+            return env[keep]  # type: ignore[no-any-return]
+
+        return once
+
+    def fresh(self, t: App) -> Callable[[Cells], Node]:
+        op, index = t.op, 1 if t.op.name.startswith("Gather") else -1
+        parts: list[tuple[One | None, Many | None, Callable[[Cells, DType], Value] | None]] = []
         for o in t.operands:
-            if isinstance(o, (Number, Scalar, Filled)):
-                operands.append(o)
-            elif isinstance(o, (Run, All, Map)):
-                operands += self.results(o, True)
-            else:
-                operands.append(self.value(o))
-        dtype = self.sibling(t, operands)
-        values: list[Value | None] = []
-        for position, given in enumerate(operands):
-            match given:
-                case Number(number):
-                    values.append(_scalar(number, self.kind(t, position, dtype)))
-                case Scalar(f):
-                    number = self.formula(f)
-                    values.append(_scalar(number, self.kind(t, position, dtype)))
-                case Filled(kind, args):
-                    values.append(self.filled(kind, args, dtype))
+            match o:
+                case Number() | Scalar() | Filled():
+                    parts.append((None, None, self.constant(o)))
+                case Run() | All() | Map():
+                    parts.append((None, self.several(o), None))
                 case _:
-                    values.append(given)
-        attrs = {}
-        if t.rest is not None:
-            attrs.update(dict(self.env[self.scope.slots[t.rest]]))  # type: ignore[call-overload]
-        attrs |= {k: self.formula(f) for k, f in t.attrs}
-        if t.op.name == "Concat":
-            values = _flat(values, attrs)
-        return node(t.op, values, **attrs)  # type: ignore[arg-type]
+                    parts.append((self.one(o), None, None))
+        waits = any(c is not None for _, _, c in parts)
+        rest = None if t.rest is None else self.scope.slots[t.rest]
+        given = [(k, self.formula(f)) for k, f in t.attrs]
 
-    def sibling(self, t: App, operands: Sequence[object]) -> DType:
-        kinds = [v.type.dtype for v in operands if _is_value(v)]  # type: ignore[attr-defined]
-        plain = [k for k in kinds if k is not None and k != BOOL]
-        return plain[0] if plain else F32
+        def build(env: Cells) -> Node:
+            values: list[Value | None] = []
+            pending: list[tuple[int, Callable[[Cells, DType], Value]]] = []
+            for one, many, late in parts:
+                if one is not None:
+                    values.append(one(env))
+                elif many is not None:
+                    values += many(env)
+                elif late is not None:
+                    pending.append((len(values), late))
+                    values.append(None)
+            if waits:
+                dtype = _sibling(values) or env[DTYPE]
+                for at, late in pending:
+                    values[at] = late(env, I64 if at == index else dtype)
+            attrs: dict[str, Attr] = {} if rest is None else dict(env[rest])
+            for k, f in given:
+                attrs[k] = attribute(f(env))
+            return _node(op, values, attrs)
 
-    def kind(self, t: App, position: int, dtype: DType) -> DType:
-        return I64 if t.op.name.startswith("Gather") and position == 1 else dtype
+        return build
 
-    def filled(self, kind: str, args: tuple[Formula, ...], dtype: DType) -> Value:
-        given = [self.formula(f) for f in args]
-        if given and isinstance(given[-1], DType):
-            dtype = given.pop()  # type: ignore[assignment]
-        stored = to_numpy(dtype)
-        if kind == "eye":
-            if not isinstance(given[0], int):
-                raise NotKnown("the size of eye is symbolic")
-            return constant(np.eye(given[0], dtype=stored))
-        shape = sequence(given[0])
-        if not all(isinstance(d, int) for d in shape):
-            raise NotKnown("the shape of a constant is symbolic")
-        number = {"zeros": 0, "ones": 1}.get(kind, given[-1] if kind == "full" else 0)
-        return constant(np.full(tuple(shape), number, stored))  # type: ignore[arg-type]
+    def constant(self, t: Number | Scalar | Filled) -> Callable[[Cells, DType], Value]:
+        match t:
+            case Number(n):
+                return lambda env, dtype: _scalar(n, dtype)
+            case Scalar(f):
+                run = self.formula(f)
+                return lambda env, dtype: _scalar(_float(number(run(env))), dtype)
+            case Filled(kind, args):
+                given = [self.formula(a) for a in args]
+                return lambda env, dtype: filled(kind, [g(env) for g in given], dtype)
 
 
-def _flat(values: list[Value | None], attrs: Mapping[str, object]) -> list[Value | None]:
-    """Operands of a Concat with those that are Concats on the same axis replaced by theirs."""
-    out: list[Value | None] = []
-    for v in values:
-        if isinstance(v, Node) and v.op.name == "Concat" and _axis(v) == _count(v, attrs["axis"]):
-            out += v.inputs
+def _sibling(values: Sequence[Value | None]) -> DType | None:
+    """The element type that a number takes: that of the other operands, bools last."""
+    kinds = [v.type.dtype for v in values if v is not None]
+    return next((k for k in kinds if k is not None and k != BOOL), kinds[0] if kinds else None)
+
+
+def _only(n: Node) -> Value:
+    if len(n.types) != 1:
+        raise InferError(f"{n.op.name} has {len(n.types)} results where one is meant")
+    return n
+
+
+def _result(n: Node, i: int) -> Value:
+    if i >= len(n.types):
+        raise InferError(f"{n.op.name} has no result {i}, only {len(n.types)}")
+    return item(n, i)
+
+
+def attribute(r: Result) -> Attr:
+    """A formula's value as an attribute."""
+    match r:
+        case Fraction():
+            return float(r)
+        case Input() | Constant() | Node() | Item():
+            raise NotKnown(f"{tell(r)} is no attribute")
+        case tuple():
+            return tuple([attribute(v) for v in r])
+        case _:
+            return r
+
+
+def _float(n: int | float | Fraction) -> int | float:
+    return float(n) if isinstance(n, Fraction) else n
+
+
+def _node(op: Op, values: Sequence[Value | None], attrs: dict[str, Attr]) -> Node:
+    """`op` applied; an operand of an n-ary operator that is the same operator becomes its operands.
+
+    Of a Sum only the first one does: sums are taken from the left, and stay bit for bit.
+    """
+    if op.name not in NARY or not any(type(v) is Node and v.op is op for v in values):
+        return node(op, values, **attrs)
+    types = tuple(None if v is None else v.type for v in values)
+    full = canonical_attrs(op, types, attrs)
+    flat: list[Value | None] = []
+    for k, v in enumerate(values):
+        nested = type(v) is Node and v.op is op and v.attrs == full
+        if nested and (op.name != "Sum" or k == 0):
+            flat.extend(v.inputs)  # type: ignore[union-attr]
         else:
-            out.append(v)
-    return out
-
-
-def _axis(v: Node) -> object:
-    return v.attr("axis")
-
-
-def _count(v: Node, axis: object) -> object:
-    rank = len(v.type.shape or ())
-    return axis % rank if isinstance(axis, int) and rank else axis
+            flat.append(v)
+    return node(op, flat, **dict(full))
 
 
 @lru_cache(maxsize=1 << 12)
-def _number(value: float, dtype: DType) -> Constant:
+def _scalar(value: int | float, dtype: DType) -> Constant:
     stored = rounded(value, dtype)
     if stored is None:
-        raise InferError(f"{value} is no {dtype}")
+        raise NotKnown(f"{value} is no {dtype}")
     return constant(np.array(stored, to_numpy(dtype)))
 
 
-def _scalar(number: object, dtype: DType) -> Constant:
-    if isinstance(number, bool) or not hasattr(number, "numerator") and not isinstance(number, float):
-        raise NotKnown(f"{number} is no number")
-    return _number(float(number) if not isinstance(number, int) else number, dtype)  # type: ignore[arg-type]
+def filled(kind: str, args: Sequence[Result], dtype: DType) -> Value:
+    """zeros(shape), ones(shape), full(shape, number) or eye(n), of `dtype` or that at the end."""
+    last = args[-1]
+    if isinstance(last, DType):
+        args, dtype = args[:-1], last
+    extent = args[0]
+    dims = (extent, extent) if kind == "eye" else sequence(extent)
+    shape = tuple(integer(d) for d in dims)
+    size = int(np.prod(shape, dtype=np.float64)) * to_numpy(dtype).itemsize
+    if size > LARGEST:
+        raise _Unsafe(f"{kind} of shape {shape} is {size:,} bytes, more than {LARGEST:,}")
+    if min(shape, default=0) < 0:
+        raise NotKnown(f"{kind} of shape {shape}")
+    if kind == "eye":
+        return constant(np.eye(*shape, dtype=to_numpy(dtype)))
+    wanted = {"zeros": 0, "ones": 1}.get(kind)
+    stored = rounded(_float(number(args[1])) if wanted is None else wanted, dtype)
+    if stored is None:
+        raise NotKnown(f"{tell(args[1])} is no {dtype}")
+    return constant(np.full(shape, stored, to_numpy(dtype)))

@@ -5,10 +5,11 @@ Built for every graph that a search visits, so one pass makes all of it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from superopt.ir.graph import Graph, Item, Node, Value, producer
+from superopt.ir.graph import Graph, Item, Node, Value, producer, results
 from superopt.ir.op import Op
 
 NOBODY: tuple[Node, ...] = ()
@@ -20,7 +21,8 @@ class GraphContext:
     """A graph with its indices, all in the order of `superopt.ir.graph.nodes`.
 
     position: each node's place in that order. by_op: nodes by operator. users: the nodes that read
-    a value, each once. outputs: the graph's outputs as a set.
+    a value, each once. outputs: the graph's outputs as a set. joined, zones: what matching has
+    found out before: parts of n-ary operators, and surroundings of nodes.
     """
 
     graph: Graph
@@ -28,7 +30,33 @@ class GraphContext:
     by_op: ByOp
     users: dict[Value, list[Node]]
     outputs: frozenset[Value]
+    joined: dict[tuple[Node, int, int], Value | None] = field(default_factory=dict)
     zones: list[tuple[Collection[Node], list[ByOp]]] = field(default_factory=list)
+
+    def place(self, n: Node, op: Op) -> int:
+        """Where `n` is, or would be, among the nodes of `op`."""
+        return bisect_left(
+            self.by_op.get(op, NOBODY), self.position[n], key=self.position.__getitem__
+        )
+
+    def near(self, nodes: Collection[Node], steps: int) -> ByOp:
+        """By operator, the nodes from which `steps` operands down one of `nodes` may be reached."""
+        if not self.zones or self.zones[-1][0] is not nodes:
+            self.zones[:] = [(nodes, [self._indexed(n for n in nodes if n in self.position)])]
+        levels = self.zones[-1][1]
+        while len(levels) <= steps:
+            last = {n: None for some in levels[-1].values() for n in some}
+            for n in list(last):
+                for v in results(n):
+                    last.update(dict.fromkeys(self.users.get(v, NOBODY)))
+            levels.append(self._indexed(last))
+        return levels[steps]
+
+    def _indexed(self, nodes: Iterable[Node]) -> ByOp:
+        out: ByOp = {}
+        for n in sorted(nodes, key=self.position.__getitem__):
+            out.setdefault(n.op, []).append(n)
+        return out
 
     def used_only_by(self, v: Value, nodes: Iterable[Node]) -> bool:
         """Is `v` no output of the graph, and read by no node but these?"""

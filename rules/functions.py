@@ -55,6 +55,8 @@ def sequence(r: Result) -> tuple[Result, ...]:
 
 def value_of(r: Result) -> Value:
     if isinstance(r, VALUE):
+        if isinstance(r, Node) and len(r.types) != 1:
+            raise NotKnown(f"{r.op.name} has {len(r.types)} results")
         return r
     raise NotKnown(f"{tell(r)} is not a value of the graph")
 
@@ -70,6 +72,8 @@ def tell(r: Result) -> str:
     match r:
         case Input(name, _):
             return f"input {name}"
+        case Node(op, _, _, types) if len(types) != 1:
+            return f"{len(types)} results of {op.name}"
         case Node() | Item() | Constant():
             return f"a {'constant' if isinstance(r, Constant) else 'value'} of type {r.type}"
         case tuple():

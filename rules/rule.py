@@ -24,6 +24,7 @@ from superopt.ir.syntax import Malformed
 from superopt.ops import OPS
 from superopt.rules.syntax import AttrParam, Param, formula, params, term
 from superopt.rules.term import (
+    All,
     App,
     Compare,
     Formula,
@@ -31,6 +32,7 @@ from superopt.rules.term import (
     Name,
     Of,
     Part,
+    Pick,
     Run,
     Scalar,
     Spread,
@@ -89,7 +91,9 @@ def _header(given: tuple[Param | AttrParam, ...]) -> str:
 
 def _side(terms: tuple[Term, ...]) -> str:
     if len(terms) == 1:
-        return show(terms[0]).removeprefix("*")
+        if isinstance(terms[0], (Run, All)):
+            return f"({show(terms[0])},)"
+        return show(terms[0]).removeprefix("*")  # a list of results
     return f"({', '.join(map(show, terms))})"
 
 
@@ -184,11 +188,12 @@ def _rules(line: str, place: str, ops: Mapping[str, Op]) -> list[Rule]:
     if head is None:
         raise Malformed("a rule starts with its name: name(params): left => right")
     rest = line[head.end() :]
-    depth, end = 0, 0
-    for end, c in enumerate(rest):
-        depth += (c in "([{") - (c in ")]}")
+    depth = end = 0
+    while end < len(rest):
+        depth += (rest[end] in "([{") - (rest[end] in ")]}")
         if depth == 0:
             break
+        end += 1
     inside, colon, body = ("", rest[:1], rest[1:])
     if rest.startswith("("):
         colon, inside, body = (
@@ -299,10 +304,15 @@ def _check(rule: Rule) -> None:
         for part in walk(side):
             if isinstance(part, (Var, Run)) and part.name not in own | set(operands):
                 raise Malformed(f"{rule.name}: {part.name} is not among the parameters")
+            if isinstance(part, Var) and part.name not in own and operands[part.name].run:
+                raise Malformed(f"{rule.name}: {part.name} is a run of operands: *{part.name}")
     for side in rule.lhs:
         used |= names(side)
-        if not isinstance(side, App) and not (hasattr(side, "term") and len(rule.lhs)):
+        if not isinstance(side, (App, Pick, All)):
             raise Malformed(f"{rule.name}: the left side {show(side)} is no operator")
+        loops = [p for p in walk(side) if isinstance(p, Map)]
+        if loops:
+            raise Malformed(f"{rule.name}: {show(loops[0])} cannot be matched on a left side")
     unused = [n for n in operands if n not in used]
     if unused:
         raise Malformed(f"{rule.name}: {unused[0]} is not on the left side {_side(rule.lhs)}")
@@ -319,7 +329,7 @@ def _check(rule: Rule) -> None:
         for p in walk(part):
             if isinstance(p, Of) and p.term not in inside:
                 raise Malformed(f"{rule.name}: {show(p)} is not part of the left side")
-    many = len(rule.rhs) > 1 or any(isinstance(t, Map) for t in rule.rhs)
-    if many and len(rule.lhs) > 1 and not any(isinstance(t, Map) for t in rule.rhs):
-        if len(rule.lhs) != len(rule.rhs):
-            raise Malformed(f"{rule.name}: {len(rule.lhs)} results become {len(rule.rhs)}")
+    runs = any(isinstance(t, (Map, Run, All)) for t in rule.rhs)
+    counts = len(rule.lhs), len(rule.rhs)
+    if min(counts) > 1 and not runs and counts[0] != counts[1]:
+        raise Malformed(f"{rule.name}: {counts[0]} results become {counts[1]}")

@@ -144,8 +144,8 @@ def formula(e: ast.expr, ops: Mapping[str, Op], functions: bool = True) -> Formu
         case ast.GeneratorExp(body, [g]) | ast.ListComp(body, [g]):
             own, over, ifs = _loop(g)
             tests = tuple(sub(t) for t in ifs)
-            test = None if not tests else tests[0] if len(tests) == 1 else Logic("and", tests)
-            return Each(sub(body), own, sub(over), test)
+            guard = None if not tests else tests[0] if len(tests) == 1 else Logic("and", tests)
+            return Each(sub(body), own, sub(over), guard)
         case _:
             raise Malformed(f"{ast.unparse(e)} is not part of the rule language")
 

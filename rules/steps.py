@@ -1,0 +1,288 @@
+"""The steps of matching: each looks at what is bound, binds more, and goes on to the next step.
+
+A step is made once per rule into a closure that calls its successor once for every way to go on, so
+that a left side is a flat chain without dictionaries or generators. Slots are written before they
+are read on every way through the chain: nothing is undone. `tell` says in words why a step did not
+go on; it is called only to explain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from superopt.ir.graph import Item, Node, Value, item, node, producer
+from superopt.ir.op import InferError, Op
+from superopt.rules.context import GraphContext
+from superopt.rules.functions import tell
+
+# A slot holds a value, a size, an attribute, an element type, or a tuple of these.
+Cells = list[Any]
+Cont = Callable[[Cells], None]
+Test = Callable[[Value | None], bool]
+
+# The first slots are the matcher's own: the graph, the list of matches, the nodes to be near, and
+# where the root is a part of an operator's operands that part: (node, first, last + 1).
+CONTEXT, FOUND, NEAR, PART = 0, 1, 2, 3
+OWN = 4
+EVERY_CUT = 16  # operands up to which an n-ary operator is cut everywhere
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`make` gives the step that goes on to another; `tell` why it did not go on."""
+
+    make: Callable[[Cont], Cont]
+    tell: Callable[[Cells], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """Where an operand goes, and what can be seen of it at once: its operator, or a test."""
+
+    slot: int
+    words: str
+    op: Op | None = None
+    test: Test | None = None
+
+    def accepts(self, v: Value | None) -> bool:
+        if self.op is not None:
+            return type(v) is Node and v.op is self.op
+        return self.test is None or self.test(v)
+
+
+def present(v: Value | None) -> bool:
+    return v is not None
+
+
+def kind_of(v: Value | None) -> str:
+    n = None if v is None else producer(v)
+    return "absent" if v is None else f"from {n.op.name}" if n is not None else tell(v)
+
+
+# --- operands -------------------------------------------------------------------------------------
+
+
+def operands(slot: int, given: Sequence[Operand], swap: bool) -> Step:
+    """Exactly these operands; with `swap` also in the other order."""
+    count = len(given)
+
+    def one(go: Cont) -> Cont:
+        (a,) = given
+        at, op, accepts = a.slot, a.op, a.accepts
+
+        def run(env: Cells) -> None:
+            inputs = env[slot].inputs
+            if len(inputs) != 1:
+                return
+            (v,) = inputs
+            if op is not None:
+                if type(v) is not Node or v.op is not op:
+                    return
+            elif not accepts(v):
+                return
+            env[at] = v
+            go(env)
+
+        return run
+
+    def two(go: Cont) -> Cont:
+        a, b = given
+        left, right, op, other = a.slot, b.slot, a.op, b.op
+        first, second = a.accepts, b.accepts
+
+        def run(env: Cells) -> None:
+            inputs = env[slot].inputs
+            if len(inputs) != 2:
+                return
+            v, w = inputs
+            if (type(v) is Node and v.op is op if op is not None else first(v)) and (
+                type(w) is Node and w.op is other if other is not None else second(w)
+            ):
+                env[left] = v
+                env[right] = w
+                go(env)
+            if swap and v is not w and first(w) and second(v):
+                env[left] = w
+                env[right] = v
+                go(env)
+
+        return run
+
+    def several(go: Cont) -> Cont:
+        def run(env: Cells) -> None:
+            inputs = env[slot].inputs
+            if len(inputs) != count:
+                return
+            for o, v in zip(given, inputs, strict=True):
+                if not o.accepts(v):
+                    return
+                env[o.slot] = v
+            go(env)
+
+        return run
+
+    def why(env: Cells) -> str:
+        n = env[slot]
+        if len(n.inputs) != count:
+            return f"{n.op.name} has {len(n.inputs)} operands, the rule wants {count}"
+        for number, (o, v) in enumerate(zip(given, n.inputs, strict=True)):
+            if not o.accepts(v):
+                order = " (in either order)" if swap else ""
+                found = kind_of(v)
+                return (
+                    f"operand {number} of {n.op.name} is {found}, the rule wants {o.words}{order}"
+                )
+        return "no order of its operands fits"
+
+    return Step(one if count == 1 else two if count == 2 else several, why)
+
+
+def nary(slot: int, given: Sequence[Operand], swap: bool, parts: bool, only: bool) -> Step:
+    """Operands of an n-ary operator: these, or more of them, cut into as many runs.
+
+    A run of several operands is the operator applied to them. `parts` (at the root): also a part of
+    the operands that is just these. `only`: `given` are other operators: longer runs never fit.
+    """
+    exact = operands(slot, given, swap)
+    count = len(given)
+    apart = [o.op for o in given]
+
+    def make(go: Cont) -> Cont:
+        plain = exact.make(go)
+
+        def place(env: Cells, values: Sequence[Value | None]) -> None:
+            for o, v in zip(given, values, strict=True):
+                if not o.accepts(v):
+                    return
+                env[o.slot] = v
+            go(env)
+
+        def run(env: Cells) -> None:
+            n = env[slot]
+            inputs = n.inputs
+            if len(inputs) <= count or count < 2:
+                plain(env)
+                return
+            ctx = env[CONTEXT]
+            if not only:
+                for ends in _cuts(n.op.name, len(inputs), count):
+                    runs = list(zip((0, *ends), (*ends, len(inputs)), strict=True))
+                    for order in (runs, runs[::-1]) if swap else (runs,):
+                        if any(
+                            j - i > 1 and op is not None and op is not n.op
+                            for (i, j), op in zip(order, apart, strict=True)
+                        ):
+                            continue
+                        values = [joined(ctx, n, i, j) for i, j in order]
+                        if all(v is not None for v in values):
+                            place(env, values)
+            if parts:
+                for i in range(1 if n.op.name == "Sum" else len(inputs) - count + 1):
+                    some = inputs[i : i + count]
+                    for values in (some, some[::-1]) if swap else (some,):
+                        if all(o.accepts(v) for o, v in zip(given, values, strict=True)):
+                            whole = joined(ctx, n, i, i + count)
+                            if whole is not None:
+                                env[slot], env[PART] = whole, (n, i, i + count)
+                                place(env, values)
+                                env[slot], env[PART] = n, None
+
+        return run
+
+    return Step(make, exact.tell)
+
+
+def _cuts(name: str, n: int, count: int) -> Iterator[tuple[int, ...]]:
+    """Where to cut n operands into `count` runs: a Sum only as it is computed, from the left."""
+    if name == "Sum":
+        yield tuple(range(n - count + 1, n))
+    elif n <= EVERY_CUT:
+        yield from combinations(range(1, n), count - 1)
+    elif count == 2:
+        yield from ((1,), (n // 2,), (n - 1,))
+
+
+def joined(ctx: GraphContext, n: Node, i: int, j: int) -> Value | None:
+    """Operands i to j of `n` as one value: `n`'s operator applied to them, if it can be."""
+    if j - i == 1:
+        return n.inputs[i]
+    key = (n, i, j)
+    if key not in ctx.joined:
+        try:
+            ctx.joined[key] = node(n.op, n.inputs[i:j], **dict(n.attrs))
+        except InferError:
+            ctx.joined[key] = None
+    return ctx.joined[key]
+
+
+def run_of(slot: int, before: Sequence[Operand], into: int, after: Sequence[Operand]) -> Step:
+    """Some operands, a run of any length, some more."""
+    head, tail = len(before), len(after)
+
+    def fits(n: Node) -> bool:
+        inputs = n.inputs
+        end = len(inputs) - tail
+        return (
+            end >= head
+            and all(o.accepts(v) for o, v in zip(before, inputs, strict=False))
+            and all(o.accepts(v) for o, v in zip(after, inputs[end:], strict=True))
+            and None not in inputs[head:end]
+        )
+
+    def make(go: Cont) -> Cont:
+        def run(env: Cells) -> None:
+            n = env[slot]
+            if not fits(n):
+                return
+            inputs = n.inputs
+            end = len(inputs) - tail
+            for o, v in zip(before, inputs, strict=False):
+                env[o.slot] = v
+            for o, v in zip(after, inputs[end:], strict=True):
+                env[o.slot] = v
+            env[into] = inputs[head:end]
+            go(env)
+
+        return run
+
+    return Step(make, lambda env: f"the {len(env[slot].inputs)} operands do not fit")
+
+
+def all_results(slot: int, into: int, op: Op, parts: bool) -> Step:
+    """Operands that are all the results of one node, in order; `parts`: or some of them are."""
+
+    def source(inputs: Sequence[Value | None], i: int) -> Node | None:
+        v = inputs[i]
+        n = v.node if type(v) is Item else v
+        if type(n) is not Node or n.op is not op or v is not item(n, 0):
+            return None
+        count = len(n.types)
+        same = inputs[i : i + count]
+        if len(same) != count or any(w is not item(n, k) for k, w in enumerate(same)):
+            return None
+        return n
+
+    def make(go: Cont) -> Cont:
+        def run(env: Cells) -> None:
+            n = env[slot]
+            inputs = n.inputs
+            for i in range(len(inputs) if parts else 1):
+                found = source(inputs, i)
+                if found is None:
+                    continue
+                env[into] = found
+                if len(found.types) == len(inputs):
+                    go(env)
+                elif parts and len(found.types) > 1:
+                    whole = joined(env[CONTEXT], n, i, i + len(found.types))
+                    if whole is not None:
+                        env[slot], env[PART] = whole, (n, i, i + len(found.types))
+                        go(env)
+                        env[slot], env[PART] = n, None
+
+        return run
+
+    return Step(make, lambda env: f"the operands are not all the results of one {op.name}")
