@@ -225,7 +225,7 @@ class _Builder:
         match t:
             case Run(n):
                 slot = self.scope.slots[n]
-                return lambda env: env[slot]  # type: ignore[no-any-return]
+                return lambda env: env[slot]
             case All(app):
                 build = self.app(app)
                 return lambda env: results(build(env))
@@ -268,7 +268,7 @@ class _Builder:
         match t:
             case Var(n):
                 slot = self.scope.slots[n]
-                return lambda env: env[slot]  # type: ignore[no-any-return]
+                return lambda env: env[slot]
             case Absent():
                 return lambda env: None
             case App():

@@ -79,7 +79,8 @@ def _emit(p: Plan) -> Cont:
             else:
                 return
         else:
-            roots = tuple([item(env[s], i or 0) for s, i in p.roots])
+            some = [results(env[s]) if i is None else (item(env[s], i),) for s, i in p.roots]
+            roots = tuple([v for one in some for v in one])
         env[FOUND].append(Match(rule, roots, nodes, part, p, (*_NOTHING, *env[OWN:])))
 
     return run
