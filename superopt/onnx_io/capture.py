@@ -1,8 +1,9 @@
-"""Values that the subgraphs of If, Loop and Scan read from outside."""
+"""Subgraphs of If, Loop and Scan: what they read from outside, copies that read it elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 
 import onnx_ir as oir
 
@@ -18,69 +19,114 @@ def subgraphs(n: oir.Node) -> Iterator[oir.Graph]:
             yield from a.as_graphs()
 
 
-def captured(n: oir.Node) -> list[oir.Value]:
-    """Values that the node's subgraphs (nested ones included) read and do not define, in order."""
-    found: dict[oir.Value, None] = {}
-    own: set[oir.Value] = set()
-    used: list[oir.Value] = []
+def within(n: oir.Node) -> Iterator[oir.Graph]:
+    """All subgraphs, those inside subgraphs included."""
     stack = list(subgraphs(n))
     while stack:
         graph = stack.pop()
-        own.update(graph.inputs)
-        own.update(graph.initializers.values())
+        yield graph
         for inner in graph:
-            own.update(inner.outputs)
-            used.extend(v for v in inner.inputs if v is not None)
             stack.extend(subgraphs(inner))
-        used.extend(graph.outputs)
-    for v in used:
-        if v not in own:
-            found[v] = None
-    return list(found)
+
+
+def captured(n: oir.Node) -> list[oir.Value]:
+    """Values that the node's subgraphs (nested ones included) read and do not define, in order."""
+    own: set[oir.Value] = set()
+    used: dict[oir.Value, None] = {}
+    for graph in within(n):
+        own.update(_defined(graph))
+        for inner in graph:
+            used.update((v, None) for v in inner.inputs if v is not None)
+        used.update((v, None) for v in graph.outputs)
+    return [v for v in used if v not in own]
+
+
+def _defined(graph: oir.Graph) -> Iterator[oir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for n in graph:
+        yield from n.outputs
 
 
 def inner_names(n: oir.Node) -> set[str]:
-    """Every name that the node's subgraphs define: no outer value may take one of them."""
-    names: set[str] = set()
-    stack = list(subgraphs(n))
-    while stack:
-        graph = stack.pop()
-        names.update(v.name for v in graph.inputs if v.name)
-        names.update(graph.initializers)
-        for inner in graph:
-            names.update(v.name for v in inner.outputs if v.name)
-            stack.extend(subgraphs(inner))
-    return names
+    """Every name that the node's subgraphs define: a new outer value must not take one of them."""
+    return {v.name for graph in within(n) for v in _defined(graph) if v.name}
+
+
+def rename_inner(n: oir.Node, outer: Set[str]) -> None:
+    """Give values inside the node's subgraphs other names where one outside has theirs.
+
+    A file may use a name inside a subgraph and later outside; in another order that is an error.
+    """
+    taken = {*outer, *inner_names(n)}
+    for graph in within(n):
+        for v in list(_defined(graph)):
+            if v.name in outer:
+                count = 1
+                while f"{v.name}_{count}" in taken:
+                    count += 1
+                v.name = f"{v.name}_{count}"
+                taken.add(v.name)
 
 
 def clone_node(
-    n: oir.Node, inputs: list[oir.Value | None], outer: dict[oir.Value, oir.Value]
+    n: oir.Node,
+    inputs: Sequence[oir.Value | None],
+    outputs: Sequence[oir.Value],
+    outer: Mapping[oir.Value, oir.Value],
 ) -> oir.Node:
-    """A copy of `n` that reads `inputs`, its subgraphs reading `outer[v]` where they read v."""
+    """A copy of `n` on these inputs and results; where its subgraphs read v they read outer[v]."""
     attributes: list[oir.Attr] = []
     for key, a in n.attributes.items():
         if a.is_ref():
             attributes.append(a)
         elif a.type == oir.AttributeType.GRAPH:
-            attributes.append(oir.AttrGraph(key, _clone(a.as_graph(), outer)))
+            graph = _clone(a.as_graph(), outer)
+            attributes.append(oir.AttrGraph(key, graph, doc_string=a.doc_string))
         elif a.type == oir.AttributeType.GRAPHS:
-            attributes.append(oir.AttrGraphs(key, [_clone(s, outer) for s in a.as_graphs()]))
+            graphs = [_clone(s, outer) for s in a.as_graphs()]
+            attributes.append(oir.AttrGraphs(key, graphs, doc_string=a.doc_string))
         else:
             attributes.append(a)
-    return oir.Node(
+    return like_node(n, n.op_type, inputs, attributes, outputs)
+
+
+def like_node(
+    n: oir.Node,
+    op_type: str,
+    inputs: Sequence[oir.Value | None],
+    attributes: Sequence[oir.Attr],
+    outputs: Sequence[oir.Value],
+) -> oir.Node:
+    """A node with all that ONNX keeps of `n` beside its meaning."""
+    made = oir.Node(
         n.domain,
-        n.op_type,
+        op_type,
         inputs,
         attributes,
         overload=n.overload,
-        num_outputs=len(n.outputs),
-        name=n.name,
+        outputs=outputs,
+        name=n.name or "",
         doc_string=n.doc_string,
         metadata_props=dict(n.metadata_props),
     )
+    if n.device_configurations:  # they name values, which now are others
+        moved = dict(zip((*n.inputs, *n.outputs), (*inputs, *outputs), strict=False))
+        made.device_configurations = tuple(
+            replace(
+                c,
+                sharding_specs=tuple(
+                    replace(s, value=moved[s.value])
+                    for s in c.sharding_specs
+                    if s.value in moved and moved[s.value] is not None
+                ),
+            )
+            for c in n.device_configurations
+        )
+    return made
 
 
-def _clone(graph: oir.Graph, outer: dict[oir.Value, oir.Value]) -> oir.Graph:
+def _clone(graph: oir.Graph, outer: Mapping[oir.Value, oir.Value]) -> oir.Graph:
     copy = graph.clone(allow_outer_scope_values=True)
     stack = [copy]
     while stack:

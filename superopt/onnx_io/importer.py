@@ -1,262 +1,247 @@
 """ONNX to graph. Nothing is lost: what has no tensor expression is carried as an opaque node.
 
-Small integer tensors are followed as size expressions (Shape, Gather, Concat, ... chains), by the
-naive reading of the operators' own tensor expressions; operands that ONNX passes as tensors and we
-keep as attributes (the shape of a Reshape) take their values from there.
+Small integer tensors are followed as size expressions (see `follow`), because operands that ONNX
+passes as tensors and we keep as attributes (the shape of a Reshape) take their values from there.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as oir
 
 from superopt.ir import graph as g
+from superopt.ir.evaluate import evaluate
 from superopt.ir.op import Attr, InferError, Op, Payload, canonical_attrs, expression
 from superopt.onnx_io.capture import captured
-from superopt.onnx_io.infer import declared_types
+from superopt.onnx_io.follow import (
+    READ,
+    SMALL,
+    Known,
+    as_attr,
+    exact,
+    follow,
+    followed,
+    sizes_in,
+    sizes_of,
+)
+from superopt.onnx_io.infer import Declared, declared_types
+from superopt.onnx_io.model import Model as Model
+from superopt.onnx_io.model import Origin
 from superopt.onnx_io.schema import attribute_value, is_redundant, operator, schema
 from superopt.onnx_io.source import Source
+from superopt.onnx_io.symbols import FileDim, Symbols, names_in
 from superopt.onnx_io.tensors import ConstantPool
 from superopt.onnx_io.types import dtype_of
-from superopt.te import index as ix
-from superopt.te.dtype import BOOL, DType
-from superopt.te.expr import Dim, TensorType
-from superopt.te.naive import Undecided, elements
-from superopt.te.node import Expr, Size
+from superopt.te.dtype import STRING
+from superopt.te.expr import TensorType
+from superopt.te.node import Size
 
-SMALL = 1024  # elements of an integer tensor that are followed as size expressions
-Known = np.ndarray  # dtype object; elements are ints or size expressions
-
-
-@dataclass(frozen=True, slots=True)
-class NodeInfo:
-    """What ONNX says of a node beside its meaning."""
-
-    name: str
-    doc: str
-    props: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """A graph and everything that ONNX keeps beside it, so that export restores it.
-
-    names: the name of each value; opaque: for nodes without tensor expression, (name, why);
-    sizes: symbolic size to the (input, axis) where a caller binds it; symbols: the file's name of
-    each symbolic size to ours; tensors: the ONNX tensor behind each constant; overridable: inputs
-    with a default value; declared: what the file says of each value.
-    """
-
-    source: Source
-    graph: g.Graph
-    opset: int
-    names: Mapping[g.Value, str]
-    info: Mapping[g.Node, NodeInfo]
-    tensors: Mapping[g.Constant, oir.TensorProtocol]
-    overridable: Mapping[g.Input, oir.Value]
-    opaque: tuple[tuple[str, str], ...]
-    sizes: Mapping[str, tuple[str, int]]
-    symbols: Mapping[str, str]
-    declared: Mapping[g.Value, oir.Value]
+# Before this IR version every initializer is listed as an input, and none can be overridden.
+OVERRIDABLE_SINCE = 4
 
 
 @dataclass(slots=True)
 class _State:
     """What the import builds up; frozen into a Model at its end."""
 
-    source: Source
-    opset: int
-    domains: Mapping[str, int]
+    domains: dict[str, int]
     functions: frozenset[tuple[str, str]]
-    pool: ConstantPool
-    types: Callable[[str], tuple[DType | None, tuple[int | str | None, ...] | None]]
+    types: Callable[[str], Declared]
+    symbols: Symbols
+    pool: ConstantPool = field(default_factory=ConstantPool)
     values: dict[oir.Value, g.Value] = field(default_factory=dict)
     known: dict[g.Value, Known] = field(default_factory=dict)
+    steady: set[g.Value] = field(default_factory=set)  # small, and computed from constants only
     names: dict[g.Value, str] = field(default_factory=dict)
-    info: dict[g.Node, NodeInfo] = field(default_factory=dict)
-    opaque: list[tuple[str, str]] = field(default_factory=list)
-    symbols: dict[str, str] = field(default_factory=dict)
-    sizes: dict[str, tuple[str, int]] = field(default_factory=dict)
+    origins: dict[g.Node, Origin] = field(default_factory=dict)
+    literals: dict[g.Constant, oir.Node] = field(default_factory=dict)
     declared: dict[g.Value, oir.Value] = field(default_factory=dict)
+    opaque: list[tuple[str, str]] = field(default_factory=list)
+    sizes: dict[str, tuple[str, int]] = field(default_factory=dict)
+    born: dict[str, g.Node] = field(default_factory=dict)
 
 
 def import_model(source: Source) -> Model:
     """The graph of `source` (already validated), with its symbolic sizes kept symbolic."""
     model = source.model
     top = model.graph
-    domains = dict(model.opset_imports)
     state = _State(
-        source,
-        domains.get("", 1),
-        domains,
+        domains(model),
         frozenset((f.domain, f.name) for f in model.functions.values()),
-        ConstantPool(),
         declared_types(source),
+        Symbols(names_in(_dims(v) for v in top.inputs)),
     )
     inputs: list[g.Input] = []
     overridable: dict[g.Input, oir.Value] = {}
-    initial = dict(top.initializers)
-    constant_inputs = model.ir_version < 4  # before IR 4 every initializer is listed as an input
     for v in top.inputs:
-        if v.name in initial and constant_inputs:
+        if v.name in top.initializers and model.ir_version < OVERRIDABLE_SINCE:
             continue
         made = g.Input(v.name or "", _input_type(state, v))
         inputs.append(made)
-        state.values[v] = made
-        state.names[made] = made.name
-        if v.name in initial:
+        _define(state, v, made)
+        if v.name in top.initializers:
             overridable[made] = v
-    state.pool.add([t for v in initial.values() if (t := v.const_value) is not None])
-    for name, v in initial.items():
-        if v in state.values or v.const_value is None:
-            continue
-        _define(state, v, state.pool.constant(v.const_value), name)
-    for n in top:
-        _node(state, n)
-    graph = g.Graph(tuple(inputs), tuple(state.values[v] for v in top.outputs))
+    weights = [v for v in top.initializers.values() if v not in state.values]
+    state.pool.add([v.const_value for v in weights if v.const_value is not None])
+    for v in weights:
+        if v.const_value is not None:
+            _define(state, v, state.pool.constant(v.const_value))
+    for position, n in enumerate(top):
+        _node(state, n, position)
     return Model(
         source,
-        graph,
-        state.opset,
+        g.Graph(tuple(inputs), tuple(state.values[v] for v in top.outputs)),
+        state.domains.get("", 1),
         state.names,
-        state.info,
+        state.origins,
         state.pool.tensors,
+        state.literals,
         overridable,
+        state.declared,
         tuple(state.opaque),
         state.sizes,
-        state.symbols,
-        state.declared,
+        state.born,
+        state.symbols.names,
     )
 
 
-def _define(state: _State, v: oir.Value, made: g.Value, name: str | None) -> None:
-    state.values[v] = made
-    if name:
-        state.names.setdefault(made, name)
-    if isinstance(made, g.Constant) and _followed(made.type):
-        state.known[made] = _exact(made.load())
+def domains(model: oir.Model) -> dict[str, int]:
+    """The opset of each domain; "ai.onnx" is another name of the default one, ""."""
+    return {("" if d == "ai.onnx" else d): v for d, v in model.opset_imports.items()}
 
 
-def _exact(array: np.ndarray) -> Known:
-    out = np.empty(array.shape, object)
-    out.reshape(-1)[:] = [int(e) for e in array.reshape(-1)]
-    return out
-
-
-def _followed(t: TensorType) -> bool:
-    """Is this a small tensor of integers, whose elements are worth following?"""
-    if t.dtype is None or t.shape is None or not (t.dtype.is_int or t.dtype == BOOL):
-        return False
-    count = 1
-    for d in t.shape:
-        if not isinstance(d, int):
-            return False
-        count *= d
-    return count <= SMALL
-
-
-def _symbol(state: _State, text: str) -> Size:
-    """The size named `text`, under a name that our syntax can print."""
-    if text not in state.symbols:
-        base = re.sub(r"\W", "_", text) or "d"
-        base = base if not base[0].isdigit() else f"d{base}"
-        taken = set(state.symbols.values())
-        name, n = base, 1
-        while name in taken:
-            n += 1
-            name = f"{base}_{n}"
-        state.symbols[text] = name
-    return Size(state.symbols[text])
-
-
-def _shape(
-    state: _State, dims: tuple[int | str | None, ...] | None, where: str
-) -> tuple[Dim, ...] | None:
-    if dims is None:
+def _dims(v: oir.Value) -> tuple[FileDim, ...] | None:
+    if v.shape is None:
         return None
-    return tuple(
-        d if isinstance(d, int) else _symbol(state, d if d else f"{where}_d{axis}")
-        for axis, d in enumerate(dims)
-    )
+    return tuple(d if isinstance(d, int) else d.value for d in v.shape)
 
 
 def _input_type(state: _State, v: oir.Value) -> TensorType:
     name = v.name or "input"
-    if not isinstance(v.type, oir.TensorType):
+    if not isinstance(v.type, oir.TensorType) or dtype_of(v.type.dtype) is None:
         return TensorType(None, None)
-    dims = None
-    if v.shape is not None:
-        dims = tuple(d if isinstance(d, int) else d.value for d in v.shape)
-    shape = _shape(state, dims, name)
+    shape = state.symbols.shape(_dims(v), name)
     for axis, d in enumerate(shape or ()):
         if isinstance(d, Size):
             state.sizes.setdefault(d.name, (name, axis))
     return TensorType(dtype_of(v.type.dtype), shape)
 
 
-def _node(state: _State, n: oir.Node) -> None:
+def _define(state: _State, v: oir.Value, made: g.Value) -> None:
+    """In the file `v` is what `made` is in the graph."""
+    state.values[v] = made
+    if v.name:
+        state.names.setdefault(made, v.name)
+        state.declared.setdefault(made, v)
+    if isinstance(made, g.Constant):
+        if made.nbytes <= READ and made.type.dtype not in (None, STRING):
+            state.steady.add(made)
+        if followed(made.type) and made not in state.known:
+            state.known[made] = exact(made.load())
+
+
+def _node(state: _State, n: oir.Node, position: int) -> None:
     if n.op_type == "Constant" and n.domain == "" and _constant(state, n):
         return
-    made, why = _plain(state, n)
-    if made is None:
-        made = _opaque(state, n)
-        state.opaque.append((n.name or n.outputs[0].name or n.op_type, f"{n.op_type}: {why}"))
-    state.info.setdefault(
-        made, NodeInfo(n.name or "", n.doc_string or "", tuple(n.metadata_props.items()))
-    )
+    try:
+        made, bound = _plain(state, n)
+    except (ValueError, TypeError, ArithmeticError) as e:  # InferError, or what no attribute can be
+        made, bound = _opaque(state, n), {}
+        state.opaque.append((_label(n), f"{n.op_type}: {e}"))
+    state.origins.setdefault(made, Origin(n, bound, position))
     for i, v in enumerate(n.outputs):
         value = g.item(made, i)
-        follow = not made.op.opaque and _followed(value.type)
-        if follow and (found := _follow(state, made, i)) is not None:
-            state.known[value] = found
-            if all(isinstance(e, int) for e in found.reshape(-1)):
-                kind = value.type.dtype
-                assert kind is not None
-                value = state.pool.of_array(found, kind)
-                state.known[value] = found
-        _define(state, v, value, v.name)
-        if v.type is not None and v.name:
-            state.declared.setdefault(value, v)
+        if not made.op.opaque and v.name:
+            value = _computed(state, made, i)
+        _define(state, v, value)
 
 
 def _constant(state: _State, n: oir.Node) -> bool:
+    """Define a Constant node's result; False where its value is no dense tensor."""
     tensor = oir.convenience.get_const_tensor(n.outputs[0])
     if tensor is None or tensor.dtype == oir.DataType.UNDEFINED:
         return False
     state.pool.add([tensor])
-    _define(state, n.outputs[0], state.pool.constant(tensor), n.outputs[0].name)
+    made = state.pool.constant(tensor)
+    if made not in state.names:
+        state.literals[made] = n
+    _define(state, n.outputs[0], made)
     return True
 
 
-def _plain(state: _State, n: oir.Node) -> tuple[g.Node | None, str]:
-    """The node by its tensor expression, or (None, why not)."""
+def _computed(state: _State, n: g.Node, index: int) -> g.Value:
+    """Result `index` of `n`: a constant where it is a small tensor of known integers."""
+    value = g.item(n, index)
+    operands = [v for v in n.inputs if v is not None]
+    steady = bool(operands) and all(v in state.steady for v in operands)
+    if not followed(value.type):
+        if steady and _small(value.type):
+            state.steady.add(value)
+        return value
+    found = follow(state.known, n, index)
+    if found is None and steady and (array := _steady_value(value)) is not None:
+        found = exact(array)
+    if found is None:
+        return value
+    state.known[value] = found
+    if not all(isinstance(e, int) for e in found.reshape(-1)):
+        return value
+    dtype = value.type.dtype
+    assert dtype is not None
+    return state.pool.of_array(found, dtype)
+
+
+def _steady_value(value: g.Value) -> np.ndarray | None:
+    """A value computed from constants, as a runtime would: in the element types' own precision."""
+    try:
+        return evaluate(g.Graph((), (value,)), {})[0]
+    except (ValueError, TypeError, LookupError, ArithmeticError):
+        return None  # it fails at run time too, if it is ever needed
+
+
+def _small(t: TensorType) -> bool:
+    count = 1
+    for d in t.shape or ():
+        if not isinstance(d, int):
+            return False
+        count *= d
+    return count <= SMALL and t.shape is not None and t.dtype not in (None, STRING)
+
+
+def _plain(state: _State, n: oir.Node) -> tuple[g.Node, dict[str, g.Value]]:
+    """The node by its tensor expression, and what was bound to attributes.
+
+    Raises InferError (or TypeError, from an attribute) that says why there is none.
+    """
     if (n.domain, n.op_type) in state.functions:
-        return None, "a local function"
+        raise InferError("a local function")
     version = state.domains.get(n.domain)
     found = None if version is None else operator(n.op_type, n.domain, version)
     if found is None or version is None:
-        kind = "no tensor expression" if n.domain in ("", "ai.onnx") else f"domain {n.domain}"
-        return None, f"{kind} (opset {version})"
-    try:
-        operands, attrs = _bind(state, n, found, version)
-        types = tuple(None if v is None else v.type for v in operands)
-        full = canonical_attrs(found, types, attrs)
-        results = expression(found, types, full)
-        if len(n.outputs) > len(results):
-            return None, f"{len(n.outputs)} outputs asked, the expression gives {len(results)}"
-        kinds = tuple(t.type for t in results)
-        return g.intern_node(found, tuple(operands), full, kinds), ""
-    except (InferError, TypeError) as e:
-        return None, str(e)
+        kind = "no tensor expression" if n.domain == "" else f"domain {n.domain}"
+        raise InferError(f"{kind} (opset {version})")
+    operands, attrs, bound = _bind(state, n, found, version)
+    types = tuple(None if v is None else v.type for v in operands)
+    full = canonical_attrs(found, types, attrs)
+    hidden = frozenset().union(*(sizes_of(a) for _, a in full)) & state.born.keys()
+    hidden -= frozenset().union(*(sizes_in(t) for t in types))
+    if hidden:  # its value would have to be computed first, and no operand says so
+        raise InferError(f"{', '.join(sorted(hidden))} is known only from another node's result")
+    results = expression(found, types, full)
+    if len(n.outputs) > len(results):
+        raise InferError(f"{len(n.outputs)} outputs asked, the expression gives {len(results)}")
+    kinds = tuple(t.type for t in results)
+    return g.intern_node(found, tuple(operands), full, kinds), bound
 
 
 def _bind(
     state: _State, n: oir.Node, op: Op, version: int
-) -> tuple[list[g.Value | None], dict[str, Attr]]:
+) -> tuple[list[g.Value | None], dict[str, Attr], dict[str, g.Value]]:
+    """Operands and attributes of `op`, by the names of ONNX's schema, and which operands of the
+    file became attributes."""
     s = schema(n.op_type, version, n.domain)
     assert s is not None
     attrs: dict[str, Attr] = {}
@@ -267,73 +252,52 @@ def _bind(
                 attrs["dtype"] = dtype_of(a.as_tensor().dtype)
         elif not is_redundant(key, n.op_type):
             raise InferError(f"attribute {key} has no meaning in the expression")
-    for key, default in s.attributes.items():
-        if key in op.attrs and key not in attrs and default is not None:
-            attrs[key] = tuple(default) if isinstance(default, list) else default  # type: ignore[arg-type,assignment]
+    for key, declared in s.attributes.items():
+        if key in op.attrs and key not in attrs and declared.default is not None:
+            attrs[key] = declared.default
     if "num_outputs" in op.attrs and "num_outputs" not in s.attributes:
         attrs["num_outputs"] = len(n.outputs)  # Split before opset 18
-    given = [None if v is None else state.values[v] for v in n.inputs]
     operands: list[g.Value | None] = []
-    for position, value in enumerate(given):
+    bound: dict[str, g.Value] = {}
+    for position, v in enumerate(n.inputs):
+        value = None if v is None else state.values[v]
         formal = s.operands[min(position, len(s.operands) - 1)]
-        if formal.name in op.attrs and not formal.variadic:
-            if value is not None:
-                attrs[formal.name] = _as_attr(state, value, formal.name)
-                if op.name == "Range":
-                    attrs["dtype"] = value.type.dtype
-        else:
+        if formal.name not in op.attrs or formal.variadic:
             operands.append(value)
+        elif value is not None:
+            bound[formal.name] = value
+            attrs[formal.name] = _as_attr(state, value, formal.name)
+            if op.name == "Range":
+                attrs["dtype"] = value.type.dtype
     while operands and operands[-1] is None:
         operands.pop()
-    return operands, attrs
+    return operands, attrs, bound
 
 
 def _as_attr(state: _State, value: g.Value, name: str) -> Attr:
-    """The value of a shape-like operand; InferError when it depends on data."""
-    found = state.known.get(value)
-    if found is not None:
-        return tuple(found) if found.ndim else found.item()
-    if isinstance(value, g.Constant) and value.nbytes <= 64 * SMALL:
-        array = value.load()
-        if array.ndim == 0:
-            return array.item()  # type: ignore[no-any-return]
-        if array.ndim == 1:
-            return tuple(array.tolist())
-    raise InferError(f"{name} depends on data")
+    if value in state.steady and value not in state.known and not isinstance(value, g.Constant):
+        array = _steady_value(value)
+        if array is not None and array.ndim <= 1:
+            return array.item() if array.ndim == 0 else tuple(array.tolist())
+    return as_attr(state.known, value, name)
 
 
-def _follow(state: _State, n: g.Node, index: int) -> Known | None:
-    """The elements of a small integer result as sizes, None where they depend on data."""
-    tensor = expression(n.op, tuple(None if v is None else v.type for v in n.inputs), n.attrs)[
-        index
-    ]
-    inputs: dict[str, Callable[[tuple[int, ...]], object]] = {}
-    for i, v in enumerate(n.inputs):
-        if v is None or (v.type.dtype is not None and v not in state.known):
-            continue
-        table = state.known[v]
-        inputs[f"a{i}"] = table.__getitem__
-    try:
-        out = elements(tensor, inputs)
-    except (Undecided, KeyError, TypeError, ZeroDivisionError, IndexError, OverflowError):
-        return None
-    flat = [ix.dim(e) if isinstance(e, Expr) else e for e in out.reshape(-1)]
-    if not all(isinstance(e, (int, np.integer, Expr, bool)) for e in flat):
-        return None
-    done = np.empty(out.shape, object)
-    done.reshape(-1)[:] = [e if isinstance(e, Expr) else int(e) for e in flat]
-    return done
+def _label(n: oir.Node) -> str:
+    return n.name or next((v.name for v in n.outputs if v.name), n.op_type)
 
 
 def _opaque(state: _State, n: oir.Node) -> g.Node:
-    outer = captured(n)
     inputs = [None if v is None else state.values[v] for v in n.inputs]
-    inputs += [state.values[v] for v in outer]
+    inputs += [state.values[v] for v in captured(n)]
     types: list[TensorType] = []
     for i, v in enumerate(n.outputs):
         dtype, dims = state.types(v.name) if v.name else (None, None)
         where = v.name or f"{n.name or n.op_type}_{i}"
-        types.append(TensorType(dtype, _shape(state, dims, where)))
+        types.append(TensorType(dtype, state.symbols.shape(dims, where)))
     carrier = Op(n.op_type, None, domain=n.domain)
-    label = n.name or (n.outputs[0].name if n.outputs else "") or n.op_type
-    return g.opaque(carrier, inputs, Payload(n, label), types)
+    made = g.opaque(carrier, inputs, Payload(n, _label(n)), types)
+    for t in types:
+        for d in t.shape or ():
+            if isinstance(d, Size) and d.name not in state.sizes:
+                state.born.setdefault(d.name, made)
+    return made

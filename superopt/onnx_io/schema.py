@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import onnx
 import onnx_ir as oir
 
 from superopt.ir.op import Attr, Op
 from superopt.onnx_io.types import dtype_of, onnx_dtype
 from superopt.ops import OPS
-from superopt.te.dtype import DType
+from superopt.te.dtype import DType, to_numpy
+from superopt.te.node import Expr
 
 # Attributes that repeat what the operands' shapes say, or that only guided old runtimes.
 REDUNDANT = frozenset({"kernel_shape:Conv", "kernel_shape:ConvTranspose", "consumed_inputs:*"})
@@ -31,26 +33,40 @@ _DTYPE_ATTRS = frozenset(
         "softmax_precision",
     ]
 )
+_KIND = oir.AttributeType
 
 
 @dataclass(frozen=True, slots=True)
 class Formal:
-    """A formal operand: its name in lower case, is it optional, does it repeat."""
+    """A formal operand: its name in lower case, is it optional, does it repeat, and its types."""
 
     name: str
     optional: bool
     variadic: bool
+    types: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """An attribute in a schema; `default` is None where there is none."""
+
+    kind: oir.AttributeType
+    default: Attr
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What ONNX says of an operator in an opset."""
+    """What ONNX says of an operator in an opset. `optional`: which results may be left out."""
 
     since: int
     operands: tuple[Formal, ...]
-    attributes: Mapping[str, object]  # name to default, None where there is none
-    outputs: int
+    attributes: Mapping[str, Declared]
+    optional: tuple[bool, ...]
     min_outputs: int
+
+
+class Unsayable(TypeError):
+    """An attribute has no form in ONNX, or not in this opset."""
 
 
 @lru_cache(maxsize=4096)
@@ -64,18 +80,22 @@ def schema(op_type: str, opset: int, domain: str = "") -> Schema | None:
         return None
     kinds = onnx.defs.OpSchema.FormalParameterOption
     operands = tuple(
-        Formal(i.name.lower(), i.option == kinds.Optional, i.option == kinds.Variadic)
+        Formal(
+            i.name.lower(),
+            i.option == kinds.Optional,
+            i.option == kinds.Variadic,
+            frozenset(i.types),
+        )
         for i in s.inputs
     )
-    attributes: dict[str, object] = {}
+    attributes: dict[str, Declared] = {}
     for k, a in s.attributes.items():
-        default = None
+        default: Attr = None
         if a.default_value.name:
-            default = oir.serde.deserialize_attribute(a.default_value).value
-        if isinstance(default, int) and k in _DTYPE_ATTRS:
-            default = dtype_of(default)
-        attributes[k] = default
-    return Schema(s.since_version, operands, attributes, len(s.outputs), s.min_output)
+            default = attribute_value(k, oir.serde.deserialize_attribute(a.default_value))
+        attributes[k] = Declared(oir.AttributeType(a.type.value), default)
+    optional = tuple(o.option == kinds.Optional for o in s.outputs)
+    return Schema(s.since_version, operands, attributes, optional, s.min_output)
 
 
 def operator(op_type: str, domain: str, opset: int) -> Op | None:
@@ -94,23 +114,20 @@ def is_redundant(key: str, op_type: str) -> bool:
 
 def attribute_value(key: str, attr: oir.Attr) -> Attr:
     """The value of a node's attribute as ours; TypeError where we have no form for it."""
-    kind = oir.AttributeType
     match attr.type:
-        case kind.INT:
-            if key in _DTYPE_ATTRS:
-                return dtype_of(attr.as_int())
-            return attr.as_int()
-        case kind.FLOAT:
+        case _KIND.INT:
+            return dtype_of(attr.as_int()) if key in _DTYPE_ATTRS else attr.as_int()
+        case _KIND.FLOAT:
             return attr.as_float()
-        case kind.STRING:
+        case _KIND.STRING:
             return attr.as_string()
-        case kind.INTS:
+        case _KIND.INTS:
             return tuple(attr.as_ints())
-        case kind.FLOATS:
+        case _KIND.FLOATS:
             return tuple(attr.as_floats())
-        case kind.STRINGS:
+        case _KIND.STRINGS:
             return tuple(attr.as_strings())
-        case kind.TENSOR:
+        case _KIND.TENSOR:
             array = attr.as_tensor().numpy()
             if array.size != 1:
                 raise TypeError(f"attribute {key} is a tensor of {array.size} elements")
@@ -120,38 +137,38 @@ def attribute_value(key: str, attr: oir.Attr) -> Attr:
             raise TypeError(f"attribute {key} is {attr.type}")
 
 
-def attribute(key: str, value: Attr) -> oir.Attr | None:
-    """Our attribute as ONNX's, None for an absent one."""
-    match value:
-        case None:
-            return None
-        case bool():
-            return oir.AttrInt64(key, int(value))
-        case int():
-            return oir.AttrInt64(key, value)
-        case float():
-            return oir.AttrFloat32(key, value)
-        case str():
-            return oir.AttrString(key, value)
-        case DType():
+def attribute(key: str, value: Attr, kind: oir.AttributeType, like: DType | None) -> oir.Attr:
+    """Our attribute as ONNX's of type `kind`; a tensor has one element, of type `like`.
+
+    Raises Unsayable for a symbolic size, or a value that is no `kind`.
+    """
+    match kind, value:
+        case _KIND.INT, DType():
             return oir.AttrInt64(key, int(onnx_dtype(value)))
-        case tuple():
-            if all(isinstance(v, int) for v in value):
-                return oir.AttrInt64s(key, [int(v) for v in value])  # type: ignore[arg-type]
-            if all(isinstance(v, (int, float)) for v in value):
-                return oir.AttrFloat32s(key, [float(v) for v in value])  # type: ignore[arg-type]
-            if all(isinstance(v, str) for v in value):
-                return oir.AttrStrings(key, [str(v) for v in value])
-            raise TypeError(f"attribute {key} = {value} has symbolic sizes")
-        case _:
-            raise TypeError(f"attribute {key} = {value}")
+        case _KIND.INT, int():
+            return oir.AttrInt64(key, int(value))
+        case _KIND.FLOAT, int() | float():
+            return oir.AttrFloat32(key, float(value))
+        case _KIND.STRING, str():
+            return oir.AttrString(key, value)
+        case _KIND.INTS, tuple() if all(isinstance(v, int) for v in value):
+            return oir.AttrInt64s(key, [int(v) for v in value])  # type: ignore[arg-type]
+        case _KIND.FLOATS, tuple() if all(isinstance(v, (int, float)) for v in value):
+            return oir.AttrFloat32s(key, [float(v) for v in value])  # type: ignore[arg-type]
+        case _KIND.STRINGS, tuple() if all(isinstance(v, str) for v in value):
+            return oir.AttrStrings(key, [str(v) for v in value])
+        case _KIND.TENSOR, int() | float() if like is not None:
+            array = np.array([value]).astype(to_numpy(like))
+            return oir.AttrTensor(key, oir.Tensor(array, dtype=onnx_dtype(like)))
+    shown = "has symbolic sizes" if _symbolic(value) else f"is no {kind.name}"
+    raise Unsayable(f"attribute {key} = {value} {shown}")
 
 
-def is_default(key: str, value: Attr, s: Schema) -> bool:
-    """Is `value` what ONNX assumes when attribute `key` is not written?"""
-    if isinstance(value, DType):
-        return False
-    default = s.attributes[key]
-    if isinstance(default, (list, tuple)):
-        default = tuple(default)
+def _symbolic(value: Attr) -> bool:
+    return any(map(_symbolic, value)) if isinstance(value, tuple) else isinstance(value, Expr)
+
+
+def is_default(value: Attr, declared: Declared) -> bool:
+    """Is `value` what ONNX assumes when the attribute is not written?"""
+    default = declared.default
     return default is not None and type(default) is type(value) and default == value

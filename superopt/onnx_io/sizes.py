@@ -1,63 +1,35 @@
-"""Sizes at run time: attributes that ONNX wants as tensors, symbolic ones computed by nodes."""
+"""Sizes at run time: nodes that compute symbolic sizes from the shapes of values already there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import onnx_ir as oir
 
-from superopt.ir import graph as g
-from superopt.ir.op import Attr
-from superopt.te.dtype import DType, to_numpy
+from superopt.onnx_io.schema import Unsayable
 from superopt.te.expr import Dim, TensorType
 from superopt.te.node import Apply, Const, Expr, Size
 
-Emit = Callable[..., oir.Value]
-INT64_MAX = 2**63 - 1
+# The opsets since which Shape takes one axis, Min and Max take int64, and Mod exists.
+SHAPE_OF_AXIS, EXTREMES, MOD = 15, 12, 10
 
 
-def reshape_target(shape: tuple[Dim, ...], target: tuple[Dim, ...]) -> tuple[Dim, ...]:
-    """A Reshape's target with as few symbolic sizes as 0 (keep) and -1 (the rest) allow."""
-    out = list(target)
-    if 0 in out:
-        return target
-    for n, d in enumerate(out):
-        if isinstance(d, Expr) and n < len(shape) and shape[n] == d:
-            out[n] = 0
-    left = [n for n, d in enumerate(out) if isinstance(d, Expr)]
-    if left and -1 not in out:
-        out[left[0]] = -1
-    return tuple(out)
+class Emit(Protocol):
+    """Writes a node of ONNX's own and gives its result."""
+
+    def __call__(self, op_type: str, inputs: Sequence[oir.Value], **attrs: int) -> oir.Value: ...
 
 
-def as_operand(value: Attr, n: g.Node, key: str) -> np.ndarray | None:
-    """`value` as the tensor that ONNX wants, None where it has symbolic sizes."""
-    if isinstance(value, Expr):
-        return None
-    if isinstance(value, tuple):
-        if any(isinstance(v, Expr) for v in value):
-            return None
-        kind = np.float32 if any(isinstance(v, float) for v in value) else np.int64
-        return np.array(value, kind)
-    if n.op.name == "Range":
-        return np.array(value, to_numpy(n.types[0].dtype))  # type: ignore[arg-type]
-    first = n.inputs[0] if n.inputs else None
-    if isinstance(value, float):
-        dtype = first.type.dtype if first is not None else None
-        return np.array(
-            value, to_numpy(dtype) if isinstance(dtype, DType) and dtype.is_float else np.float32
-        )
-    if isinstance(value, (bool, int)):
-        scalar = n.op.name not in ("TopK",)
-        return np.array(value if scalar else [value], np.int64)
-    raise TypeError(f"{n.op.name}.{key} = {value} is no tensor")
+Literal = Callable[[np.ndarray, str], oir.Value]
 
 
 class Runtime:
-    """Emits nodes that compute symbolic sizes from the shapes of values already there."""
+    """Emits nodes that compute sizes. A size may be 0 where the model runs on empty tensors."""
 
-    def __init__(self, emit: Emit, literal: Callable[[np.ndarray, str], oir.Value]) -> None:
+    def __init__(self, opset: int, emit: Emit, literal: Literal) -> None:
+        self._opset = opset
         self._emit = emit
         self._literal = literal
         self._where: dict[str, tuple[oir.Value, int]] = {}
@@ -71,7 +43,10 @@ class Runtime:
                 self._where.setdefault(d.name, (value, axis))
 
     def tensor(self, value: Dim | tuple[Dim, ...]) -> oir.Value:
-        """`value` as an int64 tensor computed at run time."""
+        """`value` as an int64 tensor, of rank 0 for a size and 1 for a tuple of them.
+
+        Raises Unsayable for a size that no value tells, or that the opset has no words for.
+        """
         if not isinstance(value, tuple):
             one = self._size(value)
             return self._emit("Reshape", [one, self._literal(np.array([], np.int64), "scalar")])
@@ -103,20 +78,58 @@ class Runtime:
             case Const(v):
                 return self._literal(np.array([int(v)], np.int64), "size")
             case Size(name):
-                value, axis = self._where[name]
-                if value not in self._shapes:
-                    self._shapes[value] = self._emit("Shape", [value])
-                at = self._literal(np.array([axis], np.int64), "axis")
-                return self._emit("Gather", [self._shapes[value], at], axis=0)
-            case Apply("floordiv", (a, b), _):
-                return self._emit("Div", [self._size(a), self._size(b)])  # sizes are not negative
-            case Apply("mod", (a, b), _):
-                return self._emit("Mod", [self._size(a), self._size(b)])
-            case Apply(("min" | "max") as fn, (a, b), _):
-                return self._emit(fn.capitalize(), [self._size(a), self._size(b)])
-            case Apply(("add" | "mul") as fn, args, _):
+                return self._read(name)
+            case Apply("floordiv" | "mod" as fn, (a, b), _):
+                return self._divided(fn, a, b)
+            case Apply("min" | "max" as fn, (a, b), _):
+                return self._extreme(fn, self._size(a), self._size(b))
+            case Apply("add" | "mul" as fn, args, _):
                 out = self._size(args[0])
                 for a in args[1:]:
                     out = self._emit(fn.capitalize(), [out, self._size(a)])
                 return out
-        raise TypeError(f"{d} is not a size")
+        raise Unsayable(f"{d} is not a size")
+
+    def _read(self, name: str) -> oir.Value:
+        if name not in self._where:
+            raise Unsayable(f"the size {name} is in the shape of no input and no earlier result")
+        value, axis = self._where[name]
+        if self._opset >= SHAPE_OF_AXIS:
+            return self._emit("Shape", [value], start=axis, end=axis + 1)
+        if value not in self._shapes:
+            self._shapes[value] = self._emit("Shape", [value])
+        at = self._literal(np.array([axis], np.int64), "axis")
+        return self._emit("Gather", [self._shapes[value], at], axis=0)
+
+    def _divided(self, fn: str, a: Expr, b: Expr) -> oir.Value:
+        """Rounded down, while ONNX's Div truncates; never by 0, which ends the process."""
+        left, right = self._size(a), self._size(b)
+        if not isinstance(b, Const):
+            right = self._extreme("max", right, self._size(1))
+        if fn == "floordiv" and never_negative(a):
+            return self._emit("Div", [left, right])
+        if self._opset < MOD:
+            raise Unsayable(f"{fn} of {a} and {b} has no words in opset {self._opset}")
+        rest = self._emit("Mod", [left, right])
+        return rest if fn == "mod" else self._emit("Div", [self._emit("Sub", [left, rest]), right])
+
+    def _extreme(self, fn: str, a: oir.Value, b: oir.Value) -> oir.Value:
+        if self._opset >= EXTREMES:
+            return self._emit(fn.capitalize(), [a, b])
+        both = self._emit("Concat", [a, b], axis=0)
+        return self._emit(f"Reduce{fn.capitalize()}", [both])  # over all axes, keeping rank 1
+
+
+def never_negative(e: Expr) -> bool:
+    """Is `e` at least 0 even where sizes are 0? (They count as at least 1 everywhere else.)"""
+    match e:
+        case Const(v):
+            return v >= 0
+        case Size():
+            return True
+        case Apply("max", args, _):
+            return any(map(never_negative, args))
+        case Apply("add" | "mul" | "floordiv" | "mod" | "min", args, _):
+            return all(map(never_negative, args))
+        case _:
+            return False

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
+from itertools import count
 
 import numpy as np
 import onnx_ir as oir
 
 from superopt.ir import graph as g
+from superopt.onnx_io.mapped import Region, region_of, tensor_of
 from superopt.onnx_io.types import dtype_of, onnx_dtype
 from superopt.te.dtype import DType, to_numpy
 from superopt.te.expr import TensorType
 
 SMALL = 4096  # bytes below which a tensor is compared by content at once
-_PROBE = 1024  # elements at either end that are compared before a whole tensor is read
+_PROBE = 1024  # bytes at three places that are compared before a whole tensor is read
+_POOLS = count()  # numbers of pools: an address would come back once a pool is gone
 
 
 class ConstantPool:
@@ -21,16 +25,18 @@ class ConstantPool:
 
     def __init__(self) -> None:
         self.tensors: dict[g.Constant, oir.TensorProtocol] = {}
+        self._number = next(_POOLS)
         self._made: dict[int, g.Constant] = {}
-        self._kept: list[oir.TensorProtocol] = []
-        self._groups: dict[object, list[oir.TensorProtocol]] = {}
+        self._kept: list[oir.TensorProtocol] = []  # alive, so that id() is theirs alone
+        self._groups: dict[object, int] = {}
 
     def add(self, tensors: Iterable[oir.TensorProtocol]) -> None:
         """Announce tensors, so that equal ones among them are found."""
         for t in tensors:
-            self._kept.append(t)  # keeps id() unique
+            self._kept.append(t)
             if t.nbytes > SMALL:
-                self._groups.setdefault(_probe(t), []).append(t)
+                probe = _probe(t)
+                self._groups[probe] = self._groups.get(probe, 0) + 1
 
     def constant(self, t: oir.TensorProtocol) -> g.Constant:
         """The constant of `t` (which was added)."""
@@ -43,16 +49,13 @@ class ConstantPool:
 
     def of_array(self, values: np.ndarray, dtype: DType) -> g.Constant:
         """The constant of an array."""
-        array = values.astype(to_numpy(dtype))
-        made = g.constant(array)
-        if made not in self.tensors:
-            self.tensors[made] = oir.Tensor(made.load(), dtype=onnx_dtype(dtype))
+        made = g.constant(values.astype(to_numpy(dtype)))
+        self.tensors.setdefault(made, tensor_from(made))
         return made
 
     def _build(self, t: oir.TensorProtocol) -> g.Constant:
         dtype = dtype_of(t.dtype)
-        shape = tuple(int(d) for d in t.shape)  # type: ignore[arg-type]
-        kind = TensorType(dtype, shape)
+        kind = TensorType(dtype, dims_of(t))
 
         def load() -> np.ndarray:
             array = t.numpy()
@@ -62,14 +65,65 @@ class ConstantPool:
 
         if t.nbytes <= SMALL:
             key: object = g.content_key(load())
-        elif len(self._groups[_probe(t)]) > 1:
-            key = g.content_key(load())
+        elif self._groups[_probe(t)] > 1:
+            key = (str(t.dtype), dims_of(t), _digest(t))
         else:
-            key = ("tensor", id(self), id(t))
+            key = ("tensor", self._number, len(self._made))
         return g.constant(type=kind, key=key, load=load, nbytes=t.nbytes)
 
 
+def dims_of(t: oir.TensorProtocol) -> tuple[int, ...]:
+    """The shape of a tensor, which is known."""
+    return tuple(int(d) for d in t.shape)  # type: ignore[arg-type]
+
+
+def tensor_from(c: g.Constant) -> oir.TensorProtocol:
+    """The ONNX tensor of a constant, read when it is needed."""
+    assert c.type.dtype is not None
+    dtype = onnx_dtype(c.type.dtype)
+    shape = oir.Shape(tuple(int(d) for d in c.type.shape or ()))  # type: ignore[arg-type]
+    if dtype != oir.DataType.STRING:
+        return oir.LazyTensor(lambda: oir.Tensor(c.load(), dtype=dtype), dtype=dtype, shape=shape)
+    flat = [e if isinstance(e, bytes) else str(e).encode() for e in c.load().reshape(-1)]
+    return oir.StringTensor(flat, shape=shape)
+
+
+def renamed(t: oir.TensorProtocol, name: str) -> oir.TensorProtocol:
+    """The same content under another name, still in the file where it is in a file."""
+    about = (name, t.doc_string, dict(t.metadata_props))
+    region = region_of(t)
+    if region is not None:
+        return tensor_of(region, t.dtype, dims_of(t), *about)
+    return oir.LazyTensor(
+        lambda: t,
+        dtype=t.dtype,
+        shape=oir.Shape(dims_of(t)),
+        name=name,
+        doc_string=about[1],
+        metadata_props=about[2],
+    )
+
+
 def _probe(t: oir.TensorProtocol) -> object:
-    flat = t.numpy().reshape(-1)
-    ends = np.concatenate([flat[:_PROBE], flat[len(flat) // 2 :][:_PROBE], flat[-_PROBE:]])
-    return (int(t.dtype), tuple(map(str, t.shape)), g.content_key(ends))
+    """What equal tensors have in common, found by reading little."""
+    region = region_of(t)
+    if region is None:
+        flat = np.ascontiguousarray(t.numpy()).reshape(-1)
+        if flat.dtype == object:
+            return (int(t.dtype), dims_of(t), tuple(map(str, flat[:16])))
+        view = flat.view(np.uint8).data
+    else:
+        view = region.view()
+    middle = len(view) // 2
+    ends = bytes(view[:_PROBE]), bytes(view[middle : middle + _PROBE]), bytes(view[-_PROBE:])
+    return (int(t.dtype), dims_of(t), ends)
+
+
+def _digest(t: oir.TensorProtocol) -> bytes:
+    digest = hashlib.sha256()
+    region: Region | None = region_of(t)
+    if region is not None:
+        region.update(digest)  # a piece at a time: memory stays small
+    else:
+        digest.update(t.tobytes())
+    return digest.digest()

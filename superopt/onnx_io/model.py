@@ -1,0 +1,63 @@
+"""A graph, and all that ONNX keeps beside a graph: what import gives and export takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx_ir as oir
+
+from superopt.ir import graph as g
+from superopt.onnx_io.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The node of the file that a node of the graph was read from.
+
+    bound: what the operands are that we keep as attributes (the shape of a Reshape), by name;
+    position: the node's place in the file's order.
+    """
+
+    node: oir.Node
+    bound: Mapping[str, g.Value]
+    position: int
+
+    @property
+    def verbatim(self) -> bool:
+        """Can its attributes be written as they were: is no operand among them computed?"""
+        return all(isinstance(v, g.Constant) for v in self.bound.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A graph and everything that ONNX keeps beside it, so that export restores it.
+
+    opset: of the default domain; names: the name of each value; origins: the file's node of each
+    node; tensors: the ONNX tensor behind each constant; literals: the Constant node of each
+    constant that is no initializer; overridable: inputs with a default value; declared: what the
+    file says of each value; opaque: for nodes without tensor expression, (name, why); sizes:
+    symbolic size to the (input, axis) where a caller binds it; born: symbolic size to the opaque
+    node whose results alone tell it; symbols: the file's name of each symbolic size to ours.
+    """
+
+    source: Source
+    graph: g.Graph
+    opset: int
+    names: Mapping[g.Value, str]
+    origins: Mapping[g.Node, Origin]
+    tensors: Mapping[g.Constant, oir.TensorProtocol]
+    literals: Mapping[g.Constant, oir.Node]
+    overridable: Mapping[g.Input, oir.Value]
+    declared: Mapping[g.Value, oir.Value]
+    opaque: tuple[tuple[str, str], ...]
+    sizes: Mapping[str, tuple[str, int]]
+    born: Mapping[str, g.Node]
+    symbols: Mapping[str, str]
+
+
+def payload(n: g.Node) -> oir.Node:
+    """The node of the file that an opaque node carries."""
+    content = n.attrs[0][1].content  # type: ignore[union-attr]
+    assert isinstance(content, oir.Node)
+    return content

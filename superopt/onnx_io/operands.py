@@ -1,0 +1,132 @@
+"""Attributes of ours that ONNX passes as tensors, in the form with the fewest sizes to compute."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from superopt.ir import graph as g
+from superopt.ir.op import Attr
+from superopt.onnx_io.schema import Formal, Unsayable
+from superopt.ops.sizes import integers
+from superopt.ops.slicing import onnx_bound
+from superopt.te import index as ix
+from superopt.te.dtype import BOOL, F32, F64, I32, I64, DType, to_numpy
+from superopt.te.expr import Dim
+from superopt.te.node import Apply, Expr
+
+ALLOWZERO, NUM_OUTPUTS = 14, 18  # the opsets in which Reshape and Split got these
+
+
+def forms(n: g.Node, opset: int) -> dict[str, Attr]:
+    """The attributes of `n` as they are to be written in `opset`.
+
+    They mean the same, but fewer of them are symbolic: ONNX has words for "keep this size" (0 in a
+    Reshape, 1 in an Expand), "the rest" (-1) and "to the end". Raises Unsayable where only a newer
+    opset has the words.
+    """
+    attrs = dict(n.attrs)
+    shape = n.inputs[0].type.shape if n.inputs and n.inputs[0] is not None else None
+    if shape is None:
+        return attrs
+    match n.op.name:
+        case "Reshape":
+            target, zeros = reshape_form(shape, _tuple(attrs["shape"]), opset)
+            attrs |= {"shape": target, "allowzero": zeros}
+        case "Expand":
+            attrs["shape"] = _expand_form(shape, _tuple(attrs["shape"]))
+        case "Split":
+            attrs |= _split_form(_tuple(attrs["split"]), opset)
+        case "Slice":
+            for key in ("starts", "ends"):
+                cut = zip(_tuple(attrs[key]), integers(attrs["axes"], "axes"), strict=True)
+                attrs[key] = tuple(onnx_bound(v, shape[a]) for v, a in cut)
+    return attrs
+
+
+def _tuple(value: Attr) -> tuple[Dim, ...]:
+    assert isinstance(value, tuple)
+    return value  # type: ignore[return-value]
+
+
+def reshape_form(
+    source: tuple[Dim, ...], target: tuple[Dim, ...], opset: int
+) -> tuple[tuple[Dim, ...], int]:
+    """What to write for a Reshape of `source` to `target`, and its `allowzero`.
+
+    It has to hold for empty tensors too: -1 beside a size that may be 0 is an error at run time,
+    and a computed 0 means "keep" unless `allowzero` is set.
+    """
+    kept = [n < len(source) and source[n] == d for n, d in enumerate(target)]
+    symbolic = [n for n, d in enumerate(target) if isinstance(d, Expr)]
+    zeros = [n for n, d in enumerate(target) if d == 0]
+    if zeros:
+        if all(kept[n] for n in zeros) and all(kept[n] for n in symbolic):
+            return tuple(0 if kept[n] else d for n, d in enumerate(target)), 0
+        if opset >= ALLOWZERO:
+            return target, 1
+        if len(zeros) == 1 and not symbolic:
+            return _with(target, zeros[0], -1), 0
+        raise Unsayable(f"Reshape to {target} has no words in opset {opset}")
+    short = tuple(0 if isinstance(d, Expr) and kept[n] else d for n, d in enumerate(target))
+    left = [n for n in symbolic if not kept[n]]
+    if not left:
+        return short, 0
+    rest = [n for n in left if _is_quotient(target[n])]
+    if len(symbolic) == 1 or rest:  # a quotient comes from a -1 in the file: it was as safe there
+        return _with(short, rest[0] if rest else left[0], -1), 0
+    return (target, 1) if opset >= ALLOWZERO else (short, 0)
+
+
+def _with(dims: tuple[Dim, ...], at: int, d: Dim) -> tuple[Dim, ...]:
+    return (*dims[:at], d, *dims[at + 1 :])
+
+
+def _is_quotient(d: Dim) -> bool:
+    """Is `d` a division by a size that may be 0?"""
+    match d:
+        case Apply("floordiv", (_, b), _):
+            return bool(ix.symbols(b))
+        case _:
+            return False
+
+
+def _expand_form(source: tuple[Dim, ...], target: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    lead = len(target) - len(source)
+    return tuple(
+        1 if isinstance(d, Expr) and n >= lead and source[n - lead] == d else d
+        for n, d in enumerate(target)
+    )
+
+
+def _split_form(parts: tuple[Dim, ...], opset: int) -> dict[str, Attr]:
+    if not any(isinstance(p, Expr) for p in parts) or any(p != parts[0] for p in parts):
+        return {"split": parts, "num_outputs": None}
+    return {"split": None, "num_outputs": len(parts) if opset >= NUM_OUTPUTS else None}
+
+
+def element_type(n: g.Node, formal: Formal) -> DType:
+    """The element type in which to write operand `formal` of `n`."""
+    if n.op.name == "Range":
+        assert n.types[0].dtype is not None
+        return n.types[0].dtype
+    for word, dtype in (
+        ("int64", I64),
+        ("int32", I32),
+        ("bool", BOOL),
+        ("float", F32),
+        ("double", F64),
+    ):
+        if f"tensor({word})" in formal.types:
+            return dtype
+    raise Unsayable(f"{n.op.name}: no element type for {formal.name} among {sorted(formal.types)}")
+
+
+def array_of(value: Attr, dtype: DType) -> np.ndarray | None:
+    """`value` as an array of rank 0 or 1, None where it has symbolic sizes."""
+    many = value if isinstance(value, tuple) else (value,)
+    if any(isinstance(v, Expr) for v in many):
+        return None
+    if not all(isinstance(v, (bool, int, float)) for v in many):
+        raise Unsayable(f"{value} is no tensor")
+    array = np.array(many).astype(to_numpy(dtype))
+    return array if isinstance(value, tuple) else array.reshape(())

@@ -1,0 +1,56 @@
+"""Names of symbolic sizes: the file's, and ours, which are words that our syntax prints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from superopt.ir.syntax import is_plain
+from superopt.te.expr import Dim
+from superopt.te.node import Size
+
+FileDim = int | str | None  # None: the file does not say, and gives it no name
+
+
+@dataclass(slots=True)
+class Symbols:
+    """The sizes of one model; `names` maps the file's names to ours."""
+
+    declared: frozenset[str]  # names in the file, none of which may be given to a nameless size
+    names: dict[str, str] = field(default_factory=dict)
+    _taken: set[str] = field(default_factory=set)
+
+    def named(self, text: str) -> Size:
+        """The size that the file calls `text`."""
+        if text not in self.names:
+            base = re.sub(r"\W", "_", text, flags=re.ASCII)
+            base = base if is_plain(base) else f"d_{base}"
+            name, n = base, 1
+            while name in self._taken:
+                n += 1
+                name = f"{base}_{n}"
+            self._taken.add(name)
+            self.names[text] = name
+        return Size(self.names[text])
+
+    def nameless(self, value: str, axis: int) -> Size:
+        """The size of an axis that the file gives no name: one of its own for each axis."""
+        text = f"{value}_d{axis}"
+        while text in self.declared:
+            text += "_"
+        return self.named(text)
+
+    def shape(self, dims: Sequence[FileDim] | None, value: str) -> tuple[Dim, ...] | None:
+        """The shape that the file gives value `value`."""
+        if dims is None:
+            return None
+        return tuple(
+            d if isinstance(d, int) else self.named(d) if d else self.nameless(value, axis)
+            for axis, d in enumerate(dims)
+        )
+
+
+def names_in(shapes: Iterable[Sequence[FileDim] | None]) -> frozenset[str]:
+    """The names of sizes in shapes of the file."""
+    return frozenset(d for dims in shapes for d in dims or () if isinstance(d, str))

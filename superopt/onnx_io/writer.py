@@ -1,0 +1,336 @@
+"""Writes the nodes and constants of one graph as ONNX, under names that were planned before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as oir
+
+from superopt.ir import graph as g
+from superopt.ir.op import Attr, canonical_attrs
+from superopt.onnx_io.capture import captured, clone_node, inner_names, like_node, rename_inner
+from superopt.onnx_io.model import Origin, payload
+from superopt.onnx_io.operands import array_of, element_type, forms
+from superopt.onnx_io.order import Circular, ordered
+from superopt.onnx_io.schema import Formal, Schema, Unsayable, attribute, is_default, schema
+from superopt.onnx_io.sizes import Runtime
+from superopt.onnx_io.tensors import dims_of, renamed, tensor_from
+from superopt.onnx_io.types import onnx_dtype
+from superopt.te.dtype import I64, DType
+
+INPUTS_TOO = 4  # before this IR version an initializer has to be an input as well
+
+
+class ExportError(ValueError):
+    """The graph has a node that this opset cannot say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What an exported model looks like beside its graph.
+
+    origins, doubles: the file's node of each node, and of each node that stands where another
+    stood (only its name and documentation are kept); the rest as in `Model`. `initializers` are
+    the names of the file's.
+    """
+
+    opset: int
+    ir_version: int
+    names: Mapping[g.Value, str] = field(default_factory=dict)
+    origins: Mapping[g.Node, Origin] = field(default_factory=dict)
+    doubles: Mapping[g.Node, Origin] = field(default_factory=dict)
+    tensors: Mapping[g.Constant, oir.TensorProtocol] = field(default_factory=dict)
+    literals: Mapping[g.Constant, oir.Node] = field(default_factory=dict)
+    declared: Mapping[g.Value, oir.Value] = field(default_factory=dict)
+    born: Mapping[str, g.Node] = field(default_factory=dict)
+    initializers: frozenset[str] = frozenset()
+
+
+def copy_value(v: oir.Value, name: str | None = None) -> oir.Value:
+    """A value of its own that says what `v` says: type, shape, documentation, annotations."""
+    made = oir.Value(
+        name=v.name if name is None else name,
+        type=v.type,
+        shape=None if v.shape is None else v.shape.copy(),
+        doc_string=v.doc_string,
+        metadata_props=dict(v.metadata_props),
+    )
+    made.meta.update(v.meta)
+    return made
+
+
+class Writer:
+    """Writes one graph; single use. Afterwards `nodes`, `initializers` and `outputs` are its parts.
+
+    inputs: what each input of the graph is called; outputs: what the results are called and say.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        graph: g.Graph,
+        inputs: Mapping[g.Input, oir.Value],
+        outputs: Sequence[oir.Value],
+    ) -> None:
+        self.nodes: list[oir.Node] = []
+        self.initializers: list[oir.Value] = []
+        self.outputs: list[oir.Value] = []
+        self._target = target
+        self._graph = graph
+        self._made: dict[g.Value, oir.Value] = {**inputs}
+        self._final: dict[g.Value, oir.Value] = {}  # what a value is called as an output
+        self._numbers: dict[str, int] = {}
+        self._taken = {v.name for v in (*inputs.values(), *outputs) if v.name}
+        self._runtime = Runtime(target.opset, self._emit, self._literal)
+        positions = {n: o.position for n, o in (*target.doubles.items(), *target.origins.items())}
+        try:
+            self._order = ordered(graph, target.born, positions)
+        except Circular as e:
+            raise ExportError(str(e)) from None
+        self._read: set[g.Value] = {v for n in self._order for v in n.inputs if v is not None}
+        self._read.update(graph.outputs)
+        self._wrapping = [n for n in self._order if n.op.opaque and payload(n).attributes]
+        self._avoided = set(target.names.values())  # they may still be wanted
+        for n in self._wrapping:
+            self._avoided |= inner_names(payload(n))
+        for v, said in zip(graph.outputs, outputs, strict=True):
+            if not isinstance(v, g.Input):
+                self._final.setdefault(v, said)
+        for i, made in inputs.items():
+            self._runtime.available(i.type, made)
+        self._input_names = {v.name for v in inputs.values()}
+        self._write(outputs)
+
+    def _write(self, outputs: Sequence[oir.Value]) -> None:
+        written: list[oir.Node] = []
+        for n in self._order:
+            node = self._opaque(n) if n.op.opaque else self._plain(n)
+            self.nodes.append(node)
+            if n.op.opaque:
+                written.append(node)
+            for v, out in zip(g.results(n), node.outputs, strict=False):
+                if out.name:
+                    self._made[v] = out
+                    self._runtime.available(v.type, out)
+        self.outputs = [
+            self._output(v, said) for v, said in zip(self._graph.outputs, outputs, strict=True)
+        ]
+        for node in written:
+            rename_inner(node, self._taken)
+
+    # --- names and values -------------------------------------------------------------------------
+
+    def _name(self, base: str) -> str:
+        """A name that nothing has and that nothing in the file had."""
+        name = base
+        while name in self._taken or name in self._avoided:
+            self._numbers[base] = self._numbers.get(base, 0) + 1
+            name = f"{base}_{self._numbers[base]}"
+        self._taken.add(name)
+        return name
+
+    def _result(self, v: g.Value, base: str) -> oir.Value:
+        """The ONNX value that a node is about to give for `v`."""
+        said = self._final.get(v)
+        if said is not None:
+            return copy_value(said)
+        wanted = self._target.names.get(v)
+        if wanted is None or wanted in self._taken:
+            return oir.Value(name=self._name(base))
+        self._taken.add(wanted)
+        declared = self._target.declared.get(v)
+        return oir.Value(name=wanted) if declared is None else copy_value(declared, wanted)
+
+    def _value(self, v: g.Value) -> oir.Value:
+        made = self._made.get(v)
+        if made is None:
+            if not isinstance(v, g.Constant):
+                raise ExportError(f"{self._target.names.get(v, v)} is no value of the graph")
+            made = self._constant(v, self._result(v, "weight"))
+            self._made[v] = made
+        return made
+
+    def _constant(self, c: g.Constant, result: oir.Value) -> oir.Value:
+        """Write a constant under the name of `result`, as it was in the file."""
+        name = result.name or ""
+        literal = self._target.literals.get(c)
+        if literal is not None:
+            self.nodes.append(clone_node(literal, [], [result], {}))
+            return result
+        tensor = self._target.tensors.get(c) or tensor_from(c)
+        if tensor.name != name:
+            tensor = renamed(tensor, name)
+        old = self._target.ir_version < INPUTS_TOO
+        if old and name not in self._target.initializers:  # it would be one more input
+            value = oir.AttrTensor("value", tensor)
+            self.nodes.append(oir.Node("", "Constant", [], [value], outputs=[result], name=""))
+            return result
+        result.type = result.type or oir.TensorType(tensor.dtype)
+        result.shape = result.shape or oir.Shape(dims_of(tensor))
+        result.const_value = tensor
+        self.initializers.append(result)
+        return result
+
+    def _output(self, v: g.Value, said: oir.Value) -> oir.Value:
+        """The output that `said` describes; a second name for a value takes an Identity."""
+        made = self._value(v)
+        if made.name == said.name:
+            return made
+        if said.name in self._input_names:
+            raise ExportError(f"{said.name} is both an input and an output, of different values")
+        result = copy_value(said)
+        if isinstance(v, g.Constant):
+            return self._constant(v, result)
+        name = self._name(f"{said.name}_identity")
+        self.nodes.append(oir.Node("", "Identity", [made], outputs=[result], name=name))
+        return result
+
+    def _literal(self, array: np.ndarray, hint: str) -> oir.Value:
+        """A constant of this content, one for equal ones."""
+        c = g.constant(array)
+        made = self._made.get(c)
+        if made is None:
+            made = self._made[c] = self._constant(c, self._result(c, hint))
+        return made
+
+    def _emit(self, op_type: str, inputs: Sequence[oir.Value], **attrs: int) -> oir.Value:
+        """A node of ONNX's own that computes a size."""
+        base = op_type.lower()
+        n = oir.Node(
+            "",
+            op_type,
+            inputs,
+            [oir.AttrInt64(k, v) for k, v in attrs.items()],
+            outputs=[oir.Value(name=self._name(f"{base}_out"))],
+            name=self._name(base),
+        )
+        self.nodes.append(n)
+        return n.outputs[0]
+
+    # --- nodes ------------------------------------------------------------------------------------
+
+    def _opaque(self, n: g.Node) -> oir.Node:
+        theirs = payload(n)
+        own = len(theirs.inputs)
+        read = [None if v is None else self._value(v) for v in n.inputs]
+        outer = {a: b for a, b in zip(captured(theirs), read[own:], strict=True) if b is not None}
+        outputs = [
+            self._result(v, theirs.op_type.lower()) if said.name else oir.Value(name="")
+            for v, said in zip(g.results(n), theirs.outputs, strict=True)
+        ]
+        return clone_node(theirs, read[:own], outputs, outer)
+
+    def _plain(self, n: g.Node) -> oir.Node:
+        op = n.op
+        s = schema(op.name, self._target.opset, op.domain or "") if op.domain is not None else None
+        if s is None or s.since < op.since:
+            raise ExportError(f"{op.name} is not in opset {self._target.opset}")
+        origin = self._target.origins.get(n)
+        try:
+            if origin is not None and origin.verbatim:
+                inputs = self._inputs(n, s, lambda formal: self._again(origin, formal))
+                attributes = list(origin.node.attributes.values())
+            else:
+                values = forms(n, self._target.opset)
+                inputs = self._inputs(n, s, lambda formal: self._operand(n, formal, values))
+                attributes = self._attributes(n, s, values)
+        except Unsayable as e:
+            raise ExportError(f"{op.name}: {e}") from None
+        said = origin or self._target.doubles.get(n)
+        outputs = self._results(n, s, said)
+        if said is not None:
+            return like_node(said.node, op.name, inputs, attributes, outputs)
+        name = self._name(op.name.lower())
+        return oir.Node(op.domain or "", op.name, inputs, attributes, outputs=outputs, name=name)
+
+    def _results(self, n: g.Node, s: Schema, said: Origin | None) -> list[oir.Value]:
+        """A value for each result that is read or was named; others are left out where possible."""
+        values = g.results(n)
+        named = [bool(v.name) for v in said.node.outputs] if said is not None else []
+        wanted = [
+            v in self._read
+            or (i < len(named) and named[i])
+            or i < s.min_outputs
+            or (n.op.name == "Split" and said is None)
+            for i, v in enumerate(values)
+        ]
+        count = max((i + 1 for i, w in enumerate(wanted) if w), default=1)
+        return [
+            self._result(v, n.op.name.lower()) if w or not _optional(s, i) else oir.Value(name="")
+            for i, (v, w) in enumerate(zip(values[:count], wanted, strict=False))
+        ]
+
+    def _inputs(
+        self, n: g.Node, s: Schema, bound: Callable[[Formal], oir.Value | None]
+    ) -> list[oir.Value | None]:
+        """The operands in ONNX's order; `bound` gives those that we keep as attributes."""
+        rest = list(n.inputs)
+        out: list[oir.Value | None] = []
+        for formal in s.operands:
+            if formal.variadic:
+                out += [None if v is None else self._value(v) for v in rest]
+                rest = []
+            elif formal.name in n.op.attrs:
+                out.append(bound(formal))
+            elif rest:
+                v = rest.pop(0)
+                out.append(None if v is None else self._value(v))
+            else:
+                out.append(None)
+        if rest:
+            raise Unsayable(f"{len(n.inputs)} operands, and opset {self._target.opset} has fewer")
+        while out and out[-1] is None:
+            out.pop()
+        return out
+
+    def _again(self, origin: Origin, formal: Formal) -> oir.Value | None:
+        """The constant that the file has for an operand that we keep as an attribute."""
+        found = origin.bound.get(formal.name)
+        return None if found is None else self._value(found)
+
+    def _operand(self, n: g.Node, formal: Formal, values: Mapping[str, Attr]) -> oir.Value | None:
+        """An attribute of ours as an operand, computed at run time where it is symbolic."""
+        value = values[formal.name]
+        if value is None:
+            return None
+        dtype = element_type(n, formal)
+        array = array_of(value, dtype)
+        if array is not None:
+            return self._literal(array, formal.name)
+        size = self._runtime.tensor(value)  # type: ignore[arg-type]
+        return size if dtype == I64 else self._emit("Cast", [size], to=int(onnx_dtype(dtype)))
+
+    def _attributes(self, n: g.Node, s: Schema, values: Mapping[str, Attr]) -> list[oir.Attr]:
+        """The attributes that are not ONNX's defaults.
+
+        Raises Unsayable for one that this opset does not have, unless it says nothing new.
+        """
+        kind = values.get("dtype")
+        like = kind if isinstance(kind, DType) else None
+        out = [
+            attribute(key, value, s.attributes[key].kind, like)
+            for key, value in values.items()
+            if key in s.attributes
+            and value is not None
+            and not (is_default(value, s.attributes[key]) and s.attributes[key].kind != TENSOR)
+        ]
+        operands = {formal.name for formal in s.operands}
+        unsaid = [k for k in values if k not in s.attributes and k not in operands]
+        if n.op.name in ("Range", "ConstantOfShape"):
+            unsaid = [k for k in unsaid if k != "dtype"]  # the operands or `value` say it
+        if unsaid:
+            types = tuple(None if v is None else v.type for v in n.inputs)
+            said = {k: v for k, v in n.attrs if k not in unsaid}
+            if canonical_attrs(n.op, types, said) != n.attrs:
+                shown = ", ".join(f"{k}={dict(n.attrs)[k]}" for k in unsaid)
+                raise Unsayable(f"{shown} has no form in opset {self._target.opset}")
+        return out
+
+
+TENSOR = oir.AttributeType.TENSOR
+
+
+def _optional(s: Schema, index: int) -> bool:
+    return index < len(s.optional) and s.optional[index]
