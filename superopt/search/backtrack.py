@@ -10,14 +10,14 @@ from __future__ import annotations
 import heapq
 import itertools
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
 
 from superopt.cost.model import Costs
 from superopt.ir import graph as g
 from superopt.rules.context import GraphContext, context
-from superopt.rules.rule import Rule
+from superopt.search.book import Book
 from superopt.search.move import Move, Refusals, Step, moves
 
 
@@ -62,7 +62,7 @@ class _State:
 
 def search(
     graph: g.Graph,
-    rules: Sequence[Rule],
+    rules: Book,
     costs: Costs,
     limits: Limits,
     refusals: Refusals,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from superopt.cost.model import Costs
 from superopt.ir import graph as g
 from superopt.rules.context import context
-from superopt.rules.rule import Rule
+from superopt.search.book import Book
 from superopt.search.move import Move, Refusals, Step, moves
 from superopt.search.view import Cycle, together
 
@@ -29,7 +29,7 @@ def worth(move: Move, costs: Costs) -> bool:
 
 def climb(
     graph: g.Graph,
-    rules: Sequence[Rule],
+    rules: Book,
     costs: Costs,
     refusals: Refusals,
     *,

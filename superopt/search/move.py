@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from superopt.cost.model import Costs
@@ -11,6 +11,7 @@ from superopt.rules.build import Refusal, rewrite
 from superopt.rules.context import GraphContext
 from superopt.rules.match import Match, matches
 from superopt.rules.rule import Rule
+from superopt.search.book import Book
 from superopt.search.view import Delta, delta
 
 SHOWN = 8  # places named for each reason
@@ -65,13 +66,13 @@ class Refusals:
 
 def moves(
     ctx: GraphContext,
-    rules: Sequence[Rule],
+    rules: Book,
     costs: Costs,
     refusals: Refusals,
     near: Collection[g.Node] | None = None,
 ) -> Iterator[Move]:
     """Every rewrite of the graph (touching `near`, when given), rules in their order."""
-    for rule in rules:
+    for rule in rules.fitting(ctx, near):
         for match in matches(rule, ctx, near):
             change = rewrite(match, ctx)
             if isinstance(change, Refusal):

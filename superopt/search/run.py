@@ -10,6 +10,7 @@ from superopt.cost.model import Costs
 from superopt.ir import graph as g
 from superopt.rules.rule import Rule
 from superopt.search.backtrack import Found, Limits, StopReason, search
+from superopt.search.book import Book, book
 from superopt.search.climb import climb
 from superopt.search.move import Refusals, Step
 from superopt.search.partition import Piece, assemble, pieces
@@ -49,7 +50,7 @@ class Outcome:
 
 def improve(
     graph: g.Graph,
-    rules: Sequence[Rule],
+    given: Sequence[Rule],
     costs: Costs,
     *,
     seconds: float,
@@ -62,6 +63,7 @@ def improve(
     """Search from `graph` for `seconds`; deterministic given the costs unless the time runs out."""
     begin = time.monotonic()
     end = begin + seconds
+    rules = book(given)
 
     def over() -> bool:
         return stop() or time.monotonic() >= end
@@ -113,7 +115,7 @@ def improve(
 def _play_all(
     tactics: Sequence[Tactic],
     graph: g.Graph,
-    rules: Sequence[Rule],
+    rules: Book,
     costs: Costs,
     refusals: Refusals,
     stop: Callable[[], bool],
@@ -131,7 +133,7 @@ def _play_all(
 def _pieces(
     graph: g.Graph,
     parts: Sequence[Piece],
-    rules: Sequence[Rule],
+    rules: Book,
     costs: Costs,
     limits: Limits,
     refusals: Refusals,

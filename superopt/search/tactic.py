@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from superopt.cost.model import Costs
 from superopt.ir import graph as g
 from superopt.rules.context import GraphContext, context
-from superopt.rules.rule import Rule
+from superopt.search.book import Book
 from superopt.search.climb import climb
 from superopt.search.move import Move, Refusals, Step, moves
 
@@ -50,7 +50,7 @@ TACTICS: tuple[Tactic, ...] = (
 def play(
     tactic: Tactic,
     graph: g.Graph,
-    rules: Sequence[Rule],
+    rules: Book,
     costs: Costs,
     refusals: Refusals,
     *,
@@ -60,12 +60,14 @@ def play(
 
     Returns the graph, the steps that led there, and how many rewrites were priced.
     """
-    own = [r for r in rules if r.name.startswith(tactic.repeat)]
+    own = rules.where(lambda r: r.name.startswith(tactic.repeat))
+    # bit-exact rules only: they move elements, and leave products as the next merge needs them
+    calm = rules.where(lambda r: r.float_class == "E0" and not _LOUD.search(r.name))
     tried: set[g.Value] = set()
     steps: list[Step] = []
     priced = 0
     cost = costs.of_graph(graph)
-    while own and not stop():
+    while own.rules and not stop():
         start = next(
             (m for m in moves(context(graph), own, costs, refusals) if not (set(m.change) & tried)),
             None,
@@ -73,7 +75,7 @@ def play(
         if start is None:
             break
         tried |= set(start.change)
-        after, path, seen = _run(tactic, graph, start, own, rules, costs, refusals, stop)
+        after, path, seen = _run(tactic, graph, start, own, calm, costs, refusals, stop)
         priced += seen
         new = costs.of_graph(after)
         if new < LEEWAY * cost and after != graph:
@@ -93,8 +95,8 @@ def _run(
     tactic: Tactic,
     graph: g.Graph,
     start: Move,
-    own: Sequence[Rule],
-    rules: Sequence[Rule],
+    own: Book,
+    calm: Book,
     costs: Costs,
     refusals: Refusals,
     stop: Callable[[], bool],
@@ -110,8 +112,6 @@ def _run(
         near = _siblings(ctx, [n for n in move.effect.added if not costs.is_constant(n)])
         move = next(iter(moves(ctx, own, costs, refusals, near)), None)
         seen += 1
-    # bit-exact rules only: they move elements, and leave products as the next merge needs them
-    calm = [r for r in rules if r.float_class == "E0" and not _LOUD.search(r.name)]
     tidy, more, priced = climb(graph, calm, costs, refusals, stop=stop)
     more = [Step(s.rule, tactic.name, s.change, s.us, s.before, s.after) for s in more]
     return tidy, path + more, seen + priced
