@@ -36,7 +36,8 @@ def evaluate(
     domain = domain or Reals()
     given = {i: loaded(i, feeds, domain) for i in graph.inputs if i.name in feeds}
     sizes = bound_sizes(given, domain)
-    held: dict[Value, np.ndarray] = {**given}
+    held: dict[Value, np.ndarray] = {}
+    held.update(given.items())
     order = nodes(graph)
     last: dict[Value, int] = {}
     for step, n in enumerate(order):
@@ -88,7 +89,7 @@ def evaluate_node(
     domain: Domain | None = None,
     dtypes: Sequence[DType | None] | None = None,
 ) -> list[np.ndarray]:
-    """The results of one operator. `dtypes` are the operands' element types, by default the arrays'."""
+    """The results of one operator; `dtypes` are its operands' element types, if not the arrays'."""
     domain = domain or Reals()
     kinds = [None if a is None else from_numpy(a.dtype) for a in arrays]
     types = list(dtypes) if dtypes is not None else kinds

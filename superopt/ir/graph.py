@@ -141,7 +141,7 @@ def item(n: Node, index: int) -> Value:
     if found is None:
         found = Item(n, index)
         _TABLE[key] = found
-    return found  # type: ignore[return-value]
+    return found
 
 
 def constant(

@@ -26,7 +26,7 @@ class Direct:
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """`load` where low <= index <= high in every dimension, else `fill`, which depends on no axis."""
+    """`load` where low <= index <= high everywhere, else `fill`, which depends on no axis."""
 
     load: Load
     forms: tuple[Affine, ...]
@@ -104,7 +104,7 @@ def padded(guard: Expr, yes: Expr, no: Expr) -> tuple[Padded, list[Expr]] | None
 
 
 def _bound(term: Expr, index: tuple[Expr, ...]) -> tuple[int, int, int] | None:
-    """(dimension, 1, l) for index >= l, (dimension, -1, h) for index <= h, None for anything else."""
+    """(dimension, 1, l) for index >= l, (dimension, -1, h) for index <= h, None otherwise."""
     match term:
         case Apply("lt" | "le" as fn, (a, b), _) if a.dtype == INDEX:
             gap = ix.as_index(b - a - (1 if fn == "lt" else 0))  # holds where gap >= 0

@@ -70,7 +70,7 @@ def _atom(a: Expr) -> Interval | None:
             return 0, max(n - 1, 0)
         case Apply("mod", (x, Const(m)), _) if m > 0:
             inner = interval(x)
-            if inner is not None and 0 <= inner[0] and inner[1] < m:
+            if inner is not None and inner[0] >= 0 and inner[1] < m:
                 return inner
             return 0, int(m) - 1
         case Apply("floordiv", (x, Const(m)), _) if m > 0:
@@ -97,11 +97,11 @@ def divided(e: Expr, m: int) -> tuple[Expr, Expr]:
     whole: ix.Poly = {}
     rest: ix.Poly = {}
     for atoms, c in ix.polynomial(e).items():
-        q = c // m if not atoms else (2 * c + m - 1) // (2 * m)  # the rest in (-m/2, m/2]
-        if q:
-            whole[atoms] = q
-        if c - q * m:
-            rest[atoms] = c - q * m
+        k = c // m if not atoms else (2 * c + m - 1) // (2 * m)  # the rest in (-m/2, m/2]
+        if k:
+            whole[atoms] = k
+        if c - k * m:
+            rest[atoms] = c - k * m
     quotient, r = ix.from_polynomial(whole), ix.from_polynomial(rest)
     bounds = interval(r)
     if bounds is not None and bounds[0] // m == bounds[1] // m:
@@ -195,8 +195,10 @@ def _decide(fn: str, low: int, high: int) -> bool | None:
 
 
 def substitute(e: Expr, env: Env) -> Expr:
-    """`e` with axes (and sizes) replaced, simplified. Axes bound by a Reduce inside are replaced too
-    when `env` says so; their names must not clash with new ones."""
+    """`e` with axes (and sizes) replaced, simplified.
+
+    Axes bound by a Reduce inside are replaced too when `env` says so; new ones must have new names.
+    """
     return _substitute(e, env, {})
 
 

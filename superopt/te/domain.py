@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
+import ml_dtypes
 import numpy as np
 
-from superopt.te.dtype import BOOL, DType, to_numpy
+from superopt.te.dtype import BOOL, F32, DType, to_numpy
 from superopt.te.expr import TensorType
 from superopt.te.fn import function
 from superopt.te.node import Number
@@ -47,8 +48,11 @@ class Domain(Protocol):
     ) -> np.ndarray:
         """The scalar function `fn` of broadcastable arrays of element types `kinds`."""
 
+    def wide(self, dtype: DType) -> DType:
+        """The type in which reductions of `dtype` elements accumulate."""
+
     def reduce(self, fn: str, x: np.ndarray, axes: tuple[int, ...], dtype: DType) -> np.ndarray:
-        """`fn` over `axes` (negative numbers), which stay with length 1; empty ones give its unit."""
+        """`fn` over `axes` (from the end), which stay with length 1; empty ones give its unit."""
 
     def matmul(self, a: np.ndarray, b: np.ndarray, dtype: DType) -> np.ndarray:
         """Matrix products of the last two axes, the others broadcast."""
@@ -114,7 +118,8 @@ class Reals:
     def _cast(self, x: np.ndarray, kind: DType, dtype: DType) -> np.ndarray:
         stored = self.store(dtype)
         if dtype == BOOL:
-            return x != 0
+            nonzero: np.ndarray = x != 0
+            return nonzero
         if x.dtype == stored:
             return x
         if dtype.kind == "f" and dtype.bits <= 8 and self.floats is None:
@@ -124,6 +129,9 @@ class Reals:
         if dtype.kind == "u" and x.dtype.kind == "f":
             x = x.astype(np.int64) if dtype.bits < 64 else x
         return x.astype(stored)
+
+    def wide(self, dtype: DType) -> DType:
+        return F32 if self.floats is None and dtype.is_float and dtype.bits < 32 else dtype
 
     def reduce(self, fn: str, x: np.ndarray, axes: tuple[int, ...], dtype: DType) -> np.ndarray:
         stored = self.store(dtype)
@@ -155,11 +163,12 @@ class Reals:
         if stored.kind in "iub" or dtype.is_int:
             return _integer_matmul(a, b, stored)
         wide = working(stored)
-        out = np.matmul(blas(a, wide), blas(b, wide))
+        out: np.ndarray = np.matmul(blas(a, wide), blas(b, wide))
         return out if wide == stored else out.astype(stored)
 
     def random(self, type: TensorType, seed: int) -> np.ndarray:
-        assert type.dtype is not None and type.shape is not None
+        assert type.dtype is not None
+        assert type.shape is not None
         shape = tuple(int(d) for d in type.shape if isinstance(d, int))
         rng = np.random.default_rng(seed)
         stored = self.store(type.dtype)
@@ -205,9 +214,7 @@ def extreme(fn: str, dtype: DType, stored: np.dtype) -> float | int | bool:
 
 def saturated(x: np.ndarray, stored: np.dtype) -> np.ndarray:
     """`x` rounded to an 8-bit float, ONNX's way: beyond the greatest one gives the greatest one."""
-    import ml_dtypes
-
-    top = float(ml_dtypes.finfo(stored).max)
+    top = float(ml_dtypes.finfo(stored).max)  # type: ignore[no-untyped-call]
     wide = x.astype(np.float32)
     return np.where(np.isnan(wide), wide, np.clip(wide, -top, top)).astype(stored)
 
@@ -229,8 +236,10 @@ def _integer_matmul(a: np.ndarray, b: np.ndarray, stored: np.dtype) -> np.ndarra
     for x in (a, b):
         y = x if x.dtype.kind in "iub" else x.astype(np.int16)
         bound *= max(abs(int(y.max())), abs(int(y.min()))) if y.size else 0
+    wide = np.dtype(np.uint64) if stored == np.uint64 else np.dtype(np.int64)
     if bound < _EXACT:
         f64 = np.dtype(np.float64)
-        return np.matmul(blas(a, f64), blas(b, f64)).astype(np.int64).astype(stored)
-    wide = np.dtype(np.uint64) if stored == np.uint64 else np.dtype(np.int64)
-    return np.matmul(a.astype(wide), b.astype(wide)).astype(stored)
+        exact: np.ndarray = np.matmul(blas(a, f64), blas(b, f64))
+        return exact.astype(np.int64).astype(stored)
+    wrapped: np.ndarray = np.matmul(a.astype(wide), b.astype(wide))
+    return wrapped.astype(stored)

@@ -85,7 +85,7 @@ def compute(
 
 def reduction(fn: str, extents: Dim | Sequence[Dim], body: Callable[..., Expr]) -> Expr:
     """`fn` (sum, prod, max, min, any, all) of `body(k0, ...)` over all indices below `extents`."""
-    sizes = list(extents) if isinstance(extents, (tuple, list)) else [extents]
+    sizes = [extents] if isinstance(extents, (int, Expr)) else list(extents)
     depth = _DEPTH.get()
     axes = tuple(Axis(f"k{depth + n}", e) for n, e in enumerate(sizes))
     if not axes:

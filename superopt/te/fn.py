@@ -45,24 +45,27 @@ class Function:
 
 def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Integer division rounding toward zero; x / 0 is 0."""
-    quotient = np.floor_divide(a, b)
+    quotient: np.ndarray = np.floor_divide(a, b)
     if a.dtype.kind == "u":
         return quotient
     inexact = (np.multiply(quotient, b) != a) & ((a < 0) != (b < 0)) & (b != 0)
-    return quotient + inexact.astype(quotient.dtype)
+    out: np.ndarray = quotient + inexact.astype(quotient.dtype)
+    return out
 
 
 def _integer_power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """a ** b with wrap-around; a negative power is 1/a^-b rounded toward zero."""
     if a.dtype.kind == "u":
-        return np.power(a, b)
-    positive = np.power(a, np.maximum(b, 0))
+        out: np.ndarray = np.power(a, b)
+        return out
+    positive: np.ndarray = np.power(a, np.maximum(b, 0))
     unit = np.where(a == 1, 1, np.where(a == -1, 1 - 2 * (b & 1), 0)).astype(positive.dtype)
     return np.where(b < 0, unit, positive)
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return np.reciprocal(np.exp(-x) + 1)
+    out: np.ndarray = np.reciprocal(np.exp(-x) + 1)
+    return out
 
 
 def _false(x: np.ndarray) -> np.ndarray:

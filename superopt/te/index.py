@@ -7,6 +7,7 @@ them, and are atoms otherwise. A polynomial is printed back as sums of products 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -328,23 +329,20 @@ def evaluate(value: Dim, sizes: dict[str, int]) -> int:
         case Size(name):
             return sizes[name]
         case Apply(fn, args, _):
-            v = [evaluate(a, sizes) for a in args]
+            values = [evaluate(a, sizes) for a in args]
             match fn:
                 case "add":
-                    return sum(v)
+                    return sum(values)
                 case "mul":
-                    out = 1
-                    for x in v:
-                        out *= x
-                    return out
+                    return math.prod(values)
                 case "floordiv":
-                    return v[0] // v[1]
+                    return values[0] // values[1]
                 case "mod":
-                    return v[0] % v[1]
+                    return values[0] % values[1]
                 case "min":
-                    return min(v)
+                    return min(values)
                 case "max":
-                    return max(v)
+                    return max(values)
     raise TypeError(f"{value} is not a size")
 
 

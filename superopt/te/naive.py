@@ -6,13 +6,12 @@ integer tensors, which is how an importer propagates the shapes that a model com
 
 from __future__ import annotations
 
-import cmath
 import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol, Union
+from typing import Protocol
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from superopt.te.expr import Tensor
 from superopt.te.fn import FOLDS, unit
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Number, Reduce, Size
 
-Scalar = Union[int, float, Fraction, Expr, object]
+Scalar = int | float | Fraction | Expr | object
 Reader = Callable[[tuple[int, ...]], Scalar]
 
 
@@ -291,10 +290,7 @@ def _lesser(a: float, b: float) -> float:
 
 
 def _power(a: float, b: float) -> float:
-    out = a**b
-    if isinstance(out, complex):
-        raise ValueError(f"{cmath.polar(out)} is not real")
-    return out
+    return math.pow(a, b)
 
 
 def _divide_integers(a: int, b: int) -> int:

@@ -14,13 +14,11 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Union
 
 from superopt.te import index as ix
-from superopt.te.address import conjuncts, direct, extents, padded
-from superopt.te.affine import Affine, affine, atoms_of, interval, substitute
+from superopt.te.address import direct, padded
+from superopt.te.affine import Affine, affine, atoms_of, substitute
 from superopt.te.dtype import INDEX
-from superopt.te.expr import Tensor
 from superopt.te.fn import FOLDS, unit
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
 
@@ -62,7 +60,7 @@ class Unroll:
     axis: Axis
 
 
-Action = Union[Split, Radix, Unroll]
+Action = Split | Radix | Unroll
 
 
 def settle(axes: tuple[Axis, ...], body: Expr) -> list[Box]:
@@ -121,7 +119,7 @@ def _spliced(axes: tuple[Axis, ...], old: Axis, new: tuple[Axis, ...]) -> tuple[
 def _boxes(box: Box, action: Action) -> list[Box]:
     out: list[Box] = []
     for new, value in _parts(action):
-        env = {action.axis: value}
+        env: dict[Expr, Expr] = {action.axis: value}
         place = tuple(substitute(p, env) for p in box.place)
         body = simplified(substitute(box.body, env))
         out.append(Box(_spliced(box.axes, action.axis, new), place, body))
@@ -291,7 +289,7 @@ def _of_guard(guard: Expr) -> Action | None:
 
 def _crossing(c: int, base: int) -> int:
     """The first value of i >= 1 at which c i + base >= 0 changes."""
-    return -(-(-base) // c) if c > 0 else base // -c + 1
+    return -(base // c) if c > 0 else base // -c + 1
 
 
 def _split(axis: Axis, at: int) -> Action | None:
@@ -340,6 +338,3 @@ def _digits(form: Affine, m: int) -> Action | None:
     if small and isinstance(small[0].extent, int) and small[0].extent <= UNROLLED:
         return Unroll(small[0])
     return None
-
-
-__all__ = ["Box", "conjuncts", "extents", "interval", "settle"]

@@ -1,0 +1,63 @@
+"""Numbers for symbolic sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from superopt.te import index as ix
+from superopt.te.affine import rebuild
+from superopt.te.dtype import INDEX
+from superopt.te.expr import Tensor
+from superopt.te.node import Apply, Axis, Const, Dim, Expr, Index, Load, Reduce, Size
+
+
+def bind(tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
+    """`tensor` with numbers for symbolic sizes, in the tensors that it loads from, too."""
+    return _Binding(sizes, {}, {}).tensor(tensor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Binding:
+    """The tensors and expressions bound so far."""
+
+    sizes: Mapping[str, int]
+    tensors: dict[Tensor, Tensor]
+    done: dict[int, tuple[Expr, Expr]]
+
+    def tensor(self, t: Tensor) -> Tensor:
+        found = self.tensors.get(t)
+        if found is None:
+            body = None if t.body is None else self.expr(t.body)
+            shape, axes = tuple(map(self.size, t.shape)), tuple(map(self.axis, t.axes))
+            found = self.tensors[t] = Tensor(t.name, t.dtype, shape, axes, body)
+        return found
+
+    def size(self, d: Dim) -> Dim:
+        return ix.dim(self.expr(ix.as_index(d)))
+
+    def axis(self, a: Axis) -> Axis:
+        return Axis(a.name, self.size(a.extent))
+
+    def expr(self, e: Expr) -> Expr:
+        found = self.done.get(id(e))
+        if found is None:
+            found = self.done[id(e)] = (e, self.bound(e))
+        return found[1]
+
+    def bound(self, e: Expr) -> Expr:
+        match e:
+            case Size(name):
+                return Const(self.sizes[name], INDEX) if name in self.sizes else e
+            case Axis():
+                return self.axis(e)
+            case Apply(fn, args, dtype):
+                return rebuild(fn, tuple(self.expr(a) for a in args), dtype)
+            case Load(source, index, dtype):
+                return Load(self.tensor(source), tuple(self.expr(i) for i in index), dtype)
+            case Reduce(fn, axes, body, dtype):
+                return Reduce(fn, tuple(map(self.axis, axes)), self.expr(body), dtype)
+            case Index(element, n, _):
+                return Index(self.expr(element), self.expr(n))
+            case _:
+                return e

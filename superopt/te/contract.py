@@ -1,0 +1,196 @@
+"""Sums of products as matrix products.
+
+Operands are arrays with the same trailing axes, of length 1 where they do not depend on one. Each
+axis has a role, read off the lengths: summed over, in both operands (batch), or in one of them
+(rows or columns). A window view (a convolution's im2col) becomes a matrix by a copy; what would be
+too large a copy is computed in slabs.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from superopt.te.domain import Domain
+from superopt.te.dtype import DType
+from superopt.te.strided import part
+
+LARGEST_COPY = 1 << 25  # bytes of one operand that are laid out as a matrix at a time
+
+
+def contract(
+    domain: Domain, dtype: DType, factors: list[np.ndarray], rank: int, summed: int
+) -> np.ndarray:
+    """The sum of the product of `factors` over the last `summed` of their `rank` trailing axes.
+
+    Those axes stay, with length 1. An axis of length 1 in all factors is not summed over.
+    """
+    rest = list(factors)
+    while len(rest) > 1:
+        left, right = _cheapest(rest, rank)
+        a, b = rest[left], rest[right]
+        others = [x for n, x in enumerate(rest) if n not in (left, right)]
+        over = [
+            p for p in range(rank - summed, rank) if all(x.shape[p - rank] == 1 for x in others)
+        ]
+        rest = [*others, _pair(domain, dtype, a, b, rank, frozenset(over))]
+    (out,) = rest
+    over_left = tuple(p - rank for p in range(rank - summed, rank) if out.shape[p - rank] != 1)
+    return domain.reduce("sum", out, over_left, dtype) if over_left else out
+
+
+def _cheapest(xs: list[np.ndarray], rank: int) -> tuple[int, int]:
+    """The two operands whose joint index space is the smallest."""
+    pairs = [(a, b) for a in range(len(xs)) for b in range(a + 1, len(xs))]
+    return min(pairs, key=lambda p: math.prod(_joint(xs[p[0]], xs[p[1]], rank)))
+
+
+def _joint(a: np.ndarray, b: np.ndarray, rank: int) -> tuple[int, ...]:
+    """The lengths of the trailing axes of `a` and `b` together."""
+    return tuple(
+        n if m == 1 else m for n, m in zip(_trailing(a, rank), _trailing(b, rank), strict=True)
+    )
+
+
+def _trailing(x: np.ndarray, rank: int) -> tuple[int, ...]:
+    return x.shape[x.ndim - rank :]
+
+
+def _pair(
+    domain: Domain, dtype: DType, a: np.ndarray, b: np.ndarray, rank: int, over: frozenset[int]
+) -> np.ndarray:
+    """The sum over `over` of the product of two operands, axes of length 1 left in their place."""
+    for p in sorted(over):  # what only one of them depends on is summed first
+        n, m = a.shape[p - rank], b.shape[p - rank]
+        if n != 1 and m == 1:
+            a = domain.reduce("sum", a, (p - rank,), dtype)
+        elif m != 1 and n == 1:
+            b = domain.reduce("sum", b, (p - rank,), dtype)
+    slab = _slab(a, b, rank, over) or _slab(b, a, rank, over)
+    if slab is None:
+        return _matrices(domain, dtype, a, b, rank, over)
+    p, step = slab
+    n = _joint(a, b, rank)[p]
+    parts = (
+        _pair(
+            domain,
+            dtype,
+            _cut(a, p - rank, i, i + step),
+            _cut(b, p - rank, i, i + step),
+            rank,
+            over,
+        )
+        for i in range(0, n, step)
+    )
+    if p in over:
+        total = next(parts)
+        for piece in parts:
+            total = domain.apply("add", (total, piece), (dtype, dtype), dtype)
+        return total
+    first = next(parts)
+    shape = list(first.shape)
+    shape[p - rank] = n
+    out = np.empty(shape, first.dtype)
+    _cut(out, p - rank, 0, step)[...] = first
+    for i, piece in enumerate(parts, 1):
+        _cut(out, p - rank, i * step, (i + 1) * step)[...] = piece
+    return out
+
+
+def _cut(x: np.ndarray, axis: int, start: int, stop: int) -> np.ndarray:
+    """A range of `axis` (a negative number); all of it where its length is 1."""
+    if x.shape[axis] == 1:
+        return x
+    return part(x, x.ndim + axis, [slice(start, stop)])
+
+
+def _slab(x: np.ndarray, y: np.ndarray, rank: int, over: frozenset[int]) -> tuple[int, int] | None:
+    """(axis, length) of slabs in which `x` is small enough to be copied, None where all of it is.
+
+    Only a view with overlapping elements (or none of its own) is larger than what it shows.
+    """
+    if x.nbytes <= LARGEST_COPY or not _expanded(x):
+        return None
+    lengths = _trailing(x, rank)
+    kept = [p for p in range(rank) if p not in over and lengths[p] > 1]
+    own = [p for p in kept if y.shape[p - rank] == 1]
+    candidates = own or kept or [p for p in range(rank) if lengths[p] > 1]
+    p = max(candidates, key=lambda q: (lengths[q], -q))
+    pieces = min(lengths[p], -(-x.nbytes // LARGEST_COPY))
+    return (p, -(-lengths[p] // pieces)) if pieces > 1 else None
+
+
+def _expanded(x: np.ndarray) -> bool:
+    """Does the view show elements more than once?"""
+    steps = sorted((abs(s), n) for s, n in zip(x.strides, x.shape, strict=True) if n > 1)
+    reach = x.itemsize
+    for stride, n in steps:
+        if stride < reach:
+            return True
+        reach = stride * (n - 1) + reach
+    return False
+
+
+def _matrices(
+    domain: Domain, dtype: DType, a: np.ndarray, b: np.ndarray, rank: int, over: frozenset[int]
+) -> np.ndarray:
+    """One call of the domain's matmul.
+
+    The last run of axes that only one operand has are the columns, the run before that only the
+    other has the rows; all other kept axes are batches, broadcast where an operand lacks them.
+    """
+    na, nb = _trailing(a, rank), _trailing(b, rank)
+    inner = [p for p in range(rank) if p in over and na[p] != 1]
+    owners = {
+        p: ("ab" if nb[p] != 1 else "a") if na[p] != 1 else "b"
+        for p in range(rank)
+        if p not in over and (na[p] != 1 or nb[p] != 1)
+    }
+    single = [p for p in owners if owners[p] != "ab"]
+    columns = _last_run(single, owners)
+    rows = _last_run(single[: len(single) - len(columns)], owners)
+    if columns and owners[columns[0]] == "a":
+        a, b, na, nb = b, a, nb, na
+        owners = {p: {"a": "b", "b": "a"}.get(o, o) for p, o in owners.items()}
+    rest = [p for p in owners if p not in rows and p not in columns]
+    many = math.prod(max(na[p], nb[p]) for p in rest if owners[p] != "ab")
+    work = math.prod(max(na[p], nb[p]) for p in (*rows, *columns, *inner))
+    if many > 1 and work < 1 << 12:  # too little for a call each: one large product
+        rows = [p for p in owners if owners[p] == "a"]
+        columns = [p for p in owners if owners[p] == "b"]
+        rest = [p for p in owners if owners[p] == "ab"]
+    left = _matrix(a, rank, rest, rows, inner)
+    right = _matrix(b, rank, rest, inner, columns)
+    out = domain.matmul(left, right, dtype)
+    lengths = [max(na[p], nb[p]) if min(na[p], nb[p]) else 0 for p in range(rank)]
+    order = [*rest, *rows, *columns]
+    lead = out.shape[: out.ndim - len(rest) - 2]
+    out = out.reshape(*lead, *(lengths[p] for p in order))
+    back = sorted(range(len(order)), key=order.__getitem__)
+    out = out.transpose(*range(len(lead)), *(len(lead) + p for p in back))
+    return out.reshape(*lead, *(lengths[p] if p in owners else 1 for p in range(rank)))
+
+
+def _last_run(axes: list[int], owners: dict[int, str]) -> list[int]:
+    """The last axes that have one owner."""
+    out: list[int] = []
+    for p in reversed(axes):
+        if out and owners[p] != owners[out[0]]:
+            break
+        out.insert(0, p)
+    return out
+
+
+def _matrix(
+    x: np.ndarray, rank: int, batch: list[int], rows: list[int], columns: list[int]
+) -> np.ndarray:
+    """`x` as matrices of `rows` by `columns` for each index of the `batch` axes."""
+    lead = x.ndim - rank
+    order = [*batch, *rows, *columns]
+    dropped = [p for p in range(rank) if p not in order]
+    y = x.transpose(*range(lead), *(lead + p for p in (*order, *dropped)))
+    shape = [x.shape[lead + p] for p in batch]
+    height = math.prod(x.shape[lead + p] for p in rows)
+    width = math.prod(x.shape[lead + p] for p in columns)
+    return y.reshape(*x.shape[:lead], *shape, height, width)

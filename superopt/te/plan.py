@@ -1,0 +1,436 @@
+"""What to compute for a tensor: its boxes as trees of array operations, in no domain yet.
+
+Inside a box every array has one dimension for each axis in scope, of length 1 where it does not
+depend on it, so that numpy's broadcasting is all the alignment there is. An axis is known by its
+position in the scope; a reduction puts its axes behind those outside of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from superopt.te.address import direct, extents, padded
+from superopt.te.affine import Affine, affine, interval
+from superopt.te.dtype import INDEX, DType
+from superopt.te.expr import Tensor
+from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Number, Reduce
+from superopt.te.settle import Box, settle
+
+Positions = frozenset[int]
+WIDEST = 4  # times a tensor's size is the most that it is padded to, for loads under a guard
+NOWHERE: Positions = frozenset()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """An array over `scope`; `axes` are the positions that it depends on."""
+
+    scope: tuple[Axis, ...]
+    axes: Positions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fixed(Step):
+    """A constant."""
+
+    value: Number
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """base + sum of coefficient * index at a position."""
+
+    base: int
+    terms: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ramp(Step):
+    """The values of an affine form."""
+
+    form: Form
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mask:
+    """Where `guard` is `holds`, elements count; elsewhere loads may be out of range."""
+
+    guard: Plan
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Margin:
+    """`fill` around the elements low..high of the source; indices span first..last.
+
+    With `masks`, what is outside must not be where they all hold.
+    """
+
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    first: tuple[int, ...]
+    last: tuple[int, ...]
+    fill: Plan
+    masks: tuple[Mask, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View(Step):
+    """A strided view: a form for each dimension of the source, or one for the row-major address."""
+
+    tensor: Tensor
+    forms: tuple[Form, ...]
+    flat: bool
+    margin: Margin | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pick(Step):
+    """Elements at computed indices on some dimensions, a view on the others.
+
+    The axes of the indices are not those of the forms.
+    """
+
+    tensor: Tensor
+    forms: tuple[tuple[int, Form], ...]
+    picked: tuple[tuple[int, Plan], ...]
+    masks: tuple[Mask, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wrap(Step):
+    """An integer element as an index in [-bound, bound); a negative one counts from the end."""
+
+    element: Plan
+    bound: int
+    masks: tuple[Mask, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call(Step):
+    """A scalar function."""
+
+    fn: str
+    args: tuple[Plan, ...]
+    kinds: tuple[DType, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choose(Step):
+    """`yes` where `guard` holds, else `no`."""
+
+    guard: Plan
+    yes: Plan
+    no: Plan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fold(Step):
+    """`fn` of `body` over the last axes of its scope, which `scope` lacks.
+
+    The `sliding` ones among these move a window: they are added to other axes.
+    """
+
+    fn: str
+    body: Plan
+    sliding: Positions
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contract(Step):
+    """The sum of the product of `factors`, over the axes of `inner` that `scope` lacks.
+
+    An axis that no factor depends on is not summed over.
+    """
+
+    inner: tuple[Axis, ...]
+    factors: tuple[Plan, ...]
+    dtype: DType
+
+
+Plan = Fixed | Ramp | View | Pick | Wrap | Call | Choose | Fold | Contract
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A box of a tensor: where it is, and its elements over the box's axes."""
+
+    axes: tuple[Axis, ...]
+    place: tuple[Affine, ...]
+    body: Plan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """The parts of a tensor; `shared` steps are used more than once."""
+
+    shape: tuple[int, ...]
+    parts: tuple[Part, ...]
+    shared: frozenset[Plan]
+
+
+@lru_cache(maxsize=1 << 13)
+def program(tensor: Tensor) -> Program:
+    """How to compute a tensor with a body. Raises TypeError where a size is symbolic."""
+    shape = extents(tensor.shape, tensor.name)
+    assert tensor.body is not None
+    if 0 in shape:
+        return Program(shape, (), frozenset())
+    planner = _Planner({}, {})
+    parts: list[Part] = []
+    for box in settle(tensor.axes, tensor.body):
+        body = planner.step(box.body, box.axes, ())
+        parts.append(Part(box.axes, _places(box), body))
+    return Program(shape, tuple(parts), frozenset(p for p, n in planner.uses.items() if n > 1))
+
+
+def _places(box: Box) -> tuple[Affine, ...]:
+    forms = [affine(p) for p in box.place]
+    return tuple(f for f in forms if f is not None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _When:
+    """A guard that holds, or does not, inside of those before it: a branch of a select."""
+
+    guard: Expr
+    holds: bool
+    before: tuple[_When, ...]
+
+
+_Branch = tuple[_When, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    """The steps made so far, by expression, scope and branch; and how often each is used."""
+
+    done: dict[tuple[int, tuple[Axis, ...], _Branch], tuple[Expr, Plan]]
+    uses: dict[Plan, int]
+
+    def step(self, e: Expr, scope: tuple[Axis, ...], branch: _Branch) -> Plan:
+        key = (id(e), scope, branch)
+        found = self.done.get(key)
+        if found is None:
+            found = self.done[key] = (e, self.made(e, scope, branch))
+        plan = found[1]
+        self.uses[plan] = self.uses.get(plan, 0) + 1
+        return plan
+
+    def made(self, e: Expr, scope: tuple[Axis, ...], branch: _Branch) -> Plan:
+        match e:
+            case Const(value, dtype):
+                return Fixed(scope, NOWHERE, value, dtype)
+            case Apply("select", (guard, yes, no), _):
+                return self.choose(guard, yes, no, scope, branch)
+            case Load():
+                return self.load(e, scope, branch)
+            case Reduce(fn, axes, body, dtype):
+                return self.reduce(fn, axes, body, dtype, scope, branch)
+            case Index(element, Const(n), _):
+                inner = self.step(element, scope, branch)
+                return Wrap(scope, inner.axes, inner, int(n), self.masks(scope, branch))
+            case _ if e.dtype == INDEX and (form := affine(e)) is not None:
+                placed = _form(form, scope)
+                return Ramp(scope, _axes((placed,)), placed)
+            case Apply(fn, args, dtype):
+                return self.call(fn, [self.step(a, scope, branch) for a in args], args, dtype)
+            case _:
+                raise TypeError(f"{e} has no value")
+
+    def call(self, fn: str, steps: list[Plan], args: tuple[Expr, ...], dtype: DType) -> Plan:
+        axes = NOWHERE.union(*(s.axes for s in steps))
+        return Call(steps[0].scope, axes, fn, tuple(steps), tuple(a.dtype for a in args), dtype)
+
+    def masks(self, scope: tuple[Axis, ...], branch: _Branch) -> tuple[Mask, ...]:
+        return tuple(Mask(self.step(w.guard, scope, w.before), w.holds) for w in branch)
+
+    def choose(
+        self, guard: Expr, yes: Expr, no: Expr, scope: tuple[Axis, ...], branch: _Branch
+    ) -> Plan:
+        pad = padded(guard, yes, no)
+        if pad is not None:
+            fill = self.step(no, scope, branch)
+            low, high, load = pad[0].low, pad[0].high, pad[0].load
+            inner: Plan = self.margin(load, pad[0].forms, low, high, fill, (), scope)
+            for term in pad[1]:
+                inner = _either(self.step(term, scope, branch), inner, fill)
+            return inner
+        g = self.step(guard, scope, branch)
+        a = self.step(yes, scope, (*branch, _When(guard, True, branch)))
+        b = self.step(no, scope, (*branch, _When(guard, False, branch)))
+        return _either(g, a, b)
+
+    def margin(
+        self,
+        e: Load,
+        affines: Sequence[Affine],
+        low: tuple[int, ...],
+        high: tuple[int, ...],
+        fill: Plan,
+        masks: tuple[Mask, ...],
+        scope: tuple[Axis, ...],
+    ) -> View:
+        spans = [s for s in map(interval, e.index) if s is not None]
+        first, last = tuple(s[0] for s in spans), tuple(s[1] for s in spans)
+        forms = tuple(_form(f, scope) for f in affines)
+        edge = Margin(low, high, first, last, fill, masks)
+        return View(scope, _axes(forms), e.tensor, forms, False, edge)
+
+    def load(self, e: Load, scope: tuple[Axis, ...], branch: _Branch) -> Plan:
+        found = direct(e)
+        if found is not None:
+            forms = tuple(_form(f, scope) for f in found.forms)
+            return View(scope, _axes(forms), e.tensor, forms, found.flat, None)
+        affines = [affine(i) for i in e.index]
+        plain = [f for f in affines if f is not None]
+        shape = extents(e.tensor.shape, e.tensor.name)
+        if branch and len(plain) == len(affines) and 0 not in shape:
+            zero = Fixed(scope, NOWHERE, 0, e.dtype)
+            top, masks = tuple(n - 1 for n in shape), self.masks(scope, branch)
+            view = self.margin(e, plain, (0,) * len(shape), top, zero, masks, scope)
+            assert view.margin is not None
+            spans = zip(view.margin.first, view.margin.last, strict=True)
+            if math.prod(b - a + 1 for a, b in spans) <= WIDEST * math.prod(shape):
+                return view
+        return self.pick(e, affines, shape, scope, branch)
+
+    def pick(
+        self,
+        e: Load,
+        affines: list[Affine | None],
+        shape: tuple[int, ...],
+        scope: tuple[Axis, ...],
+        branch: _Branch,
+    ) -> Plan:
+        forms: dict[int, Form] = {}
+        steps: dict[int, Plan] = {}
+        for d, (i, f, n) in enumerate(zip(e.index, affines, shape, strict=True)):
+            span = interval(i)
+            if f is not None and span is not None and span[0] >= 0 and span[1] < n:
+                forms[d] = _form(f, scope)
+            else:
+                steps[d] = self.step(i, scope, branch)
+        while True:  # an axis that both read is read by index arrays alone
+            taken = NOWHERE.union(*(s.axes for s in steps.values()))
+            both = [d for d, f in forms.items() if taken & _axes((f,))]
+            if not both:
+                break
+            for d in both:
+                del forms[d]
+                steps[d] = self.step(e.index[d], scope, branch)
+        axes = taken | _axes(tuple(forms.values()))
+        picked = tuple(sorted(steps.items()))
+        return Pick(scope, axes, e.tensor, tuple(forms.items()), picked, self.masks(scope, branch))
+
+    def reduce(
+        self,
+        fn: str,
+        axes: tuple[Axis, ...],
+        body: Expr,
+        dtype: DType,
+        scope: tuple[Axis, ...],
+        branch: _Branch,
+    ) -> Plan:
+        inner, outer = (*scope, *axes), len(scope)
+        if fn == "sum" and isinstance(body, Apply) and body.fn in ("mul", "neg"):
+            return self.product(body, dtype, inner, outer, branch)
+        plan = self.step(body, inner, branch)
+        return _fold(scope, fn, plan, dtype)
+
+    def product(
+        self, body: Expr, dtype: DType, inner: tuple[Axis, ...], outer: int, branch: _Branch
+    ) -> Plan:
+        """A sum of products: factors that the sum is not over come out of it."""
+        factors, sign = _factors(body)
+        steps = [self.step(f, inner, branch) for f in factors]
+        inside = [n for n, s in enumerate(steps) if any(p >= outer for p in s.axes)]
+        free = [f for n, f in enumerate(factors) if n not in inside]
+        scope = inner[:outer]
+        summed = [steps[n] for n in inside]
+        axes = NOWHERE.union(*(s.axes for s in summed))
+        count = sign
+        out: Plan
+        if len(summed) > 1 and any(s.axes != summed[0].axes for s in summed):
+            kept = frozenset(p for p in axes if p < outer)
+            out = Contract(scope, kept, inner, tuple(summed), dtype)
+            for p in range(outer, len(inner)):
+                n = inner[p].extent
+                count *= n if p not in axes and isinstance(n, int) else 1
+        elif not summed or (not free and sign == 1):
+            plan = self.step(body, inner, branch)
+            return _fold(scope, "sum", plan, dtype)
+        else:
+            plan = summed[0]
+            for other in summed[1:]:
+                plan = Call(inner, axes, "mul", (plan, other), (dtype, dtype), dtype)
+            out = _fold(scope, "sum", plan, dtype)
+        others = [self.step(f, scope, branch) for f in free]
+        if count != 1:
+            others.append(Fixed(scope, NOWHERE, count, dtype))
+        for other in others:
+            out = Call(scope, out.axes | other.axes, "mul", (out, other), (dtype, dtype), dtype)
+        return out
+
+
+def _factors(e: Expr) -> tuple[list[Expr], int]:
+    """The factors of a product and its sign."""
+    match e:
+        case Apply("mul", (a, b), _):
+            (left, s), (right, t) = _factors(a), _factors(b)
+            return left + right, s * t
+        case Apply("neg", (a,), _):
+            factors, sign = _factors(a)
+            return factors, -sign
+        case _:
+            return [e], 1
+
+
+def _form(f: Affine, scope: tuple[Axis, ...]) -> Form:
+    return Form(f.base, tuple((scope.index(a), c) for a, c in f.terms))
+
+
+def _axes(forms: tuple[Form, ...]) -> Positions:
+    return frozenset(p for f in forms for p, _ in f.terms)
+
+
+def _fold(scope: tuple[Axis, ...], fn: str, body: Plan, dtype: DType) -> Fold:
+    outer = len(scope)
+    sliding: set[int] = set()
+    for view in _views(body):
+        for form in () if view.flat else view.forms:
+            if len(form.terms) > 1:
+                sliding.update(p for p, _ in form.terms if p >= outer)
+    axes = frozenset(p for p in body.axes if p < outer)
+    return Fold(scope, axes, fn, body, frozenset(sliding), dtype)
+
+
+def _views(plan: Plan) -> list[View]:
+    """The views that a step reads, elementwise."""
+    out: list[View] = []
+    stack, seen = [plan], set[Plan]()
+    while stack:
+        step = stack.pop()
+        if step in seen:
+            continue
+        seen.add(step)
+        match step:
+            case View():
+                out.append(step)
+            case Call(_, _, _, args, _, _):
+                stack.extend(args)
+            case Choose(_, _, guard, yes, no):
+                stack.extend((guard, yes, no))
+            case _:
+                pass
+    return out
+
+
+def _either(guard: Plan, yes: Plan, no: Plan) -> Plan:
+    return Choose(guard.scope, guard.axes | yes.axes | no.axes, guard, yes, no)
