@@ -21,15 +21,15 @@ from superopt.ir.graph import (
     Node,
     Value,
     constant,
+    intern_node,
     item,
-    node,
     nodes,
     operands,
     producer,
     replace,
     results,
 )
-from superopt.ir.op import Attr, InferError, Op, canonical_attrs
+from superopt.ir.op import Attr, Attrs, InferError, Op, Types, canonical_attrs, infer
 from superopt.rules.condition import Scope, compiled, no_users, unpack
 from superopt.rules.context import GraphContext
 from superopt.rules.facts import rounded
@@ -56,8 +56,9 @@ from superopt.rules.term import (
     walk,
 )
 from superopt.te.dtype import BOOL, I64, DType, to_numpy
+from superopt.te.expr import TensorType
 
-LARGEST = 1 << 24  # bytes of a constant that a rule makes
+LARGEST = 1 << 22  # bytes of a constant that a rule makes
 DTYPE = FOUND  # while building: the element type of numbers without siblings
 
 
@@ -380,23 +381,36 @@ def _float(n: int | float | Fraction) -> int | float:
     return float(n) if isinstance(n, Fraction) else n
 
 
+@lru_cache(maxsize=1 << 16)
+def _resolved(
+    op: Op, types: Types, attrs: tuple[tuple[str, Attr], ...]
+) -> tuple[Attrs, tuple[TensorType, ...]]:
+    """Attributes in their one form and the results' types. A search asks the same many times."""
+    full = canonical_attrs(op, types, dict(attrs))
+    return full, infer(op, types, full)
+
+
 def _node(op: Op, values: Sequence[Value | None], attrs: dict[str, Attr]) -> Node:
     """`op` applied; an operand of an n-ary operator that is the same operator becomes its operands.
 
     Of a Sum only the first one does: sums are taken from the left, and stay bit for bit.
     """
-    if op.name not in NARY or not any(type(v) is Node and v.op is op for v in values):
-        return node(op, values, **attrs)
-    types = tuple(None if v is None else v.type for v in values)
-    full = canonical_attrs(op, types, attrs)
-    flat: list[Value | None] = []
-    for k, v in enumerate(values):
-        nested = type(v) is Node and v.op is op and v.attrs == full
-        if nested and (op.name != "Sum" or k == 0):
-            flat.extend(v.inputs)  # type: ignore[union-attr]
-        else:
-            flat.append(v)
-    return node(op, flat, **dict(full))
+    args = tuple(values)
+    while args and args[-1] is None:
+        args = args[:-1]
+    given = tuple(attrs.items())
+    full, made = _resolved(op, tuple([None if v is None else v.type for v in args]), given)
+    if op.name in NARY and any(type(v) is Node and v.op is op for v in args):
+        flat: list[Value | None] = []
+        for k, v in enumerate(args):
+            nested = type(v) is Node and v.op is op and v.attrs == full
+            if nested and (op.name != "Sum" or k == 0):
+                flat.extend(v.inputs)  # type: ignore[union-attr]
+            else:
+                flat.append(v)
+        args = tuple(flat)
+        made = infer(op, tuple([None if v is None else v.type for v in args]), full)
+    return intern_node(op, args, full, made)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -414,7 +428,13 @@ def filled(kind: str, args: Sequence[Result], dtype: DType) -> Value:
         args, dtype = args[:-1], last
     extent = args[0]
     dims = (extent, extent) if kind == "eye" else sequence(extent)
-    shape = tuple(integer(d) for d in dims)
+    wanted = {"zeros": 0, "ones": 1, "eye": 1}.get(kind)
+    content = _float(number(args[1])) if wanted is None else wanted
+    return _filled(kind, tuple([integer(d) for d in dims]), content, dtype)
+
+
+@lru_cache(maxsize=1 << 6)
+def _filled(kind: str, shape: tuple[int, ...], content: int | float, dtype: DType) -> Constant:
     size = int(np.prod(shape, dtype=np.float64)) * to_numpy(dtype).itemsize
     if size > LARGEST:
         raise _Unsafe(f"{kind} of shape {shape} is {size:,} bytes, more than {LARGEST:,}")
@@ -422,8 +442,7 @@ def filled(kind: str, args: Sequence[Result], dtype: DType) -> Value:
         raise NotKnown(f"{kind} of shape {shape}")
     if kind == "eye":
         return constant(np.eye(*shape, dtype=to_numpy(dtype)))
-    wanted = {"zeros": 0, "ones": 1}.get(kind)
-    stored = rounded(_float(number(args[1])) if wanted is None else wanted, dtype)
+    stored = rounded(content, dtype)
     if stored is None:
-        raise NotKnown(f"{tell(args[1])} is no {dtype}")
+        raise NotKnown(f"{content} is no {dtype}")
     return constant(np.full(shape, stored, to_numpy(dtype)))

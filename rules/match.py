@@ -7,12 +7,13 @@ graph, then in the order of the chain's alternatives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from superopt.ir.graph import Node, Value, item, results
+from superopt.ir.op import Op
 from superopt.rules.context import GraphContext
 from superopt.rules.plan import Plan, plan
 from superopt.rules.rule import Rule
@@ -105,6 +106,27 @@ def environment(p: Plan, ctx: GraphContext, near: Collection[Node] | None) -> Ce
     return env
 
 
+class RuleSet:
+    """Rules to match together: what each graph needs of them is looked up by its operators."""
+
+    __slots__ = ("_usable", "plans")
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.plans = tuple(plan(r) for r in rules)
+        self._usable: dict[frozenset[Op], tuple[Plan, ...]] = {}
+
+    def matches(self, ctx: GraphContext, near: Collection[Node] | None = None) -> Iterator[Match]:
+        """Every match of every rule, rules in their order: `matches` of each, but faster."""
+        ops = frozenset(ctx.by_op)
+        usable = self._usable.get(ops)
+        if usable is None:
+            if len(self._usable) > 1 << 10:
+                self._usable.clear()
+            usable = self._usable[ops] = tuple([p for p in self.plans if p.ops <= ops])
+        for p in usable:
+            yield from _matches(p, ctx, near)
+
+
 def matches(rule: Rule, ctx: GraphContext, near: Collection[Node] | None = None) -> Iterator[Match]:
     """Every match of `rule` in the graph, in a fixed order.
 
@@ -112,38 +134,33 @@ def matches(rule: Rule, ctx: GraphContext, near: Collection[Node] | None = None)
     near the nodes that it made, those that lost or won users, and the users of what it replaced.
     """
     p = plan(rule)
-    by_op = ctx.by_op
-    if not p.ops <= by_op.keys():
-        return
-    chains = _chains(p)
-    env = environment(p, ctx, near)
+    if p.ops <= ctx.by_op.keys():
+        yield from _matches(p, ctx, near)
+
+
+def _matches(p: Plan, ctx: GraphContext, near: Collection[Node] | None) -> Iterable[Match]:
+    starts = p.starts
     if near is None:
-        start = p.starts[0]
-        yield from _from(by_op[start.op], start.slot, chains[0], env)
-        return
-    seen: set[object] = set()
-    for start, chain in zip(p.starts, chains, strict=True):
+        start = starts[0]
+        return _from(ctx.by_op[start.op], start.slot, _chains(p)[0], environment(p, ctx, None))
+    env: Cells | None = None
+    some: list[list[Match]] = []
+    for start, chain in zip(starts, _chains(p), strict=True):
         roots = ctx.near(near, start.depth - 1).get(start.op)
-        if roots is None:
-            continue
-        if len(p.starts) == 1:
-            yield from _from(roots, start.slot, chain, env)
-            return
-        for m in _from(roots, start.slot, chain, env):
-            key = (m.roots, tuple([m.cells[s] for s in p.slots.values()]))
-            if key not in seen:
-                seen.add(key)
-                yield m
+        if roots is not None:
+            env = env or environment(p, ctx, near)
+            some.append(_from(roots, start.slot, chain, env))
+    if len(some) < 2:
+        return some[0] if some else ()
+    # From each root to start with, matches that both cover a node of `near` are found again.
+    every = {(m.roots, tuple([m.cells[s] for s in p.slots.values()])): m for f in some for m in f}
+    return every.values()
 
 
-def _from(
-    roots: Collection[Node], slot: int, chain: Callable[[Cells], None], env: Cells
-) -> Iterator[Match]:
-    found: list[Match] = env[FOUND]
+def _from(roots: Sequence[Node], slot: int, chain: Cont, env: Cells) -> list[Match]:
+    """The matches with one of these nodes as the root to start from."""
+    env[FOUND] = found = list[Match]()
     for n in roots:
         env[slot] = n
         chain(env)
-        if found:
-            some = found[:]
-            found.clear()
-            yield from some
+    return found
