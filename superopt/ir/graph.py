@@ -252,17 +252,20 @@ def users(g: Graph) -> dict[Value, list[Node]]:
     return out
 
 
-def replace(g: Graph, change: Mapping[Value, Value]) -> Graph:
+def replace(
+    g: Graph, change: Mapping[Value, Value], order: Iterable[Node] | None = None
+) -> Graph:
     """`g` with each key replaced by its value (which must not need a key: that would be a cycle).
 
-    Types must agree; everything downstream is rebuilt, everything else shared.
+    Types must agree; everything downstream is rebuilt, everything else shared. `order` is
+    `nodes(g)` where the caller has it already.
     """
     new: dict[Value, Value] = dict(change)
 
     def get(v: Value) -> Value:
         return new.get(v, v)
 
-    for n in nodes(g):
+    for n in nodes(g) if order is None else order:
         if n in new:
             continue
         changed = False

@@ -120,8 +120,15 @@ def op(
 def canonical_attrs(op: Op, types: Types, attrs: Mapping[str, Attr]) -> Attrs:
     """`attrs` with defaults filled in, in the operator's one form, sorted by name.
 
-    Raises InferError for an unknown or missing attribute, TypeError never.
+    Raises InferError for an unknown or missing attribute, or one that does not fit the operands.
     """
+    given = tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in attrs.items())
+    return _canonical_attrs(op, types, given)
+
+
+@lru_cache(maxsize=1 << 15)
+def _canonical_attrs(op: Op, types: Types, given: Attrs) -> Attrs:
+    attrs = dict(given)
     full: dict[str, Attr] = {}
     for key in attrs:
         if key not in op.attrs:
@@ -130,6 +137,8 @@ def canonical_attrs(op: Op, types: Types, attrs: Mapping[str, Attr]) -> Attrs:
         value = attrs.get(key, default)
         if value is REQUIRED:
             raise InferError(f"{op.name} needs the attribute {key}")
+        if isinstance(value, int) and isinstance(default, (int, float)):
+            value = type(default)(value)  # 1, 1.0 and True are equal: keep them from being mixed up
         full[key] = _plain(value)  # type: ignore[arg-type]
     if op.canonical is not None:
         full = {k: _plain(v) for k, v in op.canonical(types, full).items()}

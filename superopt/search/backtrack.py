@@ -58,6 +58,7 @@ class _State:
     cost: float
     parent: _State | None
     move: Move | None
+    ctx: GraphContext
 
 
 def search(
@@ -71,7 +72,7 @@ def search(
     """The cheapest graph that the rules reach from `graph` within `limits`; deterministic given the
     costs, unless the time runs out."""
     end = time.monotonic() + limits.seconds
-    start = _State(graph, costs.of_graph(graph), None, None)
+    start = _State(graph, costs.of_graph(graph), None, None, context(graph))
     best = start
     order = itertools.count()
     queue: list[tuple[float, int, _State, Move | None]] = [(start.cost, next(order), start, None)]
@@ -82,10 +83,13 @@ def search(
         cost, _, parent, move = heapq.heappop(queue)
         if cost > limits.alpha * best.cost:
             continue
-        state = parent if move is None else _child(parent, move, cost)
-        if state.graph.outputs in seen:
+        new = parent.graph
+        if move is not None:
+            new = g.replace(parent.graph, move.change, parent.ctx.position)
+        if new.outputs in seen:
             continue
-        seen.add(state.graph.outputs)
+        seen.add(new.outputs)
+        state = parent if move is None else _State(new, cost, parent, move, context(new))
         visited += 1
         improved = state.cost < best.cost - 1e-6
         if improved:
@@ -99,29 +103,26 @@ def search(
         if visited % 16 == 0 and stop():
             reason = StopReason.STOPPED
             break
-        ctx = context(state.graph)
-        near = None if improved or move is None else _near(ctx, move)
-        for m in moves(ctx, rules, costs, refusals, near):
-            new = state.cost + m.effect.us
-            if new < limits.alpha * best.cost:
-                heapq.heappush(queue, (new, next(order), state, m))
+        near = None if improved or move is None else _near(state.ctx, move)
+        for m in moves(state.ctx, rules, costs, refusals, near):
+            after = state.cost + m.effect.us
+            if after < limits.alpha * best.cost:
+                heapq.heappush(queue, (after, next(order), state, m))
         if len(queue) > limits.queue:
             queue = heapq.nsmallest(limits.queue // 2, queue)
             reason = StopReason.MEMORY
     return Found(best.graph, best.cost, tuple(_steps(best)), reason, visited)
 
 
-def _child(parent: _State, move: Move, cost: float) -> _State:
-    return _State(g.replace(parent.graph, move.change), cost, parent, move)
-
-
 def _near(ctx: GraphContext, move: Move) -> Collection[g.Node]:
-    """The nodes that `move` made and those beside them."""
-    made = {n for n in move.effect.added if n in ctx.position}
-    made |= {p for new in move.change.values() if (p := g.producer(new)) is not None}
-    beside = {p for n in made for i in n.inputs if i is not None and (p := g.producer(i))}
-    after = {u for n in made for r in g.results(n) for u in ctx.users.get(r, ())}
-    return (made | beside | after) & ctx.position.keys()
+    """What a match must cover to be new after `move`: a node that it made, or the reader of a value
+    that was there before and took another's place."""
+    near = {n for n in move.effect.added if n in ctx.position}
+    for new in move.change.values():
+        p = g.producer(new)
+        if p is None or p not in near:
+            near.update(ctx.users.get(new, ()))
+    return near
 
 
 def _steps(state: _State) -> list[Step]:
