@@ -52,7 +52,7 @@ def evaluate(
         if found is not None:
             return found
         if isinstance(v, Constant):
-            return held.setdefault(v, domain.load(v.load(), v.type))
+            return v.load()  # converted to the domain by the nodes that read it, while they run
         if isinstance(v, Input):
             raise ValueError(f"input {v.name}: {v.type} was not fed; given: {', '.join(feeds)}")
         raise KeyError(f"{v} has not been computed")
@@ -62,7 +62,9 @@ def evaluate(
         if n.op.opaque:
             if opaque is None:
                 raise InferError(f"{n.op.name} is opaque and no way to compute it was given")
-            out = opaque(n, operands)
+            kinds = [None if v is None else v.type.dtype for v in n.inputs]
+            given_to = zip(operands, kinds, strict=True)
+            out = opaque(n, [None if a is None else _owned(a, k, domain) for a, k in given_to])
             for t, array in zip(n.types, out, strict=True):  # sizes that only its results tell
                 for axis, d in enumerate(t.shape or ()):
                     if isinstance(d, Size):
@@ -79,7 +81,7 @@ def evaluate(
         for used in n.inputs:
             if used is not None and last[used] == step:
                 held.pop(used, None)
-    return [value(v) for v in graph.outputs]
+    return [_owned(value(v), v.type.dtype, domain) for v in graph.outputs]
 
 
 def evaluate_node(
@@ -98,11 +100,7 @@ def evaluate_node(
         for a, t in zip(arrays, types, strict=True)
     ]
     full = canonical_attrs(op, tuple(shapes), attrs)
-    ready = [
-        None if a is None or t is None else domain.load(a, t)
-        for a, t in zip(arrays, shapes, strict=True)
-    ]
-    return _node(op, full, ready, types, domain)
+    return _node(op, full, arrays, types, domain)
 
 
 def node_results(
@@ -111,11 +109,7 @@ def node_results(
     """The results of a graph's node without symbolic sizes, from its operands' arrays."""
     domain = domain or Reals()
     dtypes = [None if v is None else v.type.dtype for v in n.inputs]
-    ready = [
-        None if a is None or t is None else domain.load(a, TensorType(t, _shape(a, t, domain)))
-        for a, t in zip(arrays, dtypes, strict=True)
-    ]
-    return _node(n.op, n.attrs, ready, dtypes, domain)
+    return _node(n.op, n.attrs, arrays, dtypes, domain)
 
 
 def _node(
@@ -131,10 +125,17 @@ def _node(
         if array is None or dtype is None:
             types.append(None)
         else:
-            types.append(TensorType(dtype, array.shape[len(domain.lead(dtype)) :]))
+            types.append(TensorType(dtype, _shape(array, dtype, domain)))
             inputs[f"a{n}"] = array
     tensors = expression(op, tuple(types), attrs)
     return evaluate_all(tensors, inputs, domain)
+
+
+def _owned(array: np.ndarray, dtype: DType | None, domain: Domain) -> np.ndarray:
+    """An array of the domain: constants and results of opaque nodes may not be of it yet."""
+    if dtype is None:
+        return array
+    return domain.load(array, TensorType(dtype, _shape(array, dtype, domain)))
 
 
 def _shape(array: np.ndarray, dtype: DType, domain: Domain) -> tuple[int, ...]:
