@@ -130,7 +130,11 @@ def _limits(roots: tuple[Value, ...], inputs: tuple[Input, ...]) -> dict[Input, 
                 found[v] = min(limit, found.get(v, limit))
             continue
         if isinstance(v, Constant):
-            if limit is not None and v.nbytes and not -limit <= v.load().min() <= v.load().max() < limit:
+            if (
+                limit is not None
+                and v.nbytes
+                and not -limit <= v.load().min() <= v.load().max() < limit
+            ):
                 return None
             continue
         n = v.node if isinstance(v, Item) else v
@@ -144,6 +148,6 @@ def _limits(roots: tuple[Value, ...], inputs: tuple[Input, ...]) -> dict[Input, 
                 assert shape is not None and isinstance(axis, int)
                 extent = shape[axis]
                 assert isinstance(extent, int)
-                below = extent if limit is None else min(limit, extent)
+                below = extent  # an index only chooses: what is chosen inherits the limit
             stack.append((operand, below))
     return found

@@ -331,7 +331,8 @@ class Maker:
                 d = value_of(f, self.names, self.terms)
                 out.append(d if isinstance(d, int) else None)
             except NotKnown:
-                out.append(None)
+                guess = self.likely(f.id) if isinstance(f, Name) else None
+                out.append(guess if isinstance(guess, int) else None)
         return tuple(out)
 
     def length(self, name: str, others: int) -> int:
