@@ -1,0 +1,184 @@
+"""The search: deltas, climbing, backtracking, pieces, the log of decisions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from superopt.cost.model import Costs, by_roofline, tabled
+from superopt.cost.signature import Signature
+from superopt.ir import graph as g
+from superopt.ir.evaluate import evaluate
+from superopt.rules.context import context
+from superopt.rules.rule import load_library, parse_rules
+from superopt.search.backtrack import Limits, StopReason, search
+from superopt.search.book import book
+from superopt.search.climb import climb
+from superopt.search.decisions import log, replay
+from superopt.search.move import Refusals, moves
+from superopt.search.partition import assemble, pieces
+from superopt.search.run import improve
+from superopt.search.tactic import TACTICS, play
+from superopt.search.view import Cycle, replace_all, together
+from tests.search.graphs import layers, op, siblings, value, weight
+
+LIBRARY = book(load_library())
+
+
+def roofline() -> Costs:
+    return Costs({}, by_roofline(1))
+
+
+def never() -> bool:
+    return False
+
+
+@pytest.mark.parametrize("graph", [layers(2), siblings(3)], ids=["layers", "siblings"])
+def test_the_delta_is_what_building_the_graph_says(graph: g.Graph) -> None:
+    costs = roofline()
+    before = costs.of_graph(graph)
+    tried = 0
+    for m in moves(context(graph), LIBRARY, costs, Refusals()):
+        after = costs.of_graph(g.replace(graph, m.change))
+        assert m.effect.us == pytest.approx(after - before, abs=1e-6), m.rule.name
+        tried += 1
+    assert tried >= 5
+
+
+def test_every_rewrite_keeps_the_values() -> None:
+    graph = layers(1)
+    feeds = {"x": np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)}
+    want = evaluate(graph, feeds)
+    tried = 0
+    for m in moves(context(graph), LIBRARY, roofline(), Refusals()):
+        got = evaluate(g.replace(graph, m.change), feeds)
+        np.testing.assert_allclose(got[0], want[0], rtol=1e-4, atol=1e-4, err_msg=m.rule.name)
+        tried += 1
+    assert tried >= 5
+
+
+def test_climbing_removes_a_double_relu_everywhere_at_once() -> None:
+    graph, steps, _ = climb(layers(5), LIBRARY, roofline(), Refusals(), stop=never)
+    names = [n.op.name for n in g.nodes(graph)]
+    assert names.count("Relu") == 5
+    assert [s.rule for s in steps].count("relu-relu") == 5
+    assert len({id(s.before) for s in steps if s.rule == "relu-relu"}) == 1, "one round"
+
+
+def test_backtracking_goes_over_a_hill_that_alpha_allows() -> None:
+    rules = book(
+        parse_rules(
+            "up(x: f): Tanh(x) => Neg(Tanh(Neg(x))) ; float=E0\n"
+            "down(x: f): Neg(Tanh(Neg(x))) => Sin(x) ; float=E0\n"  # false, but cheap
+        )
+    )
+    prices = {"Tanh": 100.0, "Neg": 4.0, "Sin": 1.0}
+    x = value("x", 3)
+    graph = g.Graph((x,), (op("Tanh", x),))
+    over = search(graph, rules, Costs({}, tabled(prices)), Limits(alpha=1.1), Refusals())
+    assert [n.op.name for n in g.nodes(over.graph)] == ["Sin"]
+    assert [s.rule for s in over.steps] == ["up", "down"]
+    assert over.cost == 1.0
+    under = search(graph, rules, Costs({}, tabled(prices)), Limits(alpha=1.05), Refusals())
+    assert under.graph == graph
+    assert under.stop is StopReason.EXHAUSTED
+
+
+def test_the_search_is_deterministic_and_says_why_it_stopped() -> None:
+    limits = Limits(graphs=15, seconds=60)
+    a = search(layers(3), LIBRARY, roofline(), limits, Refusals())
+    b = search(layers(3), LIBRARY, roofline(), limits, Refusals())
+    assert a.cost == b.cost
+    assert [s.rule for s in a.steps] == [s.rule for s in b.steps]
+    assert a.stop is StopReason.GRAPHS
+    assert a.seen == 15
+    stopped = search(layers(3), LIBRARY, roofline(), Limits(), Refusals(), stop=lambda: True)
+    assert stopped.stop is StopReason.STOPPED
+
+
+def test_the_cost_that_the_search_reports_is_the_cost_of_its_graph() -> None:
+    costs = roofline()
+    found = search(layers(2), LIBRARY, costs, Limits(graphs=300), Refusals())
+    assert found.cost == pytest.approx(costs.of_graph(found.graph))
+    assert found.cost < costs.of_graph(layers(2))
+
+
+def test_merging_siblings_is_one_move_of_a_tactic() -> None:
+    def price(s: Signature) -> float:
+        return {"MatMul": 10.0, "Slice": 1.0, "Split": 1.0}.get(s.op.name, 1.0)
+
+    costs = Costs({}, lambda signatures: [price(s) for s in signatures])
+    graph = siblings(5)
+    tactic = next(t for t in TACTICS if t.name == "merge-columns")
+    merged, steps, _ = play(tactic, graph, LIBRARY, costs, Refusals(), stop=never)
+    live = [n.op.name for n in g.nodes(merged) if not costs.is_constant(n)]
+    assert live.count("MatMul") == 1
+    assert {s.tactic for s in steps} == {"merge-columns"}
+    feeds = {"x": np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)}
+    for a, b in zip(evaluate(graph, feeds), evaluate(merged, feeds), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_pieces_put_together_are_the_graph() -> None:
+    graph = layers(30)
+    parts = pieces(graph, roofline(), 20)
+    assert len(parts) > 3
+    again, _ = assemble(graph, parts, [p.graph for p in parts])
+    assert again == graph
+
+
+def test_equal_layers_are_one_piece() -> None:
+    parts = pieces(layers(40), roofline(), 20)
+    assert len({p.graph.outputs for p in parts}) < len(parts) / 2
+
+
+def test_the_whole_search_keeps_the_values_and_its_log_repeats_it() -> None:
+    graph = layers(6)
+    rules = load_library()
+    outcome = improve(
+        graph, rules, roofline(), seconds=20, limits=Limits(graphs=60), refusals=Refusals()
+    )
+    best = outcome.variants[0]
+    assert best.cost < roofline().of_graph(graph)
+    feeds = {"x": np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)}
+    np.testing.assert_allclose(
+        evaluate(best.graph, feeds)[0], evaluate(graph, feeds)[0], rtol=1e-3, atol=1e-3
+    )
+    steps = replay(log(best.steps, rules, "m"), graph, rules, "m")
+    assert steps[-1].after == best.graph
+    assert [s.rule for s in steps] == [s.rule for s in best.steps]
+
+
+def test_a_log_of_another_model_is_refused() -> None:
+    from superopt.errors import UsageError
+
+    with pytest.raises(UsageError, match="another model"):
+        replay(log([], [], "a"), layers(1), [], "b")
+    with pytest.raises(UsageError, match="no log"):
+        replay("{}", layers(1), [], "b")
+
+
+def test_rewrites_that_need_each_others_results_are_not_applied_together() -> None:
+    x = value("x", 2)
+    a, b = op("Relu", x), op("Tanh", x)
+    graph = g.Graph((x,), (a, b))
+    with pytest.raises(Cycle):
+        together(graph, [{a: op("Neg", b)}, {b: op("Abs", a)}])
+
+
+def test_replacing_everywhere_does_not_recurse() -> None:
+    x = value("x", 2)
+    v: g.Value = op("Neg", x)
+    first = v
+    for _ in range(20_000):
+        v = op("Relu", v)
+    changed = replace_all(g.Graph((x,), (v,)), {first: op("Abs", x)})
+    assert [n.op.name for n in g.nodes(changed)][:2] == ["Abs", "Relu"]
+    assert len(g.nodes(changed)) == 20_001
+
+
+def test_a_weight_is_free_when_it_is_computed_from_constants() -> None:
+    w = op("Transpose", weight(0, 4, 4), perm=(1, 0))
+    x = value("x", 4, 4)
+    costs = Costs({}, tabled({"MatMul": 5.0, "Transpose": 7.0}))
+    assert costs.of_graph(g.Graph((x,), (op("MatMul", x, w),))) == 5.0
