@@ -8,20 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import lru_cache
 
-import numpy as np
-
 from superopt.ir.graph import (
-    Constant,
     Graph,
-    Input,
-    Item,
     Node,
     Value,
-    constant,
-    intern_node,
     item,
     nodes,
     operands,
@@ -29,13 +21,13 @@ from superopt.ir.graph import (
     replace,
     results,
 )
-from superopt.ir.op import Attr, Attrs, InferError, Op, Types, canonical_attrs, infer
+from superopt.ir.op import Attr, InferError
 from superopt.rules.condition import Scope, compiled, no_users, unpack
 from superopt.rules.context import GraphContext
-from superopt.rules.facts import rounded
-from superopt.rules.functions import VALUE, NotKnown, Result, integer, number, sequence, tell
+from superopt.rules.functions import VALUE, NotKnown, Result, number, sequence
+from superopt.rules.make import Unsafe, attribute, filled, make, scalar
 from superopt.rules.match import Match
-from superopt.rules.plan import NARY, Plan, plan
+from superopt.rules.plan import Plan, plan
 from superopt.rules.rule import Rule
 from superopt.rules.steps import FOUND, Cells
 from superopt.rules.term import (
@@ -55,10 +47,8 @@ from superopt.rules.term import (
     show,
     walk,
 )
-from superopt.te.dtype import BOOL, I64, DType, to_numpy
-from superopt.te.expr import TensorType
+from superopt.te.dtype import BOOL, I64, DType
 
-LARGEST = 1 << 22  # bytes of a constant that a rule makes
 DTYPE = FOUND  # while building: the element type of numbers without siblings
 
 
@@ -83,10 +73,6 @@ class Applied:
     change: Mapping[Value, Value]
 
 
-class _Unsafe(Exception):
-    """A right side that must not be built; says why."""
-
-
 def rewrite(match: Match, ctx: GraphContext | None = None) -> dict[Value, Value] | Refusal:
     """What `match` replaces by what. Nothing is rebuilt: the graph is made by `graph.replace`.
 
@@ -108,7 +94,7 @@ def rewrite(match: Match, ctx: GraphContext | None = None) -> dict[Value, Value]
         return Refusal("infer", str(e))
     except NotKnown as e:
         return Refusal("condition", str(e))
-    except _Unsafe as e:
+    except Unsafe as e:
         return Refusal("unsafe", str(e))
     if len(new) != len(match.roots):
         return Refusal("shape", f"{len(match.roots)} results would become {len(new)}")
@@ -128,7 +114,7 @@ def _in_part(match: Match, new: Sequence[Value]) -> dict[Value, Value] | Refusal
     old = match.cells[root].type
     if len(new) != 1 or new[0].type != old:
         return Refusal("shape", f"{old} would become {', '.join(str(v.type) for v in new)}")
-    return {n: _node(n.op, [*n.inputs[:i], new[0], *n.inputs[j:]], dict(n.attrs))}
+    return {n: make(n.op, [*n.inputs[:i], new[0], *n.inputs[j:]], dict(n.attrs))}
 
 
 def apply(match: Match, ctx: GraphContext) -> Applied | Refusal:
@@ -330,17 +316,17 @@ class _Builder:
             attrs: dict[str, Attr] = {} if rest is None else dict(env[rest])
             for k, f in given:
                 attrs[k] = attribute(f(env))
-            return _node(op, values, attrs)
+            return make(op, values, attrs)
 
         return build
 
     def constant(self, t: Number | Scalar | Filled) -> Callable[[Cells, DType], Value]:
         match t:
             case Number(n):
-                return lambda env, dtype: _scalar(n, dtype)
+                return lambda env, dtype: scalar(n, dtype)
             case Scalar(f):
                 run = self.formula(f)
-                return lambda env, dtype: _scalar(_float(number(run(env))), dtype)
+                return lambda env, dtype: scalar(number(run(env)), dtype)
             case Filled(kind, args):
                 given = [self.formula(a) for a in args]
                 return lambda env, dtype: filled(kind, [g(env) for g in given], dtype)
@@ -362,87 +348,3 @@ def _result(n: Node, i: int) -> Value:
     if i >= len(n.types):
         raise InferError(f"{n.op.name} has no result {i}, only {len(n.types)}")
     return item(n, i)
-
-
-def attribute(r: Result) -> Attr:
-    """A formula's value as an attribute."""
-    match r:
-        case Fraction():
-            return float(r)
-        case Input() | Constant() | Node() | Item():
-            raise NotKnown(f"{tell(r)} is no attribute")
-        case tuple():
-            return tuple([attribute(v) for v in r])
-        case _:
-            return r
-
-
-def _float(n: int | float | Fraction) -> int | float:
-    return float(n) if isinstance(n, Fraction) else n
-
-
-@lru_cache(maxsize=1 << 16)
-def _resolved(
-    op: Op, types: Types, attrs: tuple[tuple[str, Attr], ...]
-) -> tuple[Attrs, tuple[TensorType, ...]]:
-    """Attributes in their one form and the results' types. A search asks the same many times."""
-    full = canonical_attrs(op, types, dict(attrs))
-    return full, infer(op, types, full)
-
-
-def _node(op: Op, values: Sequence[Value | None], attrs: dict[str, Attr]) -> Node:
-    """`op` applied; an operand of an n-ary operator that is the same operator becomes its operands.
-
-    Of a Sum only the first one does: sums are taken from the left, and stay bit for bit.
-    """
-    args = tuple(values)
-    while args and args[-1] is None:
-        args = args[:-1]
-    given = tuple(attrs.items())
-    full, made = _resolved(op, tuple([None if v is None else v.type for v in args]), given)
-    if op.name in NARY and any(type(v) is Node and v.op is op for v in args):
-        flat: list[Value | None] = []
-        for k, v in enumerate(args):
-            nested = type(v) is Node and v.op is op and v.attrs == full
-            if nested and (op.name != "Sum" or k == 0):
-                flat.extend(v.inputs)  # type: ignore[union-attr]
-            else:
-                flat.append(v)
-        args = tuple(flat)
-        made = infer(op, tuple([None if v is None else v.type for v in args]), full)
-    return intern_node(op, args, full, made)
-
-
-@lru_cache(maxsize=1 << 12)
-def _scalar(value: int | float, dtype: DType) -> Constant:
-    stored = rounded(value, dtype)
-    if stored is None:
-        raise NotKnown(f"{value} is no {dtype}")
-    return constant(np.array(stored, to_numpy(dtype)))
-
-
-def filled(kind: str, args: Sequence[Result], dtype: DType) -> Value:
-    """zeros(shape), ones(shape), full(shape, number) or eye(n), of `dtype` or that at the end."""
-    last = args[-1]
-    if isinstance(last, DType):
-        args, dtype = args[:-1], last
-    extent = args[0]
-    dims = (extent, extent) if kind == "eye" else sequence(extent)
-    wanted = {"zeros": 0, "ones": 1, "eye": 1}.get(kind)
-    content = _float(number(args[1])) if wanted is None else wanted
-    return _filled(kind, tuple([integer(d) for d in dims]), content, dtype)
-
-
-@lru_cache(maxsize=1 << 6)
-def _filled(kind: str, shape: tuple[int, ...], content: int | float, dtype: DType) -> Constant:
-    size = int(np.prod(shape, dtype=np.float64)) * to_numpy(dtype).itemsize
-    if size > LARGEST:
-        raise _Unsafe(f"{kind} of shape {shape} is {size:,} bytes, more than {LARGEST:,}")
-    if min(shape, default=0) < 0:
-        raise NotKnown(f"{kind} of shape {shape}")
-    if kind == "eye":
-        return constant(np.eye(*shape, dtype=to_numpy(dtype)))
-    stored = rounded(content, dtype)
-    if stored is None:
-        raise NotKnown(f"{content} is no {dtype}")
-    return constant(np.full(shape, stored, to_numpy(dtype)))

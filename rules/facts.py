@@ -6,6 +6,7 @@ Answers are kept in weak side tables: a fact about an interned value holds in ev
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from functools import lru_cache
 from weakref import WeakKeyDictionary
 
@@ -128,7 +129,7 @@ def is_eye(v: Value | None) -> bool:
 
 
 @lru_cache(maxsize=1 << 12)
-def rounded(value: Scalar, dtype: DType) -> Scalar | None:
+def rounded(value: Scalar | Fraction, dtype: DType) -> Scalar | None:
     """`value` as `dtype` stores it; None where it cannot (0.5 as an integer, 300 as i8)."""
     if dtype == BOOL:
         return bool(value) if value in (0, 1) else None

@@ -53,7 +53,7 @@ class Match:
         return f"{self.rule.name} at {', '.join(map(repr, self.roots))}"
 
 
-def _emit(p: Plan) -> Cont:
+def emit(p: Plan) -> Cont:
     """The last step: a match was found."""
     rule, virtual = p.rule, p.virtual
     slots = p.nodes
@@ -92,7 +92,7 @@ def _chains(p: Plan) -> tuple[Cont, ...]:
     """For each root to start from, the steps and the finding of a match as one function."""
     out: list[Cont] = []
     for start in p.starts:
-        go: Cont = _emit(p)
+        go: Cont = emit(p)
         for step in reversed(start.steps):
             go = step.make(go)
         out.append(go)

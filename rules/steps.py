@@ -192,7 +192,14 @@ def nary(slot: int, given: Sequence[Operand], swap: bool, parts: bool, only: boo
 
         return run
 
-    return Step(make, exact.tell)
+    def why(env: Cells) -> str:
+        n = env[slot]
+        if len(n.inputs) <= count:
+            return exact.tell(env)
+        wanted = " and ".join(o.words for o in given)
+        return f"none of its {len(n.inputs)} operands in a row are {wanted}"
+
+    return Step(make, why)
 
 
 def _cuts(name: str, n: int, count: int) -> Iterator[tuple[int, ...]]:
@@ -248,7 +255,18 @@ def run_of(slot: int, before: Sequence[Operand], into: int, after: Sequence[Oper
 
         return run
 
-    return Step(make, lambda env: f"the {len(env[slot].inputs)} operands do not fit")
+    def why(env: Cells) -> str:
+        inputs = env[slot].inputs
+        if len(inputs) < head + tail:
+            return f"there are {len(inputs)} operands, the rule wants {head + tail} or more"
+        ends = [*zip(before, inputs, strict=False)]
+        ends += zip(after, inputs[len(inputs) - tail :], strict=True)
+        for o, v in ends:
+            if not o.accepts(v):
+                return f"an operand is {kind_of(v)}, the rule wants {o.words}"
+        return "an operand is absent"
+
+    return Step(make, why)
 
 
 def all_results(slot: int, into: int, op: Op, parts: bool) -> Step:

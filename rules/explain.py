@@ -1,0 +1,147 @@
+"""Why a rule applies at a place or not, in words.
+
+The steps of the matcher are run with a probe between them. Where no match was found, the step that
+was reached last says what it looked for and what it found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from superopt.ir.graph import Graph, Node, Value, producer, results
+from superopt.rules.build import Refusal, rewrite
+from superopt.rules.context import GraphContext, context
+from superopt.rules.functions import tell
+from superopt.rules.match import Match, emit, environment
+from superopt.rules.plan import Plan, Start, plan
+from superopt.rules.rule import Rule
+from superopt.rules.steps import FOUND, Cells, Cont
+from superopt.rules.term import show
+
+Outcome = Literal["applies", "refused", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A rule tried at a place.
+
+    site: the value of the root that was started from. outcome: 'applies', 'refused' (it matches,
+    but the right side cannot stand there) or 'failed'. passed, steps: how many of the matcher's
+    steps went well, of how many. reason: what was found, or why not, without a full stop.
+    """
+
+    rule: str
+    site: Value
+    outcome: Outcome
+    passed: int
+    steps: int
+    reason: str
+
+    def __str__(self) -> str:
+        far = "" if self.outcome != "failed" else f" (step {self.passed + 1} of {self.steps})"
+        return f"{self.rule}: {self.outcome}{far}: {self.reason}"
+
+
+def explain(rule: Rule, graph: Graph | GraphContext, value: Value | None = None) -> list[Attempt]:
+    """What happened at each place where `rule` could start; of those around `value`, when given.
+
+    Around a value are the nodes whose left side might cover the node that gives it.
+    """
+    ctx = context(graph) if isinstance(graph, Graph) else graph
+    p = plan(rule)
+    near = None if value is None else _near(value, ctx)
+    out: list[Attempt] = []
+    tried: set[Node] = set()
+    for start in p.starts if near is not None else p.starts[:1]:
+        sites = ctx.by_op if near is None else ctx.near(near, start.depth - 1)
+        for n in sites.get(start.op, ()):
+            if n not in tried:
+                tried.add(n)
+                out += _attempts(p, start, ctx, n, near)
+    if not out and value is not None:
+        out.append(_elsewhere(p, value))
+    return out
+
+
+def _near(value: Value, ctx: GraphContext) -> Collection[Node]:
+    n = producer(value)
+    return [n] if n is not None and n in ctx.position else ctx.users.get(value, [])
+
+
+def _elsewhere(p: Plan, value: Value) -> Attempt:
+    n = producer(value)
+    wanted = " or ".join(sorted({s.op.name for s in p.starts}))
+    found = tell(value) if n is None else f"{n.op.name} of type {value.type}"
+    reason = f"this is {found}, and no {wanted} is on top of it, which the rule starts from"
+    return Attempt(p.rule.name, value, "failed", 0, len(p.starts[0].steps), reason)
+
+
+def _attempts(
+    p: Plan, start: Start, ctx: GraphContext, n: Node, near: Collection[Node] | None
+) -> list[Attempt]:
+    env = environment(p, ctx, near)
+    env[FOUND] = found = list[Match]()
+    env[start.slot] = n
+    far: list[tuple[int, tuple[Any, ...]]] = [(-1, ())]
+    _probed(p, start, far)(env)
+    site, count = results(n)[0], len(start.steps)
+    if found:
+        return [_outcome(m, ctx, count) for m in found]
+    last, cells = far[0]
+    if last == count:
+        reason = "it matches only elsewhere: none of the nodes that it covers is the one asked for"
+    else:
+        reason = start.steps[last].tell(list(cells))
+    return [Attempt(p.rule.name, site, "failed", last, count, reason)]
+
+
+def _probed(p: Plan, start: Start, far: list[tuple[int, tuple[Any, ...]]]) -> Cont:
+    """The chain of steps, noting in `far` the last step reached and what was bound then."""
+
+    def probe(number: int, go: Cont) -> Cont:
+        def run(env: Cells) -> None:
+            if number > far[0][0]:
+                far[0] = (number, tuple(env))
+            go(env)
+
+        return run
+
+    go = probe(len(start.steps), emit(p))
+    for number, step in reversed(list(enumerate(start.steps))):
+        go = probe(number, step.make(go))
+    return go
+
+
+def _outcome(m: Match, ctx: GraphContext, count: int) -> Attempt:
+    change = rewrite(m, ctx)
+    if isinstance(change, Refusal):
+        reason = f"it matches, but {_refused(change)}: {change.detail}"
+        return Attempt(m.rule.name, m.roots[0], "refused", count, count, reason)
+    if all(old is new for old, new in change.items()):
+        reason = "it matches, and changes nothing"
+        return Attempt(m.rule.name, m.roots[0], "applies", count, count, reason)
+    bound = [f"{n} is {tell(v)}" for n, v in m.bindings.items() if v is not None]
+    becomes = ", ".join(map(show, m.rule.rhs)).removeprefix("*")
+    reason = f"becomes {becomes} where {'; '.join(bound)}"
+    return Attempt(m.rule.name, m.roots[0], "applies", count, count, reason)
+
+
+def _refused(r: Refusal) -> str:
+    words = {
+        "shape": "the result would have another type",
+        "cycle": "the new graph would have a cycle",
+        "condition": "the right side has no value there",
+        "infer": "an operator of the right side does not take its operands",
+        "unsafe": "the right side is too large",
+    }
+    return words[r.reason]
+
+
+def summary(attempts: Sequence[Attempt]) -> str:
+    """The attempts as lines, equal ones counted."""
+    counts: dict[str, int] = {}
+    for a in attempts:
+        counts[str(a)] = counts.get(str(a), 0) + 1
+    return "\n".join(text if n == 1 else f"{text} ({n} times)" for text, n in counts.items())

@@ -1,0 +1,146 @@
+"""The steps for operands that are no applications: parameters, numbers, constants."""
+
+from __future__ import annotations
+
+from superopt.ir.graph import Item, Node, Value
+from superopt.ir.op import Op
+from superopt.rules.chain import Chain
+from superopt.rules.checks import Dims, constant_is, defined, same, shaped, typed, when
+from superopt.rules.condition import needs
+from superopt.rules.facts import is_eye, rounded, uniform
+from superopt.rules.functions import NotKnown, Result, equal, number, tell
+from superopt.rules.steps import Cells, Operand, present
+from superopt.rules.syntax import CLASSES, LETTERS, Param
+from superopt.rules.term import (
+    Absent,
+    App,
+    Filled,
+    Formula,
+    Lit,
+    Name,
+    Number,
+    Pick,
+    Run,
+    Scalar,
+    Spread,
+    Term,
+    Var,
+    show,
+)
+from superopt.te.dtype import DTYPES
+
+
+def seen(t: Term, slot: int) -> Operand:
+    """What can be seen of an operand at once."""
+    match t:
+        case App(op):
+            return Operand(slot, op.name, op=op)
+        case Pick(app, _):
+            return Operand(slot, show(t), test=lambda v: _made_by(v, app.op))
+        case Absent():
+            return Operand(slot, "absent", test=lambda v: v is None)
+        case Number(n):
+            return Operand(slot, f"the number {show(t)}", test=lambda v: _is_number(v, n))
+        case Scalar() | Filled():
+            return Operand(slot, show(t), test=lambda v: uniform(v) is not None or is_eye(v))
+        case _:
+            return Operand(slot, show(t), test=present)
+
+
+def _made_by(v: Value | None, op: Op) -> bool:
+    n = v.node if type(v) is Item else v
+    return type(n) is Node and n.op is op
+
+
+def _is_number(v: Value | None, wanted: Result) -> bool:
+    found = uniform(v)
+    if found is None or v is None or v.type.dtype is None:
+        return False
+    return found == rounded(number(wanted), v.type.dtype)
+
+
+def _number(v: Value) -> int | float:
+    found = uniform(v)
+    if found is None:
+        raise NotKnown(f"{tell(v)} is no constant with one small value")
+    return found
+
+
+def leaf(c: Chain, t: Term, slot: int) -> None:
+    """Match what is in `slot` with a parameter or constant."""
+    match t:
+        case Var(n) | Run(n):
+            if n in c.bound:
+                c.steps.append(same(slot, c.scope.slots[n], n))
+                return
+            c.bound.add(n)
+            param(c, c.params[n], slot)
+        case Scalar(Name(n)) if n not in c.bound:
+            c.bound.add(n)
+            step = defined(c.scope.slots[n], lambda env: _number(env[slot]), n)
+            c.steps.append(step)
+        case Scalar(f):
+            run = c.formula(f)
+            test = lambda env, v: _is_number(v, run(env))  # noqa: E731
+            c.wait(needs(f), lambda: constant_is(slot, test, show(t)))
+        case Filled(kind, args):
+            filled(c, t, kind, args, slot)
+    c.flush()
+
+
+def param(c: Chain, p: Param, slot: int) -> None:
+    """The type of a parameter."""
+    if p.kind != "any":
+        kinds = LETTERS.get(p.kind) or CLASSES.get(p.kind, "")
+        letter = c.letters.get(p.kind)
+        bind = letter is not None and p.kind not in c.kinds
+        c.kinds.add(p.kind)
+        c.steps.append(typed(slot, kinds, DTYPES.get(p.kind), letter, bind, f"{p.name}: {p.kind}"))
+    if p.shape is not None:
+        c.steps.append(shaped(slot, dims(c, p.shape, slot), str(p)))
+
+
+def dims(c: Chain, shape: tuple[Formula, ...], slot: int) -> Dims:
+    at = next((i for i, d in enumerate(shape) if isinstance(d, Spread)), None)
+    head, tail = (shape, ()) if at is None else (shape[:at], shape[at + 1 :])
+    before = tuple(dim(c, d, slot, i) for i, d in enumerate(head))
+    after = tuple(dim(c, d, slot, i - len(tail)) for i, d in enumerate(tail))
+    if at is None:
+        return Dims(before)
+    spread = shape[at]
+    assert isinstance(spread, Spread)
+    assert isinstance(spread.value, Name)
+    name = spread.value.id
+    bind = name not in c.bound
+    c.bound.add(name)
+    return Dims(before, (c.scope.slots[name], bind), after)
+
+
+def dim(c: Chain, d: Formula, slot: int, i: int) -> tuple[int | None, int | None, bool]:
+    match d:
+        case Lit(int(n)):
+            return None, n, False
+        case Name(name):
+            bind = name not in c.bound
+            c.bound.add(name)
+            return c.scope.slots[name], None, bind
+        case _:
+            run = c.formula(d)
+            holds = lambda env: equal(env[slot].type.shape[i], run(env))  # noqa: E731
+            words = f"size {i} == {show(d)}"
+            c.wait(needs(d), lambda: when(holds, words, lambda env: ""))
+            return None, None, False
+
+
+def filled(c: Chain, t: Filled, kind: str, args: tuple[Formula, ...], slot: int) -> None:
+    """zeros(shape), ones(shape), full(shape, number), eye(n): a constant that is that."""
+    extent = c.formula(args[0])
+    content = c.formula(args[1] if kind == "full" else Lit(0 if kind == "zeros" else 1))
+
+    def test(env: Cells, v: Value) -> bool:
+        shape = (extent(env), extent(env)) if kind == "eye" else extent(env)
+        right = is_eye(v) if kind == "eye" else _is_number(v, content(env))
+        return right and equal(v.type.shape, shape)
+
+    need = needs(args[0]) | (needs(args[1]) if kind == "full" else frozenset())
+    c.wait(need, lambda: constant_is(slot, test, show(t)))

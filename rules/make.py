@@ -1,0 +1,106 @@
+"""Nodes, attributes and constants as right sides make them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+
+from superopt.ir.graph import Constant, Input, Item, Node, Value, constant, intern_node
+from superopt.ir.op import Attr, Attrs, Op, Types, canonical_attrs, infer
+from superopt.rules.facts import rounded
+from superopt.rules.functions import NotKnown, Result, integer, number, sequence, tell
+from superopt.rules.plan import NARY
+from superopt.te.dtype import DType, to_numpy
+from superopt.te.expr import TensorType
+
+LARGEST = 1 << 22  # bytes of a constant that a rule makes
+
+
+class Unsafe(Exception):
+    """A right side that must not be built; says why."""
+
+
+def attribute(r: Result) -> Attr:
+    """A formula's value as an attribute; NotKnown for what can be none."""
+    match r:
+        case Fraction():
+            return float(r)
+        case Input() | Constant() | Node() | Item():
+            raise NotKnown(f"{tell(r)} is no attribute")
+        case tuple():
+            return tuple([attribute(v) for v in r])
+        case _:
+            return r
+
+
+@lru_cache(maxsize=1 << 16)
+def _resolved(
+    op: Op, types: Types, attrs: tuple[tuple[str, Attr], ...]
+) -> tuple[Attrs, tuple[TensorType, ...]]:
+    """Attributes in their one form and the results' types. A search asks the same many times."""
+    full = canonical_attrs(op, types, dict(attrs))
+    return full, infer(op, types, full)
+
+
+def make(op: Op, values: Sequence[Value | None], attrs: dict[str, Attr]) -> Node:
+    """`op` applied; an operand of an n-ary operator that is the same operator becomes its operands.
+
+    Of a Sum only the first one does: sums are taken from the left, and stay bit for bit.
+    """
+    args = tuple(values)
+    while args and args[-1] is None:
+        args = args[:-1]
+    given = tuple(attrs.items())
+    full, made = _resolved(op, tuple([None if v is None else v.type for v in args]), given)
+    if op.name in NARY and any(type(v) is Node and v.op is op for v in args):
+        flat: list[Value | None] = []
+        for k, v in enumerate(args):
+            nested = type(v) is Node and v.op is op and v.attrs == full
+            if nested and (op.name != "Sum" or k == 0):
+                flat.extend(v.inputs)  # type: ignore[union-attr]
+            else:
+                flat.append(v)
+        args = tuple(flat)
+        made = infer(op, tuple([None if v is None else v.type for v in args]), full)
+    return intern_node(op, args, full, made)
+
+
+@lru_cache(maxsize=1 << 12)
+def scalar(value: int | float | Fraction, dtype: DType) -> Constant:
+    """A constant without axes; NotKnown where `dtype` does not have the number."""
+    stored = rounded(value, dtype)
+    if stored is None:
+        raise NotKnown(f"{value} is no {dtype}")
+    return constant(np.array(stored, to_numpy(dtype)))
+
+
+def filled(kind: str, args: Sequence[Result], dtype: DType) -> Value:
+    """zeros(shape), ones(shape), full(shape, number) or eye(n), of `dtype` or that at the end."""
+    last = args[-1]
+    if isinstance(last, DType):
+        args, dtype = args[:-1], last
+    extent = args[0]
+    dims = (extent, extent) if kind == "eye" else sequence(extent)
+    wanted = {"zeros": 0, "ones": 1, "eye": 1}.get(kind)
+    content = number(args[1]) if wanted is None else wanted
+    return _filled(kind, tuple([integer(d) for d in dims]), content, dtype)
+
+
+@lru_cache(maxsize=1 << 6)
+def _filled(
+    kind: str, shape: tuple[int, ...], content: int | float | Fraction, dtype: DType
+) -> Constant:
+    size = int(np.prod(shape, dtype=np.float64)) * to_numpy(dtype).itemsize
+    if size > LARGEST:
+        raise Unsafe(f"{kind} of shape {shape} is {size:,} bytes, more than {LARGEST:,}")
+    if min(shape, default=0) < 0:
+        raise NotKnown(f"{kind} of shape {shape}")
+    if kind == "eye":
+        return constant(np.eye(*shape, dtype=to_numpy(dtype)))
+    stored = rounded(content, dtype)
+    if stored is None:
+        raise NotKnown(f"{content} is no {dtype}")
+    return constant(np.full(shape, stored, to_numpy(dtype)))
