@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +11,24 @@ from superopt.ir import graph as g
 from superopt.ir.evaluate import node_results
 from superopt.te.domain import Domain, Reals
 from superopt.te.dtype import F64, STRING, to_numpy
+from superopt.te.expr import TensorType
+
+GROWTH = 2.01  # the constants of a folded graph take at most this many times the original's bytes
+SLACK = 4096  # and as many bytes more, so that tiny models fold at all
+ROOM = 1 << 26  # an intermediate result may take this much, or as much as all results together
+_LARGEST = 1 << 62
+
+# Results jump where operands hardly change: operands are rounded as at run time before these.
+_STEPS = frozenset(
+    ["Cast", "CastLike", "BitCast", "Floor", "Ceil", "Round", "Sign", "Mod", "QuantizeLinear"]
+)
 
 
 def is_constant(v: g.Value, memo: MutableMapping[g.Node, bool]) -> bool:
-    """Is `v` computed from constants only, through operators with tensor expressions?"""
+    """Is `v` computed from constants only, through operators with tensor expressions?
+
+    `memo` keeps the answers by node; a node that it says False of is never looked into.
+    """
     top = g.producer(v)
     if top is None:
         return isinstance(v, g.Constant)
@@ -24,20 +38,15 @@ def is_constant(v: g.Value, memo: MutableMapping[g.Node, bool]) -> bool:
         if n in memo:
             stack.pop()
             continue
-        if n.op.opaque:
-            memo[n] = False
-            continue
         pending: list[g.Node] = []
-        verdict = True
-        for i in n.inputs:
+        verdict = not n.op.opaque and all(map(_sized, n.types))
+        for i in n.inputs if verdict else ():
             if i is None or isinstance(i, g.Constant):
                 continue
             p = g.producer(i)
-            if p is None:
-                verdict = False
-                break
-            known = memo.get(p)
+            known = False if p is None else memo.get(p)
             if known is None:
+                assert p is not None
                 pending.append(p)
             elif not known:
                 verdict = False
@@ -45,18 +54,18 @@ def is_constant(v: g.Value, memo: MutableMapping[g.Node, bool]) -> bool:
         if verdict and pending:
             stack.extend(pending)
             continue
-        memo[n] = verdict and (bool(n.inputs) or _sized(n))
+        memo[n] = verdict
         stack.pop()
     return memo[top]
 
 
-def _sized(n: g.Node) -> bool:
-    return all(t.shape is not None and all(isinstance(d, int) for d in t.shape) for t in n.types)
+def _sized(t: TensorType) -> bool:
+    return t.dtype is not None and t.shape is not None and all(isinstance(d, int) for d in t.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """The folded graph, how many nodes went, and what was not folded and why."""
+    """The folded graph, how many nodes went, bytes of constants, what was not folded and why."""
 
     graph: g.Graph
     nodes: int
@@ -65,87 +74,93 @@ class Folded:
     skipped: tuple[str, ...]
 
 
-def fold(
-    graph: g.Graph,
-    *,
-    limit_bytes: int | None = None,
-    keep: Callable[[g.Constant, g.Value], None] | None = None,
-) -> Folded:
+def fold(graph: g.Graph, *, limit_bytes: int | None = None) -> Folded:
     """`graph` with every constant subgraph that a non-constant node or an output reads computed.
 
-    limit_bytes: constants of the result may take this much together; by default twice the bytes of
-    the original's plus 1 %. The largest growths are left as nodes. `keep(new, old)` is told of each
-    folded value. Arithmetic is done in float64 and rounded once.
+    limit_bytes: constants of the result may take this much together; by default GROWTH times the
+    bytes of the original's. The largest results are left as nodes, and so is what fails (it may
+    never be reached at run time). Floats are computed in float64 and rounded once, except before
+    operators whose results jump, such as Floor and Cast.
     """
-    memo: dict[g.Node, bool] = {}
-    frontier: dict[g.Value, None] = {}
     order = g.nodes(graph)
-    for n in order:
-        if is_constant(g.item(n, 0), memo):
-            continue
-        for v in n.inputs:
-            if v is not None and g.producer(v) is not None and is_constant(v, memo):
-                frontier[v] = None
-    for v in graph.outputs:
-        if g.producer(v) is not None and is_constant(v, memo):
-            frontier[v] = None
     before = sum(c.nbytes for c in g.constants(graph))
-    allowed = limit_bytes if limit_bytes is not None else int(2.01 * before) + 4096
-    sizes = {v: _nbytes(v) for v in frontier}
-    taken, skipped = _within(graph, sizes, allowed)
+    allowed = limit_bytes if limit_bytes is not None else int(GROWTH * before) + SLACK
+    left: dict[g.Node, str] = {}
+    memo: dict[g.Node, bool] = {}
+    for n in order:
+        most = max(map(_nbytes, n.types))
+        if max(allowed, ROOM) < most < _LARGEST and is_constant(g.item(n, 0), memo):
+            left[n] = f"{n} would take {most} bytes"
+            memo[n] = False
     change: dict[g.Value, g.Value] = {}
-    cache: dict[g.Node, list[np.ndarray]] = {}
-    uses = _uses(taken)
-    for v in taken:
-        array = _value(v, cache, uses)
-        made = g.constant(array)
-        if made.type != v.type:
-            skipped.append(f"folding gave {made.type}, the node says {v.type}")
-            continue
-        change[v] = made
-        if keep is not None:
-            keep(made, v)
-    done = g.replace(graph, change) if change else graph
+    while True:
+        roots = _within(graph, order, left, allowed)
+        count = len(left)
+        for v, found in _values([v for v in roots if v not in change], left):
+            change[v] = found
+        if len(left) == count:
+            break
+    chosen = {v: change[v] for v in roots}
+    done = g.replace(graph, chosen) if chosen else graph
     after = sum(c.nbytes for c in g.constants(done))
-    return Folded(done, len(order) - len(g.nodes(done)), before, after, tuple(skipped))
+    gone = len(order) - len(g.nodes(done))
+    return Folded(done, gone, before, after, tuple(left.values()))
 
 
-def _nbytes(v: g.Value) -> int:
+def _nbytes(t: TensorType) -> int:
+    """Bytes of a value; for one of unknown size, and strings, more than any limit."""
+    if not _sized(t) or t.dtype == STRING:
+        return _LARGEST
     count = 1
-    for d in v.type.shape or ():
-        if not isinstance(d, int):
-            return 1 << 62
-        count *= d
-    assert v.type.dtype is not None
-    if v.type.dtype == STRING:
-        return 1 << 62
-    return count * to_numpy(v.type.dtype).itemsize
+    for d in t.shape or ():
+        count *= d if isinstance(d, int) else 0
+    assert t.dtype is not None
+    return count * to_numpy(t.dtype).itemsize
+
+
+def _frontier(
+    graph: g.Graph, order: Sequence[g.Node], left: dict[g.Node, str]
+) -> dict[g.Value, None]:
+    """The constant values, not constants yet, that an output or another node reads."""
+    memo = dict.fromkeys(left, False)
+    found: dict[g.Value, None] = {}
+    read = [v for n in order if not is_constant(g.item(n, 0), memo) for v in n.inputs]
+    for v in (*read, *graph.outputs):
+        if v is not None and g.producer(v) is not None and is_constant(v, memo):
+            found[v] = None
+    return found
 
 
 def _within(
-    graph: g.Graph, sizes: dict[g.Value, int], allowed: int
-) -> tuple[list[g.Value], list[str]]:
-    """The values to fold so that all constants together stay within `allowed` bytes."""
-    skipped: list[str] = []
-    kept = sorted((v for v in sizes if sizes[v] < 1 << 62), key=lambda v: sizes[v])
-    total = sum(c.nbytes for c in _direct(graph, set(kept)))
-    total += sum(sizes[v] for v in kept)
-    while kept and total > allowed:
-        v = kept.pop()
-        total -= sizes[v]
-        skipped.append(f"{g.producer(v)} would take {sizes[v]} bytes")
-    chosen = set(kept)
-    return [v for v in sizes if v in chosen], skipped
+    graph: g.Graph, order: Sequence[g.Node], left: dict[g.Node, str], allowed: int
+) -> list[g.Value]:
+    """The values to fold so that all constants together stay within `allowed` bytes.
+
+    What is not folded for its size is added to `left`; its own operands may be folded instead.
+    """
+    while True:
+        roots = _frontier(graph, order, left)
+        sizes = {v: _nbytes(v.type) for v in roots}
+        total = sum(c.nbytes for c in _direct(graph, roots)) + sum(sizes.values())
+        if total <= allowed or not roots:
+            return list(roots)
+        for v in sorted(roots, key=lambda v: -sizes[v]):
+            n = g.producer(v)
+            assert n is not None
+            left[n] = f"{n} would take {sizes[v]} bytes" if sizes[v] < _LARGEST else f"{n}: strings"
+            total -= sizes[v]
+            if total <= allowed:
+                break
 
 
-def _direct(graph: g.Graph, folded: set[g.Value]) -> list[g.Constant]:
+def _direct(graph: g.Graph, folded: Iterable[g.Value]) -> list[g.Constant]:
     """Constants still read once the values in `folded` are constants themselves."""
     found: dict[g.Constant, None] = {}
     stack: list[g.Value] = list(graph.outputs)
-    seen: set[g.Value] = set()
+    seen: set[g.Value] = set(folded)
     while stack:
         v = stack.pop()
-        if v in seen or v in folded:
+        if v in seen:
             continue
         seen.add(v)
         if isinstance(v, g.Constant):
@@ -154,58 +169,86 @@ def _direct(graph: g.Graph, folded: set[g.Value]) -> list[g.Constant]:
     return list(found)
 
 
-def _uses(roots: Iterable[g.Value]) -> dict[g.Node, int]:
-    count: dict[g.Node, int] = {}
-    for n in g.nodes(roots):
-        for v in n.inputs:
-            p = None if v is None else g.producer(v)
-            if p is not None:
-                count[p] = count.get(p, 0) + 1
-    for v in roots:
-        p = g.producer(v)
-        if p is not None:
-            count[p] = count.get(p, 0) + 1
-    return count
+def _values(
+    roots: Sequence[g.Value], left: dict[g.Node, str]
+) -> Iterator[tuple[g.Value, g.Constant]]:
+    """Each root as a constant; a node that fails is added to `left` and its roots are left out.
+
+    Results are dropped after their last use, so that memory holds little beside the constants.
+    """
+    wanted = dict.fromkeys(roots)
+    order = g.nodes(roots)
+    uses: dict[g.Node, int] = {}
+    for n in order:
+        for p in _producers(n):
+            uses[p] = uses.get(p, 0) + 1
+    held: dict[g.Node, list[np.ndarray]] = {}
+    for n in order:
+        if all(p in held for p in _producers(n)):
+            try:
+                held[n] = _results(n, held)
+            except (ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as e:
+                left[n] = f"{n}: {e}"
+        for p in _producers(n):
+            uses[p] -= 1
+            if not uses[p]:
+                held.pop(p, None)
+        if n not in held:
+            continue
+        for v, array in zip(g.results(n), held[n], strict=True):
+            if v in wanted:
+                yield v, g.constant(_rounded(array, v.type))
+        if not uses.get(n):
+            del held[n]
 
 
-def _value(
-    v: g.Value, cache: dict[g.Node, list[np.ndarray]], uses: dict[g.Node, int]
-) -> np.ndarray:
-    """The value of a constant subgraph; what no later root reads is dropped from the cache."""
-    domain: Domain = Reals(F64)
-
-    def take(value: g.Value) -> np.ndarray:
-        if isinstance(value, g.Constant):
-            return value.load()
-        p = g.producer(value)
-        assert p is not None
-        found = cache[p][value.index if isinstance(value, g.Item) else 0]
-        uses[p] -= 1
-        if uses[p] == 0:
-            del cache[p]
-        return found
-
-    top = g.producer(v)
-    assert top is not None
-    for n in _missing(top, cache):
-        arrays = [None if i is None else take(i) for i in n.inputs]
-        cache[n] = node_results(n, arrays, domain)
-    array = take(v)
-    assert v.type.dtype is not None
-    return np.asarray(array).astype(to_numpy(v.type.dtype), copy=False)
+def _producers(n: g.Node) -> list[g.Node]:
+    return [p for v in n.inputs if v is not None and (p := g.producer(v)) is not None]
 
 
-def _missing(top: g.Node, cache: dict[g.Node, list[np.ndarray]]) -> list[g.Node]:
-    """The nodes to evaluate for `top`, operands first, stopping at what the cache holds."""
-    order: list[g.Node] = []
-    stack: list[tuple[g.Node, bool]] = [(top, False)]
-    seen: set[g.Node] = set()
-    while stack:
-        n, done = stack.pop()
-        if done:
-            order.append(n)
-        elif n not in seen and n not in cache:
-            seen.add(n)
-            stack.append((n, True))
-            stack.extend((p, False) for v in n.inputs if v is not None and (p := g.producer(v)))
-    return order
+def _results(n: g.Node, held: dict[g.Node, list[np.ndarray]]) -> list[np.ndarray]:
+    arrays: list[np.ndarray | None] = []
+    for v in n.inputs:
+        if v is None:
+            arrays.append(None)
+        elif isinstance(v, g.Constant):
+            arrays.append(v.load())
+        else:
+            p = g.producer(v)
+            assert p is not None
+            arrays.append(held[p][v.index if isinstance(v, g.Item) else 0])
+    types = [None if v is None else v.type for v in n.inputs]
+    moved = "data" in n.op.laws and all(
+        a is None or t is None or _is_native(a, t) for a, t in zip(arrays, types, strict=True)
+    )
+    if moved or _jumps(n):
+        arrays = [
+            a if a is None or t is None else _rounded(a, t)
+            for a, t in zip(arrays, types, strict=True)
+        ]
+        domain: Domain = Reals()
+    else:
+        domain = Reals(F64)
+    out = node_results(n, arrays, domain)
+    for array, t in zip(out, n.types, strict=True):
+        if array.shape != t.shape:
+            raise ValueError(f"folding gave the shape {array.shape}, not that of {t}")
+    return out
+
+
+def _jumps(n: g.Node) -> bool:
+    if n.op.name in _STEPS:
+        return True
+    floats = any(v is not None and v.type.dtype and v.type.dtype.is_float for v in n.inputs)
+    return floats and any(t.dtype is not None and not t.dtype.is_float for t in n.types)
+
+
+def _is_native(array: np.ndarray, t: TensorType) -> bool:
+    return t.dtype is not None and array.dtype == to_numpy(t.dtype)
+
+
+def _rounded(array: np.ndarray, t: TensorType) -> np.ndarray:
+    """`array` in the element type of `t`, its rank kept."""
+    assert t.dtype is not None
+    with np.errstate(all="ignore"):
+        return np.asarray(array).astype(to_numpy(t.dtype), copy=False)

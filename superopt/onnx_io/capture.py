@@ -74,17 +74,21 @@ def clone_node(
     inputs: Sequence[oir.Value | None],
     outputs: Sequence[oir.Value],
     outer: Mapping[oir.Value, oir.Value],
+    described: Set[str] = frozenset(),
 ) -> oir.Node:
-    """A copy of `n` on these inputs and results; where its subgraphs read v they read outer[v]."""
+    """A copy of `n` on these inputs and results; where its subgraphs read v they read outer[v].
+
+    `described` are names whose types are written; other initializers of subgraphs say their own.
+    """
     attributes: list[oir.Attr] = []
     for key, a in n.attributes.items():
         if a.is_ref():
             attributes.append(a)
         elif a.type == oir.AttributeType.GRAPH:
-            graph = _clone(a.as_graph(), outer)
+            graph = _clone(a.as_graph(), outer, described)
             attributes.append(oir.AttrGraph(key, graph, doc_string=a.doc_string))
         elif a.type == oir.AttributeType.GRAPHS:
-            graphs = [_clone(s, outer) for s in a.as_graphs()]
+            graphs = [_clone(s, outer, described) for s in a.as_graphs()]
             attributes.append(oir.AttrGraphs(key, graphs, doc_string=a.doc_string))
         else:
             attributes.append(a)
@@ -126,17 +130,22 @@ def like_node(
     return made
 
 
-def _clone(graph: oir.Graph, outer: Mapping[oir.Value, oir.Value]) -> oir.Graph:
+def _clone(
+    graph: oir.Graph, outer: Mapping[oir.Value, oir.Value], described: Set[str]
+) -> oir.Graph:
     copy = graph.clone(allow_outer_scope_values=True)
     stack = [copy]
     while stack:
         current = stack.pop()
+        for weight in current.initializers.values():
+            if weight.name not in described and not weight.is_graph_input():
+                weight.type = weight.shape = None
         for inner in current:
             for i, v in enumerate(inner.inputs):
                 if v is not None and v in outer:
                     inner.replace_input_with(i, outer[v])
             stack.extend(subgraphs(inner))
-        for i, v in enumerate(current.outputs):
-            if v in outer:
-                current.outputs[i] = outer[v]
+        for i, out in enumerate(current.outputs):
+            if out in outer:
+                current.outputs[i] = outer[out]
     return copy

@@ -10,6 +10,7 @@ from superopt.ir import graph as g
 from superopt.ir.op import Op
 from superopt.onnx_io.heirs import heirs, same_attributes
 from superopt.onnx_io.importer import OVERRIDABLE_SINCE
+from superopt.onnx_io.infer import described
 from superopt.onnx_io.model import Model, Origin
 from superopt.onnx_io.schema import schema
 from superopt.onnx_io.types import onnx_dtype
@@ -126,6 +127,7 @@ def _target(model: Model, graph: g.Graph) -> Target:
         model.declared,
         model.born,
         frozenset(theirs.graph.initializers),
+        described(model.source),
     )
 
 

@@ -33,7 +33,7 @@ from superopt.onnx_io.model import Origin
 from superopt.onnx_io.schema import attribute_value, is_redundant, operator, schema
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.symbols import FileDim, Symbols, names_in
-from superopt.onnx_io.tensors import ConstantPool
+from superopt.onnx_io.tensors import ConstantPool, literal
 from superopt.onnx_io.types import dtype_of
 from superopt.te.dtype import STRING
 from superopt.te.expr import TensorType
@@ -57,7 +57,7 @@ class _State:
     steady: set[g.Value] = field(default_factory=set)  # small, and computed from constants only
     names: dict[g.Value, str] = field(default_factory=dict)
     origins: dict[g.Node, Origin] = field(default_factory=dict)
-    literals: dict[g.Constant, oir.Node] = field(default_factory=dict)
+    literals: dict[g.Constant, Origin] = field(default_factory=dict)
     declared: dict[g.Value, oir.Value] = field(default_factory=dict)
     opaque: list[tuple[str, str]] = field(default_factory=list)
     sizes: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -144,7 +144,7 @@ def _define(state: _State, v: oir.Value, made: g.Value) -> None:
 
 
 def _node(state: _State, n: oir.Node, position: int) -> None:
-    if n.op_type == "Constant" and n.domain == "" and _constant(state, n):
+    if n.op_type == "Constant" and n.domain == "" and _constant(state, n, position):
         return
     try:
         made, bound = _plain(state, n)
@@ -159,15 +159,15 @@ def _node(state: _State, n: oir.Node, position: int) -> None:
         _define(state, v, value)
 
 
-def _constant(state: _State, n: oir.Node) -> bool:
+def _constant(state: _State, n: oir.Node, position: int) -> bool:
     """Define a Constant node's result; False where its value is no dense tensor."""
-    tensor = oir.convenience.get_const_tensor(n.outputs[0])
-    if tensor is None or tensor.dtype == oir.DataType.UNDEFINED:
+    tensor = literal(n)
+    if tensor is None:
         return False
     state.pool.add([tensor])
     made = state.pool.constant(tensor)
     if made not in state.names:
-        state.literals[made] = n
+        state.literals[made] = Origin(n, {}, position)
     _define(state, n.outputs[0], made)
     return True
 

@@ -47,7 +47,7 @@ class Model:
     names: Mapping[g.Value, str]
     origins: Mapping[g.Node, Origin]
     tensors: Mapping[g.Constant, oir.TensorProtocol]
-    literals: Mapping[g.Constant, oir.Node]
+    literals: Mapping[g.Constant, Origin]
     overridable: Mapping[g.Input, oir.Value]
     declared: Mapping[g.Value, oir.Value]
     opaque: tuple[tuple[str, str], ...]

@@ -93,7 +93,7 @@ def schema(op_type: str, opset: int, domain: str = "") -> Schema | None:
         default: Attr = None
         if a.default_value.name:
             default = attribute_value(k, oir.serde.deserialize_attribute(a.default_value))
-        attributes[k] = Declared(oir.AttributeType(a.type.value), default)
+        attributes[k] = Declared(oir.AttributeType[str(a.type).rpartition(".")[2]], default)
     optional = tuple(o.option == kinds.Optional for o in s.outputs)
     return Schema(s.since_version, operands, attributes, optional, s.min_output)
 

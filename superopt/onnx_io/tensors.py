@@ -72,6 +72,35 @@ class ConstantPool:
         return g.constant(type=kind, key=key, load=load, nbytes=t.nbytes)
 
 
+def literal(n: oir.Node) -> oir.TensorProtocol | None:
+    """What a Constant node gives, None for a sparse tensor and other things without a form.
+
+    The tensor has the node's own name for it, which is not the result's.
+    """
+    (a,) = n.attributes.values()
+    match a.name:
+        case _ if a.is_ref():
+            return None
+        case "value":
+            t = a.as_tensor()
+            return None if t.dtype == oir.DataType.UNDEFINED else t
+        case "value_float":
+            return oir.Tensor(np.array(a.as_float(), np.float32))
+        case "value_floats":
+            return oir.Tensor(np.array(a.as_floats(), np.float32))
+        case "value_int":
+            return oir.Tensor(np.array(a.as_int(), np.int64))
+        case "value_ints":
+            return oir.Tensor(np.array(a.as_ints(), np.int64))
+        case "value_string":
+            return oir.StringTensor([a.as_string().encode()], shape=oir.Shape(()))
+        case "value_strings":
+            strings = [s.encode() for s in a.as_strings()]
+            return oir.StringTensor(strings, shape=oir.Shape((len(strings),)))
+        case _:
+            return None
+
+
 def dims_of(t: oir.TensorProtocol) -> tuple[int, ...]:
     """The shape of a tensor, which is known."""
     return tuple(int(d) for d in t.shape)  # type: ignore[arg-type]

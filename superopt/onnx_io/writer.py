@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +17,7 @@ from superopt.onnx_io.operands import array_of, element_type, forms
 from superopt.onnx_io.order import Circular, ordered
 from superopt.onnx_io.schema import Formal, Schema, Unsayable, attribute, is_default, schema
 from superopt.onnx_io.sizes import Runtime
-from superopt.onnx_io.tensors import dims_of, renamed, tensor_from
+from superopt.onnx_io.tensors import renamed, tensor_from
 from superopt.onnx_io.types import onnx_dtype
 from superopt.te.dtype import I64, DType
 
@@ -32,8 +33,8 @@ class Target:
     """What an exported model looks like beside its graph.
 
     origins, doubles: the file's node of each node, and of each node that stands where another
-    stood (only its name and documentation are kept); the rest as in `Model`. `initializers` are
-    the names of the file's.
+    stood (only its name and documentation are kept); initializers, described: names of the file's
+    initializers, and of values in its lists of value_info; the rest as in `Model`.
     """
 
     opset: int
@@ -42,10 +43,11 @@ class Target:
     origins: Mapping[g.Node, Origin] = field(default_factory=dict)
     doubles: Mapping[g.Node, Origin] = field(default_factory=dict)
     tensors: Mapping[g.Constant, oir.TensorProtocol] = field(default_factory=dict)
-    literals: Mapping[g.Constant, oir.Node] = field(default_factory=dict)
+    literals: Mapping[g.Constant, Origin] = field(default_factory=dict)
     declared: Mapping[g.Value, oir.Value] = field(default_factory=dict)
     born: Mapping[str, g.Node] = field(default_factory=dict)
     initializers: frozenset[str] = frozenset()
+    described: frozenset[str] = frozenset()
 
 
 def copy_value(v: oir.Value, name: str | None = None) -> oir.Value:
@@ -79,14 +81,15 @@ class Writer:
         self.outputs: list[oir.Value] = []
         self._target = target
         self._graph = graph
-        self._made: dict[g.Value, oir.Value] = {**inputs}
+        self._made: dict[g.Value, oir.Value] = {}
         self._final: dict[g.Value, oir.Value] = {}  # what a value is called as an output
         self._numbers: dict[str, int] = {}
         self._taken = {v.name for v in (*inputs.values(), *outputs) if v.name}
         self._runtime = Runtime(target.opset, self._emit, self._literal)
-        positions = {n: o.position for n, o in (*target.doubles.items(), *target.origins.items())}
+        known = (*target.doubles.items(), *target.origins.items())
+        self._positions = {n: origin.position for n, origin in known}
         try:
-            self._order = ordered(graph, target.born, positions)
+            self._order = ordered(graph, target.born, self._positions)
         except Circular as e:
             raise ExportError(str(e)) from None
         self._read: set[g.Value] = {v for n in self._order for v in n.inputs if v is not None}
@@ -99,13 +102,17 @@ class Writer:
             if not isinstance(v, g.Input):
                 self._final.setdefault(v, said)
         for i, made in inputs.items():
+            self._made[i] = made
             self._runtime.available(i.type, made)
         self._input_names = {v.name for v in inputs.values()}
         self._write(outputs)
 
     def _write(self, outputs: Sequence[oir.Value]) -> None:
         written: list[oir.Node] = []
+        literals = deque(sorted(self._literals(), key=lambda row: row[0]))
         for n in self._order:
+            while literals and literals[0][0] < self._positions.get(n, -1):
+                self._value(literals.popleft()[1])
             node = self._opaque(n) if n.op.opaque else self._plain(n)
             self.nodes.append(node)
             if n.op.opaque:
@@ -119,6 +126,17 @@ class Writer:
         ]
         for node in written:
             rename_inner(node, self._taken)
+
+    def _literals(self) -> Iterator[tuple[int, g.Constant]]:
+        """The constants that are Constant nodes in the file, and are read, with their places."""
+        read = set(self._read)
+        for n in self._order:
+            origin = self._target.origins.get(n)
+            if origin is not None and origin.verbatim and not n.op.opaque:
+                read.update(origin.bound.values())
+        for c, origin in self._target.literals.items():
+            if c in read:
+                yield origin.position, c
 
     # --- names and values -------------------------------------------------------------------------
 
@@ -157,7 +175,7 @@ class Writer:
         name = result.name or ""
         literal = self._target.literals.get(c)
         if literal is not None:
-            self.nodes.append(clone_node(literal, [], [result], {}))
+            self.nodes.append(clone_node(literal.node, [], [result], {}, self._target.described))
             return result
         tensor = self._target.tensors.get(c) or tensor_from(c)
         if tensor.name != name:
@@ -167,8 +185,8 @@ class Writer:
             value = oir.AttrTensor("value", tensor)
             self.nodes.append(oir.Node("", "Constant", [], [value], outputs=[result], name=""))
             return result
-        result.type = result.type or oir.TensorType(tensor.dtype)
-        result.shape = result.shape or oir.Shape(dims_of(tensor))
+        if name not in self._target.described:  # else every weight would be declared once more
+            result.type = result.shape = None
         result.const_value = tensor
         self.initializers.append(result)
         return result
@@ -220,7 +238,7 @@ class Writer:
             self._result(v, theirs.op_type.lower()) if said.name else oir.Value(name="")
             for v, said in zip(g.results(n), theirs.outputs, strict=True)
         ]
-        return clone_node(theirs, read[:own], outputs, outer)
+        return clone_node(theirs, read[:own], outputs, outer, self._target.described)
 
     def _plain(self, n: g.Node) -> oir.Node:
         op = n.op
