@@ -19,7 +19,7 @@ from superopt.te.node import Apply, Dim, Expr, Index, Load, Reduce
 FLOPS_US = 150_000.0  # operations a microsecond in contractions
 SCALAR_US = 4_000.0  # elementwise operations a microsecond
 BYTES_US = 12_000.0  # bytes a microsecond
-NODE_US = 1.0  # dispatch
+NODE_US = 0.4  # dispatch
 VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout"})
 _DEAR = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "pow", "sin", "cos", "sqrt", "div"})
 

@@ -26,6 +26,7 @@ class StopReason(Enum):
 
     EXHAUSTED = "every graph within alpha was visited"
     GRAPHS = "the limit of graphs was reached"
+    PATIENCE = "no better graph was found for long"
     SECONDS = "the time was used up"
     MEMORY = "the queue was full"
     STOPPED = "it was stopped"
@@ -33,10 +34,12 @@ class StopReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """alpha: how much dearer than the best a graph may be; queue: rewrites waiting at once."""
+    """alpha: how much dearer than the best a graph may be; graphs, patience: visited at most, and
+    without a better one; queue: rewrites waiting at once."""
 
     alpha: float = 1.05
-    graphs: int = 20_000
+    graphs: int = 8_000
+    patience: int = 1_000
     seconds: float = 10.0
     queue: int = 50_000
 
@@ -77,7 +80,7 @@ def search(
     order = itertools.count()
     queue: list[tuple[float, int, _State, Move | None]] = [(start.cost, next(order), start, None)]
     seen: set[tuple[g.Value, ...]] = set()
-    visited = 0
+    visited = since = 0
     reason = StopReason.EXHAUSTED
     while queue:
         cost, _, parent, move = heapq.heappop(queue)
@@ -93,7 +96,10 @@ def search(
         visited += 1
         improved = state.cost < best.cost - 1e-6
         if improved:
-            best = state
+            best, since = state, visited
+        if visited - since >= limits.patience:
+            reason = StopReason.PATIENCE
+            break
         if visited >= limits.graphs:
             reason = StopReason.GRAPHS
             break

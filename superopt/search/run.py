@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from superopt.cost.model import Costs
 from superopt.ir import graph as g
@@ -155,7 +155,7 @@ def _pieces(
             share = min(limits.seconds, left / max(distinct - len(memo), 1))
             if left <= 0 or stop():
                 return graph, steps, seen, StopReason.SECONDS
-            bound = Limits(limits.alpha, limits.graphs, share, limits.queue)
+            bound = replace(limits, seconds=share)
             found = search(piece.graph, rules, costs, bound, refusals, stop)
             memo[piece.graph.outputs] = found
             seen += found.seen
