@@ -166,10 +166,10 @@ def _matrices(
     lengths = [max(na[p], nb[p]) if min(na[p], nb[p]) else 0 for p in range(rank)]
     order = [*rest, *rows, *columns]
     lead = out.shape[: out.ndim - len(rest) - 2]
-    out = out.reshape(*lead, *(lengths[p] for p in order))
+    out = out.reshape((*lead, *(lengths[p] for p in order)))
     back = sorted(range(len(order)), key=order.__getitem__)
     out = out.transpose(*range(len(lead)), *(len(lead) + p for p in back))
-    return out.reshape(*lead, *(lengths[p] if p in owners else 1 for p in range(rank)))
+    return out.reshape((*lead, *(lengths[p] if p in owners else 1 for p in range(rank))))
 
 
 def _last_run(axes: list[int], owners: dict[int, str]) -> list[int]:
@@ -193,4 +193,4 @@ def _matrix(
     shape = [x.shape[lead + p] for p in batch]
     height = math.prod(x.shape[lead + p] for p in rows)
     width = math.prod(x.shape[lead + p] for p in columns)
-    return y.reshape(*x.shape[:lead], *shape, height, width)
+    return y.reshape((*x.shape[:lead], *shape, height, width))

@@ -186,7 +186,7 @@ class Frame:
             source = self.source.tensor(step.tensor)
             if step.flat:
                 lead = source.shape[: source.ndim - step.tensor.rank]
-                source = np.ascontiguousarray(source).reshape(*lead, -1)
+                source = np.ascontiguousarray(source).reshape((*lead, -1))
         return self.placed(source, forms, step.scope, list(range(len(step.scope))))
 
     def check_margin(self, step: View, edge: Margin) -> None:
@@ -234,7 +234,9 @@ class Frame:
         out = self.source.domain.load(out, kind)
         lead = out.ndim - len(step.axes)
         ordered = dict(zip(sorted(step.axes), out.shape[lead:], strict=True))
-        return out.reshape(*out.shape[:lead], *(ordered.get(q, 1) for q in range(len(step.scope))))
+        return out.reshape(
+            (*out.shape[:lead], *(ordered.get(q, 1) for q in range(len(step.scope))))
+        )
 
     def table(
         self,

@@ -1,0 +1,169 @@
+"""Exact arithmetic on pairs of residues: int64 arrays (2, ...), modulo p and modulo q.
+
+p = 2 q + 1 and q are primes, so that the squares modulo p are a group of order q: exponents of its
+elements count modulo q. Both are below 2^31, so that products fit in 64 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+
+P = 2147483579
+Q = 1073741789
+MODULI = (P, Q)
+_LIMB = 16  # bits of the lower part of a residue in a matrix product
+_SMALL = 1 << 15  # products of matrices with fewer multiplications need no BLAS
+_DEPTH = 1 << 18  # so many products of limbs sum up exactly in float64
+_DIGITS = 15  # bits of an exponent's digit
+
+
+def modulo(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """`x`, of integers not below 0, reduced."""
+    out = np.empty_like(x) if out is None else out
+    for n, m in enumerate(MODULI):
+        given = x[n : n + 1]
+        # numpy divides by a number that it knows far faster than it takes remainders
+        np.subtract(given, np.floor_divide(given, m) * m, out=out[n : n + 1])
+    return out
+
+
+def add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return modulo(a + b)
+
+
+def multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    product: np.ndarray = a * b
+    return modulo(product, product)
+
+
+def negate(a: np.ndarray) -> np.ndarray:
+    """-a; the negative of 0 is 0."""
+    moduli = np.array(MODULI, np.int64).reshape(2, *(1,) * (a.ndim - 1))
+    return modulo(moduli - a)
+
+
+def of(value: int | Fraction) -> np.ndarray:
+    """A number as a pair of residues."""
+    exact = Fraction(value)
+    pair = [exact.numerator * pow(exact.denominator, -1, m) % m for m in MODULI]
+    return np.array(pair, np.int64)
+
+
+def of_integers(x: np.ndarray) -> np.ndarray:
+    """An array of integers (or bools) as pairs."""
+    if x.dtype == np.uint64:
+        parts = [(x % np.uint64(m)).astype(np.int64) for m in MODULI]
+    else:
+        wide = x.astype(np.int64)
+        parts = [np.remainder(wide, m) for m in MODULI]
+    return np.stack(parts)
+
+
+@lru_cache(maxsize=1)
+def _powers_of_two() -> tuple[int, np.ndarray]:
+    low, high = -1200, 1100
+    rows = [[pow(2, e, m) for e in range(low, high)] for m in MODULI]
+    return low, np.array(rows, np.int64)
+
+
+def of_floats(x: np.ndarray) -> np.ndarray:
+    """An array of finite floats as the fractions that they are."""
+    fraction, exponent = np.frexp(x.astype(np.float64))
+    digits = of_integers((fraction * 2.0**53).astype(np.int64))
+    low, powers = _powers_of_two()
+    return multiply(digits, powers[:, exponent.astype(np.int64) - 53 - low])
+
+
+def power(x: np.ndarray, exponents: Sequence[int]) -> np.ndarray:
+    """x ** e with an exponent of at least 0 for each of the two components."""
+    out = np.ones_like(x)
+    square = x
+    left = list(exponents)
+    while any(left):
+        raised = multiply(out, square)
+        for n, e in enumerate(left):
+            if e & 1:
+                out[n] = raised[n]
+        left = [e >> 1 for e in left]
+        if any(left):
+            square = multiply(square, square)
+    return out
+
+
+def inverse(x: np.ndarray) -> np.ndarray:
+    """1 / x; of 0 it is 0."""
+    return power(x, [m - 2 for m in MODULI])
+
+
+@lru_cache(maxsize=4)
+def _exponential_table(base: int) -> np.ndarray:
+    """base ** d and base ** (d << 15) modulo p, for all digits d."""
+    rows = []
+    for step in (base, pow(base, 1 << _DIGITS, P)):
+        row, value = np.empty(1 << _DIGITS, np.int64), 1
+        for d in range(1 << _DIGITS):
+            row[d] = value
+            value = value * step % P
+        rows.append(row)
+    return np.stack(rows)
+
+
+def exponential(base: int, exponent: np.ndarray) -> np.ndarray:
+    """base ** exponent modulo p, for exponents in [0, q); an array without components."""
+    low, high = _exponential_table(base)
+    product = low[exponent & ((1 << _DIGITS) - 1)] * high[exponent >> _DIGITS]
+    return np.asarray(product % P)
+
+
+def total(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """Sums over `axes` (negative numbers), which stay with length 1; up to 2^32 terms."""
+    return modulo(np.add.reduce(x, axis=axes, keepdims=True))
+
+
+def product(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """Products over `axes` (negative numbers), which stay with length 1."""
+    for axis in axes:
+        x = np.moveaxis(x, axis, 1)
+        while x.shape[1] > 1:
+            half = x.shape[1] // 2
+            folded = multiply(x[:, :half], x[:, half : 2 * half])
+            x = np.concatenate((folded, x[:, 2 * half :]), axis=1)
+        if x.shape[1] == 0:
+            x = np.ones((2, 1, *x.shape[2:]), np.int64)
+        x = np.moveaxis(x, 1, axis)
+    return x
+
+
+def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Products of the matrices in the last two axes, the ones between broadcast."""
+    depth = a.shape[-1]
+    if depth > _DEPTH:
+        half = depth // 2
+        return add(matmul(a[..., :half], b[..., :half, :]), matmul(a[..., half:], b[..., half:, :]))
+    work = depth * a.shape[-2] * b.shape[-1]
+    parts = [
+        (_small_product if work <= _SMALL else _blas_product)(x, y, m)
+        for x, y, m in zip(a, b, MODULI, strict=True)
+    ]
+    return np.stack(parts)
+
+
+def _small_product(a: np.ndarray, b: np.ndarray, m: int) -> np.ndarray:
+    """Two integer products: of the lower and of the upper bits of `a`."""
+    low = np.matmul(a & ((1 << _LIMB) - 1), b) % m
+    high = np.matmul(a >> _LIMB, b) % m
+    return np.asarray(((high << _LIMB) + low) % m)
+
+
+def _blas_product(a: np.ndarray, b: np.ndarray, m: int) -> np.ndarray:
+    """Three products in float64 (Karatsuba's), each of integers below 2^53."""
+    a1, a0 = ((a >> _LIMB).astype(np.float64), (a & ((1 << _LIMB) - 1)).astype(np.float64))
+    b1, b0 = ((b >> _LIMB).astype(np.float64), (b & ((1 << _LIMB) - 1)).astype(np.float64))
+    high, low = np.matmul(a1, b1), np.matmul(a0, b0)
+    middle = (np.matmul(a1 + a0, b1 + b0) - high - low).astype(np.int64) % m
+    top = (high.astype(np.int64) % m) * ((1 << (2 * _LIMB)) % m) % m
+    return np.asarray((top + (middle << _LIMB) + low.astype(np.int64)) % m)
