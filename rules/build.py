@@ -123,7 +123,7 @@ def apply(match: Match, ctx: GraphContext) -> Applied | Refusal:
     if isinstance(change, Refusal):
         return change
     made = tuple(n for n in nodes(change.values()) if n not in ctx.position)
-    return Applied(replace(ctx.graph, change), made, change)
+    return Applied(replace(ctx.graph, change, ctx.position), made, change)
 
 
 def needs_one(

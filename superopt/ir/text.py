@@ -4,7 +4,7 @@
       x: f32[batch, 3, 224, 224]
       w = const f32[64, 3, 7, 7] "blake2:5e1f..."
       b = const f32[2] [0.5, -1.0]
-      %0 = Conv(x, w, strides=(2, 2), pads=(3, 3, 3, 3))
+      %0 = Conv(x, w, pads=(3, 3, 3, 3), strides=(2, 2))
       %1, %2 = Split(%0, axis=1, split=(32, 32))
       return %1, %2
     }
@@ -111,6 +111,8 @@ def _values(c: Constant) -> str | None:
     array = c.load()
     plain = {"f": float, "b": bool, "s": str}.get(dtype.kind, int)
     elements = [plain(e) for e in array.reshape(-1)]
+    if dtype.is_float:
+        elements = [float("nan") if e != e else e for e in elements]  # as it will be read
     again = _array(elements, dtype, array.shape)
     if content_key(again) != content_key(array):
         return None  # a nan with a payload
@@ -138,8 +140,10 @@ def _name_all(g: Graph, given: Mapping[Value, str]) -> dict[Value, str]:
 
     for i in g.inputs:
         take(i, i.name)
-    for n, c in enumerate(constants(g)):
-        take(c, given.get(c, f"c{n}"))
+    unnamed = 0
+    for c in constants(g):
+        take(c, given.get(c, f"c{unnamed}"))
+        unnamed += c not in given
     count = 0
     for made in nodes(g):
         for v in results(made):
