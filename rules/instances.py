@@ -145,7 +145,8 @@ def _limits(roots: tuple[Value, ...], inputs: tuple[Input, ...]) -> dict[Input, 
             if n.op.name == "Gather" and place == 1:
                 shape = n.inputs[0].type.shape if n.inputs[0] is not None else None
                 axis = n.attr("axis")
-                assert shape is not None and isinstance(axis, int)
+                assert shape is not None
+                assert isinstance(axis, int)
                 extent = shape[axis]
                 assert isinstance(extent, int)
                 below = extent  # an index only chooses: what is chosen inherits the limit

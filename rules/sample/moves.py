@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from superopt.ir.op import Attr
 from superopt.rules.sample.ask import Ask, Fit
@@ -62,7 +63,7 @@ def split(ask: Ask) -> Fit:
         if n >= parts and draw.chance(0.9):
             cuts = sorted(draw.rng.sample(range(1, n), parts - 1))
         ends = [0, *cuts, n]
-        split = tuple(b - a for a, b in zip(ends, ends[1:], strict=False))
+        split = tuple(b - a for a, b in pairwise(ends))
         found["split"] = split
     elif ask.holes[0] is None or ask.holes[0][axis] is None:
         x = (*x[:axis], sum(split), *x[axis + 1 :])
@@ -98,9 +99,7 @@ def slice_(ask: Ask) -> Fit:
     return [x], found | {"steps": steps}
 
 
-def _bounds(
-    n: int, step: int, start: int | None, end: int | None, draw: Draw
-) -> tuple[int, int]:
+def _bounds(n: int, step: int, start: int | None, end: int | None, draw: Draw) -> tuple[int, int]:
     if n < 1:
         raise Misfit("a slice of nothing")
     if step < 0:

@@ -49,8 +49,9 @@ def right_side(rule: Rule, names: Names, terms: Terms, dtype: DType) -> tuple[Va
 
 def filled(t: Filled, args: Sequence[Result], dtype: DType) -> Value:
     """zeros(shape), ones(shape), full(shape, number) or eye(n) of `dtype`."""
-    if isinstance(args[-1], DType):
-        args, dtype = args[:-1], args[-1]
+    last = args[-1]
+    if isinstance(last, DType):
+        args, dtype = args[:-1], last
     if t.kind == "eye":
         return constant(np.eye(integer(args[0]), dtype=to_numpy(dtype)))
     shape = [integer(d) for d in sequence(args[0])]

@@ -1,4 +1,4 @@
-"""The trial itself: what it accepts, refutes and cannot judge, and that its instances reach corners."""
+"""The trial itself: what it accepts, refutes and cannot judge; which corners its instances reach."""
 
 from itertools import islice
 
@@ -114,7 +114,9 @@ def test_convolutions_have_groups_strides_dilations_uneven_pads_and_kernels_of_1
     pads = attrs(cases, "Conv", "pads")
     assert any(p[: len(p) // 2] != p[len(p) // 2 :] for p in pads)  # type: ignore[arg-type,index]
     assert any(max(p) == 0 for p in pads)  # type: ignore[call-overload]
-    kernels = {d for c in cases for i in c.inputs if i.name == "v" for d in (i.type.shape or ())[2:]}
+    kernels = {
+        d for c in cases for i in c.inputs if i.name == "v" for d in (i.type.shape or ())[2:]
+    }
     assert kernels == {1, 2, 3}
     assert ranks(cases) >= {3, 4}
 
