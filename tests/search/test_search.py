@@ -85,13 +85,13 @@ def test_backtracking_goes_over_a_hill_that_alpha_allows() -> None:
 
 
 def test_the_search_is_deterministic_and_says_why_it_stopped() -> None:
-    limits = Limits(graphs=15, seconds=60)
+    limits = Limits(graphs=5, seconds=60)
     a = search(layers(3), LIBRARY, roofline(), limits, Refusals())
     b = search(layers(3), LIBRARY, roofline(), limits, Refusals())
     assert a.cost == b.cost
     assert [s.rule for s in a.steps] == [s.rule for s in b.steps]
     assert a.stop is StopReason.GRAPHS
-    assert a.seen == 15
+    assert a.seen == 5
     stopped = search(layers(3), LIBRARY, roofline(), Limits(), Refusals(), stop=lambda: True)
     assert stopped.stop is StopReason.STOPPED
 
