@@ -1,0 +1,39 @@
+"""The vectorised reading is the naive one, on random expressions, and does what it promises."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+
+from superopt.te.domain import Reals
+from superopt.te.dtype import F64, I8
+from superopt.te.field import PrimeField
+from superopt.te.interpret import evaluate
+from tests.te.expressions import Drawn, drawn
+from tests.te.readings import one_by_one
+
+
+@settings(max_examples=120)
+@given(drawn(F64))
+def test_floats(case: Drawn) -> None:
+    fast = evaluate(case.tensor, case.inputs, Reals())
+    slow = one_by_one(case.tensor, case.inputs, None)
+    # sums of whole numbers: both are exact
+    np.testing.assert_array_equal(fast, slow.astype(np.float64))
+
+
+@settings(max_examples=120)
+@given(drawn(I8))
+def test_integers_wrap(case: Drawn) -> None:
+    fast = evaluate(case.tensor, case.inputs, Reals())
+    slow = one_by_one(case.tensor, case.inputs, None)
+    np.testing.assert_array_equal(fast, slow.astype(np.int64))
+
+
+@settings(max_examples=60)
+@given(drawn(F64))
+def test_field(case: Drawn) -> None:
+    domain = PrimeField(1)
+    fast = evaluate(case.tensor, case.inputs, domain)
+    slow = one_by_one(case.tensor, case.inputs, domain)
+    np.testing.assert_array_equal(fast, slow)
