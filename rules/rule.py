@@ -247,11 +247,14 @@ def _terms(text: str, ops: Mapping[str, Op]) -> tuple[Term, ...]:
 
 
 def _conditions(text: str, ops: Mapping[str, Op]) -> tuple[Formula, ...]:
-    match _expression(f"({text.rstrip().rstrip(',')},)"):
-        case ast.Tuple(items) if items:
+    plain = text.strip().removesuffix(",")
+    if not plain:
+        raise Malformed("no conditions after where")
+    match _expression(f"({plain},)"):
+        case ast.Tuple(items):
             return tuple(formula(i, ops) for i in items)
         case _:
-            raise Malformed("no conditions after where")
+            raise Malformed(f"{text} are no conditions")
 
 
 # --- checking -------------------------------------------------------------------------------------
@@ -303,7 +306,13 @@ def _check(rule: Rule) -> None:
         own = {n for p in walk(side) if isinstance(p, Map) for n in p.names}
         for part in walk(side):
             if isinstance(part, (Var, Run)) and part.name not in own | set(operands):
-                raise Malformed(f"{rule.name}: {part.name} is not among the parameters")
+                late = any(p.name == part.name for p in rule.params)
+                why = (
+                    "stands after *, so it is an attribute"
+                    if late
+                    else "is not among the parameters"
+                )
+                raise Malformed(f"{rule.name}: {part.name} {why}")
             if isinstance(part, Var) and part.name not in own and operands[part.name].run:
                 raise Malformed(f"{rule.name}: {part.name} is a run of operands: *{part.name}")
     for side in rule.lhs:

@@ -105,6 +105,8 @@ def formula(e: ast.expr, ops: Mapping[str, Op], functions: bool = True) -> Formu
             return Lit(v)
         case ast.Name("inf"):
             return Lit(float("inf"))
+        case ast.UnaryOp(ast.USub(), ast.Name("inf")):
+            return Lit(-float("inf"))
         case ast.Name(n):
             return Lit(DTYPES[n]) if n in DTYPES else Name(n)
         case ast.Tuple(items):
@@ -119,7 +121,9 @@ def formula(e: ast.expr, ops: Mapping[str, Op], functions: bool = True) -> Formu
             if functions:
                 _check_call(n, args)
             return Call(n, tuple(sub(a) for a in args))
-        case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as v)):
+        case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as v)) if (
+            v is not True and v is not False
+        ):
             return Lit(-v)
         case ast.UnaryOp(ast.USub(), v):
             return Unary("-", sub(v))
@@ -167,6 +171,8 @@ def _check_call(name: str, args: list[ast.expr]) -> None:
 
 def _loop(g: ast.comprehension) -> tuple[tuple[str, ...], ast.expr, list[ast.expr]]:
     match g.target:
+        case _ if g.is_async:
+            raise Malformed("async is not part of the rule language")
         case ast.Name(n):
             return (n,), g.iter, g.ifs
         case ast.Tuple(items):
