@@ -14,6 +14,24 @@ from superopt.rules.trial import Passed, try_rule
 
 LIBRARY = load_library()
 COUNT = 12  # instances of each rule, all different
+# Laws that the prime field cannot see, because it takes their functions for unknown ones, or for
+# an order that knows no addition: tested over floats alone. All other rules must hold in both.
+FLOATS_ONLY: dict[str, str] = {
+    "+ or * with max, min or abs": """
+        relu-scale max-scale max-shift max-neg max-neg-min relu-abs abs-mul
+    """,
+    "symmetry or range of a function": """
+        sigmoid-neg tanh-neg erf-neg relu-sigmoid relu-softmax
+    """,
+    "roots and logarithms (attention scales both factors by a root)": """
+        sqrt-square sqrt-reciprocal log-softmax exp-log-softmax softplus attention attention-mask
+    """,
+    "rounded constants: 1 / 6, the root of 2, of 2 / pi": """
+        hard-swish hard-swish-clip hard-sigmoid-clip gelu-tanh
+        gelu gelu-half-first gelu-mul gelu-mul-half-first
+    """,
+}
+UNSEEN = {name for names in FLOATS_ONLY.values() for name in names.split()}
 
 
 def test_the_library_is_large() -> None:
@@ -26,7 +44,7 @@ def test_a_rule_passes_its_trial(rule: Rule) -> None:
     verdict = try_rule(rule, count=COUNT)
     assert isinstance(verdict, Passed), verdict
     assert verdict.instances == COUNT
-    assert verdict.field == (rule.name.removesuffix("~") not in FLOATS_ONLY)
+    assert verdict.field == (rule.name.removesuffix("~") not in UNSEEN)
 
 
 @pytest.mark.parametrize("rule", LIBRARY, ids=lambda r: r.name)

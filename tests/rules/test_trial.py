@@ -1,4 +1,4 @@
-"""The trial itself: what it accepts, refutes and cannot judge; which corners its instances reach."""
+"""The trial: what it accepts, refutes and cannot judge, and the corners that instances reach."""
 
 from itertools import islice
 
