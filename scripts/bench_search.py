@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""How many graphs a second the search visits: on the first 60 nodes of a real model.
+
+    scripts/bench_search.py [MODEL.onnx ...] [--graphs 5000]
+
+A graph counts when it was built, compared with all others and matched; rewrites that were only priced
+are counted apart. Costs are estimates (roofline), so nothing is measured in between. Without
+arguments the two models that come with the package are used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from superopt.cost.model import Costs, by_roofline
+from superopt.ir import graph as g
+from superopt.onnx_io.exporter import expressible
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.source import Given, read
+from superopt.onnx_io.weightless import demo_models
+from superopt.pipeline.shapes import representative
+from superopt.rules.rule import load_library
+from superopt.rules.term import App, walk
+from superopt.search.backtrack import Found, Limits, search
+from superopt.search.book import book
+from superopt.search.move import Refusals
+from superopt.search.partition import pieces
+
+NODES = 60
+
+
+def visit(model: Given, graphs: int) -> tuple[int, Found, float]:
+    """(nodes of the piece, what the search found, seconds), after a warm-up of 200 graphs."""
+    imported = import_model(read(model))
+    costs = Costs(representative(imported, {}), by_roofline(1))
+    rules = book(
+        r
+        for r in load_library()
+        if all(
+            expressible(p.op, imported.opset) for t in r.rhs for p in walk(t) if isinstance(p, App)
+        )
+    )
+    piece = pieces(imported.graph, costs, NODES)[0].graph
+    limits = Limits(graphs=graphs, patience=graphs, seconds=600)
+    search(piece, rules, costs, Limits(graphs=200, patience=200, seconds=60), Refusals())
+    begin = time.perf_counter()
+    found = search(piece, rules, costs, limits, Refusals())
+    return len(g.nodes(piece)), found, time.perf_counter() - begin
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", nargs="*")
+    parser.add_argument("--graphs", type=int, default=5000)
+    args = parser.parse_args()
+    given: dict[str, Given] = {m: m for m in args.models}
+    if not given:
+        given = {name: draw() for name, draw in demo_models().items()}
+    for name, model in given.items():
+        nodes, found, seconds = visit(model, args.graphs)
+        rate = found.seen / seconds
+        print(f"{name}: {nodes} nodes, {found.seen} graphs in {seconds:.1f} s, {rate:.0f} a second")
+
+
+if __name__ == "__main__":
+    main()
