@@ -83,7 +83,7 @@ def fold(graph: g.Graph, *, limit_bytes: int | None = None) -> Folded:
     operators whose results jump, such as Floor and Cast.
     """
     order = g.nodes(graph)
-    before = sum(c.nbytes for c in g.constants(graph))
+    before = _weight(g.constants(graph))
     allowed = limit_bytes if limit_bytes is not None else int(GROWTH * before) + SLACK
     left: dict[g.Node, str] = {}
     memo: dict[g.Node, bool] = {}
@@ -102,7 +102,7 @@ def fold(graph: g.Graph, *, limit_bytes: int | None = None) -> Folded:
             break
     chosen = {v: change[v] for v in roots}
     done = g.replace(graph, chosen) if chosen else graph
-    after = sum(c.nbytes for c in g.constants(done))
+    after = _weight(g.constants(done))
     gone = len(order) - len(g.nodes(done))
     return Folded(done, gone, before, after, tuple(left.values()))
 
@@ -115,7 +115,12 @@ def _nbytes(t: TensorType) -> int:
     for d in t.shape or ():
         count *= d if isinstance(d, int) else 0
     assert t.dtype is not None
-    return count * to_numpy(t.dtype).itemsize
+    return -(-count * t.dtype.bits // 8)  # as a file has it: elements of 4 bits are packed
+
+
+def _weight(constants: Iterable[g.Constant]) -> int:
+    """Bytes of constants in a file."""
+    return sum(n if (n := _nbytes(c.type)) < _LARGEST else c.nbytes for c in constants)
 
 
 def _frontier(
@@ -141,7 +146,7 @@ def _within(
     while True:
         roots = _frontier(graph, order, left)
         sizes = {v: _nbytes(v.type) for v in roots}
-        total = sum(c.nbytes for c in _direct(graph, roots)) + sum(sizes.values())
+        total = _weight(_direct(graph, roots)) + sum(sizes.values())
         if total <= allowed or not roots:
             return list(roots)
         for v in sorted(roots, key=lambda v: -sizes[v]):

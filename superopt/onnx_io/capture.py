@@ -53,15 +53,16 @@ def inner_names(n: oir.Node) -> set[str]:
     return {v.name for graph in within(n) for v in _defined(graph) if v.name}
 
 
-def rename_inner(n: oir.Node, outer: Set[str]) -> None:
-    """Give values inside the node's subgraphs other names where one outside has theirs.
+def rename_inner(n: oir.Node, before: Set[str], outside: Set[str]) -> None:
+    """Give values inside the node's subgraphs other names where one `before` the node has theirs.
 
     A file may use a name inside a subgraph and later outside; in another order that is an error.
+    The new names are none of those `outside`.
     """
-    taken = {*outer, *inner_names(n)}
+    taken = {*outside, *inner_names(n)}
     for graph in within(n):
         for v in list(_defined(graph)):
-            if v.name in outer:
+            if v.name in before:
                 count = 1
                 while f"{v.name}_{count}" in taken:
                     count += 1

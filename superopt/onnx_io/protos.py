@@ -102,9 +102,11 @@ def _sparse(sparse: onnx.SparseTensorProto, name: str) -> Iterator[Stored]:
         yield Stored(sparse.indices, f"the indices of {name}", False)
 
 
-def declared(model: onnx.ModelProto) -> Iterator[tuple[onnx.TypeProto, str]]:
+def declared(
+    model: onnx.ModelProto, *, subgraphs: bool = True
+) -> Iterator[tuple[onnx.TypeProto, str]]:
     """Every type that is declared for a value, taken apart to tensors, with the value's name."""
-    for place in bodies(model):
+    for place in bodies(model) if subgraphs else places(model):
         infos = [(info, "value") for info in place.body.value_info]
         if isinstance(place.body, onnx.GraphProto):
             infos += [(info, "input") for info in place.body.input]

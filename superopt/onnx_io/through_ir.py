@@ -14,6 +14,7 @@ from superopt.onnx_io.external import region_in
 from superopt.onnx_io.mapped import Backing, Region, region_of, tensor_of
 from superopt.onnx_io.protos import tensors
 from superopt.onnx_io.skeleton import SMALL, STRIPPED, Blob, Skeleton, completed
+from superopt.onnx_io.stowed import stow, unstow
 
 _TENSOR: Final = ir.AttributeType.TENSOR
 
@@ -43,6 +44,7 @@ def of_model(model: ir.Model, label: str) -> Skeleton:
                 undo.append(seat)
                 seat.put(new)
         proto = ir.to_proto(model)
+        unstow(proto)
         _drop_repeated_metadata(proto)
         data = proto.SerializeToString()
     except ModelError:
@@ -62,6 +64,7 @@ def to_model(skeleton: Skeleton, label: str) -> ir.Model:
     Raises ModelError for what onnx_ir would drop or cannot hold.
     """
     proto = skeleton.proto()
+    stow(proto)
     if proto.training_info or proto.graph.sparse_initializer:
         part = "training_info" if proto.training_info else "a sparse initializer"
         raise ModelError(

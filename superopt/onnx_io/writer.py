@@ -104,19 +104,16 @@ class Writer:
         for i, made in inputs.items():
             self._made[i] = made
             self._runtime.available(i.type, made)
-        self._input_names = {v.name for v in inputs.values()}
+        self._input_names = {v.name or "" for v in inputs.values()}
         self._write(outputs)
 
     def _write(self, outputs: Sequence[oir.Value]) -> None:
-        written: list[oir.Node] = []
         literals = deque(sorted(self._literals(), key=lambda row: row[0]))
         for n in self._order:
             while literals and literals[0][0] < self._positions.get(n, -1):
                 self._value(literals.popleft()[1])
             node = self._opaque(n) if n.op.opaque else self._plain(n)
             self.nodes.append(node)
-            if n.op.opaque:
-                written.append(node)
             for v, out in zip(g.results(n), node.outputs, strict=False):
                 if out.name:
                     self._made[v] = out
@@ -124,8 +121,10 @@ class Writer:
         self.outputs = [
             self._output(v, said) for v, said in zip(self._graph.outputs, outputs, strict=True)
         ]
-        for node in written:
-            rename_inner(node, self._taken)
+        before = {*self._input_names, *(v.name or "" for v in self.initializers)}
+        for node in self.nodes:
+            rename_inner(node, before, self._taken)
+            before.update(v.name for v in node.outputs if v.name)
 
     def _literals(self) -> Iterator[tuple[int, g.Constant]]:
         """The constants that are Constant nodes in the file, and are read, with their places."""
@@ -185,7 +184,7 @@ class Writer:
             value = oir.AttrTensor("value", tensor)
             self.nodes.append(oir.Node("", "Constant", [], [value], outputs=[result], name=""))
             return result
-        if name not in self._target.described:  # else every weight would be declared once more
+        if c not in self._final and name not in self._target.described:  # it would become so
             result.type = result.shape = None
         result.const_value = tensor
         self.initializers.append(result)

@@ -214,12 +214,6 @@ def test_what_onnx_ir_would_lose() -> None:
     proto.training_info.add()
     with pytest.raises(ModelError, match="training_info cannot be carried"):
         _ = read(proto).model
-    mapping = MODELS["custom_domain"]()
-    mapping.graph.value_info.add(
-        name="u", type=helper.make_map_type_proto(TensorProto.INT64, mapping.graph.input[0].type)
-    )
-    with pytest.raises(ModelError, match="Map types"):
-        _ = read(mapping).model
 
 
 def test_real_models(weightless_models: dict[str, Path]) -> None:

@@ -1,0 +1,102 @@
+"""Parts of a model that onnx_ir has no form for, packed into parts that it carries.
+
+Map types (what classifiers of scikit-learn give), sparse initializers and sparse attributes become
+strings on the way in and themselves again on the way out; in between nobody looks into them.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+
+import onnx
+
+from superopt.onnx_io.protos import bodies
+
+_MARK = "superopt.packed:"  # begins a denotation, or the name of an attribute
+_INITIALIZER = f"{_MARK}initializer"
+_SPARSE, _STRING = onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.STRING
+
+
+def stow(model: onnx.ModelProto) -> None:
+    """Pack, in place. Sparse initializers become Constant nodes in front of all others."""
+    for place in bodies(model):
+        for n in place.body.node:
+            for a in n.attribute:
+                if a.type == _SPARSE:
+                    packed = a.sparse_tensor.SerializeToString()
+                    a.ClearField("sparse_tensor")
+                    a.name, a.type, a.s = _MARK + a.name, _STRING, base64.b64encode(packed)
+        if isinstance(place.body, onnx.GraphProto):
+            _stow_initializers(place.body)
+    for kind in _types(model):
+        if _is_map(kind):
+            packed = kind.SerializeToString()
+            kind.Clear()
+            kind.tensor_type.elem_type = onnx.TensorProto.UNDEFINED
+            kind.denotation = _MARK + base64.b64encode(packed).decode()
+
+
+def unstow(model: onnx.ModelProto) -> None:
+    """Unpack, in place: what `stow` packed is as it was."""
+    for kind in _types(model):
+        if kind.denotation.startswith(_MARK):
+            packed = base64.b64decode(kind.denotation.removeprefix(_MARK))
+            kind.Clear()
+            kind.ParseFromString(packed)
+    for place in bodies(model):
+        if isinstance(place.body, onnx.GraphProto):
+            _unstow_initializers(place.body)
+        for n in place.body.node:
+            for a in n.attribute:
+                if a.name.startswith(_MARK):
+                    a.sparse_tensor.ParseFromString(base64.b64decode(a.s))
+                    a.ClearField("s")
+                    a.name, a.type = a.name.removeprefix(_MARK), _SPARSE
+
+
+def _stow_initializers(graph: onnx.GraphProto) -> None:
+    inputs = {v.name for v in graph.input}
+    kept = [t for t in graph.sparse_initializer if t.values.name in inputs]
+    moved = [t for t in graph.sparse_initializer if t.values.name not in inputs]
+    nodes = []
+    for t in moved:
+        n = onnx.NodeProto(op_type="Constant", output=[t.values.name])
+        packed = base64.b64encode(t.SerializeToString())
+        n.attribute.add(name=_INITIALIZER, type=_STRING, s=packed)
+        nodes.append(n)
+    if nodes:
+        nodes += graph.node
+        del graph.node[:], graph.sparse_initializer[:]
+        graph.node.extend(nodes)
+        graph.sparse_initializer.extend(kept)
+
+
+def _unstow_initializers(graph: onnx.GraphProto) -> None:
+    for n in [n for n in graph.node if any(a.name == _INITIALIZER for a in n.attribute)]:
+        t = graph.sparse_initializer.add()
+        t.ParseFromString(base64.b64decode(n.attribute[0].s))
+        t.values.name = n.output[0]
+        graph.node.remove(n)
+
+
+def _types(model: onnx.ModelProto) -> Iterator[onnx.TypeProto]:
+    """The types of values in the graph, its functions and subgraphs."""
+    for place in bodies(model):
+        infos = list(place.body.value_info)
+        if isinstance(place.body, onnx.GraphProto):
+            infos += [*place.body.input, *place.body.output]
+        yield from (info.type for info in infos)
+
+
+def _is_map(kind: onnx.TypeProto) -> bool:
+    while True:
+        match kind.WhichOneof("value"):
+            case "map_type":
+                return True
+            case "sequence_type":
+                kind = kind.sequence_type.elem_type
+            case "optional_type":
+                kind = kind.optional_type.elem_type
+            case _:
+                return False
