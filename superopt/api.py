@@ -20,6 +20,7 @@ from superopt.pipeline import optimize as optimize_
 from superopt.pipeline import verify as verify_
 from superopt.pipeline.inputs import read_inputs
 from superopt.pipeline.reporting import report_of
+from superopt.pipeline.request import Request
 from superopt.report.data import (
     BenchRow,
     Event,
@@ -111,7 +112,7 @@ def optimize(
         raise UsageError(f"cost {cost!r} is unknown", "it is auto, measured or roofline", "use one")
     source = read(model)
     library = (*load_library(), *_own_rules(rules))
-    request = optimize_.Request(
+    request = Request(
         budget=float(budget),
         rules=library,
         shapes=dict(shapes or {}),
@@ -127,7 +128,7 @@ def optimize(
     )
     done = optimize_.optimize(source, request)
     changed = done.winner is not None
-    digest = optimize_.sha256(done) if changed else source.sha256
+    digest = source.sha256 if done.winner is None else done.winner.sha256
     report = report_of(done, library, digest)
     return Optimized(report, changed, optimize_.decisions(done), done)
 

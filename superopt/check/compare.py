@@ -41,15 +41,15 @@ def compare(
     Everything else must be what the original gives.
     """
     if candidate.shape != original.shape:
-        return _failed(f"shape {candidate.shape} instead of {original.shape}")
+        return failed(f"shape {candidate.shape} instead of {original.shape}")
     if candidate.dtype != original.dtype:
-        return _failed(f"dtype {candidate.dtype} instead of {original.dtype}")
+        return failed(f"dtype {candidate.dtype} instead of {original.dtype}")
     if dtype is None or not dtype.is_float:
-        wrong = np.asarray(candidate != original)
+        wrong = _unequal(original, candidate)
         if not wrong.any():
             return Compared(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, "")
         first = tuple(int(i) for i in np.argwhere(wrong)[0]) if wrong.ndim else ()
-        return _failed(
+        return failed(
             f"{int(wrong.sum())} of {wrong.size} elements differ, first at {first}:"
             f" {candidate[first]} instead of {original[first]}"
         )
@@ -58,7 +58,21 @@ def compare(
     return _floats(dtype, reference, original.astype(np.float64), candidate.astype(np.float64))
 
 
-def _failed(why: str) -> Compared:
+def _unequal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Where two arrays of one shape differ; complex NaNs are equal to each other."""
+    wrong = np.asarray(a != b)
+    if a.dtype.kind == "c":
+        wrong &= ~(np.isnan(a) & np.isnan(b))
+    return wrong
+
+
+def differing(a: np.ndarray, b: np.ndarray) -> int:
+    """How many elements of two arrays differ; all of them where the shapes do."""
+    return int(_unequal(a, b).sum()) if a.shape == b.shape else max(a.size, b.size, 1)
+
+
+def failed(why: str) -> Compared:
+    """What stands for a comparison that could not be made because of the candidate."""
     inf = float("inf")
     return Compared(inf, inf, inf, 0.0, 0.0, 0.0, why)
 
@@ -76,7 +90,7 @@ def _floats(
         )
         if not same.all():
             at = tuple(int(i) for i in np.argwhere(~same)[0])
-            return _failed(f"NaN or inf at {at}: {candidate[at]} instead of {original[at]}")
+            return failed(f"NaN or inf at {at}: {candidate[at]} instead of {original[at]}")
     plain = ~special & np.isfinite(reference)
     if not plain.any():
         return Compared(0.0, 0.0, 0.0, 0.0, rtol, 0.0, "")

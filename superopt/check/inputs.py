@@ -2,42 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from superopt.ir import graph as g
 from superopt.te import index as ix
-from superopt.te.dtype import BOOL, STRING, DType, to_numpy
+from superopt.te.dtype import BOOL, STRING, to_numpy
 from superopt.te.expr import TensorType
 
-KINDS = ("normal", "uniform", "adversarial")
+KINDS = ("normal", "adversarial", "uniform")  # the most telling ones first
 _CARRIERS = frozenset({"Cast", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Flatten", "Gather",
                        "Slice", "Transpose", "Concat", "Split", "Expand"})  # fmt: skip
+_WIDE = 100  # integers that are no indices are drawn up to here
 
 
 @dataclass(frozen=True, slots=True)
 class Feeds:
-    """One set of inputs: where they came from, and the arrays by input name."""
+    """One set of inputs: how it was drawn, the arrays by input name, and the symbolic sizes."""
 
     kind: str
     arrays: Mapping[str, np.ndarray]
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Which integers fit: indices are below `extent` (None: it is no index that we know of)."""
+
+    extent: int | None
 
 
 def feeds(
-    graph: g.Graph, sizes: Mapping[str, int], seed: int, given: Mapping[str, np.ndarray] | None
+    graph: g.Graph,
+    sizes: Mapping[str, int],
+    seed: int,
+    kinds: Sequence[str] = KINDS,
+    *,
+    tame: bool = False,
 ) -> Iterator[Feeds]:
-    """The user's inputs first, then one set of each kind at `sizes`."""
-    if given is not None:
-        yield Feeds("given", given)
-    limits = {i: _limit(graph, i, sizes) for i in graph.inputs}
-    for n, kind in enumerate(KINDS):
-        rng = np.random.default_rng((seed, n))
-        yield Feeds(
-            kind,
-            {i.name: values(concrete(i.type, sizes), kind, limits[i], rng) for i in graph.inputs},
-        )
+    """One set of inputs of each kind at `sizes`; with `tame`, all integers are 0.
+
+    Raises TypeError for an input that is no tensor or has no shape, KeyError for a size without a
+    value.
+    """
+    bounds = {i: limits(graph, i, sizes) for i in graph.inputs}
+    for kind in kinds:
+        rng = np.random.default_rng((seed, KINDS.index(kind)))
+        arrays: dict[str, np.ndarray] = {}
+        for i in graph.inputs:
+            array = values(concrete(i.type, sizes), kind, bounds[i], rng)
+            integer = i.type.dtype is not None and i.type.dtype.is_int
+            arrays[i.name] = np.zeros_like(array) if tame and integer else array
+        yield Feeds(f"{kind}, integers 0" if tame else kind, arrays, sizes)
 
 
 def concrete(t: TensorType, sizes: Mapping[str, int]) -> TensorType:
@@ -47,37 +65,47 @@ def concrete(t: TensorType, sizes: Mapping[str, int]) -> TensorType:
     return TensorType(t.dtype, tuple(ix.evaluate(d, dict(sizes)) for d in t.shape))
 
 
-def values(t: TensorType, kind: str, limit: int, rng: np.random.Generator) -> np.ndarray:
-    """An array of type `t`; integers are in [0, limit)."""
+def values(t: TensorType, kind: str, limit: Limits, rng: np.random.Generator) -> np.ndarray:
+    """An array of type `t`; TypeError where there is none."""
     if t.dtype is None or t.shape is None:
         raise TypeError(f"no values of {t}")
     shape = tuple(int(d) for d in t.shape)  # type: ignore[arg-type]
-    dtype: DType = t.dtype
-    if dtype == STRING:
+    if t.dtype == STRING:
         return rng.choice(np.array(["a", "b", "superopt"], object), shape)
-    if dtype == BOOL:
+    if t.dtype == BOOL:
         return rng.integers(0, 2, shape).astype(bool)
-    if dtype.is_int:
-        return rng.integers(0, max(limit, 1), shape).astype(to_numpy(dtype))
-    if not dtype.is_float:
+    if t.dtype.is_int:
+        low, high = _range(kind, limit, signed=t.dtype.kind == "i", bits=t.dtype.bits)
+        return rng.integers(low, high, shape).astype(to_numpy(t.dtype))
+    if not t.dtype.is_float:
         raise TypeError(f"no values of {t}")
-    if kind == "uniform":
-        drawn = rng.random(shape)
-    else:
-        drawn = rng.standard_normal(shape)
+    drawn = rng.random(shape) if kind == "uniform" else rng.standard_normal(shape)
     if kind == "adversarial":
         # zeros, ties, and magnitudes over six decades, where cancellation and overflow show
         scale = 10.0 ** rng.integers(-4, 3, shape)
         drawn = np.where(rng.random(shape) < 0.1, 0.0, np.round(drawn, 1) * scale)
-    if dtype.bits < 16:
+    if t.dtype.bits < 16:
         drawn = np.clip(drawn, -4, 4)
-    return np.asarray(drawn).astype(to_numpy(dtype))
+    return np.asarray(drawn).astype(to_numpy(t.dtype))
 
 
-def _limit(graph: g.Graph, i: g.Input, sizes: Mapping[str, int]) -> int:
-    """How large an integer input may be: the least extent that it indexes, 2 if none."""
+def _range(kind: str, limit: Limits, *, signed: bool, bits: int) -> tuple[int, int]:
+    """Adversarial indices count from the end, too. Small types (pixels, quantized values) take all
+    their values; other integers are 0 or 1 (masks, types), or adversarial ones of both signs."""
+    adversarial = kind == "adversarial"
+    if limit.extent is not None:
+        return (-limit.extent if adversarial and signed else 0), max(limit.extent, 1)
+    if bits <= 16:
+        return (-(1 << (bits - 1)) if signed else 0), 1 << (bits - 1 if signed else bits)
+    if not adversarial:
+        return 0, 2
+    return (-_WIDE if signed else 0), _WIDE + 1
+
+
+def limits(graph: g.Graph, i: g.Input, sizes: Mapping[str, int]) -> Limits:
+    """Which integers an input may hold: those below the least extent that it indexes."""
     if i.type.dtype is None or not i.type.dtype.is_int:
-        return 2
+        return Limits(None)
     users = g.users(graph)
     least: int | None = None
     stack: list[g.Value] = [i]
@@ -89,15 +117,24 @@ def _limit(graph: g.Graph, i: g.Input, sizes: Mapping[str, int]) -> int:
         seen.add(v)
         for n in users.get(v, []):
             if n.op.name.startswith("Gather") and len(n.inputs) > 1 and n.inputs[1] is v:
-                table = n.inputs[0]
-                axis = dict(n.attrs).get("axis", 0)
-                if table is None or table.type.shape is None or not isinstance(axis, int):
-                    continue
-                try:
-                    extent = ix.evaluate(table.type.shape[axis], dict(sizes))
-                except (KeyError, IndexError):
-                    continue
-                least = extent if least is None else min(least, extent)
+                extent = _indexed(n, sizes)
+                least = extent if least is None else min(least, extent or least)
             elif n.op.name in _CARRIERS:
                 stack.extend(g.results(n))
-    return 2 if least is None else least
+    return Limits(least)
+
+
+def _indexed(n: g.Node, sizes: Mapping[str, int]) -> int | None:
+    """The extent of what a Gather picks from: for GatherND the least of the indexed axes."""
+    table = n.inputs[0]
+    attrs = dict(n.attrs)
+    if table is None or table.type.shape is None:
+        return None
+    axis = attrs.get("axis", 0)
+    axes = table.type.shape[axis : axis + 1] if isinstance(axis, int) else ()
+    if n.op.name == "GatherND":
+        axes = table.type.shape
+    try:
+        return min(ix.evaluate(d, dict(sizes)) for d in axes)
+    except (KeyError, ValueError):
+        return None

@@ -1,8 +1,8 @@
 """The numerical check of a rewritten model: every output against the original in float64.
 
-Opaque nodes cut the graph into regions. Their outputs are taken from a run of the original (or
-drawn, where onnxruntime cannot run it) and given to both graphs; their inputs are compared like
-outputs. An output that is the same value in both graphs needs no check.
+The original's values are computed once for each set of inputs (`reference`), and every candidate
+is compared with them (`compare_on`). An output that is the same value in both graphs needs no
+comparing.
 """
 
 from __future__ import annotations
@@ -12,24 +12,39 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from superopt.check.compare import Compared, compare
-from superopt.check.inputs import Feeds, concrete, values
+from superopt.check.compare import Compared, compare, differing
+from superopt.check.inputs import Feeds
+from superopt.check.regions import Regions
 from superopt.ir import graph as g
 from superopt.ir.evaluate import evaluate
 from superopt.te.domain import Domain, Reals
 from superopt.te.dtype import F64
 
-# Runs a model in a runtime: inputs to its outputs and the extra values; None where it cannot.
-Run = Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray] | None]
+Values = tuple[np.ndarray | None, ...]  # one for each place; None where it cannot be evaluated
+Arrays = Mapping[str, np.ndarray]
+Keep = Callable[[g.Value, np.ndarray], None]
+
+RUNTIME = "onnxruntime against our float64 evaluation of the original"
+OWN = "our own evaluation against float64: onnxruntime did not run it"
+REGIONS = ", region by region around opaque nodes"
+
+
+class Unrunnable(ValueError):
+    """The original has no value on these inputs; says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A value that must agree: an output of the model, or what an opaque node reads."""
+class Reference:
+    """What the original gives on one set of inputs.
 
-    name: str
-    original: g.Value
-    candidate: g.Value
+    free: what its opaque nodes gave there, by the names of the regions' inputs; exact: the places
+    in float64; own: in the model's own types, as the runtime gave them where it runs.
+    """
+
+    feed: Feeds
+    free: Arrays
+    exact: Values
+    own: Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +58,12 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """All results, the places that could not be evaluated, and how the values were computed."""
+    """All results; what could not be compared; places that were rewritten but compared nowhere."""
 
     results: tuple[Result, ...]
     skipped: tuple[str, ...]
+    unchecked: tuple[str, ...]
+    sets: tuple[str, ...]
     method: str
 
     @property
@@ -54,158 +71,87 @@ class Checked:
         return tuple(r for r in self.results if r.compared.failure)
 
 
-def opaque_nodes(graph: g.Graph) -> list[g.Node]:
-    """The nodes without a tensor expression, in order."""
-    return [n for n in g.nodes(graph) if n.op.opaque]
+def values_at(
+    graph: g.Graph, feed: Feeds, free: Arrays, domain: Domain, keep: Keep | None = None
+) -> Values:
+    """The outputs of a cut graph; None for those that need an input without a value.
+
+    Raises Unrunnable where evaluating fails: an index out of range, shapes that do not fit.
+    """
+    given = {**feed.arrays, **free}
+    missing = [i for i in graph.inputs if i.name not in given]
+    known = [not g.depends((v,), missing) for v in graph.outputs] if missing else None
+    wanted = [v for n, v in enumerate(graph.outputs) if known is None or known[n]]
+    try:
+        found = iter(evaluate(g.Graph(graph.inputs, tuple(wanted)), given, domain, keep=keep))
+    except (ValueError, TypeError, LookupError, ArithmeticError) as e:
+        raise Unrunnable(f"{type(e).__name__}: {e}") from e
+    if known is None:
+        return tuple(found)
+    return tuple(next(found) if there else None for there in known)
 
 
-def places(original: g.Graph, candidate: g.Graph, names: Sequence[str]) -> list[Place]:
-    """What must agree. Opaque nodes are matched by their payload, which a rewrite never changes."""
-    out = [
-        Place(n, a, b) for n, a, b in zip(names, original.outputs, candidate.outputs, strict=True)
-    ]
-    mine = {n.attrs: n for n in opaque_nodes(candidate)}
-    for n in opaque_nodes(original):
-        other = mine.get(n.attrs)
-        if other is None:
-            continue  # dead in the candidate: nothing reads it there
-        for i, (a, b) in enumerate(zip(n.inputs, other.inputs, strict=True)):
-            if a is not None and b is not None and a.type.dtype is not None:
-                out.append(Place(f"input {i} of {n.attrs[0][1]}", a, b))
+def reference(
+    regions: Regions,
+    feed: Feeds,
+    free: Arrays,
+    ran: Sequence[np.ndarray | None] | None,
+    keep: Keep | None = None,
+) -> Reference:
+    """The original's values on one set of inputs; Unrunnable where it has none.
+
+    ran: what the runtime gave at each place, if it ran.
+    """
+    exact = values_at(regions.graph, feed, free, Reals(F64), keep)
+    if ran is not None and all(r is not None or e is None for r, e in zip(ran, exact, strict=True)):
+        return Reference(feed, free, exact, tuple(ran))
+    own = values_at(regions.graph, feed, free, Reals(), keep)
+    if ran is not None:
+        own = tuple(o if r is None else r for r, o in zip(ran, own, strict=True))
+    return Reference(feed, free, exact, own)
+
+
+def compare_on(
+    ref: Reference, regions: Regions, candidate: g.Graph, found: Values | None
+) -> list[Result | str]:
+    """Compare a cut candidate on the inputs of `ref`: a result for each place that was rewritten,
+    or a line that says why it has none.
+
+    found: the candidate's values at the places as a runtime gave them; None: by our own evaluation.
+    Raises Unrunnable where the candidate has no value though the original has.
+    """
+    if found is None:
+        found = values_at(candidate, ref.feed, ref.free, Reals())
+    out: list[Result | str] = []
+    rows = zip(regions.places, regions.graph.outputs, candidate.outputs, strict=True)
+    for n, (place, old, new) in enumerate(rows):
+        if old is new:
+            continue
+        r, o, c = ref.exact[n], ref.own[n], found[n]
+        if r is None or o is None or c is None:
+            out.append(f"{place.name}: it depends on a node whose results are not known")
+            continue
+        out.append(Result(place.name, ref.feed.kind, compare(place.value.type.dtype, r, o, c)))
     return out
 
 
-def check(
-    original: g.Graph,
-    candidate: g.Graph,
-    names: Sequence[str],
-    inputs: Sequence[Feeds],
-    sizes: Mapping[str, int],
-    *,
-    run_original: Run,
-    run_candidate: Run,
-    seed: int,
-    stop: Callable[[], bool] = lambda: False,
-) -> Checked:
-    """Compare `candidate` with `original` on every set of inputs.
+def near_ties(
+    ref: Reference, regions: Regions, candidate: g.Graph, found: Values, failed: Sequence[Result]
+) -> bool:
+    """Are all failures integers or bools that rounding decided: is the candidate in float64 exactly
+    what the original is, and do at most one in a thousand elements differ?
 
-    `run_original` gives the outputs and after them the results of `opaque_nodes(original)`, one
-    after the other; `run_candidate` the outputs. Where they give None, our own evaluation in the
-    model's dtypes stands in.
+    The largest of two scores that are equal but for rounding may be either.
     """
-    wanted = [p for p in places(original, candidate, names) if p.original is not p.candidate]
-    results: list[Result] = []
-    skipped: dict[str, None] = {}
-    methods: dict[str, None] = {}
-    for feed in inputs:
-        if stop() and results:
-            break
-        ran = run_original(feed.arrays)
-        free = _free(original, ran, len(names), feed, sizes, seed)
-        reference = _evaluate(original, [p.original for p in wanted], feed, Reals(F64), free)
-        own = _own(original, wanted, names, ran, feed, free)
-        theirs, method = _candidate(candidate, wanted, names, run_candidate, feed, free)
-        methods[method] = None
-        for p, r, o, c in zip(wanted, reference, own, theirs, strict=True):
-            if r is None or o is None or c is None:
-                skipped[f"{p.name}: depends on a node that cannot be evaluated"] = None
-                continue
-            results.append(Result(p.name, feed.kind, compare(p.original.type.dtype, r, o, c)))
-    how = " and ".join(methods) or "nothing to compare: every output is the same value"
-    return Checked(tuple(results), tuple(skipped), how)
-
-
-Free = Mapping[object, Sequence[np.ndarray | None]]
-
-
-def _free(
-    original: g.Graph,
-    ran: Sequence[np.ndarray] | None,
-    outputs: int,
-    feed: Feeds,
-    sizes: Mapping[str, int],
-    seed: int,
-) -> Free:
-    """The results of every opaque node, by payload."""
-    found: dict[object, Sequence[np.ndarray | None]] = {}
-    rest = list(ran[outputs:]) if ran is not None else []
-    for n in opaque_nodes(original):
-        count = len(n.types)
-        key = n.attrs
-        if ran is not None:
-            found[key], rest = rest[:count], rest[count:]
+    bad = {r.place for r in failed}
+    exact = values_at(candidate, ref.feed, ref.free, Reals(F64))
+    for n, place in enumerate(regions.places):
+        if place.name not in bad:
             continue
-        rng = np.random.default_rng((seed, len(found)))
-        drawn: list[np.ndarray | None] = []
-        for t in n.types:
-            try:
-                drawn.append(values(concrete(t, sizes), feed.kind, 2, rng))
-            except (KeyError, TypeError):
-                drawn.append(None)
-        found[key] = drawn
-    return found
-
-
-class _Unknown(Exception):
-    """An opaque node's result is not known."""
-
-
-def _evaluate(
-    graph: g.Graph, wanted: Sequence[g.Value], feed: Feeds, domain: Domain, free: Free
-) -> list[np.ndarray | None]:
-    """The wanted values, None for those behind an opaque node that has no values."""
-
-    def opaque(n: g.Node, arrays: list[np.ndarray | None]) -> list[np.ndarray]:
-        known = free.get(n.attrs)
-        if known is None or any(a is None for a in known):
-            raise _Unknown(str(n))
-        return [a for a in known if a is not None]
-
-    try:
-        part = g.Graph(graph.inputs, tuple(wanted))
-        return list(evaluate(part, feed.arrays, domain, opaque))
-    except _Unknown:
-        out: list[np.ndarray | None] = []
-        for v in wanted:
-            try:
-                part = g.Graph(graph.inputs, (v,))
-                out.append(evaluate(part, feed.arrays, domain, opaque)[0])
-            except _Unknown:
-                out.append(None)
-        return out
-
-
-def _own(
-    original: g.Graph,
-    wanted: Sequence[Place],
-    names: Sequence[str],
-    ran: Sequence[np.ndarray] | None,
-    feed: Feeds,
-    free: Free,
-) -> list[np.ndarray | None]:
-    """What the original gives in its own dtypes."""
-    by_name = dict(zip(names, ran, strict=False)) if ran is not None else {}
-    missing = [p.original for p in wanted if p.name not in by_name]
-    rest = iter(_evaluate(original, missing, feed, Reals(), free)) if missing else iter(())
-    return [by_name[p.name] if p.name in by_name else next(rest) for p in wanted]
-
-
-def _candidate(
-    candidate: g.Graph,
-    wanted: Sequence[Place],
-    names: Sequence[str],
-    run: Run,
-    feed: Feeds,
-    free: Free,
-) -> tuple[list[np.ndarray | None], str]:
-    """What the candidate gives: in the runtime where it runs, its regions by our own evaluation."""
-    ran = run(feed.arrays)
-    cut = bool(opaque_nodes(candidate))
-    if ran is not None and not cut:
-        by_name = dict(zip(names, ran, strict=False))
-        missing = [p.candidate for p in wanted if p.name not in by_name]
-        rest = iter(_evaluate(candidate, missing, feed, Reals(), free)) if missing else iter(())
-        done = [by_name[p.name] if p.name in by_name else next(rest) for p in wanted]
-        return done, "onnxruntime against our float64 evaluation of the original"
-    own = _evaluate(candidate, [p.candidate for p in wanted], feed, Reals(), free)
-    return own, "our own evaluation, region by region, against float64"
+        r, o, c, e = ref.exact[n], ref.own[n], found[n], exact[n]
+        dtype = place.value.type.dtype
+        if dtype is None or dtype.is_float or r is None or o is None or c is None or e is None:
+            return False
+        if c.shape != o.shape or differing(r, e) or differing(o, c) > o.size // 1000:
+            return False
+    return True

@@ -95,13 +95,15 @@ def time_interleaved(
     seed: int = 0,
     level: str = "all",
     limit: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
     worker: Worker | None = None,
 ) -> list[list[float]] | Failed:
     """Times whole models against each other, in rounds: a list of times for each model.
 
     The k-th times of all models are from the same round, in which they ran one after another in an
     order drawn from `seed`; give them to `superopt.cost.clock.compare`.  All models take the same
-    inputs.  Ends after `rounds` or `seconds`, though not before five rounds.
+    inputs.  Ends after `rounds` or `seconds`, or once `stop()` is true (asked every round), though
+    not before five rounds.
 
     All models are in the worker's memory at once.
     """
@@ -112,7 +114,7 @@ def time_interleaved(
     header |= {"seconds": seconds, "rounds": rounds}
     what = f"timing {' against '.join(map(title, models))}"
     limit = worker.limit + seconds if limit is None else limit
-    reply = worker.ask(header, blobs, what, limit, models)
+    reply = worker.ask(header, blobs, what, limit, models, stop)
     if isinstance(reply, Failed):
         return reply
     times: list[list[float]] = reply[0]["times"]

@@ -50,20 +50,29 @@ def main() -> None:
         score.write("800")
     requests: queue.SimpleQueue[tuple[Header, Blobs]] = queue.SimpleQueue()
     # A thread of its own, so that the parent's end is seen in the middle of a long run as well.
-    threading.Thread(target=_listen, args=(source, requests), daemon=True).start()
+    enough = threading.Event()
+    threading.Thread(target=_listen, args=(source, requests, enough), daemon=True).start()
     sessions: dict[int, Session] = {}
     fixed: dict[int, FixedCost] = {}
     _ort()
     sink.write(READY)
     sink.flush()
     while True:
-        _answer(requests.get(), sessions, fixed, sink)
+        _answer(requests.get(), sessions, fixed, enough, sink)
 
 
-def _listen(source: IO[bytes], requests: queue.SimpleQueue[tuple[Header, Blobs]]) -> None:
+def _listen(
+    source: IO[bytes], requests: queue.SimpleQueue[tuple[Header, Blobs]], enough: threading.Event
+) -> None:
+    """Queues requests; `enough` is no request, but about the one before it, and not answered."""
     try:
         while True:
-            requests.put(receive(source))
+            header, blobs = receive(source)
+            if header["do"] == "enough":
+                enough.set()
+                continue
+            enough.clear()
+            requests.put((header, blobs))
     except (EOFError, OSError):
         os._exit(0)
 
@@ -72,13 +81,14 @@ def _answer(
     request: tuple[Header, Blobs],
     sessions: dict[int, Session],
     fixed: dict[int, FixedCost],
+    enough: threading.Event,
     sink: IO[bytes],
 ) -> None:
     def say(stage: str) -> None:
         send(sink, {"stage": stage})
 
     try:
-        header, blobs = _do(*request, sessions, fixed, say)
+        header, blobs = _do(*request, sessions, fixed, enough, say)
     except SuperoptError as error:
         header, blobs = {"ok": False, "message": " ".join(str(error).split())}, ()
     except MemoryError:
@@ -93,6 +103,7 @@ def _do(
     blobs: Blobs,
     sessions: dict[int, Session],
     fixed: dict[int, FixedCost],
+    enough: threading.Event,
     say: Say,
 ) -> Answer:
     match header["do"]:
@@ -119,12 +130,14 @@ def _do(
                 timing = without(fixed[threads], timing)
             return {"ok": True, "timing": as_json(timing)}, ()
         case "interleave":
-            return {"ok": True, "times": _interleave(header, blobs, say)}, ()
+            return {"ok": True, "times": _interleave(header, blobs, enough, say)}, ()
         case unknown:
             raise ValueError(f"no request {unknown!r}")
 
 
-def _interleave(header: Header, blobs: Blobs, say: Say) -> list[list[float]]:
+def _interleave(
+    header: Header, blobs: Blobs, enough: threading.Event, say: Say
+) -> list[list[float]]:
     feeds, runs = _feeds(header, blobs), []
     for number, entry in enumerate(header["models"], 1):
         say(f"loading model {number} of {len(header['models'])}")
@@ -134,8 +147,12 @@ def _interleave(header: Header, blobs: Blobs, say: Say) -> list[list[float]]:
         runs.append(prepare(loaded, feeds))
         say(f"running model {number} of {len(header['models'])}")
         runs[-1]()
-    say(f"timing {len(runs)} models in turns")
-    return interleave(runs, header["seconds"], header["rounds"], header["seed"])
+
+    def heard(done: int) -> bool:
+        say(f"timing {len(runs)} models in turns, round {done + 1}")
+        return enough.is_set()
+
+    return interleave(runs, header["seconds"], header["rounds"], header["seed"], heard)
 
 
 def _model(entry: Header, blobs: Blobs) -> Source:

@@ -219,14 +219,19 @@ def _typed(element: str, floats: Array, integer: int) -> Array:
 
 
 def interleave(
-    runs: Sequence[Callable[[], object]], seconds: float, rounds: int, seed: int
+    runs: Sequence[Callable[[], object]],
+    seconds: float,
+    rounds: int,
+    seed: int,
+    enough: Callable[[int], bool] = lambda rounds: False,
 ) -> list[list[float]]:
     """Times several calls in turns: `rounds` numbers for each, the k-th ones from the same round.
 
     Within a round each call has one burst, in an order drawn anew, so that whatever slows the
     machine down for longer than a round hits all of them.  A burst that fits three runs or more
-    is not counted from its first, and its number is the median.  Stops at `seconds`, but not before
-    five rounds: fewer decide nothing.
+    is not counted from its first, and its number is the median.  Stops at `seconds`, or once
+    `enough`, told how many rounds are done, is true; but not before five rounds: fewer decide
+    nothing.
     """
     rng = random.Random(seed)
     with _quiet():
@@ -236,7 +241,8 @@ def interleave(
         times: list[list[float]] = [[] for _ in runs]
         deadline = perf_counter_ns() + seconds * 1e9
         for done in range(rounds):
-            if done >= _LEAST_ROUNDS and perf_counter_ns() > deadline:
+            late = enough(done) or perf_counter_ns() > deadline
+            if done >= _LEAST_ROUNDS and late:
                 break
             order = list(range(len(runs)))
             rng.shuffle(order)

@@ -6,7 +6,7 @@ import os
 import tempfile
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -132,10 +132,12 @@ class Worker:
         doing: str,
         limit: float | None,
         models: Sequence[Source] = (),
+        stop: Callable[[], bool] = lambda: False,
     ) -> tuple[Header, list[bytearray]] | Failed:
         """One request and its answer; `doing` names it in the message of a failure.
 
-        The models are added to the header as `models`.
+        The models are added to the header as `models`.  `stop` is asked at every stage; once it is
+        true the process is told that what it has will do.
         Raises SuperoptError where no process can be started.
         """
         limit = self.limit if limit is None else limit
@@ -151,6 +153,8 @@ class Worker:
                 send(child.stdin, header, blobs)
                 while "stage" in (reply := receive(child.stdout))[0]:
                     stage = f": {reply[0]['stage']}"
+                    if stop():
+                        send(child.stdin, {"do": "enough"})
             except (EOFError, OSError):
                 self._child = None
                 why = end(child)

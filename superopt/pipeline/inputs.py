@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from superopt.errors import UsageError
-from superopt.onnx_io.importer import Model
+from superopt.onnx_io.model import Model
 from superopt.te.dtype import to_numpy
 
 

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from superopt import ort
-from superopt.check.inputs import Feeds, feeds
-from superopt.check.numeric import Checked, check, opaque_nodes
-from superopt.cost.clock import Ratio, compare, faster
+from superopt.cost.clock import Ratio
 from superopt.cost.machine import Machine, machine
 from superopt.cost.measured import MeasuredClock
 from superopt.cost.model import Costs, by_roofline
-from superopt.cost.store import Store, Target
-from superopt.errors import CheckFailed
-from superopt.ir import graph as g
+from superopt.cost.store import Store, Target, Times
 from superopt.ir.fold import fold
 from superopt.onnx_io.exporter import export_model, expressible
-from superopt.onnx_io.importer import Model, import_model
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source, read
 from superopt.onnx_io.validate import validate
 from superopt.onnx_io.write import copy_unchanged, write_model
-from superopt.pipeline.runtime import runner
-from superopt.pipeline.shapes import representative, unequal
+from superopt.pipeline.blame import blame
+from superopt.pipeline.candidate import Candidate, examine
+from superopt.pipeline.checking import Dropped, Wrong
+from superopt.pipeline.inputs import check_inputs
+from superopt.pipeline.original import Note, Original, prepare
+from superopt.pipeline.race import race, refused_at
+from superopt.pipeline.request import Deadline, Request
 from superopt.report.data import Event
 from superopt.rules.rule import Rule
 from superopt.rules.term import App, walk
@@ -37,43 +37,16 @@ from superopt.search.move import Refusals
 from superopt.search.run import Outcome, Variant, improve
 
 SEARCH_PART = 0.45  # of the budget; checks and whole-model timings take the rest
-TIMED = 3  # variants that are timed whole
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What the caller asked for; see `superopt.api.optimize`."""
-
-    budget: float = 60.0
-    rules: tuple[Rule, ...] = ()
-    shapes: Mapping[str, int] = field(default_factory=dict)
-    inputs: Mapping[str, np.ndarray] | None = None
-    threads: int = 1
-    seed: int = 0
-    alpha: float = 1.05
-    progress: Callable[[Event], None] = lambda event: None
-    stop: Callable[[], bool] = lambda: False
-    replay: str | None = None
-    store: Path | None = None
-    cost: str = "auto"
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A rewritten and folded model in a file, with its check and its place in the timing."""
-
-    variant: Variant
-    graph: g.Graph
-    tensors: Model
-    path: Path
-    checked: Checked
-    folded: int
-    notes: tuple[str, ...]
+TIMED = 3  # variants that are checked and timed whole
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Everything that an optimization found; `winner` is None when nothing faster passed."""
+    """Everything that an optimization found; `winner` is None when nothing faster passed.
+
+    best: the candidate that was timed against the original, the winner or not; times, ratio: of
+    these two; clock: None where costs are estimates.
+    """
 
     source: Source
     model: Model
@@ -82,9 +55,9 @@ class Done:
     outcome: Outcome
     refusals: Refusals
     winner: Candidate | None
-    times: tuple[tuple[float, ...], ...]
+    best: Candidate | None
+    times: Times
     ratio: Ratio | None
-    checked: Checked | None
     cost_before: float
     cost_after: float
     clock: MeasuredClock | None
@@ -95,48 +68,165 @@ class Done:
 def optimize(source: Source, request: Request) -> Done:
     """The fastest checked model that the rules reach from `source` within the budget.
 
-    Raises ModelError for an invalid model, CheckFailed when every candidate disagrees with the
-    original (which means a wrong rule: nothing is written).
+    Raises ModelError for an invalid model, CheckFailed when a rewritten model disagrees with the
+    original (which means a wrong rule: nothing is written), UsageError for inputs or sizes of the
+    user's on which the model does not run.
     """
-    begin = time.monotonic()
+    deadline = Deadline.of(request)
     request.progress(Event("load", f"reading {source.label}", 0.0))
     validate(source)
     model = import_model(source)
-    sizes = representative(model, request.shapes)
-    here = machine()
-    notes: list[str] = []
-    store = Store.open(request.store)
-    notes += store.notes
-    clock, costs = _costs(model, sizes, request, store, here, begin, notes)
-    rules = tuple(r for r in request.rules if _usable(r, model.opset))
-    refusals = Refusals()
-    if clock is not None:
-        request.progress(Event("measure", "timing operators", 0.05))
-    cost_before = costs.of_graph(model.graph)
-    if request.replay is not None:
-        outcome = _replayed(request.replay, model, rules, costs)
-    else:
-        outcome = improve(
+    check_inputs(model, request.inputs)
+    folder = tempfile.TemporaryDirectory(prefix="superopt-")
+    try:
+        with Store.open(request.store) as store:
+            return _Job(model, request, deadline, folder, store, machine()).run()
+    except BaseException:
+        folder.cleanup()
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One call of `optimize` after the model was read."""
+
+    model: Model
+    request: Request
+    deadline: Deadline
+    folder: tempfile.TemporaryDirectory[str]
+    store: Store
+    machine: Machine
+
+    def run(self) -> Done:
+        request, model = self.request, self.model
+        notes = list(self.store.notes)
+        request.progress(Event("load", "running the original", 0.02))
+        original = prepare(model, request, Path(self.folder.name), notes.append)
+        clock = self.clock(original, notes.append)
+        costs = Costs(original.sizes, clock or by_roofline(request.threads))
+        refusals = Refusals()
+        request.progress(Event("search", "pricing the original", 0.05))
+        cost_before = costs.of_graph(model.graph)
+        outcome = self.search(costs, refusals)
+        passed = self.candidates(original, outcome.variants, notes.append)
+        winner, best, times, ratio = self.winner(original, passed, notes.append)
+        if clock is not None and clock.estimated:
+            notes.append(f"the costs of {clock.estimated} operators are estimates")
+        return Done(
+            model.source, model, request, self.machine, outcome, refusals, winner, best, times,
+            ratio, cost_before, winner.variant.cost if winner else cost_before, clock,
+            tuple(dict.fromkeys(notes)), self.folder,
+        )  # fmt: skip
+
+    def clock(self, original: Original, note: Note) -> MeasuredClock | None:
+        """What measures costs; None where they are to be estimated."""
+        if ort.available() is None:
+            note("onnxruntime is not installed: costs are estimates, and nothing was timed")
+        elif self.request.cost == "roofline":
+            note("costs are estimates, and nothing was timed: that was asked for")
+        elif self.request.replay is not None:
+            note("decisions were replayed: nothing was searched, measured or timed")
+        elif original.refused and self.request.cost != "measured":
+            note(
+                "costs are estimates, and nothing was timed: onnxruntime does not run the"
+                f" original: {original.refused}"
+            )
+        else:
+            return MeasuredClock(
+                self.store,
+                self.target(),
+                self.model.opset,
+                self.model.source.model.ir_version,
+                self.request.threads,
+                deadline=self.deadline.begin + SEARCH_PART * self.request.budget,
+                stop=self.request.stop,
+            )
+        return None
+
+    def target(self) -> Target:
+        return Target.on(
+            self.machine, "onnxruntime", ort.available() or "none", self.request.threads
+        )
+
+    def search(self, costs: Costs, refusals: Refusals) -> Outcome:
+        request, model = self.request, self.model
+        rules = tuple(r for r in request.rules if _usable(r, model.opset))
+        if request.replay is not None:
+            return _replayed(request.replay, model, rules, costs)
+        return improve(
             model.graph,
             rules,
             costs,
-            seconds=max(0.0, begin + SEARCH_PART * request.budget - time.monotonic()),
+            seconds=max(0.0, SEARCH_PART * request.budget - self.deadline.spent()),
             limits=Limits(alpha=request.alpha, seconds=SEARCH_PART * request.budget),
             refusals=refusals,
             stop=request.stop,
             progress=lambda text, cost: request.progress(Event("search", text, 0.3, cost)),
         )
-    folder = tempfile.TemporaryDirectory(prefix="superopt-")
-    try:
-        return _finish(
-            source, model, request, here, outcome, refusals, costs, clock, sizes, begin, cost_before,
-            notes, folder,
-        )  # fmt: skip
-    except BaseException:
-        folder.cleanup()
-        raise
-    finally:
-        store.close()
+
+    def candidates(
+        self, original: Original, variants: Sequence[Variant], note: Note
+    ) -> list[Candidate]:
+        """The variants that passed the check, cheapest first: as many as there is time to check,
+        one at least. Raises CheckFailed where one is wrong."""
+        new = [v for v in variants if v.graph != self.model.graph]
+        if self.request.untimed or not original.runs:
+            cheap = min((v.cost for v in variants if v not in new), default=float("inf"))
+            new = [v for v in new if v.cost < cheap or self.request.replay is not None]
+        if not original.sets:
+            return []
+        most = TIMED if original.runs and not self.request.untimed else 1
+        passed: list[Candidate] = []
+        slowest = 0.0
+        for number, variant in enumerate(new):
+            if len(passed) == most:
+                break
+            if passed and self.deadline.left() < 2 * slowest:
+                note(f"{len(new) - number} more graphs were found, and no time left to check them")
+                break
+            self.request.progress(
+                Event("check", f"the graph of {variant.label}", 0.6, variant.cost)
+            )
+            begin = time.monotonic()
+            folder = Path(self.folder.name, f"candidate{number}")
+            found = examine(original, variant, folder, self.request.threads, self.deadline)
+            slowest = max(slowest, time.monotonic() - begin)
+            match found:
+                case Candidate():
+                    passed.append(found)
+                case Dropped(reason):
+                    note(f"the graph of {variant.label} was not used: {reason}")
+                case Wrong():
+                    rules: Mapping[str, Rule] = {r.name: r for r in self.request.rules}
+                    self.request.progress(Event("check", "looking for the step that is wrong"))
+                    raise blame(original, variant.steps, found, rules, folder, self.request.threads)
+        return passed
+
+    def winner(
+        self, original: Original, passed: list[Candidate], note: Note
+    ) -> tuple[Candidate | None, Candidate | None, Times, Ratio | None]:
+        """What to return, what was timed (or would have been), its times and their ratio."""
+        while passed:
+            raced = None
+            best = min(passed, key=lambda c: c.variant.cost)
+            if original.runs and not self.request.untimed:
+                raced = race(
+                    original, passed, self.request, self.deadline, self.store, self.target(), note
+                )
+                if raced is None:
+                    return None, best, (), None
+                best = raced.best
+                if not raced.won:
+                    return None, best, raced.times, raced.ratio
+            refused = refused_at(original, best, self.request.threads) if original.runs else ""
+            if not refused:
+                return (best, best, *((raced.times, raced.ratio) if raced else ((), None)))
+            note(
+                f"the graph of {best.variant.label} was not used: onnxruntime refuses it at"
+                f" optimization level {refused}"
+            )
+            passed = [c for c in passed if c is not best]
+        return None, None, (), None
 
 
 def _replayed(text: str, model: Model, rules: Sequence[Rule], costs: Costs) -> Outcome:
@@ -154,215 +244,20 @@ def _usable(rule: Rule, opset: int) -> bool:
     return all(expressible(op, opset) for op in written)
 
 
-def _costs(
-    model: Model,
-    sizes: Mapping[str, int],
-    request: Request,
-    store: Store,
-    here: Machine,
-    begin: float,
-    notes: list[str],
-) -> tuple[MeasuredClock | None, Costs]:
-    version = ort.available()
-    if request.cost == "roofline" or version is None or request.replay is not None:
-        if version is None:
-            notes.append("onnxruntime is not installed: costs are estimates and nothing was timed")
-        return None, Costs(sizes, by_roofline(request.threads))
-    clock = MeasuredClock(
-        store,
-        Target.on(here, "onnxruntime", version, request.threads),
-        model.opset,
-        model.source.model.ir_version,
-        request.threads,
-        deadline=begin + SEARCH_PART * request.budget,
-        stop=request.stop,
-    )
-    return clock, Costs(sizes, clock)
-
-
-def _finish(
-    source: Source,
-    model: Model,
-    request: Request,
-    here: Machine,
-    outcome: Outcome,
-    refusals: Refusals,
-    costs: Costs,
-    clock: MeasuredClock | None,
-    sizes: dict[str, int],
-    begin: float,
-    cost_before: float,
-    notes: list[str],
-    folder: tempfile.TemporaryDirectory[str],
-) -> Done:
-    names = [v.name or "" for v in source.model.graph.outputs]
-    original = original_file(source, Path(folder.name))
-    failures: list[str] = []
-    watched = opaque_nodes(model.graph)
-    run_original = _original_runner(
-        model, original, names, watched, request, Path(folder.name), failures
-    )
-    sets = list(feeds(model.graph, sizes, request.seed, request.inputs))
-    if model.sizes:
-        sets += [Feeds(f"{f.kind}, other sizes", f.arrays)
-                 for f in feeds(model.graph, unequal(sizes), request.seed, None)][:1]  # fmt: skip
-    passed: list[Candidate] = []
-    refused: list[tuple[Variant, Checked]] = []
-    for variant in outcome.variants[: TIMED + 1]:
-        if variant.graph == model.graph:
-            continue
-        request.progress(
-            Event("check", f"checking the graph of {variant.label}", 0.6, variant.cost)
-        )
-        done = fold(variant.graph)
-        path = Path(folder.name, f"candidate{len(passed) + len(refused)}", "model.onnx")
-        path.parent.mkdir()
-        exported = export_model(model, done.graph)
-        write_model(exported, path, like=source)
-        checked = check(
-            model.graph, done.graph, names, sets, sizes,
-            run_original=run_original,
-            run_candidate=runner(path, names, request.threads, failures),
-            seed=request.seed, stop=request.stop,
-        )  # fmt: skip
-        if checked.failures:
-            refused.append((variant, checked))
-            continue
-        found = _loads(path, original, sets[0], request.threads)
-        if found:
-            notes.append(found)
-            continue
-        passed.append(
-            Candidate(variant, done.graph, model, path, checked, done.nodes, done.skipped)
-        )
-        if request.stop() or len(passed) == TIMED:
-            break
-    if refused and not passed:
-        variant, checked = refused[0]
-        raise _check_failed(model, variant, checked)
-    for variant, checked in refused:
-        bad = checked.failures[0]
-        notes.append(
-            f"the graph of {variant.label} was refused: {bad.place}: {bad.compared.failure}"
-        )
-    winner, times, ratio = _race(original, passed, sets, request, clock, notes, begin)
-    return Done(
-        source, model, request, here, outcome, refusals, winner, times, ratio,
-        winner.checked if winner else (passed[0].checked if passed else None),
-        cost_before, winner.variant.cost if winner else cost_before, clock, tuple(notes), folder,
-    )  # fmt: skip
-
-
-def original_file(source: Source, folder: Path) -> Path:
-    """A file with the original: its own where it has one."""
-    if source.path is not None:
-        return source.path
-    path = folder / "original" / "model.onnx"
-    path.parent.mkdir(exist_ok=True)
-    copy_unchanged(source, path)
-    return path
-
-
-def _original_runner(
-    model: Model,
-    original: Path,
-    names: Sequence[str],
-    watched: Sequence[g.Node],
-    request: Request,
-    folder: Path,
-    failures: list[str],
-) -> Callable[[Mapping[str, np.ndarray]], list[np.ndarray] | None]:
-    """Runs the original, with the results of its opaque nodes as further outputs."""
-    values = [v for n in watched for v in g.results(n)]
-    if not values:
-        return runner(original, names, request.threads, failures)
-    if any(v.type.dtype is None for v in values):
-        return lambda feeds: None  # sequences and the like cannot be taken out
-    path = folder / "watched" / "model.onnx"
-    path.parent.mkdir(exist_ok=True)
-    write_model(export_model(model, extra=values), path, like=model.source)
-    extra = [f"extra{n}" for n in range(len(values))]
-    return runner(path, [*names, *extra], request.threads, failures)
-
-
-def _loads(path: Path, original: Path, feed: Feeds, threads: int) -> str:
-    """Why onnxruntime does not run the candidate at some level at which it runs the original."""
-    if ort.available() is None:
-        return ""
-    tried = ort.runs_everywhere(path, dict(feed.arrays), threads=threads)
-    bad = [t for t in tried if not t.ok]
-    if not bad:
-        return ""
-    before = {
-        t.level: t.ok for t in ort.runs_everywhere(original, dict(feed.arrays), threads=threads)
-    }
-    for t in bad:
-        if before[t.level]:
-            return (
-                f"a candidate was dropped: onnxruntime refuses it at level {t.level}: {t.message}"
-            )
-    return ""
-
-
-def _check_failed(model: Model, variant: Variant, checked: Checked) -> CheckFailed:
-    bad = checked.failures[0]
-    return CheckFailed(
-        f"{model.source.label}: output {bad.place} changed",
-        f"{bad.compared.failure} (inputs: {bad.kind})",
-        "report this model; nothing was written",
-    )
-
-
-def _race(
-    original: Path,
-    passed: Sequence[Candidate],
-    sets: Sequence[Feeds],
-    request: Request,
-    clock: MeasuredClock | None,
-    notes: list[str],
-    begin: float,
-) -> tuple[Candidate | None, tuple[tuple[float, ...], ...], Ratio | None]:
-    """The candidate that is faster than the original beyond noise, with the times of both."""
-    if not passed:
-        return None, (), None
-    if ort.available() is None or request.cost == "roofline" or request.replay is not None:
-        best = min(passed, key=lambda c: c.variant.cost)
-        return best, (), None
-    request.progress(Event("time", "timing whole models in turns", 0.85))
-    left = begin + request.budget - time.monotonic()
-    seconds = min(20.0, max(2.0, 0.8 * left)) if not request.stop() else 2.0
-    plain = next((f for f in sets if f.kind == "normal"), sets[0])
-    times = ort.time_interleaved(
-        [original, *(c.path for c in passed)], dict(plain.arrays),
-        threads=request.threads, seconds=seconds, rounds=60, seed=request.seed,
-    )  # fmt: skip
-    if isinstance(times, ort.Failed):
-        notes.append(f"whole models were not timed: {times.message}")
-        return None, (), None
-    ranked = sorted(
-        (
-            (compare(times[0], t, request.seed), c, t)
-            for c, t in zip(passed, times[1:], strict=True)
-        ),
-        key=lambda row: -row[0].mid,
-    )
-    ratio, best, taken = ranked[0]
-    pair = (tuple(times[0]), tuple(taken))
-    return (best if faster(ratio) else None), pair, ratio
-
-
 def save(done: Done, path: Path) -> None:
-    """Write the result by rename: the winner, or a byte-identical copy of the input."""
+    """Write the result by rename: the file that was checked, or a byte-identical copy of the input.
+
+    A model with external data is written anew, because its data file is called after it.
+    """
     if done.winner is None:
         copy_unchanged(done.source, path)
+        return
+    made = read(done.winner.path)
+    if made.has_external_data:
+        folded = fold(done.winner.variant.graph)
+        write_model(export_model(done.model, folded.graph), path, like=done.source)
     else:
-        write_model(export_model(done.model, done.winner.graph), path, like=done.source)
-
-
-def sha256(done: Done) -> str:
-    """The digest of the winner's file."""
-    assert done.winner is not None
-    return read(done.winner.path).sha256
+        copy_unchanged(made, path)
 
 
 def decisions(done: Done) -> str:

@@ -8,8 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from superopt.check.numeric import Checked
 from superopt.cost.clock import Ratio
-from superopt.ir import graph as g
-from superopt.ir.text import show_node
+from superopt.pipeline.naming import Names
 from superopt.pipeline.optimize import Done
 from superopt.report.data import (
     FORMAT,
@@ -23,6 +22,7 @@ from superopt.report.data import (
     SearchStats,
     Step,
 )
+from superopt.report.words import ratio
 from superopt.rules.rule import Rule
 from superopt.search.move import Step as Applied
 
@@ -30,17 +30,23 @@ _REASONS: Mapping[str, Reason] = {
     "cost": "cost", "condition": "condition", "shape": "shape", "infer": "shape",
     "cycle": "cycle", "opset": "opset", "unsafe": "unsafe",
 }  # fmt: skip
-DEPTH = 3  # how far the text of a rewrite goes down
 
 
 def report_of(done: Done, rules: Iterable[Rule], optimized_sha256: str) -> Report:
     """The report of one optimization."""
     book = {r.name: r for r in rules}
     winner = done.winner
-    names = _Names(done.model.names)
+    names = Names(done.model.names)
     steps = winner.variant.steps if winner else ()
     before, after, speedup = _latencies(done)
-    graph = winner.graph if winner else done.model.graph
+    notes = [*done.notes, *(winner.notes if winner else ())]
+    if winner is None and speedup is not None:
+        notes.append(
+            f"the best graph that was found runs at {ratio(speedup)} the speed of the original:"
+            " that is not faster beyond noise, and it is not used"
+        )
+        after = speedup = None
+    nodes = _count(done.source.model.graph)
     o = done.outcome
     stats = SearchStats(
         graphs_seen=o.seen,
@@ -56,8 +62,8 @@ def report_of(done: Done, rules: Iterable[Rule], optimized_sha256: str) -> Repor
         model_name=done.source.label,
         model_sha256=done.source.sha256,
         optimized_sha256=optimized_sha256,
-        nodes_before=_count(done.source.model.graph),
-        nodes_after=len(g.nodes(graph)) if winner else _count(done.source.model.graph),
+        nodes_before=nodes,
+        nodes_after=winner.nodes if winner else nodes,
         opaque=tuple(f"{name}: {why}" for name, why in done.model.opaque),
         cost_before_us=done.cost_before,
         cost_after_us=done.cost_after,
@@ -66,9 +72,9 @@ def report_of(done: Done, rules: Iterable[Rule], optimized_sha256: str) -> Repor
         speedup=speedup,
         steps=tuple(_step(s, book, names) for s in steps),
         rejected=_rejected(done, names),
-        check=check_result(done.checked, len(done.checked.results) if done.checked else 0),
+        check=check_result(winner.checked if winner else None),
         search=stats,
-        notes=(*done.notes, *(winner.notes if winner else ())),
+        notes=tuple(notes),
         machine=done.machine.text,
         changed=winner is not None,
         versions=_versions(),
@@ -80,44 +86,7 @@ def _count(graph: object) -> int:
     return sum(n.op_type != "Constant" for n in graph)  # type: ignore[attr-defined]
 
 
-class _Names:
-    """Names of values: the model's, else the operator and a number."""
-
-    def __init__(self, given: Mapping[g.Value, str]) -> None:
-        self._given = given
-        self._made: dict[g.Value, str] = {}
-
-    def __getitem__(self, v: g.Value) -> str:
-        if v in self._given:
-            return self._given[v]
-        if v not in self._made:
-            p = g.producer(v)
-            kind = "weight" if p is None else p.op.name.lower()
-            self._made[v] = f"{kind}_{len(self._made)}"
-        return self._made[v]
-
-    def text(self, v: g.Value, depth: int = DEPTH) -> str:
-        """`v` as a term, `depth` operators deep; the operators of the model keep their names."""
-        p = g.producer(v)
-        if p is None or depth == 0:
-            return self[v]
-        inner = _Inner(self, depth - 1)
-        suffix = f"[{v.index}]" if isinstance(v, g.Item) else ""
-        return show_node(p, inner) + suffix  # type: ignore[arg-type]
-
-
-class _Inner:
-    """Operands as terms one operator less deep; constants by name."""
-
-    def __init__(self, names: _Names, depth: int) -> None:
-        self._names = names
-        self._depth = depth
-
-    def __getitem__(self, v: g.Value) -> str:
-        return self._names.text(v, self._depth)
-
-
-def _step(s: Applied, book: Mapping[str, Rule], names: _Names) -> Step:
+def _step(s: Applied, book: Mapping[str, Rule], names: Names) -> Step:
     rule = book.get(s.rule)
     return Step(
         rule=s.rule,
@@ -131,7 +100,7 @@ def _step(s: Applied, book: Mapping[str, Rule], names: _Names) -> Step:
     )
 
 
-def _rejected(done: Done, names: _Names) -> tuple[Rejected, ...]:
+def _rejected(done: Done, names: Names) -> tuple[Rejected, ...]:
     fired = {s.rule for s in done.winner.variant.steps} if done.winner else set()
     rows: list[Rejected] = []
     for (rule, reason, detail), row in sorted(done.refusals.table.items()):
@@ -144,14 +113,12 @@ def _rejected(done: Done, names: _Names) -> tuple[Rejected, ...]:
     return tuple(rows)
 
 
-def check_result(checked: Checked | None, inputs: int) -> CheckResult | None:
+def check_result(checked: Checked | None) -> CheckResult | None:
     """The check as plain data: for every output the worst over all inputs."""
     if checked is None:
         return None
     worst: dict[str, OutputError] = {}
-    sets: set[str] = set()
     for r in checked.results:
-        sets.add(r.kind)
         c = r.compared
         held = worst.get(r.place)
         if held is None or c.max_error > held.max_error or (c.failure and held.passed):
@@ -160,7 +127,11 @@ def check_result(checked: Checked | None, inputs: int) -> CheckResult | None:
                 c.rtol, c.atol, not c.failure, c.failure or f"inputs: {r.kind}",
             )  # fmt: skip
     return CheckResult(
-        not checked.failures, len(sets), tuple(worst.values()), checked.method, checked.skipped
+        not checked.failures,
+        len(set(checked.sets)),
+        tuple(worst.values()),
+        checked.method,
+        checked.skipped,
     )
 
 
@@ -172,8 +143,8 @@ def _latencies(done: Done) -> tuple[Latency | None, Latency | None, Interval | N
     return a, b, interval(done.ratio)
 
 
-def interval(ratio: Ratio) -> Interval:
-    return (ratio.low, ratio.mid, ratio.high)
+def interval(found: Ratio) -> Interval:
+    return (found.low, found.mid, found.high)
 
 
 def latency(times: tuple[float, ...], threads: int, runtime: str, machine: str) -> Latency:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from superopt.errors import UsageError
-from superopt.onnx_io.importer import Model
+from superopt.onnx_io.model import Model
 
 _DEFAULTS: tuple[tuple[str, int], ...] = (
     ("batch", 1),
@@ -28,11 +28,13 @@ def representative(model: Model, given: Mapping[str, int]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for name, value in given.items():
         if name not in ours:
-            known = ", ".join(sorted(model.symbols)) or "none: all its sizes are fixed"
+            known = [theirs for theirs, our in model.symbols.items() if our in model.sizes]
             raise UsageError(
                 f"--shape {name}={value}: the model has no size {name}",
-                f"its symbolic sizes are {known}",
-                "use one of these names",
+                f"its symbolic sizes are {', '.join(sorted(known))}"
+                if known
+                else "all its sizes are fixed",
+                "use one of these names" if known else "leave out --shape",
             )
         if value < 1:
             raise UsageError(
@@ -41,9 +43,8 @@ def representative(model: Model, given: Mapping[str, int]) -> dict[str, int]:
                 "give a positive number",
             )
         sizes[ours[name]] = value
-    theirs = {v: k for k, v in model.symbols.items()}
-    for name in theirs:
-        sizes.setdefault(name, _default(theirs[name]))
+    for theirs, our in model.symbols.items():
+        sizes.setdefault(our, _default(theirs))
     return sizes
 
 
@@ -52,6 +53,19 @@ def _default(name: str) -> int:
     return next((value for part, value in _DEFAULTS if part in lower), DEFAULT)
 
 
-def unequal(sizes: Mapping[str, int]) -> dict[str, int]:
-    """Other sizes, all different and small, to check that the result runs at every size."""
-    return {name: 2 + n + n % 2 for n, name in enumerate(sorted(sizes))}
+def others(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Other sizes at which the result must be right, too: unequal ones first.
+
+    A model may not run at all of them: its batch must be even, or its images not too small.
+    """
+    names = sorted(sizes)
+    yield {name: 2 + n for n, name in enumerate(names)}
+    yield {name: max(1, sizes[name] // 2) + n for n, name in enumerate(names)}
+    yield {name: 2 + 2 * n for n, name in enumerate(names)}
+    yield {name: 2 * sizes[name] for name in names}
+
+
+def text(model: Model, sizes: Mapping[str, int]) -> str:
+    """Sizes as the user writes them: `batch=8,sequence=128`, by their names in the file."""
+    bound = {our: theirs for theirs, our in model.symbols.items() if our in model.sizes}
+    return ",".join(f"{bound[our]}={n}" for our, n in sorted(sizes.items()) if our in bound)

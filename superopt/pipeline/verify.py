@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from superopt.check.compare import compare
-from superopt.check.inputs import Feeds, feeds
-from superopt.check.numeric import Checked, Result, check, opaque_nodes
+from superopt import ort
+from superopt.check.compare import compare, failed
+from superopt.check.inputs import Feeds
+from superopt.check.numeric import OWN, RUNTIME, Checked, Reference, Result, Unrunnable, values_at
+from superopt.check.regions import opaque_nodes
 from superopt.ir import graph as g
 from superopt.ir.fold import fold
-from superopt.onnx_io.importer import Model, import_model
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.validate import validate
 from superopt.pipeline.inputs import check_inputs
-from superopt.pipeline.optimize import original_file
+from superopt.pipeline.original import Original, original_file, prepare
 from superopt.pipeline.reporting import check_result
-from superopt.pipeline.runtime import runner
-from superopt.pipeline.shapes import representative, unequal
+from superopt.pipeline.request import Request
+from superopt.pipeline.runtime import Got, Held, loaded
 from superopt.report.data import Event, Verdict
 from superopt.search.view import replace_all
+from superopt.te.domain import Reals
+
+WHOLE = "onnxruntime on both: some nodes have no tensor expression"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +47,10 @@ def verify(a: Source, b: Source, question: Question) -> Verdict:
     """Compare model `b` with model `a`.
 
     `proved` when both are the same graph after folding constants (then they compute the same for
-    all inputs), `differs` with the first disagreement, else `agrees`.
+    all inputs), `differs` with the first disagreement, `agrees` where there is none, `unknown`
+    where nothing could be compared.
     """
+    question.progress(Event("load", f"{a.label} and {b.label}", 0.0))
     for source in (a, b):
         validate(source)
     if a.sha256 == b.sha256:
@@ -53,12 +61,13 @@ def verify(a: Source, b: Source, question: Question) -> Verdict:
         return Verdict("differs", mismatch, None)
     question.progress(Event("compare", "structure", 0.1))
     joined = _joined(one, two)
-    if joined.outputs == one.graph.outputs:
-        return Verdict("proved", "both are the same graph", None)
-    cut = opaque_nodes(one.graph) or opaque_nodes(two.graph)
-    if not cut and fold(one.graph).graph.outputs == fold(joined).graph.outputs:
-        return Verdict("proved", "both are the same graph once constants are folded", None)
-    return _numeric(one, two, joined, question)
+    if joined is not None:
+        if joined.outputs == one.graph.outputs:
+            return Verdict("proved", "both are the same graph", None)
+        whole = not (opaque_nodes(one.graph) or opaque_nodes(joined))
+        if whole and fold(one.graph).graph.outputs == fold(joined).graph.outputs:
+            return Verdict("proved", "both are the same graph once constants are folded", None)
+    return _numeric(one, two, question)
 
 
 def _interface(a: Model, b: Model) -> str:
@@ -82,79 +91,142 @@ def _fixed(shape: tuple[object, ...] | None) -> tuple[object, ...] | None:
     return None if shape is None else tuple(d if isinstance(d, int) else "?" for d in shape)
 
 
-def _joined(a: Model, b: Model) -> g.Graph:
-    """The graph of `b` on the inputs of `a`, where equal nodes become the same objects."""
+def _joined(a: Model, b: Model) -> g.Graph | None:
+    """The graph of `b` on the inputs and constants of `a`, where equal nodes become the same
+    objects; None where symbolic sizes have other names, and structure does not tell."""
     change: dict[g.Value, g.Value] = dict(zip(b.graph.inputs, a.graph.inputs, strict=True))
     if any(i.type != j.type for i, j in change.items()):
-        return b.graph  # symbolic sizes of other names: structure does not tell
+        return None
     pool = {(c.type, g.content_key(c.load())): c for c in g.constants(a.graph)}
     for c in g.constants(b.graph):
         same = pool.get((c.type, g.content_key(c.load())))
         if same is not None:
             change[c] = same
-    moved = replace_all(b.graph, change)
-    return g.Graph(a.graph.inputs, moved.outputs)
+    return g.Graph(a.graph.inputs, replace_all(b.graph, change).outputs)
 
 
-def _numeric(one: Model, two: Model, joined: g.Graph, question: Question) -> Verdict:
+def _numeric(one: Model, two: Model, question: Question) -> Verdict:
     check_inputs(one, question.inputs)
-    sizes = representative(one, question.shapes)
-    sets = list(feeds(one.graph, sizes, question.seed, question.inputs))
-    if one.sizes:
-        sets += list(feeds(one.graph, unequal(sizes), question.seed + 1, None))
-    names = [v.name or "" for v in one.source.model.graph.outputs]
-    question.progress(Event("compare", f"{len(sets)} sets of inputs", 0.3))
-    failures: list[str] = []
+    notes: list[str] = []
+    request = Request(
+        inputs=question.inputs, shapes=question.shapes, seed=question.seed, stop=question.stop
+    )
     with tempfile.TemporaryDirectory(prefix="superopt-") as folder:
-        files = []
-        for n, model in enumerate((one, two)):
-            home = Path(folder, str(n))
-            home.mkdir()
-            files.append(original_file(model.source, home))
-        if opaque_nodes(one.graph) or opaque_nodes(two.graph):
-            return _whole(one, names, sets, files, failures)
-        checked = check(
-            one.graph, g.Graph(one.graph.inputs, two.graph.outputs) if joined is two.graph else joined,
-            names, sets, sizes,
-            run_original=runner(files[0], names, 1, failures),
-            run_candidate=runner(files[1], names, 1, failures),
-            seed=question.seed, stop=question.stop,
-        )  # fmt: skip
-    result = check_result(checked, len(sets))
-    if checked.failures:
-        bad = checked.failures[0]
-        return Verdict("differs", f"output {bad.place}: {bad.compared.failure}", result)
-    return Verdict("agrees", f"equal on {len(sets)} sets of inputs", result, tuple(checked.skipped))
+        question.progress(Event("compare", f"running {one.source.label}", 0.2))
+        original = prepare(one, request, Path(folder, "a"), notes.append)
+        file = original_file(two.source, Path(folder, "b"))
+        opaque = bool(opaque_nodes(one.graph) or opaque_nodes(two.graph))
+        with loaded(file, 1) as held, loaded(original.path if opaque else None, 1) as again:
+            if held.refused and original.runs:
+                notes.append(f"onnxruntime does not run {two.source.label}: {held.refused}")
+            tally = _Tally(original, two, held, again, opaque)
+            for n, s in enumerate(original.sets):
+                if n and question.stop():
+                    notes.append("stopped: not all inputs were compared")
+                    break
+                done = 0.2 + 0.8 * n / len(original.sets)
+                question.progress(Event("compare", f"{s.feed.kind} inputs", done))
+                tally.on(n)
+                if any(r.compared.failure for r in tally.results):
+                    break
+    return tally.verdict(notes)
 
 
-def _whole(
-    one: Model, names: list[str], sets: Sequence[Feeds], files: Sequence[Path], failures: list[str]
-) -> Verdict:
-    """Both models run whole in onnxruntime: what opaque nodes give is not ours to say."""
-    first, second = (runner(f, names, 1, failures) for f in files)
-    results: list[Result] = []
-    for feed in sets:
-        x, y = first(feed.arrays), second(feed.arrays)
-        if x is None or y is None:
-            return Verdict(
-                "unknown", "onnxruntime does not run both models", None, tuple(failures[:2])
+@dataclass(slots=True)
+class _Tally:
+    """Compares set by set, and keeps what it found."""
+
+    original: Original
+    two: Model
+    held: Held
+    again: Held
+    opaque: bool
+    results: list[Result] = field(default_factory=list)
+    skipped: dict[str, None] = field(default_factory=dict)
+    sets: list[str] = field(default_factory=list)
+
+    def on(self, n: int) -> None:
+        """Compare on set number `n`."""
+        s = self.original.sets[n]
+        ref = self._of_runtime(s.feed) if self.opaque else self.original.reference(n)
+        if isinstance(ref, str):
+            self.skipped[ref] = None
+            return
+        found = self._found(s.feed, ref)
+        if isinstance(found, str):
+            self.skipped[found] = None
+            return
+        self.sets.append(s.feed.kind)
+        outputs = [p for p in self.original.regions.places if p.output]
+        for k, place in enumerate(outputs):
+            r, o, c = ref.exact[k], ref.own[k], found.get(place.name)
+            if r is None or o is None:
+                self.skipped[f"{place.name}: the original gives no tensor"] = None
+                continue
+            compared = (
+                compare(place.value.type.dtype, r, o, c)
+                if isinstance(c, np.ndarray)
+                else failed("it is no tensor, or has no value there")
             )
-        again = first(feed.arrays)
-        for name, v, p, q, r in zip(names, one.graph.outputs, x, y, again or x, strict=True):
-            if p.dtype.kind == "f" and not np.array_equal(p, r, equal_nan=True):
-                return Verdict("unknown", f"output {name} is random: two runs differ", None)
-            results.append(Result(name, feed.kind, compare(v.type.dtype, p.astype(np.float64)
-                                  if p.dtype.kind == "f" else p, p, q)))  # fmt: skip
-    checked = Checked(
-        tuple(results), (), "onnxruntime on both: some nodes have no tensor expression"
-    )
-    if checked.failures:
-        bad = checked.failures[0]
-        return Verdict(
-            "differs",
-            f"output {bad.place}: {bad.compared.failure}",
-            check_result(checked, len(sets)),
-        )
-    return Verdict(
-        "agrees", f"equal on {len(sets)} sets of inputs", check_result(checked, len(sets))
-    )
+            self.results.append(Result(place.name, s.feed.kind, compared))
+
+    def _of_runtime(self, feed: Feeds) -> Reference | str:
+        """What the first model gives in onnxruntime; a line where that is nothing, or random."""
+        names = [p.name for p in self.original.regions.places if p.output]
+        first, second = self.again.run(feed), self.again.run(feed)
+        if isinstance(first, ort.Failed) or isinstance(second, ort.Failed):
+            return f"{feed.kind} inputs: onnxruntime does not run both models"
+        random = [n for n in names if not _same(first.get(n), second.get(n))]
+        if random:
+            return f"output {random[0]} is random: two runs of one model differ"
+        own = tuple(_array(first.get(n)) for n in names)
+        exact = tuple(a.astype(np.float64) if a is not None and _floating(a) else a for a in own)
+        return Reference(feed, {}, exact, own)
+
+    def _found(self, feed: Feeds, ref: Reference) -> Got | str:
+        got = self.held.run(feed) if not self.held.refused else None
+        if isinstance(got, ort.Failed):
+            if ref.free or got.kind != "error":
+                return f"{feed.kind} inputs: {self.two.source.label}: {got.message}"
+            return {}  # it fails where the original does not: that is a difference
+        if got is not None:
+            return got
+        if self.opaque:
+            return f"{feed.kind} inputs: onnxruntime does not run both models"
+        try:
+            found = values_at(self.two.graph, feed, {}, Reals())
+        except Unrunnable:
+            return {}
+        names = [v.name or "" for v in self.two.source.model.graph.outputs]
+        return {n: a for n, a in zip(names, found, strict=True) if a is not None}
+
+    def verdict(self, notes: list[str]) -> Verdict:
+        method = WHOLE if self.opaque else OWN if self.held.refused else RUNTIME
+        checked = Checked(tuple(self.results), tuple(self.skipped), (), tuple(self.sets), method)
+        result = check_result(checked)
+        if checked.failures:
+            bad = checked.failures[0]
+            reason = f"output {bad.place}: {bad.compared.failure} (inputs: {bad.kind})"
+            return Verdict("differs", reason, result, tuple(notes))
+        compared = {r.place for r in self.results}
+        missing = [
+            p.name for p in self.original.regions.places if p.output and p.name not in compared
+        ]
+        if missing:
+            why = next(iter(self.skipped), f"output {missing[0]} could not be compared")
+            return Verdict("unknown", why, result if self.results else None, tuple(notes))
+        return Verdict("agrees", f"equal on {len(self.sets)} sets of inputs", result, tuple(notes))
+
+
+def _array(v: object) -> np.ndarray | None:
+    return v if isinstance(v, np.ndarray) else None
+
+
+def _floating(a: np.ndarray) -> bool:
+    return a.dtype.kind == "f" or a.dtype.kind == "V" or "float" in a.dtype.name
+
+
+def _same(a: object, b: object) -> bool:
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+        return True  # no tensor: not compared
+    return a.shape == b.shape and bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))

@@ -1,0 +1,147 @@
+"""A graph without its opaque nodes: what they give becomes inputs, what they read becomes outputs.
+
+What an opaque node computes is not ours to say, and may be random. So two graphs are compared
+region by region: both get the same results of their opaque nodes, and must hand the same operands
+to these nodes and the same outputs to the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from superopt.check.inputs import Feeds, concrete, limits, values
+from superopt.ir import graph as g
+from superopt.ir.op import Attr
+
+
+class Unmatched(ValueError):
+    """An opaque node of one graph has no single counterpart in the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A value that a rewrite must keep: an output of the model, or an operand of an opaque node.
+
+    value: in the graph that the place was read from, before it was cut.
+    """
+
+    name: str
+    value: g.Value
+    output: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """The original, cut.
+
+    places: what must stay; graph: opaque-free, its outputs are the places' values; free: for each
+    opaque node (by its payload) the inputs that stand for its results.
+    """
+
+    places: tuple[Place, ...]
+    graph: g.Graph
+    free: Mapping[Attr, tuple[g.Input, ...]]
+
+    @property
+    def results(self) -> int:
+        """How many results opaque nodes have together."""
+        return sum(map(len, self.free.values()))
+
+
+def opaque_nodes(graph: g.Graph) -> list[g.Node]:
+    """The nodes without a tensor expression, in order."""
+    return [n for n in g.nodes(graph) if n.op.opaque]
+
+
+def payload(n: g.Node) -> Attr:
+    """What identifies an opaque node whatever was rewritten around it."""
+    return n.attr("payload")
+
+
+def cut(original: g.Graph, names: Sequence[str]) -> Regions:
+    """The regions of `original`, whose outputs are called `names`."""
+    taken = {i.name for i in original.inputs}
+    free: dict[Attr, tuple[g.Input, ...]] = {}
+    places = [Place(name, v, True) for name, v in zip(names, original.outputs, strict=True)]
+    for n in opaque_nodes(original):
+        key = payload(n)
+        made: list[g.Input] = []
+        for k, result in enumerate(g.results(n)):
+            name = f"result {k} of {key}"
+            while name in taken:
+                name += "'"
+            taken.add(name)
+            made.append(g.Input(name, result.type))
+        free[key] = tuple(made)
+        for k, v in enumerate(n.inputs):
+            if v is not None and v.type.dtype is not None:
+                places.append(Place(f"input {k} of {key}", v, False))
+    return Regions(tuple(places), _without(original, [p.value for p in places], free), free)
+
+
+def cut_like(regions: Regions, candidate: g.Graph) -> tuple[g.Graph, tuple[g.Value | None, ...]]:
+    """`candidate` cut at the same opaque nodes; and its value (uncut) at each place.
+
+    The graph's outputs are those of the regions' graph, one for each place; where the candidate
+    has no such place, because nothing reads the opaque node any more, the original's own value
+    stands, and the value is None. Raises Unmatched for an opaque node that is new or there twice.
+    """
+    mine: dict[Attr, g.Node] = {}
+    for n in opaque_nodes(candidate):
+        key = payload(n)
+        if key in mine or key not in regions.free:
+            raise Unmatched(f"{n.op.name} {key} is in the rewritten graph twice, or new")
+        mine[key] = n
+    found: list[g.Value | None] = list(candidate.outputs)
+    for key, n in _owners(regions):
+        other = mine.get(key)
+        for k, v in enumerate(n.inputs):
+            if v is not None and v.type.dtype is not None:
+                found.append(None if other is None else other.inputs[k])
+    if len(found) != len(regions.places):
+        raise Unmatched("the rewritten graph has another number of outputs")
+    wanted = [p.value if v is None else v for p, v in zip(regions.places, found, strict=True)]
+    done = _without(candidate, wanted, regions.free)
+    kept = zip(done.outputs, regions.graph.outputs, found, strict=True)
+    outputs = tuple(theirs if v is None else ours for ours, theirs, v in kept)
+    return g.Graph(regions.graph.inputs, outputs), tuple(found)
+
+
+def _owners(regions: Regions) -> list[tuple[Attr, g.Node]]:
+    """Every opaque node of the original with its payload, in the order of the places."""
+    roots = [p.value for p in regions.places]
+    found = {payload(n): n for n in g.nodes(roots) if n.op.opaque}
+    return [(key, found[key]) for key in regions.free]
+
+
+def _without(
+    graph: g.Graph, wanted: Sequence[g.Value], free: Mapping[Attr, tuple[g.Input, ...]]
+) -> g.Graph:
+    change: dict[g.Value, g.Value] = {}
+    for n in g.nodes(wanted):
+        if n.op.opaque:
+            change.update(zip(g.results(n), free[payload(n)], strict=True))
+    inputs = (*graph.inputs, *(i for some in free.values() for i in some))
+    return g.replace(g.Graph(inputs, tuple(wanted)), change)
+
+
+def drawn(regions: Regions, feed: Feeds, born: Sequence[str], seed: int) -> dict[str, np.ndarray]:
+    """Values for the results of opaque nodes where no runtime gives them.
+
+    born: the symbolic sizes that only such results tell; each gets a small number. What has no
+    known rank or is no tensor gets no value, and what depends on it cannot be checked.
+    """
+    sizes = {**feed.sizes, **{name: 3 + k % 3 for k, name in enumerate(born)}}
+    found: dict[str, np.ndarray] = {}
+    for number, inputs in enumerate(regions.free.values()):
+        rng = np.random.default_rng((seed, number))
+        for i in inputs:
+            try:
+                t = concrete(i.type, sizes)
+                found[i.name] = values(t, "normal", limits(regions.graph, i, sizes), rng)
+            except (KeyError, TypeError, ValueError):
+                continue
+    return found

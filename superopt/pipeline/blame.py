@@ -1,0 +1,168 @@
+"""Which step made a rewritten graph wrong: bisecting the trace of a search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from superopt import ort
+from superopt.check.compare import compare
+from superopt.check.numeric import Unrunnable, compare_on, values_at
+from superopt.check.regions import Unmatched, cut_like
+from superopt.errors import CheckFailed
+from superopt.ir import graph as g
+from superopt.ir.fold import fold
+from superopt.onnx_io.exporter import ExportError
+from superopt.pipeline.candidate import write
+from superopt.pipeline.checking import Wrong
+from superopt.pipeline.naming import Names
+from superopt.pipeline.original import Original
+from superopt.pipeline.runtime import loaded, value
+from superopt.rules.rule import Rule
+from superopt.search.move import Step
+from superopt.search.view import Cycle, together
+from superopt.te.domain import Reals
+from superopt.te.dtype import F64
+
+IsWrong = Callable[[g.Graph], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """The step with which the graph becomes wrong, and its number in the trace (from 1)."""
+
+    step: Step
+    number: int
+
+
+def culprit(steps: Sequence[Step], is_wrong: IsWrong) -> Culprit | None:
+    """The first step found by bisection whose graph is wrong while the one before it is right.
+
+    The last step's graph should be wrong and the first one's start right; None where neither the
+    rounds of the trace nor the steps in a round tell.
+    """
+    rounds = [list(group) for _, group in groupby(steps, key=lambda s: id(s.before))]
+    if not rounds or not is_wrong(rounds[-1][-1].after):
+        return None
+    n = _first(len(rounds), lambda k: is_wrong(rounds[k][-1].after))
+    before, some = rounds[n][0].before, rounds[n]
+
+    def partly(k: int) -> bool:
+        if k == len(some) - 1:
+            return True  # all of the round
+        try:
+            return is_wrong(together(before, [s.change for s in some[: k + 1]]))
+        except Cycle:
+            return True
+
+    k = _first(len(some), partly)
+    return Culprit(some[k], sum(map(len, rounds[:n])) + k + 1)
+
+
+def _first(count: int, wrong: Callable[[int], bool]) -> int:
+    """The least number below `count` at which `wrong` becomes true, taking the last for wrong."""
+    low, high = -1, count - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if wrong(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def blame(
+    original: Original,
+    steps: Sequence[Step],
+    wrong: Wrong,
+    rules: Mapping[str, Rule],
+    folder: Path,
+    threads: int,
+) -> CheckFailed:
+    """The error for a failed check: which step did it, where, and how far off it is."""
+    exact = _in_float64(original, wrong)
+    in_file = _in_runtime(original, wrong, folder, threads)
+    label = original.model.source.label
+    bad = wrong.result
+    why = f"output {bad.place}: {bad.compared.failure} (inputs: {bad.kind})"
+    found = culprit(steps, exact)
+    rounding = ""
+    if found is None and not exact(wrong.graph):
+        rounding = "; in float64 both agree: the step loses precision, or onnxruntime does"
+        found = culprit(steps, in_file)
+    if found is None:
+        what = "folding constants" if exact(wrong.graph) else "writing or running the graph"
+        return CheckFailed(
+            f"{label}: {what} changes the results; nothing was written",
+            f"{why}{rounding}",
+            "report this model: no step of the search is to blame",
+        )
+    names = Names(original.model.names)
+    s = found.step
+    where = ", ".join(names[v] for v in s.change)
+    before = "; ".join(names.text(v) for v in s.change)
+    after = "; ".join(dict.fromkeys(names.text(v) for v in s.change.values()))
+    rule = rules.get(s.rule)
+    source = rule.source if rule is not None else ""
+    return CheckFailed(
+        f"{label}: rule {s.rule} changes the results at {_short(where)}; nothing was written",
+        f"step {found.number} of {len(steps)} made {_short(before)} into {_short(after)}; {why}"
+        f"{rounding}",
+        f"correct or leave out this rule ({source})" if source else "leave out this rule",
+    )
+
+
+def _short(text: str, most: int = 160) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def _in_float64(original: Original, wrong: Wrong) -> IsWrong:
+    """Does a graph differ from the original in float64, at the place that failed?"""
+    regions, ref = original.regions, wrong.ref
+    at = [n for n, p in enumerate(regions.places) if p.name == wrong.result.place]
+
+    def is_wrong(graph: g.Graph) -> bool:
+        try:
+            parted, _ = cut_like(regions, graph)
+            some = at or range(len(regions.places))
+            outputs = tuple(parted.outputs[n] for n in some)
+            found = values_at(g.Graph(parted.inputs, outputs), ref.feed, ref.free, Reals(F64))
+        except (Unmatched, Unrunnable):
+            return True
+        for n, c in zip(some, found, strict=True):
+            r, dtype = ref.exact[n], regions.places[n].value.type.dtype
+            if r is not None and c is not None and compare(dtype, r, r, c).failure:
+                return True
+        return False
+
+    return is_wrong
+
+
+def _in_runtime(original: Original, wrong: Wrong, folder: Path, threads: int) -> IsWrong:
+    """Does a graph, folded and written to a file, fail as the candidate did?"""
+    number = 0
+
+    def is_wrong(graph: g.Graph) -> bool:
+        nonlocal number
+        number += 1
+        path = folder / f"bisect{number}" / "model.onnx"
+        folded = fold(graph).graph
+        try:
+            parted, values = cut_like(original.regions, folded)
+            write(original.model, folded, path)
+        except (Unmatched, ExportError):
+            return False
+        with loaded(path, threads) as held:
+            got = held.run(wrong.ref.feed)
+        path.unlink()
+        if isinstance(got, ort.Failed):
+            return False
+        names = original.names
+        ports = dict(zip(folded.outputs, names, strict=True))
+        found = tuple(None if v is None else value(ports, got, wrong.ref.feed, v) for v in values)
+        judged = compare_on(wrong.ref, original.regions, parted, found)
+        return any(not isinstance(r, str) and r.compared.failure for r in judged)
+
+    return is_wrong

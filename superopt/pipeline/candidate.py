@@ -1,0 +1,68 @@
+"""A graph that the search found: folded, written to a file and checked against the original."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from superopt.check.numeric import Checked
+from superopt.ir import graph as g
+from superopt.ir.fold import fold
+from superopt.onnx_io.exporter import ExportError, export_model
+from superopt.onnx_io.model import Model
+from superopt.onnx_io.source import read
+from superopt.onnx_io.write import write_model
+from superopt.pipeline.checking import Dropped, Wrong, check
+from superopt.pipeline.original import Original
+from superopt.pipeline.request import Deadline
+from superopt.search.run import Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A rewritten model in a file, and its check.
+
+    sha256: of the file; nodes: in the file, constants not counted; notes: what was not folded.
+    """
+
+    variant: Variant
+    path: Path
+    sha256: str
+    checked: Checked
+    nodes: int
+    notes: tuple[str, ...]
+
+
+def write(model: Model, graph: g.Graph, path: Path) -> int:
+    """Write `graph` as a file; how many nodes it has. ExportError where it cannot be said."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = export_model(model, graph)
+    write_model(made, path, like=model.source)
+    return sum(n.op_type != "Constant" for n in made.graph)
+
+
+def examine(
+    original: Original, variant: Variant, folder: Path, threads: int, deadline: Deadline
+) -> Candidate | Dropped | Wrong:
+    """Fold, write and check a variant; its files are in `folder`, which is emptied unless it is a
+    Candidate."""
+    path = folder / "model.onnx"
+    kept = False
+    try:
+        folded = fold(variant.graph)
+        try:
+            nodes = write(original.model, folded.graph, path)
+        except ExportError as e:
+            return Dropped(f"it cannot be written: {e}")
+        found = check(original, variant.graph, folded.graph, path, threads, deadline)
+        if not isinstance(found, Checked):
+            return found
+        if found.unchecked:
+            places = ", ".join(found.unchecked[:3])
+            return Dropped(f"{places} cannot be checked")
+        kept = True
+        return Candidate(variant, path, read(path).sha256, found, nodes, folded.skipped)
+    finally:
+        if not kept:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,201 @@
+"""The check of one rewritten graph, and of the file that it was written to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from superopt import ort
+from superopt.check.compare import Compared, failed
+from superopt.check.numeric import (
+    OWN,
+    REGIONS,
+    RUNTIME,
+    Checked,
+    Reference,
+    Result,
+    Unrunnable,
+    Values,
+    compare_on,
+    near_ties,
+    reference,
+)
+from superopt.check.regions import Unmatched, cut_like, opaque_nodes
+from superopt.ir import graph as g
+from superopt.pipeline.original import Original, free_values
+from superopt.pipeline.request import Deadline
+from superopt.pipeline.runtime import Got, Watched, loaded, value, watched
+
+RACE_SECONDS = 2.0  # kept for timing when it is decided whether there is time for another input
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Why a graph is not used though nothing is known to be wrong with it."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """A graph that disagrees with the original: where, and what is needed to find the step.
+
+    graph: the folded one; found: what the runtime gave at the places (None: it did not run).
+    """
+
+    graph: g.Graph
+    ref: Reference
+    found: Values | None
+    result: Result
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What a check found so far."""
+
+    results: list[Result] = field(default_factory=list)
+    skipped: dict[str, None] = field(default_factory=dict)
+    sets: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
+    slowest: float = 0.0
+    own: bool = False
+
+
+def check(
+    original: Original,
+    graph: g.Graph,
+    folded: g.Graph,
+    path: Path,
+    threads: int,
+    deadline: Deadline,
+) -> Checked | Dropped | Wrong:
+    """Compare `folded`, written to `path`, with the original on every set of inputs.
+
+    graph: the same before constants were folded. After the deadline only the sets that must be.
+    """
+    try:
+        regions, values = cut_like(original.regions, folded)
+    except Unmatched as e:
+        return Dropped(str(e))
+    file: Watched | None = None
+    if original.runs:
+        wanted = [v for n in opaque_nodes(folded) for v in g.results(n)]
+        wanted += [v for v in values if v is not None]
+        file = watched(original.model, folded, wanted, path.parent / "watched" / path.name, path)
+    tally = _Tally()
+    with loaded(None if file is None else file.path, threads) as held:
+        if file is not None and held.refused:
+            return Dropped(f"onnxruntime refuses it: {held.refused}")
+        for n, s in enumerate(original.sets):
+            if not s.must and tally.results and deadline.left() < 2 * tally.slowest + RACE_SECONDS:
+                tally.late.append(s.feed.kind)
+                continue
+            begin = time.monotonic()
+            ref = original.reference(n)
+            if isinstance(ref, str):
+                tally.skipped[ref] = None
+                continue
+            found: Values | None = None
+            if file is None or s.got is None:
+                tally.own = True
+            else:
+                got = held.run(s.feed)
+                if isinstance(got, ort.Failed):
+                    return Dropped(
+                        f"onnxruntime fails on {s.feed.kind} inputs, on which it runs the original:"
+                        f" {got.message}"
+                    )
+                found, ref = _found(original, folded, values, file, got, ref)
+            wrong = _judge(tally, original, graph, folded, regions, ref, found)
+            if wrong is not None:
+                return wrong
+            tally.sets.append(s.feed.kind)
+            tally.slowest = max(tally.slowest, time.monotonic() - begin)
+    return _checked(tally, original, regions)
+
+
+def _checked(tally: _Tally, original: Original, regions: g.Graph) -> Checked:
+    if tally.late:
+        tally.skipped[f"{', '.join(tally.late)} inputs: there was no time left"] = None
+    method = (OWN if tally.own else RUNTIME) + (REGIONS if original.regions.free else "")
+    compared = {r.place for r in tally.results}
+    rows = zip(
+        original.regions.places, original.regions.graph.outputs, regions.outputs, strict=True
+    )
+    unchecked = tuple(p.name for p, old, new in rows if old is not new and p.name not in compared)
+    return Checked(tuple(tally.results), tuple(tally.skipped), unchecked, tuple(tally.sets), method)
+
+
+def _found(
+    original: Original,
+    graph: g.Graph,
+    values: Sequence[g.Value | None],
+    file: Watched,
+    got: Got,
+    ref: Reference,
+) -> tuple[Values, Reference]:
+    """The graph's values at the places; and the original's, for what the opaque nodes gave in this
+    very run: a random one never gives the same twice."""
+    found = tuple(None if v is None else value(file.ports, got, ref.feed, v) for v in values)
+    free = free_values(original.regions, graph, file.ports, got, ref.feed)
+    if all(_same(a, ref.free.get(name)) for name, a in free.items()):
+        return found, ref
+    return found, reference(original.regions, ref.feed, {**ref.free, **free}, None)
+
+
+def _same(a: np.ndarray, b: np.ndarray | None) -> bool:
+    if b is None or a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
+
+
+def _judge(
+    tally: _Tally,
+    original: Original,
+    graph: g.Graph,
+    folded: g.Graph,
+    regions: g.Graph,
+    ref: Reference,
+    found: Values | None,
+) -> Wrong | None:
+    """Add what comparing on one set of inputs gave to the tally; Wrong where it failed."""
+    try:
+        judged = compare_on(ref, original.regions, regions, found)
+    except Unrunnable as e:
+        bad = Result("the graph", ref.feed.kind, failed(f"it cannot be evaluated: {e}"))
+        return Wrong(folded, ref, found, bad)
+    failures = [r for r in judged if isinstance(r, Result) and r.compared.failure]
+    if failures and not _rounded(original, graph, ref, found, failures):
+        return Wrong(folded, ref, found, failures[0])
+    for r in judged:
+        if isinstance(r, str):
+            tally.skipped[r] = None
+        elif r.compared.failure:
+            tally.skipped[
+                f"{r.place}: on {r.kind} inputs rounding decides a few elements otherwise; in"
+                f" float64 all are equal"
+            ] = None
+            tally.results.append(replace(r, compared=Compared(0, 0, 0, 0, 0, 0, "")))
+        else:
+            tally.results.append(r)
+    return None
+
+
+def _rounded(
+    original: Original,
+    graph: g.Graph,
+    ref: Reference,
+    found: Values | None,
+    failures: Sequence[Result],
+) -> bool:
+    if found is None:
+        return False
+    try:
+        exact, _ = cut_like(original.regions, graph)
+        return near_ties(ref, original.regions, exact, found, failures)
+    except (Unmatched, Unrunnable):
+        return False

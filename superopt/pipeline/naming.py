@@ -1,0 +1,46 @@
+"""Names and texts of values in reports: as the model calls them, where it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from superopt.ir import graph as g
+from superopt.ir.text import show_node
+
+DEPTH = 3  # how far the text of a rewrite goes down
+
+
+class Names:
+    """Names of values: the model's, else the operator and a number."""
+
+    def __init__(self, given: Mapping[g.Value, str]) -> None:
+        self._given = given
+        self._made: dict[g.Value, str] = {}
+
+    def __getitem__(self, v: g.Value) -> str:
+        if v in self._given:
+            return self._given[v]
+        if v not in self._made:
+            p = g.producer(v)
+            kind = "weight" if p is None else p.op.name.lower()
+            self._made[v] = f"{kind}_{len(self._made)}"
+        return self._made[v]
+
+    def text(self, v: g.Value, depth: int = DEPTH) -> str:
+        """`v` as a term, `depth` operators deep."""
+        p = g.producer(v)
+        if p is None or depth == 0:
+            return self[v]
+        suffix = f"[{v.index}]" if isinstance(v, g.Item) else ""
+        return show_node(p, _Inner(self, depth - 1)) + suffix  # type: ignore[arg-type]
+
+
+class _Inner:
+    """Operands as terms one operator less deep."""
+
+    def __init__(self, names: Names, depth: int) -> None:
+        self._names = names
+        self._depth = depth
+
+    def __getitem__(self, v: g.Value) -> str:
+        return self._names.text(v, self._depth)

@@ -1,0 +1,292 @@
+"""The original model as the check sees it: inputs on which it runs, and what it gives on them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from superopt import ort
+from superopt.check.inputs import KINDS, Feeds, feeds
+from superopt.check.numeric import Keep, Reference, Unrunnable, reference
+from superopt.check.regions import Regions, cut, drawn, opaque_nodes
+from superopt.errors import UsageError
+from superopt.ir import graph as g
+from superopt.onnx_io.model import Model
+from superopt.onnx_io.source import Source
+from superopt.onnx_io.write import copy_unchanged
+from superopt.pipeline import shapes
+from superopt.pipeline.request import Request
+from superopt.pipeline.runtime import Got, Held, Watched, loaded, value, watched
+
+RELEASE_BYTES = 128 << 20  # of weights read, after which their pages are given back
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """One set of inputs, what the runtime gave there (None: it did not run), and whether every
+    candidate must be checked on it, however little time there is."""
+
+    feed: Feeds
+    got: Got | None
+    must: bool
+
+
+@dataclass(slots=True)
+class Original:
+    """The model that a candidate is compared with.
+
+    path: a file with it; refused: why onnxruntime does not load it, empty where it does; sets: the
+    inputs of the check, the most telling first; us: a run in onnxruntime, roughly (0: unknown).
+    """
+
+    model: Model
+    regions: Regions
+    path: Path
+    refused: str
+    file: Watched | None
+    sets: tuple[Set, ...]
+    sizes: Mapping[str, int]
+    us: float
+    seed: int
+    seconds: float = 0.0  # that the slowest reference took
+    _known: dict[int, Reference | str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the model's outputs."""
+        return [v.name or "" for v in self.model.source.model.graph.outputs]
+
+    @property
+    def runs(self) -> bool:
+        """Does onnxruntime run it on some of the inputs?"""
+        return any(s.got is not None for s in self.sets)
+
+    def reference(self, n: int) -> Reference | str:
+        """What the original gives on set number `n`, computed once; a line where nothing."""
+        if n not in self._known:
+            begin = time.monotonic()
+            self._known[n] = self._reference(self.sets[n])
+            self.seconds = max(self.seconds, time.monotonic() - begin)
+        return self._known[n]
+
+    def _reference(self, s: Set) -> Reference | str:
+        keep = releasing(self.model.source)
+        try:
+            if s.got is None or self.file is None:
+                born = sorted(set(self.model.born))
+                return reference(
+                    self.regions, s.feed, drawn(self.regions, s.feed, born, self.seed), None, keep
+                )
+            ports, got = self.file.ports, s.got
+            free = free_values(self.regions, self.model.graph, ports, got, s.feed)
+            ran = tuple(value(ports, got, s.feed, p.value) for p in self.regions.places)
+            return reference(self.regions, s.feed, free, ran, keep)
+        except Unrunnable as e:
+            return f"inputs {s.feed.kind}: the original cannot be evaluated there: {e}"
+        except MemoryError:
+            return f"inputs {s.feed.kind}: there was not enough memory to evaluate the original"
+
+
+def releasing(source: Source) -> Keep:
+    """For `evaluate`: gives back the pages of weights that were read, now and then."""
+    backings = [*source.skeleton.files.values()]
+    if source.raw is not None:
+        backings.append(source.raw.backing)
+    read = 0
+
+    def keep(v: g.Value, array: np.ndarray) -> None:
+        nonlocal read
+        n = g.producer(v)
+        read += sum(i.nbytes for i in (n.inputs if n else ()) if isinstance(i, g.Constant))
+        if read > RELEASE_BYTES:
+            read = 0
+            for b in backings:
+                b.release(0, len(b.view))
+
+    return keep
+
+
+def free_values(
+    regions: Regions, graph: g.Graph, ports: Mapping[g.Value, str], got: Got, feed: Feeds
+) -> dict[str, np.ndarray]:
+    """What the opaque nodes of `graph` gave in a run, by the names of the regions' inputs."""
+    found: dict[str, np.ndarray] = {}
+    for n in opaque_nodes(graph):
+        for i, v in zip(regions.free[n.attr("payload")], g.results(n), strict=True):
+            array = value(ports, got, feed, v)
+            if array is not None:
+                found[i.name] = array
+    return found
+
+
+def original_file(source: Source, folder: Path) -> Path:
+    """A file with the original: its own where it has one."""
+    if source.path is not None:
+        return source.path
+    path = folder / "original" / "model.onnx"
+    path.parent.mkdir(exist_ok=True, parents=True)
+    copy_unchanged(source, path)
+    return path
+
+
+def prepare(model: Model, request: Request, folder: Path, note: Note) -> Original:
+    """Find inputs on which the model runs, and run it there.
+
+    Raises UsageError where it does not run on the user's own inputs or sizes.
+    """
+    regions = cut(model.graph, [v.name or "" for v in model.source.model.graph.outputs])
+    sizes = shapes.representative(model, request.shapes)
+    path = original_file(model.source, folder)
+    wanted = [v for n in opaque_nodes(model.graph) for v in g.results(n)]
+    wanted += [p.value for p in regions.places]
+    file = watched(model, model.graph, wanted, folder / "watched" / "model.onnx", path)
+    with loaded(path if file is None else file.path, request.threads) as held:
+        probe = _Probe(model, request, held, held.refused)
+        sets = tuple(probe.sets(sizes, note))
+    if probe.refused and (file is None or file.path != path):
+        # its own outputs may be all that onnxruntime is willing to give
+        file = None
+        with loaded(path, request.threads) as held:
+            probe = _Probe(model, request, held, held.refused)
+            sets = tuple(Set(s.feed, None, s.must) for s in probe.sets(sizes, lambda line: None))
+    return Original(
+        model,
+        regions,
+        path,
+        probe.refused,
+        file,
+        sets,
+        probe.sizes or sizes,
+        probe.us,
+        request.seed,
+    )
+
+
+@dataclass(slots=True)
+class _Probe:
+    """Tries inputs; remembers why onnxruntime refused the model, and the fastest run."""
+
+    model: Model
+    request: Request
+    held: Held
+    refused: str
+    us: float = 0.0
+    sizes: Mapping[str, int] | None = None
+    why: str = ""
+
+    def sets(self, sizes: Mapping[str, int], note: Note) -> Iterator[Set]:
+        given = self.request.inputs
+        if given is not None:
+            yield Set(*self._given(given, sizes), True)
+        first = self._first(sizes, note)
+        if first is None:
+            return
+        yield first
+        self.sizes = first.feed.sizes
+        if self.model.sizes:
+            yield from self._elsewhere(self.sizes, note)
+        for kind in KINDS[1:]:
+            if self.request.stop():
+                return
+            found = self._on(self.sizes, kind)
+            if found is not None:
+                yield Set(*found, False)
+            else:
+                note(f"the original does not run on {kind} inputs: nothing was checked there")
+
+    def _given(
+        self, arrays: Mapping[str, np.ndarray], sizes: Mapping[str, int]
+    ) -> tuple[Feeds, Got | None]:
+        feed = Feeds("given", arrays, sizes)
+        got = self._try(feed)
+        if isinstance(got, ort.Failed):
+            raise UsageError(
+                f"{self.model.source.label} does not run on the given inputs",
+                got.message,
+                "give inputs that onnxruntime accepts, or leave out --inputs",
+            )
+        return feed, got
+
+    def _first(self, sizes: Mapping[str, int], note: Note) -> Set | None:
+        """The first set at the representative sizes, or at others where these do not run."""
+        asked = bool(self.request.shapes)
+        why = ""
+        for tried in (sizes, *(() if asked else shapes.others(sizes))):
+            found = self._on(tried, KINDS[0])
+            if found is not None:
+                if tried is not sizes:
+                    note(
+                        f"the model does not run at {shapes.text(self.model, sizes)};"
+                        f" costs are of {shapes.text(self.model, tried)} instead"
+                    )
+                return Set(*found, True)
+            why = self.why
+            if not self.model.sizes:
+                break
+        if asked and why:
+            raise UsageError(
+                f"{self.model.source.label} does not run at {shapes.text(self.model, sizes)}",
+                why,
+                "give other sizes with --shape",
+            )
+        note(f"no inputs were found on which the model runs: {why}; give some with --inputs")
+        return None
+
+    def _elsewhere(self, sizes: Mapping[str, int], note: Note) -> Iterator[Set]:
+        """A set at other sizes, and one where every size is 1."""
+        for tried in shapes.others(sizes):
+            found = None if tried == sizes else self._on(tried, KINDS[0])
+            if found is not None:
+                yield Set(*self._at(*found), True)
+                break
+        else:
+            note(f"the model runs at {shapes.text(self.model, sizes)} only: it was checked there")
+        ones = dict.fromkeys(sizes, 1)
+        found = None if ones == sizes else self._on(ones, KINDS[0])
+        if found is not None:
+            yield Set(*self._at(*found), False)
+
+    def _at(self, feed: Feeds, got: Got | None) -> tuple[Feeds, Got | None]:
+        kind = f"{feed.kind} at {shapes.text(self.model, feed.sizes)}"
+        return Feeds(kind, feed.arrays, feed.sizes), got
+
+    def _on(self, sizes: Mapping[str, int], kind: str) -> tuple[Feeds, Got | None] | None:
+        """Inputs of a kind and what the model gives there; None where it does not run."""
+        for tame in (False, True):
+            try:
+                feed = next(feeds(self.model.graph, sizes, self.request.seed, [kind], tame=tame))
+            except (TypeError, KeyError) as e:
+                self.why = f"no inputs can be drawn: {e}"
+                return None
+            got = self._try(feed)
+            if not isinstance(got, ort.Failed):
+                if got is None or kind != KINDS[0] or sizes == self.sizes or not _empty(got):
+                    return feed, got
+                self.why = "its results are empty"
+                return None
+            self.why = got.message
+        return None
+
+    def _try(self, feed: Feeds) -> Got | ort.Failed | None:
+        """What the model gives; None where there is no runtime for it, Failed where it fails."""
+        if self.refused:
+            return None
+        begin = time.perf_counter()
+        got = self.held.run(feed)
+        if isinstance(got, ort.Failed):
+            if got.kind != "error":  # it crashed or hung: it would again
+                self.refused = got.message
+                return None
+            return got
+        us = (time.perf_counter() - begin) * 1e6
+        self.us = min(self.us or us, us)
+        return got
+
+
+def _empty(got: Got) -> bool:
+    return all(isinstance(a, np.ndarray) and a.size == 0 for a in got.values())

@@ -1,0 +1,62 @@
+"""What a caller asks of `optimize`, and the time that is left for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from superopt.report.data import Event
+from superopt.rules.rule import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the caller asked for; see `superopt.api.optimize`."""
+
+    budget: float = 60.0
+    rules: tuple[Rule, ...] = ()
+    shapes: Mapping[str, int] = field(default_factory=dict)
+    inputs: Mapping[str, np.ndarray] | None = None
+    threads: int = 1
+    seed: int = 0
+    alpha: float = 1.05
+    progress: Callable[[Event], None] = lambda event: None
+    stop: Callable[[], bool] = lambda: False
+    replay: str | None = None
+    store: Path | None = None
+    cost: str = "auto"
+
+    @property
+    def untimed(self) -> bool:
+        """Is nothing to be measured or timed: were estimates or a log of decisions asked for?"""
+        return self.cost == "roofline" or self.replay is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """The budget: when it began (time.monotonic), its seconds; `stop`: has the caller enough?"""
+
+    begin: float
+    seconds: float
+    stop: Callable[[], bool]
+
+    @staticmethod
+    def of(request: Request) -> Deadline:
+        """The deadline of a call that begins now."""
+        return Deadline(time.monotonic(), request.budget, request.stop)
+
+    def spent(self) -> float:
+        """Seconds since the begin."""
+        return time.monotonic() - self.begin
+
+    def left(self) -> float:
+        """Seconds left, 0 when the caller has enough; negative when they are overdrawn."""
+        return 0.0 if self.stop() else self.begin + self.seconds - time.monotonic()
+
+    def over(self) -> bool:
+        """Is there no time left?"""
+        return self.left() <= 0
