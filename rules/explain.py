@@ -40,7 +40,8 @@ class Attempt:
     reason: str
 
     def __str__(self) -> str:
-        far = "" if self.outcome != "failed" else f" (step {self.passed + 1} of {self.steps})"
+        inside = self.outcome == "failed" and self.passed < self.steps
+        far = f" (step {self.passed + 1} of {self.steps})" if inside else ""
         return f"{self.rule}: {self.outcome}{far}: {self.reason}"
 
 
@@ -74,7 +75,7 @@ def _elsewhere(p: Plan, value: Value) -> Attempt:
     n = producer(value)
     wanted = " or ".join(sorted({s.op.name for s in p.starts}))
     found = tell(value) if n is None else f"{n.op.name} of type {value.type}"
-    reason = f"this is {found}, and no {wanted} is on top of it, which the rule starts from"
+    reason = f"this is {found}, which the rule does not reach from any {wanted}"
     return Attempt(p.rule.name, value, "failed", 0, len(p.starts[0].steps), reason)
 
 
