@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Any
 
 from superopt.ir.graph import Node, Value, item, results
-from superopt.ir.op import Op
 from superopt.rules.context import GraphContext
 from superopt.rules.plan import Plan, plan
 from superopt.rules.rule import Rule
@@ -104,27 +103,6 @@ def environment(p: Plan, ctx: GraphContext, near: Collection[Node] | None) -> Ce
     env: Cells = [None] * p.size
     env[CONTEXT], env[FOUND], env[NEAR] = ctx, [], near
     return env
-
-
-class RuleSet:
-    """Rules to match together: what each graph needs of them is looked up by its operators."""
-
-    __slots__ = ("_usable", "plans")
-
-    def __init__(self, rules: Iterable[Rule]) -> None:
-        self.plans = tuple(plan(r) for r in rules)
-        self._usable: dict[frozenset[Op], tuple[Plan, ...]] = {}
-
-    def matches(self, ctx: GraphContext, near: Collection[Node] | None = None) -> Iterator[Match]:
-        """Every match of every rule, rules in their order: `matches` of each, but faster."""
-        ops = frozenset(ctx.by_op)
-        usable = self._usable.get(ops)
-        if usable is None:
-            if len(self._usable) > 1 << 10:
-                self._usable.clear()
-            usable = self._usable[ops] = tuple([p for p in self.plans if p.ops <= ops])
-        for p in usable:
-            yield from _matches(p, ctx, near)
 
 
 def matches(rule: Rule, ctx: GraphContext, near: Collection[Node] | None = None) -> Iterator[Match]:

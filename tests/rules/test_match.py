@@ -12,7 +12,7 @@ from superopt.ir.op import Op, Payload
 from superopt.ops import OPS
 from superopt.rules.context import context
 from superopt.rules.facts import is_const
-from superopt.rules.match import RuleSet, matches
+from superopt.rules.match import matches
 from superopt.rules.rule import load_library
 from superopt.te.dtype import F32, I64
 from superopt.te.expr import TensorType
@@ -214,27 +214,6 @@ def test_matches_come_in_a_fixed_order() -> None:
 
     assert text() == text()
     assert text()
-
-
-def test_a_set_of_rules_matches_like_its_rules() -> None:
-    g = graph(
-        X,
-        "c = const f32[] 2.0",
-        "%0 = Relu(x)",
-        "%1 = Mul(%0, c)",
-        "%2 = Concat(%1, %0, axis=0)",
-        "%3, %4 = Split(%2, axis=0, split=(1, 3))",
-        "%3, %4",
-    )
-    ctx, rules = context(g), load_library()
-    every = RuleSet(rules)
-    for near in (None, list(ctx.position)[:1], list(ctx.position)[-1:]):
-        one_by_one = [m for r in rules for m in matches(r, ctx, near)]
-        together = list(every.matches(ctx, near))
-        assert [(m.rule.name, m.roots, named(m)) for m in together] == [
-            (m.rule.name, m.roots, named(m)) for m in one_by_one
-        ]
-        assert together
 
 
 def test_long_chains_need_no_recursion() -> None:
