@@ -92,7 +92,8 @@ def test_the_search_is_deterministic_and_says_why_it_stopped() -> None:
     assert [s.rule for s in a.steps] == [s.rule for s in b.steps]
     assert a.stop is StopReason.GRAPHS
     assert a.seen == 5
-    stopped = search(layers(3), LIBRARY, roofline(), Limits(), Refusals(), stop=lambda: True)
+    wide = Limits(alpha=5.0)
+    stopped = search(layers(3), LIBRARY, roofline(), wide, Refusals(), stop=lambda: True)
     assert stopped.stop is StopReason.STOPPED
 
 
