@@ -87,7 +87,7 @@ def emit(p: Plan) -> Cont:
 
 
 @lru_cache(maxsize=1 << 13)
-def _chains(p: Plan) -> tuple[Cont, ...]:
+def chains(p: Plan) -> tuple[Cont, ...]:
     """For each root to start from, the steps and the finding of a match as one function."""
     out: list[Cont] = []
     for start in p.starts:
@@ -120,10 +120,10 @@ def _matches(p: Plan, ctx: GraphContext, near: Collection[Node] | None) -> Itera
     starts = p.starts
     if near is None:
         start = starts[0]
-        return _from(ctx.by_op[start.op], start.slot, _chains(p)[0], environment(p, ctx, None))
+        return _from(ctx.by_op[start.op], start.slot, chains(p)[0], environment(p, ctx, None))
     env: Cells | None = None
     some: list[list[Match]] = []
-    for start, chain in zip(starts, _chains(p), strict=True):
+    for start, chain in zip(starts, chains(p), strict=True):
         roots = ctx.near(near, start.depth - 1).get(start.op)
         if roots is not None:
             env = env or environment(p, ctx, near)

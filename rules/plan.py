@@ -106,7 +106,7 @@ def plan(rule: Rule) -> Plan:
                 scope.terms[p] = scope.fresh()
     letters = {k: scope.fresh() for k in LETTERS}
     roots = tuple(_root(t, scope, len(rule.lhs)) for t in rule.lhs)
-    apps = [_app_of(t) for t in rule.lhs]
+    apps = [app_of(t) for t in rule.lhs]
     nodes = tuple(slot for t, slot in scope.terms.items() if isinstance(t, App))
     starts = []
     for first in range(len(rule.lhs)):
@@ -134,7 +134,7 @@ def _all_names(rule: Rule) -> set[str]:
     return found
 
 
-def _app_of(t: Term) -> App:
+def app_of(t: Term) -> App:
     match t:
         case App():
             return t
@@ -147,7 +147,7 @@ def _app_of(t: Term) -> App:
 def _root(t: Term, scope: Scope, count: int) -> tuple[int, int | None]:
     whole = isinstance(t, All) or (isinstance(t, App) and count == 1)
     index = t.index if isinstance(t, Pick) else None if whole else 0
-    return scope.terms[_app_of(t)], index
+    return scope.terms[app_of(t)], index
 
 
 def _depth(t: Term) -> int:
@@ -180,7 +180,7 @@ def compile_chain(c: Chain, first: int) -> tuple[Step, ...]:
             c.wait(own, partial(c.condition, condition))
     order = [first, *(i for i in range(len(rule.lhs)) if i != first)]
     for rank, i in enumerate(order):
-        app = _app_of(rule.lhs[i])
+        app = app_of(rule.lhs[i])
         if rank and app not in c.done:
             find(c, app, order[:rank])
         if rank:
@@ -325,7 +325,7 @@ def find(c: Chain, app: App, before: list[int]) -> None:
         slot, path = min(found, key=lambda p: len(p[1]))
         c.steps.append(users_of(slot, path, into))
     else:
-        first = c.scope.terms[_app_of(c.rule.lhs[before[0]])]
+        first = c.scope.terms[app_of(c.rule.lhs[before[0]])]
         c.steps.append(nearest(first, app.op, into, REACH))
 
 
@@ -343,12 +343,12 @@ def paths(c: Chain, t: App, above: tuple[Op, ...], out: list[tuple[int, tuple[Op
 
 def separate(c: Chain, i: int, before: list[int]) -> None:
     """A further root is another node; of a symmetric pair only one order is tried."""
-    rule, at = c.rule, c.scope.terms[_app_of(c.rule.lhs[i])]
+    rule, at = c.rule, c.scope.terms[app_of(c.rule.lhs[i])]
     others: list[int] = []
     lower: list[int] = []
     upper: list[int] = []
     for j in before:
-        a, b = _app_of(rule.lhs[j]), _app_of(rule.lhs[i])
+        a, b = app_of(rule.lhs[j]), app_of(rule.lhs[i])
         if a == b:
             continue
         others.append(c.scope.terms[a])

@@ -1,0 +1,160 @@
+"""Many rules at once: which of them are worth trying at a node is looked up by its operands.
+
+A node's profile is its operator and what gives each of its operands. The rules that can start from
+a node of that profile are found once and remembered: of hundreds of rules a handful is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from superopt.ir.graph import Constant, Item, Node, results
+from superopt.ir.op import Op
+from superopt.rules.context import GraphContext
+from superopt.rules.match import Match, chains, environment
+from superopt.rules.plan import NARY, Plan, Start, app_of, plan
+from superopt.rules.rule import Rule
+from superopt.rules.steps import FOUND, Cont
+from superopt.rules.term import All, App, Filled, Number, Pick, Run, Scalar, Term
+
+# What gives an operand: an operator, with a single result or not; or CONSTANT; or anything else.
+CONSTANT, OTHER = "constant", "other"
+Source = Op | tuple[Op] | str
+Profile = tuple[Op, tuple[Source, ...]]
+REMEMBERED = 1 << 14  # profiles
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A rule that may start from a node: its number, from which root, and how."""
+
+    number: int
+    root: int
+    plan: Plan
+    start: Start
+    term: App
+    chain: Cont
+
+
+class Index:
+    """Rules to be matched together, in their order."""
+
+    __slots__ = ("_by_op", "_deepest", "_known", "_reach", "rules")
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules = tuple(rules)
+        self._by_op: dict[Op, list[_Entry]] = {}
+        self._known: dict[Profile, tuple[_Entry, ...]] = {}
+        self._deepest: dict[Op, int] = {}
+        for number, rule in enumerate(self.rules):
+            p = plan(rule)
+            parts = zip(p.starts, rule.lhs, chains(p), strict=True)
+            for root, (start, t, chain) in enumerate(parts):
+                entry = _Entry(number, root, p, start, app_of(t), chain)
+                self._by_op.setdefault(start.op, []).append(entry)
+                self._deepest[start.op] = max(self._deepest.get(start.op, 0), start.depth)
+        self._reach = max(self._deepest.values(), default=0)
+
+    def matches(self, ctx: GraphContext, near: Collection[Node] | None = None) -> list[Match]:
+        """What `match.matches` gives for each rule, one rule after the other."""
+        nodes = ((n, 0) for n in ctx.position) if near is None else _around(ctx, near, self._reach)
+        found: list[tuple[int, int, int, list[Match]]] = []
+        for n, level in nodes:
+            if self._deepest.get(n.op, 0) <= level:
+                continue
+            for e in self._entries(n):
+                # without `near` the first root is enough: from it all others are found
+                if e.start.depth <= level or (near is None and e.root):
+                    continue
+                env = environment(e.plan, ctx, near)
+                env[e.start.slot] = n
+                e.chain(env)
+                if env[FOUND]:
+                    found.append((e.number, e.root, ctx.position[n], env[FOUND]))
+        found.sort(key=lambda f: f[:3])
+        return _once(found)
+
+    def _entries(self, n: Node) -> tuple[_Entry, ...]:
+        profile = (n.op, tuple([_source(v) for v in n.inputs]))
+        known = self._known.get(profile)
+        if known is None:
+            if len(self._known) > REMEMBERED:
+                self._known.clear()
+            entries = self._by_op[n.op]
+            known = tuple([e for e in entries if _may_start(e.term, profile[1])])
+            self._known[profile] = known
+        return known
+
+
+def _around(ctx: GraphContext, near: Collection[Node], reach: int) -> Iterator[tuple[Node, int]]:
+    """The nodes from which `near` may be reached, and by how many operands down at least."""
+    users = ctx.users
+    seen = {n for n in near if n in ctx.position}
+    front = list(seen)
+    for level in range(reach):
+        yield from ((n, level) for n in front)
+        further: list[Node] = []
+        for n in front:
+            for v in (n,) if len(n.types) == 1 else results(n):
+                for u in users.get(v, ()):
+                    if u not in seen:
+                        seen.add(u)
+                        further.append(u)
+        front = further
+
+
+def _source(v: object) -> Source:
+    kind = type(v)
+    if kind is Node:
+        return v.op  # type: ignore[attr-defined,no-any-return]
+    if kind is Item:
+        return (v.node.op,)  # type: ignore[attr-defined]
+    return CONSTANT if kind is Constant else OTHER
+
+
+def _may_start(root: App, sources: tuple[Source, ...]) -> bool:
+    """Can the operands of `root` come from these?"""
+    terms = root.operands
+    if any(isinstance(t, (Run, All)) for t in terms):
+        return all(any(_may_be(t, s) for s in sources) for t in terms if not isinstance(t, Run))
+    if root.op.name in NARY and len(sources) > len(terms) > 1:
+        # a run of operands may be one that the rule names: only operators that are there count
+        return all(
+            any(_may_be(t, s) for s in sources)
+            for t in terms
+            if not (isinstance(t, App) and t.op is root.op)
+        )
+    if len(terms) != len(sources):
+        return False
+    pairs = [zip(terms, sources, strict=True)]
+    if "commutative" in root.op.laws and len(terms) == 2:
+        pairs.append(zip(terms, sources[::-1], strict=True))
+    return any(all(_may_be(t, s) for t, s in p) for p in pairs)
+
+
+def _may_be(t: Term, s: Source) -> bool:
+    match t:
+        case App(op):
+            return s is op
+        case Pick(App(op)) | All(App(op)):
+            return s is op or s == (op,)
+        case Number() | Scalar() | Filled():
+            return s == CONSTANT
+        case _:
+            return True
+
+
+def _once(found: list[tuple[int, int, int, list[Match]]]) -> list[Match]:
+    """The matches; those of several roots, which are found from each, only once."""
+    out: list[Match] = []
+    seen: set[object] = set()
+    for _, _, _, some in found:
+        for m in some:
+            if len(m.plan.starts) > 1:
+                key = (m.rule.name, m.roots, tuple([m.cells[s] for s in m.plan.slots.values()]))
+                if key in seen:
+                    continue
+                seen.add(key)
+            out.append(m)
+    return out
