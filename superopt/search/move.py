@@ -9,7 +9,7 @@ from superopt.cost.model import Costs
 from superopt.ir import graph as g
 from superopt.rules.build import Refusal, rewrite
 from superopt.rules.context import GraphContext
-from superopt.rules.match import Match, matches
+from superopt.rules.match import Match
 from superopt.rules.rule import Rule
 from superopt.search.book import Book
 from superopt.search.view import Delta, delta
@@ -72,12 +72,12 @@ def moves(
     near: Collection[g.Node] | None = None,
 ) -> Iterator[Move]:
     """Every rewrite of the graph (touching `near`, when given), rules in their order."""
-    for rule in rules.fitting(ctx, near):
-        for match in matches(rule, ctx, near):
-            change = rewrite(match, ctx)
-            if isinstance(change, Refusal):
-                refusals.note(rule.name, change.reason, change.detail, match.roots)
-                continue
-            if all(old is new for old, new in change.items()):
-                continue
-            yield Move(rule, match, change, delta(ctx, change, costs))
+    for match in rules.index.matches(ctx, near):
+        rule = match.rule
+        change = rewrite(match, ctx)
+        if isinstance(change, Refusal):
+            refusals.note(rule.name, change.reason, change.detail, match.roots)
+            continue
+        if all(old is new for old, new in change.items()):
+            continue
+        yield Move(rule, match, change, delta(ctx, change, costs))
