@@ -25,6 +25,8 @@ class Unsafe(Exception):
 
 def attribute(r: Result) -> Attr:
     """A formula's value as an attribute; NotKnown for what can be none."""
+    if type(r) is int:
+        return r
     match r:
         case Fraction():
             return float(r)

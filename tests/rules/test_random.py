@@ -15,6 +15,7 @@ from superopt.ir.text import label, parse_graph, show_graph
 from superopt.ops import OPS
 from superopt.rules.build import Refusal, apply, rewrite
 from superopt.rules.context import context
+from superopt.rules.index import Index
 from superopt.rules.match import Match, matches
 from superopt.rules.plan import plan
 from superopt.rules.rule import Rule, load_library, parse_rules
@@ -128,6 +129,22 @@ def test_near_some_nodes_are_the_matches_that_cover_one(seed: int) -> None:
         some = [_place(m) for m in matches(r, ctx, near)]
         assert set(some) == every, r.name
         assert len(set(some)) == len(some), r.name
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_an_index_finds_what_its_rules_find(seed: int) -> None:
+    g = dense(seed, 25)
+    ctx, library = context(g), load_library()
+    index = Index(library)
+    each = [(m.rule.name, _place(m)) for r in library for m in matches(r, ctx)]
+    assert [(m.rule.name, _place(m)) for m in index.matches(ctx)] == each
+    assert len(each) > 20
+    near = frozenset(Random(seed).sample(list(ctx.position), 2))
+    some = [(m.rule.name, _place(m)) for r in library for m in matches(r, ctx, near)]
+    found = [(m.rule.name, _place(m)) for m in index.matches(ctx, near)]
+    assert sorted(found, key=str) == sorted(some, key=str)
+    assert [name for name, _ in found] == [name for name, _ in some]  # rules in their order
+    assert [(m.rule.name, _place(m)) for m in index.matches(ctx, near)] == found
 
 
 def _place(m: Match) -> object:
