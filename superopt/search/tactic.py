@@ -9,7 +9,7 @@ ordinary steps.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 from superopt.cost.model import Costs
@@ -84,6 +84,33 @@ def play(
     return graph, steps, priced
 
 
+def _fates(
+    ctx: GraphContext, move: Move, made: Container[g.Node] = ()
+) -> list[tuple[str, ...]]:
+    """What becomes of each result that `move` replaces and that is not of a node in `made`: the
+    operators that read it, and theirs."""
+    out: list[tuple[str, ...]] = []
+    for old in move.change:
+        if g.producer(old) in made:
+            continue
+        near = ctx.users.get(old, ())
+        far = [u for n in near for v in g.results(n) for u in ctx.users.get(v, ())]
+        out.append((*sorted({n.op.name for n in near}), *sorted({n.op.name for n in far})))
+    return out or [()]
+
+
+def _next(
+    ctx: GraphContext, some: list[Move], made: Container[g.Node], fate: tuple[str, ...]
+) -> tuple[Move | None, tuple[str, ...]]:
+    """The next of several merges, and the fate of what it merges: siblings of one fate first, so
+    that they lie side by side and what reads them can be merged, too."""
+    keyed = [(_fates(ctx, m, made)[-1], n, m) for n, m in enumerate(some)]
+    if not keyed:
+        return None, fate
+    chosen = min(keyed, key=lambda k: (k[0] != fate, k[0], k[1]))
+    return chosen[2], chosen[0]
+
+
 def _siblings(ctx: GraphContext, made: Sequence[g.Node]) -> set[g.Node]:
     """The nodes that a rewrite made, and those that read what these read."""
     there = [n for n in made if n in ctx.position]
@@ -103,14 +130,16 @@ def _run(
 ) -> tuple[g.Graph, list[Step], int]:
     path: list[Step] = []
     move: Move | None = start
+    fate = _fates(context(graph), start)[-1]
     seen = 1
     while move is not None and len(path) < tactic.longest and not stop():
         after = g.replace(graph, move.change)
         path.append(Step(move.rule.name, tactic.name, move.change, move.effect.us, graph, after))
         graph = after
         ctx = context(graph)
-        near = _siblings(ctx, [n for n in move.effect.added if not costs.is_constant(n)])
-        move = next(iter(moves(ctx, own, costs, refusals, near)), None)
+        made = [n for n in move.effect.added if not costs.is_constant(n)]
+        some = list(moves(ctx, own, costs, refusals, _siblings(ctx, made)))
+        move, fate = _next(ctx, some, made, fate)
         seen += 1
     tidy, more, priced = climb(graph, calm, costs, refusals, stop=stop)
     more = [Step(s.rule, tactic.name, s.change, s.us, s.before, s.after) for s in more]
