@@ -88,7 +88,10 @@ def try_rule(rule: Rule, seed: int = 0, count: int = 16) -> Verdict:
         tried += 1
         for draw in (*DRAWS, *(("exceptional",) if rule.float_class == "E0" else ())):
             feeds = real_feeds(one, draw, seed + 31 * number)
-            sides = _both(one, feeds, Reals(F64))
+            try:
+                sides = _both(one, feeds, Reals(F64))
+            except IndexError as e:  # the left side's indices are in range
+                return Refuted(one, f"float64, {draw}", 0, (), "a value", str(e))
             found = _differ_real(rule, one, draw, *sides)
             if found is not None:
                 return found

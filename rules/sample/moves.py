@@ -129,7 +129,7 @@ def pad(ask: Ask) -> Fit:
         sides = [
             [draw.pick(some) if a >= least_axis else 0 for a in range(len(x))] for _ in range(2)
         ]
-        if -1 in some and draw.chance(0.25):
+        if -1 in some and draw.chance(0.35):
             sides[1] = [-p for p in sides[0]]
         found["pads"] = (*sides[0], *sides[1])
     if "mode" in ask.free:

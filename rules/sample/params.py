@@ -161,9 +161,9 @@ class Parameters:
             return holes
         shape: Hole = self.draw.pick(self.past)
         assert shape is not None
-        if shape and self.draw.chance(0.45):
+        if shape and self.draw.chance(0.5):
             at = self.draw.below(len(shape))
-            shape = (*shape[:at], None, *shape[at + 1 :])
+            shape = (*shape[:at], 1 if self.draw.chance(0.3) else None, *shape[at + 1 :])
         return (*holes[:place], shape, *holes[place + 1 :])
 
     def commit(self, t: Term, shape: Shape, dtype: DType) -> Value:
