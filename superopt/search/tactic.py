@@ -33,6 +33,8 @@ class Tactic:
 
 
 _LOUD = re.compile("merge|slices-split")  # what other tactics begin, or would hide from them
+FLATTEN = frozenset({"slice-slice"})  # with several readers of the inner slice only the last gains
+MOST_FLATTENED = 200
 LEEWAY = 1.03  # merged products stream their weights better than the sum of parts says
 
 TACTICS: tuple[Tactic, ...] = (
@@ -68,10 +70,9 @@ def play(
     priced = 0
     cost = costs.of_graph(graph)
     while own.rules and not stop():
-        start = next(
-            (m for m in moves(context(graph), own, costs, refusals) if not (set(m.change) & tried)),
-            None,
-        )
+        ctx = context(graph)
+        fresh = [m for m in moves(ctx, own, costs, refusals) if not (set(m.change) & tried)]
+        start = _start(ctx, fresh)
         if start is None:
             break
         tried |= set(start.change)
@@ -82,6 +83,21 @@ def play(
             graph, cost = after, new
             steps += path
     return graph, steps, priced
+
+
+def _flattened(
+    graph: g.Graph, rules: Book, costs: Costs, refusals: Refusals
+) -> tuple[g.Graph, list[Step]]:
+    """`graph` with `rules` applied wherever they match, gain or not: each leaves less to match."""
+    steps: list[Step] = []
+    for _ in range(MOST_FLATTENED):
+        m = next(moves(context(graph), rules, costs, refusals), None)
+        if m is None:
+            break
+        after = g.replace(graph, m.change)
+        steps.append(Step(m.rule.name, None, m.change, m.effect.us, graph, after))
+        graph = after
+    return graph, steps
 
 
 def _fates(
@@ -97,6 +113,11 @@ def _fates(
         far = [u for n in near for v in g.results(n) for u in ctx.users.get(v, ())]
         out.append((*sorted({n.op.name for n in near}), *sorted({n.op.name for n in far})))
     return out or [()]
+
+
+def _start(ctx: GraphContext, some: Sequence[Move]) -> Move | None:
+    """The merge to begin with: one of siblings whose results have the same fate, if there is."""
+    return min(some, key=lambda m: len(set(_fates(ctx, m))), default=None)
 
 
 def _next(
@@ -141,6 +162,8 @@ def _run(
         some = list(moves(ctx, own, costs, refusals, _siblings(ctx, made)))
         move, fate = _next(ctx, some, made, fate)
         seen += 1
-    tidy, more, priced = climb(graph, calm, costs, refusals, stop=stop)
+    flat, path_flat = _flattened(graph, calm.where(lambda r: r.name in FLATTEN), costs, refusals)
+    path += [Step(s.rule, tactic.name, s.change, s.us, s.before, s.after) for s in path_flat]
+    tidy, more, priced = climb(flat, calm, costs, refusals, stop=stop)
     more = [Step(s.rule, tactic.name, s.change, s.us, s.before, s.after) for s in more]
     return tidy, path + more, seen + priced
