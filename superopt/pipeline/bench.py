@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +17,13 @@ from superopt.errors import SuperoptError, UsageError
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read
 from superopt.onnx_io.validate import validate
-from superopt.ort.timing import prepare
+from superopt.ort.timing import interleave, prepare
 from superopt.pipeline.reporting import interval, latency
 from superopt.pipeline.shapes import representative
 from superopt.report.data import BenchRow, Event
 
 RUNTIMES = ("ort", "openvino")
-ROUNDS = 2000
+ROUNDS = 40
 TELL_EVERY = 0.5  # seconds between two events, which would disturb the caches
 
 
@@ -117,33 +115,22 @@ def _times(
     stop: Callable[[], bool],
     progress: Callable[[Event], None],
 ) -> dict[int, list[float]]:
-    """Microseconds of every lane in every round, the order within a round drawn anew."""
-    rng = random.Random(seed)
-    live = [i for i, lane in enumerate(lanes) if lane.run is not None]
-    times: dict[int, list[float]] = {i: [] for i in live}
+    """Microseconds of every lane in every round: the median of a burst of runs, as in service,
+    where one model runs again and again; the order of bursts within a round is drawn anew."""
     begin = told = time.monotonic()
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        for done in range(ROUNDS):
-            spent = time.monotonic() - begin
-            if done >= 5 and (spent > seconds or stop()):
-                break
-            order = live[:]
-            rng.shuffle(order)
-            for i in order:
-                run = lanes[i].run
-                assert run is not None
-                start = time.perf_counter_ns()
-                run()
-                times[i].append((time.perf_counter_ns() - start) / 1e3)
-            if time.monotonic() - told > TELL_EVERY:
-                told = time.monotonic()
-                progress(Event("time", f"round {done + 1}", min(1.0, spent / seconds)))
-    finally:
-        if enabled:
-            gc.enable()
-    return times
+
+    def enough(rounds: int) -> bool:
+        nonlocal told
+        if time.monotonic() - told > TELL_EVERY:
+            told = time.monotonic()
+            progress(Event("time", f"round {rounds + 1}", min(1.0, (told - begin) / seconds)))
+        return stop()
+
+    live = [i for i, lane in enumerate(lanes) if lane.run is not None]
+    if not live:
+        return {}
+    runs = [run for lane in lanes if (run := lane.run) is not None]
+    return dict(zip(live, interleave(runs, seconds, ROUNDS, seed, enough), strict=True))
 
 
 def _rows(
