@@ -51,7 +51,8 @@ def affine(e: Expr) -> Affine | None:
 def interval(e: Expr) -> Interval | None:
     """The least and greatest value that `e` may have, None where unknown (data, symbolic sizes)."""
     low = high = 0
-    for atoms, c in ix.polynomial(e).items():
+    p = ix.polynomial(e)
+    for atoms, c in p.items():
         lo = hi = 1
         for a in atoms:
             known = _atom(a)
@@ -61,7 +62,28 @@ def interval(e: Expr) -> Interval | None:
             lo, hi = min(corners), max(corners)
         low += c * (lo if c > 0 else hi)
         high += c * (hi if c > 0 else lo)
+    for atoms, c in p.items():
+        match atoms:
+            case (Apply("floordiv", (x, Const(m)), _),) if m > 0:
+                whole = _recombined(p, atoms, c, ix.as_index(x), int(m))
+                if whole is not None:
+                    low, high = max(low, whole[0]), min(high, whole[1])
+            case _:
+                pass
     return low, high
+
+
+def _recombined(p: ix.Poly, atom: ix.Monomial, c: int, x: Expr, m: int) -> Interval | None:
+    """The bounds of c (a + x // m) + b as those of c ((m a + x) // m) + b: terms may cancel."""
+    a = {atoms: k // c for atoms, k in p.items() if atoms != atom}
+    b = p.get((), 0) % c
+    if any(k % c for atoms, k in p.items() if atoms):
+        return None
+    inner = interval(ix.as_index(ix.from_polynomial(a) * m + x))
+    if inner is None:
+        return None
+    ends = sorted(c * (end // m) + b for end in inner)
+    return ends[0], ends[1]
 
 
 def _atom(a: Expr) -> Interval | None:
@@ -91,8 +113,8 @@ def _atom(a: Expr) -> Interval | None:
 def divided(e: Expr, m: int) -> tuple[Expr, Expr]:
     """(e // m, e % m) for m >= 1, in normal form.
 
-    What is a multiple of m leaves both; a common factor of the rest and m is cancelled; nested
-    quotients become one: (x + y // n) // m = (n x + y) // (n m).
+    What is a multiple of m leaves both; a common factor is cancelled, (g x + y) // (g n) = x // n
+    for 0 <= y < g; nested quotients become one, (x + y // n) // m = (n x + y) // (n m).
     """
     whole: ix.Poly = {}
     rest: ix.Poly = {}
@@ -107,13 +129,11 @@ def divided(e: Expr, m: int) -> tuple[Expr, Expr]:
     if bounds is not None and bounds[0] // m == bounds[1] // m:
         k = bounds[0] // m
         return ix.as_index(quotient + k), ix.as_index(r - k * m)
-    base = rest.get((), 0)
-    common = math.gcd(m, *(c for atoms, c in rest.items() if atoms))
-    if common > 1:
-        inner = {atoms: c // common for atoms, c in rest.items() if atoms}
-        inner[()] = base // common
-        q, r = divided(ix.from_polynomial(inner), m // common)
-        return ix.as_index(quotient + q), ix.as_index(r * common + base % common)
+    for g in sorted({math.gcd(c, m) for atoms, c in rest.items() if atoms} - {1}, reverse=True):
+        parted = _parted(rest, g)
+        if parted is not None:
+            q, r = divided(parted[0], m // g)
+            return ix.as_index(quotient + q), ix.as_index(r * g + parted[1])
     for atoms, c in rest.items():
         match atoms:
             case (Apply("floordiv", (y, Const(n)), _),) if c == 1 and n > 0:
@@ -125,6 +145,22 @@ def divided(e: Expr, m: int) -> tuple[Expr, Expr]:
     by = Const(m, INDEX)
     q = Apply("floordiv", (r, by), INDEX)
     return ix.as_index(quotient + q), Apply("mod", (r, by), INDEX)
+
+
+def _parted(p: ix.Poly, g: int) -> tuple[Expr, Expr] | None:
+    """(x, y) with p = g x + y and 0 <= y < g, None where there are none."""
+    more = {atoms: c // g for atoms, c in p.items() if atoms and c % g == 0}
+    less = {atoms: c for atoms, c in p.items() if atoms and c % g}
+    span = interval(ix.from_polynomial(less))
+    if span is None:
+        return None
+    base = p.get((), 0)
+    own = (base + span[0]) % g - span[0]  # the part of the base that keeps y from 0 on
+    if span[1] + own >= g:
+        return None
+    more[()] = (base - own) // g
+    less[()] = own
+    return ix.from_polynomial(more), ix.from_polynomial(less)
 
 
 def without_mod(e: Expr) -> Expr:

@@ -75,7 +75,7 @@ def place(draw: st.DrawFn, axes: list[Axis]) -> Expr:
     for a in draw(st.lists(st.sampled_from(axes), max_size=3, unique=True)) if axes else []:
         out = ix.as_index(out + a * draw(st.sampled_from((-2, -1, 1, 1, 1, 2, 3, 4))))
     by = const(draw(st.sampled_from((2, 3, 4, 6))), INDEX)
-    match draw(st.integers(0, 7)):
+    match draw(st.sampled_from(range(8))):
         case 0:
             return ix.floordiv(out, by)
         case 1:
@@ -94,7 +94,7 @@ def element(
     draw: st.DrawFn, sources: list[Tensor], axes: list[Axis], dtype: DType, depth: int
 ) -> Expr:
     """An element: a load, a function of elements, a select, a reduction."""
-    kind = draw(st.integers(0, 9)) if depth else 0
+    kind = draw(st.sampled_from(range(10))) if depth else 0
     rest = element(sources, axes, dtype, depth - 1)
     if kind <= 3:
         return draw(load(sources, axes, dtype, draw(st.booleans())))
@@ -138,7 +138,7 @@ def load(
     guards: list[Expr | bool] = []
     for n in source.shape:
         where, size = draw(place(axes)), ix.as_index(n)
-        way = draw(st.integers(0, 9))
+        way = draw(st.sampled_from(range(10)))
         if way == 0:
             index.append(gather(AT[ix.mod(where, const(INDICES, INDEX))] % n, n))
         elif guarded:

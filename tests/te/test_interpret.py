@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from superopt.te.domain import Reals
 from superopt.te.dtype import F64, I8
 from superopt.te.field import PrimeField
 from superopt.te.interpret import evaluate
 from tests.te.expressions import Drawn, drawn
+from tests.te.patterns import contractions, convolutions, reshapes, transposed_convolutions
 from tests.te.readings import one_by_one
 
 
@@ -37,3 +40,18 @@ def test_field(case: Drawn) -> None:
     fast = evaluate(case.tensor, case.inputs, domain)
     slow = one_by_one(case.tensor, case.inputs, domain)
     np.testing.assert_array_equal(fast, slow)
+
+
+PATTERNS = (contractions(), convolutions(), transposed_convolutions(), reshapes())
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=repr)
+def test_patterns(pattern: st.SearchStrategy[Drawn]) -> None:
+    @settings(max_examples=80)
+    @given(pattern)
+    def check(case: Drawn) -> None:
+        fast = evaluate(case.tensor, case.inputs, Reals())
+        slow = one_by_one(case.tensor, case.inputs)
+        np.testing.assert_array_equal(fast, slow.astype(np.float64))
+
+    check()

@@ -1,0 +1,164 @@
+"""Index arithmetic: normal forms have the values, and the bounds, of what they are made from."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from superopt.te import index as ix
+from superopt.te.address import Direct, direct, padded
+from superopt.te.affine import Affine, affine, divided, interval, substitute, without_mod
+from superopt.te.dtype import F64, INDEX
+from superopt.te.expr import TensorType, both, compare, const, inside, placeholder, ravel, unravel
+from superopt.te.node import Apply, Axis, Const, Expr, Load
+
+AXES = (Axis("a", 6), Axis("b", 4), Axis("c", 3))
+
+
+def value(e: Expr, at: dict[Axis, int]) -> int:
+    """An index expression at numbers, in Python's arithmetic."""
+    match e:
+        case Const(v):
+            return int(v)
+        case Axis():
+            return at[e]
+        case Apply(fn, args, _):
+            v = [value(a, at) for a in args]
+            match fn:
+                case "add":
+                    return sum(v)
+                case "mul":
+                    out = 1
+                    for x in v:
+                        out *= x
+                    return out
+                case "floordiv":
+                    return v[0] // v[1]
+                case "mod":
+                    return v[0] % v[1]
+                case "min":
+                    return min(v)
+                case "max":
+                    return max(v)
+    raise TypeError(f"{e}")
+
+
+@st.composite
+def places(draw: st.DrawFn) -> Expr:
+    """Nested quotients and remainders of sums of axes, not simplified."""
+    out: Expr = const(draw(st.integers(-20, 20)), INDEX)
+    for _ in range(draw(st.integers(1, 3))):
+        axis = draw(st.sampled_from(AXES))
+        out = Apply("add", (out, Apply("mul", (axis, _number(draw, -8, 8)), INDEX)), INDEX)
+        if draw(st.booleans()):
+            fn = draw(st.sampled_from(("floordiv", "mod", "min", "max")))
+            out = Apply(fn, (out, _number(draw, 1, 12)), INDEX)
+    return out
+
+
+def _number(draw: st.DrawFn, low: int, high: int) -> Expr:
+    return Const(draw(st.integers(low, high)), INDEX)
+
+
+def points() -> list[dict[Axis, int]]:
+    ranges = [range(a.extent) for a in AXES if isinstance(a.extent, int)]
+    return [dict(zip(AXES, at, strict=True)) for at in itertools.product(*ranges)]
+
+
+@given(places())
+def test_simplifying_keeps_the_value_and_bounds_hold(e: Expr) -> None:
+    simple = substitute(e, {})
+    bounds = interval(simple)
+    assert bounds is not None
+    for at in points():
+        v = value(e, at)
+        assert value(simple, at) == v
+        assert bounds[0] <= v <= bounds[1]
+
+
+@given(places(), st.integers(1, 12))
+def test_quotient_and_remainder(e: Expr, m: int) -> None:
+    simple = substitute(e, {})
+    quotient, remainder = divided(simple, m)
+    for at in points():
+        assert (value(quotient, at), value(remainder, at)) == divmod(value(e, at), m)
+
+
+@given(places())
+def test_remainders_written_as_quotients(e: Expr) -> None:
+    simple = substitute(e, {})
+    plain = without_mod(simple)
+    assert "%" not in str(plain)
+    for at in points():
+        assert value(plain, at) == value(e, at)
+
+
+@given(places(), places())
+def test_comparisons_are_decided_only_when_they_hold_everywhere(x: Expr, y: Expr) -> None:
+    for fn, holds in (("lt", int.__lt__), ("le", int.__le__), ("eq", int.__eq__)):
+        guard = substitute(compare(fn, x, y), {})
+        if isinstance(guard, Const):
+            for at in points():
+                assert holds(value(x, at), value(y, at)) == bool(guard.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [((6, 4), (4, 6)), ((2, 3, 4), (6, 4)), ((24,), (2, 3, 4)), ((4, 6), (3, 2, 4))]
+)
+def test_a_reshape_is_affine_in_the_address(old: tuple[int, ...], new: tuple[int, ...]) -> None:
+    x = placeholder("x", TensorType(F64, old))
+    axes = [Axis(f"n{k}", e) for k, e in enumerate(new)]
+    load = x[tuple(substitute(i, {}) for i in unravel(ravel(axes, new), old))]
+    found = direct(load)
+    assert found is not None
+    strides = {a: ravel([int(b == a) for b in axes], new) for a in axes}
+    if found.flat:
+        (form,) = found.forms
+        assert {a: const(c, INDEX) for a, c in form.terms} == strides
+    else:
+        assert len(found.forms) == len(old)
+
+
+def test_a_load_out_of_range_is_not_direct() -> None:
+    x = placeholder("x", TensorType(F64, (4,)))
+    i = Axis("i", 4)
+    assert direct(x[i]) == Direct((Affine(0, ((i, 1),)),), flat=False)
+    assert direct(x[i + 1]) is None
+    assert direct(x[i - 1]) is None
+
+
+def test_padding_is_recognised_by_its_guard() -> None:
+    x = placeholder("x", TensorType(F64, (4, 5)))
+    i, j = Axis("i", 6), Axis("j", 5)
+    shifted: Load = x[i - 1, j]
+    zero = const(0, F64)
+    found = padded(_guard(inside(ix.as_index(i - 1), 4)), shifted, zero)
+    assert found is not None
+    pad, rest = found
+    assert (pad.low, pad.high, rest) == ((0, 0), (3, 4), [])
+    # a guard that lets an element through which is not there is no guard
+    assert padded(_guard(inside(ix.as_index(i - 1), 5)), shifted, zero) is None
+    assert padded(_guard(compare("le", const(1, INDEX), i)), shifted, zero) is None
+    # nor is padding an element that depends on an axis
+    assert padded(_guard(inside(ix.as_index(i - 1), 4)), shifted, x[0, j]) is None
+    # what the guard says beside stays
+    more = both(inside(ix.as_index(i - 1), 4), compare("lt", i, j))
+    found = padded(_guard(more), shifted, zero)
+    assert found is not None
+    assert found[1] == [compare("lt", i, j)]
+
+
+def _guard(g: Expr | bool) -> Expr:
+    assert isinstance(g, Expr)
+    return g
+
+
+def test_affine_forms() -> None:
+    a, b, _ = AXES
+    found = affine(ix.as_index(a * 3 - b + 2))
+    assert found is not None
+    assert (found.base, found.coefficient(a), found.coefficient(b)) == (2, 3, -1)
+    assert affine(ix.as_index(a % 4)) is None
