@@ -4,9 +4,10 @@
     scripts/bench_models.py --models ../shared/models [--only nasrnn,resnet18] [--threads 1,2]
 
 For each model, with weights drawn: `superopt optimize` in a process of its own, once with an empty
-cost store and once with the store that this left (seconds, peak memory of the largest process), then
-the original and the result in onnxruntime, all its optimizations on for both, in turns (medians, 95 %
-bootstrap interval of the ratio). The numbers of a run lie in a JSON file beside the table.
+cost store and once with the store that this left (seconds, peak memory of the largest process);
+then the original and the result in onnxruntime, all its optimizations on for both, in turns
+(medians, 95 % bootstrap interval of the ratio). The numbers lie in a JSON file beside the table;
+models that are in it already are not measured again unless they are named by --only.
 """
 
 from __future__ import annotations
@@ -26,19 +27,16 @@ from superopt.onnx_io.weightless import fill
 
 
 def optimized(model: Path, out: Path, store: Path, budget: str, threads: int) -> dict[str, object]:
-    """Run the command once; its report, seconds, and the peak memory in MB of its largest process."""
+    """Run the command once: its report, seconds, peak memory in MB of its largest process."""
     command = [sys.executable, "-m", "superopt", "optimize", str(model), "-o", str(out), "--json"]
     command += ["--budget", budget, "--store", str(store), "--threads", str(threads), "--quiet"]
     begin = time.monotonic()
-    pid_file = tempfile.TemporaryFile("w+")
     watcher = [sys.executable, "-c", _WATCH, *command]
-    done = subprocess.run(watcher, stdout=pid_file, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(watcher, capture_output=True, text=True, check=False)
     seconds = time.monotonic() - begin
-    pid_file.seek(0)
-    text = pid_file.read()
     if done.returncode:
         raise SystemExit(f"{model.name}: exit {done.returncode}\n{done.stderr}")
-    head, _, body = text.partition("\n")
+    head, _, body = done.stdout.partition("\n")
     return {"seconds": seconds, "peak_mb": float(head), "report": json.loads(body)}
 
 
@@ -83,8 +81,8 @@ def measure(name: str, models: Path, work: Path, args: argparse.Namespace) -> di
 
 def table(rows: list[dict[str, object]], threads: list[int]) -> str:
     """The rows as Markdown."""
-    heads = ["model", "nodes", *(f"{t} thread{'s' * (t > 1)}: ms before, after, ratio [95 %]" for t in threads),
-             "s to optimize, store empty / full", "peak MB / model MB"]  # fmt: skip
+    each = [f"{t} thread{'s' * (t > 1)}: ms before, after, ratio [95 %]" for t in threads]
+    heads = ["model", "nodes", *each, "s to optimize, store empty / full", "peak MB / model MB"]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for r in rows:
         cells = [str(r["model"]), f"{r['nodes_before']} → {r['nodes_after']}"]
@@ -122,13 +120,13 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
-            rows.append(measure(name, args.models, Path(folder), args))
-            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-            args.out.write_text(
-                json.dumps({"machine": machine().text, "rows": rows}, indent=1) + "\n"
-            )
-    text = table(rows, args.threads)
-    head = f"Machine: {machine().text}. Command: `scripts/bench_models.py`, {time.strftime('%Y-%m-%d')}.\n\n"
+            rows[name] = measure(name, args.models, Path(folder), args)
+            print(json.dumps(rows[name]), file=sys.stderr, flush=True)
+            found = {"machine": machine().text, "rows": [rows[n] for n in sorted(rows)]}
+            args.out.write_text(json.dumps(found, indent=1) + "\n")
+    text = table([rows[n] for n in sorted(rows)], args.threads)
+    when = time.strftime("%Y-%m-%d")
+    head = f"Machine: {machine().text}. Command: `scripts/bench_models.py`, {when}.\n\n"
     args.out.with_suffix(".md").write_text("# Models\n\n" + head + text)
     print(text)
 

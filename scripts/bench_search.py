@@ -3,8 +3,8 @@
 
     scripts/bench_search.py [MODEL.onnx ...] [--graphs 5000]
 
-A graph counts when it was built, compared with all others and matched; rewrites that were only priced
-are counted apart. Costs are estimates (roofline), so nothing is measured in between. Without
+A graph counts when it was built, compared with all others and matched; rewrites only priced
+do not. Costs are estimates (roofline), so nothing is measured in between. Without
 arguments the two models that come with the package are used.
 """
 

@@ -37,9 +37,9 @@ def broadcast(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
 def _longer(a: Dim, b: Dim) -> Dim | None:
     """The one of two sizes that is n where the other is min(n, c) with a constant c > 1."""
     for n, cut in ((a, b), (b, a)):
-        if isinstance(cut, Apply) and cut.fn == "min" and n in cut.args:
-            if any(isinstance(c, Const) and c.value > 1 for c in cut.args):
-                return n
+        limits = cut.args if isinstance(cut, Apply) and cut.fn == "min" else ()
+        if n in limits and any(isinstance(c, Const) and c.value > 1 for c in limits):
+            return n
     return None
 
 

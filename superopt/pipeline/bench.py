@@ -119,11 +119,13 @@ def _times(
     where one model runs again and again; the order of bursts within a round is drawn anew."""
     begin = told = time.monotonic()
 
-    def enough(rounds: int) -> bool:
+    def enough(times: list[list[float]]) -> bool:
         nonlocal told
         if time.monotonic() - told > TELL_EVERY:
             told = time.monotonic()
-            progress(Event("time", f"round {rounds + 1}", min(1.0, (told - begin) / seconds)))
+            progress(
+                Event("time", f"round {len(times[0]) + 1}", min(1.0, (told - begin) / seconds))
+            )
         return stop()
 
     live = [i for i, lane in enumerate(lanes) if lane.run is not None]

@@ -68,7 +68,7 @@ class _State:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """No garbage collection: graphs have no cycles, and looking for some takes a third of the time."""
+    """No garbage collection: graphs have no cycles; looking for some takes a third of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -11,12 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-
 from superopt.cost.model import Costs
 from superopt.ir import graph as g
 from superopt.ir.standin import numbered_input, stand_in
 from superopt.search.view import replace_all
-
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,9 +100,7 @@ def _flattened(
     return graph, steps
 
 
-def _fates(
-    ctx: GraphContext, move: Move, made: Container[g.Node] = ()
-) -> list[tuple[str, ...]]:
+def _fates(ctx: GraphContext, move: Move, made: Container[g.Node] = ()) -> list[tuple[str, ...]]:
     """What becomes of each result that `move` replaces and that is not of a node in `made`: the
     operators that read it, and theirs."""
     out: list[tuple[str, ...]] = []
