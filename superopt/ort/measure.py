@@ -8,7 +8,7 @@ from superopt.ort.runtime import Source, levels
 from superopt.ort.timing import Timing
 from superopt.ort.values import Feeds
 from superopt.ort.wire import Blob, Header, pack_values
-from superopt.ort.worker import Failed, Worker, shared, title
+from superopt.ort.worker import Failed, Loaded, Worker, shared, title
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,11 @@ def runs_everywhere(
     feeds: Feeds,
     *,
     threads: int = 1,
+    skip: Sequence[str] = (),
     limit: float | None = None,
     worker: Worker | None = None,
 ) -> list[Tried]:
-    """Loads and runs a model at every graph optimization level, weakest first.
+    """Loads and runs a model at every graph optimization level but those to skip, weakest first.
 
     onnxruntime's own optimizer refuses some valid graphs, so that a model which runs at one level
     may not load at another.  `limit` is in seconds for each level.
@@ -36,6 +37,8 @@ def runs_everywhere(
     worker = worker or shared()
     tried = []
     for level in levels():
+        if level in skip:
+            continue
         found = worker.run(model, feeds, threads=threads, level=level, limit=limit)
         failed = isinstance(found, Failed)
         tried.append(Tried(level, not failed, found.message if isinstance(found, Failed) else ""))
@@ -86,7 +89,7 @@ def time_single(
 
 
 def time_interleaved(
-    models: Sequence[Source],
+    models: Sequence[Source | Loaded],
     feeds: Feeds,
     *,
     threads: int = 1,
@@ -95,15 +98,15 @@ def time_interleaved(
     seed: int = 0,
     level: str = "all",
     limit: float | None = None,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Callable[[list[list[float]]], bool] = lambda times: False,
     worker: Worker | None = None,
 ) -> list[list[float]] | Failed:
     """Times whole models against each other, in rounds: a list of times for each model.
 
     The k-th times of all models are from the same round, in which they ran one after another in an
     order drawn from `seed`; give them to `superopt.cost.clock.compare`.  All models take the same
-    inputs.  Ends after `rounds` or `seconds`, or once `stop()` is true (asked every round), though
-    not before five rounds.
+    inputs.  Ends after `rounds` or `seconds`, or once `stop`, shown the times before every round,
+    is true; though not before five rounds.  A loaded model keeps its threads and level.
 
     All models are in the worker's memory at once.
     """
@@ -114,7 +117,14 @@ def time_interleaved(
     header |= {"seconds": seconds, "rounds": rounds}
     what = f"timing {' against '.join(map(title, models))}"
     limit = worker.limit + seconds if limit is None else limit
-    reply = worker.ask(header, blobs, what, limit, models, stop)
+    so_far: list[list[float]] = [[] for _ in models]
+
+    def heard(stage: Header) -> bool:
+        for row, us in zip(so_far, stage["round"], strict=False):
+            row.append(us)
+        return stop(so_far)
+
+    reply = worker.ask(header, blobs, what, limit, models, heard)
     if isinstance(reply, Failed):
         return reply
     times: list[list[float]] = reply[0]["times"]

@@ -10,8 +10,8 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Callable, Sequence
-from typing import IO
+from collections.abc import Mapping, Sequence
+from typing import IO, Protocol
 
 from superopt.errors import SuperoptError
 from superopt.ort.runtime import Session, Source, _ort, plain, run, session
@@ -33,8 +33,13 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 Answer = tuple[Header, Sequence[Blob]]
-Say = Callable[[str], None]
 Blobs = list[bytearray]
+
+
+class Say(Protocol):
+    """Tells the parent what is being done, and the times of the round before."""
+
+    def __call__(self, stage: str, row: Sequence[float] = ()) -> None: ...
 
 
 def main() -> None:
@@ -84,8 +89,8 @@ def _answer(
     enough: threading.Event,
     sink: IO[bytes],
 ) -> None:
-    def say(stage: str) -> None:
-        send(sink, {"stage": stage})
+    def say(stage: str, row: Sequence[float] = ()) -> None:
+        send(sink, {"stage": stage, "round": list(row)})
 
     try:
         header, blobs = _do(*request, sessions, fixed, enough, say)
@@ -130,26 +135,34 @@ def _do(
                 timing = without(fixed[threads], timing)
             return {"ok": True, "timing": as_json(timing)}, ()
         case "interleave":
-            return {"ok": True, "times": _interleave(header, blobs, enough, say)}, ()
+            return {"ok": True, "times": _interleave(header, blobs, sessions, enough, say)}, ()
         case unknown:
             raise ValueError(f"no request {unknown!r}")
 
 
 def _interleave(
-    header: Header, blobs: Blobs, enough: threading.Event, say: Say
+    header: Header,
+    blobs: Blobs,
+    sessions: Mapping[int, Session],
+    enough: threading.Event,
+    say: Say,
 ) -> list[list[float]]:
     feeds, runs = _feeds(header, blobs), []
     for number, entry in enumerate(header["models"], 1):
-        say(f"loading model {number} of {len(header['models'])}")
-        loaded = session(_model(entry, blobs), header["threads"], header["level"])
+        if "loaded" in entry:
+            loaded = sessions[entry["loaded"]]
+        else:
+            say(f"loading model {number} of {len(header['models'])}")
+            loaded = session(_model(entry, blobs), header["threads"], header["level"])
         if "blob" in entry:
             blobs[entry["blob"]] = bytearray()  # loaded: its bytes are not needed twice
         runs.append(prepare(loaded, feeds))
         say(f"running model {number} of {len(header['models'])}")
         runs[-1]()
 
-    def heard(done: int) -> bool:
-        say(f"timing {len(runs)} models in turns, round {done + 1}")
+    def heard(times: list[list[float]]) -> bool:
+        row = [t[-1] for t in times if t]
+        say(f"timing {len(runs)} models in turns, round {len(times[0]) + 1}", row)
         return enough.is_set()
 
     return interleave(runs, header["seconds"], header["rounds"], header["seed"], heard)

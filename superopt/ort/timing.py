@@ -223,15 +223,15 @@ def interleave(
     seconds: float,
     rounds: int,
     seed: int,
-    enough: Callable[[int], bool] = lambda rounds: False,
+    enough: Callable[[list[list[float]]], bool] = lambda times: False,
 ) -> list[list[float]]:
     """Times several calls in turns: `rounds` numbers for each, the k-th ones from the same round.
 
     Within a round each call has one burst, in an order drawn anew, so that whatever slows the
     machine down for longer than a round hits all of them.  A burst that fits three runs or more
     is not counted from its first, and its number is the median.  Stops at `seconds`, or once
-    `enough`, told how many rounds are done, is true; but not before five rounds: fewer decide
-    nothing.
+    `enough`, shown the times before every round, is true; but not before five rounds: fewer
+    decide nothing.
     """
     rng = random.Random(seed)
     with _quiet():
@@ -241,7 +241,7 @@ def interleave(
         times: list[list[float]] = [[] for _ in runs]
         deadline = perf_counter_ns() + seconds * 1e9
         for done in range(rounds):
-            late = enough(done) or perf_counter_ns() > deadline
+            late = enough(times) or perf_counter_ns() > deadline
             if done >= _LEAST_ROUNDS and late:
                 break
             order = list(range(len(runs)))

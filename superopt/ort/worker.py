@@ -131,12 +131,12 @@ class Worker:
         blobs: Sequence[Blob],
         doing: str,
         limit: float | None,
-        models: Sequence[Source] = (),
-        stop: Callable[[], bool] = lambda: False,
+        models: Sequence[Source | Loaded] = (),
+        stop: Callable[[Header], bool] = lambda stage: False,
     ) -> tuple[Header, list[bytearray]] | Failed:
         """One request and its answer; `doing` names it in the message of a failure.
 
-        The models are added to the header as `models`.  `stop` is asked at every stage; once it is
+        The models are added to the header as `models`.  `stop` is shown every stage; once it is
         true the process is told that what it has will do.
         Raises SuperoptError where no process can be started.
         """
@@ -145,6 +145,8 @@ class Worker:
             blobs = list(blobs)
             header = {**header, "models": [_entry(model, blobs, stack) for model in models]}
             child = self._started()
+            if any(isinstance(m, Loaded) and m.start != self.starts for m in models):
+                return Failed("died", "the process that held the model died: load it again")
             stage, late = "", threading.Event()
             timer = threading.Timer(max(limit, 0.0), too_late, (child.process, late))
             timer.daemon = True
@@ -153,7 +155,7 @@ class Worker:
                 send(child.stdin, header, blobs)
                 while "stage" in (reply := receive(child.stdout))[0]:
                     stage = f": {reply[0]['stage']}"
-                    if stop():
+                    if stop(reply[0]):
                         send(child.stdin, {"do": "enough"})
             except (EOFError, OSError):
                 self._child = None
@@ -188,16 +190,20 @@ class Worker:
         return child
 
 
-def title(model: Source) -> str:
+def title(model: Source | Loaded) -> str:
     """A model's name in messages."""
+    if isinstance(model, Loaded):
+        return "a loaded model"
     return f"a model of {len(model)} bytes" if isinstance(model, bytes) else os.fspath(model)
 
 
-def _entry(model: Source, blobs: list[Blob], stack: contextlib.ExitStack) -> Header:
+def _entry(model: Source | Loaded, blobs: list[Blob], stack: contextlib.ExitStack) -> Header:
     """A model for a request's header; small ones go to `blobs`, large ones to a file.
 
     onnxruntime reads a file with half the memory that it takes to receive and parse bytes.
     """
+    if isinstance(model, Loaded):
+        return {"loaded": model.id}
     if not isinstance(model, bytes):
         return {"path": os.path.abspath(os.fspath(model))}
     if len(model) > _SPOOL_BYTES:

@@ -19,7 +19,7 @@ from superopt.pipeline.candidate import write
 from superopt.pipeline.checking import Wrong
 from superopt.pipeline.naming import Names
 from superopt.pipeline.original import Original
-from superopt.pipeline.runtime import loaded, value
+from superopt.pipeline.runtime import Session, value
 from superopt.rules.rule import Rule
 from superopt.search.move import Step
 from superopt.search.view import Cycle, together
@@ -154,7 +154,7 @@ def _in_runtime(original: Original, wrong: Wrong, folder: Path, threads: int) ->
             write(original.model, folded, path)
         except (Unmatched, ExportError):
             return False
-        with loaded(path, threads) as held:
+        with Session(path, threads) as held:
             got = held.run(wrong.ref.feed)
         path.unlink()
         if isinstance(got, ort.Failed):

@@ -16,17 +16,19 @@ from superopt.onnx_io.write import write_model
 from superopt.pipeline.checking import Dropped, Wrong, check
 from superopt.pipeline.original import Original
 from superopt.pipeline.request import Deadline
+from superopt.pipeline.runtime import Session
 from superopt.search.run import Variant
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A rewritten model in a file, and its check.
+    """A rewritten model in a file, in onnxruntime, and its check.
 
     sha256: of the file; nodes: in the file, constants not counted; notes: what was not folded.
     """
 
     variant: Variant
+    session: Session
     path: Path
     sha256: str
     checked: Checked
@@ -48,6 +50,7 @@ def examine(
     """Fold, write and check a variant; its files are in `folder`, which is emptied unless it is a
     Candidate."""
     path = folder / "model.onnx"
+    session = Session(path, threads)
     kept = False
     try:
         folded = fold(variant.graph)
@@ -55,14 +58,15 @@ def examine(
             nodes = write(original.model, folded.graph, path)
         except ExportError as e:
             return Dropped(f"it cannot be written: {e}")
-        found = check(original, variant.graph, folded.graph, path, threads, deadline)
+        found = check(original, variant.graph, folded.graph, session, deadline)
         if not isinstance(found, Checked):
             return found
         if found.unchecked:
             places = ", ".join(found.unchecked[:3])
             return Dropped(f"{places} cannot be checked")
         kept = True
-        return Candidate(variant, path, read(path).sha256, found, nodes, folded.skipped)
+        return Candidate(variant, session, path, read(path).sha256, found, nodes, folded.skipped)
     finally:
         if not kept:
+            session.drop()
             shutil.rmtree(folder, ignore_errors=True)

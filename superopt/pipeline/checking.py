@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -28,9 +26,10 @@ from superopt.check.regions import Unmatched, cut_like, opaque_nodes
 from superopt.ir import graph as g
 from superopt.pipeline.original import Original, free_values
 from superopt.pipeline.request import Deadline
-from superopt.pipeline.runtime import Got, Watched, loaded, value, watched
+from superopt.pipeline.runtime import Got, Session, Watched, value, watched
 
 RACE_SECONDS = 2.0  # kept for timing when it is decided whether there is time for another input
+CHECK_PART = 0.15  # of the budget, for evaluating the original in float64
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,6 @@ class _Tally:
     skipped: dict[str, None] = field(default_factory=dict)
     sets: list[str] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
-    slowest: float = 0.0
     own: bool = False
 
 
@@ -69,53 +67,83 @@ def check(
     original: Original,
     graph: g.Graph,
     folded: g.Graph,
-    path: Path,
-    threads: int,
+    session: Session,
     deadline: Deadline,
 ) -> Checked | Dropped | Wrong:
-    """Compare `folded`, written to `path`, with the original on every set of inputs.
+    """Compare `folded`, written to the session's file, with the original on every set of inputs.
 
-    graph: the same before constants were folded. After the deadline only the sets that must be.
+    graph: the same before constants were folded. Sets that need not be are left out when they
+    would take too much of the time.
     """
     try:
         regions, values = cut_like(original.regions, folded)
     except Unmatched as e:
         return Dropped(str(e))
     file: Watched | None = None
-    if original.runs:
+    if original.runs and session.path is not None:
         wanted = [v for n in opaque_nodes(folded) for v in g.results(n)]
         wanted += [v for v in values if v is not None]
-        file = watched(original.model, folded, wanted, path.parent / "watched" / path.name, path)
+        place = session.path.parent / "watched" / session.path.name
+        file = watched(original.model, folded, wanted, place, session.path)
     tally = _Tally()
-    with loaded(None if file is None else file.path, threads) as held:
-        if file is not None and held.refused:
-            return Dropped(f"onnxruntime refuses it: {held.refused}")
-        for n, s in enumerate(original.sets):
-            if not s.must and tally.results and deadline.left() < 2 * tally.slowest + RACE_SECONDS:
-                tally.late.append(s.feed.kind)
-                continue
-            begin = time.monotonic()
-            ref = original.reference(n)
-            if isinstance(ref, str):
-                tally.skipped[ref] = None
-                continue
-            found: Values | None = None
-            if file is None or s.got is None:
-                tally.own = True
-            else:
-                got = held.run(s.feed)
-                if isinstance(got, ort.Failed):
-                    return Dropped(
-                        f"onnxruntime fails on {s.feed.kind} inputs, on which it runs the original:"
-                        f" {got.message}"
-                    )
-                found, ref = _found(original, folded, values, file, got, ref)
-            wrong = _judge(tally, original, graph, folded, regions, ref, found)
-            if wrong is not None:
-                return wrong
-            tally.sets.append(s.feed.kind)
-            tally.slowest = max(tally.slowest, time.monotonic() - begin)
-    return _checked(tally, original, regions)
+    if file is None:
+        found = _on_sets(tally, original, graph, folded, regions, values, None, deadline)
+    elif file.path == session.path:
+        run = (file, session)
+        found = _on_sets(tally, original, graph, folded, regions, values, run, deadline)
+    else:
+        with Session(file.path, session.threads) as held:
+            run = (file, held)
+            found = _on_sets(tally, original, graph, folded, regions, values, run, deadline)
+    return found or _checked(tally, original, regions)
+
+
+def _on_sets(
+    tally: _Tally,
+    original: Original,
+    graph: g.Graph,
+    folded: g.Graph,
+    regions: g.Graph,
+    values: Sequence[g.Value | None],
+    run: tuple[Watched, Session] | None,
+    deadline: Deadline,
+) -> Dropped | Wrong | None:
+    """Fill the tally; what ends the check early, if anything does."""
+    if run is not None and run[1].refused:
+        return Dropped(f"onnxruntime refuses it: {run[1].refused}")
+    for n, s in enumerate(original.sets):
+        if not s.must and tally.results and not _time_for(original, n, deadline):
+            tally.late.append(s.feed.kind)
+            continue
+        ref = original.reference(n)
+        if isinstance(ref, str):
+            tally.skipped[ref] = None
+            continue
+        found: Values | None = None
+        if run is None or s.got is None:
+            tally.own = True
+        else:
+            got = run[1].run(s.feed)
+            if isinstance(got, ort.Failed):
+                return Dropped(
+                    f"onnxruntime fails on {s.feed.kind} inputs, on which it runs the original:"
+                    f" {got.message}"
+                )
+            found, ref = _found(original, folded, values, run[0], got, ref)
+        wrong = _judge(tally, original, graph, folded, regions, ref, found)
+        if wrong is not None:
+            return wrong
+        tally.sets.append(s.feed.kind)
+    return None
+
+
+def _time_for(original: Original, n: int, deadline: Deadline) -> bool:
+    """Is there time to evaluate the original on set `n`, which need not be?"""
+    if original.knows(n):
+        return not deadline.over()
+    slowest = original.slowest
+    enough = original.seconds + slowest <= CHECK_PART * deadline.seconds
+    return enough and deadline.left() > 2 * slowest + RACE_SECONDS
 
 
 def _checked(tally: _Tally, original: Original, regions: g.Graph) -> Checked:

@@ -26,7 +26,7 @@ from superopt.pipeline.candidate import Candidate, examine
 from superopt.pipeline.checking import Dropped, Wrong
 from superopt.pipeline.inputs import check_inputs
 from superopt.pipeline.original import Note, Original, prepare
-from superopt.pipeline.race import race, refused_at
+from superopt.pipeline.race import race, refused_at, together
 from superopt.pipeline.request import Deadline, Request
 from superopt.report.data import Event
 from superopt.rules.rule import Rule
@@ -108,8 +108,13 @@ class _Job:
         request.progress(Event("search", "pricing the original", 0.05))
         cost_before = costs.of_graph(model.graph)
         outcome = self.search(costs, refusals)
-        passed = self.candidates(original, outcome.variants, notes.append)
-        winner, best, times, ratio = self.winner(original, passed, notes.append)
+        passed: list[Candidate] = []
+        try:
+            passed += self.candidates(original, outcome.variants, notes.append)
+            winner, best, times, ratio = self.winner(original, passed, notes.append)
+        finally:
+            for session in (original.session, *(c.session for c in passed)):
+                session.drop()
         if clock is not None and clock.estimated:
             notes.append(f"the costs of {clock.estimated} operators are estimates")
         return Done(
@@ -187,6 +192,8 @@ class _Job:
             self.request.progress(
                 Event("check", f"the graph of {variant.label}", 0.6, variant.cost)
             )
+            if passed and not together(original, len(passed) + 1):
+                passed[-1].session.drop()
             begin = time.monotonic()
             folder = Path(self.folder.name, f"candidate{number}")
             found = examine(original, variant, folder, self.request.threads, self.deadline)
@@ -218,7 +225,9 @@ class _Job:
                 best = raced.best
                 if not raced.won:
                     return None, best, raced.times, raced.ratio
-            refused = refused_at(original, best, self.request.threads) if original.runs else ""
+            refused = ""
+            if original.runs:
+                refused = refused_at(original, best, self.store, self.target())
             if not refused:
                 return (best, best, *((raced.times, raced.ratio) if raced else ((), None)))
             note(

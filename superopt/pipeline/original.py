@@ -20,7 +20,7 @@ from superopt.onnx_io.source import Source
 from superopt.onnx_io.write import copy_unchanged
 from superopt.pipeline import shapes
 from superopt.pipeline.request import Request
-from superopt.pipeline.runtime import Got, Held, Watched, loaded, value, watched
+from superopt.pipeline.runtime import Got, Session, Watched, value, watched
 
 RELEASE_BYTES = 128 << 20  # of weights read, after which their pages are given back
 Note = Callable[[str], None]
@@ -40,12 +40,14 @@ class Set:
 class Original:
     """The model that a candidate is compared with.
 
-    path: a file with it; refused: why onnxruntime does not load it, empty where it does; sets: the
-    inputs of the check, the most telling first; us: a run in onnxruntime, roughly (0: unknown).
+    session: the model in onnxruntime; path: its file; refused: why onnxruntime does not run it,
+    empty where it does; sets: the inputs of the check, the most telling first; us: a run in
+    onnxruntime, roughly (0: unknown).
     """
 
     model: Model
     regions: Regions
+    session: Session
     path: Path
     refused: str
     file: Watched | None
@@ -53,7 +55,8 @@ class Original:
     sizes: Mapping[str, int]
     us: float
     seed: int
-    seconds: float = 0.0  # that the slowest reference took
+    seconds: float = 0.0  # that all references took
+    slowest: float = 0.0  # that the slowest one took
     _known: dict[int, Reference | str] = field(default_factory=dict)
 
     @property
@@ -66,12 +69,18 @@ class Original:
         """Does onnxruntime run it on some of the inputs?"""
         return any(s.got is not None for s in self.sets)
 
+    def knows(self, n: int) -> bool:
+        """Was set number `n` evaluated before?"""
+        return n in self._known
+
     def reference(self, n: int) -> Reference | str:
         """What the original gives on set number `n`, computed once; a line where nothing."""
         if n not in self._known:
             begin = time.monotonic()
             self._known[n] = self._reference(self.sets[n])
-            self.seconds = max(self.seconds, time.monotonic() - begin)
+            took = time.monotonic() - begin
+            self.seconds += took
+            self.slowest = max(self.slowest, took)
         return self._known[n]
 
     def _reference(self, s: Set) -> Reference | str:
@@ -145,18 +154,23 @@ def prepare(model: Model, request: Request, folder: Path, note: Note) -> Origina
     wanted = [v for n in opaque_nodes(model.graph) for v in g.results(n)]
     wanted += [p.value for p in regions.places]
     file = watched(model, model.graph, wanted, folder / "watched" / "model.onnx", path)
-    with loaded(path if file is None else file.path, request.threads) as held:
+    session = Session(path, request.threads)
+    own = file is not None and file.path == path
+    if file is not None:
+        held = session if own else Session(file.path, request.threads)
         probe = _Probe(model, request, held, held.refused)
         sets = tuple(probe.sets(sizes, note))
-    if probe.refused and (file is None or file.path != path):
+        if not own:
+            held.drop()
+    if not own and (file is None or probe.refused):
         # its own outputs may be all that onnxruntime is willing to give
         file = None
-        with loaded(path, request.threads) as held:
-            probe = _Probe(model, request, held, held.refused)
-            sets = tuple(Set(s.feed, None, s.must) for s in probe.sets(sizes, lambda line: None))
+        probe = _Probe(model, request, session, session.refused)
+        sets = tuple(Set(s.feed, None, s.must) for s in probe.sets(sizes, lambda line: None))
     return Original(
         model,
         regions,
+        session,
         path,
         probe.refused,
         file,
@@ -173,7 +187,7 @@ class _Probe:
 
     model: Model
     request: Request
-    held: Held
+    held: Session
     refused: str
     us: float = 0.0
     sizes: Mapping[str, int] | None = None

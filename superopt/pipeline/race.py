@@ -7,8 +7,8 @@ only this second race counts: of several candidates the luckiest always looks fa
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from superopt import ort
 from superopt.check.inputs import Feeds
@@ -20,10 +20,17 @@ from superopt.pipeline.request import Deadline, Request
 from superopt.report.data import Event
 
 MOST_SECONDS = 20.0
+PART = 0.2  # of the budget at most
 LEAST_SECONDS = 1.0
 ROUNDS = 60
 ROUGH = 0.35  # part of the time for comparing several candidates
 TOGETHER_BYTES = 256 << 20  # of models in the worker at once; larger ones are timed in pairs
+
+# A race may be decided early: looking often makes luck likelier, so the interval must be wide.
+EARLY_ROUNDS = 15
+EARLY_CONFIDENCE = 0.999
+CLEAR = 1.05  # surely faster than this: more rounds change nothing
+HOPELESS = 1.01  # surely not faster than this
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,18 @@ class Raced:
         return faster(self.ratio)
 
 
+def decided(times: Sequence[Sequence[float]], seed: int) -> bool:
+    """Is a race over before its time: is every candidate surely faster, or surely not?
+
+    times: of the original and of each candidate, by round.
+    """
+    rounds = len(times[0])
+    if rounds < EARLY_ROUNDS or rounds % 5:
+        return False
+    ratios = [compare(times[0], t, seed, EARLY_CONFIDENCE) for t in times[1:]]
+    return all(r.low > CLEAR or r.high < HOPELESS for r in ratios)
+
+
 def race(
     original: Original,
     passed: Sequence[Candidate],
@@ -52,15 +71,17 @@ def race(
     if not passed or not original.runs:
         return None
     timing = _Timing(original, request, deadline, known, target, note)
-    seconds = min(MOST_SECONDS, max(LEAST_SECONDS, 0.8 * deadline.left()))
+    most = min(MOST_SECONDS, PART * request.budget)
+    seconds = max(LEAST_SECONDS, min(most, 0.8 * deadline.left()))
     if len(passed) == 1:
         return timing.duel(passed[0], seconds)
     rough = timing.all(passed, ROUGH * seconds)
     if rough is None:
         return None
     best = max(range(len(passed)), key=lambda i: rough[i].ratio.mid)
-    found = timing.duel(passed[best], max(LEAST_SECONDS, (1 - ROUGH) * seconds))
-    return found or rough[best]
+    if rough[best].ratio.high < HOPELESS:
+        return rough[best]
+    return timing.duel(passed[best], max(LEAST_SECONDS, (1 - ROUGH) * seconds)) or rough[best]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +99,16 @@ class _Timing:
         return None if times is None else self._raced(candidate, times[0], times[1])
 
     def all(self, passed: Sequence[Candidate], seconds: float) -> list[Raced] | None:
-        """All candidates, each against the original; None where none could be timed."""
-        size = self.original.model.source.size_bytes
-        if (len(passed) + 1) * size > TOGETHER_BYTES:
-            found = [self.duel(c, seconds / len(passed)) for c in passed]
-            return None if any(f is None for f in found) else [f for f in found if f is not None]
+        """All candidates, each against the original; None where one could not be timed."""
+        if not together(self.original, len(passed)):
+            pairs: list[Raced] = []
+            for c in passed:
+                found = self.duel(c, seconds / len(passed))
+                c.session.drop()
+                if found is None:
+                    return None
+                pairs.append(found)
+            return pairs
         times = self._times(passed, seconds)
         if times is None:
             return None
@@ -94,26 +120,31 @@ class _Timing:
     def _times(self, passed: Sequence[Candidate], seconds: float) -> Times | None:
         """The original's times and each candidate's; from the store where it knows them."""
         feed = self._feed()
-        at = ",".join(f"{name}={n}" for name, n in sorted(feed.sizes.items()))
         digests = [
-            f"{digest} at {at or 'fixed sizes'}"
-            for digest in (self.original.model.source.sha256, *(c.sha256 for c in passed))
+            f"{sha256}, {sizes_text(feed)}"
+            for sha256 in (self.original.model.source.sha256, *(c.sha256 for c in passed))
         ]
         found = self.known.get_graphs(self.target, digests)
         if found is not None:
             self.note("times of whole models are from the cost store: this machine's, but earlier")
             return found
-        paths = [self.original.path, *(c.path for c in passed)]
+        models: list[ort.Loaded] = []
+        for session in (self.original.session, *(c.session for c in passed)):
+            held = session.load()
+            if isinstance(held, ort.Failed):
+                self.note(f"whole models were not timed: {held.message}")
+                return None
+            models.append(held)
         begin = time.monotonic()
 
-        def enough() -> bool:
+        def enough(times: list[list[float]]) -> bool:
             done = min(1.0, (time.monotonic() - begin) / seconds)
-            text = f"{len(paths)} models in turns"
+            text = f"{len(models)} models in turns"
             self.request.progress(Event("time", text, 0.8 + 0.2 * done))
-            return self.deadline.stop()
+            return self.deadline.stop() or decided(times, self.request.seed)
 
         times = ort.time_interleaved(
-            paths, dict(feed.arrays), threads=self.request.threads, seconds=seconds,
+            models, dict(feed.arrays), threads=self.request.threads, seconds=seconds,
             rounds=ROUNDS, seed=self.request.seed, stop=enough,
         )  # fmt: skip
         if isinstance(times, ort.Failed):
@@ -129,18 +160,43 @@ class _Timing:
         return next((f for f in ran if f.kind != "given"), ran[0])
 
 
-def refused_at(original: Original, candidate: Candidate, threads: int) -> str:
+def together(original: Original, candidates: int) -> bool:
+    """May the worker hold the original and so many candidates at once?"""
+    return (candidates + 1) * original.model.source.size_bytes <= TOGETHER_BYTES
+
+
+def sizes_text(feed: Feeds) -> str:
+    """The symbolic sizes of a set of inputs, for keys of the store."""
+    return ", ".join(f"{name}={n}" for name, n in sorted(feed.sizes.items())) or "fixed sizes"
+
+
+def refused_at(original: Original, candidate: Candidate, known: Store, target: Target) -> str:
     """Why onnxruntime does not run the candidate at some optimization level at which it runs the
-    original; empty where it does.
+    original; empty where it does. The store remembers the digests of files that run everywhere.
 
     Its own optimizer refuses some valid graphs.
     """
-    feeds: Mapping[str, ort.Value] = dict(
-        next(s.feed.arrays for s in original.sets if s.got is not None)
+    target = replace(target, runtime=f"{target.runtime}, every level")
+    if known.get_graphs(target, [candidate.sha256]) is not None:
+        return ""
+    feed = next(s.feed for s in original.sets if s.got is not None)
+    ran = candidate.session.run(feed)  # at the strongest level, and mostly before
+    if isinstance(ran, ort.Failed):
+        return f"all: {ran.message}"
+    candidate.session.drop()
+    begin = time.monotonic()
+    tried = ort.runs_everywhere(
+        candidate.path, dict(feed.arrays), threads=target.threads, skip=("all",)
     )
-    tried = ort.runs_everywhere(candidate.path, feeds, threads=threads)
     bad = [t for t in tried if not t.ok]
     if not bad:
+        us = (time.monotonic() - begin) * 1e6
+        known.put_graphs(target, [candidate.sha256], [[us]], time.time())
         return ""
-    before = {t.level: t.ok for t in ort.runs_everywhere(original.path, feeds, threads=threads)}
+    before = {
+        t.level: t.ok
+        for t in ort.runs_everywhere(
+            original.path, dict(feed.arrays), threads=target.threads, skip=("all",)
+        )
+    }
     return next((f"{t.level}: {t.message}" for t in bad if before[t.level]), "")

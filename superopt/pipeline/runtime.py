@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,31 +18,52 @@ from superopt.onnx_io.write import write_model
 Got = Mapping[str, ort.Value]  # results of a run, by name
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A model in the worker: what it gives on inputs, or why it is not there (then run fails)."""
+@dataclass(slots=True)
+class Session:
+    """A model in the worker: loaded at its first use, and again if the worker died meanwhile.
 
-    run: Callable[[Feeds], Got | ort.Failed]
-    refused: str
+    A context manager that frees it. path: None for a model that there is not.
+    """
 
+    path: Path | None
+    threads: int
+    _held: ort.Loaded | ort.Failed | None = None
 
-@contextmanager
-def loaded(path: Path | None, threads: int) -> Iterator[Held]:
-    """The model at `path`, freed at the end; refused where there is no runtime, or no path."""
-    held: ort.Loaded | ort.Failed
-    if path is None or ort.available() is None:
-        held = ort.Failed("skipped", "onnxruntime is not installed" if path else "no model")
-    else:
-        held = ort.shared().load(path, threads=threads)
-    if isinstance(held, ort.Failed):
-        failed = held
-        yield Held(lambda feed: failed, failed.message or failed.kind)
-        return
-    model = held
-    try:
-        yield Held(lambda feed: ort.shared().run(model, dict(feed.arrays)), "")
-    finally:
-        ort.shared().drop(model)
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.drop()
+
+    def load(self) -> ort.Loaded | ort.Failed:
+        """The loaded model; Failed where there is no runtime, no path, or it refuses the model."""
+        if self.path is None or ort.available() is None:
+            return ort.Failed(
+                "skipped", "onnxruntime is not installed" if self.path else "no model"
+            )
+        stale = isinstance(self._held, ort.Loaded) and self._held.start != ort.shared().starts
+        if self._held is None or stale:
+            self._held = ort.shared().load(self.path, threads=self.threads)
+        return self._held
+
+    @property
+    def refused(self) -> str:
+        """Why the model is not there; empty where it is."""
+        held = self.load()
+        return (held.message or held.kind) if isinstance(held, ort.Failed) else ""
+
+    def run(self, feed: Feeds) -> Got | ort.Failed:
+        """What the model gives; Failed where it is not there, or does not survive the inputs."""
+        held = self.load()
+        if isinstance(held, ort.Failed):
+            return held
+        return ort.shared().run(held, dict(feed.arrays))
+
+    def drop(self) -> None:
+        """Free the model; the next use loads it again."""
+        held, self._held = self._held, None
+        if isinstance(held, ort.Loaded):
+            ort.shared().drop(held)
 
 
 @dataclass(frozen=True, slots=True)

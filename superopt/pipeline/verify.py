@@ -24,7 +24,7 @@ from superopt.pipeline.inputs import check_inputs
 from superopt.pipeline.original import Original, original_file, prepare
 from superopt.pipeline.reporting import check_result
 from superopt.pipeline.request import Request
-from superopt.pipeline.runtime import Got, Held, loaded
+from superopt.pipeline.runtime import Got, Session
 from superopt.report.data import Event, Verdict
 from superopt.search.view import replace_all
 from superopt.te.domain import Reals
@@ -116,7 +116,7 @@ def _numeric(one: Model, two: Model, question: Question) -> Verdict:
         original = prepare(one, request, Path(folder, "a"), notes.append)
         file = original_file(two.source, Path(folder, "b"))
         opaque = bool(opaque_nodes(one.graph) or opaque_nodes(two.graph))
-        with loaded(file, 1) as held, loaded(original.path if opaque else None, 1) as again:
+        with Session(file, 1) as held, original.session as again:
             if held.refused and original.runs:
                 notes.append(f"onnxruntime does not run {two.source.label}: {held.refused}")
             tally = _Tally(original, two, held, again, opaque)
@@ -138,8 +138,8 @@ class _Tally:
 
     original: Original
     two: Model
-    held: Held
-    again: Held
+    held: Session
+    again: Session
     opaque: bool
     results: list[Result] = field(default_factory=list)
     skipped: dict[str, None] = field(default_factory=dict)
