@@ -114,10 +114,10 @@ def main() -> None:
     parser.add_argument("--budget", default="60s")
     parser.add_argument("--out", type=Path, default=Path("docs/bench_models.json"))
     args = parser.parse_args()
-    names = (
-        args.only.split(",") if args.only else sorted(p.stem for p in args.models.glob("*.onnx"))
-    )
-    rows: list[dict[str, object]] = []
+    known = json.loads(args.out.read_text())["rows"] if args.out.exists() else []
+    rows: dict[str, dict[str, object]] = {r["model"]: r for r in known}
+    every = sorted(p.stem for p in args.models.glob("*.onnx"))
+    names = args.only.split(",") if args.only else [n for n in every if n not in rows]
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             rows[name] = measure(name, args.models, Path(folder), args)
