@@ -99,9 +99,9 @@ def _expand_form(source: tuple[Dim, ...], target: tuple[Dim, ...]) -> tuple[Dim,
 
 
 def _split_form(parts: tuple[Dim, ...], opset: int) -> dict[str, Attr]:
-    if not any(isinstance(p, Expr) for p in parts) or any(p != parts[0] for p in parts):
-        return {"split": parts, "num_outputs": None}
-    return {"split": None, "num_outputs": len(parts) if opset >= NUM_OUTPUTS else None}
+    """Equal parts need no sizes; `num_outputs`, which newer opsets want then, fails at size 0."""
+    equal = isinstance(parts[0], Expr) and all(p == parts[0] for p in parts)
+    return {"split": None if equal and opset < NUM_OUTPUTS else parts, "num_outputs": None}
 
 
 def element_type(n: g.Node, formal: Formal) -> DType:

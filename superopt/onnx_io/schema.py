@@ -22,6 +22,8 @@ from superopt.te.node import Expr
 
 # Attributes that repeat what the operands' shapes say, or that only guided old runtimes.
 REDUNDANT = frozenset({"kernel_shape:Conv", "kernel_shape:ConvTranspose", "consumed_inputs:*"})
+# Attributes written even as defaults: onnx's inference takes STFT's for 0 where it is not there.
+WRITTEN = frozenset({"onesided:STFT"})
 _DTYPE_ATTRS = frozenset(
     [
         "to",
@@ -168,7 +170,9 @@ def _symbolic(value: Attr) -> bool:
     return any(map(_symbolic, value)) if isinstance(value, tuple) else isinstance(value, Expr)
 
 
-def is_default(value: Attr, declared: Declared) -> bool:
+def is_default(key: str, op_type: str, value: Attr, declared: Declared) -> bool:
     """Is `value` what ONNX assumes when the attribute is not written?"""
     default = declared.default
+    if f"{key}:{op_type}" in WRITTEN or declared.kind == _KIND.TENSOR:
+        return False
     return default is not None and type(default) is type(value) and default == value

@@ -123,6 +123,12 @@ def renamed(t: oir.TensorProtocol, name: str) -> oir.TensorProtocol:
     region = region_of(t)
     if region is not None:
         return tensor_of(region, t.dtype, dims_of(t), *about)
+    if t.dtype == oir.DataType.STRING:
+        flat = [e if isinstance(e, bytes) else str(e).encode() for e in t.numpy().reshape(-1)]
+        shape = oir.Shape(dims_of(t))
+        return oir.StringTensor(
+            flat, shape=shape, name=name, doc_string=about[1], metadata_props=about[2]
+        )
     return oir.LazyTensor(
         lambda: t,
         dtype=t.dtype,
@@ -145,6 +151,8 @@ def _probe(t: oir.TensorProtocol) -> object:
         view = region.view()
     middle = len(view) // 2
     ends = bytes(view[:_PROBE]), bytes(view[middle : middle + _PROBE]), bytes(view[-_PROBE:])
+    if region is not None:  # else what the system read around these pieces stays in memory
+        region.backing.release(region.offset, region.size)
     return (int(t.dtype), dims_of(t), ends)
 
 
@@ -153,6 +161,8 @@ def _digest(t: oir.TensorProtocol) -> bytes:
     region: Region | None = region_of(t)
     if region is not None:
         region.update(digest)  # a piece at a time: memory stays small
+    elif t.dtype == oir.DataType.STRING:
+        digest.update(repr(t.numpy().tolist()).encode())
     else:
         digest.update(t.tobytes())
     return digest.digest()

@@ -11,7 +11,14 @@ import onnx_ir as oir
 
 from superopt.ir import graph as g
 from superopt.ir.op import Attr, canonical_attrs
-from superopt.onnx_io.capture import captured, clone_node, inner_names, like_node, rename_inner
+from superopt.onnx_io.capture import (
+    captured,
+    clone_node,
+    inner_names,
+    like_node,
+    rename_inner,
+    subgraphs,
+)
 from superopt.onnx_io.model import Origin, payload
 from superopt.onnx_io.operands import array_of, element_type, forms
 from superopt.onnx_io.order import Circular, ordered
@@ -84,6 +91,7 @@ class Writer:
         self._made: dict[g.Value, oir.Value] = {}
         self._final: dict[g.Value, oir.Value] = {}  # what a value is called as an output
         self._numbers: dict[str, int] = {}
+        self._input_names = {v.name or "" for v in inputs.values()}
         self._taken = {v.name for v in (*inputs.values(), *outputs) if v.name}
         self._runtime = Runtime(target.opset, self._emit, self._literal)
         known = (*target.doubles.items(), *target.origins.items())
@@ -94,17 +102,19 @@ class Writer:
             raise ExportError(str(e)) from None
         self._read: set[g.Value] = {v for n in self._order for v in n.inputs if v is not None}
         self._read.update(graph.outputs)
-        self._wrapping = [n for n in self._order if n.op.opaque and payload(n).attributes]
         self._avoided = set(target.names.values())  # they may still be wanted
-        for n in self._wrapping:
-            self._avoided |= inner_names(payload(n))
-        for v, said in zip(graph.outputs, outputs, strict=True):
-            if not isinstance(v, g.Input):
-                self._final.setdefault(v, said)
+        for n in self._order:
+            if n.op.opaque:
+                self._avoided |= inner_names(payload(n))
         for i, made in inputs.items():
             self._made[i] = made
             self._runtime.available(i.type, made)
-        self._input_names = {v.name or "" for v in inputs.values()}
+        for v, said in zip(graph.outputs, outputs, strict=True):
+            own = self._made.get(v)
+            if said.name in self._input_names and (own is None or own.name != said.name):
+                raise ExportError(f"{said.name} is both an input and an output, of other values")
+            if own is None:
+                self._final.setdefault(v, said)
         self._write(outputs)
 
     def _write(self, outputs: Sequence[oir.Value]) -> None:
@@ -123,7 +133,8 @@ class Writer:
         ]
         before = {*self._input_names, *(v.name or "" for v in self.initializers)}
         for node in self.nodes:
-            rename_inner(node, before, self._taken)
+            if next(subgraphs(node), None) is not None:
+                rename_inner(node, before, self._taken)
             before.update(v.name for v in node.outputs if v.name)
 
     def _literals(self) -> Iterator[tuple[int, g.Constant]]:
@@ -195,8 +206,6 @@ class Writer:
         made = self._value(v)
         if made.name == said.name:
             return made
-        if said.name in self._input_names:
-            raise ExportError(f"{said.name} is both an input and an output, of different values")
         result = copy_value(said)
         if isinstance(v, g.Constant):
             return self._constant(v, result)
@@ -331,7 +340,7 @@ class Writer:
             for key, value in values.items()
             if key in s.attributes
             and value is not None
-            and not (is_default(value, s.attributes[key]) and s.attributes[key].kind != TENSOR)
+            and not is_default(key, n.op.name, value, s.attributes[key])
         ]
         operands = {formal.name for formal in s.operands}
         unsaid = [k for k in values if k not in s.attributes and k not in operands]
@@ -344,9 +353,6 @@ class Writer:
                 shown = ", ".join(f"{k}={dict(n.attrs)[k]}" for k in unsaid)
                 raise Unsayable(f"{shown} has no form in opset {self._target.opset}")
         return out
-
-
-TENSOR = oir.AttributeType.TENSOR
 
 
 def _optional(s: Schema, index: int) -> bool:

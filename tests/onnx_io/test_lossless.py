@@ -1,21 +1,15 @@
 """What goes through import and export unchanged: everything that a model file says."""
 
-from collections.abc import Callable
-
 import ml_dtypes
 import numpy as np
 import onnx
-import onnx_ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from superopt.ir.fold import fold
-from superopt.ir.graph import Graph, intern_node, node
-from superopt.onnx_io.exporter import export_model
-from superopt.ops import OPS
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
-from tests.onnx_io.models import MODELS, ints, model, value, weights
+from tests.onnx_io.models import MODELS, model, value, weights
 from tests.onnx_io.rounds import (
     assert_runs_alike,
     assert_same,
@@ -25,8 +19,6 @@ from tests.onnx_io.rounds import (
     text,
     through,
 )
-
-FLOAT = TensorProto.FLOAT
 
 # Files that come out as they were, to the last attribute and comment.
 TEXTS = {
@@ -292,208 +284,6 @@ def test_tensors_of_every_type(dtype: int, count: int) -> None:
         assert numpy_helper.to_array(found[name]).tobytes() == wanted.tobytes()
     del made.graph.node[2:], made.graph.output[1:]
     assert_same(made)
-
-
-def test_values_with_two_names() -> None:
-    made = text("""<ir_version: 8, opset_import: ["" : 17]>
-        g (float[2] x) => (float[2] a, float[2] b, float[2] c, float[2] d) <float[2] w = {1, 2}> {
-            [one] a = Add(x, w)
-            [two] b = Add(x, w)
-            [three] c = Identity(x)
-            d = Identity(w)
-        }""")
-    for folded in (False, True):
-        out = through(made, folded=folded)
-        onnx.checker.check_model(out, full_check=True)
-        assert [v.name for v in out.graph.output] == list("abcd")
-        assert sum(n.op_type == "Add" for n in out.graph.node) == 1
-        assert_runs_alike(made, out, [{"x": np.array([3, 4], "f")}])
-
-
-def test_the_same_output_twice() -> None:
-    made = text("""<ir_version: 8, opset_import: ["" : 17]>
-        g (float[2] x) => (float[2] a) { a = Relu(x) }""")
-    model_ = imported(made)
-    out = export_model(model_, extra=[*model_.graph.outputs, model_.graph.inputs[0]])
-    assert [v.name for v in out.graph.outputs] == ["a", "extra0", "extra1"]
-    names = {v.name for n in out.graph for v in n.outputs}
-    assert names == {"a", "extra0", "extra1"}
-
-
-def test_equal_initializers_become_one_and_outputs_keep_theirs() -> None:
-    for size in (4, 5000):  # compared at once; compared because they begin and end alike
-        data = np.linspace(0, 1, size, dtype=np.float32)
-        w = [numpy_helper.from_array(data, n) for n in ("first", "second", "third")]
-        nodes = [
-            helper.make_node("Add", ["x", "first"], ["a"], "one"),
-            helper.make_node("Mul", ["a", "second"], ["b"], "two"),
-            helper.make_node("Sub", ["b", "third"], ["y"], "three"),
-        ]
-        outputs = [value("y", [size]), value("third", [size])]
-        made = model(nodes, [value("x", [size])], outputs, w)
-        out = through(made)
-        onnx.checker.check_model(out, full_check=True)
-        assert [t.name for t in out.graph.initializer] == ["third"]
-        assert [n.name for n in out.graph.node] == ["one", "two", "three"]
-        assert_runs_alike(made, out, [{"x": data}])
-
-
-def test_large_tensors_that_begin_and_end_alike_are_not_one() -> None:
-    data = np.zeros((2, 9000), np.float32)
-    data[1, 3000] = 1
-    w = [numpy_helper.from_array(row, n) for n, row in zip("ab", data, strict=True)]
-    nodes = [
-        helper.make_node("Add", ["x", "a"], ["h"]),
-        helper.make_node("Add", ["h", "b"], ["y"]),
-    ]
-    assert_same(model(nodes, [value("x", [9000])], [value("y", [9000])], w))
-
-
-def test_negative_zero_is_another_number_than_zero() -> None:
-    w = [numpy_helper.from_array(np.array([v], "f"), n) for v, n in ((0.0, "a"), (-0.0, "b"))]
-    nodes = [
-        helper.make_node("Div", ["x", "a"], ["y"]),
-        helper.make_node("Div", ["x", "b"], ["z"]),
-    ]
-    made = model(nodes, [value("x", [1])], [value("y", [1]), value("z", [1])], w)
-    assert_same(made)
-    assert_runs_alike(made, through(made, folded=True), [{"x": np.ones(1, "f")}])
-
-
-SUBGRAPHS: dict[str, Callable[[], onnx.ModelProto]] = {}
-
-
-def subgraph(make: Callable[[], onnx.ModelProto]) -> Callable[[], onnx.ModelProto]:
-    SUBGRAPHS[make.__name__] = make
-    return make
-
-
-def branch(name: str, nodes: list[onnx.NodeProto], out: str) -> onnx.GraphProto:
-    return helper.make_graph(nodes, name, [], [value(out, [2])])
-
-
-@subgraph
-def captures_of_what_is_merged() -> onnx.ModelProto:
-    """The branches read values that are one value once equal nodes are merged."""
-    then = branch("then", [helper.make_node("Neg", ["a"], ["t"])], "t")
-    other = branch("else", [helper.make_node("Abs", ["b"], ["e"])], "e")
-    nodes = [
-        helper.make_node("Add", ["x", "w"], ["a"], "left"),
-        helper.make_node("Add", ["x", "v"], ["b"], "right"),
-        helper.make_node("If", ["c"], ["y"], "if", then_branch=then, else_branch=other),
-    ]
-    w = [ints("w", 1, 2), ints("v", 1, 2)]
-    for t in w:
-        t.CopyFrom(numpy_helper.from_array(np.array([1, 2], np.float32), t.name))
-    inputs = [value("x", [2]), value("c", [], TensorProto.BOOL)]
-    return model(nodes, inputs, [value("y", [2])], w)
-
-
-@subgraph
-def captures_of_what_is_folded() -> onnx.ModelProto:
-    then = branch("then", [helper.make_node("Add", ["x", "s"], ["t"])], "t")
-    other = branch("else", [helper.make_node("Sub", ["x", "s"], ["e"])], "e")
-    nodes = [
-        helper.make_node("Add", ["w", "w"], ["s"], "constants"),
-        helper.make_node("If", ["c"], ["y"], "if", then_branch=then, else_branch=other),
-    ]
-    inputs = [value("x", [2]), value("c", [], TensorProto.BOOL)]
-    return model(nodes, inputs, [value("y", [2])], [weights("w", 2)])
-
-
-@subgraph
-def names_that_come_again_outside() -> onnx.ModelProto:
-    """`t` is inside a branch and, later in the file, outside: legal in this order only."""
-    then = branch("then", [helper.make_node("Neg", ["x"], ["t"])], "t")
-    inner = branch("then", [helper.make_node("Neg", ["x"], ["u"])], "u")
-    nested = branch("else", [helper.make_node("If", ["c"], ["e"], then_branch=inner,
-                                              else_branch=then)], "e")  # fmt: skip
-    nodes = [
-        helper.make_node("If", ["c"], ["i"], "if", then_branch=then, else_branch=nested),
-        helper.make_node("Relu", ["x"], ["t"], "relu"),
-        helper.make_node("Exp", ["t"], ["u"], "exp"),
-        helper.make_node("Add", ["i", "u"], ["y"], "add"),
-    ]
-    inputs = [value("x", [2]), value("c", [], TensorProto.BOOL)]
-    return model(nodes, inputs, [value("y", [2])])
-
-
-@subgraph
-def a_loop_that_scans() -> onnx.ModelProto:
-    body = helper.make_graph(
-        [
-            helper.make_node("Add", ["state", "w"], ["next"], "inner_add"),
-            helper.make_node("Mul", ["next", "h"], ["row"], "inner_mul"),
-            helper.make_node("Identity", ["on"], ["still"], "inner_identity"),
-        ],
-        "body",
-        [value("i", [], TensorProto.INT64), value("on", [], TensorProto.BOOL), value("state", [2])],
-        [value("still", [], TensorProto.BOOL), value("next", [2]), value("row", [2])],
-        [weights("w", 2)],
-    )
-    scan = helper.make_graph(
-        [
-            helper.make_node("Add", ["s", "r"], ["sum"]),
-            helper.make_node("Mul", ["sum", "h"], ["m"]),
-        ],
-        "scan",
-        [value("s", [2]), value("r", [2])],
-        [value("sum", [2]), value("m", [2])],
-    )
-    nodes = [
-        helper.make_node("Exp", ["x"], ["h"], "exp"),
-        helper.make_node("Loop", ["times", "", "x"], ["last", "rows"], "loop", body=body),
-        helper.make_node(
-            "Scan", ["last", "rows"], ["y", "z"], "scan", body=scan, num_scan_inputs=1
-        ),
-    ]
-    times = numpy_helper.from_array(np.array(3, np.int64), "times")
-    outputs = [value("y", [2]), value("z", [None, 2])]
-    return model(nodes, [value("x", [2])], outputs, [times])
-
-
-@pytest.mark.parametrize("name", SUBGRAPHS)
-def test_subgraphs_follow_what_they_read(name: str) -> None:
-    made = SUBGRAPHS[name]()
-    feeds = [
-        {"x": np.array([1.5, -2], "f")} | ({"c": np.array(c)} if len(made.graph.input) > 1 else {})
-        for c in (True, False)
-    ]
-    for folded in (False, True):
-        out = through(made, folded=folded)
-        onnx.checker.check_model(out, full_check=True)
-        assert_runs_alike(made, out, feeds)
-    if name != "captures_of_what_is_merged":
-        assert_same(made)
-
-
-def test_a_name_inside_a_subgraph_makes_way() -> None:
-    """A node outside that comes before the If must not have a name from inside it."""
-    m = imported(names_that_come_again_outside())
-    (x, _), (y,) = m.graph.inputs, m.graph.outputs
-    old, u = y.inputs  # type: ignore[union-attr]
-    inputs = tuple(u if v is x else v for v in old.inputs)  # the branches negate `u`, not `x`
-    late = intern_node(old.op, inputs, old.attrs, old.types)
-    new = Graph(m.graph.inputs, (node(OPS["Add"], [late, u]),))
-    out = onnx_ir.to_proto(export_model(m, new))
-    onnx.checker.check_model(out, full_check=True)
-    assert [n.name for n in out.graph.node] == ["relu", "exp", "if", "add"]
-    assert [n.output[0] for n in out.graph.node] == ["t", "u", "i", "y"]
-    for c in (True, False):
-        feeds = {"x": np.array([1.5, -2], "f"), "c": np.array(c)}
-        np.testing.assert_array_equal(session(out).run(None, feeds)[0], [0, 0])
-
-
-def test_dead_code_and_unused_weights_go_and_inputs_stay() -> None:
-    made = text("""<ir_version: 8, opset_import: ["" : 17]>
-        g (float[2] x, float[2] unused, float[2] d = {1, 2}) => (float[2] y) <float[2] w = {1, 2}> {
-            dead = Add(x, w)
-            y = Relu(x)
-        }""")
-    out = through(made)
-    assert [v.name for v in out.graph.input] == ["x", "unused", "d"]
-    assert [n.op_type for n in out.graph.node] == ["Relu"]
-    assert [t.name for t in out.graph.initializer] == ["d"]
 
 
 def test_an_overridable_default_is_never_folded() -> None:

@@ -1,0 +1,141 @@
+"""Large models: memory that does not grow with the weights, time that grows with the nodes only."""
+
+import resource
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from superopt.ir import graph as g
+from superopt.ir.fold import fold
+from superopt.onnx_io.exporter import export_model
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.source import read
+from superopt.onnx_io.validate import validate
+from superopt.onnx_io.weightless import fill
+from superopt.onnx_io.write import write_model
+from superopt.ops import OPS
+from tests.onnx_io.children import in_child, peak_rss_of
+from tests.onnx_io.models import model, value
+from tests.onnx_io.test_source import big_external
+
+MB = 1 << 20
+linux = pytest.mark.skipif(sys.platform != "linux", reason="memory is measured in /proc")
+
+
+@linux
+@pytest.mark.slow
+def test_a_model_of_two_gigabytes(tmp_path: Path) -> None:
+    """Read, rewritten and written; its weights begin, end and look alike in the middle."""
+    path = big_external(tmp_path)
+    size = (tmp_path / "w.bin").stat().st_size
+    assert size > 2.2e9
+    with (tmp_path / "w.bin").open("r+b") as file:
+        for i in range(9):
+            file.seek(size // 9 * i + size // 27 // 4 * 4)
+            file.write(np.float32(i).tobytes())
+
+    def rewrite() -> None:
+        source = read(path)
+        validate(source)
+        m = import_model(source)
+        done = fold(m.graph)
+        first = next(n for n in g.nodes(done.graph) if n.op.name == "MatMul")
+        new = g.replace(done.graph, {first: g.node(OPS["Relu"], [first])})
+        write_model(export_model(m, new), tmp_path / "n.onnx", like=source)
+
+    try:
+        peak = peak_rss_of(rewrite)
+        assert peak < 100 * MB, f"{peak / MB:.0f} MB"
+        out = read(tmp_path / "n.onnx")
+        assert [n.op_type for n in out.model.graph][:2] == ["MatMul", "Relu"]
+        assert list(out.model.graph.initializers) == [f"w{i}" for i in range(9)]
+        assert (tmp_path / "n.onnx.data").stat().st_size >= size
+        for i, v in enumerate(out.model.graph.initializers.values()):
+            assert v.const_value is not None
+            assert v.const_value.numpy().reshape(-1)[size // 27 // 4] == i
+    finally:
+        for file_ in tmp_path.iterdir():
+            file_.unlink()
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory, weightless_models: dict[str, Path]) -> Path:
+    path = tmp_path_factory.mktemp("bert") / "bert.onnx"
+    onnx.save_model(fill(weightless_models["bert_base_12l"]), path)
+    return path
+
+
+@linux
+@pytest.mark.slow
+def test_importing_bert_reads_no_weights(bert: Path) -> None:
+    source = read(bert)
+    assert len(source.model.graph.initializers) > 100
+    peak = peak_rss_of(lambda: import_model(source))
+    assert peak < 60 * MB, f"{peak / MB:.0f} MB"
+
+
+@linux
+@pytest.mark.slow
+def test_folding_bert_takes_the_memory_of_its_weights_once(bert: Path) -> None:
+    """Its weights are stored transposed, so that nearly all of them are written anew."""
+    m = import_model(read(bert))
+    size = bert.stat().st_size
+
+    def folded() -> tuple[int, list[str]]:
+        with open("/proc/self/status") as file:
+            (now,) = (int(line.split()[1]) * 1024 for line in file if line.startswith("VmData"))
+        limit = now + int(1.05 * size)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        done = fold(m.graph)
+        return done.nodes, list(done.skipped)
+
+    nodes, skipped = in_child(folded, seconds=600)
+    assert skipped == []
+    assert nodes >= 72
+
+
+def chain(count: int) -> onnx.ModelProto:
+    kinds = ("Relu", "Neg", "Sigmoid")
+    nodes = [
+        helper.make_node(kinds[k % 3], [f"v{k}"], [f"v{k + 1}"], f"n{k}") for k in range(count)
+    ]
+    return model(nodes, [value("v0", ["n", 2])], [value(f"v{count}", ["n", 2])])
+
+
+def test_a_chain_of_twenty_thousand_nodes() -> None:
+    source = read(chain(20_000))
+    begin = time.process_time()
+    m = import_model(source)
+    out = export_model(m, fold(m.graph).graph)
+    assert time.process_time() - begin < 5
+    assert [n.name for n in out.graph] == [f"n{k}" for k in range(20_000)]
+    # and when a node at its beginning is rewritten, so that all others are new ones
+    first = g.nodes(m.graph)[0]
+    new = g.replace(m.graph, {first: g.node(OPS["Identity"], first.inputs)})
+    begin = time.process_time()
+    out = export_model(m, new)
+    assert time.process_time() - begin < 5
+    assert [n.name for n in out.graph][1:] == [f"n{k}" for k in range(1, 20_000)]
+
+
+def test_a_wide_graph() -> None:
+    """Every node reads one value: what is done once for each pair of nodes would show."""
+    nodes = [helper.make_node("Relu", ["x"], ["h"], "first")]
+    nodes += [helper.make_node("Add", ["h", f"w{k}"], [f"a{k}"], f"n{k}") for k in range(3000)]
+    nodes += [helper.make_node("Sum", [f"a{k}" for k in range(3000)], ["y"], "sum")]
+    weights = [
+        onnx.numpy_helper.from_array(np.array([k, k], np.float32), f"w{k}") for k in range(3000)
+    ]
+    m = import_model(read(model(nodes, [value("x", [2])], [value("y", [2])], weights)))
+    (x,) = m.graph.inputs
+    first = g.nodes(m.graph)[0]
+    new = g.replace(m.graph, {first: g.node(OPS["Abs"], [x])})
+    begin = time.process_time()
+    out = export_model(m, new)
+    assert time.process_time() - begin < 5
+    assert [n.name for n in out.graph][1:] == [*(f"n{k}" for k in range(3000)), "sum"]
