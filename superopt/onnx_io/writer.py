@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as oir
 
 from superopt.ir import graph as g
-from superopt.ir.op import Attr, canonical_attrs
+from superopt.ir.op import Attr, InferError, canonical_attrs
 from superopt.onnx_io.capture import (
     captured,
     clone_node,
@@ -91,6 +91,10 @@ class Writer:
         self._made: dict[g.Value, oir.Value] = {}
         self._final: dict[g.Value, oir.Value] = {}  # what a value is called as an output
         self._numbers: dict[str, int] = {}
+        self._node_numbers: dict[str, int] = {}
+        self._node_names = {
+            o.node.name for o in (*target.origins.values(), *target.literals.values())
+        }
         self._input_names = {v.name or "" for v in inputs.values()}
         self._taken = {v.name for v in (*inputs.values(), *outputs) if v.name}
         self._runtime = Runtime(target.opset, self._emit, self._literal)
@@ -151,12 +155,23 @@ class Writer:
     # --- names and values -------------------------------------------------------------------------
 
     def _name(self, base: str) -> str:
-        """A name that nothing has and that nothing in the file had."""
-        name = base
+        """A name for a value that nothing has and that nothing in the file had."""
+        name, n = base, self._numbers.get(base, 0)
         while name in self._taken or name in self._avoided:
-            self._numbers[base] = self._numbers.get(base, 0) + 1
-            name = f"{base}_{self._numbers[base]}"
+            n += 1
+            name = f"{base}_{n}"
+        self._numbers[base] = n
         self._taken.add(name)
+        return name
+
+    def _node_name(self, base: str) -> str:
+        """A name for a node, likewise."""
+        name, n = base, self._node_numbers.get(base, 0)
+        while name in self._node_names:
+            n += 1
+            name = f"{base}_{n}"
+        self._node_numbers[base] = n
+        self._node_names.add(name)
         return name
 
     def _result(self, v: g.Value, base: str) -> oir.Value:
@@ -209,7 +224,7 @@ class Writer:
         result = copy_value(said)
         if isinstance(v, g.Constant):
             return self._constant(v, result)
-        name = self._name(f"{said.name}_identity")
+        name = self._node_name(f"{said.name}_identity")
         self.nodes.append(oir.Node("", "Identity", [made], outputs=[result], name=name))
         return result
 
@@ -230,7 +245,7 @@ class Writer:
             inputs,
             [oir.AttrInt64(k, v) for k, v in attrs.items()],
             outputs=[oir.Value(name=self._name(f"{base}_out"))],
-            name=self._name(base),
+            name=self._node_name(base),
         )
         self.nodes.append(n)
         return n.outputs[0]
@@ -262,13 +277,13 @@ class Writer:
                 values = forms(n, self._target.opset)
                 inputs = self._inputs(n, s, lambda formal: self._operand(n, formal, values))
                 attributes = self._attributes(n, s, values)
-        except Unsayable as e:
+        except (Unsayable, InferError) as e:
             raise ExportError(f"{op.name}: {e}") from None
         said = origin or self._target.doubles.get(n)
         outputs = self._results(n, s, said)
         if said is not None:
             return like_node(said.node, op.name, inputs, attributes, outputs)
-        name = self._name(op.name.lower())
+        name = self._node_name(op.name.lower())
         return oir.Node(op.domain or "", op.name, inputs, attributes, outputs=outputs, name=name)
 
     def _results(self, n: g.Node, s: Schema, said: Origin | None) -> list[oir.Value]:
@@ -284,7 +299,9 @@ class Writer:
         ]
         count = max((i + 1 for i, w in enumerate(wanted) if w), default=1)
         return [
-            self._result(v, n.op.name.lower()) if w or not _optional(s, i) else oir.Value(name="")
+            self._result(v, f"{n.op.name.lower()}_out")
+            if w or not _optional(s, i)
+            else oir.Value(name="")
             for i, (v, w) in enumerate(zip(values[:count], wanted, strict=False))
         ]
 
