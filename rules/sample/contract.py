@@ -95,7 +95,7 @@ def _geometry(ask: Ask, extents: Shape, kernel: Shape, pooling: bool) -> dict[st
     known = {k: ask.ints(k) for k in ("strides", "dilations", "pads")}
     found: dict[str, Attr] = {}
     if "strides" in ask.free:
-        found["strides"] = tuple(draw.pick((1, 1, 2)) for _ in range(rank))
+        found["strides"] = tuple(draw.pick((1, 2)) for _ in range(rank))
     if "dilations" in ask.free:
         found["dilations"] = tuple(draw.pick((1, 1, 1, 2)) for _ in range(rank))
     if "pads" in ask.free:
