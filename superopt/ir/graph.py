@@ -252,9 +252,7 @@ def users(g: Graph) -> dict[Value, list[Node]]:
     return out
 
 
-def replace(
-    g: Graph, change: Mapping[Value, Value], order: Iterable[Node] | None = None
-) -> Graph:
+def replace(g: Graph, change: Mapping[Value, Value], order: Iterable[Node] | None = None) -> Graph:
     """`g` with each key replaced by its value (which must not need a key: that would be a cycle).
 
     Types must agree; everything downstream is rebuilt, everything else shared. `order` is
