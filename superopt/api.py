@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from superopt.onnx_io.protos import ModelProto, load_proto
 from superopt.onnx_io.source import Given, read
 from superopt.pipeline import bench as bench_
 from superopt.pipeline import doctor as doctor_
+from superopt.pipeline import explain as explain_
 from superopt.pipeline import optimize as optimize_
 from superopt.pipeline import verify as verify_
 from superopt.pipeline.inputs import read_inputs
@@ -25,6 +26,7 @@ from superopt.report.data import (
     BenchRow,
     Event,
     Finding,
+    Rejected,
     Report,
     RuleInfo,
     RuleVerdict,
@@ -65,6 +67,11 @@ class Optimized:
     def cost_after(self) -> float:
         """Microseconds of the result by the cost model."""
         return self.report.cost_after_us
+
+    def explain(self, names: Iterable[str]) -> tuple[Rejected, ...]:
+        """What stood in the way of the rules among `names`, and of any rule at the values among
+        `names`, in the model as it was given."""
+        return explain_.attempts(self._done, names)
 
     def save(self, path: str | Path) -> None:
         """Write the model by rename; a byte-identical copy of the input if nothing changed."""

@@ -86,7 +86,9 @@ def _as_ours(error: BaseException) -> SuperoptError:
         case click.ClickException():
             return UsageError(error.format_message())
         case KeyboardInterrupt() | click.Abort():
-            return Aborted("aborted", "interrupted", "nothing partial was left behind")
+            return _aborted()
+        case _ if _interrupted(error):
+            return _aborted()
         case OSError():
             what = f"cannot use {error.filename}" if error.filename else "a system call failed"
             return UsageError(what, error.strerror or str(error), "check the path and the disk")
@@ -98,6 +100,22 @@ def _as_ours(error: BaseException) -> SuperoptError:
                 f"{type(error).__name__}: {error}",
                 "run it again with --debug and report what it prints",
             )
+
+
+def _aborted() -> Aborted:
+    return Aborted("aborted", "interrupted", "nothing partial was left behind")
+
+
+def _interrupted(error: BaseException) -> bool:
+    """Did Ctrl-C begin it? Modules written in C make an ImportError of it when they are loaded."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        if isinstance(cause, KeyboardInterrupt):
+            return True
+        seen.add(id(cause))
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 class Internal(SuperoptError):

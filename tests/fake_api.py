@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from superopt.report.data import (
     BenchRow,
     Event,
     Finding,
+    Rejected,
     Report,
     RuleInfo,
     RuleVerdict,
@@ -33,6 +34,10 @@ class Optimized:
         return self.report.changed
 
     decisions: str = "decisions\n"
+
+    def explain(self, names: Iterable[str]) -> tuple[Rejected, ...]:
+        missed = Rejected("relu-concat", ("h5",), "match", "operand 0 of Relu is from Conv", 1)
+        return (missed,) if {"h5", "relu-concat"} & set(names) else ()
 
     def save(self, path: Path) -> None:
         content = b"faster" if self.changed else self.source.read_bytes()

@@ -4,7 +4,7 @@ The commands reach it through `api()`, so that starting `superopt --help` loads 
 """
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -12,6 +12,7 @@ from superopt.report.data import (
     BenchRow,
     Event,
     Finding,
+    Rejected,
     Report,
     RuleInfo,
     RuleVerdict,
@@ -32,6 +33,9 @@ class Optimized(Protocol):
     @property
     def decisions(self) -> str:
         """The decision log as text, which `replay` takes."""
+
+    def explain(self, names: Iterable[str]) -> tuple[Rejected, ...]:
+        """Why rules do not apply: those among `names`, and all at the values among `names`."""
 
     def save(self, path: Path) -> None:
         """Writes the model by rename; a byte-identical copy of the input if nothing changed."""

@@ -55,37 +55,36 @@ def explain(
     from superopt.report import codec, group, text
 
     names = {name}
+    missed: tuple[Rejected, ...] = ()
     if source.suffix == ".json":
         report = _stored(source)
     else:
         names.update(api().values_of(source, name))
         with terminal.progress(quiet) as show, terminal.interruptible() as stop:
-            report = (
-                api()
-                .optimize(
-                    source,
-                    budget=budget,
-                    target="onnxruntime",
-                    rules=rules,
-                    shapes=shapes,
-                    inputs=None,
-                    threads=threads,
-                    seed=seed,
-                    alpha=None,
-                    progress=show,
-                    stop=stop,
-                    replay=None,
-                    store=None,
-                    cost="auto",
-                )
-                .report
+            found = api().optimize(
+                source,
+                budget=budget,
+                target="onnxruntime",
+                rules=rules,
+                shapes=shapes,
+                inputs=None,
+                threads=threads,
+                seed=seed,
+                alpha=None,
+                progress=show,
+                stop=stop,
+                replay=None,
+                store=None,
+                cost="auto",
             )
+            report, missed = found.report, found.explain(names)
     steps, rejected = group.about(report, names)
+    told = {s.rule for s in steps} | {r.rule for r in rejected}
+    rejected += tuple(m for m in missed if m.reason == "match" or m.rule not in told)
     if not steps and not rejected and len(names) == 1:
         raise _nothing_about(name, report)
     if as_json:
-        found = {"name": name, "steps": steps, "rejected": rejected}
-        terminal.say(codec.dumps(found))
+        terminal.say(codec.dumps({"name": name, "steps": steps, "rejected": rejected}))
     else:
         terminal.say(text.explanation(name, steps, rejected))
         if not steps and not rejected:

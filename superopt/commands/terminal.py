@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -80,26 +81,50 @@ def _line(event: Event) -> str:
 
 @contextmanager
 def interruptible() -> Iterator[Stop]:
-    """The first Ctrl-C (or SIGTERM) makes `stop()` true; the second raises KeyboardInterrupt."""
-    asked = threading.Event()
+    """The first Ctrl-C (or SIGTERM) makes `stop()` true; the second raises KeyboardInterrupt.
+
+    Python calls a handler once for signals that came during one long call into C, so they are
+    counted by the bytes that the system writes for each; and it swallows what is raised while
+    objects are freed, so that `stop()` raises as well.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False  # only the main thread receives signals
+        return
+    received = 0
+    reader, writer = socket.socketpair()
+    reader.setblocking(False)
+    writer.setblocking(False)
+
+    def stop() -> bool:
+        if received > 1:
+            raise KeyboardInterrupt
+        return received == 1
 
     def on_signal(number: int, frame: object) -> None:
-        if asked.is_set():
+        nonlocal received
+        first = received == 0
+        try:
+            signals = reader.recv(4096)
+            received += signals.count(signal.SIGINT) + signals.count(signal.SIGTERM)
+        except BlockingIOError:
+            received += 1  # raised in this process, by a test
+        if first and received == 1:
+            # Not through a buffered stream: the signal may have come in the middle of a write.
+            with suppress(OSError):
+                os.write(2, b"\nstopping with the best checked model so far; Ctrl-C again aborts\n")
+        elif received > 1:
             raise KeyboardInterrupt
-        asked.set()
-        # Not through a buffered stream: the signal may have come in the middle of a write to it.
-        with suppress(OSError):
-            os.write(2, b"\nstopping with the best checked model so far; Ctrl-C again aborts\n")
 
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set  # only the main thread receives signals
-        return
     before = {s: signal.signal(s, on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
+    wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     try:
-        yield asked.is_set
+        yield stop
     finally:
+        signal.set_wakeup_fd(wakeup)
         for number, handler in before.items():
             signal.signal(number, handler)
+        reader.close()
+        writer.close()
 
 
 def check_outputs(**paths: Path | None) -> None:

@@ -26,6 +26,7 @@ from superopt.search.view import Cycle, together
 from superopt.te.domain import Reals
 from superopt.te.dtype import F64
 
+SHOWN = 2  # operators deep, in messages
 IsWrong = Callable[[g.Graph], bool]
 
 
@@ -102,8 +103,8 @@ def blame(
     names = Names(original.model.names)
     s = found.step
     where = ", ".join(names[v] for v in s.change)
-    before = "; ".join(names.text(v) for v in s.change)
-    after = "; ".join(dict.fromkeys(names.text(v) for v in s.change.values()))
+    before = "; ".join(names.text(v, SHOWN) for v in s.change)
+    after = "; ".join(dict.fromkeys(names.text(v, SHOWN) for v in s.change.values()))
     rule = rules.get(s.rule)
     source = rule.source if rule is not None else ""
     return CheckFailed(
@@ -114,7 +115,7 @@ def blame(
     )
 
 
-def _short(text: str, most: int = 160) -> str:
+def _short(text: str, most: int = 120) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 
 from superopt.ir import graph as g
 from superopt.ir.text import show_node
+from superopt.report.data import Reason
 
+# How the matcher calls a refusal, and how a report does.
+REASONS: Mapping[str, Reason] = {
+    "cost": "cost", "untaken": "untaken", "condition": "condition", "shape": "shape",
+    "infer": "shape", "cycle": "cycle", "opset": "opset", "unsafe": "unsafe",
+}  # fmt: skip
 DEPTH = 3  # how far the text of a rewrite goes down
 
 

@@ -45,7 +45,7 @@ class Done:
     """Everything that an optimization found; `winner` is None when nothing faster passed.
 
     best: the candidate that was timed against the original, the winner or not; times, ratio: of
-    these two; clock: None where costs are estimates.
+    these two; costs: what priced graphs; clock: None where costs are estimates.
     """
 
     source: Source
@@ -60,6 +60,7 @@ class Done:
     ratio: Ratio | None
     cost_before: float
     cost_after: float
+    costs: Costs
     clock: MeasuredClock | None
     notes: tuple[str, ...]
     folder: tempfile.TemporaryDirectory[str]
@@ -119,7 +120,7 @@ class _Job:
             notes.append(f"the costs of {clock.estimated} operators are estimates")
         return Done(
             model.source, model, request, self.machine, outcome, refusals, winner, best, times,
-            ratio, cost_before, winner.variant.cost if winner else cost_before, clock,
+            ratio, cost_before, winner.variant.cost if winner else cost_before, costs, clock,
             tuple(dict.fromkeys(notes)), self.folder,
         )  # fmt: skip
 

@@ -151,10 +151,13 @@ def prepare(model: Model, request: Request, folder: Path, note: Note) -> Origina
     regions = cut(model.graph, [v.name or "" for v in model.source.model.graph.outputs])
     sizes = shapes.representative(model, request.shapes)
     path = original_file(model.source, folder)
+    session = Session(path, request.threads)
+    if request.stop():
+        note("it was stopped before anything was searched")
+        return Original(model, regions, session, path, "", None, (), sizes, 0.0, request.seed)
     wanted = [v for n in opaque_nodes(model.graph) for v in g.results(n)]
     wanted += [p.value for p in regions.places]
     file = watched(model, model.graph, wanted, folder / "watched" / "model.onnx", path)
-    session = Session(path, request.threads)
     own = file is not None and file.path == path
     if file is not None:
         held = session if own else Session(file.path, request.threads)

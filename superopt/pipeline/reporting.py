@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from superopt.check.numeric import Checked
 from superopt.cost.clock import Ratio
-from superopt.pipeline.naming import Names
+from superopt.pipeline.naming import REASONS, Names
 from superopt.pipeline.optimize import Done
 from superopt.report.data import (
     FORMAT,
@@ -16,7 +16,6 @@ from superopt.report.data import (
     Interval,
     Latency,
     OutputError,
-    Reason,
     Rejected,
     Report,
     SearchStats,
@@ -25,11 +24,6 @@ from superopt.report.data import (
 from superopt.report.words import ratio
 from superopt.rules.rule import Rule
 from superopt.search.move import Step as Applied
-
-_REASONS: Mapping[str, Reason] = {
-    "cost": "cost", "condition": "condition", "shape": "shape", "infer": "shape",
-    "cycle": "cycle", "opset": "opset", "unsafe": "unsafe",
-}  # fmt: skip
 
 
 def report_of(done: Done, rules: Iterable[Rule], optimized_sha256: str) -> Report:
@@ -109,7 +103,7 @@ def _rejected(done: Done, names: Names) -> tuple[Rejected, ...]:
                 continue
             detail = f"no gain: at best {row.least_us:+.2f} us by the cost model"
         where = tuple(names[v] for v in row.values)
-        rows.append(Rejected(rule, where, _REASONS.get(reason, "condition"), detail, row.count))
+        rows.append(Rejected(rule, where, REASONS.get(reason, "condition"), detail, row.count))
     return tuple(rows)
 
 

@@ -10,7 +10,8 @@ from typing import Literal
 FORMAT = 1  # the version of the stored form; raised when a reader of the old form would go wrong
 
 StepKind = Literal["rule", "tactic", "fold", "cse", "dce"]
-Reason = Literal["cost", "condition", "shape", "cycle", "opset", "unsafe"]
+# untaken: it matched and would have gained; match: the graph is not as the rule wants it
+Reason = Literal["cost", "untaken", "match", "condition", "shape", "cycle", "opset", "unsafe"]
 Interval = tuple[float, float, float]  # low, middle, high
 
 

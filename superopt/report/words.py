@@ -15,6 +15,8 @@ FLOAT_CLASSES = {
 }
 REASONS: dict[Reason, str] = {
     "cost": "no gain",
+    "untaken": "not taken",
+    "match": "it does not match",
     "condition": "a condition does not hold",
     "shape": "the shapes do not fit",
     "cycle": "it would make a cycle",

@@ -1,0 +1,107 @@
+"""Why rules were not applied: at one value of the original model, or one rule everywhere in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from superopt.ir import graph as g
+from superopt.pipeline.naming import REASONS, Names
+from superopt.pipeline.optimize import Done
+from superopt.report.data import Rejected
+from superopt.rules.build import Refusal, rewrite
+from superopt.rules.context import GraphContext, context
+from superopt.rules.explain import Attempt, explain
+from superopt.rules.match import matches
+from superopt.rules.rule import Rule
+from superopt.search.view import delta
+
+MOST = 12  # rules shown of those that fail at a value
+PLACES = 8  # values named for each reason
+
+
+def attempts(done: Done, names: Iterable[str]) -> tuple[Rejected, ...]:
+    """What stands in the way of the rules among `names`, and of every rule at the values among
+    `names`, in the model as it was given.
+
+    A rule that matches is priced by the cost model of the run.
+    """
+    wanted = set(names)
+    calls = Names(done.model.names)
+    ctx = context(done.model.graph)
+    rows: list[Rejected] = []
+    for rule in done.request.rules:
+        if rule.name in wanted:
+            rows += _everywhere(done, rule, ctx, calls)
+    values = [v for v in _values(done.model.graph) if calls[v] in wanted]
+    for v in values:
+        rows += _at(done, v, ctx, calls)
+    return tuple(dict.fromkeys(rows))
+
+
+def _values(graph: g.Graph) -> Iterator[g.Value]:
+    yield from graph.inputs
+    yield from g.walk(graph)
+
+
+def _everywhere(done: Done, rule: Rule, ctx: GraphContext, calls: Names) -> list[Rejected]:
+    """One rule at every place where it could start: the nearest misses first."""
+    failed: dict[str, list[Attempt]] = {}
+    found = explain(rule, ctx)
+    for a in found:
+        if a.outcome == "failed":
+            failed.setdefault(a.reason, []).append(a)
+    rows = _matching(done, rule, ctx, calls, None)
+    for reason, some in sorted(failed.items(), key=lambda row: -row[1][0].passed):
+        where = tuple(calls[a.site] for a in some[:PLACES])
+        rows.append(Rejected(rule.name, where, "match", reason, len(some)))
+    if not found:
+        ops = f"the model has nothing that {rule.name} starts from"
+        rows.append(Rejected(rule.name, (), "match", ops, 1))
+    return rows
+
+
+def _at(done: Done, v: g.Value, ctx: GraphContext, calls: Names) -> list[Rejected]:
+    """Every rule at one value: those that match, and the nearest misses."""
+    rows: list[Rejected] = []
+    missed: list[tuple[float, Attempt]] = []
+    producer = g.producer(v)
+    near = [producer] if producer is not None else ctx.users.get(v, [])
+    for rule in done.request.rules:
+        rows += _matching(done, rule, ctx, calls, near)
+        failed = [a for a in explain(rule, ctx, v) if a.outcome == "failed"]
+        if failed:
+            best = max(failed, key=lambda a: a.passed / a.steps)
+            missed.append((best.passed / best.steps, best))
+    missed = [row for row in missed if row[0] > 0]
+    for _, a in sorted(missed, key=lambda row: -row[0])[:MOST]:
+        rows.append(Rejected(a.rule, (calls[v],), "match", a.reason, 1))
+    return rows
+
+
+def _matching(
+    done: Done, rule: Rule, ctx: GraphContext, calls: Names, near: list[g.Node] | None
+) -> list[Rejected]:
+    """The places where `rule` matches, by what spoke against it there."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for m in matches(rule, ctx, near):
+        change = rewrite(m, ctx)
+        where = [calls[v] for v in m.roots]
+        if isinstance(change, Refusal):
+            found.setdefault((change.reason, change.detail), []).extend(where)
+            continue
+        if all(old is new for old, new in change.items()):
+            continue
+        us = delta(ctx, change, done.costs).us
+        if us >= 0:
+            found.setdefault(("cost", f"no gain: {us:+.2f} us by the cost model"), []).extend(where)
+        else:
+            text = (
+                f"alone it would save {-us:.2f} us; another rewrite, or the end of the time, came"
+            )
+            found.setdefault(("untaken", f"{text} first"), []).extend(where)
+    return [
+        Rejected(
+            rule.name, tuple(where[:PLACES]), REASONS.get(reason, "condition"), detail, len(where)
+        )
+        for (reason, detail), where in found.items()
+    ]
