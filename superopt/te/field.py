@@ -22,12 +22,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 
 from superopt.te import residues as rs
 from superopt.te.domain import Reals
-from superopt.te.dtype import BOOL, DType, to_numpy
+from superopt.te.dtype import BOOL, F64, DType, to_numpy
 from superopt.te.expr import TensorType
 from superopt.te.fn import function, unit
 from superopt.te.node import Number
@@ -212,7 +213,7 @@ class PrimeField:
         base = pow(self._secret("g", rs.P - 3) + 2, 2, rs.P)
         out[0] = rs.exponential(base, x[1])
         out = np.where(x[0] == 0, 1, out)
-        return np.where(x[0] == self.const(-np.inf, _FLOAT)[0], 0, out)
+        return np.where(x[0] == self.const(-np.inf, F64)[0], 0, out)
 
     def _cast(self, x: np.ndarray, kind: DType, dtype: DType) -> np.ndarray:
         if kind.is_float and dtype.is_float:
@@ -234,7 +235,7 @@ class PrimeField:
         middle = np.uint64(1 << 63)
         near = middle + (n.astype(np.uint64) << np.uint64(40))  # n wraps, as it must
         place = np.where(small, near, _mix(x.astype(np.uint64) ^ np.uint64(self._key("order"))))
-        infinity = self.const(np.inf, _FLOAT)[0]
+        infinity = self.const(np.inf, F64)[0]
         place = np.where(x == infinity, np.uint64((1 << 64) - 1), place)
         return np.where(x == rs.P - infinity, np.uint64(0), place)
 
@@ -299,15 +300,18 @@ class PrimeField:
         return np.stack(parts).astype(np.int64)
 
     def _key(self, what: str) -> int:
-        digest = hashlib.blake2b(f"{self.seed}:{what}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "little")
+        return _key(self.seed, what)
 
     def _secret(self, what: str, m: int) -> int:
         """A keyed number modulo `m`."""
         return self._key(f"{what}:{m}") % m
 
 
-_FLOAT = DType("f64", "f", 64)
+@lru_cache(maxsize=1 << 10)
+def _key(seed: int, what: str) -> int:
+    """64 bits for each seed and name."""
+    digest = hashlib.blake2b(f"{seed}:{what}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
 
 
 def _sixteenths(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
