@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from superopt.api import Optimized, bench, doctor, optimize, verify
     from superopt.errors import (
         Aborted,
         CheckFailed,
@@ -30,9 +31,14 @@ _HOME = {
     "CheckFailed": "superopt.errors",
     "ExitCode": "superopt.errors",
     "ModelError": "superopt.errors",
+    "Optimized": "superopt.api",
     "SuperoptError": "superopt.errors",
     "Undecided": "superopt.errors",
     "UsageError": "superopt.errors",
+    "bench": "superopt.api",
+    "doctor": "superopt.api",
+    "optimize": "superopt.api",
+    "verify": "superopt.api",
 }
 
 __all__ = [
@@ -40,10 +46,15 @@ __all__ = [
     "CheckFailed",
     "ExitCode",
     "ModelError",
+    "Optimized",
     "SuperoptError",
     "Undecided",
     "UsageError",
     "__version__",
+    "bench",
+    "doctor",
+    "optimize",
+    "verify",
 ]
 
 

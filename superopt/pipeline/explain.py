@@ -95,13 +95,22 @@ def _matching(
         if us >= 0:
             found.setdefault(("cost", f"no gain: {us:+.2f} us by the cost model"), []).extend(where)
         else:
-            text = (
-                f"alone it would save {-us:.2f} us; another rewrite, or the end of the time, came"
-            )
-            found.setdefault(("untaken", f"{text} first"), []).extend(where)
+            text = f"alone it would save {-us:.2f} us; {_why_not(done, rule)}"
+            found.setdefault(("untaken", text), []).extend(where)
     return [
         Rejected(
             rule.name, tuple(where[:PLACES]), REASONS.get(reason, "condition"), detail, len(where)
         )
         for (reason, detail), where in found.items()
     ]
+
+
+def _why_not(done: Done, rule: Rule) -> str:
+    """What became of a rule that gains by the cost model."""
+    if (
+        done.winner is None
+        and done.best is not None
+        and any(s.rule == rule.name for s in done.best.variant.steps)
+    ):
+        return "the best graph has it, and is not faster than the original as a whole"
+    return "another rewrite, or the end of the time, came first"
