@@ -82,7 +82,7 @@ rules = click.option(
     "--rules", multiple=True, type=FILE, metavar="FILE", help="Add rules of your own."
 )
 threads = click.option(
-    "--threads", type=click.IntRange(min=1), help="Threads of the runtime.  [default: its own]"
+    "--threads", type=click.IntRange(min=1), help="Threads of the runtime.  [default: 1]"
 )
 seed = click.option("--seed", default=0, show_default=True, help="Seed of all random choices.")
 store = click.option(

@@ -108,7 +108,13 @@ class _Job:
         refusals = Refusals()
         request.progress(Event("search", "pricing the original", 0.05))
         cost_before = costs.of_graph(model.graph)
+        before = self.deadline.spent()
         outcome = self.search(costs, refusals)
+        if outcome.stop is StopReason.SECONDS and not outcome.seen:
+            notes.append(
+                f"the budget of {request.budget:g} s was too short to search: the model was read, run"
+                f" and priced after {before:.1f} s"
+            )
         passed: list[Candidate] = []
         try:
             passed += self.candidates(original, outcome.variants, notes.append)
@@ -133,9 +139,10 @@ class _Job:
         elif self.request.replay is not None:
             note("decisions were replayed: nothing was searched, measured or timed")
         elif original.refused and self.request.cost != "measured":
+            why = original.refused.replace(str(original.path), self.model.source.label)
             note(
-                "costs are estimates, and nothing was timed: onnxruntime does not run the"
-                f" original: {original.refused}"
+                "costs are estimates, and nothing was timed: onnxruntime does not run the original:"
+                f" {why}"
             )
         else:
             return MeasuredClock(

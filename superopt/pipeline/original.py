@@ -170,6 +170,8 @@ def prepare(model: Model, request: Request, folder: Path, note: Note) -> Origina
         file = None
         probe = _Probe(model, request, session, session.refused)
         sets = tuple(Set(s.feed, None, s.must) for s in probe.sets(sizes, lambda line: None))
+    if request.untimed:
+        session.drop()
     return Original(
         model,
         regions,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from superopt import ort
 from superopt.check.inputs import Feeds
@@ -176,8 +176,8 @@ def refused_at(original: Original, candidate: Candidate, known: Store, target: T
 
     Its own optimizer refuses some valid graphs.
     """
-    target = replace(target, runtime=f"{target.runtime}, every level")
-    if known.get_graphs(target, [candidate.sha256]) is not None:
+    everywhere = [f"{candidate.sha256}, at every level"]
+    if known.get_graphs(target, everywhere) is not None:
         return ""
     feed = next(s.feed for s in original.sets if s.got is not None)
     ran = candidate.session.run(feed)  # at the strongest level, and mostly before
@@ -191,7 +191,7 @@ def refused_at(original: Original, candidate: Candidate, known: Store, target: T
     bad = [t for t in tried if not t.ok]
     if not bad:
         us = (time.monotonic() - begin) * 1e6
-        known.put_graphs(target, [candidate.sha256], [[us]], time.time())
+        known.put_graphs(target, everywhere, [[us]], time.time())
         return ""
     before = {
         t.level: t.ok
