@@ -21,6 +21,7 @@ from superopt.check.numeric import (
     compare_on,
     near_ties,
     reference,
+    rounding_only,
 )
 from superopt.check.regions import Unmatched, cut_like, opaque_nodes
 from superopt.ir import graph as g
@@ -189,8 +190,9 @@ def _judge(
     regions: g.Graph,
     ref: Reference,
     found: Values | None,
-) -> Wrong | None:
-    """Add what comparing on one set of inputs gave to the tally; Wrong where it failed."""
+) -> Dropped | Wrong | None:
+    """Add what comparing on one set of inputs gave to the tally; Wrong where it failed, Dropped
+    where it failed by rounding alone."""
     try:
         judged = compare_on(ref, original.regions, regions, found)
     except Unrunnable as e:
@@ -198,6 +200,12 @@ def _judge(
         return Wrong(folded, ref, found, bad)
     failures = [r for r in judged if isinstance(r, Result) and r.compared.failure]
     if failures and not _rounded(original, graph, ref, found, failures):
+        if _inexact(original, graph, ref, failures):
+            bad = failures[0]
+            return Dropped(
+                f"rounding grows too far at {bad.place}: {bad.compared.failure}; in float64 it is"
+                " equal"
+            )
         return Wrong(folded, ref, found, failures[0])
     for r in judged:
         if isinstance(r, str):
@@ -211,6 +219,16 @@ def _judge(
         else:
             tally.results.append(r)
     return None
+
+
+def _inexact(
+    original: Original, graph: g.Graph, ref: Reference, failures: Sequence[Result]
+) -> bool:
+    try:
+        exact, _ = cut_like(original.regions, graph)
+        return rounding_only(ref, original.regions, exact, failures)
+    except (Unmatched, Unrunnable):
+        return False
 
 
 def _rounded(
