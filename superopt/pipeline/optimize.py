@@ -112,8 +112,8 @@ class _Job:
         outcome = self.search(costs, refusals)
         if outcome.stop is StopReason.SECONDS and not outcome.seen:
             notes.append(
-                f"the budget of {request.budget:g} s was too short to search: the model was read, run"
-                f" and priced after {before:.1f} s"
+                f"the budget of {request.budget:g} s was too short to search: the model was read,"
+                f" run and priced after {before:.1f} s"
             )
         passed: list[Candidate] = []
         try:
