@@ -1,0 +1,117 @@
+"""When two results count as equal: tolerances by dtype, NaN and inf, everything else exactly."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from superopt.check.compare import TOLERANCE, WORSE, compare, differing
+from superopt.te.dtype import BF16, BOOL, C64, F16, F32, F64, I64, STRING, DType, to_numpy
+
+VALUES = np.array([1.0, -2.0, 3.0, -4.0])
+RMS = float(np.sqrt(np.mean(np.square(VALUES))))
+NAN, INF = float("nan"), float("inf")
+
+
+def off_by(dtype: DType, error: float) -> str:
+    """Why a candidate fails whose first element is wrong by `error` (a double: no rounding)."""
+    candidate = VALUES + np.array([error, 0, 0, 0])
+    return compare(dtype, VALUES, VALUES, candidate).failure
+
+
+@pytest.mark.parametrize("dtype", [F64, F32, F16, BF16])
+def test_the_tolerance_is_relative_to_the_element_and_the_rms(dtype: DType) -> None:
+    rtol, part = TOLERANCE[dtype]
+    allowed = rtol * 1.0 + part * RMS
+    assert off_by(dtype, 0.99 * allowed) == ""
+    assert off_by(dtype, -0.99 * allowed) == ""
+    assert "allowed" in off_by(dtype, 1.01 * allowed)
+    assert "allowed" in off_by(dtype, -1.01 * allowed)
+
+
+def test_what_the_tolerances_are() -> None:
+    wanted = {F32: (1e-4, 1e-5), F16: (1e-2, 1e-3), BF16: (3e-2, 1e-2)}
+    assert {d: TOLERANCE[d] for d in wanted} == wanted
+
+
+def test_four_times_the_originals_own_error_is_accepted() -> None:
+    own = 0.1
+    original = VALUES + np.array([0, own, 0, 0])
+    inside = VALUES + np.array([0, 0, 0.99 * WORSE * own, 0])
+    outside = VALUES + np.array([0, 0, 1.01 * WORSE * own, 0])
+    found = compare(F32, VALUES, original, inside)
+    assert found.failure == ""
+    assert found.original_max == pytest.approx(own)
+    assert found.max_error == pytest.approx(0.99 * WORSE * own)
+    assert compare(F32, VALUES, original, outside).failure
+
+
+@pytest.mark.parametrize(
+    ("original", "candidate", "good"),
+    [
+        ([NAN, 1, 2], [NAN, 1, 2], True),
+        ([INF, 1, 2], [INF, 1, 2], True),
+        ([-INF, NAN, INF], [-INF, NAN, INF], True),
+        ([NAN, 1, 2], [0, 1, 2], False),
+        ([0, 1, 2], [NAN, 1, 2], False),
+        ([INF, 1, 2], [-INF, 1, 2], False),
+        ([INF, 1, 2], [NAN, 1, 2], False),
+        ([INF, 1, 2], [3e38, 1, 2], False),
+        ([3e38, 1, 2], [INF, 1, 2], False),
+    ],
+)
+def test_nan_and_inf_must_be_where_they_were(
+    original: list[float], candidate: list[float], good: bool
+) -> None:
+    a, b = np.array(original, np.float32), np.array(candidate, np.float32)
+    found = compare(F32, a.astype(np.float64), a, b)
+    assert (found.failure == "") == good
+    assert good or "NaN or inf at (0,)" in found.failure
+
+
+def test_elements_beside_a_nan_are_still_compared() -> None:
+    original = np.array([NAN, 1, 2], np.float32)
+    wrong = np.array([NAN, 1, 2.5], np.float32)
+    assert "error 0.5" in compare(F32, original.astype(np.float64), original, wrong).failure
+
+
+@pytest.mark.parametrize(
+    ("dtype", "original", "candidate"),
+    [
+        (I64, [1, 2, 3], [1, 2, 4]),
+        (BOOL, [True, False], [True, True]),
+        (STRING, ["a", "b"], ["a", "c"]),
+        (C64, [1j, 2], [1j, 2.00001]),
+    ],
+)
+def test_everything_else_is_exact(
+    dtype: DType, original: list[object], candidate: list[object]
+) -> None:
+    a, b = (np.array(v).astype(to_numpy(dtype)) for v in (original, candidate))
+    assert compare(dtype, a, a, a.copy()).failure == ""
+    found = compare(dtype, a, a, b)
+    assert found.failure.startswith(f"1 of {a.size} elements differ, first at (")
+
+
+def test_shapes_and_dtypes_must_agree() -> None:
+    a = np.ones((2, 3), np.float32)
+    assert "shape (3, 2)" in compare(F32, a, a, a.T.copy()).failure
+    assert "dtype float64" in compare(F32, a, a, a.astype(np.float64)).failure
+    assert compare(F32, a[:0], a[:0], a[:0]).failure == ""
+
+
+def test_bfloat16_arrays_are_compared_as_numbers() -> None:
+    a = np.array([1, 2, 3], ml_dtypes.bfloat16)
+    assert compare(BF16, a.astype(np.float64), a, a.copy()).failure == ""
+    assert compare(BF16, a.astype(np.float64), a, -a).failure
+
+
+def test_a_scalar_has_a_place_too() -> None:
+    a, b = np.array(3), np.array(4)
+    assert compare(I64, a, a, b).failure == "1 of 1 elements differ, first at (): 4 instead of 3"
+
+
+def test_differing_counts() -> None:
+    a = np.array([1 + 0j, complex(NAN, 0)])
+    assert differing(a, a.copy()) == 0
+    assert differing(np.arange(5), np.array([0, 1, 9, 3, 9])) == 2
+    assert differing(np.arange(5), np.arange(4)) == 5

@@ -1,0 +1,98 @@
+"""Inputs that the check draws: right for the model, the same for the same seed, and nasty."""
+
+import numpy as np
+import pytest
+
+from superopt.check.inputs import KINDS, Limits, concrete, feeds, limits, values
+from superopt.ir import graph as g
+from superopt.ir.text import parse_graph
+from superopt.ops import OPS
+from superopt.te.dtype import BF16, BOOL, F4E2M1, F16, F32, I4, I8, I32, STRING, U8, DType, to_numpy
+from superopt.te.expr import TensorType
+from superopt.te.node import Size
+
+
+def drawn(dtype: DType, kind: str = "normal", limit: int | None = None) -> np.ndarray:
+    rng = np.random.default_rng(1)
+    return values(TensorType(dtype, (50, 40)), kind, Limits(limit), rng)
+
+
+def graph(text: str) -> g.Graph:
+    return parse_graph(text, OPS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [F32, F16, BF16, F4E2M1, I32, I8, U8, I4, BOOL, STRING])
+def test_every_type_has_values(dtype: DType, kind: str) -> None:
+    array = drawn(dtype, kind)
+    assert array.dtype == to_numpy(dtype)
+    assert array.shape == (50, 40)
+    assert len(set(array.ravel().tolist())) > 1
+
+
+def test_adversarial_floats_have_zeros_ties_and_many_magnitudes() -> None:
+    array = np.abs(drawn(F32, "adversarial"))
+    assert (array == 0).mean() > 0.05
+    assert len(np.unique(array)) < array.size / 4
+    assert array.max() / array[array > 0].min() > 1e5
+
+
+def test_small_integers_take_all_their_values() -> None:
+    assert set(drawn(U8).ravel().tolist()) == set(range(256))
+    assert drawn(I8).min() == -128
+
+
+def test_other_integers_are_flags_or_adversarial() -> None:
+    assert set(drawn(I32).ravel().tolist()) == {0, 1}
+    assert drawn(I32, "adversarial").min() < -50
+
+
+def test_indices_stay_in_range_and_count_from_the_end() -> None:
+    assert (drawn(I32, "normal", 7).min(), drawn(I32, "normal", 7).max()) == (0, 6)
+    assert (drawn(I32, "adversarial", 7).min(), drawn(I32, "adversarial", 7).max()) == (-7, 6)
+
+
+def test_an_input_is_limited_by_the_smallest_table_it_indexes() -> None:
+    model = graph(
+        """graph {
+  i: i64[n, 3]
+  x: f32[20, 4]
+  y: f32[9, 4]
+  %0 = Unsqueeze(i, axes=(0,))
+  %1 = Gather(x, %0, axis=0)
+  %2 = Gather(y, i, axis=0)
+  return %1, %2
+}"""
+    )
+    i, x, _ = model.inputs
+    assert limits(model, i, {"n": 2}) == Limits(9)
+    assert limits(model, x, {"n": 2}) == Limits(None)
+
+
+def test_feeds_are_the_same_for_the_same_seed() -> None:
+    model = graph("graph {\n  x: f32[n, 3]\n  i: i64[n]\n  return x, i\n}")
+    first, again = (list(feeds(model, {"n": 4}, 5)) for _ in range(2))
+    other = list(feeds(model, {"n": 4}, 6))
+    assert [f.kind for f in first] == list(KINDS)
+    for a, b, c in zip(first, again, other, strict=True):
+        assert a.sizes == {"n": 4}
+        assert a.arrays["x"].shape == (4, 3)
+        assert np.array_equal(a.arrays["x"], b.arrays["x"])
+        assert not np.array_equal(a.arrays["x"], c.arrays["x"])
+
+
+def test_tame_feeds_have_no_integers_but_zero() -> None:
+    model = graph("graph {\n  x: f32[3]\n  i: i64[30]\n  return x, i\n}")
+    (feed,) = feeds(model, {}, 0, ["adversarial"], tame=True)
+    assert not feed.arrays["i"].any()
+    assert feed.arrays["x"].any()
+    assert feed.kind == "adversarial, integers 0"
+
+
+def test_what_cannot_be_drawn() -> None:
+    with pytest.raises(TypeError, match="no values of"):
+        values(TensorType(None, None), "normal", Limits(None), np.random.default_rng(0))
+    with pytest.raises(TypeError, match="no values of"):
+        values(TensorType(F32, None), "normal", Limits(None), np.random.default_rng(0))
+    with pytest.raises(KeyError, match="n"):
+        concrete(TensorType(F32, (Size("n"),)), {})
