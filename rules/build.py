@@ -25,6 +25,7 @@ from superopt.ir.op import Attr, InferError
 from superopt.rules.condition import Scope, compiled, no_users, unpack
 from superopt.rules.context import GraphContext
 from superopt.rules.functions import VALUE, NotKnown, Result, number, sequence
+from superopt.rules.magnitude import SUMS, loses, magnitude
 from superopt.rules.make import Unsafe, attribute, filled, make, scalar
 from superopt.rules.match import Match
 from superopt.rules.plan import Plan, plan
@@ -52,12 +53,17 @@ from superopt.te.dtype import BOOL, I64, DType
 DTYPE = FOUND  # while building: the element type of numbers without siblings
 
 
+class Lossy(Exception):
+    """A right side over floats that would lose digits which the left side keeps; says where."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a match was not rewritten.
 
     reason: 'shape' (a result of another type), 'cycle' (an operand needs a result), 'condition' (a
-    formula has no value), 'infer' (an operator does not take its operands), 'unsafe' (too large).
+    formula has no value), 'infer' (an operator does not take its operands), 'unsafe' (too large),
+    'rounding' (a sum regrouped around a large constant).
     """
 
     reason: str
@@ -96,6 +102,8 @@ def rewrite(match: Match, ctx: GraphContext | None = None) -> dict[Value, Value]
         return Refusal("condition", str(e))
     except Unsafe as e:
         return Refusal("unsafe", str(e))
+    except Lossy as e:
+        return Refusal("rounding", str(e))
     if len(new) != len(match.roots):
         return Refusal("shape", f"{len(match.roots)} results would become {len(new)}")
     change: dict[Value, Value] = {}
@@ -190,6 +198,7 @@ class _Builder:
 
     def __init__(self, p: Plan, rule: Rule) -> None:
         self.scope = Scope(dict(p.slots), dict(p.terms), [None] * p.size)
+        self.regroups = rule.float_class != "E0"
         self.local: frozenset[str] = frozenset()  # variables of comprehensions around
         counts: dict[App, int] = {}
         for t in rule.rhs:
@@ -284,6 +293,7 @@ class _Builder:
         return once
 
     def fresh(self, t: App) -> Callable[[Cells], Node]:
+        regroups = self.regroups and t.op.name in SUMS
         op, index = t.op, 1 if t.op.name.startswith("Gather") else -1
         parts: list[tuple[One | None, Many | None, Callable[[Cells, DType], Value] | None]] = []
         for o in t.operands:
@@ -316,6 +326,8 @@ class _Builder:
             attrs: dict[str, Attr] = {} if rest is None else dict(env[rest])
             for k, f in given:
                 attrs[k] = attribute(f(env))
+            if regroups and (large := loses(op, values)) is not None:
+                raise Lossy(f"an operand of {op.name} may be as large as {magnitude(large):.3g}")
             return make(op, values, attrs)
 
         return build

@@ -136,6 +136,7 @@ def _refused(r: Refusal) -> str:
         "condition": "the right side has no value there",
         "infer": "an operator of the right side does not take its operands",
         "unsafe": "the right side is too large",
+        "rounding": "a sum would be regrouped around a large constant",
     }
     return words[r.reason]
 

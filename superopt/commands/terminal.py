@@ -60,13 +60,13 @@ def _bar() -> Iterator[Progress]:
 
 def _lines() -> Progress:
     start = time.monotonic()
-    last: list[tuple[str, float]] = []
+    last: dict[str, float] = {}
 
     def show(event: Event) -> None:
         now = time.monotonic()
-        if last and last[-1][0] == event.stage and now - last[-1][1] < PLAIN_EVERY:
+        if now - last.get(event.stage, -PLAIN_EVERY) < PLAIN_EVERY:
             return
-        last[:] = [(event.stage, now)]
+        last[event.stage] = now
         say(f"[{now - start:6.1f} s] {_line(event)}\n", on_stderr=True)
 
     return show

@@ -10,7 +10,7 @@ import numpy as np
 
 from superopt.errors import UsageError
 from superopt.onnx_io.model import Model
-from superopt.te.dtype import to_numpy
+from superopt.te.dtype import STRING, to_numpy
 
 
 def read_inputs(
@@ -47,17 +47,18 @@ def check_inputs(model: Model, arrays: Mapping[str, np.ndarray] | None) -> None:
                 f"it has {', '.join(wanted)}",
                 "rename the array",
             )
-    for name in needed - set(arrays):
+    for name in sorted(needed - set(arrays)):
         raise UsageError(
             f"input {name} has no value", "the file lacks it", "add an array of that name"
         )
     for name, array in arrays.items():
         t = wanted[name]
-        if (
-            t.dtype is not None
-            and array.dtype != to_numpy(t.dtype)
-            and array.dtype.kind not in "OUS"
-        ):
+        if t.dtype is None:
+            raise UsageError(
+                f"input {name} cannot be given", "it is no tensor", "leave out --inputs"
+            )
+        strings = t.dtype == STRING and array.dtype.kind in "OUST"
+        if array.dtype != to_numpy(t.dtype) and not strings:
             raise UsageError(
                 f"input {name} is {array.dtype}", f"the model wants {t.dtype}", "convert the array"
             )

@@ -12,6 +12,7 @@ from superopt.report.data import Reason
 REASONS: Mapping[str, Reason] = {
     "cost": "cost", "untaken": "untaken", "condition": "condition", "shape": "shape",
     "infer": "shape", "cycle": "cycle", "opset": "opset", "unsafe": "unsafe",
+    "rounding": "rounding",
 }  # fmt: skip
 DEPTH = 3  # how far the text of a rewrite goes down
 

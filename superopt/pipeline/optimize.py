@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from superopt.pipeline.inputs import check_inputs
 from superopt.pipeline.original import Note, Original, prepare
 from superopt.pipeline.race import race, refused_at, together
 from superopt.pipeline.request import Deadline, Request
+from superopt.pipeline.scratch import Scratch
 from superopt.report.data import Event
 from superopt.rules.rule import Rule
 from superopt.rules.term import App, walk
@@ -63,7 +63,7 @@ class Done:
     costs: Costs
     clock: MeasuredClock | None
     notes: tuple[str, ...]
-    folder: tempfile.TemporaryDirectory[str]
+    scratch: Scratch
 
 
 def optimize(source: Source, request: Request) -> Done:
@@ -78,12 +78,12 @@ def optimize(source: Source, request: Request) -> Done:
     validate(source)
     model = import_model(source)
     check_inputs(model, request.inputs)
-    folder = tempfile.TemporaryDirectory(prefix="superopt-")
+    scratch = Scratch()
     try:
         with Store.open(request.store) as store:
-            return _Job(model, request, deadline, folder, store, machine()).run()
+            return _Job(model, request, deadline, scratch, store, machine()).run()
     except BaseException:
-        folder.cleanup()
+        scratch.remove()
         raise
 
 
@@ -94,7 +94,7 @@ class _Job:
     model: Model
     request: Request
     deadline: Deadline
-    folder: tempfile.TemporaryDirectory[str]
+    scratch: Scratch
     store: Store
     machine: Machine
 
@@ -102,7 +102,7 @@ class _Job:
         request, model = self.request, self.model
         notes = list(self.store.notes)
         request.progress(Event("load", "running the original", 0.02))
-        original = prepare(model, request, Path(self.folder.name), notes.append)
+        original = prepare(model, request, self.scratch.path, notes.append)
         clock = self.clock(original, notes.append)
         costs = Costs(original.sizes, clock or by_roofline(request.threads))
         refusals = Refusals()
@@ -127,7 +127,7 @@ class _Job:
         return Done(
             model.source, model, request, self.machine, outcome, refusals, winner, best, times,
             ratio, cost_before, winner.variant.cost if winner else cost_before, costs, clock,
-            tuple(dict.fromkeys(notes)), self.folder,
+            tuple(dict.fromkeys(notes)), self.scratch,
         )  # fmt: skip
 
     def clock(self, original: Original, note: Note) -> MeasuredClock | None:
@@ -153,6 +153,9 @@ class _Job:
                 self.request.threads,
                 deadline=self.deadline.begin + SEARCH_PART * self.request.budget,
                 stop=self.request.stop,
+                progress=lambda done, of: self.request.progress(
+                    Event("measure", f"{done} of {of} new operators")
+                ),
             )
         return None
 
@@ -203,7 +206,7 @@ class _Job:
             if passed and not together(original, len(passed) + 1):
                 passed[-1].session.drop()
             begin = time.monotonic()
-            folder = Path(self.folder.name, f"candidate{number}")
+            folder = self.scratch.path / f"candidate{number}"
             found = examine(original, variant, folder, self.request.threads, self.deadline)
             slowest = max(slowest, time.monotonic() - begin)
             match found:

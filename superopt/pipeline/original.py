@@ -221,7 +221,12 @@ class _Probe:
     def _given(
         self, arrays: Mapping[str, np.ndarray], sizes: Mapping[str, int]
     ) -> tuple[Feeds, Got | None]:
-        feed = Feeds("given", arrays, sizes)
+        defaults = {
+            i.name: v.const_value.numpy()
+            for i, v in self.model.overridable.items()
+            if v.const_value is not None
+        }
+        feed = Feeds("given", {**defaults, **arrays}, sizes)
         got = self._try(feed)
         if isinstance(got, ort.Failed):
             raise UsageError(

@@ -11,7 +11,9 @@ FORMAT = 1  # the version of the stored form; raised when a reader of the old fo
 
 StepKind = Literal["rule", "tactic", "fold", "cse", "dce"]
 # untaken: it matched and would have gained; match: the graph is not as the rule wants it
-Reason = Literal["cost", "untaken", "match", "condition", "shape", "cycle", "opset", "unsafe"]
+Reason = Literal[
+    "cost", "untaken", "match", "condition", "shape", "cycle", "opset", "unsafe", "rounding"
+]
 Interval = tuple[float, float, float]  # low, middle, high
 
 

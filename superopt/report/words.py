@@ -22,6 +22,7 @@ REASONS: dict[Reason, str] = {
     "cycle": "it would make a cycle",
     "opset": "the model's opset cannot express it",
     "unsafe": "not allowed",
+    "rounding": "rounds badly",
 }
 KINDS = {
     "rule": "rewrite rule",

@@ -1,0 +1,99 @@
+"""How large a value may be because of large constants: attention masks of -10000, -3.4e38 or -inf.
+
+A sum regrouped around such a number is right over the reals, and loses everything over floats:
+(x + 1e9) - 1e9 is no x. So what reassociates must not make new sums with large operands.
+"""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from superopt.ir.graph import Constant, Node, Value, producer
+from superopt.ir.op import Op
+from superopt.rules.facts import READ_BYTES, uniform
+
+LARGE = 1000.0  # its rounding in f32, 6e-5, is what a check begins to see
+SUMS = frozenset({"Add", "Sub", "Sum"})
+
+# Whatever goes in, what comes out is about 1, or 0.
+_BOUNDED = frozenset(
+    {
+        "Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid", "Tanh", "Softsign", "Erf", "Sin", "Cos",
+        "Exp", "Log", "Reciprocal", "LayerNormalization", "RMSNormalization", "BatchNormalization",
+        "InstanceNormalization", "GroupNormalization", "Attention",
+    }
+)  # fmt: skip
+_FIRST = frozenset({"Clip", "Pow", "Gather", "GatherND", "GatherElements", "Pad", "Tile", "Slice"})
+
+_MAGNITUDE: WeakKeyDictionary[Value, float] = WeakKeyDictionary()
+
+
+def magnitude(v: Value) -> float:
+    """About the largest |element| of `v` if all inputs and large weights are about 1.
+
+    An estimate, not a bound: it follows constants of up to 1 MB through the operators.
+    """
+    known = _MAGNITUDE.get(v)
+    if known is not None:
+        return known
+    if isinstance(v, Constant):
+        found = _MAGNITUDE[v] = _of_constant(v)
+        return found
+    n = producer(v)
+    if n is None:
+        return 1.0
+    stack = [n]
+    while stack:
+        top = stack[-1]
+        below = [m for i in top.inputs if i is not None and (m := producer(i)) is not None]
+        new = [] if top in _MAGNITUDE else [m for m in below if m not in _MAGNITUDE]
+        if new:
+            stack += new
+            continue
+        stack.pop()
+        if top not in _MAGNITUDE:
+            _MAGNITUDE[top] = _of_node(top)
+    return _MAGNITUDE[n]
+
+
+def _of_constant(c: Constant) -> float:
+    dtype = c.type.dtype
+    if c.nbytes > READ_BYTES or dtype is None or not dtype.is_number:
+        return 1.0
+    array = c.load()
+    return float(np.max(np.abs(array.astype(np.float64)), initial=0.0))
+
+
+def _of_node(n: Node) -> float:
+    if n.op.opaque or n.op.name in _BOUNDED:
+        return 1.0
+    given = [_operand(i) for i in n.inputs if i is not None]
+    match n.op.name:
+        case "Mul":
+            return given[0] * given[1] if 0.0 not in given else 0.0
+        case "Div":
+            by = uniform(n.inputs[1])
+            return given[0] / abs(by) if by else given[0]
+        case name if name in _FIRST:
+            return given[0]
+        case _:
+            return max(given, default=1.0)
+
+
+def _operand(v: Value) -> float:
+    n = producer(v)
+    return magnitude(v) if n is None else _MAGNITUDE[n]
+
+
+def loses(op: Op, operands: list[Value | None]) -> Value | None:
+    """The operand that makes a new sum lose what the others hold; None where none does."""
+    if op.name not in SUMS:
+        return None
+    for v in operands:
+        if v is None or v.type.dtype is None or not v.type.dtype.is_float:
+            continue
+        if not magnitude(v) <= LARGE:  # NaN is large, too
+            return v
+    return None

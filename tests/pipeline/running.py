@@ -1,0 +1,68 @@
+"""Running the pipeline on small models, and asking onnx's own evaluator what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+from superopt.onnx_io.source import read
+from superopt.pipeline import optimize
+from superopt.pipeline.optimize import Done
+from superopt.pipeline.reporting import report_of
+from superopt.pipeline.request import Request
+from superopt.report.data import Report
+from superopt.rules.rule import Rule, parse_rules
+
+RULES = """
+relu-relu(x: f): Relu(Relu(x)) => Relu(x) ; float=E0
+transpose-transpose(x: any):
+    Transpose(Transpose(x, perm=p), perm=q) => Transpose(x, perm=permute(p, q)) ; float=E0
+transpose-identity(x: any): Transpose(x, perm=p) => x where is_identity(p) ; float=E0
+relu-transpose(x: f): Relu(Transpose(x, perm=p)) => Transpose(Relu(x), perm=p) ; float=E0
+"""
+
+
+def rules(more: str = "", source: str = "my.rules") -> tuple[Rule, ...]:
+    """Four right rules, and those of another text."""
+    return (*parse_rules(RULES, "right.rules"), *parse_rules(more, source))
+
+
+def request(**asked: object) -> Request:
+    """A request that measures nothing, with the four rules, unless it asks for something else."""
+    given: dict[str, object] = {"rules": rules(), "cost": "roofline", "budget": 20.0, **asked}
+    return Request(**given)  # type: ignore[arg-type]
+
+
+def run(data: bytes | Path, **asked: object) -> Done:
+    """`optimize` on a model."""
+    return optimize.optimize(read(data), request(**asked))
+
+
+def report(done: Done) -> Report:
+    """Its report."""
+    digest = done.winner.sha256 if done.winner else done.source.sha256
+    return report_of(done, done.request.rules, digest)
+
+
+def saved(done: Done, folder: Path) -> onnx.ModelProto:
+    """The model that it writes, which onnx's checker accepts."""
+    path = folder / "saved.onnx"
+    optimize.save(done, path)
+    onnx.checker.check_model(str(path), full_check=True)
+    return onnx.load(str(path))
+
+
+def values(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """What onnx's reference evaluator makes of a model."""
+    found = ReferenceEvaluator(model).run(None, dict(feeds))
+    return [np.asarray(v) for v in found]
+
+
+def same(a: onnx.ModelProto, b: onnx.ModelProto, /, **feeds: np.ndarray) -> bool:
+    """Do two models give the same (floats nearly) on these inputs?"""
+    pairs = zip(values(a, feeds), values(b, feeds), strict=True)
+    return all(np.allclose(x, y, 1e-5, 1e-6, equal_nan=True) for x, y in pairs)

@@ -1,0 +1,231 @@
+"""A wrong rule never passes: nothing is returned, and the step that did it is named."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from superopt.check.compare import failed
+from superopt.check.numeric import Result
+from superopt.errors import CheckFailed, ExitCode
+from superopt.ir import graph as g
+from superopt.ops import OPS
+from superopt.pipeline import blame, checking
+from superopt.pipeline.blame import culprit
+from superopt.search.move import Step
+from superopt.te.dtype import F32
+from superopt.te.expr import TensorType
+from tests.pipeline import models
+from tests.pipeline.models import data
+from tests.pipeline.running import rules, run
+
+WRONG = {
+    "drops-relu": "drops-relu(x: f): Relu(x) => x ; float=E0",
+    "wrong-perm": "wrong-perm(x: f[n, n]): Transpose(x, perm=(1, 0)) => x ; float=E0",
+    "max-of-one": "max-of-one(x: f, y: f): Max(x, y) => x ; float=E0",
+    "loses-sign": "loses-sign(x: f): Sub(x, x) => Relu(x) ; float=E0",
+}
+
+# One activation of each kind, and much that right rules do.
+MIXED = """
+<ir_version: 8, opset_import: ["" : 17]>
+mixed (float[5, 5] x, float[5, 5] z) => (float[5, 5] y, float[5, 5] untouched)
+{
+  a = Relu(x)
+  b = Relu(a)
+  c = Transpose<perm = [1, 0]>(b)
+  d = Transpose<perm = [1, 0]>(c)
+  e = Sub(d, z)
+  f = Max(e, x)
+  h = Transpose<perm = [1, 0]>(f)
+  k = Transpose<perm = [1, 0]>(h)
+  y = Add(k, z)
+  untouched = Exp(z)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "number"),
+    [("drops-relu", "b", None), ("max-of-one", "f", None)],
+)
+def test_the_wrong_rule_among_right_ones_is_named(name: str, place: str, number: object) -> None:
+    with pytest.raises(CheckFailed) as caught:
+        run(data(MIXED), rules=rules(WRONG[name], "wrong.rules"))
+    error = caught.value
+    assert error.code == ExitCode.REFUTED
+    assert error.what.startswith(f"the model: rule {name} changes the results at ")
+    assert error.what.endswith("; nothing was written")
+    assert "output y: error " in error.why
+    assert "(inputs: normal)" in error.why
+    assert error.todo == "correct or leave out this rule (wrong.rules:1)"
+    assert all("\n" not in part for part in (error.what, error.why, error.todo))
+
+
+def test_the_place_is_the_models_name_and_the_rewrite_is_shown() -> None:
+    with pytest.raises(CheckFailed) as caught:
+        run(data(MIXED), rules=rules(WRONG["max-of-one"]))
+    assert " at f;" in caught.value.what
+    assert "made Max(" in caught.value.why
+
+
+def test_a_wrong_rule_before_an_opaque_node_is_caught_at_the_node() -> None:
+    with pytest.raises(CheckFailed) as caught:
+        run(data(models.RANDOM), rules=rules(WRONG["drops-relu"]))
+    assert "rule drops-relu changes the results at " in caught.value.what
+
+
+def test_a_wrong_rule_in_a_model_that_onnxruntime_cannot_run() -> None:
+    with pytest.raises(CheckFailed) as caught:
+        run(data(models.CUSTOM), rules=rules(WRONG["drops-relu"]), cost="auto")
+    assert "rule drops-relu changes the results" in caught.value.what
+
+
+def test_a_wrong_rule_that_shows_at_other_sizes_only() -> None:
+    # right at a batch of 1, which is the size at which costs are taken
+    text = """
+<ir_version: 8, opset_import: ["" : 17]>
+sizes (float[batch, 4] x) => (float[k, 4] y)
+{
+  r = Relu(x)
+  s = Abs(r)
+  y = ReduceMax<axes = [0], keepdims = 1>(s)
+}
+"""
+    wrong = """
+first-row(x: f[n, k]):
+    ReduceMax(Abs(Relu(x)), axes=(0,))
+    => Slice(Relu(x), starts=(0,), ends=(1,), axes=(0,)) ; float=E0
+"""
+    with pytest.raises(CheckFailed) as caught:
+        run(data(text), rules=rules(wrong))
+    assert "rule first-row" in caught.value.what
+    assert "at batch=2" in caught.value.why
+
+
+# --- bisection ------------------------------------------------------------------------------------
+
+
+def trace(rounds: list[int]) -> tuple[list[Step], list[g.Graph]]:
+    """Steps that each make one more output Neg instead of Abs, in rounds of so many."""
+    inputs = [g.Input(f"x{n}", TensorType(F32, (2,))) for n in range(sum(rounds))]
+    outputs: list[g.Value] = [g.node(OPS["Abs"], [x]) for x in inputs]
+    graph = g.Graph(tuple(inputs), tuple(outputs))
+    graphs, steps = [graph], []
+    for count in rounds:
+        done = len(steps)
+        some = range(done, done + count)
+        new = list(graph.outputs)
+        for n in some:
+            new[n] = g.node(OPS["Neg"], [inputs[n]])
+        after = g.Graph(tuple(inputs), tuple(new))
+        steps += [Step(f"r{n}", None, {outputs[n]: new[n]}, 0.0, graph, after) for n in some]
+        graphs.append(after)
+        graph = after
+    return steps, graphs
+
+
+def wrong_from(n: int) -> Callable[[g.Graph], bool]:
+    """Is output `n` negated?"""
+
+    def is_wrong(graph: g.Graph) -> bool:
+        out = graph.outputs[n]
+        return isinstance(out, g.Node) and out.op.name == "Neg"
+
+    return is_wrong
+
+
+@pytest.mark.parametrize("rounds", [[1], [3], [1, 1, 1, 1], [2, 5, 1, 4], [7, 1]])
+def test_bisection_finds_every_step(rounds: list[int]) -> None:
+    steps, _ = trace(rounds)
+    for n in range(sum(rounds)):
+        found = culprit(steps, wrong_from(n))
+        assert found is not None
+        assert (found.step.rule, found.number) == (f"r{n}", n + 1)
+
+
+def test_bisection_asks_few_questions() -> None:
+    steps, _ = trace([1] * 64)
+    asked = 0
+
+    def is_wrong(graph: g.Graph) -> bool:
+        nonlocal asked
+        asked += 1
+        return wrong_from(20)(graph)
+
+    found = culprit(steps, is_wrong)
+    assert found is not None
+    assert found.number == 21
+    assert asked <= 8
+
+
+def test_no_step_is_to_blame_for_a_right_graph() -> None:
+    steps, _ = trace([2, 2])
+    assert culprit(steps, lambda graph: False) is None
+    assert culprit([], lambda graph: True) is None
+
+
+# --- errors that no rule made ---------------------------------------------------------------------
+
+
+def test_a_runtime_that_computes_otherwise_is_not_blamed_on_a_rule_in_float64(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As if onnxruntime gave something else for every rewritten file, but not for the original."""
+    found = checking._found
+
+    def off(*args: object, **named: object) -> object:
+        values, ref = found(*args, **named)  # type: ignore[arg-type]
+        return tuple(None if v is None else v + 1 for v in values), ref
+
+    monkeypatch.setattr(checking, "_found", off)
+    with pytest.raises(CheckFailed) as caught:
+        run(data(models.PLAIN))
+    assert "writing or running the graph changes the results" in caught.value.what
+    assert "in float64 both agree" in caught.value.why
+
+
+def test_folding_is_blamed_where_it_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    from superopt.ir import fold as folding
+    from superopt.pipeline import candidate
+
+    real = folding.fold
+
+    def bad(graph: g.Graph, **named: object) -> folding.Folded:
+        done = real(graph)
+        change = {c: g.constant(c.load() + 1) for c in g.constants(done.graph)}
+        wrong = g.replace(done.graph, change)
+        return folding.Folded(wrong, done.nodes, done.bytes_before, done.bytes_after, ())
+
+    monkeypatch.setattr(candidate, "fold", bad)
+    with pytest.raises(CheckFailed) as caught:
+        run(data(models.PLAIN))
+    assert "folding constants changes the results" in caught.value.what
+
+
+def test_a_step_that_only_the_runtime_gets_wrong_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    steps, graphs = trace([1, 1, 1])
+    bad = Result("y", "normal", failed("off"))
+    wrong = checking.Wrong(graphs[-1], None, None, bad)  # type: ignore[arg-type]
+    monkeypatch.setattr(blame, "_in_float64", lambda original, wrong: lambda graph: False)
+    monkeypatch.setattr(blame, "_in_runtime", lambda *args: wrong_from(1))
+
+    source = SimpleNamespace(label="m")
+    model = SimpleNamespace(source=source, names={graphs[0].outputs[1]: "here"})
+    original = SimpleNamespace(model=model)
+    error = blame.blame(original, steps, wrong, {}, tmp_path, 1)  # type: ignore[arg-type]
+    assert error.what == "m: rule r1 changes the results at here; nothing was written"
+    assert "step 2 of 3" in error.why
+    assert "in float64 both agree" in error.why
+
+
+def test_the_candidates_files_are_gone_after_a_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(CheckFailed):
+        run(data(MIXED), rules=rules(WRONG["drops-relu"]))
+    assert list(tmp_path.iterdir()) == []
