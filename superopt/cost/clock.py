@@ -60,6 +60,9 @@ def compare(a: Sequence[float], b: Sequence[float], seed: int, confidence: float
     return Ratio(min(float(low), mid), mid, max(float(high), mid))
 
 
+LEAST_GAIN = 1.005  # a smaller one is not worth another file, and depends on where memory lies
+
+
 def faster(ratio: Ratio) -> bool:
-    """Whether b is faster than a beyond noise."""
-    return ratio.low > 1
+    """Whether b is faster than a beyond noise, and worth it."""
+    return ratio.low > 1 and ratio.mid >= LEAST_GAIN

@@ -1,4 +1,8 @@
-"""The cost of a graph: the sum over its nodes of what onnxruntime takes for each."""
+"""The cost of a graph: what onnxruntime takes for each of its nodes, and a price for its weights.
+
+Each node is timed with weights that come from memory. In a graph, weights that several nodes share
+stay in the cache, so that two copies of a weight cost more than one: each distinct one has a price.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from superopt.cost.fusion import fused_away
-from superopt.cost.roofline import NODE_US, roofline
+from superopt.cost.roofline import NODE_US, nbytes, roofline
 from superopt.cost.signature import Signature, signature
 from superopt.ir import graph as g
 from superopt.ir.fold import is_constant
 
+WEIGHT_BYTES = 1 << 16  # smaller ones stay in the cache
+WEIGHT_BYTES_PER_US = (
+    50e3  # 50 GB/s: about what a copy of a recurrent net's weights was seen to cost
+)
 UNKNOWN_US = 5.0  # a node of unknown types: it is in both graphs, so its cost cancels
 
 
@@ -34,6 +42,7 @@ class Costs:
     priced: dict[Signature, float] = field(default_factory=dict)
     constant: dict[g.Node, bool] = field(default_factory=dict)
     _nodes: dict[g.Node, float] = field(default_factory=dict)
+    _weights: dict[g.Value, float] = field(default_factory=dict)
 
     def of_nodes(self, nodes: Iterable[g.Node]) -> list[float]:
         """Microseconds of each node; new signatures are priced together."""
@@ -72,9 +81,32 @@ class Costs:
         known = self._nodes.get(n)
         return self.of_nodes((n,))[0] if known is None else known
 
-    def of_graph(self, graph: g.Graph) -> float:
-        """Microseconds of a graph: the sum of its nodes."""
+    def of_operators(self, graph: g.Graph) -> float:
+        """Microseconds of a graph's nodes together."""
         return sum(self.of_nodes(g.nodes(graph)))
+
+    def of_graph(self, graph: g.Graph) -> float:
+        """Microseconds of a graph: its nodes, and its distinct weights."""
+        nodes = g.nodes(graph)
+        return sum(self.of_nodes(nodes)) + sum(map(self.of_weight, self.weights(nodes)))
+
+    def weights(self, nodes: Iterable[g.Node]) -> set[g.Value]:
+        """What `nodes` read that is constant, once folded, and large enough to have a price."""
+        read = (v for n in nodes if not self.is_constant(n) for v in n.inputs if v is not None)
+        return {v for v in read if self.of_weight(v)}
+
+    def of_weight(self, v: g.Value) -> float:
+        """Microseconds that one more distinct weight costs; 0 for a value that is none."""
+        known = self._weights.get(v)
+        if known is None:
+            known = self._weights[v] = self._of_weight(v)
+        return known
+
+    def _of_weight(self, v: g.Value) -> float:
+        if not is_constant(v, self.constant):
+            return 0.0
+        size = nbytes(v.type)
+        return size / WEIGHT_BYTES_PER_US if size >= WEIGHT_BYTES else 0.0
 
     def is_constant(self, n: g.Node) -> bool:
         """Is `n` computed ahead of time?"""
@@ -83,6 +115,7 @@ class Costs:
     def forget(self) -> None:
         """Release the nodes of a finished search; prices stay."""
         self._nodes.clear()
+        self._weights.clear()
         self.constant.clear()
 
 

@@ -12,6 +12,7 @@ from superopt.te.expr import TensorType
 
 _UNIFORM_BYTES = 1 << 20  # rules look at the values of constants up to this size
 _FEW_BYTES = 128  # constants up to this size are always kept as they are
+_PLAIN = 1000.0  # and those with larger elements: no sum is regrouped around them
 
 
 @cache
@@ -27,7 +28,7 @@ def stand_in(c: g.Constant, number: int) -> g.Constant:
         return c
     if c.nbytes <= _UNIFORM_BYTES:
         flat = c.load().reshape(-1)
-        if (flat == flat[0]).all():
+        if (flat == flat[0]).all() or not np.abs(flat.astype(np.float64)).max() <= _PLAIN:
             return c
     shape = tuple(int(d) for d in t.shape)  # type: ignore[arg-type]
     kind = to_numpy(t.dtype)

@@ -16,6 +16,7 @@ from typing import IO, Protocol
 from superopt.errors import SuperoptError
 from superopt.ort.runtime import Session, Source, _ort, plain, run, session
 from superopt.ort.timing import (
+    SPINNING,
     FixedCost,
     as_json,
     fixed_cost,
@@ -165,7 +166,8 @@ def _interleave(
         say(f"timing {len(runs)} models in turns, round {len(times[0]) + 1}", row)
         return enough.is_set()
 
-    return interleave(runs, header["seconds"], header["rounds"], header["seed"], heard)
+    pause = SPINNING if header["threads"] > 1 else 0.0
+    return interleave(runs, header["seconds"], header["rounds"], header["seed"], heard, pause=pause)
 
 
 def _model(entry: Header, blobs: Blobs) -> Source:

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from superopt.ort.values import FOREIGN, Array, Feeds, Value, element_of, to_ort
 
 _SLOW_US = 50_000.0  # a run this long is not repeated for the sake of statistics
 _SMALL_US = 100.0  # below this, the fixed cost of a run is several percent of it
+SPINNING = 0.03  # seconds that a session's threads go on asking for work, and take another's cores
 _LEAST_ROUNDS = 5  # fewer rounds decide nothing (superopt.cost.clock)
 
 
@@ -224,6 +225,8 @@ def interleave(
     rounds: int,
     seed: int,
     enough: Callable[[list[list[float]]], bool] = lambda times: False,
+    *,
+    pause: float = 0.0,
 ) -> list[list[float]]:
     """Times several calls in turns: `rounds` numbers for each, the k-th ones from the same round.
 
@@ -232,6 +235,9 @@ def interleave(
     is not counted from its first, and its number is the median.  Stops at `seconds`, or once
     `enough`, shown the times before every round, is true; but not before five rounds: fewer
     decide nothing.
+
+    pause: seconds of rest before each burst, after which its first run is not counted; SPINNING
+    for sessions of several threads.
     """
     rng = random.Random(seed)
     with _quiet():
@@ -247,6 +253,9 @@ def interleave(
             order = list(range(len(runs)))
             rng.shuffle(order)
             for index in order:
+                if pause:
+                    sleep(pause)
+                    runs[index]()
                 burst = [_once(runs[index]) for _ in range(bursts[index])]
                 times[index].append(statistics.median(burst[1:] if len(burst) > 2 else burst))
     return times

@@ -17,13 +17,14 @@ from superopt.errors import SuperoptError, UsageError
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read
 from superopt.onnx_io.validate import validate
-from superopt.ort.timing import interleave, prepare
+from superopt.ort.timing import SPINNING, interleave, prepare
 from superopt.pipeline.reporting import interval, latency
 from superopt.pipeline.shapes import representative
 from superopt.report.data import BenchRow, Event
 
 RUNTIMES = ("ort", "openvino")
 ROUNDS = 40
+SITTINGS = 2
 TELL_EVERY = 0.5  # seconds between two events, which would disturb the caches
 
 
@@ -33,8 +34,8 @@ class _Lane:
 
     model: str
     runtime: str
-    run: Callable[[], object] | None
-    note: str
+    load: Callable[[], Callable[[], object]]  # a run of it, as a call
+    note: str  # why it does not run; empty where it does
 
 
 def bench(
@@ -75,13 +76,13 @@ def bench(
         for runtime in vs:
             progress(Event("load", f"{path.name} in {runtime}"))
             lanes.append(_lane(path, runtime, arrays, threads))
-    if all(lane.run is None for lane in lanes):
+    if all(lane.note for lane in lanes):
         raise UsageError(
             "nothing was timed",
             "; ".join(dict.fromkeys(f"{lane.model}: {lane.note}" for lane in lanes)),
             "name a model and a runtime that go together; see `superopt doctor`",
         )
-    times = _times(lanes, seconds, seed, stop, progress)
+    times = _times(lanes, seconds, threads, seed, stop, progress)
     return tuple(_rows(lanes, times, threads, seed))
 
 
@@ -93,46 +94,56 @@ def _fits(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bool:
 
 
 def _lane(path: Path, runtime: str, arrays: Mapping[str, np.ndarray], threads: int) -> _Lane:
+    def in_ort() -> Callable[[], object]:
+        session = ort.session(path, threads=threads)
+        ort.run(session, arrays)  # says in words what is wrong with them
+        return prepare(session, arrays)
+
+    def in_openvino() -> Callable[[], object]:
+        return openvino.prepare(path, arrays, threads)
+
+    load = in_ort if runtime == "ort" else in_openvino
     try:
-        if runtime == "ort":
-            session = ort.session(path, threads=threads)
-            ort.run(session, arrays)  # says in words what is wrong with them
-            run = prepare(session, arrays)
-            label = f"onnxruntime {ort.available()}"
-        else:
-            run = openvino.prepare(path, arrays, threads)
-            label = f"openvino {openvino.version()}"
-        run()
-        return _Lane(path.name, label, run, "")
+        load()()
     except SuperoptError as e:
-        return _Lane(path.name, runtime, None, f"{e.what}: {e.why}")
+        return _Lane(path.name, runtime, load, f"{e.what}: {e.why}")
+    own = f"onnxruntime {ort.available()}" if runtime == "ort" else f"openvino {openvino.version()}"
+    return _Lane(path.name, own, load, "")
 
 
 def _times(
     lanes: Sequence[_Lane],
     seconds: float,
+    threads: int,
     seed: int,
     stop: Callable[[], bool],
     progress: Callable[[Event], None],
 ) -> dict[int, list[float]]:
     """Microseconds of every lane in every round: the median of a burst of runs, as in service,
-    where one model runs again and again; the order of bursts within a round is drawn anew."""
+    where one model runs again and again; the order of bursts within a round is drawn anew.
+
+    In two sittings, each with all models loaded anew: where memory lies makes a difference, too.
+    """
     begin = told = time.monotonic()
 
     def enough(times: list[list[float]]) -> bool:
         nonlocal told
         if time.monotonic() - told > TELL_EVERY:
             told = time.monotonic()
-            progress(
-                Event("time", f"round {len(times[0]) + 1}", min(1.0, (told - begin) / seconds))
-            )
+            progress(Event("time", "models in turns", min(1.0, (told - begin) / seconds)))
         return stop()
 
-    live = [i for i, lane in enumerate(lanes) if lane.run is not None]
-    if not live:
-        return {}
-    runs = [run for lane in lanes if (run := lane.run) is not None]
-    return dict(zip(live, interleave(runs, seconds, ROUNDS, seed, enough), strict=True))
+    live = [i for i, lane in enumerate(lanes) if not lane.note]
+    times: dict[int, list[float]] = {i: [] for i in live}
+    pause = SPINNING if threads > 1 else 0.0
+    for n in range(SITTINGS):
+        runs = [lanes[i].load() for i in live]
+        more = interleave(
+            runs, seconds / SITTINGS, ROUNDS // SITTINGS, seed + n, enough, pause=pause
+        )
+        for i, new in zip(live, more, strict=True):
+            times[i] += new
+    return times
 
 
 def _rows(

@@ -35,7 +35,7 @@ def _summary(r: Report) -> Iterator[str]:
     else:
         yield f"  latency   not timed; costs are of {words.plain(r.machine)}"
     cost = f"{words.time(r.cost_before_us)} -> {words.time(r.cost_after_us)}"
-    yield f"  cost      {cost} (the sum of the operators)"
+    yield f"  cost      {cost} (operators and weights, summed)"
     yield f"  nodes     {r.nodes_before:,} -> {r.nodes_after:,}{_opaque(r.opaque)}"
     yield f"  check     {_check(r.check)}"
     if s := r.search:

@@ -68,7 +68,8 @@ def play(
     tried: set[g.Value] = set()
     steps: list[Step] = []
     priced = 0
-    cost = costs.of_graph(graph)
+    # Without its weights: where they are shared, those of one merge go away only with the last.
+    cost = costs.of_operators(graph)
     while own.rules and not stop():
         ctx = context(graph)
         fresh = [m for m in moves(ctx, own, costs, refusals) if not (set(m.change) & tried)]
@@ -78,7 +79,7 @@ def play(
         tried |= set(start.change)
         after, path, seen = _run(tactic, graph, start, own, calm, costs, refusals, stop)
         priced += seen
-        new = costs.of_graph(after)
+        new = costs.of_operators(after)
         if new < LEEWAY * cost and after != graph:
             graph, cost = after, new
             steps += path

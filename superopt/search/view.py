@@ -36,7 +36,25 @@ def delta(ctx: GraphContext, change: Mapping[g.Value, g.Value], costs: Costs) ->
             kept.add(p)
     dead = _dead(ctx, change, kept)
     us = sum(costs.of_nodes(added)) - sum(costs.of_nodes(dead))
-    return Delta(added, dead, us + _beside(ctx, change, dead, costs))
+    us += _beside(ctx, change, dead, costs) + _weights(ctx, added, dead, costs)
+    return Delta(added, dead, us)
+
+
+def _weights(
+    ctx: GraphContext, added: Sequence[g.Node], dead: Sequence[g.Node], costs: Costs
+) -> float:
+    """What the distinct weights of the graph cost more or less."""
+    read, unread = costs.weights(added), costs.weights(dead)
+    if not read and not unread:
+        return 0.0
+    gone = set(dead)
+
+    def stays(v: g.Value) -> bool:
+        return any(u not in gone and not costs.is_constant(u) for u in ctx.users.get(v, ()))
+
+    new = [v for v in read if not any(not costs.is_constant(u) for u in ctx.users.get(v, ()))]
+    old = [v for v in unread if v not in read and not stays(v)]
+    return sum(map(costs.of_weight, new)) - sum(map(costs.of_weight, old))
 
 
 def _beside(
