@@ -6,7 +6,8 @@
 For each model, with weights drawn: `superopt optimize` in a process of its own, once with an empty
 cost store and once with the store that this left (seconds, peak memory of the largest process);
 then the original and the result in onnxruntime, all its optimizations on for both, in turns
-(medians, 95 % bootstrap interval of the ratio). The numbers lie in a JSON file beside the table;
+(medians, 95 % bootstrap interval of the ratio). Where the result is a copy of the original its
+ratio is 1, and what was measured shows the noise. The numbers lie in a JSON file beside the table;
 models that are in it already are not measured again unless they are named by --only.
 """
 
@@ -89,13 +90,16 @@ def table(rows: list[dict[str, object]], threads: list[int]) -> str:
         for t in threads:
             low, mid, high = r[f"ratio_{t}"] or (1.0, 1.0, 1.0)  # type: ignore[misc]
             before, after = float(r[f"us_before_{t}"]) / 1e3, float(r[f"us_after_{t}"]) / 1e3  # type: ignore[arg-type]
-            cells.append(f"{before:.3f}, {after:.3f}, **{mid:.3f}x** [{low:.3f}, {high:.3f}]")
+            shown = f"**{mid:.3f}x** [{low:.3f}, {high:.3f}]"
+            if not r["changed"]:
+                shown = f"same file ({mid:.3f}x [{low:.3f}, {high:.3f}])"
+            cells.append(f"{before:.3f}, {after:.3f}, {shown}")
         cells.append(f"{r['seconds_empty']:.1f} / {r['seconds_full']:.1f}")
         cells.append(f"{r['peak_mb']:.0f} / {r['model_mb']:.0f}")
         lines.append("| " + " | ".join(cells) + " |")
     for t in threads:
-        mids = [r[f"ratio_{t}"][1] for r in rows if r[f"ratio_{t}"]]  # type: ignore[index]
-        mean = math.exp(sum(map(math.log, mids)) / len(mids)) if mids else 1.0
+        mids = [r[f"ratio_{t}"][1] if r["changed"] else 1.0 for r in rows]  # type: ignore[index]
+        mean = math.exp(sum(map(math.log, mids)) / len(mids))  # type: ignore[arg-type]
         lines.append("")
         lines.append(
             f"Geometric mean, {t} thread{'s' * (t > 1)}: **{mean:.3f}x** over {len(mids)} models."
@@ -126,7 +130,8 @@ def main() -> None:
             args.out.write_text(json.dumps(found, indent=1) + "\n")
     text = table([rows[n] for n in sorted(rows)], args.threads)
     when = time.strftime("%Y-%m-%d")
-    head = f"Machine: {machine().text}. Command: `scripts/bench_models.py`, {when}.\n\n"
+    command = " ".join(["scripts/bench_models.py", *sys.argv[1:]])
+    head = f"Machine: {machine().text}. Command: `{command}`, {when}.\n\n"
     args.out.with_suffix(".md").write_text("# Models\n\n" + head + text)
     print(text)
 

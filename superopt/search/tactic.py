@@ -22,7 +22,8 @@ from superopt.search.move import Move, Refusals, Step, moves
 
 @dataclass(frozen=True, slots=True)
 class Tactic:
-    """Repeat rules where they share a node with the first rewrite, then tidy up by climbing.
+    """Repeat rules where they share a node with the first rewrite (or everywhere), then tidy up by
+    climbing.
 
     `repeat` are prefixes of names: `matmul-merge` stands for all rules that begin so.
     """
@@ -30,14 +31,30 @@ class Tactic:
     name: str
     repeat: tuple[str, ...]
     longest: int = 64
+    everywhere: bool = False  # repeat them in the whole graph, since no place gains alone
 
 
 _LOUD = re.compile("merge|slices-split")  # what other tactics begin, or would hide from them
 FLATTEN = frozenset({"slice-slice"})  # with several readers of the inner slice only the last gains
-MOST_FLATTENED = 200
+MOST_FLATTENED = 1000
 LEEWAY = 1.03  # merged products stream their weights better than the sum of parts says
 
 TACTICS: tuple[Tactic, ...] = (
+    Tactic(
+        "pad-channels",
+        (
+            "pad-out-channels",
+            "slice-into-conv",
+            "slice-through-depthwise",
+            "relu-slice",
+            "add-slice",
+            "mul-slice",
+            "pool-slice",
+            "max-pool-slice",
+            "concat-slice-into-conv",
+        ),
+        everywhere=True,
+    ),
     Tactic(
         "merge-columns",
         ("matmul-merge-slices", "matmul-add-merge-slices", "gemm-merge-trans-slices"),
@@ -63,6 +80,9 @@ def play(
     Returns the graph, the steps that led there, and how many rewrites were priced.
     """
     own = rules.where(lambda r: r.name.startswith(tactic.repeat))
+    if tactic.everywhere:
+        # forwards only: each rule moves what the one before it made, and one never ends both ways
+        own = own.where(lambda r: not r.name.endswith("~"))
     # bit-exact rules only: they move elements, and leave products as the next merge needs them
     calm = rules.where(lambda r: r.float_class == "E0" and not _LOUD.search(r.name))
     tried: set[g.Value] = set()
@@ -77,21 +97,26 @@ def play(
         if start is None:
             break
         tried |= set(start.change)
-        after, path, seen = _run(tactic, graph, start, own, calm, costs, refusals, stop)
+        if tactic.everywhere:
+            after, path, seen = _everywhere(tactic, graph, own, calm, costs, refusals, stop)
+        else:
+            after, path, seen = _run(tactic, graph, start, own, calm, costs, refusals, stop)
         priced += seen
         new = costs.of_operators(after)
         if new < LEEWAY * cost and after != graph:
             graph, cost = after, new
             steps += path
+        if tactic.everywhere:
+            break
     return graph, steps, priced
 
 
 def _flattened(
-    graph: g.Graph, rules: Book, costs: Costs, refusals: Refusals
+    graph: g.Graph, rules: Book, costs: Costs, refusals: Refusals, stop: Callable[[], bool]
 ) -> tuple[g.Graph, list[Step]]:
     """`graph` with `rules` applied wherever they match, gain or not: each leaves less to match."""
     steps: list[Step] = []
-    for _ in range(MOST_FLATTENED):
+    while len(steps) < MOST_FLATTENED and not stop():
         m = next(moves(context(graph), rules, costs, refusals), None)
         if m is None:
             break
@@ -99,6 +124,25 @@ def _flattened(
         steps.append(Step(m.rule.name, None, m.change, m.effect.us, graph, after))
         graph = after
     return graph, steps
+
+
+def _everywhere(
+    tactic: Tactic,
+    graph: g.Graph,
+    own: Book,
+    calm: Book,
+    costs: Costs,
+    refusals: Refusals,
+    stop: Callable[[], bool],
+) -> tuple[g.Graph, list[Step], int]:
+    """`graph` with the tactic's rules applied wherever they match, then tidied up."""
+    after, path = _flattened(graph, own, costs, refusals, stop)
+    tidy, more, priced = climb(after, calm, costs, refusals, stop=stop)
+    return tidy, _of(tactic, path + more), len(path) + priced
+
+
+def _of(tactic: Tactic, steps: Sequence[Step]) -> list[Step]:
+    return [Step(s.rule, tactic.name, s.change, s.us, s.before, s.after) for s in steps]
 
 
 def _fates(ctx: GraphContext, move: Move, made: Container[g.Node] = ()) -> list[tuple[str, ...]]:
@@ -161,8 +205,7 @@ def _run(
         some = list(moves(ctx, own, costs, refusals, _siblings(ctx, made)))
         move, fate = _next(ctx, some, made, fate)
         seen += 1
-    flat, path_flat = _flattened(graph, calm.where(lambda r: r.name in FLATTEN), costs, refusals)
-    path += [Step(s.rule, tactic.name, s.change, s.us, s.before, s.after) for s in path_flat]
+    flattening = calm.where(lambda r: r.name in FLATTEN)
+    flat, path_flat = _flattened(graph, flattening, costs, refusals, stop)
     tidy, more, priced = climb(flat, calm, costs, refusals, stop=stop)
-    more = [Step(s.rule, tactic.name, s.change, s.us, s.before, s.after) for s in more]
-    return tidy, path + more, seen + priced
+    return tidy, path + _of(tactic, path_flat + more), seen + priced

@@ -110,7 +110,7 @@ def test_a_killed_command_leaves_no_model_and_a_store_that_works(
         process.kill()
         process.wait()
     assert not places.model.exists()
-    assert [p for p in places.out.iterdir()] == []
+    assert list(places.out.iterdir()) == []
     with command(model, places, "--cost", "roofline") as process:
         _, err = process.communicate()
     assert process.returncode == 0, err
@@ -119,7 +119,7 @@ def test_a_killed_command_leaves_no_model_and_a_store_that_works(
 
 def test_the_end_of_the_budget_writes_the_best_so_far(model: Path, places: Places) -> None:
     with command(model, places, "--budget", "1s", "--cost", "roofline") as process:
-        out, err = process.communicate()
+        _, err = process.communicate()
     assert process.returncode == 0, err
     onnx.checker.check_model(onnx.load(str(places.model)), full_check=True)
     assert places.left() == ["fast.onnx"]

@@ -38,3 +38,31 @@ def siblings(count: int) -> g.Graph:
     x = value("x", 4, 8)
     outs = tuple(op("MatMul", x, weight(n, 8, 3 + n)) for n in range(count))
     return g.Graph((x,), outs)
+
+
+def separable(channels: int) -> g.Graph:
+    """Two branches of depthwise and pointwise convolutions, pooled, added and put side by side."""
+    x = value("x", 1, channels, 5, 5)
+
+    def point(v: g.Value, seed: int, given: int) -> g.Value:
+        return op("Conv", v, weight(seed, channels, given, 1, 1), weight(seed + 1, channels))
+
+    def depth(v: g.Value, seed: int) -> g.Value:
+        w, b = weight(seed, channels, 1, 3, 3), weight(seed + 1, channels)
+        return op("Conv", v, w, b, group=channels, pads=(1, 1, 1, 1))
+
+    a = point(x, 0, channels)
+    b = point(depth(op("Relu", a), 2), 4, channels)
+    c = op("AveragePool", a, kernel_shape=(3, 3), pads=(1, 1, 1, 1))
+    both = op("Concat", op("Add", a, b), c, b, axis=1)
+    return g.Graph((x,), (point(both, 6, 3 * channels),))
+
+
+def reusing(steps: int) -> g.Graph:
+    """A recurrence: the same two large weights at every step."""
+    x = value("x", 1, 256)
+    a, b = weight(0, 256, 256), weight(1, 256, 256)
+    v: g.Value = x
+    for _ in range(steps):
+        v = op("Tanh", op("Add", op("MatMul", v, a), op("MatMul", v, b)))
+    return g.Graph((x,), (v,))

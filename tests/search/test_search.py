@@ -20,7 +20,7 @@ from superopt.search.partition import assemble, pieces
 from superopt.search.run import improve
 from superopt.search.tactic import TACTICS, play
 from superopt.search.view import Cycle, replace_all, together
-from tests.search.graphs import layers, op, siblings, value, weight
+from tests.search.graphs import layers, op, reusing, separable, siblings, value, weight
 
 LIBRARY = book(load_library())
 
@@ -33,7 +33,12 @@ def never() -> bool:
     return False
 
 
-@pytest.mark.parametrize("graph", [layers(2), siblings(3)], ids=["layers", "siblings"])
+GRAPHS = {
+    "layers": layers(2), "siblings": siblings(3), "separable": separable(6), "reusing": reusing(2)
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
 def test_the_delta_is_what_building_the_graph_says(graph: g.Graph) -> None:
     costs = roofline()
     before = costs.of_graph(graph)
@@ -118,6 +123,43 @@ def test_merging_siblings_is_one_move_of_a_tactic() -> None:
     feeds = {"x": np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)}
     for a, b in zip(evaluate(graph, feeds), evaluate(merged, feeds), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_channels_are_padded_in_all_convolutions_or_in_none() -> None:
+    def price(s: Signature) -> float:
+        # onnxruntime's blocked convolutions: ten times faster on multiples of 16
+        (out,) = s.outputs
+        assert out.shape is not None
+        return 10.0 if s.op.name == "Conv" and out.shape[1] % 16 else 1.0  # type: ignore[operator]
+
+    graph = separable(6)
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 6, 5, 5)).astype(np.float32)}
+    tactic = next(t for t in TACTICS if t.name == "pad-channels")
+    costs = Costs({}, lambda signatures: [price(s) for s in signatures])
+    padded, steps, _ = play(tactic, graph, LIBRARY, costs, Refusals(), stop=never)
+    assert costs.of_graph(padded) < 0.4 * costs.of_graph(graph)
+    assert {s.tactic for s in steps} == {"pad-channels"}
+    (a,), (b,) = evaluate(graph, feeds), evaluate(padded, feeds)
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    flat = Costs({}, lambda signatures: [1.0 for _ in signatures])
+    same, none, _ = play(tactic, graph, LIBRARY, flat, Refusals(), stop=never)
+    assert same == graph
+    assert not none
+
+
+def test_a_copy_of_a_shared_weight_has_a_price() -> None:
+    graph = reusing(4)
+    costs = Costs({}, lambda signatures: [1.0 for _ in signatures])
+    whole = costs.of_graph(graph)
+    assert whole == pytest.approx(16 + 2 * 256 * 256 * 4 / 50e3)
+    merged = [m for m in moves(context(graph), LIBRARY, costs, Refusals())
+              if m.rule.name.startswith("matmul-merge-slices")]  # fmt: skip
+    assert merged
+    for m in merged:  # one step of four: the two weights stay, and a third comes
+        assert m.effect.us == pytest.approx(
+            costs.of_graph(g.replace(graph, m.change)) - whole, abs=1e-6
+        )
+        assert m.effect.us > 2 * 256 * 256 * 4 / 50e3 - 3
 
 
 def test_pieces_put_together_are_the_graph() -> None:
