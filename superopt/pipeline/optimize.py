@@ -37,6 +37,7 @@ from superopt.search.move import Refusals
 from superopt.search.run import Outcome, Variant, improve
 
 SEARCH_PART = 0.45  # of the budget; checks and whole-model timings take the rest
+SLOW_PART = 0.08  # of the budget: if one check takes longer, only the cheapest variant is checked
 TIMED = 3  # variants that are checked and timed whole
 
 
@@ -199,6 +200,12 @@ class _Job:
                 break
             if passed and self.deadline.left() < 2 * slowest:
                 note(f"{len(new) - number} more graphs were found, and no time left to check them")
+                break
+            if passed and slowest > SLOW_PART * self.request.budget:
+                note(
+                    f"{len(new) - number} more graphs, dearer by the cost model, were not checked:"
+                    f" that takes {slowest:.0f} s each"
+                )
                 break
             self.request.progress(
                 Event("check", f"the graph of {variant.label}", 0.6, variant.cost)
