@@ -58,6 +58,11 @@ def magnitude(v: Value) -> float:
     return _MAGNITUDE[n]
 
 
+def declare(v: Value, size: float) -> None:
+    """Say how large an input may be."""
+    _MAGNITUDE[v] = size
+
+
 def _of_constant(c: Constant) -> float:
     dtype = c.type.dtype
     if c.nbytes > READ_BYTES or dtype is None or not dtype.is_number:

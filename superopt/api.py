@@ -41,13 +41,11 @@ from superopt.rules.trial import Passed, Refuted, try_rule
 class Optimized:
     """What `optimize` returns.
 
-    report: everything that was found, as plain data; changed: is the model another than the input;
-    decisions: the log that `replay` takes.
+    report: everything that was found, as plain data; changed: is the model another than the input.
     """
 
     report: Report
     changed: bool
-    decisions: str
     _done: optimize_.Done
 
     @property
@@ -57,6 +55,11 @@ class Optimized:
             path = Path(folder, "model.onnx")
             self.save(path)
             return load_proto(path)
+
+    @property
+    def decisions(self) -> str:
+        """The log of what was decided, which `replay` takes."""
+        return optimize_.decisions(self._done)
 
     @property
     def cost_before(self) -> float:
@@ -117,6 +120,15 @@ def optimize(
         raise UsageError(f"target {target} is unknown", "there is onnxruntime", "use that")
     if cost not in ("auto", "measured", "roofline"):
         raise UsageError(f"cost {cost!r} is unknown", "it is auto, measured or roofline", "use one")
+    for name, value, least in (
+        ("budget", budget, 0.0),
+        ("alpha", alpha, 1.0),
+        ("threads", threads, 1),
+    ):
+        if value is not None and not least <= value < float("inf"):
+            raise UsageError(
+                f"{name} {value}", f"it is at least {least:g}, and finite", "give another"
+            )
     source = read(model)
     library = (*load_library(), *_own_rules(rules))
     request = Request(
@@ -137,7 +149,7 @@ def optimize(
     changed = done.winner is not None
     digest = source.sha256 if done.winner is None else done.winner.sha256
     report = report_of(done, library, digest)
-    return Optimized(report, changed, optimize_.decisions(done), done)
+    return Optimized(report, changed, done)
 
 
 def verify(

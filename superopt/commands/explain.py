@@ -113,7 +113,7 @@ def report(source: Path, html: Path | None, as_json: bool) -> ExitCode:
     from superopt.report import codec, text
     from superopt.report.html import page
 
-    terminal.check_outputs(html=html)
+    terminal.check_outputs(source, html=html)
     stored = _stored(source)
     if html is not None:
         terminal.write(html, page(stored))

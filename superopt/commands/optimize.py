@@ -76,7 +76,9 @@ def optimize(
     faster; otherwise the output is a copy of MODEL. Ctrl-C stops with the best checked model
     so far.
     """
-    terminal.check_outputs(output=output, html=html, decisions=decisions)
+    terminal.check_outputs(
+        model, inputs, replay, *rules, output=output, html=html, decisions=decisions, store=store
+    )
     with terminal.progress(quiet) as show, terminal.interruptible() as stop:
         found = api().optimize(
             model,
@@ -90,7 +92,7 @@ def optimize(
             alpha=alpha,
             progress=show,
             stop=stop,
-            replay=None if replay is None else replay.read_text(encoding="utf-8"),
+            replay=None if replay is None else replay.read_text(encoding="utf-8", errors="replace"),
             store=store,
             cost=cost,
         )

@@ -127,17 +127,25 @@ def interruptible() -> Iterator[Stop]:
         writer.close()
 
 
-def check_outputs(**paths: Path | None) -> None:
+def check_outputs(*sources: Path | None, **paths: Path | None) -> None:
     """Raises UsageError, before any work is done, if a file cannot be written there.
 
-    The keywords are the options' names without dashes.
+    The keywords are the options' names without dashes. Only `output` may be one of `sources`, the
+    files that are read: a model may be replaced by its faster self, not by a report.
     """
     seen: dict[Path, str] = {}
+    read = {p.resolve() for p in sources if p is not None}
     for name, path in paths.items():
         if path is None:
             continue
         option = f"--{name}"
         folder = path.parent
+        if name != "output" and path.resolve() in read:
+            raise UsageError(
+                f"{option} would overwrite {path}", "this file is read", "give another name"
+            )
+        if name == "store":
+            continue  # it is opened, and made if it is not there
         if not folder.is_dir():
             raise UsageError(
                 f"{option} cannot be written to {path}",

@@ -16,9 +16,9 @@ _PLAIN = 1000.0  # and those with larger elements: no sum is regrouped around th
 
 
 @cache
-def numbered_input(number: int, t: TensorType) -> g.Input:
-    """Input number `number` of type `t`: always the same object."""
-    return g.Input(f"v{number}", t)
+def numbered_input(number: int, t: TensorType, mark: str = "") -> g.Input:
+    """Input number `number` of type `t`: always the same object for the same mark."""
+    return g.Input(f"v{number}{mark}", t)
 
 
 def stand_in(c: g.Constant, number: int) -> g.Constant:

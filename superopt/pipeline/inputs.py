@@ -27,7 +27,7 @@ def read_inputs(
     try:
         with np.load(given, allow_pickle=False) as data:
             return {name: data[name] for name in data.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError, AttributeError) as e:
+    except (OSError, ValueError, TypeError, zipfile.BadZipFile, EOFError, AttributeError) as e:
         raise UsageError(
             f"{given} holds no inputs", str(e).splitlines()[0] if str(e) else type(e).__name__,
             "save it with numpy.savez(file, **{name: array})",

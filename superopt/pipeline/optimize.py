@@ -104,20 +104,20 @@ class _Job:
         notes = list(self.store.notes)
         request.progress(Event("load", "running the original", 0.02))
         original = prepare(model, request, self.scratch.path, notes.append)
-        clock = self.clock(original, notes.append)
-        costs = Costs(original.sizes, clock or by_roofline(request.threads))
-        refusals = Refusals()
-        request.progress(Event("search", "pricing the original", 0.05))
-        cost_before = costs.of_graph(model.graph)
-        before = self.deadline.spent()
-        outcome = self.search(costs, refusals)
-        if outcome.stop is StopReason.SECONDS and not outcome.seen:
-            notes.append(
-                f"the budget of {request.budget:g} s was too short to search: the model was read,"
-                f" run and priced after {before:.1f} s"
-            )
         passed: list[Candidate] = []
         try:
+            clock = self.clock(original, notes.append)
+            costs = Costs(original.sizes, clock or by_roofline(request.threads))
+            refusals = Refusals()
+            request.progress(Event("search", "pricing the original", 0.05))
+            cost_before = costs.of_graph(model.graph)
+            before = self.deadline.spent()
+            outcome = self.search(costs, refusals)
+            if outcome.stop is StopReason.SECONDS and not outcome.seen:
+                notes.append(
+                    f"the budget of {request.budget:g} s was too short to search: the model was"
+                    f" read, run and priced after {before:.1f} s"
+                )
             passed += self.candidates(original, outcome.variants, notes.append)
             winner, best, times, ratio = self.winner(original, passed, notes.append)
         finally:

@@ -148,10 +148,20 @@ def prepare(model: Model, request: Request, folder: Path, note: Note) -> Origina
 
     Raises UsageError where it does not run on the user's own inputs or sizes.
     """
-    regions = cut(model.graph, [v.name or "" for v in model.source.model.graph.outputs])
-    sizes = shapes.representative(model, request.shapes)
     path = original_file(model.source, folder)
     session = Session(path, request.threads)
+    try:
+        return _prepare(model, request, folder, note, session, path)
+    except BaseException:
+        session.drop()
+        raise
+
+
+def _prepare(
+    model: Model, request: Request, folder: Path, note: Note, session: Session, path: Path
+) -> Original:
+    regions = cut(model.graph, [v.name or "" for v in model.source.model.graph.outputs])
+    sizes = shapes.representative(model, request.shapes)
     if request.stop():
         note("it was stopped before anything was searched")
         return Original(model, regions, session, path, "", None, (), sizes, 0.0, request.seed)
@@ -161,10 +171,12 @@ def prepare(model: Model, request: Request, folder: Path, note: Note) -> Origina
     own = file is not None and file.path == path
     if file is not None:
         held = session if own else Session(file.path, request.threads)
-        probe = _Probe(model, request, held, held.refused)
-        sets = tuple(probe.sets(sizes, note))
-        if not own:
-            held.drop()
+        try:
+            probe = _Probe(model, request, held, held.refused)
+            sets = tuple(probe.sets(sizes, note))
+        finally:
+            if not own:
+                held.drop()
     if not own and (file is None or probe.refused):
         # its own outputs may be all that onnxruntime is willing to give
         file = None

@@ -1,24 +1,28 @@
 """The log of a search: which matches were applied, so that a run can be repeated without measuring.
 
-A round is a list of [rule, number]: the number-th match of the rule in the graph before the round.
+A round is a list of [rule, number]: the number-th match of the rule in the graph before the round;
+or, where the search went through the graph in pieces, of one [rule, number, piece].
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
+from superopt.cost.model import Costs, by_roofline
 from superopt.errors import UsageError
 from superopt.ir import graph as g
 from superopt.rules.build import Refusal, rewrite
 from superopt.rules.context import context
 from superopt.rules.match import matches
 from superopt.rules.rule import Rule
-from superopt.search.move import Step
+from superopt.search.move import Inside, Step
+from superopt.search.partition import PIECE, Piece, assembled, pieces
 from superopt.search.view import together
 
-FORMAT = 1
+FORMAT = 2
 Change = Mapping[g.Value, g.Value]
 
 
@@ -32,24 +36,27 @@ def changes(rule: Rule, graph: g.Graph) -> list[Change]:
 def log(steps: Sequence[Step], rules: Sequence[Rule], model: str) -> str:
     """The decisions behind `steps` as JSON; `model` is the digest of the file they belong to."""
     book = {r.name: r for r in rules}
-    rounds: list[list[tuple[str, int]]] = []
-    for before, group in groupby(steps, key=lambda s: id(s.before)):
-        row: list[tuple[str, int]] = []
+    rounds: list[list[tuple[str, int] | tuple[str, int, int]]] = []
+    for _, group in groupby(steps, key=lambda s: id(s.before)):
+        row: list[tuple[str, int] | tuple[str, int, int]] = []
         known: dict[str, list[Change]] = {}
         for s in group:
+            if s.inside is not None:
+                there = changes(book[s.rule], s.inside.before)
+                row.append((s.rule, _number(there, s.rule, s.inside.change), s.inside.piece))
+                continue
             if s.rule not in known:
                 known[s.rule] = changes(book[s.rule], s.before)
-            row.append((s.rule, _number(known[s.rule], s)))
+            row.append((s.rule, _number(known[s.rule], s.rule, s.change)))
         rounds.append(row)
-        del before
     return json.dumps({"format": FORMAT, "model": model, "rounds": rounds}, indent=1) + "\n"
 
 
-def _number(known: Sequence[Change], step: Step) -> int:
+def _number(known: Sequence[Change], rule: str, wanted: Change) -> int:
     for n, change in enumerate(known):
-        if dict(change) == dict(step.change):
+        if dict(change) == dict(wanted):
             return n
-    raise AssertionError(f"the step {step.rule} is no match of its own rule")
+    raise AssertionError(f"the step {rule} is no match of its own rule")
 
 
 def replay(text: str, graph: g.Graph, rules: Sequence[Rule], model: str) -> list[Step]:
@@ -60,7 +67,9 @@ def replay(text: str, graph: g.Graph, rules: Sequence[Rule], model: str) -> list
     book = {r.name: r for r in rules}
     try:
         data = json.loads(text)
-        rounds = [[(str(r), int(n)) for r, n in row] for row in data["rounds"]]
+        rounds = [[(str(r), [int(n) for n in ns]) for r, *ns in row] for row in data["rounds"]]
+        if any(len(ns) not in (1, 2) for row in rounds for _, ns in row):
+            raise ValueError("a decision is a rule and one or two numbers")
         same = data["format"] == FORMAT and data["model"] == model
     except (ValueError, KeyError, TypeError) as e:
         raise UsageError(
@@ -73,17 +82,54 @@ def replay(text: str, graph: g.Graph, rules: Sequence[Rule], model: str) -> list
             "optimize this model anew",
         )  # fmt: skip
     steps: list[Step] = []
+    pieced: _Pieced | None = None
     for row in rounds:
-        taken: list[tuple[str, Change]] = []
-        for name, n in row:
-            known = changes(book[name], graph) if name in book else []
-            if n >= len(known):
-                raise UsageError(
-                    f"--replay: rule {name} has no match number {n}", "the rules have changed",
-                    "optimize the model anew",
-                )  # fmt: skip
-            taken.append((name, known[n]))
+        if row and len(row[0][1]) == 2:
+            name, (n, i) = row[0]
+            pieced = pieced or _Pieced.of(graph)
+            if not 0 <= i < len(pieced.parts):
+                raise _changed(name, n)
+            step = pieced.step(graph, i, name, _taken(book, name, n, pieced.chosen[i]))
+            steps.append(step)
+            graph = step.after
+            continue
+        pieced = None
+        taken = [(name, _taken(book, name, ns[0], graph)) for name, ns in row]
         after = together(graph, [c for _, c in taken])
         steps += [Step(name, None, c, 0.0, graph, after) for name, c in taken]
         graph = after
     return steps
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieced:
+    """A graph in pieces, as the search had it, and what has become of each."""
+
+    start: g.Graph
+    parts: list[Piece]
+    chosen: list[g.Graph]
+
+    @staticmethod
+    def of(graph: g.Graph) -> _Pieced:
+        parts = pieces(graph, Costs({}, by_roofline(1)), PIECE)
+        return _Pieced(graph, parts, [p.graph for p in parts])
+
+    def step(self, before: g.Graph, i: int, rule: str, change: Change) -> Step:
+        inside = Inside(i, self.chosen[i], change)
+        self.chosen[i] = g.replace(self.chosen[i], change)
+        after, moved = assembled(self.start, self.parts, self.chosen, inside)
+        return Step(rule, None, moved, 0.0, before, after, inside)
+
+
+def _taken(book: Mapping[str, Rule], name: str, n: int, graph: g.Graph) -> Change:
+    known = changes(book[name], graph) if name in book else []
+    if not 0 <= n < len(known):
+        raise _changed(name, n)
+    return known[n]
+
+
+def _changed(name: str, n: int) -> UsageError:
+    return UsageError(
+        f"--replay: rule {name} has no match number {n}", "the rules have changed",
+        "optimize the model anew",
+    )  # fmt: skip

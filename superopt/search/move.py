@@ -28,6 +28,16 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
+class Inside:
+    """Where a rewrite was found, if not in the whole graph: the number of the piece, the piece
+    before it, and the change there."""
+
+    piece: int
+    before: g.Graph
+    change: Mapping[g.Value, g.Value]
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """A rewrite that was applied, in the graph before it and the graph after."""
 
@@ -37,6 +47,7 @@ class Step:
     us: float
     before: g.Graph
     after: g.Graph
+    inside: Inside | None = None
 
 
 @dataclass(slots=True)

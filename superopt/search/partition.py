@@ -7,6 +7,7 @@ same object, thanks to interning) and are searched once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,7 +15,11 @@ from itertools import pairwise
 from superopt.cost.model import Costs
 from superopt.ir import graph as g
 from superopt.ir.standin import numbered_input, stand_in
+from superopt.rules.magnitude import LARGE, declare, magnitude
+from superopt.search.move import Inside
 from superopt.search.view import replace_all
+
+PIECE = 60  # nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +104,35 @@ def _piece(part: list[g.Node], given: tuple[g.Value, ...], costs: Costs) -> Piec
                 work.append(p)
                 continue
             else:
-                made = numbered_input(len(stand), v.type)
+                made = _input(v, len(stand))
                 inputs.append(made)
             stand[v] = made
             if made is not v:
                 actual[made] = v
     graph = replace_all(g.Graph((), given), stand)
     return Piece(g.Graph(tuple(inputs), graph.outputs), actual, given)
+
+
+def _input(v: g.Value, number: int) -> g.Input:
+    """What stands for a value from outside; one that may be large is another than one that is not,
+    and says so."""
+    size = magnitude(v)
+    if size <= LARGE:
+        return numbered_input(number, v.type)
+    digits = math.ceil(math.log10(size)) if math.isfinite(size) else 999
+    made = numbered_input(number, v.type, f"e{digits}")
+    declare(made, 10.0**digits if digits < 308 else math.inf)
+    return made
+
+
+def assembled(
+    graph: g.Graph, parts: Sequence[Piece], chosen: Sequence[g.Graph], inside: Inside
+) -> tuple[g.Graph, dict[g.Value, g.Value]]:
+    """The graph with `chosen[i]` for piece i, and a rewrite inside a piece as one on the graph."""
+    after, place = assemble(graph, parts, chosen, inside.piece)
+    pairs = (*inside.change.keys(), *inside.change.values())
+    moved = replace_all(g.Graph((), pairs), place).outputs
+    return after, dict(zip(moved[: len(pairs) // 2], moved[len(pairs) // 2 :], strict=True))
 
 
 def assemble(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from superopt.cost.model import Costs
@@ -12,13 +12,9 @@ from superopt.rules.rule import Rule
 from superopt.search.backtrack import Found, Limits, StopReason, search
 from superopt.search.book import Book, book
 from superopt.search.climb import climb
-from superopt.search.move import Refusals, Step
-from superopt.search.partition import Piece, assemble, pieces
+from superopt.search.move import Inside, Refusals, Step
+from superopt.search.partition import PIECE, Piece, assembled, pieces
 from superopt.search.tactic import TACTICS, Tactic, play
-from superopt.search.view import replace_all
-
-PIECE = 60  # nodes
-
 
 # Merging first, or the greedy way first: each finds graphs that the other cannot reach.
 _ORDERS = {
@@ -162,17 +158,9 @@ def _pieces(
             if found.stop is not StopReason.EXHAUSTED:
                 worst = found.stop
         for step in found.steps:
+            inside = Inside(i, step.before, step.change)
             chosen[i] = step.after
-            after, place = assemble(start, parts, chosen, i)
-            change = _moved(step.change, place)
-            steps.append(Step(step.rule, step.tactic, change, step.us, graph, after))
+            after, change = assembled(start, parts, chosen, inside)
+            steps.append(Step(step.rule, step.tactic, change, step.us, graph, after, inside))
             graph = after
     return graph, steps, seen, worst
-
-
-def _moved(
-    change: Mapping[g.Value, g.Value], place: Mapping[g.Value, g.Value]
-) -> dict[g.Value, g.Value]:
-    """A rewrite on stand-ins as one on what they stand for."""
-    both = replace_all(g.Graph((), (*change.keys(), *change.values())), place).outputs
-    return dict(zip(both[: len(change)], both[len(change) :], strict=True))

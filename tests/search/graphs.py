@@ -66,3 +66,23 @@ def reusing(steps: int) -> g.Graph:
     for _ in range(steps):
         v = op("Tanh", op("Add", op("MatMul", v, a), op("MatMul", v, b)))
     return g.Graph((x,), (v,))
+
+
+def attention() -> g.Graph:
+    """Two products of one input, the second an output too, so that their order is not that of a
+    part of the graph."""
+    x, y = value("x", 3, 2, 4), value("y", 3, 2, 4)
+    k, v = op("MatMul", x, weight(0, 4, 4)), op("MatMul", x, weight(1, 4, 4))
+    scores = op("MatMul", y, op("Transpose", k, perm=(0, 2, 1)))
+    scores = op("Mul", scores, g.constant(np.float32(0.5)))
+    return g.Graph((x, y), (op("MatMul", op("Softmax", scores, axis=2), v), k))
+
+
+def masked(length: int) -> g.Graph:
+    """A mask that is used at both ends of a chain longer than a piece."""
+    x, m = value("x", 4, 8), value("m", 4, 8)
+    mask = op("Mul", m, g.constant(np.float32(-1e4)))
+    v: g.Value = op("Add", x, mask)
+    for n in range(length):
+        v = op(("Tanh", "Sin")[n % 2], v)
+    return g.Graph((x, m), (op("Add", op("Add", op("Add", v, weight(0, 8)), mask), weight(1, 8)),))

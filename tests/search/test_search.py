@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from superopt.cost.model import Costs, by_roofline, tabled
 from superopt.cost.signature import Signature
+from superopt.errors import UsageError
 from superopt.ir import graph as g
 from superopt.ir.evaluate import evaluate
 from superopt.rules.context import context
@@ -20,7 +23,17 @@ from superopt.search.partition import assemble, pieces
 from superopt.search.run import improve
 from superopt.search.tactic import TACTICS, play
 from superopt.search.view import Cycle, replace_all, together
-from tests.search.graphs import layers, op, reusing, separable, siblings, value, weight
+from tests.search.graphs import (
+    attention,
+    layers,
+    masked,
+    op,
+    reusing,
+    separable,
+    siblings,
+    value,
+    weight,
+)
 
 LIBRARY = book(load_library())
 
@@ -192,9 +205,42 @@ def test_the_whole_search_keeps_the_values_and_its_log_repeats_it() -> None:
     assert [s.rule for s in steps] == [s.rule for s in best.steps]
 
 
-def test_a_log_of_another_model_is_refused() -> None:
-    from superopt.errors import UsageError
+def test_the_log_of_a_piece_whose_order_is_not_the_graphs() -> None:
+    graph = attention()
+    rules = load_library()
+    found = improve(graph, rules, roofline(), seconds=20, limits=Limits(), refusals=Refusals())
+    for variant in found.variants:
+        steps = replay(log(variant.steps, rules, "m"), graph, rules, "m")
+        assert (steps[-1].after if steps else graph) == variant.graph
+    assert any(s.inside for v in found.variants for s in v.steps)
 
+
+def test_a_mask_from_an_earlier_piece_is_not_regrouped() -> None:
+    (rule,) = (r for r in load_library() if r.name == "add-assoc")
+    parts = pieces(masked(65), roofline(), 60)
+    assert len(parts) == 2
+    last = parts[-1].graph
+    assert not list(moves(context(last), book([rule]), roofline(), Refusals()))
+    refusals = Refusals()
+    list(moves(context(last), book([rule]), roofline(), refusals))
+    assert {reason for _, reason, _ in refusals.table} == {"rounding"}
+
+
+@pytest.mark.parametrize("bad", [[["relu-relu", -1]], [["relu-relu", 9]], [["relu-relu", 0, 99]]])
+def test_a_log_with_a_match_that_there_is_not(bad: object) -> None:
+    text = json.dumps({"format": 2, "model": "m", "rounds": [bad]})
+    with pytest.raises(UsageError, match="no match number"):
+        replay(text, layers(1), load_library(), "m")
+
+
+@pytest.mark.parametrize("bad", [[[]], [["relu-relu"]], [["relu-relu", 1, 2, 3]], [3], "x"])
+def test_what_is_no_log(bad: object) -> None:
+    text = json.dumps({"format": 2, "model": "m", "rounds": [bad]})
+    with pytest.raises(UsageError, match="no log"):
+        replay(text, layers(1), load_library(), "m")
+
+
+def test_a_log_of_another_model_is_refused() -> None:
     with pytest.raises(UsageError, match="another model"):
         replay(log([], [], "a"), layers(1), [], "b")
     with pytest.raises(UsageError, match="no log"):
