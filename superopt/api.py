@@ -103,7 +103,8 @@ def optimize(
     model: a path, a file's bytes, a ModelProto or an onnx_ir model (never changed).
     budget: seconds for everything; the best checked model by then is the result.
     target: what will run the model; only "onnxruntime".
-    rules: files with further rules of the user's.
+    rules: files with further rules of the user's; those that the result would owe something to are
+        tried first, as `check_rules` does.
     shapes: values of symbolic sizes at which costs are measured, by their name in the model.
     inputs: arrays (or an .npz) by input name; the check runs on them too.
     threads: of the runtime, 1 by default.
@@ -114,7 +115,7 @@ def optimize(
     cost: "measured", "roofline" (nothing is measured or timed) or "auto".
 
     Raises ModelError for an invalid model, CheckFailed when a rewritten model disagrees with the
-    original, UsageError for arguments that do not fit.
+    original or a rule of the user's fails its trial, UsageError for arguments that do not fit.
     """
     if target != "onnxruntime":
         raise UsageError(f"target {target} is unknown", "there is onnxruntime", "use that")
@@ -130,10 +131,12 @@ def optimize(
                 f"{name} {value}", f"it is at least {least:g}, and finite", "give another"
             )
     source = read(model)
-    library = (*load_library(), *_own_rules(rules))
+    own = _own_rules(rules)
+    library = (*load_library(), *own)
     request = Request(
         budget=float(budget),
         rules=library,
+        untried=frozenset(r.name for r in own),
         shapes=dict(shapes or {}),
         inputs=read_inputs(inputs),
         threads=threads or 1,

@@ -13,6 +13,7 @@ from superopt.cost.machine import Machine, machine
 from superopt.cost.measured import MeasuredClock
 from superopt.cost.model import Costs, by_roofline
 from superopt.cost.store import Store, Target, Times
+from superopt.errors import CheckFailed
 from superopt.ir.fold import fold
 from superopt.onnx_io.exporter import export_model, expressible
 from superopt.onnx_io.importer import import_model
@@ -31,6 +32,7 @@ from superopt.pipeline.scratch import Scratch
 from superopt.report.data import Event
 from superopt.rules.rule import Rule
 from superopt.rules.term import App, walk
+from superopt.rules.trial import Refuted, try_rule
 from superopt.search.backtrack import Limits, StopReason
 from superopt.search.decisions import log, replay
 from superopt.search.move import Refusals
@@ -219,6 +221,7 @@ class _Job:
             match found:
                 case Candidate():
                     passed.append(found)
+                    self.try_rules(variant)
                 case Dropped(reason):
                     note(f"the graph of {variant.label} was not used: {reason}")
                 case Wrong():
@@ -226,6 +229,22 @@ class _Job:
                     self.request.progress(Event("check", "looking for the step that is wrong"))
                     raise blame(original, variant.steps, found, rules, folder, self.request.threads)
         return passed
+
+    def try_rules(self, variant: Variant) -> None:
+        """Try the user's rules that `variant` used: what one model's check does not see, other
+        shapes and values may show. Raises CheckFailed for a rule that is wrong."""
+        used = {s.rule for s in variant.steps} & self.request.untried
+        for rule in self.request.rules:
+            if rule.name not in used:
+                continue
+            self.request.progress(Event("check", f"trying rule {rule.name}"))
+            verdict = try_rule(rule, self.request.seed)
+            if isinstance(verdict, Refuted):
+                raise CheckFailed(
+                    f"{self.model.source.label}: rule {rule.name} is wrong; nothing was written",
+                    str(verdict),
+                    f"correct or leave out this rule ({rule.source})",
+                )
 
     def winner(
         self, original: Original, passed: list[Candidate], note: Note

@@ -19,6 +19,7 @@ class Request:
 
     budget: float = 60.0
     rules: tuple[Rule, ...] = ()
+    untried: frozenset[str] = frozenset()  # rules that no test has tried: the user's own
     shapes: Mapping[str, int] = field(default_factory=dict)
     inputs: Mapping[str, np.ndarray] | None = None
     threads: int = 1

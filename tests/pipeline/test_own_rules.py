@@ -1,0 +1,55 @@
+"""Rules of the user's that a model's check does not see through are tried on their own."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+from onnx.reference import ReferenceEvaluator
+
+import superopt
+from superopt.errors import CheckFailed, ExitCode, UsageError
+
+MODEL = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[4, 6] x) => (float[4, 6] y)
+{
+  a = Ceil(x)
+  b = Floor(a)
+  y = Ceil(b)
+}
+"""
+
+
+def model() -> onnx.ModelProto:
+    return parser.parse_model(MODEL)
+
+
+def test_a_rule_that_is_wrong_for_large_values_only(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    rules = tmp_path / "my.rules"
+    rules.write_text("grows(x: f): Ceil(Floor(Ceil(x))) => Mul(Ceil(x), 1.000005) ; float=E0\n")
+    with pytest.raises(CheckFailed) as caught:
+        superopt.optimize(model(), rules=[rules], cost="roofline", budget=5)
+    error = caught.value
+    assert error.code == ExitCode.REFUTED
+    assert "rule grows " in error.what
+    assert "nothing was written" in error.what
+    assert "my.rules:1" in error.todo
+
+
+def test_a_right_rule_is_used(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    rules = tmp_path / "my.rules"
+    rules.write_text("whole(x: f): Ceil(Floor(Ceil(x))) => Ceil(x) ; float=E0\n")
+    found = superopt.optimize(model(), rules=[rules], cost="roofline", budget=5)
+    assert [s.rule for s in found.report.steps] == ["whole"]
+    x = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+    got = ReferenceEvaluator(found.model).run(None, {"x": x})[0]
+    assert np.array_equal(got, np.ceil(x))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"budget": float("nan")}, {"budget": -1.0}, {"alpha": 0.5}, {"threads": -1}]
+)
+def test_arguments_that_make_no_sense(wrong: dict[str, float]) -> None:
+    (name,) = wrong
+    with pytest.raises(UsageError, match=f"{name} "):
+        superopt.optimize(model(), **wrong)
