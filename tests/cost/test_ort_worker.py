@@ -130,8 +130,10 @@ def test_a_process_that_dies_is_reported_and_replaced() -> None:
         assert worker.starts == 2
 
         # Between two requests nobody is to blame.
-        os.kill(pid_of(worker), signal.SIGKILL)
-        assert gone(pid_of(worker))
+        assert worker._child is not None
+        process = worker._child.process
+        process.kill()
+        process.wait(20)  # a process of several threads is a zombie before all of them have ended
         assert works(worker)
         assert worker.starts == 3
 
@@ -141,7 +143,7 @@ def test_which_of_several_models_ended_the_process() -> None:
         assert works(worker)
         pid = pid_of(worker)
         later(0.5, lambda: os.kill(pid, signal.SIGKILL))
-        found = ort.time_interleaved([NEG, endless()], X, worker=worker)
+        found = ort.time_interleaved([NEG, endless()], X, limit=30, worker=worker)
         size = len(NEG), len(endless())
         assert found == Failed(
             "died",
