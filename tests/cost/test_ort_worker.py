@@ -124,7 +124,7 @@ def test_a_process_that_dies_is_reported_and_replaced() -> None:
         assert works(worker)
         pid = pid_of(worker)
         later(0.3, lambda: os.kill(pid, signal.SIGSEGV))
-        found = worker.run(endless(), X)
+        found = worker.run(endless(), X, limit=30)
         assert found == Failed("died", "the process was ended by SIGSEGV while running a model")
         assert works(worker)
         assert worker.starts == 2
@@ -162,7 +162,7 @@ def test_ctrl_c_ends_a_request_and_its_process() -> None:
         pid = pid_of(worker)
         later(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
-            worker.run(endless(), X)
+            worker.run(endless(), X, limit=30)
         assert gone(pid)
         assert works(worker)
 
