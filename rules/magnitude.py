@@ -12,7 +12,7 @@ import numpy as np
 
 from superopt.ir.graph import Constant, Node, Value, producer
 from superopt.ir.op import Op
-from superopt.rules.facts import READ_BYTES, uniform
+from superopt.rules.facts import READ_BYTES, is_const, uniform
 
 LARGE = 1000.0  # its rounding in f32, 6e-5, is what a check begins to see
 SUMS = frozenset({"Add", "Sub", "Sum"})
@@ -93,8 +93,11 @@ def _operand(v: Value) -> float:
 
 
 def loses(op: Op, operands: list[Value | None]) -> Value | None:
-    """The operand that makes a new sum lose what the others hold; None where none does."""
-    if op.name not in SUMS:
+    """The operand that makes a new sum lose what the others hold; None where none does.
+
+    A sum of constants is folded, and no data is lost in it: a batch norm's mean may be large.
+    """
+    if op.name not in SUMS or all(v is None or is_const(v) for v in operands):
         return None
     for v in operands:
         if v is None or v.type.dtype is None or not v.type.dtype.is_float:

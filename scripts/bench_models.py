@@ -130,7 +130,7 @@ def main() -> None:
             args.out.write_text(json.dumps(found, indent=1) + "\n")
     text = table([rows[n] for n in sorted(rows)], args.threads)
     when = time.strftime("%Y-%m-%d")
-    command = " ".join(["scripts/bench_models.py", *sys.argv[1:]])
+    command = f"scripts/bench_models.py --budget {args.budget} --seconds {args.seconds:g}"
     head = f"Machine: {machine().text}. Command: `{command}`, {when}.\n\n"
     args.out.with_suffix(".md").write_text("# Models\n\n" + head + text)
     print(text)

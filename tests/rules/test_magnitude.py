@@ -68,3 +68,10 @@ def test_integers_do_not_round() -> None:
     g = graph("i: i64[2]", "c = const i64[] [100000]", "%0 = Add(i, c)", "%1 = Add(%0, i)", "%1")
     assert not refusals(ASSOC, g)
     assert results_of(ASSOC, g)
+
+
+def test_constants_are_summed_whatever_their_size() -> None:
+    g = graph(X, BIG, "c = const f32[1] [2.0]", "%0 = Add(x, c)", "%1 = Mul(%0, big)", "%1")
+    fold = "r(x: f, c: f, d: f): Mul(Add(x, c), d) => Mul(x, Add(c, d)) where const(c) ; float=E2"
+    assert not refusals(fold, g)
+    assert results_of(fold, g)
