@@ -20,7 +20,7 @@ from pathlib import Path
 
 from superopt.errors import UsageError
 from superopt.ir.op import Op
-from superopt.ir.syntax import Malformed
+from superopt.ir.syntax import Malformed, said
 from superopt.ops import OPS
 from superopt.rules.syntax import AttrParam, Param, formula, params, term
 from superopt.rules.term import (
@@ -235,7 +235,7 @@ def _expression(text: str) -> ast.expr:
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as e:
-        raise Malformed(f"`{text}` is no expression: {e}") from None
+        raise Malformed(f"`{text}` is no expression: {said(e)}") from None
 
 
 def _terms(text: str, ops: Mapping[str, Op]) -> tuple[Term, ...]:

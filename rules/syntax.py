@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from superopt.ir.op import REQUIRED, Op
-from superopt.ir.syntax import Malformed
+from superopt.ir.syntax import Malformed, said
 from superopt.rules.functions import FUNCTIONS
 from superopt.rules.term import (
     FILLS,
@@ -270,7 +270,7 @@ def params(header: str, ops: Mapping[str, Op]) -> tuple[Param | AttrParam, ...]:
     try:
         (tree,) = ast.parse(f"def rule({text}): pass").body
     except (SyntaxError, ValueError) as e:
-        raise Malformed(f"parameters ({header}): {e}") from None
+        raise Malformed(f"parameters ({header}): {said(e)}") from None
     if not isinstance(tree, ast.FunctionDef) or len(tree.body) != 1:
         raise Malformed(f"({header}) are no parameters")
     a = tree.args

@@ -45,6 +45,10 @@ class Passed:
     def __bool__(self) -> bool:
         return True
 
+    def __str__(self) -> str:
+        over = "floats and a prime field" if self.field else "floats"
+        return f"both sides agree on {self.instances} instances, over {over}"
+
 
 @dataclass(frozen=True, slots=True)
 class Refuted:

@@ -33,6 +33,7 @@ from superopt.report.data import (
     StoreStats,
     Verdict,
 )
+from superopt.report.words import count
 from superopt.rules.rule import Rule, load_library, parse_rules
 from superopt.rules.trial import Passed, Refuted, try_rule
 
@@ -257,7 +258,9 @@ def cache_stats(store: str | Path | None = None) -> StoreStats:
     """What the cost store holds."""
     with Store.open(store) as held:
         s = held.stats()
-        names = tuple(f"{t.cpu}, {t.runtime} {t.version}, {t.threads} threads" for t in s.targets)
+        names = tuple(
+            f"{t.cpu}, {t.runtime} {t.version}, {count(t.threads, 'thread')}" for t in s.targets
+        )
         where = str(s.path) if s.path else f"in memory: {s.reason}"
         return StoreStats(where, s.operators + s.graphs, s.size, names)
 

@@ -1,6 +1,7 @@
 """What all tests share: paths, the models beside the checkout, a deterministic hypothesis."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,9 @@ from tests.fake_api import FakeApi
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# A shell that starts a job in the background has it ignore Ctrl-C, and what the job starts as well.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Timings on a shared machine say nothing, and a failure must come back on the next run.
 settings.register_profile(

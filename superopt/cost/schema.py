@@ -96,8 +96,9 @@ def read_only(path: Path) -> sqlite3.Connection:
             connection.close()
             raise
     except (Unusable, Corrupt, sqlite3.Error) as error:
+        why = f"it {error}" if isinstance(error, Unusable) else f"damage: {error}"
         raise UsageError(
-            f"{path} is no store of measurements", f"it {error}", "name a file that was exported"
+            f"{path} is no store of measurements", why, "name a file that was exported"
         ) from error
     return connection
 
@@ -170,10 +171,18 @@ def _inspect(connection: sqlite3.Connection) -> bool:
             connection.execute(f"SELECT {', '.join(columns)} FROM {table} LIMIT 0")
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_NOTADB and not _own(connection):
+            raise Unusable("is no database of SQLite") from error
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
             raise Corrupt(str(error)) from error
         raise
     return True
+
+
+def _own(connection: sqlite3.Connection) -> bool:
+    """Is the file named as stores are? One of another name that is no database is not ours."""
+    ((_, _, name),) = connection.execute("PRAGMA database_list")
+    return str(name).endswith(".sqlite3")
 
 
 def _check_length(connection: sqlite3.Connection) -> None:
@@ -187,7 +196,7 @@ def _check_length(connection: sqlite3.Connection) -> None:
     finally:
         connection.execute("ROLLBACK")
     if size < pages * page:
-        raise Corrupt(f"it ends after {size} of {pages * page} bytes")
+        raise Corrupt(f"the file ends after {size} of {pages * page} bytes")
 
 
 def _readable(path: Path) -> sqlite3.Connection:

@@ -151,13 +151,18 @@ def _python(m: re.Match[str]) -> str:
     return f"{m[2]}[()]" if m[2] is not None else m[0]
 
 
+def said(e: Exception) -> str:
+    """What Python's parser complains of, without the place, which is one in our rewritten text."""
+    return e.msg if isinstance(e, SyntaxError) else str(e)
+
+
 def expression(text: str) -> ast.expr:
     """The syntax tree of `text`, in which `%7` is a name."""
     plain = _SPECIAL.sub(_python, text.strip())
     try:
         return ast.parse(plain, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as e:
-        raise Malformed(f"no expression: {e}") from None
+        raise Malformed(f"no expression: {said(e)}") from None
 
 
 def parse_type(e: ast.expr) -> TensorType:

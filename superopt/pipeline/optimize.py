@@ -26,10 +26,11 @@ from superopt.pipeline.candidate import Candidate, examine
 from superopt.pipeline.checking import Dropped, Wrong
 from superopt.pipeline.inputs import check_inputs
 from superopt.pipeline.original import Note, Original, prepare
-from superopt.pipeline.race import race, refused_at, together
+from superopt.pipeline.race import entrants, race, refused_at, together
 from superopt.pipeline.request import Deadline, Request
 from superopt.pipeline.scratch import Scratch
 from superopt.report.data import Event
+from superopt.report.words import count
 from superopt.rules.rule import Rule
 from superopt.rules.term import App, walk
 from superopt.rules.trial import Refuted, try_rule
@@ -40,7 +41,6 @@ from superopt.search.run import Outcome, Variant, improve
 
 SEARCH_PART = 0.45  # of the budget; checks and whole-model timings take the rest
 SLOW_PART = 0.08  # of the budget: if one check takes longer, only the cheapest variant is checked
-TIMED = 3  # variants that are checked and timed whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,9 @@ class _Job:
             for session in (original.session, *(c.session for c in passed)):
                 session.drop()
         if clock is not None and clock.estimated:
-            notes.append(f"the costs of {clock.estimated} operators are estimates")
+            notes.append(
+                f"{count(clock.estimated, 'operator has', 'operators have')} an estimated cost"
+            )
         return Done(
             model.source, model, request, self.machine, outcome, refusals, winner, best, times,
             ratio, cost_before, winner.variant.cost if winner else cost_before, costs, clock,
@@ -194,7 +196,8 @@ class _Job:
             new = [v for v in new if v.cost < cheap or self.request.replay is not None]
         if not original.sets:
             return []
-        most = TIMED if original.runs and not self.request.untimed else 1
+        timed = original.runs and not self.request.untimed
+        most = entrants(original, self.request.budget) if timed else 1
         passed: list[Candidate] = []
         slowest = 0.0
         for number, variant in enumerate(new):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from superopt import ort
 from superopt.check.inputs import Feeds
-from superopt.cost.clock import Ratio, compare, faster
+from superopt.cost.clock import LEAST_ROUNDS, Ratio, compare, faster
 from superopt.cost.store import Store, Target, Times
 from superopt.pipeline.candidate import Candidate
 from superopt.pipeline.original import Note, Original
@@ -26,6 +26,7 @@ MOST_SECONDS = 20.0
 PART = 0.2  # of the budget at most
 LEAST_SECONDS = 1.0
 ROUNDS = 60
+TIMED = 3  # candidates that are checked and timed whole, at most
 ROUGH = 0.35  # part of the time for comparing several candidates
 SITTINGS = 2
 TOGETHER_BYTES = 256 << 20  # of models in the worker at once; larger ones are timed in pairs
@@ -35,6 +36,14 @@ EARLY_ROUNDS = 15
 EARLY_CONFIDENCE = 0.999
 CLEAR = 1.05  # surely faster than this: more rounds change nothing
 HOPELESS = 1.01  # surely not faster than this
+
+
+def entrants(original: Original, budget: float) -> int:
+    """How many candidates a race has time for: of slow models only the cheapest is timed."""
+    seconds = ROUGH * min(MOST_SECONDS, PART * budget)
+    runs = seconds * 1e6 / max(original.us, 1.0)
+    fit = int(runs / (LEAST_ROUNDS + 2)) - 1  # each round has the original; two warm-ups
+    return max(1, min(TIMED, fit))
 
 
 @dataclass(frozen=True, slots=True)

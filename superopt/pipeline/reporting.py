@@ -101,7 +101,8 @@ def _rejected(done: Done, names: Names) -> tuple[Rejected, ...]:
         if reason == "cost":
             if rule in fired and row.least_us < 0:
                 continue
-            detail = f"no gain: at best {row.least_us:+.2f} us by the cost model"
+            said = "no gain" if row.least_us >= 0 else "a gain within noise"
+            detail = f"{said}: at best {row.least_us:+.2f} us by the cost model"
         where = tuple(names[v] for v in row.values)
         rows.append(Rejected(rule, where, REASONS.get(reason, "condition"), detail, row.count))
     return tuple(rows)

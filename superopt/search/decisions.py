@@ -73,7 +73,9 @@ def replay(text: str, graph: g.Graph, rules: Sequence[Rule], model: str) -> list
         same = data["format"] == FORMAT and data["model"] == model
     except (ValueError, KeyError, TypeError) as e:
         raise UsageError(
-            "--replay: this is no log of decisions", str(e), "give one of --decisions"
+            "--replay: this is no log of decisions",
+            f"it lacks {e}" if isinstance(e, KeyError) else str(e),
+            "give one that --decisions wrote",
         ) from None
     if not same:
         raise UsageError(
