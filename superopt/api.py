@@ -19,6 +19,7 @@ from superopt.pipeline import doctor as doctor_
 from superopt.pipeline import explain as explain_
 from superopt.pipeline import optimize as optimize_
 from superopt.pipeline import verify as verify_
+from superopt.pipeline.collect import collecting_rarely
 from superopt.pipeline.inputs import read_inputs
 from superopt.pipeline.reporting import report_of
 from superopt.pipeline.request import Request
@@ -149,11 +150,10 @@ def optimize(
         store=None if store is None else Path(store),
         cost=cost,
     )
-    done = optimize_.optimize(source, request)
-    changed = done.winner is not None
-    digest = source.sha256 if done.winner is None else done.winner.sha256
-    report = report_of(done, library, digest)
-    return Optimized(report, changed, done)
+    with collecting_rarely():
+        done = optimize_.optimize(source, request)
+        digest = source.sha256 if done.winner is None else done.winner.sha256
+        return Optimized(report_of(done, library, digest), done.winner is not None, done)
 
 
 def verify(

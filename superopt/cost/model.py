@@ -63,11 +63,10 @@ class Costs:
                 self._nodes[n] = 0.0
                 continue
             s = None if n.op.opaque else signature(n, self.sizes, flags)
-            if s is None:
-                self._nodes[n] = UNKNOWN_US
-            elif s in self.priced:
-                self._nodes[n] = self.priced[s]
-            else:
+            known = UNKNOWN_US if s is None else self.priced.get(s)
+            if known is not None:
+                self._nodes[n] = known
+            elif s is not None:
                 pending[n] = s
         if pending:
             fresh = list(dict.fromkeys(pending.values()))
@@ -110,7 +109,8 @@ class Costs:
 
     def is_constant(self, n: g.Node) -> bool:
         """Is `n` computed ahead of time?"""
-        return is_constant(g.item(n, 0), self.constant)
+        known = self.constant.get(n)
+        return is_constant(g.item(n, 0), self.constant) if known is None else known
 
     def forget(self) -> None:
         """Release the nodes of a finished search; prices stay."""
