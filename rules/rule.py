@@ -53,8 +53,9 @@ class Rule:
 
     lhs, rhs: a term for each result; or one operator with several results, which are then meant in
     order. float_class: what the replacement does to floats (E0 nothing, E1 reassociates, E2
-    distributes or folds weights, E3 changes overflow, inf or nan). text, source: as it was written,
-    and where; they are not part of a rule's identity.
+    distributes or folds weights, E3 changes overflow, inf or nan). caveat: what a user should be
+    told where it was used. text, source: as it was written, and where; they are not part of a
+    rule's identity.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Rule:
     where: tuple[Formula, ...] = ()
     float_class: str = "E1"
     origin: str = "hand"
+    caveat: str = ""
     text: str = field(default="", compare=False)
     source: str = field(default="", compare=False)
 
@@ -74,7 +76,8 @@ class Rule:
         where = f" where {', '.join(map(show, self.where))}" if self.where else ""
         sides = f"{_side(self.lhs)} => {_side(self.rhs)}{where}"
         header = f"{self.name}({_header(self.params)}): "
-        return f"{header}{sides} ; float={self.float_class} ; origin={self.origin}"
+        caveat = f" ; caveat={self.caveat}" if self.caveat else ""
+        return f"{header}{sides} ; float={self.float_class} ; origin={self.origin}{caveat}"
 
 
 def _header(given: tuple[Param | AttrParam, ...]) -> str:
@@ -209,19 +212,19 @@ def _rules(line: str, place: str, ops: Mapping[str, Op]) -> list[Rule]:
     if len(pieces) < 2 or marks[0] or marks[1] not in ("=>", "<=>") or "where" in marks[3:]:
         raise Malformed(f"{head[1]}: expected left => right [where conditions] [; key=value]")
     where: tuple[Formula, ...] = ()
-    keys = {"float": "E1", "origin": "hand"}
+    keys = {"float": "E1", "origin": "hand", "caveat": ""}
     for mark, piece in pieces[2:]:
         if mark == "where":
             where = _conditions(piece, ops)
             continue
         key, equals, value = (s.strip() for s in piece.partition("="))
         if mark != ";" or not equals or key not in keys:
-            raise Malformed(f"{mark} {piece}: clauses are ; float=E0 to E3 ; origin=...")
+            raise Malformed(f"{mark} {piece}: clauses are ; float=E0 to E3 ; origin= ; caveat=")
         keys[key] = value
     if keys["float"] not in FLOAT_CLASSES:
         raise Malformed(f"float={keys['float']}: the classes are {', '.join(FLOAT_CLASSES)}")
     lhs, rhs = _terms(pieces[0][1], ops), _terms(pieces[1][1], ops)
-    clauses = (where, keys["float"], keys["origin"])
+    clauses = (where, keys["float"], keys["origin"], keys["caveat"])
     forward = Rule(head[1], given, lhs, rhs, *clauses, line, place)
     out = [forward]
     if marks[1] == "<=>":

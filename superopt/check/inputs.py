@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ KINDS = ("normal", "adversarial", "uniform")  # the most telling ones first
 _CARRIERS = frozenset({"Cast", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Flatten", "Gather",
                        "Slice", "Transpose", "Concat", "Split", "Expand"})  # fmt: skip
 _WIDE = 100  # integers that are no indices are drawn up to here
+MOST_BYTES = 4 << 30  # of one set of inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,11 @@ def feeds(
     """One set of inputs of each kind at `sizes`; with `tame`, all integers are 0.
 
     Raises TypeError for an input that is no tensor or has no shape, KeyError for a size without a
-    value.
+    value, MemoryError for inputs larger than MOST_BYTES.
     """
+    size = sum(_nbytes(concrete(i.type, sizes)) for i in graph.inputs)
+    if size > MOST_BYTES:
+        raise MemoryError(f"they take {size / 1e9:.1f} GB")
     bounds = {i: limits(graph, i, sizes) for i in graph.inputs}
     for kind in kinds:
         rng = np.random.default_rng((seed, KINDS.index(kind)))
@@ -63,6 +68,11 @@ def concrete(t: TensorType, sizes: Mapping[str, int]) -> TensorType:
     if t.shape is None:
         return t
     return TensorType(t.dtype, tuple(ix.evaluate(d, dict(sizes)) for d in t.shape))
+
+
+def _nbytes(t: TensorType) -> int:
+    dims = [int(d) for d in t.shape or ()]  # type: ignore[arg-type]
+    return math.prod(dims) * (1 if t.dtype in (None, STRING) else to_numpy(t.dtype).itemsize)
 
 
 def values(t: TensorType, kind: str, limit: Limits, rng: np.random.Generator) -> np.ndarray:

@@ -296,7 +296,7 @@ class _Probe:
         for tame in (False, True):
             try:
                 feed = next(feeds(self.model.graph, sizes, self.request.seed, [kind], tame=tame))
-            except (TypeError, KeyError) as e:
+            except (TypeError, KeyError, MemoryError) as e:
                 self.why = f"no inputs can be drawn: {e}"
                 return None
             got = self._try(feed)

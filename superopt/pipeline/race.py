@@ -23,7 +23,7 @@ from superopt.pipeline.runtime import Session
 from superopt.report.data import Event
 
 MOST_SECONDS = 20.0
-PART = 0.2  # of the budget at most
+PART = 0.12  # of the budget at most
 LEAST_SECONDS = 1.0
 ROUNDS = 60
 TIMED = 3  # candidates that are checked and timed whole, at most

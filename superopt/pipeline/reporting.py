@@ -34,6 +34,8 @@ def report_of(done: Done, rules: Iterable[Rule], optimized_sha256: str) -> Repor
     steps = winner.variant.steps if winner else ()
     before, after, speedup = _latencies(done)
     notes = [*done.notes, *(winner.notes if winner else ())]
+    fired = dict.fromkeys(s.rule for s in steps)
+    notes += dict.fromkeys(f"{r}: {book[r].caveat}" for r in fired if r in book and book[r].caveat)
     if winner is None and speedup is not None:
         notes.append(
             f"the best graph that was found runs at {ratio(speedup)} the speed of the original:"

@@ -20,7 +20,7 @@ from superopt.cost.model import Costs
 from superopt.ir import graph as g
 from superopt.rules.context import GraphContext, context
 from superopt.search.book import Book
-from superopt.search.move import Move, Refusals, Step, moves
+from superopt.search.move import Known, Move, Refusals, Step, moves
 
 
 class StopReason(Enum):
@@ -95,6 +95,7 @@ def search(
     order = itertools.count()
     queue: list[tuple[float, int, _State, Move | None]] = [(start.cost, next(order), start, None)]
     seen: set[tuple[g.Value, ...]] = set()
+    known: Known = {}
     visited = since = 0
     reason = StopReason.EXHAUSTED
     while queue:
@@ -125,7 +126,7 @@ def search(
             reason = StopReason.STOPPED
             break
         near = None if improved or move is None else _near(state.ctx, move)
-        for m in moves(state.ctx, rules, costs, refusals, near):
+        for m in moves(state.ctx, rules, costs, refusals, near, known):
             after = state.cost + m.effect.us
             if after < limits.alpha * best.cost:
                 heapq.heappush(queue, (after, next(order), state, m))

@@ -75,17 +75,37 @@ class Refusals:
             row.values += [v for v in values if v not in row.values]
 
 
+Known = dict[object, Mapping[g.Value, g.Value] | Refusal]
+
+
+def _rewritten(
+    match: Match, ctx: GraphContext, known: Known | None
+) -> Mapping[g.Value, g.Value] | Refusal:
+    """`rewrite`, which depends on what was matched only, not on the rest of the graph."""
+    if known is None:
+        return rewrite(match, ctx)
+    key = (match.rule.name, match.part, match.cells)
+    change = known.get(key)
+    if change is None:
+        change = known[key] = rewrite(match, ctx)
+    return change
+
+
 def moves(
     ctx: GraphContext,
     rules: Book,
     costs: Costs,
     refusals: Refusals,
     near: Collection[g.Node] | None = None,
+    known: Known | None = None,
 ) -> Iterator[Move]:
-    """Every rewrite of the graph (touching `near`, when given), rules in their order."""
+    """Every rewrite of the graph (touching `near`, when given), rules in their order.
+
+    known: what matches in other graphs became: most recur, since graphs share their nodes.
+    """
     for match in rules.index.matches(ctx, near):
         rule = match.rule
-        change = rewrite(match, ctx)
+        change = _rewritten(match, ctx, known)
         if isinstance(change, Refusal):
             refusals.note(rule.name, change.reason, change.detail, match.roots)
             continue

@@ -194,6 +194,15 @@ def test_a_model_whose_inputs_cannot_be_drawn_stays_as_it_is() -> None:
     assert any("no inputs were found" in n and "--inputs" in n for n in found.notes)
 
 
+def test_a_model_whose_inputs_would_fill_the_memory_stays_as_it_is() -> None:
+    text = models.DONE.replace("float[4, 6]", "float[90000, 100000]").replace(
+        "y = Relu(x)", "z = Relu(x)\n  y = Relu(z)\n"
+    )
+    found = report(run(data(text)))
+    assert not found.changed
+    assert any("they take 36.0 GB" in n and "--inputs" in n for n in found.notes)
+
+
 def test_without_onnxruntime_the_check_is_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     from superopt import ort
 

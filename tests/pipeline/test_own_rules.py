@@ -46,6 +46,13 @@ def test_a_right_rule_is_used(tmp_path) -> None:  # type: ignore[no-untyped-def]
     assert np.array_equal(got, np.ceil(x))
 
 
+def test_its_caveat_is_in_the_report(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    rules = tmp_path / "my.rules"
+    rules.write_text("whole(x: f): Ceil(Floor(Ceil(x))) => Ceil(x) ; float=E0 ; caveat=beware\n")
+    found = superopt.optimize(model(), rules=[rules], cost="roofline", budget=5)
+    assert "whole: beware" in found.report.notes
+
+
 @pytest.mark.parametrize(
     "wrong", [{"budget": float("nan")}, {"budget": -1.0}, {"alpha": 0.5}, {"threads": -1}]
 )

@@ -125,7 +125,10 @@ def test_both_directions_are_two_rules() -> None:
 
 def test_clauses_have_defaults_and_text_is_no_part_of_a_rule() -> None:
     rule = one("a(x): Relu(x) => x")
-    assert (rule.float_class, rule.origin) == ("E1", "hand")
+    assert (rule.float_class, rule.origin, rule.caveat) == ("E1", "hand", "")
+    said = one("a(x): Relu(x) => x ; caveat=zero is lost, and more")
+    assert said.caveat == "zero is lost, and more"
+    assert one(str(said)) == said
     assert rule.params == (Param("x", "any"),)
     other = one("# more\n\na( x ):   Relu( x )  =>  x ; float=E1")
     assert rule == other

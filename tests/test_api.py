@@ -1,0 +1,101 @@
+"""The public functions on one small model, in every form in which a model may be given."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import superopt
+from superopt import api
+from superopt.cost.store import Store
+from tests.pipeline import models
+from tests.pipeline.running import values
+
+X = {"x": np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)}
+
+
+def as_path(folder: Path) -> object:
+    path = folder / "model.onnx"
+    onnx.save(models.model(models.PLAIN), str(path))
+    return path
+
+
+FORMS: dict[str, Callable[[Path], object]] = {
+    "path": as_path,
+    "text path": lambda folder: str(as_path(folder)),
+    "bytes": lambda folder: models.data(models.PLAIN),
+    "proto": lambda folder: models.model(models.PLAIN),
+    "onnx_ir": lambda folder: ir.from_proto(models.model(models.PLAIN)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_optimize_takes_a_model_in_every_form(form: str, tmp_path: Path) -> None:
+    given = FORMS[form](tmp_path)
+    done = superopt.optimize(given, budget=10, cost="roofline")  # type: ignore[arg-type]
+    assert done.changed
+    assert done.cost_after < done.cost_before
+    assert done.report.check is not None
+    assert done.report.check.passed
+    assert {s.rule for s in done.report.steps} >= {"transpose-transpose"}
+    assert any("nothing was timed" in n for n in done.report.notes)
+    before, after = values(models.model(models.PLAIN), X), values(done.model, X)
+    for a, b in zip(before, after, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    done.save(tmp_path / "fast.onnx")
+    assert onnx.load(str(tmp_path / "fast.onnx")) == done.model
+
+
+def test_the_model_that_is_given_is_not_changed() -> None:
+    given = models.model(models.PLAIN)
+    before = given.SerializeToString()
+    superopt.optimize(given, budget=10, cost="roofline")
+    assert given.SerializeToString() == before
+
+
+def test_its_decisions_lead_to_the_same_file() -> None:
+    data = models.data(models.PLAIN)
+    first = superopt.optimize(data, budget=10, cost="roofline")
+    again = superopt.optimize(data, replay=first.decisions)
+    assert again.model == first.model
+
+
+def test_verify_sees_what_optimize_kept_and_what_it_did_not(tmp_path: Path) -> None:
+    data = models.data(models.PLAIN)
+    done = superopt.optimize(data, budget=10, cost="roofline")
+    assert superopt.verify(data, data).decision == "proved"
+    assert superopt.verify(data, done.model).decision == "agrees"
+    wrong = models.model(models.PLAIN, seed=1)
+    assert superopt.verify(data, wrong).decision == "differs"
+
+
+def test_bench_times_what_it_is_given(tmp_path: Path) -> None:
+    path = as_path(tmp_path)
+    rows = superopt.bench([path, path], seconds=0.5)  # type: ignore[list-item]
+    assert [r.model for r in rows] == ["model.onnx", "model.onnx"]
+    assert all(r.latency is not None and r.latency.us_median > 0 for r in rows)
+
+
+def test_a_store_goes_to_another_machine_of_its_kind(tmp_path: Path) -> None:
+    here, there, file = (tmp_path / f"{n}.sqlite3" for n in ("here", "there", "file"))
+    superopt.optimize(models.data(models.PLAIN), budget=10, store=here)
+    with Store.open(here) as store:
+        operators = store.stats().operators
+    assert operators
+    assert api.cache_export(here, file) >= operators
+    assert api.cache_import(there, file) >= operators
+    again = superopt.optimize(models.data(models.PLAIN), budget=10, store=there)
+    assert again.report.search.measured_ops == 0
+    assert again.report.search.store_hits
+    assert api.cache_clear(there)
+    assert api.cache_stats(there).entries == 0
+
+
+def test_every_public_name_is_there() -> None:
+    for name in superopt.__all__:
+        assert getattr(superopt, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'optimise'"):
+        superopt.optimise  # noqa: B018
