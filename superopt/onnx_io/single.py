@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ from superopt.te.dtype import BOOL, STRING, to_numpy
 from superopt.te.expr import TensorType
 
 LARGEST = 1 << 28  # bytes of operands above which nothing is drawn
+PIECE = 1 << 14  # floats drawn
 
 
 def random_array(t: TensorType, rng: np.random.Generator) -> np.ndarray:
@@ -24,7 +26,9 @@ def random_array(t: TensorType, rng: np.random.Generator) -> np.ndarray:
     if t.dtype == STRING:
         return np.full(shape, "a", object)
     if t.dtype.is_float:
-        return rng.standard_normal(shape, np.float32).astype(to_numpy(t.dtype))
+        # A short piece repeated: drawing all of a weight may take longer than timing its operator.
+        drawn = rng.standard_normal(min(math.prod(shape), PIECE), np.float32)
+        return np.resize(drawn.astype(to_numpy(t.dtype)), shape)
     if t.dtype == BOOL or t.dtype.is_int:
         return rng.integers(0, 2, shape).astype(to_numpy(t.dtype))
     raise ExportError(f"no values of {t.dtype}")
