@@ -100,7 +100,7 @@ class _Run:
             out = part(source, len(lead), [slice(a, b + 1) for a, b in inside])
         else:
             out = np.empty((*lead, *(e - f + 1 for _, _, f, e in ends)), source.dtype)
-            out[...] = fill.reshape((*lead, *(1,) * len(ends)))
+            out[...] = fill.reshape((*fill.shape[: len(lead)], *(1,) * len(ends)))
             if all(a <= b for a, b in inside):
                 starts = [end[2] for end in ends]
                 target = [slice(a - f, b - f + 1) for (a, b), f in zip(inside, starts, strict=True)]

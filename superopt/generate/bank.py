@@ -1,0 +1,282 @@
+"""The bank: every tensor that operators make of a family's inputs, found level by level.
+
+A *class* is a tensor: all terms that compute it. An *application* is an operator use applied to
+classes; it computes a class, and so is a term for each choice of terms for its operands. Level k
+has the classes whose smallest term has k operators. Only classes are applied to, not terms
+(observational equivalence, as in TASO and Ruler): what that skips follows by congruence.
+
+Classes are told apart by their values over a prime field on random inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from superopt.generate.batch import SAMPLES, batched
+from superopt.generate.family import Family, Use
+from superopt.ir.op import Attrs, InferError, canonical_attrs, infer
+from superopt.te import residues as rs
+from superopt.te.dtype import F32
+from superopt.te.expr import TensorType
+
+BLOCK = 1 << 21  # elements of results that are computed at a time
+COMMUTATIVE = frozenset(("Add", "Mul", "Max", "Min"))
+Shape = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Held:
+    """The classes of one shape: their numbers and values, (2, count, samples, *shape)."""
+
+    classes: np.ndarray
+    values: np.ndarray
+
+
+@dataclass(slots=True)
+class Applications:
+    """Columns, a row for each application: its use, operands (-1: none), class, and size."""
+
+    use: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+    of: np.ndarray
+    size: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.use)
+
+    @staticmethod
+    def none() -> Applications:
+        return Applications(*(np.empty(0, t) for t in (np.int16, *[np.int32] * 3, np.int8)))
+
+    def plus(self, rows: Sequence[Applications]) -> Applications:
+        every = (self, *rows)
+        return Applications(
+            *(np.concatenate([getattr(a, k) for a in every]) for k in self.__slots__)
+        )
+
+
+@dataclass(slots=True)
+class Bank:
+    """Everything enumerated so far.
+
+    shape, level, first: of each class, its first application (-1 for leaves). leaves: classes of
+    inputs and constants by name.
+    """
+
+    family: Family
+    seed: int
+    leaves: dict[str, int] = field(default_factory=dict)
+    shapes: list[Shape] = field(default_factory=list)
+    shape: np.ndarray = field(default_factory=lambda: np.empty(0, np.int16))
+    level: np.ndarray = field(default_factory=lambda: np.empty(0, np.int8))
+    first: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))
+    apps: Applications = field(default_factory=Applications.none)
+    held: dict[tuple[Shape, int], Held] = field(default_factory=dict)  # by shape and level
+    prints: np.ndarray = field(default_factory=lambda: np.empty((0, 2), np.uint64))
+    tried: list[int] = field(default_factory=list)  # candidates by level
+
+    def uses(self) -> tuple[Use, ...]:
+        return self.family.uses
+
+
+def begin(family: Family, seed: int) -> Bank:
+    """The bank with the leaves only."""
+    bank = Bank(family, seed)
+    rng = np.random.default_rng(seed)
+    leaves: list[tuple[str, Shape, np.ndarray]] = []
+    for name, shape in family.inputs.items():
+        drawn = [rng.integers(0, m, (1, SAMPLES, *shape), np.int64) for m in rs.MODULI]
+        leaves.append((name, shape, np.stack(drawn)))
+    for name, (kind, shape) in family.constants.items():
+        value = np.eye(shape[0]) if kind == "eye" else np.full(shape, float(kind == "ones"))
+        pair = rs.of_integers(value.astype(np.int64))
+        leaves.append((name, shape, np.broadcast_to(pair[:, None, None], (2, 1, SAMPLES, *shape))))
+    for name, shape, value in leaves:
+        found = fingerprints(value, shape, seed)
+        at = _add(bank, found, np.full(1, _shape_number(bank, shape), np.int16), 0)
+        bank.leaves[name] = int(at[0])
+        _hold(bank, shape, 0, at, value)
+    bank.tried.append(len(leaves))
+    return bank
+
+
+def fingerprints(values: np.ndarray, shape: Shape, seed: int) -> np.ndarray:
+    """128 bits for each of the tensors (2, count, samples, *shape): a random linear form of the
+    residues modulo p for each of two keys, in wrapping sums of 64 bits, then spread."""
+    count = values.shape[1]
+    flat = values[0].reshape(count, -1).astype(np.uint64)
+    rng = np.random.default_rng((seed, *shape, len(shape)))
+    keys = rng.integers(0, 1 << 63, (2, flat.shape[1] + 1), np.uint64) * np.uint64(2) + np.uint64(1)
+    out = np.empty((count, 2), np.uint64)
+    for n in range(2):
+        h = np.full(count, keys[n, -1], np.uint64)
+        for column in range(flat.shape[1]):
+            h += flat[:, column] * keys[n, column]
+        out[:, n] = _spread(h)
+    return out
+
+
+def _spread(x: np.ndarray) -> np.ndarray:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    return np.asarray(x ^ (x >> np.uint64(31)))
+
+
+def _shape_number(bank: Bank, shape: Shape) -> int:
+    if shape not in bank.shapes:
+        bank.shapes.append(shape)
+    return bank.shapes.index(shape)
+
+
+def _add(bank: Bank, prints: np.ndarray, shape: np.ndarray, level: int) -> np.ndarray:
+    begin = len(bank.level)
+    bank.prints = np.concatenate([bank.prints, prints])
+    bank.shape = np.concatenate([bank.shape, shape])
+    bank.level = np.concatenate([bank.level, np.full(len(prints), level, np.int8)])
+    bank.first = np.concatenate([bank.first, np.full(len(prints), -1, np.int32)])
+    return np.arange(begin, begin + len(prints), dtype=np.int32)
+
+
+def _hold(bank: Bank, shape: Shape, level: int, classes: np.ndarray, values: np.ndarray) -> None:
+    old = bank.held.get((shape, level))
+    if old is not None:
+        classes = np.concatenate([old.classes, classes])
+        values = np.concatenate([old.values, values], axis=1)
+    bank.held[shape, level] = Held(classes, np.ascontiguousarray(values))
+
+
+@dataclass(slots=True)
+class _Found:
+    """Candidates of one shape at a level, before they are compared."""
+
+    apps: Applications
+    prints: np.ndarray
+    values: np.ndarray | None
+
+
+def grow(bank: Bank, *, keep: bool = True) -> None:
+    """Add the next level. Without `keep` the values of its classes are dropped: nothing can be
+    built on them."""
+    level = len(bank.tried)
+    by_shape: dict[Shape, list[_Found]] = {}
+    tried = 0
+    for number, u in enumerate(bank.uses()):
+        for shape, found in _candidates(bank, number, u, level, keep):
+            by_shape.setdefault(shape, []).append(found)
+            tried += len(found.apps)
+    bank.tried.append(tried)
+    rows: list[Applications] = []
+    for shape, some in by_shape.items():
+        rows.append(_merge(bank, shape, level, some, keep))
+    begin = len(bank.apps)
+    bank.apps = bank.apps.plus(rows)
+    fresh = np.arange(begin, len(bank.apps), dtype=np.int32)
+    of = bank.apps.of[begin:]
+    where, at = np.unique(of, return_index=True)
+    new = bank.first[where] < 0
+    leaf = bank.level[where] == 0
+    bank.first[where[new & ~leaf]] = fresh[at[new & ~leaf]]
+
+
+def _candidates(
+    bank: Bank, number: int, u: Use, level: int, keep: bool
+) -> Iterator[tuple[Shape, _Found]]:
+    held = list(bank.held.items())
+    if u.arity == 1:
+        for (shape, at), h in held:
+            if at == level - 1:
+                yield from _applied(bank, number, u, (shape,), h, None, level, keep)
+        return
+    for (left, a), h in held:
+        for (right, b), k in held:
+            if a + b == level - 1:
+                yield from _applied(bank, number, u, (left, right), h, k, level, keep)
+
+
+def _applied(
+    bank: Bank,
+    number: int,
+    u: Use,
+    shapes: tuple[Shape, ...],
+    h: Held,
+    k: Held | None,
+    level: int,
+    keep: bool,
+) -> Iterator[tuple[Shape, _Found]]:
+    made = _resulting(u, shapes)
+    if made is None:
+        return
+    attrs, out = made
+    size = int(np.prod(out, dtype=np.int64))
+    if size > bank.family.largest:
+        return
+    commutes = u.op.name in COMMUTATIVE
+    n, m = len(h.classes), 1 if k is None else len(k.classes)
+    step = max(1, BLOCK // max(1, 4 * size))
+    for start in range(0, n * m, step):
+        flat = np.arange(start, min(start + step, n * m))
+        i, j = flat // m, flat % m
+        left = h.classes[i]
+        right = np.full(len(i), -1, np.int32) if k is None else k.classes[j]
+        if commutes:
+            wanted = left <= right
+            i, j, left, right = i[wanted], j[wanted], left[wanted], right[wanted]
+        if not len(i):
+            continue
+        operands = [h.values[:, i]] + ([] if k is None else [k.values[:, j]])
+        types = [TensorType(F32, s) for s in shapes]
+        value = batched(u.op, types, attrs, operands, bank.seed)[u.result]
+        count = len(i)
+        apps = Applications(
+            np.full(count, number, np.int16),
+            left,
+            right,
+            np.full(count, -1, np.int32),
+            np.full(count, level, np.int8),
+        )
+        yield out, _Found(apps, fingerprints(value, out, bank.seed), value if keep else None)
+
+
+_RESULTS: dict[tuple[Use, tuple[Shape, ...]], tuple[Attrs, Shape] | None] = {}
+
+
+def _resulting(u: Use, shapes: tuple[Shape, ...]) -> tuple[Attrs, Shape] | None:
+    """The attributes in one form, and the shape of the result; None where it does not fit."""
+    key = (u, shapes)
+    if key not in _RESULTS:
+        types = tuple(TensorType(F32, s) for s in shapes)
+        try:
+            attrs = canonical_attrs(u.op, types, dict(u.attrs))
+            made = infer(u.op, types, attrs)[u.result].shape
+            assert made is not None
+            _RESULTS[key] = (attrs, tuple(int(d) for d in made))  # type: ignore[arg-type]
+        except InferError:
+            _RESULTS[key] = None
+    return _RESULTS[key]
+
+
+def _merge(
+    bank: Bank, shape: Shape, level: int, some: Sequence[_Found], keep: bool
+) -> Applications:
+    """Find the class of each candidate, known or new."""
+    apps = some[0].apps.plus([f.apps for f in some[1:]])
+    prints = np.concatenate([f.prints for f in some])
+    number = _shape_number(bank, shape)
+    known = np.flatnonzero(bank.shape == number).astype(np.int32)
+    together = np.concatenate([bank.prints[known], prints])
+    rows = np.ascontiguousarray(together).view([("a", np.uint64), ("b", np.uint64)]).ravel()
+    _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
+    first_of = first[inverse]
+    mine = first_of[len(known) :]
+    new = np.unique(mine[mine >= len(known)])
+    classes = _add(bank, together[new], np.full(len(new), number, np.int16), level)
+    lookup = np.concatenate([known, np.empty(len(prints), np.int32)])
+    lookup[new] = classes
+    apps.of = lookup[mine]
+    if keep and len(new):
+        values = np.concatenate([f.values for f in some if f.values is not None], axis=1)
+        _hold(bank, shape, level, classes, values[:, new - len(known)])
+    return apps

@@ -1,0 +1,49 @@
+"""Many tensors at once: one evaluation of an operator for thousands of operands.
+
+A field element is a pair of residues on a leading axis; here a second leading axis counts
+candidates. Tensor expressions index elements by trailing axes, so that both pass through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from superopt.ir.op import Attrs, Op, expression
+from superopt.te.dtype import DType
+from superopt.te.expr import TensorType
+from superopt.te.field import PrimeField
+from superopt.te.interpret import evaluate_all
+from superopt.te.node import Number
+
+SAMPLES = 8  # inputs on which everything is computed: signs agree by chance once in 2^elements
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(PrimeField):
+    """The prime field for `count` candidates: float arrays are (2, count, SAMPLES, *shape)."""
+
+    count: int = 1
+
+    def lead(self, dtype: DType) -> tuple[int, ...]:
+        return (2, self.count, SAMPLES) if dtype.is_float else ()
+
+    def const(self, value: Number, dtype: DType) -> np.ndarray:
+        c = PrimeField.const(self, value, dtype)
+        return c[:, None, None] if dtype.is_float else c
+
+
+def batched(
+    op: Op,
+    types: Sequence[TensorType | None],
+    attrs: Attrs,
+    operands: Sequence[np.ndarray | None],
+    seed: int,
+) -> list[np.ndarray]:
+    """The results of `op`, (2, count, SAMPLES, *shape) each, on operands that are such arrays."""
+    count = next(a.shape[1] for a in operands if a is not None)
+    tensors = expression(op, tuple(types), attrs)
+    inputs = {f"a{n}": a for n, a in enumerate(operands) if a is not None}
+    return evaluate_all(tensors, inputs, Batch(seed, count))

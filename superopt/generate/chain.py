@@ -1,0 +1,188 @@
+"""Is an equation a consequence of others? A chain of rewrites from one side to the other.
+
+Breadth-first from both sides in turns, over terms of bounded size. Finding none within the limits
+says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from superopt.generate.pattern import Equation, Hole, Leaf, Made, Pattern, holes, size
+
+
+class Applied(NamedTuple):
+    """A use of the bank applied to terms. (A tuple is compared and hashed much faster than a
+    dataclass is.)"""
+
+    use: int
+    operands: tuple[Term, ...]
+
+
+Term = Applied | str  # a name is a constant, or a variable that nothing rewrites
+Bound = dict[int, "Term"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """steps: rewrites in a chain. grow: operators more than the larger side has. terms: visited."""
+
+    steps: int = 6
+    grow: int = 2
+    terms: int = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Oriented:
+    """An equation from left to right, its number, and whether that is against its own order."""
+
+    left: Pattern
+    right: Pattern
+    number: int
+    back: bool
+    size: int
+
+
+class Rewriting:
+    """Equations as rewrites in both directions, by the use at their root."""
+
+    def __init__(self, equations: Mapping[int, Equation], commutative: frozenset[int]) -> None:
+        self.commutative = commutative
+        self.by_use: dict[int, list[Oriented]] = {}
+        for number, e in equations.items():
+            for left, right, back in ((e.left, e.right, False), (e.right, e.left, True)):
+                if not isinstance(left, Made) or set(holes(right)) - set(holes(left)):
+                    continue
+                more = size(right) - size(left)
+                self.by_use.setdefault(left.use, []).append(
+                    Oriented(left, right, number, back, more)
+                )
+
+    def steps(self, t: Term, room: int) -> Iterator[tuple[Term, int]]:
+        """Every term one rewrite away, with the equation's number; `room` is how many operators
+        more the whole may have."""
+        if isinstance(t, str):
+            return
+        for r in self.by_use.get(t.use, ()):
+            if r.size > room:
+                continue
+            for bound in self.bindings(r.left, t, {}):
+                made = self.built(r.right, bound)
+                if term_size(made) - term_size(t) <= room:
+                    yield made, r.number
+        for n, operand in enumerate(t.operands):
+            for made, number in self.steps(operand, room):
+                operands = (*t.operands[:n], made, *t.operands[n + 1 :])
+                yield self.ordered(t.use, operands), number
+
+    def ordered(self, use: int, operands: tuple[Term, ...]) -> Term:
+        """Operands of what commutes in one order."""
+        if use in self.commutative:
+            operands = tuple(sorted(operands, key=str))
+        return Applied(use, operands)
+
+    def bindings(self, p: Pattern, t: Term, bound: Bound) -> Iterator[Bound]:
+        match p:
+            case Hole(n):
+                if n in bound:
+                    if bound[n] == t:
+                        yield bound
+                else:
+                    yield {**bound, n: t}
+            case Leaf(name):
+                if t == name:
+                    yield bound
+            case Made(u, operands):
+                if isinstance(t, str) or t.use != u:
+                    return
+                yield from self.all(operands, t.operands, bound)
+                if u in self.commutative and t.operands[0] != t.operands[1]:
+                    yield from self.all(operands, t.operands[::-1], bound)
+
+    def all(
+        self, patterns: Sequence[Pattern], terms: Sequence[Term], bound: Bound
+    ) -> Iterator[Bound]:
+        if not patterns:
+            yield bound
+            return
+        for b in self.bindings(patterns[0], terms[0], bound):
+            yield from self.all(patterns[1:], terms[1:], b)
+
+    def built(self, p: Pattern, bound: Bound) -> Term:
+        match p:
+            case Hole(n):
+                return bound[n]
+            case Leaf(name):
+                return name
+            case Made(u, operands):
+                return self.ordered(u, tuple(self.built(o, bound) for o in operands))
+
+    def term(self, p: Pattern) -> Term:
+        """A pattern as a term: its holes are names that nothing rewrites."""
+        match p:
+            case Hole(n):
+                return f"?{n}"
+            case Leaf(name):
+                return name
+            case Made(u, operands):
+                return self.ordered(u, tuple(map(self.term, operands)))
+
+    def chain(self, e: Equation, limits: Limits) -> tuple[int, ...] | None:
+        """The numbers of equations that lead from one side to the other; None where none was
+        found."""
+        a, b = self.term(e.left), self.term(e.right)
+        if a == b:
+            return ()
+        most = max(size(e.left), size(e.right)) + limits.grow
+        seen: list[dict[Term, tuple[int, ...]]] = [{a: ()}, {b: ()}]
+        front: list[list[Term]] = [[a], [b]]
+        depth = [0, 0]
+        while sum(depth) < limits.steps and len(seen[0]) + len(seen[1]) < limits.terms:
+            side = 0 if depth[0] <= depth[1] else 1
+            if not front[side]:
+                side = 1 - side
+            if not front[side]:
+                return None
+            fresh: list[Term] = []
+            for t in front[side]:
+                path = seen[side][t]
+                for made, number in self.steps(t, most - term_size(t)):
+                    if made in seen[side]:
+                        continue
+                    seen[side][made] = (*path, number)
+                    if made in seen[1 - side]:
+                        other = seen[1 - side][made]
+                        both = ((*path, number), other) if side == 0 else (other, (*path, number))
+                        return (*both[0], *reversed(both[1]))
+                    fresh.append(made)
+                if len(seen[0]) + len(seen[1]) >= limits.terms:
+                    break
+            front[side] = fresh
+            depth[side] += 1
+        return None
+
+
+_SIZES: dict[Term, int] = {}
+
+
+def term_size(t: Term) -> int:
+    if isinstance(t, str):
+        return 0
+    found = _SIZES.get(t)
+    if found is None:
+        found = _SIZES[t] = 1 + sum(map(term_size, t.operands))
+    return found
+
+
+def minimal(
+    equations: Sequence[Equation], commutative: frozenset[int], limits: Limits
+) -> list[Equation]:
+    """`equations` without those that follow from the rest, the last ones first."""
+    left = dict(enumerate(equations))
+    for number in sorted(left, reverse=True):
+        e = left.pop(number)
+        if Rewriting(left, commutative).chain(e, limits) is None:
+            left[number] = e
+    return [left[n] for n in sorted(left)]

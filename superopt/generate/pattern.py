@@ -1,0 +1,119 @@
+"""Terms over a bank's uses, and the equations between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from superopt.generate.bank import Bank
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """A variable: any class."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A constant of the family."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A use applied to terms."""
+
+    use: int
+    operands: tuple[Pattern, ...]
+
+
+Pattern = Hole | Leaf | Made
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """Two terms that compute the same; `inputs` are the family's inputs that the holes stand
+    for, in order: their shapes are the ones at which it was found."""
+
+    left: Pattern
+    right: Pattern
+    inputs: tuple[str, ...]
+
+
+def holes(p: Pattern) -> Iterator[int]:
+    """The numbers of the holes, as often and in the order in which they occur."""
+    match p:
+        case Hole(n):
+            yield n
+        case Made(_, operands):
+            for o in operands:
+                yield from holes(o)
+
+
+def size(p: Pattern) -> int:
+    """How many uses there are."""
+    return 1 + sum(map(size, p.operands)) if isinstance(p, Made) else 0
+
+
+def show(p: Pattern, bank: Bank) -> str:
+    """A term to be read by people."""
+    match p:
+        case Hole(n):
+            return "xyzwabcdefgh"[n]
+        case Leaf(name):
+            return name
+        case Made(u, operands):
+            return f"{bank.uses()[u]}({', '.join(show(o, bank) for o in operands)})"
+
+
+@dataclass(slots=True)
+class Reader:
+    """Reads terms out of a bank: each class by its first application."""
+
+    bank: Bank
+    _known: dict[int, Pattern]
+
+    @staticmethod
+    def of(bank: Bank) -> Reader:
+        names = {c: n for n, c in bank.leaves.items()}
+        known: dict[int, Pattern] = {}
+        for c, name in names.items():
+            inputs = list(bank.family.inputs)
+            known[c] = Hole(inputs.index(name)) if name in inputs else Leaf(name)
+        return Reader(bank, known)
+
+    def term(self, c: int) -> Pattern:
+        """The smallest term of class `c`, holes numbered as the family's inputs are."""
+        found = self._known.get(c)
+        if found is None:
+            found = self._known[c] = self.application(int(self.bank.first[c]))
+        return found
+
+    def application(self, row: int) -> Pattern:
+        """An application, its operands by their smallest terms."""
+        a = self.bank.apps
+        left, right = int(a.left[row]), int(a.right[row])
+        operands = (self.term(left),) if right < 0 else (self.term(left), self.term(right))
+        return Made(int(a.use[row]), operands)
+
+    def equation(self, row: int) -> Equation:
+        """The application and the smallest term of its class, with holes in order of use."""
+        left, right = self.application(row), self.term(int(self.bank.apps.of[row]))
+        order = tuple(dict.fromkeys([*holes(left), *holes(right)]))
+        to = {n: k for k, n in enumerate(order)}
+        names = tuple(self.bank.family.inputs)
+        inputs = tuple(names[n] for n in order)
+        return Equation(renumbered(left, to), renumbered(right, to), inputs)
+
+
+def renumbered(p: Pattern, to: Mapping[int, int]) -> Pattern:
+    match p:
+        case Hole(n):
+            return Hole(to[n])
+        case Leaf():
+            return p
+        case Made(u, operands):
+            return Made(u, tuple(renumbered(o, to) for o in operands))

@@ -1,0 +1,212 @@
+"""Equations applied to a whole bank at once: patterns are joins over the table of applications.
+
+(E-matching as relational joins: Zhang et al., POPL 2022.) An equation relates two applications of
+one class where both of its sides are in the bank. Applications that are related, in any number of
+steps, are one *component*; a class in one component needs no further equation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from superopt.generate.bank import COMMUTATIVE, Bank
+from superopt.generate.pattern import Equation, Hole, Leaf, Made, Pattern, holes
+
+MOST_ROWS = 1 << 22  # of a join; further ones are cut off
+
+
+@dataclass(slots=True)
+class Table:
+    """The applications of one use, sorted by class; those that commute in both orders."""
+
+    row: np.ndarray
+    of: np.ndarray
+    operands: tuple[np.ndarray, np.ndarray]
+    size: np.ndarray
+
+
+@dataclass(slots=True)
+class Relations:
+    """A bank's applications up to a size as tables, and their components.
+
+    label: of each application and, behind them, of each leaf's class.
+    """
+
+    bank: Bank
+    top: int
+    tables: dict[int, Table]
+    keys: np.ndarray
+    rows: np.ndarray
+    label: np.ndarray
+
+    @staticmethod
+    def of(bank: Bank, top: int, label: np.ndarray | None = None) -> Relations:
+        """The tables of applications of at most `top` operators; `label` of an earlier one."""
+        a = bank.apps
+        rows = np.flatnonzero(a.size <= top).astype(np.int32)
+        tables: dict[int, Table] = {}
+        for number, u in enumerate(bank.uses()):
+            some = rows[a.use[rows] == number]
+            left, right, of, size = a.left[some], a.right[some], a.of[some], a.size[some]
+            if u.op.name in COMMUTATIVE:
+                other = left != right
+                some = np.concatenate([some, some[other]])
+                left, right = (
+                    np.concatenate([left, right[other]]),
+                    np.concatenate([right, left[other]]),
+                )
+                of, size = np.concatenate([of, of[other]]), np.concatenate([size, size[other]])
+            order = np.argsort(of, kind="stable")
+            tables[number] = Table(some[order], of[order], (left[order], right[order]), size[order])
+        keys = _key(a.use[rows], a.left[rows], a.right[rows])
+        order = np.argsort(keys, kind="stable")
+        fresh = np.arange(len(a) + len(bank.level), dtype=np.int32)
+        if label is not None:
+            fresh[: len(label)] = label
+        return Relations(bank, top, tables, keys[order], rows[order], fresh)
+
+    # --- components ---
+
+    def node(self, classes: np.ndarray) -> np.ndarray:
+        """Of each class its first application, or the leaf."""
+        first = self.bank.first[classes]
+        return np.asarray(np.where(first >= 0, first, len(self.bank.apps) + classes))
+
+    def found(self, nodes: np.ndarray) -> np.ndarray:
+        """The component of each node."""
+        at: np.ndarray = self.label[nodes]
+        while True:
+            up = self.label[at]
+            if np.array_equal(up, at):
+                return at
+            at = up
+
+    def unite(self, a: np.ndarray, b: np.ndarray) -> int:
+        """Make one component of each pair's two; how many components went away."""
+        gone = 0
+        while True:
+            one, two = self.found(a), self.found(b)
+            apart = one != two
+            if not apart.any():
+                self.label = self.found(np.arange(len(self.label), dtype=np.int32))
+                return gone
+            a, b = a[apart], b[apart]
+            low, high = np.minimum(one, two)[apart], np.maximum(one, two)[apart]
+            before = self.label[high].copy()
+            np.minimum.at(self.label, high, low)
+            gone += len(np.unique(high[self.label[high] != before]))
+
+    def apart(self) -> np.ndarray:
+        """The applications that are in another component than their class's smallest term."""
+        rows = np.sort(self.rows)
+        first = self.node(self.bank.apps.of[rows])
+        return np.asarray(rows[self.found(rows) != self.found(first)])
+
+    # --- equations ---
+
+    def apply(self, e: Equation) -> int:
+        """Relate what `e` relates; how many components went away."""
+        left, right = e.left, e.right
+        if set(holes(right)) - set(holes(left)) or isinstance(left, Hole):
+            left, right = right, left
+        root, bound = self.matches(left)
+        if not len(root):
+            return 0
+        other, kept = self.looked_up(right, bound, np.arange(len(root)))
+        if isinstance(right, (Hole, Leaf)):
+            other = self.node(other)
+        root = root[kept]
+        classes = np.where(
+            other < len(self.bank.apps),
+            self.bank.apps.of[np.minimum(other, len(self.bank.apps) - 1)],
+            other - len(self.bank.apps),
+        )
+        same = classes == self.bank.apps.of[root]
+        return self.unite(root[same], other[same])
+
+    def matches(self, p: Pattern) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+        """The applications at which `p` matches, and the classes in its holes there."""
+        assert isinstance(p, Made)
+        t = self.tables[p.use]
+        root = t.row
+        size = t.size.astype(np.int16)
+        bound: dict[int, np.ndarray] = {}
+        pending = [(o, t.operands[n]) for n, o in enumerate(p.operands)]
+        while pending:
+            pending.sort(
+                key=lambda x: (
+                    0
+                    if isinstance(x[0], Leaf) or (isinstance(x[0], Hole) and x[0].number in bound)
+                    else 1
+                    if isinstance(x[0], Hole)
+                    else 2
+                )
+            )
+            q, classes = pending.pop(0)
+            match q:
+                case Hole(n) if n not in bound:
+                    bound[n] = classes
+                    continue
+                case Hole(n):
+                    keep = np.flatnonzero(bound[n] == classes)
+                case Leaf(name):
+                    keep = np.flatnonzero(classes == self.bank.leaves[name])
+                case Made(u, operands):
+                    inner = self.tables[u]
+                    low = np.searchsorted(inner.of, classes, "left")
+                    high = np.searchsorted(inner.of, classes, "right")
+                    count = high - low
+                    if count.sum() > MOST_ROWS:
+                        count = np.where(np.cumsum(count) > MOST_ROWS, 0, count)
+                    keep = np.repeat(np.arange(len(classes)), count)
+                    ends = np.cumsum(count)
+                    at = np.arange(len(keep)) - np.repeat(ends - count, count) + low[keep]
+                    grown = size[keep] + inner.size[at] - self.bank.level[classes[keep]]
+                    small = grown <= self.top
+                    keep, at, grown = keep[small], at[small], grown[small]
+                    pending = [(r, c[keep]) for r, c in pending]
+                    pending += [(r, inner.operands[n][at]) for n, r in enumerate(operands)]
+                    bound = {n: c[keep] for n, c in bound.items()}
+                    root, size = root[keep], grown
+                    continue
+            pending = [(r, c[keep]) for r, c in pending]
+            bound = {n: c[keep] for n, c in bound.items()}
+            root, size = root[keep], size[keep]
+        return root, bound
+
+    def looked_up(
+        self, p: Pattern, bound: dict[int, np.ndarray], live: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The application (of holes and constants the class) that `p` is, and the rows that have
+        it."""
+        match p:
+            case Hole(n):
+                return bound[n][live], live
+            case Leaf(name):
+                return np.full(len(live), self.bank.leaves[name], np.int32), live
+            case Made(u, operands):
+                parts: list[tuple[np.ndarray, np.ndarray]] = []
+                for o in operands:
+                    found, live = self.looked_up(o, bound, live)
+                    classes = self.bank.apps.of[found] if isinstance(o, Made) else found
+                    parts.append((classes, live))
+                columns = [c[np.searchsorted(rows, live)] for c, rows in parts]
+                left = columns[0]
+                right = columns[1] if len(columns) > 1 else np.full(len(left), -1, np.int32)
+                if self.bank.uses()[u].op.name in COMMUTATIVE:
+                    left, right = np.minimum(left, right), np.maximum(left, right)
+                key = _key(np.full(len(left), u, np.int16), left, right)
+                at = np.minimum(np.searchsorted(self.keys, key), len(self.keys) - 1)
+                there = self.keys[at] == key
+                return self.rows[at[there]], live[there]
+
+
+def _key(use: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """One number for a use and its operands: 2^26 classes, 2^12 uses."""
+    return (
+        (use.astype(np.uint64) << np.uint64(52))
+        | (left.astype(np.uint64) << np.uint64(26))
+        | (right + 1).astype(np.uint64)
+    )
