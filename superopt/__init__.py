@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from superopt.api import Optimized, bench, doctor, optimize, verify
+    from superopt.api import Optimized, bench, derive, doctor, optimize, verify
     from superopt.errors import (
         Aborted,
         CheckFailed,
@@ -36,6 +36,7 @@ _HOME = {
     "Undecided": "superopt.errors",
     "UsageError": "superopt.errors",
     "bench": "superopt.api",
+    "derive": "superopt.api",
     "doctor": "superopt.api",
     "optimize": "superopt.api",
     "verify": "superopt.api",
@@ -52,6 +53,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "bench",
+    "derive",
     "doctor",
     "optimize",
     "verify",

@@ -15,6 +15,7 @@ from superopt.errors import UsageError
 from superopt.onnx_io.protos import ModelProto, load_proto
 from superopt.onnx_io.source import Given, read
 from superopt.pipeline import bench as bench_
+from superopt.pipeline import derive as derive_
 from superopt.pipeline import doctor as doctor_
 from superopt.pipeline import explain as explain_
 from superopt.pipeline import optimize as optimize_
@@ -25,6 +26,7 @@ from superopt.pipeline.reporting import report_of
 from superopt.pipeline.request import Request
 from superopt.report.data import (
     BenchRow,
+    Derivation,
     Event,
     Finding,
     Rejected,
@@ -200,6 +202,32 @@ def bench(
         progress=progress or (lambda event: None),
         stop=stop or (lambda: False),
     )
+
+
+def derive(
+    a: Given,
+    b: Given,
+    *,
+    rules: Sequence[str | Path] | None = None,
+    library: bool = True,
+    limit: float = 60.0,
+    progress: Callable[[Event], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Derivation:
+    """Is the equality of two models a consequence of the rules?
+
+    rules: files of further rules; without `library` they are the only ones. limit: seconds.
+
+    A chain of rules from one to the other is as good as its rules. Not finding one says nothing.
+    Raises ModelError for an invalid model, UsageError for models of different interfaces.
+    """
+    if not 0 < limit < float("inf"):
+        raise UsageError(f"limit {limit}", "it is a positive number of seconds", "give another")
+    given = (*(load_library() if library else ()), *_own_rules(rules))
+    asked = derive_.Asked(
+        given, float(limit), progress or (lambda event: None), stop or (lambda: False)
+    )
+    return derive_.derivation(read(a), read(b), asked)
 
 
 def values_of(model: str | Path, node: str) -> tuple[str, ...]:

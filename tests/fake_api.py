@@ -9,6 +9,8 @@ from pathlib import Path
 from superopt.errors import Aborted
 from superopt.report.data import (
     BenchRow,
+    Derivation,
+    DerivedStep,
     Event,
     Finding,
     Rejected,
@@ -51,6 +53,9 @@ class FakeApi:
     report: Report = FASTER
     error: BaseException | None = None
     verdict: Verdict = field(default=Verdict("agrees", "equal on 5 inputs", FASTER.check))
+    derivation: Derivation = field(
+        default=Derivation(True, "by 1 rewrite", (DerivedStep("r", True, "Relu(x)"),), 5, 0.1)
+    )
     rule_verdicts: tuple[RuleVerdict, ...] = ()
     interrupt: int = 0  # how many SIGINTs to send while optimizing
     asked: dict[str, object] = field(default_factory=dict)
@@ -99,6 +104,19 @@ class FakeApi:
         stop: Stop,
     ) -> Verdict:
         return self.verdict
+
+    def derive(
+        self,
+        a: Path,
+        b: Path,
+        *,
+        rules: Sequence[Path],
+        limit: float,
+        progress: Progress,
+        stop: Stop,
+    ) -> Derivation:
+        self.asked |= {"limit": limit, "rules": rules}
+        return self.derivation
 
     def bench(
         self,

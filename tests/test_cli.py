@@ -15,7 +15,7 @@ import pytest
 from superopt.commands import terminal
 from superopt.errors import CheckFailed, ExitCode, ModelError
 from superopt.report.codec import from_json, to_json
-from superopt.report.data import Event, RuleVerdict, Verdict
+from superopt.report.data import Derivation, Event, RuleVerdict, Verdict
 from tests.fake_api import FakeApi
 from tests.sample_report import FASTER, UNCHANGED
 
@@ -218,6 +218,17 @@ def test_verify(superopt: Run, model: Path) -> None:
         assert done.code == code
         assert json.loads(done.out)["decision"] == decision
     assert superopt("verify", model, model).out.startswith("equal on every input tried, not proved")
+
+
+def test_rules_derive(superopt: Run, model: Path) -> None:
+    done = superopt("rules", "derive", model, model, "--json")
+    assert done.code == 0
+    assert json.loads(done.out)["steps"] == [{"rule": "r", "forward": True, "after": "Relu(x)"}]
+    none = FakeApi(derivation=Derivation(False, "the limit of steps was reached", (), 7, 1.0))
+    done = superopt("rules", "derive", model, model, "--limit", "3s", api=none)
+    assert done.code == 5
+    assert done.out.startswith("not derived")
+    assert none.asked["limit"] == 3.0
 
 
 def test_bench(superopt: Run, model: Path) -> None:

@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 from superopt.errors import UsageError
 from superopt.report import group, text, words
 from superopt.report.codec import decode, dumps, from_json, to_json
-from superopt.report.data import FORMAT, BenchRow, CheckResult, OutputError, Report, Step, Verdict
+from superopt.report.data import (
+    FORMAT,
+    BenchRow,
+    CheckResult,
+    Derivation,
+    DerivedStep,
+    OutputError,
+    Report,
+    Step,
+    Verdict,
+)
 from superopt.report.html import page
 from tests.sample_report import AFTER, ALL, BEFORE, FASTER, HOSTILE, UNCHANGED, UNTIMED
 
@@ -151,6 +161,17 @@ def test_comparison(golden: Callable[[str, str], None]) -> None:
     check = replace(FASTER.check, passed=False, outputs=(*FASTER.check.outputs, bad))
     verdict = Verdict("differs", "output logits differs at [0, 3]", check)
     golden("comparison.txt", text.comparison(verdict))
+
+
+def test_derivation(golden: Callable[[str, str], None]) -> None:
+    steps = (
+        DerivedStep("relu-concat", True, "Concat(Relu(x), Relu(y), axis=0)"),
+        DerivedStep("concat-swap", False, "Concat(Relu(y), Relu(x), axis=0)"),
+    )
+    found = Derivation(True, "by 2 rewrites", steps, 40, 0.2)
+    none = Derivation(False, "the limit of steps was reached, after 7 graphs", (), 7, 1.0)
+    shown = text.derivation(found, "a.onnx", "b.onnx") + text.derivation(none, "a.onnx", "b.onnx")
+    golden("derivation.txt", shown)
 
 
 def test_latencies(golden: Callable[[str, str], None]) -> None:

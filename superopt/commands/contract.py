@@ -10,6 +10,7 @@ from typing import Protocol, cast
 
 from superopt.report.data import (
     BenchRow,
+    Derivation,
     Event,
     Finding,
     Rejected,
@@ -85,6 +86,17 @@ class Api(Protocol):
         progress: Callable[[Event], None] | None,
         stop: Callable[[], bool] | None,
     ) -> tuple[BenchRow, ...]: ...
+
+    def derive(
+        self,
+        a: Path,
+        b: Path,
+        *,
+        rules: Sequence[Path],
+        limit: float,
+        progress: Callable[[Event], None] | None,
+        stop: Callable[[], bool] | None,
+    ) -> Derivation: ...
 
     def values_of(self, model: Path, node: str) -> tuple[str, ...]:
         """The values that the node of this name writes; empty if there is no such node."""

@@ -60,6 +60,35 @@ def show(name: str, rules: tuple[Path, ...], as_json: bool) -> ExitCode:
 
 
 @rules.command()
+@options.model("a")
+@options.model("b")
+@options.rules
+@options.duration("--limit", "60s", "Time to spend.")
+@options.as_json
+@options.quiet
+@options.debug
+def derive(
+    a: Path, b: Path, rules: tuple[Path, ...], limit: float, as_json: bool, quiet: bool
+) -> ExitCode:
+    """Say whether the equality of two models follows from the rules.
+
+    Prints the chain of rules that leads from one to the other. Exits 5 if none was found, which
+    proves nothing.
+    """
+    with terminal.progress(quiet) as show_event, terminal.interruptible() as stop:
+        found = api().derive(a, b, rules=rules, limit=limit, progress=show_event, stop=stop)
+    if as_json:
+        from superopt.report.codec import dumps
+
+        terminal.say(dumps(found))
+    else:
+        from superopt.report import text
+
+        terminal.say(text.derivation(found, a.name, b.name))
+    return ExitCode.OK if found.derived else ExitCode.UNDECIDED
+
+
+@rules.command()
 @click.argument("file", type=options.FILE)
 @options.seed
 @options.as_json

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from superopt.generate.batch import SAMPLES, batched
+from superopt.generate.batch import batched
 from superopt.generate.family import Family, Use
 from superopt.ir.op import Attrs, InferError, canonical_attrs, infer
 from superopt.te import residues as rs
@@ -89,12 +89,14 @@ def begin(family: Family, seed: int) -> Bank:
     rng = np.random.default_rng(seed)
     leaves: list[tuple[str, Shape, np.ndarray]] = []
     for name, shape in family.inputs.items():
-        drawn = [rng.integers(0, m, (1, SAMPLES, *shape), np.int64) for m in rs.MODULI]
+        drawn = [rng.integers(0, m, (1, family.samples, *shape), np.int64) for m in rs.MODULI]
         leaves.append((name, shape, np.stack(drawn)))
     for name, (kind, shape) in family.constants.items():
         value = np.eye(shape[0]) if kind == "eye" else np.full(shape, float(kind == "ones"))
         pair = rs.of_integers(value.astype(np.int64))
-        leaves.append((name, shape, np.broadcast_to(pair[:, None, None], (2, 1, SAMPLES, *shape))))
+        leaves.append(
+            (name, shape, np.broadcast_to(pair[:, None, None], (2, 1, family.samples, *shape)))
+        )
     for name, shape, value in leaves:
         found = fingerprints(value, shape, seed)
         at = _add(bank, found, np.full(1, _shape_number(bank, shape), np.int16), 0)
@@ -215,7 +217,7 @@ def _applied(
         return
     commutes = u.op.name in COMMUTATIVE
     n, m = len(h.classes), 1 if k is None else len(k.classes)
-    step = max(1, BLOCK // max(1, 4 * size))
+    step = max(1, BLOCK // max(1, 4 * size * bank.family.samples))
     for start in range(0, n * m, step):
         flat = np.arange(start, min(start + step, n * m))
         i, j = flat // m, flat % m

@@ -18,17 +18,16 @@ from superopt.te.field import PrimeField
 from superopt.te.interpret import evaluate_all
 from superopt.te.node import Number
 
-SAMPLES = 8  # inputs on which everything is computed: signs agree by chance once in 2^elements
-
 
 @dataclass(frozen=True, slots=True)
 class Batch(PrimeField):
-    """The prime field for `count` candidates: float arrays are (2, count, SAMPLES, *shape)."""
+    """The prime field for `count` candidates: float arrays are (2, count, samples, *shape)."""
 
     count: int = 1
+    samples: int = 1
 
     def lead(self, dtype: DType) -> tuple[int, ...]:
-        return (2, self.count, SAMPLES) if dtype.is_float else ()
+        return (2, self.count, self.samples) if dtype.is_float else ()
 
     def const(self, value: Number, dtype: DType) -> np.ndarray:
         c = PrimeField.const(self, value, dtype)
@@ -42,8 +41,8 @@ def batched(
     operands: Sequence[np.ndarray | None],
     seed: int,
 ) -> list[np.ndarray]:
-    """The results of `op`, (2, count, SAMPLES, *shape) each, on operands that are such arrays."""
-    count = next(a.shape[1] for a in operands if a is not None)
+    """The results of `op`, (2, count, samples, *shape) each, on operands that are such arrays."""
+    count, samples = next(a.shape[1:3] for a in operands if a is not None)
     tensors = expression(op, tuple(types), attrs)
     inputs = {f"a{n}": a for n, a in enumerate(operands) if a is not None}
-    return evaluate_all(tensors, inputs, Batch(seed, count))
+    return evaluate_all(tensors, inputs, Batch(seed, count, samples))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from superopt.ir.op import Attr, Op
@@ -12,13 +12,13 @@ from superopt.ops import OPS
 @dataclass(frozen=True, slots=True)
 class Use:
     """An operator with its attributes, applied to `arity` tensors; `result` is which of its
-    results."""
+    results, where it has `many`."""
 
     op: Op
     attrs: tuple[tuple[str, Attr], ...]
     arity: int
     result: int = 0
-    many: bool = False  # does it have several results?
+    many: bool = False
 
     def __str__(self) -> str:
         attrs = "".join(f" {k}={v}" for k, v in self.attrs)
@@ -30,6 +30,8 @@ class Family:
     """What is enumerated: inputs and constants by name, uses of operators, and the largest tensor.
 
     inputs: shapes. constants: a kind (zeros, ones, eye) and a shape. largest: elements of a tensor.
+    samples: random inputs at a time; a tensor of few elements is all positive, or all negative, by
+    chance, and then it is its own Relu.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Family:
     constants: Mapping[str, tuple[str, tuple[int, ...]]]
     uses: tuple[Use, ...]
     largest: int
+    samples: int
 
 
 def use(name: str, arity: int, **attrs: Attr) -> Use:
@@ -48,17 +51,17 @@ def parts(name: str, count: int, **attrs: Attr) -> list[Use]:
     return [Use(OPS[name], tuple(attrs.items()), 1, i, True) for i in range(count)]
 
 
-def both(name: str, arity: int, key: str, values: Sequence[Attr]) -> list[Use]:
+def each(name: str, arity: int, key: str, values: Sequence[Attr], **attrs: Attr) -> list[Use]:
     """One use for each value of an attribute."""
-    return [use(name, arity, **{key: v}) for v in values]
+    return [use(name, arity, **{key: v, **attrs}) for v in values]
 
 
-def matrices(n: int = 3, count: int = 4) -> Family:
+def matrices() -> Family:
     """TASO's operators on square matrices (Jia et al., SOSP 2019, table 1)."""
-    names = "xyzw"[:count]
+    n = 2
     return Family(
         "matrices",
-        {**dict.fromkeys(names, (n, n)), "s": ()},
+        {**dict.fromkeys("xyzw", (n, n)), "s": ()},
         {},
         (
             use("MatMul", 2),
@@ -66,9 +69,97 @@ def matrices(n: int = 3, count: int = 4) -> Family:
             use("Mul", 2),
             use("Relu", 1),
             use("Transpose", 1, perm=(1, 0)),
-            *both("Concat", 2, "axis", (0, 1)),
+            *each("Concat", 2, "axis", (0, 1)),
             *parts("Split", 2, axis=0, split=(n, n)),
             *parts("Split", 2, axis=1, split=(n, n)),
         ),
         2 * n * n,
+        8,
     )
+
+
+def images() -> Family:
+    """Convolution and pooling, of kernels that are made larger, joined, scaled."""
+    n, same = 2, (1, 1, 1, 1)
+    return Family(
+        "images",
+        {
+            **dict.fromkeys("xy", (1, n, 3, 3)),
+            **dict.fromkeys(("v", "w"), (n, n, 3, 3)),
+            "p": (n, n, 1, 1),
+            "s": (n, 1, 1),
+        },
+        {},
+        (
+            use("Conv", 2, pads=same),
+            use("Conv", 2),
+            use("Conv", 2, pads=same, strides=(2, 2)),
+            use("Add", 2),
+            use("Mul", 2),
+            use("Relu", 1),
+            *each("Concat", 2, "axis", (0, 1)),
+            *parts("Split", 2, axis=0, split=(n, n)),
+            *parts("Split", 2, axis=1, split=(n, n)),
+            use("Pad", 1, pads=(0, 0, 1, 1, 0, 0, 1, 1)),
+            use("AveragePool", 1, kernel_shape=(3, 3), pads=same, count_include_pad=1),
+            use("MaxPool", 1, kernel_shape=(3, 3), pads=same),
+        ),
+        2 * n * n * 9,
+        2,
+    )
+
+
+def rows() -> Family:
+    """Softmax, normalisation and what they are made of, along the rows of a matrix."""
+    n = 2
+    along: dict[str, Attr] = {"axes": (1,), "keepdims": 1}
+    return Family(
+        "rows",
+        {**dict.fromkeys("xy", (n, n)), "w": (n, n), "r": (n, 1)},
+        {},
+        (
+            use("MatMul", 2),
+            use("Add", 2),
+            use("Sub", 2),
+            use("Mul", 2),
+            use("Div", 2),
+            use("Exp", 1),
+            use("Sqrt", 1),
+            use("Neg", 1),
+            use("ReduceSum", 1, **along),
+            use("ReduceMax", 1, **along),
+            use("ReduceMean", 1, **along),
+            use("Softmax", 1, axis=1),
+        ),
+        n * n,
+        8,
+    )
+
+
+def layouts() -> Family:
+    """Moving elements: all permutations of three axes, merged and split axes, parts."""
+    perms = [(0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
+    return Family(
+        "layouts",
+        {**dict.fromkeys("xy", (2, 3, 4)), "z": (6, 4)},
+        {},
+        (
+            *each("Transpose", 1, "perm", [*perms, (1, 0)]),
+            *each("Reshape", 1, "shape", [(6, 4), (2, 12), (24,), (2, 3, 4)]),
+            *each("Unsqueeze", 1, "axes", [(0,), (1,)]),
+            *each("Squeeze", 1, "axes", [(0,), (1,)]),
+            *each("Concat", 2, "axis", [0, 1, 2]),
+            use("Relu", 1),
+            use("Add", 2),
+        ),
+        48,
+        2,
+    )
+
+
+FAMILIES: dict[str, Callable[[], Family]] = {
+    "matrices": matrices,
+    "images": images,
+    "rows": rows,
+    "layouts": layouts,
+}

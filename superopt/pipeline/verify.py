@@ -56,21 +56,21 @@ def verify(a: Source, b: Source, question: Question) -> Verdict:
     if a.sha256 == b.sha256:
         return Verdict("proved", "both are the same file", None)
     one, two = import_model(a), import_model(b)
-    mismatch = _interface(one, two)
+    mismatch = interface(one, two)
     if mismatch:
         return Verdict("differs", mismatch, None)
     question.progress(Event("compare", "structure", 0.1))
-    joined = _joined(one, two)
-    if joined is not None:
-        if joined.outputs == one.graph.outputs:
+    other = joined(one, two)
+    if other is not None:
+        if other.outputs == one.graph.outputs:
             return Verdict("proved", "both are the same graph", None)
-        whole = not (opaque_nodes(one.graph) or opaque_nodes(joined))
-        if whole and fold(one.graph).graph.outputs == fold(joined).graph.outputs:
+        whole = not (opaque_nodes(one.graph) or opaque_nodes(other))
+        if whole and fold(one.graph).graph.outputs == fold(other).graph.outputs:
             return Verdict("proved", "both are the same graph once constants are folded", None)
     return _numeric(one, two, question)
 
 
-def _interface(a: Model, b: Model) -> str:
+def interface(a: Model, b: Model) -> str:
     """How inputs or outputs differ, empty where they do not."""
     mine, theirs = a.source.model.graph, b.source.model.graph
     for what, x, y in (
@@ -91,7 +91,7 @@ def _fixed(shape: tuple[object, ...] | None) -> tuple[object, ...] | None:
     return None if shape is None else tuple(d if isinstance(d, int) else "?" for d in shape)
 
 
-def _joined(a: Model, b: Model) -> g.Graph | None:
+def joined(a: Model, b: Model) -> g.Graph | None:
     """The graph of `b` on the inputs and constants of `a`, where equal nodes become the same
     objects; None where symbolic sizes have other names, and structure does not tell."""
     change: dict[g.Value, g.Value] = dict(zip(b.graph.inputs, a.graph.inputs, strict=True))

@@ -142,6 +142,27 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class DerivedStep:
+    """One rewrite between two models: the rule, whether it was applied on the way from the first
+    one (else it leads back from the second), and the model's outputs afterwards as terms."""
+
+    rule: str
+    forward: bool
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """Whether the equality of two models follows from the rules, and by which chain of them."""
+
+    derived: bool
+    reason: str
+    steps: tuple[DerivedStep, ...]
+    graphs: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class BenchRow:
     """One model in one runtime; `speedup` is against the first row's latency."""
 

@@ -6,6 +6,7 @@ from superopt.report import words
 from superopt.report.data import (
     BenchRow,
     CheckResult,
+    Derivation,
     Finding,
     Latency,
     Rejected,
@@ -240,6 +241,23 @@ def rule_verdicts(rows: Sequence[RuleVerdict]) -> str:
     said = {"proved": "proved", "passed": "not refuted", "refuted": "REFUTED"}
     cells = ((said[r.decision], words.plain(r.name), words.plain(r.detail)) for r in rows)
     return _text(_table(cells, shown=len(rows)))
+
+
+def derivation(found: Derivation, a: str, b: str) -> str:
+    """The chain of rules between two models, each line a rule and what it made."""
+    if not found.derived:
+        return _text(
+            [
+                words.plain(f"not derived: no chain of rules from {a} to {b} was found"),
+                words.plain(f"  {found.reason}, in {found.seconds:.1f} s; this proves nothing"),
+            ]
+        )
+    lines = [f"derived: {a} and {b} are equal, {found.reason}"]
+    for n, step in enumerate(found.steps, 1):
+        way = "" if step.forward else "  (from right to left)"
+        lines.append(f"  {n}. {step.rule}{way}")
+        lines.append(f"     {step.after}")
+    return _text(map(words.plain, lines))
 
 
 def _table(rows: Iterable[Sequence[str]], shown: int = SHOWN) -> Iterator[str]:

@@ -1,0 +1,126 @@
+"""The equations of a family: what must be said so that everything equal is related.
+
+After each level every equation known is applied to the whole bank; an application that is still in
+another component than its class's smallest term gives a new equation, the most general first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from superopt.generate.bank import COMMUTATIVE, Bank, begin, grow
+from superopt.generate.chain import Limits, minimal
+from superopt.generate.family import Family
+from superopt.generate.pattern import Equation, Reader, holes, size
+from superopt.generate.relate import Relations
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One level's account: candidates, distinct tensors and equal pairs so far, applications that
+    earlier equations did not relate, the equations that do, and seconds for either part."""
+
+    candidates: int
+    classes: int
+    pairs: int
+    unrelated: int
+    fresh: int
+    enumerating: float
+    relating: float
+
+
+@dataclass(slots=True)
+class Found:
+    """A family's bank, its equations, those of them that do not follow from the others, and how
+    they were found. doubtful: pairs that no equation can say (a coincidence on the inputs)."""
+
+    bank: Bank
+    equations: list[Equation] = field(default_factory=list)
+    minimal: list[Equation] = field(default_factory=list)
+    levels: list[Level] = field(default_factory=list)
+    doubtful: int = 0
+    pruning: float = 0.0
+
+
+def find(
+    family: Family,
+    top: int,
+    seed: int,
+    *,
+    limits: Limits | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Found:
+    """Enumerate `family` up to `top` operators."""
+    found = Found(begin(family, seed))
+    for level in range(1, top + 1):
+        start = time.monotonic()
+        grow(found.bank, keep=level < top)
+        middle = time.monotonic()
+        unrelated, fresh = _relate(found, level)
+        end = time.monotonic()
+        bank = found.bank
+        found.levels.append(
+            Level(
+                bank.tried[level],
+                len(bank.level),
+                len(bank.apps) - int((bank.level > 0).sum()),
+                unrelated,
+                fresh,
+                middle - start,
+                end - middle,
+            )
+        )
+        progress(f"{family.name}: {level} operators, {bank.tried[level]:,} candidates")
+    start = time.monotonic()
+    found.minimal = minimal(found.equations, commuting(family), limits or Limits())
+    found.pruning = time.monotonic() - start
+    return found
+
+
+def commuting(family: Family) -> frozenset[int]:
+    """The numbers of the uses whose operands may change places."""
+    return frozenset(n for n, u in enumerate(family.uses) if u.op.name in COMMUTATIVE)
+
+
+def _relate(found: Found, level: int) -> tuple[int, int]:
+    """Add the equations that the bank needs up to `level`; what was unrelated, and how many."""
+    bank = found.bank
+    related = Relations.of(bank, level)
+    for e in found.equations:
+        related.apply(e)
+    rows = related.apart()
+    unrelated = len(rows)
+    reader = Reader.of(bank)
+    before = len(found.equations)
+    rows = _general_first(reader, rows)
+    while len(rows):
+        e = reader.equation(int(rows[0]))
+        if _sayable(e) and related.apply(e):
+            found.equations.append(e)
+        else:
+            found.doubtful += 1
+            rows = rows[1:]
+        first = related.node(bank.apps.of[rows])
+        rows = rows[related.found(rows) != related.found(first)]
+    return unrelated, len(found.equations) - before
+
+
+def _sayable(e: Equation) -> bool:
+    """Does one side have all the variables?"""
+    left, right = set(holes(e.left)), set(holes(e.right))
+    return left <= right or right <= left
+
+
+def _general_first(reader: Reader, rows: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Small equations first; of one size those with the most variables, each used least."""
+
+    def key(row: int) -> tuple[int, int, int, int]:
+        e = reader.equation(row)
+        used = [*holes(e.left), *holes(e.right)]
+        return size(e.left) + size(e.right), -len(set(used)), len(used), row
+
+    return np.array(sorted(map(int, rows), key=key), dtype=np.int32)

@@ -1,0 +1,90 @@
+"""Chains of rules between graphs."""
+
+import pytest
+
+from superopt.ir import graph as g
+from superopt.ops import OPS
+from superopt.rules.index import Index
+from superopt.rules.rule import load_library, parse_rules
+from superopt.search.derive import Bounds, Derived, Underived, derive
+from superopt.te.dtype import F32
+from superopt.te.expr import TensorType
+
+X, Y, Z, W = (g.Input(n, TensorType(F32, (4, 4))) for n in "xyzw")
+
+
+def make(name: str, *operands: g.Value, **attrs: object) -> g.Node:
+    return g.node(OPS[name], operands, **attrs)  # type: ignore[arg-type]
+
+
+def turned(x: g.Value) -> g.Node:
+    return make("Transpose", x, perm=(1, 0))
+
+
+def graph(v: g.Value) -> g.Graph:
+    return g.Graph((X, Y, Z, W), (v,))
+
+
+PAIRS = {
+    "the same": (turned(X), turned(X)),
+    "a product turned": (
+        make("MatMul", turned(X), turned(Y)),
+        turned(make("MatMul", Y, X)),
+    ),
+    "three steps": (turned(make("Relu", turned(X))), make("Relu", X)),
+    "from both sides": (
+        make("Concat", *(make("Relu", make("MatMul", X, w)) for w in (Y, Z)), axis=1),
+        make("Relu", make("MatMul", X, make("Concat", Y, Z, axis=1))),
+    ),
+    "a chain of products": (
+        make("MatMul", make("MatMul", make("MatMul", X, Y), Z), W),
+        make("MatMul", X, make("MatMul", Y, make("MatMul", Z, W))),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def library() -> Index:
+    return Index(load_library())
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_what_follows_is_derived(name: str, library: Index) -> None:
+    a, b = map(graph, PAIRS[name])
+    found = derive(a, b, library, Bounds())
+    assert isinstance(found, Derived)
+    here = a.outputs
+    for link in found.forth:
+        assert link.before.outputs == here
+        here = link.after.outputs
+    there = b.outputs
+    for link in found.back:
+        assert link.before.outputs == there
+        there = link.after.outputs
+    assert here == there
+
+
+def test_what_is_false_is_not(library: Index) -> None:
+    a, b = graph(turned(make("Relu", make("Add", X, Y)))), graph(make("Add", X, Y))
+    found = derive(a, b, library, Bounds(seconds=5))
+    assert isinstance(found, Underived)
+    assert found.reason == "nothing more can be reached"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "reason"),
+    [
+        (Bounds(steps=1), "the limit of steps was reached"),
+        (Bounds(graphs=3), "the limit of graphs was reached"),
+        (Bounds(seconds=0), "the time was used up"),
+    ],
+)
+def test_a_bound_is_named(bounds: Bounds, reason: str) -> None:
+    rules = Index(
+        parse_rules("add-assoc(x: f, y: f, z: f): Add(Add(x, y), z) <=> Add(x, Add(y, z))")
+    )
+    left = make("Add", make("Add", make("Add", X, Y), Z), W)
+    right = make("Mul", make("Mul", make("Mul", X, Y), Z), W)
+    found = derive(graph(left), graph(right), rules, bounds)
+    assert isinstance(found, Underived)
+    assert found.reason == reason
