@@ -63,11 +63,17 @@ def _of_values(v: Result) -> bool:
 
 
 def instances(
-    rule: Rule, seed: int, *, constants: bool = False, rounds: int = 10
+    rule: Rule,
+    seed: int,
+    *,
+    constants: bool = False,
+    rounds: int = 10,
+    patience: int = PATIENCE,
 ) -> Iterator[Instance]:
     """Different instances of `rule`, the styles in turn, until `rounds` of all bring nothing new.
 
-    `constants`: parameters with const(x) are constants, as the matcher wants them.
+    `constants`: parameters with const(x) are constants, as the matcher wants them. `patience`:
+    attempts in one style.
     """
     rng = Random(f"{rule.name} {seed}")
     seen: set[object] = set()
@@ -75,7 +81,7 @@ def instances(
     while barren < rounds:
         fruitful = False
         for style in STYLES:
-            for _ in range(PATIENCE if not barren else PATIENCE // 4):
+            for _ in range(patience if not barren else patience // 4):
                 made = attempt(rule, Draw(Random(rng.random()), style), constants)
                 if made is None or (key := _key(made)) in seen:
                     continue

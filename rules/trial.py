@@ -80,12 +80,22 @@ class Untestable:
     def __bool__(self) -> bool:
         return False
 
+    def __str__(self) -> str:
+        return self.reason
+
 
 Verdict = Passed | Refuted | Untestable
 
 
 def try_rule(rule: Rule, seed: int = 0, count: int = 16) -> Verdict:
     """Try `rule` on `count` instances, each on several inputs. Equal seeds give equal verdicts."""
+    try:
+        return _tried(rule, seed, count)
+    except MemoryError:
+        return Untestable("an instance takes more memory than there is")
+
+
+def _tried(rule: Rule, seed: int, count: int) -> Verdict:
     tried = 0
     field, finite = True, False
     for number, one in enumerate(islice(instances(rule, seed), count)):

@@ -129,6 +129,7 @@ def optimize(
         ("budget", budget, 0.0),
         ("alpha", alpha, 1.0),
         ("threads", threads, 1),
+        ("seed", seed, 0),
     ):
         if value is not None and not least <= value < float("inf"):
             raise UsageError(
@@ -266,9 +267,14 @@ def rules(files: Sequence[str | Path] = ()) -> tuple[RuleInfo, ...]:
 def check_rules(
     file: str | Path, *, seed: int = 0, progress: Callable[[Event], None] | None = None
 ) -> tuple[RuleVerdict, ...]:
-    """Try every rule of a file on many shapes, over floats and a prime field."""
+    """Try every rule of a file on many shapes, over floats and a prime field.
+
+    Raises UsageError for a file without rules.
+    """
     out: list[RuleVerdict] = []
     own = _own_rules([file])
+    if not own:
+        raise UsageError(f"{file} holds no rules", "it is empty, or all comment", "add a rule")
     for n, rule in enumerate(own):
         if progress:
             progress(Event("check", rule.name, n / len(own)))
@@ -278,7 +284,7 @@ def check_rules(
             case Refuted() as r:
                 out.append(RuleVerdict(rule.name, rule.text, "refuted", str(r)))
             case other:
-                out.append(RuleVerdict(rule.name, rule.text, "refuted", f"not testable: {other}"))
+                out.append(RuleVerdict(rule.name, rule.text, "untestable", str(other)))
     return tuple(out)
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
+import onnx.parser
 import onnx_ir as ir
 import pytest
 
@@ -70,6 +72,65 @@ def test_verify_sees_what_optimize_kept_and_what_it_did_not(tmp_path: Path) -> N
     assert superopt.verify(data, done.model).decision == "agrees"
     wrong = models.model(models.PLAIN, seed=1)
     assert superopt.verify(data, wrong).decision == "differs"
+
+
+def test_large_elements_do_not_hide_small_ones_that_are_wrong() -> None:
+    def scaled(value: float) -> onnx.ModelProto:
+        w = np.array([1e7, value, 1, 1, 1, 1], np.float32)
+        return with_weight("y = Mul(x, w)", w)
+
+    assert superopt.verify(scaled(1), scaled(1)).decision == "proved"
+    assert superopt.verify(scaled(1), scaled(2)).decision == "differs"
+
+
+def test_an_error_of_the_original_does_not_hide_another() -> None:
+    """x + 1e6 - 1e6 is off by 0.03 itself."""
+    w = np.array([1e6, 0, 0, 0, 0, 0], np.float32)
+    right = with_weight("a = Add(x, w)\n y = Sub(a, w)", w)
+    wrong = with_weight(
+        "a = Add(x, w)\n b = Sub(a, w)\n e = Constant<value_float = 0.01>()\n y = Add(b, e)", w
+    )
+    assert superopt.verify(right, wrong).decision == "differs"
+
+
+def test_numbers_whose_squares_overflow_are_compared() -> None:
+    def scaled(value: float) -> onnx.ModelProto:
+        text = WEIGHED.replace("float[", "double[").format("y = Mul(x, w)")
+        return filled(text, np.full(6, value))
+
+    assert superopt.verify(scaled(1e200), scaled(3e200)).decision == "differs"
+
+
+def test_a_library_rule_that_changes_an_infinity_is_not_used() -> None:
+    """0 - 0 is 0, and -0 is not: 1 / (0 - relu(x)) has infinities of another sign."""
+    zero = np.zeros(6, np.float32)
+    given = with_weight("r = Relu(x)\n s = Relu(r)\n z = Sub(w, s)\n y = Reciprocal(z)", zero)
+    done = superopt.optimize(given, budget=10, cost="roofline")
+    before, after = (values(m, X) for m in (given, done.model))
+    assert np.array_equal(before[0], after[0])
+    assert any("was not used: y: NaN or inf" in n for n in done.report.notes)
+
+
+WEIGHED = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[4, 6] x) => (float[4, 6] y)
+<float[6] w>
+{{
+  {}
+}}
+"""
+
+
+def with_weight(body: str, w: np.ndarray) -> onnx.ModelProto:
+    return filled(WEIGHED.format(body), w)
+
+
+def filled(text: str, w: np.ndarray) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(text)
+    (declared,) = model.graph.value_info
+    model.graph.value_info.remove(declared)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    return model
 
 
 def test_bench_times_what_it_is_given(tmp_path: Path) -> None:

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from superopt.check.compare import Compared, compare, differing
+from superopt.check.compare import (
+    Compared,
+    compare,
+    compare_exact,
+    differing,
+    failed,
+    root_mean_square,
+)
 from superopt.check.inputs import Feeds
 from superopt.check.regions import Regions
 from superopt.ir import graph as g
@@ -135,6 +142,25 @@ def compare_on(
     return out
 
 
+def exactly(ref: Reference, regions: Regions, candidate: g.Graph) -> Result | None:
+    """The first rewritten float output at which the candidate in float64, constants not folded, is
+    not what the original is; None where all are.
+
+    Tolerances for float32 are of an output as a whole: its large elements, or a large error of the
+    original's own, would hide a small element that is wrong altogether.
+    """
+    found = values_at(candidate, ref.feed, ref.free, Reals(F64))
+    rows = zip(regions.places, regions.graph.outputs, candidate.outputs, strict=True)
+    for n, (place, old, new) in enumerate(rows):
+        r, c, dtype = ref.exact[n], found[n], place.value.type.dtype
+        if old is new or r is None or c is None or dtype is None or not dtype.is_float:
+            continue
+        why = compare_exact(r, c) if r.shape == c.shape else f"shape {c.shape}, not {r.shape}"
+        if why:
+            return Result(place.name, ref.feed.kind, failed(why))
+    return None
+
+
 SEEN = 0.1  # of an error that was found, what rounding must account for
 EXACT = 1e-6  # part by which a right rewrite may differ in float64: weights are float32
 
@@ -163,7 +189,7 @@ def rounding_only(
         again = compare(dtype, r, o, c)
         if not again.failure and again.max_error < SEEN * bad[place.name].max_error:
             return False
-        rms = float(np.sqrt(np.mean(np.square(r)))) if r.size else 0.0
+        rms = root_mean_square(r[np.isfinite(r)])
         if not np.allclose(e, r, rtol=EXACT, atol=EXACT * rms, equal_nan=True):
             return False
     return True

@@ -82,9 +82,15 @@ rules = click.option(
     "--rules", multiple=True, type=FILE, metavar="FILE", help="Add rules of your own."
 )
 threads = click.option(
-    "--threads", type=click.IntRange(min=1), help="Threads of the runtime.  [default: 1]"
+    "--threads", type=click.IntRange(1, 1024), help="Threads of the runtime.  [default: 1]"
 )
-seed = click.option("--seed", default=0, show_default=True, help="Seed of all random choices.")
+seed = click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of all random choices.",
+)
 store = click.option(
     "--store", type=NEW_FILE, metavar="FILE", help="The cost store, if not the user's own."
 )

@@ -97,7 +97,7 @@ def derive(
 def check(file: Path, seed: int, as_json: bool, quiet: bool) -> ExitCode:
     """Try to refute each rule in FILE.
 
-    Exits 0 if all are proved, 5 if some are only not refuted, 4 if one is refuted.
+    Exits 0 if all are proved, 5 if some are not refuted or not testable, 4 if one is refuted.
     """
     with terminal.progress(quiet) as show_event:
         verdicts = api().check_rules(file, seed=seed, progress=show_event)
@@ -112,4 +112,4 @@ def check(file: Path, seed: int, as_json: bool, quiet: bool) -> ExitCode:
     decisions = {verdict.decision for verdict in verdicts}
     if "refuted" in decisions:
         return ExitCode.REFUTED
-    return ExitCode.UNDECIDED if "passed" in decisions else ExitCode.OK
+    return ExitCode.OK if decisions == {"proved"} else ExitCode.UNDECIDED

@@ -248,6 +248,8 @@ _RESULTS: dict[tuple[Use, tuple[Shape, ...]], tuple[Attrs, Shape] | None] = {}
 def _resulting(u: Use, shapes: tuple[Shape, ...]) -> tuple[Attrs, Shape] | None:
     """The attributes in one form, and the shape of the result; None where it does not fit."""
     key = (u, shapes)
+    if not u.takes(shapes):
+        return None
     if key not in _RESULTS:
         types = tuple(TensorType(F32, s) for s in shapes)
         try:

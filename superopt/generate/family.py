@@ -12,13 +12,19 @@ from superopt.ops import OPS
 @dataclass(frozen=True, slots=True)
 class Use:
     """An operator with its attributes, applied to `arity` tensors; `result` is which of its
-    results, where it has `many`."""
+    results, where it has `many`. fits: for each operand the last dims that it must have, so that
+    images are not taken for kernels."""
 
     op: Op
     attrs: tuple[tuple[str, Attr], ...]
     arity: int
     result: int = 0
     many: bool = False
+    fits: tuple[tuple[int, ...], ...] = ()
+
+    def takes(self, shapes: Sequence[tuple[int, ...]]) -> bool:
+        """May operands of these shapes be tried?"""
+        return all(s[len(s) - len(f) :] == f for s, f in zip(shapes, self.fits, strict=False))
 
     def __str__(self) -> str:
         attrs = "".join(f" {k}={v}" for k, v in self.attrs)

@@ -15,7 +15,7 @@ import numpy as np
 from superopt.generate.bank import COMMUTATIVE, Bank, begin, grow
 from superopt.generate.chain import Limits, minimal
 from superopt.generate.family import Family
-from superopt.generate.pattern import Equation, Reader, holes, size
+from superopt.generate.pattern import Equation, Reader, depth, holes, size, uses
 from superopt.generate.relate import Relations
 
 
@@ -116,11 +116,20 @@ def _sayable(e: Equation) -> bool:
 
 
 def _general_first(reader: Reader, rows: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Small equations first; of one size those with the most variables, each used least."""
+    """Small equations first; of one size those with the most variables, then flat ones of few
+    operators: the laws that a textbook would name, from which the others follow."""
 
-    def key(row: int) -> tuple[int, int, int, int]:
+    def key(row: int) -> tuple[int, ...]:
         e = reader.equation(row)
         used = [*holes(e.left), *holes(e.right)]
-        return size(e.left) + size(e.right), -len(set(used)), len(used), row
+        operators = {*uses(e.left), *uses(e.right)}
+        return (
+            size(e.left) + size(e.right),
+            -len(set(used)),
+            max(depth(e.left), depth(e.right)),
+            len(operators),
+            len(used),
+            row,
+        )
 
     return np.array(sorted(map(int, rows), key=key), dtype=np.int32)

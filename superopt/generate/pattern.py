@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from superopt.generate.bank import Bank
+from superopt.generate.family import Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,25 @@ def size(p: Pattern) -> int:
     return 1 + sum(map(size, p.operands)) if isinstance(p, Made) else 0
 
 
-def show(p: Pattern, bank: Bank) -> str:
+def depth(p: Pattern) -> int:
+    """How many uses are inside each other."""
+    return 1 + max(map(depth, p.operands)) if isinstance(p, Made) else 0
+
+
+def uses(p: Pattern) -> Iterator[int]:
+    """The uses of a pattern, outermost first."""
+    if isinstance(p, Made):
+        yield p.use
+        for o in p.operands:
+            yield from uses(o)
+
+
+def within(p: Pattern, q: Pattern) -> bool:
+    """Is `p` a part of `q`, or all of it?"""
+    return p == q or (isinstance(q, Made) and any(within(p, o) for o in q.operands))
+
+
+def show(p: Pattern, family: Family) -> str:
     """A term to be read by people."""
     match p:
         case Hole(n):
@@ -66,7 +85,7 @@ def show(p: Pattern, bank: Bank) -> str:
         case Leaf(name):
             return name
         case Made(u, operands):
-            return f"{bank.uses()[u]}({', '.join(show(o, bank) for o in operands)})"
+            return f"{family.uses[u]}({', '.join(show(o, family) for o in operands)})"
 
 
 @dataclass(slots=True)

@@ -67,7 +67,7 @@ def bench(
         model = import_model(source)
         try:
             made = next(feeds(model.graph, representative(model, shapes or {}), seed)).arrays
-        except (TypeError, KeyError) as e:
+        except (TypeError, KeyError, MemoryError) as e:
             raise UsageError(
                 f"{path.name} cannot be timed", f"no inputs can be drawn: {e}", "leave it out"
             ) from None

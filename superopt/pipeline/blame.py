@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 from superopt import ort
-from superopt.check.compare import compare
+from superopt.check.compare import compare, compare_exact
 from superopt.check.numeric import Unrunnable, compare_on, values_at
 from superopt.check.regions import Unmatched, cut_like
 from superopt.errors import CheckFailed
@@ -134,7 +134,11 @@ def _in_float64(original: Original, wrong: Wrong) -> IsWrong:
             return True
         for n, c in zip(some, found, strict=True):
             r, dtype = ref.exact[n], regions.places[n].value.type.dtype
-            if r is not None and c is not None and compare(dtype, r, r, c).failure:
+            if r is None or c is None:
+                continue
+            if compare(dtype, r, r, c).failure:
+                return True
+            if dtype is not None and dtype.is_float and compare_exact(r, c):
                 return True
         return False
 

@@ -19,6 +19,7 @@ from superopt.check.numeric import (
     Unrunnable,
     Values,
     compare_on,
+    exactly,
     near_ties,
     reference,
     rounding_only,
@@ -134,6 +135,10 @@ def _on_sets(
         wrong = _judge(tally, original, graph, folded, regions, ref, found)
         if wrong is not None:
             return wrong
+        if not tally.sets:
+            different = _exactly(original, graph, ref)
+            if different is not None:
+                return Wrong(folded, ref, found, different)
         tally.sets.append(s.feed.kind)
     return None
 
@@ -200,13 +205,13 @@ def _judge(
         return Wrong(folded, ref, found, bad)
     failures = [r for r in judged if isinstance(r, Result) and r.compared.failure]
     if failures and not _rounded(original, graph, ref, found, failures):
+        bad = min(failures, key=lambda r: r.compared.exceptional)
         if _inexact(original, graph, ref, failures):
-            bad = failures[0]
             return Dropped(
                 f"rounding grows too far at {bad.place}: {bad.compared.failure}; in float64 it is"
                 " equal"
             )
-        return Wrong(folded, ref, found, failures[0])
+        return Wrong(folded, ref, found, bad)
     for r in judged:
         if isinstance(r, str):
             tally.skipped[r] = None
@@ -219,6 +224,14 @@ def _judge(
         else:
             tally.results.append(r)
     return None
+
+
+def _exactly(original: Original, graph: g.Graph, ref: Reference) -> Result | None:
+    try:
+        exact, _ = cut_like(original.regions, graph)
+        return exactly(ref, original.regions, exact)
+    except (Unmatched, Unrunnable):
+        return None  # the runtime's values are what counts there
 
 
 def _inexact(

@@ -33,13 +33,15 @@ from superopt.report.data import Event
 from superopt.report.words import count
 from superopt.rules.rule import Rule
 from superopt.rules.term import App, walk
-from superopt.rules.trial import Refuted, try_rule
+from superopt.rules.trial import Passed, Refuted, try_rule
 from superopt.search.backtrack import Limits, StopReason
 from superopt.search.decisions import log, replay
 from superopt.search.move import Refusals
 from superopt.search.run import Outcome, Variant, improve
 
 SEARCH_PART = 0.45  # of the budget; checks and whole-model timings take the rest
+EVALUATION = 30.0  # times a run in onnxruntime that a check takes, at most as a rule
+PATIENCE = 5.0  # seconds beyond the budget that a check may take
 SLOW_PART = 0.08  # of the budget: if one check takes longer, only the cheapest variant is checked
 
 
@@ -117,8 +119,9 @@ class _Job:
             outcome = self.search(costs, refusals)
             if outcome.stop is StopReason.SECONDS and not outcome.seen:
                 notes.append(
-                    f"the budget of {request.budget:g} s was too short to search: the model was"
-                    f" read, run and priced after {before:.1f} s"
+                    f"the budget of {request.budget:g} s was too short to search: of it"
+                    f" {SEARCH_PART:.0%} is for reading, running and pricing the model, which took"
+                    f" {before:.1f} s, and for the search"
                 )
             passed += self.candidates(original, outcome.variants, notes.append)
             winner, best, times, ratio = self.winner(original, passed, notes.append)
@@ -203,14 +206,20 @@ class _Job:
         for number, variant in enumerate(new):
             if len(passed) == most:
                 break
+            expected = EVALUATION * original.us * 1e-6
+            if not passed and expected > 2 * max(self.deadline.left(), 0.0) + PATIENCE:
+                note(
+                    f"{variant.label}: not checked, and not used: that would take some"
+                    f" {expected:.0f} s, far beyond the budget of {self.request.budget:g} s"
+                )
+                break
             if passed and self.deadline.left() < 2 * slowest:
-                note(f"{len(new) - number} more graphs were found, and no time left to check them")
+                more = count(len(new) - number, "more graph was", "more graphs were")
+                note(f"{more} found, and there was no time left to check")
                 break
             if passed and slowest > SLOW_PART * self.request.budget:
-                note(
-                    f"{len(new) - number} more graphs, dearer by the cost model, were not checked:"
-                    f" that takes {slowest:.0f} s each"
-                )
+                more = count(len(new) - number, "more graph,", "more graphs,")
+                note(f"{more} dearer by the cost model, not checked: each takes {slowest:.0f} s")
                 break
             self.request.progress(
                 Event("check", f"the graph of {variant.label}", 0.6, variant.cost)
@@ -227,6 +236,11 @@ class _Job:
                     self.try_rules(variant)
                 case Dropped(reason):
                     note(f"the graph of {variant.label} was not used: {reason}")
+                case Wrong(_, _, _, bad) if bad.compared.exceptional and not self.own(variant):
+                    note(
+                        f"the graph of {variant.label} was not used: {bad.place}:"
+                        f" {bad.compared.failure} (inputs: {bad.kind})"
+                    )
                 case Wrong():
                     rules: Mapping[str, Rule] = {r.name: r for r in self.request.rules}
                     self.request.progress(Event("check", "looking for the step that is wrong"))
@@ -236,18 +250,23 @@ class _Job:
     def try_rules(self, variant: Variant) -> None:
         """Try the user's rules that `variant` used: what one model's check does not see, other
         shapes and values may show. Raises CheckFailed for a rule that is wrong."""
-        used = {s.rule for s in variant.steps} & self.request.untried
+        used = self.own(variant)
         for rule in self.request.rules:
             if rule.name not in used:
                 continue
             self.request.progress(Event("check", f"trying rule {rule.name}"))
             verdict = try_rule(rule, self.request.seed)
-            if isinstance(verdict, Refuted):
+            if not isinstance(verdict, Passed):
+                wrong = "is wrong" if isinstance(verdict, Refuted) else "cannot be tried"
                 raise CheckFailed(
-                    f"{self.model.source.label}: rule {rule.name} is wrong; nothing was written",
+                    f"{self.model.source.label}: rule {rule.name} {wrong}; nothing was written",
                     str(verdict),
                     f"correct or leave out this rule ({rule.source})",
                 )
+
+    def own(self, variant: Variant) -> frozenset[str]:
+        """The user's own rules that `variant` used."""
+        return self.request.untried.intersection(s.rule for s in variant.steps)
 
     def winner(
         self, original: Original, passed: list[Candidate], note: Note

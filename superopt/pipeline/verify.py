@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from superopt import ort
-from superopt.check.compare import compare, failed
+from superopt.check.compare import compare, compare_exact, failed
 from superopt.check.inputs import Feeds
 from superopt.check.numeric import OWN, RUNTIME, Checked, Reference, Result, Unrunnable, values_at
 from superopt.check.regions import opaque_nodes
@@ -28,6 +28,7 @@ from superopt.pipeline.runtime import Got, Session
 from superopt.report.data import Event, Verdict
 from superopt.search.view import replace_all
 from superopt.te.domain import Reals
+from superopt.te.dtype import F64
 
 WHOLE = "onnxruntime on both: some nodes have no tensor expression"
 
@@ -156,6 +157,7 @@ class _Tally:
         if isinstance(found, str):
             self.skipped[found] = None
             return
+        exact = {} if self.sets or self.opaque else self._exactly(s.feed)
         self.sets.append(s.feed.kind)
         outputs = [p for p in self.original.regions.places if p.output]
         for k, place in enumerate(outputs):
@@ -168,7 +170,20 @@ class _Tally:
                 if isinstance(c, np.ndarray)
                 else failed("it is no tensor, or has no value there")
             )
+            e = exact.get(place.name)
+            if not compared.failure and e is not None and r.shape == e.shape and _floating(r):
+                why = compare_exact(r, e)
+                compared = failed(why) if why else compared
             self.results.append(Result(place.name, s.feed.kind, compared))
+
+    def _exactly(self, feed: Feeds) -> dict[str, np.ndarray]:
+        """The second model's outputs in float64, where it has any."""
+        try:
+            found = values_at(self.two.graph, feed, {}, Reals(F64))
+        except (Unrunnable, MemoryError):
+            return {}
+        names = [v.name or "" for v in self.two.source.model.graph.outputs]
+        return {n: a for n, a in zip(names, found, strict=True) if a is not None}
 
     def _of_runtime(self, feed: Feeds) -> Reference | str:
         """What the first model gives in onnxruntime; a line where that is nothing, or random."""

@@ -210,7 +210,7 @@ class RuleVerdict:
 
     name: str
     text: str
-    decision: Literal["proved", "passed", "refuted"]
+    decision: Literal["proved", "passed", "untestable", "refuted"]
     detail: str
 
 

@@ -238,7 +238,12 @@ def rule(info: RuleInfo) -> str:
 
 
 def rule_verdicts(rows: Sequence[RuleVerdict]) -> str:
-    said = {"proved": "proved", "passed": "not refuted", "refuted": "REFUTED"}
+    said = {
+        "proved": "proved",
+        "passed": "not refuted",
+        "untestable": "NOT TESTABLE",
+        "refuted": "REFUTED",
+    }
     cells = ((said[r.decision], words.plain(r.name), words.plain(r.detail)) for r in rows)
     return _text(_table(cells, shown=len(rows)))
 

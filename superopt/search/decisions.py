@@ -70,8 +70,10 @@ def replay(text: str, graph: g.Graph, rules: Sequence[Rule], model: str) -> list
         rounds = [[(str(r), [int(n) for n in ns]) for r, *ns in row] for row in data["rounds"]]
         if any(len(ns) not in (1, 2) for row in rounds for _, ns in row):
             raise ValueError("a decision is a rule and one or two numbers")
-        same = data["format"] == FORMAT and data["model"] == model
-    except (ValueError, KeyError, TypeError) as e:
+        if data["format"] != FORMAT:
+            raise ValueError(f"its format is {data['format']}, this version writes {FORMAT}")
+        same = data["model"] == model
+    except (ValueError, KeyError, TypeError, RecursionError) as e:
         raise UsageError(
             "--replay: this is no log of decisions",
             f"it lacks {e}" if isinstance(e, KeyError) else str(e),

@@ -115,3 +115,24 @@ def test_differing_counts() -> None:
     assert differing(a, a.copy()) == 0
     assert differing(np.arange(5), np.array([0, 1, 9, 3, 9])) == 2
     assert differing(np.arange(5), np.arange(4)) == 5
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate", "same"),
+    [
+        ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], True),
+        ([1.0, 2.0, 3.0], [1.0, 2.0 + 1e-7, 3.0], True),  # a rule's constants are float32
+        ([1.0, 2.0, 3.0], [1.0, 2.001, 3.0], False),
+        ([1e7, 1.0, 1.0], [1e7, 2.0, 1.0], False),  # a large element hides nothing
+        ([1e7, 1.0, 1.0], [1e7, 1.0 + 1e-6, 1.0], True),
+        ([0.0, 1.0, 1.0], [1e-9, 1.0, 1.0], True),  # what cancels is off by a part of the others
+        ([0.0, 1.0, 1.0], [1e-3, 1.0, 1.0], False),
+        ([0.0, 0.0, 0.0], [0.0, 0.0, 0.0], True),
+        ([1e200, 2e200, 3e200], [1e200, 2e200, 4e200], False),
+        ([np.inf, 1.0], [np.nan, 1.0], True),  # that is the runtime's comparison's business
+    ],
+)
+def test_in_float64_every_element_counts(
+    reference: list[float], candidate: list[float], same: bool
+) -> None:
+    assert (compare_exact(np.array(reference), np.array(candidate)) == "") is same

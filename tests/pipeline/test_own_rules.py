@@ -46,6 +46,22 @@ def test_a_right_rule_is_used(tmp_path) -> None:  # type: ignore[no-untyped-def]
     assert np.array_equal(got, np.ceil(x))
 
 
+def test_a_rule_that_cannot_be_tried_is_not_trusted(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """It fits this model, whose check never sees the elements for which it is wrong."""
+    rules = tmp_path / "my.rules"
+    rules.write_text(
+        "sly(x: f[n, m]): Ceil(Floor(Ceil(x))) => Ceil(Clip(x, -5000.0, 5000.0)) where n == 977\n"
+    )
+    given = parser.parse_model(MODEL.replace("[4, 6]", "[977, 2]"))
+    with pytest.raises(CheckFailed, match="rule sly cannot be tried"):
+        superopt.optimize(given, rules=[rules], cost="roofline", budget=5)
+    (verdict,) = superopt.api.check_rules(rules)  # type: ignore[attr-defined]
+    assert verdict.decision == "untestable"
+    rules.write_text("# nothing\n")
+    with pytest.raises(UsageError, match="holds no rules"):
+        superopt.api.check_rules(rules)  # type: ignore[attr-defined]
+
+
 def test_its_caveat_is_in_the_report(tmp_path) -> None:  # type: ignore[no-untyped-def]
     rules = tmp_path / "my.rules"
     rules.write_text("whole(x: f): Ceil(Floor(Ceil(x))) => Ceil(x) ; float=E0 ; caveat=beware\n")
@@ -54,7 +70,8 @@ def test_its_caveat_is_in_the_report(tmp_path) -> None:  # type: ignore[no-untyp
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"budget": float("nan")}, {"budget": -1.0}, {"alpha": 0.5}, {"threads": -1}]
+    "wrong",
+    [{"budget": float("nan")}, {"budget": -1.0}, {"alpha": 0.5}, {"threads": -1}, {"seed": -5}],
 )
 def test_arguments_that_make_no_sense(wrong: dict[str, float]) -> None:
     (name,) = wrong

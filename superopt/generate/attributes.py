@@ -1,0 +1,139 @@
+"""Attributes of a rule as variables: how a concrete value may be written on either side.
+
+On the left a value may be named; on the right it may be any of a few formulas of those names that
+give the concrete value where the equation was found. A trial decides which of them is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from superopt.ir.op import Attr
+from superopt.ir.syntax import show_attr
+
+# The geometry of these stays together: `**e` is whatever it is.
+TOGETHER = frozenset(("Conv", "AveragePool", "MaxPool"))
+NAMES = {"axis": "kji", "perm": "pqr", "split": "gh", "shape": "tuv", "axes": "mno"}
+BUNDLES = ("**e", "**h")
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An attribute of a side (or all attributes of an operator, whose key is empty) and its
+    concrete value."""
+
+    key: str
+    value: Attr
+
+
+Written = Mapping[Slot, str]
+
+
+def slots(op: str, attrs: Sequence[tuple[str, Attr]]) -> list[Slot]:
+    """What there is to write of an operator's attributes."""
+    if op in TOGETHER:
+        return [Slot("", tuple((k, v) for k, v in attrs))]
+    return [Slot(k, v) for k, v in attrs]
+
+
+def literal(s: Slot) -> str:
+    """The value as it is."""
+    if s.key:
+        return show_attr(s.value)
+    return ", ".join(f"{k}={show_attr(v)}" for k, v in _pairs(s.value))
+
+
+def _pairs(value: Attr) -> list[tuple[str, Attr]]:
+    """All attributes of an operator, out of a slot."""
+    assert isinstance(value, tuple)
+    out: list[tuple[str, Attr]] = []
+    for pair in value:
+        assert isinstance(pair, tuple)
+        key, of = pair
+        assert isinstance(key, str)
+        out.append((key, of))
+    return out
+
+
+def lefts(found: Sequence[Slot], rank: int) -> Iterator[Written]:
+    """The ways to write the left side's values, the most general first. rank: of the results, from
+    whose end axes may be counted."""
+    counts: dict[str, int] = {}
+    choices: list[list[str]] = []
+    for s in found:
+        n = counts.get(s.key, 0)
+        counts[s.key] = n + 1
+        names: Sequence[str] = BUNDLES if not s.key else NAMES.get(s.key, ())
+        some = [names[n]] if n < len(names) else []
+        if s.key == "axis" and isinstance(s.value, int):
+            some.append(str(s.value - rank))
+        choices.append([*some, literal(s)])
+    # by how many choices are not the most general one
+    every = sorted(
+        product(*(range(len(c)) for c in choices)), key=lambda row: (sum(row), tuple(row))
+    )
+    for row in every:
+        yield {s: c[n] for s, c, n in zip(found, choices, row, strict=True)}
+
+
+def conditions(written: Written) -> list[str]:
+    """What must hold of the names: a split has as many parts."""
+    return [
+        f"len({text}) == {len(s.value)}"
+        for s, text in written.items()
+        if s.key == "split" and isinstance(s.value, tuple) and text != literal(s)
+    ]
+
+
+def rights(found: Sequence[Slot], left: Written, rank: int) -> Iterator[Written]:
+    """The ways to write the right side's values by the names of the left side."""
+    choices = [list(dict.fromkeys(_formulas(s, left, rank))) for s in found]
+    for row in product(*choices):
+        yield dict(zip(found, row, strict=True))
+
+
+def _formulas(s: Slot, left: Written, rank: int) -> Iterator[str]:
+    named = {t: text for t, text in left.items() if text != literal(t) and text[0] != "-"}
+    if s in named:
+        yield named[s]
+        return
+    axes = [(text, t.value) for t, text in named.items() if t.key == "axis"]
+    perms = [(text, t.value) for t, text in named.items() if t.key == "perm"]
+    if s.key == "axis":
+        for k, axis in axes:
+            for p, perm in perms:
+                order = _numbers(perm)
+                assert isinstance(axis, int)
+                if axis < len(order):
+                    if order[axis] == s.value:
+                        yield f"{p}[{k}]"
+                    if order.index(axis) == s.value:
+                        yield f"index({p}, {k})"
+            for shift in (-1, 1):
+                if axis == s.value - shift:  # type: ignore[operator]
+                    yield f"{k} {'+' if shift > 0 else '-'} 1"
+        if isinstance(s.value, int):
+            yield str(s.value - rank)
+    if s.key == "perm":
+        for text, value in _permutations(perms):
+            if value == s.value:
+                yield text
+    yield literal(s)
+
+
+def _permutations(perms: Sequence[tuple[str, Attr]]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Formulas of permutations and what they give."""
+    for p, a in perms:
+        one = _numbers(a)
+        yield f"inverse({p})", tuple(one.index(i) for i in range(len(one)))
+        for q, b in perms:
+            two = _numbers(b)
+            if len(one) == len(two):
+                yield f"permute({p}, {q})", tuple(one[i] for i in two)
+
+
+def _numbers(value: Attr) -> tuple[int, ...]:
+    assert isinstance(value, tuple)
+    return tuple(v for v in value if isinstance(v, int))

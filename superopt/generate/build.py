@@ -1,0 +1,62 @@
+"""Concrete terms as graphs, and whether a rule rewrites one into another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from superopt.generate.family import Family
+from superopt.generate.generalise import Claim
+from superopt.generate.pattern import Hole, Leaf, Made, Pattern
+from superopt.ir import graph as g
+from superopt.ops import OPS
+from superopt.rules.build import Refusal, rewrite
+from superopt.rules.context import context
+from superopt.rules.match import matches
+from superopt.rules.rule import Rule
+from superopt.te.dtype import F32
+from superopt.te.expr import TensorType
+
+
+def inputs_of(c: Claim, family: Family) -> tuple[g.Input, ...]:
+    """A graph input for each hole, of the shape at which the claim was found."""
+    return tuple(g.Input(n, TensorType(F32, family.inputs[n])) for n in c.inputs)
+
+
+def value(p: Pattern, family: Family, inputs: Sequence[g.Input]) -> g.Value:
+    """The term as a graph's value."""
+    match p:
+        case Hole(n):
+            return inputs[n]
+        case Leaf(name):
+            kind, shape = family.constants[name]
+            array = np.eye(shape[0]) if kind == "eye" else np.full(shape, float(kind == "ones"))
+            return g.constant(array.astype(np.float32))
+        case Made(u, operands):
+            use = family.uses[u]
+            made = g.node(use.op, [value(o, family, inputs) for o in operands], **dict(use.attrs))
+            return g.item(made, use.result)
+
+
+def covered(c: Claim, family: Family, rules: Iterable[Rule]) -> bool:
+    """Does one of `rules` rewrite the claim's left side into its right side?"""
+    inputs = inputs_of(c, family)
+    roots = tuple(value(p, family, inputs) for p in c.left)
+    goal: tuple[g.Value, ...] = (value(c.right, family, inputs),)
+    if c.axis is not None:
+        sizes = [_size(r, c.axis) for r in roots]
+        split = g.node(OPS["Split"], goal, axis=c.axis, split=tuple(sizes))
+        goal = g.results(split)
+    ctx = context(g.Graph(inputs, roots))
+    for rule in rules:
+        for m in matches(rule, ctx):
+            change = rewrite(m, ctx)
+            if not isinstance(change, Refusal) and tuple(change.get(r) for r in roots) == goal:
+                return True
+    return False
+
+
+def _size(v: g.Value, axis: int) -> int:
+    assert v.type.shape is not None
+    return int(v.type.shape[axis])  # type: ignore[arg-type]

@@ -1,0 +1,165 @@
+"""A whole run: families enumerated, their equations made rules, what is left over pruned."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
+
+from superopt.generate.build import covered
+from superopt.generate.family import FAMILIES, Family
+from superopt.generate.find import Found, Level, find
+from superopt.generate.generalise import Claim, claims, most_general, title
+from superopt.generate.journal import Journal
+from superopt.generate.pattern import show
+from superopt.rules.rule import Rule, parse_rules
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be generated: families by name with the most operators of each."""
+
+    families: tuple[tuple[str, int], ...]
+    seed: int = 0
+    jobs: int = 1
+
+
+@dataclass(slots=True)
+class Account:
+    """What became of a family's candidates: by level; equations, those left after pruning what
+    follows from others, the claims made of these, how many a more general rule covered, how many
+    no reading survived; and the rules. Seconds of each part."""
+
+    family: str
+    levels: list[Level] = field(default_factory=list)
+    doubtful: int = 0
+    equations: int = 0
+    minimal: int = 0
+    claims: int = 0
+    covered: int = 0
+    refuted: list[str] = field(default_factory=list)
+    rules: int = 0
+    enumerating: float = 0.0
+    pruning: float = 0.0
+    generalising: float = 0.0
+
+    def json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """The rules of each family, and the account."""
+
+    rules: dict[str, list[Rule]]
+    accounts: list[Account]
+
+
+def generate(
+    wanted: Wanted, journal: Journal, progress: Callable[[str], None] = lambda text: None
+) -> Generated:
+    """Find the rules of every family. The result depends on `wanted` without its jobs only."""
+    rules: dict[str, list[Rule]] = {}
+    accounts: list[Account] = []
+    taken: dict[str, int] = {}
+    with _pool(wanted.jobs) as pool:
+        for name, top in wanted.families:
+            family = FAMILIES[name]()
+            begin = time.monotonic()
+            found = find(family, top, wanted.seed, progress=progress)
+            account = Account(name, found.levels, found.doubtful, len(found.equations))
+            account.minimal, account.pruning = len(found.minimal), found.pruning
+            account.enumerating = time.monotonic() - begin - found.pruning
+            begin = time.monotonic()
+            made = _rules(found, wanted, pool, journal, account, progress)
+            account.generalising = time.monotonic() - begin
+            rules[name] = [_renamed(r, taken) for r in made]
+            account.rules = len(made)
+            accounts.append(account)
+    return Generated(rules, accounts)
+
+
+def _pool(jobs: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+
+
+def _rules(
+    found: Found,
+    wanted: Wanted,
+    pool: ProcessPoolExecutor,
+    journal: Journal,
+    account: Account,
+    progress: Callable[[str], None],
+) -> list[Rule]:
+    """The rules of a family. In waves: of the claims of one shape the first is made a rule, and
+    the others are only where that does not cover them."""
+    family = found.bank.family
+    every = [c for e in found.minimal for c in claims(e, family)]
+    account.claims = len(every)
+    known: dict[int, Rule] = {}
+    left = list(enumerate(every))
+    while left:
+        wave: dict[str, tuple[int, Claim]] = {}
+        rest: list[tuple[int, Claim]] = []
+        for n, c in left:
+            if title(c, family) in wave:
+                rest.append((n, c))
+            else:
+                wave[title(c, family)] = (n, c)
+        texts = _tried([c for _, c in wave.values()], family, wanted, pool, journal)
+        for (n, c), text in zip(wave.values(), texts, strict=True):
+            if text:
+                (known[n],) = parse_rules(text)
+            else:
+                account.refuted.append(_said(c, family))
+        fresh: dict[str, list[Rule]] = {}
+        for n, c in wave.values():
+            if n in known:
+                fresh.setdefault(title(c, family), []).append(known[n])
+        left = [(n, c) for n, c in rest if not covered(c, family, fresh.get(title(c, family), ()))]
+        account.covered += len(rest) - len(left)
+        progress(f"{family.name}: {len(known)} rules, {len(left)} claims left")
+    return [known[n] for n in sorted(known)]
+
+
+def _tried(
+    some: Sequence[Claim],
+    family: Family,
+    wanted: Wanted,
+    pool: ProcessPoolExecutor,
+    journal: Journal,
+) -> Iterable[str]:
+    """The text of each claim's most general rule, empty where there is none; what the journal
+    knows is not tried again."""
+    keys = [f"{family.name}: {_said(c, family)}" for c in some]
+    pending = {
+        k: pool.submit(_attempt, c, family.name, wanted.seed)
+        for k, c in zip(keys, some, strict=True)
+        if k not in journal.known
+    }
+    for k, future in pending.items():
+        journal.add(k, future.result())
+    return [journal.known[k] for k in keys]
+
+
+def _attempt(c: Claim, family: str, seed: int) -> str:
+    rule = most_general(c, FAMILIES[family](), seed)
+    return "" if rule is None else str(rule)
+
+
+def _said(c: Claim, family: Family) -> str:
+    left = ", ".join(show(p, family) for p in c.left)
+    axis = "" if c.axis is None else f" on axis {c.axis}"
+    return f"({left}) => {show(c.right, family)}{axis}"
+
+
+def _renamed(r: Rule, taken: dict[str, int]) -> Rule:
+    """The rule under a name that no other has."""
+    taken[r.name] = taken.get(r.name, 0) + 1
+    if taken[r.name] == 1:
+        return r
+    (made,) = parse_rules(str(r).replace(r.name, f"{r.name}-{taken[r.name]}", 1))
+    return made
