@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from superopt.check.compare import TOLERANCE, WORSE, compare, differing
+from superopt.check.compare import TOLERANCE, WORSE, compare, compare_exact, differing
 from superopt.te.dtype import BF16, BOOL, C64, F16, F32, F64, I64, STRING, DType, to_numpy
 
 VALUES = np.array([1.0, -2.0, 3.0, -4.0])
