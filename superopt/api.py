@@ -18,6 +18,7 @@ from superopt.pipeline import bench as bench_
 from superopt.pipeline import derive as derive_
 from superopt.pipeline import doctor as doctor_
 from superopt.pipeline import explain as explain_
+from superopt.pipeline import generate as generate_
 from superopt.pipeline import optimize as optimize_
 from superopt.pipeline import verify as verify_
 from superopt.pipeline.collect import collecting_rarely
@@ -29,6 +30,7 @@ from superopt.report.data import (
     Derivation,
     Event,
     Finding,
+    Generation,
     Rejected,
     Report,
     RuleInfo,
@@ -229,6 +231,38 @@ def derive(
         given, float(limit), progress or (lambda event: None), stop or (lambda: False)
     )
     return derive_.derivation(read(a), read(b), asked)
+
+
+def generate_rules(
+    out: str | Path,
+    *,
+    families: Sequence[str] = (),
+    max_ops: int = 3,
+    jobs: int = 1,
+    seed: int = 0,
+    progress: Callable[[Event], None] | None = None,
+) -> Generation:
+    """Find rules by enumeration, and write them to the folder `out`: a file for each family, and an
+    account of what was enumerated, kept and dropped.
+
+    families: by name, all of them by default. max_ops: operators of a term at most. The same for
+    the same seed, whatever the jobs (processes). A run that was killed goes on when it is asked for
+    again with the same folder.
+
+    Raises UsageError for a family that is unknown, and for a folder of another run.
+    """
+    for name, value, least in (("max_ops", max_ops, 1), ("jobs", jobs, 1), ("seed", seed, 0)):
+        if value < least:
+            raise UsageError(f"{name} {value}", f"it is at least {least}", "give another")
+    order = generate_.Order(
+        Path(out),
+        tuple(families),
+        max_ops,
+        jobs,
+        seed,
+        progress or (lambda event: None),
+    )
+    return generate_.generation(order)
 
 
 def values_of(model: str | Path, node: str) -> tuple[str, ...]:

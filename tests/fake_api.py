@@ -12,7 +12,10 @@ from superopt.report.data import (
     Derivation,
     DerivedStep,
     Event,
+    FamilyCount,
     Finding,
+    Generation,
+    LevelCount,
     Rejected,
     Report,
     RuleInfo,
@@ -24,6 +27,13 @@ from tests.sample_report import BEFORE, FASTER, UNCHANGED
 
 Progress = Callable[[Event], None] | None
 Stop = Callable[[], bool] | None
+
+
+LEVEL = LevelCount(55_128, 46_614, 10_831, 2_146, 69, 0.1, 0.2)
+FAMILY = FamilyCount(
+    "matrices", (LEVEL,), 0, 85, 36, 80, 16, ("(Relu(x)) => x",), 0, 63, 0.3, 0.1, 10.0
+)
+GENERATION = Generation((FAMILY,), 1, 10.5, 110.0)
 
 
 @dataclass(frozen=True)
@@ -104,6 +114,19 @@ class FakeApi:
         stop: Stop,
     ) -> Verdict:
         return self.verdict
+
+    def generate_rules(
+        self,
+        out: Path,
+        *,
+        families: Sequence[str],
+        max_ops: int,
+        jobs: int,
+        seed: int,
+        progress: Progress,
+    ) -> Generation:
+        self.asked |= {"out": out, "families": families, "max_ops": max_ops, "jobs": jobs}
+        return GENERATION
 
     def derive(
         self,

@@ -220,6 +220,16 @@ def test_verify(superopt: Run, model: Path) -> None:
     assert superopt("verify", model, model).out.startswith("equal on every input tried, not proved")
 
 
+def test_rules_generate(superopt: Run, tmp_path: Path) -> None:
+    api = FakeApi()
+    done = superopt(
+        "rules", "generate", "--out", tmp_path, "--family", "rows", "--jobs", 2, "--json", api=api
+    )
+    assert done.code == 0
+    assert json.loads(done.out)["families"][0]["rules"] == 63
+    assert api.asked == {"out": tmp_path, "families": ("rows",), "max_ops": 3, "jobs": 2}
+
+
 def test_rules_derive(superopt: Run, model: Path) -> None:
     done = superopt("rules", "derive", model, model, "--json")
     assert done.code == 0

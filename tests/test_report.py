@@ -26,6 +26,7 @@ from superopt.report.data import (
     Verdict,
 )
 from superopt.report.html import page
+from tests.fake_api import GENERATION
 from tests.sample_report import AFTER, ALL, BEFORE, FASTER, HOSTILE, UNCHANGED, UNTIMED
 
 every_report = pytest.mark.parametrize("report", ALL.values(), ids=ALL)
@@ -172,6 +173,10 @@ def test_derivation(golden: Callable[[str, str], None]) -> None:
     none = Derivation(False, "the limit of steps was reached, after 7 graphs", (), 7, 1.0)
     shown = text.derivation(found, "a.onnx", "b.onnx") + text.derivation(none, "a.onnx", "b.onnx")
     golden("derivation.txt", shown)
+
+
+def test_generation(golden: Callable[[str, str], None]) -> None:
+    golden("generation.txt", text.generation(GENERATION))
 
 
 def test_latencies(golden: Callable[[str, str], None]) -> None:

@@ -13,6 +13,7 @@ from superopt.report.data import (
     Derivation,
     Event,
     Finding,
+    Generation,
     Rejected,
     Report,
     RuleInfo,
@@ -97,6 +98,17 @@ class Api(Protocol):
         progress: Callable[[Event], None] | None,
         stop: Callable[[], bool] | None,
     ) -> Derivation: ...
+
+    def generate_rules(
+        self,
+        out: Path,
+        *,
+        families: Sequence[str],
+        max_ops: int,
+        jobs: int,
+        seed: int,
+        progress: Callable[[Event], None] | None,
+    ) -> Generation: ...
 
     def values_of(self, model: Path, node: str) -> tuple[str, ...]:
         """The values that the node of this name writes; empty if there is no such node."""

@@ -60,6 +60,56 @@ def show(name: str, rules: tuple[Path, ...], as_json: bool) -> ExitCode:
 
 
 @rules.command()
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    metavar="FOLDER",
+    help="Where the rules and the account go.",
+)
+@click.option("--family", "families", multiple=True, metavar="NAME", help="Only this family.")
+@click.option(
+    "--max-ops",
+    type=click.IntRange(1, 5),
+    default=3,
+    show_default=True,
+    help="Operators of a term.",
+)
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
+@options.seed
+@options.as_json
+@options.quiet
+@options.debug
+def generate(
+    out: Path,
+    families: tuple[str, ...],
+    max_ops: int,
+    jobs: int,
+    seed: int,
+    as_json: bool,
+    quiet: bool,
+) -> ExitCode:
+    """Find rules by enumeration.
+
+    Enumerates operator graphs, compares what they compute over a prime field, and writes the rules
+    that explain what is equal. A run that was killed goes on where it was.
+    """
+    with terminal.progress(quiet) as show_event:
+        made = api().generate_rules(
+            out, families=families, max_ops=max_ops, jobs=jobs, seed=seed, progress=show_event
+        )
+    if as_json:
+        from superopt.report.codec import dumps
+
+        terminal.say(dumps(made))
+    else:
+        from superopt.report import text
+
+        terminal.say(text.generation(made))
+    return ExitCode.OK
+
+
+@rules.command()
 @options.model("a")
 @options.model("b")
 @options.rules

@@ -176,13 +176,24 @@ def term_size(t: Term) -> int:
     return found
 
 
-def minimal(
-    equations: Sequence[Equation], commutative: frozenset[int], limits: Limits
-) -> list[Equation]:
-    """`equations` without those that follow from the rest, the last ones first."""
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """Equations by number: those that are left, and for each other one the chain from which it
+    follows. A chain uses what was left then: what is left now, or went away later."""
+
+    left: tuple[int, ...]
+    chains: Mapping[int, tuple[int, ...]]
+
+
+def prune(equations: Sequence[Equation], commutative: frozenset[int], limits: Limits) -> Pruned:
+    """Take away what follows from the rest within `limits`, the last equations first."""
     left = dict(enumerate(equations))
+    chains: dict[int, tuple[int, ...]] = {}
     for number in sorted(left, reverse=True):
         e = left.pop(number)
-        if Rewriting(left, commutative).chain(e, limits) is None:
+        found = Rewriting(left, commutative).chain(e, limits)
+        if found is None:
             left[number] = e
-    return [left[n] for n in sorted(left)]
+        else:
+            chains[number] = found
+    return Pruned(tuple(sorted(left)), chains)

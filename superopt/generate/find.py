@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from superopt.generate.bank import COMMUTATIVE, Bank, begin, grow
-from superopt.generate.chain import Limits, minimal
+from superopt.generate.chain import Limits, Pruned, prune
 from superopt.generate.family import Family
 from superopt.generate.pattern import Equation, Reader, depth, holes, size, uses
 from superopt.generate.relate import Relations
@@ -35,15 +35,20 @@ class Level:
 
 @dataclass(slots=True)
 class Found:
-    """A family's bank, its equations, those of them that do not follow from the others, and how
-    they were found. doubtful: pairs that no equation can say (a coincidence on the inputs)."""
+    """A family's bank, its equations, what follows from the others of them, and how they were
+    found. doubtful: pairs that no equation can say (a coincidence on the inputs)."""
 
     bank: Bank
     equations: list[Equation] = field(default_factory=list)
-    minimal: list[Equation] = field(default_factory=list)
+    pruned: Pruned = field(default_factory=lambda: Pruned((), {}))
     levels: list[Level] = field(default_factory=list)
     doubtful: int = 0
     pruning: float = 0.0
+
+    @property
+    def minimal(self) -> list[Equation]:
+        """The equations that are left."""
+        return [self.equations[n] for n in self.pruned.left]
 
 
 def find(
@@ -76,7 +81,7 @@ def find(
         )
         progress(f"{family.name}: {level} operators, {bank.tried[level]:,} candidates")
     start = time.monotonic()
-    found.minimal = minimal(found.equations, commuting(family), limits or Limits())
+    found.pruned = prune(found.equations, commuting(family), limits or Limits())
     found.pruning = time.monotonic() - start
     return found
 

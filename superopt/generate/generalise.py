@@ -21,6 +21,8 @@ MOVES = frozenset(
     ["Concat", "Split", "Transpose", "Reshape", "Slice", "Pad", "Squeeze", "Unsqueeze"]
 )
 SUMS = frozenset(["MatMul", "Conv", "ReduceSum", "ReduceMean", "AveragePool", "Softmax"])
+ADDITIONS = frozenset(["Add", "Sub"])
+PRODUCTS = frozenset(["MatMul", "Conv", "Mul", "Div"])
 TRIALS = 20  # shape assignments on which a rule must hold
 PATIENCE = 60  # attempts at a first instance; a reading that has none is none
 
@@ -55,17 +57,17 @@ def claims(e: Equation, family: Family) -> list[Claim]:
 
 def most_general(c: Claim, family: Family, seed: int) -> Rule | None:
     """The first reading of `c` that survives, in its lowest float class."""
-    lowest = _lowest(c, family)
+    classes = float_classes(c, family)
     for text in readings(c, family):
-        for float_class in ("E2", "E3"):
-            rule = _rule(text, float_class)
-            if next(instances(rule, seed, rounds=1, patience=PATIENCE), None) is None:
-                break
-            if isinstance(try_rule(rule, seed, TRIALS), Passed):
-                exact = _rule(text, lowest)
-                if float_class == "E2" and isinstance(try_rule(exact, seed, TRIALS), Passed):
-                    return exact
-                return rule
+        rule = _rule(text, "E2")
+        if next(instances(rule, seed, rounds=1, patience=PATIENCE), None) is None:
+            continue
+        if isinstance(try_rule(rule, seed, TRIALS), Passed):
+            lower = (_rule(text, f) for f in classes)
+            return next((r for r in lower if try_rule(r, seed, TRIALS)), rule)
+        exceptional = _rule(text, "E3")
+        if isinstance(try_rule(exceptional, seed, TRIALS), Passed):
+            return exceptional
     return None
 
 
@@ -74,10 +76,23 @@ def _rule(text: str, float_class: str) -> Rule:
     return rule
 
 
-def _lowest(c: Claim, family: Family) -> str:
-    """E0 or, since runtimes take sums in an order of their own, E1."""
+def float_classes(c: Claim, family: Family) -> list[str]:
+    """The classes below E2 that a rule may be in. E0 where nothing is summed up, since runtimes
+    take sums in an order of their own; E1 where no sum is multiplied."""
     ops = {family.uses[u].op.name for p in (*c.left, c.right) for u in uses(p)}
-    return "E1" if ops & SUMS else "E0"
+    found = [] if ops & SUMS else ["E0"]
+    if not any(_multiplies_sums(p, family) for p in (*c.left, c.right)):
+        found.append("E1")
+    return found
+
+
+def _multiplies_sums(p: Pattern, family: Family) -> bool:
+    if not isinstance(p, Made):
+        return False
+    below = {family.uses[u].op.name for o in p.operands for u in uses(o)}
+    if family.uses[p.use].op.name in PRODUCTS and below & (SUMS | ADDITIONS):
+        return True
+    return any(_multiplies_sums(o, family) for o in p.operands)
 
 
 def readings(c: Claim, family: Family) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -15,6 +14,7 @@ from superopt.generate.find import Found, Level, find
 from superopt.generate.generalise import Claim, claims, most_general, title
 from superopt.generate.journal import Journal
 from superopt.generate.pattern import show
+from superopt.generate.prune import minimal
 from superopt.rules.rule import Rule, parse_rules
 
 
@@ -30,8 +30,9 @@ class Wanted:
 @dataclass(slots=True)
 class Account:
     """What became of a family's candidates: by level; equations, those left after pruning what
-    follows from others, the claims made of these, how many a more general rule covered, how many
-    no reading survived; and the rules. Seconds of each part."""
+    follows from others, the claims made of these, how many a more general rule covered, those of
+    which no reading survived; the rules, and those that the others make superfluous. Seconds of
+    each part."""
 
     family: str
     levels: list[Level] = field(default_factory=list)
@@ -42,12 +43,13 @@ class Account:
     covered: int = 0
     refuted: list[str] = field(default_factory=list)
     rules: int = 0
+    derivable: list[str] = field(default_factory=list)
     enumerating: float = 0.0
     pruning: float = 0.0
     generalising: float = 0.0
 
-    def json(self) -> str:
-        return json.dumps(asdict(self), indent=1)
+    def plain(self) -> dict[str, object]:
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,10 @@ def generate(
             begin = time.monotonic()
             made = _rules(found, wanted, pool, journal, account, progress)
             account.generalising = time.monotonic() - begin
-            rules[name] = [_renamed(r, taken) for r in made]
-            account.rules = len(made)
+            named = [_renamed(r, taken) for r in made]
+            rules[name], gone = minimal(named, wanted.seed)
+            account.derivable = [f"{f.rule.name}: {', '.join(f.chain)}" for f in gone]
+            account.rules = len(rules[name])
             accounts.append(account)
     return Generated(rules, accounts)
 

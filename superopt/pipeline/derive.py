@@ -15,10 +15,10 @@ from superopt.pipeline.naming import Names
 from superopt.pipeline.verify import interface, joined
 from superopt.report.data import Derivation, DerivedStep, Event
 from superopt.report.words import count
+from superopt.rules.derive import Bounds, Derived, derive
 from superopt.rules.index import Index
 from superopt.rules.rule import Rule
 from superopt.rules.term import Call
-from superopt.search.derive import Bounds, Derived, derive
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,6 +163,50 @@ class Derivation:
 
 
 @dataclass(frozen=True, slots=True)
+class LevelCount:
+    """A level of an enumeration: candidates; distinct tensors and equal pairs up to it; pairs that
+    earlier equations did not explain, and the equations that do. Seconds for either part."""
+
+    candidates: int
+    tensors: int
+    pairs: int
+    unexplained: int
+    equations: int
+    enumerating: float
+    relating: float
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyCount:
+    """What became of a family's candidates, down to its rules. doubtful: pairs that no equation
+    can say. refuted: claims of which no reading survived. Seconds of each part."""
+
+    family: str
+    levels: tuple[LevelCount, ...]
+    doubtful: int
+    equations: int
+    minimal: int
+    claims: int
+    covered: int
+    refuted: tuple[str, ...]
+    derivable: int
+    rules: int
+    enumerating: float
+    pruning: float
+    generalising: float
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A run of the rule generator. lost: half-written lines of its journal. MB, seconds."""
+
+    families: tuple[FamilyCount, ...]
+    lost: int
+    seconds: float
+    peak_mb: float
+
+
+@dataclass(frozen=True, slots=True)
 class BenchRow:
     """One model in one runtime; `speedup` is against the first row's latency."""
 

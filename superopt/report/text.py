@@ -8,6 +8,7 @@ from superopt.report.data import (
     CheckResult,
     Derivation,
     Finding,
+    Generation,
     Latency,
     Rejected,
     Report,
@@ -262,6 +263,31 @@ def derivation(found: Derivation, a: str, b: str) -> str:
         way = "" if step.forward else "  (from right to left)"
         lines.append(f"  {n}. {step.rule}{way}")
         lines.append(f"     {step.after}")
+    return _text(map(words.plain, lines))
+
+
+def generation(made: Generation) -> str:
+    """What a run of the rule generator enumerated, kept and dropped."""
+    lines: list[str] = []
+    for f in made.families:
+        lines.append(f"{f.family}: {words.count(f.rules, 'rule')}")
+        cells = [
+            ("operators", "candidates", "tensors", "equal pairs", "unexplained", "equations", "s")
+        ]
+        for n, v in enumerate(f.levels, 1):
+            seconds = f"{v.enumerating + v.relating:.1f}"
+            counts = (v.candidates, v.tensors, v.pairs, v.unexplained, v.equations)
+            cells.append((str(n), *(f"{c:,}" for c in counts), seconds))  # type: ignore[arg-type]
+        lines += _table(cells, len(cells))
+        lines.append(
+            f"  {f.equations} equations; {f.equations - f.minimal} follow from others;"
+            f" {f.claims} claims of the rest; {f.covered} covered by more general rules;"
+            f" {len(f.refuted)} refuted; {f.derivable} derivable; {f.doubtful} doubtful pairs"
+        )
+        lines += [f"  refuted: {r}" for r in f.refuted[:SHOWN]]
+    if made.lost:
+        lines.append(f"{words.count(made.lost, 'half-written line')} of the journal found anew")
+    lines.append(f"{made.seconds:.1f} s, peak {made.peak_mb:,.0f} MB")
     return _text(map(words.plain, lines))
 
 

@@ -4,9 +4,9 @@ import pytest
 
 from superopt.ir import graph as g
 from superopt.ops import OPS
+from superopt.rules.derive import Bounds, Derived, Underived, derive
 from superopt.rules.index import Index
 from superopt.rules.rule import load_library, parse_rules
-from superopt.search.derive import Bounds, Derived, Underived, derive
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 

@@ -18,12 +18,14 @@ from superopt.rules.index import Index
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """steps: rewrites in a chain. grow: nodes more than the larger graph has. graphs: visited."""
+    """steps: rewrites in a chain. grow: nodes more than the larger graph has. graphs: visited.
+    forward: from the first graph only, each rule from left to right, as a search would go."""
 
     steps: int = 8
     grow: int = 3
     graphs: int = 20_000
     seconds: float = 60.0
+    forward: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def derive(
         return Derived((), (), 0)
     most = max(len(g.nodes(a)), len(g.nodes(b))) + bounds.grow
     seen: tuple[dict[Roots, Link | None], ...] = ({a.outputs: None}, {b.outputs: None})
-    fronts = [[a], [b]]
+    fronts = [[a], [] if bounds.forward else [b]]
     depth = [0, 0]
     while sum(depth) < bounds.steps and any(fronts):
         side = 0 if fronts[0] and (depth[0] <= depth[1] or not fronts[1]) else 1

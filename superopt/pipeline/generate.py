@@ -1,0 +1,77 @@
+"""`rules generate`: rules found by enumeration, written as a library."""
+
+from __future__ import annotations
+
+import json
+import resource
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from superopt.errors import UsageError
+from superopt.generate.family import FAMILIES
+from superopt.generate.journal import Journal
+from superopt.generate.library import text
+from superopt.generate.run import Account, Wanted, generate
+from superopt.onnx_io.atomic import new_files
+from superopt.report.data import Event, FamilyCount, Generation, LevelCount
+
+JOURNAL = "journal.jsonl"
+ACCOUNT = "account.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the caller asked; see `superopt.api.generate_rules`. No families are all of them."""
+
+    out: Path
+    families: Sequence[str]
+    most: int
+    jobs: int = 1
+    seed: int = 0
+    progress: Callable[[Event], None] = lambda event: None
+
+
+def generation(order: Order) -> Generation:
+    """Generate the rules of some families, write a file for each and the account."""
+    families = tuple(order.families) or tuple(FAMILIES)
+    for name in families:
+        if name not in FAMILIES:
+            raise UsageError(
+                f"there is no family {name!r}",
+                f"there are {', '.join(FAMILIES)}",
+                "name one of them",
+            )
+    begin = time.monotonic()
+    wanted = Wanted(tuple((name, order.most) for name in families), order.seed, order.jobs)
+    run = f"{', '.join(families)}, {order.most} operators, seed {order.seed}"
+    journal = Journal.open(order.out / JOURNAL, run)
+    made = generate(wanted, journal, lambda line: order.progress(Event("generate", line)))
+    counts = tuple(_count(a) for a in made.accounts)
+    with new_files() as create:
+        for name, rules in made.rules.items():
+            create(order.out / f"{name}.rules").file.write(text(rules).encode())
+        account = json.dumps([a.plain() for a in made.accounts], indent=1) + "\n"
+        create(order.out / ACCOUNT).file.write(account.encode())
+    return Generation(counts, journal.lost, time.monotonic() - begin, _peak())
+
+
+def _peak() -> float:
+    """The largest memory of this process and of its largest child, MB."""
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return max(own, child) / 1024
+
+
+def _count(a: Account) -> FamilyCount:
+    levels = tuple(
+        LevelCount(
+            v.candidates, v.classes, v.pairs, v.unrelated, v.fresh, v.enumerating, v.relating
+        )
+        for v in a.levels
+    )
+    return FamilyCount(
+        a.family, levels, a.doubtful, a.equations, a.minimal, a.claims, a.covered,
+        tuple(a.refuted), len(a.derivable), a.rules, a.enumerating, a.pruning, a.generalising,
+    )  # fmt: skip

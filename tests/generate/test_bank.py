@@ -1,0 +1,206 @@
+"""The bank of tensors against plain evaluation, and equations against floats."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from superopt.generate.bank import COMMUTATIVE, Bank, begin, grow
+from superopt.generate.batch import batched
+from superopt.generate.build import value
+from superopt.generate.chain import Limits, Rewriting
+from superopt.generate.family import FAMILIES, Family, Use, parts, use
+from superopt.generate.find import Found, commuting, find
+from superopt.generate.pattern import Reader, size
+from superopt.generate.relate import Relations
+from superopt.ir import graph as g
+from superopt.ir.evaluate import evaluate, evaluate_node
+from superopt.ir.op import InferError, canonical_attrs
+from superopt.te import residues as rs
+from superopt.te.dtype import F32
+from superopt.te.expr import TensorType
+from superopt.te.field import PrimeField
+
+SEED = 3
+TINY = Family(
+    "tiny",
+    {"x": (2, 2), "y": (2, 2), "s": ()},
+    {"0": ("zeros", (2, 2))},
+    (
+        use("MatMul", 2),
+        use("Add", 2),
+        use("Relu", 1),
+        use("Transpose", 1, perm=(1, 0)),
+        use("Concat", 2, axis=0),
+        *parts("Split", 2, axis=0, split=(2, 2)),
+    ),
+    8,
+    8,
+)
+USES = sorted({(name, u) for name, make in FAMILIES.items() for u in make().uses}, key=str)
+
+
+def shapes_for(family: Family, u: Use) -> list[tuple[tuple[int, ...], ...]]:
+    """Shapes among those of the first level that the use takes."""
+    bank = begin(family, SEED)
+    grow(bank)
+    some = list(dict.fromkeys(bank.shapes))
+    found = []
+    for shapes in product(some, repeat=u.arity):
+        try:
+            types = tuple(TensorType(F32, s) for s in shapes)
+            if u.takes(shapes):
+                canonical_attrs(u.op, types, dict(u.attrs))
+                found.append(shapes)
+        except InferError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize(("family", "u"), USES, ids=lambda v: str(v).replace(" ", "-"))
+def test_a_batch_is_what_one_by_one_gives(family: str, u: Use) -> None:
+    rng = np.random.default_rng(SEED)
+    tried = 0
+    for shapes in shapes_for(FAMILIES[family](), u):
+        operands = [
+            np.stack([rng.integers(0, m, (3, 2, *s), np.int64) for m in rs.MODULI]) for s in shapes
+        ]
+        types = [TensorType(F32, s) for s in shapes]
+        try:
+            attrs = canonical_attrs(u.op, tuple(types), dict(u.attrs))
+            together = batched(u.op, types, attrs, operands, SEED)[u.result]
+        except InferError:
+            continue
+        for candidate, sample in product(range(3), range(2)):
+            alone = [x[:, candidate, sample] for x in operands]
+            one = evaluate_node(u.op, dict(attrs), alone, PrimeField(SEED), [F32] * len(alone))
+            assert np.array_equal(one[u.result], together[:, candidate, sample])
+        tried += 1
+        if tried == 3:
+            break
+    assert tried
+
+
+def by_hand(family: Family, top: int) -> list[dict[bytes, int]]:
+    """Every term of up to `top` operators, evaluated alone: for each level its tensors by their
+    values, and how many terms over smaller tensors there were."""
+    bank = begin(family, SEED)
+    known: dict[bytes, tuple[np.ndarray, int]] = {}
+    for (_, level), held in bank.held.items():
+        for n in range(len(held.classes)):
+            known[_key(held.values[:, n])] = (held.values[:, n], level)
+    out: list[dict[bytes, int]] = []
+    for level in range(1, top + 1):
+        fresh: dict[bytes, tuple[np.ndarray, int]] = {}
+        for u in family.uses:
+            for some in product(list(known.values()), repeat=u.arity):
+                if sum(k for _, k in some) != level - 1:
+                    continue
+                found = _applied(family, u, [v for v, _ in some])
+                if found is not None and _key(found) not in known:
+                    fresh.setdefault(_key(found), (found, level))
+        known |= fresh
+        out.append(dict.fromkeys(known, 0))
+    return out
+
+
+def _key(v: np.ndarray) -> bytes:
+    return bytes(str(v.shape[2:]), "utf-8") + np.ascontiguousarray(v[0]).tobytes()
+
+
+def _applied(family: Family, u: Use, operands: list[np.ndarray]) -> np.ndarray | None:
+    shapes = [v.shape[2:] for v in operands]
+    types = tuple(TensorType(F32, s) for s in shapes)
+    try:
+        attrs = canonical_attrs(u.op, types, dict(u.attrs))
+        found = batched(u.op, types, attrs, [v[:, None] for v in operands], SEED)[u.result][:, 0]
+    except InferError:
+        return None
+    return found if found[0, 0].size <= family.largest else None
+
+
+def test_the_bank_has_every_tensor_once() -> None:
+    bank = begin(TINY, SEED)
+    for level, known in enumerate(by_hand(TINY, 2), 1):
+        grow(bank)
+        assert len(bank.level) == len(known), level
+
+
+def test_every_application_computes_its_class() -> None:
+    bank = begin(TINY, SEED)
+    for _ in range(2):
+        grow(bank)
+    values = {
+        int(c): held.values[:, n] for held in bank.held.values() for n, c in enumerate(held.classes)
+    }
+    a = bank.apps
+    for n in range(len(a)):
+        u = TINY.uses[int(a.use[n])]
+        operands = [values[int(c)] for c in (a.left[n], a.right[n])[: u.arity]]
+        found = _applied(TINY, u, operands)
+        assert found is not None
+        assert _key(found) == _key(values[int(a.of[n])])
+
+
+@pytest.fixture(scope="module", params=["tiny", "matrices", "layouts"])
+def found(request: pytest.FixtureRequest) -> Found:
+    family = TINY if request.param == "tiny" else FAMILIES[request.param]()
+    return find(family, 3, SEED)
+
+
+def test_equations_hold_over_floats(found: Found) -> None:
+    family = found.bank.family
+    rng = np.random.default_rng(SEED)
+    assert found.equations
+    for e in found.equations:
+        inputs = tuple(g.Input(n, TensorType(F32, family.inputs[n])) for n in e.inputs)
+        sides = [value(p, family, inputs) for p in (e.left, e.right)]
+        feeds = {i.name: rng.standard_normal(family.inputs[i.name], np.float32) for i in inputs}
+        left, right = evaluate(g.Graph(inputs, tuple(sides)), feeds)
+        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-4, err_msg=str(e))
+
+
+def test_all_that_is_equal_is_related(found: Found) -> None:
+    related = Relations.of(found.bank, len(found.levels))
+    assert len(related.apart())
+    for e in found.equations:
+        related.apply(e)
+    assert not found.doubtful
+    assert not len(related.apart())
+
+
+def test_what_was_pruned_follows_from_what_is_left(found: Found) -> None:
+    """Each chain is one of rewrites, and goes back to what is left: no two lean on each other."""
+    family = found.bank.family
+    every, pruned = dict(enumerate(found.equations)), found.pruned
+    assert pruned.chains
+    grounded = set(pruned.left)
+    for n in sorted(pruned.chains):  # the last to go leans on nothing that went
+        used = {k: every[k] for k in pruned.chains[n]}
+        assert set(used) <= grounded
+        assert Rewriting(used, commuting(family)).chain(every[n], Limits()) is not None
+        grounded.add(n)
+
+
+def test_nothing_that_is_left_follows(found: Found) -> None:
+    family = found.bank.family
+    for n, e in enumerate(found.minimal):
+        others = {k: o for k, o in enumerate(found.minimal) if k != n}
+        assert Rewriting(others, commuting(family)).chain(e, Limits()) is None
+
+
+def test_operands_that_commute_are_kept_in_one_order() -> None:
+    bank: Bank = begin(TINY, SEED)
+    grow(bank)
+    a = bank.apps
+    for n in range(len(a)):
+        if TINY.uses[int(a.use[n])].op.name in COMMUTATIVE:
+            assert a.left[n] <= a.right[n]
+
+
+def test_a_class_is_read_as_its_smallest_term() -> None:
+    bank = begin(TINY, SEED)
+    for _ in range(2):
+        grow(bank)
+    reader = Reader.of(bank)
+    assert all(size(reader.term(c)) == bank.level[c] for c in range(len(bank.level)))

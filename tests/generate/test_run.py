@@ -1,0 +1,105 @@
+"""Whole runs: the same bytes for the same seed, resumed, and rules that hold elsewhere."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from superopt.api import generate_rules
+from superopt.errors import UsageError
+from superopt.generate.journal import Journal
+from superopt.generate.library import text
+from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.trial import Passed, try_rule
+
+NAMES = ["matrices"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("rules")
+    generate_rules(out, families=NAMES, max_ops=2)
+    return out
+
+
+def rules(folder: Path) -> list[Rule]:
+    return [r for n in NAMES for r in parse_rules((folder / f"{n}.rules").read_text(), n)]
+
+
+def test_rules_hold_on_shapes_that_did_not_make_them(folder: Path) -> None:
+    found = rules(folder)
+    assert len(found) > 20
+    for rule in found:
+        verdict = try_rule(rule, seed=1234, count=20)
+        assert isinstance(verdict, Passed), f"{rule}: {verdict}"
+
+
+def test_the_laws_of_a_textbook_are_found(folder: Path) -> None:
+    texts = "\n".join(str(r) for r in rules(folder))
+    for law in (
+        "MatMul(MatMul(x, y), z) => MatMul(x, MatMul(y, z))",
+        "Relu(Relu(x)) => Relu(x)",
+        "Transpose(Relu(x), perm=p) => Relu(Transpose(x, perm=p))",
+    ):
+        assert law in texts, law
+
+
+def test_the_same_bytes_with_more_processes(folder: Path, tmp_path: Path) -> None:
+    generate_rules(tmp_path, families=NAMES, max_ops=2, jobs=2)
+    for name in NAMES:
+        file = f"{name}.rules"
+        assert (tmp_path / file).read_bytes() == (folder / file).read_bytes()
+
+
+def test_a_run_that_was_killed_goes_on(folder: Path, tmp_path: Path) -> None:
+    """What the journal has is not tried again; a half-written line is."""
+    lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    assert len(lines) > 20
+    (tmp_path / "journal.jsonl").write_bytes(b"".join(lines[:10]) + lines[10][:20])
+    made = generate_rules(tmp_path, families=NAMES, max_ops=2)
+    assert made.lost == 1
+    for name in NAMES:
+        file = f"{name}.rules"
+        assert (tmp_path / file).read_bytes() == (folder / file).read_bytes()
+
+
+def test_the_journal_of_another_run_is_refused(folder: Path) -> None:
+    with pytest.raises(UsageError, match="journal of another run"):
+        generate_rules(folder, families=NAMES, max_ops=3)
+
+
+def test_a_journal_keeps_what_it_is_given(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "journal.jsonl"
+    journal = Journal.open(path, "a run")
+    journal.add("one", "two")
+    assert Journal.open(path, "a run").known == {"one": "two"}
+
+
+def test_the_account_adds_up(folder: Path) -> None:
+    for family in json.loads((folder / "account.json").read_text()):
+        kept = family["claims"] - family["covered"] - len(family["refuted"])
+        assert kept == family["rules"] + len(family["derivable"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [
+        ({"families": ["poems"]}, "there is no family 'poems'"),
+        ({"max_ops": 0}, "max_ops 0"),
+        ({"jobs": 0}, "jobs 0"),
+        ({"seed": -1}, "seed -1"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    asked: dict[str, object], complaint: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        generate_rules(tmp_path, **asked)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_library_reads_back(folder: Path) -> None:
+    found = rules(folder)
+    again = parse_rules(text(found), "again")
+    # a rule from right to left has the name of the one from left to right
+    assert {(r.lhs, r.rhs) for r in again} == {(r.lhs, r.rhs) for r in found}
