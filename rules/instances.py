@@ -17,6 +17,8 @@ from superopt.rules.rule import Rule
 from superopt.rules.sample.draw import Draw, Misfit, Style
 from superopt.rules.sample.make import Maker
 from superopt.rules.sample.right import right_side
+from superopt.rules.syntax import Param
+from superopt.te.expr import TensorType
 
 # Unequal sizes, ranks 1 to 4, axes of one element; and all sizes equal, where types hide nothing:
 # a wrong permutation of unequal sizes has another type, and such a match is refused anyway.
@@ -97,9 +99,38 @@ def _key(i: Instance) -> object:
     return tuple(str(x.type) for x in i.inputs), tuple(p for p in plain if "<" not in p[1])
 
 
+CRAMPED = 3  # the only size there, but for ones
+
+
+def cramped(rule: Rule, seed: int, tries: int) -> Iterator[Instance]:
+    """Instances in which all sizes are alike and parameters of any shape have any rank.
+
+    There a bias is as long as the image is wide, an image no larger than its kernel, and types hide
+    nothing; what is drawn to fit is never so. Most tries fit nothing.
+    """
+    rng = Random(f"cramped {rule.name} {seed}")
+    seen: set[object] = set()
+    for _ in range(tries):
+        maker = Maker(rule, Draw(Random(rng.random()), Style(equal=True)))
+        for p in rule.params:
+            if isinstance(p, Param) and p.shape is None and not p.run:
+                dims = (1 if rng.random() < 0.15 else CRAMPED for _ in range(rng.randint(0, 4)))
+                given = Input(p.name, TensorType(maker.kind(p.kind), tuple(dims)))
+                maker.names[p.name] = given
+                maker.inputs.append(given)
+        made = _made(rule, maker)
+        if made is not None and (key := _key(made)) not in seen:
+            seen.add(key)
+            yield made
+
+
 def attempt(rule: Rule, draw: Draw, constants: bool = False) -> Instance | None:
     """One try at an instance; None where the choices did not fit together."""
-    maker = Maker(rule, draw, constants)
+    return _made(rule, Maker(rule, draw, constants))
+
+
+def _made(rule: Rule, maker: Maker) -> Instance | None:
+    """The instance that a maker comes to."""
     try:
         lhs = maker.roots()
         maker.conditions()

@@ -20,7 +20,7 @@ import numpy as np
 from superopt.ir.evaluate import evaluate
 from superopt.ir.graph import Graph, Input, Value, nodes
 from superopt.ir.op import expression
-from superopt.rules.instances import Instance, instances
+from superopt.rules.instances import Instance, cramped, instances
 from superopt.rules.rule import Rule
 from superopt.te.domain import Domain, Reals
 from superopt.te.dtype import BOOL, F64, to_numpy
@@ -33,6 +33,7 @@ from superopt.te.node import Apply, Expr, Load, Reduce
 TOLERANCE = 1e-6
 EXACT = frozenset(("ring", "quotient", "equal"))  # functions of which the field is the judge
 DRAWS = ("normal", "positive", "whole")
+CRAMPED_TRIES = 10  # attempts at a cramped instance for each that is wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,8 @@ Verdict = Passed | Refuted | Untestable
 
 
 def try_rule(rule: Rule, seed: int = 0, count: int = 16) -> Verdict:
-    """Try `rule` on `count` instances, each on several inputs. Equal seeds give equal verdicts."""
+    """Try `rule` on `count` instances, each on several inputs, and on some cramped ones. Equal
+    seeds give equal verdicts."""
     try:
         return _tried(rule, seed, count)
     except MemoryError:
@@ -98,29 +100,50 @@ def try_rule(rule: Rule, seed: int = 0, count: int = 16) -> Verdict:
 def _tried(rule: Rule, seed: int, count: int) -> Verdict:
     tried = 0
     field, finite = True, False
+    draws = (*DRAWS, *(("exceptional",) if rule.float_class == "E0" else ()))
     for number, one in enumerate(islice(instances(rule, seed), count)):
         tried += 1
-        for draw in (*DRAWS, *(("exceptional",) if rule.float_class == "E0" else ())):
-            feeds = real_feeds(one, draw, seed + 31 * number)
-            try:
-                sides = _both(one, feeds, Reals(F64))
-            except IndexError as e:  # the left side's indices are in range
-                return Refuted(one, f"float64, {draw}", 0, (), "a value", str(e))
-            found = _differ_real(rule, one, draw, *sides)
-            if found is not None:
-                return found
-            finite = finite or all(_mostly_finite(s) for s in sides[0])
-        with zero_divisions() as zeros:  # whose value is arbitrary
-            verdict = _in_field(one, seed + 31 * number)
-        if verdict is not None:
-            if judged(one) and not zeros:
-                return verdict
-            field = False
+        verdict = _on(rule, one, draws, seed + 31 * number)
+        if isinstance(verdict, Refuted):
+            return verdict
+        field, finite = field and verdict.field, finite or verdict.finite
     if tried < count:
         return Untestable(f"only {tried} of {count} instances were found")
     if not finite:
         return Untestable("no instance has a finite value")
+    crowded = islice(cramped(rule, seed, CRAMPED_TRIES * count), count)
+    for number, one in enumerate(crowded):
+        verdict = _on(rule, one, DRAWS[:1], seed + 31 * number)
+        if isinstance(verdict, Refuted):
+            return verdict
     return Passed(tried, field)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A rule held on an instance: in the field, too; with finite values?"""
+
+    field: bool
+    finite: bool
+
+
+def _on(rule: Rule, one: Instance, draws: Sequence[str], seed: int) -> _Held | Refuted:
+    finite = False
+    for draw in draws:
+        feeds = real_feeds(one, draw, seed)
+        try:
+            sides = _both(one, feeds, Reals(F64))
+        except IndexError as e:  # the left side's indices are in range
+            return Refuted(one, f"float64, {draw}", 0, (), "a value", str(e))
+        found = _differ_real(rule, one, draw, *sides)
+        if found is not None:
+            return found
+        finite = finite or all(_mostly_finite(s) for s in sides[0])
+    with zero_divisions() as zeros:  # whose value is arbitrary
+        verdict = _in_field(one, seed)
+    if verdict is None:
+        return _Held(True, finite)
+    return verdict if judged(one) and not zeros else _Held(False, finite)
 
 
 # --- inputs ---------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from superopt.ir.op import Attr, Op
 from superopt.ops import OPS
@@ -62,6 +62,11 @@ def each(name: str, arity: int, key: str, values: Sequence[Attr], **attrs: Attr)
     return [use(name, arity, **{key: v, **attrs}) for v in values]
 
 
+def fitting(u: Use, *last: tuple[int, ...]) -> Use:
+    """The use for operands whose last dims are these."""
+    return replace(u, fits=last)
+
+
 def matrices() -> Family:
     """TASO's operators on square matrices (Jia et al., SOSP 2019, table 1)."""
     n = 2
@@ -86,32 +91,72 @@ def matrices() -> Family:
 
 def images() -> Family:
     """Convolution and pooling, of kernels that are made larger, joined, scaled."""
-    n, same = 2, (1, 1, 1, 1)
+    n, kernel, side = 2, (3, 3), 4
+    same = (1, 1, 1, 1)
+
+    def conv(size: tuple[int, int], **attrs: Attr) -> Use:
+        return fitting(use("Conv", 2, **attrs), (side, side), size)
+
+    def pool(name: str, **attrs: Attr) -> Use:
+        made = use(name, 1, kernel_shape=kernel, pads=same, strides=(1, 1), **attrs)
+        return fitting(made, (side, side))
+
     return Family(
         "images",
         {
-            **dict.fromkeys("xy", (1, n, 3, 3)),
-            **dict.fromkeys(("v", "w"), (n, n, 3, 3)),
+            **dict.fromkeys("xy", (1, n, side, side)),
+            **dict.fromkeys("vw", (n, n, *kernel)),
             "p": (n, n, 1, 1),
             "s": (n, 1, 1),
         },
         {},
         (
-            use("Conv", 2, pads=same),
-            use("Conv", 2),
-            use("Conv", 2, pads=same, strides=(2, 2)),
+            conv(kernel, pads=same, strides=(1, 1), group=1),
+            conv((1, 1), pads=(0, 0, 0, 0), strides=(1, 1), group=1),
+            conv(kernel, pads=same, strides=(2, 2), group=1),
             use("Add", 2),
             use("Mul", 2),
             use("Relu", 1),
             *each("Concat", 2, "axis", (0, 1)),
             *parts("Split", 2, axis=0, split=(n, n)),
             *parts("Split", 2, axis=1, split=(n, n)),
-            use("Pad", 1, pads=(0, 0, 1, 1, 0, 0, 1, 1)),
-            use("AveragePool", 1, kernel_shape=(3, 3), pads=same, count_include_pad=1),
-            use("MaxPool", 1, kernel_shape=(3, 3), pads=same),
+            fitting(use("Pad", 1, pads=(0, 0, 1, 1, 0, 0, 1, 1)), (1, 1)),
+            pool("AveragePool", count_include_pad=1),
+            pool("MaxPool"),
         ),
         2 * n * n * 9,
-        2,
+        8,
+    )
+
+
+def groups() -> Family:
+    """Convolution in two groups, depthwise among them, beside that in one."""
+    side, same = 3, (1, 1, 1, 1)
+
+    def conv(count: int) -> Use:
+        made = use("Conv", 2, pads=same, strides=(1, 1), group=count)
+        return fitting(made, (side, side), (2, 2))
+
+    return Family(
+        "groups",
+        {
+            **dict.fromkeys("xy", (1, 2, side, side)),
+            **dict.fromkeys("vw", (2, 1, 2, 2)),
+            **dict.fromkeys("pq", (2, 2, 2, 2)),
+            "s": (2, 1, 1),
+        },
+        {},
+        (
+            conv(1),
+            conv(2),
+            use("Add", 2),
+            use("Mul", 2),
+            use("Relu", 1),
+            *each("Concat", 2, "axis", (0, 1)),
+            *parts("Split", 2, axis=1, split=(2, 2)),
+        ),
+        64,
+        8,
     )
 
 
@@ -122,7 +167,12 @@ def rows() -> Family:
     return Family(
         "rows",
         {**dict.fromkeys("xy", (n, n)), "w": (n, n), "r": (n, 1)},
-        {},
+        {
+            "0": ("zeros", (n, n)),
+            "1": ("ones", (n, n)),
+            "0'": ("zeros", (n, 1)),
+            "1'": ("ones", (n, 1)),
+        },
         (
             use("MatMul", 2),
             use("Add", 2),
@@ -166,6 +216,7 @@ def layouts() -> Family:
 FAMILIES: dict[str, Callable[[], Family]] = {
     "matrices": matrices,
     "images": images,
+    "groups": groups,
     "rows": rows,
     "layouts": layouts,
 }

@@ -23,7 +23,7 @@ MOVES = frozenset(
 SUMS = frozenset(["MatMul", "Conv", "ReduceSum", "ReduceMean", "AveragePool", "Softmax"])
 ADDITIONS = frozenset(["Add", "Sub"])
 PRODUCTS = frozenset(["MatMul", "Conv", "Mul", "Div"])
-TRIALS = 20  # shape assignments on which a rule must hold
+TRIALS = 24  # shape assignments on which a rule must hold
 PATIENCE = 60  # attempts at a first instance; a reading that has none is none
 
 
@@ -107,7 +107,7 @@ def readings(c: Claim, family: Family) -> Iterator[str]:
             for theirs in at.rights(right, mine, rank):
                 for axis in _axes(c, mine, rank):
                     roots = [_text(p, family, mine) for p in c.left]
-                    made = _text(c.right, family, theirs)
+                    made = _text(c.right, family, theirs, roots[0] if _is_leaf(c.right) else "")
                     if axis is not None:
                         sizes = ", ".join(f"size({r}, {axis})" for r in roots)
                         made = f"Split({made}, axis={axis}, split=({sizes}))"
@@ -115,6 +115,10 @@ def readings(c: Claim, family: Family) -> Iterator[str]:
                     side = roots[0] if len(roots) == 1 else f"({', '.join(roots)})"
                     where = ", ".join(at.conditions(mine))
                     yield f"{name}({params}): {side} => {made}{where and f' where {where}'}"
+
+
+def _is_leaf(p: Pattern) -> bool:
+    return isinstance(p, Leaf)
 
 
 def _axes(c: Claim, left: at.Written, rank: int) -> Iterator[str | None]:
@@ -138,12 +142,20 @@ def _slots(roots: Sequence[Pattern], family: Family) -> list[at.Slot]:
     return list(dict.fromkeys(s for u in every for s in at.slots(u.op.name, u.attrs)))
 
 
-def _text(p: Pattern, family: Family, written: Mapping[at.Slot, str]) -> str:
+def written_constant(kind: str, like: str) -> str:
+    """A constant on the left, where its shape follows from its neighbours; on the right of the
+    shape of `like`."""
+    if kind == "eye":
+        return f"eye(size({like or 'x'}, -1))"
+    return f"{kind}(shape({like}))" if like else {"zeros": "0", "ones": "1"}[kind]
+
+
+def _text(p: Pattern, family: Family, written: Mapping[at.Slot, str], like: str = "") -> str:
     match p:
         case Hole(n):
             return NAMES[n]
         case Leaf(name):
-            return name
+            return written_constant(family.constants[name][0], like)
         case Made(u, operands):
             use = family.uses[u]
             given = [_text(o, family, written) for o in operands]

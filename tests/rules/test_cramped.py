@@ -1,0 +1,32 @@
+"""Rules that only types seem to make right: they fail where all sizes are alike."""
+
+import pytest
+
+from superopt.rules.instances import cramped
+from superopt.rules.rule import parse_rules
+from superopt.rules.trial import Refuted, try_rule
+
+WRONG = {
+    # y is a scale of channels in both, or of columns: of the kernel's, and of the image's
+    "a scale of columns": (
+        "conv-mul(x: f, y: f, z: f): Conv(x, Mul(z, y), pads=(1, 1, 1, 1), strides=(1, 1), group=1)"
+        " => Conv(Mul(x, y), z, pads=(1, 1, 1, 1), strides=(1, 1), group=1)"
+    ),
+    # y is a scale of the contracted axis on the left, of the columns on the right
+    "a scale of a product": "a(x: f, y: f, z: f): MatMul(Mul(x, y), z) => Mul(MatMul(x, z), y)",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_where_all_sizes_are_alike(name: str) -> None:
+    (rule,) = parse_rules(WRONG[name])
+    assert isinstance(try_rule(rule, count=20), Refuted)
+
+
+def test_sizes_are_alike_and_instances_differ() -> None:
+    (rule,) = parse_rules("a(x: f, y: f, z: f): Mul(Mul(x, y), z) => Mul(x, Mul(y, z))")
+    found = list(cramped(rule, 0, 200))
+    assert len(found) > 20
+    assert len({str(one) for one in found}) == len(found)
+    assert {d for one in found for i in one.inputs for d in i.type.shape or ()} == {1, 3}
+    assert [str(one) for one in cramped(rule, 0, 200)] == [str(one) for one in found]
