@@ -69,6 +69,8 @@ def lefts(found: Sequence[Slot], rank: int) -> Iterator[Written]:
         some = [names[n]] if n < len(names) else []
         if s.key == "axis" and isinstance(s.value, int):
             some.append(str(s.value - rank))
+        if not s.key and ("group", 1) in _pairs(s.value):
+            some += [f"group=1, {name}" for name in some]
         choices.append([*some, literal(s)])
     # by how many choices are not the most general one
     every = sorted(

@@ -167,23 +167,29 @@ def _text(p: Pattern, family: Family, written: Mapping[at.Slot, str], like: str 
 
 
 def _kinds(c: Claim, family: Family, used: Sequence[int]) -> Iterator[dict[int, str]]:
-    """Kinds of the holes: any shape; matrices behind batches; the rank at which it was found."""
+    """Kinds of the holes, the most general first: any shapes; scalars, and what is 1 somewhere, as
+    they were found; matrices behind batches; the ranks at which it was found."""
     ops = {family.uses[u].op.name for p in (*c.left, c.right) for u in uses(p)}
     element = "any" if ops <= MOVES else "f"
     shapes = {n: family.inputs[c.inputs[n]] for n in used}
-    some: list[dict[int, str]] = [dict.fromkeys(used, element)]
-    some.append({n: element if shapes[n] else f"{element}[]" for n in used})
-    some.append(
-        {n: f"{element}[*s{n}, n{n}, m{n}]" if len(s) == 2 else element for n, s in shapes.items()}
-    )
-    some.append(
-        {
-            n: f"{element}[{', '.join(f'd{n}_{k}' for k in range(len(s)))}]"
-            for n, s in shapes.items()
-        }
-    )
+
+    def exact(n: int) -> str:
+        dims = (
+            "1" if d == 1 and len(shapes[n]) != 4 else f"d{n}_{k}" for k, d in enumerate(shapes[n])
+        )
+        return f"{element}[{', '.join(dims)}]"
+
+    small = {n: exact(n) for n, s in shapes.items() if not s or (1 in s[1:] and len(s) < 4)}
+    batched = {n: f"{element}[*s{n}, n{n}, m{n}]" for n, s in shapes.items() if len(s) == 2}
+    whole = dict.fromkeys(used, element)
     seen: list[dict[int, str]] = []
-    for kinds in some:
+    for kinds in (
+        whole,
+        {n: element if s else f"{element}[]" for n, s in shapes.items()},
+        whole | small,
+        whole | batched,
+        {n: exact(n) for n in used},
+    ):
         if kinds not in seen:
             seen.append(kinds)
             yield kinds
