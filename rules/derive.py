@@ -67,6 +67,8 @@ def derive(
 ) -> Derived | Underived:
     """A chain of rewrites between two graphs over the same inputs."""
     end = time.monotonic() + bounds.seconds
+    order = _Order({}, {})
+    a, b = order.graph(a), order.graph(b)
     if a.outputs == b.outputs:
         return Derived((), (), 0)
     most = max(len(g.nodes(a)), len(g.nodes(b))) + bounds.grow
@@ -77,7 +79,7 @@ def derive(
         side = 0 if fronts[0] and (depth[0] <= depth[1] or not fronts[1]) else 1
         fresh: list[g.Graph] = []
         for graph in fronts[side]:
-            for link in _rewrites(graph, index, most):
+            for link in _rewrites(graph, index, most, order):
                 roots = link.after.outputs
                 if roots in seen[side]:
                     continue
@@ -100,13 +102,43 @@ def _visited(seen: tuple[dict[Roots, Link | None], ...]) -> int:
     return sum(map(len, seen))
 
 
-def _rewrites(graph: g.Graph, index: Index, most: int) -> Iterator[Link]:
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """One order for operands that commute, so that graphs which differ in it only are the same."""
+
+    numbers: dict[g.Value, int]
+    known: dict[g.Node, g.Node]
+
+    def graph(self, graph: g.Graph) -> g.Graph:
+        for n in g.nodes(graph):
+            if n not in self.known:
+                self.known[n] = self.node(n)
+        return g.Graph(graph.inputs, tuple(map(self.value, graph.outputs)))
+
+    def node(self, n: g.Node) -> g.Node:
+        inputs = tuple(None if v is None else self.value(v) for v in n.inputs)
+        for v in inputs:
+            if v is not None:
+                self.numbers.setdefault(v, len(self.numbers))
+        if "commutative" in n.op.laws and len(inputs) == 2 and None not in inputs:
+            inputs = tuple(sorted(inputs, key=lambda v: self.numbers[v]))  # type: ignore[index]
+        return n if inputs == n.inputs else g.intern_node(n.op, inputs, n.attrs, n.types)
+
+    def value(self, v: g.Value) -> g.Value:
+        p = g.producer(v)
+        if p is None:
+            return v
+        made = self.known[p]
+        return g.item(made, v.index) if isinstance(v, g.Item) else made
+
+
+def _rewrites(graph: g.Graph, index: Index, most: int, order: _Order) -> Iterator[Link]:
     ctx = context(graph)
     for match in index.matches(ctx):
         change = rewrite(match, ctx)
         if isinstance(change, Refusal) or all(old is new for old, new in change.items()):
             continue
-        after = g.replace(graph, change, ctx.position)
+        after = order.graph(g.replace(graph, change, ctx.position))
         if len(g.nodes(after)) <= most:
             yield Link(match.rule.name, graph, after)
 

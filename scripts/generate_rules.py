@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Find the rules of every family by enumeration: `superopt rules generate` with the default run.
 
-    scripts/generate_rules.py --out FOLDER [--max-ops 3] [--jobs 2] [--family NAME ...]
+scripts/generate_rules.py --out FOLDER [--max-ops 3] [--jobs 2] [--family NAME ...]
 """
 
 from __future__ import annotations

@@ -92,11 +92,7 @@ def begin(family: Family, seed: int) -> Bank:
         drawn = [rng.integers(0, m, (1, family.samples, *shape), np.int64) for m in rs.MODULI]
         leaves.append((name, shape, np.stack(drawn)))
     for name, (kind, shape) in family.constants.items():
-        value = np.eye(shape[0]) if kind == "eye" else np.full(shape, float(kind == "ones"))
-        pair = rs.of_integers(value.astype(np.int64))
-        leaves.append(
-            (name, shape, np.broadcast_to(pair[:, None, None], (2, 1, family.samples, *shape)))
-        )
+        leaves.append((name, shape, constant(kind, shape, family.samples)))
     for name, shape, value in leaves:
         found = fingerprints(value, shape, seed)
         at = _add(bank, found, np.full(1, _shape_number(bank, shape), np.int16), 0)
@@ -104,6 +100,13 @@ def begin(family: Family, seed: int) -> Bank:
         _hold(bank, shape, 0, at, value)
     bank.tried.append(len(leaves))
     return bank
+
+
+def constant(kind: str, shape: Shape, samples: int) -> np.ndarray:
+    """A constant of a family as (2, 1, samples, *shape)."""
+    value = np.eye(shape[0]) if kind == "eye" else np.full(shape, float(kind == "ones"))
+    pair = rs.of_integers(value.astype(np.int64))
+    return np.broadcast_to(pair[:, None, None], (2, 1, samples, *shape))
 
 
 def fingerprints(values: np.ndarray, shape: Shape, seed: int) -> np.ndarray:
@@ -208,7 +211,7 @@ def _applied(
     level: int,
     keep: bool,
 ) -> Iterator[tuple[Shape, _Found]]:
-    made = _resulting(u, shapes)
+    made = resulting(u, shapes)
     if made is None:
         return
     attrs, out = made
@@ -245,7 +248,7 @@ def _applied(
 _RESULTS: dict[tuple[Use, tuple[Shape, ...]], tuple[Attrs, Shape] | None] = {}
 
 
-def _resulting(u: Use, shapes: tuple[Shape, ...]) -> tuple[Attrs, Shape] | None:
+def resulting(u: Use, shapes: tuple[Shape, ...]) -> tuple[Attrs, Shape] | None:
     """The attributes in one form, and the shape of the result; None where it does not fit."""
     key = (u, shapes)
     if not u.takes(shapes):

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from superopt.generate.bank import COMMUTATIVE, Shape, resulting
+from superopt.generate.family import Family
 from superopt.generate.pattern import Equation, Hole, Leaf, Made, Pattern, holes, size
 
 
@@ -36,29 +38,54 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Oriented:
-    """An equation from left to right, its number, and whether that is against its own order."""
+    """An equation from left to right, its number, how much larger it makes a term, and the shapes
+    of its holes."""
 
     left: Pattern
     right: Pattern
     number: int
-    back: bool
     size: int
+    shapes: tuple[Shape, ...]
 
 
 class Rewriting:
     """Equations as rewrites in both directions, by the use at their root."""
 
-    def __init__(self, equations: Mapping[int, Equation], commutative: frozenset[int]) -> None:
-        self.commutative = commutative
+    def __init__(self, equations: Mapping[int, Equation], family: Family) -> None:
+        self.family = family
+        self.commutative = commuting(family)
+        self.shapes: dict[Term, Shape | None] = {n: s for n, (_, s) in family.constants.items()}
         self.by_use: dict[int, list[Oriented]] = {}
         for number, e in equations.items():
-            for left, right, back in ((e.left, e.right, False), (e.right, e.left, True)):
+            shapes = tuple(family.inputs[i] for i in e.inputs)
+            for left, right in ((e.left, e.right), (e.right, e.left)):
                 if not isinstance(left, Made) or set(holes(right)) - set(holes(left)):
                     continue
                 more = size(right) - size(left)
                 self.by_use.setdefault(left.use, []).append(
-                    Oriented(left, right, number, back, more)
+                    Oriented(left, right, number, more, shapes)
                 )
+
+    def shape(self, t: Term) -> Shape | None:
+        """The shape of a term; None where its operands do not fit."""
+        if t not in self.shapes:
+            assert isinstance(t, Applied)
+            operands = [self.shape(o) for o in t.operands]
+            known = tuple(s for s in operands if s is not None)
+            made = (
+                resulting(self.family.uses[t.use], known) if len(known) == len(operands) else None
+            )
+            self.shapes[t] = None if made is None else made[1]
+        return self.shapes[t]
+
+    def fits(self, r: Oriented, bound: Bound) -> bool:
+        """Are operands of the rank at which the equation was found, and 1 where they were then? A
+        law of scalars is none of matrices."""
+        for n, t in bound.items():
+            shape, wanted = self.shape(t), r.shapes[n]
+            if shape is None or [d == 1 for d in shape] != [d == 1 for d in wanted]:
+                return False
+        return True
 
     def steps(self, t: Term, room: int) -> Iterator[tuple[Term, int]]:
         """Every term one rewrite away, with the equation's number; `room` is how many operators
@@ -69,8 +96,10 @@ class Rewriting:
             if r.size > room:
                 continue
             for bound in self.bindings(r.left, t, {}):
+                if not self.fits(r, bound):
+                    continue
                 made = self.built(r.right, bound)
-                if term_size(made) - term_size(t) <= room:
+                if term_size(made) - term_size(t) <= room and self.shape(made) == self.shape(t):
                     yield made, r.number
         for n, operand in enumerate(t.operands):
             for made, number in self.steps(operand, room):
@@ -132,6 +161,8 @@ class Rewriting:
     def chain(self, e: Equation, limits: Limits) -> tuple[int, ...] | None:
         """The numbers of equations that lead from one side to the other; None where none was
         found."""
+        self.shapes = {t: s for t, s in self.shapes.items() if isinstance(t, str) and t[0] != "?"}
+        self.shapes |= {f"?{n}": self.family.inputs[i] for n, i in enumerate(e.inputs)}
         a, b = self.term(e.left), self.term(e.right)
         if a == b:
             return ()
@@ -185,13 +216,18 @@ class Pruned:
     chains: Mapping[int, tuple[int, ...]]
 
 
-def prune(equations: Sequence[Equation], commutative: frozenset[int], limits: Limits) -> Pruned:
+def commuting(family: Family) -> frozenset[int]:
+    """The numbers of the uses whose operands may change places."""
+    return frozenset(n for n, u in enumerate(family.uses) if u.op.name in COMMUTATIVE)
+
+
+def prune(equations: Sequence[Equation], family: Family, limits: Limits) -> Pruned:
     """Take away what follows from the rest within `limits`, the last equations first."""
     left = dict(enumerate(equations))
     chains: dict[int, tuple[int, ...]] = {}
     for number in sorted(left, reverse=True):
         e = left.pop(number)
-        found = Rewriting(left, commutative).chain(e, limits)
+        found = Rewriting(left, family).chain(e, limits)
         if found is None:
             left[number] = e
         else:

@@ -69,7 +69,7 @@ def fitting(u: Use, *last: tuple[int, ...]) -> Use:
 
 def matrices() -> Family:
     """TASO's operators on square matrices (Jia et al., SOSP 2019, table 1)."""
-    n = 2
+    n = 3  # of 2 by 2 there are more laws: their squares are linear in them
     return Family(
         "matrices",
         {**dict.fromkeys("xyzw", (n, n)), "s": ()},

@@ -12,11 +12,27 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from superopt.generate.bank import COMMUTATIVE, Bank, begin, grow
+from superopt.generate.bank import Bank, begin, constant, grow
+from superopt.generate.batch import batched
 from superopt.generate.chain import Limits, Pruned, prune
 from superopt.generate.family import Family
-from superopt.generate.pattern import Equation, Reader, depth, holes, size, uses
+from superopt.generate.pattern import (
+    Equation,
+    Hole,
+    Leaf,
+    Made,
+    Pattern,
+    Reader,
+    depth,
+    holes,
+    size,
+    uses,
+)
 from superopt.generate.relate import Relations
+from superopt.ir.op import canonical_attrs
+from superopt.te import residues as rs
+from superopt.te.dtype import F32
+from superopt.te.expr import TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +97,9 @@ def find(
         )
         progress(f"{family.name}: {level} operators, {bank.tried[level]:,} candidates")
     start = time.monotonic()
-    found.pruned = prune(found.equations, commuting(family), limits or Limits())
+    found.pruned = prune(found.equations, family, limits or Limits())
     found.pruning = time.monotonic() - start
     return found
-
-
-def commuting(family: Family) -> frozenset[int]:
-    """The numbers of the uses whose operands may change places."""
-    return frozenset(n for n, u in enumerate(family.uses) if u.op.name in COMMUTATIVE)
 
 
 def _relate(found: Found, level: int) -> tuple[int, int]:
@@ -104,7 +115,7 @@ def _relate(found: Found, level: int) -> tuple[int, int]:
     rows = _general_first(reader, rows)
     while len(rows):
         e = reader.equation(int(rows[0]))
-        if _sayable(e) and related.apply(e):
+        if _sayable(e) and confirmed(e, bank.family, bank.seed + 1) and related.apply(e):
             found.equations.append(e)
         else:
             found.doubtful += 1
@@ -112,6 +123,35 @@ def _relate(found: Found, level: int) -> tuple[int, int]:
         first = related.node(bank.apps.of[rows])
         rows = rows[related.found(rows) != related.found(first)]
     return unrelated, len(found.equations) - before
+
+
+CONFIRMING = 64  # inputs on which an equation must hold that did not make it
+
+
+def confirmed(e: Equation, family: Family, seed: int) -> bool:
+    """Do both sides agree on new inputs, with new functions? On those of the bank a small tensor
+    may be all positive by chance."""
+    rng = np.random.default_rng((seed, 1))
+    values = [
+        np.stack([rng.integers(0, m, (1, CONFIRMING, *family.inputs[i])) for m in rs.MODULI])
+        for i in e.inputs
+    ]
+    left, right = (_evaluated(p, family, values, seed) for p in (e.left, e.right))
+    return left.shape == right.shape and bool(np.array_equal(left[0], right[0]))
+
+
+def _evaluated(p: Pattern, family: Family, values: Sequence[np.ndarray], seed: int) -> np.ndarray:
+    match p:
+        case Hole(n):
+            return values[n]
+        case Leaf(name):
+            return constant(*family.constants[name], CONFIRMING)
+        case Made(u, operands):
+            use = family.uses[u]
+            some = [_evaluated(o, family, values, seed) for o in operands]
+            types = [TensorType(F32, x.shape[3:]) for x in some]
+            attrs = canonical_attrs(use.op, tuple(types), dict(use.attrs))
+            return batched(use.op, types, attrs, some, seed)[use.result]
 
 
 def _sayable(e: Equation) -> bool:

@@ -7,6 +7,9 @@ import pytest
 
 from superopt.api import generate_rules
 from superopt.errors import UsageError
+from superopt.generate.complete import completeness
+from superopt.generate.family import FAMILIES
+from superopt.generate.find import find
 from superopt.generate.journal import Journal
 from superopt.generate.library import text
 from superopt.rules.rule import Rule, parse_rules
@@ -103,3 +106,18 @@ def test_a_library_reads_back(folder: Path) -> None:
     again = parse_rules(text(found), "again")
     # a rule from right to left has the name of the one from left to right
     assert {(r.lhs, r.rhs) for r in again} == {(r.lhs, r.rhs) for r in found}
+
+
+def test_all_that_is_equal_follows_from_the_library(folder: Path) -> None:
+    """Every application of up to 2 operators, from the smallest term of its class."""
+    found = find(FAMILIES["matrices"](), 2, seed=0)
+    done = completeness(found, rules(folder))
+    assert done.pairs > 20
+    assert done.missed == ()
+
+
+def test_what_a_library_lacks_is_named(folder: Path) -> None:
+    found = find(FAMILIES["matrices"](), 2, seed=0)
+    without = [r for r in rules(folder) if "Relu(Relu(x))" not in str(r)]
+    assert len(without) < len(rules(folder))
+    assert completeness(found, without).missed == ("Relu(Relu(x)) = Relu(x)",)
