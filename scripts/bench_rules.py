@@ -34,7 +34,8 @@ def generated(folder: Path, families: list[str], most: int, jobs: int) -> list[G
 
 def table(runs: list[Generation]) -> list[str]:
     lines = [
-        "| family | operators | candidates | tensors | equal pairs | equations | candidates a second |",
+        "| family | operators | candidates | tensors | equal pairs | equations |"
+        " candidates a second |",
         "|---|---|---|---|---|---|---|",
     ]
     for run in runs:
