@@ -11,7 +11,7 @@ unknown function (tanh is odd): there it disagrees, and only the floats count (`
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -98,21 +98,40 @@ def try_rule(rule: Rule, seed: int = 0, count: int = 16) -> Verdict:
 
 
 def _tried(rule: Rule, seed: int, count: int) -> Verdict:
+    return try_on(rule, cases(rule, seed, count), seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Cases:
+    """Instances of a rule: `wanted` of them, and some in which all sizes are alike."""
+
+    wanted: int
+    plain: Iterable[Instance]
+    cramped: Iterable[Instance]
+
+
+def cases(rule: Rule, seed: int, count: int) -> Cases:
+    """What a rule is tried on; found as they are asked for."""
+    crowded = cramped(rule, seed, CRAMPED_TRIES * count)
+    return Cases(count, islice(instances(rule, seed), count), islice(crowded, count))
+
+
+def try_on(rule: Rule, some: Cases, seed: int) -> Verdict:
+    """Try `rule` on these instances, the plain ones each on several inputs."""
     tried = 0
     field, finite = True, False
     draws = (*DRAWS, *(("exceptional",) if rule.float_class == "E0" else ()))
-    for number, one in enumerate(islice(instances(rule, seed), count)):
+    for number, one in enumerate(some.plain):
         tried += 1
         verdict = _on(rule, one, draws, seed + 31 * number)
         if isinstance(verdict, Refuted):
             return verdict
         field, finite = field and verdict.field, finite or verdict.finite
-    if tried < count:
-        return Untestable(f"only {tried} of {count} instances were found")
+    if tried < some.wanted:
+        return Untestable(f"only {tried} of {some.wanted} instances were found")
     if not finite:
         return Untestable("no instance has a finite value")
-    crowded = islice(cramped(rule, seed, CRAMPED_TRIES * count), count)
-    for number, one in enumerate(crowded):
+    for number, one in enumerate(some.cramped):
         verdict = _on(rule, one, DRAWS[:1], seed + 31 * number)
         if isinstance(verdict, Refuted):
             return verdict

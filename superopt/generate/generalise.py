@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from superopt.generate import attributes as at
 from superopt.generate.family import Family
 from superopt.generate.pattern import Equation, Hole, Leaf, Made, Pattern, holes, uses, within
-from superopt.rules.instances import instances
+from superopt.rules.instances import Instance, cramped, instances
 from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.trial import Passed, try_rule
+from superopt.rules.trial import Cases, Passed, Refuted, try_on
 
 NAMES = "xyzwabcdefgh"
 MOVES = frozenset(
@@ -24,7 +25,8 @@ SUMS = frozenset(["MatMul", "Conv", "ReduceSum", "ReduceMean", "AveragePool", "S
 ADDITIONS = frozenset(["Add", "Sub"])
 PRODUCTS = frozenset(["MatMul", "Conv", "Mul", "Div"])
 TRIALS = 24  # shape assignments on which a rule must hold
-PATIENCE = 60  # attempts at a first instance; a reading that has none is none
+FIRST = 4  # of them are tried before more are looked for
+PATIENCE = 60  # attempts at an instance; a reading of which so few make sense is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +62,24 @@ def most_general(c: Claim, family: Family, seed: int) -> Rule | None:
     classes = float_classes(c, family)
     for text in readings(c, family):
         rule = _rule(text, "E2")
-        if next(instances(rule, seed, rounds=1, patience=PATIENCE), None) is None:
+        plain: list[Instance] = []
+        for one in islice(instances(rule, seed, rounds=2, patience=PATIENCE), TRIALS):
+            plain.append(one)
+            if len(plain) == FIRST and refuted(text, plain, seed):
+                break
+        if len(plain) < TRIALS:
             continue
-        if isinstance(try_rule(rule, seed, TRIALS), Passed):
-            lower = (_rule(text, f) for f in classes)
-            return next((r for r in lower if try_rule(r, seed, TRIALS)), rule)
-        exceptional = _rule(text, "E3")
-        if isinstance(try_rule(exceptional, seed, TRIALS), Passed):
-            return exceptional
+        some = Cases(TRIALS, plain, list(islice(cramped(rule, seed, 10 * TRIALS), TRIALS)))
+        for float_class in (*classes, "E2", "E3"):
+            tried = _rule(text, float_class)
+            if isinstance(try_on(tried, some, seed), Passed):
+                return tried
     return None
+
+
+def refuted(text: str, some: Sequence[Instance], seed: int) -> bool:
+    """Is the rule wrong whatever its float class, on a few instances already?"""
+    return isinstance(try_on(_rule(text, "E3"), Cases(len(some), some, ()), seed), Refuted)
 
 
 def _rule(text: str, float_class: str) -> Rule:
