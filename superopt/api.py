@@ -93,6 +93,7 @@ def optimize(
     budget: float = 60.0,
     target: str = "onnxruntime",
     rules: Sequence[str | Path] | None = None,
+    library: bool = True,
     shapes: Mapping[str, int] | None = None,
     inputs: str | Path | Mapping[str, np.ndarray] | None = None,
     threads: int | None = None,
@@ -110,7 +111,7 @@ def optimize(
     budget: seconds for everything; the best checked model by then is the result.
     target: what will run the model; only "onnxruntime".
     rules: files with further rules of the user's; those that the result would owe something to are
-        tried first, as `check_rules` does.
+        tried first, as `check_rules` does. Without `library` they are the only ones.
     shapes: values of symbolic sizes at which costs are measured, by their name in the model.
     inputs: arrays (or an .npz) by input name; the check runs on them too.
     threads: of the runtime, 1 by default.
@@ -139,10 +140,10 @@ def optimize(
             )
     source = read(model)
     own = _own_rules(rules)
-    library = (*load_library(), *own)
+    given = (*(load_library() if library else ()), *own)
     request = Request(
         budget=float(budget),
-        rules=library,
+        rules=given,
         untried=frozenset(r.name for r in own),
         shapes=dict(shapes or {}),
         inputs=read_inputs(inputs),
@@ -158,7 +159,7 @@ def optimize(
     with collecting_rarely():
         done = optimize_.optimize(source, request)
         digest = source.sha256 if done.winner is None else done.winner.sha256
-        return Optimized(report_of(done, library, digest), done.winner is not None, done)
+        return Optimized(report_of(done, given, digest), done.winner is not None, done)
 
 
 def verify(

@@ -62,6 +62,16 @@ def test_a_rule_that_cannot_be_tried_is_not_trusted(tmp_path) -> None:  # type: 
         superopt.api.check_rules(rules)  # type: ignore[attr-defined]
 
 
+def test_only_the_rules_that_were_given(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    rules = tmp_path / "my.rules"
+    rules.write_text("none(x: f): Neg(Neg(Neg(x))) => Neg(x) ; float=E0\n")
+    given = parser.parse_model(MODEL.replace("Ceil", "Relu").replace("Floor", "Relu"))
+    with_all = superopt.optimize(given, rules=[rules], cost="roofline", budget=5)
+    assert with_all.changed
+    alone = superopt.optimize(given, rules=[rules], library=False, cost="roofline", budget=5)
+    assert not alone.changed
+
+
 def test_its_caveat_is_in_the_report(tmp_path) -> None:  # type: ignore[no-untyped-def]
     rules = tmp_path / "my.rules"
     rules.write_text("whole(x: f): Ceil(Floor(Ceil(x))) => Ceil(x) ; float=E0 ; caveat=beware\n")
