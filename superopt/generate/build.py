@@ -21,7 +21,9 @@ from superopt.te.expr import TensorType
 
 def inputs_of(c: Claim, family: Family) -> tuple[g.Input, ...]:
     """A graph input for each hole, of the shape at which the claim was found."""
-    return tuple(g.Input(n, TensorType(F32, family.inputs[n])) for n in c.inputs)
+    return tuple(
+        g.Input(f"v{k}", TensorType(F32, family.inputs[n])) for k, n in enumerate(c.inputs)
+    )
 
 
 def value(p: Pattern, family: Family, inputs: Sequence[g.Input]) -> g.Value:

@@ -79,11 +79,15 @@ class Rewriting:
         return self.shapes[t]
 
     def fits(self, r: Oriented, bound: Bound) -> bool:
-        """Are operands of the rank at which the equation was found, and 1 where they were then? A
-        law of scalars is none of matrices."""
+        """Is what was a scalar, or broadcast, when the equation was found such a thing again? A law
+        of scalars is none of matrices."""
+        rank = max((len(s) for s in r.shapes), default=0)
         for n, t in bound.items():
             shape, wanted = self.shape(t), r.shapes[n]
-            if shape is None or [d == 1 for d in shape] != [d == 1 for d in wanted]:
+            if shape is None:
+                return False
+            small = len(wanted) < rank or not wanted or 1 in wanted[len(wanted) // 2 :]
+            if small and [d == 1 for d in shape] != [d == 1 for d in wanted]:
                 return False
         return True
 

@@ -53,7 +53,9 @@ def completeness(
     pairs = equal_pairs(found)
     missed: list[str] = []
     for n, e in enumerate(pairs):
-        inputs = tuple(g.Input(i, TensorType(F32, family.inputs[i])) for i in e.inputs)
+        inputs = tuple(
+            g.Input(f"v{k}", TensorType(F32, family.inputs[i])) for k, i in enumerate(e.inputs)
+        )
         left, right = (g.Graph(inputs, (value(p, family, inputs),)) for p in (e.left, e.right))
         if not isinstance(derive(left, right, index, bounds), Derived):
             missed.append(f"{show(e.left, family)} = {show(e.right, family)}")

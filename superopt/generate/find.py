@@ -23,6 +23,7 @@ from superopt.generate.pattern import (
     Made,
     Pattern,
     Reader,
+    apart,
     depth,
     holes,
     size,
@@ -114,15 +115,26 @@ def _relate(found: Found, level: int) -> tuple[int, int]:
     before = len(found.equations)
     rows = _general_first(reader, rows)
     while len(rows):
-        e = reader.equation(int(rows[0]))
-        if _sayable(e) and confirmed(e, bank.family, bank.seed + 1) and related.apply(e):
-            found.equations.append(e)
+        wide = general(reader.equation(int(rows[0])), bank)
+        if wide is not None and related.apply(wide):
+            found.equations.append(wide)
         else:
             found.doubtful += 1
             rows = rows[1:]
         first = related.node(bank.apps.of[rows])
         rows = rows[related.found(rows) != related.found(first)]
     return unrelated, len(found.equations) - before
+
+
+def general(e: Equation, bank: Bank) -> Equation | None:
+    """The equation with its holes told apart where it still holds; None where it never did."""
+    if not _sayable(e):
+        return None
+    for backwards in (False, True):
+        wider = apart(e, backwards)
+        if wider is not None and confirmed(wider, bank.family, bank.seed + 1):
+            return wider
+    return e if confirmed(e, bank.family, bank.seed + 1) else None
 
 
 CONFIRMING = 64  # inputs on which an equation must hold that did not make it

@@ -36,8 +36,8 @@ Pattern = Hole | Leaf | Made
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """Two terms that compute the same; `inputs` are the family's inputs that the holes stand
-    for, in order: their shapes are the ones at which it was found."""
+    """Two terms that compute the same; `inputs` are inputs of the family of the shapes at which it
+    was found, one for each hole in order."""
 
     left: Pattern
     right: Pattern
@@ -86,6 +86,36 @@ def show(p: Pattern, family: Family) -> str:
             return name
         case Made(u, operands):
             return f"{family.uses[u]}({', '.join(show(o, family) for o in operands)})"
+
+
+def apart(e: Equation, backwards: bool) -> Equation | None:
+    """The equation with every occurrence of a hole a hole of its own: the first one on the left is
+    the first one on the right (the last one, when `backwards`), and so on. None where each hole is
+    there once, or not as often on both sides.
+
+    A family of two inputs has (x + y) + y = x + (y + y), and the law is one of three.
+    """
+    left, right = list(holes(e.left)), list(holes(e.right))
+    if sorted(left) != sorted(right) or len(set(left)) == len(left):
+        return None
+    places: dict[int, list[int]] = {}
+    for fresh, n in enumerate(left):
+        places.setdefault(n, []).append(fresh)
+    numbers = [places[n].pop(-1 if backwards else 0) for n in right]
+    inputs = tuple(e.inputs[n] for n in left)
+    return Equation(
+        _filled(e.left, iter(range(len(left)))), _filled(e.right, iter(numbers)), inputs
+    )
+
+
+def _filled(p: Pattern, numbers: Iterator[int]) -> Pattern:
+    match p:
+        case Hole():
+            return Hole(next(numbers))
+        case Leaf():
+            return p
+        case Made(u, operands):
+            return Made(u, tuple(_filled(o, numbers) for o in operands))
 
 
 @dataclass(slots=True)

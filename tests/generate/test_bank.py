@@ -11,7 +11,7 @@ from superopt.generate.build import value
 from superopt.generate.chain import Limits, Rewriting
 from superopt.generate.family import FAMILIES, Family, Use, parts, use
 from superopt.generate.find import Found, find
-from superopt.generate.pattern import Equation, Hole, Made, Reader, size
+from superopt.generate.pattern import Equation, Hole, Made, Pattern, Reader, apart, size
 from superopt.generate.relate import Relations
 from superopt.ir import graph as g
 from superopt.ir.evaluate import evaluate, evaluate_node
@@ -153,9 +153,14 @@ def test_equations_hold_over_floats(found: Found) -> None:
     rng = np.random.default_rng(SEED)
     assert found.equations
     for e in found.equations:
-        inputs = tuple(g.Input(n, TensorType(F32, family.inputs[n])) for n in e.inputs)
+        inputs = tuple(
+            g.Input(f"v{k}", TensorType(F32, family.inputs[n])) for k, n in enumerate(e.inputs)
+        )
         sides = [value(p, family, inputs) for p in (e.left, e.right)]
-        feeds = {i.name: rng.standard_normal(family.inputs[i.name], np.float32) for i in inputs}
+        feeds = {
+            i.name: rng.standard_normal(family.inputs[n], np.float32)
+            for i, n in zip(inputs, e.inputs, strict=True)
+        }
         left, right = evaluate(g.Graph(inputs, tuple(sides)), feeds)
         np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-4, err_msg=str(e))
 
@@ -217,3 +222,18 @@ def test_a_law_of_scalars_is_none_of_matrices() -> None:
     scalar, matrix = (Equation(left, right, ("x", i, "z")) for i in "sy")
     assert rewriting.chain(scalar, Limits()) is not None
     assert rewriting.chain(matrix, Limits()) is None
+
+
+def test_occurrences_are_told_apart() -> None:
+    """(x + x) + y = x + (x + y) is a law of three."""
+    x, y = Hole(0), Hole(1)
+
+    def add(a: Pattern, b: Pattern) -> Made:
+        return Made(1, (a, b))
+
+    e = Equation(add(add(x, x), y), add(x, add(x, y)), ("x", "y"))
+    z = Hole(2)
+    wider = Equation(add(add(x, y), z), add(x, add(y, z)), ("x", "x", "y"))
+    assert apart(e, False) == wider
+    assert apart(wider, False) is None
+    assert apart(Equation(add(x, x), x, ("x",)), False) is None
