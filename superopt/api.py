@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ from superopt.report.data import (
     Generation,
     Rejected,
     Report,
+    RuleCount,
     RuleInfo,
     RuleVerdict,
     StoreStats,
@@ -297,6 +299,23 @@ def _info(rule: Rule) -> RuleInfo:
 def rules(files: Sequence[str | Path] = ()) -> tuple[RuleInfo, ...]:
     """The library's rules, then those of the files."""
     return tuple(_info(r) for r in (*load_library(), *_own_rules(files)))
+
+
+def rule_stats(files: Sequence[str | Path] = ()) -> tuple[RuleCount, ...]:
+    """The library's rules and those of the files, counted by file."""
+    by_file: dict[str, list[Rule]] = {}
+    for rule in (*load_library(), *_own_rules(files)):
+        by_file.setdefault(rule.source.rpartition(":")[0], []).append(rule)
+    return tuple(
+        RuleCount(
+            Path(file).name,
+            len(some),
+            sum(len(r.lhs) > 1 for r in some),
+            tuple(sorted(Counter(r.float_class for r in some).items())),
+            tuple(sorted(Counter(r.origin for r in some).items())),
+        )
+        for file, some in by_file.items()
+    )
 
 
 def check_rules(

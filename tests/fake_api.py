@@ -18,6 +18,7 @@ from superopt.report.data import (
     LevelCount,
     Rejected,
     Report,
+    RuleCount,
     RuleInfo,
     RuleVerdict,
     StoreStats,
@@ -114,6 +115,10 @@ class FakeApi:
         stop: Stop,
     ) -> Verdict:
         return self.verdict
+
+    def rule_stats(self, files: Sequence[Path]) -> tuple[RuleCount, ...]:
+        counts = (("E0", 2), ("E1", 1))
+        return (RuleCount("some.rules", 3, 1, counts, (("hand", 3),)),)
 
     def generate_rules(
         self,

@@ -155,6 +155,12 @@ def test_a_store_goes_to_another_machine_of_its_kind(tmp_path: Path) -> None:
     assert api.cache_stats(there).entries == 0
 
 
+def test_rules_are_counted() -> None:
+    counts = api.rule_stats()
+    assert sum(c.rules for c in counts) == len(api.rules())
+    assert all(c.rules == sum(n for _, n in c.float_classes) for c in counts)
+
+
 def test_every_public_name_is_there() -> None:
     for name in superopt.__all__:
         assert getattr(superopt, name) is not None

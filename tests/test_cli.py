@@ -220,6 +220,12 @@ def test_verify(superopt: Run, model: Path) -> None:
     assert superopt("verify", model, model).out.startswith("equal on every input tried, not proved")
 
 
+def test_rules_stats(superopt: Run) -> None:
+    assert json.loads(superopt("rules", "stats", "--json").out)[0]["rules"] == 3
+    shown = superopt("rules", "stats").out.splitlines()
+    assert shown[1].split() == ["some.rules", "3", "1", "2", "E0,", "1", "E1", "3", "hand"]
+
+
 def test_rules_generate(superopt: Run, tmp_path: Path) -> None:
     api = FakeApi()
     done = superopt(

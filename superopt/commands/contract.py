@@ -16,6 +16,7 @@ from superopt.report.data import (
     Generation,
     Rejected,
     Report,
+    RuleCount,
     RuleInfo,
     RuleVerdict,
     StoreStats,
@@ -98,6 +99,8 @@ class Api(Protocol):
         progress: Callable[[Event], None] | None,
         stop: Callable[[], bool] | None,
     ) -> Derivation: ...
+
+    def rule_stats(self, files: Sequence[Path]) -> tuple[RuleCount, ...]: ...
 
     def generate_rules(
         self,

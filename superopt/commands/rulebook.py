@@ -34,6 +34,24 @@ def list_(rules: tuple[Path, ...], as_json: bool) -> ExitCode:
 
 
 @rules.command()
+@options.rules
+@options.as_json
+@options.debug
+def stats(rules: tuple[Path, ...], as_json: bool) -> ExitCode:
+    """Count the rules, by file."""
+    found = api().rule_stats(rules)
+    if as_json:
+        from superopt.report.codec import dumps
+
+        terminal.say(dumps(found))
+    else:
+        from superopt.report import text
+
+        terminal.say(text.rule_counts(found))
+    return ExitCode.OK
+
+
+@rules.command()
 @click.argument("name")
 @options.rules
 @options.as_json

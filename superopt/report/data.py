@@ -249,6 +249,18 @@ class RuleInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class RuleCount:
+    """The rules of one file: how many, how many with several outputs, how many of each float class
+    and of each origin."""
+
+    file: str
+    rules: int
+    several: int
+    float_classes: tuple[tuple[str, int], ...]
+    origins: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RuleVerdict:
     """What checking a rule found: `passed` the tests is not `proved`."""
 

@@ -12,6 +12,7 @@ from superopt.report.data import (
     Latency,
     Rejected,
     Report,
+    RuleCount,
     RuleInfo,
     RuleVerdict,
     Step,
@@ -228,6 +229,24 @@ def store(stats: StoreStats) -> str:
 def rule_list(rules: Sequence[RuleInfo]) -> str:
     rows = [(words.plain(r.name), f"tier {r.tier}", r.float_class, r.source) for r in rules]
     return _text([*_table(rows, shown=len(rows)), words.count(len(rules), "rule")])
+
+
+def rule_counts(rows: Sequence[RuleCount]) -> str:
+    """Rules by file, and all of them."""
+
+    def cell(counts: Iterable[tuple[str, int]]) -> str:
+        return ", ".join(f"{n} {words.plain(name)}" for name, n in counts)
+
+    cells = [("file", "rules", "several outputs", "float class", "origin")]
+    for r in rows:
+        origins = cell(r.origins)
+        cells.append(
+            (words.plain(r.file), str(r.rules), str(r.several), cell(r.float_classes), origins)
+        )
+    cells.append(
+        ("all", str(sum(r.rules for r in rows)), str(sum(r.several for r in rows)), "", "")
+    )
+    return _text(_table(cells, len(cells)))
 
 
 def rule(info: RuleInfo) -> str:
