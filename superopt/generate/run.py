@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import repeat
 from multiprocessing import get_context
 
 from superopt.generate.build import covered
@@ -67,7 +69,7 @@ def generate(
     rules: dict[str, list[Rule]] = {}
     accounts: list[Account] = []
     taken: dict[str, int] = {}
-    with _pool(wanted.jobs) as pool:
+    with _pool(wanted.jobs) as each:
         for name, top in wanted.families:
             family = FAMILIES[name]()
             begin = time.monotonic()
@@ -76,7 +78,7 @@ def generate(
             account.minimal, account.pruning = len(found.minimal), found.pruning
             account.enumerating = time.monotonic() - begin - found.pruning
             begin = time.monotonic()
-            made = _rules(found, wanted, pool, journal, account, progress)
+            made = _rules(found, wanted, each, journal, account, progress)
             account.generalising = time.monotonic() - begin
             named = [_renamed(r, taken) for r in made]
             rules[name], gone = minimal(named, wanted.seed)
@@ -86,14 +88,27 @@ def generate(
     return Generated(rules, accounts)
 
 
-def _pool(jobs: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+Attempts = Callable[[Sequence[Claim], str, int], Iterator[str]]
+
+
+@contextmanager
+def _pool(jobs: int) -> Iterator[Attempts]:
+    """What tries claims, and gives their rules' texts in order: here, or in several processes."""
+    if jobs == 1:
+        yield lambda some, family, seed: (_attempt(c, family, seed) for c in some)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+
+        def attempts(some: Sequence[Claim], family: str, seed: int) -> Iterator[str]:
+            return pool.map(_attempt, some, repeat(family), repeat(seed))
+
+        yield attempts
 
 
 def _rules(
     found: Found,
     wanted: Wanted,
-    pool: ProcessPoolExecutor,
+    each: Attempts,
     journal: Journal,
     account: Account,
     progress: Callable[[str], None],
@@ -113,7 +128,7 @@ def _rules(
                 rest.append((n, c))
             else:
                 wave[title(c, family)] = (n, c)
-        texts = _tried([c for _, c in wave.values()], family, wanted, pool, journal)
+        texts = _tried([c for _, c in wave.values()], family, wanted, each, journal)
         for (n, c), text in zip(wave.values(), texts, strict=True):
             if text:
                 (known[n],) = parse_rules(text)
@@ -133,19 +148,16 @@ def _tried(
     some: Sequence[Claim],
     family: Family,
     wanted: Wanted,
-    pool: ProcessPoolExecutor,
+    each: Attempts,
     journal: Journal,
 ) -> Iterable[str]:
     """The text of each claim's most general rule, empty where there is none; what the journal
     knows is not tried again."""
     keys = [f"{family.name}: {_said(c, family)}" for c in some]
-    pending = {
-        k: pool.submit(_attempt, c, family.name, wanted.seed)
-        for k, c in zip(keys, some, strict=True)
-        if k not in journal.known
-    }
-    for k, future in pending.items():
-        journal.add(k, future.result())
+    pending = [(k, c) for k, c in zip(keys, some, strict=True) if k not in journal.known]
+    texts = each([c for _, c in pending], family.name, wanted.seed)
+    for (k, _), text in zip(pending, texts, strict=True):
+        journal.add(k, text)
     return [journal.known[k] for k in keys]
 
 
