@@ -6,7 +6,7 @@ constants. Only where a condition asks for the number itself (`value(c) > 0`) th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 
@@ -18,6 +18,7 @@ from superopt.rules.sample.draw import Draw, Misfit, Style
 from superopt.rules.sample.make import Maker
 from superopt.rules.sample.right import right_side
 from superopt.rules.syntax import Param
+from superopt.rules.term import All, App, Pick, Var, walk
 from superopt.te.expr import TensorType
 
 # Unequal sizes, ranks 1 to 4, axes of one element; and all sizes equal, where types hide nothing:
@@ -100,28 +101,78 @@ def _key(i: Instance) -> object:
 
 
 CRAMPED = 3  # the only size there, but for ones
+FEW = (1, 2, 2, 3, 4)  # sizes that are parts and multiples of each other
+ALIKE = 0.8  # share of parameters that have the shape of others in their role
+SPATIAL = frozenset(("Conv", "ConvTranspose", "AveragePool", "MaxPool", "BatchNormalization"))
 
 
 def cramped(rule: Rule, seed: int, tries: int) -> Iterator[Instance]:
-    """Instances in which all sizes are alike and parameters of any shape have any rank.
+    """Instances in which types hide little; what is drawn to fit is never so. Most tries fail.
 
-    There a bias is as long as the image is wide, an image no larger than its kernel, and types hide
-    nothing; what is drawn to fit is never so. Most tries fit nothing.
+    In turns: all sizes are alike and parameters of any shape have any rank, so that a bias is as
+    long as the image is wide, and an image no larger than its kernel; and parameters that are the
+    same operand of the same operator have one shape of few sizes, so that groups come out even.
     """
     rng = Random(f"cramped {rule.name} {seed}")
+    roles = _roles(rule)
     seen: set[object] = set()
-    for _ in range(tries):
+    for number in range(tries):
         maker = Maker(rule, Draw(Random(rng.random()), Style(equal=True)))
+        shape = _alike(rng) if number % 2 else _in_roles(rng, rule, roles)
         for p in rule.params:
             if isinstance(p, Param) and p.shape is None and not p.run:
-                dims = (1 if rng.random() < 0.15 else CRAMPED for _ in range(rng.randint(0, 4)))
-                given = Input(p.name, TensorType(maker.kind(p.kind), tuple(dims)))
+                given = Input(p.name, TensorType(maker.kind(p.kind), shape(p.name)))
                 maker.names[p.name] = given
                 maker.inputs.append(given)
         made = _made(rule, maker)
         if made is not None and (key := _key(made)) not in seen:
             seen.add(key)
             yield made
+
+
+def _alike(rng: Random) -> Callable[[str], tuple[int, ...]]:
+    def shape(name: str) -> tuple[int, ...]:
+        return tuple(1 if rng.random() < 0.15 else CRAMPED for _ in range(rng.randint(0, 4)))
+
+    return shape
+
+
+def _in_roles(
+    rng: Random, rule: Rule, roles: Mapping[str, object]
+) -> Callable[[str], tuple[int, ...]]:
+    ops = {t.op.name for side in rule.lhs for t in walk(side) if isinstance(t, App)}
+    rank = 4 if ops & SPATIAL else rng.randint(1, 4)
+
+    def drawn() -> tuple[int, ...]:
+        return tuple(FEW[rng.randrange(len(FEW))] for _ in range(rank))
+
+    known: dict[object, tuple[int, ...]] = {}
+
+    def shape(name: str) -> tuple[int, ...]:
+        if rng.random() > ALIKE:
+            return drawn()
+        return known.setdefault(roles.get(name), drawn())
+
+    return shape
+
+
+def _roles(rule: Rule) -> dict[str, object]:
+    """Of each parameter the operator, and the place among its operands, that it is for: x and y in
+    Conv(Concat(x, y), w) are both images."""
+    found: dict[str, object] = {}
+    pending: list[tuple[object, object]] = [(side, None) for side in rule.lhs]
+    while pending:
+        t, role = pending.pop()
+        match t:
+            case Var(name):
+                found.setdefault(name, role)
+            case App(op, operands):
+                for n, o in enumerate(operands):
+                    apart = op.name in SPATIAL or op.name in ("MatMul", "Gemm")
+                    pending.append((o, (op.name, n) if apart else role))
+            case Pick(app, _) | All(app):
+                pending.append((app, role))
+    return found
 
 
 def attempt(rule: Rule, draw: Draw, constants: bool = False) -> Instance | None:

@@ -33,7 +33,7 @@ from superopt.te.node import Apply, Expr, Load, Reduce
 TOLERANCE = 1e-6
 EXACT = frozenset(("ring", "quotient", "equal"))  # functions of which the field is the judge
 DRAWS = ("normal", "positive", "whole")
-CRAMPED_TRIES = 10  # attempts at a cramped instance for each that is wanted
+CRAMPED_TRIES = 30  # attempts at a cramped instance for each that is wanted
 
 
 @dataclass(frozen=True, slots=True)

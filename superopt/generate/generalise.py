@@ -69,7 +69,7 @@ def most_general(c: Claim, family: Family, seed: int) -> Rule | None:
                 break
         if len(plain) < TRIALS:
             continue
-        some = Cases(TRIALS, plain, list(islice(cramped(rule, seed, 10 * TRIALS), TRIALS)))
+        some = Cases(TRIALS, plain, list(islice(cramped(rule, seed, 40 * TRIALS), 2 * TRIALS)))
         for float_class in (*classes, "E2", "E3"):
             tried = _rule(text, float_class)
             if isinstance(try_on(tried, some, seed), Passed):
