@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -245,24 +246,19 @@ def _applied(
         yield out, _Found(apps, fingerprints(value, out, bank.seed), value if keep else None)
 
 
-_RESULTS: dict[tuple[Use, tuple[Shape, ...]], tuple[Attrs, Shape] | None] = {}
-
-
+@lru_cache(maxsize=1 << 16)
 def resulting(u: Use, shapes: tuple[Shape, ...]) -> tuple[Attrs, Shape] | None:
     """The attributes in one form, and the shape of the result; None where it does not fit."""
-    key = (u, shapes)
     if not u.takes(shapes):
         return None
-    if key not in _RESULTS:
-        types = tuple(TensorType(F32, s) for s in shapes)
-        try:
-            attrs = canonical_attrs(u.op, types, dict(u.attrs))
-            made = infer(u.op, types, attrs)[u.result].shape
-            assert made is not None
-            _RESULTS[key] = (attrs, tuple(int(d) for d in made))  # type: ignore[arg-type]
-        except InferError:
-            _RESULTS[key] = None
-    return _RESULTS[key]
+    types = tuple(TensorType(F32, s) for s in shapes)
+    try:
+        attrs = canonical_attrs(u.op, types, dict(u.attrs))
+        made = infer(u.op, types, attrs)[u.result].shape
+    except InferError:
+        return None
+    assert made is not None
+    return attrs, tuple(int(d) for d in made)  # type: ignore[arg-type]
 
 
 def _merge(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from superopt.generate.bank import COMMUTATIVE, Shape, resulting
@@ -199,16 +200,10 @@ class Rewriting:
         return None
 
 
-_SIZES: dict[Term, int] = {}
-
-
+@lru_cache(maxsize=1 << 18)
 def term_size(t: Term) -> int:
-    if isinstance(t, str):
-        return 0
-    found = _SIZES.get(t)
-    if found is None:
-        found = _SIZES[t] = 1 + sum(map(term_size, t.operands))
-    return found
+    """How many uses there are."""
+    return 0 if isinstance(t, str) else 1 + sum(map(term_size, t.operands))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,32 @@ class Table:
 
 
 @dataclass(slots=True)
+class _Join:
+    """Rows so far: the root's application, the size of the whole term, the classes in holes; and
+    patterns that are still to be matched, with the classes that they must compute."""
+
+    root: np.ndarray
+    size: np.ndarray
+    bound: dict[int, np.ndarray]
+    open: list[tuple[Pattern, np.ndarray]]
+
+    def order(self, p: Pattern) -> int:
+        """What leaves fewer rows comes first."""
+        match p:
+            case Leaf():
+                return 0
+            case Hole(n):
+                return 0 if n in self.bound else 1
+            case Made():
+                return 2
+
+    def keep(self, rows: np.ndarray) -> None:
+        self.root, self.size = self.root[rows], self.size[rows]
+        self.bound = {n: c[rows] for n, c in self.bound.items()}
+        self.open = [(p, c[rows]) for p, c in self.open]
+
+
+@dataclass(slots=True)
 class Relations:
     """A bank's applications up to a size as tables, and their components.
 
@@ -130,51 +156,39 @@ class Relations:
         """The applications at which `p` matches, and the classes in its holes there."""
         assert isinstance(p, Made)
         t = self.tables[p.use]
-        root = t.row
-        size = t.size.astype(np.int16)
-        bound: dict[int, np.ndarray] = {}
-        pending = [(o, t.operands[n]) for n, o in enumerate(p.operands)]
-        while pending:
-            pending.sort(
-                key=lambda x: (
-                    0
-                    if isinstance(x[0], Leaf) or (isinstance(x[0], Hole) and x[0].number in bound)
-                    else 1
-                    if isinstance(x[0], Hole)
-                    else 2
-                )
-            )
-            q, classes = pending.pop(0)
+        join = _Join(t.row, t.size.astype(np.int16), {}, [])
+        join.open += [(o, t.operands[n]) for n, o in enumerate(p.operands)]
+        while join.open:
+            at = min(range(len(join.open)), key=lambda n: join.order(join.open[n][0]))
+            q, classes = join.open.pop(at)
             match q:
-                case Hole(n) if n not in bound:
-                    bound[n] = classes
-                    continue
+                case Hole(n) if n not in join.bound:
+                    join.bound[n] = classes
                 case Hole(n):
-                    keep = np.flatnonzero(bound[n] == classes)
+                    join.keep(np.flatnonzero(join.bound[n] == classes))
                 case Leaf(name):
-                    keep = np.flatnonzero(classes == self.bank.leaves[name])
+                    join.keep(np.flatnonzero(classes == self.bank.leaves[name]))
                 case Made(u, operands):
-                    inner = self.tables[u]
-                    low = np.searchsorted(inner.of, classes, "left")
-                    high = np.searchsorted(inner.of, classes, "right")
-                    count = high - low
-                    if count.sum() > MOST_ROWS:
-                        count = np.where(np.cumsum(count) > MOST_ROWS, 0, count)
-                    keep = np.repeat(np.arange(len(classes)), count)
-                    ends = np.cumsum(count)
-                    at = np.arange(len(keep)) - np.repeat(ends - count, count) + low[keep]
-                    grown = size[keep] + inner.size[at] - self.bank.level[classes[keep]]
-                    small = grown <= self.top
-                    keep, at, grown = keep[small], at[small], grown[small]
-                    pending = [(r, c[keep]) for r, c in pending]
-                    pending += [(r, inner.operands[n][at]) for n, r in enumerate(operands)]
-                    bound = {n: c[keep] for n, c in bound.items()}
-                    root, size = root[keep], grown
-                    continue
-            pending = [(r, c[keep]) for r, c in pending]
-            bound = {n: c[keep] for n, c in bound.items()}
-            root, size = root[keep], size[keep]
-        return root, bound
+                    self.into(join, self.tables[u], classes, operands)
+        return join.root, join.bound
+
+    def into(
+        self, join: _Join, inner: Table, classes: np.ndarray, operands: tuple[Pattern, ...]
+    ) -> None:
+        """Join with the applications that compute `classes`, as long as terms are not too large."""
+        low = np.searchsorted(inner.of, classes, "left")
+        count = np.searchsorted(inner.of, classes, "right") - low
+        if count.sum() > MOST_ROWS:
+            count = np.where(np.cumsum(count) > MOST_ROWS, 0, count)
+        rows = np.repeat(np.arange(len(classes)), count)
+        ends = np.cumsum(count)
+        at = np.arange(len(rows)) - np.repeat(ends - count, count) + low[rows]
+        # an application may be a larger term of its class than the smallest one
+        grown = join.size[rows] + inner.size[at] - self.bank.level[classes[rows]]
+        small = grown <= self.top
+        join.keep(rows[small])
+        join.size = grown[small]
+        join.open += [(o, inner.operands[n][at[small]]) for n, o in enumerate(operands)]
 
     def looked_up(
         self, p: Pattern, bound: dict[int, np.ndarray], live: np.ndarray
