@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import resource
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -58,10 +58,14 @@ def generation(order: Order) -> Generation:
 
 
 def _peak() -> float:
-    """The largest memory of this process and of its largest child, MB."""
+    """The largest memory of this process and of its largest child, MB; 0 where that is unknown."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 0.0
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    return max(own, child) / 1024
+    return max(own, child) / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 
 
 def _count(a: Account) -> FamilyCount:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from superopt import ort
-from superopt.check.compare import compare, compare_exact, failed
+from superopt.check.compare import ROUNDED_TOLERANCE, compare, compare_exact, failed
 from superopt.check.inputs import Feeds
 from superopt.check.numeric import OWN, RUNTIME, Checked, Reference, Result, Unrunnable, values_at
 from superopt.check.regions import opaque_nodes
@@ -172,7 +172,7 @@ class _Tally:
             )
             e = exact.get(place.name)
             if not compared.failure and e is not None and r.shape == e.shape and _floating(r):
-                why = compare_exact(r, e)
+                why = compare_exact(r, e, ROUNDED_TOLERANCE)
                 compared = failed(why) if why else compared
             self.results.append(Result(place.name, s.feed.kind, compared))
 
