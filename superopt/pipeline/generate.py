@@ -17,6 +17,9 @@ from superopt.generate.run import Account, Wanted, generate
 from superopt.onnx_io.atomic import new_files
 from superopt.report.data import Event, FamilyCount, Generation, LevelCount
 
+if sys.platform != "win32":
+    import resource
+
 JOURNAL = "journal.jsonl"
 ACCOUNT = "account.json"
 
@@ -59,9 +62,7 @@ def generation(order: Order) -> Generation:
 
 def _peak() -> float:
     """The largest memory of this process and of its largest child, MB; 0 where that is unknown."""
-    try:
-        import resource
-    except ImportError:  # not on Windows
+    if sys.platform == "win32":
         return 0.0
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
