@@ -39,8 +39,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """Chains from the first graph and from the second to one that both reach; `links` is empty
-    for graphs that are the same."""
+    """Chains from the first graph and from the second to one that both reach; both are empty for
+    graphs that are the same."""
 
     forth: tuple[Link, ...]
     back: tuple[Link, ...]
