@@ -17,6 +17,7 @@ from superopt.onnx_io.protos import ModelProto, load_proto
 from superopt.onnx_io.source import Given, read
 from superopt.pipeline import bench as bench_
 from superopt.pipeline import derive as derive_
+from superopt.pipeline import diagram as diagram_
 from superopt.pipeline import doctor as doctor_
 from superopt.pipeline import explain as explain_
 from superopt.pipeline import generate as generate_
@@ -40,9 +41,12 @@ from superopt.report.data import (
     StoreStats,
     Verdict,
 )
+from superopt.report.diagram import RuleDiagram
 from superopt.report.words import count
 from superopt.rules.rule import Rule, load_library, parse_rules
 from superopt.rules.trial import Passed, Refuted, try_rule
+
+TIER = "C"  # of all rules, until the prover is there
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -293,12 +297,21 @@ def _own_rules(files: Sequence[str | Path] | None) -> tuple[Rule, ...]:
 
 
 def _info(rule: Rule) -> RuleInfo:
-    return RuleInfo(rule.name, rule.text, "C", rule.float_class, rule.source)
+    return RuleInfo(rule.name, rule.text, TIER, rule.float_class, rule.source)
 
 
 def rules(files: Sequence[str | Path] = ()) -> tuple[RuleInfo, ...]:
     """The library's rules, then those of the files."""
     return tuple(_info(r) for r in (*load_library(), *_own_rules(files)))
+
+
+def rule_diagram(name: str, files: Sequence[str | Path] = ()) -> RuleDiagram | None:
+    """Both sides of a rule as graphs; None if no rule has this name.
+
+    files: of further rules; a rule of theirs goes before one of the library with its name.
+    """
+    found = [r for r in (*load_library(), *_own_rules(files)) if r.name == name]
+    return diagram_.rule_diagram(found[-1], TIER) if found else None
 
 
 def rule_stats(files: Sequence[str | Path] = ()) -> tuple[RuleCount, ...]:

@@ -24,6 +24,7 @@ from superopt.report.data import (
     StoreStats,
     Verdict,
 )
+from superopt.report.diagram import Box, Diagram, Link, Parameter, RuleDiagram
 from tests.sample_report import BEFORE, FASTER, UNCHANGED
 
 Progress = Callable[[Event], None] | None
@@ -33,6 +34,15 @@ Stop = Callable[[], bool] | None
 LEVEL = LevelCount(55_128, 46_614, 10_831, 2_146, 69, 0.1, 0.2)
 FAMILY = FamilyCount(
     "matrices", (LEVEL,), 0, 85, 36, 80, 16, ("(Relu(x)) => x",), 0, 63, 0.3, 0.1, 10.0
+)
+X = Box("parameter", "x", ("f",))
+DIAGRAM = RuleDiagram(
+    *("relu-concat", "relu-concat: Relu(x) => x", "C", "E0", "library", "hand", ""),
+    (Parameter("x", "f", False),),
+    (),
+    (),
+    Diagram((X, Box("operator", "Relu", (), (Link(0),)), Box("result", "result", (), (Link(1),)))),
+    Diagram((X, Box("result", "result", (), (Link(0),)))),
 )
 GENERATION = Generation((FAMILY,), 1, 10.5, 110.0)
 
@@ -173,6 +183,9 @@ class FakeApi:
 
     def rules(self, files: Sequence[Path]) -> tuple[RuleInfo, ...]:
         return (RuleInfo("relu-concat", "relu-concat: Relu(x) => x", "C", "E0", "library"),)
+
+    def rule_diagram(self, name: str, files: Sequence[Path]) -> RuleDiagram | None:
+        return DIAGRAM if name == DIAGRAM.name else None
 
     def check_rules(self, file: Path, *, seed: int, progress: Progress) -> tuple[RuleVerdict, ...]:
         return self.rule_verdicts

@@ -22,6 +22,7 @@ from superopt.report.data import (
     StoreStats,
     Verdict,
 )
+from superopt.report.diagram import RuleDiagram
 
 HOME = "superopt.api"
 
@@ -120,6 +121,9 @@ class Api(Protocol):
 
     def rules(self, files: Sequence[Path]) -> tuple[RuleInfo, ...]:
         """The library's rules, then those of the files."""
+
+    def rule_diagram(self, name: str, files: Sequence[Path]) -> RuleDiagram | None:
+        """Both sides of a rule as graphs; None if no rule has this name."""
 
     def check_rules(
         self, file: Path, *, seed: int, progress: Callable[[Event], None] | None

@@ -53,27 +53,47 @@ def stats(rules: tuple[Path, ...], as_json: bool) -> ExitCode:
 
 @rules.command()
 @click.argument("name")
+@click.option(
+    "--svg", type=options.NEW_FILE, metavar="FILE", help="Write the drawing as SVG; - is stdout."
+)
 @options.rules
 @options.as_json
 @options.debug
-def show(name: str, rules: tuple[Path, ...], as_json: bool) -> ExitCode:
-    """Show one rule: its text, how far it is proved, where it is from."""
-    found = {rule.name: rule for rule in api().rules(rules)}
-    if name not in found:
-        near = difflib.get_close_matches(name, sorted(found), n=3, cutoff=0.5)
+def show(name: str, svg: Path | None, rules: tuple[Path, ...], as_json: bool) -> ExitCode:
+    """Draw both sides of a rule, and say how far it is proved and where it is from."""
+    on_stdout = svg == Path("-")
+    if on_stdout and as_json:
+        raise UsageError(
+            "--svg - and --json exclude each other", "both write to stdout", "give --svg a file"
+        )
+    if svg is not None and not on_stdout:
+        terminal.check_outputs(*rules, svg=svg)
+    found = api().rule_diagram(name, rules)
+    if found is None:
+        known = [rule.name for rule in api().rules(rules)]
+        near = difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)
         raise UsageError(
             f"there is no rule {name!r}",
-            f"the library holds {len(found)} rules",
+            f"the library holds {len(known)} rules",
             f"did you mean {', '.join(near)}?" if near else "see `superopt rules list`",
         )
+    if svg is not None:
+        from superopt.report.svg import page
+
+        if on_stdout:
+            terminal.say(page(found))
+            return ExitCode.OK
+        terminal.write(svg, page(found))
     if as_json:
         from superopt.report.codec import dumps
 
-        terminal.say(dumps(found[name]))
-    else:
-        from superopt.report import text
+        terminal.say(dumps(found))
+        return ExitCode.OK
+    from superopt.report import tree, words
 
-        terminal.say(text.rule(found[name]))
+    terminal.say(tree.page(found, terminal.columns(), ascii_only=not terminal.shows("├─└│")))
+    if svg is not None:
+        terminal.say(f"\nwrote {svg} ({words.size(svg.stat().st_size)})\n")
     return ExitCode.OK
 
 

@@ -1,6 +1,7 @@
 """What a command does to the world around it: progress, Ctrl-C, files, errors."""
 
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -23,6 +24,20 @@ Stop = Callable[[], bool]
 def say(text: str, *, on_stderr: bool = False) -> None:
     """Print `text`, which ends its own lines."""
     click.echo(text, nl=False, err=on_stderr)
+
+
+def columns() -> int:
+    """How wide the terminal is; 100 where there is none and COLUMNS does not say."""
+    return shutil.get_terminal_size((100, 24)).columns
+
+
+def shows(text: str) -> bool:
+    """Can stdout be told `text` in its encoding?"""
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except (LookupError, UnicodeEncodeError):
+        return False
+    return True
 
 
 @contextmanager

@@ -249,14 +249,6 @@ def rule_counts(rows: Sequence[RuleCount]) -> str:
     return _text(_table(cells, len(cells)))
 
 
-def rule(info: RuleInfo) -> str:
-    codes = [f"tier {info.tier}: {words.TIERS.get(info.tier, 'unknown')}"]
-    if info.float_class in words.FLOAT_CLASSES:
-        codes.append(f"{info.float_class}: {words.FLOAT_CLASSES[info.float_class]}")
-    lines = [info.text, *(f"  {code}" for code in codes), f"  from {info.source}"]
-    return _text(words.plain(line) for line in lines)
-
-
 def rule_verdicts(rows: Sequence[RuleVerdict]) -> str:
     said = {
         "proved": "proved",

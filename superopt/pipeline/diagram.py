@@ -1,0 +1,166 @@
+"""The two sides of a rule as graphs in which equal terms are one box."""
+
+from collections.abc import Mapping, Sequence
+
+from superopt.report.diagram import Box, BoxKind, Diagram, Link, Parameter, RuleDiagram
+from superopt.rules.rule import Rule
+from superopt.rules.syntax import Param
+from superopt.rules.term import (
+    Absent,
+    All,
+    App,
+    Call,
+    Filled,
+    Formula,
+    Map,
+    Name,
+    Number,
+    Pick,
+    Run,
+    Scalar,
+    Term,
+    Var,
+    names,
+    show,
+    walk,
+)
+
+# Variables of comprehensions around a term: the box of each, or a negative number that no other
+# comprehension has where only formulas use the variable.
+Scope = Mapping[str, int]
+
+
+def rule_diagram(rule: Rule, tier: str) -> RuleDiagram:
+    """The rule as data that can be drawn; `tier` as in reports."""
+    parameters = tuple(
+        Parameter(
+            "*" * p.run + p.name,
+            str(p).partition(": ")[2],
+            Call("const", (Name(p.name),)) in rule.where,
+        )
+        for p in rule.params
+        if isinstance(p, Param)
+    )
+    return RuleDiagram(
+        name=rule.name,
+        text=rule.text,
+        tier=tier,
+        float_class=rule.float_class,
+        source=rule.source,
+        origin=rule.origin,
+        caveat=rule.caveat,
+        parameters=parameters,
+        trial=tuple(str(p) for p in rule.params if not isinstance(p, Param)),
+        conditions=tuple(map(show, rule.where)),
+        left=_side(rule.lhs, rule.rhs, parameters),
+        right=_side(rule.rhs, rule.lhs, parameters),
+    )
+
+
+def _side(
+    terms: tuple[Term, ...], others: tuple[Term, ...], parameters: Sequence[Parameter]
+) -> Diagram:
+    builder = _Builder(parameters)
+    results = [Box("result", n, (), (link,)) for n, link in _results(terms, others, builder)]
+    return Diagram((*builder.boxes, *results))
+
+
+def _results(
+    terms: tuple[Term, ...], others: tuple[Term, ...], builder: "_Builder"
+) -> list[tuple[str, Link]]:
+    """The results with their names; an operator alone may give what several terms do opposite."""
+    if len(terms) == 1 and isinstance(terms[0], App):
+        box = builder.box(terms[0], {})
+        if any(isinstance(t, (Run, All, Map)) for t in others):
+            return [("results", Link(box, "all"))]
+        if len(others) > 1:
+            return [(f"result {i}", Link(box, f"[{i}]")) for i in range(len(others))]
+        return [("result", Link(box))]
+    links = [builder.link(t, {}) for t in terms]
+    runs = [isinstance(t, (Run, All, Map)) for t in terms]
+    if len(terms) > 1 and not any(runs):
+        return [(f"result {i}", link) for i, link in enumerate(links)]
+    return [("results" if run else "result", link) for run, link in zip(runs, links, strict=True)]
+
+
+class _Builder:
+    """Collects the boxes of one side, one for each term."""
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        self.parameters = {p.name.removeprefix("*"): p for p in parameters}
+        self.runs = {p.name[1:] for p in parameters if p.name.startswith("*")}
+        self.boxes: list[Box] = []
+        self.known: dict[tuple[str, tuple[tuple[str, int], ...]], int] = {}
+        self.hidden = 0  # variables without a box
+
+    def link(self, t: Term, scope: Scope) -> Link:
+        match t:
+            case Pick(app, index):
+                return Link(self.box(app, scope), f"[{index}]")
+            case All(app):
+                return Link(self.box(app, scope), "all")
+            case _:
+                return Link(self.box(t, scope))
+
+    def box(self, t: Term, scope: Scope) -> int:
+        """The position of the term's box, which is made at its first use."""
+        if isinstance(t, Var) and t.name in scope:
+            return scope[t.name]
+        key = show(t), tuple(sorted((n, scope[n]) for n in names(t) if n in scope))
+        if key not in self.known:
+            self.known[key] = self.make(t, scope)
+        return self.known[key]
+
+    def make(self, t: Term, scope: Scope) -> int:
+        match t:
+            case App(op, operands, attrs, rest):
+                inputs = tuple(self.link(o, scope) for o in operands)
+                given = [f"{k}={show(v)}" for k, v in attrs]
+                given += [f"**{rest}"] if rest is not None else []
+                return self.add("operator", op.name, given, inputs)
+            case Var(n) | Run(n):
+                return self.parameter(n)
+            case Map():
+                return self.each(t, scope)
+            case Number() | Scalar() | Filled() | Absent():
+                return self.add("constant", show(t))
+            case Pick() | All():
+                raise AssertionError(f"{show(t)} is a link, not a box")
+
+    def parameter(self, name: str) -> int:
+        p = self.parameters[name]
+        return self.add("parameter", p.name, [p.kind, *["constant"] * p.constant])
+
+    def each(self, t: Map, scope: Scope) -> int:
+        """A comprehension: its variables come from what it runs over, its body goes into a box."""
+        said = t.over.op.name if isinstance(t.over, App) else show(t.over)
+        used = {v.name for v in walk(t.body) if isinstance(v, Var)} & set(t.names)
+        sources = self.sources(t.over, scope) if used else []
+        inner = dict(scope)
+        for number, name in enumerate(t.names):
+            if name in used:
+                own = sources if len(sources) != len(t.names) else [sources[number]]
+                inner[name] = self.add("variable", name, [f"each of {said}"], tuple(own))
+            else:
+                self.hidden += 1
+                inner[name] = -self.hidden
+        body = self.link(t.body, inner)
+        return self.add("each", "each", [f"for {', '.join(t.names)} in {said}"], (body,))
+
+    def sources(self, over: Formula | App, scope: Scope) -> list[Link]:
+        """The runs that a comprehension takes its values from, in the order they are named."""
+        if isinstance(over, App):
+            return [Link(self.box(over, scope), "all")]
+        named = dict.fromkeys(f.id for f in walk(over) if isinstance(f, Name))
+        runs = [n for n in named if n not in scope and n in self.runs]
+        return [Link(self.box(Run(n), scope)) for n in runs]
+
+    def add(
+        self,
+        kind: BoxKind,
+        label: str,
+        details: Sequence[str] = (),
+        inputs: tuple[Link, ...] = (),
+    ) -> int:
+        self.boxes.append(Box(kind, label, tuple(details), inputs))
+        return len(self.boxes) - 1

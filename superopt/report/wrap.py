@@ -1,0 +1,34 @@
+"""Text in lines of a width, which is counted in letters of a fixed-width font."""
+
+import unicodedata
+from collections.abc import Sequence
+
+
+def columns(text: str) -> int:
+    """How many letters wide `text` is: letters of East Asia are two wide."""
+    return sum(1 + (unicodedata.east_asian_width(c) in "FW") for c in text)
+
+
+def broken(text: str, width: int, rest: int | None = None) -> list[str]:
+    """`text` in lines of at most `width` letters where spaces allow it.
+
+    Lines after the first have at most `rest` letters, when given.
+    """
+    return _lines(text.split(" "), " ", width, width if rest is None else rest)
+
+
+def packed(items: Sequence[str], width: int) -> list[str]:
+    """`items` with commas between them, broken between items first and inside where one is long."""
+    words = [f"{item}," for item in items[:-1]] + list(items[-1:])
+    return [line for whole in _lines(words, " ", width, width) for line in broken(whole, width)]
+
+
+def _lines(words: Sequence[str], between: str, width: int, rest: int) -> list[str]:
+    lines: list[str] = []
+    for word in words:
+        room = width if len(lines) <= 1 else rest
+        if lines and columns(lines[-1]) + len(between) + columns(word) <= room:
+            lines[-1] += between + word
+        else:
+            lines.append(word)
+    return lines or [""]
