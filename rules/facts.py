@@ -21,7 +21,6 @@ Scalar = int | float | bool
 
 _CONST: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()
 _UNIFORM: WeakKeyDictionary[Constant, Scalar | None] = WeakKeyDictionary()
-_EYE: WeakKeyDictionary[Constant, bool] = WeakKeyDictionary()
 
 
 def is_const(v: Value) -> bool:
@@ -106,29 +105,6 @@ def _uniform(c: Constant) -> Scalar | None:
     return float(first) if dtype.is_float else int(first)
 
 
-def is_eye(v: Value | None) -> bool:
-    """Is `v` a small constant identity matrix?"""
-    if type(v) is not Constant:
-        return False
-    if (known := _EYE.get(v)) is not None:
-        return known
-    shape, dtype = v.type.shape, v.type.dtype
-    answer = (
-        v.nbytes <= READ_BYTES
-        and dtype is not None
-        and dtype.is_number
-        and shape is not None
-        and len(shape) == 2
-        and shape[0] == shape[1]
-    )
-    if answer:
-        array = v.load()
-        answer = bool(np.array_equal(array, np.eye(array.shape[0], dtype=array.dtype)))
-    _EYE[v] = answer
-    return answer
-
-
-@lru_cache(maxsize=1 << 12)
 def rounded(value: Scalar | Fraction, dtype: DType) -> Scalar | None:
     """`value` as `dtype` stores it; None where it cannot (0.5 as an integer, 300 as i8)."""
     if dtype == BOOL:

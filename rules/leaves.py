@@ -7,7 +7,8 @@ from superopt.ir.op import Op
 from superopt.rules.chain import Chain
 from superopt.rules.checks import Dims, constant_is, defined, same, shaped, typed, when
 from superopt.rules.condition import needs
-from superopt.rules.facts import is_eye, rounded, uniform
+from superopt.rules.facts import rounded, uniform
+from superopt.rules.fills import ARRAYS, is_array
 from superopt.rules.functions import NotKnown, Result, equal, number, tell
 from superopt.rules.steps import Cells, Operand, present
 from superopt.rules.syntax import CLASSES, LETTERS, Param
@@ -42,9 +43,14 @@ def seen(t: Term, slot: int) -> Operand:
         case Number(n):
             return Operand(slot, f"the number {show(t)}", test=lambda v: _is_number(v, n))
         case Scalar() | Filled():
-            return Operand(slot, show(t), test=lambda v: uniform(v) is not None or is_eye(v))
+            return Operand(slot, show(t), test=_maybe)
         case _:
             return Operand(slot, show(t), test=present)
+
+
+def _maybe(v: Value | None) -> bool:
+    """May `v` be what a number or a fill stands for?"""
+    return uniform(v) is not None or any(is_array(kind, v) for kind in ARRAYS)
 
 
 def _made_by(v: Value | None, op: Op) -> bool:
@@ -133,13 +139,13 @@ def dim(c: Chain, d: Formula, slot: int, i: int) -> tuple[int | None, int | None
 
 
 def filled(c: Chain, t: Filled, kind: str, args: tuple[Formula, ...], slot: int) -> None:
-    """zeros(shape), ones(shape), full(shape, number), eye(n): a constant that is that."""
+    """zeros(shape), ones(shape), full(shape, number), eye(n), ...: a constant that is that."""
     extent = c.formula(args[0])
     content = c.formula(args[1] if kind == "full" else Lit(0 if kind == "zeros" else 1))
 
     def test(env: Cells, v: Value) -> bool:
         shape = (extent(env), extent(env)) if kind == "eye" else extent(env)
-        right = is_eye(v) if kind == "eye" else _is_number(v, content(env))
+        right = is_array(kind, v) if kind in ARRAYS else _is_number(v, content(env))
         return right and equal(v.type.shape, shape)
 
     need = needs(args[0]) | (needs(args[1]) if kind == "full" else frozenset())

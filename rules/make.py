@@ -11,6 +11,7 @@ import numpy as np
 from superopt.ir.graph import Constant, Input, Item, Node, Value, constant, intern_node
 from superopt.ir.op import Attr, Attrs, Op, Types, canonical_attrs, infer
 from superopt.rules.facts import rounded
+from superopt.rules.fills import ARRAYS, array
 from superopt.rules.functions import NotKnown, Result, integer, number, sequence, tell
 from superopt.rules.plan import NARY
 from superopt.te.dtype import DType, to_numpy
@@ -80,13 +81,13 @@ def scalar(value: int | float | Fraction, dtype: DType) -> Constant:
 
 
 def filled(kind: str, args: Sequence[Result], dtype: DType) -> Value:
-    """zeros(shape), ones(shape), full(shape, number) or eye(n), of `dtype` or that at the end."""
+    """The constant of a kind: zeros, ones, full, eye... of `dtype` or that at the end."""
     last = args[-1]
     if isinstance(last, DType):
         args, dtype = args[:-1], last
     extent = args[0]
     dims = (extent, extent) if kind == "eye" else sequence(extent)
-    wanted = {"zeros": 0, "ones": 1, "eye": 1}.get(kind)
+    wanted = {"full": None, "zeros": 0}.get(kind, 1)
     content = number(args[1]) if wanted is None else wanted
     return _filled(kind, tuple([integer(d) for d in dims]), content, dtype)
 
@@ -100,8 +101,8 @@ def _filled(
         raise Unsafe(f"{kind} of shape {shape} is {size:,} bytes, more than {LARGEST:,}")
     if min(shape, default=0) < 0:
         raise NotKnown(f"{kind} of shape {shape}")
-    if kind == "eye":
-        return constant(np.eye(*shape, dtype=to_numpy(dtype)))
+    if kind in ARRAYS:
+        return constant(array(kind, shape, dtype))
     stored = rounded(content, dtype)
     if stored is None:
         raise NotKnown(f"{content} is no {dtype}")

@@ -170,7 +170,8 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A constant tensor: zeros(shape), ones(shape), full(shape, number), eye(n)."""
+    """A constant tensor: zeros(shape), ones(shape), full(shape, number), and the
+    kinds of `superopt.rules.fills`."""
 
     kind: str
     args: tuple[Formula, ...]
@@ -216,7 +217,14 @@ class Map:
 
 
 Term = Var | Run | Number | Scalar | Filled | Absent | App | Pick | All | Map
-FILLS = {"zeros": (1, 2), "ones": (1, 2), "full": (2, 3), "eye": (1, 2)}  # least, most arguments
+FILLS = {
+    "zeros": (1, 2),
+    "ones": (1, 2),
+    "full": (2, 3),
+    "eye": (1, 2),
+    "dirac": (1, 2),
+    "means": (1, 2),
+}  # least, most arguments
 
 Part = Term | Formula
 P = TypeVar("P", bound=Part)

@@ -18,7 +18,7 @@ from itertools import islice
 import numpy as np
 
 from superopt.ir.evaluate import evaluate
-from superopt.ir.graph import Graph, Input, Value, nodes
+from superopt.ir.graph import Constant, Graph, Input, Value, nodes
 from superopt.ir.op import expression
 from superopt.rules.instances import Instance, cramped, instances
 from superopt.rules.rule import Rule
@@ -277,8 +277,21 @@ def _in_field(one: Instance, seed: int) -> Refuted | None:
 
 
 def judged(one: Instance) -> bool:
-    """Are both sides rational functions, so that a difference in the field is one in the reals?"""
-    return all(function(fn).field in EXACT for fn in scalar_functions((*one.lhs, *one.rhs)))
+    """Are both sides rational functions, so that a difference in the field is one in the reals?
+    Not where a constant was rounded: nine times the float nearest to a ninth is not one there."""
+    roots = (*one.lhs, *one.rhs)
+    if any(_rounded(v) for n in nodes(roots) for v in n.inputs if isinstance(v, Constant)):
+        return False
+    return all(function(fn).field in EXACT for fn in scalar_functions(roots))
+
+
+def _rounded(c: Constant) -> bool:
+    """Has a constant numbers of which 4096 are no whole one?"""
+    assert c.type.dtype is not None
+    if not c.type.dtype.is_float:
+        return False
+    times = np.ldexp(c.load().astype(np.float64), 12)
+    return bool((times != np.rint(times)).any())
 
 
 def scalar_functions(roots: Sequence[Value]) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from superopt.ir.graph import Value
 from superopt.rules.condition import Scope, compiled, needs
@@ -33,14 +34,29 @@ def value_of(f: Formula, names: Names, terms: Terms) -> Result:
     return run(env + [None] * (len(scope.used) - len(env)))
 
 
-def numbers_asked(rule: Rule) -> frozenset[str]:
-    """The parameters whose number the conditions or attributes use."""
-    return _asked(rule, ("value", "all_equal"))
+class Asked(NamedTuple):
+    """The parameters whose number the conditions or attributes of a rule use, and those that
+    conditions want to be constants."""
+
+    numbers: frozenset[str]
+    constants: frozenset[str]
 
 
-def constants_asked(rule: Rule) -> frozenset[str]:
-    """The parameters that conditions want to be constants."""
-    return _asked(rule, ("const",))
+# By identity, since a rule is compared by all that it says; the rules are kept, so that no other
+# one gets their identity.
+_KNOWN: dict[int, tuple[Rule, Asked]] = {}
+MOST_KNOWN = 1 << 12
+
+
+def asked(rule: Rule) -> Asked:
+    """What a rule asks of its parameters."""
+    known = _KNOWN.get(id(rule))
+    if known is None:
+        found = Asked(_asked(rule, ("value", "all_equal")), _asked(rule, ("const",)))
+        if len(_KNOWN) >= MOST_KNOWN:
+            _KNOWN.clear()
+        known = _KNOWN[id(rule)] = (rule, found)
+    return known[1]
 
 
 def _asked(rule: Rule, functions: tuple[str, ...]) -> frozenset[str]:

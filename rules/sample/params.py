@@ -12,7 +12,7 @@ from superopt.rules.functions import NotKnown, Result, equal, number
 from superopt.rules.rule import Rule
 from superopt.rules.sample.ask import ABSENT
 from superopt.rules.sample.draw import Draw, Hole, Misfit, Shape
-from superopt.rules.sample.formulas import constants_asked, numbers_asked, value_of
+from superopt.rules.sample.formulas import asked, value_of
 from superopt.rules.syntax import AttrParam, Param
 from superopt.rules.term import (
     Absent,
@@ -179,13 +179,13 @@ class Parameters:
                 p = self.param(name)
                 self.bind_shape(p, shape)
                 kind = self.kind(p.kind)
-                if name in numbers_asked(self.rule):
+                if name in asked(self.rule).numbers:
                     guess = self.likely(f"{name}_value")
                     if guess is None:
                         guess = self.draw.pick(NUMBERS if kind.is_float else INTEGERS)
                     content = np.full(shape, float(number(guess)))
                     made: Input | Constant = constant(content.astype(to_numpy(kind)))
-                elif self.constants and name in constants_asked(self.rule):
+                elif self.constants and name in asked(self.rule).constants:
                     content = np.array(
                         [self.draw.pick(NUMBERS) for _ in range(int(np.prod(shape)))]
                     )

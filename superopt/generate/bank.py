@@ -10,14 +10,16 @@ Classes are told apart by their values over a prime field on random inputs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
 
 from superopt.generate.batch import batched
-from superopt.generate.family import Family, Use
+from superopt.generate.family import Family, Shape, Use
 from superopt.ir.op import Attrs, InferError, canonical_attrs, infer
 from superopt.te import residues as rs
 from superopt.te.dtype import F32
@@ -25,7 +27,6 @@ from superopt.te.expr import TensorType
 
 BLOCK = 1 << 21  # elements of results that are computed at a time
 COMMUTATIVE = frozenset(("Add", "Mul", "Max", "Min"))
-Shape = tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -105,9 +106,24 @@ def begin(family: Family, seed: int) -> Bank:
 
 def constant(kind: str, shape: Shape, samples: int) -> np.ndarray:
     """A constant of a family as (2, 1, samples, *shape)."""
-    value = np.eye(shape[0]) if kind == "eye" else np.full(shape, float(kind == "ones"))
-    pair = rs.of_integers(value.astype(np.int64))
+    values = {v: rs.of(v) for v in (0, 1, 2, Fraction(1, math.prod(shape[2:])))}
+    pair = np.stack([values[v] for v in entries(kind, shape)], axis=-1).reshape(2, *shape)
     return np.broadcast_to(pair[:, None, None], (2, 1, samples, *shape))
+
+
+def entries(kind: str, shape: Shape) -> list[int | Fraction]:
+    """The elements of a constant: zeros, ones, twos; eye, the identity; kernels that leave each
+    channel as it is (dirac) or take means of it (means)."""
+    match kind:
+        case "zeros" | "ones" | "twos":
+            return [("zeros", "ones", "twos").index(kind)] * math.prod(shape)
+        case "eye" | "dirac":
+            centre = tuple(k // 2 for k in shape[2:])
+            return [int(i[0] == i[1] and i[2:] == centre) for i in np.ndindex(shape)]
+        case "means":
+            mean = Fraction(1, math.prod(shape[2:]))
+            return [mean if i[0] == i[1] else 0 for i in np.ndindex(shape)]
+    raise AssertionError(kind)
 
 
 def fingerprints(values: np.ndarray, shape: Shape, seed: int) -> np.ndarray:
@@ -219,7 +235,8 @@ def _applied(
     size = int(np.prod(out, dtype=np.int64))
     if size > bank.family.largest:
         return
-    commutes = u.op.name in COMMUTATIVE
+    commutes = u.name in COMMUTATIVE
+    inputs = len(bank.family.inputs)  # the constants are the leaves after them
     n, m = len(h.classes), 1 if k is None else len(k.classes)
     step = max(1, BLOCK // max(1, 4 * size * bank.family.samples))
     for start in range(0, n * m, step):
@@ -229,6 +246,9 @@ def _applied(
         right = np.full(len(i), -1, np.int32) if k is None else k.classes[j]
         if commutes:
             wanted = left <= right
+            i, j, left, right = i[wanted], j[wanted], left[wanted], right[wanted]
+        if level == 1:  # what is made of constants only is a constant, and folded anyway
+            wanted = (left < inputs) | ((right >= 0) & (right < inputs))
             i, j, left, right = i[wanted], j[wanted], left[wanted], right[wanted]
         if not len(i):
             continue
@@ -264,7 +284,8 @@ def resulting(u: Use, shapes: tuple[Shape, ...]) -> tuple[Attrs, Shape] | None:
 def _merge(
     bank: Bank, shape: Shape, level: int, some: Sequence[_Found], keep: bool
 ) -> Applications:
-    """Find the class of each candidate, known or new."""
+    """Find the class of each candidate, known or new. Nothing is built on what is the same for all
+    inputs, as x - x is: it is a constant, and folded."""
     apps = some[0].apps.plus([f.apps for f in some[1:]])
     prints = np.concatenate([f.prints for f in some])
     number = _shape_number(bank, shape)
@@ -281,5 +302,7 @@ def _merge(
     apps.of = lookup[mine]
     if keep and len(new):
         values = np.concatenate([f.values for f in some if f.values is not None], axis=1)
-        _hold(bank, shape, level, classes, values[:, new - len(known)])
+        values = values[:, new - len(known)]
+        varies = (values != values[:, :, :1]).any(axis=(0, *range(2, values.ndim)))
+        _hold(bank, shape, level, classes[varies], values[:, varies])
     return apps

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from superopt.generate.bank import COMMUTATIVE, Shape, resulting
 from superopt.generate.family import Family
-from superopt.generate.pattern import Equation, Hole, Leaf, Made, Pattern, holes, size
+from superopt.generate.pattern import Equation, Hole, Leaf, Made, Pattern, holes, size, uses
 
 
 class Applied(NamedTuple):
@@ -40,7 +40,7 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class Oriented:
     """An equation from left to right, its number, how much larger it makes a term, and the shapes
-    of its holes."""
+    of its holes; without any these may have any, as where elements are only moved."""
 
     left: Pattern
     right: Pattern
@@ -59,12 +59,13 @@ class Rewriting:
         self.by_use: dict[int, list[Oriented]] = {}
         for number, e in equations.items():
             shapes = tuple(family.inputs[i] for i in e.inputs)
+            moves = all("data" in family.uses[u].op.laws for u in (*uses(e.left), *uses(e.right)))
             for left, right in ((e.left, e.right), (e.right, e.left)):
                 if not isinstance(left, Made) or set(holes(right)) - set(holes(left)):
                     continue
                 more = size(right) - size(left)
                 self.by_use.setdefault(left.use, []).append(
-                    Oriented(left, right, number, more, shapes)
+                    Oriented(left, right, number, more, () if moves else shapes)
                 )
 
     def shape(self, t: Term) -> Shape | None:
@@ -83,6 +84,8 @@ class Rewriting:
         """Is what was a scalar, or broadcast, when the equation was found such a thing again? A law
         of scalars is none of matrices."""
         rank = max((len(s) for s in r.shapes), default=0)
+        if not r.shapes:
+            return all(self.shape(t) is not None for t in bound.values())
         for n, t in bound.items():
             shape, wanted = self.shape(t), r.shapes[n]
             if shape is None:
@@ -217,16 +220,23 @@ class Pruned:
 
 def commuting(family: Family) -> frozenset[int]:
     """The numbers of the uses whose operands may change places."""
-    return frozenset(n for n, u in enumerate(family.uses) if u.op.name in COMMUTATIVE)
+    return frozenset(n for n, u in enumerate(family.uses) if u.name in COMMUTATIVE)
 
 
-def prune(equations: Sequence[Equation], family: Family, limits: Limits) -> Pruned:
-    """Take away what follows from the rest within `limits`, the last equations first."""
+def prune(
+    equations: Sequence[Equation],
+    family: Family,
+    limits: Limits,
+    theory: Sequence[Equation] = (),
+) -> Pruned:
+    """Take away what follows from the rest and from `theory` within `limits`, the last equations
+    first. In chains the equations of a theory count on from -1 down."""
     left = dict(enumerate(equations))
+    known = {-1 - n: e for n, e in enumerate(theory)}
     chains: dict[int, tuple[int, ...]] = {}
     for number in sorted(left, reverse=True):
         e = left.pop(number)
-        found = Rewriting(left, family).chain(e, limits)
+        found = Rewriting({**left, **known}, family).chain(e, limits)
         if found is None:
             left[number] = e
         else:

@@ -26,6 +26,7 @@ from superopt.generate.pattern import (
     apart,
     depth,
     holes,
+    in_order,
     size,
     uses,
 )
@@ -52,10 +53,12 @@ class Level:
 
 @dataclass(slots=True)
 class Found:
-    """A family's bank, its equations, what follows from the others of them, and how they were
-    found. doubtful: pairs that no equation can say (a coincidence on the inputs)."""
+    """A family's bank, the theory that was known, the equations that were found beside it, what
+    follows from the others of them, and how they were found. doubtful: pairs that no equation can
+    say (a coincidence on the inputs)."""
 
     bank: Bank
+    theory: tuple[Equation, ...] = ()
     equations: list[Equation] = field(default_factory=list)
     pruned: Pruned = field(default_factory=lambda: Pruned((), {}))
     levels: list[Level] = field(default_factory=list)
@@ -73,11 +76,12 @@ def find(
     top: int,
     seed: int,
     *,
+    theory: Sequence[Equation] = (),
     limits: Limits | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Found:
-    """Enumerate `family` up to `top` operators."""
-    found = Found(begin(family, seed))
+    """Enumerate `family` up to `top` operators. theory: equations that are known already."""
+    found = Found(begin(family, seed), tuple(theory))
     for level in range(1, top + 1):
         start = time.monotonic()
         grow(found.bank, keep=level < top)
@@ -98,7 +102,7 @@ def find(
         )
         progress(f"{family.name}: {level} operators, {bank.tried[level]:,} candidates")
     start = time.monotonic()
-    found.pruned = prune(found.equations, family, limits or Limits())
+    found.pruned = prune(found.equations, family, limits or Limits(), found.theory)
     found.pruning = time.monotonic() - start
     return found
 
@@ -107,7 +111,7 @@ def _relate(found: Found, level: int) -> tuple[int, int]:
     """Add the equations that the bank needs up to `level`; what was unrelated, and how many."""
     bank = found.bank
     related = Relations.of(bank, level)
-    for e in found.equations:
+    for e in (*found.theory, *found.equations):
         related.apply(e)
     rows = related.apart()
     unrelated = len(rows)
@@ -130,11 +134,12 @@ def general(e: Equation, bank: Bank) -> Equation | None:
     """The equation with its holes told apart where it still holds; None where it never did."""
     if not _sayable(e):
         return None
-    for backwards in (False, True):
-        wider = apart(e, backwards)
-        if wider is not None and confirmed(wider, bank.family, bank.seed + 1):
-            return wider
-    return e if confirmed(e, bank.family, bank.seed + 1) else None
+    if not confirmed(e, bank.family, bank.seed + 1):
+        return None
+    for n in range(len(e.inputs)):
+        wider = (w for w in apart(e, n) if confirmed(w, bank.family, bank.seed + 1))
+        e = next(wider, e)
+    return in_order(e)
 
 
 CONFIRMING = 64  # inputs on which an equation must hold that did not make it

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from superopt.generate import attributes as at
-from superopt.generate.family import Family
-from superopt.generate.pattern import Equation, Hole, Leaf, Made, Pattern, holes, uses, within
+from superopt.generate.family import Family, Shape
+from superopt.generate.pattern import Equation, Hole, Leaf, Made, Pattern, holes, size, uses, within
 from superopt.rules.instances import Instance, cramped, instances
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.trial import Cases, Passed, Refuted, try_on
@@ -24,8 +24,9 @@ MOVES = frozenset(
 SUMS = frozenset(["MatMul", "Conv", "ReduceSum", "ReduceMean", "AveragePool", "Softmax"])
 ADDITIONS = frozenset(["Add", "Sub"])
 PRODUCTS = frozenset(["MatMul", "Conv", "Mul", "Div"])
-TRIALS = 24  # shape assignments on which a rule must hold
-FIRST = 4  # of them are tried before more are looked for
+HEAVY = frozenset(["MatMul", "Conv"])
+TRIALS = 10  # shape assignments on which a reading must hold
+FIRST = 3  # of them are tried before more are looked for
 PATIENCE = 60  # attempts at an instance; a reading of which so few make sense is none
 
 
@@ -45,16 +46,27 @@ def claims(e: Equation, family: Family) -> list[Claim]:
     and, where a side is a Concat, that its operands are parts of the other side."""
     found: list[Claim] = []
     for left, right in ((e.left, e.right), (e.right, e.left)):
-        if within(left, right):
+        if within(left, right) or _doubles(left, right):
             continue  # it would grow without end
         if isinstance(left, Made) and set(holes(right)) <= set(holes(left)):
             found.append(Claim((left,), right, e.inputs))
             joined = family.uses[left.use]
-            if joined.op.name == "Concat" and all(isinstance(o, Made) for o in left.operands):
+            if joined.name == "Concat" and all(_heavy(o, family) for o in left.operands):
                 (axis,) = (v for k, v in joined.attrs if k == "axis")
                 assert isinstance(axis, int)
                 found.append(Claim(left.operands, right, e.inputs, axis))
     return found
+
+
+def _heavy(p: Pattern, family: Family) -> bool:
+    """Is there a product in `p`? To join anything else costs more than it gains."""
+    return any(family.uses[u].name in HEAVY for u in uses(p))
+
+
+def _doubles(left: Pattern, right: Pattern) -> bool:
+    """Does one operator become several, of an operand that is there more often then?"""
+    before, after = list(holes(left)), list(holes(right))
+    return size(left) == 1 and any(after.count(n) > before.count(n) for n in before)
 
 
 def most_general(c: Claim, family: Family, seed: int) -> Rule | None:
@@ -90,7 +102,7 @@ def _rule(text: str, float_class: str) -> Rule:
 def float_classes(c: Claim, family: Family) -> list[str]:
     """The classes below E2 that a rule may be in. E0 where nothing is summed up, since runtimes
     take sums in an order of their own; E1 where no sum is multiplied."""
-    ops = {family.uses[u].op.name for p in (*c.left, c.right) for u in uses(p)}
+    ops = {family.uses[u].name for p in (*c.left, c.right) for u in uses(p)}
     found = [] if ops & SUMS else ["E0"]
     if not any(_multiplies_sums(p, family) for p in (*c.left, c.right)):
         found.append("E1")
@@ -100,8 +112,8 @@ def float_classes(c: Claim, family: Family) -> list[str]:
 def _multiplies_sums(p: Pattern, family: Family) -> bool:
     if not isinstance(p, Made):
         return False
-    below = {family.uses[u].op.name for o in p.operands for u in uses(o)}
-    if family.uses[p.use].op.name in PRODUCTS and below & (SUMS | ADDITIONS):
+    below = {family.uses[u].name for o in p.operands for u in uses(o)}
+    if family.uses[p.use].name in PRODUCTS and below & (SUMS | ADDITIONS):
         return True
     return any(_multiplies_sums(o, family) for o in p.operands)
 
@@ -143,22 +155,25 @@ def _axes(c: Claim, left: at.Written, rank: int) -> Iterator[str | None]:
 
 def title(c: Claim, family: Family) -> str:
     """A rule's name: the operators of its left side, and of its right side."""
-    names = [family.uses[u].op.name.lower() for p in c.left for u in uses(p)]
-    right = [family.uses[u].op.name.lower() for u in uses(c.right)]
+    names = [family.uses[u].name.lower() for p in c.left for u in uses(p)]
+    right = [family.uses[u].name.lower() for u in uses(c.right)]
     return "-".join(names) + "--" + ("-".join(right) or "same")
 
 
 def _slots(roots: Sequence[Pattern], family: Family) -> list[at.Slot]:
     every = (family.uses[u] for p in roots for u in uses(p))
-    return list(dict.fromkeys(s for u in every for s in at.slots(u.op.name, u.attrs)))
+    return list(dict.fromkeys(s for u in every for s in at.slots(u.name, u.attrs)))
 
 
-def written_constant(kind: str, like: str) -> str:
+def written_constant(kind: str, shape: Shape, like: str) -> str:
     """A constant on the left, where its shape follows from its neighbours; on the right of the
     shape of `like`."""
+    if kind in ("dirac", "means"):
+        kernel = ", ".join(map(str, shape[2:]))
+        return f"{kind}((size(x, 1), size(x, 1), {kernel}))"
     if kind == "eye":
         return f"eye(size({like or 'x'}, -1))"
-    return f"{kind}(shape({like}))" if like else {"zeros": "0", "ones": "1"}[kind]
+    return f"{kind}(shape({like}))" if like else {"zeros": "0", "ones": "1", "twos": "2"}[kind]
 
 
 def _text(p: Pattern, family: Family, written: Mapping[at.Slot, str], like: str = "") -> str:
@@ -166,41 +181,54 @@ def _text(p: Pattern, family: Family, written: Mapping[at.Slot, str], like: str 
         case Hole(n):
             return NAMES[n]
         case Leaf(name):
-            return written_constant(family.constants[name][0], like)
+            return written_constant(*family.constants[name], like)
         case Made(u, operands):
             use = family.uses[u]
             given = [_text(o, family, written) for o in operands]
-            for s in at.slots(use.op.name, use.attrs):
+            for s in at.slots(use.name, use.attrs):
                 text = written[s]
                 given += [f"{s.key}={text}"] if s.key else [text] if text else []
-            text = f"{use.op.name}({', '.join(given)})"
+            text = f"{use.name}({', '.join(given)})"
             return f"{text}[{use.result}]" if use.many else text
 
 
 def _kinds(c: Claim, family: Family, used: Sequence[int]) -> Iterator[dict[int, str]]:
     """Kinds of the holes, the most general first: any shapes; scalars, and what is 1 somewhere, as
-    they were found; matrices behind batches; the ranks at which it was found."""
-    ops = {family.uses[u].op.name for p in (*c.left, c.right) for u in uses(p)}
+    they were found; matrices behind batches; the same shape where it was the same; the ranks at
+    which it was found."""
+    ops = {family.uses[u].name for p in (*c.left, c.right) for u in uses(p)}
     element = "any" if ops <= MOVES else "f"
     shapes = {n: family.inputs[c.inputs[n]] for n in used}
 
-    def exact(n: int) -> str:
-        dims = (
-            "1" if d == 1 and len(shapes[n]) != 4 else f"d{n}_{k}" for k, d in enumerate(shapes[n])
-        )
+    def exact(n: int, who: int | str) -> str:
+        dims = ("1" if one else f"d{who}_{k}" for k, one in enumerate(_ones(shapes[n])))
         return f"{element}[{', '.join(dims)}]"
 
-    small = {n: exact(n) for n, s in shapes.items() if not s or (1 in s[1:] and len(s) < 4)}
-    batched = {n: f"{element}[*s{n}, n{n}, m{n}]" for n, s in shapes.items() if len(s) == 2}
+    def same(n: int) -> int:
+        return next(m for m in used if shapes[m] == shapes[n])
+
     whole = dict.fromkeys(used, element)
+    scalars = {n: f"{element}[]" for n, s in shapes.items() if not s}
+    small = {n: exact(n, n) for n, s in shapes.items() if any(_ones(s))}
+    batched = {n: f"{element}[*s{n}, n{n}, m{n}]" for n, s in shapes.items() if len(s) == 2}
+    alike = {n: f"{element}[*s{same(n)}]" for n in used}
     seen: list[dict[int, str]] = []
     for kinds in (
         whole,
-        {n: element if s else f"{element}[]" for n, s in shapes.items()},
-        whole | small,
-        whole | batched,
-        {n: exact(n) for n in used},
+        whole | scalars,
+        whole | scalars | small,
+        whole | batched | scalars | small,
+        alike | scalars | small,
+        {n: exact(n, n) for n in used},
+        {n: exact(n, same(n)) for n in used},
     ):
         if kinds not in seen:
             seen.append(kinds)
             yield kinds
+
+
+def _ones(shape: Shape) -> list[bool]:
+    """The axes along which there is one element by design: all of a vector's but one, and all but
+    the first of anything else, which may be a batch of one."""
+    thin = len(shape) > 1 and sum(d > 1 for d in shape) <= 1
+    return [d == 1 and (thin or k > 0) for k, d in enumerate(shape)]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, permutations
 
 from superopt.generate.bank import Bank
 from superopt.generate.family import Family
@@ -37,7 +38,7 @@ Pattern = Hole | Leaf | Made
 @dataclass(frozen=True, slots=True)
 class Equation:
     """Two terms that compute the same; `inputs` are inputs of the family of the shapes at which it
-    was found, one for each hole in order."""
+    was found, one for each hole in order. Without any it holds for operands of all shapes."""
 
     left: Pattern
     right: Pattern
@@ -88,34 +89,43 @@ def show(p: Pattern, family: Family) -> str:
             return f"{family.uses[u]}({', '.join(show(o, family) for o in operands)})"
 
 
-def apart(e: Equation, backwards: bool) -> Equation | None:
-    """The equation with every occurrence of a hole a hole of its own: the first one on the left is
-    the first one on the right (the last one, when `backwards`), and so on. None where each hole is
-    there once, or not as often on both sides.
+MOST_PAIRINGS = 24  # of the occurrences of one hole that are looked at
+
+
+def apart(e: Equation, n: int) -> Iterator[Equation]:
+    """The equation with every occurrence of hole `n` a hole of its own, for each way to pair those
+    on the left with those on the right. Nothing where it is there once, or not as often on both
+    sides.
 
     A family of two inputs has (x + y) + y = x + (y + y), and the law is one of three.
     """
     left, right = list(holes(e.left)), list(holes(e.right))
-    if sorted(left) != sorted(right) or len(set(left)) == len(left):
-        return None
-    places: dict[int, list[int]] = {}
-    for fresh, n in enumerate(left):
-        places.setdefault(n, []).append(fresh)
-    numbers = [places[n].pop(-1 if backwards else 0) for n in right]
-    inputs = tuple(e.inputs[n] for n in left)
-    return Equation(
-        _filled(e.left, iter(range(len(left)))), _filled(e.right, iter(numbers)), inputs
-    )
+    many = left.count(n)
+    if many < 2 or right.count(n) != many:
+        return
+    fresh = (n, *range(len(e.inputs), len(e.inputs) + many - 1))
+    inputs = (*e.inputs, *(e.inputs[n] for _ in fresh[1:]))
+    first = _split(e.left, n, iter(fresh))
+    for order in islice(permutations(fresh), MOST_PAIRINGS):
+        yield Equation(first, _split(e.right, n, iter(order)), inputs)
 
 
-def _filled(p: Pattern, numbers: Iterator[int]) -> Pattern:
+def _split(p: Pattern, n: int, numbers: Iterator[int]) -> Pattern:
     match p:
-        case Hole():
-            return Hole(next(numbers))
+        case Hole(m):
+            return Hole(next(numbers)) if m == n else p
         case Leaf():
             return p
         case Made(u, operands):
-            return Made(u, tuple(_filled(o, numbers) for o in operands))
+            return Made(u, tuple(_split(o, n, numbers) for o in operands))
+
+
+def in_order(e: Equation) -> Equation:
+    """The equation with its holes numbered as they occur."""
+    order = tuple(dict.fromkeys([*holes(e.left), *holes(e.right)]))
+    to = {n: k for k, n in enumerate(order)}
+    inputs = tuple(e.inputs[n] for n in order) if e.inputs else ()
+    return Equation(renumbered(e.left, to), renumbered(e.right, to), inputs)
 
 
 @dataclass(slots=True)
@@ -151,11 +161,7 @@ class Reader:
     def equation(self, row: int) -> Equation:
         """The application and the smallest term of its class, with holes in order of use."""
         left, right = self.application(row), self.term(int(self.bank.apps.of[row]))
-        order = tuple(dict.fromkeys([*holes(left), *holes(right)]))
-        to = {n: k for k, n in enumerate(order)}
-        names = tuple(self.bank.family.inputs)
-        inputs = tuple(names[n] for n in order)
-        return Equation(renumbered(left, to), renumbered(right, to), inputs)
+        return in_order(Equation(left, right, tuple(self.bank.family.inputs)))
 
 
 def renumbered(p: Pattern, to: Mapping[int, int]) -> Pattern:
@@ -166,3 +172,34 @@ def renumbered(p: Pattern, to: Mapping[int, int]) -> Pattern:
             return p
         case Made(u, operands):
             return Made(u, tuple(renumbered(o, to) for o in operands))
+
+
+def carried(equations: Sequence[Equation], of: Family, to: Family) -> list[Equation]:
+    """Equations of one family in the terms of another: those of which it has all uses and all
+    constants. They are laws of elements, and hold for all shapes."""
+    places = {(u.name, u.attrs, u.arity, u.result): n for n, u in enumerate(to.uses)}
+    uses = [places.get((u.name, u.attrs, u.arity, u.result)) for u in of.uses]
+    constants = {kind: name for name, (kind, _) in to.constants.items()}
+    leaves = {name: constants.get(kind) for name, (kind, _) in of.constants.items()}
+    found: list[Equation] = []
+    for e in equations:
+        sides = [_carried(p, uses, leaves) for p in (e.left, e.right)]
+        if sides[0] is not None and sides[1] is not None:
+            found.append(Equation(sides[0], sides[1], ()))
+    return found
+
+
+def _carried(
+    p: Pattern, uses: Sequence[int | None], leaves: Mapping[str, str | None]
+) -> Pattern | None:
+    match p:
+        case Hole():
+            return p
+        case Leaf(name):
+            to = leaves[name]
+            return None if to is None else Leaf(to)
+        case Made(u, operands):
+            use = uses[u]
+            some = [_carried(o, uses, leaves) for o in operands]
+            known = tuple(o for o in some if o is not None)
+            return None if use is None or len(known) < len(some) else Made(use, known)

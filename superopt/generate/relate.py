@@ -76,7 +76,7 @@ class Relations:
         for number, u in enumerate(bank.uses()):
             some = rows[a.use[rows] == number]
             left, right, of, size = a.left[some], a.right[some], a.of[some], a.size[some]
-            if u.op.name in COMMUTATIVE:
+            if u.name in COMMUTATIVE:
                 other = left != right
                 some = np.concatenate([some, some[other]])
                 left, right = (
@@ -209,7 +209,7 @@ class Relations:
                 columns = [c[np.searchsorted(rows, live)] for c, rows in parts]
                 left = columns[0]
                 right = columns[1] if len(columns) > 1 else np.full(len(left), -1, np.int32)
-                if self.bank.uses()[u].op.name in COMMUTATIVE:
+                if self.bank.uses()[u].name in COMMUTATIVE:
                     left, right = np.minimum(left, right), np.maximum(left, right)
                 key = _key(np.full(len(left), u, np.int16), left, right)
                 at = np.minimum(np.searchsorted(self.keys, key), len(self.keys) - 1)

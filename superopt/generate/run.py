@@ -7,24 +7,26 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from itertools import repeat
 from multiprocessing import get_context
 
 from superopt.generate.build import covered
-from superopt.generate.family import FAMILIES, Family
+from superopt.generate.families import FAMILIES
+from superopt.generate.family import Family
 from superopt.generate.find import Found, Level, find
 from superopt.generate.generalise import Claim, claims, most_general, title
 from superopt.generate.journal import Journal
-from superopt.generate.pattern import show
+from superopt.generate.pattern import Equation, carried, show
 from superopt.generate.prune import minimal
 from superopt.rules.rule import Rule, parse_rules
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be generated: families by name with the most operators of each."""
+    """What is to be generated: families with the most operators of each."""
 
-    families: tuple[tuple[str, int], ...]
+    families: tuple[tuple[Family, int], ...]
     seed: int = 0
     jobs: int = 1
 
@@ -70,10 +72,11 @@ def generate(
     accounts: list[Account] = []
     taken: dict[str, int] = {}
     with _pool(wanted.jobs) as each:
-        for name, top in wanted.families:
-            family = FAMILIES[name]()
+        for family, top in wanted.families:
+            name = family.name
             begin = time.monotonic()
-            found = find(family, top, wanted.seed, progress=progress)
+            theory = known(family, wanted.seed)
+            found = find(family, top, wanted.seed, theory=theory, progress=progress)
             account = Account(name, found.levels, found.doubtful, len(found.equations))
             account.minimal, account.pruning = len(found.minimal), found.pruning
             account.enumerating = time.monotonic() - begin - found.pruning
@@ -88,7 +91,19 @@ def generate(
     return Generated(rules, accounts)
 
 
-Attempts = Callable[[Sequence[Claim], str, int], Iterator[str]]
+@cache
+def _theory(name: str, seed: int) -> Found:
+    family = FAMILIES[name]()
+    return find(family, family.top, seed)
+
+
+def known(family: Family, seed: int) -> list[Equation]:
+    """The equations of the family's theories, in its own terms."""
+    theories = (_theory(name, seed) for name in family.theory)
+    return [e for t in theories for e in carried(t.equations, t.bank.family, family)]
+
+
+Attempts = Callable[[Sequence[Claim], Family, int], Iterator[str]]
 
 
 @contextmanager
@@ -99,7 +114,7 @@ def _pool(jobs: int) -> Iterator[Attempts]:
         return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
 
-        def attempts(some: Sequence[Claim], family: str, seed: int) -> Iterator[str]:
+        def attempts(some: Sequence[Claim], family: Family, seed: int) -> Iterator[str]:
             return pool.map(_attempt, some, repeat(family), repeat(seed))
 
         yield attempts
@@ -155,14 +170,14 @@ def _tried(
     knows is not tried again."""
     keys = [f"{family.name}: {_said(c, family)}" for c in some]
     pending = [(k, c) for k, c in zip(keys, some, strict=True) if k not in journal.known]
-    texts = each([c for _, c in pending], family.name, wanted.seed)
+    texts = each([c for _, c in pending], family, wanted.seed)
     for (k, _), text in zip(pending, texts, strict=True):
         journal.add(k, text)
     return [journal.known[k] for k in keys]
 
 
-def _attempt(c: Claim, family: str, seed: int) -> str:
-    rule = most_general(c, FAMILIES[family](), seed)
+def _attempt(c: Claim, family: Family, seed: int) -> str:
+    rule = most_general(c, family, seed)
     return "" if rule is None else str(rule)
 
 

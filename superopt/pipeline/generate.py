@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from superopt.errors import UsageError
-from superopt.generate.family import FAMILIES
+from superopt.generate.families import FAMILIES
 from superopt.generate.journal import Journal
 from superopt.generate.library import text
 from superopt.generate.run import Account, Wanted, generate
@@ -47,7 +47,8 @@ def generation(order: Order) -> Generation:
                 "name one of them",
             )
     begin = time.monotonic()
-    wanted = Wanted(tuple((name, order.most) for name in families), order.seed, order.jobs)
+    made_of = [FAMILIES[name]() for name in families]
+    wanted = Wanted(tuple((f, min(order.most, f.top)) for f in made_of), order.seed, order.jobs)
     run = f"{', '.join(families)}, {order.most} operators, seed {order.seed}"
     journal = Journal.open(order.out / JOURNAL, run)
     made = generate(wanted, journal, lambda line: order.progress(Event("generate", line)))
