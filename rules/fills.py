@@ -34,7 +34,7 @@ def array(kind: str, shape: Sequence[int], dtype: DType) -> np.ndarray:
     else:
         one[...] = 1 / math.prod(kernel)
     same = np.eye(out, channels, dtype=stored)
-    return same.reshape(out, channels, *(1 for _ in kernel)) * one
+    return np.asarray(same.reshape(out, channels, *(1 for _ in kernel)) * one)
 
 
 def is_array(kind: str, v: Value | None) -> bool:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from superopt.generate.bank import entries
 from superopt.generate.family import Family
 from superopt.generate.generalise import Claim
 from superopt.generate.pattern import Hole, Leaf, Made, Pattern
 from superopt.ir import graph as g
 from superopt.ops import OPS
-from superopt.rules.build import Refusal, rewrite
-from superopt.rules.context import context
-from superopt.rules.match import matches
-from superopt.rules.rule import Rule
+from superopt.rules.derive import Bounds, Derived, derive
+from superopt.rules.index import Index
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 
@@ -33,16 +32,20 @@ def value(p: Pattern, family: Family, inputs: Sequence[g.Input]) -> g.Value:
             return inputs[n]
         case Leaf(name):
             kind, shape = family.constants[name]
-            array = np.eye(shape[0]) if kind == "eye" else np.full(shape, float(kind == "ones"))
-            return g.constant(array.astype(np.float32))
+            array = np.array(entries(kind, shape), np.float32)
+            return g.constant(array.reshape(shape))
         case Made(u, operands):
             use = family.uses[u]
             made = g.node(use.op, [value(o, family, inputs) for o in operands], **dict(use.attrs))
             return g.item(made, use.result)
 
 
-def covered(c: Claim, family: Family, rules: Iterable[Rule]) -> bool:
-    """Does one of `rules` rewrite the claim's left side into its right side?"""
+# One rewrite, whatever it makes of the operands' order.
+ONE = Bounds(steps=1, grow=8, graphs=1000, seconds=float("inf"), forward=True)
+
+
+def covered(c: Claim, family: Family, index: Index) -> bool:
+    """Does a rule of the index rewrite the claim's left side into its right side?"""
     inputs = inputs_of(c, family)
     roots = tuple(value(p, family, inputs) for p in c.left)
     goal: tuple[g.Value, ...] = (value(c.right, family, inputs),)
@@ -50,13 +53,8 @@ def covered(c: Claim, family: Family, rules: Iterable[Rule]) -> bool:
         sizes = [_size(r, c.axis) for r in roots]
         split = g.node(OPS["Split"], goal, axis=c.axis, split=tuple(sizes))
         goal = g.results(split)
-    ctx = context(g.Graph(inputs, roots))
-    for rule in rules:
-        for m in matches(rule, ctx):
-            change = rewrite(m, ctx)
-            if not isinstance(change, Refusal) and tuple(change.get(r) for r in roots) == goal:
-                return True
-    return False
+    found = derive(g.Graph(inputs, roots), g.Graph(inputs, goal), index, ONE)
+    return isinstance(found, Derived)
 
 
 def _size(v: g.Value, axis: int) -> int:

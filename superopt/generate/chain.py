@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from superopt.generate.bank import COMMUTATIVE, Shape, resulting
-from superopt.generate.family import Family
+from superopt.generate.bank import COMMUTATIVE, resulting
+from superopt.generate.family import Family, Shape
 from superopt.generate.pattern import Equation, Hole, Leaf, Made, Pattern, holes, size, uses
 
 

@@ -17,7 +17,7 @@ POINTWISE = ("arithmetic", "order")
 
 
 def arithmetic() -> Family:
-    """Sums and products of elements, their inverses, and exp, which turns the one into the other."""
+    """Sums and products of elements, their inverses, and exp, which turns one into the other."""
     return Family(
         "arithmetic",
         dict.fromkeys("xyz", (2,)),
@@ -290,6 +290,7 @@ def kernels() -> Family:
             fitting(use("Pad", 1, pads=(0, 0, 1, 0, 0, 0, 0, 1)), image),
         ),
         2 * n * n * 9,
+        partial=True,
         top=3,
         theory=POINTWISE,
     )
@@ -326,6 +327,7 @@ def pools() -> Family:
         ),
         4 * n * side * side,
         samples=4,
+        partial=True,
         top=3,
         theory=POINTWISE,
     )
@@ -377,6 +379,7 @@ def layouts() -> Family:
         ),
         48,
         samples=2,
+        partial=True,
         top=3,
     )
 
@@ -426,6 +429,7 @@ def pieces() -> Family:
         ),
         2 * n * n,
         samples=4,
+        partial=True,
         top=3,
         theory=POINTWISE,
     )
@@ -480,6 +484,71 @@ def norms() -> Family:
     )
 
 
+def borders() -> Family:
+    """One image and its parts: side by side, one above the other, and as a batch; rows of every
+    second one; convolutions that reach across the seams. Most of what is equal here is so in parts
+    of the output only."""
+    h, w = 6, 4
+    image = (1, 1, h, w)
+    wide = (1, 1, h // 2, 2 * w)
+
+    def conv(size: Shape, step: Shape, pads: Shape) -> Use:
+        made = use("Conv", 2, strides=(1, 1), dilations=step, group=1, pads=pads)
+        return fitting(made, (1, MANY, MANY), (1, 1, *size))
+
+    return Family(
+        "borders",
+        {"x": image, "y": image, "k": (1, 1, 3, 3), "v": (1, 1, 3, 1), "p": (1, 1, 1, 1)},
+        {},
+        (
+            conv((3, 3), (1, 1), SAME),
+            conv((3, 3), (2, 1), (2, 1, 2, 1)),
+            conv((3, 1), (1, 1), (1, 0, 1, 0)),
+            conv((3, 1), (2, 1), (2, 0, 2, 0)),
+            conv((1, 1), (1, 1), VALID),
+            fitting(use("Pad", 1, pads=(0, 0, 1, 1, 0, 0, 1, 1)), (1, 1, 1, 1)),
+            fitting(use("Pad", 1, pads=(0, 0, 0, 1, 0, 0, 0, 1)), (1, 1, 3, 1)),
+            *(
+                fitting(u, (1, MANY, MANY), (1, MANY, MANY))
+                for u in each("Concat", 2, "axis", (0, 2, 3))
+            ),
+            *parts("Split", 2, axis=0, split=(1, 1)),
+            *parts("Split", 2, axis=2, split=(h, h)),
+            *parts("Split", 2, axis=3, split=(w, w)),
+            *each("Reshape", 1, "shape", [(2, 1, h // 2, w), wide, image]),
+            fitting(
+                use("MaxPool", 1, kernel_shape=(3, 3), pads=SAME, strides=(1, 1)), (1, MANY, MANY)
+            ),
+            fitting(
+                use(
+                    "AveragePool",
+                    1,
+                    kernel_shape=(3, 3),
+                    pads=SAME,
+                    strides=(1, 1),
+                    count_include_pad=1,
+                ),
+                (1, MANY, MANY),
+            ),
+            fitting(
+                use(
+                    "AveragePool",
+                    1,
+                    kernel_shape=(3, 3),
+                    pads=SAME,
+                    strides=(1, 1),
+                    count_include_pad=0,
+                ),
+                (1, MANY, MANY),
+            ),
+        ),
+        2 * h * w,
+        samples=2,
+        partial=True,
+        top=3,
+    )
+
+
 FAMILIES: dict[str, Callable[[], Family]] = {
     f.__name__: f
     for f in (
@@ -501,5 +570,6 @@ FAMILIES: dict[str, Callable[[], Family]] = {
         pieces,
         attention,
         norms,
+        borders,
     )
 }

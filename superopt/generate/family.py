@@ -66,7 +66,8 @@ class Family:
     elements of a tensor. samples: random inputs at a time; a tensor of few elements is all
     positive, or all negative, by chance, and then it is its own Relu. top: operators at most,
     where a default run enumerates no more. theory: families of elementwise operators whose
-    equations hold for tensors of any shape, and are known here.
+    equations hold for tensors of any shape, and are known here. partial: look for tensors that are
+    equal in parts, too.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Family:
     samples: int = 8
     top: int = 4
     theory: tuple[str, ...] = ()
+    partial: bool = False
 
 
 def use(name: str, arity: int, **attrs: Attr) -> Use:

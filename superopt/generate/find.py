@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from superopt.generate.bank import Bank, begin, constant, grow
+from superopt.generate.bank import Bank, begin, constant, grow, resulting
 from superopt.generate.batch import batched
 from superopt.generate.chain import Limits, Pruned, prune
-from superopt.generate.family import Family
+from superopt.generate.family import Family, Shape
 from superopt.generate.pattern import (
     Equation,
     Hole,
@@ -77,14 +77,16 @@ def find(
     seed: int,
     *,
     theory: Sequence[Equation] = (),
+    keep: bool = False,
     limits: Limits | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Found:
-    """Enumerate `family` up to `top` operators. theory: equations that are known already."""
+    """Enumerate `family` up to `top` operators. theory: equations that are known already. keep:
+    the values of the last level too."""
     found = Found(begin(family, seed), tuple(theory))
     for level in range(1, top + 1):
         start = time.monotonic()
-        grow(found.bank, keep=level < top)
+        grow(found.bank, keep=keep or level < top)
         middle = time.monotonic()
         unrelated, fresh = _relate(found, level)
         end = time.monotonic()
@@ -148,16 +150,22 @@ CONFIRMING = 64  # inputs on which an equation must hold that did not make it
 def confirmed(e: Equation, family: Family, seed: int) -> bool:
     """Do both sides agree on new inputs, with new functions? On those of the bank a small tensor
     may be all positive by chance."""
-    rng = np.random.default_rng((seed, 1))
-    values = [
-        np.stack([rng.integers(0, m, (1, CONFIRMING, *family.inputs[i])) for m in rs.MODULI])
-        for i in e.inputs
-    ]
-    left, right = (_evaluated(p, family, values, seed) for p in (e.left, e.right))
+    values = random_inputs(e, family, seed)
+    left, right = (evaluated(p, family, values, seed) for p in (e.left, e.right))
     return left.shape == right.shape and bool(np.array_equal(left[0], right[0]))
 
 
-def _evaluated(p: Pattern, family: Family, values: Sequence[np.ndarray], seed: int) -> np.ndarray:
+def random_inputs(e: Equation, family: Family, seed: int) -> list[np.ndarray]:
+    """A value for each hole of an equation, (2, 1, CONFIRMING, *shape)."""
+    rng = np.random.default_rng((seed, 1))
+    return [
+        np.stack([rng.integers(0, m, (1, CONFIRMING, *family.inputs[i])) for m in rs.MODULI])
+        for i in e.inputs
+    ]
+
+
+def evaluated(p: Pattern, family: Family, values: Sequence[np.ndarray], seed: int) -> np.ndarray:
+    """The term on values of its holes, with keyed functions of `seed`."""
     match p:
         case Hole(n):
             return values[n]
@@ -165,10 +173,23 @@ def _evaluated(p: Pattern, family: Family, values: Sequence[np.ndarray], seed: i
             return constant(*family.constants[name], CONFIRMING)
         case Made(u, operands):
             use = family.uses[u]
-            some = [_evaluated(o, family, values, seed) for o in operands]
+            some = [evaluated(o, family, values, seed) for o in operands]
             types = [TensorType(F32, x.shape[3:]) for x in some]
             attrs = canonical_attrs(use.op, tuple(types), dict(use.attrs))
             return batched(use.op, types, attrs, some, seed)[use.result]
+
+
+def shape_of(p: Pattern, e: Equation, family: Family) -> Shape:
+    """The shape of a part of an equation."""
+    match p:
+        case Hole(n):
+            return family.inputs[e.inputs[n]]
+        case Leaf(name):
+            return family.constants[name][1]
+        case Made(u, operands):
+            made = resulting(family.uses[u], tuple(shape_of(o, e, family) for o in operands))
+            assert made is not None
+            return made[1]
 
 
 def _sayable(e: Equation) -> bool:

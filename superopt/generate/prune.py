@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
+from typing import TypeVar
 
 from superopt.ir import graph as g
 from superopt.rules.derive import Bounds, Derived, derive
 from superopt.rules.index import Index
 from superopt.rules.instances import instances
-from superopt.rules.rule import Rule
+from superopt.rules.rule import Rule, parse_rules
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 INSTANCES = 3  # on which a rule must follow
 # The same on every machine; forward, since a search could not go the other way.
@@ -42,18 +47,39 @@ def follows(
     return Follows(rule, chain) if some else None
 
 
+Each = Callable[[Callable[[T], R], Sequence[T]], Iterable[R]]
+
+
 def minimal(
-    rules: Sequence[Rule], seed: int, progress: Callable[[int], None] = lambda left: None
+    rules: Sequence[Rule], seed: int, each: Each[tuple[tuple[str, ...], int, int], bool] = map
 ) -> tuple[list[Rule], list[Follows]]:
     """The rules that do not follow from the rest, the last ones tried first; and those that do,
-    each from what was left then."""
+    each from what was left then. each: maps a function, may be in several processes.
+
+    What does not follow from all the others does not follow from fewer.
+    """
+    texts = tuple(map(str, rules))
+    doubtful = list(each(_redundant, [(texts, n, seed) for n in range(len(rules))]))
     left = list(rules)
     gone: list[Follows] = []
-    for n, rule in enumerate(reversed(rules)):
-        others = [r for r in left if r is not rule]
-        found = follows(rule, others, seed)
+    for n in reversed(range(len(rules))):
+        if not doubtful[n]:
+            continue
+        others = [r for r in left if r is not rules[n]]
+        found = follows(rules[n], others, seed)
         if found is not None:
             left = others
             gone.append(found)
-        progress(len(rules) - n - 1)
     return left, gone
+
+
+def _redundant(what: tuple[tuple[str, ...], int, int]) -> bool:
+    """Does the rule of this number follow from all the others? Rules travel as texts."""
+    texts, n, seed = what
+    rules = _parsed(texts)
+    return follows(rules[n], [*rules[:n], *rules[n + 1 :]], seed) is not None
+
+
+@lru_cache(maxsize=1)
+def _parsed(texts: tuple[str, ...]) -> tuple[Rule, ...]:
+    return tuple(r for text in texts for r in parse_rules(text))

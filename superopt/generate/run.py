@@ -8,8 +8,8 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from itertools import repeat
 from multiprocessing import get_context
+from typing import Protocol, TypeVar
 
 from superopt.generate.build import covered
 from superopt.generate.families import FAMILIES
@@ -17,9 +17,15 @@ from superopt.generate.family import Family
 from superopt.generate.find import Found, Level, find
 from superopt.generate.generalise import Claim, claims, most_general, title
 from superopt.generate.journal import Journal
+from superopt.generate.partial import Partial, partial
 from superopt.generate.pattern import Equation, carried, show
 from superopt.generate.prune import minimal
+from superopt.rules.index import Index
 from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.trial import Passed, try_rule
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +41,9 @@ class Wanted:
 class Account:
     """What became of a family's candidates: by level; equations, those left after pruning what
     follows from others, the claims made of these, how many a more general rule covered, those of
-    which no reading survived; the rules, and those that the others make superfluous. Seconds of
-    each part."""
+    which no reading survived, the rules that fell in a trial on other shapes; the rules that are
+    left, and those that others make superfluous; pairs that are equal in parts. Seconds of each
+    part."""
 
     family: str
     levels: list[Level] = field(default_factory=list)
@@ -46,8 +53,10 @@ class Account:
     claims: int = 0
     covered: int = 0
     refuted: list[str] = field(default_factory=list)
+    unsound: list[str] = field(default_factory=list)
     rules: int = 0
     derivable: list[str] = field(default_factory=list)
+    partial: int = 0
     enumerating: float = 0.0
     pruning: float = 0.0
     generalising: float = 0.0
@@ -58,37 +67,56 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """The rules of each family, and the account."""
+    """The rules and the partially equal pairs of each family, the account, and how long it took to
+    find the rules that others make superfluous."""
 
     rules: dict[str, list[Rule]]
+    partial: dict[str, list[Partial]]
     accounts: list[Account]
+    pruning: float
 
 
 def generate(
     wanted: Wanted, journal: Journal, progress: Callable[[str], None] = lambda text: None
 ) -> Generated:
     """Find the rules of every family. The result depends on `wanted` without its jobs only."""
-    rules: dict[str, list[Rule]] = {}
+    made: dict[str, list[Rule]] = {}
+    pairs: dict[str, list[Partial]] = {}
     accounts: list[Account] = []
     taken: dict[str, int] = {}
     with _pool(wanted.jobs) as each:
         for family, top in wanted.families:
-            name = family.name
             begin = time.monotonic()
-            theory = known(family, wanted.seed)
-            found = find(family, top, wanted.seed, theory=theory, progress=progress)
-            account = Account(name, found.levels, found.doubtful, len(found.equations))
+            found = find(
+                family,
+                top,
+                wanted.seed,
+                theory=known(family, wanted.seed),
+                keep=family.partial,
+                progress=progress,
+            )
+            account = Account(family.name, found.levels, found.doubtful, len(found.equations))
             account.minimal, account.pruning = len(found.minimal), found.pruning
+            pairs[family.name] = partial(found) if family.partial else []
+            account.partial = len(pairs[family.name])
             account.enumerating = time.monotonic() - begin - found.pruning
             begin = time.monotonic()
-            made = _rules(found, wanted, each, journal, account, progress)
+            before = [r for rules in made.values() for r in rules]
+            some = _rules(found, before, wanted, each, journal, account, progress)
+            made[family.name] = [_renamed(r, taken) for r in some]
             account.generalising = time.monotonic() - begin
-            named = [_renamed(r, taken) for r in made]
-            rules[name], gone = minimal(named, wanted.seed)
-            account.derivable = [f"{f.rule.name}: {', '.join(f.chain)}" for f in gone]
-            account.rules = len(rules[name])
             accounts.append(account)
-    return Generated(rules, accounts)
+        begin = time.monotonic()
+        every = [r for rules in made.values() for r in rules]
+        progress(f"pruning {len(every)} rules")
+        left, gone = minimal(every, wanted.seed, each)
+    names = {r.name for r in left}
+    for account in accounts:
+        own = {r.name for r in made[account.family]}
+        made[account.family] = [r for r in made[account.family] if r.name in names]
+        said = [f"{f.rule.name}: {', '.join(f.chain)}" for f in gone if f.rule.name in own]
+        account.derivable, account.rules = said, len(made[account.family])
+    return Generated(made, pairs, accounts, time.monotonic() - begin)
 
 
 @cache
@@ -103,38 +131,43 @@ def known(family: Family, seed: int) -> list[Equation]:
     return [e for t in theories for e in carried(t.equations, t.bank.family, family)]
 
 
-Attempts = Callable[[Sequence[Claim], Family, int], Iterator[str]]
+class Each(Protocol):
+    """Maps a function of the module, in this process or in several ones, in order."""
+
+    def __call__(self, do: Callable[[T], R], what: Sequence[T], /) -> Iterable[R]: ...
 
 
 @contextmanager
-def _pool(jobs: int) -> Iterator[Attempts]:
-    """What tries claims, and gives their rules' texts in order: here, or in several processes."""
+def _pool(jobs: int) -> Iterator[Each]:
     if jobs == 1:
-        yield lambda some, family, seed: (_attempt(c, family, seed) for c in some)
+        yield map
         return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-
-        def attempts(some: Sequence[Claim], family: Family, seed: int) -> Iterator[str]:
-            return pool.map(_attempt, some, repeat(family), repeat(seed))
-
-        yield attempts
+        try:
+            yield pool.map
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _rules(
     found: Found,
+    before: Sequence[Rule],
     wanted: Wanted,
-    each: Attempts,
+    each: Each,
     journal: Journal,
     account: Account,
     progress: Callable[[str], None],
 ) -> list[Rule]:
-    """The rules of a family. In waves: of the claims of one shape the first is made a rule, and
-    the others are only where that does not cover them."""
+    """The rules of a family that those `before` do not cover. In waves: of the claims of one shape
+    the first is made a rule, and the others are only where that does not cover them."""
     family = found.bank.family
     every = [c for e in found.minimal for c in claims(e, family)]
     account.claims = len(every)
-    known: dict[int, Rule] = {}
-    left = list(enumerate(every))
+    index = Index(before)
+    left = [(n, c) for n, c in enumerate(every) if not covered(c, family, index)]
+    account.covered = len(every) - len(left)
+    made: dict[int, Rule] = {}
     while left:
         wave: dict[str, tuple[int, Claim]] = {}
         rest: list[tuple[int, Claim]] = []
@@ -146,42 +179,61 @@ def _rules(
         texts = _tried([c for _, c in wave.values()], family, wanted, each, journal)
         for (n, c), text in zip(wave.values(), texts, strict=True):
             if text:
-                (known[n],) = parse_rules(text)
+                (made[n],) = parse_rules(text)
             else:
-                account.refuted.append(_said(c, family))
+                account.refuted.append(said(c, family))
         fresh: dict[str, list[Rule]] = {}
         for n, c in wave.values():
-            if n in known:
-                fresh.setdefault(title(c, family), []).append(known[n])
-        left = [(n, c) for n, c in rest if not covered(c, family, fresh.get(title(c, family), ()))]
+            if n in made:
+                fresh.setdefault(title(c, family), []).append(made[n])
+        indices = {name: Index(rules) for name, rules in fresh.items()}
+        left = [
+            (n, c)
+            for n, c in rest
+            if (name := title(c, family)) not in indices or not covered(c, family, indices[name])
+        ]
         account.covered += len(rest) - len(left)
-        progress(f"{family.name}: {len(known)} rules, {len(left)} claims left")
-    return [known[n] for n in sorted(known)]
+        progress(f"{family.name}: {len(made)} rules, {len(left)} claims left")
+    rules = [made[n] for n in sorted(made)]
+    sound = list(each(_sound, [(str(r), wanted.seed + 1) for r in rules]))
+    account.unsound = [str(r) for r, ok in zip(rules, sound, strict=True) if not ok]
+    return [r for r, ok in zip(rules, sound, strict=True) if ok]
 
 
 def _tried(
     some: Sequence[Claim],
     family: Family,
     wanted: Wanted,
-    each: Attempts,
+    each: Each,
     journal: Journal,
 ) -> Iterable[str]:
     """The text of each claim's most general rule, empty where there is none; what the journal
     knows is not tried again."""
-    keys = [f"{family.name}: {_said(c, family)}" for c in some]
+    keys = [f"{family.name}: {said(c, family)}" for c in some]
     pending = [(k, c) for k, c in zip(keys, some, strict=True) if k not in journal.known]
-    texts = each([c for _, c in pending], family, wanted.seed)
+    texts = each(_attempt, [(c, family, wanted.seed) for _, c in pending])
     for (k, _), text in zip(pending, texts, strict=True):
         journal.add(k, text)
     return [journal.known[k] for k in keys]
 
 
-def _attempt(c: Claim, family: Family, seed: int) -> str:
-    rule = most_general(c, family, seed)
+def _attempt(what: tuple[Claim, Family, int]) -> str:
+    rule = most_general(*what)
     return "" if rule is None else str(rule)
 
 
-def _said(c: Claim, family: Family) -> str:
+SOUND = 20  # shape assignments, unlike those that a reading was chosen by
+
+
+def _sound(what: tuple[str, int]) -> bool:
+    """Does a rule hold on new shapes?"""
+    text, seed = what
+    (rule,) = parse_rules(text)
+    return isinstance(try_rule(rule, seed, SOUND), Passed)
+
+
+def said(c: Claim, family: Family) -> str:
+    """A claim to be read by people."""
     left = ", ".join(show(p, family) for p in c.left)
     axis = "" if c.axis is None else f" on axis {c.axis}"
     return f"({left}) => {show(c.right, family)}{axis}"

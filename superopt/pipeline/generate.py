@@ -12,7 +12,7 @@ from pathlib import Path
 from superopt.errors import UsageError
 from superopt.generate.families import FAMILIES
 from superopt.generate.journal import Journal
-from superopt.generate.library import text
+from superopt.generate.library import partial_text, text
 from superopt.generate.run import Account, Wanted, generate
 from superopt.onnx_io.atomic import new_files
 from superopt.report.data import Event, FamilyCount, Generation, LevelCount
@@ -56,6 +56,10 @@ def generation(order: Order) -> Generation:
     with new_files() as create:
         for name, rules in made.rules.items():
             create(order.out / f"{name}.rules").file.write(text(rules).encode())
+        for family in made_of:
+            if family.partial:
+                content = partial_text(made.partial[family.name], family)
+                create(order.out / f"{family.name}.partial.jsonl").file.write(content.encode())
         account = json.dumps([a.plain() for a in made.accounts], indent=1) + "\n"
         create(order.out / ACCOUNT).file.write(account.encode())
     return Generation(counts, journal.lost, time.monotonic() - begin, _peak())
