@@ -278,6 +278,8 @@ def resulting(u: Use, shapes: tuple[Shape, ...]) -> tuple[Attrs, Shape] | None:
     except InferError:
         return None
     assert made is not None
+    if 0 in made:
+        return None  # all empty tensors are equal
     return attrs, tuple(int(d) for d in made)  # type: ignore[arg-type]
 
 

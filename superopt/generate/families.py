@@ -7,6 +7,7 @@ two rows are a sum of one more. The rules that come of equations are tried on ot
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from superopt.generate.family import MANY, Family, Shape, Use, each, fitting, parts, use
 from superopt.ir.op import Attr
@@ -463,6 +464,7 @@ def norms() -> Family:
     """Normalisation of rows and what it is made of."""
     n, m = 2, 5
     along: dict[str, Attr] = {"axes": (1,), "keepdims": 1}
+    normal = use("LayerNormalization", 2, axis=1, epsilon=0.5)
     return Family(
         "norms",
         {**dict.fromkeys("xy", (n, m)), "r": (n, 1), "g": (m,), "h": (m,)},
@@ -474,7 +476,7 @@ def norms() -> Family:
             fitting(use("Sqrt", 1), (n, 1)),
             fitting(use("Pow", 2), (n, m), ()),
             use("ReduceMean", 1, **along),
-            fitting(use("LayerNormalization", 2, axis=1, epsilon=0.5), (n, m), (m,)),
+            fitting(replace(normal, many=True), (n, m), (m,)),
             fitting(use("RMSNormalization", 2, axis=1, epsilon=0.5), (n, m), (m,)),
         ),
         n * m,

@@ -54,8 +54,9 @@ class Level:
 @dataclass(slots=True)
 class Found:
     """A family's bank, the theory that was known, the equations that were found beside it, what
-    follows from the others of them, and how they were found. doubtful: pairs that no equation can
-    say (a coincidence on the inputs)."""
+    follows from the others of them, and how they were found. doubtful: pairs that are equal by
+    coincidence on the inputs. unsayable: pairs of which neither side has all the variables: both
+    are a constant that the family has no name for."""
 
     bank: Bank
     theory: tuple[Equation, ...] = ()
@@ -63,6 +64,7 @@ class Found:
     pruned: Pruned = field(default_factory=lambda: Pruned((), {}))
     levels: list[Level] = field(default_factory=list)
     doubtful: int = 0
+    unsayable: int = 0
     pruning: float = 0.0
 
     @property
@@ -121,9 +123,13 @@ def _relate(found: Found, level: int) -> tuple[int, int]:
     before = len(found.equations)
     rows = _general_first(reader, rows)
     while len(rows):
-        wide = general(reader.equation(int(rows[0])), bank)
+        e = reader.equation(int(rows[0]))
+        wide = general(e, bank) if _sayable(e) else None
         if wide is not None and related.apply(wide):
             found.equations.append(wide)
+        elif not _sayable(e):
+            found.unsayable += 1
+            rows = rows[1:]
         else:
             found.doubtful += 1
             rows = rows[1:]
@@ -134,8 +140,6 @@ def _relate(found: Found, level: int) -> tuple[int, int]:
 
 def general(e: Equation, bank: Bank) -> Equation | None:
     """The equation with its holes told apart where it still holds; None where it never did."""
-    if not _sayable(e):
-        return None
     if not confirmed(e, bank.family, bank.seed + 1):
         return None
     for n in range(len(e.inputs)):

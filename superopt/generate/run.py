@@ -48,6 +48,7 @@ class Account:
     family: str
     levels: list[Level] = field(default_factory=list)
     doubtful: int = 0
+    unsayable: int = 0
     equations: int = 0
     minimal: int = 0
     claims: int = 0
@@ -91,11 +92,12 @@ def generate(
                 family,
                 top,
                 wanted.seed,
-                theory=known(family, wanted.seed),
+                theory=known(family, top, wanted.seed),
                 keep=family.partial,
                 progress=progress,
             )
-            account = Account(family.name, found.levels, found.doubtful, len(found.equations))
+            account = Account(family.name, found.levels, found.doubtful, found.unsayable)
+            account.equations = len(found.equations)
             account.minimal, account.pruning = len(found.minimal), found.pruning
             pairs[family.name] = partial(found) if family.partial else []
             account.partial = len(pairs[family.name])
@@ -120,14 +122,14 @@ def generate(
 
 
 @cache
-def _theory(name: str, seed: int) -> Found:
+def _theory(name: str, top: int, seed: int) -> Found:
     family = FAMILIES[name]()
-    return find(family, family.top, seed)
+    return find(family, min(family.top, top), seed)
 
 
-def known(family: Family, seed: int) -> list[Equation]:
-    """The equations of the family's theories, in its own terms."""
-    theories = (_theory(name, seed) for name in family.theory)
+def known(family: Family, top: int, seed: int) -> list[Equation]:
+    """The equations of the family's theories of up to `top` operators, in its own terms."""
+    theories = (_theory(name, top, seed) for name in family.theory)
     return [e for t in theories for e in carried(t.equations, t.bank.family, family)]
 
 

@@ -47,9 +47,9 @@ def generation(order: Order) -> Generation:
                 "name one of them",
             )
     begin = time.monotonic()
-    made_of = [FAMILIES[name]() for name in families]
+    made_of = [FAMILIES[name]() for name in with_theories(families)]
     wanted = Wanted(tuple((f, min(order.most, f.top)) for f in made_of), order.seed, order.jobs)
-    run = f"{', '.join(families)}, {order.most} operators, seed {order.seed}"
+    run = f"{', '.join(f.name for f in made_of)}, {order.most} operators, seed {order.seed}"
     journal = Journal.open(order.out / JOURNAL, run)
     made = generate(wanted, journal, lambda line: order.progress(Event("generate", line)))
     counts = tuple(_count(a) for a in made.accounts)
@@ -63,6 +63,13 @@ def generation(order: Order) -> Generation:
         account = json.dumps([a.plain() for a in made.accounts], indent=1) + "\n"
         create(order.out / ACCOUNT).file.write(account.encode())
     return Generation(counts, journal.lost, time.monotonic() - begin, _peak())
+
+
+def with_theories(names: Sequence[str]) -> list[str]:
+    """The families and those whose equations they take for known: in their order, since a family
+    has no rules of its own for these."""
+    wanted = {*names, *(t for n in names for t in FAMILIES[n]().theory)}
+    return [n for n in FAMILIES if n in wanted]
 
 
 def _peak() -> float:

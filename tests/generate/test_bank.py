@@ -9,9 +9,10 @@ from superopt.generate.bank import COMMUTATIVE, Bank, begin, grow
 from superopt.generate.batch import batched
 from superopt.generate.build import value
 from superopt.generate.chain import Limits, Rewriting
-from superopt.generate.family import FAMILIES, Family, Use, parts, use
+from superopt.generate.families import FAMILIES
+from superopt.generate.family import Family, Use, parts, use
 from superopt.generate.find import Found, find
-from superopt.generate.pattern import Equation, Hole, Made, Pattern, Reader, apart, size
+from superopt.generate.pattern import Equation, Hole, Made, Pattern, Reader, apart, in_order, size
 from superopt.generate.relate import Relations
 from superopt.ir import graph as g
 from superopt.ir.evaluate import evaluate, evaluate_node
@@ -83,7 +84,7 @@ def test_a_batch_is_what_one_by_one_gives(family: str, u: Use) -> None:
 
 def by_hand(family: Family, top: int) -> list[dict[bytes, int]]:
     """Every term of up to `top` operators, evaluated alone: for each level its tensors by their
-    values, and how many terms over smaller tensors there were."""
+    values. Nothing is made of constants only, nor of what is the same on all samples."""
     bank = begin(family, SEED)
     known: dict[bytes, tuple[np.ndarray, int]] = {}
     for (_, level), held in bank.held.items():
@@ -96,12 +97,20 @@ def by_hand(family: Family, top: int) -> list[dict[bytes, int]]:
             for some in product(list(known.values()), repeat=u.arity):
                 if sum(k for _, k in some) != level - 1:
                     continue
+                if all(_constant(v) for v, _ in some) or any(
+                    _constant(v) and k > 0 for v, k in some
+                ):
+                    continue
                 found = _applied(family, u, [v for v, _ in some])
                 if found is not None and _key(found) not in known:
                     fresh.setdefault(_key(found), (found, level))
         known |= fresh
         out.append(dict.fromkeys(known, 0))
     return out
+
+
+def _constant(v: np.ndarray) -> bool:
+    return bool((v == v[:, :1]).all())
 
 
 def _key(v: np.ndarray) -> bytes:
@@ -139,7 +148,8 @@ def test_every_application_computes_its_class() -> None:
         operands = [values[int(c)] for c in (a.left[n], a.right[n])[: u.arity]]
         found = _applied(TINY, u, operands)
         assert found is not None
-        assert _key(found) == _key(values[int(a.of[n])])
+        known = values.get(int(a.of[n]))  # none where nothing is built on it
+        assert _constant(found) if known is None else _key(found) == _key(known)
 
 
 @pytest.fixture(scope="module", params=["tiny", "matrices", "layouts"])
@@ -170,7 +180,8 @@ def test_all_that_is_equal_is_related(found: Found) -> None:
     assert len(related.apart())
     for e in found.equations:
         related.apply(e)
-    assert len(related.apart()) <= found.doubtful <= 3
+    assert len(related.apart()) <= found.doubtful + found.unsayable
+    assert found.doubtful <= 3
 
 
 def test_what_was_pruned_follows_from_what_is_left(found: Found) -> None:
@@ -234,6 +245,7 @@ def test_occurrences_are_told_apart() -> None:
     e = Equation(add(add(x, x), y), add(x, add(x, y)), ("x", "y"))
     z = Hole(2)
     wider = Equation(add(add(x, y), z), add(x, add(y, z)), ("x", "x", "y"))
-    assert apart(e, False) == wider
-    assert apart(wider, False) is None
-    assert apart(Equation(add(x, x), x, ("x",)), False) is None
+    assert wider in [in_order(w) for w in apart(e, 0)]
+    assert len(list(apart(e, 0))) == 2  # for each way to pair them
+    assert not list(apart(e, 1))
+    assert not list(apart(Equation(add(x, x), x, ("x",)), 0))

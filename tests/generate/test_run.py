@@ -8,20 +8,20 @@ import pytest
 from superopt.api import generate_rules
 from superopt.errors import UsageError
 from superopt.generate.complete import completeness
-from superopt.generate.family import FAMILIES
+from superopt.generate.families import FAMILIES
 from superopt.generate.find import find
 from superopt.generate.journal import Journal
 from superopt.generate.library import text
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.trial import Passed, try_rule
 
-NAMES = ["matrices"]
+NAMES = ["arithmetic", "order", "matrices"]  # the first two are theories of the last
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("rules")
-    generate_rules(out, families=NAMES, max_ops=2)
+    generate_rules(out, families=["matrices"], max_ops=2)
     return out
 
 
@@ -48,7 +48,7 @@ def test_the_laws_of_a_textbook_are_found(folder: Path) -> None:
 
 
 def test_the_same_bytes_with_more_processes(folder: Path, tmp_path: Path) -> None:
-    generate_rules(tmp_path, families=NAMES, max_ops=2, jobs=2)
+    generate_rules(tmp_path, families=["matrices"], max_ops=2, jobs=2)
     for name in NAMES:
         file = f"{name}.rules"
         assert (tmp_path / file).read_bytes() == (folder / file).read_bytes()
@@ -59,7 +59,7 @@ def test_a_run_that_was_killed_goes_on(folder: Path, tmp_path: Path) -> None:
     lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
     assert len(lines) > 20
     (tmp_path / "journal.jsonl").write_bytes(b"".join(lines[:10]) + lines[10][:20])
-    made = generate_rules(tmp_path, families=NAMES, max_ops=2)
+    made = generate_rules(tmp_path, families=["matrices"], max_ops=2)
     assert made.lost == 1
     for name in NAMES:
         file = f"{name}.rules"
@@ -68,7 +68,7 @@ def test_a_run_that_was_killed_goes_on(folder: Path, tmp_path: Path) -> None:
 
 def test_the_journal_of_another_run_is_refused(folder: Path) -> None:
     with pytest.raises(UsageError, match="journal of another run"):
-        generate_rules(folder, families=NAMES, max_ops=3)
+        generate_rules(folder, families=["matrices"], max_ops=3)
 
 
 def test_a_journal_keeps_what_it_is_given(tmp_path: Path) -> None:
@@ -81,6 +81,7 @@ def test_a_journal_keeps_what_it_is_given(tmp_path: Path) -> None:
 def test_the_account_adds_up(folder: Path) -> None:
     for family in json.loads((folder / "account.json").read_text()):
         kept = family["claims"] - family["covered"] - len(family["refuted"])
+        kept -= len(family["unsound"])
         assert kept == family["rules"] + len(family["derivable"])
 
 
