@@ -12,7 +12,7 @@ import numpy as np
 
 from superopt.cost.signature import Signature
 from superopt.ir.op import InferError, expression
-from superopt.te.dtype import STRING, to_numpy
+from superopt.te.dtype import BOOL, STRING, to_numpy
 from superopt.te.expr import Tensor, TensorType
 from superopt.te.node import Apply, Dim, Expr, Index, Load, Reduce
 
@@ -64,7 +64,9 @@ def _tensor(t: Tensor, seen: set[Tensor]) -> tuple[float, float]:
 
 def _count(e: Expr, times: float, reduced: bool, seen: set[Tensor]) -> tuple[float, float]:
     match e:
-        case Apply(fn, args, _):
+        case Apply(fn, args, dtype):
+            if dtype == BOOL and not _reads(e):
+                return 0.0, 0.0  # a guard of indices: loops are cut at the padding, not tested in it
             weight = 0.0 if fn in ("select", "cast") else 8.0 if fn in _DEAR else 1.0
             contracted, scalar = (times * weight, 0.0) if reduced else (0.0, times * weight)
             if args and args[0].dtype.kind == "x":
@@ -83,6 +85,19 @@ def _count(e: Expr, times: float, reduced: bool, seen: set[Tensor]) -> tuple[flo
             return _count(element, times, reduced, seen)
         case _:
             return 0.0, 0.0
+
+
+def _reads(e: Expr) -> bool:
+    """Does an expression read an element?"""
+    match e:
+        case Load():
+            return True
+        case Apply(_, args, _):
+            return any(map(_reads, args))
+        case Reduce(_, _, body, _):
+            return _reads(body)
+        case _:
+            return False
 
 
 def _product(shape: tuple[Dim, ...]) -> float:
