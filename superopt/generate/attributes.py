@@ -89,9 +89,15 @@ def conditions(written: Written) -> list[str]:
     ]
 
 
-def rights(found: Sequence[Slot], left: Written, rank: int) -> Iterator[Written]:
-    """The ways to write the right side's values by the names of the left side."""
-    choices = [list(dict.fromkeys(_formulas(s, left, rank))) for s in found]
+def rights(
+    found: Sequence[Slot], left: Written, rank: int, sizes: Sequence[str] = ()
+) -> Iterator[Written]:
+    """The ways to write the right side's values by the names of the left side. sizes: formulas for
+    those of a split."""
+    choices = [
+        list(dict.fromkeys([*(sizes if s.key == "split" else ()), *_formulas(s, left, rank)]))
+        for s in found
+    ]
     for row in product(*choices):
         yield dict(zip(found, row, strict=True))
 

@@ -18,11 +18,9 @@ from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 
 
-def inputs_of(c: Claim, family: Family) -> tuple[g.Input, ...]:
+def inputs_of(c: Claim) -> tuple[g.Input, ...]:
     """A graph input for each hole, of the shape at which the claim was found."""
-    return tuple(
-        g.Input(f"v{k}", TensorType(F32, family.inputs[n])) for k, n in enumerate(c.inputs)
-    )
+    return tuple(g.Input(f"v{k}", TensorType(F32, shape)) for k, shape in enumerate(c.shapes))
 
 
 def value(p: Pattern, family: Family, inputs: Sequence[g.Input]) -> g.Value:
@@ -46,7 +44,7 @@ ONE = Bounds(steps=1, grow=8, graphs=1000, seconds=float("inf"), forward=True)
 
 def covered(c: Claim, family: Family, index: Index) -> bool:
     """Does a rule of the index rewrite the claim's left side into its right side?"""
-    inputs = inputs_of(c, family)
+    inputs = inputs_of(c)
     roots = tuple(value(p, family, inputs) for p in c.left)
     goal: tuple[g.Value, ...] = (value(c.right, family, inputs),)
     if c.axis is not None:

@@ -9,10 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeGuard
 
 from superopt.generate import attributes as at
 from superopt.generate.family import Family, Shape
-from superopt.generate.pattern import Equation, Hole, Leaf, Made, Pattern, holes, size, uses, within
+from superopt.generate.pattern import (
+    Equation,
+    Hole,
+    Leaf,
+    Made,
+    Pattern,
+    filled,
+    holes,
+    parts_of,
+    replaced,
+    size,
+    uses,
+    within,
+)
 from superopt.rules.instances import Instance, cramped, instances
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.trial import Cases, Passed, Refuted, try_on
@@ -33,28 +47,31 @@ PATIENCE = 60  # attempts at an instance; a reading of which so few make sense i
 @dataclass(frozen=True, slots=True)
 class Claim:
     """`left` may be replaced by `right`. With several roots on the left, by the parts of `right`
-    along `axis`."""
+    along `axis`. shapes: of the holes."""
 
     left: tuple[Pattern, ...]
     right: Pattern
-    inputs: tuple[str, ...]
+    shapes: tuple[Shape, ...]
     axis: int | None = None
 
 
 def claims(e: Equation, family: Family) -> list[Claim]:
     """The rewrites that an equation allows: in each direction in which the left side binds all;
-    and, where a side is a Concat, that its operands are parts of the other side."""
+    where a side is a Concat, that its operands are parts of the other side; and where a Concat is
+    an operand, that any tensor is, whose parts are then on the other side."""
     found: list[Claim] = []
+    shapes = tuple(family.inputs[i] for i in e.inputs)
     for left, right in ((e.left, e.right), (e.right, e.left)):
         if within(left, right) or _doubles(left, right):
             continue  # it would grow without end
         if isinstance(left, Made) and set(holes(right)) <= set(holes(left)):
-            found.append(Claim((left,), right, e.inputs))
+            plain = Claim((left,), right, shapes)
+            found += [plain, *taken_apart(plain, family)]
             joined = family.uses[left.use]
             if joined.name == "Concat" and all(_heavy(o, family) for o in left.operands):
                 (axis,) = (v for k, v in joined.attrs if k == "axis")
                 assert isinstance(axis, int)
-                found.append(Claim(left.operands, right, e.inputs, axis))
+                found.append(Claim(left.operands, right, shapes, axis))
     return found
 
 
@@ -67,6 +84,42 @@ def _doubles(left: Pattern, right: Pattern) -> bool:
     """Does one operator become several, of an operand that is there more often then?"""
     before, after = list(holes(left)), list(holes(right))
     return size(left) == 1 and any(after.count(n) > before.count(n) for n in before)
+
+
+def taken_apart(c: Claim, family: Family) -> list[Claim]:
+    """For every join of two variables beside another one on the left: any tensor in its place, and
+    parts of it on the right, of the other one's sizes. A weight is no Concat in a model, but its
+    rows may be told apart."""
+    (left,) = c.left
+    joins = [p for p in parts_of(left) if _joins(p, family)]
+    found: list[Claim] = []
+    if not _heavy(left, family) or len(joins) != 2:
+        return found
+    for join in joins:
+        a, b = (o.number for o in join.operands if isinstance(o, Hole))
+        axis = dict(family.uses[join.use].attrs)["axis"]
+        splits = [
+            n
+            for n, u in enumerate(family.uses)
+            if u.name == "Split" and dict(u.attrs)["axis"] == axis
+        ]
+        if len(splits) != 2 or list(holes(left)).count(a) + list(holes(left)).count(b) != 2:
+            continue
+        shape = list(c.shapes[a])
+        assert isinstance(axis, int)
+        shape[axis] += c.shapes[b][axis]
+        whole = Hole(a)
+        pieces = {a: Made(splits[0], (whole,)), b: Made(splits[1], (whole,))}
+        shapes = (*c.shapes[:a], tuple(shape), *c.shapes[a + 1 :])
+        found.append(Claim((replaced(left, join, whole),), filled(c.right, pieces), shapes))
+    return found
+
+
+def _joins(p: Pattern, family: Family) -> TypeGuard[Made]:
+    if not isinstance(p, Made) or family.uses[p.use].name != "Concat":
+        return False
+    a, b = p.operands
+    return isinstance(a, Hole) and isinstance(b, Hole) and a != b
 
 
 def most_general(c: Claim, family: Family, seed: int) -> Rule | None:
@@ -121,13 +174,14 @@ def _multiplies_sums(p: Pattern, family: Family) -> bool:
 def readings(c: Claim, family: Family) -> Iterator[str]:
     """Texts of rules, the most general first."""
     name = title(c, family)
-    rank = max((len(family.inputs[i]) for i in c.inputs), default=2)
+    rank = max(map(len, c.shapes), default=2)
+    sizes = _sizes(c, family, rank)
     left = _slots(c.left, family)
     right = _slots((c.right,), family)
     used = sorted({n for p in (*c.left, c.right) for n in holes(p)})
     for kinds in _kinds(c, family, used):
         for mine in at.lefts(left, rank):
-            for theirs in at.rights(right, mine, rank):
+            for theirs in at.rights(right, mine, rank, sizes):
                 for axis in _axes(c, mine, rank):
                     roots = [_text(p, family, mine) for p in c.left]
                     made = _text(c.right, family, theirs, roots[0] if _is_leaf(c.right) else "")
@@ -142,6 +196,18 @@ def readings(c: Claim, family: Family) -> Iterator[str]:
 
 def _is_leaf(p: Pattern) -> bool:
     return isinstance(p, Leaf)
+
+
+def _sizes(c: Claim, family: Family, rank: int) -> list[str]:
+    """How the sizes of two parts may be written: those of two variables that are joined."""
+    found: list[str] = []
+    for p in (q for root in c.left for q in parts_of(root)):
+        if _joins(p, family):
+            axis = dict(family.uses[p.use].attrs)["axis"]
+            names = [NAMES[o.number] for o in p.operands if isinstance(o, Hole)]
+            assert isinstance(axis, int)
+            found.append(f"({', '.join(f'size({n}, {axis - rank})' for n in names)})")
+    return found
 
 
 def _axes(c: Claim, left: at.Written, rank: int) -> Iterator[str | None]:
@@ -198,7 +264,7 @@ def _kinds(c: Claim, family: Family, used: Sequence[int]) -> Iterator[dict[int, 
     which it was found."""
     ops = {family.uses[u].name for p in (*c.left, c.right) for u in uses(p)}
     element = "any" if ops <= MOVES else "f"
-    shapes = {n: family.inputs[c.inputs[n]] for n in used}
+    shapes = {n: c.shapes[n] for n in used}
 
     def exact(n: int, who: int | str) -> str:
         dims = ("1" if one else f"d{who}_{k}" for k, one in enumerate(_ones(shapes[n])))

@@ -73,6 +73,34 @@ def uses(p: Pattern) -> Iterator[int]:
             yield from uses(o)
 
 
+def parts_of(p: Pattern) -> Iterator[Pattern]:
+    """A pattern and all that is inside, outermost first."""
+    yield p
+    if isinstance(p, Made):
+        for o in p.operands:
+            yield from parts_of(o)
+
+
+def replaced(p: Pattern, part: Pattern, by: Pattern) -> Pattern:
+    """The pattern with another one in place of a part."""
+    if p == part:
+        return by
+    return (
+        Made(p.use, tuple(replaced(o, part, by) for o in p.operands)) if isinstance(p, Made) else p
+    )
+
+
+def filled(p: Pattern, of: Mapping[int, Pattern]) -> Pattern:
+    """The pattern with patterns in its holes."""
+    match p:
+        case Hole(n):
+            return of.get(n, p)
+        case Leaf():
+            return p
+        case Made(u, operands):
+            return Made(u, tuple(filled(o, of) for o in operands))
+
+
 def within(p: Pattern, q: Pattern) -> bool:
     """Is `p` a part of `q`, or all of it?"""
     return p == q or (isinstance(q, Made) and any(within(p, o) for o in q.operands))
