@@ -186,8 +186,8 @@ def readings(c: Claim, family: Family) -> Iterator[str]:
                     roots = [_text(p, family, mine) for p in c.left]
                     made = _text(c.right, family, theirs, roots[0] if _is_leaf(c.right) else "")
                     if axis is not None:
-                        sizes = ", ".join(f"size({r}, {axis})" for r in roots)
-                        made = f"Split({made}, axis={axis}, split=({sizes}))"
+                        own = ", ".join(f"size({r}, {axis})" for r in roots)
+                        made = f"Split({made}, axis={axis}, split=({own}))"
                     params = ", ".join(f"{NAMES[n]}: {kinds[n]}" for n in used)
                     side = roots[0] if len(roots) == 1 else f"({', '.join(roots)})"
                     where = ", ".join(at.conditions(mine))
