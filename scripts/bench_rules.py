@@ -1,85 +1,165 @@
 #!/usr/bin/env python3
-"""What the rule generator takes and finds: the table of docs/bench_rules.md.
+"""What the rule generator takes and finds: the tables of docs/bench_rules.md.
 
-    scripts/bench_rules.py [--families matrices,images] [--max-ops 3] [--complete 3] [--jobs 2]
+    scripts/bench_rules.py [--part classical,default,growth,complete,every] [--jobs 2] [--out DIR]
 
-For each family: candidates, distinct tensors, equal pairs, equations and rules, with seconds and
-peak memory; and how many of all equal pairs of up to so many operators follow from the rules that
-were found (each application of the bank from its class's smallest term; chains of at most 8
-rewrites, 2 nodes larger, 4,000 graphs).
+classical   TASO's operators (arithmetic, order, matrices, images) up to 4 operators: a whole run
+default     all families: a whole run, and what became of each family's candidates
+growth      candidates, seconds and memory of the enumeration alone, for 3, 4 and 5 operators
+complete    how many of all equal pairs of up to 3 operators follow from the default run's rules:
+            every application from its class's smallest term
+every       the same for every term of up to 3 operators, whatever its operands: brute force
+models      `optimize` on models with the generated rules only, and with all
+
+The parts after `default` use its rules; --out keeps them, and a second run takes them from there.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
+import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
-from superopt.api import generate_rules
+from superopt.api import generate_rules, optimize
 from superopt.cost.machine import machine
-from superopt.generate.complete import BOUNDS, completeness
-from superopt.generate.family import FAMILIES
+from superopt.generate.complete import BOUNDS, completeness, equal_pairs, every_term
+from superopt.generate.families import FAMILIES
 from superopt.generate.find import find
-from superopt.report.data import Generation
-from superopt.rules.rule import parse_rules
+from superopt.rules.rule import Rule, parse_rules
+
+CLASSICAL = ("arithmetic", "order", "matrices", "images")
+GROWTH = {"matrices": 5, "images": 4, "reductions": 4, "pieces": 4}  # most operators of each
 
 
-def generated(folder: Path, families: list[str], most: int, jobs: int) -> list[Generation]:
-    """A run for each family on its own, so that each has its seconds."""
-    return [
-        generate_rules(folder / name, families=[name], max_ops=most, jobs=jobs) for name in families
-    ]
-
-
-def table(runs: list[Generation]) -> list[str]:
+def whole_run(folder: Path, families: tuple[str, ...], jobs: int) -> list[str]:
+    """A run with its account; taken from the folder where it is complete."""
+    if not (folder / "account.json").exists():
+        begin = time.monotonic()
+        made = generate_rules(folder, families=families, max_ops=4, jobs=jobs)
+        seconds = time.monotonic() - begin
+        (folder / "run.json").write_text(json.dumps([seconds, made.peak_mb]))
+    seconds, peak = json.loads((folder / "run.json").read_text())
+    account = json.loads((folder / "account.json").read_text())
     lines = [
-        "| family | operators | candidates | tensors | equal pairs | equations |"
-        " candidates a second |",
+        f"{seconds:.0f} s, {jobs} processes, peak {peak:,.0f} MB for one of them\n",
+        "| family | operators | candidates | tensors | equal pairs | candidates a second |"
+        " equations | minimal | claims | covered | refuted | unsound | superfluous | rules |"
+        " with several outputs | partly equal | s |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for a in account:
+        top = a["levels"][-1]
+        candidates = sum(v["candidates"] for v in a["levels"])
+        rate = candidates / max(sum(v["enumerating"] for v in a["levels"]), 1e-9)
+        rules = read(folder, a["family"])
+        several = sum(len(r.lhs) > 1 for r in rules)
+        took = a["enumerating"] + a["pruning"] + a["generalising"]
+        lines.append(
+            f"| {a['family']} | {len(a['levels'])} | {candidates:,} | {top['classes']:,} |"
+            f" {top['pairs']:,} | {rate:,.0f} | {a['equations']} | {a['minimal']} | {a['claims']} |"
+            f" {a['covered']} | {len(a['refuted'])} | {len(a['unsound'])} | {len(a['derivable'])} |"
+            f" {a['rules']} | {several} | {a['partial']} | {took:.1f} |"
+        )
+    total = sum(a["rules"] for a in account)
+    lines.append(
+        f"\n{total} rules (directions), {sum(a['partial'] for a in account)} pairs in part"
+    )
+    return lines
+
+
+def read(folder: Path, family: str) -> list[Rule]:
+    path = folder / f"{family}.rules"
+    return parse_rules(path.read_text(), path.name) if path.exists() else []
+
+
+def every_rule(folder: Path) -> list[Rule]:
+    return [r for name in FAMILIES for r in read(folder, name)]
+
+
+ENUMERATE = """
+import resource, sys, time
+from superopt.generate.families import FAMILIES
+from superopt.generate.find import find
+from superopt.generate.run import known
+family, top = FAMILIES[sys.argv[1]](), int(sys.argv[2])
+theory = known(family, top, 0)
+begin = time.monotonic()
+found = find(family, top, 0, theory=theory)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+v = found.levels[-1]
+print(v.candidates, v.classes, len(found.equations), round(time.monotonic() - begin, 1), peak)
+"""
+
+
+def growth() -> list[str]:
+    """Each in a process of its own, so that its memory is its own."""
+    lines = [
+        "| family | operators | candidates of the last level | tensors | equations | s | peak MB |",
         "|---|---|---|---|---|---|---|",
     ]
-    for run in runs:
-        (f,) = run.families
-        for n, v in enumerate(f.levels, 1):
-            rate = v.candidates / max(v.enumerating, 1e-9)
+    for name, top in GROWTH.items():
+        for operators in range(3, top + 1):
+            command = [sys.executable, "-c", ENUMERATE, name, str(operators)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                said = (done.stderr.strip().splitlines() or ["killed"])[-1]
+                lines.append(f"| {name} | {operators} | {said} | | | | |")
+                continue
+            candidates, tensors, equations, seconds, peak = done.stdout.split()
             lines.append(
-                f"| {f.family} | {n} | {v.candidates:,} | {v.tensors:,} | {v.pairs:,} |"
-                f" {v.equations:,} | {rate:,.0f} |"
+                f"| {name} | {operators} | {int(candidates):,} | {int(tensors):,} | {equations} |"
+                f" {seconds} | {int(peak):,} |"
             )
     return lines
 
 
-def kept(runs: list[Generation]) -> list[str]:
+def complete(folder: Path, every: bool, most: int = 3) -> list[str]:
+    rules = every_rule(folder)
     lines = [
-        "| family | equations | minimal | claims | covered | refuted | derivable | rules |"
-        " s: enumerate, prune, make rules | peak MB |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        f"{len(rules)} rules, {BOUNDS}\n",
+        "| family | pairs | derived | s |",
+        "|---|---|---|---|",
     ]
-    for run in runs:
-        (f,) = run.families
-        lines.append(
-            f"| {f.family} | {f.equations} | {f.minimal} | {f.claims} | {f.covered} |"
-            f" {len(f.refuted)} | {f.derivable} | {f.rules} | {f.enumerating:.1f},"
-            f" {f.pruning:.1f}, {f.generalising:.1f} | {run.peak_mb:,.0f} |"
-        )
-    return lines
-
-
-def complete(folder: Path, families: list[str], most: int) -> list[str]:
-    rules = [
-        r
-        for name in families
-        for r in parse_rules((folder / name / f"{name}.rules").read_text(), name)
-    ]
-    lines = ["| family | equal pairs | derived | s |", "|---|---|---|---|"]
-    for name in families:
-        found = find(FAMILIES[name](), most, 0)
+    missed: list[str] = []
+    for name, make in FAMILIES.items():
+        found = find(make(), min(most, make().top), 0)
         begin = time.monotonic()
-        done = completeness(found, rules)
+        pairs = every_term(found, most) if every else equal_pairs(found)
+        done = completeness(found, rules, pairs=pairs)
         share = 1 - len(done.missed) / max(done.pairs, 1)
         seconds = time.monotonic() - begin
         lines.append(f"| {name} | {done.pairs:,} | {share:.2%} | {seconds:.1f} |")
-        lines += [f"missed: {m}" for m in done.missed[:20]]
+        missed += [f"missed in {name}: {m}" for m in done.missed[:20]]
+        print(lines[-1], file=sys.stderr, flush=True)
+    return [*lines, "", *missed]
+
+
+def models(folder: Path, files: list[Path], seconds: float) -> list[str]:
+    """Roofline costs, which are the same every time."""
+    paths = [str(folder / f"{name}.rules") for name in FAMILIES if read(folder, name)]
+    lines = [
+        "| model | before | generated rules only | all rules | ratio | generated rules that fired |",
+        "|---|---|---|---|---|---|",
+    ]
+    for file in files:
+        costs: list[float] = []
+        fired: Counter[str] = Counter()
+        for library in (False, True):
+            made = optimize(file, rules=paths, library=library, cost="roofline", budget=seconds)
+            costs.append(made.cost_after)
+            if not library:
+                fired = Counter(s.rule for s in made.report.steps)
+        said = ", ".join(f"{n} ({k})" for n, k in fired.most_common())
+        lines.append(
+            f"| {file.stem} | {made.cost_before:,.0f} | {costs[0]:,.0f} | {costs[1]:,.0f} |"
+            f" {costs[0] / costs[1]:.3f} | {said} |"
+        )
+        print(lines[-1], file=sys.stderr, flush=True)
     return lines
 
 
@@ -87,22 +167,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--families", default=",".join(FAMILIES))
-    parser.add_argument("--max-ops", type=int, default=3)
-    parser.add_argument("--complete", type=int, default=3, help="operators; 0 leaves it out")
+    parser.add_argument("--part", default="classical,default,growth,complete")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--models", type=Path, nargs="*", default=[])
+    parser.add_argument("--seconds", type=float, default=30.0, help="of `optimize`, for `models`")
     args = parser.parse_args()
-    families = args.families.split(",")
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.out or Path(scratch)
-        runs = generated(folder, families, args.max_ops, args.jobs)
-        print(f"{machine().text}, {args.jobs} processes\n")
-        print("\n".join(table(runs)), "\n")
-        print("\n".join(kept(runs)), "\n")
-        if args.complete:
-            print(f"Equal pairs of up to {args.complete} operators, {BOUNDS}:\n")
-            print("\n".join(complete(folder, families, args.complete)))
+        print(f"{machine().text}\n")
+        for part in args.part.split(","):
+            print(f"## {part}\n")
+            match part:
+                case "classical":
+                    lines = whole_run(folder / "classical", CLASSICAL, args.jobs)
+                case "default":
+                    lines = whole_run(folder / "default", tuple(FAMILIES), args.jobs)
+                case "growth":
+                    lines = growth()
+                case "complete" | "every":
+                    lines = complete(folder / "default", part == "every")
+                case "models":
+                    lines = models(folder / "default", args.models, args.seconds)
+                case other:
+                    parser.error(f"there is no part {other!r}")
+            print("\n".join(lines), "\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from superopt.generate.build import value
 from superopt.generate.find import Found
-from superopt.generate.pattern import Equation, Reader, show
+from superopt.generate.pattern import Equation, Made, Pattern, Reader, in_order, show
 from superopt.ir import graph as g
 from superopt.rules.derive import Bounds, Derived, derive
 from superopt.rules.index import Index
@@ -32,25 +33,64 @@ def equal_pairs(found: Found) -> list[Equation]:
     reader = Reader.of(found.bank)
     a = found.bank.apps
     first = {int(r) for r in found.bank.first if r >= 0}
-    shapes = found.bank.family.inputs
     known: dict[object, Equation] = {}
     for n in range(len(a)):
         if n not in first:
             e = reader.equation(n)
-            known.setdefault((e.left, e.right, tuple(shapes[i] for i in e.inputs)), e)
+            known.setdefault(_key(e, found), e)
     return list(known.values())
+
+
+def every_term(found: Found, most: int) -> list[Equation]:
+    """Every term of up to `most` operators beside its class's smallest term, up to renaming: brute
+    force, with all terms as operands and not the smallest ones only."""
+    reader = Reader.of(found.bank)
+    a, bank = found.bank.apps, found.bank
+    terms: dict[tuple[int, int], list[Pattern]] = {
+        (c, 0): [reader.term(c)] for c in bank.leaves.values()
+    }
+    rows: dict[int, list[int]] = {}
+    for n in range(len(a)):
+        rows.setdefault(int(a.size[n]), []).append(n)
+    for k in range(1, most + 1):
+        for n in (n for smallest in range(1, k + 1) for n in rows.get(smallest, ())):
+            left, right = int(a.left[n]), int(a.right[n])
+            if right < 0:
+                made = [(t,) for t in terms.get((left, k - 1), ())]
+            else:
+                made = [
+                    pair
+                    for i in range(k)
+                    for pair in product(terms.get((left, i), ()), terms.get((right, k - 1 - i), ()))
+                ]
+            if made:
+                use, of = int(a.use[n]), int(a.of[n])
+                terms.setdefault((of, k), []).extend(Made(use, some) for some in made)
+    names = tuple(bank.family.inputs)
+    known: dict[object, Equation] = {}
+    for (c, _), some in terms.items():
+        for t in some:
+            if t != reader.term(c):
+                e = in_order(Equation(t, reader.term(c), names))
+                known.setdefault(_key(e, found), e)
+    return list(known.values())
+
+
+def _key(e: Equation, found: Found) -> object:
+    return e.left, e.right, tuple(found.bank.family.inputs[i] for i in e.inputs)
 
 
 def completeness(
     found: Found,
     rules: Sequence[Rule],
     bounds: Bounds = BOUNDS,
+    pairs: Sequence[Equation] | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Completeness:
-    """Derive each equal pair of a bank from `rules`, at the family's shapes."""
+    """Derive each equal pair of a bank from `rules`, at the family's shapes. pairs: other ones."""
     family = found.bank.family
     index = Index(rules)
-    pairs = equal_pairs(found)
+    pairs = equal_pairs(found) if pairs is None else pairs
     missed: list[str] = []
     for n, e in enumerate(pairs):
         inputs = tuple(

@@ -7,7 +7,7 @@ import pytest
 
 from superopt.api import generate_rules
 from superopt.errors import UsageError
-from superopt.generate.complete import completeness
+from superopt.generate.complete import completeness, equal_pairs, every_term
 from superopt.generate.families import FAMILIES
 from superopt.generate.find import find
 from superopt.generate.journal import Journal
@@ -115,6 +115,21 @@ def test_all_that_is_equal_follows_from_the_library(folder: Path) -> None:
     done = completeness(found, rules(folder))
     assert done.pairs > 20
     assert done.missed == ()
+
+
+def test_brute_force_follows_from_the_library(folder: Path) -> None:
+    """Every term of up to 2 operators, whatever its operands."""
+    found = find(FAMILIES["matrices"](), 2, seed=0)
+    pairs = every_term(found, 2)
+    assert len(pairs) > len(equal_pairs(found))
+    assert completeness(found, rules(folder), pairs=pairs).missed == ()
+
+
+def test_a_joined_operand_is_taken_apart(tmp_path: Path) -> None:
+    """(x z) (y / w) = x y + z w is a rule about any tensor in place of (y / w)."""
+    generate_rules(tmp_path, families=["matrices"], max_ops=3)
+    texts = (tmp_path / "matrices.rules").read_text()
+    assert "MatMul(Concat(x, z, axis=k), y) => Add(MatMul(x, Split(y, axis=k - 1" in texts
 
 
 def test_what_a_library_lacks_is_named(folder: Path) -> None:

@@ -1,0 +1,118 @@
+"""Pairs that are equal in parts: the boxes are right, and the classical pairs are there."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from superopt.generate.build import value
+from superopt.generate.families import FAMILIES
+from superopt.generate.find import Found, find
+from superopt.generate.library import partial_text
+from superopt.generate.partial import LEAST, Partial, boxes_of, partial
+from superopt.generate.pattern import Pattern, show
+from superopt.ir import graph as g
+from superopt.ir.evaluate import evaluate
+from superopt.te.dtype import F32
+from superopt.te.expr import TensorType
+
+SEED = 3
+
+
+@pytest.fixture(scope="module")
+def found() -> Found:
+    return find(FAMILIES["borders"](), 3, SEED, keep=True)
+
+
+@pytest.fixture(scope="module")
+def pairs(found: Found) -> list[Partial]:
+    return partial(found)
+
+
+@given(st.integers(1, 3).flatmap(lambda n: st.tuples(*[st.integers(1, 5)] * n)), st.randoms())
+def test_boxes_are_the_mask(shape: tuple[int, ...], rng: object) -> None:
+    """Boxes cover all that is equal, nothing else, and nothing twice."""
+    same = np.array([rng.random() < 0.6 for _ in range(int(np.prod(shape)))])  # type: ignore[attr-defined]
+    same = same.reshape(shape)
+    covered = np.zeros(shape, int)
+    for box in boxes_of(same):
+        covered[tuple(slice(a, b) for a, b in box)] += 1
+    assert np.array_equal(covered, same.astype(int))
+
+
+def test_pairs_agree_in_their_boxes_over_floats_and_nowhere_else(
+    found: Found, pairs: list[Partial]
+) -> None:
+    family = found.bank.family
+    rng = np.random.default_rng(SEED)
+    assert len(pairs) > 50
+    for p in pairs:
+        inputs = tuple(
+            g.Input(f"v{k}", TensorType(F32, family.inputs[n]))
+            for k, n in enumerate(p.sides.inputs)
+        )
+        sides = [value(s, family, inputs) for s in (p.sides.left, p.sides.right)]
+        feeds = {
+            i.name: rng.uniform(0.5, 2, family.inputs[n]).astype(np.float32)
+            for i, n in zip(inputs, p.sides.inputs, strict=True)
+        }
+        left, right = evaluate(g.Graph(inputs, tuple(sides)), feeds)
+        inside = np.zeros(p.shape, bool)
+        for box in p.boxes:
+            inside[tuple(slice(a, b) for a, b in box)] = True
+        assert LEAST <= p.share == inside.mean() < 1
+        close = np.isclose(left, right, rtol=1e-4, atol=1e-5)
+        assert close[inside].all(), show(p.sides.left, family)
+        if "Pool" not in show(p.sides.left, family):  # a maximum may be the same by chance
+            assert not close[~inside].all(), show(p.sides.left, family)
+
+
+def _named(p: Pattern, found: Found) -> str:
+    text = show(p, found.bank.family)
+    for noise in (" strides=(1, 1)", " group=1", " kernel_shape=(3, 3)", " dilations=(1, 1)"):
+        text = text.replace(noise, "")
+    return text
+
+
+CLASSICAL = {
+    "two images side by side through one convolution": (
+        "Concat axis=3(Conv pads=(1, 1, 1, 1)(x, y), Conv pads=(1, 1, 1, 1)(z, y))",
+        "Conv pads=(1, 1, 1, 1)(Concat axis=3(x, z), y)",
+    ),
+    "two images stacked": (
+        "Concat axis=2(Conv pads=(1, 1, 1, 1)(x, y), Conv pads=(1, 1, 1, 1)(z, y))",
+        "Conv pads=(1, 1, 1, 1)(Concat axis=2(x, z), y)",
+    ),
+    "rows split into a batch": (
+        "Reshape shape=(2, 1, 3, 4)(Conv pads=(1, 1, 1, 1)(x, y))",
+        "Conv pads=(1, 1, 1, 1)(Reshape shape=(2, 1, 3, 4)(x), y)",
+    ),
+    "dilated convolution with every second row beside": (
+        "Reshape shape=(1, 1, 3, 8)(Conv dilations=(2, 1) pads=(2, 1, 2, 1)(x, y))",
+        "Conv pads=(1, 1, 1, 1)(Reshape shape=(1, 1, 3, 8)(x), y)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CLASSICAL)
+def test_the_classical_pairs_are_found(name: str, found: Found, pairs: list[Partial]) -> None:
+    said = {
+        frozenset((_named(p.sides.left, found), _named(p.sides.right, found))): p for p in pairs
+    }
+    pair = said[frozenset(CLASSICAL[name])]
+    assert pair.share > LEAST
+
+
+def test_side_by_side_only_the_seam_differs(found: Found, pairs: list[Partial]) -> None:
+    sides = CLASSICAL["two images side by side through one convolution"]
+    (pair,) = (
+        p for p in pairs if {_named(p.sides.left, found), _named(p.sides.right, found)} == {*sides}
+    )
+    assert pair.shape == (1, 1, 6, 8)
+    assert pair.boxes == (((0, 1), (0, 1), (0, 6), (0, 3)), ((0, 1), (0, 1), (0, 6), (5, 8)))
+
+
+def test_pairs_are_written_one_a_line(found: Found, pairs: list[Partial]) -> None:
+    text = partial_text(pairs, found.bank.family)
+    assert len(text.splitlines()) == len(pairs)
+    assert text == partial_text(list(reversed(pairs)), found.bank.family)
