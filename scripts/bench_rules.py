@@ -143,7 +143,7 @@ def models(folder: Path, files: list[Path], seconds: float) -> list[str]:
     """Roofline costs, which are the same every time."""
     paths = [str(folder / f"{name}.rules") for name in FAMILIES if read(folder, name)]
     lines = [
-        "| model | before | generated rules only | all rules | ratio | generated rules that fired |",
+        "| model | before | generated only | all rules | ratio | generated rules that fired |",
         "|---|---|---|---|---|---|",
     ]
     for file in files:

@@ -55,6 +55,7 @@ def every_term(found: Found, most: int) -> list[Equation]:
     for k in range(1, most + 1):
         for n in (n for smallest in range(1, k + 1) for n in rows.get(smallest, ())):
             left, right = int(a.left[n]), int(a.right[n])
+            made: list[tuple[Pattern, ...]]
             if right < 0:
                 made = [(t,) for t in terms.get((left, k - 1), ())]
             else:

@@ -9,9 +9,11 @@ from superopt.api import generate_rules
 from superopt.errors import UsageError
 from superopt.generate.complete import completeness, equal_pairs, every_term
 from superopt.generate.families import FAMILIES
+from superopt.generate.family import Family, use
 from superopt.generate.find import find
 from superopt.generate.journal import Journal
 from superopt.generate.library import text
+from superopt.generate.run import Wanted, generate
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.trial import Passed, try_rule
 
@@ -117,12 +119,15 @@ def test_all_that_is_equal_follows_from_the_library(folder: Path) -> None:
     assert done.missed == ()
 
 
-def test_brute_force_follows_from_the_library(folder: Path) -> None:
-    """Every term of up to 2 operators, whatever its operands."""
-    found = find(FAMILIES["matrices"](), 2, seed=0)
-    pairs = every_term(found, 2)
-    assert len(pairs) > len(equal_pairs(found))
-    assert completeness(found, rules(folder), pairs=pairs).missed == ()
+def test_brute_force_follows_from_the_library() -> None:
+    """Every term of up to 3 operators, with all terms as operands, at a reduced set of operators."""
+    uses = (use("MatMul", 2), use("Add", 2), use("Relu", 1), use("Transpose", 1, perm=(1, 0)))
+    family = Family("reduced", dict.fromkeys("xyz", (3, 3)), {}, uses, 9)
+    made = generate(Wanted(((family, 3),)), Journal())
+    found = find(family, 3, seed=0)
+    pairs = every_term(found, 3)
+    assert len(pairs) > len(equal_pairs(found)) > 50
+    assert completeness(found, made.rules["reduced"], pairs=pairs).missed == ()
 
 
 def test_a_joined_operand_is_taken_apart(tmp_path: Path) -> None:
