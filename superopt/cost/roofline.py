@@ -66,7 +66,10 @@ def _count(e: Expr, times: float, reduced: bool, seen: set[Tensor]) -> tuple[flo
     match e:
         case Apply(fn, args, dtype):
             if dtype == BOOL and not _reads(e):
-                return 0.0, 0.0  # a guard of indices: loops are cut at the padding, not tested in it
+                return (
+                    0.0,
+                    0.0,
+                )  # a guard of indices: loops are cut at the padding, not tested in it
             weight = 0.0 if fn in ("select", "cast") else 8.0 if fn in _DEAR else 1.0
             contracted, scalar = (times * weight, 0.0) if reduced else (0.0, times * weight)
             if args and args[0].dtype.kind == "x":

@@ -15,8 +15,20 @@ from superopt.ir.syntax import show_attr
 
 # The geometry of these stays together: `**e` is whatever it is.
 TOGETHER = frozenset(("Conv", "AveragePool", "MaxPool"))
-NAMES = {"axis": "kji", "perm": "pqr", "split": "gh", "shape": "tuv", "axes": "mno"}
 BUNDLES = ("**e", "**h")
+# A convolution whose image or kernel is padded: its own pads are told apart from the rest.
+PAD, EDGE = "pad", "edge"
+EDGED = f"pads={EDGE}, dilations=(1, 1), **e"
+NAMES = {
+    "axis": "kji",
+    "perm": "pqr",
+    "split": "gh",
+    "shape": "tuv",
+    "axes": "mno",
+    "pads": (PAD,),
+}
+# Of pads of four axes those along the image: what goes before, then what goes behind.
+ALONG = (2, 3, 6, 7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +79,12 @@ def lefts(found: Sequence[Slot], rank: int) -> Iterator[Written]:
         counts[s.key] = n + 1
         names: Sequence[str] = BUNDLES if not s.key else NAMES.get(s.key, ())
         some = [names[n]] if n < len(names) else []
+        if not s.key and n == 0 and _padded(found):
+            some.insert(0, EDGED)
         if s.key == "axis" and isinstance(s.value, int):
             some.append(str(s.value - rank))
         if not s.key and ("group", 1) in _pairs(s.value):
-            some += [f"group=1, {name}" for name in some]
+            some += [f"group=1, {name}" for name in some if name != EDGED]
         choices.append([*some, literal(s)])
     # by how many choices are not the most general one
     every = sorted(
@@ -80,9 +94,18 @@ def lefts(found: Sequence[Slot], rank: int) -> Iterator[Written]:
         yield {s: c[n] for s, c, n in zip(found, choices, row, strict=True)}
 
 
+def _padded(found: Sequence[Slot]) -> bool:
+    return any(s.key == "pads" and len(_numbers(s.value)) == 8 for s in found)
+
+
 def conditions(written: Written) -> list[str]:
-    """What must hold of the names: a split has as many parts."""
-    return [
+    """What must hold of the names: a split has as many parts; an image is padded at its edges only,
+    and by no more than there is."""
+    edges = []
+    if EDGED in written.values():
+        edges += [f"{PAD}[{n}] == 0" for n in (0, 1, 4, 5)] + [f"min({PAD}) >= 0"]
+        edges += [f"{EDGE}[{n}] >= {PAD}[{k}]" for n, k in enumerate(ALONG)]
+    return edges + [
         f"len({text}) == {len(s.value)}"
         for s, text in written.items()
         if s.key == "split" and isinstance(s.value, tuple) and text != literal(s)
@@ -107,6 +130,8 @@ def _formulas(s: Slot, left: Written, rank: int) -> Iterator[str]:
     if s in named:
         yield named[s]
         return
+    if not s.key and EDGED in left.values():
+        yield from _edged(s, left)
     axes = [(text, t.value) for t, text in named.items() if t.key == "axis"]
     perms = [(text, t.value) for t, text in named.items() if t.key == "perm"]
     if s.key == "axis":
@@ -129,6 +154,24 @@ def _formulas(s: Slot, left: Written, rank: int) -> Iterator[str]:
             if value == s.value:
                 yield text
     yield literal(s)
+
+
+def _edged(s: Slot, left: Written) -> Iterator[str]:
+    """The attributes of a convolution without the padding of its operand, or with it."""
+    pad = next((_numbers(t.value) for t, text in left.items() if text == PAD), ())
+    before = next(dict(_pairs(t.value)) for t, text in left.items() if text == EDGED)
+    after = dict(_pairs(s.value))
+    same = {k: v for k, v in before.items() if k != "pads"} == {
+        k: v for k, v in after.items() if k != "pads"
+    }
+    if not pad or not same or "pads" not in before:
+        return
+    edge = _numbers(before["pads"])
+    for sign, one in (("-", -1), ("+", 1)):
+        moved = tuple(e + one * pad[k] for e, k in zip(edge, ALONG, strict=True))
+        if _numbers(after["pads"]) == moved:
+            terms = (f"{EDGE}[{n}] {sign} {PAD}[{k}]" for n, k in enumerate(ALONG))
+            yield f"pads=({', '.join(terms)}), dilations=(1, 1), **e"
 
 
 def _permutations(perms: Sequence[tuple[str, Attr]]) -> Iterator[tuple[str, tuple[int, ...]]]:

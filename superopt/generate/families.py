@@ -97,7 +97,7 @@ def linear() -> Family:
 
 def reductions() -> Family:
     """Sums, means and maxima along rows and columns, with what is broadcast along them."""
-    n, m = 3, 4
+    n, m = 3, 5  # a fourth is a half of a half
     rows: dict[str, Attr] = {"axes": (1,), "keepdims": 1}
     columns: dict[str, Attr] = {"axes": (0,), "keepdims": 1}
     return Family(
@@ -547,6 +547,7 @@ def borders() -> Family:
         2 * h * w,
         samples=2,
         partial=True,
+        rules=False,
         top=3,
     )
 

@@ -67,7 +67,7 @@ class Family:
     positive, or all negative, by chance, and then it is its own Relu. top: operators at most,
     where a default run enumerates no more. theory: families of elementwise operators whose
     equations hold for tensors of any shape, and are known here. partial: look for tensors that are
-    equal in parts, too.
+    equal in parts, too. rules: make rules of what is equal altogether.
     """
 
     name: str
@@ -79,6 +79,7 @@ class Family:
     top: int = 4
     theory: tuple[str, ...] = ()
     partial: bool = False
+    rules: bool = True
 
 
 def use(name: str, arity: int, **attrs: Attr) -> Use:

@@ -164,7 +164,7 @@ def _rules(
     """The rules of a family that those `before` do not cover. In waves: of the claims of one shape
     the first is made a rule, and the others are only where that does not cover them."""
     family = found.bank.family
-    every = [c for e in found.minimal for c in claims(e, family)]
+    every = [c for e in found.minimal for c in claims(e, family)] if family.rules else []
     account.claims = len(every)
     index = Index(before)
     left = [(n, c) for n, c in enumerate(every) if not covered(c, family, index)]

@@ -120,7 +120,7 @@ def test_all_that_is_equal_follows_from_the_library(folder: Path) -> None:
 
 
 def test_brute_force_follows_from_the_library() -> None:
-    """Every term of up to 3 operators, with all terms as operands, at a reduced set of operators."""
+    """Every term of up to 3 operators, with all terms as operands, of a reduced set."""
     uses = (use("MatMul", 2), use("Add", 2), use("Relu", 1), use("Transpose", 1, perm=(1, 0)))
     family = Family("reduced", dict.fromkeys("xyz", (3, 3)), {}, uses, 9)
     made = generate(Wanted(((family, 3),)), Journal())
