@@ -79,7 +79,7 @@ def lefts(found: Sequence[Slot], rank: int) -> Iterator[Written]:
         counts[s.key] = n + 1
         names: Sequence[str] = BUNDLES if not s.key else NAMES.get(s.key, ())
         some = [names[n]] if n < len(names) else []
-        if not s.key and n == 0 and _padded(found):
+        if not s.key and n == 0 and "group" in dict(_pairs(s.value)) and _padded(found):
             some.insert(0, EDGED)
         if s.key == "axis" and isinstance(s.value, int):
             some.append(str(s.value - rank))
@@ -91,7 +91,9 @@ def lefts(found: Sequence[Slot], rank: int) -> Iterator[Written]:
         product(*(range(len(c)) for c in choices)), key=lambda row: (sum(row), tuple(row))
     )
     for row in every:
-        yield {s: c[n] for s, c, n in zip(found, choices, row, strict=True)}
+        written = {s: c[n] for s, c, n in zip(found, choices, row, strict=True)}
+        if EDGED not in written.values() or PAD in written.values():
+            yield written
 
 
 def _padded(found: Sequence[Slot]) -> bool:
