@@ -127,10 +127,11 @@ def parse_rules(text: str, source: str = "<text>", ops: Mapping[str, Op] = OPS) 
 
 @lru_cache(maxsize=1)
 def load_library() -> tuple[Rule, ...]:
-    """The rules that come with superopt: every `library/*.rules`, in order of file name."""
+    """The rules that come with superopt: every `library/*.rules`, in order of file name, and then
+    those that were generated, `library/generated/*.rules`."""
     out: list[Rule] = []
     seen: dict[str, str] = {}
-    for path in sorted(LIBRARY.glob("*.rules")):
+    for path in (*sorted(LIBRARY.glob("*.rules")), *sorted(LIBRARY.glob("generated/*.rules"))):
         for rule in parse_rules(path.read_text(encoding="utf-8"), f"{path.name}"):
             if rule.name in seen:
                 raise UsageError(f"{rule.source}: {rule.name} is already at {seen[rule.name]}")

@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
+from itertools import islice
 from multiprocessing import get_context
 from typing import Protocol, TypeVar
 
@@ -21,8 +22,9 @@ from superopt.generate.partial import Partial, partial
 from superopt.generate.pattern import Equation, carried, show
 from superopt.generate.prune import minimal
 from superopt.rules.index import Index
+from superopt.rules.instances import instances
 from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.trial import Passed, try_rule
+from superopt.rules.trial import Cases, Passed, try_on
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -77,6 +79,38 @@ class Generated:
     pruning: float
 
 
+@dataclass(frozen=True, slots=True)
+class Enumerated:
+    """What a family's bank comes to, without the bank: see `Found`. partial: pairs that are equal
+    in parts. Seconds: of all, and of the pruning."""
+
+    levels: list[Level]
+    doubtful: int
+    unsayable: int
+    equations: int
+    minimal: list[Equation]
+    partial: list[Partial]
+    seconds: float
+    pruning: float
+
+
+def enumerated(what: tuple[Family, int, int]) -> Enumerated:
+    """Enumerate a family up to a number of operators, from a seed."""
+    family, top, seed = what
+    begin = time.monotonic()
+    found = find(family, top, seed, theory=known(family, top, seed), keep=family.partial)
+    return Enumerated(
+        found.levels,
+        found.doubtful,
+        found.unsayable,
+        len(found.equations),
+        found.minimal,
+        partial(found) if family.partial else [],
+        time.monotonic() - begin,
+        found.pruning,
+    )
+
+
 def generate(
     wanted: Wanted, journal: Journal, progress: Callable[[str], None] = lambda text: None
 ) -> Generated:
@@ -86,25 +120,18 @@ def generate(
     accounts: list[Account] = []
     taken: dict[str, int] = {}
     with _pool(wanted.jobs) as each:
-        for family, top in wanted.families:
-            begin = time.monotonic()
-            found = find(
-                family,
-                top,
-                wanted.seed,
-                theory=known(family, top, wanted.seed),
-                keep=family.partial,
-                progress=progress,
-            )
+        tasks = [(family, top, wanted.seed) for family, top in wanted.families]
+        for (family, _), found in zip(wanted.families, each(enumerated, tasks), strict=True):
+            candidates = sum(v.candidates for v in found.levels)
+            progress(f"{family.name}: {candidates:,} candidates, {found.equations} equations")
             account = Account(family.name, found.levels, found.doubtful, found.unsayable)
-            account.equations = len(found.equations)
-            account.minimal, account.pruning = len(found.minimal), found.pruning
-            pairs[family.name] = partial(found) if family.partial else []
-            account.partial = len(pairs[family.name])
-            account.enumerating = time.monotonic() - begin - found.pruning
+            account.equations, account.minimal = found.equations, len(found.minimal)
+            account.pruning, account.enumerating = found.pruning, found.seconds - found.pruning
+            account.partial = len(found.partial)
+            pairs[family.name] = found.partial
             begin = time.monotonic()
             before = [r for rules in made.values() for r in rules]
-            some = _rules(found, before, wanted, each, journal, account, progress)
+            some = _rules(family, found.minimal, before, wanted, each, journal, account, progress)
             made[family.name] = [_renamed(r, taken) for r in some]
             account.generalising = time.monotonic() - begin
             accounts.append(account)
@@ -112,12 +139,19 @@ def generate(
         every = [r for rules in made.values() for r in rules]
         progress(f"pruning {len(every)} rules")
         left, gone = minimal(every, wanted.seed, each)
-    names = {r.name for r in left}
+        progress(f"trying {len(left)} rules on other shapes")
+        sound = list(each(_sound, [(str(r), wanted.seed + 1) for r in left]))
+    kept = {r.name for r, ok in zip(left, sound, strict=True) if ok}
+    fallen = {r.name for r, ok in zip(left, sound, strict=True) if not ok}
     for account in accounts:
-        own = {r.name for r in made[account.family]}
-        made[account.family] = [r for r in made[account.family] if r.name in names]
-        said = [f"{f.rule.name}: {', '.join(f.chain)}" for f in gone if f.rule.name in own]
-        account.derivable, account.rules = said, len(made[account.family])
+        own = made[account.family]
+        names = {r.name for r in own}
+        account.derivable = [
+            f"{f.rule.name}: {', '.join(f.chain)}" for f in gone if f.rule.name in names
+        ]
+        account.unsound = [str(r) for r in own if r.name in fallen]
+        made[account.family] = [r for r in own if r.name in kept]
+        account.rules = len(made[account.family])
     return Generated(made, pairs, accounts, time.monotonic() - begin)
 
 
@@ -153,7 +187,8 @@ def _pool(jobs: int) -> Iterator[Each]:
 
 
 def _rules(
-    found: Found,
+    family: Family,
+    equations: Sequence[Equation],
     before: Sequence[Rule],
     wanted: Wanted,
     each: Each,
@@ -163,8 +198,7 @@ def _rules(
 ) -> list[Rule]:
     """The rules of a family that those `before` do not cover. In waves: of the claims of one shape
     the first is made a rule, and the others are only where that does not cover them."""
-    family = found.bank.family
-    every = [c for e in found.minimal for c in claims(e, family)] if family.rules else []
+    every = [c for e in equations for c in claims(e, family)] if family.rules else []
     account.claims = len(every)
     index = Index(before)
     left = [(n, c) for n, c in enumerate(every) if not covered(c, family, index)]
@@ -196,10 +230,7 @@ def _rules(
         ]
         account.covered += len(rest) - len(left)
         progress(f"{family.name}: {len(made)} rules, {len(left)} claims left")
-    rules = [made[n] for n in sorted(made)]
-    sound = list(each(_sound, [(str(r), wanted.seed + 1) for r in rules]))
-    account.unsound = [str(r) for r, ok in zip(rules, sound, strict=True) if not ok]
-    return [r for r, ok in zip(rules, sound, strict=True) if ok]
+    return [made[n] for n in sorted(made)]
 
 
 def _tried(
@@ -228,10 +259,11 @@ SOUND = 20  # shape assignments, unlike those that a reading was chosen by
 
 
 def _sound(what: tuple[str, int]) -> bool:
-    """Does a rule hold on new shapes?"""
+    """Does a rule hold on new shapes? On cramped ones it was tried when it was made."""
     text, seed = what
     (rule,) = parse_rules(text)
-    return isinstance(try_rule(rule, seed, SOUND), Passed)
+    some = Cases(SOUND, islice(instances(rule, seed), SOUND), ())
+    return isinstance(try_on(rule, some, seed), Passed)
 
 
 def said(c: Claim, family: Family) -> str:

@@ -11,9 +11,10 @@ from superopt.generate.complete import completeness, equal_pairs, every_term
 from superopt.generate.families import FAMILIES
 from superopt.generate.family import Family, use
 from superopt.generate.find import find
+from superopt.generate.generalise import claims, readings, title
 from superopt.generate.journal import Journal
 from superopt.generate.library import text
-from superopt.generate.run import Wanted, generate
+from superopt.generate.run import Wanted, generate, known
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.trial import Passed, try_rule
 
@@ -102,6 +103,16 @@ def test_what_makes_no_sense_is_refused(
     with pytest.raises(UsageError, match=complaint):
         generate_rules(tmp_path, **asked)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_reading_is_a_rule(name: str) -> None:
+    family = FAMILIES[name]()
+    found = find(family, 2, seed=0, theory=known(family, 2, 0))
+    for claim in (c for e in found.minimal for c in claims(e, family)):
+        for reading in readings(claim, family):
+            (rule,) = parse_rules(f"{reading} ; float=E2")
+            assert rule.name == title(claim, family)
 
 
 def test_a_library_reads_back(folder: Path) -> None:
