@@ -103,6 +103,7 @@ def _key(i: Instance) -> object:
 CRAMPED = 3  # the only size there, but for ones
 FEW = (1, 2, 2, 3, 4)  # sizes that are parts and multiples of each other
 ALIKE = 0.8  # share of parameters that have the shape of others in their role
+THIN = 0.25  # and share of these that are broadcast along an axis
 SPATIAL = frozenset(("Conv", "ConvTranspose", "AveragePool", "MaxPool", "BatchNormalization"))
 
 
@@ -130,6 +131,37 @@ def cramped(rule: Rule, seed: int, tries: int) -> Iterator[Instance]:
             yield made
 
 
+def neighbours(rule: Rule, one: Instance, seed: int) -> Iterator[Instance]:
+    """Instances like `one` in which one axis of one parameter is 1, or longer by one: where
+    operands of unequal shapes give results of equal ones, an operand that is broadcast is near by,
+    and hardly ever drawn."""
+    plain = {n: v for n, v in one.names.items() if not isinstance(v, (Input, Constant, Node, Item))}
+    free = {
+        p.name: given
+        for p in rule.params
+        if isinstance(p, Param) and p.shape is None
+        if isinstance(given := one.names.get(p.name), Input)
+    }
+    changes = [
+        Input(name, TensorType(given.type.dtype, (*shape[:k], size, *shape[k + 1 :])))
+        for name, given in free.items()
+        if (shape := given.type.shape) is not None
+        for k, d in enumerate(shape)
+        for size in (1, d + 1)
+        if size != d
+    ]
+    Random(f"{rule.name} {seed}").shuffle(changes)
+    for changed in changes:
+        maker = Maker(rule, Draw(Random(0), Style()))
+        maker.names.update(plain)
+        for name, given in free.items():
+            maker.names[name] = other = changed if name == changed.name else given
+            maker.inputs.append(other)
+        made = _made(rule, maker)
+        if made is not None:
+            yield made
+
+
 def _alike(rng: Random) -> Callable[[str], tuple[int, ...]]:
     def shape(name: str) -> tuple[int, ...]:
         return tuple(1 if rng.random() < 0.15 else CRAMPED for _ in range(rng.randint(0, 4)))
@@ -151,7 +183,11 @@ def _in_roles(
     def shape(name: str) -> tuple[int, ...]:
         if rng.random() > ALIKE:
             return drawn()
-        return known.setdefault(roles.get(name), drawn())
+        made = known.setdefault(roles.get(name), drawn())
+        if rng.random() < THIN:
+            at = rng.randrange(rank)
+            made = (*made[:at], 1, *made[at + 1 :])
+        return made
 
     return shape
 

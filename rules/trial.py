@@ -129,7 +129,7 @@ def try_on(rule: Rule, some: Cases, seed: int) -> Verdict:
         field, finite = field and verdict.field, finite or verdict.finite
     if tried < some.wanted:
         return Untestable(f"only {tried} of {some.wanted} instances were found")
-    if not finite:
+    if tried and not finite:
         return Untestable("no instance has a finite value")
     for number, one in enumerate(some.cramped):
         verdict = _on(rule, one, DRAWS[:1], seed + 31 * number)

@@ -27,7 +27,7 @@ from superopt.generate.pattern import (
     uses,
     within,
 )
-from superopt.rules.instances import Instance, cramped, instances
+from superopt.rules.instances import Instance, cramped, instances, neighbours
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.trial import Cases, Passed, Refuted, try_on
 
@@ -39,8 +39,9 @@ SUMS = frozenset(["MatMul", "Conv", "ReduceSum", "ReduceMean", "AveragePool", "S
 ADDITIONS = frozenset(["Add", "Sub"])
 PRODUCTS = frozenset(["MatMul", "Conv", "Mul", "Div"])
 HEAVY = frozenset(["MatMul", "Conv"])
-TRIALS = 10  # shape assignments on which a reading must hold
+TRIALS = 12  # shape assignments on which a reading must hold
 FIRST = 3  # of them are tried before more are looked for
+NEAR = 6  # neighbours of each
 PATIENCE = 60  # attempts at an instance; a reading of which so few make sense is none
 
 
@@ -134,7 +135,13 @@ def most_general(c: Claim, family: Family, seed: int) -> Rule | None:
                 break
         if len(plain) < TRIALS:
             continue
-        some = Cases(TRIALS, plain, list(islice(cramped(rule, seed, 40 * TRIALS), 2 * TRIALS)))
+        near = [
+            n for k, one in enumerate(plain) for n in islice(neighbours(rule, one, seed + k), NEAR)
+        ]
+        if refuted(text, near, seed):
+            continue
+        crowded = list(islice(cramped(rule, seed, 40 * TRIALS), 2 * TRIALS))
+        some = Cases(TRIALS, plain, crowded)
         for float_class in (*classes, "E2", "E3"):
             tried = _rule(text, float_class)
             if isinstance(try_on(tried, some, seed), Passed):
@@ -144,7 +151,7 @@ def most_general(c: Claim, family: Family, seed: int) -> Rule | None:
 
 def refuted(text: str, some: Sequence[Instance], seed: int) -> bool:
     """Is the rule wrong whatever its float class, on a few instances already?"""
-    return isinstance(try_on(_rule(text, "E3"), Cases(len(some), some, ()), seed), Refuted)
+    return isinstance(try_on(_rule(text, "E3"), Cases(0, (), some), seed), Refuted)
 
 
 def _rule(text: str, float_class: str) -> Rule:
