@@ -9,6 +9,7 @@ growth      candidates, seconds and memory of the enumeration alone, for 3, 4 an
 complete    how many of all equal pairs of up to 3 operators follow from the default run's rules:
             every application from its class's smallest term
 every       the same for every term of up to 3 operators, whatever its operands: brute force
+hand        the hand-written rules that follow from the generated ones
 models      `optimize` on models with the generated rules only, and with all
 
 The parts after `default` use its rules; --out keeps them, and a second run takes them from there.
@@ -30,7 +31,8 @@ from superopt.cost.machine import machine
 from superopt.generate.complete import BOUNDS, completeness, equal_pairs, every_term
 from superopt.generate.families import FAMILIES
 from superopt.generate.find import find
-from superopt.rules.rule import Rule, parse_rules
+from superopt.generate.prune import follows
+from superopt.rules.rule import Rule, load_library, parse_rules
 
 CLASSICAL = ("arithmetic", "order", "matrices", "images")
 GROWTH = {"matrices": 5, "images": 4, "reductions": 4, "pieces": 4}  # most operators of each
@@ -139,6 +141,18 @@ def complete(folder: Path, every: bool, most: int = 3) -> list[str]:
     return [*lines, "", *missed]
 
 
+def hand(folder: Path) -> list[str]:
+    """Hand-written rules with the chains of generated rules that do the same."""
+    rules = every_rule(folder)
+    written = [r for r in load_library() if r.origin == "hand"]
+    lines = []
+    for rule in written:
+        found = follows(rule, rules, 0)
+        if found is not None:
+            lines.append(f"- {rule.source.split(':')[0]} {rule.name}: {', '.join(found.chain)}")
+    return [f"{len(lines)} of {len(written)}:", "", *lines]
+
+
 def models(folder: Path, files: list[Path], seconds: float) -> list[str]:
     """Roofline costs, which are the same every time."""
     paths = [str(folder / f"{name}.rules") for name in FAMILIES if read(folder, name)]
@@ -187,6 +201,8 @@ def main() -> None:
                     lines = growth()
                 case "complete" | "every":
                     lines = complete(folder / "default", part == "every")
+                case "hand":
+                    lines = hand(folder / "default")
                 case "models":
                     lines = models(folder / "default", args.models, args.seconds)
                 case other:
