@@ -244,19 +244,29 @@ def generate_rules(
     out: str | Path,
     *,
     families: Sequence[str] = (),
+    ops: str | None = None,
+    shapes: str | None = None,
     max_ops: int = 3,
     jobs: int = 1,
+    ray: str | None = None,
     seed: int = 0,
     progress: Callable[[Event], None] | None = None,
 ) -> Generation:
     """Find rules by enumeration, and write them to the folder `out`: a file for each family, and an
     account of what was enumerated, kept and dropped.
 
-    families: by name, all of them by default. max_ops: operators of a term at most. The same for
-    the same seed, whatever the jobs (processes). A run that was killed goes on when it is asked for
-    again with the same folder.
+    families: by name, all of them by default.
+    ops, shapes: a family of one's own instead, named custom: operators, such as "MatMul, Relu,
+        Transpose(perm=(1, 0))", and the shapes of inputs and constants, "x=3x3, s=, i=eye:3x3".
+    max_ops: operators of a term at most.
+    jobs: processes, at most as many as there are cores.
+    ray: the address of a Ray cluster that does the work instead; "local" starts one of `jobs` CPUs.
 
-    Raises UsageError for a family that is unknown, and for a folder of another run.
+    The files are the same for the same seed, whoever does the work. A run that was killed goes on
+    when it is asked for again with the same folder.
+
+    Raises UsageError for a family that is unknown, for operators and shapes that do not fit, for a
+    folder of another run or one that cannot be written, and where there is no Ray.
     """
     for name, value, least in (("max_ops", max_ops, 1), ("jobs", jobs, 1), ("seed", seed, 0)):
         if value < least:
@@ -265,7 +275,10 @@ def generate_rules(
         Path(out),
         tuple(families),
         max_ops,
+        ops,
+        shapes,
         jobs,
+        ray,
         seed,
         progress or (lambda event: None),
     )
@@ -347,11 +360,11 @@ def check_rules(
             progress(Event("check", rule.name, n / len(own)))
         match try_rule(rule, seed):
             case Passed() as p:
-                out.append(RuleVerdict(rule.name, rule.text, "passed", str(p)))
+                out.append(RuleVerdict(rule.name, rule.text, "passed", str(p), rule.source))
             case Refuted() as r:
-                out.append(RuleVerdict(rule.name, rule.text, "refuted", str(r)))
+                out.append(RuleVerdict(rule.name, rule.text, "refuted", str(r), rule.source))
             case other:
-                out.append(RuleVerdict(rule.name, rule.text, "untestable", str(other)))
+                out.append(RuleVerdict(rule.name, rule.text, "untestable", str(other), rule.source))
     return tuple(out)
 
 

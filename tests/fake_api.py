@@ -135,12 +135,18 @@ class FakeApi:
         out: Path,
         *,
         families: Sequence[str],
+        ops: str | None,
+        shapes: str | None,
         max_ops: int,
         jobs: int,
+        ray: str | None,
         seed: int,
         progress: Progress,
     ) -> Generation:
-        self.asked |= {"out": out, "families": families, "max_ops": max_ops, "jobs": jobs}
+        self.asked = {name: value for name, value in locals().items() if name != "self"}
+        progress(Event("generate", "rows: 1 operators"))
+        for _ in range(self.interrupt):
+            signal.raise_signal(signal.SIGINT)
         return GENERATION
 
     def derive(

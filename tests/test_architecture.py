@@ -55,6 +55,7 @@ OWNERS: dict[str, set[str]] = {
     "llvmlite": {"kernels"},
     "triton": {"kernels"},
     "torch": {"kernels"},
+    "ray": {"generate"},
     "jinja2": {"report"},
     "click": {"cli", "commands"},
     "rich": {"cli", "commands"},

@@ -233,7 +233,23 @@ def test_rules_generate(superopt: Run, tmp_path: Path) -> None:
     )
     assert done.code == 0
     assert json.loads(done.out)["families"][0]["rules"] == 63
-    assert api.asked == {"out": tmp_path, "families": ("rows",), "max_ops": 3, "jobs": 2}
+    wanted = {"out": tmp_path, "families": ("rows",), "max_ops": 3, "jobs": 2, "ops": None}
+    assert {name: api.asked[name] for name in wanted} == wanted
+
+
+def test_rules_generate_with_operators_of_ones_own(superopt: Run, tmp_path: Path) -> None:
+    api = FakeApi()
+    given = ("--ops", "Relu,Concat(axis=0)", "--shapes", "x=2x3,s=", "--ray", "local")
+    assert superopt("rules", "generate", "--out", tmp_path, *given, api=api).code == 0
+    wanted = {"families": (), "ops": "Relu,Concat(axis=0)", "shapes": "x=2x3,s=", "ray": "local"}
+    assert {name: api.asked[name] for name in wanted} == wanted
+
+
+def test_an_interrupted_generator_says_where_it_goes_on(superopt: Run, tmp_path: Path) -> None:
+    done = superopt("rules", "generate", "--out", tmp_path, api=FakeApi(interrupt=1))
+    assert done.code == ExitCode.ABORTED
+    assert f"the same command goes on with what is in {tmp_path}" in done.err
+    assert "Traceback" not in done.err
 
 
 def test_rules_derive(superopt: Run, model: Path) -> None:
@@ -285,7 +301,7 @@ def test_rules(superopt: Run, tmp_path: Path) -> None:
     file.touch()
     proved = RuleVerdict("a", "a: x => x", "proved", "")
     passed = RuleVerdict("b", "b: x => x", "passed", "at 8 shapes")
-    refuted = RuleVerdict("c", "c: x => y", "refuted", "x=1, y=2")
+    refuted = RuleVerdict("c", "c: x => y", "refuted", "x=1, y=2", "my.rules:3")
     for verdicts, code in (
         ((proved,), 0),
         ((proved, passed), 5),
@@ -294,6 +310,7 @@ def test_rules(superopt: Run, tmp_path: Path) -> None:
         done = superopt("rules", "check", file, api=FakeApi(rule_verdicts=verdicts))
         assert done.code == code
         assert len(done.out.splitlines()) == len(verdicts)
+    assert "my.rules:3" in done.out.splitlines()[-1]
 
 
 def test_doctor_and_cache(superopt: Run, tmp_path: Path) -> None:

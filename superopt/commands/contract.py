@@ -108,8 +108,11 @@ class Api(Protocol):
         out: Path,
         *,
         families: Sequence[str],
+        ops: str | None,
+        shapes: str | None,
         max_ops: int,
         jobs: int,
+        ray: str | None,
         seed: int,
         progress: Callable[[Event], None] | None,
     ) -> Generation: ...

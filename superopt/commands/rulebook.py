@@ -7,7 +7,7 @@ import click
 
 from superopt.commands import options, terminal
 from superopt.commands.contract import api
-from superopt.errors import ExitCode, UsageError
+from superopt.errors import Aborted, ExitCode, UsageError
 
 
 @click.group()
@@ -107,6 +107,16 @@ def show(name: str, svg: Path | None, rules: tuple[Path, ...], as_json: bool) ->
 )
 @click.option("--family", "families", multiple=True, metavar="NAME", help="Only this family.")
 @click.option(
+    "--ops",
+    metavar="OP,...",
+    help="A family of your own: operators, as in 'MatMul,Transpose(perm=(1,0))'.",
+)
+@click.option(
+    "--shapes",
+    metavar="NAME=SHAPE,...",
+    help="Its inputs and constants, as in 'x=2x3,s=,0=zeros:2x3'.",
+)
+@click.option(
     "--max-ops",
     type=click.IntRange(1, 5),
     default=3,
@@ -114,6 +124,11 @@ def show(name: str, svg: Path | None, rules: tuple[Path, ...], as_json: bool) ->
     help="Operators of a term.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
+@click.option(
+    "--ray",
+    metavar="ADDRESS",
+    help="Work on this Ray cluster; local starts one of --jobs CPUs.",
+)
 @options.seed
 @options.as_json
 @options.quiet
@@ -121,8 +136,11 @@ def show(name: str, svg: Path | None, rules: tuple[Path, ...], as_json: bool) ->
 def generate(
     out: Path,
     families: tuple[str, ...],
+    ops: str | None,
+    shapes: str | None,
     max_ops: int,
     jobs: int,
+    ray: str | None,
     seed: int,
     as_json: bool,
     quiet: bool,
@@ -132,10 +150,23 @@ def generate(
     Enumerates operator graphs, compares what they compute over a prime field, and writes the rules
     that explain what is equal. A run that was killed goes on where it was.
     """
-    with terminal.progress(quiet) as show_event:
-        made = api().generate_rules(
-            out, families=families, max_ops=max_ops, jobs=jobs, seed=seed, progress=show_event
-        )
+    try:
+        with terminal.progress(quiet) as show_event:
+            made = api().generate_rules(
+                out,
+                families=families,
+                ops=ops,
+                shapes=shapes,
+                max_ops=max_ops,
+                jobs=jobs,
+                ray=ray,
+                seed=seed,
+                progress=show_event,
+            )
+    except KeyboardInterrupt:
+        raise Aborted(
+            "aborted", "interrupted", f"the same command goes on with what is in {out}"
+        ) from None
     if as_json:
         from superopt.report.codec import dumps
 

@@ -4,56 +4,99 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from superopt.errors import UsageError
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(slots=True)
 class Journal:
-    """A file of one line for each result, written as they come. In memory without a path."""
+    """A file of one line for each result, written as they come. In memory without a path.
+
+    The first line says which run it is; each further one is JSON, [key, value, CRC-32 of both].
+    lost: lines that could not be read, or not as they were written: the last one is half-written
+    when the process dies. What they held is found again.
+    """
 
     path: Path | None = None
     known: dict[str, str] = field(default_factory=dict)
-    lost: int = 0  # lines that could not be read: a line is half-written when the process dies
+    lost: int = 0
 
     @staticmethod
     def open(path: Path, run: str) -> Journal:
-        """The journal of a run. Raises UsageError for the file of another run, or of none."""
+        """The journal of a run. Raises UsageError for the file of another run, for what is no
+        journal, and where the system refuses to read or write it."""
         journal = Journal(path)
-        head = json.dumps({"format": FORMAT, "run": run})
-        if not path.exists():
+        head = json.dumps({"format": FORMAT, "run": run}).encode()
+        with _refused(path, "opened"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(head + "\n", encoding="utf-8")
-            return journal
-        lines = path.read_bytes().split(b"\n")
-        if lines[0].decode("utf-8", "replace") != head:
+            content = path.read_bytes() if path.exists() else b""
+            if head.startswith(content):  # new, or its first line is half-written
+                path.write_bytes(head + b"\n")
+                return journal
+            if content[-1:] != b"\n":  # what is written next must not continue a line
+                with path.open("ab") as file:
+                    file.write(b"\n")
+        first, *lines = content.split(b"\n")
+        if first != head:
             raise UsageError(
-                f"{path} is the journal of another run",
-                f"it begins with {lines[0][:80]!r}, this run is {head}",
+                f"{path} is the journal of another run"
+                if first.startswith(b'{"format": ')
+                else f"{path} is no journal of the rule generator",
+                f"it begins with {first[:200].decode('utf-8', 'backslashreplace')!r},"
+                f" that of this run with {head.decode()!r}",
                 "give another folder, or remove the file",
             )
-        for line in lines[1:]:
-            if not line:
-                continue
-            try:
-                key, value = json.loads(line)
-                journal.known[str(key)] = str(value)
-            except ValueError:
+        for line in filter(None, lines):
+            found = _read(line)
+            if found is None:
                 journal.lost += 1
-        if lines[-1]:  # no line end: what is written next must not continue it
-            with path.open("ab") as file:
-                file.write(b"\n")
+            else:
+                journal.known[found[0]] = found[1]
         return journal
 
     def add(self, key: str, value: str) -> None:
-        """Keep a result."""
+        """Keep a result. Raises UsageError where it cannot be written."""
         self.known[key] = value
-        if self.path is not None:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps([key, value]) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
+        if self.path is None:
+            return
+        line = json.dumps([key, value, _sum(key, value)]) + "\n"
+        with _refused(self.path, "written"), self.path.open("ab") as file:
+            file.write(line.encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _sum(key: str, value: str) -> int:
+    return zlib.crc32(f"{key}\n{value}".encode())
+
+
+def _read(line: bytes) -> tuple[str, str] | None:
+    """A result; None for a line that is not as it was written."""
+    try:
+        match json.loads(line):
+            case [str(key), str(value), int(check)] if check == _sum(key, value):
+                return key, value
+    except (ValueError, RecursionError):
+        pass
+    return None
+
+
+@contextmanager
+def _refused(path: Path, what: str) -> Iterator[None]:
+    """Raises UsageError where the system refuses."""
+    try:
+        yield
+    except OSError as e:
+        raise UsageError(
+            f"{path} cannot be {what}",
+            e.strerror or str(e),
+            "check its folder and the space on the disk, or give another folder;"
+            " what was found is not lost, the same call goes on",
+        ) from e

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from itertools import islice
-from multiprocessing import get_context
-from typing import Protocol, TypeVar
 
 from superopt.generate.build import covered
 from superopt.generate.families import FAMILIES
@@ -21,22 +17,22 @@ from superopt.generate.journal import Journal
 from superopt.generate.partial import Partial, partial
 from superopt.generate.pattern import Equation, carried, show
 from superopt.generate.prune import minimal
+from superopt.generate.workers import Each, workers
 from superopt.rules.index import Index
 from superopt.rules.instances import instances
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.trial import Cases, Passed, try_on
 
-T = TypeVar("T")
-R = TypeVar("R")
-
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be generated: families with the most operators of each."""
+    """What is to be generated: families with the most operators of each. jobs, ray: see
+    `superopt.generate.workers`."""
 
     families: tuple[tuple[Family, int], ...]
     seed: int = 0
     jobs: int = 1
+    ray: str | None = None
 
 
 @dataclass(slots=True)
@@ -114,12 +110,12 @@ def enumerated(what: tuple[Family, int, int]) -> Enumerated:
 def generate(
     wanted: Wanted, journal: Journal, progress: Callable[[str], None] = lambda text: None
 ) -> Generated:
-    """Find the rules of every family. The result depends on `wanted` without its jobs only."""
+    """Find the rules of every family. The result depends on `wanted` only, not on who does it."""
     made: dict[str, list[Rule]] = {}
     pairs: dict[str, list[Partial]] = {}
     accounts: list[Account] = []
     taken: dict[str, int] = {}
-    with _pool(wanted.jobs) as each:
+    with workers(wanted.jobs, wanted.ray) as each:
         tasks = [(family, top, wanted.seed) for family, top in wanted.families]
         for (family, _), found in zip(wanted.families, each(enumerated, tasks), strict=True):
             candidates = sum(v.candidates for v in found.levels)
@@ -165,25 +161,6 @@ def known(family: Family, top: int, seed: int) -> list[Equation]:
     """The equations of the family's theories of up to `top` operators, in its own terms."""
     theories = (_theory(name, top, seed) for name in family.theory)
     return [e for t in theories for e in carried(t.equations, t.bank.family, family)]
-
-
-class Each(Protocol):
-    """Maps a function of the module, in this process or in several ones, in order."""
-
-    def __call__(self, do: Callable[[T], R], what: Sequence[T], /) -> Iterable[R]: ...
-
-
-@contextmanager
-def _pool(jobs: int) -> Iterator[Each]:
-    if jobs == 1:
-        yield map
-        return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        try:
-            yield pool.map
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
 
 
 def _rules(

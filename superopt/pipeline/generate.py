@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from superopt.errors import UsageError
+from superopt.generate.custom import custom, described
 from superopt.generate.families import FAMILIES
+from superopt.generate.family import Family
 from superopt.generate.journal import Journal
 from superopt.generate.library import partial_text, text
 from superopt.generate.run import Account, Wanted, generate
@@ -31,38 +33,66 @@ class Order:
     out: Path
     families: Sequence[str]
     most: int
+    ops: str | None = None
+    shapes: str | None = None
     jobs: int = 1
+    ray: str | None = None
     seed: int = 0
     progress: Callable[[Event], None] = lambda event: None
 
 
 def generation(order: Order) -> Generation:
     """Generate the rules of some families, write a file for each and the account."""
-    families = tuple(order.families) or tuple(FAMILIES)
-    for name in families:
-        if name not in FAMILIES:
-            raise UsageError(
-                f"there is no family {name!r}",
-                f"there are {', '.join(FAMILIES)}",
-                "name one of them",
-            )
     begin = time.monotonic()
-    made_of = [FAMILIES[name]() for name in with_theories(families)]
-    wanted = Wanted(tuple((f, min(order.most, f.top)) for f in made_of), order.seed, order.jobs)
-    run = f"{', '.join(f.name for f in made_of)}, {order.most} operators, seed {order.seed}"
+    made_of = _families(order)
+    wanted = Wanted(
+        tuple((f, min(order.most, f.top)) for f in made_of), order.seed, order.jobs, order.ray
+    )
+    names = (f.name if f.name in FAMILIES else described(f) for f in made_of)
+    run = f"{', '.join(names)}, {order.most} operators, seed {order.seed}"
     journal = Journal.open(order.out / JOURNAL, run)
     made = generate(wanted, journal, lambda line: order.progress(Event("generate", line)))
     counts = tuple(_count(a) for a in made.accounts)
     with new_files() as create:
+
+        def put(name: str, content: str) -> None:
+            file = create(order.out / name).file
+            file.write(content.encode())
+            file.flush()  # now, so that an error is told of this file
+
         for name, rules in made.rules.items():
-            create(order.out / f"{name}.rules").file.write(text(rules).encode())
+            put(f"{name}.rules", text(rules))
         for family in made_of:
             if family.partial:
-                content = partial_text(made.partial[family.name], family)
-                create(order.out / f"{family.name}.partial.jsonl").file.write(content.encode())
-        account = json.dumps([a.plain() for a in made.accounts], indent=1) + "\n"
-        create(order.out / ACCOUNT).file.write(account.encode())
+                put(f"{family.name}.partial.jsonl", partial_text(made.partial[family.name], family))
+        put(ACCOUNT, json.dumps([a.plain() for a in made.accounts], indent=1) + "\n")
     return Generation(counts, journal.lost, time.monotonic() - begin, _peak())
+
+
+def _families(order: Order) -> list[Family]:
+    """The families that are asked for, with their theories before them."""
+    for one, other in (("ops", "shapes"), ("shapes", "ops")):
+        if getattr(order, one) is not None and getattr(order, other) is None:
+            raise UsageError(
+                f"{one} without {other}", "they make a family together", f"give {other}, too"
+            )
+    if order.ops is not None and order.shapes is not None:
+        if order.families:
+            raise UsageError(
+                "family and ops exclude each other",
+                f"family {', '.join(order.families)} has its own operators, ops {order.ops!r}",
+                "give one of them",
+            )
+        own = custom(order.ops, order.shapes)
+        return [*(FAMILIES[name]() for name in with_theories(own.theory)), own]
+    for name in order.families:
+        if name not in FAMILIES:
+            raise UsageError(
+                f"there is no family {name!r}",
+                f"there are {', '.join(FAMILIES)}",
+                "name one of them, or give ops and shapes for one of your own",
+            )
+    return [FAMILIES[name]() for name in with_theories(tuple(order.families) or tuple(FAMILIES))]
 
 
 def with_theories(names: Sequence[str]) -> list[str]:

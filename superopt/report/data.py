@@ -198,7 +198,7 @@ class FamilyCount:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A run of the rule generator. lost: half-written lines of its journal. MB, seconds."""
+    """A run of the rule generator. lost: unreadable lines of its journal. MB, seconds."""
 
     families: tuple[FamilyCount, ...]
     lost: int
@@ -262,12 +262,13 @@ class RuleCount:
 
 @dataclass(frozen=True, slots=True)
 class RuleVerdict:
-    """What checking a rule found: `passed` the tests is not `proved`."""
+    """What checking a rule found: `passed` the tests is not `proved`. source: file and line."""
 
     name: str
     text: str
     decision: Literal["proved", "passed", "untestable", "refuted"]
     detail: str
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)

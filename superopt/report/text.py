@@ -256,7 +256,10 @@ def rule_verdicts(rows: Sequence[RuleVerdict]) -> str:
         "untestable": "NOT TESTABLE",
         "refuted": "REFUTED",
     }
-    cells = ((said[r.decision], words.plain(r.name), words.plain(r.detail)) for r in rows)
+    cells = (
+        (said[r.decision], words.plain(r.name), words.plain(r.source), words.plain(r.detail))
+        for r in rows
+    )
     return _text(_table(cells, shown=len(rows)))
 
 
@@ -297,7 +300,7 @@ def generation(made: Generation) -> str:
         )
         lines += [f"  refuted: {r}" for r in f.refuted[:SHOWN]]
     if made.lost:
-        lines.append(f"{words.count(made.lost, 'half-written line')} of the journal found anew")
+        lines.append(f"{words.count(made.lost, 'unreadable line')} of the journal found anew")
     lines.append(f"{made.seconds:.1f} s, peak {made.peak_mb:,.0f} MB")
     return _text(map(words.plain, lines))
 

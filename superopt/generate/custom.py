@@ -1,0 +1,243 @@
+"""A family out of text: operators as rules write them, and the shapes of inputs and constants.
+
+custom("MatMul, Transpose(perm=(1,0)), Split(axis=0, split=(3,3))", "x=3x3, s=, 0=zeros:3x3")
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from superopt.errors import UsageError
+from superopt.generate.bank import entries
+from superopt.generate.families import FAMILIES, POINTWISE
+from superopt.generate.family import Family, Shape, Use
+from superopt.generate.fitting import MOST_ELEMENTS, fitted, shown
+from superopt.ir.op import REQUIRED, Attr, Payload
+from superopt.ir.syntax import Malformed, expression, parse_attr, said
+from superopt.ops import OPS
+from superopt.te.node import Expr
+
+NAME = "custom"
+KINDS = ("zeros", "ones", "twos", "eye", "dirac", "means")
+MOST_INPUTS = 12
+TOP = 5
+SMALL = 8  # elements; of fewer all may be positive on a few samples
+AXES = ("axis", "axes", "perm")
+
+
+def custom(ops: str, shapes: str) -> Family:
+    """The family of these operators on inputs and constants of these shapes.
+
+    ops: names as in ONNX, with attributes as rules write them; each is of one or two operands.
+    shapes: NAME=SHAPE of an input, NAME=KIND:SHAPE of a constant, SHAPE as 2x3, or nothing for a
+    scalar.
+
+    Raises UsageError for what cannot be read, or enumerated.
+    """
+    operators = _operators(ops)
+    inputs, constants = _leaves(shapes)
+    uses, largest = fitted(operators, {**inputs, **{n: s for n, (_, s) in constants.items()}})
+    samples = 32 if max(map(prod, inputs.values())) < SMALL else 8
+    return Family(NAME, inputs, constants, uses, largest, samples, TOP, _theory(operators))
+
+
+def _theory(operators: Sequence[Use]) -> tuple[str, ...]:
+    """The theories of operators that are there; one whose operators an earlier one has adds
+    nothing."""
+    found: list[str] = []
+    left = {o.name for o in operators}
+    for name in POINTWISE:
+        known = {u.name for u in FAMILIES[name]().uses}
+        if left & known:
+            found.append(name)
+            left -= known
+    return tuple(found)
+
+
+def described(family: Family) -> str:
+    """All that the family's rules depend on, on one line."""
+    leaves = [f"{n}={shown(s)}" for n, s in family.inputs.items()]
+    leaves += [f"{n}={kind}:{shown(s)}" for n, (kind, s) in family.constants.items()]
+    return f"{family.name} of {', '.join(map(str, family.uses))} on {', '.join(leaves)}"
+
+
+_TOKEN = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|.""", re.DOTALL)
+
+
+def _items(text: str) -> Iterator[str]:
+    """What stands between the commas that are in no brackets."""
+    depth, item = 0, ""
+    for token in _TOKEN.findall(text):
+        depth += (token in "([{") - (token in ")]}")
+        if token == "," and depth == 0:
+            yield item.strip()
+            item = ""
+        else:
+            item += token
+    yield item.strip()
+
+
+# --- operators ------------------------------------------------------------------------------------
+
+
+def _operators(text: str) -> list[Use]:
+    found: list[Use] = []
+    for item in _items(text):
+        made = _operator(item)
+        if made in found:
+            raise UsageError(f"{item} is there twice", f"in {text!r}", "leave one of them out")
+        found.append(made)
+    return found
+
+
+def _operator(text: str) -> Use:
+    name, given = _call(text)
+    if name not in OPS:
+        lower = {known.lower(): known for known in OPS}
+        near = difflib.get_close_matches(name.lower(), lower, n=3)
+        raise UsageError(
+            f"there is no operator {name!r}",
+            f"{len(OPS)} operators of ONNX have a tensor expression",
+            f"did you mean {' or '.join(lower[n] for n in near)}?" if near else "name another",
+        )
+    op = OPS[name]
+    arity = max(2, op.required) if op.variadic else op.required
+    if not 1 <= arity <= 2:
+        raise UsageError(
+            f"{name} has {arity} operands", "what is enumerated has one or two", "leave it out"
+        )
+    for key, value in given.items():
+        if key not in op.attrs:
+            has = f"it has {', '.join(op.attrs)}" if op.attrs else "it has none"
+            raise UsageError(f"{name} has no attribute {key}", has, f"leave {key} out")
+        if key in AXES and any(isinstance(v, int) and v < 0 for v in _each(value)):
+            raise UsageError(
+                f"{text}: {key} is counted from the end",
+                "operands have several ranks, and rules say it from either end by themselves",
+                "count it from 0",
+            )
+    for key, default in op.attrs.items():
+        if default is REQUIRED and key not in given:
+            raise UsageError(
+                f"{name} needs the attribute {key}",
+                f"{text!r} says {', '.join(given) or 'none'}",
+                f"write {name}({key}=...)",
+            )
+    if name == "Conv":
+        given.setdefault("group", 1)  # a law of one group says so
+    return Use(name, tuple(given.items()), arity)
+
+
+def _each(value: Attr) -> tuple[Attr, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _call(text: str) -> tuple[str, dict[str, Attr]]:
+    """The operator's name, and its attributes."""
+
+    def wrong(why: str) -> UsageError:
+        return UsageError(
+            f"{text!r} is no operator", why, "write it as MatMul or Transpose(perm=(1, 0))"
+        )
+
+    try:
+        match expression(text):
+            case ast.Name(name):
+                return name, {}
+            case ast.Call(ast.Name(name), [], keywords):
+                given: dict[str, Attr] = {}
+                for k in keywords:
+                    if k.arg is None or k.arg in given:
+                        raise wrong(f"{k.arg or '**'} is there twice" if k.arg else "** is no name")
+                    given[k.arg] = parse_attr(k.value)
+                    if any(isinstance(v, (Expr, Payload)) for v in _each(given[k.arg])):
+                        raise wrong(f"{k.arg}={ast.unparse(k.value)} is no concrete value")
+                return name, given
+            case ast.Call(ast.Name(name)):
+                raise wrong(f"operands are left out, attributes have names: {name}(key=value)")
+    except Malformed as e:
+        raise wrong(said(e)) from None
+    raise wrong("it is no name, and no name with attributes")
+
+
+# --- inputs and constants -------------------------------------------------------------------------
+
+
+def _leaves(text: str) -> tuple[dict[str, Shape], dict[str, tuple[str, Shape]]]:
+    inputs: dict[str, Shape] = {}
+    constants: dict[str, tuple[str, Shape]] = {}
+    written: dict[str, str] = {}
+    for item in _items(text):
+        name, equals, rest = (part.strip() for part in item.partition("="))
+        kind, colon, dims = (part.strip() for part in rest.rpartition(":"))
+        if not equals or not re.fullmatch(r"\w+", name):
+            raise UsageError(
+                f"{item!r} is no shape of an input", f"in {text!r}", "write it as x=2x3, or s="
+            )
+        shape = _shape(item, dims)
+        if name in written:
+            raise UsageError(
+                f"{name} is there twice",
+                f"as {name}={written[name]} and {item}",
+                "give one of them another name",
+            )
+        written[name] = rest
+        if not colon:
+            inputs[name] = shape
+            continue
+        _check_constant(item, kind, shape)
+        for other, (like, size) in constants.items():
+            if size == shape and entries(like, size) == entries(kind, shape):
+                raise UsageError(
+                    f"{name} and {other} are one constant",
+                    f"{rest} is {written[other]}",
+                    "leave one of them out",
+                )
+        constants[name] = (kind, shape)
+    if not 1 <= len(inputs) <= MOST_INPUTS:
+        raise UsageError(
+            f"{len(inputs)} inputs", f"there are from 1 to {MOST_INPUTS}", "give others"
+        )
+    return inputs, constants
+
+
+def _shape(item: str, dims: str) -> Shape:
+    sizes = dims.split("x") if dims else []
+    if not all(re.fullmatch(r"\s*[0-9]{1,9}\s*", d) for d in sizes):
+        raise UsageError(
+            f"{item!r}: {dims!r} is no shape", "a shape is sizes and x", "write it as 2x3, or ''"
+        )
+    shape = tuple(map(int, sizes))
+    if 0 in shape:
+        raise UsageError(
+            f"{item!r} has no elements", "a size is 0", "give sizes of at least 1: all is equal to"
+            " all where nothing is"
+        )  # fmt: skip
+    if prod(shape) > MOST_ELEMENTS:
+        raise UsageError(
+            f"{item!r} has {prod(shape)} elements",
+            f"a tensor that is enumerated has at most {MOST_ELEMENTS}",
+            "give small sizes, such as 2x3: what is found is tried on other ones",
+        )
+    return shape
+
+
+def _check_constant(item: str, kind: str, shape: Shape) -> None:
+    if kind not in KINDS:
+        raise UsageError(
+            f"{item!r}: there is no constant {kind!r}", f"there are {', '.join(KINDS)}", "name one"
+        )
+    if kind == "eye" and (len(shape) != 2 or shape[0] != shape[1]):
+        raise UsageError(
+            f"{item!r} is no identity", f"an eye is square, and not {shown(shape)}", "give 3x3"
+        )
+    if kind in ("dirac", "means") and (len(shape) < 3 or shape[0] != shape[1]):
+        raise UsageError(
+            f"{item!r} is no kernel of a convolution",
+            f"a {kind} has as many channels out as in, and an image's axes, not {shown(shape)}",
+            "give 2x2x3x3",
+        )
