@@ -13,6 +13,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import islice
 
 import numpy as np
@@ -285,13 +286,25 @@ def judged(one: Instance) -> bool:
     return all(function(fn).field in EXACT for fn in scalar_functions(roots))
 
 
+FRACTION = 4096  # denominators at most, of fractions that a float may stand for
+FEW_NUMBERS = 64  # in a constant that has such fractions at all
+
+
 def _rounded(c: Constant) -> bool:
-    """Has a constant numbers of which 4096 are no whole one?"""
+    """Has a constant floats that stand for fractions which no float is, as 1 / 9?"""
     assert c.type.dtype is not None
     if not c.type.dtype.is_float:
         return False
-    times = np.ldexp(c.load().astype(np.float64), 12)
-    return bool((times != np.rint(times)).any())
+    array = c.load()
+    numbers = np.unique(array)
+    if len(numbers) > FEW_NUMBERS or not np.isfinite(numbers.astype(np.float64)).all():
+        return False
+    for number in numbers:
+        exact = Fraction(float(number))
+        near = exact.limit_denominator(FRACTION)
+        if near not in (0, exact) and array.dtype.type(float(near)) == number:
+            return True
+    return False
 
 
 def scalar_functions(roots: Sequence[Value]) -> frozenset[str]:

@@ -13,8 +13,8 @@ from math import prod
 
 from superopt.errors import UsageError
 from superopt.generate.bank import entries
-from superopt.generate.families import FAMILIES, POINTWISE
-from superopt.generate.family import Family, Shape, Use
+from superopt.generate.families import FAMILIES
+from superopt.generate.family import POINTWISE, Family, Shape, Use
 from superopt.generate.fitting import MOST_ELEMENTS, fitted, shown
 from superopt.ir.op import REQUIRED, Attr, Payload
 from superopt.ir.syntax import Malformed, expression, parse_attr, said

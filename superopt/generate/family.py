@@ -10,6 +10,7 @@ from superopt.ops import OPS
 
 Shape = tuple[int, ...]
 MANY = -1
+POINTWISE = ("arithmetic", "order")  # the theories of elements
 
 
 @dataclass(frozen=True, slots=True)

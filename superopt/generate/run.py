@@ -18,8 +18,12 @@ from superopt.generate.partial import Partial, partial
 from superopt.generate.pattern import Equation, carried, show
 from superopt.generate.prune import minimal
 from superopt.generate.workers import Each, workers
+from superopt.ir import graph as g
+from superopt.rules.build import Refusal, rewrite
+from superopt.rules.context import context
 from superopt.rules.index import Index
-from superopt.rules.instances import instances
+from superopt.rules.instances import Instance, cramped, instances, neighbours
+from superopt.rules.match import matches
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.trial import Cases, Passed, try_on
 
@@ -233,14 +237,27 @@ def _attempt(what: tuple[Claim, Family, int]) -> str:
 
 
 SOUND = 20  # shape assignments, unlike those that a reading was chosen by
+NEAR = 6  # neighbours of each
 
 
 def _sound(what: tuple[str, int]) -> bool:
-    """Does a rule hold on new shapes? On cramped ones it was tried when it was made."""
+    """Does a rule hold on new shapes and their neighbours, and does it do anything? A Concat in a
+    Concat is one already."""
     text, seed = what
     (rule,) = parse_rules(text)
-    some = Cases(SOUND, islice(instances(rule, seed), SOUND), ())
-    return isinstance(try_on(rule, some, seed), Passed)
+    some = list(islice(instances(rule, seed), SOUND))
+    near = [n for k, one in enumerate(some) for n in islice(neighbours(rule, one, seed + k), NEAR)]
+    crowded = list(islice(cramped(rule, seed, 30 * SOUND), SOUND))
+    tried = try_on(rule, Cases(SOUND, some, [*near, *crowded]), seed)
+    return isinstance(tried, Passed) and any(_fires(rule, one) for one in some[:3])
+
+
+def _fires(rule: Rule, one: Instance) -> bool:
+    """Does the matcher find an instance's left side, and make its right side of it?"""
+    ctx = context(g.Graph(one.inputs, one.lhs))
+    wanted = list(zip(one.lhs, one.rhs, strict=True))
+    changes = (rewrite(m, ctx) for m in matches(rule, ctx))
+    return any(not isinstance(c, Refusal) and list(c.items()) == wanted for c in changes)
 
 
 def said(c: Claim, family: Family) -> str:

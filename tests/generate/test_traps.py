@@ -1,11 +1,14 @@
-"""Equalities that look right and are not: no chain of the library's rules leads from one side to the
-other, and the nearest right one is there."""
+"""Equalities that look right and are not: no chain of rules, of the library or generated, leads
+from one side to the other, and there is one for the nearest right one."""
 
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from superopt.generate.families import FAMILIES
+from superopt.generate.journal import Journal
+from superopt.generate.run import Wanted, generate
 from superopt.ir import graph as g
 from superopt.ir.evaluate import evaluate
 from superopt.ops import OPS
@@ -57,7 +60,7 @@ def averaged(included: bool) -> tuple[tuple[g.Input, ...], Sides]:
 
 
 def added(alike: bool) -> tuple[tuple[g.Input, ...], Sides]:
-    """A sum of joined tensors as joined sums: wrong where a part is broadcast along another axis."""
+    """A sum of joined tensors as joined sums: wrong where a part is broadcast along an axis."""
     x, y, z, w = own = inputs((2, 3), (2, 3) if alike else (1, 3), (2, 3), (2, 3))
     if alike:
         left = op("Concat", op("Add", x, y), op("Add", z, w), axis=0)
@@ -77,7 +80,9 @@ TRAPS: dict[str, Callable[[bool], tuple[tuple[g.Input, ...], Sides]]] = {
 
 @pytest.fixture(scope="module")
 def index() -> Index:
-    return Index(load_library())
+    families = tuple((FAMILIES[name](), 2) for name in ("means", "kernels"))
+    made = generate(Wanted(families), Journal())
+    return Index([*load_library(), *(r for rules in made.rules.values() for r in rules)])
 
 
 def apart(own: tuple[g.Input, ...], sides: Sides) -> float:

@@ -1,0 +1,268 @@
+"""Families of images: convolution and pooling."""
+
+from __future__ import annotations
+
+from superopt.generate.family import MANY, POINTWISE, Family, Shape, Use, each, fitting, parts, use
+from superopt.ir.op import Attr
+
+SAME = (1, 1, 1, 1)
+VALID = (0, 0, 0, 0)
+
+
+def _conv(size: Shape, image: Shape, group: int = 1, **attrs: Attr) -> Use:
+    """A convolution of images by kernels of this size, which a scale of channels is not."""
+    made = use("Conv", 2, strides=attrs.pop("strides", (1, 1)), group=group, **attrs)
+    return fitting(made, image, (MANY, MANY if group == 1 else 1, *size))
+
+
+def images() -> Family:
+    """TASO's operators on images: convolution and pooling, kernels that are enlarged, joined,
+    scaled."""
+    n, kernel, side = 2, (3, 3), 4
+    image = (side, side)
+    attrs: dict[str, Attr] = {"kernel_shape": kernel, "pads": SAME, "strides": (1, 1)}
+    return Family(
+        "images",
+        {
+            **dict.fromkeys("xy", (1, n, *image)),
+            **dict.fromkeys("vw", (n, n, *kernel)),
+            **dict.fromkeys("pq", (n, n, 1, 1)),
+            "s": (n, 1, 1),
+        },
+        {},
+        (
+            _conv(kernel, image, pads=SAME),
+            _conv((1, 1), image, pads=VALID),
+            _conv(kernel, image, pads=SAME, strides=(2, 2)),
+            use("Add", 2),
+            use("Mul", 2),
+            use("Relu", 1),
+            *each("Concat", 2, "axis", (0, 1)),
+            *parts("Split", 2, axis=0, split=(n, n)),
+            *parts("Split", 2, axis=1, split=(n, n)),
+            fitting(use("Pad", 1, pads=(0, 0, 1, 1, 0, 0, 1, 1)), (MANY, n, 1, 1)),
+            fitting(use("AveragePool", 1, count_include_pad=1, **attrs), image),
+            fitting(use("MaxPool", 1, **attrs), image),
+        ),
+        2 * n * n * 9,
+        theory=POINTWISE,
+    )
+
+
+def scales() -> Family:
+    """Scales of channels before and after convolutions, as normalisation leaves them."""
+    n, kernel, side = 2, (2, 2), 3
+    image = (side, side)
+    return Family(
+        "scales",
+        {
+            **dict.fromkeys("xy", (1, n, *image)),
+            **dict.fromkeys("vw", (n, n, *kernel)),
+            **dict.fromkeys("st", (1, n, 1, 1)),
+            "c": (),
+        },
+        {},
+        (
+            _conv(kernel, image, pads=SAME),
+            fitting(use("Transpose", 1, perm=(1, 0, 2, 3)), (1, n, 1, 1)),
+            use("Add", 2),
+            use("Mul", 2),
+            use("Relu", 1),
+            *each("Concat", 2, "axis", (0, 1)),
+        ),
+        2 * n * n * 4 + 32,
+        top=3,
+        theory=POINTWISE,
+    )
+
+
+def means() -> Family:
+    """The kernels that leave an image as it is, or take means of it."""
+    n, kernel, side = 2, (3, 3), 4
+    image = (side, side)
+    attrs: dict[str, Attr] = {"kernel_shape": kernel, "pads": SAME, "strides": (1, 1)}
+    return Family(
+        "means",
+        {**dict.fromkeys("xy", (1, n, *image)), "v": (n, n, *kernel), "p": (n, n, 1, 1)},
+        {"i": ("dirac", (n, n, *kernel)), "m": ("means", (n, n, *kernel))},
+        (
+            _conv(kernel, image, pads=SAME),
+            _conv((1, 1), image, pads=VALID),
+            use("Add", 2),
+            use("Relu", 1),
+            fitting(use("AveragePool", 1, count_include_pad=1, **attrs), image),
+        ),
+        n * n * 9,
+        top=3,
+        theory=POINTWISE,
+    )
+
+
+def kernels() -> Family:
+    """Kernels of unequal sides, pads of every kind, and strides."""
+    n, side = 2, 4
+    image = (side, side)  # not as large as a kernel
+    return Family(
+        "kernels",
+        {
+            **dict.fromkeys("xy", (1, n, *image)),
+            "h": (n, n, 1, 3),
+            "v": (n, n, 3, 1),
+            "k": (n, n, 2, 2),
+            "p": (n, n, 1, 1),
+            "s": (n, 1, 1),
+        },
+        {},
+        (
+            _conv((1, 3), image, pads=(0, 1, 0, 1)),
+            _conv((3, 1), image, pads=(1, 0, 1, 0)),
+            _conv((3, 3), image, pads=SAME),
+            _conv((2, 2), image, pads=VALID),
+            _conv((2, 2), image, pads=(1, 0, 0, 1)),
+            _conv((1, 1), image, pads=VALID),
+            _conv((1, 1), image, pads=VALID, strides=(2, 2)),
+            use("Add", 2),
+            use("Mul", 2),
+            use("Relu", 1),
+            *each("Concat", 2, "axis", (0, 1)),
+            fitting(use("Pad", 1, pads=(0, 0, 1, 0, 0, 0, 1, 0)), (1, 3)),
+            fitting(use("Pad", 1, pads=(0, 0, 0, 1, 0, 0, 0, 1)), (3, 1)),
+            fitting(use("Pad", 1, pads=(0, 0, 0, 1, 0, 0, 0, 1)), (1, 1)),
+            fitting(use("Pad", 1, pads=(0, 0, 1, 0, 0, 0, 0, 1)), image),
+        ),
+        2 * n * n * 9,
+        partial=True,
+        top=3,
+        theory=POINTWISE,
+    )
+
+
+def pools() -> Family:
+    """Pooling of several kinds, beside sums, scales, and moves of images."""
+    n, side = 2, 4
+    image = (side, side)
+
+    def pool(name: str, size: Shape, pads: Shape, step: int, **attrs: Attr) -> Use:
+        made = use(name, 1, kernel_shape=size, pads=pads, strides=(step, step), **attrs)
+        return fitting(made, image)
+
+    return Family(
+        "pools",
+        {**dict.fromkeys("xy", (1, n, *image)), "p": (n, n, 1, 1), "s": (n, 1, 1), "t": ()},
+        {},
+        (
+            pool("MaxPool", (3, 3), SAME, 1),
+            pool("MaxPool", (2, 2), VALID, 2),
+            pool("AveragePool", (3, 3), SAME, 1, count_include_pad=1),
+            pool("AveragePool", (3, 3), SAME, 1, count_include_pad=0),
+            pool("AveragePool", (2, 2), VALID, 2, count_include_pad=0),
+            fitting(use("GlobalAveragePool", 1), image),
+            _conv((1, 1), image, pads=VALID),
+            use("Add", 2),
+            use("Mul", 2),
+            use("Max", 2),
+            use("Relu", 1),
+            *each("Concat", 2, "axis", (0, 1)),
+            *parts("Split", 2, axis=1, split=(n, n)),
+            fitting(use("Transpose", 1, perm=(0, 1, 3, 2)), image),
+        ),
+        4 * n * side * side,
+        samples=4,
+        partial=True,
+        top=3,
+        theory=POINTWISE,
+    )
+
+
+def groups() -> Family:
+    """Convolution in two groups, depthwise among them, beside that in one."""
+    image = (3, 3)
+    return Family(
+        "groups",
+        {
+            **dict.fromkeys("xy", (1, 2, *image)),
+            **dict.fromkeys("vw", (2, 1, 2, 2)),
+            **dict.fromkeys("pq", (2, 2, 2, 2)),
+            "s": (2, 1, 1),
+        },
+        {},
+        (
+            _conv((2, 2), image, pads=SAME),
+            _conv((2, 2), image, pads=SAME, group=2),
+            use("Add", 2),
+            use("Mul", 2),
+            use("Relu", 1),
+            *each("Concat", 2, "axis", (0, 1)),
+            *parts("Split", 2, axis=0, split=(2, 2)),
+            *parts("Split", 2, axis=1, split=(2, 2)),
+        ),
+        64,
+        theory=POINTWISE,
+        top=3,
+    )
+
+
+def borders() -> Family:
+    """One image and its parts: side by side, one above the other, and as a batch; rows of every
+    second one; convolutions that reach across the seams. Most of what is equal here is so in parts
+    of the output only."""
+    h, w = 6, 4
+    image = (1, 1, h, w)
+    wide = (1, 1, h // 2, 2 * w)
+
+    def conv(size: Shape, step: Shape, pads: Shape) -> Use:
+        made = use("Conv", 2, strides=(1, 1), dilations=step, group=1, pads=pads)
+        return fitting(made, (1, MANY, MANY), (1, 1, *size))
+
+    return Family(
+        "borders",
+        {"x": image, "y": image, "k": (1, 1, 3, 3), "v": (1, 1, 3, 1), "p": (1, 1, 1, 1)},
+        {},
+        (
+            conv((3, 3), (1, 1), SAME),
+            conv((3, 3), (2, 1), (2, 1, 2, 1)),
+            conv((3, 1), (1, 1), (1, 0, 1, 0)),
+            conv((3, 1), (2, 1), (2, 0, 2, 0)),
+            conv((1, 1), (1, 1), VALID),
+            fitting(use("Pad", 1, pads=(0, 0, 1, 1, 0, 0, 1, 1)), (1, 1, 1, 1)),
+            fitting(use("Pad", 1, pads=(0, 0, 0, 1, 0, 0, 0, 1)), (1, 1, 3, 1)),
+            *(
+                fitting(u, (1, MANY, MANY), (1, MANY, MANY))
+                for u in each("Concat", 2, "axis", (0, 2, 3))
+            ),
+            *parts("Split", 2, axis=0, split=(1, 1)),
+            *parts("Split", 2, axis=2, split=(h, h)),
+            *parts("Split", 2, axis=3, split=(w, w)),
+            *each("Reshape", 1, "shape", [(2, 1, h // 2, w), wide, image]),
+            fitting(
+                use("MaxPool", 1, kernel_shape=(3, 3), pads=SAME, strides=(1, 1)), (1, MANY, MANY)
+            ),
+            fitting(
+                use(
+                    "AveragePool",
+                    1,
+                    kernel_shape=(3, 3),
+                    pads=SAME,
+                    strides=(1, 1),
+                    count_include_pad=1,
+                ),
+                (1, MANY, MANY),
+            ),
+            fitting(
+                use(
+                    "AveragePool",
+                    1,
+                    kernel_shape=(3, 3),
+                    pads=SAME,
+                    strides=(1, 1),
+                    count_include_pad=0,
+                ),
+                (1, MANY, MANY),
+            ),
+        ),
+        2 * h * w,
+        samples=2,
+        partial=True,
+        rules=False,
+        top=3,
+    )

@@ -1,0 +1,80 @@
+"""Families of what moves elements."""
+
+from __future__ import annotations
+
+from superopt.generate.family import POINTWISE, Family, each, use
+from superopt.ir.op import Attr
+
+
+def layouts() -> Family:
+    """Moving elements: all permutations of three axes, merged and split axes, parts, padding."""
+    perms = [(0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
+    return Family(
+        "layouts",
+        {**dict.fromkeys("xy", (2, 3, 4)), "z": (6, 4)},
+        {},
+        (
+            *each("Transpose", 1, "perm", [*perms, (1, 0)]),
+            *each("Reshape", 1, "shape", [(6, 4), (2, 12), (24,), (2, 3, 4)]),
+            *each("Unsqueeze", 1, "axes", [(0,), (1,)]),
+            *each("Squeeze", 1, "axes", [(0,), (1,)]),
+            *each("Concat", 2, "axis", [0, 1, 2]),
+            use("Relu", 1),
+            use("Add", 2),
+        ),
+        48,
+        samples=2,
+        partial=True,
+        top=3,
+    )
+
+
+def volumes() -> Family:
+    """Permutations, merges and splits of four axes, as attention has them."""
+    perms = [(0, 2, 1, 3), (0, 1, 3, 2), (0, 2, 3, 1), (1, 0, 2, 3), (0, 3, 1, 2)]
+    return Family(
+        "volumes",
+        {"x": (2, 3, 2, 3), "y": (2, 2, 3, 3), "z": (2, 3, 6)},
+        {},
+        (
+            *each("Transpose", 1, "perm", [*perms, (0, 2, 1)]),
+            *each("Reshape", 1, "shape", [(2, 3, 6), (6, 6), (2, 3, 2, 3), (2, 6, 3)]),
+            *each("Concat", 2, "axis", [0, 1]),
+            use("Relu", 1),
+            use("Add", 2),
+            use("MatMul", 2),
+        ),
+        72,
+        samples=2,
+        top=3,
+    )
+
+
+def pieces() -> Family:
+    """Slices and pads among each other, and with what they pass through."""
+    n = 4
+    cut: dict[str, Attr] = {"steps": (1,)}
+    return Family(
+        "pieces",
+        {**dict.fromkeys("xy", (n, n)), "w": (2, n)},
+        {},
+        (
+            use("Slice", 1, axes=(0,), starts=(0,), ends=(2,), **cut),
+            use("Slice", 1, axes=(0,), starts=(2,), ends=(4,), **cut),
+            use("Slice", 1, axes=(1,), starts=(0,), ends=(2,), **cut),
+            use("Slice", 1, axes=(1,), starts=(1,), ends=(3,), **cut),
+            use("Pad", 1, pads=(1, 0, 1, 0)),
+            use("Pad", 1, pads=(0, 0, 0, 2)),
+            use("Transpose", 1, perm=(1, 0)),
+            *each("Concat", 2, "axis", (0, 1)),
+            use("MatMul", 2),
+            use("Add", 2),
+            use("Mul", 2),
+            use("Relu", 1),
+        ),
+        2 * n * n,
+        samples=4,
+        partial=True,
+        top=3,
+        theory=POINTWISE,
+    )

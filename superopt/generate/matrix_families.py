@@ -1,0 +1,175 @@
+"""Families of matrices: products, reductions, functions of elements, softmax, normalisation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from superopt.generate.family import POINTWISE, Family, each, fitting, parts, use
+from superopt.ir.op import Attr
+
+
+def matrices() -> Family:
+    """TASO's operators on square matrices (Jia et al., SOSP 2019, table 1)."""
+    n = 3
+    return Family(
+        "matrices",
+        {**dict.fromkeys("xyzw", (n, n)), "s": ()},
+        {},
+        (
+            use("MatMul", 2),
+            use("Add", 2),
+            use("Mul", 2),
+            use("Relu", 1),
+            use("Transpose", 1, perm=(1, 0)),
+            *each("Concat", 2, "axis", (0, 1)),
+            *parts("Split", 2, axis=0, split=(n, n)),
+            *parts("Split", 2, axis=1, split=(n, n)),
+        ),
+        2 * n * n,
+        theory=POINTWISE,
+    )
+
+
+def linear() -> Family:
+    """Products of matrices beside differences, signs, and constants."""
+    n = 3
+    return Family(
+        "linear",
+        {**dict.fromkeys("xyz", (n, n)), "s": ()},
+        {"0": ("zeros", (n, n)), "i": ("eye", (n, n))},
+        (
+            use("MatMul", 2),
+            use("Add", 2),
+            use("Sub", 2),
+            use("Mul", 2),
+            use("Neg", 1),
+            use("Transpose", 1, perm=(1, 0)),
+        ),
+        n * n,
+        top=3,
+        theory=POINTWISE,
+    )
+
+
+def reductions() -> Family:
+    """Sums, means and maxima along rows and columns, with what is broadcast along them."""
+    n, m = 3, 5  # a fourth is a half of a half
+    rows: dict[str, Attr] = {"axes": (1,), "keepdims": 1}
+    columns: dict[str, Attr] = {"axes": (0,), "keepdims": 1}
+    return Family(
+        "reductions",
+        {**dict.fromkeys("xy", (n, m)), "w": (m, m), "r": (n, 1), "c": (1, m)},
+        {},
+        (
+            use("MatMul", 2),
+            use("Add", 2),
+            use("Mul", 2),
+            use("Relu", 1),
+            *(use(name, 1, **rows) for name in ("ReduceSum", "ReduceMax", "ReduceMean")),
+            *(use(name, 1, **columns) for name in ("ReduceSum", "ReduceMax", "ReduceMean")),
+            use("Transpose", 1, perm=(1, 0)),
+            *(fitting(u, (n, m), (n, m)) for u in each("Concat", 2, "axis", (0, 1))),
+        ),
+        2 * m * m,
+        top=3,
+        theory=POINTWISE,
+    )
+
+
+def batches() -> Family:
+    """Batched products beside plain ones: stacks of matrices, one weight for all of them."""
+    b, n = 2, 3
+    return Family(
+        "batches",
+        {**dict.fromkeys("xyz", (b, n, n)), "w": (n, n), "v": (n, n)},
+        {},
+        (
+            use("MatMul", 2),
+            use("Add", 2),
+            use("Relu", 1),
+            use("Transpose", 1, perm=(0, 2, 1)),
+            use("Transpose", 1, perm=(1, 0)),
+            *each("Concat", 2, "axis", (0, 1, 2)),
+            use("Reshape", 1, shape=(b * n, n)),
+            use("Reshape", 1, shape=(b, n, n)),
+            use("Unsqueeze", 1, axes=(0,)),
+            use("Squeeze", 1, axes=(0,)),
+        ),
+        2 * b * n * n,
+        samples=4,
+        top=3,
+        theory=POINTWISE,
+    )
+
+
+def activations() -> Family:
+    """Functions of elements change places with what only moves elements."""
+    n = 3
+    return Family(
+        "activations",
+        {**dict.fromkeys("xy", (n, n)), "s": ()},
+        {},
+        (
+            *(use(name, 1) for name in ("Relu", "Sigmoid", "Tanh", "Exp", "Sqrt", "Erf", "Neg")),
+            use("Add", 2),
+            use("Mul", 2),
+            use("Transpose", 1, perm=(1, 0)),
+            *each("Concat", 2, "axis", (0, 1)),
+            *parts("Split", 2, axis=1, split=(n, n)),
+            use("Slice", 1, axes=(1,), starts=(0,), ends=(2,), steps=(1,)),
+            use("Reshape", 1, shape=(n * n,)),
+        ),
+        2 * n * n,
+        top=3,
+        theory=POINTWISE,
+    )
+
+
+def attention() -> Family:
+    """Softmax and what it is made of, along the rows of a matrix that is then multiplied."""
+    n, m = 3, 3
+    along: dict[str, Attr] = {"axes": (1,), "keepdims": 1}
+    return Family(
+        "attention",
+        {**dict.fromkeys("xy", (n, m)), "w": (m, m), "r": (n, 1)},
+        {},
+        (
+            use("MatMul", 2),
+            use("Add", 2),
+            fitting(use("Sub", 2), (n, m), (n, 1)),
+            fitting(use("Div", 2), (n, m), (n, 1)),
+            use("Exp", 1),
+            use("ReduceSum", 1, **along),
+            use("ReduceMax", 1, **along),
+            use("Softmax", 1, axis=1),
+        ),
+        n * m,
+        top=3,
+        theory=POINTWISE,
+    )
+
+
+def norms() -> Family:
+    """Normalisation of rows and what it is made of."""
+    n, m = 2, 5
+    along: dict[str, Attr] = {"axes": (1,), "keepdims": 1}
+    normal = use("LayerNormalization", 2, axis=1, epsilon=0.5)
+    return Family(
+        "norms",
+        {**dict.fromkeys("xy", (n, m)), "r": (n, 1), "g": (m,), "h": (m,)},
+        {"2": ("twos", ())},
+        (
+            fitting(use("Sub", 2), (n, m), (n, 1)),
+            use("Mul", 2),
+            fitting(use("Div", 2), (n, m), (n, 1)),
+            fitting(use("Sqrt", 1), (n, 1)),
+            fitting(use("Pow", 2), (n, m), ()),
+            use("ReduceMean", 1, **along),
+            fitting(replace(normal, many=True), (n, m), (m,)),
+            fitting(use("RMSNormalization", 2, axis=1, epsilon=0.5), (n, m), (m,)),
+        ),
+        n * m,
+        samples=4,
+        top=3,
+        theory=POINTWISE,
+    )
