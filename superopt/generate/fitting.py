@@ -7,15 +7,22 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 
+import numpy as np
+
 from superopt.errors import UsageError
+from superopt.generate.batch import batched
 from superopt.generate.family import Shape, Use
+from superopt.ir.evaluate import evaluate_node
 from superopt.ir.op import InferError, canonical_attrs, infer
+from superopt.te import residues as rs
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
+from superopt.te.field import PrimeField
 
 MOST_ELEMENTS = 4096  # of a tensor; thousands of them are held, each on several samples
 ROUNDS = 4  # operators below one that finds operands no sooner
 MOST_SHAPES = 64  # of which pairs are tried
+BATCH = (7, 11)  # tensors and samples, unlike any tensor's own sizes
 
 
 def shown(shape: Shape) -> str:
@@ -52,11 +59,13 @@ def fitted(operators: Sequence[Use], leaves: Mapping[str, Shape]) -> tuple[tuple
 
 @dataclass(slots=True)
 class _Tried:
-    """What was found out. made: the types of an operator's results, by its number; why: a reason
-    why operands did not fit; used: the shapes that some operator takes."""
+    """What was found out. made: the types of an operator's results, by its number; of: the shapes
+    of the operands that made them; why: a reason why operands did not fit; used: the shapes that
+    some operator takes."""
 
     operators: Sequence[Use]
     made: dict[int, tuple[TensorType, ...]] = field(default_factory=dict)
+    of: dict[int, tuple[Shape, ...]] = field(default_factory=dict)
     why: dict[int, str] = field(default_factory=dict)
     used: set[Shape] = field(default_factory=set)
 
@@ -74,6 +83,7 @@ class _Tried:
                     self.why.setdefault(n, str(e))
                     continue
                 self.made.setdefault(n, made)
+                self.of.setdefault(n, operands)
                 self.used.update(operands)
                 fresh += [_concrete(t) for t in made if t.dtype == F32]
         return fresh
@@ -102,6 +112,27 @@ def _results(u: Use, operands: tuple[Shape, ...], most: int) -> tuple[TensorType
     return made
 
 
+def _together(u: Use, operands: tuple[Shape, ...]) -> bool:
+    """Is a batch of tensors what they are one by one?"""
+    rng = np.random.default_rng(0)
+    given = [
+        np.stack([rng.integers(0, m, (*BATCH, *s), np.int64) for m in rs.MODULI]) for s in operands
+    ]
+    types = [TensorType(F32, s) for s in operands]
+    attrs = canonical_attrs(u.op, tuple(types), dict(u.attrs))
+    try:
+        batch = batched(u.op, types, attrs, given, 0)
+        for k in ((0, 0), (BATCH[0] - 1, BATCH[1] - 1)):
+            alone = [x[:, *k] for x in given]
+            one = evaluate_node(u.op, dict(attrs), alone, PrimeField(0), [F32] * len(alone))
+            floats = [n for n, x in enumerate(one) if x.ndim == batch[n].ndim - 2]
+            if not all(np.array_equal(one[n], batch[n][:, *k]) for n in floats):
+                return False
+    except (ValueError, IndexError):
+        return False
+    return True
+
+
 def _concrete(t: TensorType) -> Shape:
     assert t.shape is not None
     return tuple(int(d) for d in t.shape)  # type: ignore[arg-type]
@@ -120,6 +151,12 @@ def _check(tried: _Tried, leaves: Mapping[str, Shape]) -> None:
             raise UsageError(
                 f"{u} makes {tried.made[n][0]}",
                 "what is enumerated are tensors of floats (f32)",
+                "leave the operator out",
+            )
+        if not _together(u, tried.of[n]):
+            raise UsageError(
+                f"{u} cannot be enumerated",
+                "of many tensors at once it makes something else than of each",
                 "leave the operator out",
             )
     for name, shape in leaves.items():

@@ -97,6 +97,6 @@ def _refused(path: Path, what: str) -> Iterator[None]:
         raise UsageError(
             f"{path} cannot be {what}",
             e.strerror or str(e),
-            "check its folder and the space on the disk, or give another folder;"
-            " what was found is not lost, the same call goes on",
+            "check its folder and the space on the disk; what was found before is not lost,"
+            " the same call goes on with it",
         ) from e

@@ -106,8 +106,26 @@ def _end_with(lifeline: Connection) -> None:
 
 @contextmanager
 def _not_heard() -> Iterator[None]:
-    """Ctrl-C waits. Processes that are started meanwhile never hear of it, not even before
-    `_begin`."""
+    """Ctrl-C waits until the end: a process that is half started does not go away by itself.
+    Processes that are started meanwhile never hear of it, not even before `_begin`."""
+    heard: list[int] = []
+    handler = None
+    if threading.current_thread() is threading.main_thread():  # the only one that may set handlers
+        handler = signal.signal(signal.SIGINT, lambda n, _: heard.append(n))
+    with _blocked():
+        try:
+            yield
+        finally:
+            if handler is not None:
+                signal.signal(signal.SIGINT, handler)
+    if heard:
+        signal.raise_signal(signal.SIGINT)
+
+
+@contextmanager
+def _blocked() -> Iterator[None]:
+    """What is started here inherits that SIGINT is blocked. This process may still be told of it
+    in another thread, such as those of a library."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

@@ -96,6 +96,7 @@ def test_what_a_family_is_made_of_is_said() -> None:
         ("Gather", "Gather: no operands fit"),
         ("Equal", "Equal makes bool\\[3, 3\\]"),
         ("Tile(repeats=(99, 99))", "no operands fit"),
+        ("Hardmax(axis=1)", "Hardmax axis=1 cannot be enumerated"),
     ],
 )
 def test_operators_that_cannot_be_enumerated(ops: str, complaint: str) -> None:

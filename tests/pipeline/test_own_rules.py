@@ -7,6 +7,8 @@ from onnx import parser
 from onnx.reference import ReferenceEvaluator
 
 import superopt
+from superopt.api import check_rules
+from superopt.cli import run
 from superopt.errors import CheckFailed, ExitCode, UsageError
 
 MODEL = """
@@ -87,3 +89,42 @@ def test_arguments_that_make_no_sense(wrong: dict[str, float]) -> None:
     (name,) = wrong
     with pytest.raises(UsageError, match=f"{name} "):
         superopt.optimize(model(), **wrong)
+
+
+RIGHT = "right(x: f): Neg(Neg(x)) => x ; float=E0\n\n"
+
+
+def test_a_rule_that_fails_is_told_of_with_file_and_line(tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+    rules = tmp_path / "my.rules"
+    rules.write_text("# of mine\n" + RIGHT + "wrong(x: f):\n    Neg(x)\n    => x\n")
+    first, second = check_rules(rules)
+    assert (first.decision, first.source) == ("passed", f"{rules}:2")
+    assert (second.decision, second.source) == ("refuted", f"{rules}:4")
+    assert run(["rules", "check", str(rules)]) == ExitCode.REFUTED
+    (line,) = (x for x in capsys.readouterr().out.splitlines() if "REFUTED" in x)
+    assert f"{rules}:4" in line
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["wrong(x: f): Neg(x => x", "wrong(x: f): Negg(x) => x", "wrong x => x", "wrong(x: f): Neg(x)"],
+)
+def test_a_rule_that_cannot_be_read_is_told_of_with_file_and_line(
+    wrong: str,
+    tmp_path,  # type: ignore[no-untyped-def]
+    capsys,  # type: ignore[no-untyped-def]
+) -> None:
+    rules = tmp_path / "my.rules"
+    rules.write_text(RIGHT + wrong + "\n")
+    assert run(["rules", "check", str(rules), "--quiet"]) == ExitCode.USAGE
+    err = capsys.readouterr().err
+    assert f"error: {rules}:3: " in err
+    assert wrong in err
+    assert "Traceback" not in err
+
+
+def test_what_is_no_text_holds_no_rules(tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+    rules = tmp_path / "my.rules"
+    rules.write_bytes(bytes(range(256)))
+    assert run(["rules", "check", str(rules)]) == ExitCode.USAGE
+    assert f"error: {rules} holds no rules" in capsys.readouterr().err
