@@ -246,7 +246,7 @@ def generate_rules(
     families: Sequence[str] = (),
     ops: str | None = None,
     shapes: str | None = None,
-    max_ops: int = 3,
+    max_ops: int = 4,
     jobs: int = 1,
     ray: str | None = None,
     seed: int = 0,
@@ -258,7 +258,7 @@ def generate_rules(
     families: by name, all of them by default.
     ops, shapes: a family of one's own instead, named custom: operators, such as "MatMul, Relu,
         Transpose(perm=(1, 0))", and the shapes of inputs and constants, "x=3x3, s=, i=eye:3x3".
-    max_ops: operators of a term at most.
+    max_ops: operators of a term at most; families with many operators are cut at 3 unless it is 5.
     jobs: processes, at most as many as there are cores.
     ray: the address of a Ray cluster that does the work instead; "local" starts one of `jobs` CPUs.
 

@@ -233,7 +233,7 @@ def test_rules_generate(superopt: Run, tmp_path: Path) -> None:
     )
     assert done.code == 0
     assert json.loads(done.out)["families"][0]["rules"] == 63
-    wanted = {"out": tmp_path, "families": ("rows",), "max_ops": 3, "jobs": 2, "ops": None}
+    wanted = {"out": tmp_path, "families": ("rows",), "max_ops": 4, "jobs": 2, "ops": None}
     assert {name: api.asked[name] for name in wanted} == wanted
 
 

@@ -119,9 +119,9 @@ def show(name: str, svg: Path | None, rules: tuple[Path, ...], as_json: bool) ->
 @click.option(
     "--max-ops",
     type=click.IntRange(1, 5),
-    default=3,
+    default=4,
     show_default=True,
-    help="Operators of a term.",
+    help="Operators of a term; many families are cut at 3, or one more with 5.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option(

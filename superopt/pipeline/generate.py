@@ -46,7 +46,7 @@ def generation(order: Order) -> Generation:
     begin = time.monotonic()
     made_of = _families(order)
     wanted = Wanted(
-        tuple((f, min(order.most, f.top)) for f in made_of), order.seed, order.jobs, order.ray
+        tuple((f, operators(f, order.most)) for f in made_of), order.seed, order.jobs, order.ray
     )
     names = (f.name if f.name in FAMILIES else described(f) for f in made_of)
     run = f"{', '.join(names)}, {order.most} operators, seed {order.seed}"
@@ -67,6 +67,15 @@ def generation(order: Order) -> Generation:
                 put(f"{family.name}.partial.jsonl", partial_text(made.partial[family.name], family))
         put(ACCOUNT, json.dumps([a.plain() for a in made.accounts], indent=1) + "\n")
     return Generation(counts, journal.lost, time.monotonic() - begin, _peak())
+
+
+WHOLE = 4  # operators that a default run enumerates where a family is not cut before
+
+
+def operators(f: Family, most: int) -> int:
+    """How many operators are enumerated of a family: it has its own cut, and beyond a default run
+    all of them have one more for each one more."""
+    return min(most, f.top + max(0, most - WHOLE))
 
 
 def _families(order: Order) -> list[Family]:
@@ -120,5 +129,6 @@ def _count(a: Account) -> FamilyCount:
     )
     return FamilyCount(
         a.family, levels, a.doubtful, a.equations, a.minimal, a.claims, a.covered,
-        tuple(a.refuted), len(a.derivable), a.rules, a.enumerating, a.pruning, a.generalising,
+        tuple(a.refuted), tuple(a.unsound), len(a.derivable), a.rules, a.partial,
+        a.enumerating, a.pruning, a.generalising,
     )  # fmt: skip

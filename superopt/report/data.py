@@ -179,7 +179,8 @@ class LevelCount:
 @dataclass(frozen=True, slots=True)
 class FamilyCount:
     """What became of a family's candidates, down to its rules. doubtful: pairs that no equation
-    can say. refuted: claims of which no reading survived. Seconds of each part."""
+    can say. refuted: claims of which no reading survived. unsound: rules that fell in a trial on
+    other shapes. partial: pairs that are equal in parts. Seconds of each part."""
 
     family: str
     levels: tuple[LevelCount, ...]
@@ -189,8 +190,10 @@ class FamilyCount:
     claims: int
     covered: int
     refuted: tuple[str, ...]
+    unsound: tuple[str, ...]
     derivable: int
     rules: int
+    partial: int
     enumerating: float
     pruning: float
     generalising: float
