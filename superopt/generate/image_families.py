@@ -214,6 +214,11 @@ def borders() -> Family:
         made = use("Conv", 2, strides=(1, 1), dilations=step, group=1, pads=pads)
         return fitting(made, (1, MANY, MANY), (1, 1, *size))
 
+    around: dict[str, Attr] = {"kernel_shape": (3, 3), "pads": SAME, "strides": (1, 1)}
+    pools = (
+        use("MaxPool", 1, **around),
+        *each("AveragePool", 1, "count_include_pad", (1, 0), **around),
+    )
     return Family(
         "borders",
         {"x": image, "y": image, "k": (1, 1, 3, 3), "v": (1, 1, 3, 1), "p": (1, 1, 1, 1)},
@@ -234,31 +239,7 @@ def borders() -> Family:
             *parts("Split", 2, axis=2, split=(h, h)),
             *parts("Split", 2, axis=3, split=(w, w)),
             *each("Reshape", 1, "shape", [(2, 1, h // 2, w), wide, image]),
-            fitting(
-                use("MaxPool", 1, kernel_shape=(3, 3), pads=SAME, strides=(1, 1)), (1, MANY, MANY)
-            ),
-            fitting(
-                use(
-                    "AveragePool",
-                    1,
-                    kernel_shape=(3, 3),
-                    pads=SAME,
-                    strides=(1, 1),
-                    count_include_pad=1,
-                ),
-                (1, MANY, MANY),
-            ),
-            fitting(
-                use(
-                    "AveragePool",
-                    1,
-                    kernel_shape=(3, 3),
-                    pads=SAME,
-                    strides=(1, 1),
-                    count_include_pad=0,
-                ),
-                (1, MANY, MANY),
-            ),
+            *(fitting(u, (1, MANY, MANY)) for u in pools),
         ),
         2 * h * w,
         samples=2,

@@ -137,12 +137,14 @@ def generate(
             accounts.append(account)
         begin = time.monotonic()
         every = [r for rules in made.values() for r in rules]
-        progress(f"pruning {len(every)} rules")
-        left, gone = minimal(every, wanted.seed, each)
-        progress(f"trying {len(left)} rules on other shapes")
-        sound = list(each(_sound, [(str(r), wanted.seed + 1) for r in left]))
-    kept = {r.name for r, ok in zip(left, sound, strict=True) if ok}
-    fallen = {r.name for r, ok in zip(left, sound, strict=True) if not ok}
+        progress(f"trying {len(every)} rules on other shapes")
+        sound = list(each(_sound, [(str(r), wanted.seed + 1) for r in every]))
+        fallen = {r.name for r, ok in zip(every, sound, strict=True) if not ok}
+        # only then, since from a false rule anything follows
+        right = [r for r in every if r.name not in fallen]
+        progress(f"pruning {len(right)} rules")
+        left, gone = minimal(right, wanted.seed, each)
+    kept = {r.name for r in left}
     for account in accounts:
         own = made[account.family]
         names = {r.name for r in own}
