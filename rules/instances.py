@@ -76,15 +76,16 @@ def instances(
     """Different instances of `rule`, the styles in turn, until `rounds` of all bring nothing new.
 
     `constants`: parameters with const(x) are constants, as the matcher wants them. `patience`:
-    attempts in one style.
+    attempts in one style at first; fewer in one that brought nothing.
     """
     rng = Random(f"{rule.name} {seed}")
     seen: set[object] = set()
     barren = 0
+    tries = [patience] * len(STYLES)
     while barren < rounds:
         fruitful = False
-        for style in STYLES:
-            for _ in range(patience if not barren else patience // 4):
+        for n, style in enumerate(STYLES):
+            for _ in range(tries[n]):
                 made = attempt(rule, Draw(Random(rng.random()), style), constants)
                 if made is None or (key := _key(made)) in seen:
                     continue
@@ -92,6 +93,8 @@ def instances(
                 fruitful = True
                 yield made
                 break
+            else:
+                tries[n] = max(tries[n] // 4, patience // 16)
         barren = 0 if fruitful else barren + 1
 
 

@@ -50,7 +50,7 @@ def whole_run(folder: Path, families: tuple[str, ...], jobs: int) -> list[str]:
     lines = [
         f"{seconds:.0f} s, {jobs} processes, peak {peak:,.0f} MB for one of them\n",
         "| family | operators | candidates | tensors | equal pairs | candidates a second |"
-        " equations | minimal | claims | covered | refuted | unsound | superfluous | rules |"
+        " equations | minimal | claims | covered | refuted | idle | superfluous | rules |"
         " with several outputs | partly equal | s |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
@@ -64,7 +64,7 @@ def whole_run(folder: Path, families: tuple[str, ...], jobs: int) -> list[str]:
         lines.append(
             f"| {a['family']} | {len(a['levels'])} | {candidates:,} | {top['classes']:,} |"
             f" {top['pairs']:,} | {rate:,.0f} | {a['equations']} | {a['minimal']} | {a['claims']} |"
-            f" {a['covered']} | {len(a['refuted'])} | {len(a['unsound'])} | {len(a['derivable'])} |"
+            f" {a['covered']} | {len(a['refuted'])} | {len(a['idle'])} | {len(a['derivable'])} |"
             f" {a['rules']} | {several} | {a['partial']} | {took:.1f} |"
         )
     total = sum(a["rules"] for a in account)

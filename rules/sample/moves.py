@@ -20,6 +20,8 @@ from superopt.rules.sample.draw import (
 )
 from superopt.rules.sample.elements import like
 
+ALIKE = 0.5  # of the operands of a Concat, those that are as long as another one
+
 # --- joining and cutting --------------------------------------------------------------------------
 
 
@@ -44,7 +46,8 @@ def concat(ask: Ask) -> Fit:
     shapes = []
     for h in ask.holes:
         own = list(base)
-        own[at] = draw.size()
+        if not draw.chance(ALIKE):
+            own[at] = draw.size()
         shapes.append(filled(h, own, draw))
     return shapes, {"axis": axis}
 

@@ -32,7 +32,10 @@ class Use:
 
     def takes(self, shapes: Sequence[Shape]) -> bool:
         """May operands of these shapes be tried? Only scalars and vectors are broadcast: that a
-        tensor of one image is added to each of two is a law that nobody needs."""
+        tensor of one image is added to each of two is a law that nobody needs. Nor are vectors
+        stacked, which is a broadcast."""
+        if self.name == "Concat" and any(_stacked(s, self.attrs) for s in shapes):
+            return False
         if not all(_ends(s, f) for s, f in zip(shapes, self.fits, strict=False)):
             return False
         if len(shapes) < 2 or "elementwise" not in self.op.laws or shapes[0] == shapes[1]:
@@ -50,6 +53,13 @@ def _ends(shape: Shape, last: Shape) -> bool:
         return False
     ends = shape[len(shape) - len(last) :]
     return all(d == f or (f == MANY and d > 1) for d, f in zip(ends, last, strict=True))
+
+
+def _stacked(shape: Shape, attrs: tuple[tuple[str, Attr], ...]) -> bool:
+    """Is a vector joined along an axis on which it has one element?"""
+    axis = dict(attrs)["axis"]
+    assert isinstance(axis, int)
+    return len(shape) > axis and shape[axis] == 1 and sum(d > 1 for d in shape) <= 1
 
 
 def _thin(a: Shape, b: Shape) -> bool:

@@ -27,6 +27,7 @@ from superopt.generate.pattern import (
     uses,
     within,
 )
+from superopt.generate.sound import fires, settled
 from superopt.rules.instances import Instance, cramped, instances, neighbours
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.trial import Cases, Passed, Refuted, try_on
@@ -123,8 +124,13 @@ def _joins(p: Pattern, family: Family) -> TypeGuard[Made]:
     return isinstance(a, Hole) and isinstance(b, Hole) and a != b
 
 
-def most_general(c: Claim, family: Family, seed: int) -> Rule | None:
-    """The first reading of `c` that survives, in its lowest float class."""
+REFUTED = "refuted"
+IDLE = "idle"
+
+
+def most_general(c: Claim, family: Family, seed: int) -> Rule | str:
+    """The first reading of `c` that survives, in its lowest float class. REFUTED where none does,
+    IDLE where what the first one rewrites are the same graph."""
     classes = float_classes(c, family)
     for text in readings(c, family):
         rule = _rule(text, "E2")
@@ -144,9 +150,15 @@ def most_general(c: Claim, family: Family, seed: int) -> Rule | None:
         some = Cases(TRIALS, plain, crowded)
         for float_class in (*classes, "E2", "E3"):
             tried = _rule(text, float_class)
-            if isinstance(try_on(tried, some, seed), Passed):
-                return tried
-    return None
+            if not isinstance(try_on(tried, some, seed), Passed):
+                continue
+            if not any(fires(tried, one) for one in plain[:FIRST]):
+                return IDLE
+            found = settled(tried, seed + 1)
+            if found is not None:
+                return found
+            break  # too much was claimed: the next reading
+    return REFUTED
 
 
 def refuted(text: str, some: Sequence[Instance], seed: int) -> bool:

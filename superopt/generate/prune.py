@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import TypeVar
 
 from superopt.ir import graph as g
 from superopt.rules.derive import Bounds, Derived, derive
 from superopt.rules.index import Index
 from superopt.rules.instances import instances
 from superopt.rules.rule import Rule, parse_rules
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 INSTANCES = 3  # on which a rule must follow
 # The same on every machine; forward, since a search could not go the other way.
@@ -24,10 +22,12 @@ BOUNDS = Bounds(steps=4, grow=2, graphs=600, seconds=float("inf"), forward=True)
 
 @dataclass(frozen=True, slots=True)
 class Follows:
-    """A rule that went away, and the rules of the chain that stands for it."""
+    """A rule that went away, the rules of the chain that stands for it, and those of all chains:
+    on other shapes there may be another one."""
 
     rule: Rule
     chain: tuple[str, ...]
+    used: frozenset[str]
 
 
 def follows(
@@ -36,48 +36,55 @@ def follows(
     """The chain of `others` that does what `rule` does, on instances of unequal shapes; None where
     there is none within `bounds`."""
     index = Index(others)
-    chain: tuple[str, ...] = ()
+    chains: list[tuple[str, ...]] = []
     some = list(islice(instances(rule, seed), INSTANCES))
     for one in some:
         left, right = g.Graph(one.inputs, one.lhs), g.Graph(one.inputs, one.rhs)
         found = derive(left, right, index, bounds)
         if not isinstance(found, Derived):
             return None
-        chain = chain or tuple(link.rule for link in (*found.forth, *reversed(found.back)))
-    return Follows(rule, chain) if some else None
+        chains.append(tuple(link.rule for link in (*found.forth, *reversed(found.back))))
+    if not chains:
+        return None
+    return Follows(rule, chains[0], frozenset(name for chain in chains for name in chain))
 
 
-Each = Callable[[Callable[[T], R], Sequence[T]], Iterable[R]]
-
-
-def minimal(
-    rules: Sequence[Rule], seed: int, each: Each[tuple[tuple[str, ...], int, int], bool] = map
-) -> tuple[list[Rule], list[Follows]]:
+def minimal(rules: Sequence[Rule], done: Done, seed: int) -> tuple[list[Rule], list[Follows]]:
     """The rules that do not follow from the rest, the last ones tried first; and those that do,
-    each from what was left then. each: maps a function, may be in several processes.
+    each from what was left then. done: does tasks by their keys, may be in several processes.
 
-    What does not follow from all the others does not follow from fewer.
+    What does not follow from all the others does not follow from fewer; and a chain stands as long
+    as its rules do.
     """
     texts = tuple(map(str, rules))
-    doubtful = list(each(_redundant, [(texts, n, seed) for n in range(len(rules))]))
-    left = list(rules)
+    every = zlib.crc32("\n".join(texts).encode())
+    tasks = {f"chains {every:08x} {r.name}": (texts, n, seed) for n, r in enumerate(rules)}
+    left = {r.name: r for r in rules}
     gone: list[Follows] = []
-    for n in reversed(range(len(rules))):
-        if not doubtful[n]:
+    for rule, (_, text) in reversed(list(zip(rules, done(_chains, tasks), strict=True))):
+        chain, used = json.loads(text)
+        if not used:
             continue
-        others = [r for r in left if r is not rules[n]]
-        found = follows(rules[n], others, seed)
+        found: Follows | None = Follows(rule, tuple(chain), frozenset(used))
+        if not left.keys() - {rule.name} >= set(used):
+            found = follows(rule, [r for r in left.values() if r is not rule], seed)
         if found is not None:
-            left = others
+            del left[rule.name]
             gone.append(found)
-    return left, gone
+    return list(left.values()), gone
 
 
-def _redundant(what: tuple[tuple[str, ...], int, int]) -> bool:
-    """Does the rule of this number follow from all the others? Rules travel as texts."""
+Task = tuple[tuple[str, ...], int, int]
+Done = Callable[[Callable[[Task], str], Mapping[str, Task]], Iterable[tuple[str, str]]]
+
+
+def _chains(what: Task) -> str:
+    """How the rule of this number follows from all the others, as JSON: a chain, and the rules of
+    all chains; none where it does not. Rules travel as texts."""
     texts, n, seed = what
     rules = _parsed(texts)
-    return follows(rules[n], [*rules[:n], *rules[n + 1 :]], seed) is not None
+    found = follows(rules[n], [*rules[:n], *rules[n + 1 :]], seed)
+    return json.dumps(([], []) if found is None else (found.chain, sorted(found.used)))
 
 
 @lru_cache(maxsize=1)

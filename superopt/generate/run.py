@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
-from itertools import islice
+from functools import partial
+from typing import TypeVar
 
+from superopt.generate import generalise
 from superopt.generate.build import covered
-from superopt.generate.families import FAMILIES
+from superopt.generate.enumerated import enumerated, read
 from superopt.generate.family import Family
-from superopt.generate.find import Found, Level, find
+from superopt.generate.find import Level
 from superopt.generate.generalise import Claim, claims, most_general, title
 from superopt.generate.journal import Journal
-from superopt.generate.partial import Partial, partial
-from superopt.generate.pattern import Equation, carried, show
+from superopt.generate.partial import Partial
+from superopt.generate.pattern import Equation, show
 from superopt.generate.prune import minimal
 from superopt.generate.workers import Each, workers
-from superopt.ir import graph as g
-from superopt.rules.build import Refusal, rewrite
-from superopt.rules.context import context
 from superopt.rules.index import Index
-from superopt.rules.instances import Instance, cramped, instances, neighbours
-from superopt.rules.match import matches
 from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.trial import Cases, Passed, try_on
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +40,8 @@ class Wanted:
 class Account:
     """What became of a family's candidates: by level; equations, those left after pruning what
     follows from others, the claims made of these, how many a more general rule covered, those of
-    which no reading survived, the rules that fell in a trial on other shapes; the rules that are
-    left, and those that others make superfluous; pairs that are equal in parts. Seconds of each
-    part."""
+    which no reading survived, and those of which rules do nothing; the rules that are left, and
+    those that others make superfluous; pairs that are equal in parts. Seconds of each part."""
 
     family: str
     levels: list[Level] = field(default_factory=list)
@@ -56,7 +52,7 @@ class Account:
     claims: int = 0
     covered: int = 0
     refuted: list[str] = field(default_factory=list)
-    unsound: list[str] = field(default_factory=list)
+    idle: list[str] = field(default_factory=list)
     rules: int = 0
     derivable: list[str] = field(default_factory=list)
     partial: int = 0
@@ -79,38 +75,6 @@ class Generated:
     pruning: float
 
 
-@dataclass(frozen=True, slots=True)
-class Enumerated:
-    """What a family's bank comes to, without the bank: see `Found`. partial: pairs that are equal
-    in parts. Seconds: of all, and of the pruning."""
-
-    levels: list[Level]
-    doubtful: int
-    unsayable: int
-    equations: int
-    minimal: list[Equation]
-    partial: list[Partial]
-    seconds: float
-    pruning: float
-
-
-def enumerated(what: tuple[Family, int, int]) -> Enumerated:
-    """Enumerate a family up to a number of operators, from a seed."""
-    family, top, seed = what
-    begin = time.monotonic()
-    found = find(family, top, seed, theory=known(family, top, seed), keep=family.partial)
-    return Enumerated(
-        found.levels,
-        found.doubtful,
-        found.unsayable,
-        len(found.equations),
-        found.minimal,
-        partial(found) if family.partial else [],
-        time.monotonic() - begin,
-        found.pruning,
-    )
-
-
 def generate(
     wanted: Wanted, journal: Journal, progress: Callable[[str], None] = lambda text: None
 ) -> Generated:
@@ -120,8 +84,10 @@ def generate(
     accounts: list[Account] = []
     taken: dict[str, int] = {}
     with workers(wanted.jobs, wanted.ray) as each:
-        tasks = [(family, top, wanted.seed) for family, top in wanted.families]
-        for (family, _), found in zip(wanted.families, each(enumerated, tasks), strict=True):
+        tasks = {f"enumerated {f.name}": (f, top, wanted.seed) for f, top in wanted.families}
+        texts = _remembered(journal, each, enumerated, tasks)
+        for (family, _), (_, text) in zip(wanted.families, texts, strict=True):
+            found = read(text)
             candidates = sum(v.candidates for v in found.levels)
             progress(f"{family.name}: {candidates:,} candidates, {found.equations} equations")
             account = Account(family.name, found.levels, found.doubtful, found.unsayable)
@@ -137,13 +103,8 @@ def generate(
             accounts.append(account)
         begin = time.monotonic()
         every = [r for rules in made.values() for r in rules]
-        progress(f"trying {len(every)} rules on other shapes")
-        sound = list(each(_sound, [(str(r), wanted.seed + 1) for r in every]))
-        fallen = {r.name for r, ok in zip(every, sound, strict=True) if not ok}
-        # only then, since from a false rule anything follows
-        right = [r for r in every if r.name not in fallen]
-        progress(f"pruning {len(right)} rules")
-        left, gone = minimal(right, wanted.seed, each)
+        progress(f"pruning {len(every)} rules")
+        left, gone = minimal(every, partial(_remembered, journal, each), wanted.seed)
     kept = {r.name for r in left}
     for account in accounts:
         own = made[account.family]
@@ -151,22 +112,9 @@ def generate(
         account.derivable = [
             f"{f.rule.name}: {', '.join(f.chain)}" for f in gone if f.rule.name in names
         ]
-        account.unsound = [str(r) for r in own if r.name in fallen]
         made[account.family] = [r for r in own if r.name in kept]
         account.rules = len(made[account.family])
     return Generated(made, pairs, accounts, time.monotonic() - begin)
-
-
-@cache
-def _theory(name: str, top: int, seed: int) -> Found:
-    family = FAMILIES[name]()
-    return find(family, min(family.top, top), seed)
-
-
-def known(family: Family, top: int, seed: int) -> list[Equation]:
-    """The equations of the family's theories of up to `top` operators, in its own terms."""
-    theories = (_theory(name, top, seed) for name in family.theory)
-    return [e for t in theories for e in carried(t.equations, t.bank.family, family)]
 
 
 def _rules(
@@ -195,12 +143,16 @@ def _rules(
                 rest.append((n, c))
             else:
                 wave[title(c, family)] = (n, c)
-        texts = _tried([c for _, c in wave.values()], family, wanted, each, journal)
-        for (n, c), text in zip(wave.values(), texts, strict=True):
-            if text:
-                (made[n],) = parse_rules(text)
-            else:
-                account.refuted.append(said(c, family))
+        tasks = {_key(c, family): (c, family, wanted.seed) for _, c in wave.values()}
+        texts = dict(_remembered(journal, each, _attempt, tasks))
+        for n, c in wave.values():
+            match texts[_key(c, family)]:
+                case generalise.REFUTED:
+                    account.refuted.append(said(c, family))
+                case generalise.IDLE:
+                    account.idle.append(said(c, family))
+                case text:
+                    (made[n],) = parse_rules(text)
         fresh: dict[str, list[Rule]] = {}
         for n, c in wave.values():
             if n in made:
@@ -216,50 +168,26 @@ def _rules(
     return [made[n] for n in sorted(made)]
 
 
-def _tried(
-    some: Sequence[Claim],
-    family: Family,
-    wanted: Wanted,
-    each: Each,
-    journal: Journal,
-) -> Iterable[str]:
-    """The text of each claim's most general rule, empty where there is none; what the journal
-    knows is not tried again."""
-    keys = [f"{family.name}: {said(c, family)}" for c in some]
-    pending = [(k, c) for k, c in zip(keys, some, strict=True) if k not in journal.known]
-    texts = each(_attempt, [(c, family, wanted.seed) for _, c in pending])
-    for (k, _), text in zip(pending, texts, strict=True):
-        journal.add(k, text)
-    return [journal.known[k] for k in keys]
-
-
 def _attempt(what: tuple[Claim, Family, int]) -> str:
-    rule = most_general(*what)
-    return "" if rule is None else str(rule)
+    """The text of a claim's most general rule; DROPPED or IDLE where there is none."""
+    found = most_general(*what)
+    return found if isinstance(found, str) else str(found)
 
 
-SOUND = 20  # shape assignments, unlike those that a reading was chosen by
-NEAR = 6  # neighbours of each
+def _remembered(
+    journal: Journal, each: Each, do: Callable[[T], str], tasks: Mapping[str, T]
+) -> Iterator[tuple[str, str]]:
+    """The result of each task by its key: the journal's, or found now and written there."""
+    pending = [key for key in tasks if key not in journal.known]
+    fresh = iter(each(do, [tasks[key] for key in pending]))
+    for key in tasks:
+        if key not in journal.known:
+            journal.add(key, next(fresh))
+        yield key, journal.known[key]
 
 
-def _sound(what: tuple[str, int]) -> bool:
-    """Does a rule hold on new shapes and their neighbours, and does it do anything? A Concat in a
-    Concat is one already."""
-    text, seed = what
-    (rule,) = parse_rules(text)
-    some = list(islice(instances(rule, seed), SOUND))
-    near = [n for k, one in enumerate(some) for n in islice(neighbours(rule, one, seed + k), NEAR)]
-    crowded = list(islice(cramped(rule, seed, 30 * SOUND), SOUND))
-    tried = try_on(rule, Cases(SOUND, some, [*near, *crowded]), seed)
-    return isinstance(tried, Passed) and any(_fires(rule, one) for one in some[:3])
-
-
-def _fires(rule: Rule, one: Instance) -> bool:
-    """Does the matcher find an instance's left side, and make its right side of it?"""
-    ctx = context(g.Graph(one.inputs, one.lhs))
-    wanted = list(zip(one.lhs, one.rhs, strict=True))
-    changes = (rewrite(m, ctx) for m in matches(rule, ctx))
-    return any(not isinstance(c, Refusal) and list(c.items()) == wanted for c in changes)
+def _key(c: Claim, family: Family) -> str:
+    return f"{family.name}: {said(c, family)} of {c.shapes}"
 
 
 def said(c: Claim, family: Family) -> str:

@@ -129,6 +129,6 @@ def _count(a: Account) -> FamilyCount:
     )
     return FamilyCount(
         a.family, levels, a.doubtful, a.equations, a.minimal, a.claims, a.covered,
-        tuple(a.refuted), tuple(a.unsound), len(a.derivable), a.rules, a.partial,
+        tuple(a.refuted), tuple(a.idle), len(a.derivable), a.rules, a.partial,
         a.enumerating, a.pruning, a.generalising,
     )  # fmt: skip

@@ -179,8 +179,8 @@ class LevelCount:
 @dataclass(frozen=True, slots=True)
 class FamilyCount:
     """What became of a family's candidates, down to its rules. doubtful: pairs that no equation
-    can say. refuted: claims of which no reading survived. unsound: rules that fell in a trial on
-    other shapes. partial: pairs that are equal in parts. Seconds of each part."""
+    can say. refuted: claims of which no reading survived. idle: claims of which
+    the rules do nothing. partial: pairs that are equal in parts. Seconds of each part."""
 
     family: str
     levels: tuple[LevelCount, ...]
@@ -190,7 +190,7 @@ class FamilyCount:
     claims: int
     covered: int
     refuted: tuple[str, ...]
-    unsound: tuple[str, ...]
+    idle: tuple[str, ...]
     derivable: int
     rules: int
     partial: int

@@ -296,13 +296,12 @@ def generation(made: Generation) -> str:
         lines.append(
             f"  {f.equations} equations; {f.equations - f.minimal} follow from others;"
             f" {f.claims} claims of the rest; {f.covered} covered by more general rules;"
-            f" {len(f.refuted)} refuted; {len(f.unsound)} refuted on other shapes;"
+            f" {len(f.refuted)} refuted; {len(f.idle)} idle;"
             f" {f.derivable} derivable; {f.doubtful} doubtful pairs"
         )
         if f.partial:
             lines.append(f"  {words.count(f.partial, 'pair')} equal in parts")
         lines += [f"  refuted: {r}" for r in f.refuted[:SHOWN]]
-        lines += [f"  refuted on other shapes: {r}" for r in f.unsound[:SHOWN]]
     if made.lost:
         lines.append(f"{words.count(made.lost, 'unreadable line')} of the journal found anew")
     lines.append(f"{made.seconds:.1f} s, peak {made.peak_mb:,.0f} MB")
