@@ -104,7 +104,8 @@ def _tried(rule: Rule, seed: int, count: int) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """Instances of a rule: `wanted` of them, and some in which all sizes are alike."""
+    """Instances of a rule: `wanted` of them; and some in which all sizes are alike, or others that
+    are about shapes, on which one draw over the reals will do."""
 
     wanted: int
     plain: Iterable[Instance]
@@ -133,9 +134,9 @@ def try_on(rule: Rule, some: Cases, seed: int) -> Verdict:
     if tried and not finite:
         return Untestable("no instance has a finite value")
     for number, one in enumerate(some.cramped):
-        verdict = _on(rule, one, DRAWS[:1], seed + 31 * number)
-        if isinstance(verdict, Refuted):
-            return verdict
+        wrong = _off(rule, one, DRAWS[:1], seed + 31 * number)
+        if isinstance(wrong, Refuted):
+            return wrong
     return Passed(tried, field)
 
 
@@ -148,6 +149,18 @@ class _Held:
 
 
 def _on(rule: Rule, one: Instance, draws: Sequence[str], seed: int) -> _Held | Refuted:
+    finite = _off(rule, one, draws, seed)
+    if isinstance(finite, Refuted):
+        return finite
+    with zero_divisions() as zeros:  # whose value is arbitrary
+        verdict = _in_field(one, seed)
+    if verdict is None:
+        return _Held(True, finite)
+    return verdict if judged(one) and not zeros else _Held(False, finite)
+
+
+def _off(rule: Rule, one: Instance, draws: Sequence[str], seed: int) -> bool | Refuted:
+    """Whether there were finite values, unless the sides differ over the reals."""
     finite = False
     for draw in draws:
         feeds = real_feeds(one, draw, seed)
@@ -159,11 +172,7 @@ def _on(rule: Rule, one: Instance, draws: Sequence[str], seed: int) -> _Held | R
         if found is not None:
             return found
         finite = finite or all(_mostly_finite(s) for s in sides[0])
-    with zero_divisions() as zeros:  # whose value is arbitrary
-        verdict = _in_field(one, seed)
-    if verdict is None:
-        return _Held(True, finite)
-    return verdict if judged(one) and not zeros else _Held(False, finite)
+    return finite
 
 
 # --- inputs ---------------------------------------------------------------------------------------

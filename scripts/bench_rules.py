@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the rule generator takes and finds: the tables of docs/bench_rules.md.
 
-    scripts/bench_rules.py [--part classical,default,growth,complete,every] [--jobs 2] [--out DIR]
+    scripts/bench_rules.py [--part classical,default,growth,complete,...] [--jobs 2] [--out DIR]
 
 classical   TASO's operators (arithmetic, order, matrices, images) up to 4 operators: a whole run
 default     all families: a whole run, and what became of each family's candidates
@@ -9,6 +9,8 @@ growth      candidates, seconds and memory of the enumeration alone, for 3, 4 an
 complete    how many of all equal pairs of up to 3 operators follow from the default run's rules:
             every application from its class's smallest term
 every       the same for every term of up to 3 operators, whatever its operands: brute force
+sound       every rule of the default run on shapes that it was not made by: how many are false
+minimal     how many of its rules follow from the others
 hand        the hand-written rules that follow from the generated ones
 models      `optimize` on models with the generated rules only, and with all
 
@@ -24,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 
 from superopt.api import generate_rules, optimize
@@ -31,8 +34,11 @@ from superopt.cost.machine import machine
 from superopt.generate.complete import BOUNDS, completeness, equal_pairs, every_term
 from superopt.generate.families import FAMILIES
 from superopt.generate.find import find
-from superopt.generate.prune import follows
+from superopt.generate.prune import chains, follows
+from superopt.generate.workers import workers
+from superopt.rules.instances import cramped, instances, neighbours
 from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.trial import Cases, Passed, try_on
 
 CLASSICAL = ("arithmetic", "order", "matrices", "images")
 GROWTH = {"matrices": 5, "images": 4, "reductions": 4, "pieces": 4}  # most operators of each
@@ -87,7 +93,7 @@ ENUMERATE = """
 import resource, sys, time
 from superopt.generate.families import FAMILIES
 from superopt.generate.find import find
-from superopt.generate.run import known
+from superopt.generate.enumerated import known
 family, top = FAMILIES[sys.argv[1]](), int(sys.argv[2])
 theory = known(family, top, 0)
 begin = time.monotonic()
@@ -139,6 +145,41 @@ def complete(folder: Path, every: bool, most: int = 3) -> list[str]:
         missed += [f"missed in {name}: {m}" for m in done.missed[:20]]
         print(lines[-1], file=sys.stderr, flush=True)
     return [*lines, "", *missed]
+
+
+def sound(folder: Path, jobs: int) -> list[str]:
+    """Trials of another seed, with more neighbours than rules are chosen by."""
+    rules = every_rule(folder)
+    with workers(jobs) as each:
+        said = list(each(trial, [str(r) for r in rules]))
+    wrong = [f"- {r}: {v}" for r, v in zip(rules, said, strict=True) if v]
+    return [f"{len(rules)} rules, {COUNT} assignments each: {len(wrong)} false", "", *wrong]
+
+
+COUNT = 20
+
+
+def trial(text: str) -> str:
+    """What is wrong with a rule; empty where both sides agree."""
+    (rule,) = parse_rules(text)
+    some = list(islice(instances(rule, SEED), COUNT))
+    near = [n for one in some for n in islice(neighbours(rule, one, SEED), 6)]
+    crowded = list(islice(cramped(rule, SEED, 60 * COUNT), COUNT))
+    verdict = try_on(rule, Cases(COUNT, some, [*near, *crowded]), SEED)
+    return "" if isinstance(verdict, Passed) else str(verdict)
+
+
+SEED = 977
+
+
+def redundant(folder: Path, jobs: int) -> list[str]:
+    """By the same limits as the run's own pruning."""
+    rules = every_rule(folder)
+    tasks = {r.name: (tuple(map(str, rules)), n, 0) for n, r in enumerate(rules)}
+    with workers(jobs) as each:
+        found = [json.loads(text)[0] for text in each(chains, list(tasks.values()))]
+    left = [f"- {r.name}: {', '.join(c)}" for r, c in zip(rules, found, strict=True) if c]
+    return [f"{len(left)} of {len(rules)} follow from the others", "", *left]
 
 
 def hand(folder: Path) -> list[str]:
@@ -201,6 +242,10 @@ def main() -> None:
                     lines = growth()
                 case "complete" | "every":
                     lines = complete(folder / "default", part == "every")
+                case "sound":
+                    lines = sound(folder / "default", args.jobs)
+                case "minimal":
+                    lines = redundant(folder / "default", args.jobs)
                 case "hand":
                     lines = hand(folder / "default")
                 case "models":

@@ -96,6 +96,11 @@ def lefts(found: Sequence[Slot], rank: int) -> Iterator[Written]:
             yield written
 
 
+def fixed(written: Written) -> bool:
+    """Are there operators whose geometry is written out?"""
+    return any(not s.key and text == literal(s) for s, text in written.items())
+
+
 def _padded(found: Sequence[Slot]) -> bool:
     return any(s.key == "pads" and len(_numbers(s.value)) == 8 for s in found)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, product
 from typing import TypeGuard
 
 from superopt.generate import attributes as at
@@ -40,9 +40,9 @@ SUMS = frozenset(["MatMul", "Conv", "ReduceSum", "ReduceMean", "AveragePool", "S
 ADDITIONS = frozenset(["Add", "Sub"])
 PRODUCTS = frozenset(["MatMul", "Conv", "Mul", "Div"])
 HEAVY = frozenset(["MatMul", "Conv"])
-TRIALS = 12  # shape assignments on which a reading must hold
+TRIALS = 6  # shape assignments on which a reading must hold before its last trial
 FIRST = 3  # of them are tried before more are looked for
-NEAR = 6  # neighbours of each
+NEAR = 4  # neighbours of each
 PATIENCE = 60  # attempts at an instance; a reading of which so few make sense is none
 
 
@@ -198,8 +198,10 @@ def readings(c: Claim, family: Family) -> Iterator[str]:
     left = _slots(c.left, family)
     right = _slots((c.right,), family)
     used = sorted({n for p in (*c.left, c.right) for n in holes(p)})
-    for kinds in _kinds(c, family, used):
-        for mine in at.lefts(left, rank):
+    every = list(at.lefts(left, rank))
+    # a geometry as it was found says less than the ranks of the operands
+    for some in ([w for w in every if not at.fixed(w)], list(filter(at.fixed, every))):
+        for kinds, mine in product(_kinds(c, family, used), some):
             for theirs in at.rights(right, mine, rank, sizes):
                 for axis in _axes(c, mine, rank):
                     roots = [_text(p, family, mine) for p in c.left]

@@ -228,9 +228,12 @@ def borders() -> Family:
             conv((3, 3), (2, 1), (2, 1, 2, 1)),
             conv((3, 1), (1, 1), (1, 0, 1, 0)),
             conv((3, 1), (2, 1), (2, 0, 2, 0)),
+            conv((3, 1), (1, 1), VALID),
             conv((1, 1), (1, 1), VALID),
             fitting(use("Pad", 1, pads=(0, 0, 1, 1, 0, 0, 1, 1)), (1, 1, 1, 1)),
             fitting(use("Pad", 1, pads=(0, 0, 0, 1, 0, 0, 0, 1)), (1, 1, 3, 1)),
+            fitting(use("Pad", 1, pads=(0, 0, 1, 0, 0, 0, 1, 0)), (1, 1, 1, 1)),
+            fitting(use("Pad", 1, pads=(0, 0, 1, 0, 0, 0, 1, 0)), (1, 1, MANY, w)),
             *(
                 fitting(u, (1, MANY, MANY), (1, MANY, MANY))
                 for u in each("Concat", 2, "axis", (0, 2, 3))

@@ -61,7 +61,7 @@ def minimal(rules: Sequence[Rule], done: Done, seed: int) -> tuple[list[Rule], l
     tasks = {f"chains {every:08x} {r.name}": (texts, n, seed) for n, r in enumerate(rules)}
     left = {r.name: r for r in rules}
     gone: list[Follows] = []
-    for rule, (_, text) in reversed(list(zip(rules, done(_chains, tasks), strict=True))):
+    for rule, (_, text) in reversed(list(zip(rules, done(chains, tasks), strict=True))):
         chain, used = json.loads(text)
         if not used:
             continue
@@ -78,7 +78,7 @@ Task = tuple[tuple[str, ...], int, int]
 Done = Callable[[Callable[[Task], str], Mapping[str, Task]], Iterable[tuple[str, str]]]
 
 
-def _chains(what: Task) -> str:
+def chains(what: Task) -> str:
     """How the rule of this number follows from all the others, as JSON: a chain, and the rules of
     all chains; none where it does not. Rules travel as texts."""
     texts, n, seed = what

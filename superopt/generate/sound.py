@@ -13,14 +13,15 @@ from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.trial import Cases, Passed, try_on
 
 COUNT = 20  # shape assignments
-NEAR = 3  # neighbours of each
+NEAR = 4  # neighbours of each
+PATIENCE = 60  # attempts at one
 CLASSES = ("E0", "E1", "E2", "E3")
 
 
 def settled(rule: Rule, seed: int) -> Rule | None:
     """The rule in the lowest float class, from its own on, in which it holds on shapes of this
     seed, on their neighbours and on cramped ones; None where it holds in none."""
-    some = list(islice(instances(rule, seed), COUNT))
+    some = list(islice(instances(rule, seed, patience=PATIENCE), COUNT))
     near = [n for k, one in enumerate(some) for n in islice(neighbours(rule, one, seed + k), NEAR)]
     crowded = list(islice(cramped(rule, seed, 30 * COUNT), COUNT))
     every = Cases(COUNT, some, [*near, *crowded])

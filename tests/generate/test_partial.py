@@ -74,6 +74,7 @@ def _named(p: Pattern, found: Found) -> str:
     return text
 
 
+ROWS = "Pad pads=(0, 0, 1, 0, 0, 0, 1, 0)"
 CLASSICAL = {
     "two images side by side through one convolution": (
         "Concat axis=3(Conv pads=(1, 1, 1, 1)(x, y), Conv pads=(1, 1, 1, 1)(z, y))",
@@ -90,6 +91,14 @@ CLASSICAL = {
     "dilated convolution with every second row beside": (
         "Reshape shape=(1, 1, 3, 8)(Conv dilations=(2, 1) pads=(2, 1, 2, 1)(x, y))",
         "Conv pads=(1, 1, 1, 1)(Reshape shape=(1, 1, 3, 8)(x), y)",
+    ),
+    "one kernel size for another, inside": (
+        f"{ROWS}(Conv pads=(0, 0, 0, 0)(x, {ROWS}(y)))",
+        "Conv pads=(0, 0, 0, 0)(x, y)",
+    ),
+    "one padding for another, inside": (
+        f"{ROWS}(Conv pads=(0, 0, 0, 0)(x, y))",
+        "Conv pads=(1, 0, 1, 0)(x, y)",
     ),
 }
 
