@@ -17,6 +17,7 @@ from superopt.rules.rule import Rule
 from superopt.rules.sample.draw import Draw, Misfit, Style
 from superopt.rules.sample.make import Maker
 from superopt.rules.sample.right import right_side
+from superopt.rules.sample.windows import blank
 from superopt.rules.syntax import Param
 from superopt.rules.term import All, App, Pick, Var, walk
 from superopt.te.expr import TensorType
@@ -241,7 +242,8 @@ def _made(rule: Rule, maker: Maker) -> Instance | None:
 def _limits(roots: tuple[Value, ...], inputs: tuple[Input, ...]) -> dict[Input, int] | None:
     """For each input that a Gather's indices are made from, the least extent that it indexes.
 
-    None where a constant index is out of range: such a graph computes nothing.
+    None where a constant index is out of range, or a pool has a window of padding only: what such
+    a graph computes, nobody says.
     """
     found: dict[Input, int] = {}
     own = set(inputs)
@@ -265,6 +267,8 @@ def _limits(roots: tuple[Value, ...], inputs: tuple[Input, ...]) -> dict[Input, 
                 return None
             continue
         n = v.node if isinstance(v, Item) else v
+        if blank(n):
+            return None
         for place, operand in enumerate(n.inputs):
             if operand is None:
                 continue

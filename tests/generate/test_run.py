@@ -12,10 +12,10 @@ from superopt.generate.enumerated import known
 from superopt.generate.families import FAMILIES
 from superopt.generate.family import Family, use
 from superopt.generate.find import find
-from superopt.generate.generalise import claims, readings, title
+from superopt.generate.generalise import claims, most_general, readings, title
 from superopt.generate.journal import Journal
 from superopt.generate.library import text
-from superopt.generate.run import Wanted, generate
+from superopt.generate.run import Wanted, generate, said
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.trial import Passed, try_rule
 
