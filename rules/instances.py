@@ -105,6 +105,8 @@ def _key(i: Instance) -> object:
 
 
 CRAMPED = 3  # the only size there, but for ones
+ONES = (0.15, 0.4)  # share of these
+ODD = 0.3  # share of operands of an image's operators that have another rank
 FEW = (1, 2, 2, 3, 4)  # sizes that are parts and multiples of each other
 ALIKE = 0.8  # share of parameters that have the shape of others in their role
 THIN = 0.25  # and share of these that are broadcast along an axis
@@ -112,18 +114,24 @@ SPATIAL = frozenset(("Conv", "ConvTranspose", "AveragePool", "MaxPool", "BatchNo
 
 
 def cramped(rule: Rule, seed: int, tries: int) -> Iterator[Instance]:
-    """Instances in which types hide little; what is drawn to fit is never so. Most tries fail.
+    """Instances in which types hide little; what is drawn to fit is never so. Most tries fail; it
+    ends when a sixth of them brought nothing new.
 
-    In turns: all sizes are alike and parameters of any shape have any rank, so that a bias is as
-    long as the image is wide, and an image no larger than its kernel; and parameters that are the
-    same operand of the same operator have one shape of few sizes, so that groups come out even.
+    In turns: all sizes are alike, or 1, and parameters of any shape have any rank, so that a bias
+    is as long as the image is wide, and an image no larger than its kernel; and parameters that are
+    the same operand of the same operator have one shape of few sizes, so that groups come out even.
     """
     rng = Random(f"cramped {rule.name} {seed}")
     roles = _roles(rule)
+    ops = {t.op.name for side in rule.lhs for t in walk(side) if isinstance(t, App)}
+    image = 4 if ops & SPATIAL else None
     seen: set[object] = set()
+    last = 0
     for number in range(tries):
+        if number > last + tries // 6:
+            return
         maker = Maker(rule, Draw(Random(rng.random()), Style(equal=True)))
-        shape = _alike(rng) if number % 2 else _in_roles(rng, rule, roles)
+        shape = _alike(rng, image) if number % 2 else _in_roles(rng, image, roles)
         for p in rule.params:
             if isinstance(p, Param) and p.shape is None and not p.run:
                 given = Input(p.name, TensorType(maker.kind(p.kind), shape(p.name)))
@@ -132,13 +140,14 @@ def cramped(rule: Rule, seed: int, tries: int) -> Iterator[Instance]:
         made = _made(rule, maker)
         if made is not None and (key := _key(made)) not in seen:
             seen.add(key)
+            last = number
             yield made
 
 
 def neighbours(rule: Rule, one: Instance, seed: int) -> Iterator[Instance]:
-    """Instances like `one` in which one axis of one parameter is 1, or longer by one: where
-    operands of unequal shapes give results of equal ones, an operand that is broadcast is near by,
-    and hardly ever drawn."""
+    """Instances like `one` in which one axis of one parameter is 1, or longer by one, or more or
+    less by one of size 1 in front: where operands of unequal shapes give results of equal ones, an
+    operand that is broadcast is near by, and hardly ever drawn."""
     plain = {n: v for n, v in one.names.items() if not isinstance(v, (Input, Constant, Node, Item))}
     free = {
         p.name: given
@@ -147,12 +156,10 @@ def neighbours(rule: Rule, one: Instance, seed: int) -> Iterator[Instance]:
         if isinstance(given := one.names.get(p.name), Input)
     }
     changes = [
-        Input(name, TensorType(given.type.dtype, (*shape[:k], size, *shape[k + 1 :])))
+        Input(name, TensorType(given.type.dtype, near))
         for name, given in free.items()
         if (shape := given.type.shape) is not None
-        for k, d in enumerate(shape)
-        for size in (1, d + 1)
-        if size != d
+        for near in _near(tuple(d for d in shape if isinstance(d, int)))
     ]
     Random(f"{rule.name} {seed}").shuffle(changes)
     for changed in changes:
@@ -166,18 +173,30 @@ def neighbours(rule: Rule, one: Instance, seed: int) -> Iterator[Instance]:
             yield made
 
 
-def _alike(rng: Random) -> Callable[[str], tuple[int, ...]]:
+def _near(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    for k, d in enumerate(shape):
+        for size in (1, d + 1):
+            if size != d:
+                yield (*shape[:k], size, *shape[k + 1 :])
+    yield (1, *shape)
+    if shape[:1] == (1,):
+        yield shape[1:]
+
+
+def _alike(rng: Random, rank: int | None) -> Callable[[str], tuple[int, ...]]:
+    ones = ONES[rng.randrange(len(ONES))]
+
     def shape(name: str) -> tuple[int, ...]:
-        return tuple(1 if rng.random() < 0.15 else CRAMPED for _ in range(rng.randint(0, 4)))
+        length = rng.randint(0, 4) if rank is None or rng.random() < ODD else rank
+        return tuple(1 if rng.random() < ones else CRAMPED for _ in range(length))
 
     return shape
 
 
 def _in_roles(
-    rng: Random, rule: Rule, roles: Mapping[str, object]
+    rng: Random, image: int | None, roles: Mapping[str, object]
 ) -> Callable[[str], tuple[int, ...]]:
-    ops = {t.op.name for side in rule.lhs for t in walk(side) if isinstance(t, App)}
-    rank = 4 if ops & SPATIAL else rng.randint(1, 4)
+    rank = image or rng.randint(1, 4)
 
     def drawn() -> tuple[int, ...]:
         return tuple(FEW[rng.randrange(len(FEW))] for _ in range(rank))

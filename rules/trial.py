@@ -122,7 +122,7 @@ def try_on(rule: Rule, some: Cases, seed: int) -> Verdict:
     """Try `rule` on these instances, the plain ones each on several inputs."""
     tried = 0
     field, finite = True, False
-    draws = (*DRAWS, *(("exceptional",) if rule.float_class == "E0" else ()))
+    draws = (*DRAWS, *(("exceptional", "odd") if rule.float_class == "E0" else ()))
     for number, one in enumerate(some.plain):
         tried += 1
         verdict = _on(rule, one, draws, seed + 31 * number)
@@ -201,7 +201,7 @@ def _real(i: Input, limit: int | None, draw: str, seed: int) -> np.ndarray:
             x = rng.uniform(0.25, 2.0, shape)
         case "whole":
             x = rng.integers(-2, 3, shape).astype(np.float64)
-        case "exceptional":
+        case "exceptional" | "odd":
             x = rng.standard_normal(shape)
             odd = np.array([np.inf, -np.inf, np.nan, 0.0])
             x = np.where(rng.random(shape) < 0.25, odd[rng.integers(0, 4, shape)], x)

@@ -1,7 +1,8 @@
-"""A rule's last trial, on shapes that did not choose its reading; and does it do anything?"""
+"""The trial of a rule, on more shapes than one looks at by chance; and does it do anything?"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -12,41 +13,50 @@ from superopt.rules.instances import SPATIAL, Instance, cramped, instances, neig
 from superopt.rules.match import matches
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.term import App, walk
-from superopt.rules.trial import Cases, Passed, try_on
+from superopt.rules.trial import Cases, try_on
 
 PATIENCE = 60  # attempts at an instance in one style
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Shape assignments; neighbours of each; cramped instances, and attempts at them."""
+    """Shape assignments; more of them, for one draw each; neighbours of each of the first; cramped
+    instances, and attempts at them."""
 
     count: int
+    more: int
     near: int
     cramped: int
     tries: int
 
 
 # An image has its rank, and is slowly convolved; what else there is may be broadcast in many ways.
-OF_IMAGES = Effort(20, 2, 30, 400)
-OTHERWISE = Effort(30, 4, 120, 1200)
-CLASSES = ("E0", "E1", "E2", "E3")
+OF_IMAGES = Effort(20, 10, 4, 40, 500)
+OTHERWISE = Effort(20, 40, 3, 160, 1600)
 
 
-def settled(rule: Rule, seed: int) -> Rule | None:
-    """The rule in the lowest float class, from its own on, in which it holds on shapes of this
-    seed, on their neighbours and on cramped ones; None where it holds in none."""
+def settled(rule: Rule, classes: Sequence[str], seed: int) -> Rule | None:
+    """The rule in the first of these float classes in which it holds; None where it holds in none,
+    on shapes of this seed, on their neighbours and on cramped ones."""
     images = any(isinstance(t, App) and t.op.name in SPATIAL for s in rule.lhs for t in walk(s))
     effort = OF_IMAGES if images else OTHERWISE
-    some = list(islice(instances(rule, seed, patience=PATIENCE), effort.count))
+    every = instances(rule, seed, patience=PATIENCE)
+    some = list(islice(every, effort.count))
+    first = Cases(effort.count, some, ())
+    found = next((r for c in classes if try_on(r := _as(rule, c), first, seed)), None)
     near = (islice(neighbours(rule, one, seed + k), effort.near) for k, one in enumerate(some))
     crowded = islice(cramped(rule, seed, effort.tries), effort.cramped)
-    every = Cases(effort.count, some, [*crowded, *chain.from_iterable(near)])
-    for c in CLASSES[CLASSES.index(rule.float_class) :]:
-        (tried,) = parse_rules(str(rule).replace(f"; float={rule.float_class} ;", f"; float={c} ;"))
-        if isinstance(try_on(tried, every, seed), Passed):
-            return tried
-    return None
+    rest = chain(islice(every, effort.more), crowded, chain.from_iterable(near))
+    if found is None or not try_on(_as(rule, "E3"), Cases(0, (), rest), seed):
+        return None
+    return found
+
+
+def _as(rule: Rule, float_class: str) -> Rule:
+    """The rule as one of this class."""
+    text = str(rule).replace(f"; float={rule.float_class} ;", f"; float={float_class} ;")
+    (made,) = parse_rules(text)
+    return made
 
 
 def fires(rule: Rule, one: Instance) -> bool:
