@@ -115,7 +115,7 @@ SPATIAL = frozenset(("Conv", "ConvTranspose", "AveragePool", "MaxPool", "BatchNo
 
 def cramped(rule: Rule, seed: int, tries: int) -> Iterator[Instance]:
     """Instances in which types hide little; what is drawn to fit is never so. Most tries fail; it
-    ends when a sixth of them brought nothing new.
+    ends when half of them brought nothing new.
 
     In turns: all sizes are alike, or 1, and parameters of any shape have any rank, so that a bias
     is as long as the image is wide, and an image no larger than its kernel; and parameters that are
@@ -128,7 +128,7 @@ def cramped(rule: Rule, seed: int, tries: int) -> Iterator[Instance]:
     seen: set[object] = set()
     last = 0
     for number in range(tries):
-        if number > last + tries // 6:
+        if number > last + tries // 2:
             return
         maker = Maker(rule, Draw(Random(rng.random()), Style(equal=True)))
         shape = _alike(rng, image) if number % 2 else _in_roles(rng, image, roles)
