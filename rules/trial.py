@@ -32,6 +32,7 @@ from superopt.te.node import Apply, Expr, Load, Reduce
 # Float attributes and constants are rounded to float32, so that a law about 1/6 or the root of 2
 # holds to 2^-24 at best. Nothing right is further off; nothing wrong is as near.
 TOLERANCE = 1e-6
+FLOOR = 1e-12  # what is left of a sum of whole numbers that is zero
 EXACT = frozenset(("ring", "quotient", "equal"))  # functions of which the field is the judge
 DRAWS = ("normal", "positive", "whole")
 CRAMPED_TRIES = 30  # attempts at a cramped instance for each that is wanted
@@ -253,7 +254,7 @@ def wrong_places(float_class: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
             return np.asarray(~((a == b) | (np.isnan(a) & np.isnan(b))))
         fine = np.isfinite(a) & np.isfinite(b)
         scale = np.sqrt(np.mean(np.square(a[fine]))) if fine.any() else 0.0
-        off = np.abs(a - b) > TOLERANCE * (scale + np.abs(a))
+        off = np.abs(a - b) > TOLERANCE * (scale + np.abs(a)) + FLOOR
         one_sided = np.isfinite(a) != np.isfinite(b)
         return np.asarray((fine & off) | (one_sided & (float_class != "E3")))
 

@@ -148,7 +148,9 @@ def test_a_joined_operand_is_taken_apart() -> None:
     found = find(family, 3, seed=0, theory=known(family, 2, 0))
     every = [c for e in found.minimal for c in claims(e, family)]
     names = {said(c, family): c for c in every}
-    (claim,) = (c for s, c in names.items() if s.startswith("(MatMul(Concat(x, z) axis=1, y)"))
+    (claim,) = (
+        c for s, c in names.items() if s.startswith("(MatMul(Concat axis=1(x, z), y)) => Add")
+    )
     rule = most_general(claim, family, 0)
     assert "MatMul(Concat(x, z, axis=k), y) => Add(MatMul(x, Split(y, axis=k - 1" in str(rule)
 

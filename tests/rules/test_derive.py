@@ -66,7 +66,13 @@ def test_what_follows_is_derived(name: str, library: Index) -> None:
 
 def test_what_is_false_is_not(library: Index) -> None:
     a, b = graph(turned(make("Relu", make("Add", X, Y)))), graph(make("Add", X, Y))
-    found = derive(a, b, library, Bounds(seconds=5))
+    assert isinstance(derive(a, b, library, Bounds(graphs=2000)), Underived)
+
+
+def test_all_that_can_be_reached_is_looked_at() -> None:
+    a, b = graph(turned(make("Relu", make("Add", X, Y)))), graph(make("Add", X, Y))
+    few = [r for r in load_library() if r.origin == "hand"]
+    found = derive(a, b, Index(few), Bounds(seconds=20))
     assert isinstance(found, Underived)
     assert found.reason == "nothing more can be reached"
 
