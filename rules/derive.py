@@ -14,6 +14,8 @@ from superopt.ir import graph as g
 from superopt.rules.build import Refusal, rewrite
 from superopt.rules.context import context
 from superopt.rules.index import Index
+from superopt.rules.make import make
+from superopt.rules.plan import NARY
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,8 @@ def _visited(seen: tuple[dict[Roots, Link | None], ...]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """One order for operands that commute, so that graphs which differ in it only are the same."""
+    """One order for operands that commute, and no join within a join, so that graphs which differ
+    in that only are the same."""
 
     numbers: dict[g.Value, int]
     known: dict[g.Node, g.Node]
@@ -120,7 +123,10 @@ class _Order:
         for v in inputs:
             if v is not None:
                 self.numbers.setdefault(v, len(self.numbers))
-        if "commutative" in n.op.laws and len(inputs) == 2 and None not in inputs:
+        if n.op.name in NARY:
+            inputs = make(n.op, inputs, dict(n.attrs)).inputs  # as right sides are made
+        sums = n.op.name == "Sum" and len(inputs) > 2  # these are taken from the left
+        if "commutative" in n.op.laws and not sums and None not in inputs:
             inputs = tuple(sorted(inputs, key=lambda v: self.numbers[v]))  # type: ignore[index]
         return n if inputs == n.inputs else g.intern_node(n.op, inputs, n.attrs, n.types)
 

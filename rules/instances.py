@@ -110,6 +110,7 @@ ODD = 0.3  # share of operands of an image's operators that have another rank
 FEW = (1, 2, 2, 3, 4)  # sizes that are parts and multiples of each other
 ALIKE = 0.8  # share of parameters that have the shape of others in their role
 THIN = 0.25  # and share of these that are broadcast along an axis
+BIAS = ("Conv", 2)  # the operand that is drawn to fit even there: nothing else does
 SPATIAL = frozenset(("Conv", "ConvTranspose", "AveragePool", "MaxPool", "BatchNormalization"))
 
 
@@ -133,7 +134,7 @@ def cramped(rule: Rule, seed: int, tries: int) -> Iterator[Instance]:
         maker = Maker(rule, Draw(Random(rng.random()), Style(equal=True)))
         shape = _alike(rng, image) if number % 2 else _in_roles(rng, image, roles)
         for p in rule.params:
-            if isinstance(p, Param) and p.shape is None and not p.run:
+            if isinstance(p, Param) and p.shape is None and not p.run and roles.get(p.name) != BIAS:
                 given = Input(p.name, TensorType(maker.kind(p.kind), shape(p.name)))
                 maker.names[p.name] = given
                 maker.inputs.append(given)

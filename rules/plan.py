@@ -48,6 +48,7 @@ from superopt.rules.term import (
     Formula,
     Lit,
     Name,
+    Number,
     Pick,
     Run,
     Term,
@@ -253,9 +254,11 @@ def take(c: Chain, t: App, slot: int, root: bool) -> list[tuple[Term, int]]:
         c.fixed.append(t)
         swap = False
     if nest and len(spots) > 1:
-        own = [isinstance(o, (App, Pick)) for o in t.operands]
+        # in a part of the operands that is just these something must be told from anything
+        own = any(isinstance(o, (App, Pick, Number)) for o in t.operands)
+        own = own or len(set(t.operands)) < len(t.operands)
         other = [s.op is not t.op if s.op is not None else s.test is not present for s in spots]
-        c.steps.append(nary(slot, spots, swap, root and any(own), all(other)))
+        c.steps.append(nary(slot, spots, swap, root and own, all(other)))
     else:
         c.steps.append(operands(slot, spots, swap))
     return given

@@ -42,7 +42,8 @@ def test_optimize_takes_a_model_in_every_form(form: str, tmp_path: Path) -> None
     assert done.cost_after < done.cost_before
     assert done.report.check is not None
     assert done.report.check.passed
-    assert {s.rule for s in done.report.steps} >= {"transpose-transpose"}
+    names = {s.rule for s in done.report.steps}  # by hand or generated
+    assert names & {"transpose-transpose", "transpose-transpose--same"}
     assert any("nothing was timed" in n for n in done.report.notes)
     before, after = values(models.model(models.PLAIN), X), values(done.model, X)
     for a, b in zip(before, after, strict=True):

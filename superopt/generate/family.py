@@ -78,7 +78,8 @@ class Family:
     positive, or all negative, by chance, and then it is its own Relu. top: operators at most,
     where a default run enumerates no more. theory: families of elementwise operators whose
     equations hold for tensors of any shape, and are known here. partial: look for tensors that are
-    equal in parts, too. rules: make rules of what is equal altogether.
+    equal in parts, too. rules: make rules of what is equal altogether. biases: and of the same with
+    a bias in the convolutions.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Family:
     theory: tuple[str, ...] = ()
     partial: bool = False
     rules: bool = True
+    biases: bool = False
 
 
 def use(name: str, arity: int, **attrs: Attr) -> Use:

@@ -199,6 +199,7 @@ def groups() -> Family:
         64,
         theory=POINTWISE,
         top=3,
+        biases=True,
     )
 
 

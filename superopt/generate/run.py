@@ -9,6 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from superopt.generate import generalise
+from superopt.generate.biases import biased
 from superopt.generate.build import covered
 from superopt.generate.enumerated import enumerated, read
 from superopt.generate.family import Family
@@ -130,6 +131,8 @@ def _rules(
     """The rules of a family that those `before` do not cover. In waves: of the claims of one shape
     the first is made a rule, and the others are only where that does not cover them."""
     every = [c for e in equations for c in claims(e, family)] if family.rules else []
+    if family.biases:
+        every += [b for b in (biased(c, family) for c in every) if b is not None]
     account.claims = len(every)
     index = Index(before)
     left = [(n, c) for n, c in enumerate(every) if not covered(c, family, index)]

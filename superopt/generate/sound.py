@@ -31,7 +31,7 @@ class Effort:
 
 
 # An image has its rank, and is slowly convolved; what else there is may be broadcast in many ways.
-OF_IMAGES = Effort(20, 10, 4, 60, 1000)
+OF_IMAGES = Effort(20, 10, 6, 60, 1000)
 OTHERWISE = Effort(20, 40, 3, 160, 1600)
 
 

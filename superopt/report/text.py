@@ -302,6 +302,7 @@ def generation(made: Generation) -> str:
         if f.partial:
             lines.append(f"  {words.count(f.partial, 'pair')} equal in parts")
         lines += [f"  refuted: {r}" for r in f.refuted[:SHOWN]]
+        lines += [f"  idle: {r}" for r in f.idle[:SHOWN]]
     if made.lost:
         lines.append(f"{words.count(made.lost, 'unreadable line')} of the journal found anew")
     lines.append(f"{made.seconds:.1f} s, peak {made.peak_mb:,.0f} MB")

@@ -94,3 +94,18 @@ def test_a_bound_is_named(bounds: Bounds, reason: str) -> None:
     found = derive(graph(left), graph(right), rules, bounds)
     assert isinstance(found, Underived)
     assert found.reason == reason
+
+
+def test_joins_within_joins_are_one() -> None:
+    """However they nest, and with a rule for two of their operands."""
+    x, y, z = X, Y, Z
+    rules = Index(parse_rules("same(x: f): Max(x, x) => x ; float=E0"))
+    nested = make("Max", x, make("Max", y, make("Max", z, x)))
+    found = derive(graph(nested), graph(make("Max", make("Max", x, y), z)), rules, Bounds())
+    assert isinstance(found, Derived)
+    assert [link.rule for link in (*found.forth, *found.back)] == ["same"]
+    joined = [make("Concat", make("Concat", x, y, axis=0), z, axis=0)]
+    joined.append(make("Concat", x, make("Concat", y, z, axis=0), axis=0))
+    assert isinstance(derive(*map(graph, joined), Index([]), Bounds()), Derived)
+    turned_round = make("Concat", make("Concat", y, x, axis=0), z, axis=0)
+    assert not isinstance(derive(graph(joined[0]), graph(turned_round), rules, Bounds()), Derived)
