@@ -175,9 +175,9 @@ SEED = 977  # of no run
 def redundant(folder: Path, jobs: int) -> list[str]:
     """By the same limits as the run's own pruning."""
     rules = every_rule(folder)
-    tasks = {r.name: (tuple(map(str, rules)), n, 0) for n, r in enumerate(rules)}
+    texts = tuple(map(str, rules))
     with workers(jobs) as each:
-        found = [json.loads(text)[0] for text in each(chains, list(tasks.values()))]
+        found = [json.loads(text)[0] for text in each(chains, [(t, texts, 0) for t in texts])]
     left = [f"- {r.name}: {', '.join(c)}" for r, c in zip(rules, found, strict=True) if c]
     return [f"{len(left)} of {len(rules)} follow from the others", "", *left]
 

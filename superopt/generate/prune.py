@@ -51,39 +51,53 @@ def follows(
 
 def minimal(rules: Sequence[Rule], done: Done, seed: int) -> tuple[list[Rule], list[Follows]]:
     """The rules that do not follow from the rest, the last ones tried first; and those that do,
-    each from what was left then. done: does tasks by their keys, may be in several processes.
+    with a chain of those that are left. done: does tasks by their keys, may be in several
+    processes.
 
     What does not follow from all the others does not follow from fewer; and a chain stands as long
-    as its rules do.
+    as its rules do. One that went by a rule which went later may be too long without it, and comes
+    back.
     """
-    texts = tuple(map(str, rules))
-    every = zlib.crc32("\n".join(texts).encode())
-    tasks = {f"chains {every:08x} {r.name}": (texts, n, seed) for n, r in enumerate(rules)}
     left = {r.name: r for r in rules}
-    gone: list[Follows] = []
-    for rule, (_, text) in reversed(list(zip(rules, done(chains, tasks), strict=True))):
-        chain, used = json.loads(text)
-        if not used:
+    gone: dict[str, Rule] = {}
+    for rule, known in reversed(list(zip(rules, _all(rules, rules, done, seed), strict=True))):
+        if known is None:
             continue
-        found: Follows | None = Follows(rule, tuple(chain), frozenset(used))
-        if not left.keys() - {rule.name} >= set(used):
-            found = follows(rule, [r for r in left.values() if r is not rule], seed)
-        if found is not None:
-            del left[rule.name]
-            gone.append(found)
-    return list(left.values()), gone
+        others = {n: r for n, r in left.items() if n != rule.name}
+        if known.used <= others.keys() or follows(rule, list(others.values()), seed):
+            left = others
+            gone[rule.name] = rule
+    kept = list(left.values())
+    found = _all(list(gone.values()), kept, done, seed)
+    lost = {r.name for r, f in zip(gone.values(), found, strict=True) if f is None}
+    kept = [r for r in rules if r.name in left or r.name in lost]
+    return kept, [f for f in found if f is not None]
 
 
-Task = tuple[tuple[str, ...], int, int]
+def _all(
+    some: Sequence[Rule], others: Sequence[Rule], done: Done, seed: int
+) -> list[Follows | None]:
+    """How each of some rules follows from the others."""
+    texts = tuple(map(str, others))
+    every = zlib.crc32("\n".join(texts).encode())
+    tasks = {f"chains {every:08x} {r.name}": (str(r), texts, seed) for r in some}
+    found: list[Follows | None] = []
+    for rule, (_, text) in zip(some, done(chains, tasks), strict=True):
+        chain, used = json.loads(text)
+        found.append(Follows(rule, tuple(chain), frozenset(used)) if used else None)
+    return found
+
+
+Task = tuple[str, tuple[str, ...], int]
 Done = Callable[[Callable[[Task], str], Mapping[str, Task]], Iterable[tuple[str, str]]]
 
 
 def chains(what: Task) -> str:
-    """How the rule of this number follows from all the others, as JSON: a chain, and the rules of
-    all chains; none where it does not. Rules travel as texts."""
-    texts, n, seed = what
-    rules = _parsed(texts)
-    found = follows(rules[n], [*rules[:n], *rules[n + 1 :]], seed)
+    """How a rule follows from those of the others that are not itself, as JSON: a chain, and the
+    rules of all chains; none where it does not. Rules travel as texts."""
+    text, texts, seed = what
+    (rule,) = parse_rules(text)
+    found = follows(rule, [r for r in _parsed(texts) if r.name != rule.name], seed)
     return json.dumps(([], []) if found is None else (found.chain, sorted(found.used)))
 
 

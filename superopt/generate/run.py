@@ -172,7 +172,7 @@ def _rules(
 
 
 def _attempt(what: tuple[Claim, Family, int]) -> str:
-    """The text of a claim's most general rule; DROPPED or IDLE where there is none."""
+    """The text of a claim's most general rule; REFUTED or IDLE where there is none."""
     found = most_general(*what)
     return found if isinstance(found, str) else str(found)
 

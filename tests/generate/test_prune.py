@@ -1,0 +1,45 @@
+"""Rules that follow from others go, and can still be had from what is left."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from superopt.generate.prune import Task, follows, minimal
+from superopt.rules.rule import Rule, parse_rules
+
+
+def one_by_one(do: Callable[[Task], str], tasks: Mapping[str, Task]) -> Iterator[tuple[str, str]]:
+    return ((key, do(task)) for key, task in tasks.items())
+
+
+def ways(*chains: str) -> list[Rule]:
+    """Rules from one function to the next, whatever that means, and those from end to end."""
+    lines = [
+        f"{a}-{b}(x: f): {a}(x) => {b}(x) ; float=E0"
+        for chain in chains
+        for a, b in zip(chain.split(), chain.split()[1:], strict=False)
+    ]
+    return parse_rules("\n".join(dict.fromkeys(lines)))
+
+
+def test_what_follows_goes() -> None:
+    rules = [*ways("Relu Tanh Exp"), *ways("Relu Exp")]
+    left, gone = minimal(rules, one_by_one, 0)
+    assert [r.name for r in left] == ["Relu-Tanh", "Tanh-Exp"]
+    assert [(f.rule.name, f.chain) for f in gone] == [("Relu-Exp", ("Relu-Tanh", "Tanh-Exp"))]
+
+
+def test_what_would_be_too_far_away_comes_back() -> None:
+    """Relu to Sqrt is 4 steps by Relu to Tanh, which is 4 steps by others: 7 are too many."""
+    short = ways("Relu Tanh")
+    rules = [
+        *ways("Relu Erf Abs Neg Tanh"),
+        *ways("Tanh Exp Sin Sqrt"),
+        *short,
+        *ways("Relu Sqrt"),
+    ]
+    left, gone = minimal(rules, one_by_one, 0)
+    assert [f.rule.name for f in gone] == ["Relu-Tanh"]
+    assert "Relu-Sqrt" in {r.name for r in left}
+    for f in gone:
+        assert follows(f.rule, left, 0) is not None
+    for rule in left:
+        assert follows(rule, [r for r in left if r is not rule], 0) is None
