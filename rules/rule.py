@@ -132,7 +132,8 @@ def load_library() -> tuple[Rule, ...]:
     out: list[Rule] = []
     seen: dict[str, str] = {}
     for path in (*sorted(LIBRARY.glob("*.rules")), *sorted(LIBRARY.glob("generated/*.rules"))):
-        for rule in parse_rules(path.read_text(encoding="utf-8"), f"{path.name}"):
+        name = path.relative_to(LIBRARY).as_posix()
+        for rule in parse_rules(path.read_text(encoding="utf-8"), name):
             if rule.name in seen:
                 raise UsageError(f"{rule.source}: {rule.name} is already at {seen[rule.name]}")
             seen[rule.name] = rule.source
