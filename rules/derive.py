@@ -125,7 +125,7 @@ class _Order:
                 self.numbers.setdefault(v, len(self.numbers))
         if n.op.name in NARY:
             inputs = make(n.op, inputs, dict(n.attrs)).inputs  # as right sides are made
-        sums = n.op.name == "Sum" and len(inputs) > 2  # these are taken from the left
+        sums = n.op.name in ("Sum", "Mean") and len(inputs) > 2  # these are taken from the left
         if "commutative" in n.op.laws and not sums and None not in inputs:
             inputs = tuple(sorted(inputs, key=lambda v: self.numbers[v]))  # type: ignore[index]
         return n if inputs == n.inputs else g.intern_node(n.op, inputs, n.attrs, n.types)

@@ -42,14 +42,20 @@ def settled(rule: Rule, classes: Sequence[str], seed: int) -> Rule | None:
     effort = OF_IMAGES if images else OTHERWISE
     every = instances(rule, seed, patience=PATIENCE)
     some = list(islice(every, effort.count))
-    first = Cases(effort.count, some, ())
-    found = next((r for c in classes if try_on(r := _as(rule, c), first, seed)), None)
-    near = (islice(neighbours(rule, one, seed + k), effort.near) for k, one in enumerate(some))
-    crowded = islice(cramped(rule, seed, effort.tries), effort.cramped)
-    rest = chain(islice(every, effort.more), crowded, chain.from_iterable(near))
-    if found is None or not try_on(_as(rule, "E3"), Cases(0, (), rest), seed):
-        return None
-    return found
+    rest: list[Instance] = []
+    for c in classes:
+        tried = _as(rule, c)
+        if not try_on(tried, Cases(effort.count, some, ()), seed):
+            continue
+        if not rest:
+            near = (
+                islice(neighbours(rule, one, seed + k), effort.near) for k, one in enumerate(some)
+            )
+            crowded = islice(cramped(rule, seed, effort.tries), effort.cramped)
+            rest += chain(islice(every, effort.more), crowded, chain.from_iterable(near))
+        if try_on(tried, Cases(0, (), rest), seed):
+            return tried
+    return None
 
 
 def _as(rule: Rule, float_class: str) -> Rule:
