@@ -1,14 +1,17 @@
 """Is the equality of two graphs a consequence of rules? A chain of rewrites from both sides.
 
-Breadth-first from either graph in turns, until some graph is reached from both. Rules are taken in
-the directions in which they are given; a graph that two chains reach is equal to both ends.
+Best-first from either graph in turns, until some graph is reached from both: small graphs before
+large ones, and of graphs alike the one that is fewer rewrites away. Rules are taken in the
+directions in which they are given; a graph that two chains reach is equal to both ends.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import NamedTuple
 
 from superopt.ir import graph as g
 from superopt.rules.build import Refusal, rewrite
@@ -70,38 +73,65 @@ def derive(
     """A chain of rewrites between two graphs over the same inputs."""
     end = time.monotonic() + bounds.seconds
     order = _Order({}, {})
-    a, b = order.graph(a), order.graph(b)
-    if a.outputs == b.outputs:
+    sides = tuple(_Side(*order.graph(graph)) for graph in (a, b))
+    if sides[0].start == sides[1].start:
         return Derived((), (), 0)
-    most = max(len(g.nodes(a)), len(g.nodes(b))) + bounds.grow
-    seen: tuple[dict[Roots, Link | None], ...] = ({a.outputs: None}, {b.outputs: None})
-    fronts = [[a], [] if bounds.forward else [b]]
-    depth = [0, 0]
-    while sum(depth) < bounds.steps and any(fronts):
-        side = 0 if fronts[0] and (depth[0] <= depth[1] or not fronts[1]) else 1
-        fresh: list[g.Graph] = []
-        for graph in fronts[side]:
-            for link in _rewrites(graph, index, most, order):
-                roots = link.after.outputs
-                if roots in seen[side]:
-                    continue
-                seen[side][roots] = link
-                if roots in seen[1 - side]:
-                    chains = [_chain(seen[n], roots) for n in (0, 1)]
-                    return Derived(chains[0], chains[1], _visited(seen))
-                fresh.append(link.after)
-            if _visited(seen) >= bounds.graphs:
-                return Underived("the limit of graphs was reached", _visited(seen))
-            if time.monotonic() >= end or stop():
-                return Underived("the time was used up", _visited(seen))
-        fronts[side] = fresh
-        depth[side] += 1
-    reason = "the limit of steps was reached" if any(fronts) else "nothing more can be reached"
-    return Underived(reason, _visited(seen))
+    most = max(side.open[0][2].size for side in sides) + bounds.grow
+    if bounds.forward:
+        sides[1].open.clear()
+    visited, reason = 2, "nothing more can be reached"
+    while any(side.open for side in sides):
+        side, other = sorted(sides, key=lambda one: (not one.open, len(one.seen)))
+        _, _, at = heappop(side.open)
+        if at.depth == bounds.steps:
+            reason = "the limit of steps was reached"
+            continue
+        for link in _rewrites(at.graph, index, order):
+            graph, size = order.graph(link.after)
+            if size > most or graph.outputs in side.seen:
+                continue
+            link = Link(link.rule, link.before, graph)
+            reached = _Reached(graph, size, at.depth + 1, link)
+            met = other.seen.get(graph.outputs)
+            if met is not None and reached.depth + met.depth > bounds.steps:
+                reason = "the limit of steps was reached"
+            elif met is not None:
+                side.seen[graph.outputs] = reached
+                chains = [_chain(one.seen, graph.outputs) for one in sides]
+                return Derived(chains[0], chains[1], visited)
+            visited += 1
+            side.add(reached)
+        if visited >= bounds.graphs:
+            return Underived("the limit of graphs was reached", visited)
+        if time.monotonic() >= end or stop():
+            return Underived("the time was used up", visited)
+    return Underived(reason, visited)
 
 
-def _visited(seen: tuple[dict[Roots, Link | None], ...]) -> int:
-    return sum(map(len, seen))
+STEP = 0.3  # of a node: what a rewrite more may cost that makes a graph smaller
+
+
+class _Reached(NamedTuple):
+    """A graph, how many nodes it has, and the last of the rewrites that lead there."""
+
+    graph: g.Graph
+    size: int
+    depth: int
+    link: Link | None
+
+
+class _Side:
+    """What was reached from one graph: by its outputs, and what is to be rewritten next."""
+
+    def __init__(self, graph: g.Graph, size: int) -> None:
+        self.start = graph.outputs
+        self.seen: dict[Roots, _Reached] = {}
+        self.open: list[tuple[float, int, _Reached]] = []
+        self.add(_Reached(graph, size, 0, None))
+
+    def add(self, one: _Reached) -> None:
+        self.seen[one.graph.outputs] = one
+        heappush(self.open, (one.size + STEP * one.depth, len(self.seen), one))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +142,15 @@ class _Order:
     numbers: dict[g.Value, int]
     known: dict[g.Node, g.Node]
 
-    def graph(self, graph: g.Graph) -> g.Graph:
-        for n in g.nodes(graph):
-            if n not in self.known:
-                self.known[n] = self.node(n)
-        return g.Graph(graph.inputs, tuple(map(self.value, graph.outputs)))
+    def graph(self, graph: g.Graph) -> tuple[g.Graph, int]:
+        """The graph in this order, and how many nodes it has."""
+        known = self.known
+        every = g.nodes(graph)
+        for n in every:
+            if n not in known:
+                known[n] = self.node(n)
+        made = g.Graph(graph.inputs, tuple(map(self.value, graph.outputs)))
+        return made, len(every if made.outputs == graph.outputs else g.nodes(made))
 
     def node(self, n: g.Node) -> g.Node:
         inputs = tuple(None if v is None else self.value(v) for v in n.inputs)
@@ -138,21 +172,19 @@ class _Order:
         return g.item(made, v.index) if isinstance(v, g.Item) else made
 
 
-def _rewrites(graph: g.Graph, index: Index, most: int, order: _Order) -> Iterator[Link]:
+def _rewrites(graph: g.Graph, index: Index, order: _Order) -> Iterator[Link]:
     ctx = context(graph)
     for match in index.matches(ctx):
         change = rewrite(match, ctx)
         if isinstance(change, Refusal) or all(old is new for old, new in change.items()):
             continue
-        after = order.graph(g.replace(graph, change, ctx.position))
-        if len(g.nodes(after)) <= most:
-            yield Link(match.rule.name, graph, after)
+        yield Link(match.rule.name, graph, g.replace(graph, change, ctx.position))
 
 
-def _chain(seen: dict[Roots, Link | None], roots: Roots) -> tuple[Link, ...]:
+def _chain(seen: Mapping[Roots, _Reached], roots: Roots) -> tuple[Link, ...]:
     out: list[Link] = []
-    link = seen[roots]
+    link = seen[roots].link
     while link is not None:
         out.append(link)
-        link = seen[link.before.outputs]
+        link = seen[link.before.outputs].link
     return tuple(reversed(out))

@@ -3,7 +3,8 @@
 
     scripts/bench_rules.py [--part classical,default,growth,complete,...] [--jobs 2] [--out DIR]
 
-classical   TASO's operators (arithmetic, order, matrices, images) up to 4 operators: a whole run
+classical   TASO's operators and their constants (sums, order, matrices, images, means) up to 4
+            operators: a whole run
 default     all families: a whole run, and what became of each family's candidates
 growth      candidates, seconds and memory of the enumeration alone, for 3, 4 and 5 operators
 complete    how many of all equal pairs of up to 3 operators follow from the default run's rules:
@@ -31,16 +32,21 @@ from pathlib import Path
 
 from superopt.api import generate_rules, optimize
 from superopt.cost.machine import machine
-from superopt.generate.complete import BOUNDS, completeness, equal_pairs, every_term
+from superopt.generate.closing import CHUNK, underived
+from superopt.generate.complete import BOUNDS
 from superopt.generate.families import FAMILIES
+from superopt.generate.family import Family
 from superopt.generate.find import find
+from superopt.generate.generalise import stated
+from superopt.generate.pairs import MOST, equal_pairs, every_term
+from superopt.generate.pattern import Equation, show
 from superopt.generate.prune import chains, follows
-from superopt.generate.workers import workers
+from superopt.generate.workers import Each, workers
 from superopt.rules.instances import cramped, instances, neighbours
 from superopt.rules.rule import Rule, load_library, parse_rules
 from superopt.rules.trial import Cases, Passed, try_on
 
-CLASSICAL = ("arithmetic", "order", "matrices", "images")
+CLASSICAL = ("sums", "order", "matrices", "images", "means")
 GROWTH = {"matrices": 5, "images": 4, "reductions": 4, "pieces": 4}  # most operators of each
 
 
@@ -56,7 +62,7 @@ def whole_run(folder: Path, families: tuple[str, ...], jobs: int) -> list[str]:
     lines = [
         f"{seconds:.0f} s, {jobs} processes, peak {peak:,.0f} MB for one of them\n",
         "| family | operators | candidates | tensors | equal pairs | candidates a second |"
-        " equations | minimal | claims | covered | refuted | idle | superfluous | rules |"
+        " laws | follow | claims | covered | of these sizes only | idle | superfluous | rules |"
         " with several outputs | partly equal | s |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
@@ -66,10 +72,10 @@ def whole_run(folder: Path, families: tuple[str, ...], jobs: int) -> list[str]:
         rate = candidates / max(sum(v["enumerating"] for v in a["levels"]), 1e-9)
         rules = read(folder, a["family"])
         several = sum(len(r.lhs) > 1 for r in rules)
-        took = a["enumerating"] + a["pruning"] + a["generalising"]
+        took = a["enumerating"] + a["closing"]
         lines.append(
             f"| {a['family']} | {len(a['levels'])} | {candidates:,} | {top['classes']:,} |"
-            f" {top['pairs']:,} | {rate:,.0f} | {a['equations']} | {a['minimal']} | {a['claims']} |"
+            f" {top['pairs']:,} | {rate:,.0f} | {a['laws']:,} | {a['followed']:,} | {a['claims']} |"
             f" {a['covered']} | {len(a['refuted'])} | {len(a['idle'])} | {len(a['derivable'])} |"
             f" {a['rules']} | {several} | {a['partial']} | {took:.1f} |"
         )
@@ -93,11 +99,9 @@ ENUMERATE = """
 import resource, sys, time
 from superopt.generate.families import FAMILIES
 from superopt.generate.find import find
-from superopt.generate.enumerated import known
 family, top = FAMILIES[sys.argv[1]](), int(sys.argv[2])
-theory = known(family, top, 0)
 begin = time.monotonic()
-found = find(family, top, 0, theory=theory)
+found = find(family, top, 0)
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 v = found.levels[-1]
 print(v.candidates, v.classes, len(found.equations), round(time.monotonic() - begin, 1), peak)
@@ -126,25 +130,48 @@ def growth() -> list[str]:
     return lines
 
 
-def complete(folder: Path, every: bool, most: int = 3) -> list[str]:
-    rules = every_rule(folder)
+def complete(folder: Path, every: bool, jobs: int) -> list[str]:
+    """What does not follow is tried with the laws that hold at the family's own sizes only: what
+    follows then is none."""
+    rules = tuple(str(r) for r in every_rule(folder))
+    account = json.loads((folder / "account.json").read_text())
+    only = {a["family"]: tuple(a["refuted"]) for a in account}
     lines = [
         f"{len(rules)} rules, {BOUNDS}\n",
-        "| family | pairs | derived | s |",
-        "|---|---|---|---|",
+        "| family | pairs | derived | of these sizes only | missed | share | s |",
+        "|---|---|---|---|---|---|---|",
     ]
-    missed: list[str] = []
-    for name, make in FAMILIES.items():
-        found = find(make(), min(most, make().top), 0)
-        begin = time.monotonic()
-        pairs = every_term(found, most) if every else equal_pairs(found)
-        done = completeness(found, rules, pairs=pairs)
-        share = 1 - len(done.missed) / max(done.pairs, 1)
-        seconds = time.monotonic() - begin
-        lines.append(f"| {name} | {done.pairs:,} | {share:.2%} | {seconds:.1f} |")
-        missed += [f"missed in {name}: {m}" for m in done.missed[:20]]
-        print(lines[-1], file=sys.stderr, flush=True)
-    return [*lines, "", *missed]
+    said: list[str] = []
+    with workers(jobs) as each:
+        for name, make in FAMILIES.items():
+            begin = time.monotonic()
+            family = make()
+            found = find(family, MOST, 0)
+            pairs = every_term(found) if every else equal_pairs(found)
+            missed = _missed(family, pairs, rules, each)
+            left = _missed(family, missed, (*rules, *only[name]), each)
+            derived, odd = len(pairs) - len(missed), len(missed) - len(left)
+            share = derived / max(derived + len(left), 1)
+            seconds = time.monotonic() - begin
+            lines.append(
+                f"| {name} | {len(pairs):,} | {derived:,} | {odd} | {len(left)} | {share:.2%} |"
+                f" {seconds:.1f} |"
+            )
+            said += [
+                f"missed in {name}: {show(e.left, family)} = {show(e.right, family)}" for e in left
+            ]
+            print(lines[-1], file=sys.stderr, flush=True)
+    return [*lines, "", *said]
+
+
+def _missed(
+    family: Family, pairs: list[Equation], rules: tuple[str, ...], each: Each
+) -> list[Equation]:
+    """The pairs that no chain of rules relates."""
+    some = [pairs[n : n + CHUNK] for n in range(0, len(pairs), CHUNK)]
+    tasks = [(family, [stated(e, family) for e in chunk], rules) for chunk in some]
+    numbers = map(json.loads, each(underived, tasks))
+    return [chunk[n] for chunk, found in zip(some, numbers, strict=True) for n in found]
 
 
 def sound(folder: Path, jobs: int) -> list[str]:
@@ -241,7 +268,7 @@ def main() -> None:
                 case "growth":
                     lines = growth()
                 case "complete" | "every":
-                    lines = complete(folder / "default", part == "every")
+                    lines = complete(folder / "default", part == "every", args.jobs)
                 case "sound":
                     lines = sound(folder / "default", args.jobs)
                 case "minimal":

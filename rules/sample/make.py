@@ -102,9 +102,9 @@ class Maker(Parameters):
             return self.many[t]
         operands = [o for term in t.operands for o in self.operand(term)]
         attrs, free, pending = self.attributes(t)
-        done: list[Value | None] = []
         dtype = self.sibling(operands)
-        for place in range(len(operands)):
+        # a constant may have the size of an operand that stands behind it
+        for place in sorted(range(len(operands)), key=lambda n: isinstance(operands[n], Filled)):
             one = operands[place]
             if isinstance(one, Var) and one.name in self.names:  # a second time, as in Mul(x, x)
                 operands[place] = self.value(one)
@@ -117,14 +117,13 @@ class Maker(Parameters):
             elif isinstance(one, Filled):
                 args = [value_of(a, self.names, self.terms) for a in one.args]
                 operands[place] = filled(one, args, dtype)
-            made = operands[place]
-            done.append(None if isinstance(made, Absent) else made)  # type: ignore[arg-type]
         if free:
             holes = tuple(self.hole(o) for o in operands)
             attrs = attrs | fit(Ask(t.op, holes, attrs, free, self.draw))[1]
         self.finish_runs(t)
         attrs |= self.settled(t, pending)
-        made_node = node(t.op, done, **attrs)
+        done = [None if isinstance(o, Absent) else o for o in operands]
+        made_node = node(t.op, done, **attrs)  # type: ignore[arg-type]
         self.bind_attributes(t, made_node)
         self.later.extend((made_node, key, f) for key, f in pending)
         out = results(made_node)

@@ -25,8 +25,15 @@ NAMES = {
     "split": "gh",
     "shape": "tuv",
     "axes": "mno",
+    "starts": ("start", "start2"),
+    "ends": ("end", "end2"),
+    "steps": ("step", "step2"),
     "pads": (PAD,),
 }
+AXIS = NAMES["axis"][0]
+JOINED = f"({AXIS},)"  # axes that are that of a join
+# Of these any value will do where none is given: a law that makes one up says nothing of it.
+CHOSEN = frozenset(("perm", "shape", "axes"))
 # Of pads of four axes those along the image: what goes before, then what goes behind.
 ALONG = (2, 3, 6, 7)
 
@@ -83,6 +90,8 @@ def lefts(found: Sequence[Slot], rank: int) -> Iterator[Written]:
             some.insert(0, EDGED)
         if s.key == "axis" and isinstance(s.value, int):
             some.append(str(s.value - rank))
+        if s.key == "axes":
+            some += _axes(s, found, rank)
         if not s.key and ("group", 1) in _pairs(s.value):
             some += [f"group=1, {name}" for name in some if name != EDGED]
         choices.append([*some, literal(s)])
@@ -92,13 +101,30 @@ def lefts(found: Sequence[Slot], rank: int) -> Iterator[Written]:
     )
     for row in every:
         written = {s: c[n] for s, c, n in zip(found, choices, row, strict=True)}
-        if EDGED not in written.values() or PAD in written.values():
+        used = set(written.values())
+        if (EDGED not in used or PAD in used) and (JOINED not in used or AXIS in used):
             yield written
 
 
+def _axes(s: Slot, found: Sequence[Slot], rank: int) -> Iterator[str]:
+    """Axes that are that of a join, or counted from the end."""
+    value = _numbers(s.value)
+    if len(value) == 1:
+        if next((t.value for t in found if t.key == "axis"), None) == value[0]:
+            yield JOINED
+        yield f"({value[0] - rank},)"
+
+
 def fixed(written: Written) -> bool:
-    """Are there operators whose geometry is written out?"""
-    return any(not s.key and text == literal(s) for s, text in written.items())
+    """Are there attributes that are written out, though they could have a name?"""
+    return any(text == literal(s) for s, text in written.items() if s.key in NAMES or not s.key)
+
+
+def arbitrary(right: Written, left: Written) -> bool:
+    """Is there a value on the right that does not come from the left, and might be another?"""
+    return any(
+        s.key in CHOSEN and text == literal(s) and left.get(s) != text for s, text in right.items()
+    )
 
 
 def _padded(found: Sequence[Slot]) -> bool:

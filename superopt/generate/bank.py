@@ -250,6 +250,13 @@ def _applied(
         if level == 1:  # what is made of constants only is a constant, and folded anyway
             wanted = (left < inputs) | ((right >= 0) & (right < inputs))
             i, j, left, right = i[wanted], j[wanted], left[wanted], right[wanted]
+        if not u.constants:
+            fixed = [(inputs <= c) & (c < len(bank.leaves)) for c in (left, right)]
+            wanted = ~(fixed[0] | fixed[1])
+            i, j, left, right = i[wanted], j[wanted], left[wanted], right[wanted]
+        if u.name == "Div" and k is not None:  # by what is nowhere zero
+            wanted = (k.values != 0).all(axis=(0, *range(2, k.values.ndim)))[j]
+            i, j, left, right = i[wanted], j[wanted], left[wanted], right[wanted]
         if not len(i):
             continue
         operands = [h.values[:, i]] + ([] if k is None else [k.values[:, j]])

@@ -44,6 +44,11 @@ ONE = Bounds(steps=1, grow=8, graphs=1000, seconds=float("inf"), forward=True)
 
 def covered(c: Claim, family: Family, index: Index) -> bool:
     """Does a rule of the index rewrite the claim's left side into its right side?"""
+    return derived(c, family, index, ONE)
+
+
+def derived(c: Claim, family: Family, index: Index, bounds: Bounds) -> bool:
+    """Does a chain of the index's rules lead from one side of the claim to the other?"""
     inputs = inputs_of(c)
     roots = tuple(value(p, family, inputs) for p in c.left)
     goal: tuple[g.Value, ...] = (value(c.right, family, inputs),)
@@ -51,8 +56,7 @@ def covered(c: Claim, family: Family, index: Index) -> bool:
         sizes = [_size(r, c.axis) for r in roots]
         split = g.node(OPS["Split"], goal, axis=c.axis, split=tuple(sizes))
         goal = g.results(split)
-    found = derive(g.Graph(inputs, roots), g.Graph(inputs, goal), index, ONE)
-    return isinstance(found, Derived)
+    return isinstance(derive(g.Graph(inputs, roots), g.Graph(inputs, goal), index, bounds), Derived)
 
 
 def _size(v: g.Value, axis: int) -> int:

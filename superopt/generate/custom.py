@@ -8,13 +8,12 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import prod
 
 from superopt.errors import UsageError
 from superopt.generate.bank import entries
-from superopt.generate.families import FAMILIES
-from superopt.generate.family import POINTWISE, Family, Shape, Use
+from superopt.generate.family import Family, Shape, Use
 from superopt.generate.fitting import MOST_ELEMENTS, fitted, shown
 from superopt.ir.op import REQUIRED, Attr, Payload
 from superopt.ir.syntax import Malformed, expression, parse_attr, said
@@ -42,20 +41,7 @@ def custom(ops: str, shapes: str) -> Family:
     inputs, constants = _leaves(shapes)
     uses, largest = fitted(operators, {**inputs, **{n: s for n, (_, s) in constants.items()}})
     samples = 32 if max(map(prod, inputs.values())) < SMALL else 8
-    return Family(NAME, inputs, constants, uses, largest, samples, TOP, _theory(operators))
-
-
-def _theory(operators: Sequence[Use]) -> tuple[str, ...]:
-    """The theories of operators that are there; one whose operators an earlier one has adds
-    nothing."""
-    found: list[str] = []
-    left = {o.name for o in operators}
-    for name in POINTWISE:
-        known = {u.name for u in FAMILIES[name]().uses}
-        if left & known:
-            found.append(name)
-            left -= known
-    return tuple(found)
+    return Family(NAME, inputs, constants, uses, largest, samples, TOP)
 
 
 def described(family: Family) -> str:

@@ -5,47 +5,45 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict, dataclass
-from functools import cache
 from typing import Any
 
-from superopt.generate.families import FAMILIES
 from superopt.generate.family import Family
-from superopt.generate.find import Found, Level, find
+from superopt.generate.find import Level, find
+from superopt.generate.pairs import equal_pairs
 from superopt.generate.partial import Partial, partial
-from superopt.generate.pattern import Equation, Hole, Leaf, Made, Pattern, carried
+from superopt.generate.pattern import Equation, Hole, Leaf, Made, Pattern
 
 
 @dataclass(frozen=True, slots=True)
 class Enumerated:
-    """What a family's bank comes to, without the bank: see `Found`. partial: pairs that are equal
-    in parts. Seconds: of all, and of the pruning."""
+    """What a family's bank comes to, without the bank: see `Found`. pairs: all that is equal among
+    terms of few operators. partial: pairs that are equal in parts. And how long it took."""
 
     levels: list[Level]
     doubtful: int
     unsayable: int
-    equations: int
-    minimal: list[Equation]
+    equations: list[Equation]
+    pairs: list[Equation]
     partial: list[Partial]
     seconds: float
-    pruning: float
 
 
 def enumerated(what: tuple[Family, int, int]) -> str:
     """Enumerate a family up to a number of operators, from a seed: the text of an `Enumerated`."""
     family, top, seed = what
     begin = time.monotonic()
-    found = find(family, top, seed, theory=known(family, top, seed), keep=family.partial)
-    pairs = partial(found) if family.partial else []
+    found = find(family, top, seed, keep=family.partial)
+    parts = partial(found) if family.partial else []
+    pairs = equal_pairs(found) if family.rules else []
     return json.dumps(
         {
             "levels": [asdict(v) for v in found.levels],
             "doubtful": found.doubtful,
             "unsayable": found.unsayable,
-            "equations": len(found.equations),
-            "minimal": [_equation(e) for e in found.minimal],
-            "partial": [[_equation(p.sides), p.shape, p.boxes, p.share] for p in pairs],
+            "equations": [_equation(e) for e in found.equations],
+            "pairs": [_equation(e) for e in pairs],
+            "partial": [[_equation(p.sides), p.shape, p.boxes, p.share] for p in parts],
             "seconds": time.monotonic() - begin,
-            "pruning": found.pruning,
         }
     )
 
@@ -54,7 +52,8 @@ def read(text: str) -> Enumerated:
     """What `enumerated` wrote."""
     plain = json.loads(text)
     plain["levels"] = [Level(**v) for v in plain["levels"]]
-    plain["minimal"] = [_read_equation(e) for e in plain["minimal"]]
+    for name in ("equations", "pairs"):
+        plain[name] = [_read_equation(e) for e in plain[name]]
     plain["partial"] = [
         Partial(
             _read_equation(sides),
@@ -65,18 +64,6 @@ def read(text: str) -> Enumerated:
         for sides, shape, boxes, share in plain["partial"]
     ]
     return Enumerated(**plain)
-
-
-@cache
-def _theory(name: str, top: int, seed: int) -> Found:
-    family = FAMILIES[name]()
-    return find(family, min(family.top, top), seed)
-
-
-def known(family: Family, top: int, seed: int) -> list[Equation]:
-    """The equations of the family's theories of up to `top` operators, in its own terms."""
-    theories = (_theory(name, top, seed) for name in family.theory)
-    return [e for t in theories for e in carried(t.equations, t.bank.family, family)]
 
 
 def _equation(e: Equation) -> list[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from superopt.generate.family import Family, use
+from superopt.generate.family import Family, of_variables, use
 from superopt.generate.image_families import borders, groups, images, kernels, means, pools, scales
 from superopt.generate.layout_families import layouts, pieces, volumes
 from superopt.generate.matrix_families import (
@@ -22,6 +22,19 @@ from superopt.generate.matrix_families import (
 )
 
 
+def sums() -> Family:
+    """Sums and products of elements."""
+    return Family(
+        "sums",
+        dict.fromkeys("xyzw", (2,)),
+        {"0": ("zeros", (2,)), "1": ("ones", (2,))},
+        (use("Add", 2), use("Mul", 2)),
+        2,
+        samples=32,
+        top=3,
+    )
+
+
 def arithmetic() -> Family:
     """Sums and products of elements, their inverses, and exp, which turns one into the other."""
     return Family(
@@ -29,13 +42,10 @@ def arithmetic() -> Family:
         dict.fromkeys("xyz", (2,)),
         {"0": ("zeros", (2,)), "1": ("ones", (2,))},
         (
-            use("Add", 2),
+            *of_variables(use("Add", 2), use("Mul", 2)),
             use("Sub", 2),
-            use("Mul", 2),
             use("Div", 2),
-            use("Neg", 1),
-            use("Exp", 1),
-            use("Sqrt", 1),
+            *of_variables(use("Neg", 1), use("Exp", 1), use("Sqrt", 1)),
         ),
         2,
         samples=32,
@@ -50,7 +60,10 @@ def order() -> Family:
         "order",
         dict.fromkeys("xyz", (2,)),
         {"0": ("zeros", (2,))},
-        (use("Max", 2), use("Min", 2), use("Relu", 1), use("Mul", 2), use("Add", 2)),
+        (
+            *(use(name, 2) for name in ("Max", "Min")),
+            *of_variables(use("Relu", 1), use("Mul", 2), use("Add", 2)),
+        ),
         2,
         samples=32,
         top=3,
@@ -60,6 +73,7 @@ def order() -> Family:
 FAMILIES: dict[str, Callable[[], Family]] = {
     f.__name__: f
     for f in (
+        sums,
         arithmetic,
         order,
         matrices,

@@ -10,14 +10,13 @@ from superopt.ops import OPS
 
 Shape = tuple[int, ...]
 MANY = -1
-POINTWISE = ("arithmetic", "order")  # the theories of elements
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
     """An operator with its attributes, applied to `arity` tensors; `result` is which of its
     results, where it has `many`. fits: for each operand the last dims that it must have, so that
-    images are not taken for kernels; MANY is any size but 1."""
+    images are not taken for kernels; MANY is any size but 1. constants: may operands be such?"""
 
     name: str
     attrs: tuple[tuple[str, Attr], ...]
@@ -25,6 +24,7 @@ class Use:
     result: int = 0
     many: bool = False
     fits: tuple[Shape, ...] = ()
+    constants: bool = True
 
     @property
     def op(self) -> Op:
@@ -76,8 +76,7 @@ class Family:
     inputs: shapes. constants: a kind (see `superopt.generate.bank.constant`) and a shape. largest:
     elements of a tensor. samples: random inputs at a time; a tensor of few elements is all
     positive, or all negative, by chance, and then it is its own Relu. top: operators at most,
-    where a default run enumerates no more. theory: families of elementwise operators whose
-    equations hold for tensors of any shape, and are known here. partial: look for tensors that are
+    where a default run enumerates no more. partial: look for tensors that are
     equal in parts, too. rules: make rules of what is equal altogether. biases: and of the same with
     a bias in the convolutions.
     """
@@ -89,7 +88,6 @@ class Family:
     largest: int
     samples: int = 8
     top: int = 4
-    theory: tuple[str, ...] = ()
     partial: bool = False
     rules: bool = True
     biases: bool = False
@@ -107,6 +105,11 @@ def parts(name: str, count: int, **attrs: Attr) -> list[Use]:
 def each(name: str, arity: int, key: str, values: Sequence[Attr], **attrs: Attr) -> list[Use]:
     """One use for each value of an attribute."""
     return [use(name, arity, **{key: v, **attrs}) for v in values]
+
+
+def of_variables(*some: Use) -> list[Use]:
+    """The uses, of no constants."""
+    return [replace(u, constants=False) for u in some]
 
 
 def fitting(u: Use, *last: Shape) -> Use:

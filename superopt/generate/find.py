@@ -14,7 +14,6 @@ import numpy as np
 
 from superopt.generate.bank import Bank, begin, constant, grow, resulting
 from superopt.generate.batch import batched
-from superopt.generate.chain import Limits, Pruned, prune
 from superopt.generate.family import Family, Shape
 from superopt.generate.pattern import (
     Equation,
@@ -53,24 +52,15 @@ class Level:
 
 @dataclass(slots=True)
 class Found:
-    """A family's bank, the theory that was known, the equations that were found beside it, what
-    follows from the others of them, and how they were found. doubtful: pairs that are equal by
-    coincidence on the inputs. unsayable: pairs of which neither side has all the variables: both
-    are a constant that the family has no name for."""
+    """A family's bank, the equations that relate what is equal in it, and how they were found.
+    doubtful: pairs that are equal by coincidence on the inputs. unsayable: pairs of which neither
+    side has all the variables: both are a constant that the family has no name for."""
 
     bank: Bank
-    theory: tuple[Equation, ...] = ()
     equations: list[Equation] = field(default_factory=list)
-    pruned: Pruned = field(default_factory=lambda: Pruned((), {}))
     levels: list[Level] = field(default_factory=list)
     doubtful: int = 0
     unsayable: int = 0
-    pruning: float = 0.0
-
-    @property
-    def minimal(self) -> list[Equation]:
-        """The equations that are left."""
-        return [self.equations[n] for n in self.pruned.left]
 
 
 def find(
@@ -78,14 +68,11 @@ def find(
     top: int,
     seed: int,
     *,
-    theory: Sequence[Equation] = (),
     keep: bool = False,
-    limits: Limits | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Found:
-    """Enumerate `family` up to `top` operators. theory: equations that are known already. keep:
-    the values of the last level too."""
-    found = Found(begin(family, seed), tuple(theory))
+    """Enumerate `family` up to `top` operators. keep: the values of the last level too."""
+    found = Found(begin(family, seed))
     for level in range(1, top + 1):
         start = time.monotonic()
         grow(found.bank, keep=keep or level < top)
@@ -105,9 +92,6 @@ def find(
             )
         )
         progress(f"{family.name}: {level} operators, {bank.tried[level]:,} candidates")
-    start = time.monotonic()
-    found.pruned = prune(found.equations, family, limits or Limits(), found.theory)
-    found.pruning = time.monotonic() - start
     return found
 
 
@@ -115,19 +99,20 @@ def _relate(found: Found, level: int) -> tuple[int, int]:
     """Add the equations that the bank needs up to `level`; what was unrelated, and how many."""
     bank = found.bank
     related = Relations.of(bank, level)
-    for e in (*found.theory, *found.equations):
+    for e in found.equations:
         related.apply(e)
     rows = related.apart()
     unrelated = len(rows)
     reader = Reader.of(bank)
     before = len(found.equations)
-    rows = _general_first(reader, rows)
+    order = sorted(map(int, rows), key=lambda row: (*weight(reader.equation(row)), row))
+    rows = np.array(order, dtype=np.int32)
     while len(rows):
         e = reader.equation(int(rows[0]))
-        wide = general(e, bank) if _sayable(e) else None
+        wide = general(e, bank.family, bank.seed) if sayable(e) else None
         if wide is not None and related.apply(wide):
             found.equations.append(wide)
-        elif not _sayable(e):
+        elif not sayable(e):
             found.unsayable += 1
             rows = rows[1:]
         else:
@@ -138,13 +123,12 @@ def _relate(found: Found, level: int) -> tuple[int, int]:
     return unrelated, len(found.equations) - before
 
 
-def general(e: Equation, bank: Bank) -> Equation | None:
+def general(e: Equation, family: Family, seed: int) -> Equation | None:
     """The equation with its holes told apart where it still holds; None where it never did."""
-    if not confirmed(e, bank.family, bank.seed + 1):
+    if not confirmed(e, family, seed + 1):
         return None
     for n in range(len(e.inputs)):
-        wider = (w for w in apart(e, n) if confirmed(w, bank.family, bank.seed + 1))
-        e = next(wider, e)
+        e = next((w for w in apart(e, n) if confirmed(w, family, seed + 1)), e)
     return in_order(e)
 
 
@@ -196,27 +180,24 @@ def shape_of(p: Pattern, e: Equation, family: Family) -> Shape:
             return made[1]
 
 
-def _sayable(e: Equation) -> bool:
+def sayable(e: Equation) -> bool:
     """Does one side have all the variables?"""
     left, right = set(holes(e.left)), set(holes(e.right))
     return left <= right or right <= left
 
 
-def _general_first(reader: Reader, rows: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Small equations first; of one size those with the most variables, then flat ones of few
-    operators: the laws that a textbook would name, from which the others follow."""
-
-    def key(row: int) -> tuple[int, ...]:
-        e = reader.equation(row)
-        used = [*holes(e.left), *holes(e.right)]
-        operators = {*uses(e.left), *uses(e.right)}
-        return (
-            size(e.left) + size(e.right),
-            -len(set(used)),
-            max(depth(e.left), depth(e.right)),
-            len(operators),
-            len(used),
-            row,
-        )
-
-    return np.array(sorted(map(int, rows), key=key), dtype=np.int32)
+def weight(e: Equation) -> tuple[int, ...]:
+    """Small equations come first, of one size those whose sides are about as large: a part of what
+    was joined is less than how the join came to be. Then those with the most variables, then flat
+    ones of few operators: the laws that a textbook would name, from which the others follow."""
+    less, more = sorted((size(e.left), size(e.right)))
+    used = [*holes(e.left), *holes(e.right)]
+    return (
+        more,
+        more - less if more - less > 1 else 0,
+        less,
+        -len(set(used)),
+        max(depth(e.left), depth(e.right)),
+        len({*uses(e.left), *uses(e.right)}),
+        len(used),
+    )

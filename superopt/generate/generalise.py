@@ -7,10 +7,12 @@ that survives a trial on shapes of its own is kept: what a reading claims too mu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, product
 from typing import TypeGuard
 
+from superopt.errors import UsageError
 from superopt.generate import attributes as at
 from superopt.generate.family import Family, Shape
 from superopt.generate.pattern import (
@@ -19,13 +21,13 @@ from superopt.generate.pattern import (
     Leaf,
     Made,
     Pattern,
+    embedded,
     filled,
     holes,
     parts_of,
     replaced,
     size,
     uses,
-    within,
 )
 from superopt.generate.sound import fires, settled
 from superopt.rules.instances import instances
@@ -55,14 +57,19 @@ class Claim:
     axis: int | None = None
 
 
+def stated(e: Equation, family: Family) -> Claim:
+    """An equation as it is, from left to right."""
+    return Claim((e.left,), e.right, tuple(family.inputs[i] for i in e.inputs))
+
+
 def claims(e: Equation, family: Family) -> list[Claim]:
     """The rewrites that an equation allows: in each direction in which the left side binds all;
     where a side is a Concat, that its operands are parts of the other side; and where a Concat is
     an operand, that any tensor is, whose parts are then on the other side."""
     found: list[Claim] = []
-    shapes = tuple(family.inputs[i] for i in e.inputs)
+    shapes = stated(e, family).shapes
     for left, right in ((e.left, e.right), (e.right, e.left)):
-        if within(left, right) or _doubles(left, right):
+        if embedded(left, right) or _doubles(left, right):
             continue  # it would grow without end
         if isinstance(left, Made) and set(holes(right)) <= set(holes(left)):
             plain = Claim((left,), right, shapes)
@@ -81,9 +88,13 @@ def _heavy(p: Pattern, family: Family) -> bool:
 
 
 def _doubles(left: Pattern, right: Pattern) -> bool:
-    """Does one operator become several, of an operand that is there more often then?"""
+    """Does one operator become several: the same one again, or of an operand that is there more
+    often then?"""
+    if size(left) != 1 or size(right) < 2:
+        return False
     before, after = list(holes(left)), list(holes(right))
-    return size(left) == 1 and any(after.count(n) > before.count(n) for n in before)
+    again = list(uses(right)).count(next(uses(left)))
+    return again > 1 or any(after.count(n) > before.count(n) for n in before)
 
 
 def taken_apart(c: Claim, family: Family) -> list[Claim]:
@@ -143,6 +154,39 @@ def most_general(c: Claim, family: Family, seed: int) -> Rule | str:
     return REFUTED
 
 
+def mirrored(rule: Rule, name: str) -> Rule | None:
+    """The rule from right to left, under another name, if its right side binds all that is on its
+    left. What a trial says of the one it says of the other."""
+    text = str(rule)
+    params = text[text.index("(") : text.index("): ") + 3]
+    sides, rest = text[text.index("): ") + 3 :].split(" ; ", 1)
+    sides, _, where = sides.partition(" where ")
+    left, right = sides.split(" => ")
+    turned = f"{name}{params}{right} => {left}{where and f' where {where}'} ; {rest}"
+    try:
+        (found,) = parse_rules(turned)
+    except UsageError:
+        return None
+    some = islice(instances(found, 0, rounds=2, patience=PATIENCE), FIRST)
+    return found if any(fires(found, one) for one in some) else None
+
+
+def only_there(c: Claim, family: Family) -> list[Rule]:
+    """A claim as rules for its own sizes and attributes, in both directions as far as variables
+    are bound."""
+    found: list[Rule] = []
+    backward = Claim((c.right,), c.left[0], c.shapes)
+    for one in (c, backward) if len(c.left) == 1 else ():
+        used = sorted({n for p in (*one.left, one.right) for n in holes(p)})
+        kinds = {n: f"f[{', '.join(map(str, c.shapes[n]))}]" for n in used}
+        left, right = _slots(one.left, family), _slots((one.right,), family)
+        own = {s: at.literal(s) for s in (*left, *right)}
+        text = _rule_text(one, family, kinds, own, own, None)
+        with suppress(UsageError):
+            found += parse_rules(f"{text} ; float=E3 ; origin=generated")
+    return found
+
+
 def float_classes(c: Claim, family: Family) -> list[str]:
     """The classes that a rule may be in, the lowest first. E0 where nothing is summed up, since
     runtimes take sums in an order of their own; E1 where no sum is multiplied."""
@@ -164,31 +208,42 @@ def _multiplies_sums(p: Pattern, family: Family) -> bool:
 
 def readings(c: Claim, family: Family) -> Iterator[str]:
     """Texts of rules, the most general first."""
-    name = title(c, family)
     rank = max(map(len, c.shapes), default=2)
     sizes = _sizes(c, family, rank)
     left = _slots(c.left, family)
     right = _slots((c.right,), family)
     used = sorted({n for p in (*c.left, c.right) for n in holes(p)})
+    grows = sum(map(size, c.left)) < size(c.right)
     every = list(at.lefts(left, rank))
-    # a geometry as it was found says less than the ranks of the operands
+    # attributes as they were found say less than the ranks of the operands
     for some in ([w for w in every if not at.fixed(w)], list(filter(at.fixed, every))):
         for kinds, mine in product(_kinds(c, family, used), some):
             for theirs in at.rights(right, mine, rank, sizes):
+                if grows and at.arbitrary(theirs, mine):
+                    continue
                 for axis in _axes(c, mine, rank):
-                    roots = [_text(p, family, mine) for p in c.left]
-                    made = _text(c.right, family, theirs, roots[0] if _is_leaf(c.right) else "")
-                    if axis is not None:
-                        own = ", ".join(f"size({r}, {axis})" for r in roots)
-                        made = f"Split({made}, axis={axis}, split=({own}))"
-                    params = ", ".join(f"{NAMES[n]}: {kinds[n]}" for n in used)
-                    side = roots[0] if len(roots) == 1 else f"({', '.join(roots)})"
-                    where = ", ".join(at.conditions(mine))
-                    yield f"{name}({params}): {side} => {made}{where and f' where {where}'}"
+                    yield _rule_text(c, family, kinds, mine, theirs, axis)
 
 
-def _is_leaf(p: Pattern) -> bool:
-    return isinstance(p, Leaf)
+def _rule_text(
+    c: Claim,
+    family: Family,
+    kinds: Mapping[int, str],
+    mine: at.Written,
+    theirs: at.Written,
+    axis: str | None,
+) -> str:
+    """A rule with its variables' kinds and its attributes as they are written on either side."""
+    roots = [_text(p, family, mine) for p in c.left]
+    made = _text(c.right, family, theirs, roots[0] if isinstance(c.right, Leaf) else "")
+    if axis is not None:
+        own = ", ".join(f"size({r}, {axis})" for r in roots)
+        made = f"Split({made}, axis={axis}, split=({own}))"
+    params = ", ".join(f"{NAMES[n]}: {kind}" for n, kind in sorted(kinds.items()))
+    side = roots[0] if len(roots) == 1 else f"({', '.join(roots)})"
+    where = ", ".join(at.conditions(mine))
+    name = title(c, family)
+    return f"{name}({params}): {side} => {made}{where and f' where {where}'}"
 
 
 def _sizes(c: Claim, family: Family, rank: int) -> list[str]:
@@ -224,26 +279,32 @@ def _slots(roots: Sequence[Pattern], family: Family) -> list[at.Slot]:
     return list(dict.fromkeys(s for u in every for s in at.slots(u.name, u.attrs)))
 
 
-def written_constant(kind: str, shape: Shape, like: str) -> str:
+def written_constant(kind: str, shape: Shape, like: str, axis: int = -1) -> str:
     """A constant on the left, where its shape follows from its neighbours; on the right of the
-    shape of `like`."""
+    shape of `like`. axis: of the first variable, of which an identity has the size."""
     if kind in ("dirac", "means"):
         kernel = ", ".join(map(str, shape[2:]))
         return f"{kind}((size(x, 1), size(x, 1), {kernel}))"
     if kind == "eye":
-        return f"eye(size({like or 'x'}, -1))"
+        return f"eye(size({like or 'x'}, {axis}))"
     return f"{kind}(shape({like}))" if like else {"zeros": "0", "ones": "1", "twos": "2"}[kind]
 
 
-def _text(p: Pattern, family: Family, written: Mapping[at.Slot, str], like: str = "") -> str:
+def _text(
+    p: Pattern, family: Family, written: Mapping[at.Slot, str], like: str = "", axis: int = -1
+) -> str:
     match p:
         case Hole(n):
             return NAMES[n]
         case Leaf(name):
-            return written_constant(*family.constants[name], like)
+            return written_constant(*family.constants[name], like, axis)
         case Made(u, operands):
             use = family.uses[u]
-            given = [_text(o, family, written) for o in operands]
+            before = use.name == "MatMul"  # an identity before a matrix has as many as its rows
+            given = [
+                _text(o, family, written, axis=-2 if before and n == 0 else -1)
+                for n, o in enumerate(operands)
+            ]
             for s in at.slots(use.name, use.attrs):
                 text = written[s]
                 given += [f"{s.key}={text}"] if s.key else [text] if text else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from superopt.generate.family import MANY, POINTWISE, Family, Shape, Use, each, fitting, parts, use
+from superopt.generate.family import MANY, Family, Shape, Use, each, fitting, parts, use
 from superopt.ir.op import Attr
 
 SAME = (1, 1, 1, 1)
@@ -45,7 +45,6 @@ def images() -> Family:
             fitting(use("MaxPool", 1, **attrs), image),
         ),
         2 * n * n * 9,
-        theory=POINTWISE,
     )
 
 
@@ -72,7 +71,6 @@ def scales() -> Family:
         ),
         2 * n * n * 4 + 32,
         top=3,
-        theory=POINTWISE,
     )
 
 
@@ -94,7 +92,6 @@ def means() -> Family:
         ),
         n * n * 9,
         top=3,
-        theory=POINTWISE,
     )
 
 
@@ -133,7 +130,6 @@ def kernels() -> Family:
         2 * n * n * 9,
         partial=True,
         top=3,
-        theory=POINTWISE,
     )
 
 
@@ -170,7 +166,6 @@ def pools() -> Family:
         samples=4,
         partial=True,
         top=3,
-        theory=POINTWISE,
     )
 
 
@@ -197,7 +192,6 @@ def groups() -> Family:
             *parts("Split", 2, axis=1, split=(2, 2)),
         ),
         64,
-        theory=POINTWISE,
         top=3,
         biases=True,
     )

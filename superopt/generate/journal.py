@@ -12,7 +12,7 @@ from pathlib import Path
 
 from superopt.errors import UsageError
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(slots=True)

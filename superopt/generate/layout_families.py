@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from superopt.generate.family import POINTWISE, Family, each, use
+from superopt.generate.family import Family, each, use
 from superopt.ir.op import Attr
 
 
@@ -76,5 +76,4 @@ def pieces() -> Family:
         samples=4,
         partial=True,
         top=3,
-        theory=POINTWISE,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from superopt.generate.family import POINTWISE, Family, each, fitting, parts, use
+from superopt.generate.family import Family, each, fitting, of_variables, parts, use
 from superopt.ir.op import Attr
 
 
@@ -26,12 +26,11 @@ def matrices() -> Family:
             *parts("Split", 2, axis=1, split=(n, n)),
         ),
         2 * n * n,
-        theory=POINTWISE,
     )
 
 
 def linear() -> Family:
-    """Products of matrices beside differences, signs, and constants."""
+    """Products of matrices beside differences and signs; zero and the identity in products."""
     n = 3
     return Family(
         "linear",
@@ -39,15 +38,16 @@ def linear() -> Family:
         {"0": ("zeros", (n, n)), "i": ("eye", (n, n))},
         (
             use("MatMul", 2),
-            use("Add", 2),
-            use("Sub", 2),
-            use("Mul", 2),
-            use("Neg", 1),
-            use("Transpose", 1, perm=(1, 0)),
+            *of_variables(
+                use("Add", 2),
+                use("Sub", 2),
+                use("Mul", 2),
+                use("Neg", 1),
+                use("Transpose", 1, perm=(1, 0)),
+            ),
         ),
         n * n,
         top=3,
-        theory=POINTWISE,
     )
 
 
@@ -72,7 +72,6 @@ def reductions() -> Family:
         ),
         2 * m * m,
         top=3,
-        theory=POINTWISE,
     )
 
 
@@ -98,7 +97,6 @@ def batches() -> Family:
         2 * b * n * n,
         samples=4,
         top=3,
-        theory=POINTWISE,
     )
 
 
@@ -121,7 +119,6 @@ def activations() -> Family:
         ),
         2 * n * n,
         top=3,
-        theory=POINTWISE,
     )
 
 
@@ -145,7 +142,6 @@ def attention() -> Family:
         ),
         n * m,
         top=3,
-        theory=POINTWISE,
     )
 
 
@@ -171,5 +167,4 @@ def norms() -> Family:
         n * m,
         samples=4,
         top=3,
-        theory=POINTWISE,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, permutations
 
@@ -38,7 +38,7 @@ Pattern = Hole | Leaf | Made
 @dataclass(frozen=True, slots=True)
 class Equation:
     """Two terms that compute the same; `inputs` are inputs of the family of the shapes at which it
-    was found, one for each hole in order. Without any it holds for operands of all shapes."""
+    was found, one for each hole in order."""
 
     left: Pattern
     right: Pattern
@@ -104,6 +104,23 @@ def filled(p: Pattern, of: Mapping[int, Pattern]) -> Pattern:
 def within(p: Pattern, q: Pattern) -> bool:
     """Is `p` a part of `q`, or all of it?"""
     return p == q or (isinstance(q, Made) and any(within(p, o) for o in q.operands))
+
+
+def embedded(p: Pattern, q: Pattern) -> bool:
+    """Is `p` what is left of `q` where operators are taken away around their operands? (The
+    homeomorphic embedding, by which no chain of rewrites that end has a term before a larger one:
+    Kruskal.)"""
+    if p == q:
+        return True
+    if not isinstance(q, Made):
+        return False
+    if any(embedded(p, o) for o in q.operands):
+        return True
+    return (
+        isinstance(p, Made)
+        and p.use == q.use
+        and all(embedded(o, r) for o, r in zip(p.operands, q.operands, strict=True))
+    )
 
 
 def show(p: Pattern, family: Family) -> str:
@@ -200,34 +217,3 @@ def renumbered(p: Pattern, to: Mapping[int, int]) -> Pattern:
             return p
         case Made(u, operands):
             return Made(u, tuple(renumbered(o, to) for o in operands))
-
-
-def carried(equations: Sequence[Equation], of: Family, to: Family) -> list[Equation]:
-    """Equations of one family in the terms of another: those of which it has all uses and all
-    constants. They are laws of elements, and hold for all shapes."""
-    places = {(u.name, u.attrs, u.arity, u.result): n for n, u in enumerate(to.uses)}
-    uses = [places.get((u.name, u.attrs, u.arity, u.result)) for u in of.uses]
-    constants = {kind: name for name, (kind, _) in to.constants.items()}
-    leaves = {name: constants.get(kind) for name, (kind, _) in of.constants.items()}
-    found: list[Equation] = []
-    for e in equations:
-        sides = [_carried(p, uses, leaves) for p in (e.left, e.right)]
-        if sides[0] is not None and sides[1] is not None:
-            found.append(Equation(sides[0], sides[1], ()))
-    return found
-
-
-def _carried(
-    p: Pattern, uses: Sequence[int | None], leaves: Mapping[str, str | None]
-) -> Pattern | None:
-    match p:
-        case Hole():
-            return p
-        case Leaf(name):
-            to = leaves[name]
-            return None if to is None else Leaf(to)
-        case Made(u, operands):
-            use = uses[u]
-            some = [_carried(o, uses, leaves) for o in operands]
-            known = tuple(o for o in some if o is not None)
-            return None if use is None or len(known) < len(some) else Made(use, known)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 
+from superopt.generate.complete import BOUNDS
 from superopt.ir import graph as g
 from superopt.rules.derive import Bounds, Derived, derive
 from superopt.rules.index import Index
@@ -16,8 +17,8 @@ from superopt.rules.instances import instances
 from superopt.rules.rule import Rule, parse_rules
 
 INSTANCES = 3  # on which a rule must follow
-# The same on every machine; forward, since a search could not go the other way.
-BOUNDS = Bounds(steps=4, grow=2, graphs=600, seconds=float("inf"), forward=True)
+# Forward, since a search could not go the other way.
+FORWARD = replace(BOUNDS, forward=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Follows:
 
 
 def follows(
-    rule: Rule, others: Sequence[Rule], seed: int, bounds: Bounds = BOUNDS
+    rule: Rule, others: Sequence[Rule], seed: int, bounds: Bounds = FORWARD
 ) -> Follows | None:
     """The chain of `others` that does what `rule` does, on instances of unequal shapes; None where
     there is none within `bounds`."""

@@ -79,7 +79,7 @@ def operators(f: Family, most: int) -> int:
 
 
 def _families(order: Order) -> list[Family]:
-    """The families that are asked for, with their theories before them."""
+    """The families that are asked for, in their order."""
     for one, other in (("ops", "shapes"), ("shapes", "ops")):
         if getattr(order, one) is not None and getattr(order, other) is None:
             raise UsageError(
@@ -92,8 +92,7 @@ def _families(order: Order) -> list[Family]:
                 f"family {', '.join(order.families)} has its own operators, ops {order.ops!r}",
                 "give one of them",
             )
-        own = custom(order.ops, order.shapes)
-        return [*(FAMILIES[name]() for name in with_theories(own.theory)), own]
+        return [custom(order.ops, order.shapes)]
     for name in order.families:
         if name not in FAMILIES:
             raise UsageError(
@@ -101,14 +100,9 @@ def _families(order: Order) -> list[Family]:
                 f"there are {', '.join(FAMILIES)}",
                 "name one of them, or give ops and shapes for one of your own",
             )
-    return [FAMILIES[name]() for name in with_theories(tuple(order.families) or tuple(FAMILIES))]
-
-
-def with_theories(names: Sequence[str]) -> list[str]:
-    """The families and those whose equations they take for known: in their order, since a family
-    has no rules of its own for these."""
-    wanted = {*names, *(t for n in names for t in FAMILIES[n]().theory)}
-    return [n for n in FAMILIES if n in wanted]
+    return [
+        make() for name, make in FAMILIES.items() if name in order.families or not order.families
+    ]
 
 
 def _peak() -> float:
@@ -128,7 +122,7 @@ def _count(a: Account) -> FamilyCount:
         for v in a.levels
     )
     return FamilyCount(
-        a.family, levels, a.doubtful, a.equations, a.minimal, a.claims, a.covered,
-        tuple(a.refuted), tuple(a.idle), len(a.derivable), a.rules, a.partial,
-        a.enumerating, a.pruning, a.generalising,
+        a.family, levels, a.doubtful, a.equations, a.pairs, a.laws, a.followed, a.claims, a.covered,
+        a.unread, tuple(a.refuted), tuple(a.idle), len(a.derivable), a.rules, a.partial,
+        a.enumerating, a.closing,
     )  # fmt: skip

@@ -179,24 +179,28 @@ class LevelCount:
 @dataclass(frozen=True, slots=True)
 class FamilyCount:
     """What became of a family's candidates, down to its rules. doubtful: pairs that no equation
-    can say. refuted: claims of which no reading survived. idle: claims of which
-    the rules do nothing. partial: pairs that are equal in parts. Seconds of each part."""
+    can say. laws: equations, and pairs beside them; followed: those that follow from rules of
+    others. unread: claims of which no reading survived. refuted: laws that hold at the family's
+    sizes only, as rules for these. idle: claims of which the rules do nothing. partial: pairs that
+    are equal in parts. Seconds of each part."""
 
     family: str
     levels: tuple[LevelCount, ...]
     doubtful: int
     equations: int
-    minimal: int
+    pairs: int
+    laws: int
+    followed: int
     claims: int
     covered: int
+    unread: int
     refuted: tuple[str, ...]
     idle: tuple[str, ...]
     derivable: int
     rules: int
     partial: int
     enumerating: float
-    pruning: float
-    generalising: float
+    closing: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,14 +294,14 @@ def generation(made: Generation) -> str:
             cells.append((str(n), *(f"{c:,}" for c in counts), seconds))  # type: ignore[arg-type]
         lines += _table(cells, len(cells))
         lines.append(
-            f"  {f.equations} equations; {f.equations - f.minimal} follow from others;"
+            f"  {f.laws:,} laws; {f.followed:,} follow from others;"
             f" {f.claims} claims of the rest; {f.covered} covered by more general rules;"
-            f" {len(f.refuted)} refuted; {len(f.idle)} idle;"
+            f" {f.unread} refuted, {len(f.refuted)} laws of these sizes only; {len(f.idle)} idle;"
             f" {f.derivable} derivable; {f.doubtful} doubtful pairs"
         )
         if f.partial:
             lines.append(f"  {words.count(f.partial, 'pair')} equal in parts")
-        lines += [f"  refuted: {r}" for r in f.refuted[:SHOWN]]
+        lines += [f"  of these sizes only: {r}" for r in f.refuted[:SHOWN]]
         lines += [f"  idle: {r}" for r in f.idle[:SHOWN]]
     if made.lost:
         lines.append(f"{words.count(made.lost, 'unreadable line')} of the journal found anew")

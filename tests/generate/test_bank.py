@@ -8,7 +8,6 @@ import pytest
 from superopt.generate.bank import COMMUTATIVE, Bank, begin, grow
 from superopt.generate.batch import batched
 from superopt.generate.build import value
-from superopt.generate.chain import Limits, Rewriting
 from superopt.generate.families import FAMILIES
 from superopt.generate.family import Family, Use, parts, use
 from superopt.generate.find import Found, find
@@ -184,26 +183,6 @@ def test_all_that_is_equal_is_related(found: Found) -> None:
     assert found.doubtful <= 3
 
 
-def test_what_was_pruned_follows_from_what_is_left(found: Found) -> None:
-    """Each chain is one of rewrites, and goes back to what is left: no two lean on each other."""
-    family = found.bank.family
-    every, pruned = dict(enumerate(found.equations)), found.pruned
-    assert pruned.chains
-    grounded = set(pruned.left)
-    for n in sorted(pruned.chains):  # the last to go leans on nothing that went
-        used = {k: every[k] for k in pruned.chains[n]}
-        assert set(used) <= grounded
-        assert Rewriting(used, family).chain(every[n], Limits()) is not None
-        grounded.add(n)
-
-
-def test_nothing_that_is_left_follows(found: Found) -> None:
-    family = found.bank.family
-    for n, e in enumerate(found.minimal):
-        others = {k: o for k, o in enumerate(found.minimal) if k != n}
-        assert Rewriting(others, family).chain(e, Limits()) is None
-
-
 def test_operands_that_commute_are_kept_in_one_order() -> None:
     bank: Bank = begin(TINY, SEED)
     grow(bank)
@@ -219,20 +198,6 @@ def test_a_class_is_read_as_its_smallest_term() -> None:
         grow(bank)
     reader = Reader.of(bank)
     assert all(size(reader.term(c)) == bank.level[c] for c in range(len(bank.level)))
-
-
-def test_a_law_of_scalars_is_none_of_matrices() -> None:
-    """(x s) y = x (y s) for a scalar s; for a matrix it is false, and explains nothing."""
-    found = find(FAMILIES["matrices"](), 2, SEED)
-    family = found.bank.family
-    product, times = (n for n, u in enumerate(family.uses) if u.op.name in ("MatMul", "Mul"))
-    x, y, z = Hole(0), Hole(1), Hole(2)
-    left = Made(product, (Made(times, (x, y)), z))
-    right = Made(product, (x, Made(times, (z, y))))
-    rewriting = Rewriting(dict(enumerate(found.minimal)), family)
-    scalar, matrix = (Equation(left, right, ("x", i, "z")) for i in "sy")
-    assert rewriting.chain(scalar, Limits()) is not None
-    assert rewriting.chain(matrix, Limits()) is None
 
 
 def test_occurrences_are_told_apart() -> None:

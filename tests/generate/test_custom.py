@@ -26,13 +26,6 @@ def test_what_is_written_is_what_is_enumerated() -> None:
         *parts("Split", 2, axis=0, split=(3, 3)),
     )
     assert found.largest == 18
-    assert found.theory == ()
-
-
-def test_theories_are_of_the_operators_that_are_there() -> None:
-    assert custom("Add", "x=3x3").theory == ("arithmetic",)
-    assert custom("Relu", "x=3x3").theory == ("order",)
-    assert custom("Add,Relu", "x=3x3").theory == ("arithmetic", "order")
 
 
 @pytest.mark.parametrize(

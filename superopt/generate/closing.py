@@ -1,0 +1,214 @@
+"""Rules of a family, until all that is equal in it follows from them.
+
+Laws come in order, the small ones first. What follows from the rules so far by a chain of rewrites
+needs no rule of its own; what does not is made one, as general as it will be. So a library is
+complete at the limits of its chains, and small without being pruned.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import groupby
+from typing import Any
+
+from superopt.generate.biases import biased
+from superopt.generate.build import covered, derived
+from superopt.generate.complete import BOUNDS
+from superopt.generate.enumerated import Enumerated
+from superopt.generate.family import Family
+from superopt.generate.find import general, weight
+from superopt.generate.generalise import (
+    IDLE,
+    REFUTED,
+    Claim,
+    claims,
+    mirrored,
+    most_general,
+    only_there,
+    stated,
+    title,
+)
+from superopt.generate.pattern import Equation, show, size
+from superopt.rules.index import Index
+from superopt.rules.rule import Rule, parse_rules
+
+CHUNK = 100  # laws that are looked at in one task
+
+# Does tasks by their keys, may be in several processes, and remembers their results.
+Done = Callable[[Callable[[Any], str], Mapping[str, Any]], Iterable[tuple[str, str]]]
+
+
+@dataclass(slots=True)
+class Closed:
+    """The rules of a family. laws: equations and pairs, and claims with a bias; followed: those
+    that follow from rules of others. claims: made of the rest; covered: by one rule already;
+    unread: of which no reading survived; idle: of which rules do nothing. refuted: laws without a
+    rule, as rules for the sizes at which they were found: they are true only there."""
+
+    rules: list[Rule] = field(default_factory=list)
+    laws: int = 0
+    followed: int = 0
+    claims: int = 0
+    covered: int = 0
+    unread: int = 0
+    idle: list[str] = field(default_factory=list)
+    refuted: list[Rule] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """What must follow. equation: from which claims can be made; without one `is_` is the only
+    claim. either: rules in both directions are wanted, not only such as do not grow."""
+
+    is_: Claim
+    equation: Equation | None = None
+    either: bool = True
+
+
+def close(
+    family: Family,
+    found: Enumerated,
+    before: Sequence[Rule],
+    seed: int,
+    done: Done,
+    progress: Callable[[str], None],
+) -> Closed:
+    """Make the rules that a family needs beside those `before`. In waves: of the laws of one shape
+    the first is made a rule, and the others only where they do not follow then."""
+    made = Closed()
+    every = _laws(family, found)
+    made.laws = made.followed = len(every)
+    for rank, some in groupby(every, key=_rank):
+        left = _underived(family, list(some), [*before, *made.rules, *made.refuted], done)
+        while left:
+            wave = {title(law.is_, family): law for law in reversed(left)}
+            made.followed -= len(wave)
+            _state(made, family, list(reversed(wave.values())), before, seed, done)
+            now = set(map(id, wave.values()))
+            rest = [law for law in left if id(law) not in now]
+            left = _underived(family, rest, [*before, *made.rules, *made.refuted], done)
+        about = f"laws of {rank[0]} and {rank[2]} operators" if rank else "biases"
+        progress(f"{family.name}: {len(made.rules)} rules after {about}")
+    return made
+
+
+def _state(
+    made: Closed,
+    family: Family,
+    wave: Sequence[Law],
+    before: Sequence[Rule],
+    seed: int,
+    done: Done,
+) -> None:
+    """Make rules of laws, each by itself."""
+    index = Index([*before, *made.rules])
+    tasks: dict[str, tuple[Sequence[Claim], Family, int]] = {}
+    for law in wave:
+        every = _claims(law, family, seed)
+        fresh = [c for c in every if not covered(c, family, index)]
+        made.claims += len(every)
+        made.covered += len(every) - len(fresh)
+        key = "; ".join(f"{said(c, family)} of {c.shapes}" for c in (law.is_, *fresh))
+        tasks[f"{family.name}: {key}"] = (fresh, family, seed)
+    for law, (key, text) in zip(wave, done(attempt, tasks), strict=True):
+        texts = json.loads(text)
+        made.idle += [
+            said(c, family) for c, t in zip(tasks[key][0], texts, strict=True) if t == IDLE
+        ]
+        made.unread += texts.count(REFUTED)
+        rules = [_rule(t) for t in texts if t not in (IDLE, REFUTED)]
+        made.rules += rules
+        if not rules:
+            made.refuted += only_there(law.is_, family)
+
+
+def _laws(family: Family, found: Enumerated) -> list[Law]:
+    """In order; those with a bias come last."""
+    if not family.rules:
+        return []
+    plain = [Law(stated(e, family), e) for e in found.equations]
+    plain += [Law(stated(e, family), e, either=False) for e in found.pairs]
+    plain.sort(key=lambda law: weight(law.equation) if law.equation else ())
+    if not family.biases:
+        return plain
+    every = (biased(c, family) for e in found.equations for c in claims(e, family))
+    return [*plain, *(Law(b) for b in every if b is not None)]
+
+
+def _rank(law: Law) -> tuple[int, ...]:
+    """Laws of one rank are looked at together."""
+    return () if law.equation is None else weight(law.equation)[:3]
+
+
+def _claims(law: Law, family: Family, seed: int) -> list[Claim]:
+    """What may be made rules so that a law follows."""
+    if law.equation is None:
+        return [law.is_]
+    if law.either:
+        return claims(law.equation, family)
+    wide = general(law.equation, family, seed)
+    every = claims(wide, family) if wide is not None else []
+    shrink = [c for c in every if sum(map(size, c.left)) >= size(c.right)]
+    return shrink or every
+
+
+# --- tasks ----------------------------------------------------------------------------------------
+
+
+def _underived(family: Family, laws: Sequence[Law], rules: Sequence[Rule], done: Done) -> list[Law]:
+    """The laws that do not follow from rules."""
+    texts = tuple(map(str, rules))
+    every = zlib.crc32("\n".join(texts).encode())
+    tasks: dict[str, tuple[Family, tuple[Claim, ...], tuple[str, ...]]] = {}
+    for n in range(0, len(laws), CHUNK):
+        some = tuple(law.is_ for law in laws[n : n + CHUNK])
+        which = zlib.crc32("\n".join(said(c, family) for c in some).encode())
+        tasks[f"underived {family.name} {every:08x} {which:08x} {n}"] = (family, some, texts)
+    numbers = (json.loads(text) for _, text in done(underived, tasks))
+    return [laws[n + CHUNK * k] for k, some in enumerate(numbers) for n in some]
+
+
+def underived(what: tuple[Family, Sequence[Claim], tuple[str, ...]]) -> str:
+    """The numbers of the claims that do not follow from rules, as JSON. Rules travel as texts."""
+    family, some, texts = what
+    index = _index(texts)
+    return json.dumps([n for n, c in enumerate(some) if not derived(c, family, index, BOUNDS)])
+
+
+@lru_cache(maxsize=2)
+def _index(texts: tuple[str, ...]) -> Index:
+    return Index([_rule(text) for text in texts])
+
+
+@lru_cache(maxsize=1 << 12)
+def _rule(text: str) -> Rule:
+    (rule,) = parse_rules(text)
+    return rule
+
+
+def attempt(what: tuple[Sequence[Claim], Family, int]) -> str:
+    """The text of the most general rule of each claim, as JSON; REFUTED or IDLE where there is
+    none. A claim from right to left of an earlier one is that one's rule, where it can be read so.
+    """
+    some, family, seed = what
+    texts: list[str] = []
+    known: dict[tuple[object, ...], Rule] = {}
+    for c in some:
+        back = known.get((c.right, *c.left))
+        made = None if back is None else mirrored(back, title(c, family))
+        found = made or most_general(c, family, seed)
+        if isinstance(found, Rule) and c.axis is None:
+            known[c.left[0], c.right] = found
+        texts.append(str(found))
+    return json.dumps(texts)
+
+
+def said(c: Claim, family: Family) -> str:
+    """A claim to be read by people."""
+    left = ", ".join(show(p, family) for p in c.left)
+    axis = "" if c.axis is None else f" on axis {c.axis}"
+    return f"({left}) => {show(c.right, family)}{axis}"

@@ -1,0 +1,67 @@
+"""All that is equal in a bank, among terms of few operators."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from superopt.generate.find import Found, sayable
+from superopt.generate.pattern import Equation, Made, Pattern, Reader, in_order
+
+MOST = 3  # operators of a term that must follow from its class's smallest one
+
+
+def equal_pairs(found: Found, most: int = MOST) -> list[Equation]:
+    """Every application of the bank, of up to `most` operators, beside its class's smallest term,
+    up to renaming. Not those of which neither side has all variables: both are a constant without
+    a name."""
+    reader = Reader.of(found.bank)
+    a = found.bank.apps
+    first = {int(r) for r in found.bank.first if r >= 0}
+    known: dict[object, Equation] = {}
+    for n in range(len(a)):
+        if int(a.size[n]) <= most and n not in first:
+            e = reader.equation(n)
+            if sayable(e):
+                known.setdefault(_key(e, found), e)
+    return list(known.values())
+
+
+def every_term(found: Found, most: int = MOST) -> list[Equation]:
+    """Every term of up to `most` operators beside its class's smallest term, up to renaming: brute
+    force, with all terms as operands and not the smallest ones only."""
+    reader = Reader.of(found.bank)
+    a, bank = found.bank.apps, found.bank
+    terms: dict[tuple[int, int], list[Pattern]] = {
+        (c, 0): [reader.term(c)] for c in bank.leaves.values()
+    }
+    rows: dict[int, list[int]] = {}
+    for n in range(len(a)):
+        rows.setdefault(int(a.size[n]), []).append(n)
+    for k in range(1, most + 1):
+        for n in (n for smallest in range(1, k + 1) for n in rows.get(smallest, ())):
+            left, right = int(a.left[n]), int(a.right[n])
+            made: list[tuple[Pattern, ...]]
+            if right < 0:
+                made = [(t,) for t in terms.get((left, k - 1), ())]
+            else:
+                made = [
+                    pair
+                    for i in range(k)
+                    for pair in product(terms.get((left, i), ()), terms.get((right, k - 1 - i), ()))
+                ]
+            if made:
+                use, of = int(a.use[n]), int(a.of[n])
+                terms.setdefault((of, k), []).extend(Made(use, some) for some in made)
+    names = tuple(bank.family.inputs)
+    known: dict[object, Equation] = {}
+    for (c, _), some in terms.items():
+        for t in some:
+            if t != reader.term(c):
+                e = in_order(Equation(t, reader.term(c), names))
+                if sayable(e):
+                    known.setdefault(_key(e, found), e)
+    return list(known.values())
+
+
+def _key(e: Equation, found: Found) -> object:
+    return e.left, e.right, tuple(found.bank.family.inputs[i] for i in e.inputs)

@@ -1,0 +1,103 @@
+"""Rules until all that is equal follows: no fewer, and no more."""
+
+import pytest
+
+from superopt.generate.build import derived
+from superopt.generate.complete import BOUNDS
+from superopt.generate.custom import custom
+from superopt.generate.family import Family, use
+from superopt.generate.find import find
+from superopt.generate.generalise import Claim, claims, mirrored, only_there, stated
+from superopt.generate.journal import Journal
+from superopt.generate.pairs import equal_pairs
+from superopt.generate.pattern import Equation, Hole, Made, embedded, size
+from superopt.generate.run import Wanted, generate
+from superopt.rules.index import Index
+from superopt.rules.rule import parse_rules
+
+SCALED = Family(
+    "scaled",
+    {**dict.fromkeys("xy", (3, 3)), "s": ()},
+    {},
+    (use("MatMul", 2), use("Mul", 2)),
+    9,
+)
+
+
+def test_a_law_of_scalars_is_none_of_matrices() -> None:
+    """(x s) y = x (y s) for a scalar s; for a matrix it is false, and no rule says it."""
+    made = generate(Wanted(((SCALED, 2),)), Journal())
+    index = Index(made.rules["scaled"])
+    x, y, z = Hole(0), Hole(1), Hole(2)
+    left, right = Made(0, (Made(1, (x, y)), z)), Made(0, (x, Made(1, (z, y))))
+    scalar, matrix = (Equation(left, right, ("x", i, "y")) for i in "sy")
+    assert derived(stated(scalar, SCALED), SCALED, index, BOUNDS)
+    assert not derived(stated(matrix, SCALED), SCALED, index, BOUNDS)
+
+
+def test_all_laws_follow_and_none_is_said_twice() -> None:
+    made = generate(Wanted(((SCALED, 3),)), Journal())
+    rules = made.rules["scaled"]
+    (account,) = made.accounts
+    pairs = equal_pairs(find(SCALED, 3, seed=0))
+    assert len(pairs) > 100 > 20 > len(rules)
+    assert account.laws >= account.followed + 3
+    index = Index(rules)
+    for e in pairs:
+        assert derived(stated(e, SCALED), SCALED, index, BOUNDS), e
+    for rule in rules:  # without it and the way back, something does not follow
+        law = {rule.lhs, rule.rhs}
+        others = Index([r for r in rules if {r.lhs, r.rhs} != law])
+        assert any(not derived(stated(e, SCALED), SCALED, others, BOUNDS) for e in pairs), rule
+
+
+def test_what_is_true_of_three_rows_is_no_rule() -> None:
+    """The mean of three times x is its sum, for three rows."""
+    along = "(axes=(0,),keepdims=1)"
+    family = custom(f"ReduceMean{along},ReduceSum{along},Add", "x=3x2,y=3x2")
+    made = generate(Wanted(((family, 3),)), Journal())
+    (account,) = made.accounts
+    assert any(": f[3, 2]" in text and "ReduceSum" in text for text in account.refuted)
+    for text in account.refuted:
+        parse_rules(text)
+    assert not any(" 2]" in str(r) for r in made.rules["custom"])
+
+
+def test_a_law_without_a_rule_is_one_of_its_sizes() -> None:
+    x = Hole(0)
+    claim = Claim((Made(0, (x, x)),), Made(1, (x, x)), ((3, 3),))
+    texts = [str(r).split(" ; ")[0] for r in only_there(claim, SCALED)]
+    assert texts == [
+        "matmul--mul(x: f[3, 3]): MatMul(x, x) => Mul(x, x)",
+        "mul--matmul(x: f[3, 3]): Mul(x, x) => MatMul(x, x)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "back"),
+    [
+        (
+            "there(x: f, y: f[]): Relu(Mul(x, y)) => Mul(y, Relu(x)) where rank(x) > 1 ; float=E0",
+            "back(x: f, y: f[]): Mul(y, Relu(x)) => Relu(Mul(x, y)) where rank(x) > 1 ; float=E0",
+        ),
+        ("there(x: f): Mul(x, 0) => zeros(shape(x)) ; float=E1", None),
+        ("there(x: f, y: f): Min(x, Max(x, y)) => x ; float=E1", None),
+    ],
+)
+def test_rules_from_right_to_left(text: str, back: str | None) -> None:
+    (rule,) = parse_rules(text)
+    made = mirrored(rule, "back")
+    assert (made and str(made).split(" ; origin")[0]) == back
+
+
+def test_what_grows_without_end_is_not_claimed() -> None:
+    x, y = Hole(0), Hole(1)
+
+    def mul(*operands: Hole | Made) -> Made:
+        return Made(1, operands)
+
+    assert embedded(mul(x, y), mul(x, mul(y, y)))
+    assert not embedded(mul(x, mul(y, y)), mul(x, y))
+    assert not embedded(mul(x, y), mul(y, mul(y, x)))
+    e = Equation(mul(x, y), Made(0, (x, mul(y, y))), ("x", "y"))
+    assert [size(c.right) for c in claims(e, SCALED)] == [1]
