@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -70,8 +70,20 @@ def derive(
     bounds: Bounds,
     stop: Callable[[], bool] = lambda: False,
 ) -> Derived | Underived:
-    """A chain of rewrites between two graphs over the same inputs."""
+    """A chain of rewrites between two graphs over the same inputs. First by rules about the graphs'
+    own operators, which leaves few ways to go; where these ways end, by all rules."""
     end = time.monotonic() + bounds.seconds
+    own = frozenset(n.op for graph in (a, b) for n in g.nodes(graph))
+    near = _chained(a, b, index.within(own), bounds, end, stop)
+    if isinstance(near, Derived) or near.visited >= bounds.graphs or time.monotonic() >= end:
+        return near
+    found = _chained(a, b, index, bounds, end, stop)
+    return replace(found, visited=near.visited + found.visited)
+
+
+def _chained(
+    a: g.Graph, b: g.Graph, index: Index, bounds: Bounds, end: float, stop: Callable[[], bool]
+) -> Derived | Underived:
     order = _Order({}, {})
     sides = tuple(_Side(*order.graph(graph)) for graph in (a, b))
     if sides[0].start == sides[1].start:

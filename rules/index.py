@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from superopt.ir.graph import Constant, Item, Node, results
 from superopt.ir.op import Op
@@ -16,7 +17,7 @@ from superopt.rules.match import Match, chains, environment
 from superopt.rules.plan import NARY, Plan, Start, app_of, plan
 from superopt.rules.rule import Rule
 from superopt.rules.steps import FOUND, Cont
-from superopt.rules.term import All, App, Filled, Number, Pick, Run, Scalar, Term
+from superopt.rules.term import All, App, Filled, Number, Pick, Run, Scalar, Term, walk
 
 # What gives an operand: an operator, with a single result or not; or CONSTANT; or anything else.
 CONSTANT, OTHER = "constant", "other"
@@ -40,13 +41,14 @@ class _Entry:
 class Index:
     """Rules to be matched together, in their order."""
 
-    __slots__ = ("_by_op", "_deepest", "_known", "_reach", "rules")
+    __slots__ = ("_by_op", "_deepest", "_known", "_reach", "_within", "rules")
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)
         self._by_op: dict[Op, list[_Entry]] = {}
         self._known: dict[Profile, tuple[_Entry, ...]] = {}
         self._deepest: dict[Op, int] = {}
+        self._within: dict[frozenset[Op], Index] = {}
         for number, rule in enumerate(self.rules):
             p = plan(rule)
             parts = zip(p.starts, rule.lhs, chains(p), strict=True)
@@ -55,6 +57,14 @@ class Index:
                 self._by_op.setdefault(start.op, []).append(entry)
                 self._deepest[start.op] = max(self._deepest.get(start.op, 0), start.depth)
         self._reach = max(self._deepest.values(), default=0)
+
+    def within(self, ops: frozenset[Op]) -> Index:
+        """The rules that are about these operators only, on either side."""
+        if ops not in self._within:
+            if len(self._within) > REMEMBERED:
+                self._within.clear()
+            self._within[ops] = Index(r for r in self.rules if operators(r) <= ops)
+        return self._within[ops]
 
     def matches(self, ctx: GraphContext, near: Collection[Node] | None = None) -> list[Match]:
         """What `match.matches` gives for each rule, one rule after the other."""
@@ -85,6 +95,14 @@ class Index:
             known = tuple([e for e in entries if _may_start(e.term, profile[1])])
             self._known[profile] = known
         return known
+
+
+@lru_cache(maxsize=1 << 14)
+def operators(rule: Rule) -> frozenset[Op]:
+    """The operators of both sides."""
+    return frozenset(
+        t.op for side in (*rule.lhs, *rule.rhs) for t in walk(side) if isinstance(t, App)
+    )
 
 
 def _around(ctx: GraphContext, near: Collection[Node], reach: int) -> Iterator[tuple[Node, int]]:

@@ -47,7 +47,7 @@ from superopt.rules.rule import Rule, load_library, parse_rules
 from superopt.rules.trial import Cases, Passed, try_on
 
 CLASSICAL = ("sums", "order", "matrices", "images", "means")
-GROWTH = {"matrices": 5, "images": 4, "reductions": 4, "pieces": 4}  # most operators of each
+GROWTH = {"matrices": 5, "images": 4, "reductions": 4, "slices": 4}  # most operators of each
 
 
 def whole_run(folder: Path, families: tuple[str, ...], jobs: int) -> list[str]:

@@ -32,6 +32,7 @@ NAMES = {
 }
 AXIS = NAMES["axis"][0]
 JOINED = f"({AXIS},)"  # axes that are that of a join
+CUT = frozenset(("starts", "ends", "steps"))
 # Of these any value will do where none is given: a law that makes one up says nothing of it.
 CHOSEN = frozenset(("perm", "shape", "axes"))
 # Of pads of four axes those along the image: what goes before, then what goes behind.
@@ -48,6 +49,15 @@ class Slot:
 
 
 Written = Mapping[Slot, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A Concat of two variables: its axis, their names and their sizes there."""
+
+    axis: int
+    names: tuple[str, str]
+    sizes: tuple[int, int]
 
 
 def slots(op: str, attrs: Sequence[tuple[str, Attr]]) -> list[Slot]:
@@ -76,9 +86,9 @@ def _pairs(value: Attr) -> list[tuple[str, Attr]]:
     return out
 
 
-def lefts(found: Sequence[Slot], rank: int) -> Iterator[Written]:
+def lefts(found: Sequence[Slot], rank: int, joins: Sequence[Join] = ()) -> Iterator[Written]:
     """The ways to write the left side's values, the most general first. rank: of the results, from
-    whose end axes may be counted."""
+    whose end axes may be counted. joins: of which a slice may be one of the parts."""
     counts: dict[str, int] = {}
     choices: list[list[str]] = []
     for s in found:
@@ -92,6 +102,8 @@ def lefts(found: Sequence[Slot], rank: int) -> Iterator[Written]:
             some.append(str(s.value - rank))
         if s.key == "axes":
             some += _axes(s, found, rank)
+        if s.key in ("starts", "ends"):
+            some += _seams(s, joins)
         if not s.key and ("group", 1) in _pairs(s.value):
             some += [f"group=1, {name}" for name in some if name != EDGED]
         choices.append([*some, literal(s)])
@@ -102,7 +114,11 @@ def lefts(found: Sequence[Slot], rank: int) -> Iterator[Written]:
     for row in every:
         written = {s: c[n] for s, c, n in zip(found, choices, row, strict=True)}
         used = set(written.values())
-        if (EDGED not in used or PAD in used) and (JOINED not in used or AXIS in used):
+        cut = {text in NAMES[s.key] for s, text in written.items() if s.key in CUT}
+        seams = any("size" in text for s, text in written.items() if s.key in CUT)
+        if (EDGED in used and PAD not in used) or (JOINED in used and AXIS not in used):
+            continue
+        if len(cut) < 2 and (JOINED in used or not seams):  # a slice has all its names or none
             yield written
 
 
@@ -113,6 +129,16 @@ def _axes(s: Slot, found: Sequence[Slot], rank: int) -> Iterator[str]:
         if next((t.value for t in found if t.key == "axis"), None) == value[0]:
             yield JOINED
         yield f"({value[0] - rank},)"
+
+
+def _seams(s: Slot, joins: Sequence[Join]) -> Iterator[str]:
+    """A slice that begins or ends where a part of a join does."""
+    for j in joins:
+        first, second = (f"size({name}, {AXIS})" for name in j.names)
+        if s.value == (j.sizes[0],):
+            yield f"({first},)"
+        if s.value == (sum(j.sizes),):
+            yield f"({first} + {second},)"
 
 
 def fixed(written: Written) -> bool:

@@ -36,7 +36,7 @@ from superopt.generate.pattern import Equation, show, size
 from superopt.rules.index import Index
 from superopt.rules.rule import Rule, parse_rules
 
-CHUNK = 100  # laws that are looked at in one task
+CHUNK = 16  # laws that are looked at in one task
 
 # Does tasks by their keys, may be in several processes, and remembers their results.
 Done = Callable[[Callable[[Any], str], Mapping[str, Any]], Iterable[tuple[str, str]]]

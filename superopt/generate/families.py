@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from superopt.generate.family import Family, of_variables, use
 from superopt.generate.image_families import borders, groups, images, kernels, means, pools, scales
-from superopt.generate.layout_families import layouts, pieces, volumes
+from superopt.generate.layout_families import layouts, pads, pieces, slices, volumes
 from superopt.generate.matrix_families import (
     activations,
     attention,
@@ -89,9 +89,11 @@ FAMILIES: dict[str, Callable[[], Family]] = {
         groups,
         layouts,
         volumes,
-        pieces,
+        slices,
+        pads,
         attention,
         norms,
         borders,
+        pieces,
     )
 }

@@ -42,6 +42,7 @@ SUMS = frozenset(["MatMul", "Conv", "ReduceSum", "ReduceMean", "AveragePool", "S
 ADDITIONS = frozenset(["Add", "Sub"])
 PRODUCTS = frozenset(["MatMul", "Conv", "Mul", "Div"])
 HEAVY = frozenset(["MatMul", "Conv"])
+READINGS = 80  # that are tried; a claim about slices of slices has a thousand
 FIRST = 3  # shape assignments on which a reading must hold before its trial
 PATIENCE = 60  # attempts at an instance; a reading of which so few make sense is none
 
@@ -141,7 +142,7 @@ def most_general(c: Claim, family: Family, seed: int) -> Rule | str:
     """The first reading of `c` that survives, in its lowest float class. REFUTED where none does,
     IDLE where what the first one rewrites are the same graph."""
     classes = float_classes(c, family)
-    for text in readings(c, family):
+    for text in islice(readings(c, family), READINGS):
         (rule,) = parse_rules(f"{text} ; float=E3 ; origin=generated")
         some = list(islice(instances(rule, seed, rounds=2, patience=PATIENCE), FIRST))
         if len(some) < FIRST or not try_on(rule, Cases(0, (), some), seed):
@@ -209,12 +210,14 @@ def _multiplies_sums(p: Pattern, family: Family) -> bool:
 def readings(c: Claim, family: Family) -> Iterator[str]:
     """Texts of rules, the most general first."""
     rank = max(map(len, c.shapes), default=2)
-    sizes = _sizes(c, family, rank)
+    joins = _seams(c, family)
+    # how the sizes of two parts may be written: those of two variables that are joined
+    sizes = [f"({', '.join(f'size({n}, {j.axis - rank})' for n in j.names)})" for j in joins]
     left = _slots(c.left, family)
     right = _slots((c.right,), family)
     used = sorted({n for p in (*c.left, c.right) for n in holes(p)})
     grows = sum(map(size, c.left)) < size(c.right)
-    every = list(at.lefts(left, rank))
+    every = list(at.lefts(left, rank, joins))
     # attributes as they were found say less than the ranks of the operands
     for some in ([w for w in every if not at.fixed(w)], list(filter(at.fixed, every))):
         for kinds, mine in product(_kinds(c, family, used), some):
@@ -246,15 +249,16 @@ def _rule_text(
     return f"{name}({params}): {side} => {made}{where and f' where {where}'}"
 
 
-def _sizes(c: Claim, family: Family, rank: int) -> list[str]:
-    """How the sizes of two parts may be written: those of two variables that are joined."""
-    found: list[str] = []
+def _seams(c: Claim, family: Family) -> list[at.Join]:
+    """The joins of two variables on the left."""
+    found: list[at.Join] = []
     for p in (q for root in c.left for q in parts_of(root)):
         if _joins(p, family):
             axis = dict(family.uses[p.use].attrs)["axis"]
-            names = [NAMES[o.number] for o in p.operands if isinstance(o, Hole)]
+            one, two = (o.number for o in p.operands if isinstance(o, Hole))
             assert isinstance(axis, int)
-            found.append(f"({', '.join(f'size({n}, {axis - rank})' for n in names)})")
+            sizes = c.shapes[one][axis], c.shapes[two][axis]
+            found.append(at.Join(axis, (NAMES[one], NAMES[two]), sizes))
     return found
 
 

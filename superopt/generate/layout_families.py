@@ -50,30 +50,66 @@ def volumes() -> Family:
     )
 
 
-def pieces() -> Family:
-    """Slices and pads among each other, and with what they pass through."""
+CUT: dict[str, Attr] = {"steps": (1,)}
+ROWS = (
+    use("Slice", 1, axes=(0,), starts=(0,), ends=(2,), **CUT),
+    use("Slice", 1, axes=(0,), starts=(2,), ends=(4,), **CUT),
+)
+COLUMNS = (
+    use("Slice", 1, axes=(1,), starts=(0,), ends=(2,), **CUT),
+    use("Slice", 1, axes=(1,), starts=(1,), ends=(3,), **CUT),
+)
+PADS = (use("Pad", 1, pads=(1, 0, 1, 0)), use("Pad", 1, pads=(0, 0, 0, 2)))
+OTHERS = (
+    use("Transpose", 1, perm=(1, 0)),
+    *each("Concat", 2, "axis", (0, 1)),
+    use("MatMul", 2),
+    use("Add", 2),
+    use("Mul", 2),
+    use("Relu", 1),
+)
+
+
+def slices() -> Family:
+    """Slices and what they pass through; those that take a join apart again."""
     n = 4
-    cut: dict[str, Attr] = {"steps": (1,)}
+    return Family(
+        "slices",
+        {**dict.fromkeys("xy", (n, n)), **dict.fromkeys("vw", (2, n))},
+        {},
+        (*ROWS, *COLUMNS, *OTHERS),
+        2 * n * n,
+        samples=4,
+        top=3,
+    )
+
+
+def pads() -> Family:
+    """Zeros around a tensor, and what they pass through."""
+    n = 3
+    return Family(
+        "pads",
+        dict.fromkeys("xy", (n, n)),
+        {},
+        (*PADS, *OTHERS),
+        2 * n * n,
+        samples=4,
+        top=3,
+    )
+
+
+def pieces() -> Family:
+    """Slices and pads among each other: most of what is equal is so in parts only, and the rest of
+    these very slices."""
+    n = 4
     return Family(
         "pieces",
         {**dict.fromkeys("xy", (n, n)), "w": (2, n)},
         {},
-        (
-            use("Slice", 1, axes=(0,), starts=(0,), ends=(2,), **cut),
-            use("Slice", 1, axes=(0,), starts=(2,), ends=(4,), **cut),
-            use("Slice", 1, axes=(1,), starts=(0,), ends=(2,), **cut),
-            use("Slice", 1, axes=(1,), starts=(1,), ends=(3,), **cut),
-            use("Pad", 1, pads=(1, 0, 1, 0)),
-            use("Pad", 1, pads=(0, 0, 0, 2)),
-            use("Transpose", 1, perm=(1, 0)),
-            *each("Concat", 2, "axis", (0, 1)),
-            use("MatMul", 2),
-            use("Add", 2),
-            use("Mul", 2),
-            use("Relu", 1),
-        ),
+        (*ROWS, *COLUMNS, *PADS, *OTHERS),
         2 * n * n,
         samples=4,
         partial=True,
+        rules=False,
         top=3,
     )

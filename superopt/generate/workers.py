@@ -83,8 +83,10 @@ def _processes(jobs: int) -> Iterator[Each]:
             ours.close()
             raise UsageError(
                 "a process of the generator was killed",
-                f"there were {jobs} of them, and may have been out of memory",
-                "give fewer jobs; what was found is not lost, the same call goes on",
+                f"there were {jobs} of them; they were out of memory, or begin the script again"
+                " that started them",
+                "give fewer jobs, and call it under `if __name__ == '__main__':` in a script;"
+                " what was found is not lost, the same call goes on",
             ) from e
         except BaseException:
             ours.close()

@@ -107,20 +107,28 @@ def chain(count: int) -> onnx.ModelProto:
     return model(nodes, [value("v0", ["n", 2])], [value(f"v{count}", ["n", 2])])
 
 
-def test_a_chain_of_twenty_thousand_nodes() -> None:
-    source = read(chain(20_000))
+def through(count: int) -> tuple[float, float]:
+    """CPU seconds for a chain in and out, folded; and out again when a node at its beginning was
+    rewritten, so that all others are new ones."""
+    source = read(chain(count))
     begin = time.process_time()
     m = import_model(source)
     out = export_model(m, fold(m.graph).graph)
-    assert time.process_time() - begin < 5
-    assert [n.name for n in out.graph] == [f"n{k}" for k in range(20_000)]
-    # and when a node at its beginning is rewritten, so that all others are new ones
+    there = time.process_time() - begin
+    assert [n.name for n in out.graph] == [f"n{k}" for k in range(count)]
     first = g.nodes(m.graph)[0]
     new = g.replace(m.graph, {first: g.node(OPS["Identity"], first.inputs)})
     begin = time.process_time()
     out = export_model(m, new)
-    assert time.process_time() - begin < 5
-    assert [n.name for n in out.graph][1:] == [f"n{k}" for k in range(1, 20_000)]
+    assert [n.name for n in out.graph][1:] == [f"n{k}" for k in range(1, count)]
+    return there, time.process_time() - begin
+
+
+def test_a_chain_of_twenty_thousand_nodes() -> None:
+    """Ten times the nodes take about ten times as long, not a hundred times."""
+    few, many = through(2_000), through(20_000)
+    assert all(m < 30 * f for f, m in zip(few, many, strict=True))
+    assert sum(many) < 30
 
 
 def test_a_wide_graph() -> None:
