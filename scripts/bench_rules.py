@@ -131,8 +131,8 @@ def growth() -> list[str]:
 
 
 def complete(folder: Path, every: bool, jobs: int) -> list[str]:
-    """What does not follow is tried with the laws that hold at the family's own sizes only: what
-    follows then is none."""
+    """What does not follow is no law if it is one of those that hold at the family's own sizes
+    only. By brute force it may be made of several of them: then it must follow with their help."""
     rules = tuple(str(r) for r in every_rule(folder))
     account = json.loads((folder / "account.json").read_text())
     only = {a["family"]: tuple(a["refuted"]) for a in account}
@@ -146,10 +146,14 @@ def complete(folder: Path, every: bool, jobs: int) -> list[str]:
         for name, make in FAMILIES.items():
             begin = time.monotonic()
             family = make()
+            if not family.rules:
+                continue
             found = find(family, MOST, 0)
             pairs = every_term(found) if every else equal_pairs(found)
-            missed = _missed(family, pairs, rules, each)
-            left = _missed(family, missed, (*rules, *only[name]), each)
+            missed = _missed(family, pairs, rules, (), each)
+            left = _missed(family, missed, (), only[name], each)
+            if every:
+                left = _missed(family, left, (*rules, *only[name]), (), each)
             derived, odd = len(pairs) - len(missed), len(missed) - len(left)
             share = derived / max(derived + len(left), 1)
             seconds = time.monotonic() - begin
@@ -157,19 +161,22 @@ def complete(folder: Path, every: bool, jobs: int) -> list[str]:
                 f"| {name} | {len(pairs):,} | {derived:,} | {odd} | {len(left)} | {share:.2%} |"
                 f" {seconds:.1f} |"
             )
-            said += [
-                f"missed in {name}: {show(e.left, family)} = {show(e.right, family)}" for e in left
-            ]
+            for e in left:
+                said.append(f"missed in {name}: {show(e.left, family)} = {show(e.right, family)}")
             print(lines[-1], file=sys.stderr, flush=True)
     return [*lines, "", *said]
 
 
 def _missed(
-    family: Family, pairs: list[Equation], rules: tuple[str, ...], each: Each
+    family: Family,
+    pairs: list[Equation],
+    rules: tuple[str, ...],
+    odd: tuple[str, ...],
+    each: Each,
 ) -> list[Equation]:
-    """The pairs that no chain of rules relates."""
+    """The pairs that no chain of rules relates, nor one of the odd ones."""
     some = [pairs[n : n + CHUNK] for n in range(0, len(pairs), CHUNK)]
-    tasks = [(family, [stated(e, family) for e in chunk], rules) for chunk in some]
+    tasks = [(family, [stated(e, family) for e in chunk], rules, odd) for chunk in some]
     numbers = map(json.loads, each(underived, tasks))
     return [chunk[n] for chunk, found in zip(some, numbers, strict=True) for n in found]
 

@@ -142,7 +142,10 @@ def _seams(s: Slot, joins: Sequence[Join]) -> Iterator[str]:
 
 
 def fixed(written: Written) -> bool:
-    """Are there attributes that are written out, though they could have a name?"""
+    """Are there attributes that are written out, though they could have a name? The slice that is
+    a part of a join begins at 0."""
+    if any(s.key in CUT and "size" in text for s, text in written.items()):
+        return False
     return any(text == literal(s) for s, text in written.items() if s.key in NAMES or not s.key)
 
 

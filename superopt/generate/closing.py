@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
 from superopt.generate.biases import biased
-from superopt.generate.build import covered, derived
+from superopt.generate.build import ONE, covered, derived
 from superopt.generate.complete import BOUNDS
 from superopt.generate.enumerated import Enumerated
 from superopt.generate.family import Family
@@ -83,14 +83,14 @@ def close(
     every = _laws(family, found)
     made.laws = made.followed = len(every)
     for rank, some in groupby(every, key=_rank):
-        left = _underived(family, list(some), [*before, *made.rules, *made.refuted], done)
+        left = _underived(family, list(some), before, made, done)
         while left:
             wave = {title(law.is_, family): law for law in reversed(left)}
             made.followed -= len(wave)
             _state(made, family, list(reversed(wave.values())), before, seed, done)
             now = set(map(id, wave.values()))
             rest = [law for law in left if id(law) not in now]
-            left = _underived(family, rest, [*before, *made.rules, *made.refuted], done)
+            left = _underived(family, rest, before, made, done)
         about = f"laws of {rank[0]} and {rank[2]} operators" if rank else "biases"
         progress(f"{family.name}: {len(made.rules)} rules after {about}")
     return made
@@ -159,27 +159,36 @@ def _claims(law: Law, family: Family, seed: int) -> list[Claim]:
 # --- tasks ----------------------------------------------------------------------------------------
 
 
-def _underived(family: Family, laws: Sequence[Law], rules: Sequence[Rule], done: Done) -> list[Law]:
-    """The laws that do not follow from rules."""
-    texts = tuple(map(str, rules))
-    every = zlib.crc32("\n".join(texts).encode())
-    tasks: dict[str, tuple[Family, tuple[Claim, ...], tuple[str, ...]]] = {}
+def _underived(
+    family: Family, laws: Sequence[Law], before: Sequence[Rule], made: Closed, done: Done
+) -> list[Law]:
+    """The laws that do not follow from rules, and are no instance of one that was refuted."""
+    texts = tuple(str(r) for r in (*before, *made.rules))
+    odd = tuple(map(str, made.refuted))
+    every = zlib.crc32("\n".join((*texts, "", *odd)).encode())
+    tasks: dict[str, Task] = {}
     for n in range(0, len(laws), CHUNK):
         some = tuple(law.is_ for law in laws[n : n + CHUNK])
         which = zlib.crc32("\n".join(said(c, family) for c in some).encode())
-        tasks[f"underived {family.name} {every:08x} {which:08x} {n}"] = (family, some, texts)
+        tasks[f"underived {family.name} {every:08x} {which:08x} {n}"] = (family, some, texts, odd)
     numbers = (json.loads(text) for _, text in done(underived, tasks))
     return [laws[n + CHUNK * k] for k, some in enumerate(numbers) for n in some]
 
 
-def underived(what: tuple[Family, Sequence[Claim], tuple[str, ...]]) -> str:
-    """The numbers of the claims that do not follow from rules, as JSON. Rules travel as texts."""
-    family, some, texts = what
-    index = _index(texts)
-    return json.dumps([n for n, c in enumerate(some) if not derived(c, family, index, BOUNDS)])
+Task = tuple[Family, Sequence[Claim], tuple[str, ...], tuple[str, ...]]
 
 
-@lru_cache(maxsize=2)
+def underived(what: Task) -> str:
+    """The numbers of the claims that follow neither from rules nor by one rewrite from odd ones, as
+    JSON. Rules travel as texts."""
+    family, some, texts, odd = what
+    rules, others = _index(texts), _index(odd)
+    instance = replace(ONE, forward=False)
+    left = [n for n, c in enumerate(some) if not derived(c, family, rules, BOUNDS)]
+    return json.dumps([n for n in left if not derived(some[n], family, others, instance)])
+
+
+@lru_cache(maxsize=4)
 def _index(texts: tuple[str, ...]) -> Index:
     return Index([_rule(text) for text in texts])
 
