@@ -10,13 +10,15 @@ from superopt.ops import OPS
 
 Shape = tuple[int, ...]
 MANY = -1
+ANY = -2
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
     """An operator with its attributes, applied to `arity` tensors; `result` is which of its
     results, where it has `many`. fits: for each operand the last dims that it must have, so that
-    images are not taken for kernels; MANY is any size but 1. constants: may operands be such?"""
+    images are not taken for kernels; MANY is any size but 1, ANY any size. constants: may operands
+    be such?"""
 
     name: str
     attrs: tuple[tuple[str, Attr], ...]
@@ -52,7 +54,7 @@ def _ends(shape: Shape, last: Shape) -> bool:
     if len(last) > len(shape):
         return False
     ends = shape[len(shape) - len(last) :]
-    return all(d == f or (f == MANY and d > 1) for d, f in zip(ends, last, strict=True))
+    return all(f in (d, ANY) or (f == MANY and d > 1) for d, f in zip(ends, last, strict=True))
 
 
 def _stacked(shape: Shape, attrs: tuple[tuple[str, Attr], ...]) -> bool:

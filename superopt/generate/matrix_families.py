@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from superopt.generate.family import Family, each, fitting, of_variables, parts, use
+from superopt.generate.family import ANY, MANY, Family, each, fitting, of_variables, parts, use
 from superopt.ir.op import Attr
 
 
@@ -52,25 +52,29 @@ def linear() -> Family:
 
 
 def reductions() -> Family:
-    """Sums, means and maxima along rows and columns, with what is broadcast along them."""
-    n, m = 3, 5  # a fourth is a half of a half
-    rows: dict[str, Attr] = {"axes": (1,), "keepdims": 1}
-    columns: dict[str, Attr] = {"axes": (0,), "keepdims": 1}
+    """Sums, means and maxima along rows and columns, with what is broadcast along them. No two
+    sizes are equal: a mean of columns is one of rows in a square; and on few samples a maximum is
+    positive by chance. What is multiplied is summed up: an outer product is one of elements."""
+    n, m, k = 3, 5, 4
+    names = ("ReduceSum", "ReduceMax", "ReduceMean")
+    rows = (fitting(use(name, 1, axes=(1,), keepdims=1), (MANY,)) for name in names)
+    columns = (fitting(use(name, 1, axes=(0,), keepdims=1), (MANY, ANY)) for name in names)
     return Family(
         "reductions",
-        {**dict.fromkeys("xy", (n, m)), "w": (m, m), "r": (n, 1), "c": (1, m)},
+        {**dict.fromkeys("xy", (n, m)), "w": (m, k), "r": (n, 1), "c": (1, m)},
         {},
         (
-            use("MatMul", 2),
+            fitting(use("MatMul", 2), (ANY, MANY), (MANY, ANY)),
             use("Add", 2),
             use("Mul", 2),
             use("Relu", 1),
-            *(use(name, 1, **rows) for name in ("ReduceSum", "ReduceMax", "ReduceMean")),
-            *(use(name, 1, **columns) for name in ("ReduceSum", "ReduceMax", "ReduceMean")),
+            *rows,
+            *columns,
             use("Transpose", 1, perm=(1, 0)),
             *(fitting(u, (n, m), (n, m)) for u in each("Concat", 2, "axis", (0, 1))),
         ),
         2 * m * m,
+        samples=24,
         top=3,
     )
 
