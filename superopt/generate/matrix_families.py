@@ -95,8 +95,6 @@ def batches() -> Family:
             *each("Concat", 2, "axis", (0, 1, 2)),
             use("Reshape", 1, shape=(b * n, n)),
             use("Reshape", 1, shape=(b, n, n)),
-            use("Unsqueeze", 1, axes=(0,)),
-            use("Squeeze", 1, axes=(0,)),
         ),
         2 * b * n * n,
         samples=4,

@@ -31,8 +31,8 @@ class Effort:
 
 
 # An image has its rank, and is slowly convolved; what else there is may be broadcast in many ways.
-OF_IMAGES = Effort(20, 10, 6, 60, 1000)
-OTHERWISE = Effort(20, 40, 3, 160, 1600)
+OF_IMAGES = Effort(20, 10, 4, 40, 600)
+OTHERWISE = Effort(20, 20, 3, 100, 1000)
 
 
 def settled(rule: Rule, classes: Sequence[str], seed: int) -> Rule | None:
