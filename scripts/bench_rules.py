@@ -27,7 +27,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from itertools import islice
 from pathlib import Path
 
 from superopt.api import generate_rules, optimize
@@ -41,10 +40,10 @@ from superopt.generate.generalise import stated
 from superopt.generate.pairs import MOST, equal_pairs, every_term
 from superopt.generate.pattern import Equation, show
 from superopt.generate.prune import chains, follows
+from superopt.generate.run import again
+from superopt.generate.sound import COUNT
 from superopt.generate.workers import Each, workers
-from superopt.rules.instances import cramped, instances, neighbours
 from superopt.rules.rule import Rule, load_library, parse_rules
-from superopt.rules.trial import Cases, Passed, try_on
 
 CLASSICAL = ("sums", "order", "matrices", "images", "means")
 GROWTH = {"matrices": 5, "images": 4, "reductions": 4, "slices": 4}  # most operators of each
@@ -185,22 +184,9 @@ def sound(folder: Path, jobs: int) -> list[str]:
     """Trials of another seed, with more neighbours than rules are chosen by."""
     rules = every_rule(folder)
     with workers(jobs) as each:
-        said = list(each(trial, [str(r) for r in rules]))
+        said = list(each(again, [(str(r), SEED) for r in rules]))
     wrong = [f"- {r}: {v}" for r, v in zip(rules, said, strict=True) if v]
     return [f"{len(rules)} rules, {COUNT} assignments each: {len(wrong)} false", "", *wrong]
-
-
-COUNT = 20
-
-
-def trial(text: str) -> str:
-    """What is wrong with a rule; empty where both sides agree."""
-    (rule,) = parse_rules(text)
-    some = list(islice(instances(rule, SEED), COUNT))
-    near = [n for one in some for n in islice(neighbours(rule, one, SEED), 6)]
-    crowded = list(islice(cramped(rule, SEED, 60 * COUNT), COUNT))
-    verdict = try_on(rule, Cases(COUNT, some, [*near, *crowded]), SEED)
-    return "" if isinstance(verdict, Passed) else str(verdict)
 
 
 SEED = 977  # of no run

@@ -34,7 +34,7 @@ Stop = Callable[[], bool] | None
 LEVEL = LevelCount(55_128, 46_614, 10_831, 2_146, 69, 0.1, 0.2)
 FAMILY = FamilyCount(
     *("matrices", (LEVEL,), 0, 85, 1405, 1490, 1452, 80, 16, 2),
-    *(("a(x: f[3, 3]): Relu(x) => x",), ("a(x: f): Neg(x) => x",), 0, 63, 7, 0.3, 10.0),
+    *(("a(x: f[3, 3]): Relu(x) => x",), ("a(x: f): Neg(x) => x",), (), 0, 63, 7, 0.3, 10.0),
 )
 X = Box("parameter", "x", ("f",))
 DIAGRAM = RuleDiagram(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -15,6 +15,7 @@ from superopt.generate.find import Level
 from superopt.generate.journal import Journal
 from superopt.generate.partial import Partial
 from superopt.generate.prune import minimal
+from superopt.generate.sound import verdict
 from superopt.generate.workers import Each, workers
 from superopt.rules.rule import Rule, parse_rules
 
@@ -53,6 +54,7 @@ class Account:
     unread: int = 0
     refuted: list[str] = field(default_factory=list)
     idle: list[str] = field(default_factory=list)
+    fallen: list[str] = field(default_factory=list)
     rules: int = 0
     derivable: list[str] = field(default_factory=list)
     partial: int = 0
@@ -97,8 +99,10 @@ def generate(
             accounts.append(_account(family, found, closed, time.monotonic() - begin))
         begin = time.monotonic()
         every = [r for rules in made.values() for r in rules]
-        progress(f"pruning {len(every)} rules")
-        left, gone = minimal(every, done, wanted.seed)
+        progress(f"trying {len(every)} rules once more")
+        held, fallen = _held(every, wanted.seed, done)
+        progress(f"pruning {len(held)} rules")
+        left, gone = minimal(held, done, wanted.seed)
     kept = {r.name for r in left}
     for account in accounts:
         own = made[account.family]
@@ -106,9 +110,34 @@ def generate(
         account.derivable = [
             f"{f.rule.name}: {', '.join(f.chain)}" for f in gone if f.rule.name in names
         ]
+        account.fallen = [said for name, said in fallen.items() if name in names]
         made[account.family] = [r for r in own if r.name in kept]
         account.rules = len(made[account.family])
     return Generated(made, pairs, accounts, time.monotonic() - begin)
+
+
+AGAIN = (1000, 2000, 3000)  # what is added to the seed for further trials
+
+
+def _held(
+    rules: Sequence[Rule], seed: int, done: Callable[..., Iterator[tuple[str, str]]]
+) -> tuple[list[Rule], dict[str, str]]:
+    """The rules that stand further trials, of other seeds; and what these say of the others."""
+    fallen: dict[str, str] = {}
+    for more in AGAIN:
+        tasks = {f"again {seed + more} {r}": (str(r), seed + more) for r in rules}
+        said = [text for _, text in done(again, tasks)]
+        fallen |= {r.name: f"{r}: {text}" for r, text in zip(rules, said, strict=True) if text}
+        rules = [r for r in rules if r.name not in fallen]
+    return list(rules), fallen
+
+
+def again(what: tuple[str, int]) -> str:
+    """What is wrong with a rule on shapes of a seed; empty where both sides agree."""
+    text, seed = what
+    (rule,) = parse_rules(text)
+    found = verdict(rule, seed)
+    return "" if found else str(found)
 
 
 def _account(family: Family, found: Enumerated, closed: Closed, seconds: float) -> Account:

@@ -13,7 +13,7 @@ from superopt.rules.instances import SPATIAL, Instance, cramped, instances, neig
 from superopt.rules.match import matches
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.term import App, walk
-from superopt.rules.trial import Cases, try_on
+from superopt.rules.trial import Cases, Verdict, try_on
 
 PATIENCE = 60  # attempts at an instance in one style
 
@@ -56,6 +56,18 @@ def settled(rule: Rule, classes: Sequence[str], seed: int) -> Rule | None:
         if try_on(tried, Cases(0, (), rest), seed):
             return tried
     return None
+
+
+def verdict(rule: Rule, seed: int) -> Verdict:
+    """What another trial says: on twenty drawn assignments, six neighbours of each, and on cramped
+    ones, all of a seed that may be of no run."""
+    some = list(islice(instances(rule, seed), COUNT))
+    near = (n for one in some for n in islice(neighbours(rule, one, seed), 6))
+    crowded = islice(cramped(rule, seed, 60 * COUNT), COUNT)
+    return try_on(rule, Cases(COUNT, some, [*near, *crowded]), seed)
+
+
+COUNT = 20
 
 
 def _as(rule: Rule, float_class: str) -> Rule:

@@ -88,7 +88,7 @@ def test_a_journal_keeps_what_it_is_given(tmp_path: Path) -> None:
 def test_the_account_adds_up(folder: Path) -> None:
     for family in json.loads((folder / "account.json").read_text()):
         kept = family["claims"] - family["covered"] - family["unread"] - len(family["idle"])
-        assert kept == family["rules"] + len(family["derivable"])
+        assert kept == family["rules"] + len(family["derivable"]) + len(family["fallen"])
         assert 0 < family["followed"] < family["laws"]
 
 
