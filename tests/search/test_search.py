@@ -205,9 +205,16 @@ def test_the_whole_search_keeps_the_values_and_its_log_repeats_it() -> None:
     assert [s.rule for s in steps] == [s.rule for s in best.steps]
 
 
+SCALED = """
+scaled(x: f[*s, n, k], y: f[*t, k, m], c: f[]):
+    Mul(MatMul(x, y), c) <=> MatMul(x, Mul(y, c)) ; float=E2
+"""
+
+
 def test_the_log_of_a_piece_whose_order_is_not_the_graphs() -> None:
     graph = attention()
-    rules = [r for r in load_library() if r.origin == "hand"]  # with which pieces are changed
+    # with these pieces are changed
+    rules = [*(r for r in load_library() if r.origin == "hand"), *parse_rules(SCALED)]
     found = improve(graph, rules, roofline(), seconds=20, limits=Limits(), refusals=Refusals())
     for variant in found.variants:
         steps = replay(log(variant.steps, rules, "m"), graph, rules, "m")
