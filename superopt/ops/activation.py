@@ -9,6 +9,7 @@ from fractions import Fraction
 from superopt.ir.op import InferError, Op, op
 from superopt.ops.common import at, broadcast
 from superopt.ops.scalar import expect, number, single, singles, widened
+from superopt.te.assume import alike
 from superopt.te.expr import Tensor, apply, cast, compute, const, select
 from superopt.te.node import Expr
 
@@ -63,7 +64,7 @@ def leaky_relu(x: Tensor, *, alpha: float = single(0.01)) -> Tensor:
 @op("PRelu", example="f32[2,3] f32[3]", laws="elementwise", since=7)
 def prelu(x: Tensor, slope: Tensor) -> Tensor:
     expect("PRelu", "uif", x)
-    if broadcast(x.shape, slope.shape) != x.shape:
+    if not alike(broadcast(x.shape, slope.shape), x.shape):
         raise InferError(f"PRelu: slope {slope.type} does not broadcast to {x.type}")
     return compute(x.shape, lambda *i: select(x[i] < 0, at(slope, i) * x[i], x[i]))
 
@@ -137,7 +138,7 @@ def swish(x: Tensor, *, alpha: float = 1.0) -> Tensor:
 def swiglu(a: Tensor, b: Tensor, *, alpha: float = 1.0) -> Tensor:
     """b times Swish(a): a is the gate."""
     expect("SwiGLU", "f", a, b)
-    if a.shape != b.shape:
+    if not alike(a.shape, b.shape):
         raise InferError(f"SwiGLU of {a.type} and {b.type}: the shapes differ")
     return compute(a.shape, lambda *i: cast(_swish(widened(a[i]), alpha) * widened(b[i]), a.dtype))
 

@@ -7,6 +7,7 @@ from superopt.ops.common import chain
 from superopt.ops.norm import EPSILON, statistics
 from superopt.ops.scalar import expect, flags, single, singles, wide, widened
 from superopt.te import index as ix
+from superopt.te.assume import alike, same
 from superopt.te.dtype import F32, DType
 from superopt.te.expr import Tensor, apply, cast, compute, product, reduce_sum
 from superopt.te.node import Expr
@@ -18,7 +19,7 @@ def _per_channel(what: str, x: Tensor, *others: Tensor) -> None:
     if x.rank < 2:
         raise InferError(f"{what} of {x.type}: needs a batch and channels")
     for other in others:
-        if other.shape != (x.shape[1],):
+        if not alike(other.shape, (x.shape[1],)):
             raise InferError(f"{what} of {x.type}: {other.type} is not one number a channel")
 
 
@@ -136,7 +137,7 @@ def group_normalization(
         raise InferError(f"GroupNormalization computes in a float type, not in {stash_type}")
     batch, channels, *space = x.shape
     each = ix.dim(ix.as_index(channels) // num_groups)
-    if product((num_groups, each)) != channels:
+    if not same(product((num_groups, each)), channels):
         raise InferError(f"GroupNormalization of {x.type}: {num_groups} groups of {channels}")
     total = cast(ix.as_index(product((each, *space))), stash_type)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from superopt.ir.op import Attr, Canonical, InferError, Types
+from superopt.te.assume import stretches
 from superopt.te.expr import Dim, Tensor
 from superopt.te.node import Apply, Const, Expr
 
@@ -26,7 +27,7 @@ def broadcast(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
             if size != 1 and (kept := _longer(size, s[at])) is not None:
                 size = kept
                 continue
-            if size != 1 and size != s[at]:
+            if size != 1 and not stretches(size, s[at]):
                 shown = " and ".join(str(tuple(s)) for s in shapes)
                 raise InferError(f"shapes {shown} do not broadcast: {size} != {s[at]}")
             size = s[at]

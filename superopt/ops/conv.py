@@ -17,6 +17,7 @@ from superopt.ops.window import (
     windows,
 )
 from superopt.te import index as ix
+from superopt.te.assume import alike, same
 from superopt.te.dtype import INDEX
 from superopt.te.expr import (
     Dim,
@@ -43,23 +44,23 @@ def checked_operands(
     if len(xs) < 3 or len(xs) != len(ws):
         raise InferError(f"{what}: ranks {len(xs)} and {len(ws)}")
     if transposed:
-        if xs[1] != ws[0]:
+        if not same(xs[1], ws[0]):
             raise InferError(f"{what}: {xs[1]} channels != {ws[0]}")
         inner = floor_div(xs[1], group)
-        if ix.dim(ix.as_index(inner) * group) != xs[1]:
+        if not same(ix.dim(ix.as_index(inner) * group), xs[1]):
             raise InferError(f"{what}: {xs[1]} channels in {group} groups")
         return group, inner, ws[1]
-    if ix.dim(ix.as_index(ws[1]) * group) != xs[1]:
+    if not same(ix.dim(ix.as_index(ws[1]) * group), xs[1]):
         raise InferError(f"{what}: {xs[1]} channels in {group} groups != {ws[1]}")
     outer = floor_div(ws[0], group)
-    if ix.dim(ix.as_index(outer) * group) != ws[0]:
+    if not same(ix.dim(ix.as_index(outer) * group), ws[0]):
         raise InferError(f"{what}: {ws[0]} output channels in {group} groups")
     return group, ws[1], outer
 
 
 def check_bias(name: str, channels: Dim, b: Tensor | None) -> None:
     """Raise InferError unless `b` has one element for each output channel."""
-    if b is not None and b.shape != (channels,):
+    if b is not None and not alike(b.shape, (channels,)):
         raise InferError(f"{name} with bias {b.type} on {channels} output channels")
 
 

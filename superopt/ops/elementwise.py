@@ -7,6 +7,7 @@ from functools import reduce
 from superopt.ir.op import InferError, Op, op
 from superopt.ops.common import at, broadcast
 from superopt.ops.scalar import expect, flags
+from superopt.te.assume import same
 from superopt.te.dtype import F64, I64, U64, DType
 from superopt.te.expr import Tensor, apply, both, cast, compute, const, select
 from superopt.te.node import Expr
@@ -169,7 +170,7 @@ def _bound(x: Tensor | None, of: Tensor) -> Expr | None:
     """The limit of a Clip: a tensor of one element."""
     if x is None:
         return None
-    if any(n != 1 for n in x.shape) or x.dtype != of.dtype:
+    if not all(same(n, 1) for n in x.shape) or x.dtype != of.dtype:
         raise InferError(f"Clip of {of.type} to a limit of {x.type}")
     return x[(0,) * x.rank]
 

@@ -6,6 +6,7 @@ from superopt.ir.op import Attr, InferError, Types, op
 from superopt.ops.common import axis_from, broadcast, positive, rank_of
 from superopt.ops.sizes import at_most, floor_div, integers, sizes
 from superopt.te import index as ix
+from superopt.te.assume import alike, same
 from superopt.te.dtype import STRING
 from superopt.te.expr import (
     Dim,
@@ -59,7 +60,7 @@ def concat(*xs: Tensor, axis: int) -> Tensor:
     total: Dim = 0
     for x in xs:
         rest = (*x.shape[:axis], *x.shape[axis + 1 :])
-        if x.rank != len(first) or rest != (*first[:axis], *first[axis + 1 :]):
+        if x.rank != len(first) or not alike(rest, (*first[:axis], *first[axis + 1 :])):
             raise InferError(f"Concat on axis {axis} of {shown(first)} and {shown(x.shape)}")
         if x.dtype != xs[0].dtype:
             raise InferError(f"Concat of {xs[0].type} and {x.type}: dtypes differ")
@@ -88,7 +89,7 @@ def _split_sizes(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
             )
     else:
         size = last = floor_div(extent, parts)
-        if ix.dim(size * parts) != extent:
+        if not same(ix.dim(size * parts), extent):
             raise InferError(f"Split of {t} on axis {axis}: is {extent} a multiple of {parts}?")
     return {"axis": axis, "split": (*(size,) * (parts - 1), last), "num_outputs": None}
 
@@ -116,7 +117,7 @@ def split(
 
         out.append(compute(shape, part))
         total = ix.dim(total + size)
-    if total != x.shape[axis]:
+    if not same(total, x.shape[axis]):
         raise InferError(
             f"Split of {x.type} on axis {axis} into {shown(split)}: {total} != {x.shape[axis]}"
         )
@@ -183,7 +184,7 @@ def _fits(source: tuple[Dim, ...], target: tuple[Dim, ...]) -> bool:
             rest = product(target[:n] + target[n + 1 :])
             if rest != 0 and d == floor_div(total, rest):
                 return True
-    return False
+    return same(product(target), total)
 
 
 @op("Reshape", example="f32[2,6] shape=(3,4)", laws="data", canonical=_target)
@@ -212,7 +213,7 @@ def squeeze(x: Tensor, *, axes: tuple[int, ...] | None = None) -> Tensor:
     """Without the `axes`, which are 1; by default without all that are."""
     assert axes is not None
     for a in axes:
-        if x.shape[a] != 1:
+        if not same(x.shape[a], 1):
             raise InferError(f"Squeeze of {x.type} on axis {a}: {x.shape[a]} != 1")
     shape = tuple(d for n, d in enumerate(x.shape) if n not in axes)
 

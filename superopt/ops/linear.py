@@ -6,6 +6,7 @@ from superopt.ir.op import Attr, InferError, Types, op
 from superopt.ops.common import at, broadcast
 from superopt.ops.precision import narrowed, wider
 from superopt.ops.scalar import flags, number, singles
+from superopt.te.assume import alike, same
 from superopt.te.expr import Tensor, compute, reduce_sum
 from superopt.te.node import Expr
 
@@ -24,7 +25,7 @@ def contracted(name: str, a: Tensor, b: Tensor) -> Tensor:
         raise InferError(f"{name} of {a.type} and {b.type}: {a.dtype} != {b.dtype}")
     k = a.shape[-1]
     other = b.shape[-2] if b.rank > 1 else b.shape[0]
-    if k != other:
+    if not same(k, other):
         raise InferError(
             f"{name} contracts axis {a.rank - 1} of {tuple(a.shape)} with axis {max(b.rank - 2, 0)}"
             f" of {tuple(b.shape)}: {k} != {other}"
@@ -78,11 +79,11 @@ def gemm(
         raise InferError(f"{what}: dtypes differ")
     k, n = a.shape if transA else a.shape[::-1]
     m, other = b.shape if transB else b.shape[::-1]
-    if k != other:
+    if not same(k, other):
         raise InferError(
             f"{what}, transA={transA} transB={transB}, contracts {k} elements with {other}"
         )
-    if c is not None and broadcast(c.shape, (n, m)) != (n, m):
+    if c is not None and not alike(broadcast(c.shape, (n, m)), (n, m)):
         raise InferError(f"{what}: {c.type} does not broadcast to {(n, m)}")
     left, right, bias = wider(a), wider(b), None if c is None else wider(c)
     scale, weight = number(alpha, left.dtype), number(beta, left.dtype)

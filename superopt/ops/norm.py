@@ -7,6 +7,7 @@ from superopt.ops.common import at, axes_from, axis_from, broadcast, chain
 from superopt.ops.reduce import mean_of, over, reduced_shape
 from superopt.ops.scalar import expect, single, singles, wide, widened
 from superopt.te import index as ix
+from superopt.te.assume import alike
 from superopt.te.dtype import F32, DType
 from superopt.te.expr import Tensor, apply, cast, compare, compute, inside, reduce_sum, select
 from superopt.te.node import Expr
@@ -76,7 +77,7 @@ def _stash(what: str, value: object) -> DType:
 def _trailing(x: Tensor, axis: int, *others: Tensor | None) -> tuple[int, ...]:
     """The axes from `axis` on, when the other operands broadcast to `x`."""
     for other in others:
-        if other is not None and broadcast(x.shape, other.shape) != x.shape:
+        if other is not None and not alike(broadcast(x.shape, other.shape), x.shape):
             raise InferError(f"{other.type} does not broadcast to {x.type}")
     return tuple(range(axis, x.rank))
 

@@ -9,7 +9,7 @@ from superopt.ir.op import Attr, Canonical, InferError, Types, op
 from superopt.ops.layout import known
 from superopt.ops.precision import wider
 from superopt.ops.scalar import expect, wide, widened
-from superopt.ops.sizes import integers
+from superopt.ops.sizes import at_most, integers, sizes
 from superopt.ops.window import Window, canonical_windows, place, places, seen, windows
 from superopt.te import index as ix
 from superopt.te.dtype import DType
@@ -67,8 +67,8 @@ def _canonical(name: str) -> Canonical:
         what = _what(name, types)
         if len(shape) < 3:
             raise InferError(f"{what}: no spatial axes")
-        kernel = integers(attrs["kernel_shape"], "kernel_shape")
-        if any(k < 1 for k in kernel):
+        kernel = sizes(attrs["kernel_shape"], "kernel_shape")
+        if not all(at_most(1, k) for k in kernel):
             raise InferError(f"{what}: kernel_shape {kernel}")
         full = canonical_windows(f"{what} by {kernel}", t, attrs, kernel) | {"kernel_shape": kernel}
         full["ceil_mode"] = int(
@@ -183,9 +183,8 @@ def average_pool(
     counts = [_elements(w, bool(count_include_pad), kind) for w in ws]
 
     def element(n: Expr, c: Expr, *o: Expr) -> Expr:
-        divisor: Expr = const(
-            math.prod(int(k) for k, v in zip(kernel_shape, counts, strict=True) if v is None), kind
-        )
+        whole = product(k for k, v in zip(kernel_shape, counts, strict=True) if v is None)
+        divisor: Expr = cast(ix.as_index(whole), kind)
         for v, e in zip(counts, o, strict=True):
             if v is not None:
                 divisor = v[e] if divisor == const(1, kind) else divisor * v[e]

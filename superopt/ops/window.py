@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from superopt.ir.op import Attr, InferError
-from superopt.ops.sizes import ceil_div, floor_div, integers, larger, minus, sizes, smaller
+from superopt.ops.sizes import at_most, ceil_div, floor_div, larger, minus, sizes, smaller
 from superopt.te import index as ix
 from superopt.te.expr import Dim, TensorType, both, inside
 from superopt.te.node import Expr
@@ -25,14 +25,14 @@ class Window:
     extent: Dim
     count: Dim
     size: Dim
-    stride: int
-    dilation: int
+    stride: Dim
+    dilation: Dim
     begin: Dim
     end: Dim
     hangs: bool
 
 
-def span(size: Dim, dilation: int) -> Dim:
+def span(size: Dim, dilation: Dim) -> Dim:
     """The elements from the first to the last that a window sees."""
     return ix.dim((ix.as_index(size) - 1) * dilation + 1)
 
@@ -63,14 +63,14 @@ def places(ws: Sequence[Window], positions: Sequence[Expr], ks: Sequence[Expr]) 
     return [place(w, o, k) for w, o, k in zip(ws, positions, ks, strict=True)]
 
 
-def _per_axis(what: str, value: Attr, rank: int, key: str, least: int) -> tuple[int, ...]:
-    values = (1,) * rank if value is None else integers(value, key)
-    if len(values) != rank or any(v < least for v in values):
+def _per_axis(what: str, value: Attr, rank: int, key: str, least: int) -> tuple[Dim, ...]:
+    values = (1,) * rank if value is None else sizes(value, key)
+    if len(values) != rank or not all(at_most(least, v) for v in values):
         raise InferError(f"{what}: {key} {values} on {rank} spatial axes")
     return values
 
 
-def _same(extent: Dim, size: Dim, stride: int, dilation: int) -> Dim:
+def _same(extent: Dim, size: Dim, stride: Dim, dilation: Dim) -> Dim:
     """The padding with which there is a window for each stride."""
     last = ix.dim((ix.as_index(ceil_div(extent, stride)) - 1) * stride)
     return larger(minus(ix.dim(ix.as_index(last) + span(size, dilation)), extent), 0)
@@ -115,7 +115,7 @@ def canonical_windows(
         "strides": _per_axis(what, attrs["strides"], rank, "strides", 1),
         "dilations": _per_axis(what, attrs["dilations"], rank, "dilations", 1),
     }
-    if all(isinstance(p, int) for p in pads):
+    if attrs["auto_pad"] == "NOTSET" or all(isinstance(p, int) for p in pads):
         return attrs | found | {"pads": pads, "auto_pad": "NOTSET"}
     return attrs | found | {"pads": None}
 
@@ -125,8 +125,8 @@ def windows(
     extents: Sequence[Dim],
     kernel: Sequence[Dim],
     *,
-    strides: Sequence[int],
-    dilations: Sequence[int],
+    strides: Sequence[Dim],
+    dilations: Sequence[Dim],
     pads: Sequence[Dim] | None,
     auto_pad: str,
     ceil: bool = False,
@@ -157,7 +157,7 @@ def windows(
         else:
             count = ix.dim(ix.as_index(floor_div(room, s)) + 1)
         past = ix.dim((ix.as_index(count) - 1) * s + span(k, d) - begin - n)
-        hangs = past > 0 if isinstance(past, int) else end != 0 or (ceil and s > 1)
+        hangs = past > 0 if isinstance(past, int) else end != 0 or (ceil and s != 1)
         out.append(Window(n, count, k, s, d, begin, end, hangs))
     return out
 
