@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from superopt.ir.op import Attr, Canonical, InferError, Types, op
 from superopt.ops.layout import known
 from superopt.ops.precision import narrowed, wider
-from superopt.ops.sizes import floor_div
+from superopt.ops.sizes import at_most, floor_div
 from superopt.ops.window import (
     Window,
     canonical_windows,
@@ -33,13 +33,13 @@ from superopt.te.node import Expr
 
 def checked_operands(
     name: str, x: TensorType, w: TensorType, group: Attr, *, transposed: bool = False
-) -> tuple[int, Dim, Dim]:
+) -> tuple[Dim, Dim, Dim]:
     """(groups, input and output channels of one) of a convolution; InferError if they disagree."""
     xs, ws = x.shape, w.shape
     assert xs is not None
     assert ws is not None
     what = f"{name} of x {x} with w {w}"
-    if not isinstance(group, int) or group < 1:
+    if not isinstance(group, (int, Expr)) or not at_most(1, group):
         raise InferError(f"{what}: {group} groups")
     if len(xs) < 3 or len(xs) != len(ws):
         raise InferError(f"{what}: ranks {len(xs)} and {len(ws)}")
@@ -65,13 +65,13 @@ def check_bias(name: str, channels: Dim, b: Tensor | None) -> None:
 
 
 def convolved(
-    x: Tensor, w: Tensor, b: Tensor | None, groups: tuple[int, Dim, Dim], ws: Sequence[Window]
+    x: Tensor, w: Tensor, b: Tensor | None, groups: tuple[Dim, Dim, Dim], ws: Sequence[Window]
 ) -> Tensor:
     """The convolution, in the elements of `x`, `w` and `b`; padding is zero."""
     group, inner, outer = groups
 
     def element(n: Expr, m: Expr, *o: Expr) -> Expr:
-        first = ix.as_index(m // outer * inner) if group > 1 else const(0, INDEX)
+        first = ix.as_index(m // outer * inner) if group != 1 else const(0, INDEX)
 
         def term(c: Expr, *k: Expr) -> Expr:
             value = x[(n, first + c, *places(ws, o, k))]

@@ -1,0 +1,313 @@
+"""Functions of normal forms: reciprocals, exponentials, maxima, comparisons, unknown functions.
+
+Guards are drawn out of arguments first: f(x where g, else y) is f(x) where g, else f(y).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from superopt.verifier import normal as N
+from superopt.verifier import poly as P
+from superopt.verifier.facts import Facts, Guard, negated
+from superopt.verifier.normal import NF, Factor, Piece, Term, Top
+from superopt.verifier.poly import Var
+from superopt.verifier.simplify import (
+    opened_piece,
+    outer_guard,
+    simplified_piece,
+    summed,
+    times,
+    under,
+    where,
+)
+
+
+class Undefined(Exception):
+    """There is no such number, as 1 / 0."""
+
+
+@dataclass(slots=True)
+class Steps:
+    """What a proof has used, for the float class."""
+
+    used: set[str] = field(default_factory=set)
+
+
+STEPS = Steps()
+INFINITY = "inf"
+MOST_SPLITS = 64
+
+
+def used(what: str) -> None:
+    STEPS.used.add(what)
+
+
+def hoisted(args: Sequence[NF], facts: Facts, build: Callable[[list[NF], Facts], NF]) -> NF:
+    """`build` of the arguments where their guards are decided."""
+    for a in args:
+        g = outer_guard(a)
+        if g is not None:
+            out: list[NF] = []
+            for side in (g, negated(g)):
+                more = facts.plus(side)
+                inner = hoisted([under(b, more) for b in args], more, build)
+                out.append(where(inner, side, facts))
+            return N.plus(*out)
+    return build(list(args), facts)
+
+
+def power(f: Factor, e: int | Fraction = 1) -> NF:
+    return N.one_of(f, e)
+
+
+# --- quotients ------------------------------------------------------------------------------------
+
+
+def inverse(a: NF, facts: Facts) -> NF:
+    """1 / a, where it is defined."""
+    return hoisted([a], facts, lambda args, more: _inverse(args[0]))
+
+
+def _inverse(a: NF) -> NF:
+    if not a.terms:
+        raise Undefined("1 / 0")
+    one = a.single
+    if one is not None:
+        if any(isinstance(f, N.Truth) for f, _ in one.powers):
+            return power(N.total(a), -1)
+        powers = tuple((f, -e) for f, e in one.powers)
+        return N.form((Term(1 / one.coefficient, (), frozenset(), powers),))
+    content, rest = factored(a)
+    powers = tuple(sorted((*((f, -e) for f, e in content.powers), (N.total(rest), Fraction(-1)))))
+    return N.form((Term(1 / content.coefficient, (), frozenset(), powers),))
+
+
+def factored(a: NF) -> tuple[Term, NF]:
+    """(content, rest) with a = content * rest: the factors that all terms have, outside sums."""
+    common: dict[Factor, Fraction] | None = None
+    for t in a.terms:
+        own = frozenset(t.bound)
+        here = {
+            f: e
+            for f, e in t.powers
+            if f.free.isdisjoint(own) and not isinstance(f, N.Truth)
+        }
+        if common is None:
+            common = here
+        else:
+            both = common.keys() | here.keys()
+            low = {f: min(common.get(f, Fraction(0)), here.get(f, Fraction(0))) for f in both}
+            # a factor that is in the denominator of one term only is taken out of all
+            common = {f: e for f, e in low.items() if e}
+    common = common or {}
+    scale = a.terms[0].coefficient
+    if not common:
+        content = Term(scale, (), frozenset(), ())
+        return content, N.scaled(a, 1 / scale)
+    back = tuple((f, -e) for f, e in common.items())
+    out: list[Term] = []
+    for t in a.terms:
+        u = N.opened(t)
+        powers = N.merged(u.powers, back)
+        assert powers is not None
+        out.append(N.close(Term(u.coefficient, u.bound, u.guards, powers)))
+    rest = N.form(out)
+    scale = rest.terms[0].coefficient
+    content = Term(scale, (), frozenset(), tuple(sorted(common.items())))
+    return content, N.scaled(rest, 1 / scale)
+
+
+# --- exponentials ---------------------------------------------------------------------------------
+
+
+def exponential(a: NF, facts: Facts) -> NF:
+    return hoisted([a], facts, lambda args, more: _exponential(args[0]))
+
+
+def _exponential(a: NF) -> NF:
+    powers: dict[Factor, Fraction] = {}
+    if len(a.terms) > 1:
+        used("exp-sum")
+    for t in a.terms:
+        f = N.exp(N.form((Term(Fraction(1), t.bound, t.guards, t.powers),)))
+        powers[f] = powers.get(f, Fraction(0)) + t.coefficient
+    return N.form((Term(Fraction(1), (), frozenset(), tuple(sorted(powers.items()))),))
+
+
+# --- maxima ---------------------------------------------------------------------------------------
+
+
+def greatest(values: Sequence[NF], facts: Facts) -> NF:
+    """The greatest of several values."""
+    return hoisted(values, facts, lambda args, more: greatest_of(
+        [Piece((), frozenset(), a) for a in args], more
+    ))
+
+
+def greatest_over(a: NF, bound: tuple[Var, ...], facts: Facts) -> NF:
+    """The greatest value of `a` over fresh variables."""
+    own = frozenset(bound)
+    g = _guard_apart(a, own)
+    if g is not None:
+        return hoisted([a], facts, lambda args, more: greatest_over(args[0], bound, more))
+    pieces: list[Piece] = []
+    _pieces(a, bound, frozenset(), facts, pieces)
+    return greatest_of(pieces, facts)
+
+
+def _guard_apart(a: NF, own: frozenset[Var]) -> Guard | None:
+    g = outer_guard(a)
+    return g if g is not None and g.p.vars.isdisjoint(own) else None
+
+
+def _pieces(
+    a: NF, bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts, out: list[Piece]
+) -> None:
+    g = outer_guard(a)
+    if g is None:
+        out.append(Piece(bound, guards, a))
+        return
+    if len(out) > MOST_SPLITS:
+        raise Undefined("too many pieces of a maximum")
+    for side in (g, negated(g)):
+        _pieces(under(a, facts.plus(*guards, side)), bound, guards | {side}, facts, out)
+
+
+def greatest_of(pieces: Sequence[Piece], facts: Facts) -> NF:
+    """The greatest of open pieces whose values have no guards outside."""
+    flat: list[Piece] = []
+    for p in pieces:
+        _flatten(p, facts, flat)
+    kept: dict[Piece, None] = {}
+    best: Fraction | None = None
+    for p in flat:
+        if _lowest(p.value):
+            continue
+        done = simplified_piece(p, facts)
+        if done is None:
+            continue
+        c = done.value.constant
+        if c is not None and not done.bound and not done.guards:
+            best = c if best is None else max(best, c)
+            continue
+        kept[done] = None
+    if best is not None:
+        kept[Piece((), frozenset(), N.constant(best))] = None
+    if not kept:
+        return N.scaled(power(N.fn(INFINITY, (N.zero(),))), -1)
+    shift = _common(list(kept))
+    back = N.scaled(shift, -1)
+    moved = frozenset(
+        N.close_piece(Piece(q.bound, q.guards, N.plus(q.value, back)))
+        for q in map(opened_piece, kept)
+    )
+    if len(moved) == 1:
+        (only,) = moved
+        if not only.bound and not only.guards:
+            return N.plus(only.value, shift)
+    return N.plus(power(N.top(moved)), shift)
+
+
+def _lowest(a: NF) -> bool:
+    """Is it -inf?"""
+    one = a.single
+    return (
+        one is not None
+        and one.coefficient < 0
+        and len(one.powers) == 1
+        and isinstance(one.powers[0][0], N.Fn)
+        and one.powers[0][0].name == INFINITY
+    )
+
+
+def _flatten(p: Piece, facts: Facts, out: list[Piece]) -> None:
+    """A maximum inside a maximum: max(c * max(a, b) + r) is max(c a + r, c b + r), c > 0."""
+    for t in p.value.terms:
+        if t.bound or t.guards or t.coefficient < 0 or len(t.powers) != 1:
+            continue
+        (f, e) = t.powers[0]
+        if not isinstance(f, Top) or e != 1:
+            continue
+        rest = N.minus(p.value, N.form((t,)))
+        for q in f.pieces:
+            inner = opened_piece(q)
+            value = N.plus(N.scaled(inner.value, t.coefficient), rest)
+            _flatten(Piece(p.bound + inner.bound, p.guards | inner.guards, value), facts, out)
+        return
+    out.append(p)
+
+
+def _common(pieces: list[Piece]) -> NF:
+    """The terms that the values of all pieces share, outside what each is over."""
+    shared: dict[object, Term] | None = None
+    for p in pieces:
+        own = frozenset(p.bound)
+        here = {
+            t: t
+            for t in p.value.terms
+            if N.free_of(t).isdisjoint(own) and (t.powers or t.bound)
+        }
+        shared = here if shared is None else {t: t for t in shared if t in here}  # type: ignore
+    if len(pieces) == 1 and not pieces[0].bound and not pieces[0].guards:
+        return N.zero()
+    return N.form(shared.values() if shared else ())
+
+
+# --- comparisons and the rest ---------------------------------------------------------------------
+
+
+def less(a: NF, facts: Facts) -> NF:
+    """1 where a < 0, else 0."""
+
+    def build(args: list[NF], more: Facts) -> NF:
+        (d,) = args
+        c = d.constant
+        if c is not None:
+            return N.constant(int(c < 0))
+        return power(N.truth("lt", N.scaled(d, 1 / abs(d.terms[0].coefficient))))
+
+    return hoisted([a], facts, build)
+
+
+def equals(a: NF, facts: Facts) -> NF:
+    """1 where a == 0, else 0."""
+
+    def build(args: list[NF], more: Facts) -> NF:
+        (d,) = args
+        c = d.constant
+        if c is not None:
+            return N.constant(int(c == 0))
+        return power(N.truth("eq", N.scaled(d, 1 / d.terms[0].coefficient)))
+
+    return hoisted([a], facts, build)
+
+
+def unknown(name: str, args: Sequence[NF], facts: Facts) -> NF:
+    """A function of which only the name is known."""
+    return hoisted(args, facts, lambda given, more: power(N.fn(name, tuple(given))))
+
+
+def product_over(a: NF, bound: tuple[Var, ...], facts: Facts) -> NF:
+    """The product of `a` over fresh variables."""
+    piece = simplified_piece(Piece(bound, frozenset(), a), facts)
+    if piece is None:
+        return N.constant(1)
+    if not piece.bound and not piece.guards and all(v.extent.value == 1 for v in bound):
+        return piece.value
+    return power(N.prod(N.close_piece(Piece(bound, frozenset(), a))))
+
+
+def raised(a: NF, n: int, facts: Facts) -> NF:
+    """a ** n for a whole number n."""
+    if n < 0:
+        return inverse(raised(a, -n, facts), facts)
+    out = N.constant(1)
+    for _ in range(n):
+        out = times(out, a, facts)
+    return out
+
+
+__all__ = ["P", "exponential", "greatest", "greatest_over", "inverse", "less", "summed", "unknown"]

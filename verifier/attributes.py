@@ -1,0 +1,114 @@
+"""The values that an attribute which a rule leaves open may have: the scope of a proof.
+
+Numbers that only scale sizes (strides, pads, kernels, groups) are symbols; axes and permutations
+are all tried.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+from superopt.ir.op import Attr, Op
+from superopt.te import index as ix
+from superopt.te.expr import Dim
+from superopt.te.node import Size
+
+Fresh = Callable[[str], Dim]
+Options = list[Callable[[Fresh], Attr]]
+MOST_PARTS = 3
+FLAGS = frozenset(
+    ("keepdims", "transA", "transB", "count_include_pad", "ceil_mode", "upper", "fmod")
+)
+PLAIN: dict[str, Attr] = {
+    "auto_pad": "NOTSET",
+    "kernel_shape": None,
+    "noop_with_empty_axes": 0,
+    "storage_order": 0,
+    "allowzero": 0,
+    "num_outputs": None,
+    "training_mode": 0,
+}
+
+
+class Unsupported(Exception):
+    """The prover has no scope for something that a rule leaves open."""
+
+
+def options(op: Op, key: str, ranks: list[int], known: dict[str, Attr], most: int) -> Options:
+    """What attribute `key` of `op` on operands of these ranks may be."""
+    rank = ranks[0] if ranks else 0
+    space = rank - 2
+
+    def each(values: list[Attr]) -> Options:
+        return [lambda fresh, v=v: v for v in values]  # type: ignore[misc]
+
+    def symbols(count: int, what: str) -> Options:
+        return [lambda fresh: tuple(fresh(f"{what}{n}") for n in range(count))]
+
+    match op.name, key:
+        case ("Conv" | "ConvTranspose"), "kernel_shape":
+            return each([None])
+        case _, "kernel_shape" if op.name.endswith("Pool"):
+            return symbols(space, "k")
+        case _, ("strides" | "dilations"):
+            return symbols(space, key[0])
+        case "Pad", "pads":
+            return [lambda fresh: tuple(_signed(fresh, n) for n in range(2 * rank))]
+        case _, "pads":
+            return [lambda fresh: tuple(_natural(fresh, f"p{n}") for n in range(2 * space))]
+        case _, "group":
+            return [lambda fresh: fresh("g")]
+        case "Flatten", "axis":
+            return each(list(range(rank + 1)))
+        case _, "axis":
+            return each(list(range(rank)))
+        case "Unsqueeze", "axes":
+            return each(
+                [
+                    s
+                    for n in range(1, 3)
+                    if rank + n <= most + 1
+                    for s in itertools.combinations(range(rank + n), n)
+                ]
+            )
+        case "Slice", "axes":
+            count = next((len(v) for v in known.values() if isinstance(v, tuple)), None)
+            if count is None:
+                raise Unsupported("Slice with open starts")
+            return each(list(itertools.combinations(range(rank), count)))
+        case _, "axes":
+            sizes = range(1, rank + 1)
+            return each([s for n in sizes for s in itertools.combinations(range(rank), n)])
+        case _, "perm":
+            return each(list(itertools.permutations(range(rank))))
+        case "Reshape", "shape":
+            return [
+                lambda fresh, n=n: tuple(fresh(f"t{k}") for k in range(n))  # type: ignore[misc]
+                for n in range(1, most + 1)
+            ]
+        case "Split", "split":
+            return [
+                lambda fresh, n=n: tuple(fresh(f"c{k}") for k in range(n))  # type: ignore[misc]
+                for n in range(1, MOST_PARTS + 1)
+            ]
+        case _, _ if key in FLAGS:
+            return each([0, 1])
+        case _, _ if key in PLAIN:
+            return each([PLAIN[key]])
+        case _:
+            raise Unsupported(f"{op.name} with any {key}")
+
+
+def _natural(fresh: Fresh, name: str) -> Dim:
+    """A number that is at least 0."""
+    return ix.dim(ix.as_index(fresh(name)) - 1)
+
+
+def _signed(fresh: Fresh, n: int) -> Dim:
+    """Any integer."""
+    return ix.dim(ix.as_index(fresh(f"p{n}")) - fresh(f"q{n}"))
+
+
+def shown(d: Dim) -> str:
+    return d.name if isinstance(d, Size) else str(d)

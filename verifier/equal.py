@@ -1,0 +1,242 @@
+"""Are two elements equal wherever the facts hold?
+
+Their difference is brought into normal form. What is left of it is taken apart: by cases of guards
+on output indices; by multiplying with denominators; by which of two elements is greater; by a
+bijection between what two sums are over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from superopt.verifier import normal as N
+from superopt.verifier.algebra import (
+    Undefined,
+    equals,
+    exponential,
+    greatest_of,
+    hoisted,
+    inverse,
+    less,
+    power,
+    unknown,
+    used,
+)
+from superopt.verifier.facts import Facts, Guard, negated
+from superopt.verifier.match import cancelled
+from superopt.verifier.normal import NF, Factor, Piece, Term
+from superopt.verifier.order import dominated, split_at
+from superopt.verifier.simplify import (
+    opened_piece,
+    outer_guard,
+    simplified,
+    times,
+    where,
+)
+
+MOST_CASES = 400
+MOST_ORDERS = 6
+
+
+@dataclass(slots=True)
+class Budget:
+    """How many cases may still be opened."""
+
+    cases: int = MOST_CASES
+
+
+def equal(a: NF, b: NF, facts: Facts) -> bool:
+    """Is a == b? False is: not shown."""
+    return a is b or vanishes(N.minus(a, b), facts, Budget(), 0)
+
+
+def vanishes(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
+    """Is `d` zero?"""
+    if not d.terms:
+        return True
+    budget.cases -= 1
+    if budget.cases < 0:
+        return False
+    g = outer_guard(d)
+    if g is not None:
+        return _both_sides(d, g, facts, budget, depth)
+    rest = cancelled(d, facts)
+    if not rest.terms:
+        return True
+    if rest is not d:
+        return vanishes(rest, facts, budget, depth)
+    if depth < MOST_ORDERS:
+        clear = _without_denominators(d, facts)
+        if clear is not None and clear is not d:
+            used("clear denominators")
+            return vanishes(clear, facts, budget, depth + 1)
+        element = split_at(d)
+        if element is not None:
+            used("order")
+            sides = (facts.ordered(element), facts.ordered(N.scaled(element, -1)))
+            return all(
+                vanishes(refined(d, more), more, budget, depth + 1) for more in sides
+            )
+    return False
+
+
+def _both_sides(d: NF, g: Guard, facts: Facts, budget: Budget, depth: int) -> bool:
+    for side in (g, negated(g)):
+        more = facts.plus(side)
+        if more.impossible():
+            continue
+        if not vanishes(refined(d, more), more, budget, depth):
+            return False
+    return True
+
+
+# --- again under more facts -----------------------------------------------------------------------
+
+
+def refined(a: NF, facts: Facts) -> NF:
+    """`a` with all that is in it simplified again, under more facts."""
+    memo: dict[object, NF] = {}
+    return _refined(a, facts, memo)
+
+
+def _refined(a: NF, facts: Facts, memo: dict[object, NF]) -> NF:
+    key = (a, facts.hypotheses)
+    found = memo.get(key)
+    if found is None:
+        found = memo[key] = N.plus(*(_term(t, facts, memo) for t in a.terms))
+    return found
+
+
+def _term(t: Term, facts: Facts, memo: dict[object, NF]) -> NF:
+    out: list[Term] = []
+    for s in simplified(N.opened(t), facts):
+        if not any(_deep(f) for f, _ in s.powers):
+            out.append(s)
+            continue
+        u = N.opened(s)
+        inner = facts.plus(*u.guards)
+        product = N.constant(u.coefficient)
+        for f, e in u.powers:
+            product = times(product, _power(f, e, inner, memo), inner)
+        for p in product.terms:
+            v = N.opened(p)
+            out += simplified(
+                Term(v.coefficient, v.bound + u.bound, v.guards | u.guards, v.powers), facts
+            )
+    return N.form(out)
+
+
+def _deep(f: Factor) -> bool:
+    return not isinstance(f, (N.Read, N.Num))
+
+
+def _power(f: Factor, e: Fraction, facts: Facts, memo: dict[object, NF]) -> NF:
+    base: NF
+    match f:
+        case N.Fn():
+            base = unknown(f.name, [_refined(x, facts, memo) for x in f.args], facts)
+        case N.Exp():
+            return hoisted(
+                [_refined(f.of, facts, memo)],
+                facts,
+                lambda args, more: exponential(N.scaled(args[0], e), more),
+            )
+        case N.Total():
+            of = _refined(f.of, facts, memo)
+            if of is f.of:
+                return power(f, e)
+            base = inverse(of, facts)
+            e = -e
+        case N.Truth():
+            of = _refined(f.of, facts, memo)
+            if f.fn == "is":
+                return power(f)
+            base = less(of, facts) if f.fn == "lt" else equals(of, facts)
+            decided = dominated(N.scaled(of, -1), facts) if f.fn == "lt" else False
+            return N.zero() if decided else base
+        case N.Top():
+            pieces = []
+            for p in f.pieces:
+                q = opened_piece(p)
+                value = _refined(q.value, facts.plus(*q.guards), memo)
+                pieces.append(Piece(q.bound, q.guards, value))
+            base = _greatest(pieces, facts)
+        case _:
+            return power(f, e)
+    one = base.single
+    if one is not None and len(base.terms) == 1:
+        if e == 1:
+            return base
+        if one.coefficient == 1 or e.denominator == 1:
+            scale = Fraction(one.coefficient) ** int(e) if e.denominator == 1 else Fraction(1)
+            powers = tuple((g, x * e) for g, x in one.powers)
+            return N.form((Term(scale, (), frozenset(), powers),))
+    if e.denominator != 1:
+        return power(f, e)
+    out = N.constant(1)
+    for _ in range(abs(int(e))):
+        out = times(out, base, facts)
+    return inverse(out, facts) if e < 0 else out
+
+
+def _greatest(pieces: list[Piece], facts: Facts) -> NF:
+    """The greatest of open pieces, without those that the order facts say are less."""
+    for p in pieces:
+        g = outer_guard(p.value)
+        if g is not None:
+            out: list[NF] = []
+            for side in (g, negated(g)):
+                more = facts.plus(side)
+                again = [Piece(q.bound, q.guards, refined(q.value, more)) for q in pieces]
+                out.append(where(_greatest(again, more), side, facts))
+            return N.plus(*out)
+    if facts.orders:
+        kept = list(pieces)
+        n = 0
+        while n < len(kept) and len(kept) > 1:
+            p = kept[n]
+            plain = [q for q in kept if q is not p and not q.bound and not q.guards]
+            if any(dominated(N.minus(q.value, p.value), facts) for q in plain) and (
+                not p.guards and not p.bound
+            ):
+                del kept[n]
+            else:
+                n += 1
+        pieces = kept
+    return greatest_of(pieces, facts)
+
+
+# --- denominators ---------------------------------------------------------------------------------
+
+
+def _without_denominators(d: NF, facts: Facts) -> NF | None:
+    """`d` times a sum that its terms divide by, where it does not depend on what they sum over."""
+    for t in d.terms:
+        own = frozenset(t.bound)
+        for f, e in t.powers:
+            if isinstance(f, N.Total) and e < 0 and f.free.isdisjoint(own):
+                n = -min(
+                    (x for s in d.terms for g, x in s.powers if g is f), default=Fraction(0)
+                )
+                if n.denominator != 1 or n > 3:
+                    continue
+                return _multiplied(d, f, int(n), facts)
+    return None
+
+
+def _multiplied(d: NF, f: N.Total, n: int, facts: Facts) -> NF:
+    out: list[NF] = []
+    for t in d.terms:
+        have = sum((e for g, e in t.powers if g is f), Fraction(0))
+        rest = Term(
+            t.coefficient, t.bound, t.guards, tuple((g, e) for g, e in t.powers if g is not f)
+        )
+        product = N.form((N.close(N.opened(rest)),))
+        for _ in range(int(have + n)):
+            product = times(product, f.of, facts)
+        out.append(product)
+    return N.plus(*out)
+
+
+__all__ = ["Undefined", "equal", "refined", "vanishes"]

@@ -1,0 +1,547 @@
+"""A rule with symbolic sizes: both sides as tensors, for each way in which its operands fit.
+
+The operators themselves say what fits (`superopt.te.assume`): an attempt is made with a symbol for
+every size, and where an operator asks whether two are equal it is made again with them equal. So
+the instances of a rank are found, not listed, and no shape rule is written twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from superopt.ir.graph import Input
+from superopt.ir.op import Attr, InferError, Op, _canonical_attrs
+from superopt.rules.functions import NotKnown, Result, equal, number, sequence
+from superopt.rules.rule import Rule, definition
+from superopt.rules.sample.formulas import value_of, without_const
+from superopt.rules.syntax import AttrParam, Param
+from superopt.rules.term import (
+    Absent,
+    All,
+    App,
+    Call,
+    Compare,
+    Filled,
+    Formula,
+    Logic,
+    Map,
+    Name,
+    Number,
+    Of,
+    Pick,
+    Run,
+    Scalar,
+    Spread,
+    Term,
+    Var,
+    walk,
+)
+from superopt.te import index as ix
+from superopt.te.assume import judged_by
+from superopt.te.dtype import BOOL, DTYPES, F32, INDEX, DType
+from superopt.te.expr import Dim, Tensor, TensorType, cast, compute, const, product, select
+from superopt.te.expr import both as all_of
+from superopt.te.node import Const, Expr, Size
+from superopt.verifier.attributes import Unsupported, options
+from superopt.verifier.sizes import Fork, Misfit, State, equated, ones
+
+KINDS = {"f": F32, "g": F32, "num": F32, "any": F32, "bool": BOOL, "i": DTYPES["i64"]}
+MOST_PARTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """Both sides over the same inputs, and the state that led there.
+
+    left, right: every tensor that an operator of the side gives.
+    """
+
+    inputs: tuple[Tensor, ...]
+    lhs: tuple[Tensor, ...]
+    rhs: tuple[Tensor, ...]
+    left: tuple[Tensor, ...]
+    right: tuple[Tensor, ...]
+    state: State
+
+    def __str__(self) -> str:
+        shown = [f"{t.name}: {t.type}" for t in self.inputs]
+        shown += [f"{k} = {_text(v)}" for k, v in self.state.choices.items() if " " not in k]
+        shown += [str(h) for h in self.state.hypotheses]
+        return ", ".join(shown)
+
+
+def _text(v: object) -> str:
+    return f"({', '.join(map(_text, v))})" if isinstance(v, tuple) else str(v)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The ranks of operands of any shape that are tried."""
+
+    least: int
+    most: int
+
+
+def instances(rule: Rule, ranks: Ranks) -> Iterator[Instance]:
+    """Every instance at these ranks."""
+    pending = [State({}, {})]
+    while pending:
+        state = pending.pop()
+        try:
+            yield _Attempt(rule, state, ranks).instance()
+        except Fork as fork:
+            pending.extend(reversed(fork.states))
+        except (Misfit, NotKnown):
+            continue
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One attempt: deterministic for its state."""
+
+    rule: Rule
+    state: State
+    ranks: Ranks
+    names: dict[str, Result] = field(default_factory=dict)
+    terms: dict[Term, Input] = field(default_factory=dict)
+    many: dict[App, tuple[Tensor, ...]] = field(default_factory=dict)
+    tensors: dict[Input, Tensor] = field(default_factory=dict)
+    inputs: list[Tensor] = field(default_factory=list)
+    made: list[Tensor] = field(default_factory=list)
+    on_right: bool = False
+
+    def instance(self) -> Instance:
+        with judged_by(self):
+            lhs = self.side(self.rule.lhs)
+            for condition in self.rule.where:
+                self.condition(condition)
+            left = tuple(self.made)
+            self.made = []
+            self.many = {}
+            self.on_right = True
+            rhs = self.side(self.rule.rhs)
+            if len(lhs) != len(rhs):
+                raise Misfit
+            for a, b in zip(lhs, rhs, strict=True):
+                if a.dtype != b.dtype or a.rank != b.rank:
+                    raise Misfit
+                for x, y in zip(a.shape, b.shape, strict=True):
+                    if x != y and not self.same(x, y):
+                        raise Misfit
+        return Instance(tuple(self.inputs), lhs, rhs, left, tuple(self.made), self.state)
+
+    # --- what operators ask -----------------------------------------------------------------------
+
+    def same(self, a: Dim, b: Dim) -> bool:
+        found = [s for s in equated(self.state, a, b, "right" if self.on_right else "") if s]
+        if any(s is self.state for s in found):
+            return True
+        if not found:
+            return False
+        raise Fork(found)
+
+    def stretched(self, a: Dim, b: Dim) -> bool:
+        found = [s for s in equated(self.state, a, b, "right" if self.on_right else "") if s]
+        if any(s is self.state for s in found):
+            return True
+        raise Fork([*found, *ones(self.state, a), *ones(self.state, b)])
+
+    def choose(self, key: str, values: Sequence[object]) -> object:
+        if key not in self.state.choices:
+            if len(values) == 1:
+                return values[0]
+            raise Fork([self.state.chosen(key, v) for v in values])
+        return self.state.choices[key]
+
+    def fresh(self, name: str) -> Dim:
+        """A size that is free, as far as nothing has fixed it."""
+        return ix.dim(self.state.sizes.get(name, Size(name)))
+
+    # --- sides ------------------------------------------------------------------------------------
+
+    def side(self, terms: tuple[Term, ...]) -> tuple[Tensor, ...]:
+        match terms:
+            case (App() as only,):
+                return self.app(only)
+            case _:
+                return tuple(v for t in terms for v in self.values(t))
+
+    def values(self, t: Term) -> list[Tensor]:
+        """The tensors that a term stands for, where no operand beside it says anything."""
+        match t:
+            case Var(name):
+                if name not in self.names:
+                    self.parameter(name)
+                return [self.tensor(self.names[name])]
+            case Run(name):
+                return [self.tensor(v) for v in sequence(self.run(name))]
+            case All(app):
+                return [*self.app(app)]
+            case Pick(app, n):
+                found = self.app(app)
+                if n >= len(found):
+                    raise Misfit
+                self.terms.setdefault(t, self.stand_in(found[n]))
+                return [found[n]]
+            case App():
+                return [*self.app(t)]
+            case Map(body, own, over):
+                return self.mapped(body, own, over)
+            case Number() | Scalar() | Filled():
+                return [self.constant(t, F32)]
+            case _:
+                raise Misfit
+
+    def mapped(self, body: Term, own: tuple[str, ...], over: Formula | App) -> list[Tensor]:
+        items: Sequence[Result]
+        if isinstance(over, App):
+            items = [self.stand_in(t) for t in self.app(over)]
+        else:
+            items = sequence(self.formula(over))
+        out: list[Tensor] = []
+        before, many = dict(self.names), self.many
+        for one in items:
+            parts = (one,) if len(own) == 1 else sequence(one)
+            self.names.update(zip(own, parts, strict=True))
+            self.many = {}
+            out += self.values(body)
+        self.names, self.many = before, many
+        return out
+
+    def tensor(self, r: Result) -> Tensor:
+        if isinstance(r, Input) and r in self.tensors:
+            return self.tensors[r]
+        raise NotKnown(f"{r} is no value")
+
+    def stand_in(self, t: Tensor) -> Input:
+        out = Input(t.name, t.type)
+        self.tensors[out] = t
+        return out
+
+    def formula(self, f: Formula) -> Result:
+        for p in walk(f):  # subterms of the left side that formulas speak of
+            if isinstance(p, Of) and p.term not in self.terms and not self.on_right:
+                raise NotKnown(f"{p.term} has not been made yet")
+        return value_of(f, self.names, self.terms)
+
+    def app(self, t: App) -> tuple[Tensor, ...]:
+        if t in self.many:
+            return self.many[t]
+        operands = self.operands(t)
+        attrs, pending = self.attributes(t, operands)
+        full, found = self.applied(t.op, operands, attrs)
+        if not self.on_right:
+            self.bind(t, full, pending)
+        self.many[t] = found
+        if len(found) == 1:
+            self.terms.setdefault(t, self.stand_in(found[0]))
+        self.made.extend(found)
+        return found
+
+    def applied(
+        self, op: Op, operands: Sequence[Tensor | None], attrs: Mapping[str, Attr]
+    ) -> tuple[dict[str, Attr], tuple[Tensor, ...]]:
+        types = tuple(None if o is None else o.type for o in operands)
+        try:
+            # not from the memo: there nobody is asked
+            full = dict(_canonical_attrs.__wrapped__(op, types, tuple(attrs.items())))
+            assert op.compute is not None
+            out = op.compute(*operands, **full)
+        except InferError as e:
+            if "symbolic" in str(e):
+                raise Unsupported(str(e)) from e
+            raise Misfit from e
+        except (ValueError, TypeError, IndexError, KeyError, ZeroDivisionError) as e:
+            raise Misfit from e
+        return full, out if isinstance(out, tuple) else (out,)
+
+    def operands(self, t: App) -> list[Tensor | None]:
+        later = [o for o in t.operands if isinstance(o, (Number, Scalar, Filled))]
+        found: dict[int, list[Tensor | None]] = {}
+        kind: DType | None = None
+        for n, o in enumerate(t.operands):
+            if isinstance(o, Absent):
+                found[n] = [None]
+            elif o not in later:
+                found[n] = [*self.values(o)]
+                for v in found[n]:
+                    kind = kind or (None if v is None else v.dtype)
+        for n, o in enumerate(t.operands):
+            if n not in found:
+                found[n] = [self.constant(o, kind or F32)]
+        return [v for n in range(len(t.operands)) for v in found[n]]
+
+    # --- parameters -------------------------------------------------------------------------------
+
+    def parameter(self, name: str) -> None:
+        """Give a parameter a shape of symbols."""
+        p = next(
+            (p for p in self.rule.params if isinstance(p, Param) and p.name == name and not p.run),
+            None,
+        )
+        if p is None or self.on_right:
+            raise NotKnown(f"{name} has no value")
+        self.input(name, p)
+
+    def input(self, name: str, p: Param) -> Input:
+        kind = DTYPES.get(p.kind) or KINDS[p.kind]
+        if p.shape is None:
+            rank = self.choose(f"rank {name}", range(self.ranks.least, self.ranks.most + 1))
+            assert isinstance(rank, int)
+            shape = tuple(self.fresh(f"{name}{k}") for k in range(rank))
+        else:
+            shape = tuple(d for f in p.shape for d in self.declared(f, len(p.shape)))
+        t = Tensor(name, kind, shape)
+        self.inputs.append(t)
+        out = self.stand_in(t)
+        if not p.run:
+            self.names[name] = out
+            self.terms[Var(name)] = out
+        return out
+
+    def declared(self, f: Formula, others: int) -> list[Dim]:
+        match f:
+            case Spread(Name(s)):
+                if s not in self.names:
+                    length = self.choose(f"rank {s}", range(0, max(self.ranks.most - others, 0) + 2))
+                    assert isinstance(length, int)
+                    self.names[s] = tuple(self.fresh(f"{s}_{k}") for k in range(length))
+                found = self.names[s]
+                assert isinstance(found, tuple)
+                return [d for d in found if isinstance(d, (int, Expr))]
+            case Name(n):
+                if n not in self.names:
+                    self.names[n] = self.fresh(n)
+            case _:
+                pass
+        d = self.formula(f)
+        if not isinstance(d, (int, Expr)):
+            raise Misfit
+        return [d]
+
+    def run(self, name: str) -> Result:
+        if name not in self.names:
+            p = next(p for p in self.rule.params if isinstance(p, Param) and p.name == name)
+            count = self.choose(f"count {name}", range(1, MOST_PARTS + 1))
+            assert isinstance(count, int)
+            self.names[name] = tuple(self.input(f"{name}.{k}", p) for k in range(count))
+        return self.names[name]
+
+    # --- constants --------------------------------------------------------------------------------
+
+    def constant(self, t: Term, kind: DType) -> Tensor:
+        match t:
+            case Number(v):
+                return self.uniform(v, kind, t)
+            case Scalar(Name(n)) if n not in self.names and not self.on_right:
+                raise Unsupported(f"the number {n} of a constant")
+            case Scalar(f):
+                return self.uniform(float(number(self.formula(f))), kind, t)
+            case Filled(what, args):
+                given = [self.formula(a) for a in args]
+                if isinstance(given[-1], DType):
+                    kind = given[-1]
+                    given = given[:-1]
+                return filled(what, given, kind)
+            case _:
+                raise Misfit
+
+    def uniform(self, v: int | float, kind: DType, t: Term) -> Tensor:
+        """All elements equal v: a scalar on the right, of any shape on the left."""
+        rank: object = 0
+        if not self.on_right:
+            rank = self.choose(f"rank {t}", range(self.ranks.most + 1))
+        assert isinstance(rank, int)
+        shape = tuple(self.fresh(f"{v}.{k}") for k in range(rank))
+        value = const(v, kind)
+        return compute(shape, lambda *i: value, name=str(v))
+
+    # --- attributes -------------------------------------------------------------------------------
+
+    def attributes(
+        self, t: App, operands: Sequence[Tensor | None]
+    ) -> tuple[dict[str, Attr], list[tuple[str, Formula]]]:
+        known: dict[str, Attr] = {}
+        open_: list[tuple[str, str]] = []
+        pending: list[tuple[str, Formula]] = []
+        if t.rest is not None:
+            bound = self.names.get(t.rest)
+            own = {key for key, _ in t.attrs}
+            if bound is not None:
+                for pair in sequence(bound):
+                    key, value = sequence(pair)
+                    if key not in own:
+                        known[str(key)] = value  # type: ignore[assignment]
+            elif self.on_right:
+                raise NotKnown(t.rest)
+            else:
+                open_ += [(key, f"{t.rest}.{key}") for key in t.op.attrs if key not in own]
+        for key, f in t.attrs:
+            try:
+                known[key] = _attribute(self.formula(f))
+            except NotKnown:
+                if self.on_right:
+                    raise
+                open_.append((key, f.id if isinstance(f, Name) else f"{t.op.name}.{key}"))
+                if not isinstance(f, Name):
+                    pending.append((key, f))
+        ranks = [o.rank for o in operands if o is not None]
+        for key, name in open_:
+            if any(k == key for k, _ in pending):
+                name = f"{name} {sum(1 for _ in self.many)}"
+            known[key] = self.attribute(t.op, key, name, ranks, known)
+        return known, pending
+
+    def attribute(
+        self, op: Op, key: str, name: str, ranks: list[int], known: dict[str, Attr]
+    ) -> Attr:
+        suggested = self.suggested(name)
+        if suggested is not None:
+            return self.choose(name, suggested)  # type: ignore[return-value]
+        some = options(op, key, ranks, known, self.ranks.most)
+        if not some:
+            raise Misfit
+        n = self.choose(f"{name} of {len(some)}", range(len(some)))
+        assert isinstance(n, int)
+        return some[n](lambda part: self.fresh(f"{name}.{part}"))
+
+    def suggested(self, name: str) -> list[object] | None:
+        """Natural numbers that a rule asks for are the first few: a scope that is stated."""
+        for p in self.rule.params:
+            if isinstance(p, AttrParam) and p.name == name and p.kind == Name("nat"):
+                return [1, 2, 3]
+        return None
+
+    def bind(self, t: App, full: dict[str, Attr], pending: list[tuple[str, Formula]]) -> None:
+        """Give attribute variables the values that a match would give them."""
+        mentioned = set()
+        for key, f in t.attrs:
+            mentioned.add(key)
+            if isinstance(f, Name):
+                if f.id not in self.names:
+                    self.names[f.id] = full[key]  # type: ignore[assignment]
+                else:
+                    self.agree(self.names[f.id], full[key])
+        for key, f in pending:
+            self.agree(self.formula(f), full[key])
+        if t.rest is not None and t.rest not in self.names:
+            rest = tuple((k, v) for k, v in sorted(full.items()) if k not in mentioned)
+            self.names[t.rest] = rest  # type: ignore[assignment]
+
+    def agree(self, a: Result, b: object) -> None:
+        """Two attribute values are one."""
+        if isinstance(a, tuple) and isinstance(b, tuple):
+            if len(a) != len(b):
+                raise Misfit
+            for x, y in zip(a, b, strict=True):
+                self.agree(x, y)
+            return
+        sizes = isinstance(a, (int, Expr)) and isinstance(b, (int, Expr))
+        if sizes and (isinstance(a, Expr) or isinstance(b, Expr)):
+            if not self.same(a, b):  # type: ignore[arg-type]
+                raise Misfit
+        elif a != b:
+            raise Misfit
+
+    # --- conditions -------------------------------------------------------------------------------
+
+    def condition(self, f: Formula) -> None:
+        """Make a condition true."""
+        found = definition(f, frozenset(self.names))
+        if found is not None:
+            self.names[found[0]] = self.formula(found[1])
+            return
+        match f:
+            case Logic("and", some):
+                for g in some:
+                    self.condition(g)
+                return
+            case Call("const" | "single_use" | "known", _):
+                return
+            case Compare(first, rest) if all(op in _SIGNS for op, _ in rest):
+                sides = [first, *(g for _, g in rest)]
+                for a, (op, b) in zip(sides, rest, strict=False):
+                    self.compared(self.formula(a), op, self.formula(b))
+                return
+            case _:
+                pass
+        if not self.formula(without_const(f)):
+            raise Misfit
+
+    def compared(self, a: Result, op: str, b: Result) -> None:
+        if op == "==" and not isinstance(a, (str, type(None))):
+            self.agree(a, b)
+            return
+        if not isinstance(a, (int, Expr)) or not isinstance(b, (int, Expr)):
+            if op == "==" and not equal(a, b):
+                raise Misfit
+            if op != "==":
+                raise Unsupported(f"{a} {op} {b}")
+            return
+        if op in (">", ">="):
+            a, b, op = b, a, "<" if op == ">" else "<="
+        h = ix.apply(_SIGNS[op], (ix.as_index(a), ix.as_index(b)), BOOL)
+        if isinstance(h, Const):
+            if not h.value:
+                raise Misfit
+        elif h not in self.state.hypotheses:
+            raise Fork([self.state.given(h, "")])
+
+
+_SIGNS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "lt", ">=": "le"}
+
+
+def _attribute(r: Result) -> Attr:
+    if isinstance(r, Input):
+        raise NotKnown("a value is no attribute")
+    if isinstance(r, tuple):
+        return tuple(_attribute(v) for v in r)
+    return r  # type: ignore[return-value]
+
+
+def filled(what: str, args: Sequence[Result], kind: DType) -> Tensor:
+    """zeros, ones, full, eye, dirac, means as tensor expressions."""
+
+    def dims(r: Result) -> tuple[Dim, ...]:
+        return tuple(d for d in sequence(r) if isinstance(d, (int, Expr)))
+
+    zero, one = const(0, kind), const(1, kind)
+
+    def same(i: Expr, j: Dim) -> Expr:
+        return ix.apply("eq", (i, ix.as_index(j)), BOOL)
+
+    match what:
+        case "zeros" | "ones":
+            value = zero if what == "zeros" else one
+            return compute(dims(args[0]), lambda *i: value, name=what)
+        case "full":
+            some = const(float(number(args[1])), kind)
+            return compute(dims(args[0]), lambda *i: some, name=what)
+        case "eye":
+            n = args[0]
+            assert isinstance(n, (int, Expr))
+            return compute((n, n), lambda i, j: select(same(i, j), one, zero), name=what)
+        case "dirac":
+            shape = dims(args[0])
+
+            def centre(o: Expr, c: Expr, *k: Expr) -> Expr:
+                half = [ix.floordiv(ix.as_index(d), Const(2, INDEX)) for d in shape[2:]]
+                return select(
+                    all_of(same(o, c), *(same(a, h) for a, h in zip(k, half, strict=True))),
+                    one,
+                    zero,
+                )
+
+            return compute(shape, centre, name=what)
+        case "means":
+            shape = dims(args[0])
+            count = cast(ix.as_index(product(shape[2:])), kind)
+            return compute(
+                shape, lambda o, c, *k: select(same(o, c), one / count, zero), name=what
+            )
+        case _:
+            raise Unsupported(what)
+
+
+__all__ = ["Instance", "Ranks", "TensorType", "instances"]

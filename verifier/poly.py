@@ -1,0 +1,302 @@
+"""Integer polynomials over sizes, index variables and quotients, hash-consed: equal is identical.
+
+    i * n + j // (a * b) - 3
+
+Remainders are not atoms: a % b is a - b * (a // b), so that (a // b) * b + a % b is a by addition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+Mono = tuple["Atom", ...]
+
+
+class Atom:
+    """A size, an index variable, a quotient, a minimum. `number` orders atoms."""
+
+    __slots__ = ("number",)
+    number: int
+
+    def __lt__(self, other: Atom) -> bool:
+        return self.number < other.number
+
+
+class Sym(Atom):
+    """A symbolic size, at least `low`."""
+
+    __slots__ = ("low", "name")
+
+    def __init__(self, name: str, low: int) -> None:
+        self.name, self.low = name, low
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Var(Atom):
+    """An index variable: 0 <= v < extent. `level` is 0 for output and fresh variables; those of
+    closed sums are numbered from the inside out."""
+
+    __slots__ = ("extent", "level", "name")
+
+    def __init__(self, name: str, extent: Poly, level: int) -> None:
+        self.name, self.extent, self.level = name, extent, level
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Quot(Atom):
+    """p // q, rounded down, q >= 1."""
+
+    __slots__ = ("p", "q")
+
+    def __init__(self, p: Poly, q: Poly) -> None:
+        self.p, self.q = p, q
+
+    def __repr__(self) -> str:
+        return f"({self.p}) // ({self.q})"
+
+
+class Least(Atom):
+    """min(p, q)."""
+
+    __slots__ = ("p", "q")
+
+    def __init__(self, p: Poly, q: Poly) -> None:
+        self.p, self.q = p, q
+
+    def __repr__(self) -> str:
+        return f"min({self.p}, {self.q})"
+
+
+class Chosen(Atom):
+    """An integer element of a tensor used as an index: what it is is not known here."""
+
+    __slots__ = ("bound", "element")
+
+    def __init__(self, element: object, bound: Poly) -> None:
+        self.element, self.bound = element, bound
+
+    def __repr__(self) -> str:
+        return f"index({self.element})"
+
+
+class Poly:
+    """A polynomial: ((atoms, coefficient), ...) in one order, no coefficient 0."""
+
+    __slots__ = ("_vars", "number", "terms")
+
+    def __init__(self, terms: tuple[tuple[Mono, int], ...], number: int) -> None:
+        self.terms, self.number = terms, number
+        self._vars: frozenset[Var] | None = None
+
+    def __repr__(self) -> str:
+        return " + ".join("*".join([str(c), *map(str, m)]) for m, c in self.terms) or "0"
+
+    def __lt__(self, other: Poly) -> bool:
+        return self.number < other.number
+
+    def __add__(self, other: Poly | int) -> Poly:
+        b = const(other) if isinstance(other, int) else other
+        if not b.terms:
+            return self
+        out = dict(self.terms)
+        for m, c in b.terms:
+            out[m] = out.get(m, 0) + c
+        return made(out)
+
+    def __sub__(self, other: Poly | int) -> Poly:
+        return self + (-other if isinstance(other, int) else other.times(-1))
+
+    def __neg__(self) -> Poly:
+        return self.times(-1)
+
+    def __mul__(self, other: Poly | int) -> Poly:
+        if isinstance(other, int):
+            return self.times(other)
+        out: dict[Mono, int] = {}
+        for m, c in self.terms:
+            for n, d in other.terms:
+                key = tuple(sorted((*m, *n))) if m and n else m or n
+                out[key] = out.get(key, 0) + c * d
+        return made(out)
+
+    def times(self, k: int) -> Poly:
+        if k == 1:
+            return self
+        return made({m: c * k for m, c in self.terms})
+
+    @property
+    def value(self) -> int | None:
+        """The number that it is, if it is one."""
+        if not self.terms:
+            return 0
+        if len(self.terms) == 1 and not self.terms[0][0]:
+            return self.terms[0][1]
+        return None
+
+    @property
+    def vars(self) -> frozenset[Var]:
+        """The index variables in it, in quotients too; not those in extents."""
+        if self._vars is None:
+            found: set[Var] = set()
+            for m, _ in self.terms:
+                for a in m:
+                    match a:
+                        case Var():
+                            found.add(a)
+                        case Quot() | Least():
+                            found |= a.p.vars | a.q.vars
+                        case Chosen():
+                            found |= free_vars(a.element)
+                        case _:
+                            pass
+            self._vars = frozenset(found)
+        return self._vars
+
+    def atoms(self) -> Iterator[Atom]:
+        for m, _ in self.terms:
+            yield from m
+
+
+def free_vars(element: object) -> frozenset[Var]:
+    """The free index variables of an element that is used as an index."""
+    return element.vars  # type: ignore[attr-defined,no-any-return]
+
+
+_POLYS: dict[tuple[tuple[Mono, int], ...], Poly] = {}
+_ATOMS: dict[object, Atom] = {}
+_COUNT = [0]
+
+
+def forget() -> None:
+    """Empty the tables: no polynomial made before may be used after."""
+    _POLYS.clear()
+    _ATOMS.clear()
+
+
+def table_size() -> int:
+    return len(_POLYS)
+
+
+def _number() -> int:
+    _COUNT[0] += 1
+    return _COUNT[0]
+
+
+def _interned(key: object, atom: Atom) -> Atom:
+    found = _ATOMS.get(key)
+    if found is None:
+        atom.number = _number()
+        found = _ATOMS[key] = atom
+    return found
+
+
+def made(terms: Mapping[Mono, int]) -> Poly:
+    """The polynomial of these terms."""
+    rest = [(m, c) for m, c in terms.items() if c]
+    if len(rest) > 1:
+        rest.sort(key=lambda t: (len(t[0]), [a.number for a in t[0]]))
+    key = tuple(rest)
+    found = _POLYS.get(key)
+    if found is None:
+        found = _POLYS[key] = Poly(key, _number())
+    return found
+
+
+def const(n: int) -> Poly:
+    return made({(): n})
+
+
+def of(a: Atom) -> Poly:
+    return made({(a,): 1})
+
+
+def sym(name: str, low: int = 1) -> Poly:
+    return of(_interned(("sym", name), Sym(name, low)))
+
+
+def fresh(extent: Poly, name: str = "k") -> Var:
+    """A variable that is no other."""
+    v = Var(name, extent, 0)
+    v.number = _number()
+    v.name = f"{name}{v.number}"
+    return v
+
+
+def closed(level: int, extent: Poly) -> Var:
+    """The bound variable of a level: one for each extent."""
+    found = _interned(("var", level, extent), Var(f"b{level}", extent, level))
+    assert isinstance(found, Var)
+    return found
+
+
+def quot_atom(p: Poly, q: Poly) -> Atom:
+    return _interned(("quot", p, q), Quot(p, q))
+
+
+def least(p: Poly, q: Poly) -> Poly:
+    """min(p, q) where only the difference's being a number decides."""
+    if p is q:
+        return p
+    gap = (q - p).value
+    if gap is not None:
+        return p if gap >= 0 else q
+    if q.number < p.number:
+        p, q = q, p
+    return of(_interned(("least", p, q), Least(p, q)))
+
+
+def most(p: Poly, q: Poly) -> Poly:
+    return -least(-p, -q)
+
+
+def chosen(element: object, bound: Poly) -> Poly:
+    return of(_interned(("chosen", element, bound), Chosen(element, bound)))
+
+
+def linear_in(p: Poly, v: Atom) -> tuple[Poly, Poly] | None:
+    """(a, b) with p = a * v + b and no v in either, None where that cannot be."""
+    a: dict[Mono, int] = {}
+    b: dict[Mono, int] = {}
+    for m, c in p.terms:
+        n = m.count(v)
+        if n > 1:
+            return None
+        if n == 1:
+            k = m.index(v)
+            a[m[:k] + m[k + 1 :]] = c
+        else:
+            b[m] = c
+    first, rest = made(a), made(b)
+    if isinstance(v, Var) and (v in first.vars or v in rest.vars):
+        return None
+    return first, rest
+
+
+def divided(p: Poly, q: Poly) -> tuple[Poly, Poly]:
+    """(quotient, rest) by the terms of `p` that the monomial `q` divides."""
+    if len(q.terms) != 1:
+        if p is q:
+            return const(1), const(0)
+        return const(0), p
+    ((qm, qc),) = q.terms
+    whole: dict[Mono, int] = {}
+    rest: dict[Mono, int] = {}
+    for m, c in p.terms:
+        left = list(m)
+        try:
+            for a in qm:
+                left.remove(a)
+        except ValueError:
+            rest[m] = c
+            continue
+        if c % qc:
+            rest[m] = c % qc
+            if c // qc:
+                whole[tuple(left)] = c // qc
+        else:
+            whole[tuple(left)] = c // qc
+    return made(whole), made(rest)

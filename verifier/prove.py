@@ -1,0 +1,138 @@
+"""The proof of a rule for all sizes: every instance with symbolic sizes, element by element."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from superopt.rules.functions import NotKnown
+from superopt.rules.rule import Rule
+from superopt.te.expr import Tensor
+from superopt.te.node import Apply, Expr
+from superopt.verifier import algebra, facts, normal
+from superopt.verifier.algebra import Undefined
+from superopt.verifier.attributes import Unsupported
+from superopt.verifier.equal import equal
+from superopt.verifier.facts import Facts, Guard, OutOfTime, eq, ge
+from superopt.verifier.instance import Instance, Ranks, instances
+from superopt.verifier.poly import const, fresh, of, table_size
+from superopt.verifier.reader import Reader, Unreadable
+from superopt.verifier.refute import counterexample
+from superopt.verifier.verdict import Proved, Refuted, Scope, Unknown, Verdict
+
+LARGEST_TABLE = 200_000  # polynomials kept from one rule to the next
+ASSUMES = (
+    "sizes from 1",
+    "floats as real numbers, integers without overflow",
+    "values where both sides are defined",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one rule: seconds of time; instances at most."""
+
+    seconds: float = 20.0
+    instances: int = 600
+
+
+def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) -> Verdict:
+    """Is the right side of `rule` equal to the left wherever both are well-formed?"""
+    limit = limits or Limits()
+    begin = time.perf_counter()
+    if table_size() > LARGEST_TABLE:
+        facts.forget()
+        normal.forget()
+    tally = facts.start(limit.seconds)
+    algebra.STEPS.used.clear()
+    scope = ranks or ranks_of(rule)
+    count = checked = 0
+    derived: dict[str, None] = {}
+
+    def since() -> float:
+        return time.perf_counter() - begin
+
+    try:
+        for one in instances(rule, scope):
+            count += 1
+            if count > limit.instances:
+                return Unknown(f"more than {limit.instances} ways for operands to fit", since())
+            outcome = _proved(one, derived)
+            if isinstance(outcome, str):
+                found = counterexample(one, rule)
+                if found is not None:
+                    return Refuted(*found, since())
+                return Unknown(f"{outcome} for {one}", since())
+            checked += outcome
+            if time.monotonic() > tally.deadline:
+                return Unknown(f"{limit.seconds} seconds are over after {count} cases", since())
+    except OutOfTime:
+        return Unknown(f"{limit.seconds} seconds are over after {count} cases", since())
+    except (Unsupported, Unreadable, Undefined, NotKnown) as e:
+        return Unknown(f"{type(e).__name__}: {e}", since())
+    except RecursionError:
+        return Unknown("nested too deep", since())
+    if not count:
+        return Unknown(f"no instance at ranks {scope.least} to {scope.most}", since())
+    return Proved(
+        Scope(f"ranks {scope.least} to {scope.most}", count, ASSUMES),
+        tuple(derived),
+        tuple(sorted(algebra.STEPS.used)),
+        checked,
+        tally.queries,
+        since(),
+    )
+
+
+def ranks_of(rule: Rule) -> Ranks:
+    """The ranks at which operands of any shape are tried."""
+    from superopt.verifier.scope import scope_of
+
+    return scope_of(rule)
+
+
+def _proved(one: Instance, derived: dict[str, None]) -> int | str:
+    """The obligations that were shown, or what was not."""
+    reader = Reader({})
+    known = Facts(tuple(_guard(reader, h) for h in one.state.hypotheses))
+    for t in (*one.inputs, *one.left):
+        known = _nonempty(reader, t, known)
+    for t in one.right:
+        more = _nonempty(reader, t, known)
+        for g in more.hypotheses[len(known.hypotheses) :]:
+            derived[str(g)] = None
+        known = more
+    derived.update(dict.fromkeys(one.state.derived))
+    for n, (a, b) in enumerate(zip(one.lhs, one.rhs, strict=True)):
+        axes = tuple(fresh(reader.dim(d), "i") for d in a.shape)
+        place = tuple(of(v) for v in axes)
+        left = reader.element(a, place, known)
+        if reader.outside:
+            return f"the left side may read outside: {reader.outside[0]}"
+        right = reader.element(b, place, known)
+        if reader.outside:
+            return f"the right side may read outside: {reader.outside[0]}"
+        if not equal(left, right, known):
+            return f"output {n} not shown equal"
+    return reader.checked
+
+
+def _nonempty(reader: Reader, t: Tensor, known: Facts) -> Facts:
+    """With every extent of `t` at least 1."""
+    for d in t.shape:
+        if not isinstance(d, int):
+            g = ge(reader.dim(d) - 1)
+            if not known.holds(g):
+                known = known.plus(g)
+        elif d < 1:
+            known = known.plus(ge(const(-1)))
+    return known
+
+
+def _guard(reader: Reader, h: Expr) -> Guard:
+    if isinstance(h, Apply) and h.fn in ("lt", "le", "eq", "ne"):
+        return reader.guard(h, {}, Facts())
+    raise Unreadable(f"hypothesis {h}")
+
+
+__all__ = ["Limits", "eq", "prove"]

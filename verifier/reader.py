@@ -1,0 +1,317 @@
+"""From tensor expressions to normal forms: what an operator says it computes is what is proved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from superopt.te.dtype import BOOL, INDEX
+from superopt.te.expr import Dim, Tensor
+from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce, Size
+from superopt.verifier import normal as N
+from superopt.verifier import poly as P
+from superopt.verifier.algebra import (
+    INFINITY,
+    Undefined,
+    equals,
+    exponential,
+    greatest,
+    greatest_over,
+    hoisted,
+    inverse,
+    less,
+    power,
+    product_over,
+    raised,
+    unknown,
+    used,
+)
+from superopt.verifier.facts import Facts, Guard, eq, ge, negated
+from superopt.verifier.normal import NF, Term
+from superopt.verifier.poly import Poly
+from superopt.verifier.simplify import quotient, summed, times, where
+
+Places = Mapping[str, Poly]  # the axes of a tensor and of reductions, by name
+EXACT_POWERS = 8
+
+
+class Unreadable(Exception):
+    """An expression has no normal form here."""
+
+
+@dataclass(slots=True)
+class Reader:
+    """Reads elements. sizes: what the symbols of sizes stand for. outside: reads that are not
+    known to be in bounds; checked: how many were looked at."""
+
+    lows: Mapping[str, int]
+    done: dict[object, NF] = field(default_factory=dict)
+    outside: list[str] = field(default_factory=list)
+    checked: int = 0
+    # keep the tensors alive whose identities are keys
+    held: list[Tensor] = field(default_factory=list)
+
+    def dim(self, d: Dim, places: Places | None = None) -> Poly:
+        return P.const(d) if isinstance(d, int) else self.index(d, places or {}, NONE)
+
+    def element(self, t: Tensor, index: tuple[Poly, ...], facts: Facts) -> NF:
+        """The element of `t` at `index`."""
+        self.inside(t, index, facts)
+        if t.body is None:
+            return power(N.read(t.name, index))
+        key = (id(t), index, facts.hypotheses)
+        found = self.done.get(key)
+        if found is None:
+            self.held.append(t)
+            places = {a.name: p for a, p in zip(t.axes, index, strict=True)}
+            found = self.done[key] = self.value(t.body, places, facts)
+        return found
+
+    def inside(self, t: Tensor, index: tuple[Poly, ...], facts: Facts) -> None:
+        for p, d in zip(index, t.shape, strict=True):
+            self.checked += 1
+            n = self.dim(d)
+            if len(p.terms) == 1:
+                ((m, c),) = p.terms
+                if c == 1 and len(m) == 1 and isinstance(m[0], P.Var) and m[0].extent is n:
+                    continue
+            if not (facts.holds(ge(p)) and facts.holds(ge(n - 1 - p))):
+                self.outside.append(f"{t.name}[{p}] of {n} where {facts.hypotheses}")
+
+    # --- indices ----------------------------------------------------------------------------------
+
+    def index(self, e: Expr, places: Places, facts: Facts) -> Poly:
+        match e:
+            case Const(v):
+                return P.const(int(v))
+            case Size(name):
+                return P.sym(name, self.lows.get(name, 1))
+            case Axis(name, _):
+                return places[name]
+            case Apply(fn, args, _):
+                some = [self.index(a, places, facts) for a in args]
+                out = some[0]
+                match fn:
+                    case "add":
+                        for p in some[1:]:
+                            out = out + p
+                        return out
+                    case "mul":
+                        for p in some[1:]:
+                            out = out * p
+                        return out
+                    case "floordiv" | "mod":
+                        q = some[1]
+                        if not facts.holds(ge(q - 1)):
+                            raise Unreadable(f"{e}: is {q} at least 1?")
+                        whole = quotient(out, q, facts)
+                        return whole if fn == "floordiv" else out - q * whole
+                    case "min":
+                        return _least(some[0], some[1], facts)
+                    case "max":
+                        return -_least(-some[0], -some[1], facts)
+                raise Unreadable(f"{fn} of indices")
+            case Index(element, bound):
+                of = self.value(element, places, facts)
+                return P.chosen(of, self.index(bound, places, facts))
+            case _:
+                raise Unreadable(f"index {e}")
+
+    def guard(self, e: Apply, places: Places, facts: Facts) -> Guard:
+        a, b = (self.index(x, places, facts) for x in e.args)
+        match e.fn:
+            case "lt":
+                return ge(b - a - 1)
+            case "le":
+                return ge(b - a)
+            case "eq":
+                return eq(b - a)
+            case _:
+                return negated(eq(b - a))
+
+    # --- elements ---------------------------------------------------------------------------------
+
+    def value(self, e: Expr, places: Places, facts: Facts) -> NF:
+        if e.dtype == INDEX:
+            return N.number(self.index(e, places, facts))
+        if e.dtype == BOOL:
+            return self.holds(e, True, places, facts)
+        match e:
+            case Const(v):
+                return _constant(v)
+            case Load(tensor, index, _):
+                return self.element(
+                    tensor, tuple(self.index(i, places, facts) for i in index), facts
+                )
+            case Reduce(fn, axes, body, _):
+                return self.reduced(fn, axes, body, places, facts)
+            case Apply("select", (guard, yes, no), _):
+                return self.chosen(guard, yes, no, places, facts)
+            case Apply("cast", (x,), kind):
+                of = self.value(x, places, facts)
+                if kind.is_float or x.dtype in (BOOL, INDEX):
+                    return of if x.dtype.is_float or not x.dtype.is_int else _cast(of, facts)
+                return unknown(f"cast to {kind}", [of], facts)
+            case Apply(fn, args, kind):
+                some = [self.value(a, places, facts) for a in args]
+                return applied(fn, some, kind.is_float, facts)
+            case _:
+                raise Unreadable(str(e))
+
+    def reduced(
+        self, fn: str, axes: tuple[Axis, ...], body: Expr, places: Places, facts: Facts
+    ) -> NF:
+        fresh = tuple(P.fresh(self.dim(a.extent, places)) for a in axes)
+        inner = {**places, **{a.name: P.of(v) for a, v in zip(axes, fresh, strict=True)}}
+        of = self.value(body, inner, facts)
+        match fn:
+            case "sum":
+                return summed(of, fresh, facts)
+            case "max" | "any":
+                return greatest_over(of, fresh, facts)
+            case "min":
+                return N.scaled(greatest_over(N.scaled(of, -1), fresh, facts), -1)
+            case "all":
+                flipped = N.minus(N.constant(1), of)
+                return N.minus(N.constant(1), greatest_over(flipped, fresh, facts))
+            case _:
+                return product_over(of, fresh, facts)
+
+    def chosen(self, guard: Expr, yes: Expr, no: Expr, places: Places, facts: Facts) -> NF:
+        out: list[NF] = []
+        for side, branch in ((True, yes), (False, no)):
+            condition = self.holds(guard, side, places, facts)
+            if isinstance(branch, Const) and branch.value == 0:
+                continue
+            for t in condition.terms:
+                more = facts.plus(*t.guards)
+                of = self.value(branch, places, more)
+                if t.powers or t.coefficient != 1:
+                    plain = Term(t.coefficient, (), frozenset(), t.powers)
+                    of = times(N.form((plain,)), of, more)
+                for g in sorted(t.guards):
+                    of = where(of, g, facts)
+                out.append(of)
+        return N.plus(*out)
+
+    def holds(self, e: Expr, side: bool, places: Places, facts: Facts) -> NF:
+        """1 where the bool `e` is `side`, else 0; guards on indices stay guards."""
+        match e:
+            case Const(v):
+                return N.constant(int(bool(v) == side))
+            case Apply("lt" | "le" | "eq" | "ne", (a, _), _) if a.dtype == INDEX:
+                g = self.guard(e, places, facts)
+                return where(N.constant(1), g if side else negated(g), facts)
+            case Apply("lt" | "le" | "eq" | "ne" as fn, (a, b), _):
+                x, y = self.value(a, places, facts), self.value(b, places, facts)
+                match fn:
+                    case "lt":
+                        out = less(N.minus(x, y), facts)
+                    case "le":
+                        out, side = less(N.minus(y, x), facts), not side
+                    case _:
+                        out, side = equals(N.minus(x, y), facts), side == (fn == "eq")
+            case Apply("not", (a,), _):
+                return self.holds(a, not side, places, facts)
+            case Apply("and" | "or" as fn, (a, b), _):
+                first = side == (fn == "and")  # both must be `side`
+                x = self.holds(a, side, places, facts)
+                y = self.holds(b, side, places, facts)
+                if first:
+                    return times(x, y, facts)
+                other = self.holds(a, not side, places, facts)
+                return N.plus(x, times(other, y, facts))
+            case Apply("isnan" | "isinf", _, _):
+                return N.constant(int(not side))
+            case Apply("xor", (a, b), _):
+                x, y = self.holds(a, True, places, facts), self.holds(b, True, places, facts)
+                out = N.minus(N.plus(x, y), N.scaled(times(x, y, facts), 2))
+            case Apply("select", (guard, yes, no), _):
+                out = self.chosen(guard, yes, no, places, facts)
+            case Load(tensor, index, _):
+                at = tuple(self.index(i, places, facts) for i in index)
+                if tensor.body is None:
+                    self.inside(tensor, at, facts)
+                    out = power(N.truth("is", power(N.read(tensor.name, at))))
+                else:
+                    out = self.element(tensor, at, facts)
+            case Reduce(fn, axes, body, _):
+                out = self.reduced(fn, axes, body, places, facts)
+            case Apply("cast", (x,), _):
+                out = N.minus(N.constant(1), equals(self.value(x, places, facts), facts))
+            case _:
+                raise Unreadable(str(e))
+        return out if side else N.minus(N.constant(1), out)
+
+
+NONE = Facts()
+
+
+def _least(p: Poly, q: Poly, facts: Facts) -> Poly:
+    if facts.holds(ge(q - p)):
+        return p
+    if facts.holds(ge(p - q)):
+        return q
+    return P.least(p, q)
+
+
+def _constant(v: int | Fraction | float) -> NF:
+    if isinstance(v, float):
+        if v != v:
+            raise Undefined("nan")
+        return N.scaled(power(N.fn(INFINITY, (N.zero(),))), 1 if v > 0 else -1)
+    return N.constant(Fraction(v))
+
+
+def _cast(of: NF, facts: Facts) -> NF:
+    return unknown("cast of an integer", [of], facts)
+
+
+def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
+    """A scalar function of elements; `exact`: of real numbers, not of integers that wrap."""
+    match fn, args:
+        case "add", [a, b]:
+            return N.plus(a, b)
+        case "sub", [a, b]:
+            return N.minus(a, b)
+        case "neg", [a]:
+            return N.scaled(a, -1)
+        case "mul", [a, b]:
+            if len(a.terms) > 1 or len(b.terms) > 1:
+                used("distribute")
+            return times(a, b, facts)
+        case "div", [a, b] if exact:
+            used("divide")
+            return times(a, inverse(b, facts), facts)
+        case "max", [a, b]:
+            return greatest([a, b], facts)
+        case "min", [a, b]:
+            return N.scaled(greatest([N.scaled(a, -1), N.scaled(b, -1)], facts), -1)
+        case "abs", [a] if exact:
+            return greatest([a, N.scaled(a, -1)], facts)
+        case "exp", [a] if exact:
+            return exponential(a, facts)
+        case "sqrt", [a] if exact:
+            return hoisted([a], facts, lambda x, _: _root(x[0]))
+        case "pow", [a, b] if exact:
+            n = b.constant
+            if n is not None and n.denominator == 1 and abs(n) <= EXACT_POWERS:
+                return raised(a, int(n), facts)
+            return unknown(fn, args, facts)
+        case _:
+            return unknown(fn, args, facts)
+
+
+def _root(a: NF) -> NF:
+    c = a.constant
+    if c is not None and c >= 0:
+        top, bottom = _exact_root(c.numerator), _exact_root(c.denominator)
+        if top is not None and bottom is not None:
+            return N.constant(Fraction(top, bottom))
+    return power(N.fn("sqrt", (a,)))
+
+
+def _exact_root(n: int) -> int | None:
+    r = int(n**0.5)
+    return next((k for k in (r - 1, r, r + 1) if k >= 0 and k * k == n), None)

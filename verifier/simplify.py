@@ -1,0 +1,295 @@
+"""Terms and pieces under facts: guards that hold or cannot, variables that equalities fix, ranges.
+
+    sum over k < n + m where k < n of f(k)        sum over k < n of f(k)
+    sum over k < n + m where k >= n of f(k)       sum over k < m of f(k + n)
+    sum over k < n where k == j of f(k)           f(j) where j < n
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from superopt.verifier import normal as N
+from superopt.verifier import poly as P
+from superopt.verifier.facts import Facts, Guard, eq, ge, negated, nonneg
+from superopt.verifier.normal import NF, Piece, Term
+from superopt.verifier.poly import Poly, Quot, Var
+
+# --- quotients ------------------------------------------------------------------------------------
+
+
+def quotient(p: Poly, q: Poly, facts: Facts | None = None) -> Poly:
+    """p // q for q >= 1."""
+    whole, rest = P.divided(p, q)
+    if not rest.terms:
+        return whole
+    known = facts or NOTHING
+    if known.holds(ge(rest)) and known.holds(ge(q - 1 - rest)):
+        return whole
+    inner = _nested(rest, q, known)
+    return whole + (P.of(P.quot_atom(rest, q)) if inner is None else inner)
+
+
+def _nested(p: Poly, q: Poly, facts: Facts) -> Poly | None:
+    """(a // b) // c is a // (b c); (g a + r) // (g b) is a // b where 0 <= r < g."""
+    if len(p.terms) == 1:
+        ((m, c),) = p.terms
+        if c == 1 and len(m) == 1 and isinstance(m[0], Quot):
+            return quotient(m[0].p, m[0].q * q, facts)
+    if len(q.terms) != 1:
+        return None
+    ((qm, qc),) = q.terms
+    for g in _parts(qm, qc):
+        whole, rest = P.divided(p, g)
+        if not whole.terms:
+            continue
+        smaller, none = P.divided(q, g)
+        if none.terms or smaller is q:
+            continue
+        if facts.holds(ge(rest)) and facts.holds(ge(g - 1 - rest)):
+            return quotient(whole, smaller, facts)
+    return None
+
+
+def _parts(m: P.Mono, c: int) -> Iterable[Poly]:
+    """Proper factors of a monomial."""
+    for k in range(1, 1 << len(m)):
+        atoms = tuple(a for n, a in enumerate(m) if k >> n & 1)
+        if len(atoms) < len(m) or c != 1:
+            yield P.made({atoms: 1})
+    if c != 1 and m:
+        yield P.const(c)
+    if not m:
+        yield from (P.const(d) for d in range(2, c) if c % d == 0)
+
+
+NOTHING = Facts()
+N.QUOTIENT[0] = quotient
+
+# --- terms ----------------------------------------------------------------------------------------
+
+
+def simplified(t: Term, facts: Facts) -> list[Term]:
+    """Closed terms whose sum is the open term `t` where `facts` hold."""
+    body = _settled(t.bound, t.guards, facts)
+    if body is None:
+        return []
+    bound, guards, env = body
+    powers = N.powers_at(t.powers, env) if env else t.powers
+    used: set[Var] = set()
+    for f, _ in powers:
+        used |= f.free
+    for g in guards:
+        used |= g.p.vars
+    idle = [v for v in bound if v not in used and facts.holds(ge(v.extent))]
+    kept = tuple(v for v in bound if v not in idle)
+    if not idle:
+        return [N.close(Term(t.coefficient, kept, guards, powers))]
+    count = P.const(1)
+    for v in idle:
+        count = count * v.extent
+    out: list[Term] = []
+    for one in N.number(count).terms:
+        both = N.merged(powers, one.powers)
+        assert both is not None
+        out.append(N.close(Term(t.coefficient * one.coefficient, kept, guards, both)))
+    return out
+
+
+_Body = tuple[tuple[Var, ...], frozenset[Guard], dict[Var, Poly]]
+
+
+def _settled(bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts) -> _Body | None:
+    """Bound variables, guards and substitutions in one form; None where nothing satisfies them."""
+    env: dict[Var, Poly] = {}
+    while True:
+        rest = _pruned(guards, facts)
+        if rest is None:
+            return None
+        guards = rest
+        step = _step(bound, guards, facts)
+        if step is None:
+            return bound, guards, env
+        if isinstance(step, bool):
+            return None
+        bound, extra, change, gone = step
+        env = {v: N.poly_at(p, change) for v, p in env.items()} | change
+        kept = [g for g in guards if g not in gone]
+        guards = frozenset(N.guard_at(g, change) for g in kept) | extra
+        guards = frozenset(eq(g.p) if g.kind == "eq" else g for g in guards)
+
+
+def _pruned(guards: frozenset[Guard], facts: Facts) -> frozenset[Guard] | None:
+    """Without what follows from the facts and from each other."""
+    rest: list[Guard] = []
+    for g in sorted(guards, key=lambda g: (g.kind, g.p.number)):
+        if facts.holds(g):
+            continue
+        if facts.holds(negated(g)):
+            return None
+        rest.append(g)
+    if len(rest) < 2:
+        return frozenset(rest)
+    n = 0
+    while n < len(rest):
+        others = [g for k, g in enumerate(rest) if k != n and _linked(g, rest[n])]
+        if others:
+            more = facts.plus(*others)
+            if more.holds(negated(rest[n])):
+                return None
+            if more.holds(rest[n]):
+                del rest[n]
+                continue
+        n += 1
+    return frozenset(rest)
+
+
+def _linked(a: Guard, b: Guard) -> bool:
+    return not a.p.vars.isdisjoint(b.p.vars) or not (a.p.vars or b.p.vars)
+
+
+_Step = tuple[tuple[Var, ...], frozenset[Guard], dict[Var, Poly], frozenset[Guard]]
+NO_GUARDS: frozenset[Guard] = frozenset()
+
+
+def _step(bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts) -> _Step | bool | None:
+    """One variable fixed or moved: (variables, new guards, substitution, guards that are done)."""
+    own = frozenset(bound)
+    for v in bound:
+        n = v.extent.value
+        if n is not None and n <= 0:
+            return False
+        if n == 1:
+            return _without(bound, v), NO_GUARDS, {v: P.const(0)}, NO_GUARDS
+    for g in guards:
+        if g.kind != "eq":
+            continue
+        for v in bound:
+            split = P.linear_in(g.p, v)
+            if split is None or split[0].value not in (1, -1):
+                continue
+            value = split[1] if split[0].value == -1 else -split[1]
+            extra = frozenset((ge(value), ge(v.extent - 1 - value)))
+            return _without(bound, v), extra, {v: value}, frozenset((g,))
+    for v in bound:
+        low: list[tuple[Guard, Poly]] = []
+        high: list[tuple[Guard, Poly]] = []
+        for g in guards:
+            if g.kind != "ge" or v not in g.p.vars:
+                continue
+            split = P.linear_in(g.p, v)
+            if split is None or not own.isdisjoint(split[1].vars):
+                continue
+            if split[0].value == 1:
+                low.append((g, -split[1]))
+            elif split[0].value == -1:
+                high.append((g, split[1] + 1))
+        for g, end in high:
+            if facts.holds(ge(v.extent - end)):
+                w = P.fresh(end)
+                return _swapped(bound, v, w), NO_GUARDS, {v: P.of(w)}, frozenset((g,))
+        for g, begin in low:
+            if facts.holds(ge(begin)):
+                w = P.fresh(v.extent - begin)
+                return _swapped(bound, v, w), NO_GUARDS, {v: P.of(w) + begin}, frozenset((g,))
+    return None
+
+
+def _without(bound: tuple[Var, ...], v: Var) -> tuple[Var, ...]:
+    return tuple(w for w in bound if w is not v)
+
+
+def _swapped(bound: tuple[Var, ...], v: Var, w: Var) -> tuple[Var, ...]:
+    return tuple(w if u is v else u for u in bound)
+
+
+def simplified_piece(p: Piece, facts: Facts) -> Piece | None:
+    """A closed piece that is the open one under facts; None for no piece."""
+    body = _settled(p.bound, p.guards, facts)
+    if body is None:
+        return None
+    bound, guards, env = body
+    value = N.form_at(p.value, env) if env else p.value
+    used = set(value.vars)
+    for g in guards:
+        used |= g.p.vars
+    kept = tuple(v for v in bound if v in used or not facts.holds(ge(v.extent - 1)))
+    return N.close_piece(Piece(kept, guards, value))
+
+
+def opened_piece(p: Piece) -> Piece:
+    if not p.bound:
+        return p
+    env, bound = N.fresh_for(p.bound)
+    guards = frozenset(N.guard_at(g, env) for g in p.guards)
+    return Piece(bound, guards, N.form_at(p.value, env))
+
+
+# --- sums and products under facts ----------------------------------------------------------------
+
+
+def times(a: NF, b: NF, facts: Facts) -> NF:
+    """The product, multiplied out."""
+    ca, cb = a.constant, b.constant
+    if ca is not None:
+        return N.scaled(b, ca)
+    if cb is not None:
+        return N.scaled(a, cb)
+    out: list[Term] = []
+    for s in a.terms:
+        for t in b.terms:
+            u, v = N.opened(s), N.opened(t)
+            powers = N.merged(u.powers, v.powers)
+            assert powers is not None
+            product = Term(
+                u.coefficient * v.coefficient, u.bound + v.bound, u.guards | v.guards, powers
+            )
+            if product.bound or product.guards:
+                out += simplified(product, facts)
+            else:
+                out.append(product)
+    return N.form(out)
+
+
+def summed(a: NF, bound: tuple[Var, ...], facts: Facts) -> NF:
+    """The sum of `a` over fresh variables."""
+    out: list[Term] = []
+    for t in a.terms:
+        u = N.opened(t)
+        out += simplified(Term(u.coefficient, u.bound + bound, u.guards, u.powers), facts)
+    return N.form(out)
+
+
+def where(a: NF, g: Guard, facts: Facts) -> NF:
+    """`a` where `g` holds, else 0."""
+    out: list[Term] = []
+    for t in a.terms:
+        u = N.opened(t)
+        out += simplified(Term(u.coefficient, u.bound, u.guards | {g}, u.powers), facts)
+    return N.form(out)
+
+
+def under(a: NF, facts: Facts) -> NF:
+    """The terms of `a` again, under more facts; what is inside their factors stays."""
+    if not any(t.guards or t.bound for t in a.terms):
+        return a
+    out: list[Term] = []
+    for t in a.terms:
+        if t.guards or t.bound:
+            out += simplified(N.opened(t), facts)
+        else:
+            out.append(t)
+    return N.form(out)
+
+
+def outer_guard(a: NF) -> Guard | None:
+    """A guard that does not depend on what its term sums over."""
+    for t in a.terms:
+        own = frozenset(t.bound)
+        for g in sorted(t.guards):
+            if g.p.vars.isdisjoint(own):
+                return g
+    return None
+
+
+__all__ = ["nonneg", "quotient", "simplified", "summed", "times", "under", "where"]

@@ -1,0 +1,188 @@
+"""Sizes that are not known yet: what makes two of them equal, found as the operators ask.
+
+An attempt at an instance of a rule starts from a `State`. Where operators compare two sizes that
+differ as expressions, one symbol is solved for, or the equation is kept as a hypothesis; where two
+sizes are broadcast, they are equal, or one of them is 1. Each of these is another attempt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from superopt.te import index as ix
+from superopt.te.dtype import BOOL, INDEX
+from superopt.te.expr import Dim
+from superopt.te.node import Apply, Const, Expr, Size
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Choices so far. sizes: what symbols stand for; hypotheses: bools over sizes; derived: what
+    the right side needs beyond the left, in words; choices: ranks, axes and so on."""
+
+    choices: Mapping[str, object]
+    sizes: Mapping[str, Expr]
+    hypotheses: tuple[Expr, ...] = ()
+    derived: tuple[str, ...] = ()
+
+    def chosen(self, key: str, value: object) -> State:
+        return replace(self, choices={**self.choices, key: value})
+
+    def fixed(self, name: str, value: Expr, needs: str) -> State | None:
+        """With a symbol replaced; None where a hypothesis then fails."""
+        env: dict[Expr, Expr] = {Size(name): value}
+        sizes = {n: ix.substitute(e, env) for n, e in self.sizes.items()} | {name: value}
+        derived = (*self.derived, needs) if needs else self.derived
+        out = replace(self, sizes=sizes, hypotheses=(), derived=derived)
+        some: State | None = out
+        for h in self.hypotheses:
+            some = None if some is None else some.given(ix.substitute(h, env), "")
+        low, _ = ix.bounds(value)
+        if some is not None and (low is None or low < 1):
+            some = some.given(ix.apply("le", (Const(1, INDEX), value), BOOL), needs)
+        return some
+
+    def given(self, h: Expr, needs: str) -> State | None:
+        """With a hypothesis more; None where it is false."""
+        if isinstance(h, Const):
+            return self if h.value else None
+        if h in self.hypotheses:
+            return self
+        derived = (*self.derived, needs) if needs else self.derived
+        return replace(self, hypotheses=(*self.hypotheses, h), derived=derived)
+
+
+class Fork(Exception):
+    """The attempt goes on from each of these states."""
+
+    def __init__(self, states: Sequence[State | None]) -> None:
+        self.states = [s for s in states if s is not None]
+
+
+class Misfit(Exception):
+    """Nothing is an instance with these choices."""
+
+
+def equated(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
+    """The states in which two sizes are equal."""
+    gap = _reduced(ix.polynomial(ix.as_index(ix.as_index(a) - b)))
+    if not gap:
+        return [state]
+    low, high = ix.bounds(ix.from_polynomial(gap))
+    if (low is not None and low > 0) or (high is not None and high < 0):
+        return []
+    needs = f"{a} == {b}" if why else ""
+    split = _whole_groups(gap)
+    if split is not None:
+        name, value = split
+        return [state.fixed(name, value, f"{name} is a multiple" if why else "")]
+    best: tuple[int, str, Expr] | None = None
+    for m, c in gap.items():
+        if len(m) != 1 or abs(c) != 1 or not isinstance(m[0], Size):
+            continue
+        rest = {n: -k * c for n, k in gap.items() if n != m}
+        if any(_mentions(x, m[0]) for n in rest for x in n):
+            continue
+        value = ix.from_polynomial(rest)
+        low, _ = ix.bounds(value)
+        rank = (0 if low is not None and low >= 1 else 1) * 1000 + len(rest)
+        if best is None or rank < best[0]:
+            best = (rank, m[0].name, value)
+    if best is not None:
+        return [state.fixed(best[1], best[2], needs)]
+    cases = _factorings(gap)
+    if cases is not None:
+        out: list[State | None] = []
+        for case in cases:
+            some: State | None = state
+            for name, n in case.items():
+                some = None if some is None else some.fixed(name, Const(n, INDEX), "")
+            out.append(some if some is None or not needs else replace(some, derived=(*some.derived, needs)))
+        return out
+    h = ix.apply("eq", (ix.as_index(a), ix.as_index(b)), BOOL)
+    return [state.given(h, needs)]
+
+
+MOST_FACTORINGS = 40
+
+
+def _factorings(gap: ix.Poly) -> list[dict[str, int]] | None:
+    """a * b * c == n: all the ways, where they are few."""
+    terms = [(m, c) for m, c in gap.items() if m]
+    if len(terms) != 1 or () not in gap:
+        return None
+    ((m, c),) = terms
+    names = sorted({x.name for x in m if isinstance(x, Size)})
+    if len(names) != len(m) or gap[()] % c:
+        return None if gap[()] % c == 0 else []
+    n = -gap[()] // c
+    if n < 1:
+        return []
+    out: list[dict[str, int]] = []
+
+    def fill(k: int, left: int, so_far: dict[str, int]) -> None:
+        if k == len(names) - 1:
+            out.append(so_far | {names[k]: left})
+            return
+        for d in range(1, left + 1):
+            if left % d == 0:
+                fill(k + 1, left // d, so_far | {names[k]: d})
+
+    fill(0, n, {})
+    return out if len(out) <= MOST_FACTORINGS else None
+
+
+def _mentions(x: Expr, s: Size) -> bool:
+    return s.name in ix.symbols(x)
+
+
+def _reduced(gap: ix.Poly) -> ix.Poly:
+    """Without the factors that all terms share (sizes are at least 1)."""
+    if not gap:
+        return gap
+    scale = math.gcd(*gap.values())
+    shared = None
+    for m in gap:
+        sizes = [x for x in m if isinstance(x, Size)]
+        shared = sizes if shared is None else [x for x in dict.fromkeys(shared) if x in sizes]
+    out: ix.Poly = {}
+    for m, c in gap.items():
+        left = list(m)
+        for x in dict.fromkeys(shared or ()):
+            left.remove(x)
+        out[tuple(left)] = c // scale
+    return out
+
+
+def _whole_groups(gap: ix.Poly) -> tuple[str, Expr] | None:
+    """(n // g) * g == n: n is g times something."""
+    for m in gap:
+        for x in m:
+            match x:
+                case Apply("floordiv", (Size(name), g), _):
+                    wanted = ix.as_index(ix.as_index(x * g) - Size(name))
+                    poly = ix.polynomial(wanted)
+                    if _reduced(poly) == gap or _reduced({k: -c for k, c in poly.items()}) == gap:
+                        return name, ix.as_index(Size(f"{name}'") * g)
+                case _:
+                    pass
+    return None
+
+
+def ones(state: State, a: Dim) -> list[State | None]:
+    """The states in which a size is 1."""
+    if isinstance(a, int):
+        return [state] if a == 1 else []
+    poly = ix.polynomial(a)
+    if len(poly) != 1:
+        return []
+    ((m, c),) = poly.items()
+    if c != 1 or not all(isinstance(x, Size) for x in m):
+        return []
+    some: State | None = state
+    for x in dict.fromkeys(m):
+        assert isinstance(x, Size)
+        some = None if some is None else some.fixed(x.name, Const(1, INDEX), "")
+    return [some]

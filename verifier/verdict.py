@@ -1,0 +1,80 @@
+"""What is said of a rule: proved for a scope, refuted by a counterexample, or not known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """For what a proof holds. instances: ways in which operands fit; the rest is words."""
+
+    ranks: str
+    instances: int
+    assumes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.ranks}; {self.instances} ways to fit; {'; '.join(self.assumes)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """Both sides are equal for all sizes in the scope.
+
+    derived: what the right side needs beyond the left, which a match is refused without. steps:
+    what was used beyond moving elements. obligations: reads that were shown to be in bounds.
+    queries: questions to Z3. seconds: of wall time.
+    """
+
+    scope: Scope
+    derived: tuple[str, ...]
+    steps: tuple[str, ...]
+    obligations: int
+    queries: int
+    seconds: float
+    method: str = "index"
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __str__(self) -> str:
+        return f"proved: {self.scope}"
+
+
+@dataclass(frozen=True, slots=True)
+class Refuted:
+    """The sides differ: on which shapes, in which output at which index, and by what."""
+
+    shapes: str
+    output: int
+    index: tuple[int, ...]
+    left: str
+    right: str
+    seconds: float
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __str__(self) -> str:
+        at = ", ".join(map(str, self.index))
+        return (
+            f"refuted: output {self.output} at [{at}] is {self.left} on the left, {self.right} on"
+            f" the right, for {self.shapes}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Neither: why."""
+
+    reason: str
+    seconds: float
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __str__(self) -> str:
+        return f"unknown: {self.reason}"
+
+
+Verdict = Proved | Refuted | Unknown
