@@ -20,13 +20,13 @@ from superopt.verifier.algebra import (
     inverse,
     less,
     power,
-    unknown,
     used,
 )
 from superopt.verifier.facts import Facts, Guard, negated
 from superopt.verifier.match import cancelled
 from superopt.verifier.normal import NF, Factor, Piece, Term
 from superopt.verifier.order import dominated, split_at
+from superopt.verifier.reader import applied
 from superopt.verifier.simplify import (
     opened_piece,
     outer_guard,
@@ -135,7 +135,7 @@ def _power(f: Factor, e: Fraction, facts: Facts, memo: dict[object, NF]) -> NF:
     base: NF
     match f:
         case N.Fn():
-            base = unknown(f.name, [_refined(x, facts, memo) for x in f.args], facts)
+            base = applied(f.name, [_refined(x, facts, memo) for x in f.args], True, facts)
         case N.Exp():
             return hoisted(
                 [_refined(f.of, facts, memo)],

@@ -269,6 +269,10 @@ def _bounded(p: Poly) -> list[Poly]:
                         out.append(whole * (a.p - a.q + 1 if positive else a.p) + rest)
                     elif not positive and nonneg(a.p):
                         out.append(k * a.p + rest)
+                    if not positive:
+                        most = _most_quotient(a)
+                        if most is not None:
+                            out.append(k * most + rest)
             case Least():
                 if nonneg(-k):
                     out += [k * a.p + rest, k * a.q + rest]
@@ -276,6 +280,20 @@ def _bounded(p: Poly) -> list[Poly]:
                 if nonneg(-k):
                     out.append(k * (a.bound - 1) + rest)
     return out
+
+
+def _most_quotient(a: Quot) -> Poly | None:
+    """A bound of p // q: p < e q is p // q < e."""
+    top = a.p
+    for v in sorted(a.p.vars, key=lambda v: -v.number):
+        split = P.linear_in(top, v)
+        if split is None or not nonneg(split[0]):
+            return None
+        top = split[0] * (v.extent - 1) + split[1]
+    whole, rest = P.divided(top + 1, a.q)
+    if nonneg(-rest):
+        return whole - 1
+    return whole if nonneg(a.q - rest) else None
 
 
 def _by_sum(p: Poly, lows: Iterable[Poly], depth: int = 2) -> bool:

@@ -15,9 +15,10 @@ from superopt.verifier.attributes import Unsupported
 from superopt.verifier.equal import equal
 from superopt.verifier.facts import Facts, Guard, OutOfTime, eq, ge
 from superopt.verifier.instance import Instance, Ranks, instances
-from superopt.verifier.poly import const, fresh, of, table_size
+from superopt.verifier.poly import Least, const, fresh, of, table_size
 from superopt.verifier.reader import Reader, Unreadable
 from superopt.verifier.refute import counterexample
+from superopt.verifier.scope import scope_of
 from superopt.verifier.verdict import Proved, Refuted, Scope, Unknown, Verdict
 
 LARGEST_TABLE = 200_000  # polynomials kept from one rule to the next
@@ -45,7 +46,7 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
         normal.forget()
     tally = facts.start(limit.seconds)
     algebra.STEPS.used.clear()
-    scope = ranks or ranks_of(rule)
+    scope = ranks or scope_of(rule)
     count = checked = 0
     derived: dict[str, None] = {}
 
@@ -59,7 +60,7 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
                 return Unknown(f"more than {limit.instances} ways for operands to fit", since())
             outcome = _proved(one, derived)
             if isinstance(outcome, str):
-                found = counterexample(one, rule)
+                found = counterexample(one)
                 if found is not None:
                     return Refuted(*found, since())
                 return Unknown(f"{outcome} for {one}", since())
@@ -84,17 +85,11 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
     )
 
 
-def ranks_of(rule: Rule) -> Ranks:
-    """The ranks at which operands of any shape are tried."""
-    from superopt.verifier.scope import scope_of
-
-    return scope_of(rule)
-
-
 def _proved(one: Instance, derived: dict[str, None]) -> int | str:
     """The obligations that were shown, or what was not."""
     reader = Reader({})
     known = Facts(tuple(_guard(reader, h) for h in one.state.hypotheses))
+    reader.known = known
     for t in (*one.inputs, *one.left):
         known = _nonempty(reader, t, known)
     for t in one.right:
@@ -103,6 +98,7 @@ def _proved(one: Instance, derived: dict[str, None]) -> int | str:
             derived[str(g)] = None
         known = more
     derived.update(dict.fromkeys(one.state.derived))
+    reader.known = known
     for n, (a, b) in enumerate(zip(one.lhs, one.rhs, strict=True)):
         axes = tuple(fresh(reader.dim(d), "i") for d in a.shape)
         place = tuple(of(v) for v in axes)
@@ -131,8 +127,18 @@ def _nonempty(reader: Reader, t: Tensor, known: Facts) -> Facts:
 
 def _guard(reader: Reader, h: Expr) -> Guard:
     if isinstance(h, Apply) and h.fn in ("lt", "le", "eq", "ne"):
-        return reader.guard(h, {}, Facts())
+        return as_order(reader.guard(h, {}, Facts()))
     raise Unreadable(f"hypothesis {h}")
+
+
+def as_order(g: Guard) -> Guard:
+    """min(p, q) == p is p <= q."""
+    if g.kind == "eq":
+        for a in {a for a in g.p.atoms() if isinstance(a, Least)}:
+            for p, q in ((a.p, a.q), (a.q, a.p)):
+                if g.p is of(a) - p or g.p is p - of(a):
+                    return ge(q - p)
+    return g
 
 
 __all__ = ["Limits", "eq", "prove"]

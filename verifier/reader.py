@@ -51,13 +51,15 @@ class Reader:
     checked: int = 0
     # keep the tensors alive whose identities are keys
     held: list[Tensor] = field(default_factory=list)
+    known: Facts = field(default_factory=Facts)  # of sizes
 
     def dim(self, d: Dim, places: Places | None = None) -> Poly:
-        return P.const(d) if isinstance(d, int) else self.index(d, places or {}, NONE)
+        return P.const(d) if isinstance(d, int) else self.index(d, places or {}, self.known)
 
     def element(self, t: Tensor, index: tuple[Poly, ...], facts: Facts) -> NF:
         """The element of `t` at `index`."""
         self.inside(t, index, facts)
+        index = tuple(ZERO if d == 1 else p for p, d in zip(index, t.shape, strict=True))
         if t.body is None:
             return power(N.read(t.name, index))
         key = (id(t), index, facts.hypotheses)
@@ -233,6 +235,7 @@ class Reader:
                 at = tuple(self.index(i, places, facts) for i in index)
                 if tensor.body is None:
                     self.inside(tensor, at, facts)
+                    at = tuple(ZERO if d == 1 else p for p, d in zip(at, tensor.shape, strict=True))
                     out = power(N.truth("is", power(N.read(tensor.name, at))))
                 else:
                     out = self.element(tensor, at, facts)
@@ -246,6 +249,8 @@ class Reader:
 
 
 NONE = Facts()
+ZERO = P.const(0)
+ODD = frozenset(("erf", "tanh", "sin", "tan", "asin", "atan", "sinh", "asinh", "atanh"))
 
 
 def _least(p: Poly, q: Poly, facts: Facts) -> Poly:
@@ -299,8 +304,19 @@ def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
             if n is not None and n.denominator == 1 and abs(n) <= EXACT_POWERS:
                 return raised(a, int(n), facts)
             return unknown(fn, args, facts)
+        case _ if fn in ODD and len(args) == 1:
+            return hoisted(args, facts, lambda x, _: _odd(fn, x[0]))
         case _:
             return unknown(fn, args, facts)
+
+
+def _odd(fn: str, a: NF) -> NF:
+    """f(-x) is -f(x), and f(0) is 0."""
+    if not a.terms:
+        return N.zero()
+    if a.terms[0].coefficient < 0:
+        return N.scaled(power(N.fn(fn, (N.scaled(a, -1),))), -1)
+    return power(N.fn(fn, (a,)))
 
 
 def _root(a: NF) -> NF:

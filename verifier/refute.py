@@ -1,13 +1,139 @@
-"""The smallest instance on which the two sides of a rule differ."""
+"""The smallest instance on which the two sides of a rule differ: shape, index, both values."""
 
 from __future__ import annotations
 
-from superopt.rules.rule import Rule
+import itertools
+from collections.abc import Iterator
+from random import Random
+
+import numpy as np
+
+from superopt.te import index as ix
+from superopt.te.bind import bind
+from superopt.te.domain import Reals
+from superopt.te.dtype import BOOL, F64, to_numpy
+from superopt.te.expr import Dim, Tensor
+from superopt.te.interpret import evaluate_all
+from superopt.te.node import Apply, Expr
 from superopt.verifier.instance import Instance
 
+Found = tuple[str, int, tuple[int, ...], str, str]
+LARGEST = 3000  # elements of a tensor
+ASSIGNMENTS = 4000  # that are looked at
+EVALUATIONS = 60  # of instances
+OFF = 1e-6
+DRAWS = ("whole", "normal", "positive")
 
-def counterexample(
-    one: Instance, rule: Rule
-) -> tuple[str, int, tuple[int, ...], str, str] | None:
-    """(shapes, output, index, left, right)."""
+
+def counterexample(one: Instance, seed: int = 0) -> Found | None:
+    """(shapes, output, index, left, right), None where none was found."""
+    for done, sizes in enumerate(_fitting(one, seed)):
+        if done >= EVALUATIONS:
+            return None
+        found = _tried(one, sizes, seed + done)
+        if found is not None:
+            return found
     return None
+
+
+def satisfiable(one: Instance, seed: int = 0) -> bool:
+    """Is there a shape at which the instance exists?"""
+    return next(_fitting(one, seed), None) is not None
+
+
+def _fitting(one: Instance, seed: int) -> Iterator[dict[str, int]]:
+    """Small sizes for which the hypotheses hold and no tensor is empty, the smallest first."""
+    tensors = (*one.inputs, *one.left, *one.right)
+    names = sorted(
+        frozenset().union(
+            *(ix.symbols(d) for t in tensors for d in t.shape),
+            *(ix.symbols(h) for h in one.state.hypotheses),
+        )
+    )
+    for sizes in itertools.islice(_assignments(names, seed), ASSIGNMENTS):
+        if all(_true(h, sizes) for h in one.state.hypotheses) and all(
+            _small(t, sizes) for t in tensors
+        ):
+            yield sizes
+
+
+def _assignments(names: list[str], seed: int) -> Iterator[dict[str, int]]:
+    n = len(names)
+    if n <= 6:
+        every = itertools.product(range(1, 5), repeat=n)
+        yield from (dict(zip(names, v, strict=True)) for v in sorted(every, key=sum))
+    rng = Random(seed)
+    while n:
+        most = rng.choice((2, 3, 4, 6))
+        yield {name: rng.randint(1, most) for name in names}
+
+
+def _true(h: Expr, sizes: dict[str, int]) -> bool:
+    match h:
+        case Apply(fn, (a, b), _):
+            x, y = ix.evaluate(a, sizes), ix.evaluate(b, sizes)
+            return {"lt": x < y, "le": x <= y, "eq": x == y, "ne": x != y}[fn]
+        case _:
+            return False
+
+
+def _small(t: Tensor, sizes: dict[str, int]) -> bool:
+    count = 1
+    for d in t.shape:
+        n = ix.evaluate(d, sizes)
+        if n < 1:
+            return False
+        count *= n
+    return count <= LARGEST
+
+
+def _tried(one: Instance, sizes: dict[str, int], seed: int) -> Found | None:
+    bound = [bind(t, sizes) for t in (*one.lhs, *one.rhs)]
+    for draw in DRAWS:
+        rng = np.random.default_rng(seed)
+        feeds = {t.name: _drawn(t, sizes, draw, rng) for t in one.inputs}
+        try:
+            values = evaluate_all(bound, feeds, Reals(F64))
+        except IndexError as e:
+            return _shapes(one, sizes), 0, (), "a value", str(e)
+        half = len(one.lhs)
+        for n, (a, b) in enumerate(zip(values[:half], values[half:], strict=True)):
+            if a.shape != b.shape:
+                return _shapes(one, sizes), n, (), f"of shape {a.shape}", f"of shape {b.shape}"
+            with np.errstate(all="ignore"):
+                x, y = a.astype(np.float64), b.astype(np.float64)
+                fine = np.isfinite(x) & np.isfinite(y)
+                wrong = fine & (np.abs(x - y) > OFF * (1 + np.abs(x) + np.abs(y)))
+            if wrong.any():
+                at = tuple(int(k) for k in np.argwhere(wrong)[0])
+                return _shapes(one, sizes), n, at, f"{a[at]:g}", f"{b[at]:g}"
+    return None
+
+
+def _drawn(
+    t: Tensor, sizes: dict[str, int], draw: str, rng: np.random.Generator
+) -> np.ndarray:
+    shape = tuple(ix.evaluate(d, sizes) for d in t.shape)
+    stored = to_numpy(F64 if t.dtype.is_float else t.dtype)
+    if t.dtype == BOOL:
+        return rng.integers(0, 2, shape).astype(stored)
+    match draw:
+        case "whole":
+            return rng.integers(-3, 4, shape).astype(stored)
+        case "positive":
+            return (rng.integers(1, 9, shape) / (4 if t.dtype.is_float else 1)).astype(stored)
+        case _:
+            return (rng.standard_normal(shape) * 2).astype(stored)
+
+
+def _shapes(one: Instance, sizes: dict[str, int]) -> str:
+    def number(d: Dim) -> str:
+        return str(ix.evaluate(d, sizes))
+
+    shown = [f"{t.name}: {t.dtype}[{', '.join(map(number, t.shape))}]" for t in one.inputs]
+    for name, v in one.state.choices.items():
+        if " " not in name:
+            shown.append(f"{name} = {v}")
+    used = sorted(n for n in sizes if "." in n)
+    shown += [f"{n} = {sizes[n]}" for n in used]
+    return ", ".join(shown)

@@ -4,29 +4,50 @@ from __future__ import annotations
 
 from superopt.rules.rule import Rule
 from superopt.rules.syntax import Param
-from superopt.rules.term import App, Name, Spread, walk
+from superopt.rules.term import App, Filled, Name, Spread, walk
 from superopt.verifier.instance import Ranks
 
-SPATIAL = ("Conv", "ConvTranspose", "AveragePool", "MaxPool", "LpPool", "GlobalAveragePool",
-           "GlobalMaxPool", "InstanceNormalization")
+MOST = {0: 4, 1: 4, 2: 3}  # by how many operands have any rank
+IMAGES = frozenset(
+    (
+        "Conv",
+        "ConvTranspose",
+        "AveragePool",
+        "MaxPool",
+        "LpPool",
+        "GlobalAveragePool",
+        "GlobalMaxPool",
+        "GlobalLpPool",
+        "InstanceNormalization",
+        "BatchNormalization",
+        "LRN",
+    )
+)
 
 
 def scope_of(rule: Rule) -> Ranks:
-    """Up to rank 4 where few operands are free, less where their combinations are many."""
-    ops = {t.op.name for side in rule.lhs for t in walk(side) if isinstance(t, App)}
-    free = {p.name if p.shape is None else _spread(p) for p in rule.params if isinstance(p, Param)
-            if p.shape is None or _spread(p)}
-    if ops.intersection(SPATIAL):
+    """Up to rank 4 where few operands are free, less where their combinations are many.
+
+    Where every operator works element by element, ranks 0 and 1 stand for all: an axis has nothing
+    to do with the others, and each operand is read at one place only.
+    """
+    terms = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
+    apps = [t for t in terms if isinstance(t, App)]
+    if all("elementwise" in t.op.laws for t in apps) and not any(
+        isinstance(t, Filled) for t in terms
+    ):
+        return Ranks(0, 1)
+    if any(t.op.name in IMAGES for t in apps):
         return Ranks(0, 4)
-    if any(
-        isinstance(t, App) and t.op.name == "Transpose" for s in rule.lhs for t in walk(s)
-    ) and len(free) <= 1:
-        return Ranks(0, 4)
-    return Ranks(0, 4 if len(free) <= 1 else 3 if len(free) <= 2 else 2)
+    free = {n for p in rule.params if isinstance(p, Param) and (n := _free(p))}
+    return Ranks(0, MOST.get(len(free), 2))
 
 
-def _spread(p: Param) -> str:
-    for f in p.shape or ():
+def _free(p: Param) -> str:
+    """The name of what leaves the rank of `p` open."""
+    if p.shape is None:
+        return p.name
+    for f in p.shape:
         if isinstance(f, Spread) and isinstance(f.value, Name):
-            return f.value.id
+            return f"*{f.value.id}"
     return ""

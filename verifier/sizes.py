@@ -102,7 +102,43 @@ def equated(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
             out.append(some if some is None or not needs else replace(some, derived=(*some.derived, needs)))
         return out
     h = ix.apply("eq", (ix.as_index(a), ix.as_index(b)), BOOL)
+    if h in state.hypotheses:
+        return [state]
+    for known in state.hypotheses:  # two products that equal a third are equal
+        match known:
+            case Apply("eq", (p, q), _):
+                other = _reduced(ix.polynomial(ix.as_index(p - q)))
+                for sign in (1, -1):
+                    both = {
+                        m: gap.get(m, 0) + sign * other.get(m, 0)
+                        for m in gap.keys() | other.keys()
+                    }
+                    both = {m: c for m, c in both.items() if c}
+                    if len(both) > 2 or not both:
+                        continue
+                    low, high = ix.bounds(ix.from_polynomial(both))
+                    if (low is not None and low > 0) or (high is not None and high < 0):
+                        return []
+                    left = {m: c for m, c in both.items() if c > 0}
+                    right = {m: -c for m, c in both.items() if c < 0}
+                    found = _equal_products(state, left, right, needs)
+                    if found is not None:
+                        return found
+            case _:
+                pass
     return [state.given(h, needs)]
+
+
+def _equal_products(
+    state: State, left: ix.Poly, right: ix.Poly, needs: str
+) -> list[State | None] | None:
+    gap = _reduced({**left, **{m: -c for m, c in right.items()}})
+    if len(gap) == 2 and sorted(map(len, gap)) in ([0, 1], [1, 1], [0, 2], [0, 3]):
+        (m, c), (n, d) = gap.items()
+        if c + d == 0:
+            a, b = (ix.from_polynomial({k: 1}) for k in (m, n))
+            return equated(state, ix.dim(a), ix.dim(b), needs)
+    return None
 
 
 MOST_FACTORINGS = 40
@@ -114,6 +150,8 @@ def _factorings(gap: ix.Poly) -> list[dict[str, int]] | None:
     if len(terms) != 1 or () not in gap:
         return None
     ((m, c),) = terms
+    if gap[()] == -c and all(isinstance(x, Size) for x in m):
+        return [{x.name: 1 for x in m if isinstance(x, Size)}]
     names = sorted({x.name for x in m if isinstance(x, Size)})
     if len(names) != len(m) or gap[()] % c:
         return None if gap[()] % c == 0 else []
