@@ -22,9 +22,10 @@ from superopt.verifier.algebra import (
     power,
     used,
 )
-from superopt.verifier.facts import Facts, Guard, negated
+from superopt.verifier.facts import Facts, Guard, ge, negated
 from superopt.verifier.match import cancelled
 from superopt.verifier.normal import NF, Factor, Piece, Term
+from superopt.verifier.poly import Least, Poly, Quot, Var, const, divided, fresh, linear_in, of
 from superopt.verifier.order import dominated, split_at
 from superopt.verifier.reader import applied
 from superopt.verifier.simplify import (
@@ -37,6 +38,7 @@ from superopt.verifier.simplify import (
 
 MOST_CASES = 400
 MOST_ORDERS = 6
+MOST_VALUES = 6
 
 
 @dataclass(slots=True)
@@ -58,9 +60,14 @@ def vanishes(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
     budget.cases -= 1
     if budget.cases < 0:
         return False
+    digit = _digit(d)
+    if digit is not None:
+        return _at(d, facts, *digit, budget, depth)
     g = outer_guard(d)
     if g is not None:
-        return _both_sides(d, g, facts, budget, depth)
+        if _both_sides(d, g, facts, budget, depth):
+            return True
+        return _each_value(d, facts, budget, depth)
     rest = cancelled(d, facts)
     if not rest.terms:
         return True
@@ -78,7 +85,70 @@ def vanishes(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
             return all(
                 vanishes(refined(d, more), more, budget, depth + 1) for more in sides
             )
+    return _each_value(d, facts, budget, depth)
+
+
+def _digit(d: NF) -> tuple[Var, Poly, tuple[Guard, ...]] | None:
+    """v = q * a + b for a variable of which v // q is read, where q divides its extent."""
+    for v in sorted(d.vars, key=lambda v: v.number):
+        for q in sorted(_divisors(d, v), key=lambda q: q.number):
+            whole, rest = divided(v.extent, q)
+            if not rest.terms and whole.value != 1 and whole.terms:
+                digits, digit = fresh(whole, "i"), fresh(q, "i")
+                return v, of(digits) * q + of(digit), ()
+    return None
+
+
+def _divisors(d: NF, v: Var) -> set[Poly]:
+    found: set[Poly] = set()
+    seen: set[object] = set()
+
+    def poly(p: Poly) -> None:
+        if v not in p.vars or p in seen:
+            return
+        seen.add(p)
+        for a in p.atoms():
+            if isinstance(a, Quot):
+                if a.p is of(v):
+                    found.add(a.q)
+                poly(a.p)
+            elif isinstance(a, Least):
+                poly(a.p)
+                poly(a.q)
+
+    for p in N.polynomials(d):
+        poly(p)
+    return found
+
+
+def _each_value(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
+    """One case for each value of a variable of few."""
+    for v in sorted(d.vars, key=lambda v: v.number):
+        n = v.extent.value
+        if n is not None and n <= MOST_VALUES:
+            return all(_at(d, facts, v, const(k), (), budget, depth) for k in range(n))
     return False
+
+
+def _at(
+    d: NF,
+    facts: Facts,
+    v: Var,
+    value: Poly,
+    extra: tuple[Guard, ...],
+    budget: Budget,
+    depth: int,
+) -> bool:
+    """Does `d` vanish where the variable v has this value?"""
+    env = {v: value}
+    some = (*(N.guard_at(h, env) for h in facts.hypotheses), *extra)
+    more = Facts(
+        tuple(h for h in some if h.p.value is None or not Facts().holds(h)),
+        orders=tuple(N.form_at(o, env) for o in facts.orders),
+    )
+    if any(h.p.value is not None for h in more.hypotheses):
+        return True  # a hypothesis is false here
+    return vanishes(refined(N.form_at(d, env), more), more, budget, depth)
 
 
 def _both_sides(d: NF, g: Guard, facts: Facts, budget: Budget, depth: int) -> bool:
@@ -86,9 +156,26 @@ def _both_sides(d: NF, g: Guard, facts: Facts, budget: Budget, depth: int) -> bo
         more = facts.plus(side)
         if more.impossible():
             continue
+        fixed = _solved(side)
+        if fixed is not None:
+            if not _at(d, facts, *fixed, budget, depth):
+                return False
+            continue
         if not vanishes(refined(d, more), more, budget, depth):
             return False
     return True
+
+
+def _solved(g: Guard) -> tuple[Var, Poly, tuple[Guard, ...]] | None:
+    """(v, value, guards) where an equation fixes a variable."""
+    if g.kind != "eq":
+        return None
+    for v in sorted(g.p.vars, key=lambda v: -v.number):
+        split = linear_in(g.p, v)
+        if split is not None and split[0].value in (1, -1):
+            value = split[1] if split[0].value == -1 else -split[1]
+            return v, value, (ge(value), ge(v.extent - 1 - value))
+    return None
 
 
 # --- again under more facts -----------------------------------------------------------------------

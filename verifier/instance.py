@@ -44,7 +44,7 @@ from superopt.te.expr import Dim, Tensor, TensorType, cast, compute, const, prod
 from superopt.te.expr import both as all_of
 from superopt.te.node import Const, Expr, Size
 from superopt.verifier.attributes import Unsupported, options
-from superopt.verifier.sizes import Fork, Misfit, State, equated, ones
+from superopt.verifier.sizes import Fork, Misfit, State, equated, ones, settled
 
 KINDS = {"f": F32, "g": F32, "num": F32, "any": F32, "bool": BOOL, "i": DTYPES["i64"]}
 MOST_PARTS = 3
@@ -129,6 +129,9 @@ class _Attempt:
                 for x, y in zip(a.shape, b.shape, strict=True):
                     if x != y and not self.same(x, y):
                         raise Misfit
+        more = settled(self.state)
+        if more is not None:
+            raise Fork([s for s in more if s is not None])
         return Instance(tuple(self.inputs), lhs, rhs, left, tuple(self.made), self.state)
 
     # --- what operators ask -----------------------------------------------------------------------

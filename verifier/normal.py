@@ -671,3 +671,36 @@ def _in_form(a: NF, v: Var, own: frozenset[Var]) -> Iterator[tuple[object, ...]]
         for f, e in t.powers:
             if v in f.free:
                 yield from ((str(e), *w) for w in _in_factor(f, v, own))
+
+
+def polynomials(a: NF) -> Iterator[Poly]:
+    """The index polynomials in a form: of reads, guards and extents."""
+    for t in a.terms:
+        for v in t.bound:
+            yield v.extent
+        for g in t.guards:
+            yield g.p
+        for f, _ in t.powers:
+            yield from _polys_of(f)
+
+
+def _polys_of(f: Factor) -> Iterator[Poly]:
+    match f:
+        case Read():
+            yield from f.index
+        case Num():
+            yield P.of(f.atom)
+        case Fn():
+            for a in f.args:
+                yield from polynomials(a)
+        case Exp() | Total() | Truth():
+            yield from polynomials(f.of)
+        case Top() | Prod():
+            for p in f.pieces if isinstance(f, Top) else (f.piece,):
+                for v in p.bound:
+                    yield v.extent
+                for g in p.guards:
+                    yield g.p
+                yield from polynomials(p.value)
+        case _:
+            pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from superopt.rules.functions import NotKnown
@@ -21,6 +22,7 @@ from superopt.verifier.refute import counterexample
 from superopt.verifier.scope import scope_of
 from superopt.verifier.verdict import Proved, Refuted, Scope, Unknown, Verdict
 
+DEEPEST = 5
 LARGEST_TABLE = 200_000  # polynomials kept from one rule to the next
 ASSUMES = (
     "sizes from 1",
@@ -34,7 +36,7 @@ class Limits:
     """Of one rule: seconds of time; instances at most."""
 
     seconds: float = 20.0
-    instances: int = 600
+    instances: int = 3000
 
 
 def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) -> Verdict:
@@ -54,6 +56,10 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
         return time.perf_counter() - begin
 
     try:
+        found_at = next(
+            (r for r in _deeper(scope) if next(iter(instances(rule, r)), None) is not None), scope
+        )
+        scope = found_at
         for one in instances(rule, scope):
             count += 1
             if count > limit.instances:
@@ -83,6 +89,12 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
         tally.queries,
         since(),
     )
+
+
+def _deeper(ranks: Ranks) -> Iterator[Ranks]:
+    """These ranks, and more where there is no instance at them."""
+    for most in range(ranks.most, DEEPEST + 1):
+        yield Ranks(ranks.least, most)
 
 
 def _proved(one: Instance, derived: dict[str, None]) -> int | str:

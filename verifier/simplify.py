@@ -31,7 +31,7 @@ def quotient(p: Poly, q: Poly, facts: Facts | None = None) -> Poly:
 
 
 def _nested(p: Poly, q: Poly, facts: Facts) -> Poly | None:
-    """(a // b) // c is a // (b c); (g a + r) // (g b) is a // b where 0 <= r < g."""
+    """(a // b) // c is a // (b c); (g a + r) // (g b) is (a + r // g) // b."""
     if len(p.terms) == 1:
         ((m, c),) = p.terms
         if c == 1 and len(m) == 1 and isinstance(m[0], Quot):
@@ -46,8 +46,7 @@ def _nested(p: Poly, q: Poly, facts: Facts) -> Poly | None:
         smaller, none = P.divided(q, g)
         if none.terms or smaller is q:
             continue
-        if facts.holds(ge(rest)) and facts.holds(ge(g - 1 - rest)):
-            return quotient(whole, smaller, facts)
+        return quotient(whole + quotient(rest, g, facts), smaller, facts)
     return None
 
 

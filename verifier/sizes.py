@@ -105,28 +105,50 @@ def equated(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
     if h in state.hypotheses:
         return [state]
     for known in state.hypotheses:  # two products that equal a third are equal
-        match known:
-            case Apply("eq", (p, q), _):
-                other = _reduced(ix.polynomial(ix.as_index(p - q)))
-                for sign in (1, -1):
-                    both = {
-                        m: gap.get(m, 0) + sign * other.get(m, 0)
-                        for m in gap.keys() | other.keys()
-                    }
-                    both = {m: c for m, c in both.items() if c}
-                    if len(both) > 2 or not both:
-                        continue
-                    low, high = ix.bounds(ix.from_polynomial(both))
-                    if (low is not None and low > 0) or (high is not None and high < 0):
-                        return []
-                    left = {m: c for m, c in both.items() if c > 0}
-                    right = {m: -c for m, c in both.items() if c < 0}
-                    found = _equal_products(state, left, right, needs)
-                    if found is not None:
-                        return found
-            case _:
-                pass
+        found = _compared(state, gap, known, needs)
+        if found is not None:
+            return found
     return [state.given(h, needs)]
+
+
+def _compared(
+    state: State, gap: ix.Poly, known: Expr, needs: str
+) -> list[State | None] | None:
+    """What follows from gap == 0 and another equation together, where that is simpler."""
+    match known:
+        case Apply("eq", (p, q), _):
+            other = _reduced(ix.polynomial(ix.as_index(p - q)))
+        case _:
+            return None
+    for sign in (1, -1):
+        both = {m: gap.get(m, 0) + sign * other.get(m, 0) for m in gap.keys() | other.keys()}
+        both = {m: c for m, c in both.items() if c}
+        if len(both) > 2 or not both:
+            continue
+        low, high = ix.bounds(ix.from_polynomial(both))
+        if (low is not None and low > 0) or (high is not None and high < 0):
+            return []
+        left = {m: c for m, c in both.items() if c > 0}
+        right = {m: -c for m, c in both.items() if c < 0}
+        found = _equal_products(state, left, right, needs)
+        if found is not None:
+            return found
+    return None
+
+
+def settled(state: State) -> list[State | None] | None:
+    """What the hypotheses imply together; None for nothing more."""
+    for n, h in enumerate(state.hypotheses):
+        match h:
+            case Apply("eq", (p, q), _):
+                gap = _reduced(ix.polynomial(ix.as_index(p - q)))
+            case _:
+                continue
+        for other in state.hypotheses[:n]:
+            found = _compared(state, gap, other, "")
+            if found is not None:
+                return found
+    return None
 
 
 def _equal_products(
