@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import z3
 
 from superopt.verifier import poly as P
+from superopt.verifier.models import Model, fails, models
 from superopt.verifier.poly import Atom, Chosen, Least, Poly, Quot, Sym, Var
 
 MILLISECONDS = 300  # for one query
@@ -86,12 +87,15 @@ class Facts:
     lows: tuple[Poly, ...] = ()  # what the hypotheses say is >= 0
     orders: tuple[object, ...] = ()  # normal forms of elements that are taken to be >= 0
     order_known: dict[object, bool] = field(default_factory=dict)
+    samples: list[Model] | None = None
 
     def __post_init__(self) -> None:
         lows: list[Poly] = []
         for h in self.hypotheses:
             if h.kind == "ge":
                 lows.append(h.p)
+                while (more := _without_quotient(lows[-1])) is not None:
+                    lows.append(more)
             elif h.kind == "eq":
                 lows += [h.p, -h.p]
         self.lows = tuple(lows)
@@ -118,14 +122,24 @@ class Facts:
         n = g.p.value
         if n is not None:
             return {"ge": n >= 0, "eq": n == 0, "ne": n != 0}[g.kind]
+        if self.samples is None:
+            self.samples = models(tuple((h.kind, h.p) for h in self.hypotheses))
+        if fails(self.samples, g.kind, g.p):
+            return False
         match g.kind:
             case "ge":
                 if nonneg(g.p):
                     return True
-                # what may be far below whatever the hypotheses say is not asked of Z3
-                if self.lows and _by_sum(g.p, self.lows):
-                    return True
-                if not self.lows and _simple(g.p):
+                same = _without_quotient(g.p)
+                if same is not None:
+                    return self.holds(ge(same))
+                if self.lows:
+                    if _by_sum(g.p, self.lows):
+                        return True
+                    low = _lowest(g.p)
+                    if low is not None and low is not g.p and _by_sum(low, self.lows):
+                        return True
+                elif _simple(g.p):
                     return False
             case "eq":
                 if _simple(g.p) and not self.lows:
@@ -200,13 +214,13 @@ def _nonneg(p: Poly, depth: int) -> bool:
         if isinstance(v, Var):
             split = P.linear_in(p, v)
             if split is None:
-                return False
+                break
             a, b = split
             if nonneg(a, depth):
                 return nonneg(b, depth)
             if nonneg(-a, depth):
                 return nonneg(a * (v.extent - 1) + b, depth)
-            return False
+            break
     for v in by_number:
         if isinstance(v, Sym) and v.low:
             moved = _shifted(p, v)
@@ -249,6 +263,35 @@ def _atom_nonneg(a: Atom) -> bool:
             return nonneg(a.p) and nonneg(a.q)
         case _:
             return False
+
+
+def _lowest(p: Poly) -> Poly | None:
+    """At most p, and without its variables: each at the end where p is least."""
+    for v in sorted((a for a in set(p.atoms()) if isinstance(a, Var)), key=lambda v: -v.number):
+        split = P.linear_in(p, v)
+        if split is None:
+            return None
+        a, b = split
+        if nonneg(a):
+            p = b
+        elif nonneg(-a):
+            p = a * (v.extent - 1) + b
+        else:
+            return None
+    return p
+
+
+def _without_quotient(p: Poly) -> Poly | None:
+    """What is >= 0 just where p is, one quotient less: a // q <= e is a < (e + 1) q."""
+    for a in sorted({a for a in p.atoms() if isinstance(a, Quot)}, key=lambda a: -a.number):
+        split = P.linear_in(p, a)
+        if split is None or split[0].value not in (1, -1):
+            continue
+        rest = split[1]
+        if split[0].value == 1:
+            return a.p + rest * a.q
+        return (rest + 1) * a.q - 1 - a.p
+    return None
 
 
 def _bounded(p: Poly) -> list[Poly]:

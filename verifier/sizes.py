@@ -163,7 +163,7 @@ def _equal_products(
     return None
 
 
-MOST_FACTORINGS = 40
+MOST_FACTORINGS = 4
 
 
 def _factorings(gap: ix.Poly) -> list[dict[str, int]] | None:

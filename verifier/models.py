@@ -1,0 +1,100 @@
+"""Small numbers for sizes and variables that satisfy hypotheses: what fails for them does not follow.
+
+A question that a sample decides is not asked of Z3; most questions whose answer is no are decided.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from superopt.verifier.poly import Atom, Chosen, Least, Poly, Quot, Sym, Var
+
+SIZES = (1, 2, 3, 4, 7)
+MOST = 8  # models that are kept
+TRIES = 60
+
+
+class _None(Exception):
+    """A variable has no value: its extent is 0."""
+
+
+class Model:
+    """Values of atoms, drawn when they are asked for."""
+
+    __slots__ = ("rng", "style", "values")
+
+    def __init__(self, rng: Random, style: int, values: dict[Atom, int]) -> None:
+        self.rng, self.style, self.values = rng, style, values
+
+    def poly(self, p: Poly) -> int:
+        total = 0
+        for m, c in p.terms:
+            for a in m:
+                c *= self.atom(a)
+            total += c
+        return total
+
+    def atom(self, a: Atom) -> int:
+        found = self.values.get(a)
+        if found is None:
+            found = self.values[a] = self._drawn(a)
+        return found
+
+    def _drawn(self, a: Atom) -> int:
+        match a:
+            case Sym():
+                return max(a.low, self.rng.choice(SIZES))
+            case Var():
+                return self._below(self.poly(a.extent))
+            case Chosen():
+                return self._below(self.poly(a.bound))
+            case Quot():
+                q = self.poly(a.q)
+                if q < 1:
+                    raise _None
+                return self.poly(a.p) // q
+            case Least():
+                return min(self.poly(a.p), self.poly(a.q))
+            case _:
+                raise _None
+
+    def _below(self, n: int) -> int:
+        if n < 1:
+            raise _None
+        kind = (self.style + self.rng.randrange(4)) % 4
+        return (0, n - 1, min(1, n - 1), self.rng.randrange(n))[kind]
+
+    def holds(self, kind: str, p: Poly) -> bool:
+        n = self.poly(p)
+        return n >= 0 if kind == "ge" else n == 0 if kind == "eq" else n != 0
+
+
+def models(hypotheses: tuple[tuple[str, Poly], ...]) -> list[Model]:
+    """Some models of the hypotheses, perhaps none."""
+    rng = Random(7)
+    out: list[Model] = []
+    for n in range(TRIES if hypotheses else MOST):
+        one = Model(rng, n, {})
+        try:
+            if all(one.holds(k, p) for k, p in hypotheses):
+                out.append(one)
+        except _None:
+            continue
+        if len(out) == MOST:
+            break
+    return out
+
+
+def fails(some: list[Model], kind: str, p: Poly) -> bool:
+    """Is there one of the models in which it is false?"""
+    for model in some:
+        for _ in range(3):
+            trial = Model(model.rng, model.style, dict(model.values))
+            try:
+                if not trial.holds(kind, p):
+                    return True
+            except _None:
+                break
+            if len(trial.values) == len(model.values):
+                break
+    return False
