@@ -51,6 +51,8 @@ def options(op: Op, key: str, ranks: list[int], known: dict[str, Attr], most: in
             return each([None])
         case _, "kernel_shape" if op.name.endswith("Pool"):
             return symbols(space, "k")
+        case _, "dilations" if op.name.endswith("Pool"):
+            return each([(1,) * space])
         case _, ("strides" | "dilations"):
             return symbols(space, key[0])
         case "Pad", "pads":

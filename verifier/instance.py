@@ -44,7 +44,7 @@ from superopt.te.expr import Dim, Tensor, TensorType, cast, compute, const, prod
 from superopt.te.expr import both as all_of
 from superopt.te.node import Const, Expr, Size
 from superopt.verifier.attributes import Unsupported, options
-from superopt.verifier.sizes import Fork, Misfit, State, equated, ones, settled
+from superopt.verifier.sizes import Fork, Misfit, State, decided, equated, ones, settled
 
 KINDS = {"f": F32, "g": F32, "num": F32, "any": F32, "bool": BOOL, "i": DTYPES["i64"]}
 MOST_PARTS = 3
@@ -257,7 +257,15 @@ class _Attempt:
             raise Misfit from e
         except (ValueError, TypeError, IndexError, KeyError, ZeroDivisionError) as e:
             raise Misfit from e
-        return full, out if isinstance(out, tuple) else (out,)
+        found = out if isinstance(out, tuple) else (out,)
+        for t in found:
+            for d in t.shape:
+                cases = decided(self.state, d)
+                if cases is not None:
+                    raise Fork(cases)
+                if isinstance(d, int) and d < 1 and not self.on_right:
+                    raise Misfit
+        return full, found
 
     def operands(self, t: App) -> list[Tensor | None]:
         later = [o for o in t.operands if isinstance(o, (Number, Scalar, Filled))]

@@ -16,7 +16,7 @@ from superopt.verifier.attributes import Unsupported
 from superopt.verifier.equal import equal
 from superopt.verifier.facts import Facts, Guard, OutOfTime, eq, ge
 from superopt.verifier.instance import Instance, Ranks, instances
-from superopt.verifier.poly import Least, const, fresh, of, table_size
+from superopt.verifier.poly import Least, fresh, of, table_size
 from superopt.verifier.reader import Reader, Unreadable
 from superopt.verifier.refute import counterexample
 from superopt.verifier.scope import scope_of
@@ -103,9 +103,9 @@ def _proved(one: Instance, derived: dict[str, None]) -> int | str:
     known = Facts(tuple(_guard(reader, h) for h in one.state.hypotheses))
     reader.known = known
     for t in (*one.inputs, *one.left):
-        known = _nonempty(reader, t, known)
-    for t in one.right:
-        more = _nonempty(reader, t, known)
+        known = _at_least(1, reader, t, known)
+    for t in one.right:  # an operator refuses a negative extent
+        more = _at_least(0, reader, t, known)
         for g in more.hypotheses[len(known.hypotheses) :]:
             derived[str(g)] = None
         known = more
@@ -125,15 +125,13 @@ def _proved(one: Instance, derived: dict[str, None]) -> int | str:
     return reader.checked
 
 
-def _nonempty(reader: Reader, t: Tensor, known: Facts) -> Facts:
-    """With every extent of `t` at least 1."""
+def _at_least(least: int, reader: Reader, t: Tensor, known: Facts) -> Facts:
+    """With every extent of `t` at least that."""
     for d in t.shape:
         if not isinstance(d, int):
-            g = ge(reader.dim(d) - 1)
+            g = ge(reader.dim(d) - least)
             if not known.holds(g):
                 known = known.plus(g)
-        elif d < 1:
-            known = known.plus(ge(const(-1)))
     return known
 
 

@@ -213,7 +213,35 @@ def simplified_piece(p: Piece, facts: Facts) -> Piece | None:
     for g in guards:
         used |= g.p.vars
     kept = tuple(v for v in bound if v in used or not facts.holds(ge(v.extent - 1)))
+    for v in kept:
+        if v in value.vars:
+            continue
+        own = frozenset(g for g in guards if v in g.p.vars)
+        apart = all(g.p.vars.isdisjoint(w for w in bound if w is not v) for g in own)
+        if apart and inhabited(v, own, facts.plus(*(guards - own))):
+            kept, guards = _without(kept, v), guards - own
     return N.close_piece(Piece(kept, guards, value))
+
+
+def inhabited(v: Var, guards: frozenset[Guard], facts: Facts) -> bool:
+    """Is there a value of v that satisfies the guards? False is: not seen to be."""
+
+    def works(value: Poly, more: Facts) -> bool:
+        env = {v: value}
+        wanted = (ge(value), ge(v.extent - 1 - value), *(N.guard_at(g, env) for g in guards))
+        return all(more.holds(g) for g in wanted)
+
+    zero = P.const(0)
+    if works(zero, facts):
+        return True
+    for g in guards:
+        split = P.linear_in(g.p, v)
+        if g.kind == "ge" and split is not None and split[0].value == 1:
+            low = -split[1]
+            at, before = facts.plus(ge(low)), facts.plus(ge(-low - 1))
+            if (at.impossible() or works(low, at)) and (before.impossible() or works(zero, before)):
+                return True
+    return False
 
 
 def opened_piece(p: Piece) -> Piece:

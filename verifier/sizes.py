@@ -78,20 +78,9 @@ def equated(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
     if split is not None:
         name, value = split
         return [state.fixed(name, value, f"{name} is a multiple" if why else "")]
-    best: tuple[int, str, Expr] | None = None
-    for m, c in gap.items():
-        if len(m) != 1 or abs(c) != 1 or not isinstance(m[0], Size):
-            continue
-        rest = {n: -k * c for n, k in gap.items() if n != m}
-        if any(_mentions(x, m[0]) for n in rest for x in n):
-            continue
-        value = ix.from_polynomial(rest)
-        low, _ = ix.bounds(value)
-        rank = (0 if low is not None and low >= 1 else 1) * 1000 + len(rest)
-        if best is None or rank < best[0]:
-            best = (rank, m[0].name, value)
+    best = _solution(gap)
     if best is not None:
-        return [state.fixed(best[1], best[2], needs)]
+        return [state.fixed(*best, needs)]
     cases = _factorings(gap)
     if cases is not None:
         out: list[State | None] = []
@@ -154,12 +143,58 @@ def settled(state: State) -> list[State | None] | None:
 def _equal_products(
     state: State, left: ix.Poly, right: ix.Poly, needs: str
 ) -> list[State | None] | None:
+    """Two products are equal: what that says of a size, if it is simple."""
     gap = _reduced({**left, **{m: -c for m, c in right.items()}})
-    if len(gap) == 2 and sorted(map(len, gap)) in ([0, 1], [1, 1], [0, 2], [0, 3]):
-        (m, c), (n, d) = gap.items()
-        if c + d == 0:
-            a, b = (ix.from_polynomial({k: 1}) for k in (m, n))
-            return equated(state, ix.dim(a), ix.dim(b), needs)
+    if not gap:
+        return None
+    best = _solution(gap)
+    if best is None or not all(isinstance(x, Size) for m in gap for x in m):
+        return None
+    return [state.fixed(*best, needs)]
+
+
+def _solution(gap: ix.Poly) -> tuple[str, Expr] | None:
+    """A size and what it is where gap == 0, best something that is at least 1 anyway."""
+    best: tuple[int, str, Expr] | None = None
+    for m, c in gap.items():
+        if len(m) != 1 or abs(c) != 1 or not isinstance(m[0], Size):
+            continue
+        rest = {n: -k * c for n, k in gap.items() if n != m}
+        if any(_mentions(x, m[0]) for n in rest for x in n):
+            continue
+        value = ix.from_polynomial(rest)
+        low, _ = ix.bounds(value)
+        rank = (0 if low is not None and low >= 1 else 1) * 1000 + len(rest)
+        if best is None or rank < best[0]:
+            best = (rank, m[0].name, value)
+    return None if best is None else best[1:]
+
+
+MOST_SMALL = 8
+
+
+def decided(state: State, d: Dim) -> list[State | None] | None:
+    """Where a size is a minimum or maximum that one symbol decides: the states in which it is
+    decided. min(n, 3) is 3 where n is n' + 2, and n is 1 or 2 otherwise."""
+    if isinstance(d, int):
+        return None
+    match d:
+        case Apply("min" | "max", (a, b), _):
+            gap = ix.polynomial(ix.as_index(b - a))
+            symbols_ = [m for m in gap if m]
+            if len(symbols_) == 1 and len(symbols_[0]) == 1 and abs(gap[symbols_[0]]) == 1:
+                n = symbols_[0][0]
+                least = -gap.get((), 0) * gap[symbols_[0]]
+                if isinstance(n, Size) and 1 < least <= MOST_SMALL:
+                    more = ix.as_index(Size(f"{n.name}'") + (least - 1))
+                    cases = [state.fixed(n.name, Const(k, INDEX), "") for k in range(1, least)]
+                    return [state.fixed(n.name, more, ""), *cases]
+    match d:
+        case Apply(_, args, _):
+            for a in args:
+                found = decided(state, a)
+                if found is not None:
+                    return found
     return None
 
 

@@ -95,8 +95,8 @@ def _canonical(name: str) -> Canonical:
 
 def _same_counts(what: str, shape: tuple[Dim, ...], attrs: dict[str, Attr]) -> bool:
     """Are there as many windows with `ceil_mode` as without?"""
-    kernel, strides = integers(attrs["kernel_shape"], ""), integers(attrs["strides"], "")
-    dilations, pads = integers(attrs["dilations"], ""), integers(attrs["pads"], "")
+    kernel, strides = sizes(attrs["kernel_shape"], ""), sizes(attrs["strides"], "")
+    dilations, pads = sizes(attrs["dilations"], ""), sizes(attrs["pads"], "")
     down, up = (
         windows(
             what,
