@@ -23,7 +23,7 @@ from superopt.verifier.algebra import (
     used,
 )
 from superopt.verifier.facts import Facts, Guard, ge, negated
-from superopt.verifier.match import cancelled
+from superopt.verifier.match import absorbed, cancelled
 from superopt.verifier.normal import NF, Factor, Piece, Term
 from superopt.verifier.poly import Least, Poly, Quot, Var, const, divided, fresh, linear_in, of
 from superopt.verifier.order import dominated, split_at
@@ -73,6 +73,10 @@ def vanishes(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
         return True
     if rest is not d:
         return vanishes(rest, facts, budget, depth)
+    if depth == 0:
+        again = refined(d, facts)
+        if again is not d:
+            return vanishes(again, facts, budget, 1)
     if depth < MOST_ORDERS:
         clear = _without_denominators(d, facts)
         if clear is not None and clear is not d:
@@ -291,7 +295,7 @@ def _greatest(pieces: list[Piece], facts: Facts) -> NF:
             else:
                 n += 1
         pieces = kept
-    return greatest_of(pieces, facts)
+    return greatest_of(absorbed(pieces, facts), facts)
 
 
 # --- denominators ---------------------------------------------------------------------------------

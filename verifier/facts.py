@@ -161,6 +161,14 @@ class Facts:
         TALLY.solver_seconds += time.perf_counter() - start_time
         return out
 
+    def contradictory(self) -> bool:
+        """Is there nothing for which all hypotheses hold? False is: not seen."""
+        if not self.hypotheses:
+            return False
+        if self.samples is None:
+            self.samples = models(tuple((h.kind, h.p) for h in self.hypotheses))
+        return not self.samples and self.asked(ge(P.const(-1)))
+
     def impossible(self) -> bool:
         """Do the hypotheses contradict each other?"""
         last = self.hypotheses[-1] if self.hypotheses else None

@@ -48,6 +48,7 @@ from superopt.verifier.sizes import Fork, Misfit, State, decided, equated, ones,
 
 KINDS = {"f": F32, "g": F32, "num": F32, "any": F32, "bool": BOOL, "i": DTYPES["i64"]}
 MOST_PARTS = 3
+POOLS = frozenset(("AveragePool", "MaxPool", "LpPool"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +259,8 @@ class _Attempt:
         except (ValueError, TypeError, IndexError, KeyError, ZeroDivisionError) as e:
             raise Misfit from e
         found = out if isinstance(out, tuple) else (out,)
+        if op.name in POOLS and not self.on_right:
+            self.sees(full)
         for t in found:
             for d in t.shape:
                 cases = decided(self.state, d)
@@ -266,6 +269,13 @@ class _Attempt:
                 if isinstance(d, int) and d < 1 and not self.on_right:
                     raise Misfit
         return full, found
+
+    def sees(self, attrs: Mapping[str, Attr]) -> None:
+        """No window sees only padding: what is computed of such a one, nobody says."""
+        kernel, pads = attrs["kernel_shape"], attrs["pads"]
+        if isinstance(kernel, tuple) and isinstance(pads, tuple):
+            for p, k in zip(pads, (*kernel, *kernel), strict=True):
+                self.compared(p, "<", k)  # type: ignore[arg-type]
 
     def operands(self, t: App) -> list[Tensor | None]:
         later = [o for o in t.operands if isinstance(o, (Number, Scalar, Filled))]

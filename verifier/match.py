@@ -1,11 +1,169 @@
-"""Pairs of terms that cancel though they are not written alike (see `certificate.py`)."""
+"""Terms that cancel though they are not written alike: a bijection between what two sums are over.
+
+For  sum over v where A(v) of f(v)  and  sum over u where B(u) of g(u)  unification gives maps
+phi: v -> u and psi: u -> v; where A(v) implies B(phi(v)), the converse, psi(phi(v)) = v,
+phi(psi(u)) = u and f(v) = g(phi(v)), the sums are equal.
+"""
 
 from __future__ import annotations
 
-from superopt.verifier.facts import Facts
-from superopt.verifier.normal import NF
+from itertools import islice
+
+from superopt.verifier import normal as N
+from superopt.verifier.algebra import factored, used
+from superopt.verifier.facts import Facts, Guard, ge
+from superopt.verifier.normal import NF, Piece, Term
+from superopt.verifier.poly import Poly, Var
+from superopt.verifier.simplify import opened_piece, simplified
+from superopt.verifier.unify import MOST_WAYS, form, powers, solved
 
 
 def cancelled(d: NF, facts: Facts) -> NF:
-    """`d` without pairs of terms that are opposite."""
-    return d
+    """`d` without pairs of terms that are opposite; the same object where there are none."""
+    terms = list(d.terms)
+    changed = False
+    n = 0
+    while n < len(terms):
+        for k in range(n + 1, len(terms)):
+            a, b = terms[n], terms[k]
+            if a.coefficient == -b.coefficient and same_sum(a, b, facts):
+                del terms[k], terms[n]
+                changed = True
+                used("reorder sums")
+                break
+        else:
+            n += 1
+    rest = N.form(terms) if changed else d
+    again = _cancelled_inside(rest, facts)
+    return again
+
+
+def same_sum(a: Term, b: Term, facts: Facts) -> bool:
+    """Are two sums with coefficients of the same size equal?"""
+    if len(a.powers) != len(b.powers) or not (a.bound and b.bound):
+        return False
+    s, t = N.opened(a), N.opened(b)
+    for equations in islice(powers(t.powers, s.powers), MOST_WAYS):
+        phi = solved(equations, t.bound)
+        if phi is None:
+            continue
+        psi = solved(tuple((q, p) for p, q in equations), s.bound)
+        if psi is None:
+            continue
+        if _maps(s, t, phi, facts) and _maps(t, s, psi, facts):
+            if _inverse(phi, psi, s, facts) and _inverse(psi, phi, t, facts):
+                return True
+    return False
+
+
+def _maps(s: Term, t: Term, phi: dict[Var, Poly], facts: Facts) -> bool:
+    """Is s, at each v that it sums over, what t is at phi(v), which t sums over?"""
+    inside = facts.plus(*s.guards)
+    wanted: list[Guard] = [N.guard_at(g, phi) for g in t.guards]
+    for u in t.bound:
+        wanted += [ge(phi[u]), ge(N.poly_at(u.extent, phi) - 1 - phi[u])]
+    if not all(inside.holds(g) for g in wanted):
+        return False
+    return _same_powers(N.powers_at(t.powers, phi), s.powers, inside)
+
+
+def _same_powers(a: tuple[N.Power, ...], b: tuple[N.Power, ...], facts: Facts) -> bool:
+    if a == b:
+        return True
+    for equations in islice(powers(a, b), MOST_WAYS):
+        if all(_equal(p, q, facts) for p, q in equations):
+            return True
+    return False
+
+
+def _equal(p: Poly, q: Poly, facts: Facts) -> bool:
+    return p is q or (facts.holds(ge(p - q)) and facts.holds(ge(q - p)))
+
+
+def _inverse(phi: dict[Var, Poly], psi: dict[Var, Poly], s: Term, facts: Facts) -> bool:
+    """Is psi(phi(v)) = v?"""
+    inside = facts.plus(*s.guards)
+    return all(_equal(N.poly_at(psi[v], phi), N.P.of(v), inside) for v in s.bound)
+
+
+# --- sums inside sums -----------------------------------------------------------------------------
+
+
+def _cancelled_inside(d: NF, facts: Facts) -> NF:
+    """sum over u, v of f(u) g(u, v) / (sum over v of g(u, v)) is the sum over u of f(u)."""
+    out: list[Term] = []
+    changed = False
+    for t in d.terms:
+        new = _without_own_sum(t, facts)
+        changed = changed or new is not None
+        out += [t] if new is None else new
+    return N.form(out) if changed else d
+
+
+def _without_own_sum(t: Term, facts: Facts) -> list[Term] | None:
+    if not t.bound:
+        return None
+    u = N.opened(t)
+    for f, e in u.powers:
+        if not isinstance(f, N.Total) or e >= 0:
+            continue
+        inner = frozenset(v for v in u.bound if v not in f.free)
+        if not inner:
+            continue
+        own = [(g, x) for g, x in u.powers if not g.free.isdisjoint(inner)]
+        guards = frozenset(g for g in u.guards if not g.p.vars.isdisjoint(inner))
+        bound = tuple(v for v in u.bound if v in inner)
+        one = N.form((N.close(Term(N.Fraction(1), bound, guards, tuple(own))),))
+        content, rest = factored(one)
+        if rest is not f.of:
+            continue
+        left = [(g, x) for g, x in u.powers if g.free.isdisjoint(inner) and g is not f]
+        left += [(f, e + 1)] if e + 1 else []
+        merged = N.merged(left, content.powers)
+        assert merged is not None
+        used("clear denominators")
+        return simplified(
+            Term(
+                u.coefficient * content.coefficient,
+                tuple(v for v in u.bound if v not in inner),
+                u.guards - guards,
+                merged,
+            ),
+            facts,
+        )
+    return None
+
+
+# --- maxima ---------------------------------------------------------------------------------------
+
+
+def absorbed(pieces: list[Piece], facts: Facts) -> list[Piece]:
+    """Open pieces without those whose values are all among another's."""
+    kept = list(pieces)
+    n = 0
+    while n < len(kept) and len(kept) > 1:
+        if any(_among(kept[n], q, facts) for q in kept if q is not kept[n]):
+            del kept[n]
+        else:
+            n += 1
+    return kept
+
+
+def _among(p: Piece, q: Piece, facts: Facts) -> bool:
+    """Is each value of p one of q's?"""
+    if len(p.value.terms) != len(q.value.terms):
+        return False
+    p, q = opened_piece(p), opened_piece(q)
+    inside = facts.plus(*p.guards)
+    for equations in islice(form(q.value, p.value), MOST_WAYS):
+        env = solved(equations, q.bound)
+        if env is None:
+            continue
+        wanted = [N.guard_at(g, env) for g in q.guards]
+        for u in q.bound:
+            wanted += [ge(env[u]), ge(N.poly_at(u.extent, env) - 1 - env[u])]
+        if not all(inside.holds(g) for g in wanted):
+            continue
+        if all(_equal(N.poly_at(a, env), b, inside) for a, b in equations):
+            return True
+    return False

@@ -104,12 +104,15 @@ def _proved(one: Instance, derived: dict[str, None]) -> int | str:
     reader.known = known
     for t in (*one.inputs, *one.left):
         known = _at_least(1, reader, t, known)
+    extra: dict[str, None] = {}
     for t in one.right:  # an operator refuses a negative extent
         more = _at_least(0, reader, t, known)
         for g in more.hypotheses[len(known.hypotheses) :]:
-            derived[str(g)] = None
+            extra[str(g)] = None
         known = more
-    derived.update(dict.fromkeys(one.state.derived))
+    if known.contradictory():
+        return 0
+    derived.update(dict.fromkeys(one.state.derived) | extra)
     reader.known = known
     for n, (a, b) in enumerate(zip(one.lhs, one.rhs, strict=True)):
         axes = tuple(fresh(reader.dim(d), "i") for d in a.shape)

@@ -1,0 +1,203 @@
+"""Unification: substitutions for bound variables that make one product, or one value, another.
+
+    x[u, v + 1] against x[i, k - p]      u = i, v = k - p - 1
+    x[K * u + v] against x[k], v < K     u = k // K, v = k % K
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from superopt.verifier import normal as N
+from superopt.verifier import poly as P
+from superopt.verifier.normal import NF, Factor, Piece, Power, Term
+from superopt.verifier.poly import Poly, Var
+from superopt.verifier.simplify import quotient
+
+Equations = tuple[tuple[Poly, Poly], ...]
+MOST_WAYS = 24  # ways to pair that are looked at
+
+
+def powers(ps: Sequence[Power], qs: Sequence[Power]) -> Iterator[Equations]:
+    """The equations of indices under which the product `ps` is `qs`, for each way to pair them."""
+    if len(ps) != len(qs):
+        return
+    if not ps:
+        yield ()
+        return
+    (f, e), rest = ps[0], ps[1:]
+    for k, (g, x) in enumerate(qs):
+        if x == e:
+            for first in factor(f, g):
+                for others in powers(rest, (*qs[:k], *qs[k + 1 :])):
+                    yield (*first, *others)
+
+
+def factor(f: Factor, g: Factor) -> Iterator[Equations]:
+    """The equations under which the factor f is g."""
+    if f is g:
+        yield ()
+        if not isinstance(f, N.Read):
+            return
+    match f, g:
+        case N.Read(), N.Read():
+            if f is not g and f.name == g.name and len(f.index) == len(g.index):
+                yield tuple(zip(f.index, g.index, strict=True))
+        case N.Num(), N.Num():
+            if f is not g:
+                yield ((P.of(f.atom), P.of(g.atom)),)
+        case N.Fn(), N.Fn():
+            if f.name == g.name and len(f.args) == len(g.args):
+                yield from forms(f.args, g.args)
+        case (N.Exp(), N.Exp()) | (N.Total(), N.Total()):
+            yield from form(f.of, g.of)
+        case N.Truth(), N.Truth():
+            if f.fn == g.fn:
+                yield from form(f.of, g.of)
+        case N.Top(), N.Top():
+            if len(f.pieces) == len(g.pieces):
+                yield from pieces(f.pieces, g.pieces)
+        case _:
+            return
+
+
+def forms(ps: Sequence[NF], qs: Sequence[NF]) -> Iterator[Equations]:
+    if not ps:
+        yield ()
+        return
+    for first in form(ps[0], qs[0]):
+        for rest in forms(ps[1:], qs[1:]):
+            yield (*first, *rest)
+
+
+def form(a: NF, b: NF) -> Iterator[Equations]:
+    """The equations under which the form a is b, term by term."""
+    if a is b:
+        yield ()
+        return
+    if len(a.terms) == len(b.terms):
+        yield from _terms(a.terms, b.terms)
+
+
+def _terms(ps: Sequence[Term], qs: Sequence[Term]) -> Iterator[Equations]:
+    if not ps:
+        yield ()
+        return
+    p = ps[0]
+    for k, q in enumerate(qs):
+        if p.coefficient != q.coefficient or len(p.bound) != len(q.bound):
+            continue
+        if len(p.guards) != len(q.guards):
+            continue
+        left, right, extents = _aligned(p.bound, q.bound)
+        u = Term(p.coefficient, (), _moved(p.guards, left), N.powers_at(p.powers, left))
+        w = Term(q.coefficient, (), _moved(q.guards, right), N.powers_at(q.powers, right))
+        for inner in powers(u.powers, w.powers):
+            more = _guards(u.guards, w.guards)
+            if more is None:
+                continue
+            for rest in _terms(ps[1:], (*qs[:k], *qs[k + 1 :])):
+                yield (*extents, *more, *inner, *rest)
+
+
+def _moved(guards: frozenset[N.Guard], env: N.Env) -> frozenset[N.Guard]:
+    return frozenset(N.guard_at(g, env) for g in guards)
+
+
+def _aligned(
+    ps: tuple[Var, ...], qs: tuple[Var, ...]
+) -> tuple[dict[Var, Poly], dict[Var, Poly], Equations]:
+    """Both sides' inner variables as the same new ones, in order; their extents must agree."""
+    left: dict[Var, Poly] = {}
+    right: dict[Var, Poly] = {}
+    extents: list[tuple[Poly, Poly]] = []
+    for v, w in zip(ps, qs, strict=True):
+        new = P.of(P.fresh(w.extent))
+        left[v] = right[w] = new
+        if v.extent is not w.extent:
+            extents.append((v.extent, w.extent))
+    return left, right, tuple(extents)
+
+
+def _guards(ps: frozenset[N.Guard], qs: frozenset[N.Guard]) -> Equations | None:
+    out: list[tuple[Poly, Poly]] = []
+    for p, q in zip(sorted(ps), sorted(qs), strict=True):
+        if p is q or p == q:
+            continue
+        if p.kind != q.kind:
+            return None
+        out.append((p.p, q.p))
+    return tuple(out)
+
+
+def pieces(ps: Sequence[Piece], qs: Sequence[Piece]) -> Iterator[Equations]:
+    if not ps:
+        yield ()
+        return
+    p = ps[0]
+    for k, q in enumerate(qs):
+        if len(p.bound) != len(q.bound) or len(p.guards) != len(q.guards):
+            continue
+        left, right, extents = _aligned(p.bound, q.bound)
+        more = _guards(_moved(p.guards, left), _moved(q.guards, right))
+        if more is None:
+            continue
+        for inner in form(N.form_at(p.value, left), N.form_at(q.value, right)):
+            for rest in pieces(ps[1:], (*qs[:k], *qs[k + 1 :])):
+                yield (*extents, *more, *inner, *rest)
+
+
+# --- solving --------------------------------------------------------------------------------------
+
+
+def solved(equations: Equations, unknown: Sequence[Var]) -> dict[Var, Poly] | None:
+    """Values for all unknowns of the left sides; None where the equations do not give them.
+
+    What is found may still not satisfy all equations: the caller compares.
+    """
+    env: dict[Var, Poly] = {}
+    left = set(unknown)
+    todo = [(p, q) for p, q in equations]
+    progress = True
+    while progress and left:
+        progress = False
+        for p, q in todo:
+            here = N.poly_at(p, env)
+            free = [v for v in here.vars if v in left]
+            if not free:
+                continue
+            found = _one(here, q, free) or (_two(here, q, free) if len(free) == 2 else None)
+            if found:
+                env = {v: N.poly_at(e, found) for v, e in env.items()} | found
+                left -= found.keys()
+                progress = True
+    return None if left else env
+
+
+def _one(p: Poly, q: Poly, free: Sequence[Var]) -> dict[Var, Poly] | None:
+    if len(free) != 1:
+        return None
+    split = P.linear_in(p, free[0])
+    if split is None:
+        return None
+    a, b = split
+    if a.value in (1, -1):
+        return {free[0]: (q - b) if a.value == 1 else (b - q)}
+    whole, rest = P.divided(q - b, a)
+    return {free[0]: whole} if not rest.terms and a.terms else None
+
+
+def _two(p: Poly, q: Poly, free: Sequence[Var]) -> dict[Var, Poly] | None:
+    """K * u + v == q with 0 <= v < K: quotient and remainder."""
+    for u, v in ((free[0], free[1]), (free[1], free[0])):
+        first = P.linear_in(p, u)
+        if first is None:
+            continue
+        second = P.linear_in(first[1], v)
+        if second is None or second[0].value != 1 or v in first[0].vars:
+            continue
+        if v.extent is first[0]:
+            rest = q - second[1]
+            whole = quotient(rest, first[0])
+            return {u: whole, v: rest - first[0] * whole}
+    return None
