@@ -28,7 +28,9 @@ from superopt.verifier.normal import NF, Factor, Piece, Term
 from superopt.verifier.poly import Least, Poly, Quot, Var, const, divided, fresh, linear_in, of
 from superopt.verifier.order import dominated, split_at
 from superopt.verifier.reader import applied
+from superopt.verifier.unify import form, solved
 from superopt.verifier.simplify import (
+    STRONG,
     opened_piece,
     outer_guard,
     simplified,
@@ -73,10 +75,14 @@ def vanishes(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
         return True
     if rest is not d:
         return vanishes(rest, facts, budget, depth)
-    if depth == 0:
-        again = refined(d, facts)
-        if again is not d:
-            return vanishes(again, facts, budget, 1)
+    if depth == 0 and not STRONG[0]:
+        STRONG[0] = True
+        try:
+            again = refined(d, facts)
+            if again is not d:
+                return vanishes(again, facts, budget, 1)
+        finally:
+            STRONG[0] = False
     if depth < MOST_ORDERS:
         clear = _without_denominators(d, facts)
         if clear is not None and clear is not d:
@@ -288,14 +294,33 @@ def _greatest(pieces: list[Piece], facts: Facts) -> NF:
         while n < len(kept) and len(kept) > 1:
             p = kept[n]
             plain = [q for q in kept if q is not p and not q.bound and not q.guards]
-            if any(dominated(N.minus(q.value, p.value), facts) for q in plain) and (
-                not p.guards and not p.bound
-            ):
+            below = not p.guards and not p.bound and (
+                any(dominated(N.minus(q.value, p.value), facts) for q in plain)
+                or any(_exceeds(q, p.value, facts) for q in kept if q is not p and q.bound)
+            )
+            if below:
                 del kept[n]
             else:
                 n += 1
         pieces = kept
     return greatest_of(absorbed(pieces, facts), facts)
+
+
+def _exceeds(q: Piece, low: NF, facts: Facts) -> bool:
+    """Is one of the values of an open piece known to be at least `low`, by an order fact?"""
+    for o in facts.orders:
+        assert isinstance(o, NF)
+        for equations in form(q.value, o):
+            env = solved(equations, q.bound)
+            if env is None:
+                continue
+            wanted = [N.guard_at(g, env) for g in q.guards]
+            for u in q.bound:
+                wanted += [ge(env[u]), ge(N.poly_at(u.extent, env) - 1 - env[u])]
+            if all(facts.holds(g) for g in wanted):
+                if dominated(N.minus(N.form_at(q.value, env), low), facts):
+                    return True
+    return False
 
 
 # --- denominators ---------------------------------------------------------------------------------

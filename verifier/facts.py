@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import z3
 
 from superopt.verifier import poly as P
-from superopt.verifier.models import Model, fails, models
+from superopt.verifier.models import Model, extended, fails, models
 from superopt.verifier.poly import Atom, Chosen, Least, Poly, Quot, Sym, Var
 
 MILLISECONDS = 300  # for one query
@@ -85,9 +85,11 @@ class Facts:
     hypotheses: tuple[Guard, ...] = ()
     known: dict[Guard, bool] = field(default_factory=dict)
     lows: tuple[Poly, ...] = ()  # what the hypotheses say is >= 0
+    weakly: dict[Guard, bool] = field(default_factory=dict)
     orders: tuple[object, ...] = ()  # normal forms of elements that are taken to be >= 0
     order_known: dict[object, bool] = field(default_factory=dict)
     samples: list[Model] | None = None
+    parent: Facts | None = None
 
     def __post_init__(self) -> None:
         lows: list[Poly] = []
@@ -102,29 +104,45 @@ class Facts:
 
     def plus(self, *guards: Guard) -> Facts:
         new = tuple(g for g in guards if g not in self.hypotheses)
-        return Facts((*self.hypotheses, *new), orders=self.orders) if new else self
+        if not new:
+            return self
+        return Facts((*self.hypotheses, *new), orders=self.orders, parent=self)
+
+    def models(self) -> list[Model]:
+        """Some numbers for which the hypotheses hold."""
+        if self.samples is None:
+            own = self.hypotheses[len(self.parent.hypotheses) :] if self.parent else ()
+            if self.parent is None:
+                self.samples = models(tuple((h.kind, h.p) for h in self.hypotheses))
+            else:
+                new = tuple((h.kind, h.p) for h in own)
+                self.samples = extended(self.parent.models(), new)
+        return self.samples
 
     def ordered(self, element: object) -> Facts:
         """Where an element is at least 0, too."""
-        return Facts(self.hypotheses, self.known, orders=(*self.orders, element))
+        return Facts(
+            self.hypotheses, self.known, orders=(*self.orders, element), samples=self.samples
+        )
 
-    def holds(self, g: Guard) -> bool:
-        """Does `g` follow? False is: not known."""
+    def holds(self, g: Guard, strong: bool = True) -> bool:
+        """Does `g` follow? False is: not known; without `strong` Z3 is not asked."""
         found = self.known.get(g)
+        if found is None and not strong:
+            found = self.weakly.get(g)
         if found is None:
-            found = self.known[g] = self._holds(g)
+            found = self._holds(g, strong)
+            (self.known if strong or found else self.weakly)[g] = found
         return found
 
-    def _holds(self, g: Guard) -> bool:
+    def _holds(self, g: Guard, strong: bool) -> bool:
         TALLY.quick += 1
         if g in self.hypotheses:
             return True
         n = g.p.value
         if n is not None:
             return {"ge": n >= 0, "eq": n == 0, "ne": n != 0}[g.kind]
-        if self.samples is None:
-            self.samples = models(tuple((h.kind, h.p) for h in self.hypotheses))
-        if fails(self.samples, g.kind, g.p):
+        if fails(self.models(), g.kind, g.p):
             return False
         match g.kind:
             case "ge":
@@ -132,7 +150,7 @@ class Facts:
                     return True
                 same = _without_quotient(g.p)
                 if same is not None:
-                    return self.holds(ge(same))
+                    return self.holds(ge(same), strong)
                 if self.lows:
                     if _by_sum(g.p, self.lows):
                         return True
@@ -149,7 +167,7 @@ class Facts:
                     return True
                 if _simple(g.p) and not self.lows:
                     return False
-        return self.asked(g)
+        return strong and self.asked(g)
 
     def asked(self, g: Guard) -> bool:
         """Does Z3 say that `g` follows?"""
@@ -165,9 +183,7 @@ class Facts:
         """Is there nothing for which all hypotheses hold? False is: not seen."""
         if not self.hypotheses:
             return False
-        if self.samples is None:
-            self.samples = models(tuple((h.kind, h.p) for h in self.hypotheses))
-        return not self.samples and self.asked(ge(P.const(-1)))
+        return not self.models() and self.asked(ge(P.const(-1)))
 
     def impossible(self) -> bool:
         """Do the hypotheses contradict each other?"""

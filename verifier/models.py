@@ -11,7 +11,8 @@ from superopt.verifier.poly import Atom, Chosen, Least, Poly, Quot, Sym, Var
 
 SIZES = (1, 2, 3, 4, 7)
 MOST = 8  # models that are kept
-TRIES = 60
+TRIES = 250
+EXTENSIONS = 3
 
 
 class _None(Exception):
@@ -75,14 +76,31 @@ def models(hypotheses: tuple[tuple[str, Poly], ...]) -> list[Model]:
     out: list[Model] = []
     for n in range(TRIES if hypotheses else MOST):
         one = Model(rng, n, {})
-        try:
-            if all(one.holds(k, p) for k, p in hypotheses):
-                out.append(one)
-        except _None:
-            continue
+        if _satisfied(one, hypotheses):
+            out.append(one)
         if len(out) == MOST:
             break
     return out
+
+
+def extended(some: list[Model], more: tuple[tuple[str, Poly], ...]) -> list[Model]:
+    """Models of more hypotheses, from models of some."""
+    out: list[Model] = []
+    for n in range(EXTENSIONS):
+        for one in some:
+            trial = Model(one.rng, one.style + n, dict(one.values))
+            if _satisfied(trial, more):
+                out.append(trial)
+                if len(out) == MOST:
+                    return out
+    return out
+
+
+def _satisfied(one: Model, hypotheses: tuple[tuple[str, Poly], ...]) -> bool:
+    try:
+        return all(one.holds(k, p) for k, p in hypotheses)
+    except _None:
+        return False
 
 
 def fails(some: list[Model], kind: str, p: Poly) -> bool:

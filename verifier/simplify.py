@@ -63,6 +63,7 @@ def _parts(m: P.Mono, c: int) -> Iterable[Poly]:
 
 
 NOTHING = Facts()
+STRONG = [False]  # is Z3 asked whether guards hold? only where a first attempt failed
 N.QUOTIENT[0] = quotient
 
 # --- terms ----------------------------------------------------------------------------------------
@@ -122,9 +123,9 @@ def _pruned(guards: frozenset[Guard], facts: Facts) -> frozenset[Guard] | None:
     """Without what follows from the facts and from each other."""
     rest: list[Guard] = []
     for g in sorted(guards, key=lambda g: (g.kind, g.p.number)):
-        if facts.holds(g):
+        if facts.holds(g, STRONG[0]):
             continue
-        if facts.holds(negated(g)):
+        if facts.holds(negated(g), STRONG[0]):
             return None
         rest.append(g)
     if len(rest) < 2:
@@ -134,9 +135,9 @@ def _pruned(guards: frozenset[Guard], facts: Facts) -> frozenset[Guard] | None:
         others = [g for k, g in enumerate(rest) if k != n and _linked(g, rest[n])]
         if others:
             more = facts.plus(*others)
-            if more.holds(negated(rest[n])):
+            if more.holds(negated(rest[n]), STRONG[0]):
                 return None
-            if more.holds(rest[n]):
+            if more.holds(rest[n], STRONG[0]):
                 del rest[n]
                 continue
         n += 1
