@@ -256,7 +256,14 @@ class _Attempt:
             if "symbolic" in str(e):
                 raise Unsupported(str(e)) from e
             raise Misfit from e
-        except (ValueError, TypeError, IndexError, KeyError, ZeroDivisionError) as e:
+        except (
+            ValueError,
+            TypeError,
+            IndexError,
+            KeyError,
+            ZeroDivisionError,
+            AssertionError,
+        ) as e:
             raise Misfit from e
         found = out if isinstance(out, tuple) else (out,)
         if op.name in POOLS and not self.on_right:
