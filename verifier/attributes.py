@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from superopt.ir.op import Attr, Op
 from superopt.te import index as ix
+from superopt.te.dtype import BOOL, F16, F32, F64, I64
 from superopt.te.expr import Dim
 from superopt.te.node import Size
 
@@ -28,6 +29,14 @@ PLAIN: dict[str, Attr] = {
     "allowzero": 0,
     "num_outputs": None,
     "training_mode": 0,
+}
+
+
+# A float attribute that may be any number is one of these, which are read as unknowns: none of them
+# is likely to be written in a rule, and each is a number that a float32 holds.
+MARKS = {
+    key: float(16777213 - 2 * n) / 2**25
+    for n, key in enumerate(("alpha", "beta", "gamma", "lambd", "bias", "epsilon", "momentum"))
 }
 
 
@@ -75,10 +84,38 @@ def options(op: Op, key: str, ranks: list[int], known: dict[str, Attr], most: in
                 ]
             )
         case "Slice", "axes":
-            count = next((len(v) for v in known.values() if isinstance(v, tuple)), None)
-            if count is None:
-                raise Unsupported("Slice with open starts")
-            return each(list(itertools.combinations(range(rank), count)))
+            counts = [len(v) for v in known.values() if isinstance(v, tuple)] or [1, 2]
+            return each(
+                [s for n in counts[:2] for s in itertools.combinations(range(rank), n)]
+            )
+        case "Slice", "steps":
+            axes = known.get("axes")
+            if not isinstance(axes, tuple):
+                raise Unsupported("Slice with open steps and axes")
+            return each([(1,) * len(axes), (2,) * len(axes)])
+        case "Slice", "starts":
+            if "ends" in known:
+                raise Unsupported("Slice with open starts and given ends")
+            return each([None])
+        case "Expand", "shape":
+            return [
+                lambda fresh, n=n: tuple(fresh(f"t{k}") for k in range(n))  # type: ignore[misc]
+                for n in range(rank, min(rank + 1, most) + 1)
+            ]
+        case "Tile", "repeats":
+            return symbols(rank, "r")
+        case "Cast", "to":
+            return each([F64, F16, I64, BOOL])
+        case "Gelu", "approximate":
+            return each(["none", "tanh"])
+        case "Pad", "mode":
+            return each(["constant", "edge", "reflect", "wrap"])
+        case _, ("alpha" | "beta" | "gamma" | "lambd" | "bias"):
+            return each([MARKS[key], 0.0, 1.0])
+        case _, ("epsilon" | "momentum"):
+            return each([MARKS[key]])
+        case _, "stash_type":
+            return each([F32])
         case _, "axes":
             sizes = range(1, rank + 1)
             return each([s for n in sizes for s in itertools.combinations(range(rank), n)])

@@ -26,7 +26,7 @@ from superopt.verifier.facts import Facts, Guard, ge, negated
 from superopt.verifier.match import absorbed, cancelled
 from superopt.verifier.normal import NF, Factor, Piece, Term
 from superopt.verifier.poly import Least, Poly, Quot, Var, const, divided, fresh, linear_in, of
-from superopt.verifier.order import dominated, split_at
+from superopt.verifier.order import dominated, impossible, split_at
 from superopt.verifier.reader import applied
 from superopt.verifier.unify import form, solved
 from superopt.verifier.simplify import (
@@ -93,7 +93,8 @@ def vanishes(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
             used("order")
             sides = (facts.ordered(element), facts.ordered(N.scaled(element, -1)))
             return all(
-                vanishes(refined(d, more), more, budget, depth + 1) for more in sides
+                impossible(more) or vanishes(refined(d, more), more, budget, depth + 1)
+                for more in sides
             )
     return _each_value(d, facts, budget, depth)
 

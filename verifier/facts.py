@@ -67,6 +67,12 @@ class Tally:
 TALLY = Tally()
 
 
+def in_time() -> None:
+    """Raises OutOfTime after the deadline."""
+    if time.monotonic() > TALLY.deadline:
+        raise OutOfTime
+
+
 class OutOfTime(Exception):
     """The proof's time is over."""
 
@@ -171,8 +177,7 @@ class Facts:
 
     def asked(self, g: Guard) -> bool:
         """Does Z3 say that `g` follows?"""
-        if time.monotonic() > TALLY.deadline:
-            raise OutOfTime
+        in_time()
         start_time = time.perf_counter()
         out = _unsat(self.hypotheses, g)
         TALLY.queries += 1

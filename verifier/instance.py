@@ -44,6 +44,7 @@ from superopt.te.expr import Dim, Tensor, TensorType, cast, compute, const, prod
 from superopt.te.expr import both as all_of
 from superopt.te.node import Const, Expr, Size
 from superopt.verifier.attributes import Unsupported, options
+from superopt.verifier.facts import in_time
 from superopt.verifier.sizes import Fork, Misfit, State, decided, equated, ones, settled
 
 KINDS = {"f": F32, "g": F32, "num": F32, "any": F32, "bool": BOOL, "i": DTYPES["i64"]}
@@ -88,6 +89,7 @@ def instances(rule: Rule, ranks: Ranks) -> Iterator[Instance]:
     """Every instance at these ranks."""
     pending = [State({}, {})]
     while pending:
+        in_time()
         state = pending.pop()
         try:
             yield _Attempt(rule, state, ranks).instance()
@@ -415,14 +417,22 @@ class _Attempt:
                 if not isinstance(f, Name):
                     pending.append((key, f))
         ranks = [o.rank for o in operands if o is not None]
+        open_.sort(key=lambda one: _LATE.get(one[0], 0))
         for key, name in open_:
             if any(k == key for k, _ in pending):
                 name = f"{name} {sum(1 for _ in self.many)}"
-            known[key] = self.attribute(t.op, key, name, ranks, known)
+            if key not in known:
+                known[key] = self.attribute(t.op, key, name, ranks, known, operands)
         return known, pending
 
     def attribute(
-        self, op: Op, key: str, name: str, ranks: list[int], known: dict[str, Attr]
+        self,
+        op: Op,
+        key: str,
+        name: str,
+        ranks: list[int],
+        known: dict[str, Attr],
+        operands: Sequence[Tensor | None] = (),
     ) -> Attr:
         suggested = self.suggested(name)
         if suggested is not None:
@@ -432,7 +442,28 @@ class _Attempt:
             raise Misfit
         n = self.choose(f"{name} of {len(some)}", range(len(some)))
         assert isinstance(n, int)
+        if op.name == "Slice" and key == "starts" and operands:
+            return self.starts(name, operands[0], known)
         return some[n](lambda part: self.fresh(f"{name}.{part}"))
+
+    def starts(self, name: str, x: Tensor | None, known: dict[str, Attr]) -> Attr:
+        """Bounds of slices inside their axes: each axis is what is before, what is kept, and what
+        is after."""
+        axes = known.get("axes")
+        assert x is not None and isinstance(axes, tuple)
+        out: list[Dim] = []
+        ends: list[Dim] = []
+        for k, axis in enumerate(axes):
+            assert isinstance(axis, int)
+            begin = ix.dim(ix.as_index(self.fresh(f"{name}.s{k}")) - 1)
+            end = ix.dim(ix.as_index(begin) + self.fresh(f"{name}.l{k}"))
+            whole = ix.dim(ix.as_index(end) + self.fresh(f"{name}.r{k}") - 1)
+            if not self.same(x.shape[axis], whole):
+                raise Misfit
+            out.append(begin)
+            ends.append(end)
+        known["ends"] = tuple(ends)
+        return tuple(out)
 
     def suggested(self, name: str) -> list[object] | None:
         """Natural numbers that a rule asks for are the first few: a scope that is stated."""
@@ -517,6 +548,7 @@ class _Attempt:
             raise Fork([self.state.given(h, "")])
 
 
+_LATE = {"steps": 1, "starts": 2, "ends": 3}
 _SIGNS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "lt", ">=": "le"}
 
 

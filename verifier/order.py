@@ -10,7 +10,8 @@ import z3
 from superopt.verifier import facts as F
 from superopt.verifier import normal as N
 from superopt.verifier.facts import Facts
-from superopt.verifier.normal import NF, Factor
+from superopt.verifier.normal import NF, Factor, Term
+from superopt.verifier.poly import Sym
 
 
 def dominated(gap: NF, facts: Facts) -> bool:
@@ -34,6 +35,7 @@ def _follows(gap: NF, facts: Facts) -> bool:
         raise F.OutOfTime
     start = time.perf_counter()
     names: dict[object, z3.ArithRef] = {}
+    sides: list[z3.BoolRef] = []
 
     def real(a: NF) -> z3.ArithRef:
         parts: list[z3.ArithRef] = [z3.RealVal(0)]
@@ -42,7 +44,12 @@ def _follows(gap: NF, facts: Facts) -> bool:
             if not (t.bound or t.guards or t.powers):
                 parts.append(c)
                 continue
-            x = names.setdefault(t.key, z3.Real(f"r{len(names)}"))
+            x = names.get(t.key)
+            if x is None:
+                x = names[t.key] = z3.Real(f"r{len(names)}")
+                known = _sign(t)
+                if known:
+                    sides.append(x > 0 if known > 1 else x >= 0)
             parts.append(c * x)
         return z3.Sum(parts)
 
@@ -52,12 +59,43 @@ def _follows(gap: NF, facts: Facts) -> bool:
         for h in facts.orders:
             s.add(real(h) >= 0)
         s.add(real(gap) < 0)
+        s.add(*sides)
         out = bool(s.check() == z3.unsat)
     finally:
         s.pop()
     F.TALLY.queries += 1
     F.TALLY.solver_seconds += time.perf_counter() - start
     return out
+
+
+def _sign(t: Term) -> int:
+    """2: a product that is above 0; 1: that is never below; 0: not known."""
+    sign = 2
+    for f, e in t.powers:
+        match f:
+            case N.Exp():
+                pass
+            case N.Num():
+                sign = sign if isinstance(f.atom, Sym) and f.atom.low else min(sign, 1)
+            case N.Fn(name="sigmoid"):
+                pass
+            case N.Fn(name="sqrt" | "softplus"):
+                sign = min(sign, 1)
+            case N.Total():
+                signs = [_sign(u) if u.coefficient > 0 else 0 for u in f.of.terms]
+                if not signs or not min(signs):
+                    return 0
+                sign = min(sign, max(signs))
+            case _:
+                if e.denominator != 1 or int(e) % 2:
+                    return 0
+                sign = min(sign, 1)
+    return min(sign, 1) if t.bound or t.guards else sign
+
+
+def impossible(facts: Facts) -> bool:
+    """Do the order facts contradict what is known of signs?"""
+    return bool(facts.orders) and _follows(N.constant(-1), facts)
 
 
 def split_at(d: NF) -> NF | None:

@@ -11,6 +11,7 @@ from superopt.te.expr import Dim, Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce, Size
 from superopt.verifier import normal as N
 from superopt.verifier import poly as P
+from superopt.verifier.attributes import MARKS
 from superopt.verifier.algebra import (
     INFINITY,
     Undefined,
@@ -250,6 +251,7 @@ class Reader:
 
 NONE = Facts()
 ZERO = P.const(0)
+UNKNOWN = {Fraction(v): name for name, v in MARKS.items()}
 ODD = frozenset(("erf", "tanh", "sin", "tan", "asin", "atan", "sinh", "asinh", "atanh"))
 
 
@@ -266,6 +268,9 @@ def _constant(v: int | Fraction | float) -> NF:
         if v != v:
             raise Undefined("nan")
         return N.scaled(power(N.fn(INFINITY, (N.zero(),))), 1 if v > 0 else -1)
+    name = UNKNOWN.get(Fraction(v))
+    if name is not None:
+        return power(N.fn(f"any {name}", (N.zero(),)))
     return N.constant(Fraction(v))
 
 

@@ -7,7 +7,7 @@ from superopt.rules.syntax import Param
 from superopt.rules.term import App, Filled, Name, Spread, walk
 from superopt.verifier.instance import Ranks
 
-MOST = {0: 4, 1: 4, 2: 3}  # by how many operands have any rank
+MOST = {0: 4, 1: 4, 2: 4}  # by how many operands have any rank
 IMAGES = frozenset(
     (
         "Conv",
@@ -40,7 +40,7 @@ def scope_of(rule: Rule) -> Ranks:
     if any(t.op.name in IMAGES for t in apps):
         return Ranks(0, 4)
     free = {n for p in rule.params if isinstance(p, Param) and (n := _free(p))}
-    return Ranks(0, MOST.get(len(free), 2))
+    return Ranks(0, MOST.get(len(free), 3))
 
 
 def _free(p: Param) -> str:
