@@ -1,0 +1,130 @@
+"""Rules that are true are proved, false ones refuted, at the sizes at which they are."""
+
+import pytest
+
+from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.trial import Refuted as Differs
+from superopt.rules.trial import try_rule
+from superopt.verifier.prove import Limits, prove
+from superopt.verifier.verdict import Proved, Refuted, Unknown
+from tests.verifier.mutants import mutants
+
+TRUE = """
+relu-concat(x: f, y: f): Relu(Concat(x, y, axis=k)) => Concat(Relu(x), Relu(y), axis=k)
+concat-swap-add(x: f[*s], y: f[*s]): Add(x, y) => Add(y, x)
+matmul-assoc(x: f[n, k], y: f[k, m], z: f[m, p]): MatMul(MatMul(x, y), z) => MatMul(x, MatMul(y, z))
+matmul-blocks(x: f[n, k], y: f[n, l], v: f[k, m], w: f[l, m]):
+    Add(MatMul(x, v), MatMul(y, w)) => MatMul(Concat(x, y, axis=1), Concat(v, w, axis=0))
+transpose-twice(x: any): Transpose(Transpose(x, perm=p), perm=inverse(p)) => x
+reshape-twice(x: any): Reshape(Reshape(x, shape=u), shape=t) => Reshape(x, shape=t)
+reshape-relu(x: f): Reshape(Relu(x), shape=t) => Relu(Reshape(x, shape=t))
+heads(x: f[n, s, h, d]):
+    Reshape(Transpose(Transpose(x, perm=(0, 2, 1, 3)), perm=(0, 2, 1, 3)), shape=(n, s, h * d))
+    => Reshape(x, shape=(n, s, h * d))
+conv-merge(x: f, v: f, w: f):
+    Concat(Conv(x, v, group=1, **a), Conv(x, w, group=1, **a), axis=1)
+    => Conv(x, Concat(v, w, axis=0), group=1, **a)
+conv-linear(x: f, v: f, w: f): Add(Conv(x, v, **a), Conv(x, w, **a)) => Conv(x, Add(v, w), **a)
+conv-pad(x: f[n, c, h], w: f[o, c, k]):
+    Conv(Pad(x, pads=(0, 0, 1, 0, 0, 2)), w) => Conv(x, w, pads=(1, 2))
+conv-enlarged(x: f[n, c, h], w: f[o, c, k]):
+    Conv(x, w) => Conv(x, Pad(w, pads=(0, 0, 1, 0, 0, 1)), pads=(1, 1))
+pool-concat(x: f, y: f): Concat(MaxPool(x, **a), MaxPool(y, **a), axis=1) => MaxPool(Concat(x, y, axis=1), **a)
+pool-relu(x: f): Relu(MaxPool(x, **a)) => MaxPool(Relu(x), **a)
+softmax-shift(x: f[n, m], y: f[n, 1]): Softmax(Add(x, y), axis=1) => Softmax(x, axis=1)
+softmax-parts(x: f[n, m]):
+    Div(Exp(x), ReduceSum(Exp(x), axes=(1,), keepdims=1)) => Softmax(x, axis=1)
+norm-shift(x: f[n, m], y: f[n, 1], z: f[m]):
+    LayerNormalization(Add(x, y), z, axis=-1, epsilon=e)[0] => LayerNormalization(x, z, axis=-1, epsilon=e)[0]
+mean-split(x: f[n, m]): ReduceMean(Concat(x, x, axis=1), axes=(1,)) => ReduceMean(x, axes=(1,))
+lattice(x: f, y: f, z: f): Max(Min(x, y), Min(x, z)) => Min(x, Max(y, z))
+eye-matmul(x: f[n, m]): MatMul(x, eye(m)) => x
+sum-of-product(x: f[n, k], y: f[k, m]):
+    ReduceSum(MatMul(x, y), axes=(1,)) => MatMul(x, ReduceSum(y, axes=(1,)))
+"""
+
+# What is wrong is seen at the sizes in the comment.
+FALSE = """
+concat-idempotent(x: f): Concat(x, x, axis=0) => Reshape(Concat(x, x, axis=0), shape=shape(Concat(x, x, axis=0))[::-1])
+    where rank(x) == 2, size(x, 1) == 2 * size(x, 0)
+matmul-commutes(x: f[n, n], y: f[n, n]): MatMul(x, y) => MatMul(y, x)
+transpose-relabelled(x: f[n, n]): Transpose(x, perm=(1, 0)) => x
+reshape-is-transpose(x: f[n, m]): Transpose(x, perm=(1, 0)) => Reshape(x, shape=(m, n))
+relu-sub(x: f[n], y: f[n]): Relu(Sub(x, y)) => Sub(Relu(x), Relu(y))
+concat-mixed-ranks(x: f, y: f, z: f, w: f):
+    Concat(Add(x, y), Add(z, w), axis=k) => Add(Concat(x, z, axis=k), Concat(y, w, axis=k))
+conv-order(x: f[n, c, h], w: f[c, c, 2], v: f[c, c, 2]): Conv(Conv(x, w), v) => Conv(Conv(x, v), w)
+pool-pads(x: f[n, c, h]):
+    MaxPool(x, kernel_shape=(3,), pads=(1, 1)) => MaxPool(Pad(x, pads=(0, 0, 1, 0, 0, 1)), kernel_shape=(3,))
+average-border(x: f[n, c, h]):
+    AveragePool(x, kernel_shape=(3,), pads=(1, 1), count_include_pad=0)
+    => AveragePool(x, kernel_shape=(3,), pads=(1, 1), count_include_pad=1)
+softmax-other-axis(x: f[n, n]): Softmax(x, axis=0) => Softmax(x, axis=1)
+mean-of-means(x: f[n, m], y: f[n, p]):
+    ReduceMean(Concat(x, y, axis=1), axes=(1,))
+    => Mul(Add(ReduceMean(x, axes=(1,)), ReduceMean(y, axes=(1,))), 0.5)
+max-needs-relu(x: f[n, m]): ReduceMax(Relu(x), axes=(1,)) => ReduceMax(x, axes=(1,))
+slice-shifted(x: f[n]):
+    Slice(x, axes=(0,), starts=(0,), ends=(2,), steps=(1,)) => Slice(x, axes=(0,), starts=(1,), ends=(3,), steps=(1,))
+"""
+
+
+@pytest.mark.parametrize("rule", parse_rules(TRUE), ids=lambda r: r.name)
+def test_true_rules_are_proved(rule: Rule) -> None:
+    verdict = prove(rule)
+    assert isinstance(verdict, Proved), str(verdict)
+    assert verdict.scope.instances > 0
+    assert verdict.obligations > 0
+
+
+@pytest.mark.parametrize("rule", parse_rules(FALSE), ids=lambda r: r.name)
+def test_false_rules_are_refuted(rule: Rule) -> None:
+    verdict = prove(rule)
+    assert isinstance(verdict, Refuted), str(verdict)
+    assert verdict.left != verdict.right
+
+
+def test_what_a_rule_needs_is_derived() -> None:
+    (rule,) = parse_rules("r(x: f[n, k], y: f[n, m]): Relu(x) => Relu(Add(x, Sub(y, y)))")
+    verdict = prove(rule)
+    assert isinstance(verdict, Proved), str(verdict)
+    assert any("k" in d and "m" in d for d in verdict.derived)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("r(x: f): DepthToSpace(x, blocksize=b) => DepthToSpace(x, blocksize=b)", "blocksize"),
+        ("r(x: f[n, 3], y: f[4, m]): MatMul(x, y) => MatMul(x, y)", "no instance"),
+    ],
+)
+def test_what_is_not_known_says_why(text: str, why: str) -> None:
+    (rule,) = parse_rules(text)
+    verdict = prove(rule)
+    assert isinstance(verdict, Unknown)
+    assert why in str(verdict)
+
+
+def test_time_runs_out_with_a_verdict() -> None:
+    (rule,) = parse_rules("r(x: f, y: f, z: f): Concat(Add(x, y), Add(z, y), axis=k) => Add(Concat(x, z, axis=k), y)")
+    verdict = prove(rule, Limits(seconds=0.02))
+    assert isinstance(verdict, Unknown)
+    assert "seconds" in str(verdict)
+
+
+SOME = ("matmul-concat--add-matmul-split-matmul-split", "slice-transpose--transpose-slice", "softmax-add--softmax")
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_no_wrong_mutant_is_proved(name: str) -> None:
+    (rule,) = [r for r in load_library() if r.name == name] or [None]
+    if rule is None:
+        pytest.skip(f"{name} is not in the library")
+    refused = 0
+    for mutant in mutants(rule):
+        verdict = prove(mutant, Limits(seconds=5))
+        if isinstance(verdict, Proved):
+            assert not isinstance(try_rule(mutant, count=8), Differs), f"{mutant}: {verdict}"
+        else:
+            refused += 1
+    assert refused >= 5
