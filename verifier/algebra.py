@@ -90,11 +90,7 @@ def factored(a: NF) -> tuple[Term, NF]:
     common: dict[Factor, Fraction] | None = None
     for t in a.terms:
         own = frozenset(t.bound)
-        here = {
-            f: e
-            for f, e in t.powers
-            if f.free.isdisjoint(own) and not isinstance(f, N.Truth)
-        }
+        here = {f: e for f, e in t.powers if f.free.isdisjoint(own) and not isinstance(f, N.Truth)}
         if common is None:
             common = here
         else:
@@ -142,9 +138,11 @@ def _exponential(a: NF) -> NF:
 
 def greatest(values: Sequence[NF], facts: Facts) -> NF:
     """The greatest of several values."""
-    return hoisted(values, facts, lambda args, more: greatest_of(
-        [Piece((), frozenset(), a) for a in args], more
-    ))
+    return hoisted(
+        values,
+        facts,
+        lambda args, more: greatest_of([Piece((), frozenset(), a) for a in args], more),
+    )
 
 
 def greatest_over(a: NF, bound: tuple[Var, ...], facts: Facts) -> NF:
@@ -246,9 +244,7 @@ def _common(pieces: list[Piece]) -> NF:
     for p in pieces:
         own = frozenset(p.bound)
         here = {
-            t: t
-            for t in p.value.terms
-            if N.free_of(t).isdisjoint(own) and (t.powers or t.bound)
+            t: t for t in p.value.terms if N.free_of(t).isdisjoint(own) and (t.powers or t.bound)
         }
         shared = here if shared is None else {t: t for t in shared if t in here}  # type: ignore
     if len(pieces) == 1 and not pieces[0].bound and not pieces[0].guards:

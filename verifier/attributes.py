@@ -56,7 +56,7 @@ def options(op: Op, key: str, ranks: list[int], known: dict[str, Attr], most: in
         return [lambda fresh: tuple(fresh(f"{what}{n}") for n in range(count))]
 
     match op.name, key:
-        case ("Conv" | "ConvTranspose"), "kernel_shape":
+        case (("Conv" | "ConvTranspose"), "kernel_shape"):
             return each([None])
         case _, "kernel_shape" if op.name.endswith("Pool"):
             return symbols(space, "k")
@@ -85,9 +85,7 @@ def options(op: Op, key: str, ranks: list[int], known: dict[str, Attr], most: in
             )
         case "Slice", "axes":
             counts = [len(v) for v in known.values() if isinstance(v, tuple)] or [1, 2]
-            return each(
-                [s for n in counts[:2] for s in itertools.combinations(range(rank), n)]
-            )
+            return each([s for n in counts[:2] for s in itertools.combinations(range(rank), n)])
         case "Slice", "steps":
             axes = known.get("axes")
             if not isinstance(axes, tuple):

@@ -295,9 +295,13 @@ def _greatest(pieces: list[Piece], facts: Facts) -> NF:
         while n < len(kept) and len(kept) > 1:
             p = kept[n]
             plain = [q for q in kept if q is not p and not q.bound and not q.guards]
-            below = not p.guards and not p.bound and (
-                any(dominated(N.minus(q.value, p.value), facts) for q in plain)
-                or any(_exceeds(q, p.value, facts) for q in kept if q is not p and q.bound)
+            below = (
+                not p.guards
+                and not p.bound
+                and (
+                    any(dominated(N.minus(q.value, p.value), facts) for q in plain)
+                    or any(_exceeds(q, p.value, facts) for q in kept if q is not p and q.bound)
+                )
             )
             if below:
                 del kept[n]
@@ -333,9 +337,7 @@ def _without_denominators(d: NF, facts: Facts) -> NF | None:
         own = frozenset(t.bound)
         for f, e in t.powers:
             if isinstance(f, N.Total) and e < 0 and f.free.isdisjoint(own):
-                n = -min(
-                    (x for s in d.terms for g, x in s.powers if g is f), default=Fraction(0)
-                )
+                n = -min((x for s in d.terms for g, x in s.powers if g is f), default=Fraction(0))
                 if n.denominator != 1 or n > 3:
                     continue
                 return _multiplied(d, f, int(n), facts)

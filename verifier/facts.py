@@ -253,8 +253,10 @@ def _nonneg(p: Poly, depth: int) -> bool:
     for v in by_number:
         if isinstance(v, Sym) and v.low:
             moved = _shifted(p, v)
-            if moved is not None and all(c >= 0 for _, c in moved.terms) and all(
-                _atom_nonneg(a) for a in moved.atoms()
+            if (
+                moved is not None
+                and all(c >= 0 for _, c in moved.terms)
+                and all(_atom_nonneg(a) for a in moved.atoms())
             ):
                 return True
     every = p

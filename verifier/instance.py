@@ -334,7 +334,9 @@ class _Attempt:
         match f:
             case Spread(Name(s)):
                 if s not in self.names:
-                    length = self.choose(f"rank {s}", range(0, max(self.ranks.most - others, 0) + 2))
+                    length = self.choose(
+                        f"rank {s}", range(0, max(self.ranks.most - others, 0) + 2)
+                    )
                     assert isinstance(length, int)
                     self.names[s] = tuple(self.fresh(f"{s}_{k}") for k in range(length))
                 found = self.names[s]
@@ -597,9 +599,7 @@ def filled(what: str, args: Sequence[Result], kind: DType) -> Tensor:
         case "means":
             shape = dims(args[0])
             count = cast(ix.as_index(product(shape[2:])), kind)
-            return compute(
-                shape, lambda o, c, *k: select(same(o, c), one / count, zero), name=what
-            )
+            return compute(shape, lambda o, c, *k: select(same(o, c), one / count, zero), name=what)
         case _:
             raise Unsupported(what)
 

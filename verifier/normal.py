@@ -390,9 +390,7 @@ def merged(a: Iterable[Power], b: Iterable[Power]) -> tuple[Power, ...] | None:
     powers = dict(a)
     for f, e in b:
         powers[f] = powers.get(f, Fraction(0)) + e
-    rest = [
-        (f, Fraction(1) if isinstance(f, Truth) else e) for f, e in powers.items() if e
-    ]
+    rest = [(f, Fraction(1) if isinstance(f, Truth) else e) for f, e in powers.items() if e]
     rest.sort(key=lambda p: p[0].number)
     return tuple(rest)
 
@@ -626,10 +624,7 @@ def _signature(v: Var, bound: tuple[Var, ...], places: _Places) -> list[tuple[ob
 def _mono_marks(p: Poly, v: Var, own: frozenset[Var]) -> list[object]:
     return sorted(
         (
-            [
-                "this" if a is v else "other" if a in own else _atom_mark(a, v, own)
-                for a in m
-            ],
+            ["this" if a is v else "other" if a in own else _atom_mark(a, v, own) for a in m],
             c,
         )
         for m, c in p.terms

@@ -110,9 +110,7 @@ def _tried(one: Instance, sizes: dict[str, int], seed: int) -> Found | None:
     return None
 
 
-def _drawn(
-    t: Tensor, sizes: dict[str, int], draw: str, rng: np.random.Generator
-) -> np.ndarray:
+def _drawn(t: Tensor, sizes: dict[str, int], draw: str, rng: np.random.Generator) -> np.ndarray:
     shape = tuple(ix.evaluate(d, sizes) for d in t.shape)
     stored = to_numpy(F64 if t.dtype.is_float else t.dtype)
     if t.dtype == BOOL:

@@ -1,8 +1,8 @@
 """Terms and pieces under facts: guards that hold or cannot, variables that equalities fix, ranges.
 
-    sum over k < n + m where k < n of f(k)        sum over k < n of f(k)
-    sum over k < n + m where k >= n of f(k)       sum over k < m of f(k + n)
-    sum over k < n where k == j of f(k)           f(j) where j < n
+sum over k < n + m where k < n of f(k)        sum over k < n of f(k)
+sum over k < n + m where k >= n of f(k)       sum over k < m of f(k + n)
+sum over k < n where k == j of f(k)           f(j) where j < n
 """
 
 from __future__ import annotations

@@ -88,7 +88,9 @@ def equated(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
             some: State | None = state
             for name, n in case.items():
                 some = None if some is None else some.fixed(name, Const(n, INDEX), "")
-            out.append(some if some is None or not needs else replace(some, derived=(*some.derived, needs)))
+            out.append(
+                some if some is None or not needs else replace(some, derived=(*some.derived, needs))
+            )
         return out
     h = ix.apply("eq", (ix.as_index(a), ix.as_index(b)), BOOL)
     if h in state.hypotheses:
@@ -100,9 +102,7 @@ def equated(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
     return [state.given(h, needs)]
 
 
-def _compared(
-    state: State, gap: ix.Poly, known: Expr, needs: str
-) -> list[State | None] | None:
+def _compared(state: State, gap: ix.Poly, known: Expr, needs: str) -> list[State | None] | None:
     """What follows from gap == 0 and another equation together, where that is simpler."""
     match known:
         case Apply("eq", (p, q), _):

@@ -1,7 +1,7 @@
 """Unification: substitutions for bound variables that make one product, or one value, another.
 
-    x[u, v + 1] against x[i, k - p]      u = i, v = k - p - 1
-    x[K * u + v] against x[k], v < K     u = k // K, v = k % K
+x[u, v + 1] against x[i, k - p]      u = i, v = k - p - 1
+x[K * u + v] against x[k], v < K     u = k // K, v = k % K
 """
 
 from __future__ import annotations

@@ -23,9 +23,7 @@ def mutants(rule: Rule) -> Iterator[Rule]:
     for n, side in enumerate(rule.rhs):
         for part in dict.fromkeys(walk(side)):
             for other in _changed(part, rule):
-                new = tuple(
-                    _once(t, part, other) if k == n else t for k, t in enumerate(rule.rhs)
-                )
+                new = tuple(_once(t, part, other) if k == n else t for k, t in enumerate(rule.rhs))
                 if new not in seen:
                     seen.add(new)
                     name = f"{rule.name}!{len(seen) - 1}"
