@@ -11,6 +11,7 @@ from fractions import Fraction
 
 from superopt.verifier import normal as N
 from superopt.verifier import poly as P
+from superopt.verifier import substitute as S
 from superopt.verifier.facts import Facts, Guard, negated
 from superopt.verifier.normal import NF, Factor, Piece, Term, Top
 from superopt.verifier.poly import Var
@@ -106,10 +107,10 @@ def factored(a: NF) -> tuple[Term, NF]:
     back = tuple((f, -e) for f, e in common.items())
     out: list[Term] = []
     for t in a.terms:
-        u = N.opened(t)
+        u = S.opened(t)
         powers = N.merged(u.powers, back)
         assert powers is not None
-        out.append(N.close(Term(u.coefficient, u.bound, u.guards, powers)))
+        out.append(S.close(Term(u.coefficient, u.bound, u.guards, powers)))
     rest = N.form(out)
     scale = rest.terms[0].coefficient
     content = Term(scale, (), frozenset(), tuple(sorted(common.items())))
@@ -199,7 +200,7 @@ def greatest_of(pieces: Sequence[Piece], facts: Facts) -> NF:
     shift = _common(list(kept))
     back = N.scaled(shift, -1)
     moved = frozenset(
-        N.close_piece(Piece(q.bound, q.guards, N.plus(q.value, back)))
+        S.close_piece(Piece(q.bound, q.guards, N.plus(q.value, back)))
         for q in map(opened_piece, kept)
     )
     if len(moved) == 1:
@@ -293,7 +294,7 @@ def product_over(a: NF, bound: tuple[Var, ...], facts: Facts) -> NF:
         return N.constant(1)
     if not piece.bound and not piece.guards and all(v.extent.value == 1 for v in bound):
         return piece.value
-    return power(N.prod(N.close_piece(Piece(bound, frozenset(), a))))
+    return power(N.prod(S.close_piece(Piece(bound, frozenset(), a))))
 
 
 def raised(a: NF, n: int, facts: Facts) -> NF:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from superopt.verifier import normal as N
+from superopt.verifier import substitute as S
 from superopt.verifier.algebra import (
     Undefined,
     equals,
@@ -25,10 +26,9 @@ from superopt.verifier.algebra import (
 from superopt.verifier.facts import Facts, Guard, ge, negated
 from superopt.verifier.match import absorbed, cancelled
 from superopt.verifier.normal import NF, Factor, Piece, Term
-from superopt.verifier.poly import Least, Poly, Quot, Var, const, divided, fresh, linear_in, of
 from superopt.verifier.order import dominated, impossible, split_at
+from superopt.verifier.poly import Least, Poly, Quot, Var, const, divided, fresh, linear_in, of
 from superopt.verifier.reader import applied
-from superopt.verifier.unify import form, solved
 from superopt.verifier.simplify import (
     STRONG,
     opened_piece,
@@ -37,6 +37,7 @@ from superopt.verifier.simplify import (
     times,
     where,
 )
+from superopt.verifier.unify import form, solved
 
 MOST_CASES = 400
 MOST_ORDERS = 6
@@ -127,7 +128,7 @@ def _divisors(d: NF, v: Var) -> set[Poly]:
                 poly(a.p)
                 poly(a.q)
 
-    for p in N.polynomials(d):
+    for p in S.polynomials(d):
         poly(p)
     return found
 
@@ -152,14 +153,14 @@ def _at(
 ) -> bool:
     """Does `d` vanish where the variable v has this value?"""
     env = {v: value}
-    some = (*(N.guard_at(h, env) for h in facts.hypotheses), *extra)
+    some = (*(S.guard_at(h, env) for h in facts.hypotheses), *extra)
     more = Facts(
         tuple(h for h in some if h.p.value is None or not Facts().holds(h)),
-        orders=tuple(N.form_at(o, env) for o in facts.orders),
+        orders=tuple(S.form_at(o, env) for o in facts.orders),
     )
     if any(h.p.value is not None for h in more.hypotheses):
         return True  # a hypothesis is false here
-    return vanishes(refined(N.form_at(d, env), more), more, budget, depth)
+    return vanishes(refined(S.form_at(d, env), more), more, budget, depth)
 
 
 def _both_sides(d: NF, g: Guard, facts: Facts, budget: Budget, depth: int) -> bool:
@@ -208,17 +209,17 @@ def _refined(a: NF, facts: Facts, memo: dict[object, NF]) -> NF:
 
 def _term(t: Term, facts: Facts, memo: dict[object, NF]) -> NF:
     out: list[Term] = []
-    for s in simplified(N.opened(t), facts):
+    for s in simplified(S.opened(t), facts):
         if not any(_deep(f) for f, _ in s.powers):
             out.append(s)
             continue
-        u = N.opened(s)
+        u = S.opened(s)
         inner = facts.plus(*u.guards)
         product = N.constant(u.coefficient)
         for f, e in u.powers:
             product = times(product, _power(f, e, inner, memo), inner)
         for p in product.terms:
-            v = N.opened(p)
+            v = S.opened(p)
             out += simplified(
                 Term(v.coefficient, v.bound + u.bound, v.guards | u.guards, v.powers), facts
             )
@@ -319,11 +320,11 @@ def _exceeds(q: Piece, low: NF, facts: Facts) -> bool:
             env = solved(equations, q.bound)
             if env is None:
                 continue
-            wanted = [N.guard_at(g, env) for g in q.guards]
+            wanted = [S.guard_at(g, env) for g in q.guards]
             for u in q.bound:
-                wanted += [ge(env[u]), ge(N.poly_at(u.extent, env) - 1 - env[u])]
+                wanted += [ge(env[u]), ge(S.poly_at(u.extent, env) - 1 - env[u])]
             if all(facts.holds(g) for g in wanted):
-                if dominated(N.minus(N.form_at(q.value, env), low), facts):
+                if dominated(N.minus(S.form_at(q.value, env), low), facts):
                     return True
     return False
 
@@ -351,7 +352,7 @@ def _multiplied(d: NF, f: N.Total, n: int, facts: Facts) -> NF:
         rest = Term(
             t.coefficient, t.bound, t.guards, tuple((g, e) for g, e in t.powers if g is not f)
         )
-        product = N.form((N.close(N.opened(rest)),))
+        product = N.form((S.close(S.opened(rest)),))
         for _ in range(int(have + n)):
             product = times(product, f.of, facts)
         out.append(product)

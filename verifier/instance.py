@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from superopt.ir.graph import Input
 from superopt.ir.op import Attr, InferError, Op, _canonical_attrs
-from superopt.rules.functions import NotKnown, Result, equal, number, sequence
+from superopt.rules.functions import NotKnown, Result, equal, sequence
 from superopt.rules.rule import Rule, definition
-from superopt.rules.sample.formulas import value_of, without_const
-from superopt.rules.syntax import AttrParam, Param
+from superopt.rules.sample.formulas import without_const
+from superopt.rules.syntax import AttrParam
 from superopt.rules.term import (
     Absent,
     All,
@@ -28,27 +28,22 @@ from superopt.rules.term import (
     Map,
     Name,
     Number,
-    Of,
     Pick,
     Run,
     Scalar,
-    Spread,
     Term,
     Var,
-    walk,
 )
 from superopt.te import index as ix
 from superopt.te.assume import judged_by
-from superopt.te.dtype import BOOL, DTYPES, F32, INDEX, DType
-from superopt.te.expr import Dim, Tensor, TensorType, cast, compute, const, product, select
-from superopt.te.expr import both as all_of
-from superopt.te.node import Const, Expr, Size
+from superopt.te.dtype import BOOL, F32, DType
+from superopt.te.expr import Dim, Tensor, TensorType
+from superopt.te.node import Const, Expr
 from superopt.verifier.attributes import Unsupported, options
+from superopt.verifier.choices import Choices, Ranks
 from superopt.verifier.facts import in_time
-from superopt.verifier.sizes import Fork, Misfit, State, decided, equated, ones, settled
+from superopt.verifier.sizes import Fork, Misfit, State, decided, settled
 
-KINDS = {"f": F32, "g": F32, "num": F32, "any": F32, "bool": BOOL, "i": DTYPES["i64"]}
-MOST_PARTS = 3
 POOLS = frozenset(("AveragePool", "MaxPool", "LpPool"))
 
 
@@ -77,14 +72,6 @@ def _text(v: object) -> str:
     return f"({', '.join(map(_text, v))})" if isinstance(v, tuple) else str(v)
 
 
-@dataclass(frozen=True, slots=True)
-class Ranks:
-    """The ranks of operands of any shape that are tried."""
-
-    least: int
-    most: int
-
-
 def instances(rule: Rule, ranks: Ranks) -> Iterator[Instance]:
     """Every instance at these ranks."""
     pending = [State({}, {})]
@@ -100,19 +87,11 @@ def instances(rule: Rule, ranks: Ranks) -> Iterator[Instance]:
 
 
 @dataclass(slots=True)
-class _Attempt:
+class _Attempt(Choices):
     """One attempt: deterministic for its state."""
 
-    rule: Rule
-    state: State
-    ranks: Ranks
-    names: dict[str, Result] = field(default_factory=dict)
-    terms: dict[Term, Input] = field(default_factory=dict)
     many: dict[App, tuple[Tensor, ...]] = field(default_factory=dict)
-    tensors: dict[Input, Tensor] = field(default_factory=dict)
-    inputs: list[Tensor] = field(default_factory=list)
     made: list[Tensor] = field(default_factory=list)
-    on_right: bool = False
 
     def instance(self) -> Instance:
         with judged_by(self):
@@ -136,33 +115,6 @@ class _Attempt:
         if more is not None:
             raise Fork([s for s in more if s is not None])
         return Instance(tuple(self.inputs), lhs, rhs, left, tuple(self.made), self.state)
-
-    # --- what operators ask -----------------------------------------------------------------------
-
-    def same(self, a: Dim, b: Dim) -> bool:
-        found = [s for s in equated(self.state, a, b, "right" if self.on_right else "") if s]
-        if any(s is self.state for s in found):
-            return True
-        if not found:
-            return False
-        raise Fork(found)
-
-    def stretched(self, a: Dim, b: Dim) -> bool:
-        found = [s for s in equated(self.state, a, b, "right" if self.on_right else "") if s]
-        if any(s is self.state for s in found):
-            return True
-        raise Fork([*found, *ones(self.state, a), *ones(self.state, b)])
-
-    def choose(self, key: str, values: Sequence[object]) -> object:
-        if key not in self.state.choices:
-            if len(values) == 1:
-                return values[0]
-            raise Fork([self.state.chosen(key, v) for v in values])
-        return self.state.choices[key]
-
-    def fresh(self, name: str) -> Dim:
-        """A size that is free, as far as nothing has fixed it."""
-        return ix.dim(self.state.sizes.get(name, Size(name)))
 
     # --- sides ------------------------------------------------------------------------------------
 
@@ -214,22 +166,6 @@ class _Attempt:
             out += self.values(body)
         self.names, self.many = before, many
         return out
-
-    def tensor(self, r: Result) -> Tensor:
-        if isinstance(r, Input) and r in self.tensors:
-            return self.tensors[r]
-        raise NotKnown(f"{r} is no value")
-
-    def stand_in(self, t: Tensor) -> Input:
-        out = Input(t.name, t.type)
-        self.tensors[out] = t
-        return out
-
-    def formula(self, f: Formula) -> Result:
-        for p in walk(f):  # subterms of the left side that formulas speak of
-            if isinstance(p, Of) and p.term not in self.terms and not self.on_right:
-                raise NotKnown(f"{p.term} has not been made yet")
-        return value_of(f, self.names, self.terms)
 
     def app(self, t: App) -> tuple[Tensor, ...]:
         if t in self.many:
@@ -301,93 +237,6 @@ class _Attempt:
             if n not in found:
                 found[n] = [self.constant(o, kind or F32)]
         return [v for n in range(len(t.operands)) for v in found[n]]
-
-    # --- parameters -------------------------------------------------------------------------------
-
-    def parameter(self, name: str) -> None:
-        """Give a parameter a shape of symbols."""
-        p = next(
-            (p for p in self.rule.params if isinstance(p, Param) and p.name == name and not p.run),
-            None,
-        )
-        if p is None or self.on_right:
-            raise NotKnown(f"{name} has no value")
-        self.input(name, p)
-
-    def input(self, name: str, p: Param) -> Input:
-        kind = DTYPES.get(p.kind) or KINDS[p.kind]
-        if p.shape is None:
-            rank = self.choose(f"rank {name}", range(self.ranks.least, self.ranks.most + 1))
-            assert isinstance(rank, int)
-            shape = tuple(self.fresh(f"{name}{k}") for k in range(rank))
-        else:
-            shape = tuple(d for f in p.shape for d in self.declared(f, len(p.shape)))
-        t = Tensor(name, kind, shape)
-        self.inputs.append(t)
-        out = self.stand_in(t)
-        if not p.run:
-            self.names[name] = out
-            self.terms[Var(name)] = out
-        return out
-
-    def declared(self, f: Formula, others: int) -> list[Dim]:
-        match f:
-            case Spread(Name(s)):
-                if s not in self.names:
-                    length = self.choose(
-                        f"rank {s}", range(0, max(self.ranks.most - others, 0) + 2)
-                    )
-                    assert isinstance(length, int)
-                    self.names[s] = tuple(self.fresh(f"{s}_{k}") for k in range(length))
-                found = self.names[s]
-                assert isinstance(found, tuple)
-                return [d for d in found if isinstance(d, (int, Expr))]
-            case Name(n):
-                if n not in self.names:
-                    self.names[n] = self.fresh(n)
-            case _:
-                pass
-        d = self.formula(f)
-        if not isinstance(d, (int, Expr)):
-            raise Misfit
-        return [d]
-
-    def run(self, name: str) -> Result:
-        if name not in self.names:
-            p = next(p for p in self.rule.params if isinstance(p, Param) and p.name == name)
-            count = self.choose(f"count {name}", range(1, MOST_PARTS + 1))
-            assert isinstance(count, int)
-            self.names[name] = tuple(self.input(f"{name}.{k}", p) for k in range(count))
-        return self.names[name]
-
-    # --- constants --------------------------------------------------------------------------------
-
-    def constant(self, t: Term, kind: DType) -> Tensor:
-        match t:
-            case Number(v):
-                return self.uniform(v, kind, t)
-            case Scalar(Name(n)) if n not in self.names and not self.on_right:
-                raise Unsupported(f"the number {n} of a constant")
-            case Scalar(f):
-                return self.uniform(float(number(self.formula(f))), kind, t)
-            case Filled(what, args):
-                given = [self.formula(a) for a in args]
-                if isinstance(given[-1], DType):
-                    kind = given[-1]
-                    given = given[:-1]
-                return filled(what, given, kind)
-            case _:
-                raise Misfit
-
-    def uniform(self, v: int | float, kind: DType, t: Term) -> Tensor:
-        """All elements equal v: a scalar on the right, of any shape on the left."""
-        rank: object = 0
-        if not self.on_right:
-            rank = self.choose(f"rank {t}", range(self.ranks.most + 1))
-        assert isinstance(rank, int)
-        shape = tuple(self.fresh(f"{v}.{k}") for k in range(rank))
-        value = const(v, kind)
-        return compute(shape, lambda *i: value, name=str(v))
 
     # --- attributes -------------------------------------------------------------------------------
 
@@ -560,48 +409,6 @@ def _attribute(r: Result) -> Attr:
     if isinstance(r, tuple):
         return tuple(_attribute(v) for v in r)
     return r  # type: ignore[return-value]
-
-
-def filled(what: str, args: Sequence[Result], kind: DType) -> Tensor:
-    """zeros, ones, full, eye, dirac, means as tensor expressions."""
-
-    def dims(r: Result) -> tuple[Dim, ...]:
-        return tuple(d for d in sequence(r) if isinstance(d, (int, Expr)))
-
-    zero, one = const(0, kind), const(1, kind)
-
-    def same(i: Expr, j: Dim) -> Expr:
-        return ix.apply("eq", (i, ix.as_index(j)), BOOL)
-
-    match what:
-        case "zeros" | "ones":
-            value = zero if what == "zeros" else one
-            return compute(dims(args[0]), lambda *i: value, name=what)
-        case "full":
-            some = const(float(number(args[1])), kind)
-            return compute(dims(args[0]), lambda *i: some, name=what)
-        case "eye":
-            n = args[0]
-            assert isinstance(n, (int, Expr))
-            return compute((n, n), lambda i, j: select(same(i, j), one, zero), name=what)
-        case "dirac":
-            shape = dims(args[0])
-
-            def centre(o: Expr, c: Expr, *k: Expr) -> Expr:
-                half = [ix.floordiv(ix.as_index(d), Const(2, INDEX)) for d in shape[2:]]
-                return select(
-                    all_of(same(o, c), *(same(a, h) for a, h in zip(k, half, strict=True))),
-                    one,
-                    zero,
-                )
-
-            return compute(shape, centre, name=what)
-        case "means":
-            shape = dims(args[0])
-            count = cast(ix.as_index(product(shape[2:])), kind)
-            return compute(shape, lambda o, c, *k: select(same(o, c), one / count, zero), name=what)
-        case _:
-            raise Unsupported(what)
 
 
 __all__ = ["Instance", "Ranks", "TensorType", "instances"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from itertools import islice
 
 from superopt.verifier import normal as N
+from superopt.verifier import substitute as S
 from superopt.verifier.algebra import factored, used
 from superopt.verifier.facts import Facts, Guard, ge
 from superopt.verifier.normal import NF, Piece, Term
@@ -42,7 +43,7 @@ def same_sum(a: Term, b: Term, facts: Facts) -> bool:
     """Are two sums with coefficients of the same size equal?"""
     if len(a.powers) != len(b.powers) or not (a.bound and b.bound):
         return False
-    s, t = N.opened(a), N.opened(b)
+    s, t = S.opened(a), S.opened(b)
     for equations in islice(powers(t.powers, s.powers), MOST_WAYS):
         phi = solved(equations, t.bound)
         if phi is None:
@@ -59,12 +60,12 @@ def same_sum(a: Term, b: Term, facts: Facts) -> bool:
 def _maps(s: Term, t: Term, phi: dict[Var, Poly], facts: Facts) -> bool:
     """Is s, at each v that it sums over, what t is at phi(v), which t sums over?"""
     inside = facts.plus(*s.guards)
-    wanted: list[Guard] = [N.guard_at(g, phi) for g in t.guards]
+    wanted: list[Guard] = [S.guard_at(g, phi) for g in t.guards]
     for u in t.bound:
-        wanted += [ge(phi[u]), ge(N.poly_at(u.extent, phi) - 1 - phi[u])]
+        wanted += [ge(phi[u]), ge(S.poly_at(u.extent, phi) - 1 - phi[u])]
     if not all(inside.holds(g) for g in wanted):
         return False
-    return _same_powers(N.powers_at(t.powers, phi), s.powers, inside)
+    return _same_powers(S.powers_at(t.powers, phi), s.powers, inside)
 
 
 def _same_powers(a: tuple[N.Power, ...], b: tuple[N.Power, ...], facts: Facts) -> bool:
@@ -83,7 +84,7 @@ def _equal(p: Poly, q: Poly, facts: Facts) -> bool:
 def _inverse(phi: dict[Var, Poly], psi: dict[Var, Poly], s: Term, facts: Facts) -> bool:
     """Is psi(phi(v)) = v?"""
     inside = facts.plus(*s.guards)
-    return all(_equal(N.poly_at(psi[v], phi), N.P.of(v), inside) for v in s.bound)
+    return all(_equal(S.poly_at(psi[v], phi), N.P.of(v), inside) for v in s.bound)
 
 
 # --- sums inside sums -----------------------------------------------------------------------------
@@ -103,7 +104,7 @@ def _cancelled_inside(d: NF, facts: Facts) -> NF:
 def _without_own_sum(t: Term, facts: Facts) -> list[Term] | None:
     if not t.bound:
         return None
-    u = N.opened(t)
+    u = S.opened(t)
     for f, e in u.powers:
         if not isinstance(f, N.Total) or e >= 0:
             continue
@@ -113,7 +114,7 @@ def _without_own_sum(t: Term, facts: Facts) -> list[Term] | None:
         own = [(g, x) for g, x in u.powers if not g.free.isdisjoint(inner)]
         guards = frozenset(g for g in u.guards if not g.p.vars.isdisjoint(inner))
         bound = tuple(v for v in u.bound if v in inner)
-        one = N.form((N.close(Term(N.Fraction(1), bound, guards, tuple(own))),))
+        one = N.form((S.close(Term(N.Fraction(1), bound, guards, tuple(own))),))
         content, rest = factored(one)
         if rest is not f.of:
             continue
@@ -159,11 +160,11 @@ def _among(p: Piece, q: Piece, facts: Facts) -> bool:
         env = solved(equations, q.bound)
         if env is None:
             continue
-        wanted = [N.guard_at(g, env) for g in q.guards]
+        wanted = [S.guard_at(g, env) for g in q.guards]
         for u in q.bound:
-            wanted += [ge(env[u]), ge(N.poly_at(u.extent, env) - 1 - env[u])]
+            wanted += [ge(env[u]), ge(S.poly_at(u.extent, env) - 1 - env[u])]
         if not all(inside.holds(g) for g in wanted):
             continue
-        if all(_equal(N.poly_at(a, env), b, inside) for a, b in equations):
+        if all(_equal(S.poly_at(a, env), b, inside) for a, b in equations):
             return True
     return False

@@ -7,8 +7,9 @@ from fractions import Fraction
 
 import z3
 
-from superopt.verifier import facts as F
+from superopt.verifier import guard as G
 from superopt.verifier import normal as N
+from superopt.verifier import solver as Z
 from superopt.verifier.facts import Facts
 from superopt.verifier.normal import NF, Factor, Term
 from superopt.verifier.poly import Sym
@@ -31,8 +32,8 @@ def dominated(gap: NF, facts: Facts) -> bool:
 
 
 def _follows(gap: NF, facts: Facts) -> bool:
-    if time.monotonic() > F.TALLY.deadline:
-        raise F.OutOfTime
+    if time.monotonic() > G.TALLY.deadline:
+        raise G.OutOfTime
     start = time.perf_counter()
     names: dict[object, z3.ArithRef] = {}
     sides: list[z3.BoolRef] = []
@@ -53,7 +54,7 @@ def _follows(gap: NF, facts: Facts) -> bool:
             parts.append(c * x)
         return z3.Sum(parts)
 
-    s = F._solver()
+    s = Z.solver()
     s.push()
     try:
         for h in facts.orders:
@@ -63,8 +64,8 @@ def _follows(gap: NF, facts: Facts) -> bool:
         out = bool(s.check() == z3.unsat)
     finally:
         s.pop()
-    F.TALLY.queries += 1
-    F.TALLY.solver_seconds += time.perf_counter() - start
+    G.TALLY.queries += 1
+    G.TALLY.solver_seconds += time.perf_counter() - start
     return out
 
 

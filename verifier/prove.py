@@ -10,7 +10,7 @@ from superopt.rules.functions import NotKnown
 from superopt.rules.rule import Rule
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Expr
-from superopt.verifier import algebra, facts, normal
+from superopt.verifier import algebra, bounds, facts, normal
 from superopt.verifier.algebra import Undefined
 from superopt.verifier.attributes import Unsupported
 from superopt.verifier.equal import equal
@@ -44,7 +44,7 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
     limit = limits or Limits()
     begin = time.perf_counter()
     if table_size() > LARGEST_TABLE:
-        facts.forget()
+        bounds.forget()
         normal.forget()
     tally = facts.start(limit.seconds)
     algebra.STEPS.used.clear()

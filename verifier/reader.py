@@ -11,7 +11,6 @@ from superopt.te.expr import Dim, Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce, Size
 from superopt.verifier import normal as N
 from superopt.verifier import poly as P
-from superopt.verifier.attributes import MARKS
 from superopt.verifier.algebra import (
     INFINITY,
     Undefined,
@@ -28,6 +27,7 @@ from superopt.verifier.algebra import (
     unknown,
     used,
 )
+from superopt.verifier.attributes import MARKS
 from superopt.verifier.facts import Facts, Guard, eq, ge, negated
 from superopt.verifier.normal import NF, Term
 from superopt.verifier.poly import Poly

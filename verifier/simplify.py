@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from superopt.verifier import normal as N
 from superopt.verifier import poly as P
+from superopt.verifier import substitute as S
 from superopt.verifier.facts import Facts, Guard, eq, ge, negated, nonneg
 from superopt.verifier.normal import NF, Piece, Term
 from superopt.verifier.poly import Poly, Quot, Var
@@ -64,7 +65,7 @@ def _parts(m: P.Mono, c: int) -> Iterable[Poly]:
 
 NOTHING = Facts()
 STRONG = [False]  # is Z3 asked whether guards hold? only where a first attempt failed
-N.QUOTIENT[0] = quotient
+S.QUOTIENT[0] = quotient
 
 # --- terms ----------------------------------------------------------------------------------------
 
@@ -75,7 +76,7 @@ def simplified(t: Term, facts: Facts) -> list[Term]:
     if body is None:
         return []
     bound, guards, env = body
-    powers = N.powers_at(t.powers, env) if env else t.powers
+    powers = S.powers_at(t.powers, env) if env else t.powers
     used: set[Var] = set()
     for f, _ in powers:
         used |= f.free
@@ -84,7 +85,7 @@ def simplified(t: Term, facts: Facts) -> list[Term]:
     idle = [v for v in bound if v not in used and facts.holds(ge(v.extent))]
     kept = tuple(v for v in bound if v not in idle)
     if not idle:
-        return [N.close(Term(t.coefficient, kept, guards, powers))]
+        return [S.close(Term(t.coefficient, kept, guards, powers))]
     count = P.const(1)
     for v in idle:
         count = count * v.extent
@@ -92,7 +93,7 @@ def simplified(t: Term, facts: Facts) -> list[Term]:
     for one in N.number(count).terms:
         both = N.merged(powers, one.powers)
         assert both is not None
-        out.append(N.close(Term(t.coefficient * one.coefficient, kept, guards, both)))
+        out.append(S.close(Term(t.coefficient * one.coefficient, kept, guards, both)))
     return out
 
 
@@ -113,9 +114,9 @@ def _settled(bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts) -> 
         if isinstance(step, bool):
             return None
         bound, extra, change, gone = step
-        env = {v: N.poly_at(p, change) for v, p in env.items()} | change
+        env = {v: S.poly_at(p, change) for v, p in env.items()} | change
         kept = [g for g in guards if g not in gone]
-        guards = frozenset(N.guard_at(g, change) for g in kept) | extra
+        guards = frozenset(S.guard_at(g, change) for g in kept) | extra
         guards = frozenset(eq(g.p) if g.kind == "eq" else g for g in guards)
 
 
@@ -209,7 +210,7 @@ def simplified_piece(p: Piece, facts: Facts) -> Piece | None:
     if body is None:
         return None
     bound, guards, env = body
-    value = N.form_at(p.value, env) if env else p.value
+    value = S.form_at(p.value, env) if env else p.value
     used = set(value.vars)
     for g in guards:
         used |= g.p.vars
@@ -221,7 +222,7 @@ def simplified_piece(p: Piece, facts: Facts) -> Piece | None:
         apart = all(g.p.vars.isdisjoint(w for w in bound if w is not v) for g in own)
         if apart and inhabited(v, own, facts.plus(*(guards - own))):
             kept, guards = _without(kept, v), guards - own
-    return N.close_piece(Piece(kept, guards, value))
+    return S.close_piece(Piece(kept, guards, value))
 
 
 def inhabited(v: Var, guards: frozenset[Guard], facts: Facts) -> bool:
@@ -229,7 +230,7 @@ def inhabited(v: Var, guards: frozenset[Guard], facts: Facts) -> bool:
 
     def works(value: Poly, more: Facts) -> bool:
         env = {v: value}
-        wanted = (ge(value), ge(v.extent - 1 - value), *(N.guard_at(g, env) for g in guards))
+        wanted = (ge(value), ge(v.extent - 1 - value), *(S.guard_at(g, env) for g in guards))
         return all(more.holds(g) for g in wanted)
 
     zero = P.const(0)
@@ -248,9 +249,9 @@ def inhabited(v: Var, guards: frozenset[Guard], facts: Facts) -> bool:
 def opened_piece(p: Piece) -> Piece:
     if not p.bound:
         return p
-    env, bound = N.fresh_for(p.bound)
-    guards = frozenset(N.guard_at(g, env) for g in p.guards)
-    return Piece(bound, guards, N.form_at(p.value, env))
+    env, bound = S.fresh_for(p.bound)
+    guards = frozenset(S.guard_at(g, env) for g in p.guards)
+    return Piece(bound, guards, S.form_at(p.value, env))
 
 
 # --- sums and products under facts ----------------------------------------------------------------
@@ -266,7 +267,7 @@ def times(a: NF, b: NF, facts: Facts) -> NF:
     out: list[Term] = []
     for s in a.terms:
         for t in b.terms:
-            u, v = N.opened(s), N.opened(t)
+            u, v = S.opened(s), S.opened(t)
             powers = N.merged(u.powers, v.powers)
             assert powers is not None
             product = Term(
@@ -283,7 +284,7 @@ def summed(a: NF, bound: tuple[Var, ...], facts: Facts) -> NF:
     """The sum of `a` over fresh variables."""
     out: list[Term] = []
     for t in a.terms:
-        u = N.opened(t)
+        u = S.opened(t)
         out += simplified(Term(u.coefficient, u.bound + bound, u.guards, u.powers), facts)
     return N.form(out)
 
@@ -292,7 +293,7 @@ def where(a: NF, g: Guard, facts: Facts) -> NF:
     """`a` where `g` holds, else 0."""
     out: list[Term] = []
     for t in a.terms:
-        u = N.opened(t)
+        u = S.opened(t)
         out += simplified(Term(u.coefficient, u.bound, u.guards | {g}, u.powers), facts)
     return N.form(out)
 
@@ -304,7 +305,7 @@ def under(a: NF, facts: Facts) -> NF:
     out: list[Term] = []
     for t in a.terms:
         if t.guards or t.bound:
-            out += simplified(N.opened(t), facts)
+            out += simplified(S.opened(t), facts)
         else:
             out.append(t)
     return N.form(out)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from superopt.verifier import normal as N
 from superopt.verifier import poly as P
+from superopt.verifier import substitute as S
 from superopt.verifier.normal import NF, Factor, Piece, Power, Term
 from superopt.verifier.poly import Poly, Var
 from superopt.verifier.simplify import quotient
@@ -90,8 +91,8 @@ def _terms(ps: Sequence[Term], qs: Sequence[Term]) -> Iterator[Equations]:
         if len(p.guards) != len(q.guards):
             continue
         left, right, extents = _aligned(p.bound, q.bound)
-        u = Term(p.coefficient, (), _moved(p.guards, left), N.powers_at(p.powers, left))
-        w = Term(q.coefficient, (), _moved(q.guards, right), N.powers_at(q.powers, right))
+        u = Term(p.coefficient, (), _moved(p.guards, left), S.powers_at(p.powers, left))
+        w = Term(q.coefficient, (), _moved(q.guards, right), S.powers_at(q.powers, right))
         for inner in powers(u.powers, w.powers):
             more = _guards(u.guards, w.guards)
             if more is None:
@@ -100,8 +101,8 @@ def _terms(ps: Sequence[Term], qs: Sequence[Term]) -> Iterator[Equations]:
                 yield (*extents, *more, *inner, *rest)
 
 
-def _moved(guards: frozenset[N.Guard], env: N.Env) -> frozenset[N.Guard]:
-    return frozenset(N.guard_at(g, env) for g in guards)
+def _moved(guards: frozenset[N.Guard], env: S.Env) -> frozenset[N.Guard]:
+    return frozenset(S.guard_at(g, env) for g in guards)
 
 
 def _aligned(
@@ -142,7 +143,7 @@ def pieces(ps: Sequence[Piece], qs: Sequence[Piece]) -> Iterator[Equations]:
         more = _guards(_moved(p.guards, left), _moved(q.guards, right))
         if more is None:
             continue
-        for inner in form(N.form_at(p.value, left), N.form_at(q.value, right)):
+        for inner in form(S.form_at(p.value, left), S.form_at(q.value, right)):
             for rest in pieces(ps[1:], (*qs[:k], *qs[k + 1 :])):
                 yield (*extents, *more, *inner, *rest)
 
@@ -162,13 +163,13 @@ def solved(equations: Equations, unknown: Sequence[Var]) -> dict[Var, Poly] | No
     while progress and left:
         progress = False
         for p, q in todo:
-            here = N.poly_at(p, env)
+            here = S.poly_at(p, env)
             free = [v for v in here.vars if v in left]
             if not free:
                 continue
             found = _one(here, q, free) or (_two(here, q, free) if len(free) == 2 else None)
             if found:
-                env = {v: N.poly_at(e, found) for v, e in env.items()} | found
+                env = {v: S.poly_at(e, found) for v, e in env.items()} | found
                 left -= found.keys()
                 progress = True
     return None if left else env

@@ -1,0 +1,184 @@
+"""What is chosen in one attempt at an instance: shapes of parameters, constants, sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from superopt.ir.graph import Input
+from superopt.rules.functions import NotKnown, Result, number
+from superopt.rules.rule import Rule
+from superopt.rules.sample.formulas import value_of
+from superopt.rules.syntax import Param
+from superopt.rules.term import (
+    Filled,
+    Formula,
+    Name,
+    Number,
+    Of,
+    Scalar,
+    Spread,
+    Term,
+    Var,
+    walk,
+)
+from superopt.te import index as ix
+from superopt.te.dtype import BOOL, DTYPES, F32, DType
+from superopt.te.expr import Dim, Tensor, compute, const
+from superopt.te.node import Expr, Size
+from superopt.verifier.attributes import Unsupported
+from superopt.verifier.constants import filled
+from superopt.verifier.sizes import Fork, Misfit, State, equated, ones
+
+KINDS = {"f": F32, "g": F32, "num": F32, "any": F32, "bool": BOOL, "i": DTYPES["i64"]}
+MOST_PARTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The ranks of operands of any shape that are tried."""
+
+    least: int
+    most: int
+
+
+@dataclass(slots=True)
+class Choices:
+    """The parameters, constants and sizes of one attempt, as its state says."""
+
+    rule: Rule
+    state: State
+    ranks: Ranks
+    names: dict[str, Result] = field(default_factory=dict)
+    terms: dict[Term, Input] = field(default_factory=dict)
+    tensors: dict[Input, Tensor] = field(default_factory=dict)
+    inputs: list[Tensor] = field(default_factory=list)
+    on_right: bool = False
+
+    # --- what operators ask -----------------------------------------------------------------------
+
+    def same(self, a: Dim, b: Dim) -> bool:
+        found = [s for s in equated(self.state, a, b, "right" if self.on_right else "") if s]
+        if any(s is self.state for s in found):
+            return True
+        if not found:
+            return False
+        raise Fork(found)
+
+    def stretched(self, a: Dim, b: Dim) -> bool:
+        found = [s for s in equated(self.state, a, b, "right" if self.on_right else "") if s]
+        if any(s is self.state for s in found):
+            return True
+        raise Fork([*found, *ones(self.state, a), *ones(self.state, b)])
+
+    def choose(self, key: str, values: Sequence[object]) -> object:
+        if key not in self.state.choices:
+            if len(values) == 1:
+                return values[0]
+            raise Fork([self.state.chosen(key, v) for v in values])
+        return self.state.choices[key]
+
+    def fresh(self, name: str) -> Dim:
+        """A size that is free, as far as nothing has fixed it."""
+        return ix.dim(self.state.sizes.get(name, Size(name)))
+
+    def tensor(self, r: Result) -> Tensor:
+        if isinstance(r, Input) and r in self.tensors:
+            return self.tensors[r]
+        raise NotKnown(f"{r} is no value")
+
+    def stand_in(self, t: Tensor) -> Input:
+        out = Input(t.name, t.type)
+        self.tensors[out] = t
+        return out
+
+    def formula(self, f: Formula) -> Result:
+        for p in walk(f):  # subterms of the left side that formulas speak of
+            if isinstance(p, Of) and p.term not in self.terms and not self.on_right:
+                raise NotKnown(f"{p.term} has not been made yet")
+        return value_of(f, self.names, self.terms)
+
+    # --- parameters -------------------------------------------------------------------------------
+
+    def parameter(self, name: str) -> None:
+        """Give a parameter a shape of symbols."""
+        p = next(
+            (p for p in self.rule.params if isinstance(p, Param) and p.name == name and not p.run),
+            None,
+        )
+        if p is None or self.on_right:
+            raise NotKnown(f"{name} has no value")
+        self.input(name, p)
+
+    def input(self, name: str, p: Param) -> Input:
+        kind = DTYPES.get(p.kind) or KINDS[p.kind]
+        if p.shape is None:
+            rank = self.choose(f"rank {name}", range(self.ranks.least, self.ranks.most + 1))
+            assert isinstance(rank, int)
+            shape = tuple(self.fresh(f"{name}{k}") for k in range(rank))
+        else:
+            shape = tuple(d for f in p.shape for d in self.declared(f, len(p.shape)))
+        t = Tensor(name, kind, shape)
+        self.inputs.append(t)
+        out = self.stand_in(t)
+        if not p.run:
+            self.names[name] = out
+            self.terms[Var(name)] = out
+        return out
+
+    def declared(self, f: Formula, others: int) -> list[Dim]:
+        match f:
+            case Spread(Name(s)):
+                if s not in self.names:
+                    length = self.choose(f"rank {s}", range(max(self.ranks.most - others, 0) + 2))
+                    assert isinstance(length, int)
+                    self.names[s] = tuple(self.fresh(f"{s}_{k}") for k in range(length))
+                found = self.names[s]
+                assert isinstance(found, tuple)
+                return [d for d in found if isinstance(d, (int, Expr))]
+            case Name(n):
+                if n not in self.names:
+                    self.names[n] = self.fresh(n)
+            case _:
+                pass
+        d = self.formula(f)
+        if not isinstance(d, (int, Expr)):
+            raise Misfit
+        return [d]
+
+    def run(self, name: str) -> Result:
+        if name not in self.names:
+            p = next(p for p in self.rule.params if isinstance(p, Param) and p.name == name)
+            count = self.choose(f"count {name}", range(1, MOST_PARTS + 1))
+            assert isinstance(count, int)
+            self.names[name] = tuple(self.input(f"{name}.{k}", p) for k in range(count))
+        return self.names[name]
+
+    # --- constants --------------------------------------------------------------------------------
+
+    def constant(self, t: Term, kind: DType) -> Tensor:
+        match t:
+            case Number(v):
+                return self.uniform(v, kind, t)
+            case Scalar(Name(n)) if n not in self.names and not self.on_right:
+                raise Unsupported(f"the number {n} of a constant")
+            case Scalar(f):
+                return self.uniform(float(number(self.formula(f))), kind, t)
+            case Filled(what, args):
+                given = [self.formula(a) for a in args]
+                if isinstance(given[-1], DType):
+                    kind = given[-1]
+                    given = given[:-1]
+                return filled(what, given, kind)
+            case _:
+                raise Misfit
+
+    def uniform(self, v: int | float, kind: DType, t: Term) -> Tensor:
+        """All elements equal v: a scalar on the right, of any shape on the left."""
+        rank: object = 0
+        if not self.on_right:
+            rank = self.choose(f"rank {t}", range(self.ranks.most + 1))
+        assert isinstance(rank, int)
+        shape = tuple(self.fresh(f"{v}.{k}") for k in range(rank))
+        value = const(v, kind)
+        return compute(shape, lambda *i: value, name=str(v))

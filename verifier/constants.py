@@ -1,0 +1,54 @@
+"""Constants that are known by their shape, as tensor expressions of symbolic sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from superopt.rules.functions import Result, number, sequence
+from superopt.te import index as ix
+from superopt.te.dtype import BOOL, INDEX, DType
+from superopt.te.expr import Dim, Tensor, both, cast, compute, const, product, select
+from superopt.te.node import Const, Expr
+from superopt.verifier.attributes import Unsupported
+
+
+def filled(what: str, args: Sequence[Result], kind: DType) -> Tensor:
+    """zeros, ones, full, eye, dirac, means as tensor expressions."""
+
+    def dims(r: Result) -> tuple[Dim, ...]:
+        return tuple(d for d in sequence(r) if isinstance(d, (int, Expr)))
+
+    zero, one = const(0, kind), const(1, kind)
+
+    def same(i: Expr, j: Dim) -> Expr:
+        return ix.apply("eq", (i, ix.as_index(j)), BOOL)
+
+    match what:
+        case "zeros" | "ones":
+            value = zero if what == "zeros" else one
+            return compute(dims(args[0]), lambda *i: value, name=what)
+        case "full":
+            some = const(float(number(args[1])), kind)
+            return compute(dims(args[0]), lambda *i: some, name=what)
+        case "eye":
+            n = args[0]
+            assert isinstance(n, (int, Expr))
+            return compute((n, n), lambda i, j: select(same(i, j), one, zero), name=what)
+        case "dirac":
+            shape = dims(args[0])
+
+            def centre(o: Expr, c: Expr, *k: Expr) -> Expr:
+                half = [ix.floordiv(ix.as_index(d), Const(2, INDEX)) for d in shape[2:]]
+                return select(
+                    both(same(o, c), *(same(a, h) for a, h in zip(k, half, strict=True))),
+                    one,
+                    zero,
+                )
+
+            return compute(shape, centre, name=what)
+        case "means":
+            shape = dims(args[0])
+            count = cast(ix.as_index(product(shape[2:])), kind)
+            return compute(shape, lambda o, c, *k: select(same(o, c), one / count, zero), name=what)
+        case _:
+            raise Unsupported(what)

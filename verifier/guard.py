@@ -1,0 +1,72 @@
+"""A fact about integers, and the count of what was asked of whom in one proof."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from superopt.verifier.poly import Poly
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """p >= 0 ("ge"), p == 0 ("eq") or p != 0 ("ne")."""
+
+    kind: str
+    p: Poly
+
+    def __str__(self) -> str:
+        sign = {"ge": ">=", "eq": "==", "ne": "!="}[self.kind]
+        return f"{self.p} {sign} 0"
+
+    def __lt__(self, other: Guard) -> bool:
+        return (self.kind, self.p.number) < (other.kind, other.p.number)
+
+
+def ge(p: Poly) -> Guard:
+    return Guard("ge", p)
+
+
+def eq(p: Poly) -> Guard:
+    """p == 0, in one form: the first coefficient is positive."""
+    return Guard("eq", -p if p.terms and p.terms[-1][1] < 0 else p)
+
+
+def negated(g: Guard) -> Guard:
+    match g.kind:
+        case "ge":
+            return ge(-g.p - 1)
+        case "eq":
+            return Guard("ne", g.p)
+        case _:
+            return Guard("eq", g.p)
+
+
+@dataclass(slots=True)
+class Tally:
+    """How much was asked of whom, and until when."""
+
+    quick: int = 0
+    queries: int = 0
+    solver_seconds: float = 0.0
+    deadline: float = float("inf")
+
+
+TALLY = Tally()
+
+
+def in_time() -> None:
+    """Raises OutOfTime after the deadline."""
+    if time.monotonic() > TALLY.deadline:
+        raise OutOfTime
+
+
+class OutOfTime(Exception):
+    """The proof's time is over."""
+
+
+def start(seconds: float) -> Tally:
+    """Begin to count anew; OutOfTime is raised after `seconds`."""
+    global TALLY
+    TALLY = Tally(deadline=time.monotonic() + seconds)
+    return TALLY

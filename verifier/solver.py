@@ -1,0 +1,92 @@
+"""Questions to Z3: quantifier-free, about integers, with a time limit. `unsat` is the only yes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import z3
+
+from superopt.verifier.guard import Guard, negated
+from superopt.verifier.poly import Atom, Chosen, Least, Poly, Quot, Sym, Var
+
+MILLISECONDS = 300  # for one query
+
+
+@dataclass(slots=True)
+class Query:
+    terms: dict[Atom, z3.ArithRef] = field(default_factory=dict)
+    sides: list[z3.BoolRef] = field(default_factory=list)
+
+    def poly(self, p: Poly) -> z3.ArithRef:
+        parts: list[z3.ArithRef] = []
+        for m, c in p.terms:
+            term: z3.ArithRef | None = None
+            for a in m:
+                one = self.atom(a)
+                term = one if term is None else term * one
+            if term is None:
+                parts.append(z3.IntVal(c))
+            else:
+                parts.append(term if c == 1 else term * c)
+        if not parts:
+            return z3.IntVal(0)
+        return parts[0] if len(parts) == 1 else z3.Sum(parts)
+
+    def atom(self, a: Atom) -> z3.ArithRef:
+        found = self.terms.get(a)
+        if found is not None:
+            return found
+        x = self.terms[a] = z3.Int(f"a{a.number}")
+        match a:
+            case Sym():
+                self.sides.append(x >= a.low)
+            case Var():
+                self.sides += [x >= 0, x < self.poly(a.extent)]
+            case Chosen():
+                self.sides += [x >= 0, x < self.poly(a.bound)]
+            case Quot():
+                p, q = self.poly(a.p), self.poly(a.q)
+                whole = q * x
+                self.sides += [whole <= p, p < whole + q]
+            case Least():
+                p, q = self.poly(a.p), self.poly(a.q)
+                self.sides += [x <= p, x <= q, z3.Or(x == p, x == q)]
+        return x
+
+    def guard(self, g: Guard) -> z3.BoolRef:
+        p = self.poly(g.p)
+        match g.kind:
+            case "ge":
+                return p >= 0
+            case "eq":
+                return p == 0
+            case _:
+                return p != 0
+
+
+_SOLVER: list[z3.Solver] = []
+
+
+def solver() -> z3.Solver:
+    if not _SOLVER:
+        z3.set_param("memory_max_size", 2000)
+        s = z3.SimpleSolver()
+        s.set("auto_config", False)
+        s.set("mbqi", False)
+        s.set("timeout", MILLISECONDS)
+        _SOLVER.append(s)
+    return _SOLVER[0]
+
+
+def follows(hypotheses: Iterable[Guard], goal: Guard) -> bool:
+    s = solver()
+    s.push()
+    try:
+        q = Query()
+        wanted = [q.guard(h) for h in hypotheses]
+        wanted.append(q.guard(negated(goal)))
+        s.add(*q.sides, *wanted)
+        return bool(s.check() == z3.unsat)
+    finally:
+        s.pop()
