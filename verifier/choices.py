@@ -54,6 +54,7 @@ class Choices:
     tensors: dict[Input, Tensor] = field(default_factory=dict)
     inputs: list[Tensor] = field(default_factory=list)
     on_right: bool = False
+    open_orders: list[str] = field(default_factory=list)  # that operators asked for in vain
 
     # --- what operators ask -----------------------------------------------------------------------
 
@@ -64,6 +65,9 @@ class Choices:
         if not found:
             return False
         raise Fork(found)
+
+    def undecided(self, a: Dim, b: Dim) -> None:
+        self.open_orders.append(f"{a} <= {b}")
 
     def stretched(self, a: Dim, b: Dim) -> bool:
         found = [s for s in equated(self.state, a, b, "right" if self.on_right else "") if s]
@@ -112,6 +116,10 @@ class Choices:
 
     def input(self, name: str, p: Param) -> Input:
         kind = DTYPES.get(p.kind) or KINDS[p.kind]
+        if p.kind == "num":  # one for all parameters
+            both = self.choose("num", (F32, DTYPES["i64"]))
+            assert isinstance(both, DType)
+            kind = both
         if p.shape is None:
             rank = self.choose(f"rank {name}", range(self.ranks.least, self.ranks.most + 1))
             assert isinstance(rank, int)

@@ -185,6 +185,7 @@ class _Attempt(Choices):
         self, op: Op, operands: Sequence[Tensor | None], attrs: Mapping[str, Attr]
     ) -> tuple[dict[str, Attr], tuple[Tensor, ...]]:
         types = tuple(None if o is None else o.type for o in operands)
+        self.open_orders = []
         try:
             # not from the memo: there nobody is asked
             full = dict(_canonical_attrs.__wrapped__(op, types, tuple(attrs.items())))
@@ -193,6 +194,8 @@ class _Attempt(Choices):
         except InferError as e:
             if "symbolic" in str(e):
                 raise Unsupported(str(e)) from e
+            if self.open_orders:
+                raise Unsupported(f"{op.name}: is {self.open_orders[0]}?") from e
             raise Misfit from e
         except (
             ValueError,

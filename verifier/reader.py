@@ -309,10 +309,10 @@ def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
             if n is not None and n.denominator == 1 and abs(n) <= EXACT_POWERS:
                 return raised(a, int(n), facts)
             return unknown(fn, args, facts)
-        case _ if fn in ODD and len(args) == 1:
+        case _ if exact and fn in ODD and len(args) == 1:
             return hoisted(args, facts, lambda x, _: _odd(fn, x[0]))
         case _:
-            return unknown(fn, args, facts)
+            return unknown(fn if exact else f"{fn} of integers", args, facts)
 
 
 def _odd(fn: str, a: NF) -> NF:

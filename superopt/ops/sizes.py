@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from superopt.ir.op import Attr, InferError
 from superopt.te import index as ix
+from superopt.te.assume import undecided
 from superopt.te.dtype import BOOL, INDEX
 from superopt.te.node import Apply, Const, Dim, Expr
 
@@ -39,24 +40,32 @@ def scalar(value: Attr, what: str) -> Dim:
 
 def at_most(a: Dim, b: Dim) -> bool:
     """Is a <= b for all values of the symbols, as far as the ranges say?"""
+    if _at_most(a, b):
+        return True
+    if not isinstance(ix.apply("le", (ix.as_index(a), ix.as_index(b)), BOOL), Const):
+        undecided(a, b)
+    return False
+
+
+def _at_most(a: Dim, b: Dim) -> bool:
     x, y = ix.as_index(a), ix.as_index(b)
     verdict = ix.apply("le", (x, y), BOOL)
     if isinstance(verdict, Const):
         return bool(verdict.value)
     match x:
         case Apply("max", (p, q), _):
-            return at_most(p, y) and at_most(q, y)
-        case Apply("min", (p, q), _) if at_most(p, y) or at_most(q, y):
+            return _at_most(p, y) and _at_most(q, y)
+        case Apply("min", (p, q), _) if _at_most(p, y) or _at_most(q, y):
             return True
-        case Apply("floordiv", (p, Const(n)), _) if n >= 1 and at_most(0, p) and at_most(p, y):
+        case Apply("floordiv", (p, Const(n)), _) if n >= 1 and _at_most(0, p) and _at_most(p, y):
             return True
         case _:
             pass
     match y:
         case Apply("min", (p, q), _):
-            return at_most(x, p) and at_most(x, q)
+            return _at_most(x, p) and _at_most(x, q)
         case Apply("max", (p, q), _):
-            return at_most(x, p) or at_most(x, q)
+            return _at_most(x, p) or _at_most(x, q)
         case _:
             return False
 

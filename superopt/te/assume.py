@@ -21,6 +21,9 @@ class Judge(Protocol):
     def same(self, a: Dim, b: Dim) -> bool:
         """Are they to be equal? At least one is symbolic."""
 
+    def undecided(self, a: Dim, b: Dim) -> None:
+        """Nobody knows whether a <= b: what is refused for it is not known to be wrong."""
+
     def stretched(self, a: Dim, b: Dim) -> bool:
         """Broadcast a with b, neither of which is known to be 1: are they to be equal?"""
 
@@ -51,6 +54,13 @@ def same(a: Dim, b: Dim) -> bool:
     if judge is None or not (isinstance(a, Expr) or isinstance(b, Expr)):
         return False
     return judge.same(a, b)
+
+
+def undecided(a: Dim, b: Dim) -> None:
+    """It is not known whether a <= b."""
+    judge = _JUDGE.get()
+    if judge is not None:
+        judge.undecided(a, b)
 
 
 def alike(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
