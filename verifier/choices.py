@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from superopt.ir.graph import Input
-from superopt.rules.functions import NotKnown, Result, number
+from superopt.rules.functions import NotKnown, Result, equal, number
 from superopt.rules.rule import Rule
 from superopt.rules.sample.formulas import value_of
 from superopt.rules.syntax import Param
@@ -25,13 +25,14 @@ from superopt.rules.term import (
 from superopt.te import index as ix
 from superopt.te.dtype import BOOL, DTYPES, F32, DType
 from superopt.te.expr import Dim, Tensor, compute, const
-from superopt.te.node import Expr, Size
+from superopt.te.node import Const, Expr, Size
 from superopt.verifier.attributes import Unsupported
 from superopt.verifier.constants import filled
 from superopt.verifier.sizes import Fork, Misfit, State, equated, ones
 
 KINDS = {"f": F32, "g": F32, "num": F32, "any": F32, "bool": BOOL, "i": DTYPES["i64"]}
 MOST_PARTS = 3
+SIGNS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "lt", ">=": "le"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,3 +191,39 @@ class Choices:
         shape = tuple(self.fresh(f"{v}.{k}") for k in range(rank))
         value = const(v, kind)
         return compute(shape, lambda *i: value, name=str(v))
+
+    # --- agreement ------------------------------------------------------------------------------
+
+    def agree(self, a: Result, b: object) -> None:
+        """Two attribute values are one."""
+        if isinstance(a, tuple) and isinstance(b, tuple):
+            if len(a) != len(b):
+                raise Misfit
+            for x, y in zip(a, b, strict=True):
+                self.agree(x, y)
+            return
+        sizes = isinstance(a, (int, Expr)) and isinstance(b, (int, Expr))
+        if sizes and (isinstance(a, Expr) or isinstance(b, Expr)):
+            if not self.same(a, b):  # type: ignore[arg-type]
+                raise Misfit
+        elif a != b:
+            raise Misfit
+
+    def compared(self, a: Result, op: str, b: Result) -> None:
+        if op == "==" and not isinstance(a, (str, type(None))):
+            self.agree(a, b)
+            return
+        if not isinstance(a, (int, Expr)) or not isinstance(b, (int, Expr)):
+            if op == "==" and not equal(a, b):
+                raise Misfit
+            if op != "==":
+                raise Unsupported(f"{a} {op} {b}")
+            return
+        if op in (">", ">="):
+            a, b, op = b, a, "<" if op == ">" else "<="
+        h = ix.apply(SIGNS[op], (ix.as_index(a), ix.as_index(b)), BOOL)
+        if isinstance(h, Const):
+            if not h.value:
+                raise Misfit
+        elif h not in self.state.hypotheses:
+            raise Fork([self.state.given(h, "")])

@@ -156,7 +156,7 @@ def _at(
     some = (*(S.guard_at(h, env) for h in facts.hypotheses), *extra)
     more = Facts(
         tuple(h for h in some if h.p.value is None or not Facts().holds(h)),
-        orders=tuple(S.form_at(o, env) for o in facts.orders),
+        orders=tuple(S.form_at(o, env) for o in facts.orders if isinstance(o, NF)),
     )
     if any(h.p.value is not None for h in more.hypotheses):
         return True  # a hypothesis is false here

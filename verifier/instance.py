@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from superopt.ir.graph import Input
 from superopt.ir.op import Attr, InferError, Op, _canonical_attrs
-from superopt.rules.functions import NotKnown, Result, equal, sequence
+from superopt.rules.functions import NotKnown, Result, sequence
 from superopt.rules.rule import Rule, definition
 from superopt.rules.sample.formulas import without_const
 from superopt.rules.syntax import AttrParam
@@ -36,11 +36,10 @@ from superopt.rules.term import (
 )
 from superopt.te import index as ix
 from superopt.te.assume import judged_by
-from superopt.te.dtype import BOOL, F32, DType
+from superopt.te.dtype import F32, DType
 from superopt.te.expr import Dim, Tensor, TensorType
-from superopt.te.node import Const, Expr
 from superopt.verifier.attributes import Unsupported, options
-from superopt.verifier.choices import Choices, Ranks
+from superopt.verifier.choices import SIGNS, Choices, Ranks
 from superopt.verifier.facts import in_time
 from superopt.verifier.sizes import Fork, Misfit, State, decided, settled
 
@@ -342,21 +341,6 @@ class _Attempt(Choices):
             rest = tuple((k, v) for k, v in sorted(full.items()) if k not in mentioned)
             self.names[t.rest] = rest  # type: ignore[assignment]
 
-    def agree(self, a: Result, b: object) -> None:
-        """Two attribute values are one."""
-        if isinstance(a, tuple) and isinstance(b, tuple):
-            if len(a) != len(b):
-                raise Misfit
-            for x, y in zip(a, b, strict=True):
-                self.agree(x, y)
-            return
-        sizes = isinstance(a, (int, Expr)) and isinstance(b, (int, Expr))
-        if sizes and (isinstance(a, Expr) or isinstance(b, Expr)):
-            if not self.same(a, b):  # type: ignore[arg-type]
-                raise Misfit
-        elif a != b:
-            raise Misfit
-
     # --- conditions -------------------------------------------------------------------------------
 
     def condition(self, f: Formula) -> None:
@@ -372,7 +356,7 @@ class _Attempt(Choices):
                 return
             case Call("const" | "single_use" | "known", _):
                 return
-            case Compare(first, rest) if all(op in _SIGNS for op, _ in rest):
+            case Compare(first, rest) if all(op in SIGNS for op, _ in rest):
                 sides = [first, *(g for _, g in rest)]
                 for a, (op, b) in zip(sides, rest, strict=False):
                     self.compared(self.formula(a), op, self.formula(b))
@@ -382,28 +366,8 @@ class _Attempt(Choices):
         if not self.formula(without_const(f)):
             raise Misfit
 
-    def compared(self, a: Result, op: str, b: Result) -> None:
-        if op == "==" and not isinstance(a, (str, type(None))):
-            self.agree(a, b)
-            return
-        if not isinstance(a, (int, Expr)) or not isinstance(b, (int, Expr)):
-            if op == "==" and not equal(a, b):
-                raise Misfit
-            if op != "==":
-                raise Unsupported(f"{a} {op} {b}")
-            return
-        if op in (">", ">="):
-            a, b, op = b, a, "<" if op == ">" else "<="
-        h = ix.apply(_SIGNS[op], (ix.as_index(a), ix.as_index(b)), BOOL)
-        if isinstance(h, Const):
-            if not h.value:
-                raise Misfit
-        elif h not in self.state.hypotheses:
-            raise Fork([self.state.given(h, "")])
-
 
 _LATE = {"steps": 1, "starts": 2, "ends": 3}
-_SIGNS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "lt", ">=": "le"}
 
 
 def _attribute(r: Result) -> Attr:

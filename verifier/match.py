@@ -7,6 +7,7 @@ phi(psi(u)) = u and f(v) = g(phi(v)), the sums are equal.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import islice
 
 from superopt.verifier import normal as N
@@ -14,7 +15,7 @@ from superopt.verifier import substitute as S
 from superopt.verifier.algebra import factored, used
 from superopt.verifier.facts import Facts, Guard, ge
 from superopt.verifier.normal import NF, Piece, Term
-from superopt.verifier.poly import Poly, Var
+from superopt.verifier.poly import Poly, Var, of
 from superopt.verifier.simplify import opened_piece, simplified
 from superopt.verifier.unify import MOST_WAYS, form, powers, solved
 
@@ -35,8 +36,7 @@ def cancelled(d: NF, facts: Facts) -> NF:
         else:
             n += 1
     rest = N.form(terms) if changed else d
-    again = _cancelled_inside(rest, facts)
-    return again
+    return _cancelled_inside(rest, facts)
 
 
 def same_sum(a: Term, b: Term, facts: Facts) -> bool:
@@ -84,7 +84,7 @@ def _equal(p: Poly, q: Poly, facts: Facts) -> bool:
 def _inverse(phi: dict[Var, Poly], psi: dict[Var, Poly], s: Term, facts: Facts) -> bool:
     """Is psi(phi(v)) = v?"""
     inside = facts.plus(*s.guards)
-    return all(_equal(S.poly_at(psi[v], phi), N.P.of(v), inside) for v in s.bound)
+    return all(_equal(S.poly_at(psi[v], phi), of(v), inside) for v in s.bound)
 
 
 # --- sums inside sums -----------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def _without_own_sum(t: Term, facts: Facts) -> list[Term] | None:
         own = [(g, x) for g, x in u.powers if not g.free.isdisjoint(inner)]
         guards = frozenset(g for g in u.guards if not g.p.vars.isdisjoint(inner))
         bound = tuple(v for v in u.bound if v in inner)
-        one = N.form((S.close(Term(N.Fraction(1), bound, guards, tuple(own))),))
+        one = N.form((S.close(Term(Fraction(1), bound, guards, tuple(own))),))
         content, rest = factored(one)
         if rest is not f.of:
             continue

@@ -1,4 +1,4 @@
-"""Small numbers for sizes and variables that satisfy hypotheses: what fails for them does not follow.
+"""Small numbers that satisfy hypotheses: what fails for them does not follow.
 
 A question that a sample decides is not asked of Z3; most questions whose answer is no are decided.
 """

@@ -12,7 +12,7 @@ from superopt.verifier import normal as N
 from superopt.verifier import solver as Z
 from superopt.verifier.facts import Facts
 from superopt.verifier.normal import NF, Factor, Term
-from superopt.verifier.poly import Sym
+from superopt.verifier.poly import Sym, Var
 
 
 def dominated(gap: NF, facts: Facts) -> bool:
@@ -58,6 +58,7 @@ def _follows(gap: NF, facts: Facts) -> bool:
     s.push()
     try:
         for h in facts.orders:
+            assert isinstance(h, NF)
             s.add(real(h) >= 0)
         s.add(real(gap) < 0)
         s.add(*sides)
@@ -109,7 +110,7 @@ def split_at(d: NF) -> NF | None:
     return None
 
 
-def _in_factor(f: Factor, bound: frozenset[N.Var]) -> NF | None:
+def _in_factor(f: Factor, bound: frozenset[Var]) -> NF | None:
     if not f.free.isdisjoint(bound):
         return None
     match f:
@@ -136,7 +137,7 @@ def _in_factor(f: Factor, bound: frozenset[N.Var]) -> NF | None:
     return None
 
 
-def _in_form(a: NF, bound: frozenset[N.Var]) -> NF | None:
+def _in_form(a: NF, bound: frozenset[Var]) -> NF | None:
     for t in a.terms:
         for f, _ in t.powers:
             found = _in_factor(f, bound | frozenset(t.bound))

@@ -22,7 +22,7 @@ LARGEST = 3000  # elements of a tensor
 ASSIGNMENTS = 4000  # that are looked at
 EVALUATIONS = 60  # of instances
 OFF = 1e-6
-DRAWS = ("whole", "normal", "positive")
+DRAWS = ("whole", "normal", "positive", "odd")
 
 
 def counterexample(one: Instance, seed: int = 0) -> Found | None:
@@ -89,8 +89,9 @@ def _small(t: Tensor, sizes: dict[str, int]) -> bool:
 
 def _tried(one: Instance, sizes: dict[str, int], seed: int) -> Found | None:
     bound = [bind(t, sizes) for t in (*one.lhs, *one.rhs)]
-    for draw in DRAWS:
-        rng = np.random.default_rng(seed)
+    small = sum(len(t.shape) for t in one.inputs) <= 2  # few elements: more draws of them
+    for n_draw, draw in enumerate(DRAWS * (6 if small else 1)):
+        rng = np.random.default_rng((seed, n_draw))
         feeds = {t.name: _drawn(t, sizes, draw, rng) for t in one.inputs}
         try:
             values = evaluate_all(bound, feeds, Reals(F64))
@@ -118,6 +119,8 @@ def _drawn(t: Tensor, sizes: dict[str, int], draw: str, rng: np.random.Generator
     match draw:
         case "whole":
             return rng.integers(-3, 4, shape).astype(stored)
+        case "odd":
+            return (rng.integers(0, 4, shape) * 2 - 3).astype(stored)
         case "positive":
             return (rng.integers(1, 9, shape) / (4 if t.dtype.is_float else 1)).astype(stored)
         case _:

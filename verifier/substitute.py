@@ -259,14 +259,14 @@ def _signature(v: Var, bound: tuple[Var, ...], places: _Places) -> list[tuple[ob
     return [(repr(w),) for w in found]
 
 
-def _mono_marks(p: Poly, v: Var, own: frozenset[Var]) -> list[object]:
+def _mono_marks(p: Poly, v: Var, own: frozenset[Var]) -> list[tuple[list[str], int]]:
     return sorted(
         (
             ["this" if a is v else "other" if a in own else _atom_mark(a, v, own) for a in m],
             c,
         )
         for m, c in p.terms
-    )  # type: ignore[type-var]
+    )
 
 
 def _atom_mark(a: Atom, v: Var, own: frozenset[Var]) -> str:
@@ -293,8 +293,8 @@ def _in_factor(f: Factor, v: Var, own: frozenset[Var]) -> Iterator[tuple[object,
         case Exp() | Total() | Truth():
             yield from ((type(f).__name__, *w) for w in _in_form(f.of, v, own))
         case Top():
-            for p in f.pieces:
-                yield from (("top", *w) for w in _in_form(p.value, v, own))
+            for piece in f.pieces:
+                yield from (("top", *w) for w in _in_form(piece.value, v, own))
         case _:
             yield (type(f).__name__,)
 

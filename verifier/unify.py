@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from superopt.verifier import normal as N
 from superopt.verifier import poly as P
 from superopt.verifier import substitute as S
+from superopt.verifier.guard import Guard
 from superopt.verifier.normal import NF, Factor, Piece, Power, Term
 from superopt.verifier.poly import Poly, Var
 from superopt.verifier.simplify import quotient
@@ -50,7 +51,9 @@ def factor(f: Factor, g: Factor) -> Iterator[Equations]:
         case N.Fn(), N.Fn():
             if f.name == g.name and len(f.args) == len(g.args):
                 yield from forms(f.args, g.args)
-        case (N.Exp(), N.Exp()) | (N.Total(), N.Total()):
+        case N.Exp(), N.Exp():
+            yield from form(f.of, g.of)
+        case N.Total(), N.Total():
             yield from form(f.of, g.of)
         case N.Truth(), N.Truth():
             if f.fn == g.fn:
@@ -101,7 +104,7 @@ def _terms(ps: Sequence[Term], qs: Sequence[Term]) -> Iterator[Equations]:
                 yield (*extents, *more, *inner, *rest)
 
 
-def _moved(guards: frozenset[N.Guard], env: S.Env) -> frozenset[N.Guard]:
+def _moved(guards: frozenset[Guard], env: S.Env) -> frozenset[Guard]:
     return frozenset(S.guard_at(g, env) for g in guards)
 
 
@@ -120,7 +123,7 @@ def _aligned(
     return left, right, tuple(extents)
 
 
-def _guards(ps: frozenset[N.Guard], qs: frozenset[N.Guard]) -> Equations | None:
+def _guards(ps: frozenset[Guard], qs: frozenset[Guard]) -> Equations | None:
     out: list[tuple[Poly, Poly]] = []
     for p, q in zip(sorted(ps), sorted(qs), strict=True):
         if p is q or p == q:

@@ -24,20 +24,28 @@ heads(x: f[n, s, h, d]):
 conv-merge(x: f, v: f, w: f):
     Concat(Conv(x, v, group=1, **a), Conv(x, w, group=1, **a), axis=1)
     => Conv(x, Concat(v, w, axis=0), group=1, **a)
-conv-linear(x: f, v: f[*s], w: f[*s]): Add(Conv(x, v, **a), Conv(x, w, **a)) => Conv(x, Add(v, w), **a)
+conv-linear(x: f, v: f[*s], w: f[*s]):
+    Add(Conv(x, v, **a), Conv(x, w, **a))
+    => Conv(x, Add(v, w), **a)
 conv-pad(x: f[n, c, h], w: f[o, c, k]):
     Conv(Pad(x, pads=(0, 0, 1, 0, 0, 2)), w) => Conv(x, w, pads=(1, 2))
 conv-enlarged(x: f[n, c, h], w: f[o, c, k]):
     Conv(x, w) => Conv(x, Pad(w, pads=(0, 0, 1, 0, 0, 1)), pads=(1, 1))
-pool-concat(x: f, y: f): Concat(MaxPool(x, **a), MaxPool(y, **a), axis=1) => MaxPool(Concat(x, y, axis=1), **a)
+pool-concat(x: f, y: f):
+    Concat(MaxPool(x, **a), MaxPool(y, **a), axis=1)
+    => MaxPool(Concat(x, y, axis=1), **a)
 pool-relu(x: f): Relu(MaxPool(x, **a)) => MaxPool(Relu(x), **a)
 softmax-shift(x: f[n, m], y: f[n, 1]): Softmax(Add(x, y), axis=1) => Softmax(x, axis=1)
 softmax-parts(x: f[n, m]):
     Div(Exp(x), ReduceSum(Exp(x), axes=(1,), keepdims=1)) => Softmax(x, axis=1)
 norm-shift(x: f[n, m], y: f[n, 1], z: f[m]):
-    LayerNormalization(Add(x, y), z, axis=-1, epsilon=e)[0] => LayerNormalization(x, z, axis=-1, epsilon=e)[0]
+    LayerNormalization(Add(x, y), z, axis=-1, epsilon=e)[0]
+    => LayerNormalization(x, z, axis=-1, epsilon=e)[0]
 mean-split(x: f[n, m]): ReduceMean(Concat(x, x, axis=1), axes=(1,)) => ReduceMean(x, axes=(1,))
 lattice(x: f, y: f, z: f): Max(Min(x, y), Min(x, z)) => Min(x, Max(y, z))
+pads-apart(x: f[n, c, h], w: f[o, c, k]):
+    Conv(x, w, pads=p)
+    => Conv(Pad(x, pads=(0, 0, p[0], 0, 0, p[1])), w) where p[0] >= 1, p[1] >= p[0]
 eye-matmul(x: f[n, m]): MatMul(x, eye(m)) => x
 sum-of-product(x: f[n, k], y: f[k, m]):
     ReduceSum(MatMul(x, y), axes=(1,)) => MatMul(x, ReduceSum(y, axes=(1,)))
@@ -45,7 +53,9 @@ sum-of-product(x: f[n, k], y: f[k, m]):
 
 # What is wrong is seen at the sizes in the comment.
 FALSE = """
-conv-broadcast-kernel(x: f, v: f, w: f): Add(Conv(x, v, **a), Conv(x, w, **a)) => Conv(x, Add(v, w), **a)
+conv-broadcast-kernel(x: f, v: f, w: f):
+    Add(Conv(x, v, **a), Conv(x, w, **a))
+    => Conv(x, Add(v, w), **a)
 matmul-commutes(x: f[n, n], y: f[n, n]): MatMul(x, y) => MatMul(y, x)
 transpose-relabelled(x: f[n, n]): Transpose(x, perm=(1, 0)) => x
 reshape-is-transpose(x: f[n, m]): Transpose(x, perm=(1, 0)) => Reshape(x, shape=(m, n))
@@ -54,7 +64,8 @@ concat-mixed-ranks(x: f, y: f, z: f, w: f):
     Concat(Add(x, y), Add(z, w), axis=k) => Add(Concat(x, z, axis=k), Concat(y, w, axis=k))
 conv-order(x: f[n, c, h], w: f[c, c, 2], v: f[c, c, 2]): Conv(Conv(x, w), v) => Conv(Conv(x, v), w)
 pool-pads(x: f[n, c, h]):
-    MaxPool(x, kernel_shape=(3,), pads=(1, 1)) => MaxPool(Pad(x, pads=(0, 0, 1, 0, 0, 1)), kernel_shape=(3,))
+    MaxPool(x, kernel_shape=(3,), pads=(1, 1))
+    => MaxPool(Pad(x, pads=(0, 0, 1, 0, 0, 1)), kernel_shape=(3,))
 average-border(x: f[n, c, h]):
     AveragePool(x, kernel_shape=(3,), pads=(1, 1), count_include_pad=0)
     => AveragePool(x, kernel_shape=(3,), pads=(1, 1), count_include_pad=1)
@@ -64,7 +75,8 @@ mean-of-means(x: f[n, m], y: f[n, p]):
     => Mul(Add(ReduceMean(x, axes=(1,)), ReduceMean(y, axes=(1,))), 0.5)
 max-needs-relu(x: f[n, m]): ReduceMax(Relu(x), axes=(1,)) => ReduceMax(x, axes=(1,))
 slice-shifted(x: f[n]):
-    Slice(x, axes=(0,), starts=(0,), ends=(2,), steps=(1,)) => Slice(x, axes=(0,), starts=(1,), ends=(3,), steps=(1,))
+    Slice(x, axes=(0,), starts=(0,), ends=(2,), steps=(1,))
+    => Slice(x, axes=(0,), starts=(1,), ends=(3,), steps=(1,))
 """
 
 
