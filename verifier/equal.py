@@ -92,7 +92,10 @@ def vanishes(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
         element = split_at(d)
         if element is not None:
             used("order")
-            sides = (facts.ordered(element), facts.ordered(N.scaled(element, -1)))
+            sides = (
+                facts.ordered(element, False),
+                facts.ordered(N.scaled(element, -1), True),
+            )
             return all(
                 impossible(more) or vanishes(refined(d, more), more, budget, depth + 1)
                 for more in sides
@@ -157,6 +160,7 @@ def _at(
     more = Facts(
         tuple(h for h in some if h.p.value is None or not Facts().holds(h)),
         orders=tuple(S.form_at(o, env) for o in facts.orders if isinstance(o, NF)),
+        above=tuple(S.form_at(o, env) for o in facts.above if isinstance(o, NF)),
     )
     if any(h.p.value is not None for h in more.hypotheses):
         return True  # a hypothesis is false here
@@ -252,8 +256,11 @@ def _power(f: Factor, e: Fraction, facts: Facts, memo: dict[object, NF]) -> NF:
             if f.fn == "is":
                 return power(f)
             base = less(of, facts) if f.fn == "lt" else equals(of, facts)
-            decided = dominated(N.scaled(of, -1), facts) if f.fn == "lt" else False
-            return N.zero() if decided else base
+            if f.fn == "lt" and dominated(of, facts):
+                return N.zero()
+            if f.fn == "lt" and dominated(N.scaled(of, -1), facts, strictly=True):
+                return N.constant(1)
+            return base
         case N.Top():
             pieces = []
             for p in f.pieces:

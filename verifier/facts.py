@@ -28,6 +28,7 @@ class Facts:
     lows: tuple[Poly, ...] = ()  # what the hypotheses say is >= 0
     weakly: dict[Guard, bool] = field(default_factory=dict)
     orders: tuple[object, ...] = ()  # normal forms of elements that are taken to be >= 0
+    above: tuple[object, ...] = ()  # and > 0
     order_known: dict[object, bool] = field(default_factory=dict)
     samples: list[Model] | None = None
     parent: Facts | None = None
@@ -47,7 +48,9 @@ class Facts:
         new = tuple(g for g in guards if g not in self.hypotheses)
         if not new:
             return self
-        return Facts((*self.hypotheses, *new), orders=self.orders, parent=self)
+        return Facts(
+            (*self.hypotheses, *new), orders=self.orders, above=self.above, parent=self
+        )
 
     def models(self) -> list[Model]:
         """Some numbers for which the hypotheses hold."""
@@ -60,10 +63,14 @@ class Facts:
                 self.samples = extended(self.parent.models(), new)
         return self.samples
 
-    def ordered(self, element: object) -> Facts:
-        """Where an element is at least 0, too."""
+    def ordered(self, element: object, strictly: bool) -> Facts:
+        """Where an element is at least 0, or above 0, too."""
         return Facts(
-            self.hypotheses, self.known, orders=(*self.orders, element), samples=self.samples
+            self.hypotheses,
+            self.known,
+            orders=(*self.orders, element),
+            above=(*self.above, element) if strictly else self.above,
+            samples=self.samples,
         )
 
     def holds(self, g: Guard, strong: bool = True) -> bool:

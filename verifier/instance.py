@@ -43,6 +43,8 @@ from superopt.verifier.choices import SIGNS, Choices, Ranks
 from superopt.verifier.facts import in_time
 from superopt.verifier.sizes import Fork, Misfit, State, decided, settled
 
+# What a formula cannot be for sizes of any value: then there is no such instance.
+NO_INSTANCE = (" is not in [", " is no permutation", " items, not ", " of nothing")
 POOLS = frozenset(("AveragePool", "MaxPool", "LpPool"))
 
 
@@ -81,8 +83,12 @@ def instances(rule: Rule, ranks: Ranks) -> Iterator[Instance]:
             yield _Attempt(rule, state, ranks).instance()
         except Fork as fork:
             pending.extend(reversed(fork.states))
-        except (Misfit, NotKnown):
+        except Misfit:
             continue
+        except NotKnown as e:
+            # where a concrete size would decide, nothing is known of the instance
+            if not any(words in str(e) for words in NO_INSTANCE):
+                raise
 
 
 @dataclass(slots=True)
@@ -303,7 +309,8 @@ class _Attempt(Choices):
         """Bounds of slices inside their axes: each axis is what is before, what is kept, and what
         is after."""
         axes = known.get("axes")
-        assert x is not None and isinstance(axes, tuple)
+        assert x is not None
+        assert isinstance(axes, tuple)
         out: list[Dim] = []
         ends: list[Dim] = []
         for k, axis in enumerate(axes):

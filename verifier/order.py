@@ -15,23 +15,23 @@ from superopt.verifier.normal import NF, Factor, Term
 from superopt.verifier.poly import Sym, Var
 
 
-def dominated(gap: NF, facts: Facts) -> bool:
-    """Does gap >= 0 follow from the order facts?"""
+def dominated(gap: NF, facts: Facts, strictly: bool = False) -> bool:
+    """Does gap >= 0 (or gap > 0) follow from the order facts?"""
     c = gap.constant
     if c is not None:
-        return c >= 0
-    if gap in facts.orders:
+        return c > 0 if strictly else c >= 0
+    if gap in (facts.above if strictly else facts.orders):
         return True
     if not facts.orders:
         return False
-    key = ("order", gap)
+    key = (strictly, gap)
     found = facts.order_known.get(key)
     if found is None:
-        found = facts.order_known[key] = _follows(gap, facts)
+        found = facts.order_known[key] = _follows(gap, facts, strictly)
     return found
 
 
-def _follows(gap: NF, facts: Facts) -> bool:
+def _follows(gap: NF, facts: Facts, strictly: bool) -> bool:
     if time.monotonic() > G.TALLY.deadline:
         raise G.OutOfTime
     start = time.perf_counter()
@@ -59,8 +59,8 @@ def _follows(gap: NF, facts: Facts) -> bool:
     try:
         for h in facts.orders:
             assert isinstance(h, NF)
-            s.add(real(h) >= 0)
-        s.add(real(gap) < 0)
+            s.add(real(h) > 0 if h in facts.above else real(h) >= 0)
+        s.add(real(gap) <= 0 if strictly else real(gap) < 0)
         s.add(*sides)
         out = bool(s.check() == z3.unsat)
     finally:
@@ -83,6 +83,15 @@ def _sign(t: Term) -> int:
                 pass
             case N.Fn(name="sqrt" | "softplus"):
                 sign = min(sign, 1)
+            case N.Top():
+                lows = [
+                    c
+                    for p in f.pieces
+                    if not p.bound and not p.guards and (c := p.value.constant) is not None
+                ]
+                if not lows or max(lows) < 0:
+                    return 0
+                sign = min(sign, 2 if max(lows) > 0 else 1)
             case N.Total():
                 signs = [_sign(u) if u.coefficient > 0 else 0 for u in f.of.terms]
                 if not signs or not min(signs):
@@ -97,7 +106,7 @@ def _sign(t: Term) -> int:
 
 def impossible(facts: Facts) -> bool:
     """Do the order facts contradict what is known of signs?"""
-    return bool(facts.orders) and _follows(N.constant(-1), facts)
+    return bool(facts.orders) and _follows(N.constant(-1), facts, False)
 
 
 def split_at(d: NF) -> NF | None:

@@ -19,7 +19,7 @@ from superopt.verifier.instance import Instance, Ranks, instances
 from superopt.verifier.poly import Least, fresh, of, table_size
 from superopt.verifier.reader import Reader, Unreadable
 from superopt.verifier.refute import counterexample
-from superopt.verifier.scope import scope_of
+from superopt.verifier.scope import scope_of, words
 from superopt.verifier.verdict import Proved, Refuted, Scope, Unknown, Verdict
 
 DEEPEST = 5
@@ -49,7 +49,7 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
     tally = facts.start(limit.seconds)
     algebra.STEPS.used.clear()
     scope = ranks or scope_of(rule)
-    count = checked = 0
+    count = seen = checked = 0
     derived: dict[str, None] = {}
 
     def since() -> float:
@@ -65,6 +65,9 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
             if count > limit.instances:
                 return Unknown(f"more than {limit.instances} ways for operands to fit", since())
             outcome = _proved(one, derived)
+            if outcome is None:
+                continue
+            seen += 1
             if isinstance(outcome, str):
                 found = counterexample(one)
                 if found is not None:
@@ -79,10 +82,10 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
         return Unknown(f"{type(e).__name__}: {e}", since())
     except RecursionError:
         return Unknown("nested too deep", since())
-    if not count:
+    if not seen:
         return Unknown(f"no instance at ranks {scope.least} to {scope.most}", since())
     return Proved(
-        Scope(f"ranks {scope.least} to {scope.most}", count, ASSUMES),
+        Scope(words(rule, scope), seen, ASSUMES),
         tuple(derived),
         tuple(sorted(algebra.STEPS.used)),
         checked,
@@ -97,8 +100,8 @@ def _deeper(ranks: Ranks) -> Iterator[Ranks]:
         yield Ranks(ranks.least, most)
 
 
-def _proved(one: Instance, derived: dict[str, None]) -> int | str:
-    """The obligations that were shown, or what was not."""
+def _proved(one: Instance, derived: dict[str, None]) -> int | str | None:
+    """The obligations that were shown, or what was not; None where there is no such instance."""
     reader = Reader({})
     known = Facts(tuple(_guard(reader, h) for h in one.state.hypotheses))
     reader.known = known
@@ -111,7 +114,7 @@ def _proved(one: Instance, derived: dict[str, None]) -> int | str:
             extra[str(g)] = None
         known = more
     if known.contradictory():
-        return 0
+        return None
     derived.update(dict.fromkeys(one.state.derived) | extra)
     reader.known = known
     for n, (a, b) in enumerate(zip(one.lhs, one.rhs, strict=True)):

@@ -62,7 +62,8 @@ class Reader:
         self.inside(t, index, facts)
         index = tuple(ZERO if d == 1 else p for p, d in zip(index, t.shape, strict=True))
         if t.body is None:
-            return power(N.read(t.name, index))
+            one = power(N.read(t.name, index))
+            return power(N.truth("is", one)) if t.dtype == BOOL else one
         key = (id(t), index, facts.hypotheses)
         found = self.done.get(key)
         if found is None:

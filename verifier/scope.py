@@ -31,16 +31,26 @@ def scope_of(rule: Rule) -> Ranks:
     Where every operator works element by element, ranks 0 and 1 stand for all: an axis has nothing
     to do with the others, and each operand is read at one place only.
     """
-    terms = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
-    apps = [t for t in terms if isinstance(t, App)]
-    if all("elementwise" in t.op.laws for t in apps) and not any(
-        isinstance(t, Filled) for t in terms
-    ):
+    if elementwise(rule):
         return Ranks(0, 1)
+    apps = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side) if isinstance(t, App)]
     if any(t.op.name in IMAGES for t in apps):
         return Ranks(0, 4)
     free = {n for p in rule.params if isinstance(p, Param) and (n := _free(p))}
     return Ranks(0, MOST.get(len(free), 3))
+
+
+def elementwise(rule: Rule) -> bool:
+    """Does every operator of both sides work element by element?"""
+    terms = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
+    apps = all("elementwise" in t.op.laws for t in terms if isinstance(t, App))
+    return apps and not any(isinstance(t, Filled) for t in terms)
+
+
+def words(rule: Rule, ranks: Ranks) -> str:
+    """The ranks for which a proof at these holds."""
+    tried = f"ranks {ranks.least} to {ranks.most}"
+    return f"any rank, each axis by itself (from {tried})" if elementwise(rule) else tried
 
 
 def _free(p: Param) -> str:

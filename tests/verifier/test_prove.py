@@ -42,6 +42,9 @@ norm-shift(x: f[n, m], y: f[n, 1], z: f[m]):
     LayerNormalization(Add(x, y), z, axis=-1, epsilon=e)[0]
     => LayerNormalization(x, z, axis=-1, epsilon=e)[0]
 mean-split(x: f[n, m]): ReduceMean(Concat(x, x, axis=1), axes=(1,)) => ReduceMean(x, axes=(1,))
+where-min(x: f, y: f): Where(Less(x, y), x, y) => Min(x, y)
+leaky-prelu(x: f): LeakyRelu(x, alpha=0.5) => PRelu(x, 0.5)
+not-not(x: bool): Not(Not(x)) => x
 lattice(x: f, y: f, z: f): Max(Min(x, y), Min(x, z)) => Min(x, Max(y, z))
 pads-apart(x: f[n, c, h], w: f[o, c, k]):
     Conv(x, w, pads=p)
@@ -74,6 +77,9 @@ mean-of-means(x: f[n, m], y: f[n, p]):
     ReduceMean(Concat(x, y, axis=1), axes=(1,))
     => Mul(Add(ReduceMean(x, axes=(1,)), ReduceMean(y, axes=(1,))), 0.5)
 max-needs-relu(x: f[n, m]): ReduceMax(Relu(x), axes=(1,)) => ReduceMax(x, axes=(1,))
+leaky-is-relu(x: f): LeakyRelu(x, alpha=0.5) => Relu(x)
+where-flipped(x: f, y: f): Where(Less(x, y), x, y) => Max(x, y)
+int-div(x: i64, y: i64, z: i64): Mul(Div(x, y), z) => Div(Mul(x, z), y)
 slice-shifted(x: f[n]):
     Slice(x, axes=(0,), starts=(0,), ends=(2,), steps=(1,))
     => Slice(x, axes=(0,), starts=(1,), ends=(3,), steps=(1,))
