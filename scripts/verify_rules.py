@@ -38,7 +38,9 @@ def library(part: str, limits: Limits) -> int:
             print(f"{rule.source} {rule.name} | {str(verdict)[:300]}", flush=True)
     times.sort(reverse=True)
     total = sum(s for s, _ in times)
-    print(f"{dict(count)} of {len(times)} in {total:.1f} s, {total / max(len(times), 1):.3f} s each")
+    print(
+        f"{dict(count)} of {len(times)} in {total:.1f} s, {total / max(len(times), 1):.3f} s each"
+    )
     print("slowest:", ", ".join(f"{name} {s:.2f}" for s, name in times[:8]))
     return 0
 

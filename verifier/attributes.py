@@ -40,6 +40,30 @@ MARKS = {
 }
 
 
+# What the options leave out; a proof that used one says so.
+LIMITS = {
+    "starts": "slices forward inside their axes",
+    "steps": "slices by steps of 1 and 2",
+    "split": f"splits into at most {MOST_PARTS} parts",
+    "to": "casts to f64, f16, i64 and bool",
+    "auto_pad": "explicit pads",
+    "training_mode": "inference",
+    "stash_type": "statistics in float32",
+}
+NO_DILATION = "pools without dilation"
+NO_BLANKS = "no window of a pool sees only padding"
+NOT_STRETCHED = "sizes that are computed are not broadcast as 1"
+NATURALS = "whole numbers 1 to 3 where a rule takes any"
+RUNS = f"runs of at most {MOST_PARTS} operands"
+
+
+def limits(op: Op, key: str) -> list[str]:
+    """What a proof leaves out where this attribute is open."""
+    if key == "dilations" and op.name.endswith("Pool"):
+        return [NO_DILATION]
+    return [LIMITS[key]] if key in LIMITS else []
+
+
 class Unsupported(Exception):
     """The prover has no scope for something that a rule leaves open."""
 

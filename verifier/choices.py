@@ -26,12 +26,12 @@ from superopt.te import index as ix
 from superopt.te.dtype import BOOL, DTYPES, F32, DType
 from superopt.te.expr import Dim, Tensor, compute, const
 from superopt.te.node import Const, Expr, Size
-from superopt.verifier.attributes import Unsupported
+from superopt.verifier.attributes import MOST_PARTS, NOT_STRETCHED, RUNS, Unsupported
 from superopt.verifier.constants import filled
 from superopt.verifier.sizes import Fork, Misfit, State, equated, ones
 
 KINDS = {"f": F32, "g": F32, "num": F32, "any": F32, "bool": BOOL, "i": DTYPES["i64"]}
-MOST_PARTS = 3
+NOTES: set[str] = set()  # what the instances of a rule leave out
 SIGNS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "lt", ">=": "le"}
 
 
@@ -74,7 +74,13 @@ class Choices:
         found = [s for s in equated(self.state, a, b, "right" if self.on_right else "") if s]
         if any(s is self.state for s in found):
             return True
-        raise Fork([*found, *ones(self.state, a), *ones(self.state, b)])
+        single = [*ones(self.state, a), *ones(self.state, b)]
+        for d in (a, b):
+            if isinstance(d, Expr) and not isinstance(d, Size) and not ones(self.state, d):
+                least, _ = ix.bounds(d)
+                if least is None or least <= 1:
+                    NOTES.add(NOT_STRETCHED)
+        raise Fork([*found, *single])
 
     def choose(self, key: str, values: Sequence[object]) -> object:
         if key not in self.state.choices:
@@ -158,6 +164,7 @@ class Choices:
     def run(self, name: str) -> Result:
         if name not in self.names:
             p = next(p for p in self.rule.params if isinstance(p, Param) and p.name == name)
+            NOTES.add(RUNS)
             count = self.choose(f"count {name}", range(1, MOST_PARTS + 1))
             assert isinstance(count, int)
             self.names[name] = tuple(self.input(f"{name}.{k}", p) for k in range(count))

@@ -89,6 +89,8 @@ def vanishes(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
         if clear is not None and clear is not d:
             used("clear denominators")
             return vanishes(clear, facts, budget, depth + 1)
+        if facts.orders and dominated(d, facts) and dominated(N.scaled(d, -1), facts):
+            return True
         element = split_at(d)
         if element is not None:
             used("order")
@@ -100,6 +102,8 @@ def vanishes(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
                 impossible(more) or vanishes(refined(d, more), more, budget, depth + 1)
                 for more in sides
             )
+    if facts.orders and dominated(d, facts) and dominated(N.scaled(d, -1), facts):
+        return True
     return _each_value(d, facts, budget, depth)
 
 

@@ -48,9 +48,7 @@ class Facts:
         new = tuple(g for g in guards if g not in self.hypotheses)
         if not new:
             return self
-        return Facts(
-            (*self.hypotheses, *new), orders=self.orders, above=self.above, parent=self
-        )
+        return Facts((*self.hypotheses, *new), orders=self.orders, above=self.above, parent=self)
 
     def models(self) -> list[Model]:
         """Some numbers for which the hypotheses hold."""

@@ -38,8 +38,8 @@ from superopt.te import index as ix
 from superopt.te.assume import judged_by
 from superopt.te.dtype import F32, DType
 from superopt.te.expr import Dim, Tensor, TensorType
-from superopt.verifier.attributes import Unsupported, options
-from superopt.verifier.choices import SIGNS, Choices, Ranks
+from superopt.verifier.attributes import NATURALS, NO_BLANKS, Unsupported, limits, options
+from superopt.verifier.choices import NOTES, SIGNS, Choices, Ranks
 from superopt.verifier.facts import in_time
 from superopt.verifier.sizes import Fork, Misfit, State, decided, settled
 
@@ -225,6 +225,7 @@ class _Attempt(Choices):
 
     def sees(self, attrs: Mapping[str, Attr]) -> None:
         """No window sees only padding: what is computed of such a one, nobody says."""
+        NOTES.add(NO_BLANKS)
         kernel, pads = attrs["kernel_shape"], attrs["pads"]
         if isinstance(kernel, tuple) and isinstance(pads, tuple):
             for p, k in zip(pads, (*kernel, *kernel), strict=True):
@@ -296,6 +297,7 @@ class _Attempt(Choices):
         suggested = self.suggested(name)
         if suggested is not None:
             return self.choose(name, suggested)  # type: ignore[return-value]
+        NOTES.update(limits(op, key))
         some = options(op, key, ranks, known, self.ranks.most)
         if not some:
             raise Misfit
@@ -329,6 +331,7 @@ class _Attempt(Choices):
         """Natural numbers that a rule asks for are the first few: a scope that is stated."""
         for p in self.rule.params:
             if isinstance(p, AttrParam) and p.name == name and p.kind == Name("nat"):
+                NOTES.add(NATURALS)
                 return [1, 2, 3]
         return None
 

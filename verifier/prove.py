@@ -13,6 +13,7 @@ from superopt.te.node import Apply, Expr
 from superopt.verifier import algebra, bounds, facts, normal
 from superopt.verifier.algebra import Undefined
 from superopt.verifier.attributes import Unsupported
+from superopt.verifier.choices import NOTES
 from superopt.verifier.equal import equal
 from superopt.verifier.facts import Facts, Guard, OutOfTime, eq, ge
 from superopt.verifier.instance import Instance, Ranks, instances
@@ -48,6 +49,7 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
         normal.forget()
     tally = facts.start(limit.seconds)
     algebra.STEPS.used.clear()
+    NOTES.clear()
     scope = ranks or scope_of(rule)
     count = seen = checked = 0
     derived: dict[str, None] = {}
@@ -85,7 +87,7 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
     if not seen:
         return Unknown(f"no instance at ranks {scope.least} to {scope.most}", since())
     return Proved(
-        Scope(words(rule, scope), seen, ASSUMES),
+        Scope(words(rule, scope), seen, (*ASSUMES, *sorted(NOTES))),
         tuple(derived),
         tuple(sorted(algebra.STEPS.used)),
         checked,
