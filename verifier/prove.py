@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from superopt.rules.functions import NotKnown
@@ -15,7 +14,8 @@ from superopt.verifier.algebra import Undefined
 from superopt.verifier.attributes import Unsupported
 from superopt.verifier.choices import NOTES
 from superopt.verifier.equal import equal
-from superopt.verifier.facts import Facts, Guard, OutOfTime, eq, ge
+from superopt.verifier.facts import Facts, Guard, OutOfTime, eq, ge, in_time
+from superopt.verifier.guard import Tally
 from superopt.verifier.instance import Instance, Ranks, instances
 from superopt.verifier.poly import Least, fresh, of, table_size
 from superopt.verifier.reader import Reader, Unreadable
@@ -37,20 +37,52 @@ class Limits:
     """Of one rule: seconds of time; instances at most."""
 
     seconds: float = 20.0
-    instances: int = 3000
+    instances: int = 1000
 
 
 def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) -> Verdict:
-    """Is the right side of `rule` equal to the left wherever both are well-formed?"""
+    """Is the right side of `rule` equal to the left wherever both are well-formed?
+
+    Without `ranks` from the least rank at which there is an instance upwards, as far as the limits
+    of instances and seconds go: the scope says how far that was.
+    """
     limit = limits or Limits()
     begin = time.perf_counter()
     if table_size() > LARGEST_TABLE:
         bounds.forget()
         normal.forget()
     tally = facts.start(limit.seconds)
+    if ranks is not None:
+        return _at_ranks(rule, ranks, limit, tally, begin)[0]
+    widest = scope_of(rule)
+    best: Verdict = Unknown("nothing was tried", 0.0)
+    for most in range(min(FIRST, widest.most), DEEPEST + 1):
+        if most > widest.most and (isinstance(best, Proved) or not _empty(best)):
+            break
+        found, exhausted = _at_ranks(rule, Ranks(widest.least, most), limit, tally, begin)
+        if exhausted and isinstance(best, Proved):
+            return best  # at the ranks before
+        best = found
+        if isinstance(best, Refuted) or (isinstance(best, Unknown) and not _empty(best)):
+            break
+        tally.deadline = min(tally.deadline, time.monotonic() + limit.seconds / 4)
+    return best
+
+
+FIRST = 2
+NO_INSTANCE = "no instance"
+
+
+def _empty(v: Verdict) -> bool:
+    return isinstance(v, Unknown) and v.reason.startswith(NO_INSTANCE)
+
+
+def _at_ranks(
+    rule: Rule, scope: Ranks, limit: Limits, tally: Tally, begin: float
+) -> tuple[Verdict, bool]:
+    """The verdict at these ranks, and whether it is for want of time or instances."""
     algebra.STEPS.used.clear()
     NOTES.clear()
-    scope = ranks or scope_of(rule)
     count = seen = checked = 0
     derived: dict[str, None] = {}
 
@@ -58,14 +90,11 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
         return time.perf_counter() - begin
 
     try:
-        found_at = next(
-            (r for r in _deeper(scope) if next(iter(instances(rule, r)), None) is not None), scope
-        )
-        scope = found_at
         for one in instances(rule, scope):
             count += 1
             if count > limit.instances:
-                return Unknown(f"more than {limit.instances} ways for operands to fit", since())
+                reason = f"more than {limit.instances} ways for operands to fit"
+                return Unknown(reason, since()), True
             outcome = _proved(one, derived)
             if outcome is None:
                 continue
@@ -73,20 +102,19 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
             if isinstance(outcome, str):
                 found = counterexample(one)
                 if found is not None:
-                    return Refuted(*found, since())
-                return Unknown(f"{outcome} for {one}", since())
+                    return Refuted(*found, since()), False
+                return Unknown(f"{outcome} for {one}", since()), False
             checked += outcome
-            if time.monotonic() > tally.deadline:
-                return Unknown(f"{limit.seconds} seconds are over after {count} cases", since())
+            in_time()
     except OutOfTime:
-        return Unknown(f"{limit.seconds} seconds are over after {count} cases", since())
+        return Unknown(f"{limit.seconds} seconds are over after {count} cases", since()), True
     except (Unsupported, Unreadable, Undefined, NotKnown) as e:
-        return Unknown(f"{type(e).__name__}: {e}", since())
+        return Unknown(f"{type(e).__name__}: {e}", since()), False
     except RecursionError:
-        return Unknown("nested too deep", since())
+        return Unknown("nested too deep", since()), False
     if not seen:
-        return Unknown(f"no instance at ranks {scope.least} to {scope.most}", since())
-    return Proved(
+        return Unknown(f"{NO_INSTANCE} at ranks {scope.least} to {scope.most}", since()), False
+    proved = Proved(
         Scope(words(rule, scope), seen, (*ASSUMES, *sorted(NOTES))),
         tuple(derived),
         tuple(sorted(algebra.STEPS.used)),
@@ -94,12 +122,7 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
         tally.queries,
         since(),
     )
-
-
-def _deeper(ranks: Ranks) -> Iterator[Ranks]:
-    """These ranks, and more where there is no instance at them."""
-    for most in range(ranks.most, DEEPEST + 1):
-        yield Ranks(ranks.least, most)
+    return proved, False
 
 
 def _proved(one: Instance, derived: dict[str, None]) -> int | str | None:
