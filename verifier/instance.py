@@ -317,6 +317,8 @@ class _Attempt(Choices):
         ends: list[Dim] = []
         for k, axis in enumerate(axes):
             assert isinstance(axis, int)
+            if not -x.rank <= axis < x.rank:
+                raise Misfit
             begin = ix.dim(ix.as_index(self.fresh(f"{name}.s{k}")) - 1)
             end = ix.dim(ix.as_index(begin) + self.fresh(f"{name}.l{k}"))
             whole = ix.dim(ix.as_index(end) + self.fresh(f"{name}.r{k}") - 1)
