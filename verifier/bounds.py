@@ -45,7 +45,7 @@ def _nonneg(p: Poly, depth: int) -> bool:
         return True
     if not any(c > 0 for _, c in p.terms):
         return False
-    by_number = sorted({a for a in p.atoms()}, key=lambda a: -a.number)
+    by_number = sorted(set(p.atoms()), key=lambda a: -a.number)
     for v in by_number:  # a variable at the end where p is least
         if isinstance(v, Var):
             split = P.linear_in(p, v)
@@ -193,7 +193,7 @@ def by_sum(p: Poly, lows: Iterable[Poly], depth: int = 2) -> bool:
                 rest = p - low * k
                 if nonneg(rest, 1):
                     return True
-                if depth > 1 and len(rest.terms) <= len(p.terms) + 1:
-                    if by_sum(rest, lows, depth - 1):
-                        return True
+                short = depth > 1 and len(rest.terms) <= len(p.terms) + 1
+                if short and by_sum(rest, lows, depth - 1):
+                    return True
     return False

@@ -334,9 +334,9 @@ def _exceeds(q: Piece, low: NF, facts: Facts) -> bool:
             wanted = [S.guard_at(g, env) for g in q.guards]
             for u in q.bound:
                 wanted += [ge(env[u]), ge(S.poly_at(u.extent, env) - 1 - env[u])]
-            if all(facts.holds(g) for g in wanted):
-                if dominated(N.minus(S.form_at(q.value, env), low), facts):
-                    return True
+            inside = all(facts.holds(g) for g in wanted)
+            if inside and dominated(N.minus(S.form_at(q.value, env), low), facts):
+                return True
     return False
 
 

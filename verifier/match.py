@@ -51,9 +51,9 @@ def same_sum(a: Term, b: Term, facts: Facts) -> bool:
         psi = solved(tuple((q, p) for p, q in equations), s.bound)
         if psi is None:
             continue
-        if _maps(s, t, phi, facts) and _maps(t, s, psi, facts):
-            if _inverse(phi, psi, s, facts) and _inverse(psi, phi, t, facts):
-                return True
+        both = _maps(s, t, phi, facts) and _maps(t, s, psi, facts)
+        if both and _inverse(phi, psi, s, facts) and _inverse(psi, phi, t, facts):
+            return True
     return False
 
 
