@@ -55,7 +55,7 @@ class Choices:
     tensors: dict[Input, Tensor] = field(default_factory=dict)
     inputs: list[Tensor] = field(default_factory=list)
     on_right: bool = False
-    open_orders: list[str] = field(default_factory=list)  # that operators asked for in vain
+    open_orders: list[tuple[Dim, Dim]] = field(default_factory=list)  # asked for in vain
 
     # --- what operators ask -----------------------------------------------------------------------
 
@@ -68,7 +68,7 @@ class Choices:
         raise Fork(found)
 
     def undecided(self, a: Dim, b: Dim) -> None:
-        self.open_orders.append(f"{a} <= {b}")
+        self.open_orders.append((a, b))
 
     def stretched(self, a: Dim, b: Dim) -> bool:
         found = [s for s in equated(self.state, a, b, "right" if self.on_right else "") if s]

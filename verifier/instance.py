@@ -41,7 +41,7 @@ from superopt.te.expr import Dim, Tensor, TensorType
 from superopt.verifier.attributes import NATURALS, NO_BLANKS, Unsupported, limits, options
 from superopt.verifier.choices import NOTES, SIGNS, Choices, Ranks
 from superopt.verifier.facts import in_time
-from superopt.verifier.sizes import Fork, Misfit, State, decided, settled
+from superopt.verifier.sizes import Fork, Misfit, State, decided, ordered, settled
 
 # What a formula cannot be for sizes of any value: then there is no such instance.
 NO_INSTANCE = (" is not in [", " is no permutation", " items, not ", " of nothing")
@@ -199,8 +199,11 @@ class _Attempt(Choices):
         except InferError as e:
             if "symbolic" in str(e):
                 raise Unsupported(str(e)) from e
-            if self.open_orders:
-                raise Unsupported(f"{op.name}: is {self.open_orders[0]}?") from e
+            for a, b in self.open_orders:
+                cases = ordered(self.state, a, b, "right" if self.on_right else "")
+                if cases is not None:
+                    raise Fork(cases) from e
+                raise Unsupported(f"{op.name}: is {a} <= {b}?") from e
             raise Misfit from e
         except (
             ValueError,

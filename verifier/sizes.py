@@ -173,6 +173,42 @@ def _solution(gap: ix.Poly) -> tuple[str, Expr] | None:
 MOST_SMALL = 8
 
 
+def ordered(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None] | None:
+    """The states in which a <= b and those in which b < a; None where no symbol can say so."""
+    gap = ix.polynomial(ix.as_index(ix.as_index(b) - a))
+    below = _nonnegative(state, gap, f"{a} <= {b}" if why else "")
+    other = {m: -c for m, c in gap.items()}
+    other[()] = other.get((), 0) - 1
+    above = _nonnegative(state, other, f"{a} > {b}" if why else "")
+    return None if below is None or above is None else [*below, *above]
+
+
+def _nonnegative(state: State, p: ix.Poly, needs: str) -> list[State | None] | None:
+    """The states in which p >= 0: n - m >= 0 is n = m + n' - 1; 3 - n >= 0 is n = 1, 2 or 3."""
+    best: tuple[bool, str, Expr] | None = None
+    for m, c in p.items():
+        if len(m) != 1 or c != 1 or not isinstance(m[0], Size):
+            continue
+        rest = {n: -k for n, k in p.items() if n != m}
+        if any(_mentions(x, m[0]) for n in rest for x in n):
+            continue
+        name = m[0].name
+        value = ix.as_index(ix.from_polynomial(rest) + Size(f"{name}'") - 1)
+        low, _ = ix.bounds(value)
+        rank = low is None or low < 1
+        if best is None or rank < best[0]:
+            best = rank, name, value
+    if best is not None:
+        return [state.fixed(*best[1:], needs)]
+    symbols_ = [m for m, c in p.items() if m]
+    if len(symbols_) == 1 and len(symbols_[0]) == 1 and p[symbols_[0]] == -1:
+        n = symbols_[0][0]
+        most = p.get((), 0)
+        if isinstance(n, Size) and most <= MOST_SMALL:
+            return [state.fixed(n.name, Const(k, INDEX), needs) for k in range(1, most + 1)]
+    return None
+
+
 def decided(state: State, d: Dim) -> list[State | None] | None:
     """Where a size is a minimum or maximum that one symbol decides: the states in which it is
     decided. min(n, 3) is 3 where n is n' + 2, and n is 1 or 2 otherwise."""
