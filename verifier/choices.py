@@ -201,7 +201,7 @@ class Choices:
 
     # --- agreement ------------------------------------------------------------------------------
 
-    def agree(self, a: Result, b: object) -> None:
+    def agree(self, a: object, b: object) -> None:
         """Two attribute values are one."""
         if isinstance(a, tuple) and isinstance(b, tuple):
             if len(a) != len(b):

@@ -23,6 +23,7 @@ from superopt.verifier.algebra import (
     power,
     used,
 )
+from superopt.verifier.bounds import lowest
 from superopt.verifier.facts import Facts, Guard, ge, negated
 from superopt.verifier.match import absorbed, cancelled
 from superopt.verifier.normal import NF, Factor, Piece, Term
@@ -66,6 +67,9 @@ def vanishes(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
     digit = _digit(d)
     if digit is not None:
         return _at(d, facts, *digit, budget, depth)
+    rests = _remainders(d, facts)
+    if rests is not None:
+        return all(_at(d, facts, *one, budget, depth) for one in rests)
     g = outer_guard(d)
     if g is not None:
         if _both_sides(d, g, facts, budget, depth):
@@ -116,6 +120,48 @@ def _digit(d: NF) -> tuple[Var, Poly, tuple[Guard, ...]] | None:
                 digits, digit = fresh(whole, "i"), fresh(q, "i")
                 return v, of(digits) * q + of(digit), ()
     return None
+
+
+def _remainders(d: NF, facts: Facts) -> list[tuple[Var, Poly, tuple[Guard, ...]]] | None:
+    """p // n for a number n is k where p = n * k + r, for each rest r."""
+    for a in sorted(_quotients(d), key=lambda a: a.number):
+        n = a.q.value
+        if n is None or n > MOST_VALUES or not a.p.vars <= d.vars:
+            continue
+        for v in sorted(a.p.vars, key=lambda v: -v.number):
+            split = linear_in(a.p, v)
+            low = lowest(-a.p)
+            if split is None or split[0].value not in (1, -1) or low is None:
+                continue
+            if not facts.holds(ge(a.p)):
+                continue
+            whole = of(fresh(const(1) - low, "i")) * n
+            out = []
+            for r in range(n):
+                value = whole + r - split[1] if split[0].value == 1 else split[1] - whole - r
+                out.append((v, value, (ge(value), ge(v.extent - 1 - value))))
+            return out
+    return None
+
+
+def _quotients(d: NF) -> set[Quot]:
+    found: set[Quot] = set()
+    seen: set[Poly] = set()
+
+    def poly(p: Poly) -> None:
+        if p in seen:
+            return
+        seen.add(p)
+        for a in p.atoms():
+            if isinstance(a, Quot):
+                found.add(a)
+            if isinstance(a, (Quot, Least)):
+                poly(a.p)
+                poly(a.q)
+
+    for p in S.polynomials(d):
+        poly(p)
+    return found
 
 
 def _divisors(d: NF, v: Var) -> set[Poly]:

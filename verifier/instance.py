@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from superopt.ir.graph import Input
 from superopt.ir.op import Attr, InferError, Op, _canonical_attrs
 from superopt.rules.functions import NotKnown, Result, sequence
 from superopt.rules.rule import Rule, definition
 from superopt.rules.sample.formulas import without_const
-from superopt.rules.syntax import AttrParam
 from superopt.rules.term import (
     Absent,
     All,
@@ -26,7 +24,6 @@ from superopt.rules.term import (
     Formula,
     Logic,
     Map,
-    Name,
     Number,
     Pick,
     Run,
@@ -34,12 +31,12 @@ from superopt.rules.term import (
     Term,
     Var,
 )
-from superopt.te import index as ix
 from superopt.te.assume import judged_by
 from superopt.te.dtype import F32, DType
-from superopt.te.expr import Dim, Tensor, TensorType
-from superopt.verifier.attributes import NATURALS, NO_BLANKS, Unsupported, limits, options
-from superopt.verifier.choices import NOTES, SIGNS, Choices, Ranks
+from superopt.te.expr import Tensor, TensorType
+from superopt.verifier.attributes import NO_BLANKS, Unsupported
+from superopt.verifier.bindings import Bindings
+from superopt.verifier.choices import NOTES, SIGNS, Ranks
 from superopt.verifier.facts import in_time
 from superopt.verifier.sizes import Fork, Misfit, State, decided, ordered, settled
 
@@ -92,10 +89,9 @@ def instances(rule: Rule, ranks: Ranks) -> Iterator[Instance]:
 
 
 @dataclass(slots=True)
-class _Attempt(Choices):
+class _Attempt(Bindings):
     """One attempt: deterministic for its state."""
 
-    many: dict[App, tuple[Tensor, ...]] = field(default_factory=dict)
     made: list[Tensor] = field(default_factory=list)
 
     def instance(self) -> Instance:
@@ -103,6 +99,8 @@ class _Attempt(Choices):
             lhs = self.side(self.rule.lhs)
             for condition in self.rule.where:
                 self.condition(condition)
+            for op, types, full, key, f in self.later:
+                self.fits(op, types, full, key, f)
             left = tuple(self.made)
             self.made = []
             self.many = {}
@@ -179,7 +177,7 @@ class _Attempt(Choices):
         attrs, pending = self.attributes(t, operands)
         full, found = self.applied(t.op, operands, attrs)
         if not self.on_right:
-            self.bind(t, full, pending)
+            self.bind(t, tuple(None if o is None else o.type for o in operands), full, pending)
         self.many[t] = found
         if len(found) == 1:
             self.terms.setdefault(t, self.stand_in(found[0]))
@@ -250,112 +248,6 @@ class _Attempt(Choices):
                 found[n] = [self.constant(o, kind or F32)]
         return [v for n in range(len(t.operands)) for v in found[n]]
 
-    # --- attributes -------------------------------------------------------------------------------
-
-    def attributes(
-        self, t: App, operands: Sequence[Tensor | None]
-    ) -> tuple[dict[str, Attr], list[tuple[str, Formula]]]:
-        known: dict[str, Attr] = {}
-        open_: list[tuple[str, str]] = []
-        pending: list[tuple[str, Formula]] = []
-        if t.rest is not None:
-            bound = self.names.get(t.rest)
-            own = {key for key, _ in t.attrs}
-            if bound is not None:
-                for pair in sequence(bound):
-                    key, value = sequence(pair)
-                    if key not in own:
-                        known[str(key)] = value  # type: ignore[assignment]
-            elif self.on_right:
-                raise NotKnown(t.rest)
-            else:
-                open_ += [(key, f"{t.rest}.{key}") for key in t.op.attrs if key not in own]
-        for key, f in t.attrs:
-            try:
-                known[key] = _attribute(self.formula(f))
-            except NotKnown:
-                if self.on_right:
-                    raise
-                open_.append((key, f.id if isinstance(f, Name) else f"{t.op.name}.{key}"))
-                if not isinstance(f, Name):
-                    pending.append((key, f))
-        ranks = [o.rank for o in operands if o is not None]
-        open_.sort(key=lambda one: _LATE.get(one[0], 0))
-        for key, name in open_:
-            if any(k == key for k, _ in pending):
-                name = f"{name} {sum(1 for _ in self.many)}"
-            if key not in known:
-                known[key] = self.attribute(t.op, key, name, ranks, known, operands)
-        return known, pending
-
-    def attribute(
-        self,
-        op: Op,
-        key: str,
-        name: str,
-        ranks: list[int],
-        known: dict[str, Attr],
-        operands: Sequence[Tensor | None] = (),
-    ) -> Attr:
-        suggested = self.suggested(name)
-        if suggested is not None:
-            return self.choose(name, suggested)  # type: ignore[return-value]
-        NOTES.update(limits(op, key))
-        some = options(op, key, ranks, known, self.ranks.most)
-        if not some:
-            raise Misfit
-        n = self.choose(f"{name} of {len(some)}", range(len(some)))
-        assert isinstance(n, int)
-        if op.name == "Slice" and key == "starts" and operands:
-            return self.starts(name, operands[0], known)
-        return some[n](lambda part: self.fresh(f"{name}.{part}"))
-
-    def starts(self, name: str, x: Tensor | None, known: dict[str, Attr]) -> Attr:
-        """Bounds of slices inside their axes: each axis is what is before, what is kept, and what
-        is after."""
-        axes = known.get("axes")
-        assert x is not None
-        assert isinstance(axes, tuple)
-        out: list[Dim] = []
-        ends: list[Dim] = []
-        for k, axis in enumerate(axes):
-            assert isinstance(axis, int)
-            if not -x.rank <= axis < x.rank:
-                raise Misfit
-            begin = ix.dim(ix.as_index(self.fresh(f"{name}.s{k}")) - 1)
-            end = ix.dim(ix.as_index(begin) + self.fresh(f"{name}.l{k}"))
-            whole = ix.dim(ix.as_index(end) + self.fresh(f"{name}.r{k}") - 1)
-            if not self.same(x.shape[axis], whole):
-                raise Misfit
-            out.append(begin)
-            ends.append(end)
-        known["ends"] = tuple(ends)
-        return tuple(out)
-
-    def suggested(self, name: str) -> list[object] | None:
-        """Natural numbers that a rule asks for are the first few: a scope that is stated."""
-        for p in self.rule.params:
-            if isinstance(p, AttrParam) and p.name == name and p.kind == Name("nat"):
-                NOTES.add(NATURALS)
-                return [1, 2, 3]
-        return None
-
-    def bind(self, t: App, full: dict[str, Attr], pending: list[tuple[str, Formula]]) -> None:
-        """Give attribute variables the values that a match would give them."""
-        mentioned = set()
-        for key, f in t.attrs:
-            mentioned.add(key)
-            if isinstance(f, Name):
-                if f.id not in self.names:
-                    self.names[f.id] = full[key]  # type: ignore[assignment]
-                else:
-                    self.agree(self.names[f.id], full[key])
-        for key, f in pending:
-            self.agree(self.formula(f), full[key])
-        if t.rest is not None and t.rest not in self.names:
-            rest = tuple((k, v) for k, v in sorted(full.items()) if k not in mentioned)
-            self.names[t.rest] = rest  # type: ignore[assignment]
-
     # --- conditions -------------------------------------------------------------------------------
 
     def condition(self, f: Formula) -> None:
@@ -380,17 +272,6 @@ class _Attempt(Choices):
                 pass
         if not self.formula(without_const(f)):
             raise Misfit
-
-
-_LATE = {"steps": 1, "starts": 2, "ends": 3}
-
-
-def _attribute(r: Result) -> Attr:
-    if isinstance(r, Input):
-        raise NotKnown("a value is no attribute")
-    if isinstance(r, tuple):
-        return tuple(_attribute(v) for v in r)
-    return r  # type: ignore[return-value]
 
 
 __all__ = ["Instance", "Ranks", "TensorType", "instances"]

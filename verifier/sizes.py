@@ -8,7 +8,7 @@ sizes are broadcast, they are equal, or one of them is 1. Each of these is anoth
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from superopt.te import index as ix
@@ -46,12 +46,25 @@ class State:
 
     def given(self, h: Expr, needs: str) -> State | None:
         """With a hypothesis more; None where it is false."""
+        h = _tidy(h)
         if isinstance(h, Const):
             return self if h.value else None
         if h in self.hypotheses:
             return self
         derived = (*self.derived, needs) if needs else self.derived
         return replace(self, hypotheses=(*self.hypotheses, h), derived=derived)
+
+
+def _tidy(h: Expr) -> Expr:
+    """An equation without the factors that both sides share."""
+    match h:
+        case Apply("eq", (a, b), _):
+            gap = _reduced(ix.polynomial(ix.as_index(a - b)))
+            left = ix.from_polynomial({m: c for m, c in gap.items() if c > 0})
+            right = ix.from_polynomial({m: -c for m, c in gap.items() if c < 0})
+            return ix.apply("eq", (left, right) if str(left) < str(right) else (right, left), BOOL)
+        case _:
+            return h
 
 
 class Fork(Exception):
@@ -81,19 +94,11 @@ def equated(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
     best = _solution(gap)
     if best is not None:
         return [state.fixed(*best, needs)]
-    cases = _factorings(gap)
-    if cases is not None:
-        out: list[State | None] = []
-        for case in cases:
-            some: State | None = state
-            for name, n in case.items():
-                some = None if some is None else some.fixed(name, Const(n, INDEX), "")
-            out.append(
-                some if some is None or not needs else replace(some, derived=(*some.derived, needs))
-            )
-        return out
+    found = _factored(state, gap, needs)
+    if found is not None:
+        return found
     h = ix.apply("eq", (ix.as_index(a), ix.as_index(b)), BOOL)
-    if h in state.hypotheses:
+    if _tidy(h) in state.hypotheses:
         return [state]
     for known in state.hypotheses:  # two products that equal a third are equal
         found = _compared(state, gap, known, needs)
@@ -109,20 +114,43 @@ def _compared(state: State, gap: ix.Poly, known: Expr, needs: str) -> list[State
             other = _reduced(ix.polynomial(ix.as_index(p - q)))
         case _:
             return None
-    for sign in (1, -1):
-        both = {m: gap.get(m, 0) + sign * other.get(m, 0) for m in gap.keys() | other.keys()}
-        both = {m: c for m, c in both.items() if c}
-        if len(both) > 2 or not both:
-            continue
-        low, high = ix.bounds(ix.from_polynomial(both))
-        if (low is not None and low > 0) or (high is not None and high < 0):
-            return []
-        left = {m: c for m, c in both.items() if c > 0}
-        right = {m: -c for m, c in both.items() if c < 0}
-        found = _equal_products(state, left, right, needs)
-        if found is not None:
-            return found
+    for one, two in ((gap, other), (other, gap)):
+        for both in _rewritten(one, two):
+            low, high = ix.bounds(ix.from_polynomial(both))
+            if (low is not None and low > 0) or (high is not None and high < 0):
+                return []
+            found = _simple(state, both, needs)
+            if found is not None:
+                return found
     return None
+
+
+def _rewritten(gap: ix.Poly, other: ix.Poly) -> Iterator[ix.Poly]:
+    """`gap` with one product in it replaced by what it is where other == 0."""
+    for lead, c in other.items():
+        if abs(c) != 1 or not lead:
+            continue
+        instead = ix.from_polynomial({n: -k * c for n, k in other.items() if n != lead})
+        for m, times in gap.items():
+            left = _over(m, lead)
+            if left is None:
+                continue
+            new = ix.polynomial(ix.as_index(instead * ix.from_polynomial({left: times})))
+            rest = {n: k for n, k in gap.items() if n != m}
+            both = {n: rest.get(n, 0) + new.get(n, 0) for n in rest.keys() | new.keys()}
+            out = _reduced({n: k for n, k in both.items() if k})
+            if out and len(out) <= len(gap):
+                yield out
+
+
+def _over(m: ix.Monomial, n: ix.Monomial) -> ix.Monomial | None:
+    """m / n, where n divides it."""
+    left = list(m)
+    for x in n:
+        if x not in left:
+            return None
+        left.remove(x)
+    return tuple(left)
 
 
 def settled(state: State) -> list[State | None] | None:
@@ -140,17 +168,30 @@ def settled(state: State) -> list[State | None] | None:
     return None
 
 
-def _equal_products(
-    state: State, left: ix.Poly, right: ix.Poly, needs: str
-) -> list[State | None] | None:
-    """Two products are equal: what that says of a size, if it is simple."""
-    gap = _reduced({**left, **{m: -c for m, c in right.items()}})
-    if not gap:
+def _simple(state: State, gap: ix.Poly, needs: str) -> list[State | None] | None:
+    """The states in which gap == 0, where that is what one size is, or a factoring."""
+    if not all(isinstance(x, Size) for m in gap for x in m):
         return None
     best = _solution(gap)
-    if best is None or not all(isinstance(x, Size) for m in gap for x in m):
+    if best is not None:
+        return [state.fixed(*best, needs)]
+    return _factored(state, gap, needs)
+
+
+def _factored(state: State, gap: ix.Poly, needs: str) -> list[State | None] | None:
+    """The states in which a product of sizes is a number."""
+    cases = _factorings(gap)
+    if cases is None:
         return None
-    return [state.fixed(*best, needs)]
+    out: list[State | None] = []
+    for case in cases:
+        some: State | None = state
+        for name, n in case.items():
+            some = None if some is None else some.fixed(name, Const(n, INDEX), "")
+        if some is not None and needs:
+            some = replace(some, derived=(*some.derived, needs))
+        out.append(some)
+    return out
 
 
 def _solution(gap: ix.Poly) -> tuple[str, Expr] | None:
