@@ -1,0 +1,166 @@
+"""Attributes in one attempt at an instance: given, chosen, and bound to the names of a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from superopt.ir.graph import Input
+from superopt.ir.op import Attr, InferError, Op, Types, _canonical_attrs
+from superopt.rules.functions import NotKnown, Result, sequence
+from superopt.rules.syntax import AttrParam
+from superopt.rules.term import App, Formula, Name, Seq, Spread
+from superopt.te import index as ix
+from superopt.te.expr import Dim, Tensor
+from superopt.verifier.attributes import NATURALS, limits, options
+from superopt.verifier.choices import NOTES, Choices
+from superopt.verifier.sizes import Misfit
+
+_LATE = {"steps": 1, "starts": 2, "ends": 3}
+
+
+def _attribute(r: Result) -> Attr:
+    if isinstance(r, Input):
+        raise NotKnown("a value is no attribute")
+    if isinstance(r, tuple):
+        return tuple(_attribute(v) for v in r)
+    return r  # type: ignore[return-value]
+
+
+@dataclass(slots=True)
+class Bindings(Choices):
+    """Attributes of the operators of one attempt. later: formulas that nothing has decided yet."""
+
+    many: dict[App, tuple[Tensor, ...]] = field(default_factory=dict)
+    later: list[tuple[Op, Types, dict[str, Attr], str, Formula]] = field(default_factory=list)
+
+    def attributes(
+        self, t: App, operands: Sequence[Tensor | None]
+    ) -> tuple[dict[str, Attr], list[tuple[str, Formula]]]:
+        known: dict[str, Attr] = {}
+        open_: list[tuple[str, str]] = []
+        pending: list[tuple[str, Formula]] = []
+        if t.rest is not None:
+            bound = self.names.get(t.rest)
+            own = {key for key, _ in t.attrs}
+            if bound is not None:
+                for pair in sequence(bound):
+                    key, value = sequence(pair)
+                    if key not in own:
+                        known[str(key)] = value  # type: ignore[assignment]
+            elif self.on_right:
+                raise NotKnown(t.rest)
+            else:
+                open_ += [(key, f"{t.rest}.{key}") for key in t.op.attrs if key not in own]
+        for key, f in t.attrs:
+            try:
+                known[key] = _attribute(self.formula(f))
+            except NotKnown:
+                if self.on_right:
+                    raise
+                open_.append((key, f.id if isinstance(f, Name) else f"{t.op.name}.{key}"))
+                if not isinstance(f, Name):
+                    pending.append((key, f))
+        ranks = [o.rank for o in operands if o is not None]
+        open_.sort(key=lambda one: _LATE.get(one[0], 0))
+        for key, name in open_:
+            if any(k == key for k, _ in pending):
+                name = f"{name} {sum(1 for _ in self.many)}"
+            if key not in known:
+                known[key] = self.attribute(t.op, key, name, ranks, known, operands)
+        return known, pending
+
+    def attribute(
+        self,
+        op: Op,
+        key: str,
+        name: str,
+        ranks: list[int],
+        known: dict[str, Attr],
+        operands: Sequence[Tensor | None] = (),
+    ) -> Attr:
+        suggested = self.suggested(name)
+        if suggested is not None:
+            return self.choose(name, suggested)  # type: ignore[return-value]
+        NOTES.update(limits(op, key))
+        some = options(op, key, ranks, known, self.ranks.most)
+        if not some:
+            raise Misfit
+        n = self.choose(f"{name} of {len(some)}", range(len(some)))
+        assert isinstance(n, int)
+        if op.name == "Slice" and key == "starts" and operands:
+            return self.starts(name, operands[0], known)
+        return some[n](lambda part: self.fresh(f"{name}.{part}"))
+
+    def starts(self, name: str, x: Tensor | None, known: dict[str, Attr]) -> Attr:
+        """Bounds of slices inside their axes: each axis is what is before, what is kept, and what
+        is after."""
+        axes = known.get("axes")
+        assert x is not None
+        assert isinstance(axes, tuple)
+        out: list[Dim] = []
+        ends: list[Dim] = []
+        for k, axis in enumerate(axes):
+            assert isinstance(axis, int)
+            if not -x.rank <= axis < x.rank:
+                raise Misfit
+            begin = ix.dim(ix.as_index(self.fresh(f"{name}.s{k}")) - 1)
+            end = ix.dim(ix.as_index(begin) + self.fresh(f"{name}.l{k}"))
+            whole = ix.dim(ix.as_index(end) + self.fresh(f"{name}.r{k}") - 1)
+            if not self.same(x.shape[axis], whole):
+                raise Misfit
+            out.append(begin)
+            ends.append(end)
+        known["ends"] = tuple(ends)
+        return tuple(out)
+
+    def suggested(self, name: str) -> list[object] | None:
+        """Natural numbers that a rule asks for are the first few: a scope that is stated."""
+        for p in self.rule.params:
+            if isinstance(p, AttrParam) and p.name == name and p.kind == Name("nat"):
+                NOTES.add(NATURALS)
+                return [1, 2, 3]
+        return None
+
+    def bind(
+        self, t: App, types: Types, full: dict[str, Attr], pending: list[tuple[str, Formula]]
+    ) -> None:
+        """Give attribute variables the values that a match would give them."""
+        mentioned = set()
+        for key, f in t.attrs:
+            mentioned.add(key)
+            if isinstance(f, Name):
+                if f.id not in self.names:
+                    self.names[f.id] = full[key]  # type: ignore[assignment]
+                else:
+                    self.agree(self.names[f.id], full[key])
+        for key, f in pending:
+            self.unified(f, full[key])
+            try:
+                self.fits(t.op, types, full, key, f)
+            except NotKnown:  # a name that is bound further out, or by a condition
+                self.later.append((t.op, types, full, key, f))
+        if t.rest is not None and t.rest not in self.names:
+            rest = tuple((k, v) for k, v in sorted(full.items()) if k not in mentioned)
+            self.names[t.rest] = rest  # type: ignore[assignment]
+
+    def unified(self, f: Formula, value: Attr) -> None:
+        """Bind the names that are items of a tuple."""
+        match f:
+            case Name(n) if n not in self.names:
+                self.names[n] = value  # type: ignore[assignment]
+            case Seq(items) if isinstance(value, tuple) and len(items) == len(value):
+                if not any(isinstance(one, Spread) for one in items):
+                    for one, v in zip(items, value, strict=True):
+                        self.unified(one, v)
+            case _:
+                pass
+
+    def fits(self, op: Op, types: Types, full: dict[str, Attr], key: str, f: Formula) -> None:
+        """An attribute is what a formula says, in the operator's one form."""
+        wanted = {**full, key: _attribute(self.formula(f))}
+        try:
+            found = dict(_canonical_attrs.__wrapped__(op, types, tuple(wanted.items())))
+        except (InferError, ValueError, TypeError, IndexError) as e:
+            raise Misfit from e
+        self.agree(found[key], full[key])
