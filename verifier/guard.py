@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from superopt.verifier.poly import Poly
+from superopt.verifier.poly import Poly, made_so_far
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +44,28 @@ def negated(g: Guard) -> Guard:
 
 @dataclass(slots=True)
 class Tally:
-    """How much was asked of whom, and until when."""
+    """How much was asked of whom, until when, and how much work may be done."""
 
     quick: int = 0
     queries: int = 0
     solver_seconds: float = 0.0
     deadline: float = float("inf")
+    begun: int = 0
+    attempts: int = 0
+    most: float = float("inf")
+
+    def work(self) -> int:
+        """Work so far: polynomials that were made, and attempts at instances."""
+        return made_so_far() - self.begun + AN_ATTEMPT * self.attempts
 
 
+AN_ATTEMPT = 50  # how much work it is, in polynomials
 TALLY = Tally()
 
 
 def in_time() -> None:
-    """Raises OutOfTime after the deadline."""
-    if time.monotonic() > TALLY.deadline:
+    """Raises OutOfTime after the deadline, or when too much work was done."""
+    if time.monotonic() > TALLY.deadline or TALLY.work() > TALLY.most:
         raise OutOfTime
 
 
@@ -65,8 +73,8 @@ class OutOfTime(Exception):
     """The proof's time is over."""
 
 
-def start(seconds: float) -> Tally:
-    """Begin to count anew; OutOfTime is raised after `seconds`."""
+def start(seconds: float, work: float = float("inf")) -> Tally:
+    """Begin to count anew; OutOfTime is raised after `seconds`, or so much work."""
     global TALLY
-    TALLY = Tally(deadline=time.monotonic() + seconds)
+    TALLY = Tally(deadline=time.monotonic() + seconds, begun=made_so_far(), most=work)
     return TALLY

@@ -34,6 +34,7 @@ from superopt.rules.term import (
 from superopt.te.assume import judged_by
 from superopt.te.dtype import F32, DType
 from superopt.te.expr import Tensor, TensorType
+from superopt.verifier import guard as G
 from superopt.verifier.attributes import NO_BLANKS, Unsupported
 from superopt.verifier.bindings import Bindings
 from superopt.verifier.choices import NOTES, SIGNS, Ranks
@@ -75,6 +76,7 @@ def instances(rule: Rule, ranks: Ranks) -> Iterator[Instance]:
     pending = [State({}, {})]
     while pending:
         in_time()
+        G.TALLY.attempts += 1
         state = pending.pop()
         try:
             yield _Attempt(rule, state, ranks).instance()

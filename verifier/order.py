@@ -32,8 +32,7 @@ def dominated(gap: NF, facts: Facts, strictly: bool = False) -> bool:
 
 
 def _follows(gap: NF, facts: Facts, strictly: bool) -> bool:
-    if time.monotonic() > G.TALLY.deadline:
-        raise G.OutOfTime
+    G.in_time()
     start = time.perf_counter()
     names: dict[object, z3.ArithRef] = {}
     sides: list[z3.BoolRef] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from superopt.rules.functions import NotKnown
 from superopt.rules.rule import Rule
@@ -17,14 +17,13 @@ from superopt.verifier.equal import equal
 from superopt.verifier.facts import Facts, Guard, OutOfTime, eq, ge, in_time
 from superopt.verifier.guard import Tally
 from superopt.verifier.instance import Instance, Ranks, instances
-from superopt.verifier.poly import Least, fresh, of, table_size
+from superopt.verifier.poly import Least, fresh, of
 from superopt.verifier.reader import Reader, Unreadable
 from superopt.verifier.refute import counterexample
 from superopt.verifier.scope import scope_of, words
 from superopt.verifier.verdict import Proved, Refuted, Scope, Unknown, Verdict
 
 DEEPEST = 5
-LARGEST_TABLE = 200_000  # polynomials kept from one rule to the next
 ASSUMES = (
     "sizes from 1",
     "floats as real numbers, integers without overflow",
@@ -34,10 +33,12 @@ ASSUMES = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one rule: seconds of time; instances at most."""
+    """Of one rule: seconds of time; instances at most; and work, which unlike time is the same on
+    every machine: polynomials that are made, and attempts at instances."""
 
     seconds: float = 20.0
     instances: int = 1000
+    work: float = float("inf")
 
 
 def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) -> Verdict:
@@ -48,10 +49,9 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
     """
     limit = limits or Limits()
     begin = time.perf_counter()
-    if table_size() > LARGEST_TABLE:
-        bounds.forget()
-        normal.forget()
-    tally = facts.start(limit.seconds)
+    bounds.forget()  # a verdict hangs on nothing that was proved before
+    normal.forget()
+    tally = facts.start(limit.seconds, limit.work)
     if ranks is not None:
         return _at_ranks(rule, ranks, limit, tally, begin)[0]
     widest = scope_of(rule)
@@ -61,11 +61,12 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
             break
         found, exhausted = _at_ranks(rule, Ranks(widest.least, most), limit, tally, begin)
         if exhausted and isinstance(best, Proved):
-            return best  # at the ranks before
+            return replace(best, whole=False)  # at the ranks before
         best = found
         if isinstance(best, Refuted) or (isinstance(best, Unknown) and not _empty(best)):
             break
         tally.deadline = min(tally.deadline, time.monotonic() + limit.seconds / 4)
+        tally.most = min(tally.most, tally.work() + limit.work / 4)
     return best
 
 
@@ -107,7 +108,7 @@ def _at_ranks(
             checked += outcome
             in_time()
     except OutOfTime:
-        return Unknown(f"{limit.seconds} seconds are over after {count} cases", since()), True
+        return Unknown(f"{_over(limit, tally)} after {count} cases", since()), True
     except (Unsupported, Unreadable, Undefined, NotKnown) as e:
         return Unknown(f"{type(e).__name__}: {e}", since()), False
     except RecursionError:
@@ -123,6 +124,12 @@ def _at_ranks(
         since(),
     )
     return proved, False
+
+
+def _over(limit: Limits, tally: Tally) -> str:
+    if tally.work() > tally.most:
+        return f"{limit.work:,} units of work are done"
+    return f"{limit.seconds} seconds are over"
 
 
 def _proved(one: Instance, derived: dict[str, None]) -> int | str | None:

@@ -23,7 +23,7 @@ class Proved:
 
     derived: what the right side needs beyond the left, which a match is refused without. steps:
     what was used beyond moving elements. obligations: reads that were shown to be in bounds.
-    queries: questions to Z3. seconds: of wall time.
+    queries: questions to Z3. seconds: of wall time. whole: at all ranks that are wanted.
     """
 
     scope: Scope
@@ -33,6 +33,7 @@ class Proved:
     queries: int
     seconds: float
     method: str = "index"
+    whole: bool = True
 
     def __bool__(self) -> bool:
         return True
