@@ -113,7 +113,7 @@ class Parameters:
             case Filled():
                 return None
             case Number() | Scalar():
-                return () if self.draw.chance(0.7) else None
+                return () if self.draw.chance(0.5) else None
             case Var(name):
                 shape = self.param(name).shape
                 return None if shape is None else self.pattern(shape)

@@ -44,12 +44,14 @@ Done = Callable[[Callable[[Any], str], Mapping[str, Any]], Iterable[tuple[str, s
 
 @dataclass(slots=True)
 class Closed:
-    """The rules of a family. laws: equations and pairs, and claims with a bias; followed: those
-    that follow from rules of others. claims: made of the rest; covered: by one rule already;
-    unread: of which no reading survived; idle: of which rules do nothing. refuted: laws without a
-    rule, as rules for the sizes at which they were found: they are true only there."""
+    """The rules of a family, and of each whether it is proved; if not, it was tried. laws:
+    equations and pairs, and claims with a bias; followed: those that follow from rules of others.
+    claims: made of the rest; covered: by one rule already; unread: of which no reading survived;
+    idle: of which rules do nothing. refuted: laws without a rule, as rules for the sizes at which
+    they were found: they are true only there."""
 
     rules: list[Rule] = field(default_factory=list)
+    proved: list[bool] = field(default_factory=list)
     laws: int = 0
     followed: int = 0
     claims: int = 0
@@ -73,13 +75,15 @@ def close(
     family: Family,
     found: Enumerated,
     before: Sequence[Rule],
+    refuted: Sequence[Rule],
     seed: int,
     done: Done,
     progress: Callable[[str], None],
 ) -> Closed:
     """Make the rules that a family needs beside those `before`. In waves: of the laws of one shape
-    the first is made a rule, and the others only where they do not follow then."""
-    made = Closed()
+    the first is made a rule, and the others only where they do not follow then. refuted: laws that
+    were found to be true of the family's sizes only."""
+    made = Closed(refuted=list(refuted))
     every = _laws(family, found)
     made.laws = made.followed = len(every)
     for rank, some in groupby(every, key=_rank):
@@ -116,13 +120,17 @@ def _state(
         tasks[f"{family.name}: {key}"] = (fresh, family, seed)
     for law, (key, text) in zip(wave, done(attempt, tasks), strict=True):
         texts = json.loads(text)
-        made.idle += [
-            said(c, family) for c, t in zip(tasks[key][0], texts, strict=True) if t == IDLE
-        ]
-        made.unread += texts.count(REFUTED)
-        rules = [_rule(t) for t in texts if t not in (IDLE, REFUTED)]
-        made.rules += rules
-        if not rules:
+        found = 0
+        for c, (t, proved) in zip(tasks[key][0], texts, strict=True):
+            if t == IDLE:
+                made.idle.append(said(c, family))
+            elif t == REFUTED:
+                made.unread += 1
+            else:
+                found += 1
+                made.rules.append(_rule(t))
+                made.proved.append(proved)
+        if not found:
             made.refuted += only_there(law.is_, family)
 
 
@@ -200,19 +208,22 @@ def _rule(text: str) -> Rule:
 
 
 def attempt(what: tuple[Sequence[Claim], Family, int]) -> str:
-    """The text of the most general rule of each claim, as JSON; REFUTED or IDLE where there is
-    none. A claim from right to left of an earlier one is that one's rule, where it can be read so.
-    """
+    """The text of the most general rule of each claim, and whether it is proved, as JSON; REFUTED
+    or IDLE where there is none. A claim from right to left of an earlier one is that one's rule,
+    where it can be read so."""
     some, family, seed = what
-    texts: list[str] = []
+    texts: list[tuple[str, bool]] = []
     known: dict[tuple[object, ...], Rule] = {}
     for c in some:
         back = known.get((c.right, *c.left))
-        made = None if back is None else mirrored(back, title(c, family))
+        made = None if back is None else mirrored(back, title(c, family), seed)
         found = made or most_general(c, family, seed)
-        if isinstance(found, Rule) and c.axis is None:
-            known[c.left[0], c.right] = found
-        texts.append(str(found))
+        if isinstance(found, str):
+            texts.append((found, False))
+            continue
+        if c.axis is None:
+            known[c.left[0], c.right] = found.rule
+        texts.append((str(found.rule), found.proved))
     return json.dumps(texts)
 
 

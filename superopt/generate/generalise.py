@@ -29,7 +29,7 @@ from superopt.generate.pattern import (
     size,
     uses,
 )
-from superopt.generate.sound import fires, settled
+from superopt.generate.sound import Held, fires, settled
 from superopt.rules.instances import instances
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.trial import Cases, try_on
@@ -134,12 +134,13 @@ def _joins(p: Pattern, family: Family) -> TypeGuard[Made]:
     return isinstance(a, Hole) and isinstance(b, Hole) and a != b
 
 
+CLASSES = ("E0", "E1", "E2", "E3")
 REFUTED = "refuted"
 IDLE = "idle"
 
 
-def most_general(c: Claim, family: Family, seed: int) -> Rule | str:
-    """The first reading of `c` that survives, in its lowest float class. REFUTED where none does,
+def most_general(c: Claim, family: Family, seed: int) -> Held | str:
+    """The first reading of `c` that holds, in its lowest float class. REFUTED where none does,
     IDLE where what the first one rewrites are the same graph."""
     classes = float_classes(c, family)
     for text in islice(readings(c, family), READINGS):
@@ -155,9 +156,9 @@ def most_general(c: Claim, family: Family, seed: int) -> Rule | str:
     return REFUTED
 
 
-def mirrored(rule: Rule, name: str) -> Rule | None:
+def mirrored(rule: Rule, name: str, seed: int) -> Held | None:
     """The rule from right to left, under another name, if its right side binds all that is on its
-    left. What a trial says of the one it says of the other."""
+    left, and it holds."""
     text = str(rule)
     params = text[text.index("(") : text.index("): ") + 3]
     sides, rest = text[text.index("): ") + 3 :].split(" ; ", 1)
@@ -168,8 +169,10 @@ def mirrored(rule: Rule, name: str) -> Rule | None:
         (found,) = parse_rules(turned)
     except UsageError:
         return None
-    some = islice(instances(found, 0, rounds=2, patience=PATIENCE), FIRST)
-    return found if any(fires(found, one) for one in some) else None
+    some = islice(instances(found, seed, rounds=2, patience=PATIENCE), FIRST)
+    if not any(fires(found, one) for one in some):
+        return None
+    return settled(found, CLASSES[CLASSES.index(rule.float_class) :], seed)
 
 
 def only_there(c: Claim, family: Family) -> list[Rule]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -16,7 +16,7 @@ from superopt.rules.index import Index
 from superopt.rules.instances import instances
 from superopt.rules.rule import Rule, parse_rules
 
-INSTANCES = 3  # on which a rule must follow
+INSTANCES = 10  # on which a rule must follow
 # Forward, since a search could not go the other way.
 FORWARD = replace(BOUNDS, forward=True)
 
@@ -50,10 +50,12 @@ def follows(
     return Follows(rule, chains[0], frozenset(name for chain in chains for name in chain))
 
 
-def minimal(rules: Sequence[Rule], done: Done, seed: int) -> tuple[list[Rule], list[Follows]]:
+def minimal(
+    rules: Sequence[Rule], done: Done, seed: int, needed: Collection[str] = ()
+) -> tuple[list[Rule], list[Follows]]:
     """The rules that do not follow from the rest, the last ones tried first; and those that do,
     with a chain of those that are left. done: does tasks by their keys, may be in several
-    processes.
+    processes. needed: names of rules that stay.
 
     What does not follow from all the others does not follow from fewer; and a chain stands as long
     as its rules do. One that went by a rule which went later may be too long without it, and comes
@@ -62,7 +64,7 @@ def minimal(rules: Sequence[Rule], done: Done, seed: int) -> tuple[list[Rule], l
     left = {r.name: r for r in rules}
     gone: dict[str, Rule] = {}
     for rule, known in reversed(list(zip(rules, _all(rules, rules, done, seed), strict=True))):
-        if known is None:
+        if known is None or rule.name in needed:
             continue
         others = {n: r for n, r in left.items() if n != rule.name}
         if known.used <= others.keys() or follows(rule, list(others.values()), seed):

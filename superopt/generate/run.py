@@ -14,8 +14,7 @@ from superopt.generate.family import Family
 from superopt.generate.find import Level
 from superopt.generate.journal import Journal
 from superopt.generate.partial import Partial
-from superopt.generate.prune import minimal
-from superopt.generate.sound import verdict
+from superopt.generate.prune import Follows, minimal
 from superopt.generate.workers import Each, workers
 from superopt.rules.rule import Rule, parse_rules
 
@@ -38,8 +37,8 @@ class Account:
     """What became of a family's candidates: by level; equations, and pairs beside them; the laws
     that these are, how many of them follow from rules, the claims that were made of the rest, how
     many of these another rule covered, laws that are true at the family's sizes only, and claims of
-    which rules do nothing; the rules that are left, and those that others make superfluous; pairs
-    that are equal in parts. Seconds of both parts."""
+    which rules do nothing; the rules that are left, those of them that are tried and not proved,
+    and those that others make superfluous; pairs that are equal in parts. Seconds of both parts."""
 
     family: str
     levels: list[Level] = field(default_factory=list)
@@ -54,8 +53,8 @@ class Account:
     unread: int = 0
     refuted: list[str] = field(default_factory=list)
     idle: list[str] = field(default_factory=list)
-    fallen: list[str] = field(default_factory=list)
     rules: int = 0
+    unproved: list[str] = field(default_factory=list)
     derivable: list[str] = field(default_factory=list)
     partial: int = 0
     enumerating: float = 0.0
@@ -76,71 +75,121 @@ class Generated:
     pruning: float
 
 
+ROUNDS = 5
+
+
 def generate(
     wanted: Wanted, journal: Journal, progress: Callable[[str], None] = lambda text: None
 ) -> Generated:
-    """Find the rules of every family. The result depends on `wanted` only, not on who does it."""
-    made: dict[str, list[Rule]] = {}
-    pairs: dict[str, list[Partial]] = {}
-    accounts: list[Account] = []
-    taken: dict[str, int] = {}
+    """Find the rules of every family. The result depends on `wanted` only, not on who does it.
+
+    In rounds: where a rule went by a chain of others, a law that needed it may need a longer chain
+    then than the bounds allow; it is made a rule in the next round.
+    """
+    made = _Made()
     with workers(wanted.jobs, wanted.ray) as each:
         done = partial(_remembered, journal, each)
         tasks = {f"enumerated {f.name}": (f, top, wanted.seed) for f, top in wanted.families}
+        every: list[tuple[Family, Enumerated]] = []
         for (family, _), (_, text) in zip(wanted.families, done(enumerated, tasks), strict=True):
-            found = read(text)
-            candidates = sum(v.candidates for v in found.levels)
-            progress(f"{family.name}: {candidates:,} candidates, {len(found.equations)} equations")
-            pairs[family.name] = found.partial
-            before = [r for rules in made.values() for r in rules]
+            every.append((family, read(text)))
+            made.accounts[family.name] = account = _account(*every[-1])
+            progress(
+                f"{family.name}: {sum(v.candidates for v in account.levels):,} candidates,"
+                f" {account.equations} equations"
+            )
+        for number in range(ROUNDS):
+            before = made.count
+            for family, found in every:
+                begin = time.monotonic()
+                odd = made.odd.get(family.name, [])
+                made.add(
+                    family,
+                    close(family, found, made.every(), odd, wanted.seed, done, progress),
+                    time.monotonic() - begin,
+                    first=number == 0,
+                )
+            if number and made.count == before:
+                break
             begin = time.monotonic()
-            closed = close(family, found, before, wanted.seed, done, progress)
-            made[family.name] = [_renamed(r, taken) for r in closed.rules]
-            accounts.append(_account(family, found, closed, time.monotonic() - begin))
-        begin = time.monotonic()
-        every = [r for rules in made.values() for r in rules]
-        progress(f"trying {len(every)} rules once more")
-        held, fallen = _held(every, wanted.seed, done)
-        progress(f"pruning {len(held)} rules")
-        left, gone = minimal(held, done, wanted.seed)
-    kept = {r.name for r in left}
-    for account in accounts:
-        own = made[account.family]
-        names = {r.name for r in own}
-        account.derivable = [
-            f"{f.rule.name}: {', '.join(f.chain)}" for f in gone if f.rule.name in names
-        ]
-        account.fallen = [said for name, said in fallen.items() if name in names]
-        made[account.family] = [r for r in own if r.name in kept]
-        account.rules = len(made[account.family])
-    return Generated(made, pairs, accounts, time.monotonic() - begin)
+            progress(f"pruning {len(made.every())} rules")
+            left, gone = minimal(made.every(), done, wanted.seed, made.needed)
+            made.prune(left, gone)
+            made.pruning += time.monotonic() - begin
+            if not gone:
+                break
+    return Generated(
+        made.rules,
+        {family.name: found.partial for family, found in every},
+        made.done(),
+        made.pruning,
+    )
 
 
-AGAIN = (1000, 2000, 3000)  # what is added to the seed for further trials
+@dataclass(slots=True)
+class _Made:
+    """The rules so far. unproved: names of those that are only tried; went: the texts of those that
+    were pruned; needed: names of those that were, and had to come back; odd: see `Closed.refuted`;
+    count: of all rules that there ever were."""
+
+    rules: dict[str, list[Rule]] = field(default_factory=dict)
+    accounts: dict[str, Account] = field(default_factory=dict)
+    unproved: set[str] = field(default_factory=set)
+    went: set[str] = field(default_factory=set)
+    needed: set[str] = field(default_factory=set)
+    odd: dict[str, list[Rule]] = field(default_factory=dict)
+    taken: dict[str, int] = field(default_factory=dict)
+    count: int = 0
+    pruning: float = 0.0
+
+    def every(self) -> list[Rule]:
+        return [r for rules in self.rules.values() for r in rules]
+
+    def add(self, family: Family, closed: Closed, seconds: float, *, first: bool) -> None:
+        """Take in what a round found of a family."""
+        account = self.accounts[family.name]
+        own = self.rules.setdefault(family.name, [])
+        for r, proved in zip(closed.rules, closed.proved, strict=True):
+            named = _renamed(r, self.taken)
+            own.append(named)
+            if not proved:
+                self.unproved.add(named.name)
+            if _said(named) in self.went:
+                self.needed.add(named.name)
+        self.count += len(closed.rules)
+        self.odd[family.name] = closed.refuted
+        if first:
+            account.laws, account.followed = closed.laws, closed.followed
+        account.claims += closed.claims
+        account.covered += closed.covered
+        account.unread += closed.unread
+        account.refuted = [str(r) for r in closed.refuted]
+        account.idle += closed.idle
+        account.closing += seconds
+
+    def prune(self, left: Sequence[Rule], gone: Sequence[Follows]) -> None:
+        """Leave only some rules."""
+        kept = {r.name for r in left}
+        chains = {f.rule.name: f"{f.rule.name}: {', '.join(f.chain)}" for f in gone}
+        self.went |= {_said(f.rule) for f in gone}
+        for name, rules in self.rules.items():
+            self.accounts[name].derivable += [chains[r.name] for r in rules if r.name in chains]
+            self.rules[name] = [r for r in rules if r.name in kept]
+
+    def done(self) -> list[Account]:
+        for name, account in self.accounts.items():
+            own = self.rules[name]
+            account.rules = len(own)
+            account.unproved = [str(r) for r in own if r.name in self.unproved]
+        return list(self.accounts.values())
 
 
-def _held(
-    rules: Sequence[Rule], seed: int, done: Callable[..., Iterator[tuple[str, str]]]
-) -> tuple[list[Rule], dict[str, str]]:
-    """The rules that stand further trials, of other seeds; and what these say of the others."""
-    fallen: dict[str, str] = {}
-    for more in AGAIN:
-        tasks = {f"again {seed + more} {r}": (str(r), seed + more) for r in rules}
-        said = [text for _, text in done(again, tasks)]
-        fallen |= {r.name: f"{r}: {text}" for r, text in zip(rules, said, strict=True) if text}
-        rules = [r for r in rules if r.name not in fallen]
-    return list(rules), fallen
+def _said(r: Rule) -> str:
+    """What a rule says, whatever its name."""
+    return str(r).partition("(")[2]
 
 
-def again(what: tuple[str, int]) -> str:
-    """What is wrong with a rule on shapes of a seed; empty where both sides agree."""
-    text, seed = what
-    (rule,) = parse_rules(text)
-    found = verdict(rule, seed)
-    return "" if found else str(found)
-
-
-def _account(family: Family, found: Enumerated, closed: Closed, seconds: float) -> Account:
+def _account(family: Family, found: Enumerated) -> Account:
     return Account(
         family.name,
         found.levels,
@@ -148,16 +197,8 @@ def _account(family: Family, found: Enumerated, closed: Closed, seconds: float) 
         found.unsayable,
         len(found.equations),
         len(found.pairs),
-        closed.laws,
-        closed.followed,
-        closed.claims,
-        closed.covered,
-        closed.unread,
-        [str(r) for r in closed.refuted],
-        closed.idle,
         partial=len(found.partial),
         enumerating=found.seconds,
-        closing=seconds,
     )
 
 

@@ -1,4 +1,8 @@
-"""The trial of a rule, on more shapes than one looks at by chance; and does it do anything?"""
+"""Does a rule hold, and in which float class? And does it do anything?
+
+A short trial refutes most of what is wrong; what stands it must be proved for all sizes. Where the
+prover has no verdict, a long trial decides.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,8 @@ from superopt.rules.match import matches
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.term import App, walk
 from superopt.rules.trial import Cases, Verdict, try_on
+from superopt.verifier.prove import Limits, prove
+from superopt.verifier.verdict import Proved, Refuted
 
 PATIENCE = 60  # attempts at an instance in one style
 
@@ -30,16 +36,46 @@ class Effort:
     tries: int
 
 
+SHORT = Effort(6, 2, 2, 10, 100)
 # An image has its rank, and is slowly convolved; what else there is may be broadcast in many ways.
-OF_IMAGES = Effort(20, 10, 4, 40, 600)
-OTHERWISE = Effort(20, 20, 3, 100, 1000)
+OF_IMAGES = Effort(20, 10, 6, 60, 1000)
+OTHERWISE = Effort(30, 30, 6, 150, 2000)
+LONG = 3  # seeds of a long trial
+# The seconds only stop what the count of work does not see; a verdict is to hang on no clock.
+LIMITS = Limits(seconds=60, work=40_000)
 
 
-def settled(rule: Rule, classes: Sequence[str], seed: int) -> Rule | None:
-    """The rule in the first of these float classes in which it holds; None where it holds in none,
-    on shapes of this seed, on their neighbours and on cramped ones."""
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A rule that holds in its float class. proved: for all sizes; else it was tried for long."""
+
+    rule: Rule
+    proved: bool
+
+
+def settled(rule: Rule, classes: Sequence[str], seed: int) -> Held | None:
+    """The rule in the first of these float classes in which it holds; None where it holds in
+    none."""
+    found = _tried(rule, classes, seed, SHORT)
+    if found is None:
+        return None
+    verdict = prove(found, LIMITS)
+    if isinstance(verdict, Refuted):
+        return None
+    if isinstance(verdict, Proved) and verdict.whole:
+        return Held(found, True)
     images = any(isinstance(t, App) and t.op.name in SPATIAL for s in rule.lhs for t in walk(s))
-    effort = OF_IMAGES if images else OTHERWISE
+    for more in range(1, LONG + 1):
+        left = [c for c in classes if c >= found.float_class]
+        found = _tried(rule, left, seed + more, OF_IMAGES if images else OTHERWISE)
+        if found is None:
+            return None
+    return Held(found, False)
+
+
+def _tried(rule: Rule, classes: Sequence[str], seed: int, effort: Effort) -> Rule | None:
+    """The rule in the first of these classes in which it stands a trial: on shapes of this seed,
+    on their neighbours and on cramped ones."""
     every = instances(rule, seed, patience=PATIENCE)
     some = list(islice(every, effort.count))
     rest: list[Instance] = []

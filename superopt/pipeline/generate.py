@@ -123,6 +123,6 @@ def _count(a: Account) -> FamilyCount:
     )
     return FamilyCount(
         a.family, levels, a.doubtful, a.equations, a.pairs, a.laws, a.followed, a.claims, a.covered,
-        a.unread, tuple(a.refuted), tuple(a.idle), tuple(a.fallen), len(a.derivable), a.rules,
+        a.unread, tuple(a.refuted), tuple(a.idle), tuple(a.unproved), len(a.derivable), a.rules,
         a.partial, a.enumerating, a.closing,
     )  # fmt: skip

@@ -181,8 +181,9 @@ class FamilyCount:
     """What became of a family's candidates, down to its rules. doubtful: pairs that no equation
     can say. laws: equations, and pairs beside them; followed: those that follow from rules of
     others. unread: claims of which no reading survived. refuted: laws that hold at the family's
-    sizes only, as rules for these. idle: claims of which the rules do nothing. fallen: rules
-    that a second trial refuted. partial: pairs that are equal in parts. Seconds of each part."""
+    sizes only, as rules for these. idle: claims of which the rules do nothing. unproved:
+    rules that are tried and not proved. partial: pairs that are equal in parts. Seconds of each
+    part."""
 
     family: str
     levels: tuple[LevelCount, ...]
@@ -196,7 +197,7 @@ class FamilyCount:
     unread: int
     refuted: tuple[str, ...]
     idle: tuple[str, ...]
-    fallen: tuple[str, ...]
+    unproved: tuple[str, ...]
     derivable: int
     rules: int
     partial: int

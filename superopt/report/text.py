@@ -297,13 +297,14 @@ def generation(made: Generation) -> str:
             f"  {f.laws:,} laws; {f.followed:,} follow from others;"
             f" {f.claims} claims of the rest; {f.covered} covered by more general rules;"
             f" {f.unread} refuted, {len(f.refuted)} laws of these sizes only; {len(f.idle)} idle;"
-            f" {len(f.fallen)} fell later; {f.derivable} derivable; {f.doubtful} doubtful pairs"
+            f" {f.derivable} derivable; {f.doubtful} doubtful pairs;"
+            f" {f.rules - len(f.unproved)} proved for all sizes, {len(f.unproved)} tried only"
         )
         if f.partial:
             lines.append(f"  {words.count(f.partial, 'pair')} equal in parts")
         lines += [f"  of these sizes only: {r}" for r in f.refuted[:SHOWN]]
         lines += [f"  idle: {r}" for r in f.idle[:SHOWN]]
-        lines += [f"  fell later: {r}" for r in f.fallen[:SHOWN]]
+        lines += [f"  not proved: {r}" for r in f.unproved[:SHOWN]]
     if made.lost:
         lines.append(f"{words.count(made.lost, 'unreadable line')} of the journal found anew")
     lines.append(f"{made.seconds:.1f} s, peak {made.peak_mb:,.0f} MB")

@@ -77,8 +77,8 @@ def test_a_law_without_a_rule_is_one_of_its_sizes() -> None:
     ("text", "back"),
     [
         (
-            "there(x: f, y: f[]): Relu(Mul(x, y)) => Mul(y, Relu(x)) where rank(x) > 1 ; float=E0",
-            "back(x: f, y: f[]): Mul(y, Relu(x)) => Relu(Mul(x, y)) where rank(x) > 1 ; float=E0",
+            "there(x: f, y: f[]): Neg(Mul(x, y)) => Mul(y, Neg(x)) where rank(x) > 1 ; float=E0",
+            "back(x: f, y: f[]): Mul(y, Neg(x)) => Neg(Mul(x, y)) where rank(x) > 1 ; float=E0",
         ),
         ("there(x: f): Mul(x, 0) => zeros(shape(x)) ; float=E1", None),
         ("there(x: f, y: f): Min(x, Max(x, y)) => x ; float=E1", None),
@@ -86,8 +86,8 @@ def test_a_law_without_a_rule_is_one_of_its_sizes() -> None:
 )
 def test_rules_from_right_to_left(text: str, back: str | None) -> None:
     (rule,) = parse_rules(text)
-    made = mirrored(rule, "back")
-    assert (made and str(made).split(" ; origin")[0]) == back
+    made = mirrored(rule, "back", seed=0)
+    assert (made and str(made.rule).split(" ; origin")[0]) == back
 
 
 def test_what_grows_without_end_is_not_claimed() -> None:

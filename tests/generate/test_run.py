@@ -18,6 +18,7 @@ from superopt.generate.library import text
 from superopt.generate.pairs import equal_pairs, every_term
 from superopt.generate.pattern import show
 from superopt.generate.run import Wanted, generate
+from superopt.generate.sound import Held
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.trial import Passed, try_rule
 
@@ -88,7 +89,7 @@ def test_a_journal_keeps_what_it_is_given(tmp_path: Path) -> None:
 def test_the_account_adds_up(folder: Path) -> None:
     for family in json.loads((folder / "account.json").read_text()):
         kept = family["claims"] - family["covered"] - family["unread"] - len(family["idle"])
-        assert kept == family["rules"] + len(family["derivable"]) + len(family["fallen"])
+        assert kept == family["rules"] + len(family["derivable"])
         assert 0 < family["followed"] < family["laws"]
 
 
@@ -154,8 +155,10 @@ def test_a_joined_operand_is_taken_apart() -> None:
     (claim,) = (
         c for s, c in names.items() if s.startswith("(MatMul(Concat axis=1(x, z), y)) => Add")
     )
-    rule = most_general(claim, family, 0)
-    assert "MatMul(Concat(x, z, axis=k), y) => Add(MatMul(x, Split(y, axis=k - 1" in str(rule)
+    held = most_general(claim, family, 0)
+    assert isinstance(held, Held)
+    assert held.proved
+    assert "MatMul(Concat(x, z, axis=k), y) => Add(MatMul(x, Split(y, axis=k - 1" in str(held.rule)
 
 
 TWICE = "Transpose perm=(1, 0)(Transpose perm=(1, 0)(x)) = x"
