@@ -83,7 +83,7 @@ class Bindings(Choices):
         if suggested is not None:
             return self.choose(name, suggested)  # type: ignore[return-value]
         NOTES.update(limits(op, key))
-        some = options(op, key, ranks, known, self.ranks.most)
+        some = options(op, key, ranks, known, self.ranks.most, name)
         if not some:
             raise Misfit
         n = self.choose(f"{name} of {len(some)}", range(len(some)))
