@@ -181,6 +181,18 @@ def options(
             raise Unsupported(f"{op.name} with any {key}")
 
 
+def levels(op: Op, key: str, ranks: list[int], some: Options) -> list[int] | None:
+    """The ranks of what is made with each of the options, where they differ in that."""
+    match op.name, key:
+        case (("Reshape" | "Expand"), "shape"):
+            extra = 0
+        case "Unsqueeze", "axes":
+            extra = ranks[0] - 1
+        case _:
+            return None
+    return [len(v) + extra for o in some if isinstance(v := o(lambda _: 1), tuple)]
+
+
 def _natural(fresh: Fresh, name: str) -> Dim:
     """A number that is at least 0."""
     return ix.dim(ix.as_index(fresh(name)) - 1)

@@ -82,11 +82,15 @@ class Choices:
                     NOTES.add(NOT_STRETCHED)
         raise Fork([*found, *single])
 
-    def choose(self, key: str, values: Sequence[object]) -> object:
+    def choose(
+        self, key: str, values: Sequence[object], levels: Sequence[int] | None = None
+    ) -> object:
+        """One of the values; levels: the least highest rank at which each is one."""
         if key not in self.state.choices:
             if len(values) == 1:
                 return values[0]
-            raise Fork([self.state.chosen(key, v) for v in values])
+            some = levels or [0] * len(values)
+            raise Fork([self.state.chosen(key, v, n) for v, n in zip(values, some, strict=True)])
         return self.state.choices[key]
 
     def fresh(self, name: str) -> Dim:
@@ -128,7 +132,8 @@ class Choices:
             assert isinstance(both, DType)
             kind = both
         if p.shape is None:
-            rank = self.choose(f"rank {name}", range(self.ranks.least, self.ranks.most + 1))
+            ranks = range(self.ranks.least, self.ranks.most + 1)
+            rank = self.choose(f"rank {name}", ranks, ranks)
             assert isinstance(rank, int)
             shape = tuple(self.fresh(f"{name}{k}") for k in range(rank))
         else:
@@ -145,7 +150,9 @@ class Choices:
         match f:
             case Spread(Name(s)):
                 if s not in self.names:
-                    length = self.choose(f"rank {s}", range(max(self.ranks.most - others, 0) + 2))
+                    lengths = range(max(self.ranks.most - others, 0) + 2)
+                    levels = [n + others - 1 if n > 1 else 0 for n in lengths]
+                    length = self.choose(f"rank {s}", lengths, levels)
                     assert isinstance(length, int)
                     self.names[s] = tuple(self.fresh(f"{s}_{k}") for k in range(length))
                 found = self.names[s]
@@ -193,7 +200,8 @@ class Choices:
         """All elements equal v: a scalar on the right, of any shape on the left."""
         rank: object = 0
         if not self.on_right:
-            rank = self.choose(f"rank {t}", range(self.ranks.most + 1))
+            ranks = range(self.ranks.most + 1)
+            rank = self.choose(f"rank {t}", ranks, ranks)
         assert isinstance(rank, int)
         shape = tuple(self.fresh(f"{v}.{k}") for k in range(rank))
         value = const(v, kind)
