@@ -69,7 +69,28 @@ def power(f: Factor, e: int | Fraction = 1) -> NF:
 
 def inverse(a: NF, facts: Facts) -> NF:
     """1 / a, where it is defined."""
-    return hoisted([a], facts, lambda args, more: _inverse(args[0]))
+    return hoisted([a], facts, lambda args, more: _multiplied_out(_inverse(args[0]), more))
+
+
+def _multiplied_out(a: NF, facts: Facts) -> NF:
+    """The sums that stand in positive powers in the only term of `a` multiplied out."""
+    one = a.single
+    if one is None:
+        return a
+    sums = [(f, e) for f, e in one.powers if _expands(f, e)]
+    if not sums:
+        return a
+    rest = tuple((f, e) for f, e in one.powers if not _expands(f, e))
+    out = N.form((Term(one.coefficient, (), frozenset(), rest),))
+    for f, e in sums:
+        assert isinstance(f, N.Total)
+        for _ in range(int(e)):
+            out = times(out, f.of, facts)
+    return out
+
+
+def _expands(f: Factor, e: Fraction) -> bool:
+    return isinstance(f, N.Total) and 0 < e <= 4 and e.denominator == 1
 
 
 def _inverse(a: NF) -> NF:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from fractions import Fraction
 
 from superopt.ir.op import Attr, Op
 from superopt.te import index as ix
@@ -32,12 +33,29 @@ PLAIN: dict[str, Attr] = {
 }
 
 
-# A float attribute that may be any number is one of these, which are read as unknowns: none of them
-# is likely to be written in a rule, and each is a number that a float32 holds.
-MARKS = {
-    key: float(16777213 - 2 * n) / 2**25
-    for n, key in enumerate(("alpha", "beta", "gamma", "lambd", "bias", "epsilon", "momentum"))
-}
+# A float that may be any number is one of these, which are read as unknowns, one for each name:
+# none of them is likely to be written in a rule, and each is a number that a float32 holds.
+_MARKS: dict[str, float] = {}
+_NAMES: dict[Fraction, str] = {}
+
+
+def mark(name: str) -> float:
+    """The number that stands for the unknown of this name."""
+    found = _MARKS.get(name)
+    if found is None:
+        n = (len(_MARKS) + 1) * 0x9E3779B1 % 2**24 | 1
+        while Fraction(n, 2**24) in _NAMES:
+            n = (n + 2) % 2**24
+        found = _MARKS[name] = n / 2**24
+        _NAMES[Fraction(n, 2**24)] = name
+    return found
+
+
+def marked(v: object) -> str | None:
+    """The name of the unknown that `v` stands for."""
+    if not isinstance(v, (float, Fraction)) or not 0 < v < 1:
+        return None
+    return _NAMES.get(Fraction(v))
 
 
 # What the options leave out; a proof that used one says so.
@@ -53,6 +71,7 @@ LIMITS = {
 NO_DILATION = "pools without dilation"
 NO_BLANKS = "no window of a pool sees only padding"
 NOT_STRETCHED = "sizes that are computed are not broadcast as 1"
+FEW_STRETCHED = "above rank 2, at most two sizes of 1 are broadcast at once"
 NATURALS = "whole numbers 1 to 3 where a rule takes any"
 RUNS = f"runs of at most {MOST_PARTS} operands"
 
@@ -68,8 +87,10 @@ class Unsupported(Exception):
     """The prover has no scope for something that a rule leaves open."""
 
 
-def options(op: Op, key: str, ranks: list[int], known: dict[str, Attr], most: int) -> Options:
-    """What attribute `key` of `op` on operands of these ranks may be."""
+def options(
+    op: Op, key: str, ranks: list[int], known: dict[str, Attr], most: int, name: str
+) -> Options:
+    """What attribute `key` of `op` on operands of these ranks may be; a rule calls it `name`."""
     rank = ranks[0] if ranks else 0
     space = rank - 2
 
@@ -133,9 +154,9 @@ def options(op: Op, key: str, ranks: list[int], known: dict[str, Attr], most: in
         case "Pad", "mode":
             return each(["constant", "edge", "reflect", "wrap"])
         case _, ("alpha" | "beta" | "gamma" | "lambd" | "bias"):
-            return each([MARKS[key], 0.0, 1.0])
+            return each([mark(name), 0.0, 1.0])
         case _, ("epsilon" | "momentum"):
-            return each([MARKS[key]])
+            return each([mark(name)])
         case _, "stash_type":
             return each([F32])
         case _, "axes":
@@ -159,6 +180,18 @@ def options(op: Op, key: str, ranks: list[int], known: dict[str, Attr], most: in
             return each([PLAIN[key]])
         case _:
             raise Unsupported(f"{op.name} with any {key}")
+
+
+def levels(op: Op, key: str, ranks: list[int], some: Options) -> list[int] | None:
+    """The ranks of what is made with each of the options, where they differ in that."""
+    match op.name, key:
+        case (("Reshape" | "Expand"), "shape"):
+            extra = 0
+        case "Unsqueeze", "axes":
+            extra = ranks[0] - 1
+        case _:
+            return None
+    return [len(v) + extra for o in some if isinstance(v := o(lambda _: 1), tuple)]
 
 
 def _natural(fresh: Fresh, name: str) -> Dim:

@@ -12,7 +12,7 @@ from superopt.rules.syntax import AttrParam
 from superopt.rules.term import App, Formula, Name, Seq, Spread
 from superopt.te import index as ix
 from superopt.te.expr import Dim, Tensor
-from superopt.verifier.attributes import NATURALS, limits, options
+from superopt.verifier.attributes import NATURALS, levels, limits, options
 from superopt.verifier.choices import NOTES, Choices
 from superopt.verifier.sizes import Misfit
 
@@ -83,10 +83,10 @@ class Bindings(Choices):
         if suggested is not None:
             return self.choose(name, suggested)  # type: ignore[return-value]
         NOTES.update(limits(op, key))
-        some = options(op, key, ranks, known, self.ranks.most)
+        some = options(op, key, ranks, known, self.ranks.most, name)
         if not some:
             raise Misfit
-        n = self.choose(f"{name} of {len(some)}", range(len(some)))
+        n = self.choose(f"{name} of {len(some)}", range(len(some)), levels(op, key, ranks, some))
         assert isinstance(n, int)
         if op.name == "Slice" and key == "starts" and operands:
             return self.starts(name, operands[0], known)

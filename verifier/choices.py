@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from superopt.ir.graph import Input
 from superopt.rules.functions import NotKnown, Result, equal, number
@@ -26,11 +26,13 @@ from superopt.te import index as ix
 from superopt.te.dtype import BOOL, DTYPES, F32, DType
 from superopt.te.expr import Dim, Tensor, compute, const
 from superopt.te.node import Const, Expr, Size
-from superopt.verifier.attributes import MOST_PARTS, NOT_STRETCHED, RUNS, Unsupported
+from superopt.verifier.attributes import FEW_STRETCHED, MOST_PARTS, NOT_STRETCHED, RUNS, Unsupported
 from superopt.verifier.constants import filled
 from superopt.verifier.sizes import Fork, Misfit, State, equated, ones
 
 KINDS = {"f": F32, "g": F32, "num": F32, "any": F32, "bool": BOOL, "i": DTYPES["i64"]}
+LOW = 2
+AT_ONCE = 2
 NOTES: set[str] = set()  # what the instances of a rule leave out
 SIGNS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "lt", ">=": "le"}
 
@@ -80,13 +82,23 @@ class Choices:
                 least, _ = ix.bounds(d)
                 if least is None or least <= 1:
                     NOTES.add(NOT_STRETCHED)
+        if self.state.level > LOW:  # there, combinations are many and say little more
+            if single and self.state.stretched == AT_ONCE:
+                NOTES.add(FEW_STRETCHED)
+                single = []
+            once_more = self.state.stretched + 1
+            single = [replace(s, stretched=once_more) for s in single if s is not None]
         raise Fork([*found, *single])
 
-    def choose(self, key: str, values: Sequence[object]) -> object:
+    def choose(
+        self, key: str, values: Sequence[object], levels: Sequence[int] | None = None
+    ) -> object:
+        """One of the values; levels: the least highest rank at which each is one."""
         if key not in self.state.choices:
             if len(values) == 1:
                 return values[0]
-            raise Fork([self.state.chosen(key, v) for v in values])
+            some = levels or [0] * len(values)
+            raise Fork([self.state.chosen(key, v, n) for v, n in zip(values, some, strict=True)])
         return self.state.choices[key]
 
     def fresh(self, name: str) -> Dim:
@@ -128,7 +140,8 @@ class Choices:
             assert isinstance(both, DType)
             kind = both
         if p.shape is None:
-            rank = self.choose(f"rank {name}", range(self.ranks.least, self.ranks.most + 1))
+            ranks = range(self.ranks.least, self.ranks.most + 1)
+            rank = self.choose(f"rank {name}", ranks, ranks)
             assert isinstance(rank, int)
             shape = tuple(self.fresh(f"{name}{k}") for k in range(rank))
         else:
@@ -145,7 +158,9 @@ class Choices:
         match f:
             case Spread(Name(s)):
                 if s not in self.names:
-                    length = self.choose(f"rank {s}", range(max(self.ranks.most - others, 0) + 2))
+                    lengths = range(max(self.ranks.most - others, 0) + 2)
+                    levels = [n + others - 1 if n > 1 else 0 for n in lengths]
+                    length = self.choose(f"rank {s}", lengths, levels)
                     assert isinstance(length, int)
                     self.names[s] = tuple(self.fresh(f"{s}_{k}") for k in range(length))
                 found = self.names[s]
@@ -193,7 +208,8 @@ class Choices:
         """All elements equal v: a scalar on the right, of any shape on the left."""
         rank: object = 0
         if not self.on_right:
-            rank = self.choose(f"rank {t}", range(self.ranks.most + 1))
+            ranks = range(self.ranks.most + 1)
+            rank = self.choose(f"rank {t}", ranks, ranks)
         assert isinstance(rank, int)
         shape = tuple(self.fresh(f"{v}.{k}") for k in range(rank))
         value = const(v, kind)

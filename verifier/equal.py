@@ -136,7 +136,7 @@ def _remainders(d: NF, facts: Facts) -> list[tuple[Var, Poly, tuple[Guard, ...]]
             if not facts.holds(ge(a.p)):
                 continue
             whole = of(fresh(const(1) - low, "i")) * n
-            out = []
+            out: list[tuple[Var, Poly, tuple[Guard, ...]]] = []
             for r in range(n):
                 value = whole + r - split[1] if split[0].value == 1 else split[1] - whole - r
                 out.append((v, value, (ge(value), ge(v.extent - 1 - value))))

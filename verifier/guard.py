@@ -59,7 +59,7 @@ class Tally:
         return made_so_far() - self.begun + AN_ATTEMPT * self.attempts
 
 
-AN_ATTEMPT = 50  # how much work it is, in polynomials
+AN_ATTEMPT = 5  # how much work it is, in polynomials
 TALLY = Tally()
 
 

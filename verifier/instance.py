@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from superopt.ir.op import Attr, InferError, Op, _canonical_attrs
 from superopt.rules.functions import NotKnown, Result, sequence
@@ -72,16 +73,19 @@ def _text(v: object) -> str:
 
 
 def instances(rule: Rule, ranks: Ranks) -> Iterator[Instance]:
-    """Every instance at these ranks."""
-    pending = [State({}, {})]
+    """Every instance at these ranks; those of lower ranks first."""
+    count = 0
+    pending = [(0, count, State({}, {}))]
     while pending:
         in_time()
         G.TALLY.attempts += 1
-        state = pending.pop()
+        _, _, state = heappop(pending)
         try:
             yield _Attempt(rule, state, ranks).instance()
         except Fork as fork:
-            pending.extend(reversed(fork.states))
+            for one in reversed(fork.states):
+                count -= 1
+                heappush(pending, (one.level, count, one))
         except Misfit:
             continue
         except NotKnown as e:

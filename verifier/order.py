@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from fractions import Fraction
 
 import z3
@@ -10,9 +11,9 @@ import z3
 from superopt.verifier import guard as G
 from superopt.verifier import normal as N
 from superopt.verifier import solver as Z
-from superopt.verifier.facts import Facts
+from superopt.verifier.facts import Facts, nonneg
 from superopt.verifier.normal import NF, Factor, Term
-from superopt.verifier.poly import Sym, Var
+from superopt.verifier.poly import Sym, Var, of
 
 
 def dominated(gap: NF, facts: Facts, strictly: bool = False) -> bool:
@@ -35,6 +36,7 @@ def _follows(gap: NF, facts: Facts, strictly: bool) -> bool:
     G.in_time()
     start = time.perf_counter()
     names: dict[object, z3.ArithRef] = {}
+    known = _factors(facts)
     sides: list[z3.BoolRef] = []
 
     def real(a: NF) -> z3.ArithRef:
@@ -47,9 +49,14 @@ def _follows(gap: NF, facts: Facts, strictly: bool) -> bool:
             x = names.get(t.key)
             if x is None:
                 x = names[t.key] = z3.Real(f"r{len(names)}")
-                known = _sign(t)
-                if known:
-                    sides.append(x > 0 if known > 1 else x >= 0)
+                match _sign(t, known):
+                    case None:
+                        pass
+                    case 0:
+                        sides.append(x == 0)
+                    case sign:
+                        y = x if sign > 0 else -x
+                        sides.append(y > 0 if abs(sign) > 1 else y >= 0)
             parts.append(c * x)
         return z3.Sum(parts)
 
@@ -69,38 +76,90 @@ def _follows(gap: NF, facts: Facts, strictly: bool) -> bool:
     return out
 
 
-def _sign(t: Term) -> int:
-    """2: a product that is above 0; 1: that is never below; 0: not known."""
+# Of what is never below 0: 1; above 0: 2; the negatives likewise; 0 is 0.
+Sign = int | None
+
+
+def _sign(t: Term, known: Mapping[Factor, int]) -> Sign:
+    """The sign of a product, without its coefficient, where those of some factors are known."""
+    if any(_factor(f, known) == 0 for f, _ in t.powers if f in known):
+        return 0
     sign = 2
     for f, e in t.powers:
-        match f:
-            case N.Exp():
-                pass
-            case N.Num():
-                sign = sign if isinstance(f.atom, Sym) and f.atom.low else min(sign, 1)
-            case N.Fn(name="sigmoid"):
-                pass
-            case N.Fn(name="sqrt" | "softplus"):
-                sign = min(sign, 1)
-            case N.Top():
-                lows = [
-                    c
-                    for p in f.pieces
-                    if not p.bound and not p.guards and (c := p.value.constant) is not None
-                ]
-                if not lows or max(lows) < 0:
-                    return 0
-                sign = min(sign, 2 if max(lows) > 0 else 1)
-            case N.Total():
-                signs = [_sign(u) if u.coefficient > 0 else 0 for u in f.of.terms]
-                if not signs or not min(signs):
-                    return 0
-                sign = min(sign, max(signs))
-            case _:
-                if e.denominator != 1 or int(e) % 2:
-                    return 0
-                sign = min(sign, 1)
-    return min(sign, 1) if t.bound or t.guards else sign
+        own = _factor(f, known)
+        if e.denominator == 1 and int(e) % 2 == 0:
+            own = 2 if own in (2, -2) else 1
+        elif own is None or (e.denominator != 1 and own < 1):
+            return None
+        least = min(abs(sign), abs(own))
+        sign = least if (sign > 0) == (own > 0) else -least
+    if t.bound or t.guards:
+        return min(max(sign, -1), 1)
+    return sign
+
+
+def _factor(f: Factor, known: Mapping[Factor, int]) -> Sign:
+    own, found = _own(f, known), known.get(f)
+    if own is None or found is None:
+        return found if own is None else own
+    if found > 0:
+        return max(own, found)
+    return 0 if found > -2 else own  # below 0, which it never is: the facts contradict it
+
+
+def _own(f: Factor, known: Mapping[Factor, int]) -> Sign:
+    """The sign of a factor whatever the facts are: above or never below 0."""
+    match f:
+        case N.Exp():
+            return 2
+        case N.Num():
+            return 2 if isinstance(f.atom, Sym) and f.atom.low else 1 if _natural(f) else None
+        case N.Fn(name="sigmoid"):
+            return 2
+        case N.Fn(name="sqrt" | "softplus"):
+            return 1
+        case N.Truth():
+            return 1
+        case N.Top():
+            lows = [
+                c
+                for p in f.pieces
+                if not p.bound and not p.guards and (c := p.value.constant) is not None
+            ]
+            if not lows or max(lows) < 0:
+                return None
+            return 2 if max(lows) > 0 else 1
+        case N.Total():
+            signs = [
+                s if (s := _sign(u, known)) and (s > 0) == (u.coefficient > 0) and s > 0 else None
+                for u in f.of.terms
+            ]
+            if any(s is None for s in signs):
+                return None
+            return max(s for s in signs if s is not None)
+        case _:
+            return None
+
+
+def _natural(f: N.Num) -> bool:
+    return isinstance(f.atom, (Sym, Var)) or nonneg(of(f.atom))
+
+
+def _factors(facts: Facts) -> dict[Factor, int]:
+    """The signs of factors that are ordered against 0 by themselves."""
+    out: dict[Factor, int] = {}
+    for o in facts.orders:
+        assert isinstance(o, NF)
+        one = o.single
+        if one is None or len(one.powers) != 1 or one.powers[0][1] != 1:
+            continue
+        f = one.powers[0][0]
+        sign = (2 if o in facts.above else 1) * (1 if one.coefficient > 0 else -1)
+        old = out.get(f, sign)
+        out[f] = sign if abs(sign) > abs(old) else old
+        if (old > 0) != (sign > 0):
+            out[f] = 0  # or nothing is: both say so of the same numbers
+    return out
 
 
 def impossible(facts: Facts) -> bool:

@@ -44,8 +44,8 @@ class Limits:
 def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) -> Verdict:
     """Is the right side of `rule` equal to the left wherever both are well-formed?
 
-    Without `ranks` from the least rank at which there is an instance upwards, as far as the limits
-    of instances and seconds go: the scope says how far that was.
+    Without `ranks` from low ranks upwards, as far as the limits of instances and seconds go: the
+    scope says how far that was.
     """
     limit = limits or Limits()
     begin = time.perf_counter()
@@ -53,49 +53,51 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
     normal.forget()
     tally = facts.start(limit.seconds, limit.work)
     if ranks is not None:
-        return _at_ranks(rule, ranks, limit, tally, begin)[0]
+        return _at_ranks(rule, ranks, limit, tally, begin)
     widest = scope_of(rule)
-    best: Verdict = Unknown("nothing was tried", 0.0)
-    for most in range(min(FIRST, widest.most), DEEPEST + 1):
-        if most > widest.most and (isinstance(best, Proved) or not _empty(best)):
-            break
-        found, exhausted = _at_ranks(rule, Ranks(widest.least, most), limit, tally, begin)
-        if exhausted and isinstance(best, Proved):
-            return replace(best, whole=False)  # at the ranks before
-        best = found
-        if isinstance(best, Refuted) or (isinstance(best, Unknown) and not _empty(best)):
-            break
-        tally.deadline = min(tally.deadline, time.monotonic() + limit.seconds / 4)
-        tally.most = min(tally.most, tally.work() + limit.work / 4)
-    return best
+    found = _at_ranks(rule, widest, limit, tally, begin)
+    if isinstance(found, Unknown) and found.reason.startswith(NO_INSTANCE):
+        return _at_ranks(rule, Ranks(widest.least, DEEPEST), limit, tally, begin)
+    return found
 
 
-FIRST = 2
+FIRST = 2  # up to this rank all has to be proved; beyond, as far as time goes
 NO_INSTANCE = "no instance"
 
 
-def _empty(v: Verdict) -> bool:
-    return isinstance(v, Unknown) and v.reason.startswith(NO_INSTANCE)
-
-
-def _at_ranks(
-    rule: Rule, scope: Ranks, limit: Limits, tally: Tally, begin: float
-) -> tuple[Verdict, bool]:
-    """The verdict at these ranks, and whether it is for want of time or instances."""
+def _at_ranks(rule: Rule, scope: Ranks, limit: Limits, tally: Tally, begin: float) -> Verdict:
     algebra.STEPS.used.clear()
     NOTES.clear()
     count = seen = checked = 0
     derived: dict[str, None] = {}
+    level = scope.least
+    best: Proved | None = None  # at the ranks below `level`
 
     def since() -> float:
         return time.perf_counter() - begin
 
+    def proved(most: int) -> Proved:
+        return Proved(
+            Scope(words(rule, Ranks(scope.least, most)), seen, (*ASSUMES, *sorted(NOTES))),
+            tuple(derived),
+            tuple(sorted(algebra.STEPS.used)),
+            checked,
+            tally.queries,
+            since(),
+        )
+
     try:
         for one in instances(rule, scope):
+            if one.state.level > level:
+                level = one.state.level
+                if level > min(FIRST, scope.most) and seen:
+                    best = replace(proved(level - 1), whole=False)
+                    tally.deadline = min(tally.deadline, time.monotonic() + limit.seconds / 4)
+                    tally.most = min(tally.most, tally.work() + limit.work / 4)
             count += 1
             if count > limit.instances:
                 reason = f"more than {limit.instances} ways for operands to fit"
-                return Unknown(reason, since()), True
+                return best or Unknown(reason, since())
             outcome = _proved(one, derived)
             if outcome is None:
                 continue
@@ -103,27 +105,19 @@ def _at_ranks(
             if isinstance(outcome, str):
                 found = counterexample(one)
                 if found is not None:
-                    return Refuted(*found, since()), False
-                return Unknown(f"{outcome} for {one}", since()), False
+                    return Refuted(*found, since())
+                return Unknown(f"{outcome} for {one}", since())
             checked += outcome
             in_time()
     except OutOfTime:
-        return Unknown(f"{_over(limit, tally)} after {count} cases", since()), True
+        return best or Unknown(f"{_over(limit, tally)} after {count} cases", since())
     except (Unsupported, Unreadable, Undefined, NotKnown) as e:
-        return Unknown(f"{type(e).__name__}: {e}", since()), False
+        return Unknown(f"{type(e).__name__}: {e}", since())
     except RecursionError:
-        return Unknown("nested too deep", since()), False
+        return Unknown("nested too deep", since())
     if not seen:
-        return Unknown(f"{NO_INSTANCE} at ranks {scope.least} to {scope.most}", since()), False
-    proved = Proved(
-        Scope(words(rule, scope), seen, (*ASSUMES, *sorted(NOTES))),
-        tuple(derived),
-        tuple(sorted(algebra.STEPS.used)),
-        checked,
-        tally.queries,
-        since(),
-    )
-    return proved, False
+        return Unknown(f"{NO_INSTANCE} at ranks {scope.least} to {scope.most}", since())
+    return proved(scope.most)
 
 
 def _over(limit: Limits, tally: Tally) -> str:

@@ -27,7 +27,7 @@ from superopt.verifier.algebra import (
     unknown,
     used,
 )
-from superopt.verifier.attributes import MARKS
+from superopt.verifier.attributes import marked
 from superopt.verifier.facts import Facts, Guard, eq, ge, negated
 from superopt.verifier.normal import NF, Term
 from superopt.verifier.poly import Poly
@@ -252,7 +252,6 @@ class Reader:
 
 NONE = Facts()
 ZERO = P.const(0)
-UNKNOWN = {Fraction(v): name for name, v in MARKS.items()}
 ODD = frozenset(("erf", "tanh", "sin", "tan", "asin", "atan", "sinh", "asinh", "atanh"))
 
 
@@ -269,7 +268,7 @@ def _constant(v: int | Fraction | float) -> NF:
         if v != v:
             raise Undefined("nan")
         return N.scaled(power(N.fn(INFINITY, (N.zero(),))), 1 if v > 0 else -1)
-    name = UNKNOWN.get(Fraction(v))
+    name = marked(Fraction(v))
     if name is not None:
         return power(N.fn(f"any {name}", (N.zero(),)))
     return N.constant(Fraction(v))

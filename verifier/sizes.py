@@ -20,15 +20,18 @@ from superopt.te.node import Apply, Const, Expr, Size
 @dataclass(frozen=True, slots=True)
 class State:
     """Choices so far. sizes: what symbols stand for; hypotheses: bools over sizes; derived: what
-    the right side needs beyond the left, in words; choices: ranks, axes and so on."""
+    the right side needs beyond the left, in words; choices: ranks, axes and so on. level: the
+    highest of the ranks that were chosen. stretched: sizes of 1 that are broadcast, as counted."""
 
     choices: Mapping[str, object]
     sizes: Mapping[str, Expr]
     hypotheses: tuple[Expr, ...] = ()
     derived: tuple[str, ...] = ()
+    level: int = 0
+    stretched: int = 0
 
-    def chosen(self, key: str, value: object) -> State:
-        return replace(self, choices={**self.choices, key: value})
+    def chosen(self, key: str, value: object, level: int = 0) -> State:
+        return replace(self, choices={**self.choices, key: value}, level=max(self.level, level))
 
     def fixed(self, name: str, value: Expr, needs: str) -> State | None:
         """With a symbol replaced; None where a hypothesis then fails."""
