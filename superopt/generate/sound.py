@@ -42,7 +42,7 @@ OF_IMAGES = Effort(20, 10, 6, 60, 1000)
 OTHERWISE = Effort(30, 30, 6, 150, 2000)
 LONG = 3  # seeds of a long trial
 # The seconds only stop what the count of work does not see; a verdict is to hang on no clock.
-LIMITS = Limits(seconds=60, work=80_000)
+LIMITS = Limits(seconds=60, work=50_000)
 
 
 @dataclass(frozen=True, slots=True)
