@@ -40,8 +40,7 @@ from superopt.generate.generalise import stated
 from superopt.generate.pairs import MOST, equal_pairs, every_term
 from superopt.generate.pattern import Equation, show
 from superopt.generate.prune import chains, follows
-from superopt.generate.run import again
-from superopt.generate.sound import COUNT
+from superopt.generate.sound import COUNT, again
 from superopt.generate.workers import Each, workers
 from superopt.rules.rule import Rule, load_library, parse_rules
 
@@ -62,8 +61,8 @@ def whole_run(folder: Path, families: tuple[str, ...], jobs: int) -> list[str]:
         f"{seconds:.0f} s, {jobs} processes, peak {peak:,.0f} MB for one of them\n",
         "| family | operators | candidates | tensors | equal pairs | candidates a second |"
         " laws | follow | claims | covered | of these sizes only | idle | superfluous | rules |"
-        " with several outputs | partly equal | s |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        " not proved | with several outputs | partly equal | s |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for a in account:
         top = a["levels"][-1]
@@ -76,13 +75,15 @@ def whole_run(folder: Path, families: tuple[str, ...], jobs: int) -> list[str]:
             f"| {a['family']} | {len(a['levels'])} | {candidates:,} | {top['classes']:,} |"
             f" {top['pairs']:,} | {rate:,.0f} | {a['laws']:,} | {a['followed']:,} | {a['claims']} |"
             f" {a['covered']} | {len(a['refuted'])} | {len(a['idle'])} | {len(a['derivable'])} |"
-            f" {a['rules']} | {several} | {a['partial']} | {took:.1f} |"
+            f" {a['rules']} | {len(a['unproved'])} | {several} | {a['partial']} | {took:.1f} |"
         )
     total = sum(a["rules"] for a in account)
+    tried = [text for a in account for text in a["unproved"]]
     lines.append(
-        f"\n{total} rules (directions), {sum(a['partial'] for a in account)} pairs in part"
+        f"\n{total} rules (directions), {total - len(tried)} of them proved for all sizes;"
+        f" {sum(a['partial'] for a in account)} pairs in part\n"
     )
-    return lines
+    return [*lines, *(f"- not proved: {text}" for text in tried)]
 
 
 def read(folder: Path, family: str) -> list[Rule]:

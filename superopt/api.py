@@ -334,7 +334,7 @@ def rule_stats(files: Sequence[str | Path] = ()) -> tuple[RuleCount, ...]:
         by_file.setdefault(rule.source.rpartition(":")[0], []).append(rule)
     return tuple(
         RuleCount(
-            Path(file).name,
+            file,
             len(some),
             sum(len(r.lhs) > 1 for r in some),
             tuple(sorted(Counter(r.float_class for r in some).items())),

@@ -106,6 +106,14 @@ def verdict(rule: Rule, seed: int) -> Verdict:
 COUNT = 20
 
 
+def again(what: tuple[str, int]) -> str:
+    """What is wrong with a rule on shapes of a seed; empty where both sides agree."""
+    text, seed = what
+    (rule,) = parse_rules(text)
+    found = verdict(rule, seed)
+    return "" if found else str(found)
+
+
 def _as(rule: Rule, float_class: str) -> Rule:
     """The rule as one of this class."""
     text = str(rule).replace(f"; float={rule.float_class} ;", f"; float={float_class} ;")
