@@ -8,6 +8,7 @@ complete at the limits of its chains, and small without being pruned.
 from __future__ import annotations
 
 import json
+import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -59,6 +60,7 @@ class Closed:
     unread: int = 0
     idle: list[str] = field(default_factory=list)
     refuted: list[Rule] = field(default_factory=list)
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ def close(
     the first is made a rule, and the others only where they do not follow then. refuted: laws that
     were found to be true of the family's sizes only."""
     made = Closed(refuted=list(refuted))
+    begin = time.monotonic()
     every = _laws(family, found)
     made.laws = made.followed = len(every)
     for rank, some in groupby(every, key=_rank):
@@ -97,6 +100,7 @@ def close(
             left = _underived(family, rest, before, made, done)
         about = f"laws of {rank[0]} and {rank[2]} operators" if rank else "biases"
         progress(f"{family.name}: {len(made.rules)} rules after {about}")
+    made.seconds = time.monotonic() - begin
     return made
 
 

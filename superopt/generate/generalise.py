@@ -43,6 +43,7 @@ ADDITIONS = frozenset(["Add", "Sub"])
 PRODUCTS = frozenset(["MatMul", "Conv", "Mul", "Div"])
 HEAVY = frozenset(["MatMul", "Conv"])
 READINGS = 80  # that are tried; a claim about slices of slices has a thousand
+UNPROVED = 3  # readings that hold and are not proved, until no other one is tried
 FIRST = 3  # shape assignments on which a reading must hold before its trial
 PATIENCE = 60  # attempts at an instance; a reading of which so few make sense is none
 
@@ -140,20 +141,26 @@ IDLE = "idle"
 
 
 def most_general(c: Claim, family: Family, seed: int) -> Held | str:
-    """The first reading of `c` that holds, in its lowest float class. REFUTED where none does,
-    IDLE where what the first one rewrites are the same graph."""
+    """The first reading of `c` that is proved, in its lowest float class; where none is among a few
+    that hold, the first of these. REFUTED where none does, IDLE where what the first one rewrites
+    are the same graph."""
     classes = float_classes(c, family)
+    tried: list[Held] = []
     for text in islice(readings(c, family), READINGS):
         (rule,) = parse_rules(f"{text} ; float=E3 ; origin=generated")
         some = list(islice(instances(rule, seed, rounds=2, patience=PATIENCE), FIRST))
         if len(some) < FIRST or not try_on(rule, Cases(0, (), some), seed):
             continue  # most are wrong at once
         if not any(fires(rule, one) for one in some):
-            return IDLE
+            return IDLE if not tried else tried[0]
         found = settled(rule, classes, seed + 1)
-        if found is not None:
+        if found is not None and found.proved:
             return found
-    return REFUTED
+        if found is not None:
+            tried.append(found)
+            if len(tried) == UNPROVED:
+                break
+    return tried[0] if tried else REFUTED
 
 
 def mirrored(rule: Rule, name: str, seed: int) -> Held | None:

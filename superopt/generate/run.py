@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
@@ -19,6 +21,7 @@ from superopt.generate.workers import Each, workers
 from superopt.rules.rule import Rule, parse_rules
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,9 @@ class Generated:
 
 
 ROUNDS = 5
+AT_ONCE = (
+    2  # families: what one waits for, the other one's tasks fill. They see not each other's rules
+)
 
 
 def generate(
@@ -88,7 +94,7 @@ def generate(
     """
     made = _Made()
     with workers(wanted.jobs, wanted.ray) as each:
-        done = partial(_remembered, journal, each)
+        done = _Done(journal, each)
         tasks = {f"enumerated {f.name}": (f, top, wanted.seed) for f, top in wanted.families}
         every: list[tuple[Family, Enumerated]] = []
         for (family, _), (_, text) in zip(wanted.families, done(enumerated, tasks), strict=True):
@@ -100,15 +106,11 @@ def generate(
             )
         for number in range(ROUNDS):
             before = made.count
-            for family, found in every:
-                begin = time.monotonic()
-                odd = made.odd.get(family.name, [])
-                made.add(
-                    family,
-                    close(family, found, made.every(), odd, wanted.seed, done, progress),
-                    time.monotonic() - begin,
-                    first=number == 0,
-                )
+            for n in range(0, len(every), AT_ONCE):
+                some = every[n : n + AT_ONCE]
+                calls = [partial(made.closed, *one, wanted.seed, progress) for one in some]
+                for (family, _), closed in zip(some, _at_once(calls, done), strict=True):
+                    made.add(family, closed, first=number == 0)
             if number and made.count == before:
                 break
             begin = time.monotonic()
@@ -145,7 +147,19 @@ class _Made:
     def every(self) -> list[Rule]:
         return [r for rules in self.rules.values() for r in rules]
 
-    def add(self, family: Family, closed: Closed, seconds: float, *, first: bool) -> None:
+    def closed(
+        self,
+        family: Family,
+        found: Enumerated,
+        seed: int,
+        progress: Callable[[str], None],
+        done: _Done,
+    ) -> Closed:
+        """What a family needs beside the rules so far."""
+        odd = self.odd.get(family.name, [])
+        return close(family, found, self.every(), odd, seed, done, progress)
+
+    def add(self, family: Family, closed: Closed, *, first: bool) -> None:
         """Take in what a round found of a family."""
         account = self.accounts[family.name]
         own = self.rules.setdefault(family.name, [])
@@ -165,7 +179,7 @@ class _Made:
         account.unread += closed.unread
         account.refuted = [str(r) for r in closed.refuted]
         account.idle += closed.idle
-        account.closing += seconds
+        account.closing += closed.seconds
 
     def prune(self, left: Sequence[Rule], gone: Sequence[Follows]) -> None:
         """Leave only some rules."""
@@ -202,16 +216,57 @@ def _account(family: Family, found: Enumerated) -> Account:
     )
 
 
-def _remembered(
-    journal: Journal, each: Each, do: Callable[[T], str], tasks: Mapping[str, T]
-) -> Iterator[tuple[str, str]]:
-    """The result of each task by its key: the journal's, or found now and written there."""
-    pending = [key for key in tasks if key not in journal.known]
-    fresh = iter(each(do, [tasks[key] for key in pending]))
-    for key in tasks:
-        if key not in journal.known:
-            journal.add(key, next(fresh))
-        yield key, journal.known[key]
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """Gives the result of each task by its key: the journal's, or found now and written there.
+    turn: held by the one thread that does anything but wait. stopped: nobody waits any more."""
+
+    journal: Journal
+    each: Each
+    turn: threading.Lock | None = None
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, do: Callable[[T], str], tasks: Mapping[str, T]) -> Iterator[tuple[str, str]]:
+        known = self.journal.known
+        pending = dict.fromkeys(key for key in tasks if key not in known)
+        fresh = iter(self.each(do, [tasks[key] for key in pending]))
+        for key in tasks:
+            if key in pending:
+                self.journal.add(key, self.waited(fresh))
+            yield key, known[key]
+
+    def waited(self, fresh: Iterator[str]) -> str:
+        """The next result; meanwhile it is the other threads' turn."""
+        if self.turn is None:
+            return next(fresh)
+        self.turn.release()
+        try:
+            return next(fresh)
+        finally:
+            self.turn.acquire()
+            if self.stopped.is_set():
+                raise CancelledError
+
+
+def _at_once(some: Sequence[Callable[[_Done], R]], done: _Done) -> list[R]:
+    """The results of calls that wait for tasks most of the time, a thread for each. They do things
+    in turns: graphs are interned, which is not for several threads."""
+    if done.each is map:  # nobody else does the tasks
+        return [call(done) for call in some]
+    turns = replace(done, turn=threading.Lock())
+
+    def in_turn(call: Callable[[_Done], R]) -> R:
+        assert turns.turn is not None
+        with turns.turn:
+            return call(turns)
+
+    with ThreadPoolExecutor(len(some)) as pool:
+        futures = [pool.submit(in_turn, call) for call in some]
+        try:
+            return [f.result() for f in futures]
+        except BaseException:
+            turns.stopped.set()
+            raise
 
 
 def _renamed(r: Rule, taken: dict[str, int]) -> Rule:

@@ -38,11 +38,10 @@ class Effort:
 
 SHORT = Effort(6, 2, 2, 10, 100)
 # An image has its rank, and is slowly convolved; what else there is may be broadcast in many ways.
-OF_IMAGES = Effort(20, 10, 6, 60, 1000)
-OTHERWISE = Effort(30, 30, 6, 150, 2000)
-LONG = 3  # seeds of a long trial
+OF_IMAGES = Effort(20, 10, 4, 40, 600)
+OTHERWISE = Effort(20, 20, 3, 100, 1000)
 # The seconds only stop what the count of work does not see; a verdict is to hang on no clock.
-LIMITS = Limits(seconds=60, work=50_000)
+LIMITS = Limits(seconds=60, work=25_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +54,20 @@ class Held:
 
 def settled(rule: Rule, classes: Sequence[str], seed: int) -> Held | None:
     """The rule in the first of these float classes in which it holds; None where it holds in
-    none."""
+    none. The prover has the last word, and where it does not say all (of high ranks), or nothing,
+    a long trial."""
     found = _tried(rule, classes, seed, SHORT)
     if found is None:
         return None
     verdict = prove(found, LIMITS)
     if isinstance(verdict, Refuted):
         return None
-    if isinstance(verdict, Proved) and verdict.whole:
-        return Held(found, True)
-    images = any(isinstance(t, App) and t.op.name in SPATIAL for s in rule.lhs for t in walk(s))
-    for more in range(1, LONG + 1):
+    proved = isinstance(verdict, Proved)
+    if not (isinstance(verdict, Proved) and verdict.whole):
         left = [c for c in classes if c >= found.float_class]
-        found = _tried(rule, left, seed + more, OF_IMAGES if images else OTHERWISE)
-        if found is None:
-            return None
-    return Held(found, False)
+        images = any(isinstance(t, App) and t.op.name in SPATIAL for s in rule.lhs for t in walk(s))
+        found = _tried(rule, left, seed + 1, OF_IMAGES if images else OTHERWISE)
+    return None if found is None else Held(found, proved)
 
 
 def _tried(rule: Rule, classes: Sequence[str], seed: int, effort: Effort) -> Rule | None:
