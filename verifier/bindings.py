@@ -31,7 +31,7 @@ def _attribute(r: Result) -> Attr:
 class Bindings(Choices):
     """Attributes of the operators of one attempt. later: formulas that nothing has decided yet."""
 
-    many: dict[App, tuple[Tensor, ...]] = field(default_factory=dict)
+    many: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)
     later: list[tuple[Op, Types, dict[str, Attr], str, Formula]] = field(default_factory=list)
 
     def attributes(
@@ -65,7 +65,7 @@ class Bindings(Choices):
         open_.sort(key=lambda one: _LATE.get(one[0], 0))
         for key, name in open_:
             if any(k == key for k, _ in pending):
-                name = f"{name} {sum(1 for _ in self.many)}"
+                name = f"{name} {len(self.many)}"
             if key not in known:
                 known[key] = self.attribute(t.op, key, name, ranks, known, operands)
         return known, pending

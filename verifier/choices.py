@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from superopt.ir.graph import Input
@@ -55,11 +55,14 @@ class Choices:
     tensors: dict[Input, Tensor] = field(default_factory=dict)
     inputs: list[Tensor] = field(default_factory=list)
     on_right: bool = False
+    memo: dict[object, object] = field(default_factory=dict)  # from attempt to attempt
+    questions: int = 0  # that operators asked
     open_orders: list[tuple[Dim, Dim]] = field(default_factory=list)  # asked for in vain
 
     # --- what operators ask -----------------------------------------------------------------------
 
     def same(self, a: Dim, b: Dim) -> bool:
+        self.questions += 1
         found = [s for s in equated(self.state, a, b, "right" if self.on_right else "") if s]
         if any(s is self.state for s in found):
             return True
@@ -68,9 +71,11 @@ class Choices:
         raise Fork(found)
 
     def undecided(self, a: Dim, b: Dim) -> None:
+        self.questions += 1
         self.open_orders.append((a, b))
 
     def stretched(self, a: Dim, b: Dim) -> bool:
+        self.questions += 1
         found = [s for s in equated(self.state, a, b, "right" if self.on_right else "") if s]
         if any(s is self.state for s in found):
             return True
@@ -108,10 +113,24 @@ class Choices:
         return out
 
     def formula(self, f: Formula) -> Result:
-        for p in walk(f):  # subterms of the left side that formulas speak of
-            if isinstance(p, Of) and p.term not in self.terms and not self.on_right:
-                raise NotKnown(f"{p.term} has not been made yet")
+        if isinstance(f, Name) and f.id in self.names:
+            return self.names[f.id]
+        if not self.on_right and self.asked():  # subterms that formulas speak of
+            for p in walk(f):
+                if isinstance(p, Of) and p.term not in self.terms:
+                    raise NotKnown(f"{p.term} has not been made yet")
         return value_of(f, self.names, self.terms)
+
+    def asked(self) -> frozenset[Term]:
+        """The subterms that formulas of the rule speak of."""
+        found = self.memo.get("asked")
+        if found is None:
+            every = (*self.rule.lhs, *self.rule.rhs, *self.rule.where)
+            found = self.memo["asked"] = frozenset(
+                p.term for part in every for p in walk(part) if isinstance(p, Of)
+            )
+        assert isinstance(found, frozenset)
+        return found
 
     # --- parameters -------------------------------------------------------------------------------
 
@@ -138,7 +157,7 @@ class Choices:
             shape = tuple(self.fresh(f"{name}{k}") for k in range(rank))
         else:
             shape = tuple(d for f in p.shape for d in self.declared(f, len(p.shape)))
-        t = Tensor(name, kind, shape)
+        t = self.kept(("input", name, kind, shape), lambda: Tensor(name, kind, shape))
         self.inputs.append(t)
         out = self.stand_in(t)
         if not p.run:
@@ -205,7 +224,18 @@ class Choices:
         assert isinstance(rank, int)
         shape = tuple(self.fresh(f"{v}.{k}") for k in range(rank))
         value = const(v, kind)
-        return compute(shape, lambda *i: value, name=str(v))
+        return self.kept(
+            ("uniform", v, type(v), kind, shape),
+            lambda: compute(shape, lambda *i: value, name=str(v)),
+        )
+
+    def kept(self, key: object, make: Callable[[], Tensor]) -> Tensor:
+        """One tensor for all attempts."""
+        found = self.memo.get(key)
+        if found is None:
+            found = self.memo[key] = make()
+        assert isinstance(found, Tensor)
+        return found
 
     # --- agreement ------------------------------------------------------------------------------
 

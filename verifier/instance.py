@@ -75,11 +75,12 @@ def instances(rule: Rule, ranks: Ranks) -> Iterator[Instance]:
     """Every instance at these ranks; those of lower ranks first."""
     count = 0
     pending = [(0, count, State({}, {}))]
+    memo: dict[object, object] = {}
     while pending:
         in_time()
         _, _, state = heappop(pending)
         try:
-            yield _Attempt(rule, state, ranks).instance()
+            yield _Attempt(rule, state, ranks, memo=memo).instance()
         except Fork as fork:
             for one in reversed(fork.states):
                 count -= 1
@@ -90,6 +91,17 @@ def instances(rule: Rule, ranks: Ranks) -> Iterator[Instance]:
             # where a concrete size would decide, nothing is known of the instance
             if not any(words in str(e) for words in NO_INSTANCE):
                 raise
+
+
+_Applied = tuple[dict[str, Attr], tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    """What an operator gave for operands whose identities are a key; None: they do not fit."""
+
+    found: _Applied | None
+    operands: tuple[Tensor | None, ...]
 
 
 @dataclass(slots=True)
@@ -147,7 +159,8 @@ class _Attempt(Bindings):
                 found = self.app(app)
                 if n >= len(found):
                     raise Misfit
-                self.terms.setdefault(t, self.stand_in(found[n]))
+                if t in self.asked():
+                    self.terms.setdefault(t, self.stand_in(found[n]))
                 return [found[n]]
             case App():
                 return [*self.app(t)]
@@ -175,27 +188,74 @@ class _Attempt(Bindings):
         return out
 
     def app(self, t: App) -> tuple[Tensor, ...]:
-        if t in self.many:
-            return self.many[t]
+        place = self.place(t)
+        if place in self.many:
+            return self.many[place]
         operands = self.operands(t)
         attrs, pending = self.attributes(t, operands)
         full, found = self.applied(t.op, operands, attrs)
         if not self.on_right:
             self.bind(t, tuple(None if o is None else o.type for o in operands), full, pending)
-        self.many[t] = found
-        if len(found) == 1:
+        self.many[place] = found
+        if len(found) == 1 and self.asked() and t in self.asked():
             self.terms.setdefault(t, self.stand_in(found[0]))
         self.made.extend(found)
+        return found
+
+    def place(self, t: App) -> int:
+        """A number for equal terms: to hash a term takes long."""
+        found = self.memo.get(id(t))
+        if found is None:
+            found = self.memo[id(t)] = self.memo.setdefault(t, len(self.memo))
+        assert isinstance(found, int)
         return found
 
     def applied(
         self, op: Op, operands: Sequence[Tensor | None], attrs: Mapping[str, Attr]
     ) -> tuple[dict[str, Attr], tuple[Tensor, ...]]:
+        full, found = self.expression(op, operands, attrs)
+        if op.name in POOLS and not self.on_right:
+            self.sees(full)
+        for t in found:
+            for d in t.shape:
+                cases = decided(self.state, d)
+                if cases is not None:
+                    raise Fork(cases)
+                if isinstance(d, int) and d < 1 and not self.on_right:
+                    raise Misfit
+        return full, found
+
+    def expression(
+        self, op: Op, operands: Sequence[Tensor | None], attrs: Mapping[str, Attr]
+    ) -> _Applied:
+        """The attributes in one form, and the results; remembered where nothing was asked."""
+        given = tuple(sorted(attrs.items()))
+        key = (op.name, tuple(map(id, operands)), given, *(type(v) for _, v in given))
+        known = self.memo.get(key)
+        if known is not None:
+            assert isinstance(known, _Remembered)
+            if known.found is None:
+                raise Misfit
+            return known.found
+        asked = self.questions
+        try:
+            found = self.computed(op, operands, given)
+        except Misfit:
+            if self.questions == asked:
+                self.memo[key] = _Remembered(None, tuple(operands))
+            raise
+        if self.questions == asked:
+            self.memo[key] = _Remembered(found, tuple(operands))
+        return found
+
+    def computed(
+        self, op: Op, operands: Sequence[Tensor | None], given: tuple[tuple[str, Attr], ...]
+    ) -> _Applied:
         types = tuple(None if o is None else o.type for o in operands)
         self.open_orders = []
         try:
             # not from the memo: there nobody is asked
-            full = dict(_canonical_attrs.__wrapped__(op, types, tuple(attrs.items())))
+            full = dict(_canonical_attrs.__wrapped__(op, types, given))
             assert op.compute is not None
             out = op.compute(*operands, **full)
         except InferError as e:
@@ -216,17 +276,7 @@ class _Attempt(Bindings):
             AssertionError,
         ) as e:
             raise Misfit from e
-        found = out if isinstance(out, tuple) else (out,)
-        if op.name in POOLS and not self.on_right:
-            self.sees(full)
-        for t in found:
-            for d in t.shape:
-                cases = decided(self.state, d)
-                if cases is not None:
-                    raise Fork(cases)
-                if isinstance(d, int) and d < 1 and not self.on_right:
-                    raise Misfit
-        return full, found
+        return full, out if isinstance(out, tuple) else (out,)
 
     def sees(self, attrs: Mapping[str, Attr]) -> None:
         """No window sees only padding: what is computed of such a one, nobody says."""

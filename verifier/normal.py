@@ -10,7 +10,7 @@ depends on facts (which guards hold) is in `simplify.py`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from superopt.verifier import poly as P
@@ -141,6 +141,21 @@ class Piece:
 Power = tuple[Factor, Fraction]
 
 
+class Key:
+    """What a term has beside its coefficient, with its hash."""
+
+    __slots__ = ("_hash", "parts")
+
+    def __init__(self, *parts: object) -> None:
+        self.parts, self._hash = parts, hash(parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Key) and self.parts == other.parts)
+
+
 @dataclass(frozen=True, slots=True)
 class Term:
     """A coefficient times the sum over `bound` where `guards` hold of the product of powers."""
@@ -149,10 +164,16 @@ class Term:
     bound: tuple[Var, ...]
     guards: frozenset[Guard]
     powers: tuple[Power, ...]
+    _keys: list[Key] = field(default_factory=list, compare=False, repr=False)
 
     @property
-    def key(self) -> tuple[tuple[Var, ...], frozenset[Guard], tuple[Power, ...]]:
-        return self.bound, self.guards, self.powers
+    def key(self) -> Key:
+        if not self._keys:
+            self._keys.append(Key(self.bound, self.guards, self.powers))
+        return self._keys[0]
+
+    def __hash__(self) -> int:
+        return hash((self.coefficient, self.key))
 
     def __str__(self) -> str:
         over = f"sum_{self.bound} " if self.bound else ""

@@ -9,7 +9,7 @@ from superopt.rules.functions import NotKnown
 from superopt.rules.rule import Rule
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Expr
-from superopt.verifier import algebra, bounds, facts, normal
+from superopt.verifier import algebra, bounds, facts, guard, normal, simplify
 from superopt.verifier.algebra import Undefined
 from superopt.verifier.attributes import Unsupported
 from superopt.verifier.choices import NOTES
@@ -50,7 +50,9 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
     begin = time.perf_counter()
     if table_size() > LARGEST_TABLE:
         bounds.forget()
+        guard.forget()
         normal.forget()
+        simplify.forget()
     tally = facts.start(limit.seconds)
     if ranks is not None:
         return _at_ranks(rule, ranks, limit, tally, begin)

@@ -64,6 +64,14 @@ def _parts(m: P.Mono, c: int) -> Iterable[Poly]:
 
 
 NOTHING = Facts()
+
+
+def forget() -> None:
+    NOTHING.known.clear()
+    NOTHING.weakly.clear()
+    NOTHING.children.clear()
+
+
 STRONG = [False]  # is Z3 asked whether guards hold? only where a first attempt failed
 S.QUOTIENT[0] = quotient
 
