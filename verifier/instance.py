@@ -39,6 +39,7 @@ from superopt.verifier.attributes import NO_BLANKS, Unsupported
 from superopt.verifier.bindings import Bindings
 from superopt.verifier.choices import NOTES, SIGNS, Ranks
 from superopt.verifier.facts import in_time
+from superopt.verifier.scope import stretched
 from superopt.verifier.sizes import Fork, Misfit, State, decided, ordered, settled
 
 # What a formula cannot be for sizes of any value: then there is no such instance.
@@ -197,10 +198,28 @@ class _Attempt(Bindings):
         if not self.on_right:
             self.bind(t, tuple(None if o is None else o.type for o in operands), full, pending)
         self.many[place] = found
+        if not self.on_right:
+            self.widest(t, place, operands, found[0])
         if len(found) == 1 and self.asked() and t in self.asked():
             self.terms.setdefault(t, self.stand_in(found[0]))
         self.made.extend(found)
         return found
+
+    def widest(self, t: App, place: int, operands: Sequence[Tensor | None], made: Tensor) -> None:
+        """What is only broadcast to one shape is tried in that shape."""
+        full = self.memo.get("stretched")
+        if full is None:
+            full = self.memo["stretched"] = {
+                (name, self.place(app)) for name, app in stretched(self.rule).items()
+            }
+        assert isinstance(full, set)
+        if not full or made.rank > self.state.level:
+            return
+        for o, x in zip(t.operands, operands, strict=False):
+            if isinstance(o, Var) and x is not None and (o.name, place) in full:
+                short = x.rank < made.rank
+                if short or any(a == 1 != b for a, b in zip(x.shape, made.shape, strict=True)):
+                    raise Misfit
 
     def place(self, t: App) -> int:
         """A number for equal terms: to hash a term takes long."""
