@@ -29,7 +29,7 @@ from superopt.verifier.match import absorbed, cancelled
 from superopt.verifier.normal import NF, Factor, Piece, Term
 from superopt.verifier.order import dominated, impossible, split_at
 from superopt.verifier.poly import Least, Poly, Quot, Var, const, divided, fresh, linear_in, of
-from superopt.verifier.reader import applied
+from superopt.verifier.scalars import applied
 from superopt.verifier.simplify import (
     STRONG,
     opened_piece,

@@ -50,14 +50,14 @@ def _follows(gap: NF, facts: Facts, strictly: bool) -> bool:
             x = names.get(t.key)
             if x is None:
                 x = names[t.key] = z3.Real(f"r{len(names)}")
-                match _sign(t, known):
+                match sign(t, known):
                     case None:
                         pass
                     case 0:
                         sides.append(x == 0)
-                    case sign:
-                        y = x if sign > 0 else -x
-                        sides.append(y > 0 if abs(sign) > 1 else y >= 0)
+                    case which:
+                        y = x if which > 0 else -x
+                        sides.append(y > 0 if abs(which) > 1 else y >= 0)
             parts.append(c * x)
         return z3.Sum(parts)
 
@@ -81,22 +81,22 @@ def _follows(gap: NF, facts: Facts, strictly: bool) -> bool:
 Sign = int | None
 
 
-def _sign(t: Term, known: Mapping[Factor, int]) -> Sign:
+def sign(t: Term, known: Mapping[Factor, int]) -> Sign:
     """The sign of a product, without its coefficient, where those of some factors are known."""
     if any(_factor(f, known) == 0 for f, _ in t.powers if f in known):
         return 0
-    sign = 2
+    out = 2
     for f, e in t.powers:
         own = _factor(f, known)
         if e.denominator == 1 and int(e) % 2 == 0:
             own = 2 if own in (2, -2) else 1
         elif own is None or (e.denominator != 1 and own < 1):
             return None
-        least = min(abs(sign), abs(own))
-        sign = least if (sign > 0) == (own > 0) else -least
+        least = min(abs(out), abs(own))
+        out = least if (out > 0) == (own > 0) else -least
     if t.bound or t.guards:
-        return min(max(sign, -1), 1)
-    return sign
+        return min(max(out, -1), 1)
+    return out
 
 
 def _factor(f: Factor, known: Mapping[Factor, int]) -> Sign:
@@ -132,7 +132,7 @@ def _own(f: Factor, known: Mapping[Factor, int]) -> Sign:
             return 2 if max(lows) > 0 else 1
         case N.Total():
             signs = [
-                s if (s := _sign(u, known)) and (s > 0) == (u.coefficient > 0) and s > 0 else None
+                s if (s := sign(u, known)) and (s > 0) == (u.coefficient > 0) and s > 0 else None
                 for u in f.of.terms
             ]
             if any(s is None for s in signs):
@@ -155,10 +155,10 @@ def _factors(facts: Facts) -> dict[Factor, int]:
         if one is None or len(one.powers) != 1 or one.powers[0][1] != 1:
             continue
         f = one.powers[0][0]
-        sign = (2 if o in facts.above else 1) * (1 if one.coefficient > 0 else -1)
-        old = out.get(f, sign)
-        out[f] = sign if abs(sign) > abs(old) else old
-        if (old > 0) != (sign > 0):
+        own = (2 if o in facts.above else 1) * (1 if one.coefficient > 0 else -1)
+        old = out.get(f, own)
+        out[f] = own if abs(own) > abs(old) else old
+        if (old > 0) != (own > 0):
             out[f] = 0  # or nothing is: both say so of the same numbers
     return out
 

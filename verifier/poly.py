@@ -185,7 +185,7 @@ _COUNT = [0]
 def forget() -> None:
     """Empty the tables: no polynomial made before may be used after."""
     _POLYS.clear()
-    _CONSTANTS.clear()
+    _POLYS.update((frozenset(p.terms), p) for p in _CONSTANTS.values())
     _ATOMS.clear()
 
 
