@@ -198,14 +198,15 @@ class Choices:
 
     # --- constants --------------------------------------------------------------------------------
 
-    def constant(self, t: Term, kind: DType) -> Tensor:
+    def constant(self, t: Term, kind: DType, where: str = "") -> Tensor:
+        """where: a name of the operand that it is."""
         match t:
             case Number(v):
-                return self.uniform(v, kind, t)
+                return self.uniform(v, kind, where)
             case Scalar(Name(n)) if n not in self.names and not self.on_right:
                 raise Unsupported(f"the number {n} of a constant")
             case Scalar(f):
-                return self.uniform(float(number(self.formula(f))), kind, t)
+                return self.uniform(float(number(self.formula(f))), kind, where)
             case Filled(what, args):
                 given = [self.formula(a) for a in args]
                 if isinstance(given[-1], DType):
@@ -215,14 +216,14 @@ class Choices:
             case _:
                 raise Misfit
 
-    def uniform(self, v: int | float, kind: DType, t: Term) -> Tensor:
+    def uniform(self, v: int | float, kind: DType, where: str) -> Tensor:
         """All elements equal v: a scalar on the right, of any shape on the left."""
         rank: object = 0
         if not self.on_right:
             ranks = range(self.ranks.most + 1)
-            rank = self.choose(f"rank {t}", ranks, ranks)
+            rank = self.choose(f"rank {v} {where}", ranks, ranks)
         assert isinstance(rank, int)
-        shape = tuple(self.fresh(f"{v}.{k}") for k in range(rank))
+        shape = tuple(self.fresh(f"{v}.{where}.{k}") for k in range(rank))
         value = const(v, kind)
         return self.kept(
             ("uniform", v, type(v), kind, shape),

@@ -39,7 +39,7 @@ from superopt.verifier.attributes import NO_BLANKS, Unsupported
 from superopt.verifier.bindings import Bindings
 from superopt.verifier.choices import NOTES, SIGNS, Ranks
 from superopt.verifier.facts import in_time
-from superopt.verifier.scope import stretched
+from superopt.verifier.scope import broadcasts, stretched
 from superopt.verifier.sizes import Fork, Misfit, State, decided, ordered, settled
 
 # What a formula cannot be for sizes of any value: then there is no such instance.
@@ -213,6 +213,12 @@ class _Attempt(Bindings):
                 (name, self.place(app)) for name, app in stretched(self.rule).items()
             }
         assert isinstance(full, set)
+        if broadcasts(t):
+            plain = [x for o, x in zip(t.operands, operands, strict=False) if not _number(o)]
+            if any(x is not None and x.shape == made.shape for x in plain):
+                for o, x in zip(t.operands, operands, strict=False):
+                    if _number(o) and x is not None and x.rank:
+                        raise Misfit  # as the number without axes
         if not full or made.rank > self.state.level:
             return
         for o, x in zip(t.operands, operands, strict=False):
@@ -318,7 +324,7 @@ class _Attempt(Bindings):
                     kind = kind or (None if v is None else v.dtype)
         for n, o in enumerate(t.operands):
             if n not in found:
-                found[n] = [self.constant(o, kind or F32)]
+                found[n] = [self.constant(o, kind or F32, f"{self.place(t)}.{n}")]
         return [v for n in range(len(t.operands)) for v in found[n]]
 
     # --- conditions -------------------------------------------------------------------------------
@@ -345,6 +351,10 @@ class _Attempt(Bindings):
                 pass
         if not self.formula(without_const(f)):
             raise Misfit
+
+
+def _number(t: Term) -> bool:
+    return isinstance(t, (Number, Scalar))
 
 
 __all__ = ["Instance", "Ranks", "TensorType", "instances"]

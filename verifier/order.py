@@ -94,7 +94,7 @@ def sign(t: Term, known: Mapping[Factor, int]) -> Sign:
             return None
         least = min(abs(out), abs(own))
         out = least if (out > 0) == (own > 0) else -least
-    if t.bound or t.guards:
+    if t.guards or not all(nonneg(v.extent - 1) for v in t.bound):
         return min(max(out, -1), 1)
     return out
 

@@ -75,7 +75,7 @@ def stretched(rule: Rule) -> dict[str, App]:
         if not isinstance(p, Param) or p.shape is not None or p.run:
             continue
         users = [t for t in apps if Var(p.name) in t.operands]
-        if not users or any(t != users[0] for t in users) or not _broadcasts(users[0]):
+        if not users or any(t != users[0] for t in users) or not broadcasts(users[0]):
             continue
         if any(p.name in names(f) for f in rule.where if not _const(f)):
             continue
@@ -87,7 +87,8 @@ def stretched(rule: Rule) -> dict[str, App]:
     return out
 
 
-def _broadcasts(t: App) -> bool:
+def broadcasts(t: App) -> bool:
+    """May each operand have any shape, of those that broadcast?"""
     return (
         "elementwise" in t.op.laws
         and len(t.operands) > 1
