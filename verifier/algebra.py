@@ -305,9 +305,15 @@ def equals(a: NF, facts: Facts) -> NF:
         c = d.constant
         if c is not None:
             return N.constant(int(c == 0))
+        if sum(_infinite(t) for t in d.terms) == 1:
+            return N.zero()
         return power(N.truth("eq", N.scaled(d, 1 / d.terms[0].coefficient)))
 
     return hoisted([a], facts, build)
+
+
+def _infinite(t: Term) -> bool:
+    return any(isinstance(f, N.Fn) and f.name == INFINITY for f, _ in t.powers)
 
 
 def unknown(name: str, args: Sequence[NF], facts: Facts) -> NF:

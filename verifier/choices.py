@@ -6,33 +6,40 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from superopt.ir.graph import Input
-from superopt.rules.functions import NotKnown, Result, equal, number
+from superopt.rules.functions import NotKnown, Result, number
 from superopt.rules.rule import Rule
-from superopt.rules.sample.formulas import value_of
+from superopt.rules.sample.formulas import asked, value_of
 from superopt.rules.syntax import Param
 from superopt.rules.term import (
+    Call,
     Filled,
     Formula,
+    Lit,
     Name,
     Number,
     Of,
+    Part,
     Scalar,
     Spread,
     Term,
     Var,
+    names,
+    rebuild,
+    show,
     walk,
 )
 from superopt.te import index as ix
 from superopt.te.dtype import BOOL, DTYPES, F32, DType
-from superopt.te.expr import Dim, Tensor, compute, const
-from superopt.te.node import Const, Expr, Size
-from superopt.verifier.attributes import MOST_PARTS, NOT_STRETCHED, RUNS, Unsupported
+from superopt.te.expr import Dim, Tensor, cast, compute, const
+from superopt.te.node import Expr, Size
+from superopt.verifier.attributes import MOST_PARTS, NOT_STRETCHED, RUNS, Unsupported, mark, marked
 from superopt.verifier.constants import filled
 from superopt.verifier.sizes import Fork, Misfit, State, equated, ones
 
+VALUE = "value of "  # before a parameter's name: its number
+
 KINDS = {"f": F32, "g": F32, "num": F32, "any": F32, "bool": BOOL, "i": DTYPES["i64"]}
 NOTES: set[str] = set()  # what the instances of a rule leave out
-SIGNS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "lt", ">=": "le"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +120,11 @@ class Choices:
         return out
 
     def formula(self, f: Formula) -> Result:
+        f = self.spoken(f)
         if isinstance(f, Name) and f.id in self.names:
             return self.names[f.id]
+        if any(marked(self.names.get(n)) for n in names(f)):
+            raise Unsupported(f"{show(f)} of any number")
         if not self.on_right and self.asked():  # subterms that formulas speak of
             for p in walk(f):
                 if isinstance(p, Of) and p.term not in self.terms:
@@ -157,13 +167,60 @@ class Choices:
             shape = tuple(self.fresh(f"{name}{k}") for k in range(rank))
         else:
             shape = tuple(d for f in p.shape for d in self.declared(f, len(p.shape)))
-        t = self.kept(("input", name, kind, shape), lambda: Tensor(name, kind, shape))
-        self.inputs.append(t)
+        if name in self.valued():
+            t = self.constant_of(name, kind, shape)
+        else:
+            t = self.kept(("input", name, kind, shape), lambda: Tensor(name, kind, shape))
+            self.inputs.append(t)
         out = self.stand_in(t)
         if not p.run:
             self.names[name] = out
             self.terms[Var(name)] = out
         return out
+
+    def constant_of(self, name: str, kind: DType, shape: tuple[Dim, ...]) -> Tensor:
+        """A parameter all of whose elements are one number, which formulas speak of."""
+        value: Result
+        if kind.is_float:
+            value = mark(f"value of {name}")
+            element: Expr = const(value, kind)
+        elif kind.is_int:
+            sign = self.choose(f"sign {name}", (1, -1))
+            size = ix.as_index(self.fresh(f"{name}.value"))
+            value = ix.dim(size - 1 if sign == 1 else -size)
+            element = cast(ix.as_index(value), kind)
+        else:
+            raise Unsupported(f"the value of {name}: {kind}")
+        self.names[VALUE + name] = value
+        return compute(shape, lambda *i: element, name=name)
+
+    def valued(self) -> frozenset[str]:
+        """The parameters of whose value formulas speak."""
+        found = self.memo.get("valued")
+        if found is None:
+            found = self.memo["valued"] = asked(self.rule).numbers
+        assert isinstance(found, frozenset)
+        return found
+
+    def spoken(self, f: Formula) -> Formula:
+        """`f` with names for the values of parameters."""
+        if not self.valued():
+            return f
+        key = ("spoken", id(f))
+        found = self.memo.get(key)
+        if found is None:
+
+            def change(p: Part) -> Part | None:
+                match p:
+                    case Call("value", (Name(n),)):
+                        return Name(VALUE + n)
+                    case Call("all_equal", (Name(),)):
+                        return Lit(True)
+                    case _:
+                        return None
+
+            found = self.memo[key] = rebuild(f, change)
+        return found  # type: ignore[return-value]
 
     def declared(self, f: Formula, others: int) -> list[Dim]:
         match f:
@@ -206,7 +263,10 @@ class Choices:
             case Scalar(Name(n)) if n not in self.names and not self.on_right:
                 raise Unsupported(f"the number {n} of a constant")
             case Scalar(f):
-                return self.uniform(float(number(self.formula(f))), kind, where)
+                value = self.formula(f)
+                if isinstance(value, Expr):
+                    return self.sized(value, kind, where)
+                return self.uniform(float(number(value)), kind, where)
             case Filled(what, args):
                 given = [self.formula(a) for a in args]
                 if isinstance(given[-1], DType):
@@ -230,6 +290,12 @@ class Choices:
             lambda: compute(shape, lambda *i: value, name=str(v)),
         )
 
+    def sized(self, v: Expr, kind: DType, where: str) -> Tensor:
+        """All elements equal a size."""
+        if not self.on_right:
+            raise Unsupported(f"the number {v} of a constant")
+        return compute((), lambda: cast(v, kind), name=str(v))
+
     def kept(self, key: object, make: Callable[[], Tensor]) -> Tensor:
         """One tensor for all attempts."""
         found = self.memo.get(key)
@@ -237,39 +303,3 @@ class Choices:
             found = self.memo[key] = make()
         assert isinstance(found, Tensor)
         return found
-
-    # --- agreement ------------------------------------------------------------------------------
-
-    def agree(self, a: object, b: object) -> None:
-        """Two attribute values are one."""
-        if isinstance(a, tuple) and isinstance(b, tuple):
-            if len(a) != len(b):
-                raise Misfit
-            for x, y in zip(a, b, strict=True):
-                self.agree(x, y)
-            return
-        sizes = isinstance(a, (int, Expr)) and isinstance(b, (int, Expr))
-        if sizes and (isinstance(a, Expr) or isinstance(b, Expr)):
-            if not self.same(a, b):  # type: ignore[arg-type]
-                raise Misfit
-        elif a != b:
-            raise Misfit
-
-    def compared(self, a: Result, op: str, b: Result) -> None:
-        if op == "==" and not isinstance(a, (str, type(None))):
-            self.agree(a, b)
-            return
-        if not isinstance(a, (int, Expr)) or not isinstance(b, (int, Expr)):
-            if op == "==" and not equal(a, b):
-                raise Misfit
-            if op != "==":
-                raise Unsupported(f"{a} {op} {b}")
-            return
-        if op in (">", ">="):
-            a, b, op = b, a, "<" if op == ">" else "<="
-        h = ix.apply(SIGNS[op], (ix.as_index(a), ix.as_index(b)), BOOL)
-        if isinstance(h, Const):
-            if not h.value:
-                raise Misfit
-        elif h not in self.state.hypotheses:
-            raise Fork([self.state.given(h, "")])

@@ -27,6 +27,8 @@ class Guard:
         sign = {"ge": ">=", "eq": "==", "ne": "!="}[self.kind]
         return f"{self.p} {sign} 0"
 
+    __repr__ = __str__
+
     def __lt__(self, other: Guard) -> bool:
         return (self.kind, self.p.number) < (other.kind, other.p.number)
 

@@ -12,18 +12,16 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from superopt.ir.op import Attr, InferError, Op, _canonical_attrs
+from superopt.rules.condition import needs
 from superopt.rules.functions import NotKnown, Result, sequence
-from superopt.rules.rule import Rule, definition
-from superopt.rules.sample.formulas import without_const
+from superopt.rules.rule import Rule
 from superopt.rules.term import (
     Absent,
     All,
     App,
     Call,
-    Compare,
     Filled,
     Formula,
-    Logic,
     Map,
     Number,
     Pick,
@@ -31,13 +29,14 @@ from superopt.rules.term import (
     Scalar,
     Term,
     Var,
+    walk,
 )
 from superopt.te.assume import judged_by
 from superopt.te.dtype import F32, DType
 from superopt.te.expr import Tensor, TensorType
 from superopt.verifier.attributes import NO_BLANKS, Unsupported
 from superopt.verifier.bindings import Bindings
-from superopt.verifier.choices import NOTES, SIGNS, Ranks
+from superopt.verifier.choices import NOTES, Ranks
 from superopt.verifier.facts import in_time
 from superopt.verifier.scope import broadcasts, stretched
 from superopt.verifier.sizes import Fork, Misfit, State, decided, ordered, settled
@@ -110,12 +109,14 @@ class _Attempt(Bindings):
     """One attempt: deterministic for its state."""
 
     made: list[Tensor] = field(default_factory=list)
+    met: list[Formula] = field(default_factory=list)  # conditions
 
     def instance(self) -> Instance:
         with judged_by(self):
             lhs = self.side(self.rule.lhs)
             for condition in self.rule.where:
-                self.condition(condition)
+                if condition not in self.met:
+                    self.condition(condition)
             for op, types, full, key, f in self.later:
                 self.fits(op, types, full, key, f)
             left = tuple(self.made)
@@ -193,6 +194,8 @@ class _Attempt(Bindings):
         if place in self.many:
             return self.many[place]
         operands = self.operands(t)
+        if not self.on_right:
+            self.early()
         attrs, pending = self.attributes(t, operands)
         full, found = self.applied(t.op, operands, attrs)
         if not self.on_right:
@@ -203,6 +206,24 @@ class _Attempt(Bindings):
         if len(found) == 1 and self.asked() and t in self.asked():
             self.terms.setdefault(t, self.stand_in(found[0]))
         self.made.extend(found)
+        return found
+
+    def early(self) -> None:
+        """Conditions on what is there already: most of what does not fit is seen at once."""
+        for f, wanted in self.needs():
+            if f not in self.met and all(n in self.names for n in wanted):
+                self.met.append(f)
+                self.condition(f)
+
+    def needs(self) -> list[tuple[Formula, frozenset[str | Term]]]:
+        found = self.memo.get("needs")
+        if found is None:
+            found = self.memo["needs"] = [
+                (f, needs(f))
+                for f in self.rule.where
+                if not any(isinstance(p, Call) and p.fn == "const" for p in walk(f))
+            ]
+        assert isinstance(found, list)
         return found
 
     def widest(self, t: App, place: int, operands: Sequence[Tensor | None], made: Tensor) -> None:
@@ -326,31 +347,6 @@ class _Attempt(Bindings):
             if n not in found:
                 found[n] = [self.constant(o, kind or F32, f"{self.place(t)}.{n}")]
         return [v for n in range(len(t.operands)) for v in found[n]]
-
-    # --- conditions -------------------------------------------------------------------------------
-
-    def condition(self, f: Formula) -> None:
-        """Make a condition true."""
-        found = definition(f, frozenset(self.names))
-        if found is not None:
-            self.names[found[0]] = self.formula(found[1])
-            return
-        match f:
-            case Logic("and", some):
-                for g in some:
-                    self.condition(g)
-                return
-            case Call("const" | "single_use" | "known", _):
-                return
-            case Compare(first, rest) if all(op in SIGNS for op, _ in rest):
-                sides = [first, *(g for _, g in rest)]
-                for a, (op, b) in zip(sides, rest, strict=False):
-                    self.compared(self.formula(a), op, self.formula(b))
-                return
-            case _:
-                pass
-        if not self.formula(without_const(f)):
-            raise Misfit
 
 
 def _number(t: Term) -> bool:

@@ -37,7 +37,7 @@ def _follows(gap: NF, facts: Facts, strictly: bool) -> bool:
         raise G.OutOfTime
     start = time.perf_counter()
     names: dict[object, z3.ArithRef] = {}
-    known = _factors(facts)
+    known = factors(facts)
     sides: list[z3.BoolRef] = []
 
     def real(a: NF) -> z3.ArithRef:
@@ -146,7 +146,7 @@ def _natural(f: N.Num) -> bool:
     return isinstance(f.atom, (Sym, Var)) or nonneg(of(f.atom))
 
 
-def _factors(facts: Facts) -> dict[Factor, int]:
+def factors(facts: Facts) -> dict[Factor, int]:
     """The signs of factors that are ordered against 0 by themselves."""
     out: dict[Factor, int] = {}
     for o in facts.orders:

@@ -10,6 +10,7 @@ from superopt.rules.rule import Rule
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Expr
 from superopt.verifier import algebra, bounds, facts, guard, normal, simplify
+from superopt.verifier import normal as N
 from superopt.verifier.algebra import Undefined
 from superopt.verifier.attributes import Unsupported
 from superopt.verifier.choices import NOTES
@@ -20,6 +21,7 @@ from superopt.verifier.instance import Instance, Ranks, instances
 from superopt.verifier.poly import Least, fresh, of, table_size
 from superopt.verifier.reader import Reader, Unreadable
 from superopt.verifier.refute import counterexample
+from superopt.verifier.scalars import number_of
 from superopt.verifier.scope import scope_of, words
 from superopt.verifier.verdict import Proved, Refuted, Scope, Unknown, Verdict
 
@@ -125,6 +127,8 @@ def _proved(one: Instance, derived: dict[str, None]) -> int | str | None:
     """The obligations that were shown, or what was not; None where there is no such instance."""
     reader = Reader({})
     known = Facts(tuple(_guard(reader, h) for h in one.state.hypotheses))
+    for low, strictly, high in one.state.orders:
+        known = known.ordered(N.minus(number_of(high), number_of(low)), strictly)
     reader.known = known
     for t in (*one.inputs, *one.left):
         known = _at_least(1, reader, t, known)

@@ -22,7 +22,7 @@ from superopt.verifier.facts import Facts, Guard, eq, ge, negated
 from superopt.verifier.normal import NF, Term
 from superopt.verifier.poly import Poly
 from superopt.verifier.scalars import applied, number_of
-from superopt.verifier.simplify import quotient, summed, times, where
+from superopt.verifier.simplify import outer_guard, quotient, summed, times, where
 
 Places = Mapping[str, Poly]  # the axes of a tensor and of reductions, by name
 
@@ -108,9 +108,26 @@ class Reader:
                 raise Unreadable(f"{fn} of indices")
             case Index(element, bound):
                 of = self.value(element, places, facts)
-                return P.chosen(of, self.index(bound, places, facts))
+                n = self.index(bound, places, facts)
+                at = N.as_poly(of)
+                if at is not None and facts.holds(ge(n - 1 - at)):
+                    if facts.holds(ge(at)):
+                        return at
+                    if facts.holds(ge(at + n)) and facts.holds(ge(-at - 1)):
+                        return at + n
+                return P.chosen(of, n)
             case _:
                 raise Unreadable(f"index {e}")
+
+    def choice(self, e: Expr, places: Places, facts: Facts) -> Guard | None:
+        """A guard of an element that is used as an index."""
+        match e:
+            case Index(element, _):
+                return outer_guard(self.value(element, places, facts))
+            case Apply(_, args, _):
+                return next((g for a in args if (g := self.choice(a, places, facts))), None)
+            case _:
+                return None
 
     def guard(self, e: Apply, places: Places, facts: Facts) -> Guard:
         a, b = (self.index(x, places, facts) for x in e.args)
@@ -135,6 +152,12 @@ class Reader:
             case Const(v):
                 return number_of(v)
             case Load(tensor, index, _):
+                g = next((g for i in index if (g := self.choice(i, places, facts))), None)
+                if g is not None:
+                    sides = [(s, facts.plus(s)) for s in (g, negated(g))]
+                    return N.plus(
+                        *(where(self.value(e, places, more), s, facts) for s, more in sides)
+                    )
                 return self.element(
                     tensor, tuple(self.index(i, places, facts) for i in index), facts
                 )

@@ -19,7 +19,7 @@ from superopt.verifier.algebra import (
     unknown,
     used,
 )
-from superopt.verifier.attributes import marked
+from superopt.verifier.attributes import marked, root_of
 from superopt.verifier.choices import NOTES
 from superopt.verifier.facts import Facts
 from superopt.verifier.normal import NF, Term
@@ -36,7 +36,7 @@ ROOT_TWO = {Fraction(math.sqrt(2)): 1, Fraction(math.sqrt(0.5)): -1}
 
 def number_of(v: int | Fraction | float) -> NF:
     """A number as it is written: 0.16666666666666666 is 1 / 6."""
-    if isinstance(v, float):
+    if isinstance(v, float) and not math.isfinite(v):
         if v != v:
             raise Undefined("nan")
         return N.scaled(power(N.fn(INFINITY, (N.zero(),))), 1 if v > 0 else -1)
@@ -46,6 +46,9 @@ def number_of(v: int | Fraction | float) -> NF:
         return power(N.fn(f"any {name}", (N.zero(),)))
     if exact.denominator <= 2**16:
         return N.constant(exact)
+    root = root_of(exact)
+    if root is not None:
+        return power(N.fn(f"any {root}", (N.zero(),)), HALF)
     if exact in ROOT_TWO:
         NOTES.add(NEAREST)
         return power(N.fn("sqrt", (N.constant(2),)), ROOT_TWO[exact])

@@ -21,16 +21,20 @@ from superopt.te.node import Apply, Const, Expr, Size
 class State:
     """Choices so far. sizes: what symbols stand for; hypotheses: bools over sizes; derived: what
     the right side needs beyond the left, in words; choices: ranks, axes and so on. level: the
-    highest of the ranks that were chosen."""
+    highest of the ranks that were chosen; orders: a <= b (or a < b) of numbers that may be any."""
 
     choices: Mapping[str, object]
     sizes: Mapping[str, Expr]
     hypotheses: tuple[Expr, ...] = ()
     derived: tuple[str, ...] = ()
     level: int = 0
+    orders: tuple[tuple[float, bool, float], ...] = ()
 
     def chosen(self, key: str, value: object, level: int = 0) -> State:
         return replace(self, choices={**self.choices, key: value}, level=max(self.level, level))
+
+    def below(self, a: float, strictly: bool, b: float) -> State:
+        return replace(self, orders=(*self.orders, (a, strictly, b)))
 
     def fixed(self, name: str, value: Expr, needs: str) -> State | None:
         """With a symbol replaced; None where a hypothesis then fails."""
@@ -224,6 +228,17 @@ def ordered(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None] |
     other[()] = other.get((), 0) - 1
     above = _nonnegative(state, other, f"{a} > {b}" if why else "")
     return None if below is None or above is None else [*below, *above]
+
+
+def bounded(state: State, p: Expr) -> list[State | None] | None:
+    """The states in which p >= 0, where they say so by what a size is."""
+    found = _nonnegative(state, ix.polynomial(p), "")
+    return found if found and all(s is None or _plain(state, s) for s in found) else None
+
+
+def _plain(before: State, after: State) -> bool:
+    """Did no hypothesis come to those that there were?"""
+    return len(after.hypotheses) <= len(before.hypotheses)
 
 
 def _nonnegative(state: State, p: ix.Poly, needs: str) -> list[State | None] | None:
