@@ -76,9 +76,8 @@ LIMITS = {
     "stash_type": "statistics in float32",
 }
 NO_DILATION = "pools without dilation"
-NO_STRIDES = (
-    "transposed convolutions with strides and dilations of 1 or 2, output_padding of 0 or 1"
-)
+SMALL = ("strides", "dilations", "output_padding", "pads")
+NO_STRIDES = "transposed convolutions with small numbers as strides, dilations and pads"
 NO_BLANKS = "no window of a pool sees only padding"
 NOT_STRETCHED = "sizes that are computed are not broadcast as 1"
 NATURALS = "whole numbers 1 to 3 where a rule takes any"
@@ -89,7 +88,7 @@ def limits(op: Op, key: str) -> list[str]:
     """What a proof leaves out where this attribute is open."""
     if key == "dilations" and op.name.endswith("Pool"):
         return [NO_DILATION]
-    if op.name == "ConvTranspose" and key in ("strides", "dilations", "output_padding"):
+    if op.name == "ConvTranspose" and key in SMALL:
         return [NO_STRIDES]
     if key == "blocksize":
         return [NATURALS]
@@ -126,6 +125,8 @@ def options(
             return symbols(space, key[0])
         case "Pad", "pads":
             return [lambda fresh: tuple(_signed(fresh, n) for n in range(2 * rank))]
+        case "ConvTranspose", "pads":
+            return each([(0,) * 2 * space, (1,) * 2 * space, (0,) * space + (1,) * space])
         case _, "pads":
             return [lambda fresh: tuple(_natural(fresh, f"p{n}") for n in range(2 * space))]
         case _, "group":
@@ -158,7 +159,7 @@ def options(
         case "Slice", "ends":
             return each([None])
         case "ConvTranspose", "output_padding":
-            return [lambda fresh: tuple(_natural(fresh, f"o{n}") for n in range(space))]
+            return each([(0,) * space, (1,) * space])
         case (("DepthToSpace" | "SpaceToDepth"), "blocksize"):
             return each([1, 2, 3])
         case (("DepthToSpace" | "SpaceToDepth"), "mode"):

@@ -16,7 +16,6 @@ from superopt.verifier.algebra import (
     Undefined,
     equals,
     exponential,
-    factored,
     greatest_of,
     hoisted,
     inverse,
@@ -28,7 +27,7 @@ from superopt.verifier.digits import MOST_VALUES, digit_of, rests_of
 from superopt.verifier.facts import Facts, Guard, ge, negated
 from superopt.verifier.match import absorbed, cancelled
 from superopt.verifier.normal import NF, Factor, Piece, Term
-from superopt.verifier.order import dominated, factors, impossible, sign, split_at
+from superopt.verifier.order import dominated, impossible, split_at, without_factor
 from superopt.verifier.poly import Poly, Var, const, linear_in
 from superopt.verifier.scalars import applied
 from superopt.verifier.simplify import (
@@ -99,7 +98,7 @@ def vanishes(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
         element = split_at(d)
         if element is not None:
             used("order")
-            element = _without_factor(element, facts)
+            element = without_factor(element, facts)
             sides = (
                 facts.ordered(element, False),
                 facts.ordered(N.scaled(element, -1), True),
@@ -128,18 +127,6 @@ def _zero(f: Factor, t: Term) -> bool:
     return any(
         e < 0 and (g is plain or (isinstance(g, N.Total) and g.of is f.of)) for g, e in t.powers
     )
-
-
-def _without_factor(a: NF, facts: Facts) -> NF:
-    """What has the sign of `a`: without a factor that all terms share, whose sign is known."""
-    if len(a.terms) < 2:
-        return a
-    content, rest = factored(a)
-    plain = Term(Fraction(1), (), frozenset(), content.powers)
-    which = sign(plain, factors(facts)) if content.powers else None
-    if which not in (2, -2):
-        return a
-    return N.scaled(rest, -1) if (which > 0) != (content.coefficient > 0) else rest
 
 
 def _each_value(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:

@@ -34,6 +34,7 @@ from superopt.rules.term import (
 from superopt.te.assume import judged_by
 from superopt.te.dtype import F32, DType
 from superopt.te.expr import Tensor, TensorType
+from superopt.te.node import Expr
 from superopt.verifier.attributes import NO_BLANKS, Unsupported
 from superopt.verifier.bindings import Bindings
 from superopt.verifier.choices import NOTES, Ranks
@@ -50,7 +51,7 @@ POOLS = frozenset(("AveragePool", "MaxPool", "LpPool"))
 class Instance:
     """Both sides over the same inputs, and the state that led there.
 
-    left, right: every tensor that an operator of the side gives.
+    left, right: every tensor that an operator of the side gives; numbers: sizes in what is computed.
     """
 
     inputs: tuple[Tensor, ...]
@@ -59,6 +60,7 @@ class Instance:
     left: tuple[Tensor, ...]
     right: tuple[Tensor, ...]
     state: State
+    numbers: tuple[Dim, ...] = ()
 
     def __str__(self) -> str:
         shown = [f"{t.name}: {t.type}" for t in self.inputs]
@@ -135,7 +137,8 @@ class _Attempt(Bindings):
         more = settled(self.state)
         if more is not None:
             raise Fork([s for s in more if s is not None])
-        return Instance(tuple(self.inputs), lhs, rhs, left, tuple(self.made), self.state)
+        numbers = tuple(v for v in self.names.values() if isinstance(v, Expr))
+        return Instance(tuple(self.inputs), lhs, rhs, left, tuple(self.made), self.state, numbers)
 
     # --- sides ------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import z3
 from superopt.verifier import guard as G
 from superopt.verifier import normal as N
 from superopt.verifier import solver as Z
+from superopt.verifier.algebra import factored
 from superopt.verifier.facts import Facts, nonneg
 from superopt.verifier.normal import NF, Factor, Term
 from superopt.verifier.poly import Sym, Var, of
@@ -25,6 +26,7 @@ def dominated(gap: NF, facts: Facts, strictly: bool = False) -> bool:
         return True
     if not facts.orders:
         return False
+    gap = without_factor(gap, facts)
     key = (strictly, gap)
     found = facts.order_known.get(key)
     if found is None:
@@ -161,6 +163,18 @@ def factors(facts: Facts) -> dict[Factor, int]:
         if (old > 0) != (own > 0):
             out[f] = 0  # or nothing is: both say so of the same numbers
     return out
+
+
+def without_factor(a: NF, facts: Facts) -> NF:
+    """What has the sign of `a`: without a factor that all terms share, whose sign is known."""
+    if len(a.terms) < 2:
+        return a
+    content, rest = factored(a)
+    plain = Term(Fraction(1), (), frozenset(), content.powers)
+    which = sign(plain, factors(facts)) if content.powers else None
+    if which not in (2, -2):
+        return a
+    return N.scaled(rest, -1) if (which > 0) != (content.coefficient > 0) else rest
 
 
 def impossible(facts: Facts) -> bool:

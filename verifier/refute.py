@@ -49,6 +49,7 @@ def _fitting(one: Instance, seed: int) -> Iterator[dict[str, int]]:
     names = sorted(
         frozenset().union(
             *(ix.symbols(d) for t in tensors for d in t.shape),
+            *map(ix.symbols, one.numbers),
             *(ix.symbols(h) for h in one.state.hypotheses),
         )
     )
