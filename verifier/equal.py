@@ -24,7 +24,7 @@ from superopt.verifier.algebra import (
     used,
 )
 from superopt.verifier.digits import MOST_VALUES, digit_of, rests_of
-from superopt.verifier.facts import Facts, Guard, ge, negated
+from superopt.verifier.facts import Facts, Guard, eq, ge, negated
 from superopt.verifier.match import absorbed, cancelled
 from superopt.verifier.normal import NF, Factor, Piece, Term
 from superopt.verifier.order import dominated, impossible, split_at, without_factor
@@ -165,7 +165,8 @@ def _both_sides(d: NF, g: Guard, facts: Facts, budget: Budget, depth: int) -> bo
         more = facts.plus(side)
         if more.impossible():
             continue
-        fixed = _solved(side)
+        ends = side.kind == "ge" and side.p.vars and more.holds(ge(-side.p))
+        fixed = _solved(eq(side.p) if ends else side)
         if fixed is not None:
             if not _at(d, facts, *fixed, budget, depth):
                 return False

@@ -33,7 +33,7 @@ from superopt.rules.term import (
 )
 from superopt.te.assume import judged_by
 from superopt.te.dtype import F32, DType
-from superopt.te.expr import Tensor, TensorType
+from superopt.te.expr import Dim, Tensor, TensorType
 from superopt.te.node import Expr
 from superopt.verifier.attributes import NO_BLANKS, Unsupported
 from superopt.verifier.bindings import Bindings
@@ -51,7 +51,7 @@ POOLS = frozenset(("AveragePool", "MaxPool", "LpPool"))
 class Instance:
     """Both sides over the same inputs, and the state that led there.
 
-    left, right: every tensor that an operator of the side gives; numbers: sizes in what is computed.
+    left, right: every tensor that an operator of the side gives.
     """
 
     inputs: tuple[Tensor, ...]

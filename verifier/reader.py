@@ -167,6 +167,8 @@ class Reader:
                 return self.chosen(guard, yes, no, places, facts)
             case Apply("cast", (x,), kind):
                 of = self.value(x, places, facts)
+                if x.dtype.is_int and kind.is_int:
+                    return of
                 if kind.is_float and x.dtype.is_int and x.dtype != INDEX:
                     return unknown("cast of an integer", [of], facts)
                 if kind.is_float or x.dtype in (BOOL, INDEX):

@@ -232,7 +232,10 @@ def ordered(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None] |
 
 def bounded(state: State, p: Expr) -> list[State | None] | None:
     """The states in which p >= 0, where they say so by what a size is."""
-    found = _nonnegative(state, ix.polynomial(p), "")
+    gap = ix.polynomial(p)
+    if sum(map(bool, gap)) < 2:
+        return None  # n >= 2 is said of n, which divides better than n' + 1
+    found = _nonnegative(state, gap, "")
     return found if found and all(s is None or _plain(state, s) for s in found) else None
 
 
