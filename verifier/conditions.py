@@ -12,12 +12,25 @@ from superopt.rules.sample.formulas import without_const
 from superopt.rules.term import Call, Compare, Formula, Logic
 from superopt.te import index as ix
 from superopt.te.dtype import BOOL
-from superopt.te.node import Const, Expr
+from superopt.te.node import Apply, Const, Expr
 from superopt.verifier.attributes import Unsupported, marked
 from superopt.verifier.choices import Choices
-from superopt.verifier.sizes import Fork, Misfit, bounded
+from superopt.verifier.sizes import Fork, Misfit, State, bounded, equated
 
 SIGNS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "lt", ">=": "le"}
+
+
+def flat(e: Expr) -> tuple[str, list[Expr]] | None:
+    """The arguments of nested minima, or maxima."""
+    match e:
+        case Apply("min" | "max" as fn, args, _):
+            out: list[Expr] = []
+            for a in args:
+                inner = flat(a)
+                out += inner[1] if inner is not None and inner[0] == fn else [a]
+            return fn, out
+        case _:
+            return None
 
 
 @dataclass(slots=True)
@@ -68,6 +81,24 @@ class Conditions(Choices):
                     raise Fork(cases)
             raise Fork([self.state.given(h, "")])
 
+    def extreme(self, a: Result, op: str, b: Result, key: str) -> bool:
+        """min(p, q) == c: one of them is, and none is less."""
+        parts = flat(a) if isinstance(a, Expr) else None
+        if parts is None or op != "==" or not isinstance(b, (int, Expr)):
+            return False
+        if key in self.state.choices:
+            return True
+        fn, some = parts
+        out: list[State | None] = []
+        for n, one in enumerate(some):
+            state: State | None = self.state.chosen(key, True)
+            for other in (*some[:n], *some[n + 1 :]):
+                pair = (ix.as_index(b), other) if fn == "min" else (other, ix.as_index(b))
+                h = ix.apply("le", pair, BOOL)
+                state = None if state is None else state.given(h, "")
+            out += [] if state is None else equated(state, ix.dim(one), b)
+        raise Fork(out)
+
     def ordered(self, a: float | Fraction, op: str, b: float | Fraction) -> None:
         """An order of numbers of which at least one may be any."""
         if op == "!=":
@@ -98,8 +129,10 @@ class Conditions(Choices):
                 return
             case Compare(first, rest) if all(op in SIGNS for op, _ in rest):
                 sides = [first, *(g for _, g in rest)]
-                for a, (op, b) in zip(sides, rest, strict=False):
-                    self.compared(self.formula(a), op, self.formula(b))
+                for n, (a, (op, b)) in enumerate(zip(sides, rest, strict=False)):
+                    x, y = self.formula(a), self.formula(b)
+                    if not self.extreme(x, op, y, f"extreme {id(f)} {n}"):
+                        self.compared(x, op, y)
                 return
             case _:
                 pass

@@ -25,7 +25,7 @@ from superopt.verifier.scalars import number_of
 from superopt.verifier.scope import scope_of, words
 from superopt.verifier.verdict import Proved, Refuted, Scope, Unknown, Verdict
 
-DEEPEST = 5
+DEEPEST = 6
 LARGEST_TABLE = 200_000  # polynomials kept from one rule to the next
 ASSUMES = (
     "sizes from 1",

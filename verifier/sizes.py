@@ -161,6 +161,15 @@ def _over(m: ix.Monomial, n: ix.Monomial) -> ix.Monomial | None:
 
 def settled(state: State) -> list[State | None] | None:
     """What the hypotheses imply together; None for nothing more."""
+    lows: dict[Expr, tuple[Expr, Expr]] = {}
+    for h in state.hypotheses:
+        match h:
+            case Apply("le", (a, b), _):
+                if ix.as_index(a - b) in lows:  # and b - a, which is not above 0 either
+                    return equated(state, ix.dim(a), ix.dim(b))
+                lows[ix.as_index(b - a)] = a, b
+            case _:
+                pass
     for n, h in enumerate(state.hypotheses):
         match h:
             case Apply("eq", (p, q), _):
@@ -222,12 +231,29 @@ MOST_SMALL = 8
 
 def ordered(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None] | None:
     """The states in which a <= b and those in which b < a; None where no symbol can say so."""
+    for p, q in (*_extremes(a), *_extremes(b)):
+        found = ordered(state, p, q, why)
+        if found is not None:
+            return found
     gap = ix.polynomial(ix.as_index(ix.as_index(b) - a))
     below = _nonnegative(state, gap, f"{a} <= {b}" if why else "")
     other = {m: -c for m, c in gap.items()}
     other[()] = other.get((), 0) - 1
     above = _nonnegative(state, other, f"{a} > {b}" if why else "")
     return None if below is None or above is None else [*below, *above]
+
+
+def _extremes(d: Dim) -> Iterator[tuple[Dim, Dim]]:
+    """What the innermost minima and maxima are of."""
+    match d:
+        case Apply(fn, args, _):
+            inner = [pair for a in args for pair in _extremes(a)]
+            if inner:
+                yield from inner
+            elif fn in ("min", "max"):
+                yield ix.dim(args[0]), ix.dim(args[1])
+        case _:
+            return
 
 
 def bounded(state: State, p: Expr) -> list[State | None] | None:
