@@ -142,17 +142,24 @@ def factored(a: NF) -> tuple[Term, NF]:
 
 
 def exponential(a: NF, facts: Facts) -> NF:
-    return hoisted([a], facts, lambda args, more: _exponential(args[0]))
+    return hoisted([a], facts, lambda args, more: _exponential(args[0], more))
 
 
-def _exponential(a: NF) -> NF:
+def _exponential(a: NF, facts: Facts) -> NF:
     powers: dict[Factor, Fraction] = {}
     if len(a.terms) > 1:
         used("exp-sum")
+    out = N.constant(1)
     for t in a.terms:
+        log = t.powers[0][0] if len(t.powers) == 1 and not (t.bound or t.guards) else None
+        whole = t.coefficient.denominator == 1 and abs(t.coefficient) <= 4
+        if isinstance(log, N.Fn) and log.name == "log" and t.powers[0][1] == 1 and whole:
+            out = times(out, raised(log.args[0], int(t.coefficient), facts), facts)
+            continue
         f = N.exp(N.form((Term(Fraction(1), t.bound, t.guards, t.powers),)))
         powers[f] = powers.get(f, Fraction(0)) + t.coefficient
-    return N.form((Term(Fraction(1), (), frozenset(), tuple(sorted(powers.items()))),))
+    first = N.form((Term(Fraction(1), (), frozenset(), tuple(sorted(powers.items()))),))
+    return times(first, out, facts)
 
 
 # --- maxima ---------------------------------------------------------------------------------------
@@ -298,9 +305,15 @@ def equals(a: NF, facts: Facts) -> NF:
         c = d.constant
         if c is not None:
             return N.constant(int(c == 0))
+        if sum(_infinite(t) for t in d.terms) == 1:
+            return N.zero()
         return power(N.truth("eq", N.scaled(d, 1 / d.terms[0].coefficient)))
 
     return hoisted([a], facts, build)
+
+
+def _infinite(t: Term) -> bool:
+    return any(isinstance(f, N.Fn) and f.name == INFINITY for f, _ in t.powers)
 
 
 def unknown(name: str, args: Sequence[NF], facts: Facts) -> NF:

@@ -29,6 +29,7 @@ PLAIN: dict[str, Attr] = {
     "storage_order": 0,
     "allowzero": 0,
     "num_outputs": None,
+    "output_shape": None,
     "training_mode": 0,
 }
 
@@ -58,17 +59,25 @@ def marked(v: object) -> str | None:
     return _NAMES.get(Fraction(v))
 
 
+def root_of(v: Fraction) -> str | None:
+    """The name of the unknown whose square root an operator has computed."""
+    square = float(v) ** 2
+    return next((name for name, m in _MARKS.items() if abs(m - square) < 1e-14 and v > 0), None)
+
+
 # What the options leave out; a proof that used one says so.
 LIMITS = {
     "starts": "slices forward inside their axes",
     "steps": "slices by steps of 1 and 2",
     "split": f"splits into at most {MOST_PARTS} parts",
-    "to": "casts to f64, f16, i64 and bool",
+    "to": "casts to f32, f64, f16, i64 and bool",
     "auto_pad": "explicit pads",
     "training_mode": "inference",
     "stash_type": "statistics in float32",
 }
 NO_DILATION = "pools without dilation"
+SMALL = ("strides", "dilations", "output_padding", "pads")
+NO_STRIDES = "transposed convolutions with small numbers as strides, dilations and pads"
 NO_BLANKS = "no window of a pool sees only padding"
 NOT_STRETCHED = "sizes that are computed are not broadcast as 1"
 FEW_STRETCHED = "above rank 2, at most two sizes of 1 are broadcast at once"
@@ -80,6 +89,10 @@ def limits(op: Op, key: str) -> list[str]:
     """What a proof leaves out where this attribute is open."""
     if key == "dilations" and op.name.endswith("Pool"):
         return [NO_DILATION]
+    if op.name == "ConvTranspose" and key in SMALL:
+        return [NO_STRIDES]
+    if key == "blocksize":
+        return [NATURALS]
     return [LIMITS[key]] if key in LIMITS else []
 
 
@@ -107,10 +120,14 @@ def options(
             return symbols(space, "k")
         case _, "dilations" if op.name.endswith("Pool"):
             return each([(1,) * space])
+        case "ConvTranspose", ("strides" | "dilations"):
+            return each([(1,) * space, (2,) * space])
         case _, ("strides" | "dilations"):
             return symbols(space, key[0])
         case "Pad", "pads":
             return [lambda fresh: tuple(_signed(fresh, n) for n in range(2 * rank))]
+        case "ConvTranspose", "pads":
+            return each([(0,) * 2 * space, (1,) * 2 * space, (0,) * space + (1,) * space])
         case _, "pads":
             return [lambda fresh: tuple(_natural(fresh, f"p{n}") for n in range(2 * space))]
         case _, "group":
@@ -129,8 +146,8 @@ def options(
                 ]
             )
         case "Slice", "axes":
-            counts = [len(v) for v in known.values() if isinstance(v, tuple)] or [1, 2]
-            return each([s for n in counts[:2] for s in itertools.combinations(range(rank), n)])
+            counts = [len(v) for v in known.values() if isinstance(v, tuple)] or [0, 1, 2]
+            return each([s for n in counts[:3] for s in itertools.combinations(range(rank), n)])
         case "Slice", "steps":
             axes = known.get("axes")
             if not isinstance(axes, tuple):
@@ -140,6 +157,17 @@ def options(
             if "ends" in known:
                 raise Unsupported("Slice with open starts and given ends")
             return each([None])
+        case "Slice", "ends":
+            return each([None])
+        case "ConvTranspose", "output_padding":
+            return each([(0,) * space, (1,) * space])
+        case (("DepthToSpace" | "SpaceToDepth"), "blocksize"):
+            return each([1, 2, 3])
+        case (("DepthToSpace" | "SpaceToDepth"), "mode"):
+            return each(["DCR", "CRD"])
+        case "Squeeze", "axes":
+            sizes = range(rank + 1)
+            return each([s for n in sizes for s in itertools.combinations(range(rank), n)])
         case "Expand", "shape":
             return [
                 lambda fresh, n=n: tuple(fresh(f"t{k}") for k in range(n))  # type: ignore[misc]
@@ -148,7 +176,7 @@ def options(
         case "Tile", "repeats":
             return symbols(rank, "r")
         case "Cast", "to":
-            return each([F64, F16, I64, BOOL])
+            return each([F32, F64, F16, I64, BOOL])
         case "Gelu", "approximate":
             return each(["none", "tanh"])
         case "Pad", "mode":

@@ -12,8 +12,10 @@ from superopt.rules.syntax import AttrParam
 from superopt.rules.term import App, Formula, Name, Seq, Spread
 from superopt.te import index as ix
 from superopt.te.expr import Dim, Tensor
-from superopt.verifier.attributes import NATURALS, levels, limits, options
-from superopt.verifier.choices import NOTES, Choices
+from superopt.te.node import Expr
+from superopt.verifier.attributes import NATURALS, Unsupported, levels, limits, options
+from superopt.verifier.choices import NOTES
+from superopt.verifier.conditions import Conditions
 from superopt.verifier.sizes import Misfit
 
 _LATE = {"steps": 1, "starts": 2, "ends": 3}
@@ -28,10 +30,10 @@ def _attribute(r: Result) -> Attr:
 
 
 @dataclass(slots=True)
-class Bindings(Choices):
+class Bindings(Conditions):
     """Attributes of the operators of one attempt. later: formulas that nothing has decided yet."""
 
-    many: dict[App, tuple[Tensor, ...]] = field(default_factory=dict)
+    many: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)
     later: list[tuple[Op, Types, dict[str, Attr], str, Formula]] = field(default_factory=list)
 
     def attributes(
@@ -65,7 +67,7 @@ class Bindings(Choices):
         open_.sort(key=lambda one: _LATE.get(one[0], 0))
         for key, name in open_:
             if any(k == key for k, _ in pending):
-                name = f"{name} {sum(1 for _ in self.many)}"
+                name = f"{name} {len(self.many)}"
             if key not in known:
                 known[key] = self.attribute(t.op, key, name, ranks, known, operands)
         return known, pending
@@ -90,6 +92,8 @@ class Bindings(Choices):
         assert isinstance(n, int)
         if op.name == "Slice" and key == "starts" and operands:
             return self.starts(name, operands[0], known)
+        if op.name == "Slice" and key == "ends" and operands:
+            return self.ends(name, operands[0], known)
         return some[n](lambda part: self.fresh(f"{name}.{part}"))
 
     def starts(self, name: str, x: Tensor | None, known: dict[str, Attr]) -> Attr:
@@ -112,6 +116,25 @@ class Bindings(Choices):
             out.append(begin)
             ends.append(end)
         known["ends"] = tuple(ends)
+        return tuple(out)
+
+    def ends(self, name: str, x: Tensor | None, known: dict[str, Attr]) -> Attr:
+        """Ends after the starts that are given."""
+        starts, axes = known.get("starts"), known.get("axes")
+        if x is None or not isinstance(starts, tuple) or not isinstance(axes, tuple):
+            raise Unsupported("Slice with open ends and no starts")
+        if len(starts) != len(axes):
+            raise Misfit
+        out: list[Dim] = []
+        for k, (axis, begin) in enumerate(zip(axes, starts, strict=True)):
+            if not isinstance(axis, int) or not -x.rank <= axis < x.rank:
+                raise Misfit
+            assert isinstance(begin, (int, Expr))
+            end = ix.dim(ix.as_index(begin) + self.fresh(f"{name}.l{k}"))
+            whole = ix.dim(ix.as_index(end) + self.fresh(f"{name}.r{k}") - 1)
+            if not self.same(x.shape[axis], whole):
+                raise Misfit
+            out.append(end)
         return tuple(out)
 
     def suggested(self, name: str) -> list[object] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from superopt.verifier import poly as P
-from superopt.verifier.poly import Atom, Chosen, Least, Poly, Quot, Sym, Var
+from superopt.verifier.poly import Atom, Chosen, Least, Mono, Poly, Quot, Sym, Var
 
 
 def simple(p: Poly) -> bool:
@@ -57,36 +57,28 @@ def _nonneg(p: Poly, depth: int) -> bool:
             if nonneg(-a, depth):
                 return nonneg(a * (v.extent - 1) + b, depth)
             break
-    for v in by_number:
-        if isinstance(v, Sym) and v.low:
-            moved = _shifted(p, v)
-            if (
-                moved is not None
-                and all(c >= 0 for _, c in moved.terms)
-                and all(_atom_nonneg(a) for a in moved.atoms())
-            ):
-                return True
-    every = p
-    for v in by_number:
-        if isinstance(v, Sym) and v.low:
-            every = _shifted(every, v) or every
-    if all(c >= 0 for _, c in every.terms) and all(_atom_nonneg(a) for a in every.atoms()):
+    if _shifted_nonneg(p):
         return True
     if depth:
         return any(nonneg(q, depth - 1) for q in _bounded(p))
     return False
 
 
-def _shifted(p: Poly, s: Sym) -> Poly | None:
-    """p with s replaced by s' + low, where s' >= 0 (and is written s)."""
-    out = P.const(0)
-    low = P.const(s.low)
+def _shifted_nonneg(p: Poly) -> bool:
+    """Has p, with s' + low for each size s, where s' >= 0, no negative coefficient?"""
+    total: dict[Mono, int] = {}
     for m, c in p.terms:
-        term = P.made({tuple(a for a in m if a is not s): c})
-        for _ in range(m.count(s)):
-            term = term * (P.of(s) + low)
-        out = out + term
-    return out
+        part: dict[Mono, int] = {(): c}
+        for a in m:
+            low = a.low if isinstance(a, Sym) else 0
+            more: dict[Mono, int] = {(*k, a): x for k, x in part.items()}
+            if low:
+                for k, x in part.items():
+                    more[k] = more.get(k, 0) + x * low
+            part = more
+        for k, x in part.items():
+            total[k] = total.get(k, 0) + x
+    return all(c >= 0 and (not c or all(map(_atom_nonneg, m))) for m, c in total.items())
 
 
 def _atom_nonneg(a: Atom) -> bool:

@@ -2,39 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from superopt.ir.graph import Input
-from superopt.rules.functions import NotKnown, Result, equal, number
+from superopt.rules.functions import NotKnown, Result, number
 from superopt.rules.rule import Rule
-from superopt.rules.sample.formulas import value_of
+from superopt.rules.sample.formulas import asked, value_of
 from superopt.rules.syntax import Param
 from superopt.rules.term import (
+    Call,
     Filled,
     Formula,
+    Lit,
     Name,
     Number,
     Of,
+    Part,
     Scalar,
     Spread,
     Term,
     Var,
+    names,
+    rebuild,
+    show,
     walk,
 )
 from superopt.te import index as ix
 from superopt.te.dtype import BOOL, DTYPES, F32, DType
-from superopt.te.expr import Dim, Tensor, compute, const
-from superopt.te.node import Const, Expr, Size
-from superopt.verifier.attributes import FEW_STRETCHED, MOST_PARTS, NOT_STRETCHED, RUNS, Unsupported
+from superopt.te.expr import Dim, Tensor, cast, compute, const
+from superopt.te.node import Expr, Size
+from superopt.verifier.attributes import (
+    FEW_STRETCHED,
+    MOST_PARTS,
+    NOT_STRETCHED,
+    RUNS,
+    Unsupported,
+    mark,
+    marked,
+)
 from superopt.verifier.constants import filled
 from superopt.verifier.sizes import Fork, Misfit, State, equated, ones
+
+VALUE = "value of "  # before a parameter's name: its number
 
 KINDS = {"f": F32, "g": F32, "num": F32, "any": F32, "bool": BOOL, "i": DTYPES["i64"]}
 LOW = 2
 AT_ONCE = 2
 NOTES: set[str] = set()  # what the instances of a rule leave out
-SIGNS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "lt", ">=": "le"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +72,14 @@ class Choices:
     tensors: dict[Input, Tensor] = field(default_factory=dict)
     inputs: list[Tensor] = field(default_factory=list)
     on_right: bool = False
+    memo: dict[object, object] = field(default_factory=dict)  # from attempt to attempt
+    questions: int = 0  # that operators asked
     open_orders: list[tuple[Dim, Dim]] = field(default_factory=list)  # asked for in vain
 
     # --- what operators ask -----------------------------------------------------------------------
 
     def same(self, a: Dim, b: Dim) -> bool:
+        self.questions += 1
         found = [s for s in equated(self.state, a, b, "right" if self.on_right else "") if s]
         if any(s is self.state for s in found):
             return True
@@ -70,9 +88,11 @@ class Choices:
         raise Fork(found)
 
     def undecided(self, a: Dim, b: Dim) -> None:
+        self.questions += 1
         self.open_orders.append((a, b))
 
     def stretched(self, a: Dim, b: Dim) -> bool:
+        self.questions += 1
         found = [s for s in equated(self.state, a, b, "right" if self.on_right else "") if s]
         if any(s is self.state for s in found):
             return True
@@ -116,10 +136,27 @@ class Choices:
         return out
 
     def formula(self, f: Formula) -> Result:
-        for p in walk(f):  # subterms of the left side that formulas speak of
-            if isinstance(p, Of) and p.term not in self.terms and not self.on_right:
-                raise NotKnown(f"{p.term} has not been made yet")
+        f = self.spoken(f)
+        if isinstance(f, Name) and f.id in self.names:
+            return self.names[f.id]
+        if any(marked(self.names.get(n)) for n in names(f)):
+            raise Unsupported(f"{show(f)} of any number")
+        if not self.on_right and self.asked():  # subterms that formulas speak of
+            for p in walk(f):
+                if isinstance(p, Of) and p.term not in self.terms:
+                    raise NotKnown(f"{p.term} has not been made yet")
         return value_of(f, self.names, self.terms)
+
+    def asked(self) -> frozenset[Term]:
+        """The subterms that formulas of the rule speak of."""
+        found = self.memo.get("asked")
+        if found is None:
+            every = (*self.rule.lhs, *self.rule.rhs, *self.rule.where)
+            found = self.memo["asked"] = frozenset(
+                p.term for part in every for p in walk(part) if isinstance(p, Of)
+            )
+        assert isinstance(found, frozenset)
+        return found
 
     # --- parameters -------------------------------------------------------------------------------
 
@@ -146,13 +183,60 @@ class Choices:
             shape = tuple(self.fresh(f"{name}{k}") for k in range(rank))
         else:
             shape = tuple(d for f in p.shape for d in self.declared(f, len(p.shape)))
-        t = Tensor(name, kind, shape)
-        self.inputs.append(t)
+        if name in self.valued():
+            t = self.constant_of(name, kind, shape)
+        else:
+            t = self.kept(("input", name, kind, shape), lambda: Tensor(name, kind, shape))
+            self.inputs.append(t)
         out = self.stand_in(t)
         if not p.run:
             self.names[name] = out
             self.terms[Var(name)] = out
         return out
+
+    def constant_of(self, name: str, kind: DType, shape: tuple[Dim, ...]) -> Tensor:
+        """A parameter all of whose elements are one number, which formulas speak of."""
+        value: Result
+        if kind.is_float:
+            value = mark(f"value of {name}")
+            element: Expr = const(value, kind)
+        elif kind.is_int:
+            sign = self.choose(f"sign {name}", (1, -1))
+            size = ix.as_index(self.fresh(f"{name}.value"))
+            value = ix.dim(size - 1 if sign == 1 else -size)
+            element = cast(ix.as_index(value), kind)
+        else:
+            raise Unsupported(f"the value of {name}: {kind}")
+        self.names[VALUE + name] = value
+        return compute(shape, lambda *i: element, name=name)
+
+    def valued(self) -> frozenset[str]:
+        """The parameters of whose value formulas speak."""
+        found = self.memo.get("valued")
+        if found is None:
+            found = self.memo["valued"] = asked(self.rule).numbers
+        assert isinstance(found, frozenset)
+        return found
+
+    def spoken(self, f: Formula) -> Formula:
+        """`f` with names for the values of parameters."""
+        if not self.valued():
+            return f
+        key = ("spoken", id(f))
+        found = self.memo.get(key)
+        if found is None:
+
+            def change(p: Part) -> Part | None:
+                match p:
+                    case Call("value", (Name(n),)):
+                        return Name(VALUE + n)
+                    case Call("all_equal", (Name(),)):
+                        return Lit(True)
+                    case _:
+                        return None
+
+            found = self.memo[key] = rebuild(f, change)
+        return found  # type: ignore[return-value]
 
     def declared(self, f: Formula, others: int) -> list[Dim]:
         match f:
@@ -187,14 +271,18 @@ class Choices:
 
     # --- constants --------------------------------------------------------------------------------
 
-    def constant(self, t: Term, kind: DType) -> Tensor:
+    def constant(self, t: Term, kind: DType, where: str = "") -> Tensor:
+        """where: a name of the operand that it is."""
         match t:
             case Number(v):
-                return self.uniform(v, kind, t)
+                return self.uniform(v, kind, where)
             case Scalar(Name(n)) if n not in self.names and not self.on_right:
                 raise Unsupported(f"the number {n} of a constant")
             case Scalar(f):
-                return self.uniform(float(number(self.formula(f))), kind, t)
+                value = self.formula(f)
+                if isinstance(value, Expr):
+                    return self.sized(value, kind, where)
+                return self.uniform(float(number(value)), kind, where)
             case Filled(what, args):
                 given = [self.formula(a) for a in args]
                 if isinstance(given[-1], DType):
@@ -204,49 +292,30 @@ class Choices:
             case _:
                 raise Misfit
 
-    def uniform(self, v: int | float, kind: DType, t: Term) -> Tensor:
+    def uniform(self, v: int | float, kind: DType, where: str) -> Tensor:
         """All elements equal v: a scalar on the right, of any shape on the left."""
         rank: object = 0
         if not self.on_right:
             ranks = range(self.ranks.most + 1)
-            rank = self.choose(f"rank {t}", ranks, ranks)
+            rank = self.choose(f"rank {v} {where}", ranks, ranks)
         assert isinstance(rank, int)
-        shape = tuple(self.fresh(f"{v}.{k}") for k in range(rank))
+        shape = tuple(self.fresh(f"{v}.{where}.{k}") for k in range(rank))
         value = const(v, kind)
-        return compute(shape, lambda *i: value, name=str(v))
+        return self.kept(
+            ("uniform", v, type(v), kind, shape),
+            lambda: compute(shape, lambda *i: value, name=str(v)),
+        )
 
-    # --- agreement ------------------------------------------------------------------------------
+    def sized(self, v: Expr, kind: DType, where: str) -> Tensor:
+        """All elements equal a size."""
+        if not self.on_right:
+            raise Unsupported(f"the number {v} of a constant")
+        return compute((), lambda: cast(v, kind), name=str(v))
 
-    def agree(self, a: object, b: object) -> None:
-        """Two attribute values are one."""
-        if isinstance(a, tuple) and isinstance(b, tuple):
-            if len(a) != len(b):
-                raise Misfit
-            for x, y in zip(a, b, strict=True):
-                self.agree(x, y)
-            return
-        sizes = isinstance(a, (int, Expr)) and isinstance(b, (int, Expr))
-        if sizes and (isinstance(a, Expr) or isinstance(b, Expr)):
-            if not self.same(a, b):  # type: ignore[arg-type]
-                raise Misfit
-        elif a != b:
-            raise Misfit
-
-    def compared(self, a: Result, op: str, b: Result) -> None:
-        if op == "==" and not isinstance(a, (str, type(None))):
-            self.agree(a, b)
-            return
-        if not isinstance(a, (int, Expr)) or not isinstance(b, (int, Expr)):
-            if op == "==" and not equal(a, b):
-                raise Misfit
-            if op != "==":
-                raise Unsupported(f"{a} {op} {b}")
-            return
-        if op in (">", ">="):
-            a, b, op = b, a, "<" if op == ">" else "<="
-        h = ix.apply(SIGNS[op], (ix.as_index(a), ix.as_index(b)), BOOL)
-        if isinstance(h, Const):
-            if not h.value:
-                raise Misfit
-        elif h not in self.state.hypotheses:
-            raise Fork([self.state.given(h, "")])
+    def kept(self, key: object, make: Callable[[], Tensor]) -> Tensor:
+        """One tensor for all attempts."""
+        found = self.memo.get(key)
+        if found is None:
+            found = self.memo[key] = make()
+        assert isinstance(found, Tensor)
+        return found

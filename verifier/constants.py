@@ -28,7 +28,11 @@ def filled(what: str, args: Sequence[Result], kind: DType) -> Tensor:
             value = zero if what == "zeros" else one
             return compute(dims(args[0]), lambda *i: value, name=what)
         case "full":
-            some = const(float(number(args[1])), kind)
+            given = args[1]
+            if isinstance(given, Expr):
+                size = cast(given, kind)
+                return compute(dims(args[0]), lambda *i: size, name=what)
+            some = const(float(number(given)) if kind.is_float else int(number(given)), kind)
             return compute(dims(args[0]), lambda *i: some, name=what)
         case "eye":
             n = args[0]

@@ -23,13 +23,13 @@ from superopt.verifier.algebra import (
     power,
     used,
 )
-from superopt.verifier.bounds import lowest
-from superopt.verifier.facts import Facts, Guard, ge, negated
+from superopt.verifier.digits import MOST_VALUES, digit_of, rests_of
+from superopt.verifier.facts import Facts, Guard, eq, ge, negated
 from superopt.verifier.match import absorbed, cancelled
 from superopt.verifier.normal import NF, Factor, Piece, Term
-from superopt.verifier.order import dominated, impossible, split_at
-from superopt.verifier.poly import Least, Poly, Quot, Var, const, divided, fresh, linear_in, of
-from superopt.verifier.reader import applied
+from superopt.verifier.order import dominated, impossible, split_at, without_factor
+from superopt.verifier.poly import Poly, Var, const, linear_in
+from superopt.verifier.scalars import applied
 from superopt.verifier.simplify import (
     STRONG,
     opened_piece,
@@ -42,7 +42,6 @@ from superopt.verifier.unify import form, solved
 
 MOST_CASES = 400
 MOST_ORDERS = 6
-MOST_VALUES = 6
 
 
 @dataclass(slots=True)
@@ -64,10 +63,11 @@ def vanishes(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
     budget.cases -= 1
     if budget.cases < 0:
         return False
-    digit = _digit(d)
+    d = _defined(d)
+    digit = digit_of(d)
     if digit is not None:
         return _at(d, facts, *digit, budget, depth)
-    rests = _remainders(d, facts)
+    rests = rests_of(d, facts)
     if rests is not None:
         return all(_at(d, facts, *one, budget, depth) for one in rests)
     g = outer_guard(d)
@@ -98,6 +98,7 @@ def vanishes(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
         element = split_at(d)
         if element is not None:
             used("order")
+            element = without_factor(element, facts)
             sides = (
                 facts.ordered(element, False),
                 facts.ordered(N.scaled(element, -1), True),
@@ -111,79 +112,21 @@ def vanishes(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
     return _each_value(d, facts, budget, depth)
 
 
-def _digit(d: NF) -> tuple[Var, Poly, tuple[Guard, ...]] | None:
-    """v = q * a + b for a variable of which v // q is read, where q divides its extent."""
-    for v in sorted(d.vars, key=lambda v: v.number):
-        for q in sorted(_divisors(d, v), key=lambda q: q.number):
-            whole, rest = divided(v.extent, q)
-            if not rest.terms and whole.value != 1 and whole.terms:
-                digits, digit = fresh(whole, "i"), fresh(q, "i")
-                return v, of(digits) * q + of(digit), ()
-    return None
+def _defined(d: NF) -> NF:
+    """Without what is only where it divides by 0."""
+    kept = [t for t in d.terms if not any(_zero(f, t) for f, _ in t.powers)]
+    return d if len(kept) == len(d.terms) else N.form(kept)
 
 
-def _remainders(d: NF, facts: Facts) -> list[tuple[Var, Poly, tuple[Guard, ...]]] | None:
-    """p // n for a number n is k where p = n * k + r, for each rest r."""
-    for a in sorted(_quotients(d), key=lambda a: a.number):
-        n = a.q.value
-        if n is None or n > MOST_VALUES or not a.p.vars <= d.vars:
-            continue
-        for v in sorted(a.p.vars, key=lambda v: -v.number):
-            split = linear_in(a.p, v)
-            low = lowest(-a.p)
-            if split is None or split[0].value not in (1, -1) or low is None:
-                continue
-            if not facts.holds(ge(a.p)):
-                continue
-            whole = of(fresh(const(1) - low, "i")) * n
-            out: list[tuple[Var, Poly, tuple[Guard, ...]]] = []
-            for r in range(n):
-                value = whole + r - split[1] if split[0].value == 1 else split[1] - whole - r
-                out.append((v, value, (ge(value), ge(v.extent - 1 - value))))
-            return out
-    return None
-
-
-def _quotients(d: NF) -> set[Quot]:
-    found: set[Quot] = set()
-    seen: set[Poly] = set()
-
-    def poly(p: Poly) -> None:
-        if p in seen:
-            return
-        seen.add(p)
-        for a in p.atoms():
-            if isinstance(a, Quot):
-                found.add(a)
-            if isinstance(a, (Quot, Least)):
-                poly(a.p)
-                poly(a.q)
-
-    for p in S.polynomials(d):
-        poly(p)
-    return found
-
-
-def _divisors(d: NF, v: Var) -> set[Poly]:
-    found: set[Poly] = set()
-    seen: set[object] = set()
-
-    def poly(p: Poly) -> None:
-        if v not in p.vars or p in seen:
-            return
-        seen.add(p)
-        for a in p.atoms():
-            if isinstance(a, Quot):
-                if a.p is of(v):
-                    found.add(a.q)
-                poly(a.p)
-            elif isinstance(a, Least):
-                poly(a.p)
-                poly(a.q)
-
-    for p in S.polynomials(d):
-        poly(p)
-    return found
+def _zero(f: Factor, t: Term) -> bool:
+    """Does the term divide by what `f` says is 0?"""
+    if not isinstance(f, N.Truth) or f.fn != "eq":
+        return False
+    one = f.of.single
+    plain = one.powers[0][0] if one is not None and len(one.powers) == 1 else None
+    return any(
+        e < 0 and (g is plain or (isinstance(g, N.Total) and g.of is f.of)) for g, e in t.powers
+    )
 
 
 def _each_value(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
@@ -222,7 +165,8 @@ def _both_sides(d: NF, g: Guard, facts: Facts, budget: Budget, depth: int) -> bo
         more = facts.plus(side)
         if more.impossible():
             continue
-        fixed = _solved(side)
+        ends = side.kind == "ge" and side.p.vars and more.holds(ge(-side.p))
+        fixed = _solved(eq(side.p) if ends else side)
         if fixed is not None:
             if not _at(d, facts, *fixed, budget, depth):
                 return False

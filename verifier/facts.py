@@ -32,6 +32,7 @@ class Facts:
     order_known: dict[object, bool] = field(default_factory=dict)
     samples: list[Model] | None = None
     parent: Facts | None = None
+    children: dict[tuple[Guard, ...], Facts] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         lows: list[Poly] = []
@@ -48,7 +49,12 @@ class Facts:
         new = tuple(g for g in guards if g not in self.hypotheses)
         if not new:
             return self
-        return Facts((*self.hypotheses, *new), orders=self.orders, above=self.above, parent=self)
+        found = self.children.get(new)
+        if found is None:
+            found = self.children[new] = Facts(
+                (*self.hypotheses, *new), orders=self.orders, above=self.above, parent=self
+            )
+        return found
 
     def models(self) -> list[Model]:
         """Some numbers for which the hypotheses hold."""
@@ -88,12 +94,14 @@ class Facts:
         n = g.p.value
         if n is not None:
             return {"ge": n >= 0, "eq": n == 0, "ne": n != 0}[g.kind]
+        if g.kind == "ge" and nonneg(g.p):
+            return True
+        if g.kind == "ne" and (nonneg(g.p - 1) or nonneg(-g.p - 1)):
+            return True
         if fails(self.models(), g.kind, g.p):
             return False
         match g.kind:
             case "ge":
-                if nonneg(g.p):
-                    return True
                 same = without_quotient(g.p)
                 if same is not None:
                     return self.holds(ge(same), strong)
@@ -109,8 +117,6 @@ class Facts:
                 if simple(g.p) and not self.lows:
                     return False
             case _:
-                if nonneg(g.p - 1) or nonneg(-g.p - 1):
-                    return True
                 if simple(g.p) and not self.lows:
                     return False
         return strong and self.asked(g)

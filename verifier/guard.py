@@ -8,19 +8,38 @@ from dataclasses import dataclass
 from superopt.verifier.poly import Poly, made_so_far
 
 
-@dataclass(frozen=True, slots=True)
 class Guard:
-    """p >= 0 ("ge"), p == 0 ("eq") or p != 0 ("ne")."""
+    """p >= 0 ("ge"), p == 0 ("eq") or p != 0 ("ne"); equal ones are identical."""
 
+    __slots__ = ("kind", "p")
     kind: str
     p: Poly
+
+    def __new__(cls, kind: str, p: Poly) -> Guard:
+        known = _GUARDS[kind]
+        found = known.get(p)
+        if found is None:
+            found = known[p] = super().__new__(cls)
+            found.kind, found.p = kind, p
+        return found
 
     def __str__(self) -> str:
         sign = {"ge": ">=", "eq": "==", "ne": "!="}[self.kind]
         return f"{self.p} {sign} 0"
 
+    __repr__ = __str__
+
     def __lt__(self, other: Guard) -> bool:
         return (self.kind, self.p.number) < (other.kind, other.p.number)
+
+
+_GUARDS: dict[str, dict[Poly, Guard]] = {"ge": {}, "eq": {}, "ne": {}}
+
+
+def forget() -> None:
+    """Empty the tables."""
+    for known in _GUARDS.values():
+        known.clear()
 
 
 def ge(p: Poly) -> Guard:

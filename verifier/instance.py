@@ -12,18 +12,16 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from superopt.ir.op import Attr, InferError, Op, _canonical_attrs
+from superopt.rules.condition import needs
 from superopt.rules.functions import NotKnown, Result, sequence
-from superopt.rules.rule import Rule, definition
-from superopt.rules.sample.formulas import without_const
+from superopt.rules.rule import Rule
 from superopt.rules.term import (
     Absent,
     All,
     App,
     Call,
-    Compare,
     Filled,
     Formula,
-    Logic,
     Map,
     Number,
     Pick,
@@ -31,15 +29,18 @@ from superopt.rules.term import (
     Scalar,
     Term,
     Var,
+    walk,
 )
 from superopt.te.assume import judged_by
 from superopt.te.dtype import F32, DType
-from superopt.te.expr import Tensor, TensorType
+from superopt.te.expr import Dim, Tensor, TensorType
+from superopt.te.node import Expr
 from superopt.verifier import guard as G
 from superopt.verifier.attributes import NO_BLANKS, Unsupported
 from superopt.verifier.bindings import Bindings
-from superopt.verifier.choices import NOTES, SIGNS, Ranks
+from superopt.verifier.choices import NOTES, Ranks
 from superopt.verifier.facts import in_time
+from superopt.verifier.scope import broadcasts, stretched
 from superopt.verifier.sizes import Fork, Misfit, State, decided, ordered, settled
 
 # What a formula cannot be for sizes of any value: then there is no such instance.
@@ -60,6 +61,7 @@ class Instance:
     left: tuple[Tensor, ...]
     right: tuple[Tensor, ...]
     state: State
+    numbers: tuple[Dim, ...] = ()
 
     def __str__(self) -> str:
         shown = [f"{t.name}: {t.type}" for t in self.inputs]
@@ -76,12 +78,13 @@ def instances(rule: Rule, ranks: Ranks) -> Iterator[Instance]:
     """Every instance at these ranks; those of lower ranks first."""
     count = 0
     pending = [(0, count, State({}, {}))]
+    memo: dict[object, object] = {}
     while pending:
         in_time()
         G.TALLY.attempts += 1
         _, _, state = heappop(pending)
         try:
-            yield _Attempt(rule, state, ranks).instance()
+            yield _Attempt(rule, state, ranks, memo=memo).instance()
         except Fork as fork:
             for one in reversed(fork.states):
                 count -= 1
@@ -94,17 +97,30 @@ def instances(rule: Rule, ranks: Ranks) -> Iterator[Instance]:
                 raise
 
 
+_Applied = tuple[dict[str, Attr], tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    """What an operator gave for operands whose identities are a key; None: they do not fit."""
+
+    found: _Applied | None
+    operands: tuple[Tensor | None, ...]
+
+
 @dataclass(slots=True)
 class _Attempt(Bindings):
     """One attempt: deterministic for its state."""
 
     made: list[Tensor] = field(default_factory=list)
+    met: list[Formula] = field(default_factory=list)  # conditions
 
     def instance(self) -> Instance:
         with judged_by(self):
             lhs = self.side(self.rule.lhs)
             for condition in self.rule.where:
-                self.condition(condition)
+                if condition not in self.met:
+                    self.condition(condition)
             for op, types, full, key, f in self.later:
                 self.fits(op, types, full, key, f)
             left = tuple(self.made)
@@ -123,7 +139,8 @@ class _Attempt(Bindings):
         more = settled(self.state)
         if more is not None:
             raise Fork([s for s in more if s is not None])
-        return Instance(tuple(self.inputs), lhs, rhs, left, tuple(self.made), self.state)
+        numbers = tuple(v for v in self.names.values() if isinstance(v, Expr))
+        return Instance(tuple(self.inputs), lhs, rhs, left, tuple(self.made), self.state, numbers)
 
     # --- sides ------------------------------------------------------------------------------------
 
@@ -149,7 +166,8 @@ class _Attempt(Bindings):
                 found = self.app(app)
                 if n >= len(found):
                     raise Misfit
-                self.terms.setdefault(t, self.stand_in(found[n]))
+                if t in self.asked():
+                    self.terms.setdefault(t, self.stand_in(found[n]))
                 return [found[n]]
             case App():
                 return [*self.app(t)]
@@ -177,27 +195,118 @@ class _Attempt(Bindings):
         return out
 
     def app(self, t: App) -> tuple[Tensor, ...]:
-        if t in self.many:
-            return self.many[t]
+        place = self.place(t)
+        if place in self.many:
+            return self.many[place]
         operands = self.operands(t)
+        if not self.on_right:
+            self.early()
         attrs, pending = self.attributes(t, operands)
         full, found = self.applied(t.op, operands, attrs)
         if not self.on_right:
             self.bind(t, tuple(None if o is None else o.type for o in operands), full, pending)
-        self.many[t] = found
-        if len(found) == 1:
+        self.many[place] = found
+        if not self.on_right:
+            self.widest(t, place, operands, found[0])
+        if len(found) == 1 and self.asked() and t in self.asked():
             self.terms.setdefault(t, self.stand_in(found[0]))
         self.made.extend(found)
+        return found
+
+    def early(self) -> None:
+        """Conditions on what is there already: most of what does not fit is seen at once."""
+        for f, wanted in self.needs():
+            if f not in self.met and all(n in self.names for n in wanted):
+                self.met.append(f)
+                self.condition(f)
+
+    def needs(self) -> list[tuple[Formula, frozenset[str | Term]]]:
+        found = self.memo.get("needs")
+        if found is None:
+            found = self.memo["needs"] = [
+                (f, needs(f))
+                for f in self.rule.where
+                if not any(isinstance(p, Call) and p.fn == "const" for p in walk(f))
+            ]
+        assert isinstance(found, list)
+        return found
+
+    def widest(self, t: App, place: int, operands: Sequence[Tensor | None], made: Tensor) -> None:
+        """What is only broadcast to one shape is tried in that shape."""
+        full = self.memo.get("stretched")
+        if full is None:
+            full = self.memo["stretched"] = {
+                (name, self.place(app)) for name, app in stretched(self.rule).items()
+            }
+        assert isinstance(full, set)
+        if broadcasts(t):
+            plain = [x for o, x in zip(t.operands, operands, strict=False) if not _number(o)]
+            if any(x is not None and x.shape == made.shape for x in plain):
+                for o, x in zip(t.operands, operands, strict=False):
+                    if _number(o) and x is not None and x.rank:
+                        raise Misfit  # as the number without axes
+        if not full or made.rank > self.state.level:
+            return
+        for o, x in zip(t.operands, operands, strict=False):
+            if isinstance(o, Var) and x is not None and (o.name, place) in full:
+                short = x.rank < made.rank
+                if short or any(a == 1 != b for a, b in zip(x.shape, made.shape, strict=True)):
+                    raise Misfit
+
+    def place(self, t: App) -> int:
+        """A number for equal terms: to hash a term takes long."""
+        found = self.memo.get(id(t))
+        if found is None:
+            found = self.memo[id(t)] = self.memo.setdefault(t, len(self.memo))
+        assert isinstance(found, int)
         return found
 
     def applied(
         self, op: Op, operands: Sequence[Tensor | None], attrs: Mapping[str, Attr]
     ) -> tuple[dict[str, Attr], tuple[Tensor, ...]]:
+        full, found = self.expression(op, operands, attrs)
+        if op.name in POOLS and not self.on_right:
+            self.sees(full)
+        for t in found:
+            for d in t.shape:
+                cases = decided(self.state, d)
+                if cases is not None:
+                    raise Fork(cases)
+                if isinstance(d, int) and d < 1 and not self.on_right:
+                    raise Misfit
+        return full, found
+
+    def expression(
+        self, op: Op, operands: Sequence[Tensor | None], attrs: Mapping[str, Attr]
+    ) -> _Applied:
+        """The attributes in one form, and the results; remembered where nothing was asked."""
+        given = tuple(sorted(attrs.items()))
+        key = (op.name, tuple(map(id, operands)), given, *(type(v) for _, v in given))
+        known = self.memo.get(key)
+        if known is not None:
+            assert isinstance(known, _Remembered)
+            if known.found is None:
+                raise Misfit
+            return known.found
+        asked = self.questions
+        try:
+            found = self.computed(op, operands, given)
+        except Misfit:
+            if self.questions == asked:
+                self.memo[key] = _Remembered(None, tuple(operands))
+            raise
+        if self.questions == asked:
+            self.memo[key] = _Remembered(found, tuple(operands))
+        return found
+
+    def computed(
+        self, op: Op, operands: Sequence[Tensor | None], given: tuple[tuple[str, Attr], ...]
+    ) -> _Applied:
         types = tuple(None if o is None else o.type for o in operands)
         self.open_orders = []
         try:
             # not from the memo: there nobody is asked
-            full = dict(_canonical_attrs.__wrapped__(op, types, tuple(attrs.items())))
+            full = dict(_canonical_attrs.__wrapped__(op, types, given))
             assert op.compute is not None
             out = op.compute(*operands, **full)
         except InferError as e:
@@ -218,17 +327,7 @@ class _Attempt(Bindings):
             AssertionError,
         ) as e:
             raise Misfit from e
-        found = out if isinstance(out, tuple) else (out,)
-        if op.name in POOLS and not self.on_right:
-            self.sees(full)
-        for t in found:
-            for d in t.shape:
-                cases = decided(self.state, d)
-                if cases is not None:
-                    raise Fork(cases)
-                if isinstance(d, int) and d < 1 and not self.on_right:
-                    raise Misfit
-        return full, found
+        return full, out if isinstance(out, tuple) else (out,)
 
     def sees(self, attrs: Mapping[str, Attr]) -> None:
         """No window sees only padding: what is computed of such a one, nobody says."""
@@ -251,33 +350,12 @@ class _Attempt(Bindings):
                     kind = kind or (None if v is None else v.dtype)
         for n, o in enumerate(t.operands):
             if n not in found:
-                found[n] = [self.constant(o, kind or F32)]
+                found[n] = [self.constant(o, kind or F32, f"{self.place(t)}.{n}")]
         return [v for n in range(len(t.operands)) for v in found[n]]
 
-    # --- conditions -------------------------------------------------------------------------------
 
-    def condition(self, f: Formula) -> None:
-        """Make a condition true."""
-        found = definition(f, frozenset(self.names))
-        if found is not None:
-            self.names[found[0]] = self.formula(found[1])
-            return
-        match f:
-            case Logic("and", some):
-                for g in some:
-                    self.condition(g)
-                return
-            case Call("const" | "single_use" | "known", _):
-                return
-            case Compare(first, rest) if all(op in SIGNS for op, _ in rest):
-                sides = [first, *(g for _, g in rest)]
-                for a, (op, b) in zip(sides, rest, strict=False):
-                    self.compared(self.formula(a), op, self.formula(b))
-                return
-            case _:
-                pass
-        if not self.formula(without_const(f)):
-            raise Misfit
+def _number(t: Term) -> bool:
+    return isinstance(t, (Number, Scalar))
 
 
 __all__ = ["Instance", "Ranks", "TensorType", "instances"]

@@ -44,7 +44,7 @@ class Model:
     def _drawn(self, a: Atom) -> int:
         match a:
             case Sym():
-                return max(a.low, self.rng.choice(SIZES))
+                return max(a.low, SIZES[int(self.rng.random() * len(SIZES))])
             case Var():
                 return self._below(self.poly(a.extent))
             case Chosen():
@@ -62,8 +62,17 @@ class Model:
     def _below(self, n: int) -> int:
         if n < 1:
             raise _None
-        kind = (self.style + self.rng.randrange(4)) % 4
-        return (0, n - 1, min(1, n - 1), self.rng.randrange(n))[kind]
+        if n == 1:
+            return 0
+        match (self.style + int(self.rng.random() * 4)) % 4:
+            case 0:
+                return 0
+            case 1:
+                return n - 1
+            case 2:
+                return 1
+            case _:
+                return int(self.rng.random() * n)
 
     def holds(self, kind: str, p: Poly) -> bool:
         n = self.poly(p)
@@ -106,7 +115,7 @@ def _satisfied(one: Model, hypotheses: tuple[tuple[str, Poly], ...]) -> bool:
 def fails(some: list[Model], kind: str, p: Poly) -> bool:
     """Is there one of the models in which it is false?"""
     for model in some:
-        for _ in range(3):
+        for _ in range(2):
             trial = Model(model.rng, model.style, dict(model.values))
             try:
                 if not trial.holds(kind, p):

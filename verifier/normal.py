@@ -10,120 +10,43 @@ depends on facts (which guards hold) is in `simplify.py`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from superopt.verifier import poly as P
+from superopt.verifier.bounds import nonneg
+from superopt.verifier.factors import (
+    Exp as Exp,
+)
+from superopt.verifier.factors import (
+    Factor as Factor,
+)
+from superopt.verifier.factors import (
+    Fn as Fn,
+)
+from superopt.verifier.factors import (
+    Key as Key,
+)
+from superopt.verifier.factors import (
+    Num as Num,
+)
+from superopt.verifier.factors import (
+    Prod as Prod,
+)
+from superopt.verifier.factors import (
+    Read as Read,
+)
+from superopt.verifier.factors import (
+    Top as Top,
+)
+from superopt.verifier.factors import (
+    Total as Total,
+)
+from superopt.verifier.factors import (
+    Truth as Truth,
+)
 from superopt.verifier.facts import Guard
 from superopt.verifier.poly import Atom, Chosen, Least, Poly, Quot, Var
-
-
-class Factor:
-    """An atom of a product. `number` orders them; `level` is above all variables bound inside."""
-
-    __slots__ = ("free", "level", "number")
-    number: int
-    level: int
-    free: frozenset[Var]
-
-    def __lt__(self, other: Factor) -> bool:
-        return self.number < other.number
-
-
-class Read(Factor):
-    """An element of an input."""
-
-    __slots__ = ("index", "name")
-
-    def __init__(self, name: str, index: tuple[Poly, ...]) -> None:
-        self.name, self.index = name, index
-
-    def __repr__(self) -> str:
-        return f"{self.name}[{', '.join(map(str, self.index))}]"
-
-
-class Num(Factor):
-    """A size or index as a number."""
-
-    __slots__ = ("atom",)
-
-    def __init__(self, atom: Atom) -> None:
-        self.atom = atom
-
-    def __repr__(self) -> str:
-        return str(self.atom)
-
-
-class Fn(Factor):
-    """A scalar function of which nothing is known but its name."""
-
-    __slots__ = ("args", "name")
-
-    def __init__(self, name: str, args: tuple[NF, ...]) -> None:
-        self.name, self.args = name, args
-
-    def __repr__(self) -> str:
-        return f"{self.name}({', '.join(map(str, self.args))})"
-
-
-class Exp(Factor):
-    """exp of one term with coefficient 1: powers are multiples of the exponent."""
-
-    __slots__ = ("of",)
-
-    def __init__(self, of: NF) -> None:
-        self.of = of
-
-    def __repr__(self) -> str:
-        return f"exp({self.of})"
-
-
-class Total(Factor):
-    """A sum as one factor, in negative powers: positive ones are multiplied out."""
-
-    __slots__ = ("of",)
-
-    def __init__(self, of: NF) -> None:
-        self.of = of
-
-    def __repr__(self) -> str:
-        return f"({self.of})"
-
-
-class Top(Factor):
-    """The greatest of pieces, each a value over bound variables under guards."""
-
-    __slots__ = ("pieces",)
-
-    def __init__(self, pieces: tuple[Piece, ...]) -> None:
-        self.pieces = pieces
-
-    def __repr__(self) -> str:
-        return f"max({' | '.join(map(str, self.pieces))})"
-
-
-class Truth(Factor):
-    """1 where a comparison of an element with 0 holds, else 0: lt, eq; or a bool element, is."""
-
-    __slots__ = ("fn", "of")
-
-    def __init__(self, fn: str, of: NF) -> None:
-        self.fn, self.of = fn, of
-
-    def __repr__(self) -> str:
-        return f"[{self.fn} {self.of}]"
-
-
-class Prod(Factor):
-    """A product over bound variables."""
-
-    __slots__ = ("piece",)
-
-    def __init__(self, piece: Piece) -> None:
-        self.piece = piece
-
-    def __repr__(self) -> str:
-        return f"prod({self.piece})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +72,16 @@ class Term:
     bound: tuple[Var, ...]
     guards: frozenset[Guard]
     powers: tuple[Power, ...]
+    _keys: list[Key] = field(default_factory=list, compare=False, repr=False)
 
     @property
-    def key(self) -> tuple[tuple[Var, ...], frozenset[Guard], tuple[Power, ...]]:
-        return self.bound, self.guards, self.powers
+    def key(self) -> Key:
+        if not self._keys:
+            self._keys.append(Key(self.bound, self.guards, self.powers))
+        return self._keys[0]
+
+    def __hash__(self) -> int:
+        return hash((self.coefficient, self.key))
 
     def __str__(self) -> str:
         over = f"sum_{self.bound} " if self.bound else ""
@@ -393,3 +322,31 @@ def merged(a: Iterable[Power], b: Iterable[Power]) -> tuple[Power, ...] | None:
     rest = [(f, Fraction(1) if isinstance(f, Truth) else e) for f, e in powers.items() if e]
     rest.sort(key=lambda p: p[0].number)
     return tuple(rest)
+
+
+def as_poly(a: NF) -> Poly | None:
+    """The whole number of sizes and indices that a form is."""
+    out = P.const(0)
+    for t in a.terms:
+        if t.bound or t.guards or t.coefficient.denominator != 1:
+            return None
+        term = P.const(int(t.coefficient))
+        for f, e in t.powers:
+            one = _whole(f)
+            if one is None or e.denominator != 1 or e < 0:
+                return None
+            for _ in range(int(e)):
+                term = term * one
+        out = out + term
+    return out
+
+
+def _whole(f: Factor) -> Poly | None:
+    match f:
+        case Num():
+            return P.of(f.atom)
+        case Fn(name="mod of integers", args=(e, n)):  # as an index, a negative one from the end
+            bound = as_poly(n)
+            return P.chosen(e, bound) if bound is not None and nonneg(bound - 1) else None
+        case _:
+            return None

@@ -11,6 +11,7 @@ import z3
 from superopt.verifier import guard as G
 from superopt.verifier import normal as N
 from superopt.verifier import solver as Z
+from superopt.verifier.algebra import factored
 from superopt.verifier.facts import Facts, nonneg
 from superopt.verifier.normal import NF, Factor, Term
 from superopt.verifier.poly import Sym, Var, of
@@ -25,6 +26,7 @@ def dominated(gap: NF, facts: Facts, strictly: bool = False) -> bool:
         return True
     if not facts.orders:
         return False
+    gap = without_factor(gap, facts)
     key = (strictly, gap)
     found = facts.order_known.get(key)
     if found is None:
@@ -36,7 +38,7 @@ def _follows(gap: NF, facts: Facts, strictly: bool) -> bool:
     G.in_time()
     start = time.perf_counter()
     names: dict[object, z3.ArithRef] = {}
-    known = _factors(facts)
+    known = factors(facts)
     sides: list[z3.BoolRef] = []
 
     def real(a: NF) -> z3.ArithRef:
@@ -49,14 +51,14 @@ def _follows(gap: NF, facts: Facts, strictly: bool) -> bool:
             x = names.get(t.key)
             if x is None:
                 x = names[t.key] = z3.Real(f"r{len(names)}")
-                match _sign(t, known):
+                match sign(t, known):
                     case None:
                         pass
                     case 0:
                         sides.append(x == 0)
-                    case sign:
-                        y = x if sign > 0 else -x
-                        sides.append(y > 0 if abs(sign) > 1 else y >= 0)
+                    case which:
+                        y = x if which > 0 else -x
+                        sides.append(y > 0 if abs(which) > 1 else y >= 0)
             parts.append(c * x)
         return z3.Sum(parts)
 
@@ -80,22 +82,22 @@ def _follows(gap: NF, facts: Facts, strictly: bool) -> bool:
 Sign = int | None
 
 
-def _sign(t: Term, known: Mapping[Factor, int]) -> Sign:
+def sign(t: Term, known: Mapping[Factor, int]) -> Sign:
     """The sign of a product, without its coefficient, where those of some factors are known."""
     if any(_factor(f, known) == 0 for f, _ in t.powers if f in known):
         return 0
-    sign = 2
+    out = 2
     for f, e in t.powers:
         own = _factor(f, known)
         if e.denominator == 1 and int(e) % 2 == 0:
             own = 2 if own in (2, -2) else 1
         elif own is None or (e.denominator != 1 and own < 1):
             return None
-        least = min(abs(sign), abs(own))
-        sign = least if (sign > 0) == (own > 0) else -least
-    if t.bound or t.guards:
-        return min(max(sign, -1), 1)
-    return sign
+        least = min(abs(out), abs(own))
+        out = least if (out > 0) == (own > 0) else -least
+    if t.guards or not all(nonneg(v.extent - 1) for v in t.bound):
+        return min(max(out, -1), 1)
+    return out
 
 
 def _factor(f: Factor, known: Mapping[Factor, int]) -> Sign:
@@ -131,7 +133,7 @@ def _own(f: Factor, known: Mapping[Factor, int]) -> Sign:
             return 2 if max(lows) > 0 else 1
         case N.Total():
             signs = [
-                s if (s := _sign(u, known)) and (s > 0) == (u.coefficient > 0) and s > 0 else None
+                s if (s := sign(u, known)) and (s > 0) == (u.coefficient > 0) and s > 0 else None
                 for u in f.of.terms
             ]
             if any(s is None for s in signs):
@@ -145,7 +147,7 @@ def _natural(f: N.Num) -> bool:
     return isinstance(f.atom, (Sym, Var)) or nonneg(of(f.atom))
 
 
-def _factors(facts: Facts) -> dict[Factor, int]:
+def factors(facts: Facts) -> dict[Factor, int]:
     """The signs of factors that are ordered against 0 by themselves."""
     out: dict[Factor, int] = {}
     for o in facts.orders:
@@ -154,12 +156,24 @@ def _factors(facts: Facts) -> dict[Factor, int]:
         if one is None or len(one.powers) != 1 or one.powers[0][1] != 1:
             continue
         f = one.powers[0][0]
-        sign = (2 if o in facts.above else 1) * (1 if one.coefficient > 0 else -1)
-        old = out.get(f, sign)
-        out[f] = sign if abs(sign) > abs(old) else old
-        if (old > 0) != (sign > 0):
+        own = (2 if o in facts.above else 1) * (1 if one.coefficient > 0 else -1)
+        old = out.get(f, own)
+        out[f] = own if abs(own) > abs(old) else old
+        if (old > 0) != (own > 0):
             out[f] = 0  # or nothing is: both say so of the same numbers
     return out
+
+
+def without_factor(a: NF, facts: Facts) -> NF:
+    """What has the sign of `a`: without a factor that all terms share, whose sign is known."""
+    if len(a.terms) < 2:
+        return a
+    content, rest = factored(a)
+    plain = Term(Fraction(1), (), frozenset(), content.powers)
+    which = sign(plain, factors(facts)) if content.powers else None
+    if which not in (2, -2):
+        return a
+    return N.scaled(rest, -1) if (which > 0) != (content.coefficient > 0) else rest
 
 
 def impossible(facts: Facts) -> bool:

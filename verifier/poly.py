@@ -15,8 +15,9 @@ Mono = tuple["Atom", ...]
 class Atom:
     """A size, an index variable, a quotient, a minimum. `number` orders atoms."""
 
-    __slots__ = ("number",)
+    __slots__ = ("number", "poly")
     number: int
+    poly: Poly | None
 
     def __lt__(self, other: Atom) -> bool:
         return self.number < other.number
@@ -102,13 +103,22 @@ class Poly:
         b = const(other) if isinstance(other, int) else other
         if not b.terms:
             return self
+        if not self.terms:
+            return b
         out = dict(self.terms)
         for m, c in b.terms:
             out[m] = out.get(m, 0) + c
         return made(out)
 
     def __sub__(self, other: Poly | int) -> Poly:
-        return self + (-other if isinstance(other, int) else other.times(-1))
+        if isinstance(other, int):
+            return self + -other
+        if not other.terms:
+            return self
+        out = dict(self.terms)
+        for m, c in other.terms:
+            out[m] = out.get(m, 0) - c
+        return made(out)
 
     def __neg__(self) -> Poly:
         return self.times(-1)
@@ -166,7 +176,8 @@ def free_vars(element: object) -> frozenset[Var]:
     return element.vars  # type: ignore[attr-defined,no-any-return]
 
 
-_POLYS: dict[tuple[tuple[Mono, int], ...], Poly] = {}
+_POLYS: dict[frozenset[tuple[Mono, int]], Poly] = {}
+_CONSTANTS: dict[int, Poly] = {}
 _ATOMS: dict[object, Atom] = {}
 _COUNT = [0]
 
@@ -174,6 +185,7 @@ _COUNT = [0]
 def forget() -> None:
     """Empty the tables: no polynomial made before may be used after."""
     _POLYS.clear()
+    _POLYS.update((frozenset(p.terms), p) for p in _CONSTANTS.values())
     _ATOMS.clear()
 
 
@@ -190,29 +202,36 @@ def _number() -> int:
 def _interned(key: object, atom: Atom) -> Atom:
     found = _ATOMS.get(key)
     if found is None:
-        atom.number = _number()
+        atom.number, atom.poly = _number(), None
         found = _ATOMS[key] = atom
     return found
 
 
 def made(terms: Mapping[Mono, int]) -> Poly:
     """The polynomial of these terms."""
-    rest = [(m, c) for m, c in terms.items() if c]
-    if len(rest) > 1:
-        rest.sort(key=lambda t: (len(t[0]), [a.number for a in t[0]]))
-    key = tuple(rest)
+    key = frozenset([t for t in terms.items() if t[1]])
     found = _POLYS.get(key)
     if found is None:
-        found = _POLYS[key] = Poly(key, _number())
+        rest = sorted(key, key=_term_order) if len(key) > 1 else key
+        found = _POLYS[key] = Poly(tuple(rest), _number())
     return found
 
 
+def _term_order(t: tuple[Mono, int]) -> tuple[int, list[int]]:
+    return len(t[0]), [a.number for a in t[0]]
+
+
 def const(n: int) -> Poly:
-    return made({(): n})
+    found = _CONSTANTS.get(n)
+    if found is None:
+        found = _CONSTANTS[n] = made({(): n})
+    return found
 
 
 def of(a: Atom) -> Poly:
-    return made({(a,): 1})
+    if a.poly is None:
+        a.poly = made({(a,): 1})
+    return a.poly
 
 
 def sym(name: str, low: int = 1) -> Poly:
@@ -222,7 +241,7 @@ def sym(name: str, low: int = 1) -> Poly:
 def fresh(extent: Poly, name: str = "k") -> Var:
     """A variable that is no other."""
     v = Var(name, extent, 0)
-    v.number = _number()
+    v.number, v.poly = _number(), None
     v.name = f"{name}{v.number}"
     return v
 
@@ -301,3 +320,17 @@ def divided(p: Poly, q: Poly) -> tuple[Poly, Poly]:
         else:
             whole[tuple(left)] = c // qc
     return made(whole), made(rest)
+
+
+def divided_by_sum(p: Poly, q: Poly) -> tuple[Poly, Poly]:
+    """(quotient, rest) by a polynomial of several terms: n k + k + j is k (n + 1) + j."""
+    lead, c = q.terms[-1]
+    whole = const(0)
+    if c not in (1, -1):
+        return whole, p
+    for _ in range(8):
+        part, _ = divided(p, made({lead: c}))
+        if not part.terms:
+            break
+        whole, p = whole + part, p - part * q
+    return whole, p

@@ -9,7 +9,8 @@ from superopt.rules.functions import NotKnown
 from superopt.rules.rule import Rule
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Expr
-from superopt.verifier import algebra, bounds, facts, normal
+from superopt.verifier import algebra, bounds, facts, guard, normal, simplify
+from superopt.verifier import normal as N
 from superopt.verifier.algebra import Undefined
 from superopt.verifier.attributes import Unsupported
 from superopt.verifier.choices import NOTES
@@ -20,10 +21,11 @@ from superopt.verifier.instance import Instance, Ranks, instances
 from superopt.verifier.poly import Least, fresh, of
 from superopt.verifier.reader import Reader, Unreadable
 from superopt.verifier.refute import counterexample
+from superopt.verifier.scalars import number_of
 from superopt.verifier.scope import scope_of, words
 from superopt.verifier.verdict import Proved, Refuted, Scope, Unknown, Verdict
 
-DEEPEST = 5
+DEEPEST = 6
 ASSUMES = (
     "sizes from 1",
     "floats as real numbers, integers without overflow",
@@ -49,8 +51,8 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
     """
     limit = limits or Limits()
     begin = time.perf_counter()
-    bounds.forget()  # a verdict hangs on nothing that was proved before
-    normal.forget()
+    for table in (bounds, guard, normal, simplify):  # a verdict hangs on nothing proved before
+        table.forget()
     tally = facts.start(limit.seconds, limit.work)
     if ranks is not None:
         return _at_ranks(rule, ranks, limit, tally, begin)
@@ -130,6 +132,8 @@ def _proved(one: Instance, derived: dict[str, None]) -> int | str | None:
     """The obligations that were shown, or what was not; None where there is no such instance."""
     reader = Reader({})
     known = Facts(tuple(_guard(reader, h) for h in one.state.hypotheses))
+    for low, strictly, high in one.state.orders:
+        known = known.ordered(N.minus(number_of(high), number_of(low)), strictly)
     reader.known = known
     for t in (*one.inputs, *one.left):
         known = _at_least(1, reader, t, known)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 from superopt.te.dtype import BOOL, INDEX
 from superopt.te.expr import Dim, Tensor
@@ -12,29 +11,20 @@ from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce, Size
 from superopt.verifier import normal as N
 from superopt.verifier import poly as P
 from superopt.verifier.algebra import (
-    INFINITY,
-    Undefined,
     equals,
-    exponential,
-    greatest,
     greatest_over,
-    hoisted,
-    inverse,
     less,
     power,
     product_over,
-    raised,
     unknown,
-    used,
 )
-from superopt.verifier.attributes import marked
 from superopt.verifier.facts import Facts, Guard, eq, ge, negated
 from superopt.verifier.normal import NF, Term
 from superopt.verifier.poly import Poly
-from superopt.verifier.simplify import quotient, summed, times, where
+from superopt.verifier.scalars import applied, number_of
+from superopt.verifier.simplify import outer_guard, quotient, summed, times, where
 
 Places = Mapping[str, Poly]  # the axes of a tensor and of reductions, by name
-EXACT_POWERS = 8
 
 
 class Unreadable(Exception):
@@ -118,9 +108,26 @@ class Reader:
                 raise Unreadable(f"{fn} of indices")
             case Index(element, bound):
                 of = self.value(element, places, facts)
-                return P.chosen(of, self.index(bound, places, facts))
+                n = self.index(bound, places, facts)
+                at = N.as_poly(of)
+                if at is not None and facts.holds(ge(n - 1 - at)):
+                    if facts.holds(ge(at)):
+                        return at
+                    if facts.holds(ge(at + n)) and facts.holds(ge(-at - 1)):
+                        return at + n
+                return P.chosen(of, n)
             case _:
                 raise Unreadable(f"index {e}")
+
+    def choice(self, e: Expr, places: Places, facts: Facts) -> Guard | None:
+        """A guard of an element that is used as an index."""
+        match e:
+            case Index(element, _):
+                return outer_guard(self.value(element, places, facts))
+            case Apply(_, args, _):
+                return next((g for a in args if (g := self.choice(a, places, facts))), None)
+            case _:
+                return None
 
     def guard(self, e: Apply, places: Places, facts: Facts) -> Guard:
         a, b = (self.index(x, places, facts) for x in e.args)
@@ -143,8 +150,14 @@ class Reader:
             return self.holds(e, True, places, facts)
         match e:
             case Const(v):
-                return _constant(v)
+                return number_of(v)
             case Load(tensor, index, _):
+                g = next((g for i in index if (g := self.choice(i, places, facts))), None)
+                if g is not None:
+                    sides = [(s, facts.plus(s)) for s in (g, negated(g))]
+                    return N.plus(
+                        *(where(self.value(e, places, more), s, facts) for s, more in sides)
+                    )
                 return self.element(
                     tensor, tuple(self.index(i, places, facts) for i in index), facts
                 )
@@ -154,8 +167,12 @@ class Reader:
                 return self.chosen(guard, yes, no, places, facts)
             case Apply("cast", (x,), kind):
                 of = self.value(x, places, facts)
+                if x.dtype.is_int and kind.is_int:
+                    return of
+                if kind.is_float and x.dtype.is_int and x.dtype != INDEX:
+                    return unknown("cast of an integer", [of], facts)
                 if kind.is_float or x.dtype in (BOOL, INDEX):
-                    return of if x.dtype.is_float or not x.dtype.is_int else _cast(of, facts)
+                    return of
                 return unknown(f"cast to {kind}", [of], facts)
             case Apply(fn, args, kind):
                 some = [self.value(a, places, facts) for a in args]
@@ -252,7 +269,6 @@ class Reader:
 
 NONE = Facts()
 ZERO = P.const(0)
-ODD = frozenset(("erf", "tanh", "sin", "tan", "asin", "atan", "sinh", "asinh", "atanh"))
 
 
 def _least(p: Poly, q: Poly, facts: Facts) -> Poly:
@@ -261,78 +277,3 @@ def _least(p: Poly, q: Poly, facts: Facts) -> Poly:
     if facts.holds(ge(p - q)):
         return q
     return P.least(p, q)
-
-
-def _constant(v: int | Fraction | float) -> NF:
-    if isinstance(v, float):
-        if v != v:
-            raise Undefined("nan")
-        return N.scaled(power(N.fn(INFINITY, (N.zero(),))), 1 if v > 0 else -1)
-    name = marked(Fraction(v))
-    if name is not None:
-        return power(N.fn(f"any {name}", (N.zero(),)))
-    return N.constant(Fraction(v))
-
-
-def _cast(of: NF, facts: Facts) -> NF:
-    return unknown("cast of an integer", [of], facts)
-
-
-def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
-    """A scalar function of elements; `exact`: of real numbers, not of integers that wrap."""
-    match fn, args:
-        case "add", [a, b]:
-            return N.plus(a, b)
-        case "sub", [a, b]:
-            return N.minus(a, b)
-        case "neg", [a]:
-            return N.scaled(a, -1)
-        case "mul", [a, b]:
-            if len(a.terms) > 1 or len(b.terms) > 1:
-                used("distribute")
-            return times(a, b, facts)
-        case "div", [a, b] if exact:
-            used("divide")
-            return times(a, inverse(b, facts), facts)
-        case "max", [a, b]:
-            return greatest([a, b], facts)
-        case "min", [a, b]:
-            return N.scaled(greatest([N.scaled(a, -1), N.scaled(b, -1)], facts), -1)
-        case "abs", [a] if exact:
-            return greatest([a, N.scaled(a, -1)], facts)
-        case "exp", [a] if exact:
-            return exponential(a, facts)
-        case "sqrt", [a] if exact:
-            return hoisted([a], facts, lambda x, _: _root(x[0]))
-        case "pow", [a, b] if exact:
-            n = b.constant
-            if n is not None and n.denominator == 1 and abs(n) <= EXACT_POWERS:
-                return raised(a, int(n), facts)
-            return unknown(fn, args, facts)
-        case _ if exact and fn in ODD and len(args) == 1:
-            return hoisted(args, facts, lambda x, _: _odd(fn, x[0]))
-        case _:
-            return unknown(fn if exact else f"{fn} of integers", args, facts)
-
-
-def _odd(fn: str, a: NF) -> NF:
-    """f(-x) is -f(x), and f(0) is 0."""
-    if not a.terms:
-        return N.zero()
-    if a.terms[0].coefficient < 0:
-        return N.scaled(power(N.fn(fn, (N.scaled(a, -1),))), -1)
-    return power(N.fn(fn, (a,)))
-
-
-def _root(a: NF) -> NF:
-    c = a.constant
-    if c is not None and c >= 0:
-        top, bottom = _exact_root(c.numerator), _exact_root(c.denominator)
-        if top is not None and bottom is not None:
-            return N.constant(Fraction(top, bottom))
-    return power(N.fn("sqrt", (a,)))
-
-
-def _exact_root(n: int) -> int | None:
-    r = int(n**0.5)
-    return next((k for k in (r - 1, r, r + 1) if k >= 0 and k * k == n), None)

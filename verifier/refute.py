@@ -27,6 +27,8 @@ DRAWS = ("whole", "normal", "positive", "odd")
 
 def counterexample(one: Instance, seed: int = 0) -> Found | None:
     """(shapes, output, index, left, right), None where none was found."""
+    if not all(a < b if strictly else a <= b for a, strictly, b in one.state.orders):
+        return None  # the numbers that stand for any do not
     for done, sizes in enumerate(_fitting(one, seed)):
         if done >= EVALUATIONS:
             return None
@@ -47,6 +49,7 @@ def _fitting(one: Instance, seed: int) -> Iterator[dict[str, int]]:
     names = sorted(
         frozenset().union(
             *(ix.symbols(d) for t in tensors for d in t.shape),
+            *map(ix.symbols, one.numbers),
             *(ix.symbols(h) for h in one.state.hypotheses),
         )
     )
@@ -93,11 +96,15 @@ def _tried(one: Instance, sizes: dict[str, int], seed: int) -> Found | None:
     for n_draw, draw in enumerate(DRAWS * (6 if small else 1)):
         rng = np.random.default_rng((seed, n_draw))
         feeds = {t.name: _drawn(t, sizes, draw, rng) for t in one.inputs}
+        half = len(one.lhs)
         try:
-            values = evaluate_all(bound, feeds, Reals(F64))
+            lefts = evaluate_all(bound[:half], feeds, Reals(F64))
+        except IndexError:  # an index that is an element is out of range
+            continue
+        try:
+            values = [*lefts, *evaluate_all(bound[half:], feeds, Reals(F64))]
         except IndexError as e:
             return _shapes(one, sizes), 0, (), "a value", str(e)
-        half = len(one.lhs)
         for n, (a, b) in enumerate(zip(values[:half], values[half:], strict=True)):
             if a.shape != b.shape:
                 return _shapes(one, sizes), n, (), f"of shape {a.shape}", f"of shape {b.shape}"

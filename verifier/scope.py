@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from superopt.rules.rule import Rule
 from superopt.rules.syntax import Param
-from superopt.rules.term import App, Filled, Name, Spread, walk
-from superopt.verifier.instance import Ranks
+from superopt.rules.term import (
+    App,
+    Call,
+    Filled,
+    Formula,
+    Map,
+    Name,
+    Scalar,
+    Spread,
+    Var,
+    names,
+    walk,
+)
+from superopt.verifier.choices import Ranks
 
 MOST = {0: 4, 1: 4, 2: 4}  # by how many operands have any rank
 IMAGES = frozenset(
@@ -45,6 +57,48 @@ def elementwise(rule: Rule) -> bool:
     terms = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
     apps = all("elementwise" in t.op.laws for t in terms if isinstance(t, App))
     return apps and not any(isinstance(t, Filled) for t in terms)
+
+
+NOT_STRETCHED = frozenset(("Clip", "PRelu"))  # what they take may not have any shape
+
+
+def stretched(rule: Rule) -> dict[str, App]:
+    """Operands that are read only where one term, the same on both sides, broadcasts them.
+
+    Such a one stands for itself expanded to the shape of the term: it need not be tried smaller.
+    """
+    out: dict[str, App] = {}
+    apps = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side) if isinstance(t, App)]
+    made = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
+    others = any(isinstance(t, (Filled, Scalar, Map)) for t in made)  # that may speak of shapes
+    for p in rule.params:
+        if not isinstance(p, Param) or p.shape is not None or p.run:
+            continue
+        users = [t for t in apps if Var(p.name) in t.operands]
+        if not users or any(t != users[0] for t in users) or not broadcasts(users[0]):
+            continue
+        if any(p.name in names(f) for f in rule.where if not _const(f)):
+            continue
+        formulas = [f for t in apps for _, f in t.attrs]
+        formulas += [f for q in rule.params if isinstance(q, Param) for f in q.shape or ()]
+        said = any(p.name in names(f) for f in formulas)
+        if not said and not others and Var(p.name) not in (*rule.lhs, *rule.rhs):
+            out[p.name] = users[0]
+    return out
+
+
+def broadcasts(t: App) -> bool:
+    """May each operand have any shape, of those that broadcast?"""
+    return (
+        "elementwise" in t.op.laws
+        and len(t.operands) > 1
+        and t.op.name not in NOT_STRETCHED
+        and t.rest is None
+    )
+
+
+def _const(f: Formula) -> bool:
+    return isinstance(f, Call) and f.fn == "const"
 
 
 def words(rule: Rule, ranks: Ranks) -> str:

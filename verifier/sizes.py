@@ -21,7 +21,8 @@ from superopt.te.node import Apply, Const, Expr, Size
 class State:
     """Choices so far. sizes: what symbols stand for; hypotheses: bools over sizes; derived: what
     the right side needs beyond the left, in words; choices: ranks, axes and so on. level: the
-    highest of the ranks that were chosen. stretched: sizes of 1 that are broadcast, as counted."""
+    highest of the ranks that were chosen; orders: a <= b (or a < b) of numbers that may be any;
+    stretched: sizes of 1 that are broadcast, as counted."""
 
     choices: Mapping[str, object]
     sizes: Mapping[str, Expr]
@@ -29,9 +30,13 @@ class State:
     derived: tuple[str, ...] = ()
     level: int = 0
     stretched: int = 0
+    orders: tuple[tuple[float, bool, float], ...] = ()
 
     def chosen(self, key: str, value: object, level: int = 0) -> State:
         return replace(self, choices={**self.choices, key: value}, level=max(self.level, level))
+
+    def below(self, a: float, strictly: bool, b: float) -> State:
+        return replace(self, orders=(*self.orders, (a, strictly, b)))
 
     def fixed(self, name: str, value: Expr, needs: str) -> State | None:
         """With a symbol replaced; None where a hypothesis then fails."""
@@ -158,6 +163,15 @@ def _over(m: ix.Monomial, n: ix.Monomial) -> ix.Monomial | None:
 
 def settled(state: State) -> list[State | None] | None:
     """What the hypotheses imply together; None for nothing more."""
+    lows: dict[Expr, tuple[Expr, Expr]] = {}
+    for h in state.hypotheses:
+        match h:
+            case Apply("le", (a, b), _):
+                if ix.as_index(a - b) in lows:  # and b - a, which is not above 0 either
+                    return equated(state, ix.dim(a), ix.dim(b))
+                lows[ix.as_index(b - a)] = a, b
+            case _:
+                pass
     for n, h in enumerate(state.hypotheses):
         match h:
             case Apply("eq", (p, q), _):
@@ -219,12 +233,43 @@ MOST_SMALL = 8
 
 def ordered(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None] | None:
     """The states in which a <= b and those in which b < a; None where no symbol can say so."""
+    for p, q in (*_extremes(a), *_extremes(b)):
+        found = ordered(state, p, q, why)
+        if found is not None:
+            return found
     gap = ix.polynomial(ix.as_index(ix.as_index(b) - a))
     below = _nonnegative(state, gap, f"{a} <= {b}" if why else "")
     other = {m: -c for m, c in gap.items()}
     other[()] = other.get((), 0) - 1
     above = _nonnegative(state, other, f"{a} > {b}" if why else "")
     return None if below is None or above is None else [*below, *above]
+
+
+def _extremes(d: Dim) -> Iterator[tuple[Dim, Dim]]:
+    """What the innermost minima and maxima are of."""
+    match d:
+        case Apply(fn, args, _):
+            inner = [pair for a in args for pair in _extremes(a)]
+            if inner:
+                yield from inner
+            elif fn in ("min", "max"):
+                yield ix.dim(args[0]), ix.dim(args[1])
+        case _:
+            return
+
+
+def bounded(state: State, p: Expr) -> list[State | None] | None:
+    """The states in which p >= 0, where they say so by what a size is."""
+    gap = ix.polynomial(p)
+    if sum(map(bool, gap)) < 2:
+        return None  # n >= 2 is said of n, which divides better than n' + 1
+    found = _nonnegative(state, gap, "")
+    return found if found and all(s is None or _plain(state, s) for s in found) else None
+
+
+def _plain(before: State, after: State) -> bool:
+    """Did no hypothesis come to those that there were?"""
+    return len(after.hypotheses) <= len(before.hypotheses)
 
 
 def _nonnegative(state: State, p: ix.Poly, needs: str) -> list[State | None] | None:

@@ -1,0 +1,140 @@
+"""Conditions of a rule, made true in one attempt at an instance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from superopt.rules import functions
+from superopt.rules.functions import Result
+from superopt.rules.rule import definition
+from superopt.rules.sample.formulas import without_const
+from superopt.rules.term import Call, Compare, Formula, Logic
+from superopt.te import index as ix
+from superopt.te.dtype import BOOL
+from superopt.te.node import Apply, Const, Expr
+from superopt.verifier.attributes import Unsupported, marked
+from superopt.verifier.choices import Choices
+from superopt.verifier.sizes import Fork, Misfit, State, bounded, equated
+
+SIGNS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "lt", ">=": "le"}
+
+
+def flat(e: Expr) -> tuple[str, list[Expr]] | None:
+    """The arguments of nested minima, or maxima."""
+    match e:
+        case Apply("min" | "max" as fn, args, _):
+            out: list[Expr] = []
+            for a in args:
+                inner = flat(a)
+                out += inner[1] if inner is not None and inner[0] == fn else [a]
+            return fn, out
+        case _:
+            return None
+
+
+@dataclass(slots=True)
+class Conditions(Choices):
+    """What has to hold, in one attempt."""
+
+    def agree(self, a: object, b: object) -> None:
+        """Two attribute values are one."""
+        if isinstance(a, tuple) and isinstance(b, tuple):
+            if len(a) != len(b):
+                raise Misfit
+            for x, y in zip(a, b, strict=True):
+                self.agree(x, y)
+            return
+        sizes = isinstance(a, (int, Expr)) and isinstance(b, (int, Expr))
+        if sizes and (isinstance(a, Expr) or isinstance(b, Expr)):
+            if not self.same(a, b):  # type: ignore[arg-type]
+                raise Misfit
+        elif a != b:
+            if marked(a) or marked(b):
+                raise Unsupported(f"is any number, {marked(a) or marked(b)}, one that is given?")
+            raise Misfit
+
+    def compared(self, a: Result, op: str, b: Result) -> None:
+        """a `op` b holds."""
+        if op == "==" and not isinstance(a, (str, type(None))):
+            self.agree(a, b)
+            return
+        numbers = (int, float, Fraction)
+        if isinstance(a, numbers) and isinstance(b, numbers) and (marked(a) or marked(b)):
+            self.ordered(a, op, b)
+            return
+        if not isinstance(a, (int, Expr)) or not isinstance(b, (int, Expr)):
+            if not functions.compare(op, a, b):
+                raise Misfit
+            return
+        if op in (">", ">="):
+            a, b, op = b, a, "<" if op == ">" else "<="
+        x, y = ix.as_index(a), ix.as_index(b)
+        h = ix.apply(SIGNS[op], (x, y), BOOL)
+        if isinstance(h, Const):
+            if not h.value:
+                raise Misfit
+        elif h not in self.state.hypotheses:
+            if op in ("<", "<="):
+                cases = bounded(self.state, ix.as_index(y - x - 1 if op == "<" else y - x))
+                if cases is not None:
+                    raise Fork(cases)
+            raise Fork([self.state.given(h, "")])
+
+    def extreme(self, a: Result, op: str, b: Result, key: str) -> bool:
+        """min(p, q) == c: one of them is, and none is less."""
+        parts = flat(a) if isinstance(a, Expr) else None
+        if parts is None or op != "==" or not isinstance(b, (int, Expr)):
+            return False
+        if key in self.state.choices:
+            return True
+        fn, some = parts
+        out: list[State | None] = []
+        for n, one in enumerate(some):
+            state: State | None = self.state.chosen(key, True)
+            for other in (*some[:n], *some[n + 1 :]):
+                pair = (ix.as_index(b), other) if fn == "min" else (other, ix.as_index(b))
+                h = ix.apply("le", pair, BOOL)
+                state = None if state is None else state.given(h, "")
+            out += [] if state is None else equated(state, ix.dim(one), b)
+        raise Fork(out)
+
+    def ordered(self, a: float | Fraction, op: str, b: float | Fraction) -> None:
+        """An order of numbers of which at least one may be any."""
+        if op == "!=":
+            return  # to be proved without
+        if op in (">", ">="):
+            a, b = b, a
+        fact = (float(a), op in ("<", ">"), float(b))
+        if fact not in self.state.orders:
+            raise Fork([self.state.below(*fact)])
+
+    def condition(self, f: Formula) -> None:
+        """Make a condition true."""
+        found = definition(f, frozenset(self.names))
+        if found is not None:
+            self.names[found[0]] = self.formula(found[1])
+            return
+        match f:
+            case Logic("and", some):
+                for g in some:
+                    self.condition(g)
+                return
+            case Logic("or", some):
+                n = self.choose(f"which of {id(f)}", range(len(some)))
+                assert isinstance(n, int)
+                self.condition(some[n])
+                return
+            case Call("const" | "single_use" | "known" | "all_equal", _):
+                return
+            case Compare(first, rest) if all(op in SIGNS for op, _ in rest):
+                sides = [first, *(g for _, g in rest)]
+                for n, (a, (op, b)) in enumerate(zip(sides, rest, strict=False)):
+                    x, y = self.formula(a), self.formula(b)
+                    if not self.extreme(x, op, y, f"extreme {id(f)} {n}"):
+                        self.compared(x, op, y)
+                return
+            case _:
+                pass
+        if not self.formula(without_const(f)):
+            raise Misfit

@@ -1,0 +1,133 @@
+"""The atoms of products: elements that are read, numbers, functions, sums, maxima, truths."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from superopt.verifier.poly import Atom, Poly, Var
+
+if TYPE_CHECKING:
+    from superopt.verifier.normal import NF, Piece
+
+
+class Factor:
+    """An atom of a product. `number` orders them; `level` is above all variables bound inside."""
+
+    __slots__ = ("free", "level", "number")
+    number: int
+    level: int
+    free: frozenset[Var]
+
+    def __lt__(self, other: Factor) -> bool:
+        return self.number < other.number
+
+
+class Read(Factor):
+    """An element of an input."""
+
+    __slots__ = ("index", "name")
+
+    def __init__(self, name: str, index: tuple[Poly, ...]) -> None:
+        self.name, self.index = name, index
+
+    def __repr__(self) -> str:
+        return f"{self.name}[{', '.join(map(str, self.index))}]"
+
+
+class Num(Factor):
+    """A size or index as a number."""
+
+    __slots__ = ("atom",)
+
+    def __init__(self, atom: Atom) -> None:
+        self.atom = atom
+
+    def __repr__(self) -> str:
+        return str(self.atom)
+
+
+class Fn(Factor):
+    """A scalar function of which nothing is known but its name."""
+
+    __slots__ = ("args", "name")
+
+    def __init__(self, name: str, args: tuple[NF, ...]) -> None:
+        self.name, self.args = name, args
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(map(str, self.args))})"
+
+
+class Exp(Factor):
+    """exp of one term with coefficient 1: powers are multiples of the exponent."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: NF) -> None:
+        self.of = of
+
+    def __repr__(self) -> str:
+        return f"exp({self.of})"
+
+
+class Total(Factor):
+    """A sum as one factor, in negative powers: positive ones are multiplied out."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: NF) -> None:
+        self.of = of
+
+    def __repr__(self) -> str:
+        return f"({self.of})"
+
+
+class Top(Factor):
+    """The greatest of pieces, each a value over bound variables under guards."""
+
+    __slots__ = ("pieces",)
+
+    def __init__(self, pieces: tuple[Piece, ...]) -> None:
+        self.pieces = pieces
+
+    def __repr__(self) -> str:
+        return f"max({' | '.join(map(str, self.pieces))})"
+
+
+class Truth(Factor):
+    """1 where a comparison of an element with 0 holds, else 0: lt, eq; or a bool element, is."""
+
+    __slots__ = ("fn", "of")
+
+    def __init__(self, fn: str, of: NF) -> None:
+        self.fn, self.of = fn, of
+
+    def __repr__(self) -> str:
+        return f"[{self.fn} {self.of}]"
+
+
+class Prod(Factor):
+    """A product over bound variables."""
+
+    __slots__ = ("piece",)
+
+    def __init__(self, piece: Piece) -> None:
+        self.piece = piece
+
+    def __repr__(self) -> str:
+        return f"prod({self.piece})"
+
+
+class Key:
+    """What a term has beside its coefficient, with its hash."""
+
+    __slots__ = ("_hash", "parts")
+
+    def __init__(self, *parts: object) -> None:
+        self.parts, self._hash = parts, hash(parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Key) and self.parts == other.parts)

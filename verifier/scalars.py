@@ -1,0 +1,163 @@
+"""Scalar functions of elements, and the numbers that are written in rules."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from superopt.verifier import normal as N
+from superopt.verifier.algebra import (
+    INFINITY,
+    Undefined,
+    exponential,
+    factored,
+    greatest,
+    hoisted,
+    inverse,
+    power,
+    raised,
+    unknown,
+    used,
+)
+from superopt.verifier.attributes import marked, root_of
+from superopt.verifier.choices import NOTES
+from superopt.verifier.facts import Facts
+from superopt.verifier.normal import NF, Term
+from superopt.verifier.order import sign
+from superopt.verifier.simplify import times
+
+EXACT_POWERS = 8
+ODD = frozenset(("erf", "tanh", "sin", "tan", "asin", "atan", "sinh", "asinh", "atanh"))
+HALF = Fraction(1, 2)
+NEAR = Fraction(1, 2**24)  # relative: what rounding to float32 may change
+NEAREST = "a literal is the simple number that it is the nearest float of"
+ROOT_TWO = {Fraction(math.sqrt(2)): 1, Fraction(math.sqrt(0.5)): -1}
+
+
+def number_of(v: int | Fraction | float) -> NF:
+    """A number as it is written: 0.16666666666666666 is 1 / 6."""
+    if isinstance(v, float) and not math.isfinite(v):
+        if v != v:
+            raise Undefined("nan")
+        return N.scaled(power(N.fn(INFINITY, (N.zero(),))), 1 if v > 0 else -1)
+    exact = Fraction(v)
+    name = marked(exact)
+    if name is not None:
+        return power(N.fn(f"any {name}", (N.zero(),)))
+    if exact.denominator <= 2**16:
+        return N.constant(exact)
+    root = root_of(exact)
+    if root is not None:
+        return power(N.fn(f"any {root}", (N.zero(),)), HALF)
+    if exact in ROOT_TWO:
+        NOTES.add(NEAREST)
+        return power(N.fn("sqrt", (N.constant(2),)), ROOT_TWO[exact])
+    for simple in (exact.limit_denominator(1000), Fraction(f"{float(exact):.7g}")):
+        if abs(simple - exact) <= abs(exact) * NEAR:
+            if simple != exact:
+                NOTES.add(NEAREST)
+            return N.constant(simple)
+    return N.constant(exact)
+
+
+def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
+    """A scalar function of elements; `exact`: of real numbers, not of integers that wrap."""
+    match fn, args:
+        case "add", [a, b]:
+            return N.plus(a, b)
+        case "sub", [a, b]:
+            return N.minus(a, b)
+        case "neg", [a]:
+            return N.scaled(a, -1)
+        case "mul", [a, b]:
+            if len(a.terms) > 1 or len(b.terms) > 1:
+                used("distribute")
+            return times(a, b, facts)
+        case "div", [a, b] if exact:
+            used("divide")
+            return times(a, inverse(b, facts), facts)
+        case "div", [a, b] if b.constant == 1:
+            return a
+        case "max", [a, b]:
+            return greatest([a, b], facts)
+        case "min", [a, b]:
+            return N.scaled(greatest([N.scaled(a, -1), N.scaled(b, -1)], facts), -1)
+        case "abs", [a] if exact:
+            return greatest([a, N.scaled(a, -1)], facts)
+        case "exp", [a] if exact:
+            return exponential(a, facts)
+        case "sigmoid", [a] if exact:
+            down = exponential(N.scaled(a, -1), facts)
+            return inverse(N.plus(N.constant(1), down), facts)
+        case "log", [a] if exact:
+            return hoisted([a], facts, lambda x, _: _logarithm(x[0]))
+        case "sqrt", [a] if exact:
+            return hoisted([a], facts, _root)
+        case "pow", [a, b] if exact:
+            n = b.constant
+            if n is not None and n.denominator == 1 and abs(n) <= EXACT_POWERS:
+                return raised(a, int(n), facts)
+            if n == HALF:
+                return hoisted([a], facts, _root)
+            return unknown(fn, args, facts)
+        case _ if exact and fn in ODD and len(args) == 1:
+            return hoisted(args, facts, lambda x, _: _odd(fn, x[0]))
+        case _:
+            return unknown(fn if exact else f"{fn} of integers", args, facts)
+
+
+def _odd(fn: str, a: NF) -> NF:
+    """f(-x) is -f(x), and f(0) is 0."""
+    if not a.terms:
+        return N.zero()
+    if a.terms[0].coefficient < 0:
+        return N.scaled(power(N.fn(fn, (N.scaled(a, -1),))), -1)
+    return power(N.fn(fn, (a,)))
+
+
+def _logarithm(a: NF) -> NF:
+    """log(exp(x) y) is x + log(y), where y is above 0."""
+    if not a.terms:
+        raise Undefined("log(0)")
+    content, rest = factored(a)
+    plain = power(N.fn("log", (a,)))
+    one = a.single
+    if one is not None:
+        content, rest = one, N.constant(1)
+    if content.coefficient != 1 or any(
+        sign(Term(Fraction(1), (), frozenset(), (p,)), {}) != 2 for p in content.powers
+    ):
+        return plain
+    out = N.zero() if rest.constant == 1 else power(N.fn("log", (rest,)))
+    for f, e in content.powers:
+        of = f.of if isinstance(f, N.Exp) else None
+        if of is None:
+            of = power(N.fn("log", (f.of if isinstance(f, N.Total) else power(f),)))
+        out = N.plus(out, N.scaled(of, e))
+    return out
+
+
+def _root(args: list[NF], facts: Facts) -> NF:
+    """sqrt(x * x) is the greater of x and -x; sqrt(1 / x) is 1 / sqrt(x)."""
+    (a,) = args
+    c = a.constant
+    if c is not None and c >= 0:
+        top, bottom = _exact_root(c.numerator), _exact_root(c.denominator)
+        if top is not None and bottom is not None:
+            return N.constant(Fraction(top, bottom))
+    one = a.single
+    if one is not None and one.coefficient == 1 and one.powers:
+        if all(e.denominator == 1 and int(e) % 2 == 0 for _, e in one.powers):
+            half = tuple((f, e / 2) for f, e in one.powers)
+            x = N.form((Term(Fraction(1), (), frozenset(), half),))
+            return greatest([x, N.scaled(x, -1)], facts)
+        if len(one.powers) == 1 and one.powers[0][1] == -1:
+            f = one.powers[0][0]
+            of = f.of if isinstance(f, N.Total) else power(f)
+            return power(N.fn("sqrt", (of,)), -1)
+    return power(N.fn("sqrt", (a,)))
+
+
+def _exact_root(n: int) -> int | None:
+    r = math.isqrt(n)
+    return r if r * r == n else None
