@@ -34,6 +34,7 @@ from superopt.generate.generalise import (
     title,
 )
 from superopt.generate.pattern import Equation, show, size
+from superopt.generate.sound import Held
 from superopt.rules.index import Index
 from superopt.rules.rule import Rule, parse_rules
 
@@ -217,7 +218,7 @@ def attempt(what: tuple[Sequence[Claim], Family, int]) -> str:
     where it can be read so."""
     some, family, seed = what
     texts: list[tuple[str, bool]] = []
-    known: dict[tuple[object, ...], Rule] = {}
+    known: dict[tuple[object, ...], Held] = {}
     for c in some:
         back = known.get((c.right, *c.left))
         made = None if back is None else mirrored(back, title(c, family), seed)
@@ -226,7 +227,7 @@ def attempt(what: tuple[Sequence[Claim], Family, int]) -> str:
             texts.append((found, False))
             continue
         if c.axis is None:
-            known[c.left[0], c.right] = found.rule
+            known[c.left[0], c.right] = found
         texts.append((str(found.rule), found.proved))
     return json.dumps(texts)
 

@@ -32,6 +32,7 @@ from superopt.generate.pattern import (
 from superopt.generate.sound import Held, fires, settled
 from superopt.rules.instances import instances
 from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.term import Filled, Number, Scalar, walk
 from superopt.rules.trial import Cases, try_on
 
 NAMES = "xyzwabcdefgh"
@@ -163,10 +164,12 @@ def most_general(c: Claim, family: Family, seed: int) -> Held | str:
     return tried[0] if tried else REFUTED
 
 
-def mirrored(rule: Rule, name: str, seed: int) -> Held | None:
+def mirrored(held: Held, name: str, seed: int) -> Held | None:
     """The rule from right to left, under another name, if its right side binds all that is on its
-    left, and it holds."""
-    text = str(rule)
+    left, and it holds. A proof is about all for which both sides are well-formed, from left to
+    right and from right to left; but a constant of any shape on one side is one of no axes on the
+    other."""
+    rule, text = held.rule, str(held.rule)
     params = text[text.index("(") : text.index("): ") + 3]
     sides, rest = text[text.index("): ") + 3 :].split(" ; ", 1)
     sides, _, where = sides.partition(" where ")
@@ -179,6 +182,10 @@ def mirrored(rule: Rule, name: str, seed: int) -> Held | None:
     some = islice(instances(found, seed, rounds=2, patience=PATIENCE), FIRST)
     if not any(fires(found, one) for one in some):
         return None
+    constants = (Number, Scalar, Filled)
+    every = (t for side in (*rule.lhs, *rule.rhs) for t in walk(side))
+    if held.proved and not any(isinstance(t, constants) for t in every):
+        return Held(found, True)
     return settled(found, CLASSES[CLASSES.index(rule.float_class) :], seed)
 
 

@@ -37,6 +37,7 @@ class Effort:
 
 
 SHORT = Effort(6, 2, 2, 10, 100)
+HIGHER = Effort(10, 10, 3, 40, 400)  # where the prover has not come to all ranks
 # An image has its rank, and is slowly convolved; what else there is may be broadcast in many ways.
 OF_IMAGES = Effort(20, 10, 4, 40, 600)
 OTHERWISE = Effort(20, 20, 3, 100, 1000)
@@ -62,12 +63,13 @@ def settled(rule: Rule, classes: Sequence[str], seed: int) -> Held | None:
     verdict = prove(found, LIMITS)
     if isinstance(verdict, Refuted):
         return None
-    proved = isinstance(verdict, Proved)
-    if not (isinstance(verdict, Proved) and verdict.whole):
-        left = [c for c in classes if c >= found.float_class]
-        images = any(isinstance(t, App) and t.op.name in SPATIAL for s in rule.lhs for t in walk(s))
-        found = _tried(rule, left, seed + 1, OF_IMAGES if images else OTHERWISE)
-    return None if found is None else Held(found, proved)
+    if isinstance(verdict, Proved) and verdict.whole:
+        return Held(found, True)
+    images = any(isinstance(t, App) and t.op.name in SPATIAL for s in rule.lhs for t in walk(s))
+    effort = OF_IMAGES if images else OTHERWISE
+    left = [c for c in classes if c >= found.float_class]
+    found = _tried(rule, left, seed + 1, HIGHER if verdict else effort)
+    return None if found is None else Held(found, bool(verdict))
 
 
 def _tried(rule: Rule, classes: Sequence[str], seed: int, effort: Effort) -> Rule | None:

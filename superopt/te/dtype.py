@@ -16,6 +16,9 @@ class DType:
     kind: str
     bits: int
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def __str__(self) -> str:
         return self.name
 

@@ -254,6 +254,7 @@ def mod(a: Expr, b: Expr) -> Expr:
     return Apply("mod", (r, b), INDEX)
 
 
+@lru_cache(maxsize=1 << 16)
 def apply(fn: str, args: tuple[Expr, ...], dtype: DType) -> Expr:
     """`fn` of index expressions, in normal form."""
     match fn, args:

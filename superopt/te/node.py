@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
@@ -89,6 +89,9 @@ class Const(Expr):
     value: Number
     dtype: DType
 
+    def __hash__(self) -> int:
+        return hash(self.value)
+
     def __str__(self) -> str:
         return str(self.value)
 
@@ -99,6 +102,9 @@ class Size(Expr):
 
     name: str
     dtype: DType = INDEX
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     def __str__(self) -> str:
         return self.name
@@ -112,6 +118,9 @@ class Axis(Expr):
     extent: Dim
     dtype: DType = INDEX
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def __str__(self) -> str:
         return self.name
 
@@ -123,6 +132,15 @@ class Apply(Expr):
     fn: str
     args: tuple[Expr, ...]
     dtype: DType
+    _hash: int = field(default=0, init=False, compare=False)  # found once: trees of them are deep
+
+    def __hash__(self) -> int:
+        if not self._hash:
+            object.__setattr__(self, "_hash", hash((self.fn, self.args)) or 1)
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[Apply], tuple[object, ...]]:
+        return Apply, (self.fn, self.args, self.dtype)  # a hash is of one process
 
     def __str__(self) -> str:
         infix = _INFIX.get(self.fn)
