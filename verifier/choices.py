@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from superopt.ir.graph import Input
 from superopt.rules.functions import NotKnown, Result, number
@@ -92,6 +92,9 @@ class Choices:
                 least, _ = ix.bounds(d)
                 if least is None or least <= 1:
                     NOTES.add(NOT_STRETCHED)
+        if self.on_right:
+            needs = f"{a} == 1 or {b} == 1"
+            single = [s and replace(s, derived=(*s.derived, needs)) for s in single]
         raise Fork([*found, *single])
 
     def choose(

@@ -39,7 +39,7 @@ class Limits:
     """Of one rule: seconds of time; instances at most."""
 
     seconds: float = 20.0
-    instances: int = 1000
+    instances: int = 5000
 
 
 def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) -> Verdict:

@@ -236,10 +236,10 @@ def ordered(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None] |
         if found is not None:
             return found
     gap = ix.polynomial(ix.as_index(ix.as_index(b) - a))
-    below = _nonnegative(state, gap, f"{a} <= {b}" if why else "")
+    below = nonnegative(state, gap, f"{a} <= {b}" if why else "")
     other = {m: -c for m, c in gap.items()}
     other[()] = other.get((), 0) - 1
-    above = _nonnegative(state, other, f"{a} > {b}" if why else "")
+    above = nonnegative(state, other, f"{a} > {b}" if why else "")
     return None if below is None or above is None else [*below, *above]
 
 
@@ -261,7 +261,7 @@ def bounded(state: State, p: Expr) -> list[State | None] | None:
     gap = ix.polynomial(p)
     if sum(map(bool, gap)) < 2:
         return None  # n >= 2 is said of n, which divides better than n' + 1
-    found = _nonnegative(state, gap, "")
+    found = nonnegative(state, gap, "")
     return found if found and all(s is None or _plain(state, s) for s in found) else None
 
 
@@ -270,7 +270,7 @@ def _plain(before: State, after: State) -> bool:
     return len(after.hypotheses) <= len(before.hypotheses)
 
 
-def _nonnegative(state: State, p: ix.Poly, needs: str) -> list[State | None] | None:
+def nonnegative(state: State, p: ix.Poly, needs: str) -> list[State | None] | None:
     """The states in which p >= 0: n - m >= 0 is n = m + n' - 1; 3 - n >= 0 is n = 1, 2 or 3."""
     best: tuple[bool, str, Expr] | None = None
     for m, c in p.items():
