@@ -34,7 +34,7 @@ from superopt.te.expr import Dim, Tensor, cast, compute, const
 from superopt.te.node import Expr, Size
 from superopt.verifier.attributes import MOST_PARTS, NOT_STRETCHED, RUNS, Unsupported, mark, marked
 from superopt.verifier.constants import filled
-from superopt.verifier.sizes import Fork, Misfit, State, equated, ones
+from superopt.verifier.sizes import Fork, Misfit, State, equated, ones, taken
 
 VALUE = "value of "  # before a parameter's name: its number
 
@@ -77,9 +77,12 @@ class Choices:
             return False
         raise Fork(found)
 
-    def undecided(self, a: Dim, b: Dim) -> None:
+    def undecided(self, a: Dim, b: Dim) -> bool:
         self.questions += 1
-        self.open_orders.append((a, b))
+        known = taken(self.state, a, b)
+        if known is None:
+            self.open_orders.append((a, b))
+        return known is True
 
     def stretched(self, a: Dim, b: Dim) -> bool:
         self.questions += 1

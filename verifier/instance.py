@@ -312,10 +312,7 @@ class _Attempt(Bindings):
             if "symbolic" in str(e):
                 raise Unsupported(str(e)) from e
             for a, b in self.open_orders:
-                cases = ordered(self.state, a, b, "right" if self.on_right else "")
-                if cases is not None:
-                    raise Fork(cases) from e
-                raise Unsupported(f"{op.name}: is {a} <= {b}?") from e
+                raise Fork(ordered(self.state, a, b, "right" if self.on_right else "")) from e
             self.refused(op, operands, given, e)
             raise Misfit from e
         except (
