@@ -76,7 +76,7 @@ TALLY = Tally()
 
 def in_time() -> None:
     """Raises OutOfTime after the deadline."""
-    if time.monotonic() > TALLY.deadline:
+    if time.thread_time() > TALLY.deadline:
         raise OutOfTime
 
 
@@ -85,7 +85,7 @@ class OutOfTime(Exception):
 
 
 def start(seconds: float) -> Tally:
-    """Begin to count anew; OutOfTime is raised after `seconds`."""
+    """Begin to count anew; OutOfTime is raised after `seconds` of this thread's own time."""
     global TALLY
-    TALLY = Tally(deadline=time.monotonic() + seconds)
+    TALLY = Tally(deadline=time.thread_time() + seconds)
     return TALLY

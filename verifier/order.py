@@ -35,7 +35,7 @@ def dominated(gap: NF, facts: Facts, strictly: bool = False) -> bool:
 
 
 def _follows(gap: NF, facts: Facts, strictly: bool) -> bool:
-    if time.monotonic() > G.TALLY.deadline:
+    if time.thread_time() > G.TALLY.deadline:
         raise G.OutOfTime
     start = time.perf_counter()
     names: dict[object, z3.ArithRef] = {}

@@ -36,7 +36,7 @@ ASSUMES = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one rule: seconds of time; instances at most."""
+    """Of one rule: seconds of the thread's own time; instances at most."""
 
     seconds: float = 20.0
     instances: int = 5000
@@ -96,7 +96,7 @@ def _at_ranks(rule: Rule, scope: Ranks, limit: Limits, tally: Tally, begin: floa
                 level = one.state.level
                 if level > min(FIRST, scope.most) and seen:
                     best = proved(level - 1)
-                    tally.deadline = min(tally.deadline, time.monotonic() + limit.seconds / 4)
+                    tally.deadline = min(tally.deadline, time.thread_time() + limit.seconds / 4)
             count += 1
             if count > limit.instances:
                 reason = f"more than {limit.instances} ways for operands to fit"
