@@ -49,7 +49,7 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
     scope says how far that was.
     """
     limit = limits or Limits()
-    begin = time.perf_counter()
+    begin = time.thread_time()
     if table_size() > LARGEST_TABLE:
         bounds.forget()
         guard.forget()
@@ -78,7 +78,7 @@ def _at_ranks(rule: Rule, scope: Ranks, limit: Limits, tally: Tally, begin: floa
     best: Proved | None = None  # at the ranks below `level`
 
     def since() -> float:
-        return time.perf_counter() - begin
+        return time.thread_time() - begin
 
     def proved(most: int) -> Proved:
         return Proved(
