@@ -67,8 +67,8 @@ def root_of(v: Fraction) -> str | None:
 
 # What the options leave out; a proof that used one says so.
 LIMITS = {
-    "starts": "slices forward inside their axes",
-    "steps": "slices by steps of 1 and 2",
+    "starts": "slices inside their axes",
+    "steps": "slices by steps of 1, 2 and -1",
     "split": f"splits into at most {MOST_PARTS} parts",
     "to": "casts to f32, f64, f16, i64 and bool",
     "auto_pad": "explicit pads",
@@ -76,6 +76,11 @@ LIMITS = {
     "stash_type": "statistics in float32",
 }
 NO_DILATION = "pools without dilation"
+FEW = {
+    ("Unsqueeze", "axes"): "one or two new axes",
+    ("Slice", "axes"): "slices along at most two axes",
+    ("Expand", "shape"): "expansions by at most one axis",
+}
 SMALL = ("strides", "dilations", "output_padding", "pads")
 NO_STRIDES = "transposed convolutions with small numbers as strides, dilations and pads"
 NO_BLANKS = "no window of a pool sees only padding"
@@ -89,6 +94,11 @@ def limits(op: Op, key: str) -> list[str]:
     """What a proof leaves out where this attribute is open."""
     if key == "dilations" and op.name.endswith("Pool"):
         return [NO_DILATION]
+    some = FEW.get((op.name, key))
+    if some is not None:
+        return [some]
+    if key == "axes" and op.name.startswith("Reduce"):
+        return ["reductions over at least one axis"]
     if op.name == "ConvTranspose" and key in SMALL:
         return [NO_STRIDES]
     if key == "blocksize":
@@ -152,7 +162,7 @@ def options(
             axes = known.get("axes")
             if not isinstance(axes, tuple):
                 raise Unsupported("Slice with open steps and axes")
-            return each([(1,) * len(axes), (2,) * len(axes)])
+            return each([(1,) * len(axes), (2,) * len(axes), (-1,) * len(axes)])
         case "Slice", "starts":
             if "ends" in known:
                 raise Unsupported("Slice with open starts and given ends")

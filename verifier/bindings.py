@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from superopt.ir.graph import Input
 from superopt.ir.op import Attr, InferError, Op, Types, _canonical_attrs
+from superopt.ops.slicing import PAST_START
 from superopt.rules.functions import NotKnown, Result, sequence
 from superopt.rules.syntax import AttrParam
 from superopt.rules.term import App, Formula, Name, Seq, Spread
@@ -16,7 +17,7 @@ from superopt.te.node import Expr
 from superopt.verifier.attributes import NATURALS, Unsupported, levels, limits, options
 from superopt.verifier.choices import NOTES
 from superopt.verifier.conditions import Conditions
-from superopt.verifier.sizes import Misfit
+from superopt.verifier.sizes import Fork, Misfit, nonnegative
 
 _LATE = {"steps": 1, "starts": 2, "ends": 3}
 
@@ -70,6 +71,11 @@ class Bindings(Conditions):
                 name = f"{name} {len(self.many)}"
             if key not in known:
                 known[key] = self.attribute(t.op, key, name, ranks, known, operands)
+        if t.op.name == "Slice" and not self.on_right and not pending:
+            bounds = [f for key, f in t.attrs if key in ("starts", "ends")]
+            opened = any(key in ("starts", "ends") for key, _ in open_)
+            if not opened and all(isinstance(f, Name) for f in bounds):
+                self.inside(operands[0], known)
         return known, pending
 
     def attribute(
@@ -99,7 +105,7 @@ class Bindings(Conditions):
     def starts(self, name: str, x: Tensor | None, known: dict[str, Attr]) -> Attr:
         """Bounds of slices inside their axes: each axis is what is before, what is kept, and what
         is after."""
-        axes = known.get("axes")
+        axes, steps = known.get("axes"), known.get("steps")
         assert x is not None
         assert isinstance(axes, tuple)
         out: list[Dim] = []
@@ -113,10 +119,47 @@ class Bindings(Conditions):
             whole = ix.dim(ix.as_index(end) + self.fresh(f"{name}.r{k}") - 1)
             if not self.same(x.shape[axis], whole):
                 raise Misfit
+            if isinstance(steps, tuple) and steps[k] == -1:
+                begin, end = self.backwards(f"{name}.{k}", begin, end)
             out.append(begin)
             ends.append(end)
         known["ends"] = tuple(ends)
         return tuple(out)
+
+    def inside(self, x: Tensor | None, known: dict[str, Attr]) -> None:
+        """Bounds in one form, which an operator before had, are not beyond the end here either."""
+        some = [known.get(key) for key in ("axes", "starts", "ends", "steps")]
+        axes, starts, ends, steps = some
+        if x is None or not isinstance(axes, tuple) or not isinstance(starts, tuple):
+            return
+        if not isinstance(ends, tuple) or len(axes) != len(starts):
+            return
+        for k, (axis, begin, end) in enumerate(zip(axes, starts, ends, strict=True)):
+            if not isinstance(axis, int) or not -x.rank <= axis < x.rank:
+                raise Misfit
+            back = isinstance(steps, tuple) and steps[k] == -1
+            last = ix.as_index(begin) + 1 if back else end  # type: ignore[arg-type]
+            if isinstance(last, Expr) and last != x.shape[axis]:
+                beyond = self.fresh(f"inside {len(self.many)}.{k}")
+                if not self.same(x.shape[axis], ix.dim(ix.as_index(last + beyond) - 1)):
+                    raise Misfit
+
+    def backwards(self, name: str, begin: Dim, end: Dim) -> tuple[Dim, Dim]:
+        """The bounds of a slice backwards: to the first element, or not so far."""
+        first = ix.dim(ix.as_index(end) - 1)
+        if self.choose(f"first {name}", (True, False)):
+            if not self.same(begin, 0):
+                raise Misfit
+            return first, PAST_START
+        low, high = ix.bounds(ix.as_index(begin))
+        if high is not None and high < 1:
+            raise Misfit
+        if low is None or low < 1:
+            cases = nonnegative(self.state, ix.polynomial(ix.as_index(ix.as_index(begin) - 1)), "")
+            if cases is None:
+                raise Unsupported(f"is {begin} at least 1?")
+            raise Fork(cases)
+        return first, ix.dim(ix.as_index(begin) - 1)
 
     def ends(self, name: str, x: Tensor | None, known: dict[str, Attr]) -> Attr:
         """Ends after the starts that are given."""

@@ -42,7 +42,7 @@ from superopt.verifier.attributes import (
     marked,
 )
 from superopt.verifier.constants import filled
-from superopt.verifier.sizes import Fork, Misfit, State, equated, ones
+from superopt.verifier.sizes import Fork, Misfit, State, equated, ones, taken
 
 VALUE = "value of "  # before a parameter's name: its number
 
@@ -87,9 +87,12 @@ class Choices:
             return False
         raise Fork(found)
 
-    def undecided(self, a: Dim, b: Dim) -> None:
+    def undecided(self, a: Dim, b: Dim) -> bool:
         self.questions += 1
-        self.open_orders.append((a, b))
+        known = taken(self.state, a, b)
+        if known is None:
+            self.open_orders.append((a, b))
+        return known is True
 
     def stretched(self, a: Dim, b: Dim) -> bool:
         self.questions += 1
@@ -102,6 +105,9 @@ class Choices:
                 least, _ = ix.bounds(d)
                 if least is None or least <= 1:
                     NOTES.add(NOT_STRETCHED)
+        if self.on_right:
+            needs = f"{a} == 1 or {b} == 1"
+            single = [s and replace(s, derived=(*s.derived, needs)) for s in single]
         if self.state.level > LOW:  # there, combinations are many and say little more
             if single and self.state.stretched == AT_ONCE:
                 NOTES.add(FEW_STRETCHED)

@@ -84,7 +84,7 @@ TALLY = Tally()
 
 def in_time() -> None:
     """Raises OutOfTime after the deadline, or when too much work was done."""
-    if time.monotonic() > TALLY.deadline or TALLY.work() > TALLY.most:
+    if time.thread_time() > TALLY.deadline or TALLY.work() > TALLY.most:
         raise OutOfTime
 
 
@@ -93,7 +93,8 @@ class OutOfTime(Exception):
 
 
 def start(seconds: float, work: float = float("inf")) -> Tally:
-    """Begin to count anew; OutOfTime is raised after `seconds`, or so much work."""
+    """Begin to count anew; OutOfTime is raised after `seconds` of this thread's own time, or so
+    much work."""
     global TALLY
-    TALLY = Tally(deadline=time.monotonic() + seconds, begun=made_so_far(), most=work)
+    TALLY = Tally(deadline=time.thread_time() + seconds, begun=made_so_far(), most=work)
     return TALLY

@@ -40,6 +40,7 @@ from superopt.verifier.attributes import NO_BLANKS, Unsupported
 from superopt.verifier.bindings import Bindings
 from superopt.verifier.choices import NOTES, Ranks
 from superopt.verifier.facts import in_time
+from superopt.verifier.refusal import accepted
 from superopt.verifier.scope import broadcasts, stretched
 from superopt.verifier.sizes import Fork, Misfit, State, decided, ordered, settled
 
@@ -313,10 +314,8 @@ class _Attempt(Bindings):
             if "symbolic" in str(e):
                 raise Unsupported(str(e)) from e
             for a, b in self.open_orders:
-                cases = ordered(self.state, a, b, "right" if self.on_right else "")
-                if cases is not None:
-                    raise Fork(cases) from e
-                raise Unsupported(f"{op.name}: is {a} <= {b}?") from e
+                raise Fork(ordered(self.state, a, b, "right" if self.on_right else "")) from e
+            self.refused(op, operands, given, e)
             raise Misfit from e
         except (
             ValueError,
@@ -326,8 +325,23 @@ class _Attempt(Bindings):
             ZeroDivisionError,
             AssertionError,
         ) as e:
+            self.refused(op, operands, given, e)
             raise Misfit from e
         return full, out if isinstance(out, tuple) else (out,)
+
+    def refused(
+        self,
+        op: Op,
+        operands: Sequence[Tensor | None],
+        given: tuple[tuple[str, Attr], ...],
+        why: Exception,
+    ) -> None:
+        """Unsupported, where the operator takes the same operands at some sizes."""
+        if self.on_right:
+            return  # a match is refused as well
+        sizes = accepted(op, operands, given, self.state.hypotheses)
+        if sizes is not None:
+            raise Unsupported(f"{op.name} at sizes like {sizes}: {why}")
 
     def sees(self, attrs: Mapping[str, Attr]) -> None:
         """No window sees only padding: what is computed of such a one, nobody says."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from random import Random
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,7 +16,9 @@ from superopt.te.dtype import BOOL, F64, to_numpy
 from superopt.te.expr import Dim, Tensor
 from superopt.te.interpret import evaluate_all
 from superopt.te.node import Apply, Expr
-from superopt.verifier.instance import Instance
+
+if TYPE_CHECKING:
+    from superopt.verifier.instance import Instance
 
 Found = tuple[str, int, tuple[int, ...], str, str]
 LARGEST = 3000  # elements of a tensor
@@ -54,7 +57,7 @@ def _fitting(one: Instance, seed: int) -> Iterator[dict[str, int]]:
         )
     )
     for sizes in itertools.islice(_assignments(names, seed), ASSIGNMENTS):
-        if all(_true(h, sizes) for h in one.state.hypotheses) and all(
+        if all(true_at(h, sizes) for h in one.state.hypotheses) and all(
             _small(t, sizes) for t in tensors
         ):
             yield sizes
@@ -71,7 +74,8 @@ def _assignments(names: list[str], seed: int) -> Iterator[dict[str, int]]:
         yield {name: rng.randint(1, most) for name in names}
 
 
-def _true(h: Expr, sizes: dict[str, int]) -> bool:
+def true_at(h: Expr, sizes: dict[str, int]) -> bool:
+    """Does a hypothesis hold for these sizes?"""
     match h:
         case Apply(fn, (a, b), _):
             x, y = ix.evaluate(a, sizes), ix.evaluate(b, sizes)

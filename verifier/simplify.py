@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from superopt.verifier import normal as N
 from superopt.verifier import poly as P
 from superopt.verifier import substitute as S
-from superopt.verifier.facts import Facts, Guard, eq, ge, negated, nonneg
+from superopt.verifier.facts import Facts, Guard, coarser, eq, ge, negated, nonneg
 from superopt.verifier.normal import NF, Piece, Term
-from superopt.verifier.poly import Poly, Quot, Sym, Var
+from superopt.verifier.poly import Poly, Quot, Var
 
 # --- quotients ------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ def _pruned(guards: frozenset[Guard], facts: Facts) -> frozenset[Guard] | None:
     """Without what follows from the facts and from each other."""
     rest: list[Guard] = []
     for g in sorted(guards, key=lambda g: (g.kind, g.p.number)):
-        g = coarser(g, facts)
+        g = coarser(g, facts, STRONG[0])
         if facts.holds(g, STRONG[0]):
             continue
         if facts.holds(negated(g), STRONG[0]):
@@ -156,24 +156,6 @@ def _pruned(guards: frozenset[Guard], facts: Facts) -> frozenset[Guard] | None:
                 continue
         n += 1
     return frozenset(rest)
-
-
-def coarser(g: Guard, facts: Facts) -> Guard:
-    """d k + r >= 0 is k >= 0 where 0 <= r < d, and k >= 1 where -d <= r < 0."""
-    if g.kind != "ge" or all(len(m) < 2 for m, _ in g.p.terms):
-        return g
-    for d in {tuple(a for a in m if isinstance(a, Sym)) for m, _ in g.p.terms if len(m) > 1}:
-        if not d:
-            continue
-        q = P.made({d: 1})
-        whole, rest = P.divided(g.p, q)
-        if not whole.vars or len(whole.terms) >= len(g.p.terms):
-            continue
-        for low in (0, 1):
-            r = rest + q * low
-            if facts.holds(ge(r), STRONG[0]) and facts.holds(ge(q - 1 - r), STRONG[0]):
-                return ge(whole - low)
-    return g
 
 
 def _linked(a: Guard, b: Guard) -> bool:

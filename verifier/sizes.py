@@ -231,18 +231,32 @@ def _solution(gap: ix.Poly) -> tuple[str, Expr] | None:
 MOST_SMALL = 8
 
 
-def ordered(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None] | None:
-    """The states in which a <= b and those in which b < a; None where no symbol can say so."""
+def taken(state: State, a: Dim, b: Dim) -> bool | None:
+    """Is a <= b taken to be so; None for not said."""
+    gap = ix.as_index(ix.as_index(b) - a)
+    if _at_least(gap, 0) in state.hypotheses:
+        return True
+    return False if _at_least(-gap, 1) in state.hypotheses else None
+
+
+def _at_least(p: Expr, low: int) -> Expr:
+    return ix.apply("le", (Const(low, INDEX), p), BOOL)
+
+
+def ordered(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
+    """The states in which a <= b and those in which b < a."""
     for p, q in (*_extremes(a), *_extremes(b)):
-        found = ordered(state, p, q, why)
-        if found is not None:
-            return found
-    gap = ix.polynomial(ix.as_index(ix.as_index(b) - a))
-    below = _nonnegative(state, gap, f"{a} <= {b}" if why else "")
-    other = {m: -c for m, c in gap.items()}
-    other[()] = other.get((), 0) - 1
-    above = _nonnegative(state, other, f"{a} > {b}" if why else "")
-    return None if below is None or above is None else [*below, *above]
+        if taken(state, p, q) is None:
+            return ordered(state, p, q, why)
+    gap = ix.as_index(ix.as_index(b) - a)
+    out: list[State | None] = []
+    for p, low, words in ((gap, 0, f"{a} <= {b}"), (ix.as_index(-gap), 1, f"{a} > {b}")):
+        needs = words if why else ""
+        found = nonnegative(state, ix.polynomial(ix.as_index(p - low)), needs)
+        if found is None or not all(s is None or _plain(state, s) for s in found):
+            found = [state.given(_at_least(p, low), needs)]
+        out += found
+    return out
 
 
 def _extremes(d: Dim) -> Iterator[tuple[Dim, Dim]]:
@@ -263,7 +277,7 @@ def bounded(state: State, p: Expr) -> list[State | None] | None:
     gap = ix.polynomial(p)
     if sum(map(bool, gap)) < 2:
         return None  # n >= 2 is said of n, which divides better than n' + 1
-    found = _nonnegative(state, gap, "")
+    found = nonnegative(state, gap, "")
     return found if found and all(s is None or _plain(state, s) for s in found) else None
 
 
@@ -272,7 +286,7 @@ def _plain(before: State, after: State) -> bool:
     return len(after.hypotheses) <= len(before.hypotheses)
 
 
-def _nonnegative(state: State, p: ix.Poly, needs: str) -> list[State | None] | None:
+def nonnegative(state: State, p: ix.Poly, needs: str) -> list[State | None] | None:
     """The states in which p >= 0: n - m >= 0 is n = m + n' - 1; 3 - n >= 0 is n = 1, 2 or 3."""
     best: tuple[bool, str, Expr] | None = None
     for m, c in p.items():

@@ -10,7 +10,8 @@ import z3
 from superopt.verifier.guard import Guard, negated
 from superopt.verifier.poly import Atom, Chosen, Least, Poly, Quot, Sym, Var
 
-MILLISECONDS = 300  # for one query
+MILLISECONDS = 60_000  # for one query, should its effort not be counted
+EFFORT = 1_500_000  # the same on every machine: steps of Z3
 
 
 @dataclass(slots=True)
@@ -75,6 +76,7 @@ def solver() -> z3.Solver:
         s.set("auto_config", False)
         s.set("mbqi", False)
         s.set("timeout", MILLISECONDS)
+        s.set("rlimit", EFFORT)
         _SOLVER.append(s)
     return _SOLVER[0]
 

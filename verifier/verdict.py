@@ -23,7 +23,7 @@ class Proved:
 
     derived: what the right side needs beyond the left, which a match is refused without. steps:
     what was used beyond moving elements. obligations: reads that were shown to be in bounds.
-    queries: questions to Z3. seconds: of wall time. whole: at all ranks that are wanted.
+    queries: questions to Z3. seconds: of own time. whole: at all ranks that are wanted.
     """
 
     scope: Scope

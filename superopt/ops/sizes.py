@@ -42,9 +42,9 @@ def at_most(a: Dim, b: Dim) -> bool:
     """Is a <= b for all values of the symbols, as far as the ranges say?"""
     if _at_most(a, b):
         return True
-    if not isinstance(ix.apply("le", (ix.as_index(a), ix.as_index(b)), BOOL), Const):
-        undecided(a, b)
-    return False
+    if isinstance(ix.apply("le", (ix.as_index(a), ix.as_index(b)), BOOL), Const):
+        return False
+    return undecided(a, b)
 
 
 def _at_most(a: Dim, b: Dim) -> bool:

@@ -21,8 +21,9 @@ class Judge(Protocol):
     def same(self, a: Dim, b: Dim) -> bool:
         """Are they to be equal? At least one is symbolic."""
 
-    def undecided(self, a: Dim, b: Dim) -> None:
-        """Nobody knows whether a <= b: what is refused for it is not known to be wrong."""
+    def undecided(self, a: Dim, b: Dim) -> bool:
+        """Is a <= b, which the ranges do not say? Where it is not taken to be, what is refused for
+        it is not known to be wrong."""
 
     def stretched(self, a: Dim, b: Dim) -> bool:
         """Broadcast a with b, neither of which is known to be 1: are they to be equal?"""
@@ -56,11 +57,10 @@ def same(a: Dim, b: Dim) -> bool:
     return judge.same(a, b)
 
 
-def undecided(a: Dim, b: Dim) -> None:
-    """It is not known whether a <= b."""
+def undecided(a: Dim, b: Dim) -> bool:
+    """Is a <= b taken to be so, where the ranges do not say?"""
     judge = _JUDGE.get()
-    if judge is not None:
-        judge.undecided(a, b)
+    return judge is not None and judge.undecided(a, b)
 
 
 def alike(a: Sequence[Dim], b: Sequence[Dim]) -> bool:

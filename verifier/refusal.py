@@ -1,0 +1,94 @@
+"""Does an operator refuse operands of symbolic sizes because they are symbolic?
+
+What is refused at every size is no instance; what is accepted at some is one that is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from random import Random
+
+from superopt.ir.op import Attr, InferError, Op, _canonical_attrs
+from superopt.te import index as ix
+from superopt.te.expr import Dim, Tensor
+from superopt.te.node import Expr
+from superopt.verifier.refute import true_at
+
+TRIES = 12
+ENOUGH = 4  # sizes at which it is refused
+
+
+def accepted(
+    op: Op,
+    operands: Sequence[Tensor | None],
+    attrs: Sequence[tuple[str, Attr]],
+    hypotheses: Iterable[Expr],
+) -> dict[str, int] | None:
+    """Sizes at which the operator takes the operands, None where none were found."""
+    names: set[str] = set()
+    for o in operands:
+        for d in () if o is None else o.shape:
+            names |= ix.symbols(d)
+    for _, v in attrs:
+        for x in v if isinstance(v, tuple) else (v,):
+            if isinstance(x, Expr):
+                names |= ix.symbols(x)
+    if not names:
+        return None
+    some = list(hypotheses)
+    for h in some:
+        names |= ix.symbols(h)
+    rng = Random(5)
+    order = sorted(names)
+    refused = 0
+    for n in range(TRIES):
+        sizes = {name: n + 1 if n < 2 else rng.randint(1, 4) for name in order}
+        if not all(true_at(h, sizes) for h in some):
+            continue
+        if _takes(op, operands, attrs, sizes):
+            return sizes
+        refused += 1
+        if refused == ENOUGH:
+            return None
+    return None
+
+
+def _takes(
+    op: Op,
+    operands: Sequence[Tensor | None],
+    attrs: Sequence[tuple[str, Attr]],
+    sizes: dict[str, int],
+) -> bool:
+    def at(d: Dim) -> int:
+        return ix.evaluate(d, sizes)
+
+    try:
+        fixed = tuple((k, _attr(v, sizes)) for k, v in attrs)
+        some = [
+            None if o is None else Tensor(o.name, o.dtype, tuple(map(at, o.shape)))
+            for o in operands
+        ]
+        if any(n < 1 for t in some if t is not None for n in t.shape if isinstance(n, int)):
+            return False
+        types = tuple(None if t is None else t.type for t in some)
+        full = dict(_canonical_attrs.__wrapped__(op, types, fixed))
+        assert op.compute is not None
+        out = op.compute(*some, **full)
+    except (
+        InferError,
+        ValueError,
+        TypeError,
+        IndexError,
+        KeyError,
+        ZeroDivisionError,
+        AssertionError,
+    ):
+        return False
+    made = out if isinstance(out, tuple) else (out,)
+    return all(isinstance(d, int) and d >= 1 for t in made for d in t.shape)
+
+
+def _attr(v: Attr, sizes: dict[str, int]) -> Attr:
+    if isinstance(v, tuple):
+        return tuple(_attr(x, sizes) for x in v)
+    return ix.evaluate(v, sizes) if isinstance(v, Expr) else v
