@@ -97,6 +97,7 @@ def _at_ranks(rule: Rule, scope: Ranks, limit: Limits, tally: Tally, begin: floa
                 if level > min(FIRST, scope.most) and seen:
                     best = proved(level - 1)
                     tally.deadline = min(tally.deadline, time.thread_time() + limit.seconds / 4)
+                    tally.look = 0.0
             count += 1
             if count > limit.instances:
                 reason = f"more than {limit.instances} ways for operands to fit"
