@@ -96,6 +96,7 @@ def _at_ranks(rule: Rule, scope: Ranks, limit: Limits, tally: Tally, begin: floa
                     best = replace(proved(level - 1), whole=False)
                     tally.deadline = min(tally.deadline, time.thread_time() + limit.seconds / 4)
                     tally.most = min(tally.most, tally.work() + limit.work / 4)
+                    tally.look = 0.0
             count += 1
             if count > limit.instances:
                 reason = f"more than {limit.instances} ways for operands to fit"
