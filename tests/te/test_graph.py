@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import pickle
+import subprocess
+import sys
 import weakref
 
 import numpy as np
@@ -150,3 +154,20 @@ def test_single_operators() -> None:
     assert out.dtype == np.float64
     with pytest.raises(InferError):
         evaluate_node(OPS["MatMul"], {}, [x, x])
+
+
+def test_an_expression_that_was_sent_elsewhere_is_equal() -> None:
+    """Its hash is of one process, since those of strings are, and does not travel."""
+    n = Size("n")
+    sent = pickle.loads(pickle.dumps(made := n // 2 + 3))
+    assert sent == made
+    env = {**os.environ, "PYTHONHASHSEED": "1"}
+    script = (
+        "import pickle, superopt.te.expr; from superopt.te.node import Size;"
+        f" print(hash(pickle.loads({pickle.dumps(made)!r})), hash(Size('n') // 2 + 3))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=env
+    )
+    there, its_own = done.stdout.split()
+    assert there == its_own
