@@ -13,12 +13,16 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+import numpy as np
+
 from superopt.ir import graph as g
 from superopt.rules.build import Refusal, rewrite
 from superopt.rules.context import context
+from superopt.rules.facts import uniform
 from superopt.rules.index import Index
 from superopt.rules.make import make
 from superopt.rules.plan import NARY
+from superopt.te.dtype import to_numpy
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +152,8 @@ class _Side:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """One order for operands that commute, and no join within a join, so that graphs which differ
-    in that only are the same."""
+    """One order for operands that commute, no join within a join, and no axes of a number that is
+    broadcast anyway, so that graphs which differ in that only are the same."""
 
     numbers: dict[g.Value, int]
     known: dict[g.Node, g.Node]
@@ -166,6 +170,8 @@ class _Order:
 
     def node(self, n: g.Node) -> g.Node:
         inputs = tuple(None if v is None else self.value(v) for v in n.inputs)
+        if "elementwise" in n.op.laws and len(inputs) > 1:
+            inputs = _without_axes(n, inputs)
         for v in inputs:
             if v is not None:
                 self.numbers.setdefault(v, len(self.numbers))
@@ -182,6 +188,19 @@ class _Order:
             return v
         made = self.known[p]
         return g.item(made, v.index) if isinstance(v, g.Item) else made
+
+
+def _without_axes(n: g.Node, inputs: tuple[g.Value | None, ...]) -> tuple[g.Value | None, ...]:
+    """Operands that are one number everywhere as scalars, where the others have the shape."""
+    for k, v in enumerate(inputs):
+        if not isinstance(v, g.Constant) or not v.type.shape or (one := uniform(v)) is None:
+            continue
+        assert v.type.dtype is not None
+        scalar = g.constant(np.full((), one, to_numpy(v.type.dtype)))
+        fewer = (*inputs[:k], scalar, *inputs[k + 1 :])
+        if g.node(n.op, fewer, **dict(n.attrs)).types == n.types:
+            inputs = fewer
+    return inputs
 
 
 def _rewrites(graph: g.Graph, index: Index, order: _Order) -> Iterator[Link]:

@@ -221,8 +221,15 @@ def attempt(what: tuple[Sequence[Claim], Family, int]) -> str:
     known: dict[tuple[object, ...], Held] = {}
     for c in some:
         back = known.get((c.right, *c.left))
+
+        def covers(rule: Rule, c: Claim = c) -> bool:
+            return covered(c, family, Index([rule]))
+
         made = None if back is None else mirrored(back, title(c, family), seed)
-        found = made or most_general(c, family, seed)
+        if made is None or not covers(made.rule):
+            found = most_general(c, family, seed, covers)
+        else:
+            found = made
         if isinstance(found, str):
             texts.append((found, False))
             continue

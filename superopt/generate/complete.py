@@ -15,7 +15,7 @@ from superopt.rules.index import Index
 from superopt.rules.rule import Rule
 
 # The same on every machine. By congruence chains may be put together to longer ones.
-BOUNDS = Bounds(steps=12, grow=2, graphs=1000, seconds=float("inf"))
+BOUNDS = Bounds(steps=6, grow=2, graphs=1000, seconds=float("inf"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ that survives a trial on shapes of its own is kept: what a reading claims too mu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, product
@@ -30,10 +30,10 @@ from superopt.generate.pattern import (
     uses,
 )
 from superopt.generate.sound import Held, fires, settled
-from superopt.rules.instances import instances
+from superopt.rules.instances import Instance, instances
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.term import Filled, Number, Scalar, walk
-from superopt.rules.trial import Cases, try_on
+from superopt.rules.trial import Cases, Refuted, try_on
 
 NAMES = "xyzwabcdefgh"
 MOVES = frozenset(
@@ -45,6 +45,7 @@ PRODUCTS = frozenset(["MatMul", "Conv", "Mul", "Div"])
 HEAVY = frozenset(["MatMul", "Conv"])
 READINGS = 80  # that are tried; a claim about slices of slices has a thousand
 UNPROVED = 3  # readings that hold and are not proved, until no other one is tried
+HOPEFUL = 6  # that are tried before it is asked whether any one can hold
 FIRST = 3  # shape assignments on which a reading must hold before its trial
 PATIENCE = 60  # attempts at an instance; a reading of which so few make sense is none
 
@@ -141,17 +142,23 @@ REFUTED = "refuted"
 IDLE = "idle"
 
 
-def most_general(c: Claim, family: Family, seed: int) -> Held | str:
+def most_general(
+    c: Claim, family: Family, seed: int, covers: Callable[[Rule], bool] = lambda rule: True
+) -> Held | str:
     """The first reading of `c` that is proved, in its lowest float class; where none is among a few
     that hold, the first of these. REFUTED where none does, IDLE where what the first one rewrites
-    are the same graph."""
+    are the same graph. covers: does a rule say what `c` does? An axis that is counted from the end
+    may be another one."""
     classes = float_classes(c, family)
     tried: list[Held] = []
-    for text in islice(readings(c, family), READINGS):
-        (rule,) = parse_rules(f"{text} ; float=E3 ; origin=generated")
-        some = list(islice(instances(rule, seed, rounds=2, patience=PATIENCE), FIRST))
+    for n, text in enumerate(islice(readings(c, family), READINGS)):
+        if n == HOPEFUL and not tried and _hopeless(c, family, seed):
+            break
+        rule, some = _first(text, seed)
         if len(some) < FIRST or not try_on(rule, Cases(0, (), some), seed):
             continue  # most are wrong at once
+        if not covers(rule):
+            continue
         if not any(fires(rule, one) for one in some):
             return IDLE if not tried else tried[0]
         found = settled(rule, classes, seed + 1)
@@ -162,6 +169,21 @@ def most_general(c: Claim, family: Family, seed: int) -> Held | str:
             if len(tried) == UNPROVED:
                 break
     return tried[0] if tried else REFUTED
+
+
+def _first(text: str, seed: int) -> tuple[Rule, list[Instance]]:
+    """A reading as a rule, and the instances on which it must hold before its trial."""
+    (rule,) = parse_rules(f"{text} ; float=E3 ; origin=generated")
+    return rule, list(islice(instances(rule, seed, rounds=2, patience=PATIENCE), FIRST))
+
+
+def _hopeless(c: Claim, family: Family, seed: int) -> bool:
+    """Is each of the least general readings wrong? All others say that, and more."""
+    for text in islice(readings(c, family, least=True), READINGS):
+        rule, some = _first(text, seed)
+        if not isinstance(try_on(rule, Cases(0, (), some), seed), Refuted):
+            return False
+    return True
 
 
 def mirrored(held: Held, name: str, seed: int) -> Held | None:
@@ -224,8 +246,9 @@ def _multiplies_sums(p: Pattern, family: Family) -> bool:
     return any(_multiplies_sums(o, family) for o in p.operands)
 
 
-def readings(c: Claim, family: Family) -> Iterator[str]:
-    """Texts of rules, the most general first."""
+def readings(c: Claim, family: Family, *, least: bool = False) -> Iterator[str]:
+    """Texts of rules, the most general first. least: only those for operands of the ranks, and
+    equalities of sizes, that were found."""
     rank = max(map(len, c.shapes), default=2)
     joins = _seams(c, family)
     # how the sizes of two parts may be written: those of two variables that are joined
@@ -237,7 +260,8 @@ def readings(c: Claim, family: Family) -> Iterator[str]:
     every = list(at.lefts(left, rank, joins))
     # attributes as they were found say less than the ranks of the operands
     for some in ([w for w in every if not at.fixed(w)], list(filter(at.fixed, every))):
-        for kinds, mine in product(_kinds(c, family, used), some):
+        ways = list(_kinds(c, family, used))
+        for kinds, mine in product(ways[-1:] if least else ways, some):
             for theirs in at.rights(right, mine, rank, sizes):
                 if grows and at.arbitrary(theirs, mine):
                     continue
