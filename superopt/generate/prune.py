@@ -17,8 +17,9 @@ from superopt.rules.instances import instances
 from superopt.rules.rule import Rule, parse_rules
 
 INSTANCES = 10  # on which a rule must follow
-# Forward, since a search could not go the other way; and by no graph that is larger than both sides:
-# x - 0 is x + (0 - 0), but without its own rule all that there is a zero in would need longer chains.
+# Forward, since a search could not go the other way; and by no graph that is larger than both
+# sides: x - 0 is x + (0 - 0), but without its own rule whatever there is a zero in would need
+# longer chains.
 FORWARD = replace(BOUNDS, grow=0, forward=True)
 
 
