@@ -35,7 +35,6 @@ from superopt.te.node import Expr, Size
 from superopt.verifier.attributes import (
     FEW_STRETCHED,
     MOST_PARTS,
-    NOT_STRETCHED,
     RUNS,
     Unsupported,
     mark,
@@ -100,11 +99,6 @@ class Choices:
         if any(s is self.state for s in found):
             return True
         single = [*ones(self.state, a), *ones(self.state, b)]
-        for d in (a, b):
-            if isinstance(d, Expr) and not isinstance(d, Size) and not ones(self.state, d):
-                least, _ = ix.bounds(d)
-                if least is None or least <= 1:
-                    NOTES.add(NOT_STRETCHED)
         if self.on_right:
             needs = f"{a} == 1 or {b} == 1"
             single = [s and replace(s, derived=(*s.derived, needs)) for s in single]

@@ -7,7 +7,6 @@ sizes are broadcast, they are equal, or one of them is 1. Each of these is anoth
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +14,7 @@ from superopt.te import index as ix
 from superopt.te.dtype import BOOL, INDEX
 from superopt.te.expr import Dim
 from superopt.te.node import Apply, Const, Expr, Size
+from superopt.verifier.products import factorings, mentions, reduced, whole_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def _tidy(h: Expr) -> Expr:
     """An equation without the factors that both sides share."""
     match h:
         case Apply("eq", (a, b), _):
-            gap = _reduced(ix.polynomial(ix.as_index(a - b)))
+            gap = reduced(ix.polynomial(ix.as_index(a - b)))
             left = ix.from_polynomial({m: c for m, c in gap.items() if c > 0})
             right = ix.from_polynomial({m: -c for m, c in gap.items() if c < 0})
             return ix.apply("eq", (left, right) if str(left) < str(right) else (right, left), BOOL)
@@ -88,14 +88,14 @@ class Misfit(Exception):
 
 def equated(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
     """The states in which two sizes are equal."""
-    gap = _reduced(ix.polynomial(ix.as_index(ix.as_index(a) - b)))
+    gap = reduced(ix.polynomial(ix.as_index(ix.as_index(a) - b)))
     if not gap:
         return [state]
     low, high = ix.bounds(ix.from_polynomial(gap))
     if (low is not None and low > 0) or (high is not None and high < 0):
         return []
     needs = f"{a} == {b}" if why else ""
-    split = _whole_groups(gap)
+    split = whole_groups(gap)
     if split is not None:
         name, value = split
         return [state.fixed(name, value, f"{name} is a multiple" if why else "")]
@@ -119,7 +119,7 @@ def _compared(state: State, gap: ix.Poly, known: Expr, needs: str) -> list[State
     """What follows from gap == 0 and another equation together, where that is simpler."""
     match known:
         case Apply("eq", (p, q), _):
-            other = _reduced(ix.polynomial(ix.as_index(p - q)))
+            other = reduced(ix.polynomial(ix.as_index(p - q)))
         case _:
             return None
     for one, two in ((gap, other), (other, gap)):
@@ -146,7 +146,7 @@ def _rewritten(gap: ix.Poly, other: ix.Poly) -> Iterator[ix.Poly]:
             new = ix.polynomial(ix.as_index(instead * ix.from_polynomial({left: times})))
             rest = {n: k for n, k in gap.items() if n != m}
             both = {n: rest.get(n, 0) + new.get(n, 0) for n in rest.keys() | new.keys()}
-            out = _reduced({n: k for n, k in both.items() if k})
+            out = reduced({n: k for n, k in both.items() if k})
             if out and len(out) <= len(gap):
                 yield out
 
@@ -175,7 +175,7 @@ def settled(state: State) -> list[State | None] | None:
     for n, h in enumerate(state.hypotheses):
         match h:
             case Apply("eq", (p, q), _):
-                gap = _reduced(ix.polynomial(ix.as_index(p - q)))
+                gap = reduced(ix.polynomial(ix.as_index(p - q)))
             case _:
                 continue
         for other in state.hypotheses[:n]:
@@ -197,7 +197,7 @@ def _simple(state: State, gap: ix.Poly, needs: str) -> list[State | None] | None
 
 def _factored(state: State, gap: ix.Poly, needs: str) -> list[State | None] | None:
     """The states in which a product of sizes is a number."""
-    cases = _factorings(gap)
+    cases = factorings(gap)
     if cases is None:
         return None
     out: list[State | None] = []
@@ -218,7 +218,7 @@ def _solution(gap: ix.Poly) -> tuple[str, Expr] | None:
         if len(m) != 1 or abs(c) != 1 or not isinstance(m[0], Size):
             continue
         rest = {n: -k * c for n, k in gap.items() if n != m}
-        if any(_mentions(x, m[0]) for n in rest for x in n):
+        if any(mentions(x, m[0]) for n in rest for x in n):
             continue
         value = ix.from_polynomial(rest)
         low, _ = ix.bounds(value)
@@ -293,7 +293,7 @@ def nonnegative(state: State, p: ix.Poly, needs: str) -> list[State | None] | No
         if len(m) != 1 or c != 1 or not isinstance(m[0], Size):
             continue
         rest = {n: -k for n, k in p.items() if n != m}
-        if any(_mentions(x, m[0]) for n in rest for x in n):
+        if any(mentions(x, m[0]) for n in rest for x in n):
             continue
         name = m[0].name
         value = ix.as_index(ix.from_polynomial(rest) + Size(f"{name}'") - 1)
@@ -337,84 +337,16 @@ def decided(state: State, d: Dim) -> list[State | None] | None:
     return None
 
 
-MOST_FACTORINGS = 4
-
-
-def _factorings(gap: ix.Poly) -> list[dict[str, int]] | None:
-    """a * b * c == n: all the ways, where they are few."""
-    terms = [(m, c) for m, c in gap.items() if m]
-    if len(terms) != 1 or () not in gap:
-        return None
-    ((m, c),) = terms
-    if gap[()] == -c and all(isinstance(x, Size) for x in m):
-        return [{x.name: 1 for x in m if isinstance(x, Size)}]
-    names = sorted({x.name for x in m if isinstance(x, Size)})
-    if len(names) != len(m) or gap[()] % c:
-        return None if gap[()] % c == 0 else []
-    n = -gap[()] // c
-    if n < 1:
-        return []
-    out: list[dict[str, int]] = []
-
-    def fill(k: int, left: int, so_far: dict[str, int]) -> None:
-        if k == len(names) - 1:
-            out.append(so_far | {names[k]: left})
-            return
-        for d in range(1, left + 1):
-            if left % d == 0:
-                fill(k + 1, left // d, so_far | {names[k]: d})
-
-    fill(0, n, {})
-    return out if len(out) <= MOST_FACTORINGS else None
-
-
-def _mentions(x: Expr, s: Size) -> bool:
-    return s.name in ix.symbols(x)
-
-
-def _reduced(gap: ix.Poly) -> ix.Poly:
-    """Without the factors that all terms share (sizes are at least 1)."""
-    if not gap:
-        return gap
-    scale = math.gcd(*gap.values())
-    shared = None
-    for m in gap:
-        sizes = [x for x in m if isinstance(x, Size)]
-        shared = sizes if shared is None else [x for x in dict.fromkeys(shared) if x in sizes]
-    out: ix.Poly = {}
-    for m, c in gap.items():
-        left = list(m)
-        for x in dict.fromkeys(shared or ()):
-            left.remove(x)
-        out[tuple(left)] = c // scale
-    return out
-
-
-def _whole_groups(gap: ix.Poly) -> tuple[str, Expr] | None:
-    """(n // g) * g == n: n is g times something."""
-    for m in gap:
-        for x in m:
-            match x:
-                case Apply("floordiv", (Size(name), g), _):
-                    wanted = ix.as_index(ix.as_index(x * g) - Size(name))
-                    poly = ix.polynomial(wanted)
-                    if _reduced(poly) == gap or _reduced({k: -c for k, c in poly.items()}) == gap:
-                        return name, ix.as_index(Size(f"{name}'") * g)
-                case _:
-                    pass
-    return None
-
-
 def ones(state: State, a: Dim) -> list[State | None]:
     """The states in which a size is 1."""
     if isinstance(a, int):
         return [state] if a == 1 else []
     poly = ix.polynomial(a)
     if len(poly) != 1:
-        return []
+        return equated(state, a, 1)
     ((m, c),) = poly.items()
     if c != 1 or not all(isinstance(x, Size) for x in m):
-        return []
+        return equated(state, a, 1)
     some: State | None = state
     for x in dict.fromkeys(m):
         assert isinstance(x, Size)

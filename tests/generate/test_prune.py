@@ -28,11 +28,11 @@ def test_what_follows_goes() -> None:
 
 
 def test_what_would_be_too_far_away_comes_back() -> None:
-    """Relu to Sqrt is 8 steps by Relu to Tanh, which is 7 steps by others: 14 are too many."""
-    assert FORWARD.steps == 12
+    """Relu to Sqrt is 5 steps by Relu to Tanh, which is 4 steps by others: 8 are too many."""
+    assert FORWARD.steps == 6
     rules = [
-        *ways("Relu Erf Abs Neg Exp Sin Cos Tanh"),
-        *ways("Tanh Sigmoid Log Floor Ceil Sign Softplus Sqrt"),
+        *ways("Relu Erf Abs Neg Tanh"),
+        *ways("Tanh Sigmoid Log Floor Sqrt"),
         *ways("Relu Tanh"),
         *ways("Relu Sqrt"),
     ]

@@ -49,9 +49,9 @@ def test_every_rule_is_of_hand_or_generated() -> None:
 
 @pytest.mark.parametrize("rule", GENERATED[::EVERY], ids=lambda r: r.name)
 def test_a_generated_rule_passes_a_trial_on_other_shapes(rule: Rule) -> None:
-    verdict = try_rule(rule, seed=77, count=20)
+    verdict = try_rule(rule, seed=77, count=COUNT)
     assert isinstance(verdict, Passed), verdict
-    assert verdict.instances == 20
+    assert verdict.instances == COUNT
 
 
 @pytest.mark.parametrize("rule", HAND, ids=lambda r: r.name)

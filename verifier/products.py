@@ -1,0 +1,75 @@
+"""Equations between products of sizes, as polynomials that are zero."""
+
+from __future__ import annotations
+
+import math
+
+from superopt.te import index as ix
+from superopt.te.node import Apply, Expr, Size
+
+MOST_FACTORINGS = 4
+
+
+def factorings(gap: ix.Poly) -> list[dict[str, int]] | None:
+    """a * b * c == n: all the ways, where they are few."""
+    terms = [(m, c) for m, c in gap.items() if m]
+    if len(terms) != 1 or () not in gap:
+        return None
+    ((m, c),) = terms
+    if gap[()] == -c and all(isinstance(x, Size) for x in m):
+        return [{x.name: 1 for x in m if isinstance(x, Size)}]
+    names = sorted({x.name for x in m if isinstance(x, Size)})
+    if len(names) != len(m) or gap[()] % c:
+        return None if gap[()] % c == 0 else []
+    n = -gap[()] // c
+    if n < 1:
+        return []
+    out: list[dict[str, int]] = []
+
+    def fill(k: int, left: int, so_far: dict[str, int]) -> None:
+        if k == len(names) - 1:
+            out.append(so_far | {names[k]: left})
+            return
+        for d in range(1, left + 1):
+            if left % d == 0:
+                fill(k + 1, left // d, so_far | {names[k]: d})
+
+    fill(0, n, {})
+    return out if len(out) <= MOST_FACTORINGS else None
+
+
+def mentions(x: Expr, s: Size) -> bool:
+    return s.name in ix.symbols(x)
+
+
+def reduced(gap: ix.Poly) -> ix.Poly:
+    """Without the factors that all terms share (sizes are at least 1)."""
+    if not gap:
+        return gap
+    scale = math.gcd(*gap.values())
+    shared = None
+    for m in gap:
+        sizes = [x for x in m if isinstance(x, Size)]
+        shared = sizes if shared is None else [x for x in dict.fromkeys(shared) if x in sizes]
+    out: ix.Poly = {}
+    for m, c in gap.items():
+        left = list(m)
+        for x in dict.fromkeys(shared or ()):
+            left.remove(x)
+        out[tuple(left)] = c // scale
+    return out
+
+
+def whole_groups(gap: ix.Poly) -> tuple[str, Expr] | None:
+    """(n // g) * g == n: n is g times something."""
+    for m in gap:
+        for x in m:
+            match x:
+                case Apply("floordiv", (Size(name), g), _):
+                    wanted = ix.as_index(ix.as_index(x * g) - Size(name))
+                    poly = ix.polynomial(wanted)
+                    if reduced(poly) == gap or reduced({k: -c for k, c in poly.items()}) == gap:
+                        return name, ix.as_index(Size(f"{name}'") * g)
+                case _:
+                    pass
+    return None
