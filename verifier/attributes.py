@@ -84,6 +84,7 @@ FEW = {
 SMALL = ("strides", "dilations", "output_padding", "pads")
 NO_STRIDES = "transposed convolutions with small numbers as strides, dilations and pads"
 NO_BLANKS = "no window of a pool sees only padding"
+UNSEEN_ONES = "quotients of sizes are not broadcast as 1"
 FEW_STRETCHED = "above rank 2, at most two sizes of 1 are broadcast at once"
 NATURALS = "whole numbers 1 to 3 where a rule takes any"
 RUNS = f"runs of at most {MOST_PARTS} operands"

@@ -36,6 +36,7 @@ from superopt.verifier.attributes import (
     FEW_STRETCHED,
     MOST_PARTS,
     RUNS,
+    UNSEEN_ONES,
     Unsupported,
     mark,
     marked,
@@ -99,6 +100,11 @@ class Choices:
         if any(s is self.state for s in found):
             return True
         single = [*ones(self.state, a), *ones(self.state, b)]
+        for d in (a, b):
+            if isinstance(d, Expr) and not ones(self.state, d):
+                least, _ = ix.bounds(d)
+                if least is None or least <= 1:  # an operator would not see that it is 1
+                    NOTES.add(UNSEEN_ONES)
         if self.on_right:
             needs = f"{a} == 1 or {b} == 1"
             single = [s and replace(s, derived=(*s.derived, needs)) for s in single]

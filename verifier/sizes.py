@@ -343,10 +343,10 @@ def ones(state: State, a: Dim) -> list[State | None]:
         return [state] if a == 1 else []
     poly = ix.polynomial(a)
     if len(poly) != 1:
-        return equated(state, a, 1)
+        return [s for s in equated(state, a, 1) if s and s.sizes != state.sizes]
     ((m, c),) = poly.items()
     if c != 1 or not all(isinstance(x, Size) for x in m):
-        return equated(state, a, 1)
+        return [s for s in equated(state, a, 1) if s and s.sizes != state.sizes]
     some: State | None = state
     for x in dict.fromkeys(m):
         assert isinstance(x, Size)

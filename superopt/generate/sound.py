@@ -18,6 +18,7 @@ from superopt.rules.match import matches
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.term import App, walk
 from superopt.rules.trial import Cases, Verdict, try_on
+from superopt.verifier.attributes import UNSEEN_ONES
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved, Refuted
 
@@ -63,7 +64,7 @@ def settled(rule: Rule, classes: Sequence[str], seed: int) -> Held | None:
     verdict = prove(found, LIMITS)
     if isinstance(verdict, Refuted):
         return None
-    if isinstance(verdict, Proved) and verdict.whole:
+    if isinstance(verdict, Proved) and verdict.whole and UNSEEN_ONES not in verdict.scope.assumes:
         return Held(found, True)
     images = any(isinstance(t, App) and t.op.name in SPATIAL for s in rule.lhs for t in walk(s))
     effort = OF_IMAGES if images else OTHERWISE
