@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from superopt.ir.graph import Constant, Input, Item, Node, Value
 from superopt.ir.op import InferError
@@ -19,7 +20,7 @@ from superopt.rules.sample.make import Maker
 from superopt.rules.sample.right import right_side
 from superopt.rules.sample.windows import blank
 from superopt.rules.syntax import Param
-from superopt.rules.term import All, App, Pick, Var, walk
+from superopt.rules.term import All, App, Pick, Var, names, walk
 from superopt.te.expr import TensorType
 
 # Unequal sizes, ranks 1 to 4, axes of one element; and all sizes equal, where types hide nothing:
@@ -149,29 +150,71 @@ def neighbours(rule: Rule, one: Instance, seed: int) -> Iterator[Instance]:
     """Instances like `one` in which one axis of one parameter is 1, or longer by one, or more or
     less by one of size 1 in front: where operands of unequal shapes give results of equal ones, an
     operand that is broadcast is near by, and hardly ever drawn."""
-    plain = {n: v for n, v in one.names.items() if not isinstance(v, (Input, Constant, Node, Item))}
-    free = {
-        p.name: given
+    free = _free(rule, one)
+    changes = [{name: near} for name, shape in free.items() for near in _near(shape)]
+    Random(f"{rule.name} {seed}").shuffle(changes)
+    for changed in changes:
+        yield from _changed(rule, one, changed, {})
+
+
+def resized(rule: Rule, one: Instance) -> Iterator[Instance]:
+    """Instances like `one` in which one of its sizes is another one wherever it is a size, and one
+    in which there is an axis more in front of all parameters of any shape."""
+    free = _free(rule, one)
+    own = {n for p in rule.params if isinstance(p, Param) for f in p.shape or () for n in names(f)}
+    sizes = {n: v for n, v in one.names.items() if n in own}
+    every = [*free.values(), *(v if isinstance(v, tuple) else (v,) for v in sizes.values())]
+    known = {d for some in every for d in some or () if type(d) is int}
+    for size in sorted(known, reverse=True):
+        for other in (size + 1, 1):
+            if other != size:
+                shapes = {n: _with(s, size, other) for n, s in free.items()}
+                yield from _changed(
+                    rule, one, shapes, {n: _with(v, size, other) for n, v in sizes.items()}
+                )
+    if free:
+        yield from _changed(rule, one, {n: (2, *s) for n, s in free.items()}, {})
+
+
+def _with(r: Result, size: int, other: int) -> Any:
+    """A size, or sizes, with another one in place of one."""
+    if isinstance(r, tuple):
+        return tuple(_with(d, size, other) for d in r)
+    return other if type(r) is int and r == size else r
+
+
+def _free(rule: Rule, one: Instance) -> dict[str, tuple[int, ...]]:
+    """The shapes of the parameters that may have any."""
+    found = {
+        p.name: given.type.shape
         for p in rule.params
         if isinstance(p, Param) and p.shape is None
         if isinstance(given := one.names.get(p.name), Input)
     }
-    changes = [
-        Input(name, TensorType(given.type.dtype, near))
-        for name, given in free.items()
-        if (shape := given.type.shape) is not None
-        for near in _near(tuple(d for d in shape if isinstance(d, int)))
-    ]
-    Random(f"{rule.name} {seed}").shuffle(changes)
-    for changed in changes:
-        maker = Maker(rule, Draw(Random(0), Style()))
-        maker.names.update(plain)
-        for name, given in free.items():
-            maker.names[name] = other = changed if name == changed.name else given
-            maker.inputs.append(other)
-        made = _made(rule, maker)
-        if made is not None:
-            yield made
+    return {n: tuple(d for d in s if isinstance(d, int)) for n, s in found.items() if s is not None}
+
+
+def _changed(
+    rule: Rule, one: Instance, shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, Result]
+) -> Iterator[Instance]:
+    """The instance with other shapes and sizes, if there is one."""
+    maker = Maker(rule, Draw(Random(0), Style()))
+    for n, v in one.names.items():
+        if not isinstance(v, (Input, Constant, Node, Item)):
+            maker.names[n] = sizes.get(n, v)
+    for p in rule.params:
+        given = one.names.get(p.name)
+        if isinstance(p, Param) and isinstance(given, Input) and given.type.dtype is not None:
+            maker.kinds[p.kind] = given.type.dtype
+    for name, shape in _free(rule, one).items():
+        given = one.names[name]
+        assert isinstance(given, Input)
+        changed = Input(name, TensorType(given.type.dtype, shapes.get(name, shape)))
+        maker.names[name] = changed
+        maker.inputs.append(changed)
+    made = _made(rule, maker)
+    if made is not None:
+        yield made
 
 
 def _near(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

@@ -75,7 +75,6 @@ LIMITS = {
     "training_mode": "inference",
     "stash_type": "statistics in float32",
 }
-NO_DILATION = "pools without dilation"
 FEW = {
     ("Unsqueeze", "axes"): "one or two new axes",
     ("Slice", "axes"): "slices along at most two axes",
@@ -84,6 +83,7 @@ FEW = {
 SMALL = ("strides", "dilations", "output_padding", "pads")
 NO_STRIDES = "transposed convolutions with small numbers as strides, dilations and pads"
 NO_BLANKS = "no window of a pool sees only padding"
+SHORT_STEPS = "dilations of pools that are no larger than the image"
 UNSEEN_ONES = "quotients of sizes are not broadcast as 1"
 FEW_STRETCHED = "above rank 2, at most two sizes of 1 are broadcast at once"
 NATURALS = "whole numbers 1 to 3 where a rule takes any"
@@ -92,8 +92,6 @@ RUNS = f"runs of at most {MOST_PARTS} operands"
 
 def limits(op: Op, key: str) -> list[str]:
     """What a proof leaves out where this attribute is open."""
-    if key == "dilations" and op.name.endswith("Pool"):
-        return [NO_DILATION]
     some = FEW.get((op.name, key))
     if some is not None:
         return [some]
@@ -128,8 +126,6 @@ def options(
             return each([None])
         case _, "kernel_shape" if op.name.endswith("Pool"):
             return symbols(space, "k")
-        case _, "dilations" if op.name.endswith("Pool"):
-            return each([(1,) * space])
         case "ConvTranspose", ("strides" | "dilations"):
             return each([(1,) * space, (2,) * space])
         case _, ("strides" | "dilations"):

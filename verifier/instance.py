@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from superopt.ir.op import Attr, InferError, Op, _canonical_attrs
+from superopt.ops.window import span
 from superopt.rules.condition import needs
 from superopt.rules.functions import NotKnown, Result, sequence
 from superopt.rules.rule import Rule
@@ -36,7 +37,7 @@ from superopt.te.dtype import F32, DType
 from superopt.te.expr import Dim, Tensor, TensorType
 from superopt.te.node import Expr
 from superopt.verifier import guard as G
-from superopt.verifier.attributes import NO_BLANKS, Unsupported
+from superopt.verifier.attributes import NO_BLANKS, SHORT_STEPS, Unsupported
 from superopt.verifier.bindings import Bindings
 from superopt.verifier.choices import NOTES, Ranks
 from superopt.verifier.facts import in_time
@@ -267,7 +268,9 @@ class _Attempt(Bindings):
     ) -> tuple[dict[str, Attr], tuple[Tensor, ...]]:
         full, found = self.expression(op, operands, attrs)
         if op.name in POOLS and not self.on_right:
-            self.sees(full)
+            image = operands[0]
+            assert image is not None
+            self.sees(full, image.shape[2:])
         for t in found:
             for d in t.shape:
                 cases = decided(self.state, d)
@@ -343,13 +346,19 @@ class _Attempt(Bindings):
         if sizes is not None:
             raise Unsupported(f"{op.name} at sizes like {sizes}: {why}")
 
-    def sees(self, attrs: Mapping[str, Attr]) -> None:
-        """No window sees only padding: what is computed of such a one, nobody says."""
+    def sees(self, attrs: Mapping[str, Attr], image: Sequence[Dim]) -> None:
+        """No window sees only padding: what is computed of such a one, nobody says. With steps that
+        are no longer than the image, none passes it by."""
         NOTES.add(NO_BLANKS)
-        kernel, pads = attrs["kernel_shape"], attrs["pads"]
+        kernel, pads, steps = attrs["kernel_shape"], attrs["pads"], attrs.get("dilations")
         if isinstance(kernel, tuple) and isinstance(pads, tuple):
-            for p, k in zip(pads, (*kernel, *kernel), strict=True):
-                self.compared(p, "<", k)  # type: ignore[arg-type]
+            apart = steps if isinstance(steps, tuple) else (1,) * len(kernel)
+            for d, n in zip(apart, image, strict=True):
+                if d != 1:
+                    NOTES.add(SHORT_STEPS)
+                    self.compared(d, "<=", n)  # type: ignore[arg-type]
+            for p, k, d in zip(pads, (*kernel, *kernel), (*apart, *apart), strict=True):
+                self.compared(p, "<", span(k, d))  # type: ignore[arg-type]
 
     def operands(self, t: App) -> list[Tensor | None]:
         later = [o for o in t.operands if isinstance(o, (Number, Scalar, Filled))]

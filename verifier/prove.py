@@ -74,6 +74,7 @@ def _at_ranks(rule: Rule, scope: Ranks, limit: Limits, tally: Tally, begin: floa
     derived: dict[str, None] = {}
     level = scope.least
     best: Proved | None = None  # at the ranks below `level`
+    pending: Instance | None = None  # that time ran out on
 
     def since() -> float:
         return time.thread_time() - begin
@@ -101,7 +102,9 @@ def _at_ranks(rule: Rule, scope: Ranks, limit: Limits, tally: Tally, begin: floa
             if count > limit.instances:
                 reason = f"more than {limit.instances} ways for operands to fit"
                 return best or Unknown(reason, since())
+            pending = one
             outcome = _proved(one, derived)
+            pending = None
             if outcome is None:
                 continue
             seen += 1
@@ -113,6 +116,9 @@ def _at_ranks(rule: Rule, scope: Ranks, limit: Limits, tally: Tally, begin: floa
             checked += outcome
             in_time()
     except OutOfTime:
+        found = None if pending is None else counterexample(pending)
+        if found is not None:
+            return Refuted(*found, since())
         return best or Unknown(f"{_over(limit, tally)} after {count} cases", since())
     except (Unsupported, Unreadable, Undefined, NotKnown) as e:
         return Unknown(f"{type(e).__name__}: {e}", since())

@@ -251,11 +251,21 @@ def inhabited(v: Var, guards: frozenset[Guard], facts: Facts) -> bool:
         return True
     for g in guards:
         split = P.linear_in(g.p, v)
-        if g.kind == "ge" and split is not None and split[0].value == 1:
-            low = -split[1]
-            at, before = facts.plus(ge(low)), facts.plus(ge(-low - 1))
-            if (at.impossible() or works(low, at)) and (before.impossible() or works(zero, before)):
-                return True
+        if g.kind != "ge" or split is None or not nonneg(split[0] - 1):
+            continue
+        step, low = split[0], -split[1]
+        at, before = facts.plus(ge(low)), facts.plus(ge(-low - 1))
+        if not before.impossible() and not works(zero, before):
+            continue
+        if at.impossible():
+            return True
+        if step.value == 1:
+            first, there = low, at
+        else:  # the first multiple of `step` that is not below `low`
+            first = P.sym("first", 0)
+            there = at.plus(ge(first * step - low)).plus(ge(low + step - 1 - first * step))
+        if works(first, there):
+            return True
     return False
 
 

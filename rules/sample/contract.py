@@ -92,29 +92,23 @@ def gemm(ask: Ask) -> Fit:
 def _geometry(ask: Ask, extents: Shape, kernel: Shape, pooling: bool) -> dict[str, Attr]:
     """Strides, dilations and pads, those to be chosen: none, such that sizes stay, or uneven."""
     draw, rank = ask.draw, len(kernel)
-    known = {k: ask.ints(k) for k in ("strides", "dilations", "pads")}
     found: dict[str, Attr] = {}
+    stay = draw.chance(0.3)
     if "strides" in ask.free:
-        found["strides"] = tuple(draw.pick((1, 2)) for _ in range(rank))
+        found["strides"] = tuple(1 if stay else draw.pick((1, 2)) for _ in range(rank))
     if "dilations" in ask.free:
-        found["dilations"] = tuple(draw.pick((1, 1, 1, 2)) for _ in range(rank))
+        found["dilations"] = tuple(draw.pick((1, 1, 2)) for _ in range(rank))
     if "pads" in ask.free:
-        steps = found.get("dilations", known["dilations"] or (1,) * rank)
+        steps = found.get("dilations", ask.ints("dilations") or (1,) * rank)
         assert isinstance(steps, tuple)
-        half = tuple((k - 1) // 2 * int(d) for k, d in zip(kernel, steps, strict=True))  # type: ignore[arg-type]
-        most = [k - 1 if pooling else 2 for k in kernel]
-        match draw.below(4):
-            case 0:
-                pads: tuple[int, ...] = (0,) * (2 * rank)
-            case 1:
-                pads = half + tuple(
-                    (k - 1) * int(d) - h  # type: ignore[arg-type]
-                    for k, d, h in zip(kernel, steps, half, strict=True)
-                )
-                if pooling:
-                    pads = tuple(min(p, k - 1) for p, k in zip(pads, kernel * 2, strict=True))
-            case _:
-                pads = tuple(draw.below(m + 1) for m in (*most, *most))
+        reach = [(k - 1) * int(d) for k, d in zip(kernel, steps, strict=True)]  # type: ignore[arg-type]
+        most = reach if pooling else [2] * rank
+        if stay:
+            pads = (*(r // 2 for r in reach), *(r - r // 2 for r in reach))
+        elif draw.chance(0.3):
+            pads = (0,) * (2 * rank)
+        else:
+            pads = tuple(draw.below(m + 1) for m in (*most, *most))
         found["pads"] = pads
     if "auto_pad" in ask.free:
         found["auto_pad"] = "NOTSET"

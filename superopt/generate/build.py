@@ -1,4 +1,4 @@
-"""Concrete terms as graphs, and whether a rule rewrites one into another."""
+"""Concrete terms as graphs, whether a rule rewrites one into another, and as which instance."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ from superopt.generate.generalise import Claim
 from superopt.generate.pattern import Hole, Leaf, Made, Pattern
 from superopt.ir import graph as g
 from superopt.ops import OPS
+from superopt.rules.context import context
 from superopt.rules.derive import Bounds, Derived, derive
+from superopt.rules.functions import Result
 from superopt.rules.index import Index
+from superopt.rules.instances import Instance
+from superopt.rules.match import matches
+from superopt.rules.rule import Rule
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 
@@ -45,6 +50,26 @@ ONE = Bounds(steps=1, grow=8, graphs=1000, seconds=float("inf"), forward=True)
 def covered(c: Claim, family: Family, index: Index) -> bool:
     """Does a rule of the index rewrite the claim's left side into its right side?"""
     return derived(c, family, index, ONE)
+
+
+def instance(c: Claim, family: Family, rule: Rule) -> Instance | None:
+    """The claim as an instance of a rule that rewrites its left side into its right side; None for
+    another rule. Its sides are left out: it is what others are like."""
+    if not covered(c, family, Index([rule])):
+        return None
+    inputs = inputs_of(c)
+    roots = tuple(value(p, family, inputs) for p in c.left)
+    for m in matches(rule, context(g.Graph(inputs, roots))):
+        if m.part is None and m.roots == roots:
+            named = {n: _called(n, v) for n, v in m.bindings.items()}
+            given = tuple(v for v in named.values() if isinstance(v, g.Input))
+            return Instance(given, (), (), {}, named)
+    return Instance((), (), (), {}, {})
+
+
+def _called(name: str, v: Result) -> Result:
+    """An input under the name that a rule has for it."""
+    return g.Input(name, v.type) if isinstance(v, g.Input) else v
 
 
 def derived(c: Claim, family: Family, index: Index, bounds: Bounds) -> bool:

@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import Any
 
 from superopt.generate.biases import biased
-from superopt.generate.build import ONE, covered, derived
+from superopt.generate.build import ONE, covered, derived, instance
 from superopt.generate.complete import BOUNDS
 from superopt.generate.enumerated import Enumerated
 from superopt.generate.family import Family
@@ -36,6 +36,7 @@ from superopt.generate.generalise import (
 from superopt.generate.pattern import Equation, show, size
 from superopt.generate.sound import Held
 from superopt.rules.index import Index
+from superopt.rules.instances import Instance
 from superopt.rules.rule import Rule, parse_rules
 
 CHUNK = 16  # laws that are looked at in one task
@@ -222,12 +223,12 @@ def attempt(what: tuple[Sequence[Claim], Family, int]) -> str:
     for c in some:
         back = known.get((c.right, *c.left))
 
-        def covers(rule: Rule, c: Claim = c) -> bool:
-            return covered(c, family, Index([rule]))
+        def as_instance(rule: Rule, c: Claim = c) -> Instance | None:
+            return instance(c, family, rule)
 
         made = None if back is None else mirrored(back, title(c, family), seed)
-        if made is None or not covers(made.rule):
-            found = most_general(c, family, seed, covers)
+        if made is None or as_instance(made.rule) is None:
+            found = most_general(c, family, seed, as_instance)
         else:
             found = made
         if isinstance(found, str):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice, product
+from itertools import chain, islice, product
 from typing import TypeGuard
 
 from superopt.errors import UsageError
@@ -29,10 +29,10 @@ from superopt.generate.pattern import (
     size,
     uses,
 )
-from superopt.generate.sound import Held, fires, settled
-from superopt.rules.instances import Instance, instances
+from superopt.generate.sound import Drawn, Held, fires, settled
+from superopt.rules.instances import Instance, instances, neighbours, resized
 from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.term import Filled, Number, Scalar, walk
+from superopt.rules.term import App, Filled, Number, Scalar, walk
 from superopt.rules.trial import Cases, Refuted, try_on
 
 NAMES = "xyzwabcdefgh"
@@ -46,7 +46,8 @@ HEAVY = frozenset(["MatMul", "Conv"])
 READINGS = 80  # that are tried; a claim about slices of slices has a thousand
 UNPROVED = 3  # readings that hold and are not proved, until no other one is tried
 HOPEFUL = 6  # that are tried before it is asked whether any one can hold
-FIRST = 3  # shape assignments on which a reading must hold before its trial
+NEIGHBOURS = 10  # of what was found, on which a reading must hold before all else
+FIRST = 3  # shape assignments on which it must hold before its trial
 PATIENCE = 60  # attempts at an instance; a reading of which so few make sense is none
 
 
@@ -143,25 +144,27 @@ IDLE = "idle"
 
 
 def most_general(
-    c: Claim, family: Family, seed: int, covers: Callable[[Rule], bool] = lambda rule: True
+    c: Claim, family: Family, seed: int, instance: Callable[[Rule], Instance | None]
 ) -> Held | str:
     """The first reading of `c` that is proved, in its lowest float class; where none is among a few
     that hold, the first of these. REFUTED where none does, IDLE where what the first one rewrites
-    are the same graph. covers: does a rule say what `c` does? An axis that is counted from the end
-    may be another one."""
+    are the same graph. instance: `c` as an instance of a rule; None for a rule that does not say
+    what `c` does (an axis that is counted from the end may be another one)."""
     classes = float_classes(c, family)
     tried: list[Held] = []
     for n, text in enumerate(islice(readings(c, family), READINGS)):
-        if n == HOPEFUL and not tried and _hopeless(c, family, seed):
+        if n == HOPEFUL and not tried and _hopeless(c, family, seed, instance):
             break
-        rule, some = _first(text, seed)
-        if len(some) < FIRST or not try_on(rule, Cases(0, (), some), seed):
+        rule = _rule(text)
+        if not _nearby(rule, instance(rule), seed):
             continue  # most are wrong at once
-        if not covers(rule):
+        some = Drawn(instances(rule, seed, rounds=1, patience=PATIENCE))
+        first = list(islice(some, FIRST))
+        if len(first) < FIRST or not try_on(rule, Cases(0, (), first), seed):
             continue
-        if not any(fires(rule, one) for one in some):
+        if not any(fires(rule, one) for one in first):
             return IDLE if not tried else tried[0]
-        found = settled(rule, classes, seed + 1)
+        found = settled(rule, classes, seed, some)
         if found is not None and found.proved:
             return found
         if found is not None:
@@ -171,26 +174,34 @@ def most_general(
     return tried[0] if tried else REFUTED
 
 
-def _first(text: str, seed: int) -> tuple[Rule, list[Instance]]:
-    """A reading as a rule, and the instances on which it must hold before its trial."""
+def _rule(text: str) -> Rule:
+    """A reading as a rule."""
     (rule,) = parse_rules(f"{text} ; float=E3 ; origin=generated")
-    return rule, list(islice(instances(rule, seed, rounds=2, patience=PATIENCE), FIRST))
+    return rule
 
 
-def _hopeless(c: Claim, family: Family, seed: int) -> bool:
+def _nearby(rule: Rule, one: Instance | None, seed: int) -> bool:
+    """Does a rule hold on what is like an instance of it? That is found at once, instances in
+    general only among many attempts."""
+    if one is None:
+        return False
+    some = chain(resized(rule, one), islice(neighbours(rule, one, seed), NEIGHBOURS))
+    return not isinstance(try_on(rule, Cases(0, (), some), seed), Refuted)
+
+
+def _hopeless(
+    c: Claim, family: Family, seed: int, instance: Callable[[Rule], Instance | None]
+) -> bool:
     """Is each of the least general readings wrong? All others say that, and more."""
-    for text in islice(readings(c, family, least=True), READINGS):
-        rule, some = _first(text, seed)
-        if not isinstance(try_on(rule, Cases(0, (), some), seed), Refuted):
-            return False
-    return True
+    least = map(_rule, islice(readings(c, family, least=True), READINGS))
+    return not any(_nearby(rule, instance(rule), seed) for rule in least)
 
 
 def mirrored(held: Held, name: str, seed: int) -> Held | None:
     """The rule from right to left, under another name, if its right side binds all that is on its
     left, and it holds. A proof is about all for which both sides are well-formed, from left to
     right and from right to left; but a constant of any shape on one side is one of no axes on the
-    other."""
+    other, and only on the left is it given that no window of a pool sees only padding."""
     rule, text = held.rule, str(held.rule)
     params = text[text.index("(") : text.index("): ") + 3]
     sides, rest = text[text.index("): ") + 3 :].split(" ; ", 1)
@@ -201,14 +212,15 @@ def mirrored(held: Held, name: str, seed: int) -> Held | None:
         (found,) = parse_rules(turned)
     except UsageError:
         return None
-    some = islice(instances(found, seed, rounds=2, patience=PATIENCE), FIRST)
-    if not any(fires(found, one) for one in some):
+    some = Drawn(instances(found, seed, rounds=2, patience=PATIENCE))
+    if not any(fires(found, one) for one in islice(some, FIRST)):
         return None
-    constants = (Number, Scalar, Filled)
-    every = (t for side in (*rule.lhs, *rule.rhs) for t in walk(side))
-    if held.proved and not any(isinstance(t, constants) for t in every):
+    every = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
+    constants = any(isinstance(t, (Number, Scalar, Filled)) for t in every)
+    pools = any(isinstance(t, App) and t.op.name.endswith("Pool") for t in every)
+    if held.proved and not constants and not pools:
         return Held(found, True)
-    return settled(found, CLASSES[CLASSES.index(rule.float_class) :], seed)
+    return settled(found, CLASSES[CLASSES.index(rule.float_class) :], seed, some)
 
 
 def only_there(c: Claim, family: Family) -> list[Rule]:

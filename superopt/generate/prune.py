@@ -40,8 +40,7 @@ def follows(
     there is none within `bounds`."""
     index = Index(others)
     chains: list[tuple[str, ...]] = []
-    some = list(islice(instances(rule, seed), INSTANCES))
-    for one in some:
+    for one in islice(instances(rule, seed), INSTANCES):
         left, right = g.Graph(one.inputs, one.lhs), g.Graph(one.inputs, one.rhs)
         found = derive(left, right, index, bounds)
         if not isinstance(found, Derived):
@@ -57,7 +56,7 @@ def minimal(
 ) -> tuple[list[Rule], list[Follows]]:
     """The rules that do not follow from the rest, the last ones tried first; and those that do,
     with a chain of those that are left. done: does tasks by their keys, may be in several
-    processes. needed: names of rules that stay, unless one other does the same.
+    processes. needed: names of rules that stay, unless one other does all that they do.
 
     What does not follow from all the others does not follow from fewer; and a chain stands as long
     as its rules do. One that went by a rule which went later may be too long without it, and comes
@@ -66,7 +65,7 @@ def minimal(
     left = {r.name: r for r in rules}
     gone: dict[str, Rule] = {}
     for rule, known in reversed(list(zip(rules, _all(rules, rules, done, seed), strict=True))):
-        if known is None or (rule.name in needed and len(known.chain) > 1):
+        if known is None or (rule.name in needed and len(known.used) > 1):
             continue
         others = {n: r for n, r in left.items() if n != rule.name}
         if known.used <= others.keys() or follows(rule, list(others.values()), seed):

@@ -6,8 +6,8 @@ prover has no verdict, a long trial decides.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from superopt.ir import graph as g
@@ -37,13 +37,13 @@ class Effort:
     tries: int
 
 
-SHORT = Effort(6, 2, 2, 10, 100)
+SHORT = Effort(5, 0, 1, 4, 40)
 HIGHER = Effort(10, 10, 3, 40, 400)  # where the prover has not come to all ranks
 # An image has its rank, and is slowly convolved; what else there is may be broadcast in many ways.
 OF_IMAGES = Effort(20, 10, 4, 40, 600)
 OTHERWISE = Effort(20, 20, 3, 100, 1000)
 # The seconds only stop what the count of work does not see; a verdict is to hang on no clock.
-LIMITS = Limits(seconds=60, work=25_000)
+LIMITS = Limits(seconds=60, work=15_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,11 @@ class Held:
     proved: bool
 
 
-def settled(rule: Rule, classes: Sequence[str], seed: int) -> Held | None:
+def settled(rule: Rule, classes: Sequence[str], seed: int, some: Iterable[Instance]) -> Held | None:
     """The rule in the first of these float classes in which it holds; None where it holds in
     none. The prover has the last word, and where it does not say all (of high ranks), or nothing,
-    a long trial."""
-    found = _tried(rule, classes, seed, SHORT)
+    a long trial. some: instances of it, for the short one before the proof."""
+    found = _tried(rule, classes, seed, SHORT, some)
     if found is None:
         return None
     verdict = prove(found, LIMITS)
@@ -69,29 +69,49 @@ def settled(rule: Rule, classes: Sequence[str], seed: int) -> Held | None:
     images = any(isinstance(t, App) and t.op.name in SPATIAL for s in rule.lhs for t in walk(s))
     effort = OF_IMAGES if images else OTHERWISE
     left = [c for c in classes if c >= found.float_class]
-    found = _tried(rule, left, seed + 1, HIGHER if verdict else effort)
+    some = instances(rule, seed + 1, patience=PATIENCE)
+    found = _tried(rule, left, seed + 1, HIGHER if verdict else effort, some)
     return None if found is None else Held(found, bool(verdict))
 
 
-def _tried(rule: Rule, classes: Sequence[str], seed: int, effort: Effort) -> Rule | None:
-    """The rule in the first of these classes in which it stands a trial: on shapes of this seed,
+def _tried(
+    rule: Rule, classes: Sequence[str], seed: int, effort: Effort, every: Iterable[Instance]
+) -> Rule | None:
+    """The rule in the first of these classes in which it stands a trial: on some of all instances,
     on their neighbours and on cramped ones."""
-    every = instances(rule, seed, patience=PATIENCE)
-    some = list(islice(every, effort.count))
-    rest: list[Instance] = []
+    fresh = iter(every)
+    some = Drawn(islice(fresh, effort.count))
+    near = (
+        n
+        for k, one in enumerate(some)
+        for n in islice(neighbours(rule, one, seed + k), effort.near)
+    )
+    crowded = islice(cramped(rule, seed, effort.tries), effort.cramped)
+    rest = Drawn(chain(near, islice(fresh, effort.more), crowded))
     for c in classes:
         tried = _as(rule, c)
-        if not try_on(tried, Cases(effort.count, some, ()), seed):
-            continue
-        if not rest:
-            near = (
-                islice(neighbours(rule, one, seed + k), effort.near) for k, one in enumerate(some)
-            )
-            crowded = islice(cramped(rule, seed, effort.tries), effort.cramped)
-            rest += chain(islice(every, effort.more), crowded, chain.from_iterable(near))
-        if try_on(tried, Cases(0, (), rest), seed):
+        if try_on(tried, Cases(effort.count, some, ()), seed) and try_on(
+            tried, Cases(0, (), rest), seed
+        ):
             return tried
     return None
+
+
+@dataclass(slots=True)
+class Drawn:
+    """Instances that are drawn as they are asked for, for the first time."""
+
+    fresh: Iterator[Instance]
+    known: list[Instance] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Instance]:
+        n = 0
+        while n < len(self.known) or (one := next(self.fresh, None)) is not None:
+            if n == len(self.known):
+                assert one is not None
+                self.known.append(one)
+            yield self.known[n]
+            n += 1
 
 
 def verdict(rule: Rule, seed: int) -> Verdict:

@@ -1,6 +1,9 @@
 """Claims about convolutions with a bias."""
 
+from functools import partial
+
 from superopt.generate.biases import biased
+from superopt.generate.build import instance
 from superopt.generate.closing import said
 from superopt.generate.families import FAMILIES
 from superopt.generate.find import find
@@ -16,7 +19,7 @@ def test_claims_with_a_bias_are_rules_for_any_geometry() -> None:
     assert 3 <= len(some) < len(every)
     assert len({said(b, family) for b in some}) == len(some)
     assert all(b.shapes[-1] == (2,) for b in some)
-    texts = [str(most_general(b, family, 0)) for b in some[:3]]
+    texts = [str(most_general(b, family, 0, partial(instance, b, family))) for b in some[:3]]
     assert ": Conv(Mul(x, y), z, w, **e) => Conv(x, Mul(z, y), w, **e)" in texts[0]
     assert ": Conv(x, Mul(z, y), w, **e) => Conv(Mul(x, y), z, w, **e)" in texts[1]
     assert ": Conv(Add(x, x), y, z, **e) => Conv(x, Add(y, y), z, **e)" in texts[2]

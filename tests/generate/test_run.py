@@ -1,12 +1,14 @@
 """Whole runs: the same bytes for the same seed, resumed, and rules that hold elsewhere."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from superopt.api import generate_rules
 from superopt.errors import UsageError
+from superopt.generate.build import instance
 from superopt.generate.closing import said
 from superopt.generate.complete import completeness
 from superopt.generate.families import FAMILIES
@@ -155,7 +157,7 @@ def test_a_joined_operand_is_taken_apart() -> None:
     (claim,) = (
         c for s, c in names.items() if s.startswith("(MatMul(Concat axis=1(x, z), y)) => Add")
     )
-    held = most_general(claim, family, 0)
+    held = most_general(claim, family, 0, partial(instance, claim, family))
     assert isinstance(held, Held)
     assert held.proved
     assert "MatMul(Concat(x, z, axis=k), y) => Add(MatMul(x, Split(y, axis=k - 1" in str(held.rule)

@@ -35,6 +35,7 @@ pool-concat(x: f, y: f):
     Concat(MaxPool(x, **a), MaxPool(y, **a), axis=1)
     => MaxPool(Concat(x, y, axis=1), **a)
 pool-relu(x: f): Relu(MaxPool(x, **a)) => MaxPool(Relu(x), **a)
+pool-max(x: f[c, 1, 1], y: f): Max(x, MaxPool(y, **a)) => MaxPool(Max(y, x), **a)
 softmax-shift(x: f[n, m], y: f[n, 1]): Softmax(Add(x, y), axis=1) => Softmax(x, axis=1)
 softmax-parts(x: f[n, m]):
     Div(Exp(x), ReduceSum(Exp(x), axes=(1,), keepdims=1)) => Softmax(x, axis=1)
@@ -112,6 +113,8 @@ conv-order(x: f[n, c, h], w: f[c, c, 2], v: f[c, c, 2]): Conv(Conv(x, w), v) => 
 pool-pads(x: f[n, c, h]):
     MaxPool(x, kernel_shape=(3,), pads=(1, 1))
     => MaxPool(Pad(x, pads=(0, 0, 1, 0, 0, 1)), kernel_shape=(3,))
+pool-leaves-out(x: f): Max(x, MaxPool(Relu(x), **a)) => MaxPool(Relu(x), **a)
+pool-of-nothing(x: f, y: f): MaxPool(Max(x, y), **a) => Max(MaxPool(x, **a), MaxPool(y, **a))
 average-border(x: f[n, c, h]):
     AveragePool(x, kernel_shape=(3,), pads=(1, 1), count_include_pad=0)
     => AveragePool(x, kernel_shape=(3,), pads=(1, 1), count_include_pad=1)
