@@ -35,6 +35,8 @@ TOLERANCE = 1e-6
 FLOOR = 1e-12  # what is left of a sum of whole numbers that is zero
 EXACT = frozenset(("ring", "quotient", "equal"))  # functions of which the field is the judge
 DRAWS = ("normal", "positive", "whole")
+# Infinities, zeros and what is no number, in many combinations.
+EXCEPTIONAL = ("exceptional", "odd", "strange", "singular", "unlikely")
 CRAMPED_TRIES = 30  # attempts at a cramped instance for each that is wanted
 
 
@@ -123,7 +125,7 @@ def try_on(rule: Rule, some: Cases, seed: int) -> Verdict:
     """Try `rule` on these instances, the plain ones each on several inputs."""
     tried = 0
     field, finite = True, False
-    draws = (*DRAWS, *(("exceptional", "odd") if rule.float_class == "E0" else ()))
+    draws = (*DRAWS, *(EXCEPTIONAL if rule.float_class == "E0" else ()))
     for number, one in enumerate(some.plain):
         tried += 1
         verdict = _on(rule, one, draws, seed + 31 * number)
@@ -202,7 +204,7 @@ def _real(i: Input, limit: int | None, draw: str, seed: int) -> np.ndarray:
             x = rng.uniform(0.25, 2.0, shape)
         case "whole":
             x = rng.integers(-2, 3, shape).astype(np.float64)
-        case "exceptional" | "odd":
+        case _ if draw in EXCEPTIONAL:
             x = rng.standard_normal(shape)
             odd = np.array([np.inf, -np.inf, np.nan, 0.0])
             x = np.where(rng.random(shape) < 0.25, odd[rng.integers(0, 4, shape)], x)

@@ -36,11 +36,13 @@ ASSUMES = (
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Of one rule: seconds of the thread's own time; instances at most; and work, which unlike time
-    is the same on every machine: polynomials that are made, and attempts at instances."""
+    is the same on every machine: polynomials that are made, and attempts at instances. beyond: work
+    for ranks above the first ones, which are more, and say less."""
 
     seconds: float = 20.0
     instances: int = 5000
     work: float = float("inf")
+    beyond: float = float("inf")
 
 
 def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) -> Verdict:
@@ -87,6 +89,7 @@ def _at_ranks(rule: Rule, scope: Ranks, limit: Limits, tally: Tally, begin: floa
             checked,
             tally.queries,
             since(),
+            most,
         )
 
     try:
@@ -95,8 +98,9 @@ def _at_ranks(rule: Rule, scope: Ranks, limit: Limits, tally: Tally, begin: floa
                 level = one.state.level
                 if level > min(FIRST, scope.most) and seen:
                     best = replace(proved(level - 1), whole=False)
+                if level == min(FIRST, scope.most) + 1:
                     tally.deadline = min(tally.deadline, time.thread_time() + limit.seconds / 4)
-                    tally.most = min(tally.most, tally.work() + limit.work / 4)
+                    tally.most = tally.work() + limit.beyond
                     tally.look = 0.0
             count += 1
             if count > limit.instances:
@@ -131,7 +135,7 @@ def _at_ranks(rule: Rule, scope: Ranks, limit: Limits, tally: Tally, begin: floa
 
 def _over(limit: Limits, tally: Tally) -> str:
     if tally.work() > tally.most:
-        return f"{limit.work:,} units of work are done"
+        return f"{limit.work:,.0f} units of work are done"
     return f"{limit.seconds} seconds are over"
 
 

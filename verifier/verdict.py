@@ -23,7 +23,8 @@ class Proved:
 
     derived: what the right side needs beyond the left, which a match is refused without. steps:
     what was used beyond moving elements. obligations: reads that were shown to be in bounds.
-    queries: questions to Z3. seconds: of own time. whole: at all ranks that are wanted.
+    queries: questions to Z3. seconds: of own time. whole: at all ranks that are wanted; most: the
+    highest rank at which it is proved.
     """
 
     scope: Scope
@@ -32,6 +33,7 @@ class Proved:
     obligations: int
     queries: int
     seconds: float
+    most: int
     method: str = "index"
     whole: bool = True
 

@@ -29,11 +29,13 @@ from superopt.generate.pattern import (
     size,
     uses,
 )
-from superopt.generate.sound import Drawn, Held, fires, settled
+from superopt.generate.sound import LIMITS, Drawn, Held, fires, proved_within, settled
 from superopt.rules.instances import Instance, instances, neighbours, resized
 from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.term import App, Filled, Number, Scalar, walk
 from superopt.rules.trial import Cases, Refuted, try_on
+from superopt.verifier.prove import prove
+from superopt.verifier.verdict import Proved
+from superopt.verifier.verdict import Refuted as Differs
 
 NAMES = "xyzwabcdefgh"
 MOVES = frozenset(
@@ -165,12 +167,13 @@ def most_general(
         if not any(fires(rule, one) for one in first):
             return IDLE if not tried else tried[0]
         found = settled(rule, classes, seed, some)
-        if found is not None and found.proved:
+        if found is None or instance(found.rule) is None:
+            continue  # of lower ranks than the claim
+        if found.proved:
             return found
-        if found is not None:
-            tried.append(found)
-            if len(tried) == UNPROVED:
-                break
+        tried.append(found)
+        if len(tried) == UNPROVED:
+            break
     return tried[0] if tried else REFUTED
 
 
@@ -199,9 +202,9 @@ def _hopeless(
 
 def mirrored(held: Held, name: str, seed: int) -> Held | None:
     """The rule from right to left, under another name, if its right side binds all that is on its
-    left, and it holds. A proof is about all for which both sides are well-formed, from left to
-    right and from right to left; but a constant of any shape on one side is one of no axes on the
-    other, and only on the left is it given that no window of a pool sees only padding."""
+    left, and it holds. It does not follow from the other direction: a constant of any shape is one
+    of no axes there, a slice of nothing, or a window that sees only padding, may be on this side.
+    """
     rule, text = held.rule, str(held.rule)
     params = text[text.index("(") : text.index("): ") + 3]
     sides, rest = text[text.index("): ") + 3 :].split(" ; ", 1)
@@ -215,11 +218,13 @@ def mirrored(held: Held, name: str, seed: int) -> Held | None:
     some = Drawn(instances(found, seed, rounds=2, patience=PATIENCE))
     if not any(fires(found, one) for one in islice(some, FIRST)):
         return None
-    every = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
-    constants = any(isinstance(t, (Number, Scalar, Filled)) for t in every)
-    pools = any(isinstance(t, App) and t.op.name.endswith("Pool") for t in every)
-    if held.proved and not constants and not pools:
-        return Held(found, True)
+    if held.proved:  # and so it was tried
+        verdict = prove(found, LIMITS)
+        within = proved_within(found, verdict) if isinstance(verdict, Proved) else None
+        if within is not None:
+            return Held(within, True)
+        if isinstance(verdict, Differs):
+            return None
     return settled(found, CLASSES[CLASSES.index(rule.float_class) :], seed, some)
 
 

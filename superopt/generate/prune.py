@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -13,10 +13,11 @@ from superopt.generate.complete import BOUNDS
 from superopt.ir import graph as g
 from superopt.rules.derive import Bounds, Derived, derive
 from superopt.rules.index import Index
-from superopt.rules.instances import instances
+from superopt.rules.instances import Instance, instances, neighbours
 from superopt.rules.rule import Rule, parse_rules
 
-INSTANCES = 10  # on which a rule must follow
+INSTANCES = 15  # on which a rule must follow
+NEAR = 3  # of these, and neighbours of each
 # Forward, since a search could not go the other way; and by no graph that is larger than both
 # sides: x - 0 is x + (0 - 0), but without its own rule whatever there is a zero in would need
 # longer chains.
@@ -40,7 +41,7 @@ def follows(
     there is none within `bounds`."""
     index = Index(others)
     chains: list[tuple[str, ...]] = []
-    for one in islice(instances(rule, seed), INSTANCES):
+    for one in _instances(rule, seed):
         left, right = g.Graph(one.inputs, one.lhs), g.Graph(one.inputs, one.rhs)
         found = derive(left, right, index, bounds)
         if not isinstance(found, Derived):
@@ -49,6 +50,17 @@ def follows(
     if not chains:
         return None
     return Follows(rule, chains[0], frozenset(name for chain in chains for name in chain))
+
+
+def _instances(rule: Rule, seed: int) -> Iterator[Instance]:
+    """Drawn ones, and neighbours of the first of these: operands of all shapes that fit are hardly
+    ever drawn unequal."""
+    first: list[Instance] = []
+    for one in islice(instances(rule, seed), INSTANCES):
+        first.append(one)
+        yield one
+    for k, one in enumerate(first[:NEAR]):
+        yield from islice(neighbours(rule, one, seed + k), NEAR)
 
 
 def minimal(

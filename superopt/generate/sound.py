@@ -16,7 +16,8 @@ from superopt.rules.context import context
 from superopt.rules.instances import SPATIAL, Instance, cramped, instances, neighbours
 from superopt.rules.match import matches
 from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.term import App, walk
+from superopt.rules.syntax import Param
+from superopt.rules.term import App, Name, Spread, walk
 from superopt.rules.trial import Cases, Verdict, try_on
 from superopt.verifier.attributes import UNSEEN_ONES
 from superopt.verifier.prove import Limits, prove
@@ -38,12 +39,12 @@ class Effort:
 
 
 SHORT = Effort(5, 0, 1, 4, 40)
-HIGHER = Effort(10, 10, 3, 40, 400)  # where the prover has not come to all ranks
-# An image has its rank, and is slowly convolved; what else there is may be broadcast in many ways.
+# Where the prover says nothing. An image has its rank, and is slowly convolved; what else there is
+# may be broadcast in many ways.
 OF_IMAGES = Effort(20, 10, 4, 40, 600)
 OTHERWISE = Effort(20, 20, 3, 100, 1000)
 # The seconds only stop what the count of work does not see; a verdict is to hang on no clock.
-LIMITS = Limits(seconds=60, work=15_000)
+LIMITS = Limits(seconds=60, work=15_000, beyond=30_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +57,56 @@ class Held:
 
 def settled(rule: Rule, classes: Sequence[str], seed: int, some: Iterable[Instance]) -> Held | None:
     """The rule in the first of these float classes in which it holds; None where it holds in
-    none. The prover has the last word, and where it does not say all (of high ranks), or nothing,
-    a long trial. some: instances of it, for the short one before the proof."""
+    none. The prover has the last word: a rule that it has proved for low ranks only is one of low
+    ranks. Where it says nothing, a long trial does. some: instances of it, for the short one before
+    the proof."""
     found = _tried(rule, classes, seed, SHORT, some)
     if found is None:
         return None
     verdict = prove(found, LIMITS)
     if isinstance(verdict, Refuted):
         return None
-    if isinstance(verdict, Proved) and verdict.whole and UNSEEN_ONES not in verdict.scope.assumes:
-        return Held(found, True)
+    if isinstance(verdict, Proved):
+        within = proved_within(found, verdict)
+        if within is not None:
+            return Held(within, True)
     images = any(isinstance(t, App) and t.op.name in SPATIAL for s in rule.lhs for t in walk(s))
     effort = OF_IMAGES if images else OTHERWISE
     left = [c for c in classes if c >= found.float_class]
-    some = instances(rule, seed + 1, patience=PATIENCE)
-    found = _tried(rule, left, seed + 1, HIGHER if verdict else effort, some)
-    return None if found is None else Held(found, bool(verdict))
+    fresh = instances(rule, seed + 1, patience=PATIENCE)
+    found = _tried(rule, left, seed + 1, effort, fresh)
+    return None if found is None else Held(found, isinstance(verdict, Proved) and verdict.whole)
+
+
+def proved_within(rule: Rule, verdict: Proved) -> Rule | None:
+    """The rule, where it is proved for all ranks; else, for the ranks for which it is, and no
+    other. None where that cannot be said of it, or something else was left out."""
+    if UNSEEN_ONES in verdict.scope.assumes:
+        return None
+    if verdict.whole:
+        return rule
+    conditions = [
+        f"rank({p.name}) <= {verdict.most}"
+        for p in rule.params
+        if isinstance(p, Param)
+        and not p.run
+        and (p.shape is None or any(isinstance(f, Spread) for f in p.shape))
+    ]
+    shapes = {
+        f.id
+        for side in rule.lhs
+        for t in walk(side)
+        if isinstance(t, App)
+        for key, f in t.attrs
+        if key == "shape" and isinstance(f, Name)
+    }
+    conditions += [f"len({name}) <= {verdict.most}" for name in sorted(shapes)]
+    head, _, rest = str(rule).partition(" ; ")
+    sides, _, where = head.partition(" where ")
+    said = ", ".join([*([where] if where else []), *conditions])
+    (bounded,) = parse_rules(f"{sides} where {said} ; {rest}")
+    again = prove(bounded, LIMITS)
+    return bounded if isinstance(again, Proved) and again.whole else None
 
 
 def _tried(
