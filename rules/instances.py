@@ -78,12 +78,12 @@ def instances(
     """Different instances of `rule`, the styles in turn, until `rounds` of all bring nothing new.
 
     `constants`: parameters with const(x) are constants, as the matcher wants them. `patience`:
-    attempts in one style at first; fewer in one that brought nothing.
+    attempts in one style before it is given up; a part of them as long as others bring something.
     """
     rng = Random(f"{rule.name} {seed}")
     seen: set[object] = set()
-    barren = 0
-    tries = [patience] * len(STYLES)
+    barren, thorough = 0, False
+    tries = [max(patience // 6, 4)] * len(STYLES)
     while barren < rounds:
         fruitful = False
         for n, style in enumerate(STYLES):
@@ -97,7 +97,12 @@ def instances(
                 break
             else:
                 tries[n] = max(tries[n] // 4, patience // 16)
-        barren = 0 if fruitful else barren + 1
+        if fruitful:
+            barren = 0
+        elif not thorough:
+            thorough, tries = True, [patience] * len(STYLES)
+        else:
+            barren += 1
 
 
 def _key(i: Instance) -> object:

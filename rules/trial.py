@@ -36,7 +36,7 @@ FLOOR = 1e-12  # what is left of a sum of whole numbers that is zero
 EXACT = frozenset(("ring", "quotient", "equal"))  # functions of which the field is the judge
 DRAWS = ("normal", "positive", "whole")
 # Infinities, zeros and what is no number, in many combinations.
-EXCEPTIONAL = ("exceptional", "odd", "strange", "singular", "unlikely")
+EXCEPTIONAL = ("exceptional", "odd", "strange", "singular")
 CRAMPED_TRIES = 30  # attempts at a cramped instance for each that is wanted
 
 

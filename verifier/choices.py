@@ -48,7 +48,7 @@ VALUE = "value of "  # before a parameter's name: its number
 
 KINDS = {"f": F32, "g": F32, "num": F32, "any": F32, "bool": BOOL, "i": DTYPES["i64"]}
 LOW = 2
-AT_ONCE = 2
+AT_ONCE = {3: 2}  # by rank, above LOW
 NOTES: set[str] = set()  # what the instances of a rule leave out
 
 
@@ -109,7 +109,7 @@ class Choices:
             needs = f"{a} == 1 or {b} == 1"
             single = [s and replace(s, derived=(*s.derived, needs)) for s in single]
         if self.state.level > LOW:  # there, combinations are many and say little more
-            if single and self.state.stretched == AT_ONCE:
+            if single and self.state.stretched >= AT_ONCE.get(self.state.level, 1):
                 NOTES.add(FEW_STRETCHED)
                 single = []
             once_more = self.state.stretched + 1

@@ -32,6 +32,7 @@ from superopt.generate.pattern import (
 from superopt.generate.sound import LIMITS, Drawn, Held, fires, proved_within, settled
 from superopt.rules.instances import Instance, instances, neighbours, resized
 from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.term import App, Filled, Number, Part, Scalar, walk
 from superopt.rules.trial import Cases, Refuted, try_on
 from superopt.verifier.prove import prove
 from superopt.verifier.verdict import Proved
@@ -44,6 +45,7 @@ MOVES = frozenset(
 SUMS = frozenset(["MatMul", "Conv", "ReduceSum", "ReduceMean", "AveragePool", "Softmax"])
 ADDITIONS = frozenset(["Add", "Sub"])
 PRODUCTS = frozenset(["MatMul", "Conv", "Mul", "Div"])
+FULL = frozenset(["MatMul", "Concat", "Transpose"])
 HEAVY = frozenset(["MatMul", "Conv"])
 READINGS = 80  # that are tried; a claim about slices of slices has a thousand
 UNPROVED = 3  # readings that hold and are not proved, until no other one is tried
@@ -202,8 +204,9 @@ def _hopeless(
 
 def mirrored(held: Held, name: str, seed: int) -> Held | None:
     """The rule from right to left, under another name, if its right side binds all that is on its
-    left, and it holds. It does not follow from the other direction: a constant of any shape is one
-    of no axes there, a slice of nothing, or a window that sees only padding, may be on this side.
+    left, and it holds. A proof is about all for which both sides are well-formed; but a constant of
+    any shape on one side is one of no axes on the other, and only on the left nothing is empty, and
+    no window sees only padding. Where none of this can be, it is a proof of both directions.
     """
     rule, text = held.rule, str(held.rule)
     params = text[text.index("(") : text.index("): ") + 3]
@@ -218,6 +221,8 @@ def mirrored(held: Held, name: str, seed: int) -> Held | None:
     some = Drawn(instances(found, seed, rounds=2, patience=PATIENCE))
     if not any(fires(found, one) for one in islice(some, FIRST)):
         return None
+    if held.proved and all(_full(t) for side in (*rule.lhs, *rule.rhs) for t in walk(side)):
+        return Held(found, True)
     if held.proved:  # and so it was tried
         verdict = prove(found, LIMITS)
         within = proved_within(found, verdict) if isinstance(verdict, Proved) else None
@@ -226,6 +231,17 @@ def mirrored(held: Held, name: str, seed: int) -> Held | None:
         if isinstance(verdict, Differs):
             return None
     return settled(found, CLASSES[CLASSES.index(rule.float_class) :], seed, some)
+
+
+def _full(t: Part) -> bool:
+    """Is it no constant, and never empty where its operands are not?"""
+    match t:
+        case App(op):
+            return "elementwise" in op.laws or op.name in FULL
+        case Number() | Scalar() | Filled():
+            return False
+        case _:
+            return True
 
 
 def only_there(c: Claim, family: Family) -> list[Rule]:

@@ -17,7 +17,7 @@ from superopt.rules.instances import SPATIAL, Instance, cramped, instances, neig
 from superopt.rules.match import matches
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.syntax import Param
-from superopt.rules.term import App, Name, Spread, walk
+from superopt.rules.term import App, Name, Number, Scalar, Spread, show, walk
 from superopt.rules.trial import Cases, Verdict, try_on
 from superopt.verifier.attributes import UNSEEN_ONES
 from superopt.verifier.prove import Limits, prove
@@ -101,6 +101,8 @@ def proved_within(rule: Rule, verdict: Proved) -> Rule | None:
         if key == "shape" and isinstance(f, Name)
     }
     conditions += [f"len({name}) <= {verdict.most}" for name in sorted(shapes)]
+    if any(isinstance(t, (Number, Scalar)) for side in rule.lhs for t in walk(side)):
+        conditions += [f"rank({show(side)}) <= {verdict.most}" for side in rule.lhs]
     head, _, rest = str(rule).partition(" ; ")
     sides, _, where = head.partition(" where ")
     said = ", ".join([*([where] if where else []), *conditions])
