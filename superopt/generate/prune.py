@@ -16,7 +16,7 @@ from superopt.rules.index import Index
 from superopt.rules.instances import Instance, instances, neighbours
 from superopt.rules.rule import Rule, parse_rules
 
-INSTANCES = 15  # on which a rule must follow
+INSTANCES = 12  # on which a rule must follow
 NEAR = 3  # of these, and neighbours of each
 # Forward, since a search could not go the other way; and by no graph that is larger than both
 # sides: x - 0 is x + (0 - 0), but without its own rule whatever there is a zero in would need

@@ -41,10 +41,10 @@ class Effort:
 SHORT = Effort(5, 0, 1, 4, 40)
 # Where the prover says nothing. An image has its rank, and is slowly convolved; what else there is
 # may be broadcast in many ways.
-OF_IMAGES = Effort(20, 10, 4, 40, 600)
-OTHERWISE = Effort(20, 20, 3, 100, 1000)
+OF_IMAGES = Effort(20, 5, 3, 30, 400)
+OTHERWISE = Effort(20, 10, 3, 50, 500)
 # The seconds only stop what the count of work does not see; a verdict is to hang on no clock.
-LIMITS = Limits(seconds=60, work=15_000, beyond=30_000)
+LIMITS = Limits(seconds=60, work=15_000, beyond=25_000)
 
 
 @dataclass(frozen=True, slots=True)
