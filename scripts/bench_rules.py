@@ -186,8 +186,10 @@ def sound(folder: Path, jobs: int) -> list[str]:
     rules = every_rule(folder)
     with workers(jobs) as each:
         said = list(each(again, [(str(r), SEED) for r in rules]))
-    wrong = [f"- {r}: {v}" for r, v in zip(rules, said, strict=True) if v]
-    return [f"{len(rules)} rules, {COUNT} assignments each: {len(wrong)} false", "", *wrong]
+    few = [f"- {r.name}: {v}" for r, v in zip(rules, said, strict=True) if v.startswith("only ")]
+    wrong = [f"- {r}: {v}" for r, v in zip(rules, said, strict=True) if v and v[:5] != "only "]
+    lines = [f"{len(rules)} rules, {COUNT} assignments each: {len(wrong)} false", "", *wrong]
+    return [*lines, f"\n{len(few)} that held have not so many different ones:\n", *few]
 
 
 SEED = 977  # of no run

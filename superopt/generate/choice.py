@@ -1,0 +1,127 @@
+"""Which reading of a claim becomes a rule: the most general one that is proved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain, islice
+
+from superopt.errors import UsageError
+from superopt.generate.family import Family
+from superopt.generate.generalise import Claim, float_classes, readings
+from superopt.generate.sound import LIMITS, Drawn, Held, fires, proved_within, settled
+from superopt.rules.instances import Instance, instances, neighbours, resized
+from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.term import App, Filled, Number, Part, Scalar, walk
+from superopt.rules.trial import Cases, Refuted, try_on
+from superopt.verifier.prove import prove
+from superopt.verifier.verdict import Proved
+from superopt.verifier.verdict import Refuted as Differs
+
+READINGS = 80  # that are tried; a claim about slices of slices has a thousand
+UNPROVED = 2  # readings that hold and are not proved, until no other one is tried
+HOPEFUL = 6  # that are tried before it is asked whether any one can hold
+NEIGHBOURS = 10  # of what was found, on which a reading must hold before all else
+FIRST = 3  # shape assignments on which it must hold before its trial
+PATIENCE = 60  # attempts at an instance; a reading of which so few make sense is none
+FULL = frozenset(["MatMul", "Concat", "Transpose"])
+
+CLASSES = ("E0", "E1", "E2", "E3")
+REFUTED = "refuted"
+IDLE = "idle"
+
+
+def most_general(
+    c: Claim, family: Family, seed: int, instance: Callable[[Rule], Instance | None]
+) -> Held | str:
+    """The first reading of `c` that is proved, in its lowest float class; where none is among a few
+    that hold, the first of these. REFUTED where none does, IDLE where what the first one rewrites
+    are the same graph. instance: `c` as an instance of a rule; None for a rule that does not say
+    what `c` does (an axis that is counted from the end may be another one)."""
+    classes = float_classes(c, family)
+    tried: list[Held] = []
+    for n, text in enumerate(islice(readings(c, family), READINGS)):
+        if n == HOPEFUL and not tried and _hopeless(c, family, seed, instance):
+            break
+        rule = _rule(text)
+        if not _nearby(rule, instance(rule), seed):
+            continue  # most are wrong at once
+        some = Drawn(instances(rule, seed, rounds=1, patience=PATIENCE))
+        first = list(islice(some, FIRST))
+        if len(first) < FIRST or not try_on(rule, Cases(0, (), first), seed):
+            continue
+        if not any(fires(rule, one) for one in first):
+            return IDLE if not tried else tried[0]
+        found = settled(rule, classes, seed, some)
+        if found is None or instance(found.rule) is None:
+            continue  # of lower ranks than the claim
+        if found.proved:
+            return found
+        tried.append(found)
+        if len(tried) == UNPROVED:
+            break
+    return tried[0] if tried else REFUTED
+
+
+def _rule(text: str) -> Rule:
+    """A reading as a rule."""
+    (rule,) = parse_rules(f"{text} ; float=E3 ; origin=generated")
+    return rule
+
+
+def _nearby(rule: Rule, one: Instance | None, seed: int) -> bool:
+    """Does a rule hold on what is like an instance of it? That is found at once, instances in
+    general only among many attempts."""
+    if one is None:
+        return False
+    some = chain(resized(rule, one), islice(neighbours(rule, one, seed), NEIGHBOURS))
+    return not isinstance(try_on(rule, Cases(0, (), some), seed), Refuted)
+
+
+def _hopeless(
+    c: Claim, family: Family, seed: int, instance: Callable[[Rule], Instance | None]
+) -> bool:
+    """Is each of the least general readings wrong? All others say that, and more."""
+    least = map(_rule, islice(readings(c, family, least=True), READINGS))
+    return not any(_nearby(rule, instance(rule), seed) for rule in least)
+
+
+def mirrored(held: Held, name: str, seed: int) -> Held | None:
+    """The rule from right to left, under another name, if its right side binds all that is on its
+    left, and it holds. A proof is about all for which both sides are well-formed; but a constant of
+    any shape on one side is one of no axes on the other, and only on the left nothing is empty, and
+    no window sees only padding. Where none of this can be, it is a proof of both directions.
+    """
+    rule, text = held.rule, str(held.rule)
+    params = text[text.index("(") : text.index("): ") + 3]
+    sides, rest = text[text.index("): ") + 3 :].split(" ; ", 1)
+    sides, _, where = sides.partition(" where ")
+    left, right = sides.split(" => ")
+    turned = f"{name}{params}{right} => {left}{where and f' where {where}'} ; {rest}"
+    try:
+        (found,) = parse_rules(turned)
+    except UsageError:
+        return None
+    some = Drawn(instances(found, seed, rounds=2, patience=PATIENCE))
+    if not any(fires(found, one) for one in islice(some, FIRST)):
+        return None
+    if held.proved and all(_full(t) for side in (*rule.lhs, *rule.rhs) for t in walk(side)):
+        return Held(found, True)
+    if held.proved:  # and so it was tried
+        verdict = prove(found, LIMITS)
+        within = proved_within(found, verdict) if isinstance(verdict, Proved) else None
+        if within is not None:
+            return Held(within, True)
+        if isinstance(verdict, Differs):
+            return None
+    return settled(found, CLASSES[CLASSES.index(rule.float_class) :], seed, some)
+
+
+def _full(t: Part) -> bool:
+    """Is it no constant, and never empty where its operands are not?"""
+    match t:
+        case App(op):
+            return "elementwise" in op.laws or op.name in FULL
+        case Number() | Scalar() | Filled():
+            return False
+        case _:
+            return True
