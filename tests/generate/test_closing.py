@@ -3,11 +3,12 @@
 import pytest
 
 from superopt.generate.build import derived
+from superopt.generate.choice import mirrored
 from superopt.generate.complete import BOUNDS
 from superopt.generate.custom import custom
 from superopt.generate.family import Family, use
 from superopt.generate.find import find
-from superopt.generate.generalise import Claim, claims, mirrored, only_there, stated
+from superopt.generate.generalise import Claim, claims, only_there, stated
 from superopt.generate.journal import Journal
 from superopt.generate.pairs import equal_pairs
 from superopt.generate.pattern import Equation, Hole, Made, embedded, size
