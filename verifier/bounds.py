@@ -19,7 +19,8 @@ def simple(p: Poly) -> bool:
     )
 
 
-_NONNEG: dict[Poly, bool] = {}
+YES = -1
+_NONNEG: dict[Poly, int] = {}  # YES, or the depth to which it was not seen
 
 
 def forget() -> None:
@@ -29,11 +30,11 @@ def forget() -> None:
 
 def nonneg(p: Poly, depth: int = 3) -> bool:
     """Is p >= 0 for all sizes and for all variables in their ranges? False is: not seen to be."""
-    found = _NONNEG.get(p)
-    if found is None:
-        found = _nonneg(p, depth)
-        if found or depth == 3:
-            _NONNEG[p] = found
+    before = _NONNEG.get(p)
+    if before is not None and (before == YES or before >= depth):
+        return before == YES
+    found = _nonneg(p, depth)
+    _NONNEG[p] = YES if found else depth
     return found
 
 

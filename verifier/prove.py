@@ -13,6 +13,7 @@ from superopt.verifier import algebra, bounds, facts, guard, normal, simplify
 from superopt.verifier import normal as N
 from superopt.verifier.algebra import Undefined
 from superopt.verifier.attributes import Unsupported
+from superopt.verifier.axes import only_named
 from superopt.verifier.choices import NOTES
 from superopt.verifier.equal import equal
 from superopt.verifier.facts import Facts, Guard, OutOfTime, eq, ge, in_time
@@ -58,6 +59,12 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
     tally = facts.start(limit.seconds, limit.work)
     if ranks is not None:
         return _at_ranks(rule, ranks, limit, tally, begin)
+    less = only_named(rule)
+    if less is not None:
+        named, most = less
+        found = _at_ranks(named, Ranks(0, most), limit, tally, begin)
+        if isinstance(found, Proved) and found.whole:
+            return replace(found, scope=replace(found.scope, ranks=f"{SEPARATE} {most})"))
     widest = scope_of(rule)
     found = _at_ranks(rule, widest, limit, tally, begin)
     if isinstance(found, Unknown) and found.reason.startswith(NO_INSTANCE):
@@ -65,6 +72,7 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
     return found
 
 
+SEPARATE = "any rank, each axis that no operator names by itself (from ranks 0 to"
 FIRST = 2  # up to this rank all has to be proved; beyond, as far as time goes
 NO_INSTANCE = "no instance"
 
@@ -95,10 +103,11 @@ def _at_ranks(rule: Rule, scope: Ranks, limit: Limits, tally: Tally, begin: floa
     try:
         for one in instances(rule, scope):
             if one.state.level > level:
+                low = level <= min(FIRST, scope.most)
                 level = one.state.level
                 if level > min(FIRST, scope.most) and seen:
                     best = replace(proved(level - 1), whole=False)
-                if level == min(FIRST, scope.most) + 1:
+                if low and level > min(FIRST, scope.most):
                     tally.deadline = min(tally.deadline, time.thread_time() + limit.seconds / 4)
                     tally.most = tally.work() + limit.beyond
                     tally.look = 0.0

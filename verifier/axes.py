@@ -1,0 +1,192 @@
+"""Axes that no operator of a rule names: a rule need not be proved with them.
+
+On an axis that it does not name, an elementwise operator, a Concat, a Split, a Slice, a Softmax or
+a reduction that keeps its axes reads each operand at one place only: at that of its result, or at
+the only one where the operand is broadcast. So does every term of such operators. At each place on
+that axis, both sides are the two sides of the same rule for what the operands have there, which is
+of one axis less; and where both sides are defined, these are. So a rule in which all axes that are
+named are counted from the end is true at all ranks where it is true without the other axes, and
+those that it names may be called -1, -2, and so on.
+
+    Concat(Add(x, y), Add(z, w), axis=-3) => Add(Concat(x, z, axis=-3), Concat(y, w, axis=-3))
+    Concat(Add(x, y), Add(z, w), axis=-1) => Add(Concat(x, z, axis=-1), Concat(y, w, axis=-1))
+
+are true together, and both if the second is true for operands of ranks 0 and 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from superopt.rules.rule import Rule
+from superopt.rules.syntax import Param
+from superopt.rules.term import (
+    Absent,
+    App,
+    Binary,
+    Call,
+    Compare,
+    Filled,
+    Formula,
+    Lit,
+    Name,
+    Number,
+    Part,
+    Pick,
+    Scalar,
+    Seq,
+    Spread,
+    Term,
+    Unary,
+    Var,
+    names,
+    rebuild,
+    walk,
+)
+
+# By operator: the attribute that names axes, and those that say something of these only.
+NAMED = {
+    "Concat": ("axis", ()),
+    "Split": ("axis", ("split",)),
+    "Softmax": ("axis", ()),
+    "LogSoftmax": ("axis", ()),
+    "Slice": ("axes", ("starts", "ends", "steps")),
+    **{
+        f"Reduce{kind}": ("axes", ("keepdims",))
+        for kind in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSumExp")
+    },
+}
+UNIFORM = frozenset(("zeros", "ones"))
+P = TypeVar("P", bound=Part)
+
+
+class _Unclear(Exception):
+    """The rule may speak of any axis."""
+
+
+def only_named(rule: Rule) -> tuple[Rule, int] | None:
+    """The rule with the axes that it names as its last ones, and how many these are, 1 at least;
+    None where it may speak of any axis, or of one that is not counted from the end."""
+    given = [p for p in rule.params if isinstance(p, Param)]
+    if any(p.run or not _open(p) for p in given):
+        return None
+    runs = {n for p in given for f in p.shape or () for n in names(f)}
+    sides = (*rule.lhs, *rule.rhs)
+    if any(isinstance(q, Name) and q.id in runs for s in (*sides, *rule.where) for q in walk(s)):
+        return None
+    try:
+        found = {axis for side in sides for axis in _term(side)}
+        found.update(axis for f in rule.where for axis in _formula(f))
+    except _Unclear:
+        return None
+    to = {axis: -n for n, axis in enumerate(sorted(found, reverse=True), 1)}
+    return (
+        replace(
+            rule,
+            lhs=tuple(_renumbered(t, to) for t in rule.lhs),
+            rhs=tuple(_renumbered(t, to) for t in rule.rhs),
+            where=tuple(_renumbered(f, to) for f in rule.where),
+        ),
+        max(len(found), 1),
+    )
+
+
+def _open(p: Param) -> bool:
+    """Has it no axes, any, or those of others?"""
+    return p.shape is None or all(isinstance(f, Spread) for f in p.shape)
+
+
+def _term(t: Term) -> Iterator[int]:
+    """The axes that a term names."""
+    match t:
+        case Var() | Number() | Absent():
+            return
+        case Scalar(f):
+            yield from _formula(f)
+        case Filled(kind, (Call("shape", (Name(),)),)) if kind in UNIFORM:
+            return
+        case Filled(kind, (Call("shape", (of,)),)) if kind in UNIFORM:
+            for p in walk(of):
+                if isinstance(p, App):
+                    yield from _term(p)
+        case Pick(app):
+            yield from _term(app)
+        case App(op, operands, attrs, None):
+            for o in operands:
+                yield from _term(o)
+            if "elementwise" in op.laws:
+                for _, f in attrs:
+                    yield from _formula(f)
+                return
+            key, others = NAMED.get(op.name, ("", ()))
+            given = dict(attrs)
+            if not key or not set(given) <= {key, *others}:
+                raise _Unclear
+            yield from _axes(given.get(key))
+            for name in others:
+                if name == "keepdims" and given.get(name) != Lit(1):
+                    raise _Unclear
+                if name in given:
+                    yield from _formula(given[name])
+        case _:
+            raise _Unclear
+
+
+def _axes(f: Formula | None) -> Iterator[int]:
+    """Axes as they are written, counted from the end."""
+    for one in f.items if isinstance(f, Seq) else (f,):
+        if not isinstance(one, Lit) or not isinstance(one.value, int) or one.value >= 0:
+            raise _Unclear
+        yield one.value
+
+
+def _formula(f: Part) -> Iterator[int]:
+    """The axes that a formula names: it may ask for sizes of axes, and nothing else of shapes."""
+    match f:
+        case Lit() | Name():
+            return
+        case Call("size", (Name(), axis)):
+            yield from _axes(axis)
+        case Call("len", (Name(),)) | Call("const", (Name(),)):
+            return
+        case Seq(items):
+            for one in items:
+                yield from _formula(one)
+        case Binary(_, a, b):
+            yield from _formula(a)
+            yield from _formula(b)
+        case Unary(_, a):
+            yield from _formula(a)
+        case Compare(first, rest):
+            yield from _formula(first)
+            for _, one in rest:
+                yield from _formula(one)
+        case _:
+            raise _Unclear
+
+
+def _renumbered(p: P, to: Mapping[int, int]) -> P:
+    """With other numbers for the axes."""
+
+    def axes(f: Formula) -> Formula:
+        if isinstance(f, Seq):
+            return Seq(tuple(map(axes, f.items)))
+        assert isinstance(f, Lit)
+        assert isinstance(f.value, int)
+        return Lit(to[f.value])
+
+    def change(q: Part) -> Part | None:
+        match q:
+            case Call("size", (of, axis)):
+                return Call("size", (of, axes(axis)))
+            case App(op, operands, attrs, rest) if op.name in NAMED:
+                key, _ = NAMED[op.name]
+                inside = tuple(rebuild(o, change) for o in operands)
+                given = tuple((k, axes(f) if k == key else rebuild(f, change)) for k, f in attrs)
+                return App(op, inside, given, rest)
+            case _:
+                return None
+
+    return rebuild(p, change)
