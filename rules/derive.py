@@ -2,13 +2,14 @@
 
 Best-first from either graph in turns, until some graph is reached from both: small graphs before
 large ones, and of graphs alike the one that is fewer rewrites away. Rules are taken in the
-directions in which they are given; a graph that two chains reach is equal to both ends.
+directions in which they are given; a graph that two chains reach is equal to both ends. What is
+computed of constants is computed at once, and equal to a constant that it differs from by rounding.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from superopt.ir import graph as g
+from superopt.ir.evaluate import node_results
 from superopt.rules.build import Refusal, rewrite
 from superopt.rules.context import context
 from superopt.rules.facts import uniform
@@ -23,6 +25,7 @@ from superopt.rules.index import Index
 from superopt.rules.make import make
 from superopt.rules.plan import NARY
 from superopt.te.dtype import to_numpy
+from superopt.te.expr import TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ def derive(
 def _chained(
     a: g.Graph, b: g.Graph, index: Index, bounds: Bounds, end: float, stop: Callable[[], bool]
 ) -> Derived | Underived:
-    order = _Order({}, {})
+    order = _Order({}, {}, _few(a, b))
     sides = tuple(_Side(*order.graph(graph)) for graph in (a, b))
     if sides[0].start == sides[1].start:
         return Derived((), (), 0)
@@ -152,11 +155,14 @@ class _Side:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """One order for operands that commute, no join within a join, and no axes of a number that is
-    broadcast anyway, so that graphs which differ in that only are the same."""
+    """One order for operands that commute, no join within a join, no axes of a number that is
+    broadcast anyway, and nothing computed of constants, so that graphs which differ in that only
+    are the same. given: constants of both graphs; what is computed is one of these where it
+    differs by rounding."""
 
     numbers: dict[g.Value, int]
-    known: dict[g.Node, g.Node]
+    known: dict[g.Node, tuple[g.Value, ...]]
+    given: tuple[g.Constant, ...]
 
     def graph(self, graph: g.Graph) -> tuple[g.Graph, int]:
         """The graph in this order, and how many nodes it has."""
@@ -164,12 +170,16 @@ class _Order:
         every = g.nodes(graph)
         for n in every:
             if n not in known:
-                known[n] = self.node(n)
+                known[n] = self.results(n)
         made = g.Graph(graph.inputs, tuple(map(self.value, graph.outputs)))
         return made, len(every if made.outputs == graph.outputs else g.nodes(made))
 
-    def node(self, n: g.Node) -> g.Node:
+    def results(self, n: g.Node) -> tuple[g.Value, ...]:
         inputs = tuple(None if v is None else self.value(v) for v in n.inputs)
+        if not n.op.opaque and all(v is None or _small(v) for v in inputs):
+            folded = self.folded(n, inputs)
+            if folded is not None:
+                return folded
         if "elementwise" in n.op.laws and len(inputs) > 1:
             inputs = _without_axes(n, inputs)
         for v in inputs:
@@ -180,14 +190,52 @@ class _Order:
         sums = n.op.name in ("Sum", "Mean") and len(inputs) > 2  # these are taken from the left
         if "commutative" in n.op.laws and not sums and None not in inputs:
             inputs = tuple(sorted(inputs, key=lambda v: self.numbers[v]))  # type: ignore[index]
-        return n if inputs == n.inputs else g.intern_node(n.op, inputs, n.attrs, n.types)
+        made = n if inputs == n.inputs else g.intern_node(n.op, inputs, n.attrs, n.types)
+        return g.results(made)
 
     def value(self, v: g.Value) -> g.Value:
         p = g.producer(v)
-        if p is None:
-            return v
-        made = self.known[p]
-        return g.item(made, v.index) if isinstance(v, g.Item) else made
+        return v if p is None else self.known[p][v.index if isinstance(v, g.Item) else 0]
+
+    def folded(self, n: g.Node, inputs: Sequence[g.Value | None]) -> tuple[g.Constant, ...] | None:
+        """The results of a node of constants, where they are small."""
+        if any(_elements(t) is None for t in n.types):
+            return None
+        arrays = [v.load() if isinstance(v, g.Constant) else None for v in inputs]
+        with np.errstate(all="ignore"):
+            found = node_results(n, arrays)
+        return tuple(map(self.constant, found))
+
+    def constant(self, array: np.ndarray) -> g.Constant:
+        made = g.constant(array)
+        if array.dtype.kind == "f":
+            near = ROUNDED * np.finfo(array.dtype).eps
+            for c in self.given:
+                if c.type == made.type and np.allclose(c.load(), array, near, 0, equal_nan=True):
+                    return c
+        return made
+
+
+FOLDED = 1 << 14  # elements of a constant that is computed
+ROUNDED = 4  # units in the last place
+
+
+def _few(*graphs: g.Graph) -> tuple[g.Constant, ...]:
+    return tuple(dict.fromkeys(c for graph in graphs for c in g.constants(graph) if _small(c)))
+
+
+def _small(v: g.Value) -> bool:
+    return isinstance(v, g.Constant) and _elements(v.type) is not None
+
+
+def _elements(t: TensorType) -> int | None:
+    """How many elements; None where it is not known, or too many."""
+    count = 1
+    for d in t.shape if t.dtype is not None and t.shape is not None else (None,):
+        if not isinstance(d, int):
+            return None
+        count *= d
+    return count if count <= FOLDED else None
 
 
 def _without_axes(n: g.Node, inputs: tuple[g.Value | None, ...]) -> tuple[g.Value | None, ...]:

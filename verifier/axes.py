@@ -1,9 +1,9 @@
 """Axes that no operator of a rule names: a rule need not be proved with them.
 
-On an axis that it does not name, an elementwise operator, a Concat, a Split, a Slice, a Softmax or
-a reduction that keeps its axes reads each operand at one place only: at that of its result, or at
-the only one where the operand is broadcast. So does every term of such operators. At each place on
-that axis, both sides are the two sides of the same rule for what the operands have there, which is
+On an axis that it does not name, an elementwise operator, a Concat, a Split, a Slice, a Softmax, a
+normalisation or a reduction that keeps its axes reads each operand at one place only: at that of
+its result, or at the only one where the operand is broadcast. So does every term of such operators.
+At each place on that axis, both sides are the two sides of the same rule for what the operands have there, which is
 of one axis less; and where both sides are defined, these are. So a rule in which all axes that are
 named are counted from the end is true at all ranks where it is true without the other axes, and
 those that it names may be called -1, -2, and so on.
@@ -58,6 +58,8 @@ NAMED = {
         for kind in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSumExp")
     },
 }
+# These name all axes from one to the last.
+FROM = {"LayerNormalization": ("epsilon", "stash_type"), "RMSNormalization": ("epsilon",)}
 UNIFORM = frozenset(("zeros", "ones"))
 P = TypeVar("P", bound=Part)
 
@@ -120,8 +122,12 @@ def _term(t: Term) -> Iterator[int]:
                 for _, f in attrs:
                     yield from _formula(f)
                 return
-            key, others = NAMED.get(op.name, ("", ()))
             given = dict(attrs)
+            if op.name in FROM and set(given) <= {"axis", *FROM[op.name]}:
+                (first,) = _axes(given.get("axis", Lit(-1)))
+                yield from range(first, 0)
+                return
+            key, others = NAMED.get(op.name, ("", ()))
             if not key or not set(given) <= {key, *others}:
                 raise _Unclear
             yield from _axes(given.get(key))

@@ -108,6 +108,8 @@ class Bindings(Conditions):
         axes, steps = known.get("axes"), known.get("steps")
         assert x is not None
         assert isinstance(axes, tuple)
+        if isinstance(steps, tuple) and len(steps) != len(axes):
+            raise Misfit
         out: list[Dim] = []
         ends: list[Dim] = []
         for k, axis in enumerate(axes):

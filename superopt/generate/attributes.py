@@ -29,6 +29,8 @@ NAMES = {
     "ends": ("end", "end2"),
     "steps": ("step", "step2"),
     "pads": (PAD,),
+    "epsilon": ("eps", "eps2"),
+    "keepdims": ("keep", "keep2"),
 }
 AXIS = NAMES["axis"][0]
 JOINED = f"({AXIS},)"  # axes that are that of a join

@@ -19,6 +19,7 @@ from superopt.verifier.verdict import Refuted as Differs
 
 READINGS = 80  # that are tried; a claim about slices of slices has a thousand
 UNPROVED = 2  # readings that hold and are not proved, until no other one is tried
+BOUNDED = 4  # readings that are proved at low ranks only, until no other one is tried
 HOPEFUL = 6  # that are tried before it is asked whether any one can hold
 NEIGHBOURS = 10  # of what was found, on which a reading must hold before all else
 FIRST = 3  # shape assignments on which it must hold before its trial
@@ -33,14 +34,16 @@ IDLE = "idle"
 def most_general(
     c: Claim, family: Family, seed: int, instance: Callable[[Rule], Instance | None]
 ) -> Held | str:
-    """The first reading of `c` that is proved, in its lowest float class; where none is among a few
-    that hold, the first of these. REFUTED where none does, IDLE where what the first one rewrites
-    are the same graph. instance: `c` as an instance of a rule; None for a rule that does not say
-    what `c` does (an axis that is counted from the end may be another one)."""
+    """The first reading of `c` that is proved for all ranks, in its lowest float class; where none
+    is among a few that hold, the first that is proved for low ones, or the first of these. REFUTED
+    where none holds, IDLE where what the first one rewrites are the same graph. instance: `c` as an
+    instance of a rule; None for a rule that does not say what `c` does (an axis that is counted
+    from the end may be another one)."""
     classes = float_classes(c, family)
     tried: list[Held] = []
+    bounded: list[Held] = []
     for n, text in enumerate(islice(readings(c, family), READINGS)):
-        if n == HOPEFUL and not tried and _hopeless(c, family, seed, instance):
+        if n == HOPEFUL and not (tried or bounded) and _hopeless(c, family, seed, instance):
             break
         rule = _rule(text)
         if not _nearby(rule, instance(rule), seed):
@@ -50,16 +53,21 @@ def most_general(
         if len(first) < FIRST or not try_on(rule, Cases(0, (), first), seed):
             continue
         if not any(fires(rule, one) for one in first):
-            return IDLE if not tried else tried[0]
+            return next(iter((*bounded, *tried)), IDLE)
         found = settled(rule, classes, seed, some)
         if found is None or instance(found.rule) is None:
             continue  # of lower ranks than the claim
-        if found.proved:
+        if found.proved and not found.bounded:
             return found
+        if found.proved:
+            bounded.append(found)
+            if len(bounded) == BOUNDED:
+                break
+            continue
         tried.append(found)
         if len(tried) == UNPROVED:
             break
-    return tried[0] if tried else REFUTED
+    return next(iter((*bounded, *tried)), REFUTED)
 
 
 def _rule(text: str) -> Rule:
@@ -110,7 +118,7 @@ def mirrored(held: Held, name: str, seed: int) -> Held | None:
         verdict = prove(found, LIMITS)
         within = proved_within(found, verdict) if isinstance(verdict, Proved) else None
         if within is not None:
-            return Held(within, True)
+            return Held(within, True, within is not found)
         if isinstance(verdict, Differs):
             return None
     return settled(found, CLASSES[CLASSES.index(rule.float_class) :], seed, some)

@@ -20,6 +20,7 @@ from superopt.generate.matrix_families import (
     norms,
     reductions,
 )
+from superopt.generate.passing_families import chains, edges, filters, rows, windows
 
 
 def sums() -> Family:
@@ -97,6 +98,11 @@ FAMILIES: dict[str, Callable[[], Family]] = {
         pads,
         attention,
         norms,
+        chains,
+        rows,
+        windows,
+        edges,
+        filters,
         borders,
         pieces,
     )

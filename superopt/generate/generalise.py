@@ -275,9 +275,9 @@ def _text(
 
 
 def _kinds(c: Claim, family: Family, used: Sequence[int]) -> Iterator[dict[int, str]]:
-    """Kinds of the holes, the most general first: any shapes; scalars, and what is 1 somewhere, as
-    they were found; matrices behind batches; the same shape where it was the same; the ranks at
-    which it was found."""
+    """Kinds of the holes, the most general first: any shapes; scalars, vectors, and what is 1
+    somewhere, as they were found, the last behind any axes, too; matrices behind batches; the same
+    shape where it was the same; the ranks at which it was found."""
     ops = {family.uses[u].name for p in (*c.left, c.right) for u in uses(p)}
     element = "any" if ops <= MOVES else "f"
     shapes = {n: c.shapes[n] for n in used}
@@ -286,19 +286,28 @@ def _kinds(c: Claim, family: Family, used: Sequence[int]) -> Iterator[dict[int, 
         dims = ("1" if one else f"d{who}_{k}" for k, one in enumerate(_ones(shapes[n])))
         return f"{element}[{', '.join(dims)}]"
 
+    def behind(n: int) -> str:
+        """As it was found, behind any axes in front of it."""
+        return exact(n, n).replace("[", f"[*s{n}, ", 1)
+
     def same(n: int) -> int:
         return next(m for m in used if shapes[m] == shapes[n])
 
     whole = dict.fromkeys(used, element)
     scalars = {n: f"{element}[]" for n, s in shapes.items() if not s}
     small = {n: exact(n, n) for n, s in shapes.items() if any(_ones(s))}
+    vectors = {n: exact(n, n) for n, s in shapes.items() if len(s) == 1}
+    wide = {n: behind(n) for n in small if len(shapes[n]) > 1}
     batched = {n: f"{element}[*s{n}, n{n}, m{n}]" for n, s in shapes.items() if len(s) == 2}
     alike = {n: f"{element}[*s{same(n)}]" for n in used}
     seen: list[dict[int, str]] = []
     for kinds in (
         whole,
         whole | scalars,
+        whole | scalars | vectors,
+        whole | scalars | small | wide,
         whole | scalars | small,
+        whole | batched | scalars | small | wide,
         whole | batched | scalars | small,
         alike | scalars | small,
         {n: exact(n, n) for n in used},

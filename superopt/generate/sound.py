@@ -49,10 +49,12 @@ LIMITS = Limits(seconds=60, work=15_000, beyond=25_000)
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A rule that holds in its float class. proved: for all sizes; else it was tried for long."""
+    """A rule that holds in its float class. proved: for all sizes; else it was tried for long.
+    bounded: at low ranks only, which its conditions say."""
 
     rule: Rule
     proved: bool
+    bounded: bool = False
 
 
 def settled(rule: Rule, classes: Sequence[str], seed: int, some: Iterable[Instance]) -> Held | None:
@@ -69,7 +71,7 @@ def settled(rule: Rule, classes: Sequence[str], seed: int, some: Iterable[Instan
     if isinstance(verdict, Proved):
         within = proved_within(found, verdict)
         if within is not None:
-            return Held(within, True)
+            return Held(within, True, within is not found)
     images = any(isinstance(t, App) and t.op.name in SPATIAL for s in rule.lhs for t in walk(s))
     effort = OF_IMAGES if images else OTHERWISE
     left = [c for c in classes if c >= found.float_class]

@@ -20,6 +20,8 @@ from superopt.rules.index import Index
 from superopt.rules.rule import Rule
 from superopt.rules.term import Call
 
+STEPS, GRAPHS = 16, 1_000_000  # it is the seconds that end a search
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -47,7 +49,7 @@ def derivation(a: Source, b: Source, asked: Asked) -> Derivation:
             "give models with the same inputs and outputs",
         )
     asked.progress(Event("derive", "chains of rules from either model", 0.1))
-    bounds = Bounds(seconds=asked.limit)
+    bounds = Bounds(steps=STEPS, graphs=GRAPHS, seconds=asked.limit)
     found = derive(one.graph, other, Index(anywhere(asked.rules)), bounds, asked.stop)
     seconds = time.monotonic() - begin
     if not isinstance(found, Derived):

@@ -1,0 +1,168 @@
+"""Families of two operators each: what one of them does is passed through the other.
+
+There are many such pairs, and each is a law by itself; more operators would say little more. No
+size is 1, which has laws of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from superopt.generate.family import MANY, Family, Shape, Use, each, fitting, parts, use
+from superopt.ir.op import Attr
+
+SUMMED = ("ReduceSum", "ReduceMean", "ReduceMax")
+VALID = (0, 0, 0, 0)
+
+
+def _cuts(*some: tuple[int, int, int]) -> list[Use]:
+    """Slices: an axis, from where, to where."""
+    return [use("Slice", 1, axes=(k,), starts=(a,), ends=(b,), steps=(1,)) for k, a, b in some]
+
+
+def rows() -> Family:
+    """What is done to the rows of a batch of matrices, and what moves these rows."""
+    b, n, m = 5, 4, 3
+    x, merged = (b, n, m), (b * n, m)
+
+    def normal(axis: int, *shape: int) -> list[Use]:
+        plain: dict[str, Attr] = {"axis": axis, "epsilon": 0.5}
+        layer = replace(use("LayerNormalization", 2, **plain), many=True)
+        return [fitting(u, shape, (m,)) for u in (layer, use("RMSNormalization", 2, **plain))]
+
+    return Family(
+        "rows",
+        {**dict.fromkeys("xy", x), "z": merged, "g": (m,), "s": ()},
+        {},
+        (
+            use("Softmax", 1, axis=2),
+            use("Softmax", 1, axis=1),
+            *normal(2, *x),
+            *normal(1, *merged),
+            *(use(name, 1, axes=(2,), keepdims=0) for name in SUMMED),
+            *each("Concat", 2, "axis", (0, 1)),
+            *_cuts((1, 1, 3)),
+            *parts("Split", 2, axis=0, split=(2, 3)),
+            use("Transpose", 1, perm=(1, 0, 2)),
+            *each("Reshape", 1, "shape", [merged, x]),
+            use("Unsqueeze", 1, axes=(0,)),
+            use("Neg", 1),
+            fitting(use("Mul", 2), (m,), ()),
+        ),
+        2 * b * n * m,
+        samples=8,
+        top=2,
+    )
+
+
+def chains() -> Family:
+    """Sums, means and maxima of each other, over one axis and over two."""
+    some = [(1,), (2,), (1, 2)]
+    return Family(
+        "chains",
+        dict.fromkeys("xy", (2, 3, 4)),
+        {},
+        (
+            *(use(name, 1, axes=a, keepdims=0) for name in SUMMED for a in some),
+            *each("Reshape", 1, "shape", [(2, 12), (6, 4)]),
+            *each("Transpose", 1, "perm", [(0, 2, 1), (1, 0, 2)]),
+            *each("Concat", 2, "axis", (0, 1)),
+            *_cuts((1, 1, 3)),
+            use("Neg", 1),
+            use("Add", 2),
+            use("Sub", 2),
+        ),
+        48,
+        samples=8,
+        top=2,
+    )
+
+
+def windows() -> Family:
+    """Windows of several sizes within each other, and what is done to a batch of images."""
+    image = (4, 4)
+
+    def pool(name: str, size: Shape, step: int = 1) -> Use:
+        counted: dict[str, Attr] = {"count_include_pad": 1} if name == "AveragePool" else {}
+        made = use(name, 1, kernel_shape=size, pads=VALID, strides=(step, step), **counted)
+        return fitting(made, (MANY, MANY))
+
+    both = ("MaxPool", "AveragePool")
+    sizes = ((2, 2), (1, 2), (2, 1), (3, 3), (1, 1), image)
+    return Family(
+        "windows",
+        {"x": (3, 2, *image), "s": (2, 1, 1), "t": ()},
+        {},
+        (
+            *(pool(name, size) for name in both for size in sizes),
+            *(pool(name, (2, 2), 2) for name in both),
+            *(fitting(use(f"Global{name}", 1), image) for name in both),
+            *(use(name, 1, axes=(2, 3), keepdims=1) for name in SUMMED),
+            *_cuts((0, 1, 3)),
+            use("Transpose", 1, perm=(0, 1, 3, 2)),
+            use("Neg", 1),
+            use("Mul", 2),
+        ),
+        2 * 3 * 2 * 16,
+        samples=8,
+        top=2,
+    )
+
+
+def edges() -> Family:
+    """Zeros around a tensor: by Pad, and by Concat; what they pass through, and what cuts them off
+    again."""
+    n, m = 3, 4
+    pads = ((1, 0, 0, 0), (0, 0, 1, 0), (0, 1, 0, 0), (0, 0, 0, 1), (0, 1, 0, 2))
+    return Family(
+        "edges",
+        {"x": (n, m), "y": (n, m), "w": (m, n)},
+        {"0": ("zeros", (1, m)), "o": ("zeros", (n, 1))},
+        (
+            *each("Pad", 1, "pads", pads),
+            *_cuts((0, 1, 4), (0, 0, 3), (1, 1, 5), (1, 1, 3)),
+            *each("Concat", 2, "axis", (0, 1)),
+            use("Transpose", 1, perm=(1, 0)),
+            use("MatMul", 2),
+            *(use("ReduceSum", 1, axes=(k,), keepdims=0) for k in (0, 1)),
+            use("Neg", 1),
+            use("Add", 2),
+        ),
+        48,
+        samples=8,
+        top=2,
+    )
+
+
+def filters() -> Family:
+    """Convolutions of parts of a batch, with parts of their filters; of differences and signs."""
+    n, o, side = 2, 3, 4
+    image = (side, side)
+
+    def conv(size: Shape, pads: Shape, step: int = 1) -> Use:
+        made = use("Conv", 2, strides=(step, step), group=1, pads=pads)
+        return fitting(made, (MANY, MANY), (MANY, MANY, *size))
+
+    return Family(
+        "filters",
+        {
+            **dict.fromkeys("xy", (3, n, *image)),
+            **dict.fromkeys("vw", (o, n, 3, 3)),
+            "p": (o, n, 1, 1),
+        },
+        {"0": ("zeros", (o, n, 3, 3)), "i": ("dirac", (n, n, 1, 1)), "d": ("dirac", (n, n, 3, 3))},
+        (
+            conv((3, 3), (1, 1, 1, 1)),
+            conv((3, 3), VALID),
+            conv((1, 1), VALID),
+            conv((1, 1), VALID, 2),
+            *_cuts((0, 1, 3), (2, 1, 3)),
+            use("Slice", 1, axes=(2, 3), starts=(0, 0), ends=(4, 4), steps=(2, 2)),
+            use("Transpose", 1, perm=(0, 1, 3, 2)),
+            use("Neg", 1),
+            use("Sub", 2),
+        ),
+        2 * o * o * 16,
+        samples=4,
+        top=2,
+    )
