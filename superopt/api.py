@@ -13,9 +13,11 @@ import numpy as np
 from superopt.cost.machine import machine
 from superopt.cost.store import Store
 from superopt.errors import UsageError
+from superopt.onnx_io.atomic import new_files
 from superopt.onnx_io.protos import ModelProto, load_proto
 from superopt.onnx_io.source import Given, read
 from superopt.pipeline import bench as bench_
+from superopt.pipeline import certify as certify_
 from superopt.pipeline import derive as derive_
 from superopt.pipeline import diagram as diagram_
 from superopt.pipeline import doctor as doctor_
@@ -27,6 +29,13 @@ from superopt.pipeline.collect import collecting_rarely
 from superopt.pipeline.inputs import read_inputs
 from superopt.pipeline.reporting import report_of
 from superopt.pipeline.request import Request
+from superopt.report.certificate import (
+    LONGEST,
+    Certificate,
+    certificate_json,
+    certificate_path,
+    read_certificate,
+)
 from superopt.report.data import (
     BenchRow,
     Derivation,
@@ -44,9 +53,8 @@ from superopt.report.data import (
 from superopt.report.diagram import RuleDiagram
 from superopt.report.words import count
 from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.stated import tier
 from superopt.rules.trial import Passed, Refuted, try_rule
-
-TIER = "C"  # of all rules, until the prover is there
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +73,7 @@ class Optimized:
         """The optimized model (the input's own when nothing changed), weights included."""
         with tempfile.TemporaryDirectory(prefix="superopt-") as folder:
             path = Path(folder, "model.onnx")
-            self.save(path)
+            optimize_.save(self._done, path)
             return load_proto(path)
 
     @property
@@ -88,9 +96,28 @@ class Optimized:
         `names`, in the model as it was given."""
         return explain_.attempts(self._done, names)
 
-    def save(self, path: str | Path) -> None:
-        """Write the model by rename; a byte-identical copy of the input if nothing changed."""
-        optimize_.save(self._done, Path(path))
+    @property
+    def certificate(self) -> str | None:
+        """How the model was made of the input, as JSON; None if nothing changed.
+
+        It names the model's file as `save` writes it; with external data, only the file that
+        `save` writes beside the model does.
+        """
+        winner = self._done.winner
+        found = None if winner is None else winner.certificate
+        return None if found is None else certificate_json(found)
+
+    def save(self, path: str | Path) -> Path | None:
+        """Write the model by rename, and its certificate beside it, whose path is returned;
+        a byte-identical copy of the input, and no certificate, if nothing changed."""
+        path = Path(path)
+        found = optimize_.save(self._done, path)
+        if found is None:
+            return None
+        beside = certificate_path(path)
+        with new_files() as create:
+            create(beside).file.write(certificate_json(found).encode())
+        return beside
 
 
 def optimize(
@@ -175,13 +202,21 @@ def verify(
     inputs: str | Path | Mapping[str, np.ndarray] | None = None,
     shapes: Mapping[str, int] | None = None,
     seed: int = 0,
+    certificate: str | Path | None = None,
+    rules: Sequence[str | Path] | None = None,
     progress: Callable[[Event], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Verdict:
     """Are two models equal? Proved by structure, agreeing on many inputs, or different.
 
-    Raises ModelError for an invalid model, UsageError for inputs that do not fit.
+    certificate: the file that `optimize` wrote beside `b`: it is replayed, and nothing else is
+        asked. rules: files of rules beside the library's that it may apply.
+
+    Raises ModelError for an invalid model, UsageError for inputs that do not fit and for a file
+    that is no certificate.
     """
+    if certificate is not None:
+        return certify_.verdict(read(a), read(b), _certificate(certificate), _own_rules(rules))
     question = verify_.Question(
         inputs=read_inputs(inputs),
         shapes=dict(shapes or {}),
@@ -190,6 +225,17 @@ def verify(
         stop=stop or (lambda: False),
     )
     return verify_.verify(read(a), read(b), question)
+
+
+def _certificate(file: str | Path) -> Certificate:
+    try:
+        if Path(file).stat().st_size > LONGEST:
+            raise UsageError(f"{file} is no certificate", "it is too long", "name another file")
+        return read_certificate(Path(file).read_text(encoding="utf-8"), str(file))
+    except (OSError, UnicodeDecodeError) as e:
+        raise UsageError(
+            f"{file} cannot be read as a certificate", str(e), "name a file that optimize wrote"
+        ) from None
 
 
 def bench(
@@ -310,7 +356,7 @@ def _own_rules(files: Sequence[str | Path] | None) -> tuple[Rule, ...]:
 
 
 def _info(rule: Rule) -> RuleInfo:
-    return RuleInfo(rule.name, rule.text, TIER, rule.float_class, rule.source)
+    return RuleInfo(rule.name, rule.text, tier(rule), rule.float_class, rule.source)
 
 
 def rules(files: Sequence[str | Path] = ()) -> tuple[RuleInfo, ...]:
@@ -324,7 +370,7 @@ def rule_diagram(name: str, files: Sequence[str | Path] = ()) -> RuleDiagram | N
     files: of further rules; a rule of theirs goes before one of the library with its name.
     """
     found = [r for r in (*load_library(), *_own_rules(files)) if r.name == name]
-    return diagram_.rule_diagram(found[-1], TIER) if found else None
+    return diagram_.rule_diagram(found[-1], tier(found[-1])) if found else None
 
 
 def rule_stats(files: Sequence[str | Path] = ()) -> tuple[RuleCount, ...]:
