@@ -123,3 +123,14 @@ def as_attr(value: float) -> float:
     """A float attribute as ONNX stores it: 32 bits."""
     with np.errstate(over="ignore"):
         return float(np.float32(value))
+
+
+def alike(a: object, b: object) -> bool:
+    """Are attributes equal? Floats are as ONNX stores them, in 32 bits."""
+    if a is b or a == b:
+        return True
+    if type(a) is float and type(b) is float:
+        return as_attr(a) == as_attr(b)
+    if type(a) is tuple and type(b) is tuple and len(a) == len(b):
+        return all(alike(x, y) for x, y in zip(a, b, strict=True))
+    return False

@@ -19,7 +19,7 @@ from superopt.ir.syntax import show_attr, show_type
 from superopt.ir.text import told_attrs
 from superopt.onnx_io.alike import same_opaque
 from superopt.report.certificate import FoldedTensor
-from superopt.rules.facts import as_attr
+from superopt.rules.facts import alike
 from superopt.te.domain import Reals
 from superopt.te.dtype import F64, to_numpy
 
@@ -66,15 +66,6 @@ def compare(rebuilt: g.Graph, file: g.Graph, folded: Folded, tell: Tell) -> None
                 raise Refused(f"{tell(a)}: {m.op.name} has other operands there")
             pairs = zip(m.inputs, n.inputs, strict=True)
             stack += [(v, w) for v, w in pairs if v is not None and w is not None]
-
-
-def alike(a: object, b: object) -> bool:
-    """Are attributes equal? Floats are as ONNX stores them, in 32 bits."""
-    if isinstance(a, float) and isinstance(b, float):
-        return repr(as_attr(a)) == repr(as_attr(b))
-    if isinstance(a, tuple) and isinstance(b, tuple):
-        return len(a) == len(b) and all(map(alike, a, b))
-    return type(a) is type(b) and a == b
 
 
 def _index(v: g.Value) -> int:

@@ -11,9 +11,10 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import groupby, product
 
-from superopt.check.certificate.replay import State, instance, play, started
+from superopt.check.certificate.replay import find, instance, play
 from superopt.check.identical import Refused
 from superopt.ir import graph as g
+from superopt.ir.numbered import Numbered, numbered
 from superopt.ir.syntax import show_attr, show_type
 from superopt.report.certificate import Application
 from superopt.rules.build import rewrite
@@ -32,9 +33,9 @@ class Untraceable(Exception):
 
 def rounds(
     graph: g.Graph, steps: Sequence[Step], rules: Mapping[str, Rule]
-) -> tuple[State, tuple[tuple[Application, ...], ...]]:
+) -> tuple[Numbered, tuple[tuple[Application, ...], ...]]:
     """The steps from `graph` as rounds, and the state of the replay after them."""
-    state = started(graph)
+    state = numbered(graph)
     out: list[tuple[Application, ...]] = []
     for _, group in groupby(steps, key=lambda s: (id(s.before), id(s.after))):
         some = list(group)
@@ -52,7 +53,7 @@ def rounds(
     return state, tuple(out)
 
 
-def application(state: State, ctx: GraphContext, step: Step, rule: Rule) -> Application:
+def application(state: Numbered, ctx: GraphContext, step: Step, rule: Rule) -> Application:
     """A step with what the names of its rule stand for."""
     near = {n for v in step.change if (n := g.producer(v)) is not None}
     for m in matches(rule, ctx, near):
@@ -61,7 +62,7 @@ def application(state: State, ctx: GraphContext, step: Step, rule: Rule) -> Appl
     raise Untraceable(f"no match of {rule.name} makes what its step made")
 
 
-def _application(state: State, m: Match) -> Application:
+def _application(state: Numbered, m: Match) -> Application:
     rule, held = m.rule, m.bindings
     operands = {p.name for p in rule.params if isinstance(p, Param)}
     bound: list[tuple[str, ...]] = []
@@ -79,7 +80,7 @@ def _application(state: State, m: Match) -> Application:
         at = (f"{_ref(state, n)}[{i}:{j}]",)
     for chosen in product(*_literals(m)):
         a = Application(rule.name, at, tuple(bound), tuple(_typed(state, c) for c in chosen), ())
-        wanted = [state.find(t) for t in at]
+        wanted = [find(state, t) for t in at]
         here = instance(state, a, rule, wanted)
         try:
             if here.left() == wanted:
@@ -111,11 +112,11 @@ def _literals(m: Match) -> list[list[g.Constant]]:
     return out
 
 
-def _typed(state: State, v: g.Value) -> str:
+def _typed(state: Numbered, v: g.Value) -> str:
     return f"{_ref(state, v)}: {show_type(v.type)}"
 
 
-def _ref(state: State, v: g.Value) -> str:
+def _ref(state: Numbered, v: g.Value) -> str:
     """What a certificate calls `v`: a value of the graph, or a part of an n-ary node."""
     number = state.numbers.get(v)
     if number is not None:

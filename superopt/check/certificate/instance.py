@@ -8,43 +8,22 @@ of a Concat one inside the other or flat, floats with 32 bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from superopt.ir.graph import Node, Value, item, node, producer, results
+from superopt.ir.graph import Node, Value, node, producer, results
 from superopt.ir.op import Attr, Op
-from superopt.rules.condition import Scope, compiled, truth
-from superopt.rules.facts import as_attr, rounded, uniform
-from superopt.rules.fills import ARRAYS, is_array
+from superopt.rules import term as r
+from superopt.rules.condition import evaluated
+from superopt.rules.facts import alike, as_attr, uniform
+from superopt.rules.fills import is_filled, is_number
 from superopt.rules.functions import NotKnown, Result, equal, number, sequence
 from superopt.rules.make import NARY, attribute, filled, make, scalar
 from superopt.rules.rule import Rule
 from superopt.rules.syntax import CLASSES, LETTERS, Param
-from superopt.rules.term import (
-    Absent,
-    All,
-    App,
-    Each,
-    Filled,
-    Formula,
-    Lit,
-    Map,
-    Name,
-    Number,
-    Part,
-    Pick,
-    Run,
-    Scalar,
-    Seq,
-    Term,
-    Var,
-    rebuild,
-    show,
-    walk,
-)
 from superopt.te.dtype import BOOL, DTYPES, I64, DType
 
-Literal = Number | Scalar | Filled
+Literal = r.Number | r.Scalar | r.Filled
 Local = Mapping[str, Result]  # the variables of comprehensions
 
 
@@ -53,48 +32,36 @@ class Instance:
     """`rule` where each name stands for `given[name]`.
 
     constants: what the numbers and fills of the left side are, in order. there: is a node one of
-    the graph's? unread: is a value read by nothing but these nodes? matched: the terms of the left
-    side, once built.
+    the graph's (1), or what the left side should give (2)? unread: is a value read by nothing but
+    these nodes? matched: the terms of the left side, once built.
     """
 
     rule: Rule
     given: Mapping[str, Result]
     constants: Sequence[Value]
-    there: Callable[[Node], bool]
-    unread: Callable[[Value, set[Node | None]], bool]
-    matched: dict[Term, Value] = field(default_factory=dict)
+    there: Callable[[Node], int]
+    unread: Callable[[Result, set[Node | None]], bool]
+    matched: dict[r.Term, Value] = field(default_factory=dict)
     _taken: int = 0
+    _held: dict[str, list[object]] = field(default_factory=dict)  # as the graph has a name's value
 
-    def formula(self, f: Formula, local: Local | None = None) -> Result:
+    def formula(self, f: r.Formula, local: Local | None = None) -> Result:
         """The value of `f`. NotKnown where it has none."""
-        if isinstance(f, Lit):
-            return f.value
-        env = {**self.given, **(local or {})}
-        cells: list[Result] = [*env.values(), *self.matched.values()]
-        terms = {t: len(env) + k for k, t in enumerate(self.matched)}
-        scope = Scope({n: k for k, n in enumerate(env)}, terms, [None] * len(cells))
         own = {producer(v) for v in self.matched.values()}
-        run = compiled(f, scope, lambda _, v: self.unread(v, own))  # type: ignore[arg-type]
-        return run([*cells, *[None] * (len(scope.used) - len(cells))])
+        names = {**self.given, **local} if local else self.given
+        return evaluated(f, names, self.matched, lambda v: self.unread(v, own))
 
-    def read(self, condition: Formula) -> str:
+    def read(self, condition: r.Formula) -> str:
         """A condition as it reads with the sizes and attributes that the names stand for."""
         operands = {p.name for p in self.rule.params if isinstance(p, Param)}
 
-        def value(p: Part) -> Part | None:
-            if not isinstance(p, Name) or p.id in operands or p.id not in self.given:
+        def value(p: r.Part) -> r.Part | None:
+            if not isinstance(p, r.Name) or p.id in operands or p.id not in self.given:
                 return None
-            return Lit(self.given[p.id])  # type: ignore[arg-type]
+            return r.Lit(self.given[p.id])  # type: ignore[arg-type]
 
-        loops = any(isinstance(p, Each) for p in walk(condition))
-        return show(condition if loops else rebuild(condition, value))
-
-    def holds(self, condition: Formula) -> bool:
-        """Does a condition hold? What is not known does not."""
-        try:
-            return truth(self.formula(condition))
-        except NotKnown:
-            return False
+        loops = any(isinstance(p, r.Each) for p in r.walk(condition))
+        return r.show(condition if loops else r.rebuild(condition, value))
 
     def typed(self, p: Param) -> bool:
         """Are the values of parameter `p` of its element type and shape?"""
@@ -106,7 +73,7 @@ class Instance:
             d = v.type.dtype
             if p.kind != "any" and d != DTYPES.get(p.kind) and (d is None or d.kind not in allowed):
                 return False
-            if p.shape is not None and not equal(v.type.shape, self.formula(Seq(p.shape))):
+            if p.shape is not None and not equal(v.type.shape, self.formula(r.Seq(p.shape))):
                 return False
         return True
 
@@ -117,99 +84,101 @@ class Instance:
 
     def left(self) -> list[Value]:
         """The values that the left side gives. NotKnown where a constant is not what it says."""
-        single = len(self.rule.lhs) == 1
-        out: list[Value] = []
-        for t in self.rule.lhs:
-            one = t if not isinstance(t, App) else All(t) if single else Pick(t, 0)
-            out += self.built(one, None, {}, left=True)  # type: ignore[arg-type]
+        out = [v for t in self.rule.lhs for v in self._root(t, len(self.rule.lhs), None, True)]
         if self._taken != len(self.constants):
             raise NotKnown(f"its left side has {self._taken} constants, not {len(self.constants)}")
-        return out
+        shapes = [p.shape or () for p in self.rule.params if isinstance(p, Param)]
+        sizes = {n for some in shapes for d in some for n in r.names(d)}
+        for name, held in self._held.items():
+            if name not in sizes and not any(alike(self.given[name], v) for v in held):
+                raise NotKnown(f"{name} is {held[0]} there, not {self.given[name]}")
+        return out  # type: ignore[return-value]
 
     def right(self, dtype: DType | None) -> list[Value]:
         """The values of the right side; numbers without operands beside them are of `dtype`."""
-        single = len(self.rule.rhs) == 1
-        terms = [All(t) if single and isinstance(t, App) else t for t in self.rule.rhs]
-        out = [v for t in terms for v in self.built(t, dtype, {})]
+        out = [v for t in self.rule.rhs for v in self._root(t, len(self.rule.rhs), dtype, False)]
         if None in out:
             raise NotKnown("a result of its right side is absent")
         return out  # type: ignore[return-value]
 
+    def _root(
+        self, t: r.Term, count: int, dtype: DType | None, left: bool
+    ) -> Sequence[Value | None]:
+        """A lone operator is all of its results; one of several on the left side its first."""
+        if isinstance(t, r.App) and (left or count == 1):
+            t = r.All(t) if count == 1 else r.Pick(t, 0)
+        return self.built(t, dtype, {}, left)
+
     def built(
-        self, t: Term, dtype: DType | None, local: Local, left: bool = False
+        self, t: r.Term, dtype: DType | None, local: Local, left: bool = False
     ) -> Sequence[Value | None]:
         """The values that the term adds to a list of operands or results."""
         match t:
-            case Var(name):
-                return (local[name] if name in local else self.given[name],)  # type: ignore
-            case Run(name):
+            case r.Var(name):
+                return (local.get(name, self.given.get(name)),)  # type: ignore[return-value]
+            case r.Run(name):
                 return self.run(name)
-            case Absent():
+            case r.Absent():
                 return (None,)
-            case App():
+            case r.App():
                 (only,) = results(self.node(t, dtype, local, left))
                 return (only,)
-            case Pick(app, k):
-                n = self.node(app, dtype, local, left)
-                if k >= len(n.types):
-                    raise NotKnown(f"{app.op.name} has no result {k}")
+            case r.Pick(app, k):
+                found = results(self.node(app, dtype, local, left))[k]
                 if left:
-                    self.matched[t] = item(n, k)
-                return (item(n, k),)
-            case All(app):
+                    self.matched[t] = found
+                return (found,)
+            case r.All(app):
                 return results(self.node(app, dtype, local, left))
-            case Map(body, own, over):
-                return list(self._mapped(body, own, over, dtype, local))
+            case r.Map(body, own, over):
+                each: Sequence[Result] = (
+                    self.built(r.All(over), dtype, local)
+                    if isinstance(over, r.App)
+                    else sequence(self.formula(over, local))
+                )
+                many = [(one,) if len(own) == 1 else sequence(one) for one in each]
+                inner = [{**local, **dict(zip(own, one, strict=True))} for one in many]
+                return [v for names in inner for v in self.built(body, dtype, names)]
             case _ if left:
                 return (self._constant(t),)
         assert dtype is not None
         match t:
-            case Number(v):
+            case r.Number(v):
                 return (scalar(v, dtype),)
-            case Scalar(f):
+            case r.Scalar(f):
                 return (scalar(number(self.formula(f, local)), dtype),)
-            case Filled(kind, args):
+            case r.Filled(kind, args):
                 return (filled(kind, [self.formula(a, local) for a in args], dtype),)
-
-    def _mapped(
-        self, body: Term, own: Sequence[str], over: Formula | App, dtype: DType | None, local: Local
-    ) -> Iterator[Value | None]:
-        if isinstance(over, App):
-            items: Sequence[Result] = self.built(All(over), dtype, local)
-        else:
-            items = sequence(self.formula(over, local))
-        for one in items:
-            parts = (one,) if len(own) == 1 else sequence(one)
-            yield from self.built(body, dtype, {**local, **dict(zip(own, parts, strict=True))})
 
     def _constant(self, t: Literal) -> Value:
         """The next constant of the left side, which is what `t` says."""
         if self._taken >= len(self.constants):
-            raise NotKnown(f"no constant is given for {show(t)}")
+            raise NotKnown(f"no constant is given for {r.show(t)}")
         v = self.constants[self._taken]
         self._taken += 1
         match t:
-            case Filled(kind, args):
+            case r.Filled(kind, args):
                 extent = self.formula(args[0])
-                shape = (extent, extent) if kind == "eye" else extent
                 content = self.formula(args[1]) if kind == "full" else int(kind != "zeros")
-                fits = is_array(kind, v) if kind in ARRAYS else _is(v, content)
-                fits = fits and equal(v.type.shape, shape)
-            case Number(wanted):
-                fits = _is(v, wanted)
-            case Scalar(f):
-                fits = _is(v, self.formula(f))
+                fits = is_filled(kind, v, (extent, extent) if kind == "eye" else extent, content)
+            case r.Number(wanted):
+                fits = is_number(v, wanted)
+            case r.Scalar(f):
+                fits = is_number(v, self.formula(f))
+                if isinstance(f, r.Name):
+                    self._held.setdefault(f.id, []).append(uniform(v))
         if not fits:
-            raise NotKnown(f"the constant given for {show(t)} is another")
+            raise NotKnown(f"the constant given for {r.show(t)} is another")
         return v
 
-    def node(self, t: App, default: DType | None, local: Local, left: bool) -> Node:
+    def node(self, t: r.App, default: DType | None, local: Local, left: bool) -> Node:
         """The operator of `t` applied; numbers take the type of elements of what is beside them."""
         if left and t in self.matched:
             return self.matched[t]  # type: ignore[return-value]
-        late = () if left else (Number, Scalar, Filled)
-        some = [None if isinstance(o, late) else self.built(o, default, local, left)
-                for o in t.operands]  # fmt: skip
+        late = () if left else (r.Number, r.Scalar, r.Filled)
+        some = [
+            None if isinstance(o, late) else self.built(o, default, local, left) for o in t.operands
+        ]
         kinds = [v.type.dtype for one in some for v in one or () if v is not None]
         beside = next((k for k in kinds if k != BOOL), kinds[0] if kinds else default)
         values: list[Value | None] = []
@@ -221,27 +190,25 @@ class Instance:
         if not left:
             return make(t.op, values, attrs)
         self.matched[t] = found = self._written(t.op, values, attrs)
+        for k, f in t.attrs:
+            if isinstance(f, r.Name):
+                self._held.setdefault(f.id, []).append(found.attr(k))
+        if t.rest is not None:
+            own = [k for k, _ in t.attrs]
+            others = tuple(pair for pair in found.attrs if pair[0] not in own)
+            self._held.setdefault(t.rest, []).append(others)
         return found
 
     def _written(self, op: Op, values: list[Value | None], attrs: dict[str, Attr]) -> Node:
         """The operator applied, as the graph writes it."""
         swaps = "commutative" in op.laws and len(values) == 2
-        first: Node | None = None
-        for flat in (False, True) if op.name in NARY else (False,):
-            for given in (values, values[::-1]) if swaps else (values,):
-                for said in (attrs, {k: _stored(v) for k, v in attrs.items()}):
-                    n = make(op, given, said) if flat else node(op, given, **said)
-                    if self.there(n):
-                        return n
-                    first = first or n
-        assert first is not None
-        return first
-
-
-def _is(v: Value, wanted: Result) -> bool:
-    """Is `v` a constant all of whose elements are this number?"""
-    found, dtype = uniform(v), v.type.dtype
-    return found is not None and dtype is not None and found == rounded(number(wanted), dtype)
+        ways: list[Node] = []
+        for given in (values, values[::-1]) if swaps else (values,):
+            for said in (attrs, {k: _stored(v) for k, v in attrs.items()}):
+                ways.append(node(op, given, **said))
+                if op.name in NARY:
+                    ways.append(make(op, given, said))
+        return max(ways, key=self.there)  # the first of those that are alike
 
 
 def _stored(a: Attr) -> Attr:
