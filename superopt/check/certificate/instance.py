@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 
 from superopt.ir.graph import Node, Value, node, producer, results
 from superopt.ir.op import Attr, Op
+from superopt.ir.syntax import show_attr
 from superopt.rules import term as r
 from superopt.rules.condition import evaluated
-from superopt.rules.facts import alike, as_attr, uniform
+from superopt.rules.facts import as_attr, uniform
 from superopt.rules.fills import is_filled, is_number
 from superopt.rules.functions import NotKnown, Result, equal, number, sequence
 from superopt.rules.make import NARY, attribute, filled, make, scalar
@@ -43,7 +44,7 @@ class Instance:
     unread: Callable[[Result, set[Node | None]], bool]
     matched: dict[r.Term, Value] = field(default_factory=dict)
     _taken: int = 0
-    _held: dict[str, list[object]] = field(default_factory=dict)  # as the graph has a name's value
+    _held: dict[str, list[str]] = field(default_factory=dict)  # what names are in the graph
 
     def formula(self, f: r.Formula, local: Local | None = None) -> Result:
         """The value of `f`. NotKnown where it has none."""
@@ -90,8 +91,8 @@ class Instance:
         shapes = [p.shape or () for p in self.rule.params if isinstance(p, Param)]
         sizes = {n for some in shapes for d in some for n in r.names(d)}
         for name, held in self._held.items():
-            if name not in sizes and not any(alike(self.given[name], v) for v in held):
-                raise NotKnown(f"{name} is {held[0]} there, not {self.given[name]}")
+            if name not in sizes and (said := show_attr(self.given[name])) not in held:  # type: ignore
+                raise NotKnown(f"{name} is {held[0]} there, not {said}")
         return out  # type: ignore[return-value]
 
     def right(self, dtype: DType | None) -> list[Value]:
@@ -166,7 +167,7 @@ class Instance:
             case r.Scalar(f):
                 fits = is_number(v, self.formula(f))
                 if isinstance(f, r.Name):
-                    self._held.setdefault(f.id, []).append(uniform(v))
+                    self._held.setdefault(f.id, []).append(show_attr(uniform(v)))
         if not fits:
             raise NotKnown(f"the constant given for {r.show(t)} is another")
         return v
@@ -192,11 +193,11 @@ class Instance:
         self.matched[t] = found = self._written(t.op, values, attrs)
         for k, f in t.attrs:
             if isinstance(f, r.Name):
-                self._held.setdefault(f.id, []).append(found.attr(k))
+                self._held.setdefault(f.id, []).append(show_attr(found.attr(k)))
         if t.rest is not None:
             own = [k for k, _ in t.attrs]
             others = tuple(pair for pair in found.attrs if pair[0] not in own)
-            self._held.setdefault(t.rest, []).append(others)
+            self._held.setdefault(t.rest, []).append(show_attr(others))
         return found
 
     def _written(self, op: Op, values: list[Value | None], attrs: dict[str, Attr]) -> Node:
