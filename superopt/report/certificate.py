@@ -53,13 +53,13 @@ class Application:
 class FoldedTensor:
     """A value that was computed ahead of time, and is a constant in the optimized model.
 
-    blake2b: of its bytes, 16 bytes in hex. how: `moved` where its elements only changed places and
+    sha256: of its bytes. how: `moved` where its elements only changed places and
     are the same bits, `rounded` where they were computed.
     """
 
     value: str
     type: str
-    blake2b: str
+    sha256: str
     how: Literal["moved", "rounded"]
 
 

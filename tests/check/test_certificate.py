@@ -184,7 +184,7 @@ def test_a_digest_forged_for_a_changed_weight_is_refused(
     new = import_model(read(path))
     digests = [described("", c, c) for c in g.constants(new.graph)]
     folded = [
-        replace(f, blake2b=next(d.blake2b for d in digests if d.type == f.type))
+        replace(f, sha256=next(d.sha256 for d in digests if d.type == f.type))
         for f in made.read().folded
     ]
     forged = replace(made.read(), optimized=read(path).sha256, folded=tuple(folded))
@@ -233,7 +233,7 @@ FORGED: dict[str, tuple[Callable[[Certificate], Certificate], str]] = {
     "a constant too many": (lambda c: _first(c, constants=("v2: f32[64, 32]",)), ""),
     "no folded tensors": (lambda c: replace(c, folded=()), "not among the folded"),
     "another digest": (
-        lambda c: replace(c, folded=tuple(replace(f, blake2b="0" * 32) for f in c.folded)),
+        lambda c: replace(c, folded=tuple(replace(f, sha256="0" * 64) for f in c.folded)),
         "folded",
     ),
     "rounded, not moved": (
