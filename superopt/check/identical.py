@@ -8,7 +8,9 @@ in all bits where elements only moved, else within ULPS units in the last place.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 
 import ml_dtypes
 import numpy as np
@@ -24,8 +26,8 @@ from superopt.te.domain import Reals
 from superopt.te.dtype import F64, to_numpy
 
 ULPS = 1  # two computations in float64, each rounded once, may round to neighbours
+TILE = 256  # rows and columns of a transposed matrix that are compared while they are cached
 Tell = Callable[[g.Value], str]  # what a certificate calls a value
-Folded = Callable[[g.Value, g.Constant], None]  # raises Refused
 
 
 class Refused(Exception):
@@ -33,11 +35,13 @@ class Refused(Exception):
     and both sides."""
 
 
-def compare(rebuilt: g.Graph, file: g.Graph, folded: Folded, tell: Tell) -> None:
+def compare(rebuilt: g.Graph, file: g.Graph, tell: Tell) -> list[tuple[g.Value, g.Constant]]:
     """Raise Refused, naming the value, where `file` does not compute what `rebuilt` computes.
 
-    folded: judges a value of `rebuilt` that is a constant in the file.
+    Returns the computed values of `rebuilt` with the constants that stand for them in the file:
+    these are yet to be checked.
     """
+    folded: list[tuple[g.Value, g.Constant]] = []
     stack = list(zip(rebuilt.outputs, file.outputs, strict=True))
     seen: set[tuple[g.Value, g.Value]] = set(zip(rebuilt.inputs, file.inputs, strict=True))
     partner: dict[g.Node, g.Node] = {}  # of opaque nodes, which may be random: one for one
@@ -51,7 +55,7 @@ def compare(rebuilt: g.Graph, file: g.Graph, folded: Folded, tell: Tell) -> None
             if a is not b and (a.type != b.type or not _same(a.load(), b.load())):
                 raise Refused(f"constant {tell(a)} of type {show_type(a.type)} is another there")
         elif m is not None and isinstance(b, g.Constant):
-            folded(a, b)
+            folded.append((a, b))
         elif m is None or n is None or m.op.name != n.op.name or _index(a) != _index(b):
             raise Refused(f"{tell(a)} is {_kind(a)}, there {_kind(b)}")
         else:
@@ -66,6 +70,7 @@ def compare(rebuilt: g.Graph, file: g.Graph, folded: Folded, tell: Tell) -> None
                 raise Refused(f"{tell(a)}: {m.op.name} has other operands there")
             pairs = zip(m.inputs, n.inputs, strict=True)
             stack += [(v, w) for v, w in pairs if v is not None and w is not None]
+    return folded
 
 
 def _index(v: g.Value) -> int:
@@ -84,8 +89,14 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
         return a.shape == b.shape and a.tolist() == b.tolist()
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    words = np.uint64 if a.nbytes % 8 == 0 else np.uint8
-    return np.array_equal(_bytes(a).view(words), _bytes(b).view(words))
+    if a.itemsize not in (1, 2, 4, 8):
+        return np.array_equal(_bytes(a), _bytes(b))
+    p, q = a.view(f"u{a.itemsize}"), b.view(f"u{b.itemsize}")
+    if p.ndim != 2 or (p.flags.c_contiguous and q.flags.c_contiguous):
+        return np.array_equal(p, q)
+    tiles = product(range(0, p.shape[0], TILE), range(0, p.shape[1], TILE))
+    return all(np.array_equal(p[i : i + TILE, j : j + TILE], q[i : i + TILE, j : j + TILE])
+               for i, j in tiles)  # fmt: skip
 
 
 def _bytes(a: np.ndarray) -> np.ndarray:
@@ -94,18 +105,31 @@ def _bytes(a: np.ndarray) -> np.ndarray:
 
 def described(value: str, v: g.Value, c: g.Constant) -> FoldedTensor:
     """What a certificate says of value `v`, which it calls `value` and a file has as `c`."""
-    digest = hashlib.sha256(_bytes(c.load()).data).hexdigest()
     moved = all("data" in n.op.laws for n in g.nodes([v]))
-    return FoldedTensor(value, show_type(c.type), digest, "moved" if moved else "rounded")
+    return FoldedTensor(value, show_type(c.type), digest(c), "moved" if moved else "rounded")
+
+
+def digest(c: g.Constant) -> str:
+    """The SHA-256 of a constant's bytes."""
+    return hashlib.sha256(_bytes(c.load()).data).hexdigest()
+
+
+def check_all_folded(some: Sequence[tuple[FoldedTensor, g.Value, g.Constant]]) -> None:
+    """Raise Refused unless each constant is what the certificate says, and is the value's."""
+    with ThreadPoolExecutor(1) as aside:  # numpy and hashlib let each other run
+        digests = [aside.submit(digest, c) for _, _, c in some]
+        for stated, v, c in some:
+            check_folded(stated, v, c)
+        for (stated, _, _), found in zip(some, digests, strict=True):
+            if found.result() != stated.sha256:
+                raise Refused(f"{stated.value} folded: the file's has SHA-256 {found.result()}")
 
 
 def check_folded(stated: FoldedTensor, v: g.Value, c: g.Constant) -> None:
-    """Raise Refused unless constant `c` is what the certificate says, and is the value of `v`."""
-    is_ = described(stated.value, v, c)
-    if is_ != stated:
-        raise Refused(f"{stated.value} folded: the certificate says {stated}, the file has {is_}")
-    if v.type != c.type:
-        raise Refused(f"{stated.value} folded: it is {show_type(v.type)}, there {stated.type}")
+    """Raise Refused unless constant `c` is the value of `v`, as the certificate says it is."""
+    moved = all("data" in n.op.laws for n in g.nodes([v]))
+    if v.type != c.type or show_type(c.type) != stated.type or moved != (stated.how == "moved"):
+        raise Refused(f"{stated.value} folded: it is {show_type(v.type)}, moved: {moved}; {stated}")
     assert c.type.dtype is not None
     want = c.load()
     for domain in (Reals(), Reals(F64))[: 1 if stated.how == "moved" else 2]:

@@ -19,43 +19,34 @@ def substituted(
     inside: also in the new values themselves; Cycle where they would need their own results.
     """
     done: dict[g.Value, g.Value] = {} if inside else dict(change)
-    open_: set[g.Value] = set()
-    for root in graph.outputs:
-        stack = [root]
-        while stack:
-            v = stack[-1]
-            if v in done:
-                stack.pop()
-                continue
-            goal = change.get(v, v)
-            if goal is not v:
-                if goal in done:
-                    done[v] = done[goal]
-                    open_.discard(v)
-                    stack.pop()
-                elif v in open_:
-                    raise Cycle(str(v))
-                else:
-                    open_.add(v)
-                    stack.append(goal)
-                continue
-            n = g.producer(v)
-            if n is None:
-                done[v] = v
-                stack.pop()
-                continue
-            pending = [i for i in n.inputs if i is not None and i not in done]
-            if pending:
-                if v in open_:
-                    raise Cycle(str(v))
-                open_.add(v)
-                stack.extend(reversed(pending))
-                continue
-            open_.discard(v)
-            inputs = tuple(None if i is None else done[i] for i in n.inputs)
-            made = n if inputs == n.inputs else g.intern_node(n.op, inputs, n.attrs, n.types)
-            done[v] = g.item(made, v.index) if isinstance(v, g.Item) else made
+    open_: set[g.Value] = set()  # on the way from an output to the top of the stack
+    stack = list(reversed(graph.outputs))
+    while stack:
+        v = stack[-1]
+        if v in done:
             stack.pop()
+            continue
+        goal = change.get(v, v)
+        n = v if type(v) is g.Node else v.node if type(v) is g.Item else None
+        if v not in open_:
+            needed = (goal,) if goal is not v else () if n is None else n.inputs
+            more = [i for i in needed if i is not None and i not in done]
+            if not open_.isdisjoint(more) or v in more:
+                raise Cycle(str(v))
+            if more:
+                open_.add(v)
+                stack += reversed(more)
+                continue
+        stack.pop()
+        open_.discard(v)
+        if goal is not v:
+            done[v] = done[goal]
+        elif n is None:
+            done[v] = v
+        else:
+            inputs = tuple([None if i is None else done[i] for i in n.inputs])
+            made = n if inputs == n.inputs else g.intern_node(n.op, inputs, n.attrs, n.types)
+            done[v] = g.item(made, v.index) if type(v) is g.Item else made
     return g.Graph(graph.inputs, tuple(done[v] for v in graph.outputs)), done
 
 

@@ -9,13 +9,12 @@ from importlib.metadata import version
 from superopt.check.certificate.replay import check
 from superopt.check.identical import Refused, compare, described
 from superopt.errors import CheckFailed
-from superopt.ir import graph as g
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.validate import validate
 from superopt.pipeline.trace import Untraceable, rounds
-from superopt.report.certificate import CERTIFICATE, Certificate, FoldedTensor, StatedRule
+from superopt.report.certificate import CERTIFICATE, Certificate, StatedRule
 from superopt.report.data import Verdict
 from superopt.report.words import count
 from superopt.rules.rule import Rule, load_library
@@ -34,12 +33,8 @@ def certificate(
     try:
         state, made = rounds(original.graph, steps, book)
         file = import_model(optimized)
-        folded: dict[g.Value, FoldedTensor] = {}
-
-        def fold(v: g.Value, c: g.Constant) -> None:
-            folded[v] = described(state.name(v), v, c)
-
-        compare(state.graph, file.graph, fold, state.name)
+        pairs = compare(state.graph, file.graph, state.name)
+        folded = {v: described(state.name(v), v, c) for v, c in pairs}
         used = sorted({a.rule for some in made for a in some})
         found = Certificate(
             CERTIFICATE,

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from superopt.check.certificate.instance import Instance
-from superopt.check.identical import Refused, check_folded, compare
+from superopt.check.identical import Refused, check_all_folded, compare
 from superopt.ir import graph as g
 from superopt.ir.numbered import Numbered, numbered
 from superopt.ir.substitute import Cycle
@@ -43,13 +43,13 @@ def check(
 
     rules: those that may be applied, by name; library: the digest of the rule library.
     """
-    for what, stated, found in (
+    for what, stated, is_ in (
         ("original model", c.original, original.source.sha256),
         ("optimized model", c.optimized, optimized.source.sha256),
         ("rule library", c.library, library),
     ):
-        if stated != found:
-            raise Refused(f"it is for another {what}: it names {stated}, this is {found}")
+        if stated != is_:
+            raise Refused(f"it is for another {what}: it names {stated}, this is {is_}")
     for r in c.rules:
         rule = rules.get(r.name)
         if rule is None:
@@ -71,17 +71,11 @@ def check(
     if different := different_surroundings(original, optimized):
         raise Refused(f"the optimized model is another: {different}")
     folded = {find(state, f.value): f for f in c.folded}
-    left = set(folded)
-
-    def fold(v: g.Value, constant: g.Constant) -> None:
-        if v not in folded:
-            raise Refused(f"{state.name(v)} is a constant there, and is not among the folded")
-        check_folded(folded[v], v, constant)
-        left.discard(v)
-
-    compare(state.graph, optimized.graph, fold, state.name)
-    if left or len(folded) != len(c.folded):
-        raise Refused(f"{', '.join(map(state.name, left))} folded: not so in the optimized model")
+    found = compare(state.graph, optimized.graph, state.name)
+    if {v for v, _ in found} != set(folded) or len(folded) != len(c.folded):
+        there = ", ".join(state.name(v) for v, _ in found)
+        raise Refused(f"folded there is {there}, it lists {', '.join(f.value for f in c.folded)}")
+    check_all_folded([(folded[v], v, constant) for v, constant in found])
 
 
 def play(state: Numbered, some: Sequence[Application], rules: Mapping[str, Rule]) -> None:
