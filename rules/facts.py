@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from superopt.ir.graph import Constant, Input, Item, Node, Value, producer
+from superopt.ir.op import Attr
 from superopt.te.dtype import BOOL, DType, to_numpy
 
 READ_BYTES = 1 << 20  # constants are read lazily, and larger ones not at all
@@ -134,3 +135,10 @@ def alike(a: object, b: object) -> bool:
     if type(a) is tuple and type(b) is tuple and len(a) == len(b):
         return all(alike(x, y) for x, y in zip(a, b, strict=True))
     return False
+
+
+def stored(value: Attr) -> Attr:
+    """An attribute with its floats as ONNX stores them."""
+    if isinstance(value, tuple):
+        return tuple(map(stored, value))
+    return as_attr(value) if isinstance(value, float) else value

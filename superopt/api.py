@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +11,12 @@ import numpy as np
 from superopt.cost.machine import machine
 from superopt.cost.store import Store
 from superopt.errors import UsageError
-from superopt.onnx_io.atomic import new_files
-from superopt.onnx_io.protos import ModelProto, load_proto
 from superopt.onnx_io.source import Given, read
 from superopt.pipeline import bench as bench_
 from superopt.pipeline import certify as certify_
 from superopt.pipeline import derive as derive_
 from superopt.pipeline import diagram as diagram_
 from superopt.pipeline import doctor as doctor_
-from superopt.pipeline import explain as explain_
 from superopt.pipeline import generate as generate_
 from superopt.pipeline import optimize as optimize_
 from superopt.pipeline import verify as verify_
@@ -29,21 +24,13 @@ from superopt.pipeline.collect import collecting_rarely
 from superopt.pipeline.inputs import read_inputs
 from superopt.pipeline.reporting import report_of
 from superopt.pipeline.request import Request
-from superopt.report.certificate import (
-    LONGEST,
-    Certificate,
-    certificate_json,
-    certificate_path,
-    read_certificate,
-)
+from superopt.pipeline.result import Optimized as Optimized
 from superopt.report.data import (
     BenchRow,
     Derivation,
     Event,
     Finding,
     Generation,
-    Rejected,
-    Report,
     RuleCount,
     RuleInfo,
     RuleVerdict,
@@ -55,69 +42,6 @@ from superopt.report.words import count
 from superopt.rules.rule import Rule, load_library, parse_rules
 from superopt.rules.stated import tier
 from superopt.rules.trial import Passed, Refuted, try_rule
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Optimized:
-    """What `optimize` returns.
-
-    report: everything that was found, as plain data; changed: is the model another than the input.
-    """
-
-    report: Report
-    changed: bool
-    _done: optimize_.Done
-
-    @property
-    def model(self) -> ModelProto:
-        """The optimized model (the input's own when nothing changed), weights included."""
-        with tempfile.TemporaryDirectory(prefix="superopt-") as folder:
-            path = Path(folder, "model.onnx")
-            optimize_.save(self._done, path)
-            return load_proto(path)
-
-    @property
-    def decisions(self) -> str:
-        """The log of what was decided, which `replay` takes."""
-        return optimize_.decisions(self._done)
-
-    @property
-    def cost_before(self) -> float:
-        """Microseconds of the input by the cost model."""
-        return self.report.cost_before_us
-
-    @property
-    def cost_after(self) -> float:
-        """Microseconds of the result by the cost model."""
-        return self.report.cost_after_us
-
-    def explain(self, names: Iterable[str]) -> tuple[Rejected, ...]:
-        """What stood in the way of the rules among `names`, and of any rule at the values among
-        `names`, in the model as it was given."""
-        return explain_.attempts(self._done, names)
-
-    @property
-    def certificate(self) -> str | None:
-        """How the model was made of the input, as JSON; None if nothing changed.
-
-        It names the model's file as `save` writes it; with external data, only the file that
-        `save` writes beside the model does.
-        """
-        winner = self._done.winner
-        found = None if winner is None else winner.certificate
-        return None if found is None else certificate_json(found)
-
-    def save(self, path: str | Path) -> Path | None:
-        """Write the model by rename, and its certificate beside it, whose path is returned;
-        a byte-identical copy of the input, and no certificate, if nothing changed."""
-        path = Path(path)
-        found = optimize_.save(self._done, path)
-        if found is None:
-            return None
-        beside = certificate_path(path)
-        with new_files() as create:
-            create(beside).file.write(certificate_json(found).encode())
-        return beside
 
 
 def optimize(
@@ -216,7 +140,8 @@ def verify(
     that is no certificate.
     """
     if certificate is not None:
-        return certify_.verdict(read(a), read(b), _certificate(certificate), _own_rules(rules))
+        found = certify_.read_file(Path(certificate))
+        return certify_.verdict(read(a), read(b), found, _own_rules(rules))
     question = verify_.Question(
         inputs=read_inputs(inputs),
         shapes=dict(shapes or {}),
@@ -225,17 +150,6 @@ def verify(
         stop=stop or (lambda: False),
     )
     return verify_.verify(read(a), read(b), question)
-
-
-def _certificate(file: str | Path) -> Certificate:
-    try:
-        if Path(file).stat().st_size > LONGEST:
-            raise UsageError(f"{file} is no certificate", "it is too long", "name another file")
-        return read_certificate(Path(file).read_text(encoding="utf-8"), str(file))
-    except (OSError, UnicodeDecodeError) as e:
-        raise UsageError(
-            f"{file} cannot be read as a certificate", str(e), "name a file that optimize wrote"
-        ) from None
 
 
 def bench(

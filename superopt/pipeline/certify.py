@@ -5,16 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from pathlib import Path
 
 from superopt.check.certificate.replay import check
 from superopt.check.identical import Refused, compare, described
-from superopt.errors import CheckFailed
+from superopt.errors import CheckFailed, UsageError
+from superopt.onnx_io.atomic import new_files
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.validate import validate
 from superopt.pipeline.trace import Untraceable, rounds
-from superopt.report.certificate import CERTIFICATE, Certificate, StatedRule
+from superopt.report.certificate import (
+    CERTIFICATE,
+    LONGEST,
+    Certificate,
+    StatedRule,
+    certificate_json,
+    certificate_path,
+    read_certificate,
+)
 from superopt.report.data import Verdict
 from superopt.report.words import count
 from superopt.rules.rule import Rule, load_library
@@ -58,6 +68,26 @@ def certificate(
 
 def _stated(rule: Rule) -> StatedRule:
     return StatedRule(rule.name, statement(rule), tier(rule), rule.float_class)
+
+
+def write_file(c: Certificate, model: Path) -> Path:
+    """Write a certificate beside its model, by rename; its path."""
+    path = certificate_path(model)
+    with new_files() as create:
+        create(path).file.write(certificate_json(c).encode())
+    return path
+
+
+def read_file(path: Path) -> Certificate:
+    """The certificate in a file. Raises UsageError where there is none."""
+    try:
+        if path.stat().st_size > LONGEST:
+            raise UsageError(f"{path} is no certificate", "it is too long", "name another file")
+        return read_certificate(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as e:
+        raise UsageError(
+            f"{path} cannot be read as a certificate", str(e), "name a file that optimize wrote"
+        ) from None
 
 
 def verdict(a: Source, b: Source, c: Certificate, own: Sequence[Rule] = ()) -> Verdict:

@@ -83,7 +83,7 @@ class Certificate:
 
 def certificate_path(model: Path) -> Path:
     """Where the certificate of a model lies: `fast.superopt.json` beside `fast.onnx`."""
-    return model.with_name(model.name.removesuffix(".onnx") + SUFFIX)
+    return model.parent / (model.name.removesuffix(".onnx") + SUFFIX)
 
 
 def certificate_json(c: Certificate) -> str:

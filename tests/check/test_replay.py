@@ -100,7 +100,9 @@ def test_what_the_matcher_finds_is_replayed(text: str, body: tuple[str, ...]) ->
         assert state.graph == step.after
 
 
-GROW = rule("grow(x: f[n]): Softmax(x, axis=k) => Relu(Softmax(x, axis=k)) where n > 2, k == 0")
+GROW = rule(
+    "grow(x: f[n]): Softmax(x, axis=k) => Relu(Softmax(x, axis=k)) where n > 2, rank(x) == 1"
+)
 VECTOR = graph("x: f32[3]", "%0 = Softmax(x, axis=0)", "%0")
 
 
@@ -109,7 +111,7 @@ def test_a_condition_that_does_not_hold() -> None:
     short = graph("x: f32[2]", "%0 = Softmax(x, axis=0)", "%0")
     bound = tuple((n, *(t.replace("[3]", "[2]") if "[" in t else t.replace("3", "2") for t in some))
                   for n, *some in good.bound)  # fmt: skip
-    where = ("2 > 2", "0 == 0")
+    where = ("2 > 2", "rank(x) == 1")
     with pytest.raises(Refused, match="its condition 2 > 2 does not hold"):
         after(short, GROW, replace(good, bound=bound, where=where))
     lied = tuple((n, *(["4"] if n == "n" else some)) for n, *some in good.bound)

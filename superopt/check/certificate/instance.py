@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from superopt.ir.graph import Node, Value, node, producer, results
 from superopt.ir.op import Attr, Op
 from superopt.ir.syntax import show_attr
 from superopt.rules import term as r
 from superopt.rules.condition import evaluated
-from superopt.rules.facts import as_attr, uniform
+from superopt.rules.facts import stored, uniform
 from superopt.rules.fills import is_filled, is_number
 from superopt.rules.functions import NotKnown, Result, equal, number, sequence
 from superopt.rules.make import NARY, attribute, filled, make, scalar
@@ -26,6 +27,7 @@ from superopt.te.dtype import BOOL, DTYPES, I64, DType
 
 Literal = r.Number | r.Scalar | r.Filled
 Local = Mapping[str, Result]  # the variables of comprehensions
+NONE: Local = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -46,11 +48,10 @@ class Instance:
     _taken: int = 0
     _held: dict[str, list[str]] = field(default_factory=dict)  # what names are in the graph
 
-    def formula(self, f: r.Formula, local: Local | None = None) -> Result:
+    def formula(self, f: r.Formula, local: Local = NONE) -> Result:
         """The value of `f`. NotKnown where it has none."""
         own = {producer(v) for v in self.matched.values()}
-        names = {**self.given, **local} if local else self.given
-        return evaluated(f, names, self.matched, lambda v: self.unread(v, own))
+        return evaluated(f, {**self.given, **local}, self.matched, lambda v: self.unread(v, own))
 
     def read(self, condition: r.Formula) -> str:
         """A condition as it reads with the sizes and attributes that the names stand for."""
@@ -88,19 +89,22 @@ class Instance:
         out = [v for t in self.rule.lhs for v in self._root(t, len(self.rule.lhs), None, True)]
         if self._taken != len(self.constants):
             raise NotKnown(f"its left side has {self._taken} constants, not {len(self.constants)}")
-        shapes = [p.shape or () for p in self.rule.params if isinstance(p, Param)]
-        sizes = {n for some in shapes for d in some for n in r.names(d)}
-        for name, held in self._held.items():
-            if name not in sizes and (said := show_attr(self.given[name])) not in held:  # type: ignore
-                raise NotKnown(f"{name} is {held[0]} there, not {said}")
+        params = [p for p in self.rule.params if isinstance(p, Param) and self.run(p.name)]
+        told = {n for p in params for d in p.shape or () for n in r.names(d)}  # see `typed`
+        told |= {p.name for p in self.rule.params if isinstance(p, Param)}
+        told |= {c.first.id for c in self.rule.where
+                 if isinstance(c, r.Compare) and isinstance(c.first, r.Name)
+                 and c.rest[0][0] == "=="}  # fmt: skip
+        for name in self.given.keys() - told:
+            said, held = show_attr(self.given[name]), self._held.get(name, [])  # type: ignore
+            if said not in held:
+                raise NotKnown(f"{name} is {' or '.join(held)} there, not {said}")
         return out  # type: ignore[return-value]
 
     def right(self, dtype: DType | None) -> list[Value]:
         """The values of the right side; numbers without operands beside them are of `dtype`."""
-        out = [v for t in self.rule.rhs for v in self._root(t, len(self.rule.rhs), dtype, False)]
-        if None in out:
-            raise NotKnown("a result of its right side is absent")
-        return out  # type: ignore[return-value]
+        count = len(self.rule.rhs)
+        return [v for t in self.rule.rhs for v in self._root(t, count, dtype, False)]  # type: ignore
 
     def _root(
         self, t: r.Term, count: int, dtype: DType | None, left: bool
@@ -205,15 +209,8 @@ class Instance:
         swaps = "commutative" in op.laws and len(values) == 2
         ways: list[Node] = []
         for given in (values, values[::-1]) if swaps else (values,):
-            for said in (attrs, {k: _stored(v) for k, v in attrs.items()}):
+            for said in (attrs, {k: stored(v) for k, v in attrs.items()}):
                 ways.append(node(op, given, **said))
                 if op.name in NARY:
                     ways.append(make(op, given, said))
         return max(ways, key=self.there)  # the first of those that are alike
-
-
-def _stored(a: Attr) -> Attr:
-    """An attribute with its floats as ONNX stores them."""
-    if isinstance(a, tuple):
-        return tuple(map(_stored, a))
-    return as_attr(a) if isinstance(a, float) else a

@@ -28,10 +28,8 @@ from superopt.rules.rule import Rule, bound_names
 from superopt.rules.stated import statement, tier
 from superopt.rules.syntax import Param
 
-_REFUSALS = (
-    Refused, NotKnown, Unsafe, Malformed, ValueError, TypeError, LookupError, ArithmeticError,
-    AssertionError, RecursionError,
-)  # fmt: skip
+_REFUSALS = (Refused, NotKnown, Unsafe, Malformed, ValueError, TypeError, LookupError,
+             ArithmeticError, AssertionError, AttributeError, RecursionError)  # fmt: skip
 _FRACTION = re.compile(r"-?\d+/\d+")
 _VALUE = re.compile(r"v(\d{1,9})(?:\[(\d{1,9}):(\d{1,9})\])?")
 
