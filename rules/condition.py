@@ -176,6 +176,8 @@ def evaluated(
     """The value of `f` where names and terms of the left side are these. NotKnown if none."""
     if isinstance(f, Lit):
         return f.value
+    if isinstance(f, Name) and f.id in names:
+        return names[f.id]
     cells = [*names.values(), *terms.values()]
     slots = {n: k for k, n in enumerate(names)}
     places = {t: len(slots) + k for k, t in enumerate(terms)}

@@ -90,8 +90,8 @@ def measured(path: Path, budget: float, folder: Path) -> Row:
     alone = time.perf_counter()
     steps = sum(map(len, c.rounds))
     return Row(
-        path.stem, cost, nodes, steps, len(c.rounds), len(c.rules), len(c.folded), len(text.encode()),
-        ready - begin, end - ready, alone - end, "certified",
+        path.stem, cost, nodes, steps, len(c.rounds), len(c.rules), len(c.folded),
+        len(text.encode()), ready - begin, end - ready, alone - end, "certified",
     )  # fmt: skip
 
 
@@ -108,8 +108,8 @@ def table(rows: Sequence[Row], budget: float) -> str:
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {r.name} | {r.costs} | {r.nodes} | {r.steps} ({r.rounds}) | {r.rules} | {r.folded} | {r.size} |"
-        f" {r.imported:.3f} | {r.checked:.3f} | {r.rewritten:.3f} | {r.verdict} |"
+        f"| {r.name} | {r.costs} | {r.nodes} | {r.steps} ({r.rounds}) | {r.rules} | {r.folded} |"
+        f" {r.size} | {r.imported:.3f} | {r.checked:.3f} | {r.rewritten:.3f} | {r.verdict} |"
         for r in rows
     ]
     lines += [

@@ -11,7 +11,8 @@ import onnx
 from onnx import numpy_helper, parser
 
 from superopt import api
-from superopt.report.certificate import Certificate, read_certificate
+from superopt.report.certificate import Certificate, certificate_json, read_certificate
+from superopt.report.data import Verdict
 
 # Transpositions go, some only after others, and a Relu; a transposed weight and the exponential of
 # one are folded.
@@ -79,3 +80,12 @@ def certified(folder: Path, proto: onnx.ModelProto | None = None, **asked: objec
     path = done.save(optimized)
     assert path is not None, done.report.notes
     return Certified(original, optimized, path)
+
+
+def verdict(
+    made: Certified, c: Certificate, folder: Path, *, a: Path | None = None, b: Path | None = None
+) -> Verdict:
+    """The verdict on a certificate whose digests are those of the models that it is tried on."""
+    path = folder / "tried.superopt.json"
+    path.write_text(certificate_json(c))
+    return api.verify(a or made.original, b or made.optimized, certificate=path)

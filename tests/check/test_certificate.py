@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,22 +24,12 @@ from superopt.report.certificate import (
     certificate_json,
     read_certificate,
 )
-from superopt.report.data import Verdict
-from tests.check.certified import Certified, certified, model
+from tests.check.certified import Certified, certified, model, verdict
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Certified:
     return certified(tmp_path_factory.mktemp("certified"))
-
-
-def verdict(
-    made: Certified, c: Certificate, folder: Path, *, a: Path | None = None, b: Path | None = None
-) -> Verdict:
-    """The verdict on a certificate whose digests are those of the models that it is tried on."""
-    path = folder / "tried.superopt.json"
-    path.write_text(certificate_json(c))
-    return api.verify(a or made.original, b or made.optimized, certificate=path)
 
 
 def test_what_optimize_writes_is_certified(made: Certified) -> None:
@@ -327,33 +315,3 @@ def test_a_file_that_is_no_text(made: Certified, tmp_path: Path) -> None:
         api.verify(made.original, made.optimized, certificate=made.optimized)
     with pytest.raises(UsageError, match="cannot be read"):
         api.verify(made.original, made.optimized, certificate=tmp_path / "missing.json")
-
-
-# --- rules of the user's --------------------------------------------------------------------------
-
-
-def test_rules_of_the_users_must_be_given_again(tmp_path: Path) -> None:
-    rules = tmp_path / "my.rules"
-    rules.write_text("my-relu(x: f): Relu(Relu(x)) => Relu(x) ; float=E0\n")
-    done = certified(tmp_path, rules=[rules], library=False)
-    ask = (done.original, done.optimized)
-    assert api.verify(*ask, certificate=done.certificate, rules=[rules]).decision == "certified"
-    without = api.verify(*ask, certificate=done.certificate)
-    assert without.decision == "refused"
-    assert "my-relu is not in the library" in without.reason
-    rules.write_text("my-relu(x: f): Relu(Relu(x)) => Relu(x) ; float=E1\n")
-    other = api.verify(*ask, certificate=done.certificate, rules=[rules])
-    assert other.decision == "refused"
-
-
-def test_the_checker_loads_neither_search_nor_matcher() -> None:
-    code = (
-        "import sys, superopt.check.certificate.replay\n"
-        "bad = [m for m in sys.modules if m.startswith(('superopt.search', 'superopt.generate',"
-        " 'superopt.pipeline', 'superopt.verifier')) or m in ('superopt.rules.match',"
-        " 'superopt.rules.plan', 'superopt.rules.steps', 'superopt.rules.build',"
-        " 'superopt.rules.index', 'onnxruntime', 'z3')]\n"
-        "print(','.join(bad) or 'none')"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "none"
