@@ -1,1 +1,1 @@
-"""The replay of certificates, which shares no code with the matcher and the search."""
+"""The replay of certificates, which imports neither search nor matcher."""
