@@ -125,4 +125,8 @@ def _notes(c: Certificate, applied: Sequence[Rule]) -> list[str]:
             f"folded tensors: {how['moved']} moved, bit for bit; {how['rounded']} computed, within"
             " 1 unit in the last place"
         )
+    notes += dict.fromkeys(f"{r.name}: {r.caveat}" for r in applied if r.caveat)
+    made, here = dict(c.versions).get("superopt"), version("superopt")
+    if made != here:
+        notes.append(f"made by superopt {made}, replayed by {here}")
     return notes

@@ -11,7 +11,7 @@ import pytest
 from superopt.check.certificate.replay import play
 from superopt.check.identical import Refused
 from superopt.ir import graph as g
-from superopt.ir.numbered import Numbered, numbered
+from superopt.ir.numbered import numbered
 from superopt.pipeline.trace import rounds
 from superopt.report.certificate import Application
 from superopt.rules.build import Refusal, rewrite
@@ -171,42 +171,22 @@ def test_applications_that_need_each_other_are_refused() -> None:
         "%4 = Relu(%2)", "%5 = Relu(%3)", "%4, %5",
     )  # fmt: skip
     state = numbered(crossed)
-    name = {i: state.name(v) for i, v in enumerate(g.walk(crossed))}
-    order = [n.inputs[0] for n in g.nodes(crossed)]
-    relus = [(state.name(n), state.name(v))
-             for n, v in zip(g.nodes(crossed), order, strict=True) if n.op.name == "Relu"
-             and v is not None]  # fmt: skip
-    assert len(relus) == 4
-    assert name
-    outer = [r for r in relus if r[1] not in ("v0", "v1")]
-    inner = [r for r in relus if r not in outer]
-    # one pair is Relu(x) with what is computed of Relu(y), the other the other way round
-    first, second = _pairs(state, inner, outer)
-    play(numbered(crossed), [first], {"pair": PAIR})
-    play(numbered(crossed), [second], {"pair": PAIR})
-    with pytest.raises(Refused, match="need each other's results"):
-        play(numbered(crossed), [first, second], {"pair": PAIR})
-
-
-def _pairs(
-    state: Numbered, inner: list[tuple[str, str]], outer: list[tuple[str, str]]
-) -> tuple[Application, Application]:
+    relus = [n for n in g.nodes(crossed) if n.op.name == "Relu"]
+    inner = [n for n in relus if isinstance(n.inputs[0], g.Input)]
+    outer = [n for n in relus if n not in inner]
     made = []
-    for (at, x), (other, y) in zip(inner, _across(state, inner, outer), strict=True):
-        bound = (("x", f"{x}: f32[2]"), ("y", f"{y}: f32[2]"), ("n", "2"))
-        made.append(Application("pair", (at, other), bound, (), ()))
-    return made[0], made[1]
-
-
-def _across(
-    state: Numbered, inner: list[tuple[str, str]], outer: list[tuple[str, str]]
-) -> list[tuple[str, str]]:
-    """For each inner one the outer one that is not computed of it."""
-    out = []
-    for at, _ in inner:
-        goal = state.values[int(at[1:])]
-        out += [o for o in outer if not g.depends([state.values[int(o[0][1:])]], [goal])]
-    return out
+    for one in inner:  # with what is computed of the other
+        (far,) = [n for n in outer if not g.depends([n], [one])]
+        bound = [
+            (name, f"{state.name(n.inputs[0])}: f32[2]")  # type: ignore[arg-type]
+            for name, n in (("x", one), ("y", far))
+        ]
+        at = (state.name(one), state.name(far))
+        made.append(Application("pair", at, (*bound, ("n", "2")), (), ()))
+    for alone in made:
+        play(numbered(crossed), [alone], {"pair": PAIR})
+    with pytest.raises(Refused, match="need each other's results"):
+        play(numbered(crossed), made, {"pair": PAIR})
 
 
 def test_two_applications_at_one_place_are_refused() -> None:
