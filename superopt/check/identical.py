@@ -8,6 +8,7 @@ in all bits where elements only moved, else within ULPS units in the last place.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -26,6 +27,7 @@ from superopt.te.domain import Reals
 from superopt.te.dtype import F64, to_numpy
 
 ULPS = 1  # two computations in float64, each rounded once, may round to neighbours
+ROOM = 1 << 34  # bytes in float64 of what is computed on the way to a folded tensor, at most
 TILE = 256  # rows and columns of a transposed matrix that are compared while they are cached
 Tell = Callable[[g.Value], str]  # what a certificate calls a value
 
@@ -130,6 +132,9 @@ def check_folded(stated: FoldedTensor, v: g.Value, c: g.Constant) -> None:
     moved = all("data" in n.op.laws for n in g.nodes([v]))
     if v.type != c.type or show_type(c.type) != stated.type or moved != (stated.how == "moved"):
         raise Refused(f"{stated.value} folded: it is {show_type(v.type)}, moved: {moved}; {stated}")
+    for t in (t for n in g.nodes([v]) for t in n.types):
+        if 8 * math.prod(d for d in t.shape or () if isinstance(d, int)) > ROOM:
+            raise Refused(f"{stated.value} folded: on the way there is {show_type(t)}, too large")
     assert c.type.dtype is not None
     want = c.load()
     for domain in (Reals(), Reals(F64))[: 1 if stated.how == "moved" else 2]:

@@ -8,14 +8,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import parser
 
 from superopt import api
+from superopt.check.identical import Refused, check_folded, digest
+from superopt.ir import graph as g
 from superopt.onnx_io.source import read
-from superopt.report.certificate import certificate_json
+from superopt.report.certificate import FoldedTensor, certificate_json
 from tests.check.certified import Certified, certified, verdict
+from tests.search.graphs import op
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +104,14 @@ def test_a_changed_opaque_node_is_refused(
     path = opaque.changed(change, tmp_path)
     forged = replace(opaque.read(), optimized=read(path).sha256)
     assert verdict(opaque, forged, tmp_path, b=path).decision == "refused"
+
+
+def test_what_would_take_all_memory_is_refused() -> None:
+    huge = op("Expand", g.constant(np.ones(1, np.float32)), shape=(1 << 20, 1 << 20))
+    v = op("ReduceMax", huge, axes=(0, 1), keepdims=0)
+    c = g.constant(np.ones((), np.float32))
+    with pytest.raises(Refused, match="too large"):
+        check_folded(FoldedTensor("v1", "f32[]", digest(c), "rounded"), v, c)
 
 
 # --- the command ----------------------------------------------------------------------------------
