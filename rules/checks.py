@@ -10,7 +10,7 @@ from superopt.ir.graph import Item, Node, Value, item
 from superopt.ir.op import Attrs, InferError, Op, Types, canonical_attrs
 from superopt.ir.syntax import show_attr
 from superopt.rules.condition import truth
-from superopt.rules.facts import as_attr
+from superopt.rules.facts import alike
 from superopt.rules.functions import NotKnown, tell
 from superopt.rules.steps import CONTEXT, Cells, Cont, Step, kind_of
 from superopt.te.dtype import DType
@@ -142,17 +142,6 @@ def shaped(slot: int, dims: Dims, words: str) -> Step:
 
 
 # --- attributes and conditions --------------------------------------------------------------------
-
-
-def alike(a: object, b: object) -> bool:
-    """Are attributes equal? Floats are as ONNX stores them, in 32 bits."""
-    if a is b or a == b:
-        return True
-    if type(a) is float and type(b) is float:
-        return as_attr(a) == as_attr(b)
-    if type(a) is tuple and type(b) is tuple and len(a) == len(b):
-        return all(alike(x, y) for x, y in zip(a, b, strict=True))
-    return False
 
 
 def _types(n: Node) -> Types:

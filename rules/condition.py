@@ -6,7 +6,7 @@ Python evaluates nothing: what is not in `term.Formula` or `functions.FUNCTIONS`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from superopt.rules.functions import (
@@ -165,6 +165,27 @@ def compiled(f: Formula, scope: Scope, used_only: UsedOnly) -> Run:
             return _each(f, scope, used_only)
         case Spread(g):
             raise ValueError(f"*{show(g)} stands alone")
+
+
+def evaluated(
+    f: Formula,
+    names: Mapping[str, Result],
+    terms: Mapping[Term, Result],
+    used_only: Callable[[Result], bool],
+) -> Result:
+    """The value of `f` where names and terms of the left side are these. NotKnown if none."""
+    if isinstance(f, Lit):
+        return f.value
+    if isinstance(f, Name) and f.id in names:
+        return names[f.id]
+    cells = [*names.values(), *terms.values()]
+    slots = {n: k for k, n in enumerate(names)}
+    places = {t: len(slots) + k for k, t in enumerate(terms)}
+    if any(n not in slots and n not in places for n in needs(f)):
+        raise NotKnown(f"{show(f)} speaks of what is not known yet")
+    scope = Scope(slots, places, [None] * len(cells))
+    run = compiled(f, scope, lambda env, v: used_only(v))
+    return run([*cells, *[None] * (len(scope.used) - len(cells))])
 
 
 def _tuple(

@@ -22,8 +22,7 @@ from superopt.rules.build import Refusal, rewrite
 from superopt.rules.context import context
 from superopt.rules.facts import uniform
 from superopt.rules.index import Index
-from superopt.rules.make import make
-from superopt.rules.plan import NARY
+from superopt.rules.make import NARY, make
 from superopt.te.dtype import to_numpy
 from superopt.te.expr import TensorType
 

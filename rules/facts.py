@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from superopt.ir.graph import Constant, Input, Item, Node, Value, producer
+from superopt.ir.op import Attr
 from superopt.te.dtype import BOOL, DType, to_numpy
 
 READ_BYTES = 1 << 20  # constants are read lazily, and larger ones not at all
@@ -123,3 +124,21 @@ def as_attr(value: float) -> float:
     """A float attribute as ONNX stores it: 32 bits."""
     with np.errstate(over="ignore"):
         return float(np.float32(value))
+
+
+def alike(a: object, b: object) -> bool:
+    """Are attributes equal? Floats are as ONNX stores them, in 32 bits."""
+    if a is b or a == b:
+        return True
+    if type(a) is float and type(b) is float:
+        return as_attr(a) == as_attr(b)
+    if type(a) is tuple and type(b) is tuple and len(a) == len(b):
+        return all(alike(x, y) for x, y in zip(a, b, strict=True))
+    return False
+
+
+def stored(value: Attr) -> Attr:
+    """An attribute with its floats as ONNX stores them."""
+    if isinstance(value, tuple):
+        return tuple(map(stored, value))
+    return as_attr(value) if isinstance(value, float) else value

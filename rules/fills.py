@@ -1,4 +1,5 @@
-"""Constants that are known by their shape: the identity, and kernels that do nothing or take means.
+"""Constants that are known by their number, or by their shape: the identity, and kernels that do
+nothing or take means.
 
 eye(n)          the identity matrix
 dirac(shape)    (out, in, *kernel): a convolution by it leaves every channel as it is
@@ -14,7 +15,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from superopt.ir.graph import Constant, Value
-from superopt.rules.facts import READ_BYTES
+from superopt.rules.facts import READ_BYTES, rounded, uniform
+from superopt.rules.functions import Result, equal, number
 from superopt.te.dtype import DType, to_numpy
 
 ARRAYS = frozenset(("eye", "dirac", "means"))
@@ -35,6 +37,20 @@ def array(kind: str, shape: Sequence[int], dtype: DType) -> np.ndarray:
         one[...] = 1 / math.prod(kernel)
     same = np.eye(out, channels, dtype=stored)
     return np.asarray(same.reshape(out, channels, *(1 for _ in kernel)) * one)
+
+
+def is_number(v: Value | None, wanted: Result) -> bool:
+    """Is `v` a small constant all of whose elements are the number, as its element type has it?"""
+    found = uniform(v)
+    if found is None or v is None or v.type.dtype is None:
+        return False
+    return found == rounded(number(wanted), v.type.dtype)
+
+
+def is_filled(kind: str, v: Value | None, shape: Result, content: Result) -> bool:
+    """Is `v` the constant of a kind and shape? content: the number, where the kind has one."""
+    right = is_array(kind, v) if kind in ARRAYS else is_number(v, content)
+    return right and v is not None and equal(v.type.shape, shape)
 
 
 def is_array(kind: str, v: Value | None) -> bool:

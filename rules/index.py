@@ -13,8 +13,9 @@ from functools import lru_cache
 from superopt.ir.graph import Constant, Item, Node, results
 from superopt.ir.op import Op
 from superopt.rules.context import GraphContext
+from superopt.rules.make import NARY
 from superopt.rules.match import Match, chains, environment
-from superopt.rules.plan import NARY, Plan, Start, app_of, plan
+from superopt.rules.plan import Plan, Start, app_of, plan
 from superopt.rules.rule import Rule
 from superopt.rules.steps import FOUND, Cont
 from superopt.rules.term import All, App, Filled, Number, Pick, Run, Scalar, Term, walk

@@ -7,9 +7,9 @@ from superopt.ir.op import Op
 from superopt.rules.chain import Chain
 from superopt.rules.checks import Dims, constant_is, defined, same, shaped, typed, when
 from superopt.rules.condition import needs
-from superopt.rules.facts import rounded, uniform
-from superopt.rules.fills import ARRAYS, is_array
-from superopt.rules.functions import NotKnown, Result, equal, number, tell
+from superopt.rules.facts import uniform
+from superopt.rules.fills import ARRAYS, is_array, is_filled, is_number
+from superopt.rules.functions import NotKnown, equal, tell
 from superopt.rules.steps import Cells, Operand, present
 from superopt.rules.syntax import CLASSES, LETTERS, Param
 from superopt.rules.term import (
@@ -41,7 +41,7 @@ def seen(t: Term, slot: int) -> Operand:
         case Absent():
             return Operand(slot, "absent", test=lambda v: v is None)
         case Number(n):
-            return Operand(slot, f"the number {show(t)}", test=lambda v: _is_number(v, n))
+            return Operand(slot, f"the number {show(t)}", test=lambda v: is_number(v, n))
         case Scalar() | Filled():
             return Operand(slot, show(t), test=_maybe)
         case _:
@@ -56,13 +56,6 @@ def _maybe(v: Value | None) -> bool:
 def _made_by(v: Value | None, op: Op) -> bool:
     n = v.node if type(v) is Item else v
     return type(n) is Node and n.op is op
-
-
-def _is_number(v: Value | None, wanted: Result) -> bool:
-    found = uniform(v)
-    if found is None or v is None or v.type.dtype is None:
-        return False
-    return found == rounded(number(wanted), v.type.dtype)
 
 
 def _number(v: Value) -> int | float:
@@ -87,7 +80,7 @@ def leaf(c: Chain, t: Term, slot: int) -> None:
             c.steps.append(step)
         case Scalar(f):
             run = c.formula(f)
-            test = lambda env, v: _is_number(v, run(env))  # noqa: E731
+            test = lambda env, v: is_number(v, run(env))  # noqa: E731
             c.wait(needs(f), lambda: constant_is(slot, test, show(t)))
         case Filled(kind, args):
             filled(c, t, kind, args, slot)
@@ -145,8 +138,7 @@ def filled(c: Chain, t: Filled, kind: str, args: tuple[Formula, ...], slot: int)
 
     def test(env: Cells, v: Value) -> bool:
         shape = (extent(env), extent(env)) if kind == "eye" else extent(env)
-        right = is_array(kind, v) if kind in ARRAYS else _is_number(v, content(env))
-        return right and equal(v.type.shape, shape)
+        return is_filled(kind, v, shape, content(env))
 
     need = needs(args[0]) | (needs(args[1]) if kind == "full" else frozenset())
     c.wait(need, lambda: constant_is(slot, test, show(t)))

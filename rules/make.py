@@ -13,10 +13,12 @@ from superopt.ir.op import Attr, Attrs, Op, Types, canonical_attrs, infer
 from superopt.rules.facts import rounded
 from superopt.rules.fills import ARRAYS, array
 from superopt.rules.functions import NotKnown, Result, integer, number, sequence, tell
-from superopt.rules.plan import NARY
 from superopt.te.dtype import DType, to_numpy
 from superopt.te.expr import TensorType
 
+# Operators with any number of operands that nest: Concat(Concat(x, y), z) = Concat(x, y, z). Not
+# Mean: the mean of a mean and a third is not the mean of three.
+NARY = frozenset(("Concat", "Sum", "Max", "Min"))
 LARGEST = 1 << 22  # bytes of a constant that a rule makes
 
 

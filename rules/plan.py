@@ -27,6 +27,7 @@ from superopt.rules.checks import (
 from superopt.rules.condition import Scope, needs
 from superopt.rules.functions import NotKnown
 from superopt.rules.leaves import leaf, seen
+from superopt.rules.make import NARY
 from superopt.rules.rule import Rule, bound_names, definition
 from superopt.rules.steps import (
     OWN,
@@ -58,9 +59,6 @@ from superopt.rules.term import (
     walk,
 )
 
-# Operators with any number of operands that nest: Concat(Concat(x, y), z) = Concat(x, y, z). Not
-# Mean: the mean of a mean and a third is not the mean of three.
-NARY = frozenset(("Concat", "Sum", "Max", "Min"))
 REACH = 4  # how many nodes of its operator on either side a root that shares nothing is tried with
 
 

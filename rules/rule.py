@@ -274,6 +274,7 @@ def definition(condition: Formula, bound: frozenset[str]) -> tuple[str, Formula]
             return None
 
 
+@lru_cache(maxsize=1 << 13)
 def bound_names(rule: Rule) -> frozenset[str]:
     """The names that a match of the left side and the conditions give a value."""
     bound: set[str] = set()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +11,12 @@ import numpy as np
 from superopt.cost.machine import machine
 from superopt.cost.store import Store
 from superopt.errors import UsageError
-from superopt.onnx_io.protos import ModelProto, load_proto
 from superopt.onnx_io.source import Given, read
 from superopt.pipeline import bench as bench_
+from superopt.pipeline import certify as certify_
 from superopt.pipeline import derive as derive_
 from superopt.pipeline import diagram as diagram_
 from superopt.pipeline import doctor as doctor_
-from superopt.pipeline import explain as explain_
 from superopt.pipeline import generate as generate_
 from superopt.pipeline import optimize as optimize_
 from superopt.pipeline import verify as verify_
@@ -27,14 +24,13 @@ from superopt.pipeline.collect import collecting_rarely
 from superopt.pipeline.inputs import read_inputs
 from superopt.pipeline.reporting import report_of
 from superopt.pipeline.request import Request
+from superopt.pipeline.result import Optimized as Optimized
 from superopt.report.data import (
     BenchRow,
     Derivation,
     Event,
     Finding,
     Generation,
-    Rejected,
-    Report,
     RuleCount,
     RuleInfo,
     RuleVerdict,
@@ -44,53 +40,8 @@ from superopt.report.data import (
 from superopt.report.diagram import RuleDiagram
 from superopt.report.words import count
 from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.stated import tier
 from superopt.rules.trial import Passed, Refuted, try_rule
-
-TIER = "C"  # of all rules, until the prover is there
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Optimized:
-    """What `optimize` returns.
-
-    report: everything that was found, as plain data; changed: is the model another than the input.
-    """
-
-    report: Report
-    changed: bool
-    _done: optimize_.Done
-
-    @property
-    def model(self) -> ModelProto:
-        """The optimized model (the input's own when nothing changed), weights included."""
-        with tempfile.TemporaryDirectory(prefix="superopt-") as folder:
-            path = Path(folder, "model.onnx")
-            self.save(path)
-            return load_proto(path)
-
-    @property
-    def decisions(self) -> str:
-        """The log of what was decided, which `replay` takes."""
-        return optimize_.decisions(self._done)
-
-    @property
-    def cost_before(self) -> float:
-        """Microseconds of the input by the cost model."""
-        return self.report.cost_before_us
-
-    @property
-    def cost_after(self) -> float:
-        """Microseconds of the result by the cost model."""
-        return self.report.cost_after_us
-
-    def explain(self, names: Iterable[str]) -> tuple[Rejected, ...]:
-        """What stood in the way of the rules among `names`, and of any rule at the values among
-        `names`, in the model as it was given."""
-        return explain_.attempts(self._done, names)
-
-    def save(self, path: str | Path) -> None:
-        """Write the model by rename; a byte-identical copy of the input if nothing changed."""
-        optimize_.save(self._done, Path(path))
 
 
 def optimize(
@@ -175,13 +126,22 @@ def verify(
     inputs: str | Path | Mapping[str, np.ndarray] | None = None,
     shapes: Mapping[str, int] | None = None,
     seed: int = 0,
+    certificate: str | Path | None = None,
+    rules: Sequence[str | Path] | None = None,
     progress: Callable[[Event], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Verdict:
     """Are two models equal? Proved by structure, agreeing on many inputs, or different.
 
-    Raises ModelError for an invalid model, UsageError for inputs that do not fit.
+    certificate: the file that `optimize` wrote beside `b`: it is replayed, and nothing else is
+        asked. rules: files of rules beside the library's that it may apply.
+
+    Raises ModelError for an invalid model, UsageError for inputs that do not fit and for a file
+    that is no certificate.
     """
+    if certificate is not None:
+        found = certify_.read_file(Path(certificate))
+        return certify_.verdict(read(a), read(b), found, _own_rules(rules))
     question = verify_.Question(
         inputs=read_inputs(inputs),
         shapes=dict(shapes or {}),
@@ -310,7 +270,7 @@ def _own_rules(files: Sequence[str | Path] | None) -> tuple[Rule, ...]:
 
 
 def _info(rule: Rule) -> RuleInfo:
-    return RuleInfo(rule.name, rule.text, TIER, rule.float_class, rule.source)
+    return RuleInfo(rule.name, rule.text, tier(rule), rule.float_class, rule.source)
 
 
 def rules(files: Sequence[str | Path] = ()) -> tuple[RuleInfo, ...]:
@@ -324,7 +284,7 @@ def rule_diagram(name: str, files: Sequence[str | Path] = ()) -> RuleDiagram | N
     files: of further rules; a rule of theirs goes before one of the library with its name.
     """
     found = [r for r in (*load_library(), *_own_rules(files)) if r.name == name]
-    return diagram_.rule_diagram(found[-1], TIER) if found else None
+    return diagram_.rule_diagram(found[-1], tier(found[-1])) if found else None
 
 
 def rule_stats(files: Sequence[str | Path] = ()) -> tuple[RuleCount, ...]:

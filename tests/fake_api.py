@@ -122,6 +122,8 @@ class FakeApi:
         inputs: Path | None,
         shapes: Mapping[str, int],
         seed: int,
+        certificate: Path | None,
+        rules: Sequence[Path],
         progress: Progress,
         stop: Stop,
     ) -> Verdict:

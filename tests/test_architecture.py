@@ -30,7 +30,7 @@ BELOW: dict[str, set[str]] = {
     "generate": {"verifier", "rules", "ops", "ir", "te"},
     "cost": {"ort", "onnx_io", "kernels", "ir", "te"},
     "search": {"cost", "rules", "ir"},
-    "check": {"ort", "onnx_io", "ops", "ir", "te"},
+    "check": {"report", "rules", "ort", "onnx_io", "ops", "ir", "te"},
     "plan": {"rules", "cost", "kernels", "ort", "onnx_io", "ir", "te"},
     "report": set(),  # plain data and text: whoever writes a report fills in the data
 }
@@ -182,6 +182,64 @@ def test_allowed_imports_are_allowed() -> None:
     text = "import numpy\nfrom superopt.errors import ModelError\nfrom superopt.te import expr"
     assert not violations(ROOT / "superopt" / "ir" / "x.py", text)
     assert not violations(ROOT / "superopt" / "ort.py", "def f():\n    import onnxruntime")
+
+
+CHECKER = ROOT / "superopt" / "check" / "certificate"
+# What the checker of certificates must not stand on: who finds matches, and who looks for rewrites.
+NOT_THE_CHECKERS = {
+    "superopt.search", "superopt.pipeline", "superopt.generate", "superopt.verifier",
+    "superopt.rules.match", "superopt.rules.plan", "superopt.rules.chain", "superopt.rules.steps",
+    "superopt.rules.checks", "superopt.rules.leaves", "superopt.rules.index",
+    "superopt.rules.derive", "superopt.rules.build",
+}  # fmt: skip
+
+
+def module_file(module: str) -> Path | None:
+    """The file of a module of ours."""
+    path = ROOT.joinpath(*module.split("."))
+    for found in (path.with_suffix(".py"), path / "__init__.py"):
+        if found.is_file() and module != "superopt":  # whose names are loaded when they are asked
+            return found
+    return None
+
+
+def reached(start: list[Path]) -> dict[str, str]:
+    """The modules of ours that these files import, and those import, each with who imports it."""
+    found: dict[str, str] = {}
+    stack = list(start)
+    while stack:
+        path = stack.pop()
+        for node in ast.walk(ast.parse(path.read_text())):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                assert not node.level, f"{path}: write imports from the top"
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            for name in names:
+                file = module_file(name) if name.startswith("superopt") else None
+                if file is not None and name not in found:
+                    found[name] = str(path.relative_to(ROOT))
+                    stack.append(file)
+    return found
+
+
+def test_the_checker_of_certificates_stands_alone() -> None:
+    files = sorted(CHECKER.glob("*.py"))
+    assert len(files) >= 2
+    assert sum(len(f.read_text().splitlines()) for f in files) < 400
+    found = reached(files)
+    assert {"superopt.ir.graph", "superopt.rules.condition"} <= found.keys()
+    bad = [
+        f"{name} ({by})"
+        for name, by in found.items()
+        if any(name == no or name.startswith(no + ".") for no in NOT_THE_CHECKERS)
+    ]
+    assert not bad
+
+
+def test_what_the_checker_must_not_load_would_be_seen() -> None:
+    assert NOT_THE_CHECKERS & reached([ROOT / "superopt" / "pipeline" / "trace.py"]).keys()
 
 
 @pytest.mark.parametrize("name", LINKED)

@@ -15,6 +15,8 @@ CODES = {
     "agrees": ExitCode.UNDECIDED,
     "unknown": ExitCode.UNDECIDED,
     "differs": ExitCode.REFUTED,
+    "certified": ExitCode.OK,
+    "refused": ExitCode.REFUTED,
 }
 
 
@@ -80,6 +82,10 @@ def bench(
 @click.command()
 @options.model("a")
 @options.model("b")
+@click.option(
+    "--certificate", type=options.FILE, metavar="FILE", help="Replay what made B of A, as it says."
+)
+@options.rules
 @options.inputs
 @options.shape
 @options.seed
@@ -89,6 +95,8 @@ def bench(
 def verify(
     a: Path,
     b: Path,
+    certificate: Path | None,
+    rules: tuple[Path, ...],
     inputs: Path | None,
     shapes: Mapping[str, int],
     seed: int,
@@ -98,11 +106,23 @@ def verify(
     """Say whether two models compute the same.
 
     Exits 0 if they are equal by structure or proof, 5 if they agree on every input tried (which
-    proves nothing), 4 if they differ.
+    proves nothing), 4 if they differ. With --certificate, the rewrites that the file lists are
+    made again with the library's rules (and those of --rules): exits 0 if they lead from A to B,
+    4 if not.
     """
+    if rules and certificate is None:
+        raise click.UsageError("--rules is for the rules of a --certificate: give that, too")
     with terminal.progress(quiet) as show, terminal.interruptible() as stop:
         verdict = api().verify(
-            a, b, inputs=inputs, shapes=shapes, seed=seed, progress=show, stop=stop
+            a,
+            b,
+            inputs=inputs,
+            shapes=shapes,
+            seed=seed,
+            certificate=certificate,
+            rules=rules,
+            progress=show,
+            stop=stop,
         )
     if as_json:
         from superopt.report.codec import dumps

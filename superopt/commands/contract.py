@@ -41,8 +41,9 @@ class Optimized(Protocol):
     def explain(self, names: Iterable[str]) -> tuple[Rejected, ...]:
         """Why rules do not apply: those among `names`, and all at the values among `names`."""
 
-    def save(self, path: Path) -> None:
-        """Writes the model by rename; a byte-identical copy of the input if nothing changed."""
+    def save(self, path: Path) -> Path | None:
+        """Writes the model and its certificate, whose path it returns; if nothing changed, a
+        byte-identical copy of the input and no certificate."""
 
 
 class Api(Protocol):
@@ -74,6 +75,8 @@ class Api(Protocol):
         inputs: Path | None,
         shapes: Mapping[str, int],
         seed: int,
+        certificate: Path | None,
+        rules: Sequence[Path],
         progress: Callable[[Event], None] | None,
         stop: Callable[[], bool] | None,
     ) -> Verdict: ...

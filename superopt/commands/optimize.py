@@ -8,6 +8,7 @@ import click
 from superopt.commands import options, terminal
 from superopt.commands.contract import api
 from superopt.errors import ExitCode
+from superopt.report.certificate import certificate_path
 
 
 @click.command()
@@ -73,12 +74,22 @@ def optimize(
     """Find a faster model that computes the same.
 
     Searches for a cheaper graph, checks it against the original, and writes it only if it is
-    faster; otherwise the output is a copy of MODEL. Ctrl-C stops with the best checked model
+    faster, with a certificate beside it (FILE.superopt.json for FILE.onnx) that `verify` replays;
+    otherwise the output is a copy of MODEL. Ctrl-C stops with the best checked model
     so far.
     """
     terminal.check_outputs(
-        model, inputs, replay, *rules, output=output, html=html, decisions=decisions, store=store
+        model,
+        inputs,
+        replay,
+        *rules,
+        output=output,
+        certificate=None if output is None else certificate_path(output),
+        html=html,
+        decisions=decisions,
+        store=store,
     )
+    certificate: Path | None = None
     with terminal.progress(quiet) as show, terminal.interruptible() as stop:
         found = api().optimize(
             model,
@@ -97,7 +108,7 @@ def optimize(
             cost=cost,
         )
         if output is not None:
-            found.save(output)
+            certificate = found.save(output)
         if html is not None:
             from superopt.report.html import page
 
@@ -114,7 +125,7 @@ def optimize(
         terminal.say(text.summary(found.report) + "\n")
         if output is None:
             terminal.say("nothing was written: give -o FILE to keep the model\n")
-        for path in filter(None, (output, html, decisions)):
+        for path in filter(None, (output, certificate, html, decisions)):
             terminal.say(f"wrote {path} ({words.size(path.stat().st_size)})\n")
         if output is not None and not found.changed:
             terminal.say(f"{output} is a byte-identical copy of {model}\n")

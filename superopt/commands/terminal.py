@@ -153,7 +153,7 @@ def check_outputs(*sources: Path | None, **paths: Path | None) -> None:
     for name, path in paths.items():
         if path is None:
             continue
-        option = f"--{name}"
+        option = "the certificate" if name == "certificate" else f"--{name}"
         folder = path.parent
         if name != "output" and path.resolve() in read:
             raise UsageError(

@@ -14,6 +14,7 @@ from superopt.check.regions import Unmatched, cut_like
 from superopt.errors import CheckFailed
 from superopt.ir import graph as g
 from superopt.ir.fold import fold
+from superopt.ir.substitute import Cycle
 from superopt.onnx_io.exporter import ExportError
 from superopt.pipeline.candidate import write
 from superopt.pipeline.checking import Wrong
@@ -22,7 +23,7 @@ from superopt.pipeline.original import Original
 from superopt.pipeline.runtime import Session, value
 from superopt.rules.rule import Rule
 from superopt.search.move import Step
-from superopt.search.view import Cycle, together
+from superopt.search.view import together
 from superopt.te.domain import Reals
 from superopt.te.dtype import F64
 

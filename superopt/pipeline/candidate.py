@@ -17,6 +17,7 @@ from superopt.pipeline.checking import Dropped, Wrong, check
 from superopt.pipeline.original import Original
 from superopt.pipeline.request import Deadline
 from superopt.pipeline.runtime import Session
+from superopt.report.certificate import Certificate
 from superopt.search.run import Variant
 
 
@@ -24,7 +25,8 @@ from superopt.search.run import Variant
 class Candidate:
     """A rewritten model in a file, in onnxruntime, and its check.
 
-    sha256: of the file; nodes: in the file, constants not counted; notes: what was not folded.
+    sha256: of the file; nodes: in the file, constants not counted; notes: what was not folded;
+    certificate: of the winner only.
     """
 
     variant: Variant
@@ -34,6 +36,7 @@ class Candidate:
     checked: Checked
     nodes: int
     notes: tuple[str, ...]
+    certificate: Certificate | None = None
 
 
 def write(model: Model, graph: g.Graph, path: Path) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from superopt import ort
@@ -23,12 +23,14 @@ from superopt.onnx_io.validate import validate
 from superopt.onnx_io.write import copy_unchanged, write_model
 from superopt.pipeline.blame import blame
 from superopt.pipeline.candidate import Candidate, examine
+from superopt.pipeline.certify import certificate
 from superopt.pipeline.checking import Dropped, Wrong
 from superopt.pipeline.inputs import check_inputs
 from superopt.pipeline.original import Note, Original, prepare
 from superopt.pipeline.race import entrants, race, refused_at, together
 from superopt.pipeline.request import Deadline, Request
 from superopt.pipeline.scratch import Scratch
+from superopt.report.certificate import Certificate
 from superopt.report.data import Event
 from superopt.report.words import count
 from superopt.rules.rule import Rule
@@ -287,14 +289,26 @@ class _Job:
             refused = ""
             if original.runs:
                 refused = refused_at(original, best, self.store, self.target())
-            if not refused:
-                return (best, best, *((raced.times, raced.ratio) if raced else ((), None)))
-            note(
-                f"the graph of {best.variant.label} was not used: onnxruntime refuses it at"
-                f" optimization level {refused}"
-            )
+            if refused:
+                why = f"onnxruntime refuses it at optimization level {refused}"
+            else:
+                self.request.progress(Event("certify", f"the graph of {best.variant.label}", 0.95))
+                found = self.certified(best)
+                if not isinstance(found, str):
+                    done = replace(best, certificate=found)
+                    return (done, done, *((raced.times, raced.ratio) if raced else ((), None)))
+                why = found
+            note(f"the graph of {best.variant.label} was not used: {why}")
             passed = [c for c in passed if c is not best]
         return None, None, (), None
+
+    def certified(self, best: Candidate) -> Certificate | str:
+        """The certificate of a candidate, or why there is none."""
+        try:
+            steps, rules = best.variant.steps, self.request.rules
+            return certificate(self.model, read(best.path), steps, rules)
+        except CheckFailed as e:
+            return f"{e.what}: {e.why}"
 
 
 def _replayed(text: str, model: Model, rules: Sequence[Rule], costs: Costs) -> Outcome:
@@ -312,20 +326,23 @@ def _usable(rule: Rule, opset: int) -> bool:
     return all(expressible(op, opset) for op in written)
 
 
-def save(done: Done, path: Path) -> None:
+def save(done: Done, path: Path) -> Certificate | None:
     """Write the result by rename: the file that was checked, or a byte-identical copy of the input.
 
-    A model with external data is written anew, because its data file is called after it.
+    A model with external data is written anew, because its data file is called after it. Returns
+    the certificate of the file, None for the input's copy.
     """
     if done.winner is None:
         copy_unchanged(done.source, path)
-        return
+        return None
+    assert done.winner.certificate is not None
     made = read(done.winner.path)
-    if made.has_external_data:
-        folded = fold(done.winner.variant.graph)
-        write_model(export_model(done.model, folded.graph), path, like=done.source)
-    else:
+    if not made.has_external_data:
         copy_unchanged(made, path)
+        return done.winner.certificate
+    folded = fold(done.winner.variant.graph)
+    write_model(export_model(done.model, folded.graph), path, like=done.source)
+    return replace(done.winner.certificate, optimized=read(path).sha256)
 
 
 def decisions(done: Done) -> str:

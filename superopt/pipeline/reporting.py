@@ -23,6 +23,7 @@ from superopt.report.data import (
 )
 from superopt.report.words import ratio
 from superopt.rules.rule import Rule
+from superopt.rules.stated import tier
 from superopt.search.move import Step as Applied
 
 
@@ -89,7 +90,7 @@ def _step(s: Applied, book: Mapping[str, Rule], names: Names) -> Step:
         kind="tactic" if s.tactic else "rule",
         where=tuple(names[v] for v in s.change),
         saves_us=-s.us,
-        tier="C",
+        tier=tier(rule) if rule else "",
         float_class=rule.float_class if rule else "",
         before="; ".join(names.text(v) for v in s.change),
         after="; ".join(dict.fromkeys(names.text(v) for v in s.change.values())),

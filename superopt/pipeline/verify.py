@@ -16,6 +16,7 @@ from superopt.check.numeric import OWN, RUNTIME, Checked, Reference, Result, Unr
 from superopt.check.regions import opaque_nodes
 from superopt.ir import graph as g
 from superopt.ir.fold import fold
+from superopt.ir.substitute import replace_all
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
@@ -26,7 +27,6 @@ from superopt.pipeline.reporting import check_result
 from superopt.pipeline.request import Request
 from superopt.pipeline.runtime import Got, Session
 from superopt.report.data import Event, Verdict
-from superopt.search.view import replace_all
 from superopt.te.domain import Reals
 from superopt.te.dtype import F64
 

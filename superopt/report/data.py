@@ -132,10 +132,11 @@ class Verdict:
     """What comparing two models found.
 
     `proved`: equal by a proof or by structure; `agrees`: equal on every input tried, which proves
-    nothing; `unknown`: nothing could be compared; `differs`: refuted.  `reason` is one line.
+    nothing; `unknown`: nothing could be compared; `differs`: refuted.  `certified`, `refused`: what
+    the replay of a certificate says.  `reason` is one line.
     """
 
-    decision: Literal["proved", "agrees", "unknown", "differs"]
+    decision: Literal["proved", "agrees", "unknown", "differs", "certified", "refused"]
     reason: str
     check: CheckResult | None
     notes: tuple[str, ...] = ()

@@ -169,6 +169,8 @@ def comparison(verdict: Verdict) -> str:
         "agrees": "equal on every input tried, not proved",
         "unknown": "not decided",
         "differs": "different",
+        "certified": "certified",
+        "refused": "the certificate is refused",
     }[verdict.decision]
     return _text(_comparison(said, verdict))
 

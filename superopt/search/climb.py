@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from superopt.cost.model import Costs
 from superopt.ir import graph as g
+from superopt.ir.substitute import Cycle
 from superopt.rules.context import context
 from superopt.search.book import Book
 from superopt.search.move import Move, Refusals, Step, moves
-from superopt.search.view import Cycle, together
+from superopt.search.view import together
 
 LEAST_US = 0.001  # a gain below this is rounding
 NOISE = 0.02  # part of the time of the replaced nodes that a measured gain must exceed

@@ -15,9 +15,9 @@ from itertools import pairwise
 from superopt.cost.model import Costs
 from superopt.ir import graph as g
 from superopt.ir.standin import numbered_input, stand_in
+from superopt.ir.substitute import replace_all
 from superopt.rules.magnitude import LARGE, declare, magnitude
 from superopt.search.move import Inside
-from superopt.search.view import replace_all
 
 PIECE = 60  # nodes
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from superopt.cost.fusion import FUSIBLE
 from superopt.cost.model import Costs
 from superopt.ir import graph as g
+from superopt.ir.substitute import replace_all
 from superopt.rules.context import GraphContext
 
 
@@ -118,56 +119,6 @@ def _dead(
 def _readers(ctx: GraphContext, v: g.Value) -> int:
     """How many nodes read `v`, and one more where it is an output."""
     return len(ctx.users.get(v, ())) + (v in ctx.outputs)
-
-
-class Cycle(ValueError):
-    """Rewrites that are sound alone would need each other's results."""
-
-
-def replace_all(graph: g.Graph, change: Mapping[g.Value, g.Value]) -> g.Graph:
-    """`graph` with all of `change` applied, also inside the new values.
-
-    Raises Cycle when the rewrites together would need their own results.
-    """
-    done: dict[g.Value, g.Value] = {}
-    open_: set[g.Value] = set()
-    for root in graph.outputs:
-        stack = [root]
-        while stack:
-            v = stack[-1]
-            if v in done:
-                stack.pop()
-                continue
-            goal = change.get(v, v)
-            if goal is not v:
-                if goal in done:
-                    done[v] = done[goal]
-                    open_.discard(v)
-                    stack.pop()
-                elif v in open_:
-                    raise Cycle(str(v))
-                else:
-                    open_.add(v)
-                    stack.append(goal)
-                continue
-            n = g.producer(v)
-            if n is None:
-                done[v] = v
-                stack.pop()
-                continue
-            pending = [i for i in n.inputs if i is not None and i not in done]
-            if pending:
-                if v in open_:
-                    raise Cycle(str(v))
-                open_.add(v)
-                stack.extend(reversed(pending))
-                continue
-            open_.discard(v)
-            inputs = tuple(None if i is None else done[i] for i in n.inputs)
-            made = n if inputs == n.inputs else g.intern_node(n.op, inputs, n.attrs, n.types)
-            done[v] = g.item(made, v.index) if isinstance(v, g.Item) else made
-            stack.pop()
-    return g.Graph(graph.inputs, tuple(done[v] for v in graph.outputs))
 
 
 def together(graph: g.Graph, changes: Sequence[Mapping[g.Value, g.Value]]) -> g.Graph:

@@ -12,6 +12,7 @@ from superopt.cost.signature import Signature
 from superopt.errors import UsageError
 from superopt.ir import graph as g
 from superopt.ir.evaluate import evaluate
+from superopt.ir.substitute import Cycle, replace_all
 from superopt.rules.context import context
 from superopt.rules.rule import load_library, parse_rules
 from superopt.search.backtrack import Limits, StopReason, search
@@ -22,7 +23,7 @@ from superopt.search.move import Refusals, moves
 from superopt.search.partition import assemble, pieces
 from superopt.search.run import improve
 from superopt.search.tactic import TACTICS, play
-from superopt.search.view import Cycle, replace_all, together
+from superopt.search.view import together
 from tests.search.graphs import (
     attention,
     layers,

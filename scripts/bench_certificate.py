@@ -1,0 +1,147 @@
+"""Certificates of real models: how long they are, and how long their replay takes.
+
+    scripts/bench_certificate.py models/*.onnx --budget 30 --out docs/bench_certificate.md
+
+Each model is optimized with estimated costs (nothing is timed, so that the cheapest graph by
+estimate is the result, faster or not), which gives most models steps to certify; where it does not,
+with measured ones. Then its
+certificate is checked as `superopt verify --certificate` does. Import is reading, validating and
+importing both models and their digests; replay is all that the checker does after that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from superopt import api
+from superopt.check.certificate.replay import check, play
+from superopt.cost.machine import machine
+from superopt.ir.numbered import numbered
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.model import Model
+from superopt.onnx_io.source import read
+from superopt.onnx_io.validate import validate
+from superopt.pipeline.collect import collecting_rarely
+from superopt.report.certificate import read_certificate
+from superopt.report.words import count
+from superopt.rules.rule import load_library
+from superopt.rules.stated import digest
+
+
+@dataclass(frozen=True)
+class Row:
+    """size: bytes of the certificate; seconds of importing both models, of the whole check, and of
+    its rewrites alone; verdict: `certified` or what is wrong."""
+
+    name: str
+    costs: str
+    nodes: int
+    steps: int
+    rounds: int
+    rules: int
+    folded: int
+    size: int
+    imported: float
+    checked: float
+    rewritten: float
+    verdict: str
+
+
+def imported(path: Path) -> Model:
+    """A model as the checker takes it, its digest known."""
+    source = read(path)
+    validate(source)
+    made = import_model(source)
+    assert source.sha256
+    return made
+
+
+def measured(path: Path, budget: float, folder: Path) -> Row:
+    """Optimize one model and check its certificate."""
+    for cost in ("roofline", "measured"):
+        done = api.optimize(path, cost=cost, budget=budget, store=folder / "store.db")
+        if done.changed:
+            break
+    optimized = folder / "fast.onnx"
+    beside = done.save(optimized)
+    nodes = done.report.nodes_before
+    if beside is None:
+        why = [n for n in done.report.notes if "not used" in n]
+        return Row(
+            path.stem, cost, nodes, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0, why[0] if why else "unchanged"
+        )
+    text = beside.read_text(encoding="utf-8")
+    c = read_certificate(text)
+    library = load_library()
+    rules, known = {r.name: r for r in library}, digest(library)
+    begin = time.perf_counter()
+    a, b = imported(path), imported(optimized)
+    ready = time.perf_counter()
+    with collecting_rarely():
+        check(c, a, b, rules, known)  # raises Refused
+    end = time.perf_counter()
+    state = numbered(a.graph)
+    for some in c.rounds:
+        play(state, some, rules)
+    alone = time.perf_counter()
+    steps = sum(map(len, c.rounds))
+    return Row(
+        path.stem, cost, nodes, steps, len(c.rounds), len(c.rules), len(c.folded),
+        len(text.encode()), ready - begin, end - ready, alone - end, "certified",
+    )  # fmt: skip
+
+
+def table(rows: Sequence[Row], budget: float) -> str:
+    """The rows as a page."""
+    lines = [
+        "# Certificates",
+        "",
+        f"Machine: {machine().text}. Command: `scripts/bench_certificate.py --budget {budget:g}`."
+        " With estimated (roofline) costs nothing is timed: no model is claimed to be faster.",
+        "",
+        "| model | costs | nodes | steps (rounds) | rules | folded tensors | certificate, bytes |"
+        " import, s | replay, s | of it rewrites, s | verdict |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {r.name} | {r.costs} | {r.nodes} | {r.steps} ({r.rounds}) | {r.rules} | {r.folded} |"
+        f" {r.size} | {r.imported:.3f} | {r.checked:.3f} | {r.rewritten:.3f} | {r.verdict} |"
+        for r in rows
+    ]
+    lines += [
+        "",
+        "Import is reading, validating and importing both models, and the SHA-256 of both files."
+        " Replay is everything after that: the rewrites, the comparison with the optimized file,"
+        " every weight bit by bit, and the folded tensors computed again.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Measure the models and write the page; 1 where a certificate is refused."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("--budget", type=float, default=30.0, help="seconds for each model")
+    parser.add_argument("--out", type=Path, help="write the page there too")
+    asked = parser.parse_args()
+    rows: list[Row] = []
+    for path in asked.models:
+        with tempfile.TemporaryDirectory(prefix="superopt-") as folder:
+            rows.append(measured(path, asked.budget, Path(folder)))
+        print(rows[-1], file=sys.stderr, flush=True)
+    page = table(rows, asked.budget)
+    print(page, end="")
+    if asked.out is not None:
+        asked.out.write_text(page, encoding="utf-8")
+    print(count(len(rows), "model"), file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The replay of certificates, which imports neither search nor matcher."""

@@ -1,0 +1,216 @@
+"""A rule whose names all stand for something: its left side, its conditions, its right side.
+
+Nothing is matched and nothing is searched for. Both sides are built from what the names stand for;
+the caller asks whether the left one is what the graph has. Only how a node is written is tried in
+a few ways, those that mean the same: operands of a commutative operator in either order, operands
+of a Concat one inside the other or flat, floats with 32 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from superopt.ir.graph import Node, Value, node, producer, results
+from superopt.ir.op import Attr, Op
+from superopt.ir.syntax import show_attr
+from superopt.rules import term as r
+from superopt.rules.condition import evaluated
+from superopt.rules.facts import stored, uniform
+from superopt.rules.fills import is_filled, is_number
+from superopt.rules.functions import NotKnown, Result, equal, number, sequence
+from superopt.rules.make import NARY, attribute, filled, make, scalar
+from superopt.rules.rule import Rule
+from superopt.rules.syntax import CLASSES, LETTERS, Param
+from superopt.te.dtype import BOOL, DTYPES, I64, DType
+
+Literal = r.Number | r.Scalar | r.Filled
+Local = Mapping[str, Result]  # the variables of comprehensions
+NONE: Local = MappingProxyType({})
+
+
+@dataclass(slots=True)
+class Instance:
+    """`rule` where each name stands for `given[name]`.
+
+    constants: what the numbers and fills of the left side are, in order. there: is a node one of
+    the graph's (1), or what the left side should give (2)? unread: is a value read by nothing but
+    these nodes? matched: the terms of the left side, once built.
+    """
+
+    rule: Rule
+    given: Mapping[str, Result]
+    constants: Sequence[Value]
+    there: Callable[[Node], int]
+    unread: Callable[[Result, set[Node | None]], bool]
+    matched: dict[r.Term, Value] = field(default_factory=dict)
+    _taken: int = 0
+    _held: dict[str, list[str]] = field(default_factory=dict)  # what names are in the graph
+
+    def formula(self, f: r.Formula, local: Local = NONE) -> Result:
+        """The value of `f`. NotKnown where it has none."""
+        own = {producer(v) for v in self.matched.values()}
+        return evaluated(f, {**self.given, **local}, self.matched, lambda v: self.unread(v, own))
+
+    def read(self, condition: r.Formula) -> str:
+        """A condition as it reads with the sizes and attributes that the names stand for."""
+        operands = {p.name for p in self.rule.params if isinstance(p, Param)}
+
+        def value(p: r.Part) -> r.Part | None:
+            if not isinstance(p, r.Name) or p.id in operands or p.id not in self.given:
+                return None
+            return r.Lit(self.given[p.id])  # type: ignore[arg-type]
+
+        loops = any(isinstance(p, r.Each) for p in r.walk(condition))
+        return r.show(condition if loops else r.rebuild(condition, value))
+
+    def typed(self, p: Param) -> bool:
+        """Are the values of parameter `p` of its element type and shape?"""
+        alike = [q.name for q in self.rule.params if isinstance(q, Param) and q.kind == p.kind]
+        if p.kind in LETTERS and len({v.type.dtype for n in alike for v in self.run(n)}) > 1:
+            return False
+        allowed = LETTERS.get(p.kind) or CLASSES.get(p.kind, "")
+        for v in self.run(p.name):
+            d = v.type.dtype
+            if p.kind != "any" and d != DTYPES.get(p.kind) and (d is None or d.kind not in allowed):
+                return False
+            if p.shape is not None and not equal(v.type.shape, self.formula(r.Seq(p.shape))):
+                return False
+        return True
+
+    def run(self, name: str) -> tuple[Value, ...]:
+        """The value, or the run of values, of a parameter."""
+        v = self.given[name]
+        return v if isinstance(v, tuple) else (v,)  # type: ignore[return-value]
+
+    def left(self) -> list[Value]:
+        """The values that the left side gives. NotKnown where a constant is not what it says."""
+        out = [v for t in self.rule.lhs for v in self._root(t, len(self.rule.lhs), None, True)]
+        if self._taken != len(self.constants):
+            raise NotKnown(f"its left side has {self._taken} constants, not {len(self.constants)}")
+        params = [p for p in self.rule.params if isinstance(p, Param) and self.run(p.name)]
+        told = {n for p in params for d in p.shape or () for n in r.names(d)}  # see `typed`
+        told |= {p.name for p in self.rule.params if isinstance(p, Param)}
+        told |= {c.first.id for c in self.rule.where
+                 if isinstance(c, r.Compare) and isinstance(c.first, r.Name)
+                 and c.rest[0][0] == "=="}  # fmt: skip
+        for name in self.given.keys() - told:
+            said, held = show_attr(self.given[name]), self._held.get(name, [])  # type: ignore
+            if said not in held:
+                raise NotKnown(f"{name} is {' or '.join(held)} there, not {said}")
+        return out  # type: ignore[return-value]
+
+    def right(self, dtype: DType | None) -> list[Value]:
+        """The values of the right side; numbers without operands beside them are of `dtype`."""
+        count = len(self.rule.rhs)
+        return [v for t in self.rule.rhs for v in self._root(t, count, dtype, False)]  # type: ignore
+
+    def _root(
+        self, t: r.Term, count: int, dtype: DType | None, left: bool
+    ) -> Sequence[Value | None]:
+        """A lone operator is all of its results; one of several on the left side its first."""
+        if isinstance(t, r.App) and (left or count == 1):
+            t = r.All(t) if count == 1 else r.Pick(t, 0)
+        return self.built(t, dtype, {}, left)
+
+    def built(
+        self, t: r.Term, dtype: DType | None, local: Local, left: bool = False
+    ) -> Sequence[Value | None]:
+        """The values that the term adds to a list of operands or results."""
+        match t:
+            case r.Var(name):
+                return (local.get(name, self.given.get(name)),)  # type: ignore[return-value]
+            case r.Run(name):
+                return self.run(name)
+            case r.Absent():
+                return (None,)
+            case r.App():
+                (only,) = results(self.node(t, dtype, local, left))
+                return (only,)
+            case r.Pick(app, k):
+                found = results(self.node(app, dtype, local, left))[k]
+                if left:
+                    self.matched[t] = found
+                return (found,)
+            case r.All(app):
+                return results(self.node(app, dtype, local, left))
+            case r.Map(body, own, over):
+                each: Sequence[Result] = (
+                    self.built(r.All(over), dtype, local)
+                    if isinstance(over, r.App)
+                    else sequence(self.formula(over, local))
+                )
+                many = [(one,) if len(own) == 1 else sequence(one) for one in each]
+                inner = [{**local, **dict(zip(own, one, strict=True))} for one in many]
+                return [v for names in inner for v in self.built(body, dtype, names)]
+            case _ if left:
+                return (self._constant(t),)
+        assert dtype is not None
+        match t:
+            case r.Number(v):
+                return (scalar(v, dtype),)
+            case r.Scalar(f):
+                return (scalar(number(self.formula(f, local)), dtype),)
+            case r.Filled(kind, args):
+                return (filled(kind, [self.formula(a, local) for a in args], dtype),)
+
+    def _constant(self, t: Literal) -> Value:
+        """The next constant of the left side, which is what `t` says."""
+        if self._taken >= len(self.constants):
+            raise NotKnown(f"no constant is given for {r.show(t)}")
+        v = self.constants[self._taken]
+        self._taken += 1
+        match t:
+            case r.Filled(kind, args):
+                extent = self.formula(args[0])
+                content = self.formula(args[1]) if kind == "full" else int(kind != "zeros")
+                fits = is_filled(kind, v, (extent, extent) if kind == "eye" else extent, content)
+            case r.Number(wanted):
+                fits = is_number(v, wanted)
+            case r.Scalar(f):
+                fits = is_number(v, self.formula(f))
+                if isinstance(f, r.Name):
+                    self._held.setdefault(f.id, []).append(show_attr(uniform(v)))
+        if not fits:
+            raise NotKnown(f"the constant given for {r.show(t)} is another")
+        return v
+
+    def node(self, t: r.App, default: DType | None, local: Local, left: bool) -> Node:
+        """The operator of `t` applied; numbers take the type of elements of what is beside them."""
+        if left and t in self.matched:
+            return self.matched[t]  # type: ignore[return-value]
+        late = () if left else (r.Number, r.Scalar, r.Filled)
+        some = [
+            None if isinstance(o, late) else self.built(o, default, local, left) for o in t.operands
+        ]
+        kinds = [v.type.dtype for one in some for v in one or () if v is not None]
+        beside = next((k for k in kinds if k != BOOL), kinds[0] if kinds else default)
+        values: list[Value | None] = []
+        for o, one in zip(t.operands, some, strict=True):
+            index = t.op.name.startswith("Gather") and len(values) == 1
+            values += self.built(o, I64 if index else beside, local) if one is None else one
+        attrs: dict[str, Attr] = {} if t.rest is None else dict(self.given[t.rest])  # type: ignore
+        attrs |= {k: attribute(self.formula(f, local)) for k, f in t.attrs}
+        if not left:
+            return make(t.op, values, attrs)
+        self.matched[t] = found = self._written(t.op, values, attrs)
+        for k, f in t.attrs:
+            if isinstance(f, r.Name):
+                self._held.setdefault(f.id, []).append(show_attr(found.attr(k)))
+        if t.rest is not None:
+            own = [k for k, _ in t.attrs]
+            others = tuple(pair for pair in found.attrs if pair[0] not in own)
+            self._held.setdefault(t.rest, []).append(show_attr(others))
+        return found
+
+    def _written(self, op: Op, values: list[Value | None], attrs: dict[str, Attr]) -> Node:
+        """The operator applied, as the graph writes it."""
+        swaps = "commutative" in op.laws and len(values) == 2
+        ways: list[Node] = []
+        for given in (values, values[::-1]) if swaps else (values,):
+            for said in (attrs, {k: stored(v) for k, v in attrs.items()}):
+                ways.append(node(op, given, **said))
+                if op.name in NARY:
+                    ways.append(make(op, given, said))
+        return max(ways, key=self.there)  # the first of those that are alike

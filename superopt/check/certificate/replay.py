@@ -1,0 +1,181 @@
+"""The replay of a certificate: the rewrites that it lists, made again one round after the other.
+
+The checker is told everything: which rule, where, and what each name stands for. It compares the
+rule's left side with the graph, evaluates the conditions, builds the right side, compares types,
+and puts it in place. Sound whatever the certificate says: each value is replaced by one that a rule
+of the library says is equal, or the replay stops.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from superopt.check.certificate.instance import Instance
+from superopt.check.identical import Refused, check_all_folded, compare
+from superopt.ir import graph as g
+from superopt.ir.numbered import Numbered, numbered
+from superopt.ir.substitute import Cycle
+from superopt.ir.syntax import Malformed, expression, parse_attr, show_type
+from superopt.onnx_io.alike import different_surroundings
+from superopt.onnx_io.model import Model
+from superopt.report.certificate import Application, Certificate
+from superopt.rules.condition import truth
+from superopt.rules.functions import NotKnown, Result
+from superopt.rules.make import NARY, Unsafe, make
+from superopt.rules.rule import Rule, bound_names
+from superopt.rules.stated import statement, tier
+from superopt.rules.syntax import Param
+
+_REFUSALS = (Refused, NotKnown, Unsafe, Malformed, ValueError, TypeError, LookupError,
+             ArithmeticError, AssertionError, AttributeError, RecursionError)  # fmt: skip
+_FRACTION = re.compile(r"-?\d+/\d+")
+_VALUE = re.compile(r"v(\d{1,9})(?:\[(\d{1,9}):(\d{1,9})\])?")
+
+
+def check(
+    c: Certificate, original: Model, optimized: Model, rules: Mapping[str, Rule], library: str
+) -> None:
+    """Raise Refused unless the certificate leads from `original` to `optimized`.
+
+    rules: those that may be applied, by name; library: the digest of the rule library.
+    """
+    for what, stated, is_ in (
+        ("original model", c.original, original.source.sha256),
+        ("optimized model", c.optimized, optimized.source.sha256),
+        ("rule library", c.library, library),
+    ):
+        if stated != is_:
+            raise Refused(f"it is for another {what}: it names {stated}, this is {is_}")
+    for r in c.rules:
+        rule = rules.get(r.name)
+        if rule is None:
+            raise Refused(f"rule {r.name} is not in the library, nor among the rules given")
+        known = (statement(rule), tier(rule), rule.float_class)
+        if (r.text, r.tier, r.float_class) != known:
+            raise Refused(f"rule {r.name} is {known}, not {(r.text, r.tier, r.float_class)}")
+    used = {a.rule for some in c.rounds for a in some}
+    if sorted(used) != sorted(r.name for r in c.rules):
+        raise Refused("the rules that it lists are not those that it applies")
+    state = numbered(original.graph)
+    for k, some in enumerate(c.rounds):
+        if not some:
+            raise Refused(f"round {k} is empty")
+        try:
+            play(state, some, rules)
+        except Refused as e:
+            raise Refused(f"round {k}: {e}") from None
+    if different := different_surroundings(original, optimized):
+        raise Refused(f"the optimized model is another: {different}")
+    folded = {find(state, f.value): f for f in c.folded}
+    found = compare(state.graph, optimized.graph, state.name)
+    if {v for v, _ in found} != set(folded) or len(folded) != len(c.folded):
+        there = ", ".join(state.name(v) for v, _ in found)
+        raise Refused(f"folded there is {there}, it lists {', '.join(f.value for f in c.folded)}")
+    check_all_folded([(folded[v], v, constant) for v, constant in found])
+
+
+def play(state: Numbered, some: Sequence[Application], rules: Mapping[str, Rule]) -> None:
+    """Apply a round to the state. Refused where an application of it is none."""
+    change: dict[g.Value, g.Value] = {}
+    for a in some:
+        try:
+            more = rewrite(state, a, rules[a.rule])
+        except _REFUSALS as e:
+            raise Refused(f"{a.rule} at {', '.join(a.at)}: {e}") from None
+        if set(more) & set(change):
+            raise Refused(f"{a.rule} at {', '.join(a.at)}: another one replaces that, too")
+        change |= more
+    try:
+        state.replace(change, inside=len(some) > 1)
+    except Cycle:
+        raise Refused("its applications need each other's results: a cycle") from None
+
+
+def rewrite(state: Numbered, a: Application, rule: Rule) -> dict[g.Value, g.Value]:
+    """What an application replaces by what."""
+    at = [find(state, t) for t in a.at]
+    here = instance(state, a, rule, at)
+    if (said := here.left()) != at:
+        raise Refused(f"its left side says {said} with these bindings, the graph has {at}")
+    for p in rule.params:
+        if isinstance(p, Param) and not here.typed(p):
+            raise Refused(f"{p} is {', '.join(show_type(v.type) for v in here.run(p.name))}")
+    for condition in rule.where:
+        if not truth(here.formula(condition)):
+            raise Refused(f"its condition {here.read(condition)} does not hold")
+    if a.where != (where := tuple(here.read(c) for c in rule.where)):
+        raise Refused(f"its conditions read {', '.join(where)}, not {', '.join(a.where)}")
+    operands = [v for p in rule.params if isinstance(p, Param) for v in here.run(p.name)]
+    if len(at) > 1 and g.depends(operands, at):
+        raise Refused("an operand needs a result: the graph would have a cycle")
+    new = here.right(at[0].type.dtype)
+    if [v.type for v in at] != [v.type for v in new]:
+        types = " and ".join(", ".join(show_type(v.type) for v in some) for some in (at, new))
+        raise Refused(f"its sides have the types {types}")
+    k, i, j = _parts(a.at[0])
+    if i is None:
+        return dict(zip(at, new, strict=True))
+    n = state.values[k]
+    assert isinstance(n, g.Node)
+    return {n: make(n.op, [*n.inputs[:i], new[0], *n.inputs[j:]], dict(n.attrs))}
+
+
+def find(state: Numbered, text: str) -> g.Value:
+    """The value that `v7` names, or `v7[1:3]`: operands 1 and 2 of an n-ary operator as one."""
+    k, i, j = _parts(text)
+    if k >= len(state.values):
+        raise Refused(f"{text} names no value: there are v0 to v{len(state.values) - 1}")
+    v = state.values[k]
+    if i is None or j is None:
+        return v
+    if not isinstance(v, g.Node) or v.op.name not in NARY or not i + 1 < j <= len(v.inputs):
+        raise Refused(f"{text}: v{k} does not have these operands to be taken as one")
+    return g.node(v.op, v.inputs[i:j], **dict(v.attrs))
+
+
+def _parts(text: str) -> tuple[int, int | None, int | None]:
+    m = _VALUE.fullmatch(text)
+    if m is None:
+        raise Refused(f"{text} names no value, as v7 does")
+    return (int(m[1]), None, None) if m[2] is None else (int(m[1]), int(m[2]), int(m[3]))
+
+
+def _typed(state: Numbered, text: str) -> g.Value:
+    """The value that `v3: f32[2, 4]` names, which is of that type."""
+    name, _, kind = text.partition(": ")
+    v = find(state, name)
+    if show_type(v.type) != kind:
+        raise Refused(f"{name} is {show_type(v.type)}, not {kind}")
+    return v
+
+
+def instance(state: Numbered, a: Application, rule: Rule, at: Sequence[g.Value]) -> Instance:
+    """The rule with what the application says that its names stand for."""
+    stated = {b[0]: b[1:] for b in a.bound if b}
+    wanted = bound_names(rule)
+    if set(stated) != wanted or len(stated) != len(a.bound):
+        raise Refused(f"it binds {', '.join(stated)}; the rule's names are {', '.join(wanted)}")
+    params = {p.name: p for p in rule.params if isinstance(p, Param)}
+    given: dict[str, Result] = {}
+    for name, texts in stated.items():
+        if name in params and params[name].run:
+            given[name] = tuple(_typed(state, t) for t in texts)
+        elif len(texts) != 1:
+            raise Refused(f"{name} stands for {len(texts)} things, not one")
+        elif name in params:
+            given[name] = _typed(state, texts[0])
+        elif _FRACTION.fullmatch(texts[0]):
+            given[name] = Fraction(texts[0])
+        else:
+            given[name] = parse_attr(expression(texts[0]))  # type: ignore[assignment]
+
+    def there(n: g.Node) -> int:
+        return max(2 * (v in at) + (v in state.numbers) for v in g.results(n))
+
+    def unread(v: Result, readers: set[g.Node | None]) -> bool:
+        users: Mapping[Result, list[g.Node]] = g.users(state.graph)  # type: ignore[assignment]
+        return v not in state.graph.outputs and set(users.get(v, ())) <= readers
+
+    return Instance(rule, given, [_typed(state, t) for t in a.constants], there, unread)

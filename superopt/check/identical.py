@@ -1,0 +1,161 @@
+"""Is a rebuilt graph the graph of a file? Node by node from the outputs, constants bit by bit.
+
+Names are no matter, nor is it whether equal constants or nodes are there once or twice. Where the
+file has a constant and the rebuilt graph computes it, it was folded: that is computed again, equal
+in all bits where elements only moved, else within ULPS units in the last place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+
+import ml_dtypes
+import numpy as np
+
+from superopt.ir import graph as g
+from superopt.ir.evaluate import evaluate
+from superopt.ir.syntax import show_attr, show_type
+from superopt.ir.text import told_attrs
+from superopt.onnx_io.alike import same_opaque
+from superopt.report.certificate import FoldedTensor
+from superopt.rules.facts import alike
+from superopt.te.domain import Reals
+from superopt.te.dtype import F64, to_numpy
+
+ULPS = 1  # two computations in float64, each rounded once, may round to neighbours
+ROOM = 1 << 34  # bytes in float64 of what is computed on the way to a folded tensor, at most
+TILE = 256  # rows and columns of a transposed matrix that are compared while they are cached
+Tell = Callable[[g.Value], str]  # what a certificate calls a value
+
+
+class Refused(Exception):
+    """Why two graphs are not the same, or a certificate does not hold: a line that names the place
+    and both sides."""
+
+
+def compare(rebuilt: g.Graph, file: g.Graph, tell: Tell) -> list[tuple[g.Value, g.Constant]]:
+    """Raise Refused, naming the value, where `file` does not compute what `rebuilt` computes.
+
+    Returns the computed values of `rebuilt` with the constants that stand for them in the file:
+    these are yet to be checked.
+    """
+    folded: list[tuple[g.Value, g.Constant]] = []
+    stack = list(zip(rebuilt.outputs, file.outputs, strict=True))
+    seen: set[tuple[g.Value, g.Value]] = set(zip(rebuilt.inputs, file.inputs, strict=True))
+    partner: dict[g.Node, g.Node] = {}  # of opaque nodes, which may be random: one for one
+    while stack:
+        a, b = stack.pop()
+        if (a, b) in seen:
+            continue
+        seen.add((a, b))
+        m, n = g.producer(a), g.producer(b)
+        if isinstance(a, g.Constant) and isinstance(b, g.Constant):
+            if a is not b and (a.type != b.type or not _same(a.load(), b.load())):
+                raise Refused(f"constant {tell(a)} of type {show_type(a.type)} is another there")
+        elif m is not None and isinstance(b, g.Constant):
+            folded.append((a, b))
+        elif m is None or n is None or m.op.name != n.op.name or _index(a) != _index(b):
+            raise Refused(f"{tell(a)} is {_kind(a)}, there {_kind(b)}")
+        else:
+            if m.op.opaque:
+                if not same_opaque(m, n) or m.types != n.types:
+                    raise Refused(f"{tell(a)}: this {m.op.name} is another there")
+                if partner.setdefault(m, n) is not n or partner.setdefault(n, m) is not m:
+                    raise Refused(f"{tell(a)}: two nodes {m.op.name} are one there, or one is two")
+            elif not alike(m.attrs, n.attrs):
+                raise Refused(f"{tell(a)} is {_kind(a)}, there {_kind(b)}")
+            if [v is None for v in m.inputs] != [v is None for v in n.inputs]:
+                raise Refused(f"{tell(a)}: {m.op.name} has other operands there")
+            pairs = zip(m.inputs, n.inputs, strict=True)
+            stack += [(v, w) for v, w in pairs if v is not None and w is not None]
+    return folded
+
+
+def _index(v: g.Value) -> int:
+    return v.index if isinstance(v, g.Item) else 0
+
+
+def _kind(v: g.Value) -> str:
+    n = g.producer(v)
+    if n is None:
+        return f"input {v.name}" if isinstance(v, g.Input) else f"a constant {show_type(v.type)}"
+    return f"{n.op.name}({', '.join(f'{k}={show_attr(x)}' for k, x in told_attrs(n))})"
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    if a.dtype == object:
+        return a.shape == b.shape and a.tolist() == b.tolist()
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if a.itemsize not in (1, 2, 4, 8):
+        return np.array_equal(_bytes(a), _bytes(b))
+    p, q = a.view(f"u{a.itemsize}"), b.view(f"u{b.itemsize}")
+    if p.ndim != 2 or (p.flags.c_contiguous and q.flags.c_contiguous):
+        return np.array_equal(p, q)
+    tiles = product(range(0, p.shape[0], TILE), range(0, p.shape[1], TILE))
+    return all(np.array_equal(p[i : i + TILE, j : j + TILE], q[i : i + TILE, j : j + TILE])
+               for i, j in tiles)  # fmt: skip
+
+
+def _bytes(a: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(a).reshape(-1).view(np.uint8)
+
+
+def described(value: str, v: g.Value, c: g.Constant) -> FoldedTensor:
+    """What a certificate says of value `v`, which it calls `value` and a file has as `c`."""
+    moved = all("data" in n.op.laws for n in g.nodes([v]))
+    return FoldedTensor(value, show_type(c.type), digest(c), "moved" if moved else "rounded")
+
+
+def digest(c: g.Constant) -> str:
+    """The SHA-256 of a constant's bytes."""
+    return hashlib.sha256(_bytes(c.load()).data).hexdigest()
+
+
+def check_all_folded(some: Sequence[tuple[FoldedTensor, g.Value, g.Constant]]) -> None:
+    """Raise Refused unless each constant is what the certificate says, and is the value's."""
+    with ThreadPoolExecutor(1) as aside:  # numpy and hashlib let each other run
+        digests = [aside.submit(digest, c) for _, _, c in some]
+        for stated, v, c in some:
+            check_folded(stated, v, c)
+        for (stated, _, _), found in zip(some, digests, strict=True):
+            if found.result() != stated.sha256:
+                raise Refused(f"{stated.value} folded: the file's has SHA-256 {found.result()}")
+
+
+def check_folded(stated: FoldedTensor, v: g.Value, c: g.Constant) -> None:
+    """Raise Refused unless constant `c` is the value of `v`, as the certificate says it is."""
+    moved = all("data" in n.op.laws for n in g.nodes([v]))
+    if v.type != c.type or show_type(c.type) != stated.type or moved != (stated.how == "moved"):
+        raise Refused(f"{stated.value} folded: it is {show_type(v.type)}, moved: {moved}; {stated}")
+    for t in (t for n in g.nodes([v]) for t in n.types):
+        if 8 * math.prod(d for d in t.shape or () if isinstance(d, int)) > ROOM:
+            raise Refused(f"{stated.value} folded: on the way there is {show_type(t)}, too large")
+    assert c.type.dtype is not None
+    want = c.load()
+    for domain in (Reals(), Reals(F64))[: 1 if stated.how == "moved" else 2]:
+        try:
+            (found,) = evaluate(g.Graph((), (v,)), {}, domain)
+        except (ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as e:
+            raise Refused(f"{stated.value} folded: it cannot be computed: {e}") from None
+        with np.errstate(all="ignore"):
+            got = np.asarray(found).astype(want.dtype, copy=False)
+        if _same(want, got):
+            return
+    if stated.how == "moved" or not c.type.dtype.is_float or want.shape != got.shape:
+        raise Refused(f"{stated.value} folded: its {stated.how} elements are not the file's")
+    limits = ml_dtypes.finfo(to_numpy(c.type.dtype))  # type: ignore[no-untyped-call]
+    with np.errstate(all="ignore"):
+        a, b = want.astype(np.float64), got.astype(np.float64)
+        room = np.maximum(np.abs(b) * float(limits.eps), float(limits.smallest_subnormal))
+        wrong = ~((a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= ULPS * room))
+    if wrong.any():
+        k = int(np.argmax(wrong))
+        raise Refused(
+            f"{stated.value} folded: element {k} is {a.reshape(-1)[k]!r} in the file,"
+            f" {b.reshape(-1)[k]!r} computed again"
+        )

@@ -1,0 +1,58 @@
+"""Several values of a graph replaced at once, also in what replaces others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from superopt.ir import graph as g
+
+
+class Cycle(ValueError):
+    """Replacements that are right alone would need each other's results."""
+
+
+def substituted(
+    graph: g.Graph, change: Mapping[g.Value, g.Value], *, inside: bool = True
+) -> tuple[g.Graph, dict[g.Value, g.Value]]:
+    """`graph` with each key of `change` replaced by its value, and what its values became.
+
+    inside: also in the new values themselves; Cycle where they would need their own results.
+    """
+    done: dict[g.Value, g.Value] = {} if inside else dict(change)
+    open_: set[g.Value] = set()  # on the way from an output to the top of the stack
+    stack = list(reversed(graph.outputs))
+    while stack:
+        v = stack[-1]
+        if v in done:
+            stack.pop()
+            continue
+        goal = change.get(v, v)
+        n = v if type(v) is g.Node else v.node if type(v) is g.Item else None
+        if v not in open_:
+            needed = (goal,) if goal is not v else () if n is None else n.inputs
+            more = [i for i in needed if i is not None and i not in done]
+            if not open_.isdisjoint(more) or v in more:
+                raise Cycle(str(v))
+            if more:
+                open_.add(v)
+                stack += reversed(more)
+                continue
+        stack.pop()
+        open_.discard(v)
+        if goal is not v:
+            done[v] = done[goal]
+        elif n is None:
+            done[v] = v
+        else:
+            inputs = tuple([None if i is None else done[i] for i in n.inputs])
+            made = n if inputs == n.inputs else g.intern_node(n.op, inputs, n.attrs, n.types)
+            done[v] = g.item(made, v.index) if type(v) is g.Item else made
+    return g.Graph(graph.inputs, tuple(done[v] for v in graph.outputs)), done
+
+
+def replace_all(graph: g.Graph, change: Mapping[g.Value, g.Value]) -> g.Graph:
+    """`graph` with all of `change` applied, also inside the new values.
+
+    Raises Cycle when the replacements together would need their own results.
+    """
+    return substituted(graph, change)[0]

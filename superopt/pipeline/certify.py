@@ -1,0 +1,134 @@
+"""Certificates: made of what an optimization found, and checked for two models."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from superopt.check.certificate.replay import check
+from superopt.check.identical import Refused, compare, described
+from superopt.errors import CheckFailed, UsageError
+from superopt.onnx_io.atomic import new_files
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.model import Model
+from superopt.onnx_io.source import Source
+from superopt.onnx_io.validate import validate
+from superopt.pipeline.collect import collecting_rarely
+from superopt.pipeline.trace import Untraceable, rounds
+from superopt.report.certificate import (
+    CERTIFICATE,
+    LONGEST,
+    Certificate,
+    StatedRule,
+    certificate_json,
+    certificate_path,
+    read_certificate,
+)
+from superopt.report.data import Verdict
+from superopt.report.words import count
+from superopt.rules.rule import Rule, load_library
+from superopt.rules.stated import digest, statement, tier
+from superopt.search.move import Step
+
+
+def certificate(
+    original: Model, optimized: Source, steps: Sequence[Step], rules: Sequence[Rule]
+) -> Certificate:
+    """What leads from `original` to the file `optimized`, replayed once before it is given.
+
+    Raises CheckFailed where the replay refuses it.
+    """
+    book = {r.name: r for r in rules}
+    try:
+        state, made = rounds(original.graph, steps, book)
+        file = import_model(optimized)
+        pairs = compare(state.graph, file.graph, state.name)
+        folded = {v: described(state.name(v), v, c) for v, c in pairs}
+        used = sorted({a.rule for some in made for a in some})
+        found = Certificate(
+            CERTIFICATE,
+            original.source.sha256,
+            optimized.sha256,
+            digest(load_library()),
+            tuple((p, version(p)) for p in ("superopt", "onnx", "numpy")),
+            tuple(_stated(book[name]) for name in used),
+            made,
+            tuple(folded.values()),
+        )
+        check(found, original, file, book, found.library)
+    except (Refused, Untraceable) as e:
+        raise CheckFailed(
+            f"{optimized.label}: there is no certificate of how it was made",
+            str(e),
+            "please report this: it is a fault of superopt, though the model passed its check",
+        ) from None
+    return found
+
+
+def _stated(rule: Rule) -> StatedRule:
+    return StatedRule(rule.name, statement(rule), tier(rule), rule.float_class)
+
+
+def write_file(c: Certificate, model: Path) -> Path:
+    """Write a certificate beside its model, by rename; its path."""
+    path = certificate_path(model)
+    with new_files() as create:
+        create(path).file.write(certificate_json(c).encode())
+    return path
+
+
+def read_file(path: Path) -> Certificate:
+    """The certificate in a file. Raises UsageError where there is none."""
+    try:
+        if path.stat().st_size > LONGEST:
+            raise UsageError(f"{path} is no certificate", "it is too long", "name another file")
+        return read_certificate(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as e:
+        raise UsageError(
+            f"{path} cannot be read as a certificate", str(e), "name a file that optimize wrote"
+        ) from None
+
+
+def verdict(a: Source, b: Source, c: Certificate, own: Sequence[Rule] = ()) -> Verdict:
+    """Does the certificate lead from model `a` to model `b`?
+
+    own: rules beside the library's that it may apply.
+    """
+    for source in (a, b):
+        validate(source)
+    library = load_library()
+    rules: Mapping[str, Rule] = {r.name: r for r in (*library, *own)}
+    try:
+        with collecting_rarely():
+            check(c, import_model(a), import_model(b), rules, digest(library))
+    except Refused as e:
+        return Verdict("refused", str(e), None)
+    applied = [rules[x.rule] for some in c.rounds for x in some]
+    reason = (
+        f"{count(len(applied), 'application')} of {count(len(c.rules), 'rule')} and"
+        f" {count(len(c.folded), 'folded tensor')} lead from {a.label} to {b.label}"
+    )
+    return Verdict("certified", reason, None, tuple(_notes(c, applied)))
+
+
+def _notes(c: Certificate, applied: Sequence[Rule]) -> list[str]:
+    def told(what: Counter[str]) -> str:
+        return ", ".join(f"{k}: {n}" for k, n in sorted(what.items()))
+
+    notes = []
+    if applied:
+        notes.append(f"tiers of the rules applied: {told(Counter(map(tier, applied)))}")
+        notes.append(f"float classes: {told(Counter(r.float_class for r in applied))}")
+    if c.folded:
+        how = Counter(f.how for f in c.folded)
+        notes.append(
+            f"folded tensors: {how['moved']} moved, bit for bit; {how['rounded']} computed, within"
+            " 1 unit in the last place"
+        )
+    notes += dict.fromkeys(f"{r.name}: {r.caveat}" for r in applied if r.caveat)
+    made, here = dict(c.versions).get("superopt"), version("superopt")
+    if made != here:
+        notes.append(f"made by superopt {made}, replayed by {here}")
+    return notes

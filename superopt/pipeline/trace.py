@@ -1,0 +1,130 @@
+"""From the steps of a search to the rounds of a certificate.
+
+A search keeps what each step replaced by what. Here each is matched once more, in the graph that
+the certificate's own replay has reached, to learn what the names of its rule stood for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from itertools import groupby, product
+
+from superopt.check.certificate.replay import find, instance, play
+from superopt.check.identical import Refused
+from superopt.ir import graph as g
+from superopt.ir.numbered import Numbered, numbered
+from superopt.ir.syntax import show_attr, show_type
+from superopt.report.certificate import Application
+from superopt.rules.build import rewrite
+from superopt.rules.context import GraphContext, context
+from superopt.rules.functions import NotKnown
+from superopt.rules.match import Match, matches
+from superopt.rules.rule import Rule, bound_names
+from superopt.rules.syntax import Param
+from superopt.rules.term import All, App, Filled, Number, Pick, Scalar, Term
+from superopt.search.move import Step
+
+
+class Untraceable(Exception):
+    """Why a certificate cannot say what a search did; names the step."""
+
+
+def rounds(
+    graph: g.Graph, steps: Sequence[Step], rules: Mapping[str, Rule]
+) -> tuple[Numbered, tuple[tuple[Application, ...], ...]]:
+    """The steps from `graph` as rounds, and the state of the replay after them."""
+    state = numbered(graph)
+    out: list[tuple[Application, ...]] = []
+    for _, group in groupby(steps, key=lambda s: (id(s.before), id(s.after))):
+        some = list(group)
+        if state.graph != some[0].before:
+            raise Untraceable(f"the replay does not reach the graph before {some[0].rule}")
+        ctx = context(state.graph)
+        made = tuple(application(state, ctx, s, rules[s.rule]) for s in some)
+        try:
+            play(state, made, rules)
+        except Refused as e:
+            raise Untraceable(f"the replay refuses a step: {e}") from None
+        out.append(made)
+    if steps and state.graph != steps[-1].after:
+        raise Untraceable(f"the replay does not reach the graph after {steps[-1].rule}")
+    return state, tuple(out)
+
+
+def application(state: Numbered, ctx: GraphContext, step: Step, rule: Rule) -> Application:
+    """A step with what the names of its rule stand for."""
+    near = {n for v in step.change if (n := g.producer(v)) is not None}
+    for m in matches(rule, ctx, near):
+        if rewrite(m, ctx) == step.change:
+            return _application(state, m)
+    raise Untraceable(f"no match of {rule.name} makes what its step made")
+
+
+def _application(state: Numbered, m: Match) -> Application:
+    rule, held = m.rule, m.bindings
+    operands = {p.name for p in rule.params if isinstance(p, Param)}
+    bound: list[tuple[str, ...]] = []
+    for name in sorted(bound_names(rule), key=lambda n: (n not in operands, n)):
+        value = held[name]
+        if name not in operands:
+            bound.append((name, str(value) if isinstance(value, Fraction) else show_attr(value)))
+            continue
+        some = value if isinstance(value, tuple) else (value,)
+        bound.append((name, *(_typed(state, v) for v in some)))
+    if m.part is None:
+        at: tuple[str, ...] = tuple(_ref(state, v) for v in m.roots)
+    else:
+        n, i, j = m.part
+        at = (f"{_ref(state, n)}[{i}:{j}]",)
+    for chosen in product(*_literals(m)):
+        a = Application(rule.name, at, tuple(bound), tuple(_typed(state, c) for c in chosen), ())
+        wanted = [find(state, t) for t in at]
+        here = instance(state, a, rule, wanted)
+        try:
+            if here.left() == wanted:
+                return replace(a, where=tuple(here.read(c) for c in rule.where))
+        except NotKnown:
+            continue
+    raise Untraceable(f"{rule.name} at {', '.join(at)}: its left side cannot be built again")
+
+
+def _literals(m: Match) -> list[list[g.Constant]]:
+    """For each number or fill of the left side, as it is built, the constants that it may be."""
+    out: list[list[g.Constant]] = []
+    seen: set[Term] = set()
+
+    def visit(t: Term) -> None:
+        match t:
+            case Pick(app, _) | All(app):
+                visit(app)
+            case App(_, inner) if t not in seen:
+                seen.add(t)
+                for o in inner:
+                    if isinstance(o, (Number, Scalar, Filled)):
+                        read = m.terms[t].inputs
+                        out.append([v for v in read if isinstance(v, g.Constant)])
+                    visit(o)
+
+    for t in m.rule.lhs:
+        visit(t)
+    return out
+
+
+def _typed(state: Numbered, v: g.Value) -> str:
+    return f"{_ref(state, v)}: {show_type(v.type)}"
+
+
+def _ref(state: Numbered, v: g.Value) -> str:
+    """What a certificate calls `v`: a value of the graph, or a part of an n-ary node."""
+    number = state.numbers.get(v)
+    if number is not None:
+        return f"v{number}"
+    if isinstance(v, g.Node):
+        for n, k in state.numbers.items():
+            if isinstance(n, g.Node) and n.op is v.op and n.attrs == v.attrs:
+                for i in range(len(n.inputs) - len(v.inputs) + 1):
+                    if n.inputs[i : i + len(v.inputs)] == v.inputs:
+                        return f"v{k}[{i}:{i + len(v.inputs)}]"
+    raise Untraceable(f"an operand of type {show_type(v.type)} is no value of the graph")

@@ -1,0 +1,146 @@
+"""Certificates of optimized models: what they hold, and their form as JSON.
+
+A certificate says by which applications of which rules one model was made of another, so that a
+reader who has both models and the rules can make the second again and compare.
+
+Values are named by number: v0, v1, ... are the original's inputs and then, node by node with
+operands first, the constants it reads and its results. What an application makes is numbered
+after that; a value keeps its number when something it is computed from is replaced. `v7[1:3]` is
+the operator of node v7 applied to its operands 1 and 2 only.
+"""
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal
+
+from superopt.errors import UsageError
+from superopt.report.codec import Json, decode, encode
+
+CERTIFICATE = 1  # the version of the stored form
+LONGEST = 1 << 26  # bytes of a file that may be a certificate
+SUFFIX = ".superopt.json"
+
+
+@dataclass(frozen=True, slots=True)
+class StatedRule:
+    """A rule that was applied: its text, how far it is proved, and what it does to floats."""
+
+    name: str
+    text: str
+    tier: str
+    float_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """A rule at a place.
+
+    at: the values that its left side gives. bound: each name of the rule, then what it stands for
+    there: operands with their types (`v3: f32[2, 4]`), sizes and attributes as they are written.
+    constants: what the numbers and fills of its left side are, in the order of its text.
+    where: the rule's conditions, as they read with these sizes and attributes.
+    """
+
+    rule: str
+    at: tuple[str, ...]
+    bound: tuple[tuple[str, ...], ...]
+    constants: tuple[str, ...]
+    where: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedTensor:
+    """A value that was computed ahead of time, and is a constant in the optimized model.
+
+    sha256: of its bytes. how: `moved` where its elements only changed places and
+    are the same bits, `rounded` where they were computed.
+    """
+
+    value: str
+    type: str
+    sha256: str
+    how: Literal["moved", "rounded"]
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """How `optimized` was made of `original`, both named by the SHA-256 of their files.
+
+    library: SHA-256 of the rule library. rounds: applications that were made at once, in terms of
+    the values before them.
+    """
+
+    certificate: int
+    original: str
+    optimized: str
+    library: str
+    versions: tuple[tuple[str, str], ...]
+    rules: tuple[StatedRule, ...]
+    rounds: tuple[tuple[Application, ...], ...]
+    folded: tuple[FoldedTensor, ...]
+
+
+def certificate_path(model: Path) -> Path:
+    """Where the certificate of a model lies: `fast.superopt.json` beside `fast.onnx`."""
+    return model.parent / (model.name.removesuffix(".onnx") + SUFFIX)
+
+
+def certificate_json(c: Certificate) -> str:
+    """The certificate as one JSON document: a line for each rule, application and folded tensor."""
+    rows = []
+    for f in fields(c):
+        value = encode(getattr(c, f.name))
+        if f.name == "rounds":
+            assert isinstance(value, list)
+            inner = ",\n".join(f"[{_lines(r)}]" for r in value)
+            rows.append(f'"rounds": [{inner}]')
+        elif isinstance(value, list):
+            rows.append(f'"{f.name}": [{_lines(value)}]')
+        else:
+            rows.append(f'"{f.name}": {_line(value)}')
+    return "{\n" + ",\n".join(rows) + "\n}\n"
+
+
+def _lines(items: Json) -> str:
+    assert isinstance(items, list)
+    return ",\n".join(map(_line, items))
+
+
+def _line(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def read_certificate(text: str, label: str = "the file") -> Certificate:
+    """The certificate that `certificate_json` wrote.
+
+    Raises UsageError where the text is none: cut off, with fields that are missing or unknown, or
+    of a newer version.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as e:
+        raise _none(label, f"it is not JSON: {e}") from None
+    version = value.get("certificate") if isinstance(value, dict) else None
+    if type(version) is not int:
+        raise _none(label, "it has no field `certificate` with a version number")
+    if version != CERTIFICATE:
+        raise _none(label, f"it is of version {version}, this superopt reads {CERTIFICATE}")
+    try:
+        return decode(Certificate, value)
+    except ValueError as e:
+        raise _none(label, str(e)) from None
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """An object of JSON; ValueError where a field is there twice."""
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        raise ValueError(f"a field is there twice: {', '.join(k for k, _ in pairs)}")
+    return out
+
+
+def _none(label: str, why: str) -> UsageError:
+    return UsageError(
+        f"{label} is no certificate of superopt", why, "give a file that `superopt optimize` wrote"
+    )

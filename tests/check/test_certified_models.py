@@ -1,0 +1,150 @@
+"""Certificates of models with opaque nodes and with rules of the user's own; the command."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from superopt import api
+from superopt.check.identical import Refused, check_folded, digest
+from superopt.ir import graph as g
+from superopt.onnx_io.source import read
+from superopt.report.certificate import FoldedTensor, certificate_json
+from tests.check.certified import Certified, certified, verdict
+from tests.search.graphs import op
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Certified:
+    return certified(tmp_path_factory.mktemp("certified"))
+
+
+# --- rules of the user's --------------------------------------------------------------------------
+
+
+def test_rules_of_the_users_must_be_given_again(tmp_path: Path) -> None:
+    rules = tmp_path / "my.rules"
+    rules.write_text("my-relu(x: f): Relu(Relu(x)) => Relu(x) ; float=E0\n")
+    done = certified(tmp_path, rules=[rules], library=False)
+    ask = (done.original, done.optimized)
+    assert api.verify(*ask, certificate=done.certificate, rules=[rules]).decision == "certified"
+    without = api.verify(*ask, certificate=done.certificate)
+    assert without.decision == "refused"
+    assert "my-relu is not in the library" in without.reason
+    rules.write_text("my-relu(x: f): Relu(Relu(x)) => Relu(x) ; float=E1\n")
+    other = api.verify(*ask, certificate=done.certificate, rules=[rules])
+    assert other.decision == "refused"
+
+
+# --- what has no tensor expression ----------------------------------------------------------------
+
+OPAQUE = """
+<ir_version: 8, opset_import: ["" : 17]>
+opaque (float[4, 6] x) => (float[4, 6] y, float[4, 2] v)
+<int64 times = {3}, bool on = {1}, int64[1] k = {2}>
+{
+  s = Relu(x)
+  r = Relu(s)
+  a = RandomNormalLike(r)
+  b = RandomNormalLike(r)
+  c = Sub(a, b)
+  z = Loop(times, on, c) <body = inside (int64 i, bool go, float[4, 6] h) => (bool more, float[4, 6] o) {
+    more = Identity(go)
+    o = Add(h, r)
+  }>
+  y = Relu(z)
+  v, w = TopK<largest = 1>(r, k)
+}
+"""  # noqa: E501
+
+
+@pytest.fixture(scope="module")
+def opaque(tmp_path_factory: pytest.TempPathFactory) -> Certified:
+    return certified(tmp_path_factory.mktemp("opaque"), parser.parse_model(OPAQUE))
+
+
+def _one_random(proto: onnx.ModelProto) -> None:
+    (n,) = [n for n in proto.graph.node if n.op_type == "Sub"]
+    n.input[1] = n.input[0]
+
+
+def _body(proto: onnx.ModelProto) -> None:
+    (n,) = [n for n in proto.graph.node if n.op_type == "Loop"]
+    n.attribute[0].g.node[1].op_type = "Mul"
+
+
+def _body_operand(proto: onnx.ModelProto) -> None:
+    (n,) = [n for n in proto.graph.node if n.op_type == "Loop"]
+    inner = n.attribute[0].g
+    inner.node[1].input[1] = inner.node[1].input[0]
+
+
+def _smallest(proto: onnx.ModelProto) -> None:
+    (n,) = [n for n in proto.graph.node if n.op_type == "TopK"]
+    n.attribute[0].i = 0
+
+
+def test_opaque_nodes_are_certified(opaque: Certified) -> None:
+    ask = (opaque.original, opaque.optimized)
+    assert api.verify(*ask, certificate=opaque.certificate).decision == "certified"
+
+
+@pytest.mark.parametrize("change", [_one_random, _body, _body_operand, _smallest])
+def test_a_changed_opaque_node_is_refused(
+    change: Callable[[onnx.ModelProto], None], opaque: Certified, tmp_path: Path
+) -> None:
+    path = opaque.changed(change, tmp_path)
+    forged = replace(opaque.read(), optimized=read(path).sha256)
+    assert verdict(opaque, forged, tmp_path, b=path).decision == "refused"
+
+
+def test_what_would_take_all_memory_is_refused() -> None:
+    huge = op("Expand", g.constant(np.ones(1, np.float32)), shape=(1 << 20, 1 << 20))
+    v = op("ReduceMax", huge, axes=(0, 1), keepdims=0)
+    c = g.constant(np.ones((), np.float32))
+    with pytest.raises(Refused, match="too large"):
+        check_folded(FoldedTensor("v1", "f32[]", digest(c), "rounded"), v, c)
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def test_the_command(made: Certified, tmp_path: Path) -> None:
+    def run(certificate: Path) -> tuple[int, str]:
+        command = [sys.executable, "-m", "superopt", "verify", str(made.original)]
+        command += [str(made.optimized), "--certificate", str(certificate), "--quiet"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    code, said = run(made.certificate)
+    assert (code, said[:10]) == (0, "certified:"), said
+    forged = tmp_path / "forged.json"
+    forged.write_text(certificate_json(replace(made.read(), library="0" * 64)))
+    code, said = run(forged)
+    assert code == 4
+    assert "another rule library" in said
+    forged.write_text(made.certificate.read_text()[:-20])
+    code, said = run(forged)
+    assert code == 2
+    assert "is no certificate of superopt" in said
+
+
+def test_the_checker_loads_neither_search_nor_matcher() -> None:
+    code = (
+        "import sys, superopt.check.certificate.replay\n"
+        "bad = [m for m in sys.modules if m.startswith(('superopt.search', 'superopt.generate',"
+        " 'superopt.pipeline', 'superopt.verifier')) or m in ('superopt.rules.match',"
+        " 'superopt.rules.plan', 'superopt.rules.steps', 'superopt.rules.build',"
+        " 'superopt.rules.index', 'onnxruntime', 'z3')]\n"
+        "print(','.join(bad) or 'none')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "none"
