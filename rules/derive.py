@@ -119,6 +119,8 @@ def _chained(
                 return Derived(chains[0], chains[1], visited)
             visited += 1
             side.add(reached)
+            if time.monotonic() >= end or stop():
+                return Underived("the time was used up", visited)
         if visited >= bounds.graphs:
             return Underived("the limit of graphs was reached", visited)
         if time.monotonic() >= end or stop():

@@ -60,7 +60,7 @@ def whole_run(folder: Path, families: tuple[str, ...], jobs: int) -> list[str]:
     lines = [
         f"{seconds:.0f} s, {jobs} processes, peak {peak:,.0f} MB for one of them\n",
         "| family | operators | candidates | tensors | equal pairs | candidates a second |"
-        " laws | follow | claims | covered | of these sizes only | idle | superfluous | rules |"
+        " laws | follow | claims | covered | without a rule | idle | superfluous | rules |"
         " not proved | with several outputs | partly equal | s |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
@@ -138,7 +138,7 @@ def complete(folder: Path, every: bool, jobs: int) -> list[str]:
     only = {a["family"]: tuple(a["refuted"]) for a in account}
     lines = [
         f"{len(rules)} rules, {BOUNDS}\n",
-        "| family | pairs | derived | of these sizes only | missed | share | s |",
+        "| family | pairs | derived | without a rule | missed | share | s |",
         "|---|---|---|---|---|---|---|",
     ]
     said: list[str] = []

@@ -3,10 +3,10 @@
 On an axis that it does not name, an elementwise operator, a Concat, a Split, a Slice, a Softmax, a
 normalisation or a reduction that keeps its axes reads each operand at one place only: at that of
 its result, or at the only one where the operand is broadcast. So does every term of such operators.
-At each place on that axis, both sides are the two sides of the same rule for what the operands have there, which is
-of one axis less; and where both sides are defined, these are. So a rule in which all axes that are
-named are counted from the end is true at all ranks where it is true without the other axes, and
-those that it names may be called -1, -2, and so on.
+At each place on that axis, both sides are the two sides of the same rule for what the operands have
+there, which is of one axis less; and where both sides are defined, these are. So a rule in which
+all axes that are named are counted from the end is true at all ranks where it is true without the
+other axes, and those that it names may be called -1, -2, and so on.
 
     Concat(Add(x, y), Add(z, w), axis=-3) => Add(Concat(x, z, axis=-3), Concat(y, w, axis=-3))
     Concat(Add(x, y), Add(z, w), axis=-1) => Add(Concat(x, z, axis=-1), Concat(y, w, axis=-1))

@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from superopt.ir.graph import Constant, Node, Value, item, producer
+from superopt.ir.graph import Constant, Node, Value, producer, results
 from superopt.te.dtype import BOOL, INDEX
 from superopt.te.expr import Tensor, both, compare, compute, const, placeholder, select
 from superopt.te.node import Expr
@@ -82,10 +83,8 @@ class _Tensors:
             if n.op.compute is None:
                 raise Unreadable(f"{n.op.name} has no tensor expression")
             found = n.op.compute(*operands, **dict(n.attrs))
-            if len(n.types) == 1:
-                self.known[n] = found if isinstance(found, Tensor) else found[0]
-            else:
-                self.known.update({item(n, k): t for k, t in enumerate(found)})
+            every = found if isinstance(found, tuple) else (found,)
+            self.known.update(zip(results(n), every, strict=True))
         return self.leaf(v)
 
     def nodes(self, v: Value) -> Iterator[Node]:
@@ -148,7 +147,7 @@ def written(c: Constant, name: str) -> Tensor:
     return compute(array.shape, element, name=name)
 
 
-def _number(v: np.generic) -> int | float | bool:
+def _number(v: Any) -> int | float | bool:
     found = v.item()
     assert isinstance(found, (int, float, bool))
     return found

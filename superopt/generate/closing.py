@@ -42,7 +42,7 @@ class Closed:
     equations and pairs, and claims with a bias; followed: those that follow from rules of others.
     claims: made of the rest; covered: by one rule already; unread: of which no reading survived;
     idle: of which rules do nothing. refuted: laws without a rule, as rules for the sizes at which
-    they were found: they are true only there."""
+    they were found: no reading of them held, and some are an accident of few samples."""
 
     rules: list[Rule] = field(default_factory=list)
     proved: list[bool] = field(default_factory=list)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from superopt.errors import UsageError
+
+if sys.platform != "win32":
+    import fcntl
 
 FORMAT = 3
 
@@ -27,6 +31,7 @@ class Journal:
     path: Path | None = None
     known: dict[str, str] = field(default_factory=dict)
     lost: int = 0
+    held: int = -1  # the file that is locked
 
     @staticmethod
     def open(path: Path, run: str) -> Journal:
@@ -36,6 +41,7 @@ class Journal:
         head = json.dumps({"format": FORMAT, "run": run}).encode()
         with _refused(path, "opened"):
             path.parent.mkdir(parents=True, exist_ok=True)
+            journal.lock(path)
             content = path.read_bytes() if path.exists() else b""
             if head.startswith(content):  # new, or its first line is half-written
                 path.write_bytes(head + b"\n")
@@ -60,6 +66,28 @@ class Journal:
             else:
                 journal.known[found[0]] = found[1]
         return journal
+
+    def lock(self, path: Path) -> None:
+        """Hold the file, as long as the journal is there. Raises UsageError where another process
+        does."""
+        self.held = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        if sys.platform == "win32":
+            return
+        try:
+            fcntl.flock(self.held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"{path} is in use", "another run writes it", "wait for it, or give another folder"
+            ) from None
+
+    def close(self) -> None:
+        """Let others have the file."""
+        if self.held >= 0:
+            os.close(self.held)
+        self.held = -1
+
+    def __del__(self) -> None:
+        self.close()
 
     def add(self, key: str, value: str) -> None:
         """Keep a result. Raises UsageError where it cannot be written."""

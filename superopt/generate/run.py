@@ -39,8 +39,8 @@ class Wanted:
 class Account:
     """What became of a family's candidates: by level; equations, and pairs beside them; the laws
     that these are, how many of them follow from rules, the claims that were made of the rest, how
-    many of these another rule covered, laws that are true at the family's sizes only, and claims of
-    which rules do nothing; the rules that are left, those of them that are tried and not proved,
+    many of these another rule covered, laws without a rule, and claims of which rules do
+    nothing; the rules that are left, those of them that are tried and not proved,
     and those that others make superfluous; pairs that are equal in parts. Seconds of both parts."""
 
     family: str
@@ -79,9 +79,8 @@ class Generated:
 
 
 ROUNDS = 5
-AT_ONCE = (
-    2  # families: what one waits for, the other one's tasks fill. They see not each other's rules
-)
+# Families: what one waits for, the other one's tasks fill. They do not see each other's rules.
+AT_ONCE = 2
 
 
 def generate(

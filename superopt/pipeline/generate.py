@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from superopt import __version__
 from superopt.errors import UsageError
 from superopt.generate.custom import custom, described
 from superopt.generate.families import FAMILIES
@@ -49,9 +51,16 @@ def generation(order: Order) -> Generation:
         tuple((f, operators(f, order.most)) for f in made_of), order.seed, order.jobs, order.ray
     )
     names = (f.name if f.name in FAMILIES else described(f) for f in made_of)
-    run = f"{', '.join(names)}, {order.most} operators, seed {order.seed}"
+    data = zlib.crc32(repr(made_of).encode())  # an edited family is another one
+    run = (
+        f"{', '.join(names)}, {order.most} operators, seed {order.seed},"
+        f" superopt {__version__} {data:08x}"
+    )
     journal = Journal.open(order.out / JOURNAL, run)
-    made = generate(wanted, journal, lambda line: order.progress(Event("generate", line)))
+    try:
+        made = generate(wanted, journal, lambda line: order.progress(Event("generate", line)))
+    finally:
+        journal.close()
     counts = tuple(_count(a) for a in made.accounts)
     with new_files() as create:
 

@@ -298,13 +298,14 @@ def generation(made: Generation) -> str:
         lines.append(
             f"  {f.laws:,} laws; {f.followed:,} follow from others;"
             f" {f.claims} claims of the rest; {f.covered} covered by more general rules;"
-            f" {f.unread} refuted, {len(f.refuted)} laws of these sizes only; {len(f.idle)} idle;"
+            f" {f.unread} of which no reading holds, {len(f.refuted)} laws without a rule;"
+            f" {len(f.idle)} idle;"
             f" {f.derivable} derivable; {f.doubtful} doubtful pairs;"
             f" {f.rules - len(f.unproved)} proved for all sizes, {len(f.unproved)} tried only"
         )
         if f.partial:
             lines.append(f"  {words.count(f.partial, 'pair')} equal in parts")
-        lines += [f"  of these sizes only: {r}" for r in f.refuted[:SHOWN]]
+        lines += [f"  without a rule: {r}" for r in f.refuted[:SHOWN]]
         lines += [f"  idle: {r}" for r in f.idle[:SHOWN]]
         lines += [f"  not proved: {r}" for r in f.unproved[:SHOWN]]
     if made.lost:

@@ -36,6 +36,7 @@ def written(path: Path, count: int = 3) -> list[bytes]:
     journal = Journal.open(path, RUN)
     for n in range(count):
         journal.add(f"key {n}", f"value {n}")
+    journal.close()
     return path.read_bytes().splitlines()
 
 
@@ -66,6 +67,7 @@ def test_a_spoilt_line_in_the_middle_is_lost(
     assert again.lost == 1
     assert again.known == {"key 0": "value 0", "key 2": "value 2"}
     again.add("key 1", "value 1")
+    again.close()
     assert len(Journal.open(path, RUN).known) == 3
 
 
@@ -76,6 +78,7 @@ def test_a_first_line_that_is_half_written_is_written_anew(left: int, tmp_path: 
     path.write_bytes(whole[:left])
     journal = Journal.open(path, RUN)
     journal.add("one", "two")
+    journal.close()
     assert path.read_bytes().splitlines()[0] == whole
     assert Journal.open(path, RUN).known == {"one": "two"}
 
@@ -95,6 +98,16 @@ def test_another_file_is_refused_and_stays(content: bytes, complaint: str, tmp_p
     with pytest.raises(UsageError, match=complaint):
         Journal.open(path, RUN)
     assert path.read_bytes().startswith(content)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files are locked on POSIX systems only")
+def test_only_one_run_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    first = Journal.open(path, RUN)
+    with pytest.raises(UsageError, match="is in use\nanother run writes it"):
+        Journal.open(path, RUN)
+    first.close()
+    Journal.open(path, RUN).close()
 
 
 def test_a_folder_is_no_journal(tmp_path: Path) -> None:

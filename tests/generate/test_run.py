@@ -86,6 +86,7 @@ def test_a_journal_keeps_what_it_is_given(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "journal.jsonl"
     journal = Journal.open(path, "a run")
     journal.add("one", "two")
+    journal.close()
     assert Journal.open(path, "a run").known == {"one": "two"}
 
 
