@@ -1,6 +1,10 @@
 """Prove the rules of the library: how many, how long, and what is refuted or not known.
 
     python scripts/verify_rules.py [PART OF A SOURCE | hand] [--seconds 20] [--mutants 2]
+    python scripts/verify_rules.py --write [--jobs 2]
+
+With --write, what is proved at all ranks at which it applies goes to rules/library/proofs.json,
+from which reports take a rule's tier: all rules are proved, by a count of work and not of seconds.
 
 With --mutants N, N changed rules of each are proved instead; one that is proved and yet differs
 numerically is a survivor, and the exit status is 1.
@@ -9,17 +13,22 @@ numerically is a survivor, and the exit status is 1.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from superopt.rules.rule import Rule, load_library
+from superopt.rules.rule import LIBRARY, Rule, load_library
+from superopt.rules.stated import PROOFS, proof_key
 from superopt.rules.trial import Refuted as Differs
 from superopt.rules.trial import try_rule
+from superopt.verifier.attributes import UNSEEN_ONES
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
 from tests.verifier.mutants import mutants
@@ -43,6 +52,40 @@ def library(part: str, limits: Limits) -> int:
     )
     print("slowest:", ", ".join(f"{name} {s:.2f}" for s, name in times[:8]))
     return 0
+
+
+WORK = Limits(seconds=120, work=60_000, beyond=100_000)
+
+
+def written(jobs: int) -> int:
+    """Prove all rules, and write which are; print the others."""
+    every = load_library()
+    found: dict[str, str] = {}
+    total = 0.0
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        verdicts = pool.map(judged, range(len(every)), chunksize=8)
+        for rule, (scope, why, seconds) in zip(every, verdicts, strict=True):
+            total += seconds
+            if scope:
+                found[proof_key(rule)] = scope
+            else:
+                print(f"{rule.source} {rule.name} | {why[:300]}", flush=True)
+    lines = [f"{json.dumps(k)}: {json.dumps(found[k])}" for k in sorted(found)]
+    (LIBRARY / PROOFS).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    proved = sum(proof_key(r) in found for r in every)
+    print(f"{proved} of {len(every)} rules proved in {total:.1f} s")
+    return 0
+
+
+def judged(number: int) -> tuple[str, str, float]:
+    """The scope of the proof of a rule of the library, empty where there is none for all ranks at
+    which it applies; why there is none; seconds."""
+    verdict = prove(load_library()[number], WORK)
+    if not isinstance(verdict, Proved):
+        return "", str(verdict), verdict.seconds
+    if not verdict.whole or UNSEEN_ONES in verdict.scope.assumes:
+        return "", f"proved in part: {verdict.scope}", verdict.seconds
+    return str(verdict.scope), "", verdict.seconds
 
 
 def mutated(part: str, limits: Limits, each: int, seed: int) -> int:
@@ -77,10 +120,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--mutants", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
     begin = time.perf_counter()
     limits = Limits(seconds=args.seconds)
-    if args.mutants:
+    if args.write:
+        status = written(args.jobs)
+    elif args.mutants:
         status = mutated(args.part, limits, args.mutants, args.seed)
     else:
         status = library(args.part, limits)

@@ -119,6 +119,9 @@ def optimize(
         return Optimized(report_of(done, given, digest), done.winner is not None, done)
 
 
+METHODS = ("auto", "index", "numeric")
+
+
 def verify(
     a: Given,
     b: Given,
@@ -126,13 +129,19 @@ def verify(
     inputs: str | Path | Mapping[str, np.ndarray] | None = None,
     shapes: Mapping[str, int] | None = None,
     seed: int = 0,
+    method: str = "auto",
+    limit: float = 60.0,
     certificate: str | Path | None = None,
     rules: Sequence[str | Path] | None = None,
     progress: Callable[[Event], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Verdict:
-    """Are two models equal? Proved by structure, agreeing on many inputs, or different.
+    """Are two models equal? Proved by structure or by definition, agreeing on many inputs, or
+    different.
 
+    method: "auto" proves, and tries many inputs where there is no proof; "index" only proves, from
+        the operators' tensor expressions; "numeric" only tries.
+    limit: seconds for proofs.
     certificate: the file that `optimize` wrote beside `b`: it is replayed, and nothing else is
         asked. rules: files of rules beside the library's that it may apply.
 
@@ -142,10 +151,14 @@ def verify(
     if certificate is not None:
         found = certify_.read_file(Path(certificate))
         return certify_.verdict(read(a), read(b), found, _own_rules(rules))
+    if method not in METHODS:
+        raise UsageError(f"method {method!r}", f"there are {', '.join(METHODS)}", "give one")
     question = verify_.Question(
         inputs=read_inputs(inputs),
         shapes=dict(shapes or {}),
         seed=seed,
+        method=method,
+        limit=limit,
         progress=progress or (lambda event: None),
         stop=stop or (lambda: False),
     )

@@ -122,6 +122,8 @@ class FakeApi:
         inputs: Path | None,
         shapes: Mapping[str, int],
         seed: int,
+        method: str,
+        limit: float,
         certificate: Path | None,
         rules: Sequence[Path],
         progress: Progress,

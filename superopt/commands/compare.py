@@ -89,12 +89,22 @@ def bench(
 @options.inputs
 @options.shape
 @options.seed
+@click.option(
+    "--method",
+    type=click.Choice(["auto", "index", "numeric"]),
+    default="auto",
+    show_default=True,
+    help="Prove (index), try inputs (numeric), or both (auto).",
+)
+@options.duration("--limit", "60s", "Time for proofs.")
 @options.as_json
 @options.quiet
 @options.debug
 def verify(
     a: Path,
     b: Path,
+    method: str,
+    limit: float,
     certificate: Path | None,
     rules: tuple[Path, ...],
     inputs: Path | None,
@@ -119,6 +129,8 @@ def verify(
             inputs=inputs,
             shapes=shapes,
             seed=seed,
+            method=method,
+            limit=limit,
             certificate=certificate,
             rules=rules,
             progress=show,

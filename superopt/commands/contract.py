@@ -75,6 +75,8 @@ class Api(Protocol):
         inputs: Path | None,
         shapes: Mapping[str, int],
         seed: int,
+        method: str,
+        limit: float,
         certificate: Path | None,
         rules: Sequence[Path],
         progress: Callable[[Event], None] | None,
