@@ -96,6 +96,12 @@ def in_time() -> None:
     TALLY.look = now + left  # own time is slow to ask for, and never runs ahead of the clock
 
 
+def on_time() -> None:
+    """Raises OutOfTime after the deadline, whatever work was done."""
+    if time.thread_time() > TALLY.deadline:
+        raise OutOfTime
+
+
 class OutOfTime(Exception):
     """The proof's time is over."""
 
