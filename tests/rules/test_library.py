@@ -27,7 +27,8 @@ FLOATS_ONLY: dict[str, str] = {
         sigmoid-neg tanh-neg erf-neg relu-sigmoid relu-softmax relu-exp
     """,
     "roots and logarithms (attention scales both factors by a root)": """
-        sqrt-square sqrt-reciprocal log-exp log-softmax exp-log-softmax softplus attention attention-mask
+        sqrt-square sqrt-reciprocal log-exp log-softmax exp-log-softmax softplus
+        attention attention-mask
     """,
     "rounded constants: 1 / 6, the root of 2, of 2 / pi": """
         hard-swish hard-swish-clip hard-sigmoid-clip gelu-tanh
