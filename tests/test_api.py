@@ -70,7 +70,8 @@ def test_verify_sees_what_optimize_kept_and_what_it_did_not(tmp_path: Path) -> N
     data = models.data(models.PLAIN)
     done = superopt.optimize(data, budget=10, cost="roofline")
     assert superopt.verify(data, data).decision == "proved"
-    assert superopt.verify(data, done.model).decision == "agrees"
+    assert superopt.verify(data, done.model).decision == "proved"
+    assert superopt.verify(data, done.model, method="numeric").decision == "agrees"
     wrong = models.model(models.PLAIN, seed=1)
     assert superopt.verify(data, wrong).decision == "differs"
 
