@@ -9,7 +9,7 @@ is one, too. So a graph of a thousand nodes is a row of small proofs.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -47,13 +47,21 @@ class Compared:
     regions: tuple[Region, ...]
 
 
-def compared(a: g.Graph, b: g.Graph, limits: Limits, seconds: float, seed: int = 0) -> Compared:
+def compared(
+    a: g.Graph,
+    b: g.Graph,
+    limits: Limits,
+    seconds: float,
+    seed: int = 0,
+    stop: Callable[[], bool] = lambda: False,
+) -> Compared:
     """Are the outputs of `b` those of `a`? Both are over the same inputs.
 
-    limits: of one proof; seconds: of all of them.
+    limits: of one proof; seconds: of all of them; stop: asked between proofs whether to prove no
+    more.
     """
     end = time.monotonic() + seconds
-    work = _Work(a, limits, end)
+    work = _Work(a, limits, end, stop)
     work.partners = _partners(a, b, seed)
     for n in g.nodes(b):
         work.take(n)
@@ -75,6 +83,7 @@ class _Work:
     a: g.Graph
     limits: Limits
     end: float
+    stop: Callable[[], bool]
     partners: dict[g.Value, g.Value] = field(default_factory=dict)
     made: dict[g.Value, g.Value] = field(default_factory=dict)
     regions: list[Region] = field(default_factory=list)
@@ -110,7 +119,7 @@ class _Work:
                 continue
             before = given
             left = self.end - time.monotonic()
-            if left <= 0:
+            if left <= 0 or self.stop():
                 return found
             limit = replace(self.limits, seconds=min(self.limits.seconds, left))
             found = proved_equal(x, y, given, limit)

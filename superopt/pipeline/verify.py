@@ -96,7 +96,7 @@ def _by_definition(one: Model, other: g.Graph, question: Question) -> Verdict | 
     """The verdict where all outputs are proved; else a line for each that is not."""
     graphs = [fold(graph).graph for graph in (one.graph, other)]
     limits = Limits(seconds=min(SECONDS, question.limit), work=WORK)
-    found = compared(graphs[0], graphs[1], limits, question.limit, question.seed)
+    found = compared(graphs[0], graphs[1], limits, question.limit, question.seed, question.stop)
     names = [v.name for v in one.source.model.graph.outputs]
     open_ = [
         f"output {name} is not proved: {v.reason}"
