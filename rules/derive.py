@@ -203,8 +203,11 @@ class _Order:
         if any(_elements(t) is None for t in n.types):
             return None
         arrays = [v.load() if isinstance(v, g.Constant) else None for v in inputs]
-        with np.errstate(all="ignore"):
-            found = node_results(n, arrays)
+        try:
+            with np.errstate(all="ignore"):
+                found = node_results(n, arrays)
+        except (ValueError, TypeError, LookupError, ArithmeticError):
+            return None  # as an index out of range
         return tuple(map(self.constant, found))
 
     def constant(self, array: np.ndarray) -> g.Constant:

@@ -6,15 +6,17 @@ taken as given, so that a large graph is proved piece by piece.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from superopt.ir.graph import Constant, Node, Value, producer, results
-from superopt.te.dtype import BOOL, INDEX
+from superopt.te.dtype import BOOL, F32, INDEX, DType, to_numpy
 from superopt.te.expr import Tensor, both, compare, compute, const, placeholder, select
 from superopt.te.node import Expr
 from superopt.verifier import bounds, facts, guard, normal, simplify
@@ -82,6 +84,8 @@ class _Tensors:
             operands = [None if x is None else self.leaf(x) for x in n.inputs]
             if n.op.compute is None:
                 raise Unreadable(f"{n.op.name} has no tensor expression")
+            if _narrows(n):
+                raise Unreadable(f"{n.op.name} to {n.types[0].dtype} may round or wrap")
             found = n.op.compute(*operands, **dict(n.attrs))
             every = found if isinstance(found, tuple) else (found,)
             self.known.update(zip(results(n), every, strict=True))
@@ -118,6 +122,23 @@ class _Tensors:
         return placeholder(f"v{len(self.known)}", v.type)
 
 
+def _narrows(n: Node) -> bool:
+    """Is it a Cast to a type that has not all the values? To the reader a number is a number."""
+    if n.op.name not in ("Cast", "CastLike"):
+        return False
+    assert n.inputs[0] is not None
+    before, after = n.inputs[0].type.dtype, n.types[0].dtype
+    assert before is not None
+    assert after is not None
+    if before.is_int and after.is_int:
+        return before != after and not (before.kind == after.kind and _size(before) < _size(after))
+    return before.is_float and after.is_float and _size(after) < _size(before)
+
+
+def _size(d: DType) -> int:
+    return to_numpy(d).itemsize
+
+
 def written(c: Constant, name: str) -> Tensor:
     """A constant as numbers, where it has few; else any tensor."""
     assert c.type.dtype is not None
@@ -127,6 +148,8 @@ def written(c: Constant, name: str) -> Tensor:
     kind = c.type.dtype
     if not array.size or not (kind.is_float or kind.is_int or kind == BOOL):
         return placeholder(name, c.type)
+    if kind.is_float and kind != F32 and any(_fine(v.item()) for v in array.flat[:FEW]):
+        return placeholder(name, c.type)  # numbers are read as those of float32
     first = array.flat[0]
     if (array == first).all():
         return compute(array.shape, lambda *i: const(_number(first), kind), name=name)
@@ -145,6 +168,11 @@ def written(c: Constant, name: str) -> Tensor:
         return out
 
     return compute(array.shape, element, name=name)
+
+
+def _fine(v: float) -> bool:
+    """Is it no simple fraction?"""
+    return math.isfinite(v) and Fraction(v).denominator > 1 << 16
 
 
 def _number(v: Any) -> int | float | bool:

@@ -83,3 +83,22 @@ def test_of_two_outputs_one_may_be_equal() -> None:
     first, second = found.outputs
     assert first is None or isinstance(first, Proved)
     assert isinstance(second, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "left"),
+    [
+        ("x: f32[3]", "%0 = Cast(x, to=f16); %1 = Cast(%0, to=f32); return %1"),
+        ("x: i32[3]", "%0 = Cast(x, to=i8); %1 = Cast(%0, to=i32); return %1"),
+        ("x: i32[3]", "%0 = Cast(x, to=u32); %1 = Cast(%0, to=i32); return %1"),
+    ],
+)
+def test_a_cast_that_rounds_or_wraps_is_not_taken_for_none(inputs: str, left: str) -> None:
+    (verdict,) = both(inputs, left, "%0 = Identity(x); return %0").outputs
+    assert isinstance(verdict, Unknown)
+
+
+def test_a_double_is_not_the_simple_number_beside_it() -> None:
+    left, right = (f"c = const f64[] {v}; %0 = Mul(x, c); return %0" for v in (0.1, 0.1 + 1e-12))
+    (verdict,) = both("x: f64[3]", left, right).outputs
+    assert isinstance(verdict, Unknown)
