@@ -27,11 +27,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 from superopt.api import generate_rules, optimize
 from superopt.cost.machine import machine
-from superopt.generate.closing import CHUNK, underived
+from superopt.generate.closing import CHUNK, followed
 from superopt.generate.complete import BOUNDS
 from superopt.generate.families import FAMILIES
 from superopt.generate.family import Family
@@ -177,8 +178,8 @@ def _missed(
     """The pairs that no chain of rules relates, nor one of the odd ones."""
     some = [pairs[n : n + CHUNK] for n in range(0, len(pairs), CHUNK)]
     tasks = [(family, [stated(e, family) for e in chunk], rules, odd) for chunk in some]
-    numbers = map(json.loads, each(underived, tasks))
-    return [chunk[n] for chunk, found in zip(some, numbers, strict=True) for n in found]
+    chains = chain.from_iterable(map(json.loads, each(followed, tasks)))
+    return [e for e, used in zip(pairs, chains, strict=True) if used is None]
 
 
 def sound(folder: Path, jobs: int) -> list[str]:

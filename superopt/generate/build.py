@@ -49,7 +49,7 @@ ONE = Bounds(steps=1, grow=8, graphs=1000, seconds=float("inf"), forward=True)
 
 def covered(c: Claim, family: Family, index: Index) -> bool:
     """Does a rule of the index rewrite the claim's left side into its right side?"""
-    return derived(c, family, index, ONE)
+    return derived(c, family, index, ONE) is not None
 
 
 def instance(c: Claim, family: Family, rule: Rule) -> Instance | None:
@@ -72,8 +72,9 @@ def _called(name: str, v: Result) -> Result:
     return g.Input(name, v.type) if isinstance(v, g.Input) else v
 
 
-def derived(c: Claim, family: Family, index: Index, bounds: Bounds) -> bool:
-    """Does a chain of the index's rules lead from one side of the claim to the other?"""
+def derived(c: Claim, family: Family, index: Index, bounds: Bounds) -> list[str] | None:
+    """The rules of a chain that leads from one side of the claim to the other, by name; None where
+    the index's have none."""
     inputs = inputs_of(c)
     roots = tuple(value(p, family, inputs) for p in c.left)
     goal: tuple[g.Value, ...] = (value(c.right, family, inputs),)
@@ -81,7 +82,10 @@ def derived(c: Claim, family: Family, index: Index, bounds: Bounds) -> bool:
         sizes = [_size(r, c.axis) for r in roots]
         split = g.node(OPS["Split"], goal, axis=c.axis, split=tuple(sizes))
         goal = g.results(split)
-    return isinstance(derive(g.Graph(inputs, roots), g.Graph(inputs, goal), index, bounds), Derived)
+    found = derive(g.Graph(inputs, roots), g.Graph(inputs, goal), index, bounds)
+    if not isinstance(found, Derived):
+        return None
+    return sorted({link.rule for link in (*found.forth, *found.back)})
 
 
 def _size(v: g.Value, axis: int) -> int:

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 from superopt.generate.biases import biased
@@ -24,6 +24,7 @@ from superopt.generate.enumerated import Enumerated
 from superopt.generate.family import Family
 from superopt.generate.find import general, weight
 from superopt.generate.generalise import Claim, claims, only_there, stated, title
+from superopt.generate.naming import renamed, said_of
 from superopt.generate.pattern import Equation, show, size
 from superopt.generate.sound import Held
 from superopt.rules.index import Index
@@ -31,6 +32,9 @@ from superopt.rules.instances import Instance
 from superopt.rules.rule import Rule, parse_rules
 
 CHUNK = 16  # laws that are looked at in one task
+
+# What rules say, whatever their names: a checksum of each.
+Chain = frozenset[int]
 
 # Does tasks by their keys, may be in several processes, and remembers their results.
 Done = Callable[[Callable[[Any], str], Mapping[str, Any]], Iterable[tuple[str, str]]]
@@ -42,10 +46,12 @@ class Closed:
     equations and pairs, and claims with a bias; followed: those that follow from rules of others.
     claims: made of the rest; covered: by one rule already; unread: of which no reading survived;
     idle: of which rules do nothing. refuted: laws without a rule, as rules for the sizes at which
-    they were found: no reading of them held, and some are an accident of few samples."""
+    they were found: no reading of them held, and some are an accident of few samples. stands: of
+    each law, by its place, the rules by which it follows."""
 
     rules: list[Rule] = field(default_factory=list)
     proved: list[bool] = field(default_factory=list)
+    stands: dict[int, Chain] = field(default_factory=dict)
     laws: int = 0
     followed: int = 0
     claims: int = 0
@@ -59,31 +65,39 @@ class Closed:
 @dataclass(frozen=True, slots=True)
 class Law:
     """What must follow. equation: from which claims can be made; without one `is_` is the only
-    claim. either: rules in both directions are wanted, not only such as do not grow."""
+    claim. either: rules in both directions are wanted, not only such as do not grow. place: among
+    a family's laws."""
 
     is_: Claim
     equation: Equation | None = None
     either: bool = True
+    place: int = 0
 
 
 def close(
     family: Family,
     found: Enumerated,
     before: Sequence[Rule],
-    refuted: Sequence[Rule],
+    last: Closed,
     seed: int,
     done: Done,
     progress: Callable[[str], None],
 ) -> Closed:
     """Make the rules that a family needs beside those `before`. In waves: of the laws of one shape
-    the first is made a rule, and the others only where they do not follow then. refuted: laws that
-    were found to be true of the family's sizes only."""
-    made = Closed(refuted=list(refuted))
+    the first is made a rule, and the others only where they do not follow then. last: what was
+    found of the family in the last round; a law of which the chain is still there follows still,
+    and one that was found to be true of the family's sizes only is so."""
+    there = {said_of(r) for r in before}
+    made = Closed(
+        refuted=list(last.refuted),
+        stands={n: used for n, used in last.stands.items() if used <= there},
+    )
     begin = time.monotonic()
     every = _laws(family, found)
     made.laws = made.followed = len(every)
     for rank, some in groupby(every, key=_rank):
-        left = _underived(family, list(some), before, made, done)
+        fresh = [law for law in some if law.place not in made.stands]
+        left = _underived(family, fresh, before, made, done)
         while left:
             wave = {title(law.is_, family): law for law in reversed(left)}
             made.followed -= len(wave)
@@ -107,28 +121,50 @@ def _state(
 ) -> None:
     """Make rules of laws, each by itself."""
     index = Index([*before, *made.rules])
+    names = {r.name for r in (*before, *made.rules)}
     tasks: dict[str, tuple[Sequence[Claim], Family, int]] = {}
+    keys: list[list[str]] = []
     for law in wave:
         every = _claims(law, family, seed)
         fresh = [c for c in every if not covered(c, family, index)]
         made.claims += len(every)
         made.covered += len(every) - len(fresh)
-        key = "; ".join(f"{said(c, family)} of {c.shapes}" for c in (law.is_, *fresh))
-        tasks[f"{family.name}: {key}"] = (fresh, family, seed)
-    for law, (key, text) in zip(wave, done(attempt, tasks), strict=True):
-        texts = json.loads(text)
+        some = {_key(group, family): group for group in together(fresh)}
+        keys.append([key for key in some if key not in tasks])
+        tasks |= {key: (group, family, seed) for key, group in some.items()}
+    texts = {key: json.loads(text) for key, text in done(attempt, tasks)}
+    for law, own in zip(wave, keys, strict=True):
         found = 0
-        for c, (t, proved) in zip(tasks[key][0], texts, strict=True):
+        results = (zip(tasks[key][0], texts[key], strict=True) for key in own)
+        for c, (t, proved) in chain.from_iterable(results):
             if t == IDLE:
                 made.idle.append(said(c, family))
             elif t == REFUTED:
                 made.unread += 1
             else:
                 found += 1
-                made.rules.append(_rule(t))
+                made.rules.append(renamed(_rule(t), names))
                 made.proved.append(proved)
         if not found:
             made.refuted += only_there(law.is_, family)
+
+
+def _key(some: Sequence[Claim], family: Family) -> str:
+    return f"{family.name}: " + "; ".join(f"{said(c, family)} of {c.shapes}" for c in some)
+
+
+def together(some: Sequence[Claim]) -> list[list[Claim]]:
+    """Claims each by itself, but those from right to left with what they turn around."""
+    groups: list[list[Claim]] = []
+    turned: dict[tuple[object, ...], list[Claim]] = {}
+    for c in some:
+        group = turned.get((c.right, *c.left))
+        if group is None:
+            groups.append(group := [])
+        group.append(c)
+        if c.axis is None:
+            turned[c.left[0], c.right] = group
+    return groups
 
 
 def _laws(family: Family, found: Enumerated) -> list[Law]:
@@ -138,10 +174,10 @@ def _laws(family: Family, found: Enumerated) -> list[Law]:
     plain = [Law(stated(e, family), e) for e in found.equations]
     plain += [Law(stated(e, family), e, either=False) for e in found.pairs]
     plain.sort(key=lambda law: weight(law.equation) if law.equation else ())
-    if not family.biases:
-        return plain
-    every = (biased(c, family) for e in found.equations for c in claims(e, family))
-    return [*plain, *(Law(b) for b in every if b is not None)]
+    if family.biases:
+        every = (biased(c, family) for e in found.equations for c in claims(e, family))
+        plain += [Law(b) for b in every if b is not None]
+    return [replace(law, place=n) for n, law in enumerate(plain)]
 
 
 def _rank(law: Law) -> tuple[int, ...]:
@@ -168,7 +204,9 @@ def _underived(
     family: Family, laws: Sequence[Law], before: Sequence[Rule], made: Closed, done: Done
 ) -> list[Law]:
     """The laws that do not follow from rules, and are no instance of one that was refuted."""
-    texts = tuple(str(r) for r in (*before, *made.rules))
+    rules = (*before, *made.rules)
+    said_by = {r.name: said_of(r) for r in rules}
+    texts = tuple(map(str, rules))
     odd = tuple(map(str, made.refuted))
     every = zlib.crc32("\n".join((*texts, "", *odd)).encode())
     tasks: dict[str, Task] = {}
@@ -176,21 +214,32 @@ def _underived(
         some = tuple(law.is_ for law in laws[n : n + CHUNK])
         which = zlib.crc32("\n".join(said(c, family) for c in some).encode())
         tasks[f"underived {family.name} {every:08x} {which:08x} {n}"] = (family, some, texts, odd)
-    numbers = (json.loads(text) for _, text in done(underived, tasks))
-    return [laws[n + CHUNK * k] for k, some in enumerate(numbers) for n in some]
+    found = chain.from_iterable(json.loads(text) for _, text in done(followed, tasks))
+    left: list[Law] = []
+    for law, used in zip(laws, found, strict=True):
+        if used is None:
+            left.append(law)
+        else:
+            made.stands[law.place] = frozenset(said_by[name] for name in used)
+    return left
 
 
 Task = tuple[Family, Sequence[Claim], tuple[str, ...], tuple[str, ...]]
 
 
-def underived(what: Task) -> str:
-    """The numbers of the claims that follow neither from rules nor by one rewrite from odd ones, as
-    JSON. Rules travel as texts."""
+def followed(what: Task) -> str:
+    """Of each claim the names of the rules by which it follows, as JSON; none where it is one
+    rewrite of odd ones; null where it follows from neither. Rules travel as texts."""
     family, some, texts, odd = what
     rules, others = _index(texts), _index(odd)
     instance = replace(ONE, forward=False)
-    left = [n for n, c in enumerate(some) if not derived(c, family, rules, BOUNDS)]
-    return json.dumps([n for n in left if not derived(some[n], family, others, instance)])
+    found: list[list[str] | None] = []
+    for c in some:
+        used = derived(c, family, rules, BOUNDS)
+        if used is None and derived(c, family, others, instance) is not None:
+            used = []
+        found.append(used)
+    return json.dumps(found)
 
 
 @lru_cache(maxsize=4)

@@ -39,7 +39,7 @@ def completeness(
     pairs = equal_pairs(found) if pairs is None else pairs
     missed: list[Equation] = []
     for n, e in enumerate(pairs):
-        if not derived(stated(e, family), family, index, bounds):
+        if derived(stated(e, family), family, index, bounds) is None:
             missed.append(e)
         progress(n + 1, len(pairs))
     return Completeness(len(pairs), tuple(missed))

@@ -10,6 +10,7 @@ from functools import lru_cache
 from itertools import islice
 
 from superopt.generate.complete import BOUNDS
+from superopt.generate.naming import said_of
 from superopt.ir import graph as g
 from superopt.rules.derive import Bounds, Derived, derive
 from superopt.rules.index import Index
@@ -64,19 +65,29 @@ def _instances(rule: Rule, seed: int) -> Iterator[Instance]:
 
 
 def minimal(
-    rules: Sequence[Rule], done: Done, seed: int, needed: Collection[str] = ()
+    rules: Sequence[Rule],
+    done: Done,
+    seed: int,
+    needed: Collection[str] = (),
+    apart: dict[int, frozenset[int]] | None = None,
 ) -> tuple[list[Rule], list[Follows]]:
     """The rules that do not follow from the rest, the last ones tried first; and those that do,
     with a chain of those that are left. done: does tasks by their keys, may be in several
-    processes. needed: names of rules that stay, unless one other does all that they do.
+    processes. needed: names of rules that stay, unless one other does all that they do. apart: what
+    rules say that do not follow from others, and what those say; it grows.
 
     What does not follow from all the others does not follow from fewer; and a chain stands as long
     as its rules do. One that went by a rule which went later may be too long without it, and comes
     back.
     """
+    apart = {} if apart is None else apart
     left = {r.name: r for r in rules}
     gone: dict[str, Rule] = {}
-    for rule, known in reversed(list(zip(rules, _all(rules, rules, done, seed), strict=True))):
+    every = frozenset(map(said_of, rules))
+    asked = [r for r in rules if not every - {said_of(r)} <= apart.get(said_of(r), frozenset())]
+    for rule, known in reversed(list(zip(asked, _all(asked, rules, done, seed), strict=True))):
+        if known is None:
+            apart[said_of(rule)] = every - {said_of(rule)}
         if known is None or (rule.name in needed and len(known.used) > 1):
             continue
         others = {n: r for n, r in left.items() if n != rule.name}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -15,10 +15,11 @@ from superopt.generate.enumerated import Enumerated, enumerated, read
 from superopt.generate.family import Family
 from superopt.generate.find import Level
 from superopt.generate.journal import Journal
+from superopt.generate.naming import renamed, said_of
 from superopt.generate.partial import Partial
 from superopt.generate.prune import Follows, minimal
 from superopt.generate.workers import Each, workers
-from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.rule import Rule
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -79,8 +80,8 @@ class Generated:
 
 
 ROUNDS = 5
-# Families: what one waits for, the other one's tasks fill. They do not see each other's rules.
-AT_ONCE = 2
+# Families at once: what one waits for, the others' tasks fill. They do not see each other's rules.
+AT_ONCE = 3
 
 
 def generate(
@@ -105,16 +106,12 @@ def generate(
             )
         for number in range(ROUNDS):
             before = made.count
-            for n in range(0, len(every), AT_ONCE):
-                some = every[n : n + AT_ONCE]
-                calls = [partial(made.closed, *one, wanted.seed, progress) for one in some]
-                for (family, _), closed in zip(some, _at_once(calls, done), strict=True):
-                    made.add(family, closed, first=number == 0)
+            made.next_round(every, wanted.seed, done, progress)
             if number and made.count == before:
                 break
             begin = time.monotonic()
             progress(f"pruning {len(made.every())} rules")
-            left, gone = minimal(made.every(), done, wanted.seed, made.needed)
+            left, gone = minimal(made.every(), done, wanted.seed, made.needed, made.apart)
             made.prune(left, gone)
             made.pruning += time.monotonic() - begin
             if not gone:
@@ -130,47 +127,62 @@ def generate(
 @dataclass(slots=True)
 class _Made:
     """The rules so far. unproved: names of those that are only tried; went: the texts of those that
-    were pruned; needed: names of those that were, and had to come back; odd: see `Closed.refuted`;
-    count: of all rules that there ever were."""
+    were pruned; needed: names of those that were, and had to come back; last: what the last round
+    found of each family; names: that are taken; apart: see
+    `minimal`; count: of all rules that there ever were."""
 
     rules: dict[str, list[Rule]] = field(default_factory=dict)
     accounts: dict[str, Account] = field(default_factory=dict)
     unproved: set[str] = field(default_factory=set)
-    went: set[str] = field(default_factory=set)
+    went: set[int] = field(default_factory=set)
     needed: set[str] = field(default_factory=set)
-    odd: dict[str, list[Rule]] = field(default_factory=dict)
-    taken: dict[str, int] = field(default_factory=dict)
+    last: dict[str, Closed] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    apart: dict[int, frozenset[int]] = field(default_factory=dict)
     count: int = 0
     pruning: float = 0.0
 
     def every(self) -> list[Rule]:
         return [r for rules in self.rules.values() for r in rules]
 
-    def closed(
+    def next_round(
         self,
-        family: Family,
-        found: Enumerated,
+        every: Sequence[tuple[Family, Enumerated]],
         seed: int,
-        progress: Callable[[str], None],
         done: _Done,
-    ) -> Closed:
-        """What a family needs beside the rules so far."""
-        odd = self.odd.get(family.name, [])
-        return close(family, found, self.every(), odd, seed, done, progress)
+        progress: Callable[[str], None],
+    ) -> None:
+        """Make what each family needs beside the rules so far: those of the last round, and of this
+        one those of families that are `AT_ONCE` places before it, whoever is done first."""
+        before = {name: list(rules) for name, rules in self.rules.items()}
 
-    def add(self, family: Family, closed: Closed, *, first: bool) -> None:
+        def call(n: int) -> Callable[[_Done], Closed]:
+            family, found = every[n]
+            for earlier, _ in every[: max(n - AT_ONCE + 1, 0)]:
+                before[earlier.name] = list(self.rules[earlier.name])
+            known = [r for rules in before.values() for r in rules]
+            last = self.last.get(family.name, Closed())
+            return partial(close, family, found, known, last, seed, progress=progress)
+
+        def take(n: int, closed: Closed) -> None:
+            self.add(every[n][0], closed)
+
+        _one_after_another(len(every), call, take, done)
+
+    def add(self, family: Family, closed: Closed) -> None:
         """Take in what a round found of a family."""
         account = self.accounts[family.name]
+        first = family.name not in self.last
+        self.last[family.name] = closed
         own = self.rules.setdefault(family.name, [])
         for r, proved in zip(closed.rules, closed.proved, strict=True):
-            named = _renamed(r, self.taken)
+            named = renamed(r, self.names)
             own.append(named)
             if not proved:
                 self.unproved.add(named.name)
-            if _said(named) in self.went:
+            if said_of(named) in self.went:
                 self.needed.add(named.name)
         self.count += len(closed.rules)
-        self.odd[family.name] = closed.refuted
         if first:
             account.laws, account.followed = closed.laws, closed.followed
         account.claims += closed.claims
@@ -184,7 +196,7 @@ class _Made:
         """Leave only some rules."""
         kept = {r.name for r in left}
         chains = {f.rule.name: f"{f.rule.name}: {', '.join(f.chain)}" for f in gone}
-        self.went |= {_said(f.rule) for f in gone}
+        self.went |= {said_of(f.rule) for f in gone}
         for name, rules in self.rules.items():
             self.accounts[name].derivable += [chains[r.name] for r in rules if r.name in chains]
             self.rules[name] = [r for r in rules if r.name in kept]
@@ -195,11 +207,6 @@ class _Made:
             account.rules = len(own)
             account.unproved = [str(r) for r in own if r.name in self.unproved]
         return list(self.accounts.values())
-
-
-def _said(r: Rule) -> str:
-    """What a rule says, whatever its name."""
-    return str(r).partition("(")[2]
 
 
 def _account(family: Family, found: Enumerated) -> Account:
@@ -235,8 +242,8 @@ class _Done:
             yield key, known[key]
 
     def waited(self, fresh: Iterator[str]) -> str:
-        """The next result; meanwhile it is the other threads' turn."""
-        if self.turn is None:
+        """The next result; where another process finds it, it is other threads' turn meanwhile."""
+        if self.turn is None or self.each is map:
             return next(fresh)
         self.turn.release()
         try:
@@ -247,31 +254,35 @@ class _Done:
                 raise CancelledError
 
 
-def _at_once(some: Sequence[Callable[[_Done], R]], done: _Done) -> list[R]:
-    """The results of calls that wait for tasks most of the time, a thread for each. They do things
-    in turns: graphs are interned, which is not for several threads."""
-    if done.each is map:  # nobody else does the tasks
-        return [call(done) for call in some]
+def _one_after_another(
+    count: int,
+    call: Callable[[int], Callable[[_Done], R]],
+    take: Callable[[int, R], None],
+    done: _Done,
+) -> None:
+    """Take the results of calls in order, each of which is made when all those that are `AT_ONCE`
+    places before it are taken. They wait for tasks most of the time, in a thread each, and do
+    things in turns: graphs are interned, which is not for several threads."""
     turns = replace(done, turn=threading.Lock())
+    assert turns.turn is not None
 
-    def in_turn(call: Callable[[_Done], R]) -> R:
+    def in_turn(one: Callable[[_Done], R]) -> R:
         assert turns.turn is not None
         with turns.turn:
-            return call(turns)
+            return one(turns)
 
-    with ThreadPoolExecutor(len(some)) as pool:
-        futures = [pool.submit(in_turn, call) for call in some]
+    futures: list[Future[R]] = []
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
-            return [f.result() for f in futures]
+            for n in range(count + AT_ONCE):
+                if n >= AT_ONCE and n - AT_ONCE < count:
+                    result = futures[n - AT_ONCE].result()
+                    with turns.turn:
+                        take(n - AT_ONCE, result)
+                if n < count:
+                    with turns.turn:
+                        one = call(n)
+                    futures.append(pool.submit(in_turn, one))
         except BaseException:
             turns.stopped.set()
             raise
-
-
-def _renamed(r: Rule, taken: dict[str, int]) -> Rule:
-    """The rule under a name that no other has."""
-    taken[r.name] = taken.get(r.name, 0) + 1
-    if taken[r.name] == 1:
-        return r
-    (made,) = parse_rules(str(r).replace(r.name, f"{r.name}-{taken[r.name]}", 1))
-    return made
