@@ -1,21 +1,27 @@
 """Rules until all that is equal follows: no fewer, and no more."""
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
 import pytest
 
 from superopt.generate.build import derived
 from superopt.generate.choice import mirrored
+from superopt.generate.closing import Closed, close, together
 from superopt.generate.complete import BOUNDS
 from superopt.generate.custom import custom
+from superopt.generate.enumerated import enumerated, read
 from superopt.generate.family import Family, use
 from superopt.generate.find import find
 from superopt.generate.generalise import Claim, claims, only_there, stated
 from superopt.generate.journal import Journal
+from superopt.generate.naming import said_of
 from superopt.generate.pairs import equal_pairs
 from superopt.generate.pattern import Equation, Hole, Made, embedded, size
 from superopt.generate.run import Wanted, generate
 from superopt.generate.sound import Held
 from superopt.rules.index import Index
-from superopt.rules.rule import parse_rules
+from superopt.rules.rule import Rule, parse_rules
 
 SCALED = Family(
     "scaled",
@@ -51,6 +57,43 @@ def test_all_laws_follow_and_none_is_said_twice() -> None:
         law = {rule.lhs, rule.rhs}
         others = Index([r for r in rules if {r.lhs, r.rhs} != law])
         assert any(derived(stated(e, SCALED), SCALED, others, BOUNDS) is None for e in pairs), rule
+
+
+def test_a_law_whose_chain_is_still_there_is_not_asked_again() -> None:
+    found = read(enumerated((SCALED, 2, 0)))
+    asked: list[str] = []
+
+    def noted(do: Callable[[Any], str], tasks: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        for key, task in tasks.items():
+            asked.extend(str(c) for c in task[1]) if do.__name__ == "followed" else None
+            yield key, do(task)
+
+    def again(before: Sequence[Rule], last: Closed) -> Closed:
+        asked.clear()
+        return close(SCALED, found, before, last, 0, noted, lambda text: None)
+
+    first = again((), Closed())
+    assert first.rules and len(asked) >= first.laws
+    second = again(first.rules, first)
+    assert not second.rules
+    assert len(asked) == first.laws - len(first.stands)  # those of which rules were made
+    assert second.stands.items() > first.stands.items()
+    again(first.rules, second)
+    assert not asked
+    rule = next(r for r in first.rules if any(said_of(r) in c for c in second.stands.values()))
+    third = again([r for r in first.rules if r is not rule], second)
+    assert len(asked) >= sum(said_of(rule) in c for c in second.stands.values())
+    assert all(said_of(rule) not in c for c in third.stands.values())
+    assert len(third.stands) + len(third.rules) >= first.laws - len(first.rules)
+
+
+def test_claims_that_turn_each_other_around_are_tried_together() -> None:
+    x, y = Hole(0), Hole(1)
+    sides = Made(0, (x, y)), Made(1, (y, x)), Made(1, (x, x))
+    forth = Claim(sides[:1], sides[1], ((3, 3), (3, 3)))
+    back = Claim(sides[1:2], sides[0], ((3, 3), (3, 3)))
+    other = Claim(sides[2:], sides[0], ((3, 3), (3, 3)))
+    assert together([forth, other, back]) == [[forth, back], [other]]
 
 
 def test_what_is_true_of_three_rows_is_no_rule() -> None:

@@ -43,3 +43,21 @@ def test_what_would_be_too_far_away_comes_back() -> None:
         assert follows(f.rule, left, 0) is not None
     for rule in left:
         assert follows(rule, [r for r in left if r is not rule], 0) is None
+
+
+def test_what_did_not_follow_from_more_is_not_asked_again() -> None:
+    asked: list[str] = []
+
+    def noted(do: Callable[[Task], str], tasks: Mapping[str, Task]) -> Iterator[tuple[str, str]]:
+        asked.extend(text.partition("(")[0] for text, *_ in tasks.values())
+        return one_by_one(do, tasks)
+
+    apart: dict[int, frozenset[int]] = {}
+    rules = [*ways("Relu Tanh Exp"), *ways("Relu Exp")]
+    left, _ = minimal(rules, noted, 0, (), apart)
+    assert set(asked) == {r.name for r in rules}
+    asked.clear()
+    assert minimal(left, noted, 0, (), apart) == (left, [])
+    assert asked == []
+    more = [*left, *ways("Relu Erf Tanh")]  # by which one of them follows now
+    assert [f.rule.name for f in minimal(more, noted, 0, (), apart)[1]] == ["Relu-Tanh"]
