@@ -86,14 +86,18 @@ def holds(e: Equation) -> bool:
     return True
 
 
+def library(generated: bool) -> Index:
+    """All rules, or the generated ones alone."""
+    return Index(anywhere(r for r in load_library() if not generated or r.origin == "generated"))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--limit", type=float, default=5.0)
     parser.add_argument("--theme", default="")
     parser.add_argument("--generated", action="store_true", help="generated rules only")
     args = parser.parse_args()
-    rules = [r for r in load_library() if not args.generated or r.origin == "generated"]
-    index = Index(anywhere(rules))
+    index = library(args.generated)
     bounds = Bounds(STEPS, graphs=GRAPHS, seconds=args.limit)
     count: dict[str, list[int]] = {}
     wrong = False
