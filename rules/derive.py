@@ -18,6 +18,7 @@ import numpy as np
 
 from superopt.ir import graph as g
 from superopt.ir.evaluate import node_results
+from superopt.ops import OPS
 from superopt.rules.build import Refusal, rewrite
 from superopt.rules.context import context
 from superopt.rules.facts import uniform
@@ -67,6 +68,7 @@ class Underived:
 
 
 Roots = tuple[g.Value, ...]
+RESHAPES = frozenset(OPS[name] for name in ("Reshape", "Squeeze", "Unsqueeze"))
 
 
 def derive(
@@ -77,9 +79,12 @@ def derive(
     stop: Callable[[], bool] = lambda: False,
 ) -> Derived | Underived:
     """A chain of rewrites between two graphs over the same inputs. First by rules about the graphs'
-    own operators, which leaves few ways to go; where these ways end, by all rules."""
+    own operators (those that reshape are one), which leaves few ways to go; where these ways end,
+    by all rules."""
     end = time.monotonic() + bounds.seconds
     own = frozenset(n.op for graph in (a, b) for n in g.nodes(graph))
+    if not own.isdisjoint(RESHAPES):
+        own |= RESHAPES
     near = _chained(a, b, index.within(own), bounds, end, stop)
     if isinstance(near, Derived) or near.visited >= bounds.graphs or time.monotonic() >= end:
         return near
