@@ -32,12 +32,8 @@ from pathlib import Path
 
 from superopt.api import generate_rules, optimize
 from superopt.cost.machine import machine
-<<<<<<< HEAD
-from superopt.generate.closing import CHUNK, followed
-=======
 from superopt.generate.claims import stated
-from superopt.generate.closing import CHUNK, underived
->>>>>>> e553eb179daeaa1555f3e4dafd408574259711eb
+from superopt.generate.closing import CHUNK, followed
 from superopt.generate.complete import BOUNDS
 from superopt.generate.families import FAMILIES
 from superopt.generate.family import Family

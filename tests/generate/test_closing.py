@@ -74,7 +74,8 @@ def test_a_law_whose_chain_is_still_there_is_not_asked_again() -> None:
         return close(SCALED, found, before, last, 0, noted, lambda text: None)
 
     first = again((), Closed())
-    assert first.rules and len(asked) >= first.laws
+    assert first.rules
+    assert len(asked) >= first.laws
     second = again(first.rules, first)
     assert not second.rules
     assert len(asked) == first.laws - len(first.stands)  # those of which rules were made
