@@ -67,6 +67,7 @@ class Underived:
 
 
 Roots = tuple[g.Value, ...]
+OWN = 0.3  # of the time, for rules about the graphs' own operators alone
 
 
 def derive(
@@ -77,10 +78,12 @@ def derive(
     stop: Callable[[], bool] = lambda: False,
 ) -> Derived | Underived:
     """A chain of rewrites between two graphs over the same inputs. First by rules about the graphs'
-    own operators, which leaves few ways to go; where these ways end, by all rules."""
-    end = time.monotonic() + bounds.seconds
+    own operators, which leaves few ways to go; where these ways end, or a share of the time has
+    passed (numbers that are added and taken away again have no end), by all rules."""
+    begin = time.monotonic()
+    end = begin + bounds.seconds
     own = frozenset(n.op for graph in (a, b) for n in g.nodes(graph))
-    near = _chained(a, b, index.within(own), bounds, end, stop)
+    near = _chained(a, b, index.within(own), bounds, begin + OWN * bounds.seconds, stop)
     if isinstance(near, Derived) or near.visited >= bounds.graphs or time.monotonic() >= end:
         return near
     found = _chained(a, b, index, bounds, end, stop)
