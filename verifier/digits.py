@@ -1,12 +1,15 @@
-"""Output indices as quotients and rests: what reads i // n reads k where i is n * k + r."""
+"""Indices as quotients and rests: what reads i // n reads k where i is n * k + r. These are output
+indices, and what sums are over."""
 
 from __future__ import annotations
 
+from superopt.verifier import normal as N
 from superopt.verifier import substitute as S
 from superopt.verifier.bounds import lowest
 from superopt.verifier.facts import Facts, Guard, ge
-from superopt.verifier.normal import NF
+from superopt.verifier.normal import NF, Term
 from superopt.verifier.poly import Least, Poly, Quot, Var, const, divided, fresh, linear_in, of
+from superopt.verifier.simplify import simplified
 
 MOST_VALUES = 6
 
@@ -14,11 +17,47 @@ MOST_VALUES = 6
 def digit_of(d: NF) -> tuple[Var, Poly, tuple[Guard, ...]] | None:
     """v = q * a + b for a variable of which v // q is read, where q divides its extent."""
     for v in sorted(d.vars, key=lambda v: v.number):
-        for q in sorted(_divisors(d, v), key=lambda q: q.number):
-            whole, rest = divided(v.extent, q)
-            if not rest.terms and whole.value != 1 and whole.terms:
-                digits, digit = fresh(whole, "i"), fresh(q, "i")
-                return v, of(digits) * q + of(digit), ()
+        split = digit_of_one(d, v)
+        if split is not None:
+            return v, split[2], ()
+    return None
+
+
+def sums_in_digits(d: NF, facts: Facts) -> NF:
+    """`d` with sums over k < n q of what reads k // q as sums over i < n and r < q, where k is
+    q i + r; the same object where there are none."""
+    out: list[Term] = []
+    for t in d.terms:
+        out += _in_digits(t, facts)
+    same = len(out) == len(d.terms) and all(s is t for s, t in zip(out, d.terms, strict=True))
+    return d if same else N.form(out)
+
+
+def _in_digits(t: Term, facts: Facts) -> list[Term]:
+    if not t.bound:
+        return [t]
+    u = S.opened(t)
+    later = frozenset(a for v in u.bound for a in v.extent.vars)
+    for v in u.bound:
+        split = None if v in later else digit_of_one(N.form((u,)), v)
+        if split is None:
+            continue
+        digits, digit, value = split
+        env = {v: value}
+        bound = (*(w for w in u.bound if w is not v), digits, digit)
+        guards = frozenset(S.guard_at(g, env) for g in u.guards)
+        term = Term(u.coefficient, bound, guards, S.powers_at(u.powers, env))
+        return [one for s in simplified(term, facts) for one in _in_digits(s, facts)]
+    return [t]
+
+
+def digit_of_one(d: NF, v: Var) -> tuple[Var, Var, Poly] | None:
+    """i, r and q * i + r for a variable v of which v // q is read, where q divides its extent."""
+    for q in sorted(_divisors(d, v), key=lambda q: q.number):
+        whole, rest = divided(v.extent, q)
+        if not rest.terms and whole.value != 1 and whole.terms:
+            digits, digit = fresh(whole, "i"), fresh(q, "i")
+            return digits, digit, of(digits) * q + of(digit)
     return None
 
 

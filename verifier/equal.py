@@ -16,16 +16,16 @@ from superopt.verifier.algebra import (
     Undefined,
     equals,
     exponential,
-    greatest_of,
     hoisted,
     inverse,
     less,
     power,
     used,
 )
-from superopt.verifier.digits import MOST_VALUES, digit_of, rests_of
+from superopt.verifier.digits import MOST_VALUES, digit_of, rests_of, sums_in_digits
 from superopt.verifier.facts import Facts, Guard, eq, ge, negated
 from superopt.verifier.match import absorbed, cancelled
+from superopt.verifier.maxima import greatest_of
 from superopt.verifier.normal import NF, Factor, Piece, Term
 from superopt.verifier.order import dominated, impossible, split_at, without_factor
 from superopt.verifier.poly import Poly, Var, const, linear_in
@@ -78,6 +78,8 @@ def vanishes(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
     rest = cancelled(d, facts)
     if not rest.terms:
         return True
+    if rest is d:
+        rest = sums_in_digits(d, facts)
     if rest is not d:
         return vanishes(rest, facts, budget, depth)
     if depth == 0 and not STRONG[0]:
