@@ -18,6 +18,7 @@ import numpy as np
 
 from superopt.ir import graph as g
 from superopt.ir.evaluate import node_results
+from superopt.ops import OPS
 from superopt.rules.build import Refusal, rewrite
 from superopt.rules.context import context
 from superopt.rules.facts import uniform
@@ -68,6 +69,7 @@ class Underived:
 
 Roots = tuple[g.Value, ...]
 OWN = 0.3  # of the time, for rules about the graphs' own operators alone
+RESHAPES = frozenset(OPS[name] for name in ("Reshape", "Squeeze", "Unsqueeze"))
 
 
 def derive(
@@ -78,11 +80,14 @@ def derive(
     stop: Callable[[], bool] = lambda: False,
 ) -> Derived | Underived:
     """A chain of rewrites between two graphs over the same inputs. First by rules about the graphs'
-    own operators, which leaves few ways to go; where these ways end, or a share of the time has
-    passed (numbers that are added and taken away again have no end), by all rules."""
+    own operators (those that reshape are one), which leaves few ways to go; where these ways end,
+    or a share of the time has passed (numbers that are added and taken away again have no end), by
+    all rules."""
     begin = time.monotonic()
     end = begin + bounds.seconds
     own = frozenset(n.op for graph in (a, b) for n in g.nodes(graph))
+    if not own.isdisjoint(RESHAPES):
+        own |= RESHAPES
     near = _chained(a, b, index.within(own), bounds, begin + OWN * bounds.seconds, stop)
     if isinstance(near, Derived) or near.visited >= bounds.graphs or time.monotonic() >= end:
         return near

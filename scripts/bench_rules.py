@@ -31,12 +31,12 @@ from pathlib import Path
 
 from superopt.api import generate_rules, optimize
 from superopt.cost.machine import machine
+from superopt.generate.claims import stated
 from superopt.generate.closing import CHUNK, underived
 from superopt.generate.complete import BOUNDS
 from superopt.generate.families import FAMILIES
 from superopt.generate.family import Family
 from superopt.generate.find import find
-from superopt.generate.generalise import stated
 from superopt.generate.pairs import MOST, equal_pairs, every_term
 from superopt.generate.pattern import Equation, show
 from superopt.generate.prune import chains, follows

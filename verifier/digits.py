@@ -1,15 +1,18 @@
-"""Indices as quotients and rests: what reads i // n reads k where i is n * k + r. These are output
-indices, and what sums are over."""
+"""Indices as quotients and rests: what reads i // n reads k where i is n * k + r. Indices of the
+output, and those that sums are over."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+from itertools import chain
 
 from superopt.verifier import normal as N
 from superopt.verifier import substitute as S
 from superopt.verifier.bounds import lowest
 from superopt.verifier.facts import Facts, Guard, ge
-from superopt.verifier.normal import NF, Term
+from superopt.verifier.normal import NF, Piece, Term
 from superopt.verifier.poly import Least, Poly, Quot, Var, const, divided, fresh, linear_in, of
-from superopt.verifier.simplify import simplified
 
 MOST_VALUES = 6
 
@@ -17,47 +20,63 @@ MOST_VALUES = 6
 def digit_of(d: NF) -> tuple[Var, Poly, tuple[Guard, ...]] | None:
     """v = q * a + b for a variable of which v // q is read, where q divides its extent."""
     for v in sorted(d.vars, key=lambda v: v.number):
-        split = digit_of_one(d, v)
-        if split is not None:
-            return v, split[2], ()
+        both = _digits(v, S.polynomials(d), "i")
+        if both is not None:
+            digits, digit = both
+            return v, of(digits) * digit.extent + of(digit), ()
     return None
 
 
-def sums_in_digits(d: NF, facts: Facts) -> NF:
-    """`d` with sums over k < n q of what reads k // q as sums over i < n and r < q, where k is
-    q i + r; the same object where there are none."""
-    out: list[Term] = []
-    for t in d.terms:
-        out += _in_digits(t, facts)
-    same = len(out) == len(d.terms) and all(s is t for s, t in zip(out, d.terms, strict=True))
-    return d if same else N.form(out)
-
-
-def _in_digits(t: Term, facts: Facts) -> list[Term]:
-    if not t.bound:
-        return [t]
-    u = S.opened(t)
-    later = frozenset(a for v in u.bound for a in v.extent.vars)
-    for v in u.bound:
-        split = None if v in later else digit_of_one(N.form((u,)), v)
-        if split is None:
-            continue
-        digits, digit, value = split
-        env = {v: value}
-        bound = (*(w for w in u.bound if w is not v), digits, digit)
-        guards = frozenset(S.guard_at(g, env) for g in u.guards)
-        term = Term(u.coefficient, bound, guards, S.powers_at(u.powers, env))
-        return [one for s in simplified(term, facts) for one in _in_digits(s, facts)]
-    return [t]
-
-
-def digit_of_one(d: NF, v: Var) -> tuple[Var, Var, Poly] | None:
-    """i, r and q * i + r for a variable v of which v // q is read, where q divides its extent."""
-    for q in sorted(_divisors(d, v), key=lambda q: q.number):
+def _digits(v: Var, polys: Iterable[Poly], name: str) -> tuple[Var, Var] | None:
+    """a < n and b < q for v < n * q of which v // q is read. Each v is one a * q + b, and each of
+    these is a v."""
+    for q in sorted(_divisors(polys, v), key=lambda q: q.number):
         whole, rest = divided(v.extent, q)
         if not rest.terms and whole.value != 1 and whole.terms:
-            digits, digit = fresh(whole, "i"), fresh(q, "i")
-            return digits, digit, of(digits) * q + of(digit)
+            return fresh(whole, name), fresh(q, name)
+    return None
+
+
+def sums_in_digits(d: NF) -> NF:
+    """The form with sums over a and b for those over v = q * a + b, of which v // q is read, where
+    q divides the extent of v; the same object where there are none."""
+    terms = [_in_digits(t) for t in d.terms]
+    if all(new is t for new, t in zip(terms, d.terms, strict=True)):
+        return d
+    return N.form(t if new is t else S.close(new) for new, t in zip(terms, d.terms, strict=True))
+
+
+def _in_digits(closed: Term) -> Term:
+    """A term, opened where it is another one."""
+    t = S.opened(closed)
+    found = _apart(t.bound, N.form([Term(t.coefficient, (), t.guards, t.powers)]))
+    if found is None:
+        return closed
+    bound, env = found
+    guards = frozenset(S.guard_at(g, env) for g in t.guards)
+    return Term(t.coefficient, bound, guards, S.powers_at(t.powers, env))
+
+
+def piece_in_digits(p: Piece) -> Piece:
+    """An open piece likewise: of which the greatest, or the product, is over both digits."""
+    guarded = N.form([Term(Fraction(1), (), p.guards, ())])
+    found = _apart(p.bound, p.value, guarded)
+    if found is None:
+        return p
+    bound, env = found
+    return Piece(bound, frozenset(S.guard_at(g, env) for g in p.guards), S.form_at(p.value, env))
+
+
+def _apart(bound: tuple[Var, ...], *inside: NF) -> tuple[tuple[Var, ...], dict[Var, Poly]] | None:
+    """Bound variables with two digits in place of one of them, and what that one is."""
+    own = frozenset(bound)
+    for n, v in enumerate(bound):
+        if any(v in w.extent.vars for w in bound) or v.extent.vars & own:
+            continue
+        both = _digits(v, chain.from_iterable(map(S.polynomials, inside)), "k")
+        if both is not None and not any(w.extent.vars & own for w in both):
+            digits, digit = both
+            return (*bound[:n], *both, *bound[n + 1 :]), {v: of(digits) * digit.extent + of(digit)}
     return None
 
 
@@ -103,7 +122,7 @@ def _quotients(d: NF) -> set[Quot]:
     return found
 
 
-def _divisors(d: NF, v: Var) -> set[Poly]:
+def _divisors(polys: Iterable[Poly], v: Var) -> set[Poly]:
     found: set[Poly] = set()
     seen: set[object] = set()
 
@@ -120,6 +139,6 @@ def _divisors(d: NF, v: Var) -> set[Poly]:
                 poly(a.p)
                 poly(a.q)
 
-    for p in S.polynomials(d):
+    for p in polys:
         poly(p)
     return found

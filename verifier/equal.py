@@ -22,7 +22,13 @@ from superopt.verifier.algebra import (
     power,
     used,
 )
-from superopt.verifier.digits import MOST_VALUES, digit_of, rests_of, sums_in_digits
+from superopt.verifier.digits import (
+    MOST_VALUES,
+    digit_of,
+    piece_in_digits,
+    rests_of,
+    sums_in_digits,
+)
 from superopt.verifier.facts import Facts, Guard, eq, ge, negated
 from superopt.verifier.match import absorbed, cancelled
 from superopt.verifier.maxima import greatest_of
@@ -78,10 +84,11 @@ def vanishes(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
     rest = cancelled(d, facts)
     if not rest.terms:
         return True
-    if rest is d:
-        rest = sums_in_digits(d, facts)
     if rest is not d:
         return vanishes(rest, facts, budget, depth)
+    apart = sums_in_digits(d)
+    if apart is not d:
+        return vanishes(refined(apart, facts), facts, budget, depth)
     if depth == 0 and not STRONG[0]:
         STRONG[0] = True
         try:
@@ -260,7 +267,7 @@ def _power(f: Factor, e: Fraction, facts: Facts, memo: dict[object, NF]) -> NF:
         case N.Top():
             pieces = []
             for p in f.pieces:
-                q = opened_piece(p)
+                q = piece_in_digits(opened_piece(p))
                 value = _refined(q.value, facts.plus(*q.guards), memo)
                 pieces.append(Piece(q.bound, q.guards, value))
             base = _greatest(pieces, facts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 
 from superopt.ir.op import Attr
 from superopt.ir.syntax import show_attr
@@ -35,6 +35,9 @@ NAMES = {
 AXIS = NAMES["axis"][0]
 JOINED = f"({AXIS},)"  # axes that are that of a join
 CUT = frozenset(("starts", "ends", "steps"))
+# Of these a name says little: there are two values, and what holds for one of them holds for more
+# ranks than what holds for both.
+TWOFOLD = frozenset(("keepdims",))
 # Of these any value will do where none is given: a law that makes one up says nothing of it.
 CHOSEN = frozenset(("perm", "shape", "axes"))
 # Of pads of four axes those along the image: what goes before, then what goes behind.
@@ -148,7 +151,8 @@ def fixed(written: Written) -> bool:
     a part of a join begins at 0."""
     if any(s.key in CUT and "size" in text for s, text in written.items()):
         return False
-    return any(text == literal(s) for s, text in written.items() if s.key in NAMES or not s.key)
+    open_ = NAMES.keys() - TWOFOLD
+    return any(text == literal(s) for s, text in written.items() if s.key in open_ or not s.key)
 
 
 def arbitrary(right: Written, left: Written) -> bool:
@@ -174,6 +178,66 @@ def conditions(written: Written) -> list[str]:
         for s, text in written.items()
         if s.key == "split" and isinstance(s.value, tuple) and text != literal(s)
     ]
+
+
+def relations(written: Written) -> Iterator[list[str]]:
+    """What may be asked of axes that have names, the least first: nothing; that such as are not the
+    same are never the same; that they come in the order in which they were found, and that a
+    permutation leaves those behind an axis where they are."""
+    yield []
+    named = [(text, s) for s, text in written.items() if text in NAMES.get(s.key, ())]
+    some = [(text, axes) for text, s in named if (axes := _places(s))]
+    pairs = [(a, b) for a, b in combinations(some, 2) if not set(a[1]) & set(b[1])]
+    if pairs:
+        yield [_others(a, b) for a, b in pairs]
+    kept = [
+        f"{p}[{k}:] == range({k}, len({p}))"
+        for p, perm in named
+        for k, s in named
+        if perm.key == "perm" and s.key == "axis" and _keeps(perm, s)
+    ]
+    ordered = [_before(a, b) for a, b in pairs]
+    if kept or any(ordered):
+        yield [o or _others(*pair) for o, pair in zip(ordered, pairs, strict=True)] + kept
+
+
+Place = tuple[str, tuple[int, ...]]
+
+
+def _places(s: Slot) -> tuple[int, ...]:
+    """The axes that a slot is about; none where it is about something else."""
+    if s.key == "axis":
+        assert isinstance(s.value, int)
+        return (s.value,)
+    return _numbers(s.value) if s.key == "axes" else ()
+
+
+def _others(a: Place, b: Place) -> str:
+    """That two names stand for other axes."""
+    one, two = sorted((a[0], b[0]), key=_many)
+    if not _many(two):
+        return f"{one} != {two}"
+    return f"{one} not in {two}" if not _many(one) else f"all(l not in {two} for l in {one})"
+
+
+def _before(a: Place, b: Place) -> str:
+    """That the axes of one name come before those of another; empty where they do not."""
+    (one, first), (two, second) = sorted((a, b), key=lambda place: place[1])
+    if max(first) > min(second):
+        return ""
+    return f"{f'max({one})' if _many(one) else one} < {f'min({two})' if _many(two) else two}"
+
+
+def _many(name: str) -> bool:
+    """Does a name stand for several axes?"""
+    return name in NAMES["axes"]
+
+
+def _keeps(perm: Slot, axis: Slot) -> bool:
+    """Does a permutation leave the axes from this one on where they are?"""
+    order = _numbers(perm.value)
+    assert isinstance(axis.value, int)
+    return axis.value < len(order) and all(order[i] == i for i in range(axis.value, len(order)))
 
 
 def rights(
@@ -213,11 +277,27 @@ def _formulas(s: Slot, left: Written, rank: int) -> Iterator[str]:
                     yield f"{k} {'+' if shift > 0 else '-'} 1"
         if isinstance(s.value, int):
             yield str(s.value - rank)
+    if s.key == "axes":
+        yield from _permuted(_numbers(s.value), named, perms)
     if s.key == "perm":
         for text, value in _permutations(perms):
             if value == s.value:
                 yield text
     yield literal(s)
+
+
+def _permuted(
+    value: Sequence[int], named: Mapping[Slot, str], perms: Sequence[tuple[str, Attr]]
+) -> Iterator[str]:
+    """Axes that are others before a permutation, or after it."""
+    some = [(text, _numbers(t.value)) for t, text in named.items() if text in NAMES["axes"]]
+    for (m, axes), (p, perm) in product(some, perms):
+        order = _numbers(perm)
+        if max(axes, default=0) < len(order):
+            if {order[i] for i in axes} == set(value):
+                yield f"permute({p}, {m})"
+            if {order.index(i) for i in axes} == set(value):
+                yield f"permute(inverse({p}), {m})"
 
 
 def _edged(s: Slot, left: Written) -> Iterator[str]:

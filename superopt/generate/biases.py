@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from superopt.generate.claims import Claim
 from superopt.generate.family import Family
-from superopt.generate.generalise import Claim
 from superopt.generate.pattern import Hole, Made, Pattern
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from superopt.generate.bank import entries
+from superopt.generate.claims import Claim
 from superopt.generate.family import Family
-from superopt.generate.generalise import Claim
 from superopt.generate.pattern import Hole, Leaf, Made, Pattern
 from superopt.ir import graph as g
 from superopt.ops import OPS

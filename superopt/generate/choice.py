@@ -6,8 +6,9 @@ from collections.abc import Callable
 from itertools import chain, islice
 
 from superopt.errors import UsageError
+from superopt.generate.claims import Claim
 from superopt.generate.family import Family
-from superopt.generate.generalise import Claim, float_classes, readings
+from superopt.generate.generalise import float_classes, readings
 from superopt.generate.sound import LIMITS, Drawn, Held, fires, proved_within, settled
 from superopt.rules.instances import Instance, instances, neighbours, resized
 from superopt.rules.rule import Rule, parse_rules

@@ -19,11 +19,12 @@ from typing import Any
 from superopt.generate.biases import biased
 from superopt.generate.build import ONE, covered, derived, instance
 from superopt.generate.choice import IDLE, REFUTED, mirrored, most_general
+from superopt.generate.claims import Claim, claims, stated
 from superopt.generate.complete import BOUNDS
 from superopt.generate.enumerated import Enumerated
 from superopt.generate.family import Family
 from superopt.generate.find import general, weight
-from superopt.generate.generalise import Claim, claims, only_there, stated, title
+from superopt.generate.generalise import only_there, title
 from superopt.generate.pattern import Equation, show, size
 from superopt.generate.sound import Held
 from superopt.rules.index import Index

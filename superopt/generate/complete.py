@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from superopt.generate.build import derived
+from superopt.generate.claims import stated
 from superopt.generate.find import Found
-from superopt.generate.generalise import stated
 from superopt.generate.pairs import equal_pairs
 from superopt.generate.pattern import Equation
 from superopt.rules.derive import Bounds

@@ -8,24 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import product
-from typing import TypeGuard
 
 from superopt.errors import UsageError
 from superopt.generate import attributes as at
+from superopt.generate.claims import Claim, joins_two
 from superopt.generate.family import Family, Shape
 from superopt.generate.pattern import (
-    Equation,
     Hole,
     Leaf,
     Made,
     Pattern,
-    embedded,
-    filled,
     holes,
     parts_of,
-    replaced,
     size,
     uses,
 )
@@ -38,94 +33,6 @@ MOVES = frozenset(
 SUMS = frozenset(["MatMul", "Conv", "ReduceSum", "ReduceMean", "AveragePool", "Softmax"])
 ADDITIONS = frozenset(["Add", "Sub"])
 PRODUCTS = frozenset(["MatMul", "Conv", "Mul", "Div"])
-HEAVY = frozenset(["MatMul", "Conv"])
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """`left` may be replaced by `right`. With several roots on the left, by the parts of `right`
-    along `axis`. shapes: of the holes."""
-
-    left: tuple[Pattern, ...]
-    right: Pattern
-    shapes: tuple[Shape, ...]
-    axis: int | None = None
-
-
-def stated(e: Equation, family: Family) -> Claim:
-    """An equation as it is, from left to right."""
-    return Claim((e.left,), e.right, tuple(family.inputs[i] for i in e.inputs))
-
-
-def claims(e: Equation, family: Family) -> list[Claim]:
-    """The rewrites that an equation allows: in each direction in which the left side binds all;
-    where a side is a Concat, that its operands are parts of the other side; and where a Concat is
-    an operand, that any tensor is, whose parts are then on the other side."""
-    found: list[Claim] = []
-    shapes = stated(e, family).shapes
-    for left, right in ((e.left, e.right), (e.right, e.left)):
-        if embedded(left, right) or _doubles(left, right):
-            continue  # it would grow without end
-        if isinstance(left, Made) and set(holes(right)) <= set(holes(left)):
-            plain = Claim((left,), right, shapes)
-            found += [plain, *taken_apart(plain, family)]
-            joined = family.uses[left.use]
-            if joined.name == "Concat" and all(_heavy(o, family) for o in left.operands):
-                (axis,) = (v for k, v in joined.attrs if k == "axis")
-                assert isinstance(axis, int)
-                found.append(Claim(left.operands, right, shapes, axis))
-    return found
-
-
-def _heavy(p: Pattern, family: Family) -> bool:
-    """Is there a product in `p`? To join anything else costs more than it gains."""
-    return any(family.uses[u].name in HEAVY for u in uses(p))
-
-
-def _doubles(left: Pattern, right: Pattern) -> bool:
-    """Does one operator become several: the same one again, or of an operand that is there more
-    often then?"""
-    if size(left) != 1 or size(right) < 2:
-        return False
-    before, after = list(holes(left)), list(holes(right))
-    again = list(uses(right)).count(next(uses(left)))
-    return again > 1 or any(after.count(n) > before.count(n) for n in before)
-
-
-def taken_apart(c: Claim, family: Family) -> list[Claim]:
-    """For every join of two variables beside another one on the left: any tensor in its place, and
-    parts of it on the right, of the other one's sizes. A weight is no Concat in a model, but its
-    rows may be told apart."""
-    (left,) = c.left
-    joins = [p for p in parts_of(left) if _joins(p, family)]
-    found: list[Claim] = []
-    if not _heavy(left, family) or len(joins) != 2:
-        return found
-    for join in joins:
-        a, b = (o.number for o in join.operands if isinstance(o, Hole))
-        axis = dict(family.uses[join.use].attrs)["axis"]
-        splits = [
-            n
-            for n, u in enumerate(family.uses)
-            if u.name == "Split" and dict(u.attrs)["axis"] == axis
-        ]
-        if len(splits) != 2 or list(holes(left)).count(a) + list(holes(left)).count(b) != 2:
-            continue
-        shape = list(c.shapes[a])
-        assert isinstance(axis, int)
-        shape[axis] += c.shapes[b][axis]
-        whole = Hole(a)
-        pieces = {a: Made(splits[0], (whole,)), b: Made(splits[1], (whole,))}
-        shapes = (*c.shapes[:a], tuple(shape), *c.shapes[a + 1 :])
-        found.append(Claim((replaced(left, join, whole),), filled(c.right, pieces), shapes))
-    return found
-
-
-def _joins(p: Pattern, family: Family) -> TypeGuard[Made]:
-    if not isinstance(p, Made) or family.uses[p.use].name != "Concat":
-        return False
-    a, b = p.operands
-    return isinstance(a, Hole) and isinstance(b, Hole) and a != b
 
 
 def only_there(c: Claim, family: Family) -> list[Rule]:
@@ -182,8 +89,8 @@ def readings(c: Claim, family: Family, *, least: bool = False) -> Iterator[str]:
             for theirs in at.rights(right, mine, rank, sizes):
                 if grows and at.arbitrary(theirs, mine):
                     continue
-                for axis in _axes(c, mine, rank):
-                    yield _rule_text(c, family, kinds, mine, theirs, axis)
+                for axis, apart in product(list(_axes(c, mine, rank)), at.relations(mine)):
+                    yield _rule_text(c, family, kinds, mine, theirs, axis, apart)
 
 
 def _rule_text(
@@ -193,8 +100,10 @@ def _rule_text(
     mine: at.Written,
     theirs: at.Written,
     axis: str | None,
+    apart: Sequence[str] = (),
 ) -> str:
-    """A rule with its variables' kinds and its attributes as they are written on either side."""
+    """A rule with its variables' kinds, its attributes as they are written on either side, and what
+    is asked of axes."""
     roots = [_text(p, family, mine) for p in c.left]
     made = _text(c.right, family, theirs, roots[0] if isinstance(c.right, Leaf) else "")
     if axis is not None:
@@ -202,7 +111,7 @@ def _rule_text(
         made = f"Split({made}, axis={axis}, split=({own}))"
     params = ", ".join(f"{NAMES[n]}: {kind}" for n, kind in sorted(kinds.items()))
     side = roots[0] if len(roots) == 1 else f"({', '.join(roots)})"
-    where = ", ".join(at.conditions(mine))
+    where = ", ".join([*at.conditions(mine), *apart])
     name = title(c, family)
     return f"{name}({params}): {side} => {made}{where and f' where {where}'}"
 
@@ -211,7 +120,7 @@ def _seams(c: Claim, family: Family) -> list[at.Join]:
     """The joins of two variables on the left."""
     found: list[at.Join] = []
     for p in (q for root in c.left for q in parts_of(root)):
-        if _joins(p, family):
+        if joins_two(p, family):
             axis = dict(family.uses[p.use].attrs)["axis"]
             one, two = (o.number for o in p.operands if isinstance(o, Hole))
             assert isinstance(axis, int)

@@ -21,30 +21,24 @@ def _cuts(*some: tuple[int, int, int]) -> list[Use]:
 
 
 def rows() -> Family:
-    """What is done to the rows of a batch of matrices, and what moves these rows."""
+    """What is done to the rows of a batch of matrices, and what moves or chooses these rows. That a
+    reshape may, too, its shape says, and no name of an axis: these laws are by hand."""
     b, n, m = 5, 4, 3
-    x, merged = (b, n, m), (b * n, m)
-
-    def normal(axis: int, *shape: int) -> list[Use]:
-        plain: dict[str, Attr] = {"axis": axis, "epsilon": 0.5}
-        layer = replace(use("LayerNormalization", 2, **plain), many=True)
-        return [fitting(u, shape, (m,)) for u in (layer, use("RMSNormalization", 2, **plain))]
-
+    plain: dict[str, Attr] = {"axis": 2, "epsilon": 0.5}
+    layer = replace(use("LayerNormalization", 2, **plain), many=True)
+    normal = (layer, use("RMSNormalization", 2, **plain))
     return Family(
         "rows",
-        {**dict.fromkeys("xy", x), "z": merged, "g": (m,), "s": ()},
+        {**dict.fromkeys("xy", (b, n, m)), "g": (m,), "s": ()},
         {},
         (
             use("Softmax", 1, axis=2),
-            use("Softmax", 1, axis=1),
-            *normal(2, *x),
-            *normal(1, *merged),
+            *(fitting(u, (MANY, MANY, m), (m,)) for u in normal),
             *(use(name, 1, axes=(2,), keepdims=0) for name in SUMMED),
             *each("Concat", 2, "axis", (0, 1)),
             *_cuts((1, 1, 3)),
             *parts("Split", 2, axis=0, split=(2, 3)),
             use("Transpose", 1, perm=(1, 0, 2)),
-            *each("Reshape", 1, "shape", [merged, x]),
             use("Unsqueeze", 1, axes=(0,)),
             use("Neg", 1),
             fitting(use("Mul", 2), (m,), ()),

@@ -5,10 +5,10 @@ from functools import partial
 from superopt.generate.biases import biased
 from superopt.generate.build import instance
 from superopt.generate.choice import most_general
+from superopt.generate.claims import Claim, claims
 from superopt.generate.closing import said
 from superopt.generate.families import FAMILIES
 from superopt.generate.find import find
-from superopt.generate.generalise import Claim, claims
 from superopt.generate.pattern import Hole, Made
 
 

@@ -4,11 +4,12 @@ import pytest
 
 from superopt.generate.build import derived
 from superopt.generate.choice import mirrored
+from superopt.generate.claims import Claim, claims, stated
 from superopt.generate.complete import BOUNDS
 from superopt.generate.custom import custom
 from superopt.generate.family import Family, use
 from superopt.generate.find import find
-from superopt.generate.generalise import Claim, claims, only_there, stated
+from superopt.generate.generalise import only_there
 from superopt.generate.journal import Journal
 from superopt.generate.pairs import equal_pairs
 from superopt.generate.pattern import Equation, Hole, Made, embedded, size

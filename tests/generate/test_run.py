@@ -10,12 +10,13 @@ from superopt.api import generate_rules
 from superopt.errors import UsageError
 from superopt.generate.build import instance
 from superopt.generate.choice import most_general
+from superopt.generate.claims import claims
 from superopt.generate.closing import said
 from superopt.generate.complete import completeness
 from superopt.generate.families import FAMILIES
 from superopt.generate.family import Family, use
 from superopt.generate.find import find
-from superopt.generate.generalise import claims, readings, title
+from superopt.generate.generalise import readings, title
 from superopt.generate.journal import Journal
 from superopt.generate.library import text
 from superopt.generate.pairs import equal_pairs, every_term
