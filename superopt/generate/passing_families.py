@@ -22,7 +22,8 @@ def _cuts(*some: tuple[int, int, int]) -> list[Use]:
 
 def rows() -> Family:
     """What is done to the rows of a batch of matrices, and what moves or chooses these rows. That a
-    reshape may, too, its shape says, and no name of an axis: these laws are by hand."""
+    reshape may, too, its shape says, and no name of an axis: these laws are by hand, and those of
+    normalisations, which for every axis take long to prove, or are not proved."""
     b, n, m = 5, 4, 3
     plain: dict[str, Attr] = {"axis": 2, "epsilon": 0.5}
     layer = replace(use("LayerNormalization", 2, **plain), many=True)
@@ -33,7 +34,7 @@ def rows() -> Family:
         {},
         (
             use("Softmax", 1, axis=2),
-            *(fitting(u, (MANY, MANY, m), (m,)) for u in normal),
+            *(fitting(u, (b, n, m), (m,)) for u in normal),
             *(use(name, 1, axes=(2,), keepdims=0) for name in SUMMED),
             *each("Concat", 2, "axis", (0, 1)),
             *_cuts((1, 1, 3)),

@@ -21,7 +21,7 @@ COUNT = 12  # instances of each rule, all different
 # an order that knows no addition: tested over floats alone. All other rules must hold in both.
 FLOATS_ONLY: dict[str, str] = {
     "+ or * with max, min or abs": """
-        relu-scale max-scale max-shift max-neg max-neg-min relu-abs abs-mul
+        relu-scale max-scale max-shift max-shift-along max-neg max-neg-min relu-abs abs-mul
     """,
     "symmetry or range of a function": """
         sigmoid-neg tanh-neg erf-neg relu-sigmoid relu-softmax relu-exp

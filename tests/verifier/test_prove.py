@@ -94,6 +94,13 @@ rows-of-parts(x: any[n, d], y: any[m, d]):
     Reshape(Concat(x, y, axis=0), shape=(n * d + m * d,))
     => Concat(Reshape(x, shape=(n * d,)), Reshape(y, shape=(m * d,)), axis=0)
 one-or-other(x: f): Transpose(x, perm=p) => x where is_identity(p), rank(x) == 1 or rank(x) == 2
+sum-of-merged(x: f[*s, n, m]): ReduceSum(x, axes=(-2, -1), keepdims=0)
+    => ReduceSum(Reshape(x, shape=s + (n * m,)), axes=(-1,), keepdims=0)
+max-of-merged(x: f[n, m]): ReduceMax(Reshape(x, shape=(n * m,)), axes=(0,), keepdims=0)
+    => ReduceMax(x, axes=(0, 1), keepdims=0)
+product-of-merged(x: f[b, n, k], y: f[b, k, m]):
+    MatMul(Reshape(Transpose(x, perm=(1, 0, 2)), shape=(n, b * k)), Reshape(y, shape=(b * k, m)))
+    => ReduceSum(MatMul(x, y), axes=(0,), keepdims=0)
 sum-of-product(x: f[n, k], y: f[k, m]):
     ReduceSum(MatMul(x, y), axes=(1,)) => MatMul(x, ReduceSum(y, axes=(1,)))
 sum-flat(x: f[n, c, r]): ReduceSum(x, axes=(1, 2), keepdims=0)
@@ -130,6 +137,12 @@ pool-of-nothing(x: f, y: f): MaxPool(Max(x, y), **a) => Max(MaxPool(x, **a), Max
 average-border(x: f[n, c, h]):
     AveragePool(x, kernel_shape=(3,), pads=(1, 1), count_include_pad=0)
     => AveragePool(x, kernel_shape=(3,), pads=(1, 1), count_include_pad=1)
+merged-otherwise(x: f[n, m], y: f[m, n]):
+    ReduceSum(Mul(Reshape(x, shape=(n * m,)), Reshape(y, shape=(n * m,))), axes=(0,), keepdims=0)
+    => ReduceSum(Mul(x, Transpose(y, perm=(1, 0))), axes=(0, 1), keepdims=0)
+max-of-one-axis(x: f[n, m]): ReduceMax(Reshape(x, shape=(n * m,)), axes=(0,), keepdims=1)
+    => Reshape(ReduceMax(Slice(x, axes=(0,), starts=(0,), ends=(1,)), axes=(1,), keepdims=1),
+               shape=(1,))
 softmax-other-axis(x: f[n, n]): Softmax(x, axis=0) => Softmax(x, axis=1)
 mean-of-means(x: f[n, m], y: f[n, p]):
     ReduceMean(Concat(x, y, axis=1), axes=(1,))
