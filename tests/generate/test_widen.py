@@ -7,7 +7,8 @@ from superopt.generate.widen import widened
 from superopt.rules.rule import parse_rules
 
 WIDER = """
-distribute(x: f[n, k], y: f[k, m], z: f[k, m]): MatMul(x, Add(y, z)) => Add(MatMul(x, y), MatMul(x, z))
+distribute(x: f[n, k], y: f[k, m], z: f[k, m]):
+    MatMul(x, Add(y, z)) => Add(MatMul(x, y), MatMul(x, z))
 zero(x: f): Mul(x, 0) => zeros(shape(Mul(x, 0)))
 lattice(x: f, y: f, z: f): Max(x, Min(y, z)) => Min(Max(x, y), Max(x, z))
 """
