@@ -68,6 +68,7 @@ class Underived:
 
 
 Roots = tuple[g.Value, ...]
+OWN = 0.3  # of the time, for rules about the graphs' own operators alone
 RESHAPES = frozenset(OPS[name] for name in ("Reshape", "Squeeze", "Unsqueeze"))
 
 
@@ -80,12 +81,14 @@ def derive(
 ) -> Derived | Underived:
     """A chain of rewrites between two graphs over the same inputs. First by rules about the graphs'
     own operators (those that reshape are one), which leaves few ways to go; where these ways end,
-    by all rules."""
-    end = time.monotonic() + bounds.seconds
+    or a share of the time has passed (numbers that are added and taken away again have no end), by
+    all rules."""
+    begin = time.monotonic()
+    end = begin + bounds.seconds
     own = frozenset(n.op for graph in (a, b) for n in g.nodes(graph))
     if not own.isdisjoint(RESHAPES):
         own |= RESHAPES
-    near = _chained(a, b, index.within(own), bounds, end, stop)
+    near = _chained(a, b, index.within(own), bounds, begin + OWN * bounds.seconds, stop)
     if isinstance(near, Derived) or near.visited >= bounds.graphs or time.monotonic() >= end:
         return near
     found = _chained(a, b, index, bounds, end, stop)

@@ -1,4 +1,4 @@
-"""Functions of normal forms: reciprocals, exponentials, maxima, comparisons, unknown functions.
+"""Functions of normal forms: reciprocals, exponentials, comparisons, unknown functions.
 
 Guards are drawn out of arguments first: f(x where g, else y) is f(x) where g, else f(y).
 """
@@ -12,11 +12,10 @@ from fractions import Fraction
 from superopt.verifier import normal as N
 from superopt.verifier import poly as P
 from superopt.verifier import substitute as S
-from superopt.verifier.facts import Facts, Guard, negated
-from superopt.verifier.normal import NF, Factor, Piece, Term, Top
+from superopt.verifier.facts import Facts, negated
+from superopt.verifier.normal import NF, Factor, Piece, Term
 from superopt.verifier.poly import Var
 from superopt.verifier.simplify import (
-    opened_piece,
     outer_guard,
     simplified_piece,
     summed,
@@ -39,7 +38,6 @@ class Steps:
 
 STEPS = Steps()
 INFINITY = "inf"
-MOST_SPLITS = 64
 
 
 def used(what: str) -> None:
@@ -162,125 +160,6 @@ def _exponential(a: NF, facts: Facts) -> NF:
     return times(first, out, facts)
 
 
-# --- maxima ---------------------------------------------------------------------------------------
-
-
-def greatest(values: Sequence[NF], facts: Facts) -> NF:
-    """The greatest of several values."""
-    return hoisted(
-        values,
-        facts,
-        lambda args, more: greatest_of([Piece((), frozenset(), a) for a in args], more),
-    )
-
-
-def greatest_over(a: NF, bound: tuple[Var, ...], facts: Facts) -> NF:
-    """The greatest value of `a` over fresh variables."""
-    own = frozenset(bound)
-    g = _guard_apart(a, own)
-    if g is not None:
-        return hoisted([a], facts, lambda args, more: greatest_over(args[0], bound, more))
-    pieces: list[Piece] = []
-    _pieces(a, bound, frozenset(), facts, pieces)
-    return greatest_of(pieces, facts)
-
-
-def _guard_apart(a: NF, own: frozenset[Var]) -> Guard | None:
-    g = outer_guard(a)
-    return g if g is not None and g.p.vars.isdisjoint(own) else None
-
-
-def _pieces(
-    a: NF, bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts, out: list[Piece]
-) -> None:
-    g = outer_guard(a)
-    if g is None:
-        out.append(Piece(bound, guards, a))
-        return
-    if len(out) > MOST_SPLITS:
-        raise Undefined("too many pieces of a maximum")
-    for side in (g, negated(g)):
-        _pieces(under(a, facts.plus(*guards, side)), bound, guards | {side}, facts, out)
-
-
-def greatest_of(pieces: Sequence[Piece], facts: Facts) -> NF:
-    """The greatest of open pieces whose values have no guards outside."""
-    flat: list[Piece] = []
-    for p in pieces:
-        _flatten(p, facts, flat)
-    kept: dict[Piece, None] = {}
-    best: Fraction | None = None
-    for p in flat:
-        if _lowest(p.value):
-            continue
-        done = simplified_piece(p, facts)
-        if done is None:
-            continue
-        c = done.value.constant
-        if c is not None and not done.bound and not done.guards:
-            best = c if best is None else max(best, c)
-            continue
-        kept[done] = None
-    if best is not None:
-        kept[Piece((), frozenset(), N.constant(best))] = None
-    if not kept:
-        return N.scaled(power(N.fn(INFINITY, (N.zero(),))), -1)
-    shift = _common(list(kept))
-    back = N.scaled(shift, -1)
-    moved = frozenset(
-        S.close_piece(Piece(q.bound, q.guards, N.plus(q.value, back)))
-        for q in map(opened_piece, kept)
-    )
-    if len(moved) == 1:
-        (only,) = moved
-        if not only.bound and not only.guards:
-            return N.plus(only.value, shift)
-    return N.plus(power(N.top(moved)), shift)
-
-
-def _lowest(a: NF) -> bool:
-    """Is it -inf?"""
-    one = a.single
-    return (
-        one is not None
-        and one.coefficient < 0
-        and len(one.powers) == 1
-        and isinstance(one.powers[0][0], N.Fn)
-        and one.powers[0][0].name == INFINITY
-    )
-
-
-def _flatten(p: Piece, facts: Facts, out: list[Piece]) -> None:
-    """A maximum inside a maximum: max(c * max(a, b) + r) is max(c a + r, c b + r), c > 0."""
-    for t in p.value.terms:
-        if t.bound or t.guards or t.coefficient < 0 or len(t.powers) != 1:
-            continue
-        (f, e) = t.powers[0]
-        if not isinstance(f, Top) or e != 1:
-            continue
-        rest = N.minus(p.value, N.form((t,)))
-        for q in f.pieces:
-            inner = opened_piece(q)
-            value = N.plus(N.scaled(inner.value, t.coefficient), rest)
-            _flatten(Piece(p.bound + inner.bound, p.guards | inner.guards, value), facts, out)
-        return
-    out.append(p)
-
-
-def _common(pieces: list[Piece]) -> NF:
-    """The terms that the values of all pieces share, outside what each is over."""
-    shared: dict[object, Term] | None = None
-    for p in pieces:
-        own = frozenset(p.bound)
-        here = {
-            t: t for t in p.value.terms if N.free_of(t).isdisjoint(own) and (t.powers or t.bound)
-        }
-        shared = here if shared is None else {t: t for t in shared if t in here}  # type: ignore
-    if len(pieces) == 1 and not pieces[0].bound and not pieces[0].guards:
-        return N.zero()
-    return N.form(shared.values() if shared else ())
-
-
 # --- comparisons and the rest ---------------------------------------------------------------------
 
 
@@ -338,7 +217,35 @@ def raised(a: NF, n: int, facts: Facts) -> NF:
     out = N.constant(1)
     for _ in range(n):
         out = times(out, a, facts)
-    return out
+    return unrooted(out, facts)
 
 
-__all__ = ["P", "exponential", "greatest", "greatest_over", "inverse", "less", "summed", "unknown"]
+def unrooted(a: NF, facts: Facts) -> NF:
+    """`a` with x for sqrt(x) ** 2, and so on."""
+    out: list[NF] = []
+    for t in a.terms:
+        roots = [] if t.bound or t.guards else [(f, e) for f, e in t.powers if _squared(f, e)]
+        rest = tuple(p for p in t.powers if p not in roots)
+        one = N.form((Term(t.coefficient, t.bound, t.guards, rest),))
+        for f, e in roots:
+            assert isinstance(f, N.Fn)
+            one = times(one, raised(f.args[0], int(e / 2), facts), facts)
+        out.append(one)
+    return N.plus(*out)
+
+
+def _squared(f: Factor, e: Fraction) -> bool:
+    half = e / 2
+    return isinstance(f, N.Fn) and f.name == "sqrt" and half.denominator == 1 and abs(half) <= 4
+
+
+def odd(name: str, a: NF) -> NF:
+    """f(-x) is -f(x), and f(0) is 0."""
+    if not a.terms:
+        return N.zero()
+    if a.terms[0].coefficient < 0:
+        return N.scaled(power(N.fn(name, (N.scaled(a, -1),))), -1)
+    return power(N.fn(name, (a,)))
+
+
+__all__ = ["P", "exponential", "inverse", "less", "summed", "unknown"]

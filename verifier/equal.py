@@ -16,7 +16,6 @@ from superopt.verifier.algebra import (
     Undefined,
     equals,
     exponential,
-    greatest_of,
     hoisted,
     inverse,
     less,
@@ -32,6 +31,7 @@ from superopt.verifier.digits import (
 )
 from superopt.verifier.facts import Facts, Guard, eq, ge, negated
 from superopt.verifier.match import absorbed, cancelled
+from superopt.verifier.maxima import greatest_of
 from superopt.verifier.normal import NF, Factor, Piece, Term
 from superopt.verifier.order import dominated, impossible, split_at, without_factor
 from superopt.verifier.poly import Poly, Var, const, linear_in

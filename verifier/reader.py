@@ -12,13 +12,13 @@ from superopt.verifier import normal as N
 from superopt.verifier import poly as P
 from superopt.verifier.algebra import (
     equals,
-    greatest_over,
     less,
     power,
     product_over,
     unknown,
 )
 from superopt.verifier.facts import Facts, Guard, eq, ge, negated
+from superopt.verifier.maxima import greatest_over
 from superopt.verifier.normal import NF, Term
 from superopt.verifier.poly import Poly
 from superopt.verifier.scalars import applied, number_of

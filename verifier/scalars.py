@@ -11,23 +11,25 @@ from superopt.verifier.algebra import (
     Undefined,
     exponential,
     factored,
-    greatest,
     hoisted,
     inverse,
+    odd,
     power,
     raised,
     unknown,
+    unrooted,
     used,
 )
 from superopt.verifier.attributes import marked, root_of
 from superopt.verifier.choices import NOTES
 from superopt.verifier.facts import Facts
+from superopt.verifier.maxima import greatest
 from superopt.verifier.normal import NF, Term
 from superopt.verifier.order import sign
 from superopt.verifier.simplify import times
 
 EXACT_POWERS = 8
-ODD = frozenset(("erf", "tanh", "sin", "tan", "asin", "atan", "sinh", "asinh", "atanh"))
+ODD = frozenset(("erf", "sin", "tan", "asin", "atan", "sinh", "asinh", "atanh"))
 HALF = Fraction(1, 2)
 NEAR = Fraction(1, 2**24)  # relative: what rounding to float32 may change
 NEAREST = "a literal is the simple number that it is the nearest float of"
@@ -72,10 +74,10 @@ def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
         case "mul", [a, b]:
             if len(a.terms) > 1 or len(b.terms) > 1:
                 used("distribute")
-            return times(a, b, facts)
+            return unrooted(times(a, b, facts), facts)
         case "div", [a, b] if exact:
             used("divide")
-            return times(a, inverse(b, facts), facts)
+            return unrooted(times(a, inverse(b, facts), facts), facts)
         case "div", [a, b] if b.constant == 1:
             return a
         case "max", [a, b]:
@@ -89,6 +91,10 @@ def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
         case "sigmoid", [a] if exact:
             down = exponential(N.scaled(a, -1), facts)
             return inverse(N.plus(N.constant(1), down), facts)
+        case "tanh", [a] if exact:  # as a sigmoid: 2 / (1 + exp(-2 x)) - 1
+            down = exponential(N.scaled(a, -2), facts)
+            whole = inverse(N.plus(N.constant(1), down), facts)
+            return N.minus(N.scaled(whole, 2), N.constant(1))
         case "log", [a] if exact:
             return hoisted([a], facts, lambda x, _: _logarithm(x[0]))
         case "sqrt", [a] if exact:
@@ -97,22 +103,14 @@ def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
             n = b.constant
             if n is not None and n.denominator == 1 and abs(n) <= EXACT_POWERS:
                 return raised(a, int(n), facts)
-            if n == HALF:
-                return hoisted([a], facts, _root)
+            if n in (HALF, -HALF):
+                root = hoisted([a], facts, _root)
+                return root if n == HALF else inverse(root, facts)
             return unknown(fn, args, facts)
         case _ if exact and fn in ODD and len(args) == 1:
-            return hoisted(args, facts, lambda x, _: _odd(fn, x[0]))
+            return hoisted(args, facts, lambda x, _: odd(fn, x[0]))
         case _:
             return unknown(fn if exact else f"{fn} of integers", args, facts)
-
-
-def _odd(fn: str, a: NF) -> NF:
-    """f(-x) is -f(x), and f(0) is 0."""
-    if not a.terms:
-        return N.zero()
-    if a.terms[0].coefficient < 0:
-        return N.scaled(power(N.fn(fn, (N.scaled(a, -1),))), -1)
-    return power(N.fn(fn, (a,)))
 
 
 def _logarithm(a: NF) -> NF:

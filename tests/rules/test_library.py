@@ -20,6 +20,15 @@ COUNT = 12  # instances of each rule, all different
 # Laws that the prime field cannot see, because it takes their functions for unknown ones, or for
 # an order that knows no addition: tested over floats alone. All other rules must hold in both.
 FLOATS_ONLY: dict[str, str] = {
+    "functions that grow": """
+        exp-max exp-min sigmoid-max tanh-max exp-reduce-max sigmoid-reduce-max tanh-reduce-max
+        sigmoid-max-pool tanh-max-pool
+    """,
+    "functions by exp, powers by roots": """
+        sigmoid-reciprocal sigmoid-div sigmoid-exp tanh-sigmoid tanh-parts tanh-exp silu-div
+        gelu-tanh-fast log-sigmoid pow-minus-half sqrt-sqrt exp-log log-sum-exp
+    """,
+    "a number and its sign": "prelu-relu abs-relu relu-difference",
     "+ or * with max, min or abs": """
         relu-scale max-scale max-shift max-shift-along max-neg max-neg-min relu-abs abs-mul
     """,

@@ -103,6 +103,18 @@ product-of-merged(x: f[b, n, k], y: f[b, k, m]):
     => ReduceSum(MatMul(x, y), axes=(0,), keepdims=0)
 sum-of-product(x: f[n, k], y: f[k, m]):
     ReduceSum(MatMul(x, y), axes=(1,)) => MatMul(x, ReduceSum(y, axes=(1,)))
+sum-flat(x: f[n, c, r]): ReduceSum(x, axes=(1, 2), keepdims=0)
+    => ReduceSum(Reshape(x, shape=(n, c * r)), axes=(1,), keepdims=0)
+max-exp(x: f, y: f): Max(Exp(x), Exp(y)) => Exp(Max(x, y))
+max-sigmoid(x: f): ReduceMax(Sigmoid(x), axes=a, keepdims=0)
+    => Sigmoid(ReduceMax(x, axes=a, keepdims=0))
+min-tanh(x: f, y: f): Min(Tanh(x), Tanh(Neg(y))) => Tanh(Min(x, Neg(y)))
+max-erf(x: f, y: f): Max(Erf(x), Neg(Erf(y))) => Erf(Max(x, Neg(y)))
+max-falls(x: f, y: f): Max(Reciprocal(Add(Exp(x), 1)), Reciprocal(Add(Exp(y), 1)))
+    => Reciprocal(Add(Exp(Min(x, y)), 1))
+tanh-exp(x: f): Div(Sub(Exp(x), Exp(Neg(x))), Add(Exp(x), Exp(Neg(x)))) => Tanh(x)
+root-twice(x: f): Mul(Sqrt(x), Sqrt(x)) => x
+power-minus-half(x: f): Pow(x, -0.5) => Reciprocal(Sqrt(x))
 """
 
 # What is wrong is seen at the sizes in the comment.
@@ -160,6 +172,13 @@ expanded-part(x: num, y: num, c: num, d: num):
 slice-shifted(x: f[n]):
     Slice(x, axes=(0,), starts=(0,), ends=(2,), steps=(1,))
     => Slice(x, axes=(0,), starts=(1,), ends=(3,), steps=(1,))
+max-reciprocal(x: f, y: f): Max(Reciprocal(x), Reciprocal(y)) => Reciprocal(Min(x, y))
+max-falls-not(x: f, y: f): Max(Reciprocal(Add(Exp(x), 1)), Reciprocal(Add(Exp(y), 1)))
+    => Reciprocal(Add(Exp(Max(x, y)), 1))
+max-sin(x: f, y: f): Max(Sin(x), Sin(y)) => Sin(Max(x, y))
+max-erf-sign(x: f, y: f): Max(Erf(x), Neg(Erf(y))) => Erf(Max(x, y))
+max-unknown-sign(x: f, y: f, z: f): Max(Div(Exp(x), Add(Exp(x), z)), Div(Exp(y), Add(Exp(y), z)))
+    => Div(Exp(Max(x, y)), Add(Exp(Max(x, y)), z))
 """
 
 

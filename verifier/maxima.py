@@ -1,0 +1,233 @@
+"""Maxima of normal forms: of several values, and of all values over bound variables.
+
+A function that grows is drawn out of a maximum: max(exp(a), exp(b)) is exp(max(a, b)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from superopt.verifier import normal as N
+from superopt.verifier import substitute as S
+from superopt.verifier.algebra import (
+    INFINITY,
+    Undefined,
+    exponential,
+    hoisted,
+    inverse,
+    odd,
+    power,
+)
+from superopt.verifier.facts import Facts, Guard, negated
+from superopt.verifier.normal import NF, Piece, Term, Top
+from superopt.verifier.order import sign
+from superopt.verifier.poly import Var
+from superopt.verifier.simplify import opened_piece, outer_guard, simplified_piece, times, under
+
+MOST_SPLITS = 64
+GROW = frozenset(("sqrt", "log", "softplus", "acosh"))
+GROW_ODD = frozenset(("erf", "asin", "atan", "sinh", "asinh", "atanh"))
+
+
+def greatest(values: Sequence[NF], facts: Facts) -> NF:
+    """The greatest of several values."""
+    return hoisted(
+        values,
+        facts,
+        lambda args, more: greatest_of([Piece((), frozenset(), a) for a in args], more),
+    )
+
+
+def greatest_over(a: NF, bound: tuple[Var, ...], facts: Facts) -> NF:
+    """The greatest value of `a` over fresh variables."""
+    own = frozenset(bound)
+    g = _guard_apart(a, own)
+    if g is not None:
+        return hoisted([a], facts, lambda args, more: greatest_over(args[0], bound, more))
+    pieces: list[Piece] = []
+    _pieces(a, bound, frozenset(), facts, pieces)
+    return greatest_of(pieces, facts)
+
+
+def _guard_apart(a: NF, own: frozenset[Var]) -> Guard | None:
+    g = outer_guard(a)
+    return g if g is not None and g.p.vars.isdisjoint(own) else None
+
+
+def _pieces(
+    a: NF, bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts, out: list[Piece]
+) -> None:
+    g = outer_guard(a)
+    if g is None:
+        out.append(Piece(bound, guards, a))
+        return
+    if len(out) > MOST_SPLITS:
+        raise Undefined("too many pieces of a maximum")
+    for side in (g, negated(g)):
+        _pieces(under(a, facts.plus(*guards, side)), bound, guards | {side}, facts, out)
+
+
+def greatest_of(pieces: Sequence[Piece], facts: Facts) -> NF:
+    """The greatest of open pieces whose values have no guards outside."""
+    flat: list[Piece] = []
+    for p in pieces:
+        _flatten(p, facts, flat)
+    kept: dict[Piece, None] = {}
+    best: Fraction | None = None
+    for p in flat:
+        if _lowest(p.value):
+            continue
+        done = simplified_piece(p, facts)
+        if done is None:
+            continue
+        c = done.value.constant
+        if c is not None and not done.bound and not done.guards:
+            best = c if best is None else max(best, c)
+            continue
+        kept[done] = None
+    if best is not None:
+        kept[Piece((), frozenset(), N.constant(best))] = None
+    if not kept:
+        return N.scaled(power(N.fn(INFINITY, (N.zero(),))), -1)
+    shift = _common(list(kept))
+    back = N.scaled(shift, -1)
+    moved = frozenset(
+        S.close_piece(Piece(q.bound, q.guards, N.plus(q.value, back)))
+        for q in map(opened_piece, kept)
+    )
+    if len(moved) == 1:
+        (only,) = moved
+        if not only.bound and not only.guards:
+            return N.plus(only.value, shift)
+    grown = _grown([opened_piece(p) for p in moved], facts)
+    return N.plus(power(N.top(moved)) if grown is None else grown, shift)
+
+
+def _lowest(a: NF) -> bool:
+    """Is it -inf?"""
+    one = a.single
+    return (
+        one is not None
+        and one.coefficient < 0
+        and len(one.powers) == 1
+        and isinstance(one.powers[0][0], N.Fn)
+        and one.powers[0][0].name == INFINITY
+    )
+
+
+def _flatten(p: Piece, facts: Facts, out: list[Piece]) -> None:
+    """A maximum inside a maximum: max(c * max(a, b) + r) is max(c a + r, c b + r), c > 0."""
+    for t in p.value.terms:
+        if t.bound or t.guards or t.coefficient < 0 or len(t.powers) != 1:
+            continue
+        (f, e) = t.powers[0]
+        if not isinstance(f, Top) or e != 1:
+            continue
+        rest = N.minus(p.value, N.form((t,)))
+        for q in f.pieces:
+            inner = opened_piece(q)
+            value = N.plus(N.scaled(inner.value, t.coefficient), rest)
+            _flatten(Piece(p.bound + inner.bound, p.guards | inner.guards, value), facts, out)
+        return
+    out.append(p)
+
+
+def _common(pieces: list[Piece]) -> NF:
+    """The terms that the values of all pieces share, outside what each is over."""
+    shared: dict[object, Term] | None = None
+    for p in pieces:
+        own = frozenset(p.bound)
+        here = {
+            t: t for t in p.value.terms if N.free_of(t).isdisjoint(own) and (t.powers or t.bound)
+        }
+        shared = here if shared is None else {t: t for t in shared if t in here}  # type: ignore
+    if len(pieces) == 1 and not pieces[0].bound and not pieces[0].guards:
+        return N.zero()
+    return N.form(shared.values() if shared else ())
+
+
+def _grown(pieces: Sequence[Piece], facts: Facts) -> NF | None:
+    """The maximum of values of one function that grows (or falls) as that function of a maximum (or
+    minimum): of exp, of 1 / x where x is above 0, of roots and the like. None for others."""
+    plus = _number(pieces[0].value)
+    if plus and all(_number(p.value) == plus for p in pieces):
+        rest = [Piece(p.bound, p.guards, N.minus(p.value, N.constant(plus))) for p in pieces]
+        found = _grown(rest, facts)
+        return None if found is None else N.plus(found, N.constant(plus))
+    values = [one for p in pieces if (one := p.value.single) is not None and one.powers]
+    c = abs(values[0].coefficient) if values else Fraction(0)
+    if len(values) < len(pieces) or any(abs(t.coefficient) != c for t in values):
+        return None
+
+    def greatest(args: Sequence[NF], up: bool) -> NF:
+        scale = 1 if up else -1
+        some = [
+            Piece(p.bound, p.guards, N.scaled(a, scale)) for p, a in zip(pieces, args, strict=True)
+        ]
+        return N.scaled(greatest_of(some, facts), scale)
+
+    name = _odd(values[0])
+    if name and all(_odd(t) == name for t in values):
+        args = [N.scaled(_argument(t), t.coefficient / c) for t in values]
+        return hoisted([greatest(args, True)], facts, lambda a, _: N.scaled(odd(name, a[0]), c))
+    up = values[0].coefficient > 0
+    if any((t.coefficient > 0) != up for t in values):
+        return None
+    c = c if up else -c
+    if all(isinstance(f, N.Exp) for t in values for f, _ in t.powers):
+        k = abs(values[0].powers[0][1])
+        args = [
+            N.plus(*(N.scaled(f.of, e / k) for f, e in t.powers if isinstance(f, N.Exp)))
+            for t in values
+        ]
+        return N.scaled(exponential(N.scaled(greatest(args, up), k), facts), c)
+    if all(e == -1 for t in values for f, e in t.powers if isinstance(f, N.Total)) and all(
+        map(_quotient, values)
+    ):
+        args = [_turned(t, facts) for t in values]
+        return N.scaled(inverse(greatest(args, not up), facts), c)
+    if any(len(t.powers) > 1 for t in values):
+        return None
+    (f, _), *_ = values[0].powers
+    name = f.name if isinstance(f, N.Fn) and f.name in GROW and len(f.args) == 1 else ""
+    if name and all(
+        isinstance(g, N.Fn) and g.name == name and e == 1 for t in values for g, e in t.powers
+    ):
+        top = greatest([_argument(t) for t in values], up)
+        return hoisted([top], facts, lambda a, _: N.scaled(power(N.fn(name, (a[0],))), c))
+    return None
+
+
+def _number(a: NF) -> Fraction:
+    """The number that is added in it."""
+    plain = (t.coefficient for t in a.terms if not (t.bound or t.guards or t.powers))
+    return next(plain, Fraction(0))
+
+
+def _odd(t: Term) -> str:
+    """The function that grows and is odd, of which `t` is a multiple."""
+    (f, e), *more = t.powers
+    known = isinstance(f, N.Fn) and f.name in GROW_ODD and len(f.args) == 1
+    return f.name if known and isinstance(f, N.Fn) and e == 1 and not more else ""
+
+
+def _argument(t: Term) -> NF:
+    """What its only factor is a function of."""
+    ((f, _),) = t.powers
+    assert isinstance(f, N.Fn)
+    return f.args[0]
+
+
+def _quotient(t: Term) -> bool:
+    """Is it one of numbers above 0?"""
+    plain = Term(Fraction(1), (), frozenset(), t.powers)
+    return any(e < 0 for _, e in t.powers) and sign(plain, {}) == 2
+
+
+def _turned(t: Term, facts: Facts) -> NF:
+    """1 / t without its coefficient, multiplied out: of exp(x) / (1 + exp(x)), 1 + exp(-x)."""
+    out = N.constant(1)
+    for f, e in t.powers:
+        out = times(out, f.of if isinstance(f, N.Total) else power(f, -e), facts)
+    return out
