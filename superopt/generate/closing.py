@@ -98,16 +98,17 @@ def close(
     every = _laws(family, found)
     made.laws = made.followed = len(every)
     for rank, some in groupby(every, key=_rank):
+        about = f"laws of {rank[0]} and {rank[2]} operators" if rank else "laws with a bias"
         fresh = [law for law in some if law.place not in made.stands]
         left = _underived(family, fresh, before, made, done)
         while left:
             wave = {title(law.is_, family): law for law in reversed(left)}
             made.followed -= len(wave)
+            progress(f"{family.name}: {len(wave)} of {len(left)} {about} that do not follow")
             _state(made, family, list(reversed(wave.values())), before, seed, done)
             now = set(map(id, wave.values()))
             rest = [law for law in left if id(law) not in now]
             left = _underived(family, rest, before, made, done)
-        about = f"laws of {rank[0]} and {rank[2]} operators" if rank else "biases"
         progress(f"{family.name}: {len(made.rules)} rules after {about}")
     made.seconds = time.monotonic() - begin
     return made
