@@ -28,7 +28,6 @@ from superopt.generate.generalise import only_there, title
 from superopt.generate.naming import renamed, said_of
 from superopt.generate.pattern import Equation, show, size
 from superopt.generate.sound import Held
-from superopt.generate.widen import widened
 from superopt.rules.index import Index
 from superopt.rules.instances import Instance
 from superopt.rules.rule import Rule, parse_rules
@@ -279,7 +278,7 @@ def attempt(what: tuple[Sequence[Claim], Family, int]) -> str:
             continue
         if c.axis is None:
             known[c.left[0], c.right] = found
-        texts.append((str(widened(found, seed).rule), found.proved))
+        texts.append((str(found.rule), found.proved))
     return json.dumps(texts)
 
 

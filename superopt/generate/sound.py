@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
+from superopt.generate.widen import of_numbers
 from superopt.ir import graph as g
 from superopt.rules.build import Refusal, rewrite
 from superopt.rules.context import context
@@ -18,12 +19,14 @@ from superopt.rules.match import matches
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.syntax import Param
 from superopt.rules.term import App, Name, Number, Scalar, Spread, show, walk
-from superopt.rules.trial import Cases, Verdict, try_on
+from superopt.rules.trial import Cases, try_on, try_rule
+from superopt.rules.trial import Verdict as Outcome
 from superopt.verifier.attributes import UNSEEN_ONES
 from superopt.verifier.prove import Limits, prove
-from superopt.verifier.verdict import Proved, Refuted
+from superopt.verifier.verdict import Proved, Refuted, Verdict
 
 PATIENCE = 60  # attempts at an instance in one style
+NUMBERS = 6  # instances in integers, for a rule that is proved for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ def settled(rule: Rule, classes: Sequence[str], seed: int, some: Iterable[Instan
     found = _tried(rule, classes, seed, SHORT, some)
     if found is None:
         return None
-    verdict = prove(found, LIMITS)
+    found, verdict = proof(found, seed)
     if isinstance(verdict, Refuted):
         return None
     if isinstance(verdict, Proved):
@@ -78,6 +81,17 @@ def settled(rule: Rule, classes: Sequence[str], seed: int, some: Iterable[Instan
     fresh = instances(rule, seed + 1, patience=PATIENCE)
     found = _tried(rule, left, seed + 1, effort, fresh)
     return None if found is None else Held(found, isinstance(verdict, Proved) and verdict.whole)
+
+
+def proof(rule: Rule, seed: int) -> tuple[Rule, Verdict]:
+    """What the prover says of a rule; of one for all numbers, where it is one of floats of which
+    the same is proved for these."""
+    wide = of_numbers(rule)
+    if wide is not None:
+        verdict = prove(wide, LIMITS)
+        if isinstance(verdict, Proved) and try_rule(wide, seed, NUMBERS):
+            return wide, verdict
+    return rule, prove(rule, LIMITS)
 
 
 def proved_within(rule: Rule, verdict: Proved) -> Rule | None:
@@ -153,7 +167,7 @@ class Drawn:
             n += 1
 
 
-def verdict(rule: Rule, seed: int) -> Verdict:
+def verdict(rule: Rule, seed: int) -> Outcome:
     """What another trial says: on twenty drawn assignments, six neighbours of each, and on cramped
     ones, all of a seed that may be of no run."""
     some = list(islice(instances(rule, seed), COUNT))
