@@ -9,7 +9,7 @@ computed of constants is computed at once, and equal to a constant that it diffe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -78,8 +78,10 @@ def derive(
     index: Index,
     bounds: Bounds,
     stop: Callable[[], bool] = lambda: False,
+    without: Container[str] = (),
 ) -> Derived | Underived:
-    """A chain of rewrites between two graphs over the same inputs. First by rules about the graphs'
+    """A chain of rewrites between two graphs over the same inputs, by rules whose names are not in
+    `without`. First by rules about the graphs'
     own operators (those that reshape are one), which leaves few ways to go; where these ways end,
     or a share of the time has passed (numbers that are added and taken away again have no end), by
     all rules."""
@@ -88,15 +90,22 @@ def derive(
     own = frozenset(n.op for graph in (a, b) for n in g.nodes(graph))
     if not own.isdisjoint(RESHAPES):
         own |= RESHAPES
-    near = _chained(a, b, index.within(own), bounds, begin + OWN * bounds.seconds, stop)
+    soon = begin + OWN * bounds.seconds
+    near = _chained(a, b, index.within(own), bounds, soon, stop, without)
     if isinstance(near, Derived) or near.visited >= bounds.graphs or time.monotonic() >= end:
         return near
-    found = _chained(a, b, index, bounds, end, stop)
+    found = _chained(a, b, index, bounds, end, stop, without)
     return replace(found, visited=near.visited + found.visited)
 
 
 def _chained(
-    a: g.Graph, b: g.Graph, index: Index, bounds: Bounds, end: float, stop: Callable[[], bool]
+    a: g.Graph,
+    b: g.Graph,
+    index: Index,
+    bounds: Bounds,
+    end: float,
+    stop: Callable[[], bool],
+    without: Container[str],
 ) -> Derived | Underived:
     order = _Order({}, {}, _few(a, b))
     sides = tuple(_Side(*order.graph(graph)) for graph in (a, b))
@@ -112,7 +121,7 @@ def _chained(
         if at.depth == bounds.steps:
             reason = "the limit of steps was reached"
             continue
-        for link in _rewrites(at.graph, index, order):
+        for link in _rewrites(at.graph, index, without):
             graph, size = order.graph(link.after)
             if size > most or graph.outputs in side.seen:
                 continue
@@ -263,9 +272,11 @@ def _without_axes(n: g.Node, inputs: tuple[g.Value | None, ...]) -> tuple[g.Valu
     return inputs
 
 
-def _rewrites(graph: g.Graph, index: Index, order: _Order) -> Iterator[Link]:
+def _rewrites(graph: g.Graph, index: Index, without: Container[str]) -> Iterator[Link]:
     ctx = context(graph)
     for match in index.matches(ctx):
+        if match.rule.name in without:
+            continue
         change = rewrite(match, ctx)
         if isinstance(change, Refusal) or all(old is new for old, new in change.items()):
             continue

@@ -43,6 +43,7 @@ from superopt.generate.pattern import Equation, show
 from superopt.generate.prune import chains, follows
 from superopt.generate.sound import COUNT, again
 from superopt.generate.workers import Each, workers
+from superopt.rules.index import Index
 from superopt.rules.rule import Rule, load_library, parse_rules
 
 CLASSICAL = ("sums", "order", "matrices", "images", "means")
@@ -209,10 +210,11 @@ def redundant(folder: Path, jobs: int) -> list[str]:
 def hand(folder: Path) -> list[str]:
     """Hand-written rules with the chains of generated rules that do the same."""
     rules = every_rule(folder)
+    index = Index(rules)
     written = [r for r in load_library() if r.origin == "hand"]
     lines = []
     for rule in written:
-        found = follows(rule, rules, 0)
+        found = follows(rule, index, 0)
         if found is not None:
             lines.append(f"- {rule.source.split(':')[0]} {rule.name}: {', '.join(found.chain)}")
     return [f"{len(lines)} of {len(written)}:", "", *lines]

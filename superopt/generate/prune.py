@@ -36,15 +36,18 @@ class Follows:
 
 
 def follows(
-    rule: Rule, others: Sequence[Rule], seed: int, bounds: Bounds = FORWARD
+    rule: Rule,
+    index: Index,
+    seed: int,
+    without: Collection[str] = (),
+    bounds: Bounds = FORWARD,
 ) -> Follows | None:
-    """The chain of `others` that does what `rule` does, on instances of unequal shapes; None where
-    there is none within `bounds`."""
-    index = Index(others)
+    """The chain of rules of other names, and none of `without`, that does what `rule` does, on
+    instances of unequal shapes; None where there is none within `bounds`."""
     chains: list[tuple[str, ...]] = []
     for one in _instances(rule, seed):
         left, right = g.Graph(one.inputs, one.lhs), g.Graph(one.inputs, one.rhs)
-        found = derive(left, right, index, bounds)
+        found = derive(left, right, index, bounds, without={rule.name, *without})
         if not isinstance(found, Derived):
             return None
         chains.append(tuple(link.rule for link in (*found.forth, *reversed(found.back))))
@@ -83,6 +86,7 @@ def minimal(
     apart = {} if apart is None else apart
     left = {r.name: r for r in rules}
     gone: dict[str, Rule] = {}
+    index = Index(rules)
     every = frozenset(map(said_of, rules))
     asked = [r for r in rules if not every - {said_of(r)} <= apart.get(said_of(r), frozenset())]
     for rule, known in reversed(list(zip(asked, _all(asked, rules, done, seed), strict=True))):
@@ -91,7 +95,7 @@ def minimal(
         if known is None or (rule.name in needed and len(known.used) > 1):
             continue
         others = {n: r for n, r in left.items() if n != rule.name}
-        if known.used <= others.keys() or follows(rule, list(others.values()), seed):
+        if known.used <= others.keys() or follows(rule, index, seed, gone.keys()):
             left = others
             gone[rule.name] = rule
     kept = list(left.values())
@@ -124,10 +128,10 @@ def chains(what: Task) -> str:
     rules of all chains; none where it does not. Rules travel as texts."""
     text, texts, seed = what
     (rule,) = parse_rules(text)
-    found = follows(rule, [r for r in _parsed(texts) if r.name != rule.name], seed)
+    found = follows(rule, _index(texts), seed)
     return json.dumps(([], []) if found is None else (found.chain, sorted(found.used)))
 
 
 @lru_cache(maxsize=1)
-def _parsed(texts: tuple[str, ...]) -> tuple[Rule, ...]:
-    return tuple(r for text in texts for r in parse_rules(text))
+def _index(texts: tuple[str, ...]) -> Index:
+    return Index(r for text in texts for r in parse_rules(text))
