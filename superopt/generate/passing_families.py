@@ -137,7 +137,8 @@ def filters() -> Family:
 
     def conv(size: Shape, pads: Shape, step: int = 1) -> Use:
         made = use("Conv", 2, strides=(step, step), group=1, pads=pads)
-        return fitting(made, (MANY, MANY), (MANY, MANY, *size))
+        # a filter is no image, but for one that is as small as a pixel
+        return fitting(made, (MANY, MANY) if size == (1, 1) else image, (MANY, MANY, *size))
 
     return Family(
         "filters",

@@ -80,7 +80,8 @@ class Generated:
 
 
 ROUNDS = 5
-# Families at once: what one waits for, the others' tasks fill. They do not see each other's rules.
+# Families at once, of many: what one waits for, the others' tasks fill. They do not see each
+# other's rules.
 AT_ONCE = 3
 
 
@@ -153,12 +154,13 @@ class _Made:
         progress: Callable[[str], None],
     ) -> None:
         """Make what each family needs beside the rules so far: those of the last round, and of this
-        one those of families that are `AT_ONCE` places before it, whoever is done first."""
+        one those of families that are some places before it, whoever is done first."""
+        together = min(AT_ONCE, max(len(every) // 2, 1))
         before = {name: list(rules) for name, rules in self.rules.items()}
 
         def call(n: int) -> Callable[[_Done], Closed]:
             family, found = every[n]
-            for earlier, _ in every[: max(n - AT_ONCE + 1, 0)]:
+            for earlier, _ in every[: max(n - together + 1, 0)]:
                 before[earlier.name] = list(self.rules[earlier.name])
             known = [r for rules in before.values() for r in rules]
             last = self.last.get(family.name, Closed())
@@ -167,7 +169,7 @@ class _Made:
         def take(n: int, closed: Closed) -> None:
             self.add(every[n][0], closed)
 
-        _one_after_another(len(every), call, take, done)
+        _one_after_another(len(every), together, call, take, done)
 
     def add(self, family: Family, closed: Closed) -> None:
         """Take in what a round found of a family."""
@@ -256,11 +258,12 @@ class _Done:
 
 def _one_after_another(
     count: int,
+    together: int,
     call: Callable[[int], Callable[[_Done], R]],
     take: Callable[[int, R], None],
     done: _Done,
 ) -> None:
-    """Take the results of calls in order, each of which is made when all those that are `AT_ONCE`
+    """Take the results of calls in order, each of which is made when all those that are `together`
     places before it are taken. They wait for tasks most of the time, in a thread each, and do
     things in turns: graphs are interned, which is not for several threads."""
     turns = replace(done, turn=threading.Lock())
@@ -272,13 +275,13 @@ def _one_after_another(
             return one(turns)
 
     futures: list[Future[R]] = []
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(together) as pool:
         try:
-            for n in range(count + AT_ONCE):
-                if n >= AT_ONCE and n - AT_ONCE < count:
-                    result = futures[n - AT_ONCE].result()
+            for n in range(count + together):
+                if n >= together and n - together < count:
+                    result = futures[n - together].result()
                     with turns.turn:
-                        take(n - AT_ONCE, result)
+                        take(n - together, result)
                 if n < count:
                     with turns.turn:
                         one = call(n)
