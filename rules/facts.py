@@ -22,6 +22,7 @@ Scalar = int | float | bool
 
 _CONST: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()
 _UNIFORM: WeakKeyDictionary[Constant, Scalar | None] = WeakKeyDictionary()
+_LISTED: WeakKeyDictionary[Constant, tuple[int, ...] | None] = WeakKeyDictionary()
 
 
 def is_const(v: Value) -> bool:
@@ -104,6 +105,25 @@ def _uniform(c: Constant) -> Scalar | None:
     if dtype == BOOL:
         return bool(first)
     return float(first) if dtype.is_float else int(first)
+
+
+LISTED = 1024  # numbers of a constant that formulas may speak of
+
+
+def listed(v: Value | None) -> tuple[int, ...] | None:
+    """The numbers of a short vector of whole numbers that is a constant; None where there are none."""
+    if type(v) is not Constant:
+        return None
+    try:
+        return _LISTED[v]
+    except KeyError:
+        shape, dtype = v.type.shape, v.type.dtype
+        found = None
+        if dtype is not None and dtype.is_int and shape is not None and len(shape) == 1:
+            if v.nbytes <= LISTED * dtype.bits // 8:
+                found = tuple(int(i) for i in v.load())
+        _LISTED[v] = found
+        return found
 
 
 def rounded(value: Scalar | Fraction, dtype: DType) -> Scalar | None:

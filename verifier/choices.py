@@ -211,6 +211,9 @@ class Choices:
             size = ix.as_index(self.fresh(f"{name}.value"))
             value = ix.dim(size - 1 if sign == 1 else -size)
             element = cast(ix.as_index(value), kind)
+        elif kind == BOOL:
+            value = bool(self.choose(f"truth {name}", (0, 1)))
+            element = const(value, kind)
         else:
             raise Unsupported(f"the value of {name}: {kind}")
         self.names[VALUE + name] = value
@@ -238,6 +241,8 @@ class Choices:
                         return Name(VALUE + n)
                     case Call("all_equal", (Name(),)):
                         return Lit(True)
+                    case Call("items", (Name(n),)):
+                        raise Unsupported(f"the numbers of {n}")
                     case _:
                         return None
 

@@ -115,6 +115,10 @@ max-falls(x: f, y: f): Max(Reciprocal(Add(Exp(x), 1)), Reciprocal(Add(Exp(y), 1)
 tanh-exp(x: f): Div(Sub(Exp(x), Exp(Neg(x))), Add(Exp(x), Exp(Neg(x)))) => Tanh(x)
 root-twice(x: f): Mul(Sqrt(x), Sqrt(x)) => x
 power-minus-half(x: f): Pow(x, -0.5) => Reciprocal(Sqrt(x))
+round-of-floor(x: f): Ceil(Add(Floor(x), Round(x))) => Add(Floor(x), Round(x))
+remainder(x: i, y: i): Add(Mod(x, y, fmod=1), Mul(Div(x, y), y)) => x
+remainder-again(x: i, y: i): Mod(Mod(x, y, fmod=1), y, fmod=1) => Mod(x, y, fmod=1)
+modulo-again(x: i, y: i): Mod(Mod(x, y), y) => Mod(x, y)
 """
 
 # What is wrong is seen at the sizes in the comment.
@@ -179,6 +183,8 @@ max-sin(x: f, y: f): Max(Sin(x), Sin(y)) => Sin(Max(x, y))
 max-erf-sign(x: f, y: f): Max(Erf(x), Neg(Erf(y))) => Erf(Max(x, y))
 max-unknown-sign(x: f, y: f, z: f): Max(Div(Exp(x), Add(Exp(x), z)), Div(Exp(y), Add(Exp(y), z)))
     => Div(Exp(Max(x, y)), Add(Exp(Max(x, y)), z))
+round-of-half(x: f): Floor(Mul(Floor(x), 0.5)) => Mul(Floor(x), 0.5)
+remainder-mixed(x: i64, y: i64): Add(Mod(x, y), Mul(Div(x, y), y)) => x
 """
 
 
