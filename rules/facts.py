@@ -111,19 +111,23 @@ LISTED = 1024  # numbers of a constant that formulas may speak of
 
 
 def listed(v: Value | None) -> tuple[int, ...] | None:
-    """The numbers of a short vector of whole numbers that is a constant; None where there are none."""
+    """The numbers of a constant that is a short vector of integers; None for any other value."""
     if type(v) is not Constant:
         return None
     try:
         return _LISTED[v]
     except KeyError:
-        shape, dtype = v.type.shape, v.type.dtype
-        found = None
-        if dtype is not None and dtype.is_int and shape is not None and len(shape) == 1:
-            if v.nbytes <= LISTED * dtype.bits // 8:
-                found = tuple(int(i) for i in v.load())
-        _LISTED[v] = found
+        found = _LISTED[v] = _listed(v)
         return found
+
+
+def _listed(c: Constant) -> tuple[int, ...] | None:
+    shape, dtype = c.type.shape, c.type.dtype
+    if dtype is None or not dtype.is_int or shape is None or len(shape) != 1:
+        return None
+    if c.nbytes > LISTED * dtype.bits // 8:
+        return None
+    return tuple(int(i) for i in c.load())
 
 
 def rounded(value: Scalar | Fraction, dtype: DType) -> Scalar | None:
