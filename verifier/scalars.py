@@ -89,6 +89,9 @@ def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
             return N.minus(a, times(b, part, facts))
         case "mod", [a, b] if not exact:
             return hoisted(args, facts, lambda x, _: _remainder(x[0], x[1]))
+        case "sign", [_]:
+            name = fn if exact else f"{fn} of integers"
+            return hoisted(args, facts, lambda x, _: _sign(name, x[0]))
         case _ if exact and fn in WHOLE:
             return hoisted(args, facts, lambda x, _: _rounded(fn, x[0]))
         case "max", [a, b]:
@@ -186,8 +189,13 @@ def _rounded(fn: str, a: NF) -> NF:
 
 
 def _toward_zero(args: list[NF], facts: Facts) -> NF:
-    """The quotient of integers; that of a remainder is zero."""
+    """The quotient of integers; that of a remainder is zero, and divisors in turn multiply."""
     a, b = args
+    one = a.single
+    if one is not None and one.coefficient == 1 and len(one.powers) == 1:
+        f, e = one.powers[0]
+        if e == 1 and isinstance(f, N.Fn) and f.name == QUOTIENT:
+            return power(N.fn(QUOTIENT, (f.args[0], times(f.args[1], b, facts))))
     for f in [f for t in a.terms for f, _ in t.powers]:
         if isinstance(f, N.Fn) and f.name == QUOTIENT and f.args[1] == b:
             left = N.minus(f.args[0], times(b, power(f), facts))
@@ -204,3 +212,13 @@ def _remainder(a: NF, b: NF) -> NF:
         if e == 1 and isinstance(f, N.Fn) and f.name == MODULO and f.args[1] == b:
             return a
     return power(N.fn(MODULO, (a, b)))
+
+
+def _sign(name: str, a: NF) -> NF:
+    """The sign of a sign is that sign."""
+    one = a.single
+    if one is not None and one.coefficient == 1 and len(one.powers) == 1:
+        f, e = one.powers[0]
+        if e == 1 and isinstance(f, N.Fn) and f.name == name:
+            return a
+    return power(N.fn(name, (a,)))
