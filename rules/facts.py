@@ -22,6 +22,7 @@ Scalar = int | float | bool
 
 _CONST: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()
 _UNIFORM: WeakKeyDictionary[Constant, Scalar | None] = WeakKeyDictionary()
+_LISTED: WeakKeyDictionary[Constant, tuple[int, ...] | None] = WeakKeyDictionary()
 
 
 def is_const(v: Value) -> bool:
@@ -104,6 +105,29 @@ def _uniform(c: Constant) -> Scalar | None:
     if dtype == BOOL:
         return bool(first)
     return float(first) if dtype.is_float else int(first)
+
+
+LISTED = 1024  # numbers of a constant that formulas may speak of
+
+
+def listed(v: Value | None) -> tuple[int, ...] | None:
+    """The numbers of a constant that is a short vector of integers; None for any other value."""
+    if type(v) is not Constant:
+        return None
+    try:
+        return _LISTED[v]
+    except KeyError:
+        found = _LISTED[v] = _listed(v)
+        return found
+
+
+def _listed(c: Constant) -> tuple[int, ...] | None:
+    shape, dtype = c.type.shape, c.type.dtype
+    if dtype is None or not dtype.is_int or shape is None or len(shape) != 1:
+        return None
+    if c.nbytes > LISTED * dtype.bits // 8:
+        return None
+    return tuple(int(i) for i in c.load())
 
 
 def rounded(value: Scalar | Fraction, dtype: DType) -> Scalar | None:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from superopt.ir.graph import Constant, Input, Item, Node, Value
 from superopt.ir.op import InferError
 from superopt.ops import common
-from superopt.rules.facts import is_const, uniform
+from superopt.rules.facts import is_const, listed, uniform
 from superopt.te import index as ix
 from superopt.te.dtype import BOOL, DType
 from superopt.te.expr import apply, product
@@ -224,6 +224,13 @@ def _value(x: Result) -> Result:
     return found
 
 
+def _items(x: Result) -> Result:
+    found = listed(value_of(x))
+    if found is None:
+        raise NotKnown(f"{tell(x)} is no short constant vector of whole numbers")
+    return found
+
+
 def _place(i: Result, n: int, what: str = "index") -> int:
     k = integer(i)
     if not -n <= k < n:
@@ -332,6 +339,7 @@ FUNCTIONS: Mapping[str, Function] = MappingProxyType(
         "size": Function(lambda x, i: item_of(shape_of(x), i), 2, 2, "the extent of axis i of x"),
         "dtype": Function(lambda x: value_of(x).type.dtype, 1, 1, "the element type of x"),
         "value": Function(_value, 1, 1, "the number that all elements of constant x equal"),
+        "items": Function(_items, 1, 1, "the numbers of x, a short constant vector of integers"),
         "all_equal": Function(
             lambda x: uniform(value_of(x)) is not None, 1, 1, "x is a constant with one value"
         ),

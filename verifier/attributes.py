@@ -20,7 +20,10 @@ Fresh = Callable[[str], Dim]
 Options = list[Callable[[Fresh], Attr]]
 MOST_PARTS = 3
 FLAGS = frozenset(
-    ("keepdims", "transA", "transB", "count_include_pad", "ceil_mode", "upper", "fmod")
+    (
+        *("keepdims", "transA", "transB", "count_include_pad", "ceil_mode", "upper", "fmod"),
+        "select_last_index",
+    )
 )
 PLAIN: dict[str, Attr] = {
     "auto_pad": "NOTSET",

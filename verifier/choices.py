@@ -12,6 +12,7 @@ from superopt.rules.sample.formulas import asked, value_of
 from superopt.rules.syntax import Param
 from superopt.rules.term import (
     Call,
+    Compare,
     Filled,
     Formula,
     Lit,
@@ -74,6 +75,7 @@ class Choices:
     on_right: bool = False
     memo: dict[object, object] = field(default_factory=dict)  # from attempt to attempt
     questions: int = 0  # that operators asked
+    at: str = ""  # which items conditions are about
     open_orders: list[tuple[Dim, Dim]] = field(default_factory=list)  # asked for in vain
 
     # --- what operators ask -----------------------------------------------------------------------
@@ -202,19 +204,35 @@ class Choices:
 
     def constant_of(self, name: str, kind: DType, shape: tuple[Dim, ...]) -> Tensor:
         """A parameter all of whose elements are one number, which formulas speak of."""
-        value: Result
-        if kind.is_float:
-            value = mark(f"value of {name}")
+        value: Result = self.stated(name)
+        if isinstance(value, (int, float)):
+            value = bool(value) if kind == BOOL else value
             element: Expr = const(value, kind)
+        elif kind.is_float:
+            value = mark(f"value of {name}")
+            element = const(value, kind)
         elif kind.is_int:
             sign = self.choose(f"sign {name}", (1, -1))
             size = ix.as_index(self.fresh(f"{name}.value"))
             value = ix.dim(size - 1 if sign == 1 else -size)
             element = cast(ix.as_index(value), kind)
+        elif kind == BOOL:
+            value = bool(self.choose(f"truth {name}", (0, 1)))
+            element = const(value, kind)
         else:
             raise Unsupported(f"the value of {name}: {kind}")
         self.names[VALUE + name] = value
         return compute(shape, lambda *i: element, name=name)
+
+    def stated(self, name: str) -> int | float | None:
+        """The number that a condition says a parameter is: value(c) == 1."""
+        for f in self.rule.where:
+            match f:
+                case Compare(Call("value", (Name(n),)), (("==", Lit(v)),)) if n == name:
+                    return v if isinstance(v, (int, float)) else None
+                case _:
+                    pass
+        return None
 
     def valued(self) -> frozenset[str]:
         """The parameters of whose value formulas speak."""
@@ -238,6 +256,8 @@ class Choices:
                         return Name(VALUE + n)
                     case Call("all_equal", (Name(),)):
                         return Lit(True)
+                    case Call("items", (Name(n),)):
+                        raise Unsupported(f"the numbers of {n}")
                     case _:
                         return None
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from superopt.rules import functions
-from superopt.rules.functions import Result
+from superopt.rules.functions import NotKnown, Result, sequence
 from superopt.rules.rule import definition
 from superopt.rules.sample.formulas import without_const
-from superopt.rules.term import Call, Compare, Formula, Logic
+from superopt.rules.term import Call, Compare, Each, Formula, Logic
 from superopt.te import index as ix
 from superopt.te.dtype import BOOL
 from superopt.te.node import Apply, Const, Expr
@@ -64,9 +64,13 @@ class Conditions(Choices):
             self.ordered(a, op, b)
             return
         if not isinstance(a, (int, Expr)) or not isinstance(b, (int, Expr)):
-            if not functions.compare(op, a, b):
-                raise Misfit
-            return
+            try:
+                if not functions.compare(op, a, b):
+                    raise Misfit
+            except NotKnown:
+                if op != "!=":
+                    raise
+            return  # a difference that sizes decide: to be proved without
         if op in (">", ">="):
             a, b, op = b, a, "<" if op == ">" else "<="
         x, y = ix.as_index(a), ix.as_index(b)
@@ -121,20 +125,35 @@ class Conditions(Choices):
                     self.condition(g)
                 return
             case Logic("or", some):
-                n = self.choose(f"which of {id(f)}", range(len(some)))
+                n = self.choose(f"which of {id(f)} {self.at}", range(len(some)))
                 assert isinstance(n, int)
                 self.condition(some[n])
                 return
             case Call("const" | "single_use" | "known" | "all_equal", _):
                 return
+            case Call("all", (Each(body, own, over, None),)):
+                self.every(body, own, sequence(self.formula(over)))
+                return
             case Compare(first, rest) if all(op in SIGNS for op, _ in rest):
                 sides = [first, *(g for _, g in rest)]
                 for n, (a, (op, b)) in enumerate(zip(sides, rest, strict=False)):
                     x, y = self.formula(a), self.formula(b)
-                    if not self.extreme(x, op, y, f"extreme {id(f)} {n}"):
+                    if not self.extreme(x, op, y, f"extreme {id(f)} {n} {self.at}"):
                         self.compared(x, op, y)
                 return
             case _:
                 pass
         if not self.formula(without_const(f)):
             raise Misfit
+
+    def every(self, body: Formula, own: tuple[str, ...], items: tuple[Result, ...]) -> None:
+        """Make a condition true of each item."""
+        outer = self.at
+        for n, item in enumerate(items):
+            parts = (item,) if len(own) == 1 else sequence(item)
+            self.names.update(zip(own, parts, strict=True))
+            self.at = f"{outer} {n}"
+            self.condition(body)
+        self.at = outer
+        for name in own:
+            self.names.pop(name, None)

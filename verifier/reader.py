@@ -167,7 +167,7 @@ class Reader:
                 return self.chosen(guard, yes, no, places, facts)
             case Apply("cast", (x,), kind):
                 of = self.value(x, places, facts)
-                if x.dtype.is_int and kind.is_int:
+                if (x.dtype.is_int and kind.is_int) or (kind.is_number and _bits(of)):
                     return of
                 if kind.is_float and x.dtype.is_int and x.dtype != INDEX:
                     return unknown("cast of an integer", [of], facts)
@@ -277,3 +277,11 @@ def _least(p: Poly, q: Poly, facts: Facts) -> Poly:
     if facts.holds(ge(p - q)):
         return q
     return P.least(p, q)
+
+
+def _bits(of: NF) -> bool:
+    """Is it a product of zeros and ones, which is the same in every type?"""
+    if len(of.terms) != 1:
+        return False
+    (t,) = of.terms
+    return t.coefficient == 1 and not t.bound and all(isinstance(f, N.Truth) for f, _ in t.powers)

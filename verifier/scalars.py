@@ -29,6 +29,8 @@ from superopt.verifier.order import sign
 from superopt.verifier.simplify import times
 
 EXACT_POWERS = 8
+WHOLE = frozenset(("floor", "ceil", "round"))
+QUOTIENT, MODULO = "div of integers", "mod of integers"
 ODD = frozenset(("erf", "sin", "tan", "asin", "atan", "sinh", "asinh", "atanh"))
 HALF = Fraction(1, 2)
 NEAR = Fraction(1, 2**24)  # relative: what rounding to float32 may change
@@ -80,6 +82,18 @@ def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
             return unrooted(times(a, inverse(b, facts), facts), facts)
         case "div", [a, b] if b.constant == 1:
             return a
+        case "div", [a, b]:
+            return hoisted(args, facts, _toward_zero)
+        case "fmod", [a, b] if not exact:  # what the quotient leaves
+            part = hoisted(args, facts, _toward_zero)
+            return N.minus(a, times(b, part, facts))
+        case "mod", [a, b] if not exact:
+            return hoisted(args, facts, lambda x, _: _remainder(x[0], x[1]))
+        case "sign", [_]:
+            name = fn if exact else f"{fn} of integers"
+            return hoisted(args, facts, lambda x, _: _sign(name, x[0]))
+        case _ if exact and fn in WHOLE:
+            return hoisted(args, facts, lambda x, _: _rounded(fn, x[0]))
         case "max", [a, b]:
             return greatest([a, b], facts)
         case "min", [a, b]:
@@ -159,3 +173,52 @@ def _root(args: list[NF], facts: Facts) -> NF:
 def _exact_root(n: int) -> int | None:
     r = math.isqrt(n)
     return r if r * r == n else None
+
+
+def _rounded(fn: str, a: NF) -> NF:
+    """Nothing is left to round of sums and products of what is rounded."""
+    whole = all(
+        t.coefficient.denominator == 1
+        and all(
+            isinstance(f, N.Fn) and f.name in WHOLE and e > 0 and e.denominator == 1
+            for f, e in t.powers
+        )
+        for t in a.terms
+    )
+    return a if whole else power(N.fn(fn, (a,)))
+
+
+def _toward_zero(args: list[NF], facts: Facts) -> NF:
+    """The quotient of integers; that of a remainder is zero, and divisors in turn multiply."""
+    a, b = args
+    one = a.single
+    if one is not None and one.coefficient == 1 and len(one.powers) == 1:
+        f, e = one.powers[0]
+        if e == 1 and isinstance(f, N.Fn) and f.name == QUOTIENT:
+            return power(N.fn(QUOTIENT, (f.args[0], times(f.args[1], b, facts))))
+    for f in [f for t in a.terms for f, _ in t.powers]:
+        if isinstance(f, N.Fn) and f.name == QUOTIENT and f.args[1] == b:
+            left = N.minus(f.args[0], times(b, power(f), facts))
+            if N.minus(a, left).constant == 0:
+                return N.zero()
+    return power(N.fn(QUOTIENT, (a, b)))
+
+
+def _remainder(a: NF, b: NF) -> NF:
+    """The remainder with the sign of the divisor; that of such a one is itself."""
+    one = a.single
+    if one is not None and one.coefficient == 1 and len(one.powers) == 1:
+        f, e = one.powers[0]
+        if e == 1 and isinstance(f, N.Fn) and f.name == MODULO and f.args[1] == b:
+            return a
+    return power(N.fn(MODULO, (a, b)))
+
+
+def _sign(name: str, a: NF) -> NF:
+    """The sign of a sign is that sign."""
+    one = a.single
+    if one is not None and one.coefficient == 1 and len(one.powers) == 1:
+        f, e = one.powers[0]
+        if e == 1 and isinstance(f, N.Fn) and f.name == name:
+            return a
+    return power(N.fn(name, (a,)))

@@ -13,6 +13,8 @@ from superopt.te.dtype import F32, F64, I32, I64
 FLOATS = (0.5, 0.125, 2.0, 1.0, 0.25)  # exact in float32, as attributes are
 
 FITS: dict[str, Callable[[Ask], Fit]] = {
+    "ArgMax": contract.along,
+    "ArgMin": contract.along,
     "AveragePool": contract.pool,
     "BatchNormalization": contract.image,
     "Clip": elements.scalars_after,

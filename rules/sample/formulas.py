@@ -52,7 +52,7 @@ def asked(rule: Rule) -> Asked:
     """What a rule asks of its parameters."""
     known = _KNOWN.get(id(rule))
     if known is None:
-        found = Asked(_asked(rule, ("value", "all_equal")), _asked(rule, ("const",)))
+        found = Asked(_asked(rule, ("value", "all_equal", "items")), _asked(rule, ("const",)))
         if len(_KNOWN) >= MOST_KNOWN:
             _KNOWN.clear()
         known = _KNOWN[id(rule)] = (rule, found)

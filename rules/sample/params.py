@@ -183,7 +183,12 @@ class Parameters:
                     guess = self.likely(f"{name}_value")
                     if guess is None:
                         guess = self.draw.pick(NUMBERS if kind.is_float else INTEGERS)
-                    content = np.full(shape, float(number(guess)))
+                    if isinstance(guess, tuple):
+                        content = np.array([number(n) for n in guess])
+                        if content.shape != shape:
+                            raise Misfit(f"{len(guess)} numbers, not {shape}")
+                    else:
+                        content = np.full(shape, float(number(guess)))
                     made: Input | Constant = constant(content.astype(to_numpy(kind)))
                 elif self.constants and name in asked(self.rule).constants:
                     content = np.array(

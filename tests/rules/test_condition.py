@@ -106,6 +106,7 @@ VALUES: dict[str, Result] = {
     "all_equal(c)": True,
     "all_equal(d)": False,
     "all_equal(x)": False,
+    "items(d)": (0, 1, 2, 3),
     "known(n)": False,
     "known(k)": True,
     "len(s)": 3,

@@ -39,6 +39,14 @@ FLOATS_ONLY: dict[str, str] = {
         sqrt-square sqrt-reciprocal log-exp log-softmax exp-log-softmax softplus
         attention attention-mask
     """,
+    "places of the greatest": """
+        argmax-softmax argmax-log-softmax argmax-exp argmax-sigmoid argmax-tanh argmax-shift
+        argmax-scale argmax-neg
+    """,
+    "what is whole": """
+        floor-floor ceil-floor round-floor floor-ceil ceil-ceil round-ceil floor-round ceil-round
+        round-round
+    """,
     "rounded constants: 1 / 6, the root of 2, of 2 / pi": """
         hard-swish hard-swish-clip hard-sigmoid-clip gelu-tanh
         gelu gelu-half-first gelu-mul gelu-mul-half-first

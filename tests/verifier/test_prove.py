@@ -115,6 +115,17 @@ max-falls(x: f, y: f): Max(Reciprocal(Add(Exp(x), 1)), Reciprocal(Add(Exp(y), 1)
 tanh-exp(x: f): Div(Sub(Exp(x), Exp(Neg(x))), Add(Exp(x), Exp(Neg(x)))) => Tanh(x)
 root-twice(x: f): Mul(Sqrt(x), Sqrt(x)) => x
 power-minus-half(x: f): Pow(x, -0.5) => Reciprocal(Sqrt(x))
+round-of-floor(x: f): Ceil(Add(Floor(x), Round(x))) => Add(Floor(x), Round(x))
+remainder(x: i, y: i): Add(Mod(x, y, fmod=1), Mul(Div(x, y), y)) => x
+remainder-again(x: i, y: i): Mod(Mod(x, y, fmod=1), y, fmod=1) => Mod(x, y, fmod=1)
+quotients(x: i, a: i, b: i): Div(Div(x, a), b) => Div(x, lit(value(a) * value(b)))
+    where value(a) > 0, value(b) > 0
+sign-twice(x: num): Sign(Sign(x)) => Sign(x)
+choice-of-one(c: bool, d: bool, x: f, y: f): Where(And(c, d), x, y) => Where(c, x, y)
+    where value(d) == 1
+one-by-one(x: any): Tile(x, repeats=r) => x where all(n == 1 for n in r)
+bit(c: bool, x: f): Mul(x, Cast(Cast(c, to=i64), to=f32)) => Mul(x, Cast(c, to=f32))
+modulo-again(x: i, y: i): Mod(Mod(x, y), y) => Mod(x, y)
 """
 
 # What is wrong is seen at the sizes in the comment.
@@ -179,6 +190,10 @@ max-sin(x: f, y: f): Max(Sin(x), Sin(y)) => Sin(Max(x, y))
 max-erf-sign(x: f, y: f): Max(Erf(x), Neg(Erf(y))) => Erf(Max(x, y))
 max-unknown-sign(x: f, y: f, z: f): Max(Div(Exp(x), Add(Exp(x), z)), Div(Exp(y), Add(Exp(y), z)))
     => Div(Exp(Max(x, y)), Add(Exp(Max(x, y)), z))
+round-of-half(x: f): Floor(Mul(Floor(x), 0.5)) => Mul(Floor(x), 0.5)
+quotients-apart(x: i64, y: i64, z: i64): Div(Div(x, y), z) => Div(x, Div(y, z))
+all-of-one(x: f[*s], y: f[*s]): Add(x, y) => x where all(n == 1 for n in s)
+remainder-mixed(x: i64, y: i64): Add(Mod(x, y), Mul(Div(x, y), y)) => x
 """
 
 
