@@ -13,6 +13,7 @@ from superopt.verifier.algebra import (
     factored,
     hoisted,
     inverse,
+    less,
     odd,
     power,
     raised,
@@ -86,6 +87,8 @@ def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
             return N.scaled(greatest([N.scaled(a, -1), N.scaled(b, -1)], facts), -1)
         case "abs", [a] if exact:
             return greatest([a, N.scaled(a, -1)], facts)
+        case "sign", [a] if exact:
+            return N.minus(less(N.scaled(a, -1), facts), less(a, facts))
         case "exp", [a] if exact:
             return exponential(a, facts)
         case "sigmoid", [a] if exact:
@@ -122,9 +125,9 @@ def _logarithm(a: NF) -> NF:
     one = a.single
     if one is not None:
         content, rest = one, N.constant(1)
-        (f, e), *others = one.powers
-        if one.coefficient == 1 and not others and isinstance(f, N.Fn) and f.name == "sqrt":
-            return N.scaled(_logarithm(f.args[0]), e / 2)
+        for f, e in one.powers if one.coefficient == 1 and len(one.powers) == 1 else ():
+            if isinstance(f, N.Fn) and f.name == "sqrt":
+                return N.scaled(_logarithm(f.args[0]), e / 2)
     if content.coefficient != 1 or any(
         sign(Term(Fraction(1), (), frozenset(), (p,)), {}) != 2 for p in content.powers
     ):
