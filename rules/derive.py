@@ -1,7 +1,8 @@
 """Is the equality of two graphs a consequence of rules? A chain of rewrites from both sides.
 
 Best-first from either graph in turns, until some graph is reached from both: small graphs before
-large ones, and of graphs alike the one that is fewer rewrites away. Rules are taken in the
+large ones, those with about the operators of the other end before others, and of graphs alike the
+one that is fewer rewrites away. Rules are taken in the
 directions in which they are given; a graph that two chains reach is equal to both ends. What is
 computed of constants is computed at once, and equal to a constant that it differs from by rounding.
 """

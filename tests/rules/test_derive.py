@@ -1,5 +1,7 @@
 """Chains of rules between graphs."""
 
+from dataclasses import replace
+
 import pytest
 
 from superopt.ir import graph as g
@@ -62,6 +64,19 @@ def test_what_follows_is_derived(name: str, library: Index) -> None:
         assert link.before.outputs == there
         there = link.after.outputs
     assert here == there
+
+
+def test_a_graph_that_has_to_grow_is_derived_before_all_that_is_small(library: Index) -> None:
+    """A convolution and a normalization are two operators, and seven when one is in the other."""
+    x, w = (g.Input(n, TensorType(F32, s)) for n, s in (("x", (2, 3, 5, 6)), ("w", (4, 3, 3, 2))))
+    s, b, u, v = (g.Input(n, TensorType(F32, (4,))) for n in "sbuv")
+    normal = make("BatchNormalization", make("Conv", x, w), s, b, u, v, epsilon=0.0)
+    scale = make("Div", s, make("Sqrt", v))
+    kernel = make("Mul", w, make("Reshape", scale, shape=(4, 1, 1, 1)))
+    folded = make("Conv", x, kernel, make("Sub", b, make("Mul", u, scale)))
+    anywhere = Index(replace(r, where=()) if r.name == "conv-bn" else r for r in load_library())
+    one, two = (g.Graph((x, w, s, b, u, v), (out,)) for out in (normal, folded))
+    assert isinstance(derive(one, two, anywhere, Bounds(graphs=1500)), Derived)
 
 
 def test_what_is_false_is_not(library: Index) -> None:
