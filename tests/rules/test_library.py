@@ -41,7 +41,7 @@ FLOATS_ONLY: dict[str, str] = {
     """,
     "roots and logarithms (attention scales both factors by a root)": """
         sqrt-square sqrt-reciprocal log-exp log-softmax exp-log-softmax softplus
-        attention attention-mask attention-div attention-scale attention-mask-scale
+        attention attention-mask attention-scale attention-mask-scale
     """,
     "rounded constants: 1 / 6, the root of 2, of 2 / pi": """
         hard-swish hard-swish-clip hard-sigmoid-clip gelu-tanh gelu-tanh-cube gelu-tanh-square
