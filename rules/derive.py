@@ -1,7 +1,8 @@
 """Is the equality of two graphs a consequence of rules? A chain of rewrites from both sides.
 
 Best-first from either graph in turns, until some graph is reached from both: small graphs before
-large ones, and of graphs alike the one that is fewer rewrites away. Rules are taken in the
+large ones, those with about the operators of the other end before others, and of graphs alike the
+one that is fewer rewrites away. Rules are taken in the
 directions in which they are given; a graph that two chains reach is equal to both ends. What is
 computed of constants is computed at once, and equal to a constant that it differs from by rounding.
 """
@@ -9,6 +10,7 @@ computed of constants is computed at once, and equal to a constant that it diffe
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
@@ -18,6 +20,7 @@ import numpy as np
 
 from superopt.ir import graph as g
 from superopt.ir.evaluate import node_results
+from superopt.ir.op import Op
 from superopt.ops import OPS
 from superopt.rules.build import Refusal, rewrite
 from superopt.rules.context import context
@@ -69,7 +72,8 @@ class Underived:
 
 Roots = tuple[g.Value, ...]
 OWN = 0.3  # of the time, for rules about the graphs' own operators alone
-RESHAPES = frozenset(OPS[name] for name in ("Reshape", "Squeeze", "Unsqueeze"))
+RESHAPE = OPS["Reshape"]
+RESHAPES = frozenset((RESHAPE, OPS["Squeeze"], OPS["Unsqueeze"]))
 
 
 def derive(
@@ -108,7 +112,8 @@ def _chained(
     without: Container[str],
 ) -> Derived | Underived:
     order = _Order({}, {}, _few(a, b))
-    sides = tuple(_Side(*order.graph(graph)) for graph in (a, b))
+    ends = tuple(order.graph(graph) for graph in (a, b))
+    sides = tuple(_Side(*end, _kinds(to)) for end, (to, _) in zip(ends, ends[::-1], strict=True))
     if sides[0].start == sides[1].start:
         return Derived((), (), 0)
     most = max(side.open[0][2].size for side in sides) + bounds.grow
@@ -158,17 +163,27 @@ class _Reached(NamedTuple):
 
 
 class _Side:
-    """What was reached from one graph: by its outputs, and what is to be rewritten next."""
+    """What was reached from one graph: by its outputs, and what is to be rewritten next. Small
+    graphs come before large ones, and so do those of about the operators that the other graph
+    has: a batch normalization that is one operator there and ten here has to grow first."""
 
-    def __init__(self, graph: g.Graph, size: int) -> None:
+    def __init__(self, graph: g.Graph, size: int, to: Counter[Op]) -> None:
         self.start = graph.outputs
+        self.to = to
         self.seen: dict[Roots, _Reached] = {}
         self.open: list[tuple[float, int, _Reached]] = []
         self.add(_Reached(graph, size, 0, None))
 
     def add(self, one: _Reached) -> None:
         self.seen[one.graph.outputs] = one
-        heappush(self.open, (one.size + STEP * one.depth, len(self.seen), one))
+        have = _kinds(one.graph)
+        away = (have - self.to).total() + (self.to - have).total()
+        heappush(self.open, (min(one.size, away) + STEP * one.depth, len(self.seen), one))
+
+
+def _kinds(graph: g.Graph) -> Counter[Op]:
+    """How many nodes of each operator; those that reshape are one."""
+    return Counter(RESHAPE if n.op in RESHAPES else n.op for n in g.nodes(graph))
 
 
 @dataclass(frozen=True, slots=True)

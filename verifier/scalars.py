@@ -13,6 +13,7 @@ from superopt.verifier.algebra import (
     factored,
     hoisted,
     inverse,
+    less,
     odd,
     power,
     raised,
@@ -100,6 +101,8 @@ def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
             return N.scaled(greatest([N.scaled(a, -1), N.scaled(b, -1)], facts), -1)
         case "abs", [a] if exact:
             return greatest([a, N.scaled(a, -1)], facts)
+        case "sign", [a] if exact:
+            return N.minus(less(N.scaled(a, -1), facts), less(a, facts))
         case "exp", [a] if exact:
             return exponential(a, facts)
         case "sigmoid", [a] if exact:
@@ -120,7 +123,7 @@ def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
             if n in (HALF, -HALF):
                 root = hoisted([a], facts, _root)
                 return root if n == HALF else inverse(root, facts)
-            return unknown(fn, args, facts)
+            return hoisted([a, b], facts, _powered)
         case _ if exact and fn in ODD and len(args) == 1:
             return hoisted(args, facts, lambda x, _: odd(fn, x[0]))
         case _:
@@ -128,7 +131,7 @@ def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
 
 
 def _logarithm(a: NF) -> NF:
-    """log(exp(x) y) is x + log(y), where y is above 0."""
+    """log(exp(x) y) is x + log(y), where y is above 0; log(sqrt(x)) is log(x) / 2."""
     if not a.terms:
         raise Undefined("log(0)")
     content, rest = factored(a)
@@ -136,6 +139,9 @@ def _logarithm(a: NF) -> NF:
     one = a.single
     if one is not None:
         content, rest = one, N.constant(1)
+        for f, e in one.powers if one.coefficient == 1 and len(one.powers) == 1 else ():
+            if isinstance(f, N.Fn) and f.name == "sqrt":
+                return N.scaled(_logarithm(f.args[0]), e / 2)
     if content.coefficient != 1 or any(
         sign(Term(Fraction(1), (), frozenset(), (p,)), {}) != 2 for p in content.powers
     ):
@@ -147,6 +153,16 @@ def _logarithm(a: NF) -> NF:
             of = power(N.fn("log", (f.of if isinstance(f, N.Total) else power(f),)))
         out = N.plus(out, N.scaled(of, e))
     return out
+
+
+def _powered(args: list[NF], facts: Facts) -> NF:
+    """exp(x) ** y is exp(x y). Other bases may be below 0, where some powers are no numbers."""
+    a, b = args
+    one = a.single
+    of = [N.scaled(f.of, e) for f, e in one.powers if isinstance(f, N.Exp)] if one else []
+    if one is None or one.coefficient != 1 or not of or len(of) < len(one.powers):
+        return power(N.fn("pow", (a, b)))
+    return exponential(times(N.plus(*of), b, facts), facts)
 
 
 def _root(args: list[NF], facts: Facts) -> NF:

@@ -64,6 +64,27 @@ def test_what_follows_is_derived(name: str, library: Index) -> None:
     assert here == there
 
 
+WAYS = """
+there(x: f): Erf(x) => Mul(Relu(x), Add(Exp(x), Sqrt(Neg(x))))
+further(x: f): Sqrt(Neg(x)) => Sqrt(Abs(x))
+aside(x: f): Erf(x) => Erf(Tanh(x))
+aside-sin(x: f): Tanh(x) => Tanh(Sin(x))
+aside-cos(x: f): Tanh(x) => Tanh(Cos(x))
+aside-sin-cos(x: f): Sin(x) => Sin(Cos(x))
+aside-cos-sin(x: f): Cos(x) => Cos(Sin(x))
+"""
+
+
+def test_a_graph_that_has_to_grow_does_before_all_small_ones_are_seen() -> None:
+    """These rules are no laws: two of them lead to the other graph, over one that has its size."""
+    whole = make("Add", make("Exp", X), make("Sqrt", make("Abs", X)))
+    a, b = graph(make("Erf", X)), graph(make("Mul", make("Relu", X), whole))
+    found = derive(a, b, Index(parse_rules(WAYS)), Bounds())
+    assert isinstance(found, Derived)
+    assert [link.rule for link in found.forth] == ["there", "further"]
+    assert found.visited < 8
+
+
 def test_what_is_false_is_not(library: Index) -> None:
     a, b = graph(turned(make("Relu", make("Add", X, Y)))), graph(make("Add", X, Y))
     assert isinstance(derive(a, b, library, Bounds(graphs=2000)), Underived)

@@ -27,17 +27,21 @@ FLOATS_ONLY: dict[str, str] = {
     "functions by exp, powers by roots": """
         sigmoid-reciprocal sigmoid-div sigmoid-exp tanh-sigmoid tanh-parts tanh-exp silu-div
         gelu-tanh-fast log-sigmoid pow-minus-half sqrt-sqrt exp-log log-sum-exp
+        pow-neg pow-exp mul-pow mul-pow-base mul-pow-root mul-log log-sqrt log-sum-exp-shift
     """,
-    "a number and its sign": "prelu-relu abs-relu relu-difference",
+    "a number and its sign": """
+        prelu-relu abs-relu relu-difference leaky-relus relu-relu-clip sign-abs abs-square
+    """,
     "+ or * with max, min or abs": """
         relu-scale max-scale max-shift max-shift-along max-neg max-neg-min relu-abs abs-mul
+        min-neg min-neg-max
     """,
     "symmetry or range of a function": """
-        sigmoid-neg tanh-neg erf-neg relu-sigmoid relu-softmax relu-exp
+        sigmoid-neg tanh-neg erf-neg relu-sigmoid relu-softmax relu-exp abs-exp
     """,
     "roots and logarithms (attention scales both factors by a root)": """
         sqrt-square sqrt-reciprocal log-exp log-softmax exp-log-softmax softplus
-        attention attention-mask
+        attention attention-mask attention-scale attention-mask-scale
     """,
     "places of the greatest": """
         argmax-softmax argmax-log-softmax argmax-exp argmax-sigmoid argmax-tanh argmax-shift
@@ -48,7 +52,7 @@ FLOATS_ONLY: dict[str, str] = {
         round-round
     """,
     "rounded constants: 1 / 6, the root of 2, of 2 / pi": """
-        hard-swish hard-swish-clip hard-sigmoid-clip gelu-tanh
+        hard-swish hard-swish-clip hard-sigmoid-clip gelu-tanh gelu-tanh-cube gelu-tanh-square
         gelu gelu-half-first gelu-mul gelu-mul-half-first
     """,
 }

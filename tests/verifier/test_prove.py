@@ -76,6 +76,8 @@ sigmoid-neg(x: f): Sub(1, Sigmoid(x)) => Sigmoid(Neg(x))
 softplus(x: f): Log(Add(Exp(x), 1)) => Softplus(x)
 log-softmax(x: f): Log(Softmax(x, axis=k)) => LogSoftmax(x, axis=k)
 root-of-square(x: f): Sqrt(Mul(x, x)) => Abs(x)
+log-of-root(x: f): Log(Sqrt(x)) => Mul(Log(x), 0.5)
+power-of-exp(x: f, y: f): Pow(Exp(x), y) => Exp(Mul(x, y))
 root-of-inverse(x: f): Sqrt(Reciprocal(x)) => Reciprocal(Sqrt(x))
 near-a-third(x: f): Mul(x, 0.3333333333333333) => Div(x, 3)
 gather-concat(x: f[n], y: f[m], i: i64[b], j: i64[c]):
