@@ -99,7 +99,7 @@ def attrs(cases: list[Instance], op: str, key: str) -> set[object]:
 
 
 def test_elements_have_ranks_zero_to_four_broadcasts_ones_and_two_kinds() -> None:
-    cases = some("add-assoc", 80)
+    cases = some("add-add--add-add", 80)
     assert ranks(cases) >= {0, 1, 2, 3, 4}
     assert any(len({i.type.shape for i in c.inputs}) == 3 for c in cases)  # all three differ
     assert any(1 in (i.type.shape or ()) for c in cases for i in c.inputs)
@@ -107,7 +107,7 @@ def test_elements_have_ranks_zero_to_four_broadcasts_ones_and_two_kinds() -> Non
 
 
 def test_convolutions_have_groups_strides_dilations_uneven_pads_and_kernels_of_1_to_3() -> None:
-    cases = some("conv-distribute-weights", 80)
+    cases = some("conv-scale", 80)
     assert attrs(cases, "Conv", "group") >= {1, 2, 3}
     assert any(2 in s for s in attrs(cases, "Conv", "strides"))  # type: ignore[operator]
     assert any(2 in s for s in attrs(cases, "Conv", "dilations"))  # type: ignore[operator]
@@ -115,14 +115,14 @@ def test_convolutions_have_groups_strides_dilations_uneven_pads_and_kernels_of_1
     assert any(p[: len(p) // 2] != p[len(p) // 2 :] for p in pads)  # type: ignore[arg-type,index]
     assert any(max(p) == 0 for p in pads)  # type: ignore[call-overload]
     kernels = {
-        d for c in cases for i in c.inputs if i.name == "v" for d in (i.type.shape or ())[2:]
+        d for c in cases for i in c.inputs if i.name == "w" for d in (i.type.shape or ())[2:]
     }
     assert kernels == {1, 2, 3}
     assert ranks(cases) >= {3, 4}
 
 
 def test_batches_broadcast_and_sizes_are_unequal() -> None:
-    cases = some("matmul-assoc", 80)
+    cases = some("matmul-matmul--matmul-matmul", 80)
     assert ranks(cases) >= {2, 3, 4}
     shapes = [tuple(i.type.shape or () for i in c.inputs) for c in cases]
     assert any(len(x) != len(y) for x, y, _ in shapes)
