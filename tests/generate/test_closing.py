@@ -124,7 +124,8 @@ def test_a_law_without_a_rule_is_one_of_its_sizes() -> None:
     ("text", "back"),
     [
         (
-            "there(x: num, y: num[]): Neg(Mul(x, y)) => Mul(y, Neg(x)) where rank(x) > 1 ; float=E0",
+            "there(x: num, y: num[]):"
+            " Neg(Mul(x, y)) => Mul(y, Neg(x)) where rank(x) > 1 ; float=E0",
             "back(x: num, y: num[]): Mul(y, Neg(x)) => Neg(Mul(x, y)) where rank(x) > 1 ; float=E0",
         ),
         ("there(x: f): Mul(x, 0) => zeros(shape(x)) ; float=E1", None),
