@@ -15,7 +15,7 @@ from superopt.ir.op import Op
 from superopt.rules.context import GraphContext
 from superopt.rules.make import NARY
 from superopt.rules.match import Match, chains, environment
-from superopt.rules.plan import Plan, Start, app_of, plan
+from superopt.rules.plan import Plan, Start, app_of, depth_of, plan
 from superopt.rules.rule import Rule
 from superopt.rules.steps import FOUND, Cont
 from superopt.rules.term import All, App, Filled, Number, Pick, Run, Scalar, Term, walk
@@ -29,13 +29,22 @@ REMEMBERED = 1 << 14  # profiles
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A rule that may start from a node: its number, from which root, and how."""
+    """A rule that may start from nodes of an operator: its number, and from which root."""
+
+    number: int
+    root: int
+    rule: Rule
+    term: App
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """A rule that may start from a node, and how."""
 
     number: int
     root: int
     plan: Plan
     start: Start
-    term: App
     chain: Cont
 
 
@@ -47,16 +56,15 @@ class Index:
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)
         self._by_op: dict[Op, list[_Entry]] = {}
-        self._known: dict[Profile, tuple[_Entry, ...]] = {}
+        self._known: dict[Profile, tuple[_Started, ...]] = {}
         self._deepest: dict[Op, int] = {}
         self._within: dict[frozenset[Op], Index] = {}
         for number, rule in enumerate(self.rules):
-            p = plan(rule)
-            parts = zip(p.starts, rule.lhs, chains(p), strict=True)
-            for root, (start, t, chain) in enumerate(parts):
-                entry = _Entry(number, root, p, start, app_of(t), chain)
-                self._by_op.setdefault(start.op, []).append(entry)
-                self._deepest[start.op] = max(self._deepest.get(start.op, 0), start.depth)
+            for root, side in enumerate(rule.lhs):
+                entry = _Entry(number, root, rule, app_of(side))
+                op = entry.term.op
+                self._by_op.setdefault(op, []).append(entry)
+                self._deepest[op] = max(self._deepest.get(op, 0), depth_of(entry.term))
         self._reach = max(self._deepest.values(), default=0)
 
     def within(self, ops: frozenset[Op]) -> Index:
@@ -86,16 +94,22 @@ class Index:
         found.sort(key=lambda f: f[:3])
         return _once(found)
 
-    def _entries(self, n: Node) -> tuple[_Entry, ...]:
+    def _entries(self, n: Node) -> tuple[_Started, ...]:
         profile = (n.op, tuple([_source(v) for v in n.inputs]))
         known = self._known.get(profile)
         if known is None:
             if len(self._known) > REMEMBERED:
                 self._known.clear()
             entries = self._by_op[n.op]
-            known = tuple([e for e in entries if _may_start(e.term, profile[1])])
+            known = tuple([_started(e) for e in entries if _may_start(e.term, profile[1])])
             self._known[profile] = known
         return known
+
+
+def _started(e: _Entry) -> _Started:
+    """Planned now: of most rules of a library no operator is in a graph."""
+    p = plan(e.rule)
+    return _Started(e.number, e.root, p, p.starts[e.root], chains(p)[e.root])
 
 
 @lru_cache(maxsize=1 << 14)

@@ -111,7 +111,7 @@ def plan(rule: Rule) -> Plan:
     for first in range(len(rule.lhs)):
         steps = compile_chain(Chain(rule, scope, letters, nodes), first)
         app = apps[first]
-        starts.append(Start(app.op, scope.terms[app], _depth(app), steps))
+        starts.append(Start(app.op, scope.terms[app], depth_of(app), steps))
     inside = {p for t in rule.lhs for p in walk(t) if isinstance(p, App)}
     return Plan(
         rule,
@@ -149,9 +149,9 @@ def _root(t: Term, scope: Scope, count: int) -> tuple[int, int | None]:
     return scope.terms[app_of(t)], index
 
 
-def _depth(t: Term) -> int:
+def depth_of(t: Term) -> int:
     """How many operators are above each other in `t`."""
-    inner = [_depth(p) for p in _operands(t)]
+    inner = [depth_of(p) for p in _operands(t)]
     return (1 if isinstance(t, App) else 0) + max(inner, default=0)
 
 
