@@ -30,7 +30,7 @@ def test_a_rule_that_is_wrong_for_large_values_only(tmp_path) -> None:  # type: 
     rules = tmp_path / "my.rules"
     rules.write_text("grows(x: f): Ceil(Floor(Ceil(x))) => Mul(Ceil(x), 1.000005) ; float=E0\n")
     with pytest.raises(CheckFailed) as caught:
-        superopt.optimize(model(), rules=[rules], cost="roofline", budget=5)
+        superopt.optimize(model(), rules=[rules], library=False, cost="roofline", budget=5)
     error = caught.value
     assert error.code == ExitCode.REFUTED
     assert "rule grows " in error.what
@@ -56,7 +56,7 @@ def test_a_rule_that_cannot_be_tried_is_not_trusted(tmp_path) -> None:  # type: 
     )
     given = parser.parse_model(MODEL.replace("[4, 6]", "[977, 2]"))
     with pytest.raises(CheckFailed, match="rule sly cannot be tried"):
-        superopt.optimize(given, rules=[rules], cost="roofline", budget=5)
+        superopt.optimize(given, rules=[rules], library=False, cost="roofline", budget=5)
     (verdict,) = superopt.api.check_rules(rules)  # type: ignore[attr-defined]
     assert verdict.decision == "untestable"
     rules.write_text("# nothing\n")
