@@ -129,8 +129,8 @@ def generate(
 class _Made:
     """The rules so far. unproved: names of those that are only tried; went: the texts of those that
     were pruned; needed: names of those that were, and had to come back; last: what the last round
-    found of each family; names: that are taken; apart: see
-    `minimal`; count: of all rules that there ever were."""
+    found of each family; names: that are taken; apart: see `minimal`; count: of
+    all rules that there ever were."""
 
     rules: dict[str, list[Rule]] = field(default_factory=dict)
     accounts: dict[str, Account] = field(default_factory=dict)

@@ -66,7 +66,8 @@ def test_a_law_whose_chain_is_still_there_is_not_asked_again() -> None:
 
     def noted(do: Callable[[Any], str], tasks: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for key, task in tasks.items():
-            asked.extend(str(c) for c in task[1]) if do.__name__ == "followed" else None
+            if do.__name__ == "followed":
+                asked.extend(str(c) for c in task[1])
             yield key, do(task)
 
     def again(before: Sequence[Rule], last: Closed) -> Closed:
