@@ -248,7 +248,8 @@ def wrong_places(float_class: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Where `b` is not what a rule of this class may make of `a`.
 
     E0: where it is not the same number, NaN or infinity. E1, E2: where it is off by more than
-    rounding, or only one of the two is finite. E3: only where both are finite.
+    rounding, or only one of the two is finite. E3: where a finite number becomes another one, or
+    none: 1 = x / x from left to right divides by what may be zero.
     """
     if a.dtype.kind != "f":
         return np.asarray(a != b)
@@ -258,8 +259,8 @@ def wrong_places(float_class: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         fine = np.isfinite(a) & np.isfinite(b)
         scale = np.sqrt(np.mean(np.square(a[fine]))) if fine.any() else 0.0
         off = np.abs(a - b) > TOLERANCE * (scale + np.abs(a)) + FLOOR
-        one_sided = np.isfinite(a) != np.isfinite(b)
-        return np.asarray((fine & off) | (one_sided & (float_class != "E3")))
+        lost, won = np.isfinite(a) & ~np.isfinite(b), ~np.isfinite(a) & np.isfinite(b)
+        return np.asarray((fine & off) | lost | (won & (float_class != "E3")))
 
 
 def _mostly_finite(x: np.ndarray) -> bool:

@@ -98,7 +98,8 @@ def mirrored(held: Held, name: str, seed: int) -> Held | None:
     """The rule from right to left, under another name, if its right side binds all that is on its
     left, and it holds. A proof is about all for which both sides are well-formed; but a constant of
     any shape on one side is one of no axes on the other, and only on the left nothing is empty, and
-    no window sees only padding. Where none of this can be, it is a proof of both directions.
+    no window sees only padding. Where none of this can be, it is a proof of both directions; but
+    what E3 says of a quotient holds where there is one, which only one side may need.
     """
     rule, text = held.rule, str(held.rule)
     params = text[text.index("(") : text.index("): ") + 3]
@@ -113,9 +114,10 @@ def mirrored(held: Held, name: str, seed: int) -> Held | None:
     some = Drawn(instances(found, seed, rounds=2, patience=PATIENCE))
     if not any(fires(found, one) for one in islice(some, FIRST)):
         return None
-    if held.proved and all(_full(t) for side in (*rule.lhs, *rule.rhs) for t in walk(side)):
+    both = held.proved and rule.float_class != "E3"
+    if both and all(_full(t) for side in (*rule.lhs, *rule.rhs) for t in walk(side)):
         return Held(found, True)
-    if held.proved:  # and so it was tried
+    if both:  # and so it was tried
         verdict = prove(found, LIMITS)
         within = proved_within(found, verdict) if isinstance(verdict, Proved) else None
         if within is not None:

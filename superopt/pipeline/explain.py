@@ -91,11 +91,15 @@ def _matching(
             continue
         if all(old is new for old, new in change.items()):
             continue
-        us = delta(ctx, change, done.costs).us
-        if us >= 0:
-            found.setdefault(("cost", f"no gain: {us:+.2f} us by the cost model"), []).extend(where)
+        effect = delta(ctx, change, done.costs)
+        if effect is None:
+            text = "no gain: what would come is made from what would go"
+            found.setdefault(("cost", text), []).extend(where)
+        elif effect.us >= 0:
+            text = f"no gain: {effect.us:+.2f} us by the cost model"
+            found.setdefault(("cost", text), []).extend(where)
         else:
-            text = f"alone it would save {-us:.2f} us; {_why_not(done, rule)}"
+            text = f"alone it would save {-effect.us:.2f} us; {_why_not(done, rule)}"
             found.setdefault(("untaken", text), []).extend(where)
     return [
         Rejected(

@@ -1,8 +1,10 @@
 """Best-first search with backtracking (TASO, SOSP 2019, section 5; PET, OSDI 2021, section 6).
 
-Pop the cheapest graph, apply every rule near the last change, keep what costs less than alpha times
-the best. Costs may rise on the way to a better graph. A graph is only built when it is popped; till
-then it is its parent and the rewrite. Graphs are equal when they are the same object's outputs.
+Pop the best graph, apply every rule near the last change, keep what costs less than alpha times the
+best. The best is one that is cheaper than all before, then the one that was made by the newest
+rewrite, then the cheapest. Costs may rise on the way to a better graph. A graph is only built when
+it is popped; till then it is its parent and the rewrite. Graphs are equal when they are the same
+object's outputs.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import gc
 import heapq
 import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +24,9 @@ from superopt.ir import graph as g
 from superopt.rules.context import GraphContext, context
 from superopt.search.book import Book
 from superopt.search.move import Known, Move, Refusals, Step, moves
+from superopt.search.novelty import View, novelty, views
+
+GAIN = 1e-6  # microseconds; less is rounding
 
 
 class StopReason(Enum):
@@ -66,6 +72,10 @@ class _State:
     ctx: GraphContext
 
 
+# Its rank, the cost after it, a number, the graph before it, the rewrite, what it makes.
+_Waiting = tuple[int, float, int, _State, Move | None, tuple[View, ...]]
+
+
 @contextmanager
 def uncollected() -> Iterator[None]:
     """No garbage collection: graphs have no cycles; looking for some takes a third of the time."""
@@ -93,14 +103,19 @@ def search(
     start = _State(graph, costs.of_graph(graph), None, None, context(graph))
     best = start
     order = itertools.count()
-    queue: list[tuple[float, int, _State, Move | None]] = [(start.cost, next(order), start, None)]
+    queue: list[_Waiting] = [(0, start.cost, next(order), start, None, ())]
     seen: set[tuple[g.Value, ...]] = set()
     known: Known = {}
     visited = since = 0
+    times: Counter[View] = Counter()
     reason = StopReason.EXHAUSTED
     while queue:
-        cost, _, parent, move = heapq.heappop(queue)
+        then, cost, _, parent, move, made = heapq.heappop(queue)
         if cost > limits.alpha * best.cost:
+            continue
+        now = _rank(cost, best.cost, made, times)
+        if now > then:
+            heapq.heappush(queue, (now, cost, next(order), parent, move, made))
             continue
         new = parent.graph
         if move is not None:
@@ -108,9 +123,10 @@ def search(
         if new.outputs in seen:
             continue
         seen.add(new.outputs)
+        times.update(made)
         state = parent if move is None else _State(new, cost, parent, move, context(new))
         visited += 1
-        improved = state.cost < best.cost - 1e-6
+        improved = state.cost < best.cost - GAIN
         if improved:
             best, since = state, visited
         if visited - since >= limits.patience:
@@ -129,11 +145,18 @@ def search(
         for m in moves(state.ctx, rules, costs, refusals, near, known):
             after = state.cost + m.effect.us
             if after < limits.alpha * best.cost:
-                heapq.heappush(queue, (after, next(order), state, m))
+                made = views(m.effect, costs)
+                rank = _rank(after, best.cost, made, times)
+                heapq.heappush(queue, (rank, after, next(order), state, m, made))
         if len(queue) > limits.queue:
             queue = heapq.nsmallest(limits.queue // 2, queue)
             reason = StopReason.MEMORY
     return Found(best.graph, best.cost, tuple(_steps(best)), reason, visited)
+
+
+def _rank(cost: float, best: float, made: tuple[View, ...], times: Counter[View]) -> int:
+    """What is visited first; it grows with the visits."""
+    return -1 if cost < best - GAIN else novelty(made, times)
 
 
 def _near(ctx: GraphContext, move: Move) -> Collection[g.Node]:

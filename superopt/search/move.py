@@ -91,6 +91,16 @@ def _rewritten(
     return change
 
 
+def _idle(ctx: GraphContext, change: Mapping[g.Value, g.Value], costs: Costs) -> bool:
+    """Does this only compute what is known ahead of time in another way?
+
+    That costs nothing before nor after; there are thousands of ways to say 2 * 3.
+    """
+    if not all((n := g.producer(v)) is not None and costs.is_constant(n) for v in change):
+        return False
+    return any((n := g.producer(v)) is not None and n not in ctx.position for v in change.values())
+
+
 def moves(
     ctx: GraphContext,
     rules: Book,
@@ -109,6 +119,8 @@ def moves(
         if isinstance(change, Refusal):
             refusals.note(rule.name, change.reason, change.detail, match.roots)
             continue
-        if all(old is new for old, new in change.items()):
+        if all(old is new for old, new in change.items()) or _idle(ctx, change, costs):
             continue
-        yield Move(rule, match, change, delta(ctx, change, costs))
+        effect = delta(ctx, change, costs)
+        if effect is not None:
+            yield Move(rule, match, change, effect)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from superopt.cost.fusion import FUSIBLE
@@ -21,8 +21,11 @@ class Delta:
     us: float
 
 
-def delta(ctx: GraphContext, change: Mapping[g.Value, g.Value], costs: Costs) -> Delta:
-    """The effect of `change` on the cost of the graph, without building the new one."""
+def delta(ctx: GraphContext, change: Mapping[g.Value, g.Value], costs: Costs) -> Delta | None:
+    """The effect of `change` on the cost of the graph, without building the new one.
+
+    None where what comes is made from what goes, which then stays: no gain is possible.
+    """
     members = ctx.position
     added = _added(members, change)
     kept: set[g.Node] = set()  # nodes of the graph that the new ones read
@@ -35,10 +38,30 @@ def delta(ctx: GraphContext, change: Mapping[g.Value, g.Value], costs: Costs) ->
         p = g.producer(new)
         if p is not None and p in members:
             kept.add(p)
+    if _read(ctx, change, kept):
+        return None
     dead = _dead(ctx, change, kept)
     us = sum(costs.of_nodes(added)) - sum(costs.of_nodes(dead))
     us += _beside(ctx, change, dead, costs) + _weights(ctx, added, dead, costs)
     return Delta(added, dead, us)
+
+
+def _read(ctx: GraphContext, change: Mapping[g.Value, g.Value], kept: Iterable[g.Node]) -> bool:
+    """Is a value that `change` replaces, and does not keep, an operand of `kept`, at any depth?"""
+    gone = {p for old in change if (p := g.producer(old)) is not None and p in ctx.position}
+    first = min((ctx.position[p] for p in gone), default=0)
+    work = [n for n in kept if ctx.position[n] > first]
+    seen = set(work)
+    while work:
+        for v in work.pop().inputs:
+            p = None if v is None else g.producer(v)
+            if p is None or p in seen or ctx.position.get(p, -1) < first:
+                continue
+            if v in change:
+                return True
+            seen.add(p)
+            work.append(p)
+    return False
 
 
 def _weights(

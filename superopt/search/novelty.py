@@ -1,0 +1,42 @@
+"""How new what a rewrite makes is: how often its rarest node, seen from near, was visited before.
+
+Most rewrites cost nothing: a search by cost alone visits thousands of graphs that say the same in
+another order, before one that costs a little more on the way to a better one. So graphs with a node
+that is new come first (width-based search: Lipovetzky and Geffner, "Best-first width search", AAAI
+2017, with nodes for atoms). A node is seen from near: its operator, attributes and types, and the
+operators that give its operands, since what lies further below does not change what matches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from superopt.cost.model import Costs
+from superopt.ir import graph as g
+from superopt.search.view import Delta
+
+View = tuple[object, ...]
+
+
+def views(effect: Delta, costs: Costs) -> tuple[View, ...]:
+    """The nodes that a rewrite makes, seen from near; without those of constants."""
+    return tuple(_view(n) for n in effect.added if not costs.is_constant(n))
+
+
+def novelty(made: tuple[View, ...], times: Counter[View]) -> int:
+    """How often the rarest of `made` has been visited; 0 if the rewrite only removes nodes."""
+    return min((times[v] for v in made), default=0)
+
+
+def _view(n: g.Node) -> View:
+    return (n.op, n.attrs, n.types, *(_given(v) for v in n.inputs))
+
+
+def _given(v: g.Value | None) -> object:
+    match v:
+        case g.Node(op, _, _, types):
+            return (op, types)
+        case g.Item(n, i):
+            return (n.op, n.types, i)
+        case _:
+            return v
