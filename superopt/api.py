@@ -18,6 +18,7 @@ from superopt.pipeline import derive as derive_
 from superopt.pipeline import diagram as diagram_
 from superopt.pipeline import doctor as doctor_
 from superopt.pipeline import generate as generate_
+from superopt.pipeline import judge as judge_
 from superopt.pipeline import optimize as optimize_
 from superopt.pipeline import verify as verify_
 from superopt.pipeline.collect import collecting_rarely
@@ -41,7 +42,6 @@ from superopt.report.diagram import RuleDiagram
 from superopt.report.words import count
 from superopt.rules.rule import Rule, load_library, parse_rules
 from superopt.rules.stated import tier
-from superopt.rules.trial import Passed, Refuted, try_rule
 
 
 def optimize(
@@ -318,9 +318,14 @@ def rule_stats(files: Sequence[str | Path] = ()) -> tuple[RuleCount, ...]:
 
 
 def check_rules(
-    file: str | Path, *, seed: int = 0, progress: Callable[[Event], None] | None = None
+    file: str | Path,
+    *,
+    seed: int = 0,
+    limit: float = 20.0,
+    progress: Callable[[Event], None] | None = None,
 ) -> tuple[RuleVerdict, ...]:
-    """Try every rule of a file on many shapes, over floats and a prime field.
+    """Try every rule of a file on many shapes, over floats and a prime field, and prove what stands
+    that for all sizes. limit: seconds for the proof of each.
 
     Raises UsageError for a file without rules.
     """
@@ -331,13 +336,7 @@ def check_rules(
     for n, rule in enumerate(own):
         if progress:
             progress(Event("check", rule.name, n / len(own)))
-        match try_rule(rule, seed):
-            case Passed() as p:
-                out.append(RuleVerdict(rule.name, rule.text, "passed", str(p), rule.source))
-            case Refuted() as r:
-                out.append(RuleVerdict(rule.name, rule.text, "refuted", str(r), rule.source))
-            case other:
-                out.append(RuleVerdict(rule.name, rule.text, "untestable", str(other), rule.source))
+        out.append(judge_.judged(rule, seed, limit))
     return tuple(out)
 
 

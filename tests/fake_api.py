@@ -198,7 +198,9 @@ class FakeApi:
     def rule_diagram(self, name: str, files: Sequence[Path]) -> RuleDiagram | None:
         return DIAGRAM if name == DIAGRAM.name else None
 
-    def check_rules(self, file: Path, *, seed: int, progress: Progress) -> tuple[RuleVerdict, ...]:
+    def check_rules(
+        self, file: Path, *, seed: int, limit: float, progress: Progress
+    ) -> tuple[RuleVerdict, ...]:
         return self.rule_verdicts
 
     def cache_stats(self, store: Path | None) -> StoreStats:

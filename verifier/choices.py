@@ -43,11 +43,12 @@ from superopt.verifier.attributes import (
     marked,
 )
 from superopt.verifier.constants import filled
-from superopt.verifier.sizes import Fork, Misfit, State, equated, ones, taken
+from superopt.verifier.sizes import Fork, Misfit, State, equated, ones, taken, wider
 
 VALUE = "value of "  # before a parameter's name: its number
 
 KINDS = {"f": F32, "g": F32, "num": F32, "any": F32, "bool": BOOL, "i": DTYPES["i64"]}
+NUMBERS = (F32, DTYPES["i64"])
 LOW = 2
 AT_ONCE = {3: 2}  # by rank, above LOW
 NOTES: set[str] = set()  # what the instances of a rule leave out
@@ -68,6 +69,7 @@ class Choices:
     rule: Rule
     state: State
     ranks: Ranks
+    numbers: Sequence[DType] = NUMBERS
     names: dict[str, Result] = field(default_factory=dict)
     terms: dict[Term, Input] = field(default_factory=dict)
     tensors: dict[Input, Tensor] = field(default_factory=dict)
@@ -101,7 +103,8 @@ class Choices:
         found = [s for s in equated(self.state, a, b, "right" if self.on_right else "") if s]
         if any(s is self.state for s in found):
             return True
-        single = [*ones(self.state, a), *ones(self.state, b)]
+        # where both are 1 they are equal
+        single = [s for p, q in ((a, b), (b, a)) for s in ones(wider(self.state, q), p)]
         for d in (a, b):
             if isinstance(d, Expr) and not ones(self.state, d):
                 least, _ = ix.bounds(d)
@@ -181,9 +184,9 @@ class Choices:
     def input(self, name: str, p: Param) -> Input:
         kind = DTYPES.get(p.kind) or KINDS[p.kind]
         if p.kind == "num":  # one for all parameters
-            both = self.choose("num", (F32, DTYPES["i64"]))
-            assert isinstance(both, DType)
-            kind = both
+            one = self.choose("num", self.numbers)
+            assert isinstance(one, DType)
+            kind = one
         if p.shape is None:
             ranks = range(self.ranks.least, self.ranks.most + 1)
             rank = self.choose(f"rank {name}", ranks, ranks)

@@ -39,11 +39,11 @@ from superopt.te.node import Expr
 from superopt.verifier import guard as G
 from superopt.verifier.attributes import NO_BLANKS, SHORT_STEPS, Unsupported
 from superopt.verifier.bindings import Bindings
-from superopt.verifier.choices import NOTES, Ranks
+from superopt.verifier.choices import NOTES, NUMBERS, Ranks
 from superopt.verifier.facts import in_time
 from superopt.verifier.refusal import accepted
 from superopt.verifier.scope import broadcasts, stretched
-from superopt.verifier.sizes import Fork, Misfit, State, decided, ordered, settled
+from superopt.verifier.sizes import Fork, Misfit, State, decided, is_wide, ordered, settled
 
 # What a formula cannot be for sizes of any value: then there is no such instance.
 NO_INSTANCE = (" is not in [", " is no permutation", " items, not ", " of nothing")
@@ -76,8 +76,9 @@ def _text(v: object) -> str:
     return f"({', '.join(map(_text, v))})" if isinstance(v, tuple) else str(v)
 
 
-def instances(rule: Rule, ranks: Ranks) -> Iterator[Instance]:
-    """Every instance at these ranks; those of lower ranks first."""
+def instances(rule: Rule, ranks: Ranks, numbers: Sequence[DType] = NUMBERS) -> Iterator[Instance]:
+    """Every instance at these ranks; those of lower ranks first. numbers: element types that stand
+    for all numbers."""
     count = 0
     pending = [(0, count, State({}, {}))]
     memo: dict[object, object] = {}
@@ -86,7 +87,7 @@ def instances(rule: Rule, ranks: Ranks) -> Iterator[Instance]:
         G.TALLY.attempts += 1
         _, _, state = heappop(pending)
         try:
-            yield _Attempt(rule, state, ranks, memo=memo).instance()
+            yield _Attempt(rule, state, ranks, numbers, memo=memo).instance()
         except Fork as fork:
             for one in reversed(fork.states):
                 count -= 1
@@ -342,7 +343,8 @@ class _Attempt(Bindings):
         """Unsupported, where the operator takes the same operands at some sizes."""
         if self.on_right:
             return  # a match is refused as well
-        sizes = accepted(op, operands, given, self.state.hypotheses)
+        known = (*self.state.hypotheses, *map(is_wide, sorted(self.state.wide)))
+        sizes = accepted(op, operands, given, known)
         if sizes is not None:
             raise Unsupported(f"{op.name} at sizes like {sizes}: {why}")
 

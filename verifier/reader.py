@@ -24,6 +24,8 @@ from superopt.verifier.poly import Poly
 from superopt.verifier.scalars import applied, number_of
 from superopt.verifier.simplify import outer_guard, quotient, summed, times, where
 
+# What these do is the same for numbers of every type.
+OF_ANY = frozenset(("add", "sub", "neg", "mul", "max", "min"))
 Places = Mapping[str, Poly]  # the axes of a tensor and of reductions, by name
 
 
@@ -34,12 +36,14 @@ class Unreadable(Exception):
 @dataclass(slots=True)
 class Reader:
     """Reads elements. sizes: what the symbols of sizes stand for. outside: reads that are not
-    known to be in bounds; checked: how many were looked at."""
+    known to be in bounds; checked: how many were looked at; typed: was there anything that numbers
+    of other types do in other ways?"""
 
     lows: Mapping[str, int]
     done: dict[object, NF] = field(default_factory=dict)
     outside: list[str] = field(default_factory=list)
     checked: int = 0
+    typed: bool = False
     # keep the tensors alive whose identities are keys
     held: list[Tensor] = field(default_factory=list)
     known: Facts = field(default_factory=Facts)  # of sizes
@@ -166,6 +170,7 @@ class Reader:
             case Apply("select", (guard, yes, no), _):
                 return self.chosen(guard, yes, no, places, facts)
             case Apply("cast", (x,), kind):
+                self.typed = True
                 of = self.value(x, places, facts)
                 if (x.dtype.is_int and kind.is_int) or (kind.is_number and _bits(of)):
                     return of
@@ -175,6 +180,7 @@ class Reader:
                     return of
                 return unknown(f"cast to {kind}", [of], facts)
             case Apply(fn, args, kind):
+                self.typed = self.typed or fn not in OF_ANY
                 some = [self.value(a, places, facts) for a in args]
                 return applied(fn, some, kind.is_float, facts)
             case _:

@@ -22,7 +22,8 @@ class State:
     """Choices so far. sizes: what symbols stand for; hypotheses: bools over sizes; derived: what
     the right side needs beyond the left, in words; choices: ranks, axes and so on. level: the
     highest of the ranks that were chosen; orders: a <= b (or a < b) of numbers that may be any;
-    stretched: sizes of 1 that are broadcast, as counted."""
+    stretched: sizes of 1 that are broadcast, as counted; wide: symbols that are not 1, since what
+    is so where they are is looked at elsewhere."""
 
     choices: Mapping[str, object]
     sizes: Mapping[str, Expr]
@@ -31,6 +32,7 @@ class State:
     level: int = 0
     stretched: int = 0
     orders: tuple[tuple[float, bool, float], ...] = ()
+    wide: frozenset[str] = frozenset()
 
     def chosen(self, key: str, value: object, level: int = 0) -> State:
         return replace(self, choices={**self.choices, key: value}, level=max(self.level, level))
@@ -40,10 +42,15 @@ class State:
 
     def fixed(self, name: str, value: Expr, needs: str) -> State | None:
         """With a symbol replaced; None where a hypothesis then fails."""
+        wide = self.wide
+        if name in wide:
+            if value == Const(1, INDEX):
+                return None
+            wide = wide - {name} | ({value.name} if isinstance(value, Size) else set())
         env: dict[Expr, Expr] = {Size(name): value}
         sizes = {n: ix.substitute(e, env) for n, e in self.sizes.items()} | {name: value}
         derived = (*self.derived, needs) if needs else self.derived
-        out = replace(self, sizes=sizes, hypotheses=(), derived=derived)
+        out = replace(self, sizes=sizes, hypotheses=(), derived=derived, wide=wide)
         some: State | None = out
         for h in self.hypotheses:
             some = None if some is None else some.given(ix.substitute(h, env), "")
@@ -335,6 +342,16 @@ def decided(state: State, d: Dim) -> list[State | None] | None:
                 if found is not None:
                     return found
     return None
+
+
+def wider(state: State, a: Dim) -> State:
+    """With a size that is not 1, where it is a symbol."""
+    return replace(state, wide=state.wide | {a.name}) if isinstance(a, Size) else state
+
+
+def is_wide(name: str) -> Expr:
+    """That a symbol is not 1."""
+    return _at_least(Size(name), 2)
 
 
 def ones(state: State, a: Dim) -> list[State | None]:

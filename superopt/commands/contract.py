@@ -134,7 +134,7 @@ class Api(Protocol):
         """Both sides of a rule as graphs; None if no rule has this name."""
 
     def check_rules(
-        self, file: Path, *, seed: int, progress: Callable[[Event], None] | None
+        self, file: Path, *, seed: int, limit: float, progress: Callable[[Event], None] | None
     ) -> tuple[RuleVerdict, ...]: ...
 
     def cache_stats(self, store: Path | None) -> StoreStats: ...

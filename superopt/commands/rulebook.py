@@ -209,17 +209,18 @@ def derive(
 
 @rules.command()
 @click.argument("file", type=options.FILE)
+@options.duration("--limit", "20s", "Time for the proof of each rule.")
 @options.seed
 @options.as_json
 @options.quiet
 @options.debug
-def check(file: Path, seed: int, as_json: bool, quiet: bool) -> ExitCode:
-    """Try to refute each rule in FILE.
+def check(file: Path, limit: float, seed: int, as_json: bool, quiet: bool) -> ExitCode:
+    """Try to refute each rule in FILE, and prove it for all sizes.
 
     Exits 0 if all are proved, 5 if some are not refuted or not testable, 4 if one is refuted.
     """
     with terminal.progress(quiet) as show_event:
-        verdicts = api().check_rules(file, seed=seed, progress=show_event)
+        verdicts = api().check_rules(file, seed=seed, limit=limit, progress=show_event)
     if as_json:
         from superopt.report.codec import dumps
 

@@ -12,7 +12,8 @@ from superopt.generate.generalise import float_classes, readings
 from superopt.generate.sound import LIMITS, Drawn, Held, fires, proved_within, settled
 from superopt.rules.instances import Instance, instances, neighbours, resized
 from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.term import App, Filled, Number, Part, Scalar, walk
+from superopt.rules.syntax import Param
+from superopt.rules.term import App, Filled, Number, Part, Scalar, Spread, walk
 from superopt.rules.trial import Cases, Refuted, try_on
 from superopt.verifier.prove import prove
 from superopt.verifier.verdict import Proved
@@ -20,7 +21,7 @@ from superopt.verifier.verdict import Refuted as Differs
 
 READINGS = 80  # that are tried; a claim about slices of slices has a thousand
 UNPROVED = 2  # readings that hold and are not proved, until no other one is tried
-BOUNDED = 4  # readings that are proved at low ranks only, until no other one is tried
+BOUNDED = 2  # readings that are proved at low ranks only, until no other one is tried
 HOPEFUL = 6  # that are tried before it is asked whether any one can hold
 NEIGHBOURS = 10  # of what was found, on which a reading must hold before all else
 FIRST = 3  # shape assignments on which it must hold before its trial
@@ -47,6 +48,8 @@ def most_general(
         if n == HOPEFUL and not (tried or bounded) and _hopeless(c, family, seed, instance):
             break
         rule = _rule(text)
+        if bounded and _one_rank(rule):
+            continue  # which is less than all low ones
         if not _nearby(rule, instance(rule), seed):
             continue  # most are wrong at once
         some = Drawn(instances(rule, seed, rounds=1, patience=PATIENCE))
@@ -75,6 +78,14 @@ def _rule(text: str) -> Rule:
     """A reading as a rule."""
     (rule,) = parse_rules(f"{text} ; float=E3 ; origin=generated")
     return rule
+
+
+def _one_rank(rule: Rule) -> bool:
+    """Are all operands of one rank?"""
+    given = [p for p in rule.params if isinstance(p, Param)]
+    return all(
+        p.shape is not None and not any(isinstance(f, Spread) for f in p.shape) for p in given
+    )
 
 
 def _nearby(rule: Rule, one: Instance | None, seed: int) -> bool:

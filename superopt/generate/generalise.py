@@ -208,7 +208,7 @@ def _kinds(c: Claim, family: Family, used: Sequence[int]) -> Iterator[dict[int, 
     vectors = {n: exact(n, n) for n, s in shapes.items() if len(s) == 1}
     wide = {n: behind(n) for n in small if len(shapes[n]) > 1}
     batched = {n: f"{element}[*s{n}, n{n}, m{n}]" for n, s in shapes.items() if len(s) == 2}
-    alike = {n: f"{element}[*s{same(n)}]" for n in used}
+    alike = {n: f"{element}[*s{same(n)}]" for n in used} if len(used) > 1 else whole
     seen: list[dict[int, str]] = []
     for kinds in (
         whole,

@@ -89,7 +89,7 @@ def proof(rule: Rule, seed: int) -> tuple[Rule, Verdict]:
     wide = of_numbers(rule)
     if wide is not None:
         verdict = prove(wide, LIMITS)
-        if isinstance(verdict, Proved) and verdict.whole and try_rule(wide, seed, NUMBERS):
+        if isinstance(verdict, Proved) and try_rule(wide, seed, NUMBERS):
             return wide, verdict
     return rule, prove(rule, LIMITS)
 

@@ -270,13 +270,16 @@ class RuleCount:
     origins: tuple[tuple[str, int], ...]
 
 
+Decision = Literal["proved", "passed", "untestable", "refuted"]
+
+
 @dataclass(frozen=True, slots=True)
 class RuleVerdict:
     """What checking a rule found: `passed` the tests is not `proved`. source: file and line."""
 
     name: str
     text: str
-    decision: Literal["proved", "passed", "untestable", "refuted"]
+    decision: Decision
     detail: str
     source: str = ""
 

@@ -98,11 +98,24 @@ def test_a_rule_that_fails_is_told_of_with_file_and_line(tmp_path, capsys) -> No
     rules = tmp_path / "my.rules"
     rules.write_text("# of mine\n" + RIGHT + "wrong(x: f):\n    Neg(x)\n    => x\n")
     first, second = check_rules(rules)
-    assert (first.decision, first.source) == ("passed", f"{rules}:2")
+    assert (first.decision, first.source) == ("proved", f"{rules}:2")
     assert (second.decision, second.source) == ("refuted", f"{rules}:4")
     assert run(["rules", "check", str(rules)]) == ExitCode.REFUTED
     (line,) = (x for x in capsys.readouterr().out.splitlines() if "REFUTED" in x)
     assert f"{rules}:4" in line
+
+
+def test_what_is_proved_and_what_is_not(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    rules = tmp_path / "my.rules"
+    rules.write_text(RIGHT + "power(x: f, y: f): Mul(y, Log(x)) => Log(Pow(x, y)) ; float=E3\n")
+    first, second = check_rules(rules)
+    assert first.decision == "proved"
+    assert first.detail.startswith("for all sizes: ")
+    assert second.decision == "passed"  # logarithms of powers are unknown to the prover
+    assert "not proved: " in second.detail
+    assert run(["rules", "check", str(rules)]) == ExitCode.UNDECIDED
+    rules.write_text(RIGHT)
+    assert run(["rules", "check", str(rules)]) == ExitCode.OK
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,34 @@
+"""What can be said of a rule of the user's: tried on random instances, then proved."""
+
+from __future__ import annotations
+
+from superopt.report.data import Decision, RuleVerdict
+from superopt.rules.rule import Rule
+from superopt.rules.trial import Refuted as Differs
+from superopt.rules.trial import try_rule
+from superopt.verifier.attributes import UNSEEN_ONES
+from superopt.verifier.prove import Limits, prove
+from superopt.verifier.verdict import Proved, Refuted
+
+
+def judged(rule: Rule, seed: int, seconds: float) -> RuleVerdict:
+    """The verdict on `rule`: refuted by a trial or the prover, proved for all sizes, or neither.
+    seconds: for the prover."""
+    tried = try_rule(rule, seed)
+    if isinstance(tried, Differs):
+        return _verdict(rule, "refuted", str(tried))
+    verdict = prove(rule, Limits(seconds=seconds))
+    if isinstance(verdict, Refuted):
+        return _verdict(rule, "refuted", str(verdict).removeprefix("refuted: "))
+    if not tried:  # nothing that a match could be was found
+        return _verdict(rule, "untestable", str(tried))
+    if not isinstance(verdict, Proved):
+        return _verdict(rule, "passed", f"{tried}; not proved: {verdict.reason}")
+    if not verdict.whole or UNSEEN_ONES in verdict.scope.assumes:
+        return _verdict(rule, "passed", f"{tried}; proved in part only: {verdict.scope}")
+    needs = f"; refused unless {', '.join(verdict.derived)}" if verdict.derived else ""
+    return _verdict(rule, "proved", f"for all sizes: {verdict.scope}{needs}")
+
+
+def _verdict(rule: Rule, decision: Decision, detail: str) -> RuleVerdict:
+    return RuleVerdict(rule.name, rule.text, decision, detail, rule.source)
