@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, groupby
@@ -32,7 +32,7 @@ from superopt.rules.index import Index
 from superopt.rules.instances import Instance
 from superopt.rules.rule import Rule, parse_rules
 
-CHUNK = 16  # laws that are looked at in one task
+CHUNK = 32  # laws that are looked at in one task, or about as many
 
 # What rules say, whatever their names: a checksum of each.
 Chain = frozenset[int]
@@ -98,16 +98,14 @@ def close(
     made.laws = made.followed = len(every)
     for rank, some in groupby(every, key=_rank):
         about = f"laws of {rank[0]} and {rank[2]} operators" if rank else "laws with a bias"
-        fresh = [law for law in some if law.place not in made.stands]
-        left = _underived(family, fresh, before, made, done)
-        while left:
-            wave = {title(law.is_, family): law for law in reversed(left)}
+        queues: dict[str, list[Law]] = {}
+        for law in some:
+            if law.place not in made.stands:
+                queues.setdefault(title(law.is_, family), []).append(law)
+        while wave := _first(family, queues, before, made, done):
             made.followed -= len(wave)
-            progress(f"{family.name}: {len(wave)} of {len(left)} {about} that do not follow")
-            _state(made, family, list(reversed(wave.values())), before, seed, done)
-            now = set(map(id, wave.values()))
-            rest = [law for law in left if id(law) not in now]
-            left = _underived(family, rest, before, made, done)
+            progress(f"{family.name}: {len(wave)} {about} that do not follow")
+            _state(made, family, wave, before, seed, done)
         progress(f"{family.name}: {len(made.rules)} rules after {about}")
     made.seconds = time.monotonic() - begin
     return made
@@ -202,45 +200,78 @@ def _claims(law: Law, family: Family, seed: int) -> list[Claim]:
 # --- tasks ----------------------------------------------------------------------------------------
 
 
-def _underived(
-    family: Family, laws: Sequence[Law], before: Sequence[Rule], made: Closed, done: Done
+def _first(
+    family: Family,
+    queues: dict[str, list[Law]],
+    before: Sequence[Rule],
+    made: Closed,
+    done: Done,
 ) -> list[Law]:
-    """The laws that do not follow from rules, and are no instance of one that was refuted."""
+    """Of each queue the first law that does not follow from rules, and is no instance of one that
+    was refuted. It leaves its queue, and so do those before it, which follow; those behind it may
+    follow from what it will be."""
     rules = (*before, *made.rules)
     said_by = {r.name: said_of(r) for r in rules}
     texts = tuple(map(str, rules))
     odd = tuple(map(str, made.refuted))
     every = zlib.crc32("\n".join((*texts, "", *odd)).encode())
-    tasks: dict[str, Task] = {}
-    for n in range(0, len(laws), CHUNK):
-        some = tuple(law.is_ for law in laws[n : n + CHUNK])
-        which = zlib.crc32("\n".join(said(c, family) for c in some).encode())
-        tasks[f"underived {family.name} {every:08x} {which:08x} {n}"] = (family, some, texts, odd)
-    found = chain.from_iterable(json.loads(text) for _, text in done(followed, tasks))
-    left: list[Law] = []
-    for law, used in zip(laws, found, strict=True):
-        if used is None:
-            left.append(law)
-        else:
-            made.stands[law.place] = frozenset(said_by[name] for name in used)
-    return left
+    wave: list[Law] = []
+    open_ = [q for q in queues.values() if q]
+    while open_:
+        tasks: dict[str, Task] = {}
+        for n, group in enumerate(_groups(open_)):
+            some = tuple(tuple(law.is_ for law in q[:CHUNK]) for q in group)
+            which = zlib.crc32("\n".join(said(c, family) for cs in some for c in cs).encode())
+            tasks[f"followed {family.name} {every:08x} {which:08x} {n}"] = (
+                family, some, texts, odd,
+            )  # fmt: skip
+        found = chain.from_iterable(json.loads(text) for _, text in done(followed, tasks))
+        left: list[list[Law]] = []
+        for q, results in zip(open_, found, strict=True):
+            for used in results:
+                law = q.pop(0)
+                if used is None:
+                    wave.append(law)
+                    break
+                made.stands[law.place] = frozenset(said_by[name] for name in used)
+            else:
+                left += [q] if q else []
+        open_ = left
+    return sorted(wave, key=lambda law: law.place)
 
 
-Task = tuple[Family, Sequence[Claim], tuple[str, ...], tuple[str, ...]]
+def _groups(queues: Iterable[list[Law]]) -> Iterator[list[list[Law]]]:
+    """Queues that together are about as much as one task may be."""
+    group: list[list[Law]] = []
+    for q in queues:
+        group.append(q)
+        if sum(min(len(q), CHUNK) for q in group) >= CHUNK:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+Task = tuple[Family, Sequence[Sequence[Claim]], tuple[str, ...], tuple[str, ...]]
 
 
 def followed(what: Task) -> str:
-    """Of each claim the names of the rules by which it follows, as JSON; none where it is one
-    rewrite of odd ones; null where it follows from neither. Rules travel as texts."""
-    family, some, texts, odd = what
+    """Of the claims of each queue the names of the rules by which it follows, as JSON; none where
+    it is one rewrite of odd ones; null, and nothing more of this queue, where it follows from
+    neither. Rules travel as texts."""
+    family, queues, texts, odd = what
     rules, others = _index(texts), _index(odd)
     instance = replace(ONE, forward=False)
-    found: list[list[str] | None] = []
-    for c in some:
-        used = derived(c, family, rules, BOUNDS)
-        if used is None and derived(c, family, others, instance) is not None:
-            used = []
-        found.append(used)
+    found: list[list[list[str] | None]] = []
+    for some in queues:
+        found.append(results := [])
+        for c in some:
+            used = derived(c, family, rules, BOUNDS)
+            if used is None and derived(c, family, others, instance) is not None:
+                used = []
+            results.append(used)
+            if used is None:
+                break
     return json.dumps(found)
 
 

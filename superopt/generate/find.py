@@ -32,8 +32,9 @@ from superopt.generate.pattern import (
 from superopt.generate.relate import Relations
 from superopt.ir.op import canonical_attrs
 from superopt.te import residues as rs
-from superopt.te.dtype import F32
+from superopt.te.dtype import BOOL, F32
 from superopt.te.expr import TensorType
+from superopt.te.field import PrimeField
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +145,24 @@ def confirmed(e: Equation, family: Family, seed: int) -> bool:
 
 
 def random_inputs(e: Equation, family: Family, seed: int) -> list[np.ndarray]:
-    """A value for each hole of an equation, (2, 1, CONFIRMING, *shape)."""
+    """A value for each hole of an equation, (2, 1, CONFIRMING, *shape). A third of them are below
+    zero in all elements, a third above: of nine elements one is nearly always above, so that what
+    is said of the greatest of them is never seen where all are below."""
     rng = np.random.default_rng((seed, 1))
-    return [
-        np.stack([rng.integers(0, m, (1, CONFIRMING, *family.inputs[i])) for m in rs.MODULI])
-        for i in e.inputs
-    ]
+    return [_biased(rng, family.inputs[i], seed) for i in e.inputs]
+
+
+DRAWS = 8  # of which one is of the right sign
+
+
+def _biased(rng: np.random.Generator, shape: Shape, seed: int) -> np.ndarray:
+    wanted = (DRAWS, CONFIRMING, *shape)
+    drawn = np.stack([rng.integers(0, m, wanted) for m in rs.MODULI])
+    below = PrimeField(seed).apply("lt", (drawn, np.zeros_like(drawn)), (F32, F32), BOOL)
+    sign = (np.arange(CONFIRMING) % 3).reshape(-1, *(1,) * len(shape))
+    right = np.where(sign == 0, True, np.where(sign == 1, below, ~below))
+    first = np.argmax(right, axis=0)
+    return np.take_along_axis(drawn, first[None, None], axis=1)
 
 
 def evaluated(p: Pattern, family: Family, values: Sequence[np.ndarray], seed: int) -> np.ndarray:
