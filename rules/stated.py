@@ -19,6 +19,11 @@ def tier(rule: Rule) -> str:
     return "A" if proof_key(rule) in proofs() else "C"
 
 
+def scope(rule: Rule) -> str:
+    """For what the proof of `rule` holds, and what a match is refused without; "" without one."""
+    return proofs().get(proof_key(rule), "")
+
+
 @lru_cache(maxsize=1)
 def proofs() -> Mapping[str, str]:
     """The scope of the proof of each rule that has one, by `proof_key`."""

@@ -85,7 +85,7 @@ def judged(number: int) -> tuple[str, str, float]:
         return "", str(verdict), verdict.seconds
     if not verdict.whole or UNSEEN_ONES in verdict.scope.assumes:
         return "", f"proved in part: {verdict.scope}", verdict.seconds
-    return str(verdict.scope), "", verdict.seconds
+    return verdict.said, "", verdict.seconds
 
 
 def mutated(part: str, limits: Limits, each: int, seed: int) -> int:

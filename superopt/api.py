@@ -41,7 +41,7 @@ from superopt.report.data import (
 from superopt.report.diagram import RuleDiagram
 from superopt.report.words import count
 from superopt.rules.rule import Rule, load_library, parse_rules
-from superopt.rules.stated import tier
+from superopt.rules.stated import scope, tier
 
 
 def optimize(
@@ -297,7 +297,9 @@ def rule_diagram(name: str, files: Sequence[str | Path] = ()) -> RuleDiagram | N
     files: of further rules; a rule of theirs goes before one of the library with its name.
     """
     found = [r for r in (*load_library(), *_own_rules(files)) if r.name == name]
-    return diagram_.rule_diagram(found[-1], tier(found[-1])) if found else None
+    if not found:
+        return None
+    return diagram_.rule_diagram(found[-1], tier(found[-1]), scope(found[-1]))
 
 
 def rule_stats(files: Sequence[str | Path] = ()) -> tuple[RuleCount, ...]:

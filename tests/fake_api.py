@@ -90,6 +90,7 @@ class FakeApi:
         budget: float,
         target: str,
         rules: Sequence[Path],
+        library: bool,
         shapes: Mapping[str, int],
         inputs: Path | None,
         threads: int | None,
@@ -160,11 +161,12 @@ class FakeApi:
         b: Path,
         *,
         rules: Sequence[Path],
+        library: bool,
         limit: float,
         progress: Progress,
         stop: Stop,
     ) -> Derivation:
-        self.asked |= {"limit": limit, "rules": rules}
+        self.asked |= {"limit": limit, "rules": rules, "library": library}
         return self.derivation
 
     def bench(

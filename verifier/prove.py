@@ -112,6 +112,7 @@ def _of_types(
     best: Proved | None = None  # at the ranks below `level`
     pending: Instance | None = None  # that time ran out on
     said: set[object] = set()
+    done = [0, 0]  # work at the end of the last two levels
 
     def since() -> float:
         return time.thread_time() - begin
@@ -138,6 +139,11 @@ def _of_types(
                     tally.deadline = min(tally.deadline, time.thread_time() + limit.seconds / 4)
                     tally.most = tally.work() + limit.beyond
                     tally.look = 0.0
+                work = tally.work()
+                ahead = _ahead(work - done[1], done[1] - done[0]) if level > FIRST + 1 else 0.0
+                if best and ahead > tally.most - work:
+                    return best
+                done = [done[1], work]
             count += 1
             if count > limit.instances:
                 reason = f"more than {limit.instances} ways for operands to fit"
@@ -167,6 +173,12 @@ def _of_types(
     if not seen:
         return Unknown(f"{NO_INSTANCE} at ranks {scope.least} to {scope.most}", since())
     return proved(scope.most)
+
+
+def _ahead(last: int, before: int) -> float:
+    """How much work the next level is: it grows more than the last one did. None is begun that
+    would not end: nothing comes of half a level."""
+    return last * (1.25 * last / before if before > 0 else 6.0)
 
 
 def _over(limit: Limits, tally: Tally) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MOST_NEEDS = 4  # that are shown
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -41,7 +43,15 @@ class Proved:
         return True
 
     def __str__(self) -> str:
-        return f"proved: {self.scope}"
+        return f"proved: {self.said}"
+
+    @property
+    def said(self) -> str:
+        """For what it holds, and what a match is refused without, where the sizes do not fit."""
+        shown = list(self.derived[:MOST_NEEDS])
+        if len(self.derived) > MOST_NEEDS:
+            shown.append(f"and {len(self.derived) - MOST_NEEDS} more")
+        return f"{self.scope}; refused unless {', '.join(shown)}" if shown else str(self.scope)
 
 
 @dataclass(frozen=True, slots=True)

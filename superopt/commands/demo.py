@@ -63,6 +63,7 @@ def demo(
                 budget=budget,
                 target="onnxruntime",
                 rules=(),
+                library=True,
                 shapes={},
                 inputs=None,
                 threads=threads,

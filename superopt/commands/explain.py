@@ -66,6 +66,7 @@ def explain(
                 budget=budget,
                 target="onnxruntime",
                 rules=rules,
+                library=True,
                 shapes=shapes,
                 inputs=None,
                 threads=threads,

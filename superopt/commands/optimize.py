@@ -23,6 +23,7 @@ from superopt.report.certificate import certificate_path
     help="What will run the model.",
 )
 @options.rules
+@options.library
 @options.shape
 @options.inputs
 @options.threads
@@ -57,6 +58,7 @@ def optimize(
     budget: float,
     target: str,
     rules: tuple[Path, ...],
+    library: bool,
     shapes: Mapping[str, int],
     inputs: Path | None,
     threads: int | None,
@@ -96,6 +98,7 @@ def optimize(
             budget=budget,
             target=target,
             rules=rules,
+            library=library,
             shapes=shapes,
             inputs=inputs,
             threads=threads,

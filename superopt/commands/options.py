@@ -81,6 +81,11 @@ inputs = click.option(
 rules = click.option(
     "--rules", multiple=True, type=FILE, metavar="FILE", help="Add rules of your own."
 )
+library = click.option(
+    "--library/--no-library",
+    default=True,
+    help="Without the library: only the rules of --rules.",
+)
 threads = click.option(
     "--threads", type=click.IntRange(1, 1024), help="Threads of the runtime.  [default: 1]"
 )

@@ -182,12 +182,19 @@ def generate(
 @options.model("a")
 @options.model("b")
 @options.rules
+@options.library
 @options.duration("--limit", "60s", "Time to spend.")
 @options.as_json
 @options.quiet
 @options.debug
 def derive(
-    a: Path, b: Path, rules: tuple[Path, ...], limit: float, as_json: bool, quiet: bool
+    a: Path,
+    b: Path,
+    rules: tuple[Path, ...],
+    library: bool,
+    limit: float,
+    as_json: bool,
+    quiet: bool,
 ) -> ExitCode:
     """Say whether the equality of two models follows from the rules.
 
@@ -195,7 +202,9 @@ def derive(
     proves nothing.
     """
     with terminal.progress(quiet) as show_event, terminal.interruptible() as stop:
-        found = api().derive(a, b, rules=rules, limit=limit, progress=show_event, stop=stop)
+        found = api().derive(
+            a, b, rules=rules, library=library, limit=limit, progress=show_event, stop=stop
+        )
     if as_json:
         from superopt.report.codec import dumps
 

@@ -30,8 +30,8 @@ from superopt.rules.term import (
 Scope = Mapping[str, int]
 
 
-def rule_diagram(rule: Rule, tier: str) -> RuleDiagram:
-    """The rule as data that can be drawn; `tier` as in reports."""
+def rule_diagram(rule: Rule, tier: str, scope: str = "") -> RuleDiagram:
+    """The rule as data that can be drawn; `tier` as in reports, `scope` of its proof."""
     parameters = tuple(
         Parameter(
             "*" * p.run + p.name,
@@ -54,6 +54,7 @@ def rule_diagram(rule: Rule, tier: str) -> RuleDiagram:
         conditions=tuple(map(show, rule.where)),
         left=_side(rule.lhs, rule.rhs, parameters),
         right=_side(rule.rhs, rule.lhs, parameters),
+        scope=scope,
     )
 
 

@@ -26,8 +26,7 @@ def judged(rule: Rule, seed: int, seconds: float) -> RuleVerdict:
         return _verdict(rule, "passed", f"{tried}; not proved: {verdict.reason}")
     if not verdict.whole or UNSEEN_ONES in verdict.scope.assumes:
         return _verdict(rule, "passed", f"{tried}; proved in part only: {verdict.scope}")
-    needs = f"; refused unless {', '.join(verdict.derived)}" if verdict.derived else ""
-    return _verdict(rule, "proved", f"for all sizes: {verdict.scope}{needs}")
+    return _verdict(rule, "proved", f"for all sizes: {verdict.said}")
 
 
 def _verdict(rule: Rule, decision: Decision, detail: str) -> RuleVerdict:

@@ -51,6 +51,7 @@ class Parameter:
 @dataclass(frozen=True, slots=True)
 class RuleDiagram:
     """A rule and both its sides. trial: its attribute variables, with the values they are tried at.
+    scope: for what it is proved, and what a match is refused without.
 
     Otherwise as in the rule itself; conditions as text.
     """
@@ -67,6 +68,7 @@ class RuleDiagram:
     conditions: tuple[str, ...]
     left: Diagram
     right: Diagram
+    scope: str = ""
 
 
 def facts(rule: RuleDiagram, width: int) -> list[tuple[str, str]]:
@@ -80,6 +82,7 @@ def facts(rule: RuleDiagram, width: int) -> list[tuple[str, str]]:
         ("where", packed(rule.conditions, width)),
         ("floats", broken(floats, width)),
         ("proof", broken(tier, width)),
+        ("scope", broken(rule.scope, width)),
         ("origin", packed((rule.origin, rule.source), width)),
         ("caveat", broken(rule.caveat, width)),
         ("trial", packed(rule.trial, width)),
