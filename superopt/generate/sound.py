@@ -80,7 +80,7 @@ def settled(rule: Rule, classes: Sequence[str], seed: int, some: Iterable[Instan
     left = [c for c in classes if c >= found.float_class]
     fresh = instances(rule, seed + 1, patience=PATIENCE)
     found = _tried(rule, left, seed + 1, effort, fresh)
-    return None if found is None else Held(found, isinstance(verdict, Proved) and verdict.whole)
+    return None if found is None else Held(found, False)
 
 
 def proof(rule: Rule, seed: int) -> tuple[Rule, Verdict]:
