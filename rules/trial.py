@@ -10,6 +10,7 @@ unknown function (tanh is odd): there it disagrees, and only the floats count (`
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from superopt.ir.graph import Constant, Graph, Input, Value, nodes
 from superopt.ir.op import expression
 from superopt.rules.instances import Instance, cramped, instances
 from superopt.rules.rule import Rule
+from superopt.rules.term import App, Number, walk
 from superopt.te.domain import Domain, Reals
 from superopt.te.dtype import BOOL, F64, to_numpy
 from superopt.te.field import PrimeField, zero_divisions
@@ -125,7 +127,7 @@ def try_on(rule: Rule, some: Cases, seed: int) -> Verdict:
     """Try `rule` on these instances, the plain ones each on several inputs."""
     tried = 0
     field, finite = True, False
-    draws = (*DRAWS, *(EXCEPTIONAL if rule.float_class == "E0" else ()))
+    draws = (*DRAWS, *(EXCEPTIONAL if rule.float_class == "E0" or _of_exceptions(rule) else ()))
     for number, one in enumerate(some.plain):
         tried += 1
         verdict = _on(rule, one, draws, seed + 31 * number)
@@ -142,6 +144,16 @@ def try_on(rule: Rule, some: Cases, seed: int) -> Verdict:
         if isinstance(wrong, Refuted):
             return wrong
     return Passed(tried, field)
+
+
+def _of_exceptions(rule: Rule) -> bool:
+    """Does a rule ask what is no number, or infinite?"""
+    terms = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
+    return any(
+        (isinstance(t, App) and t.op.name in ("IsNaN", "IsInf"))
+        or (isinstance(t, Number) and not math.isfinite(t.value))
+        for t in terms
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +180,8 @@ def _off(rule: Rule, one: Instance, draws: Sequence[str], seed: int) -> bool | R
     finite = False
     for draw in draws:
         feeds = real_feeds(one, draw, seed)
+        if draw == "whole":
+            _with_numbers_of(rule, feeds, seed)
         try:
             sides = _both(one, feeds, Reals(F64))
         except IndexError as e:  # the left side's indices are in range
@@ -185,6 +199,20 @@ def _off(rule: Rule, one: Instance, draws: Sequence[str], seed: int) -> bool | R
 def real_feeds(one: Instance, draw: str, seed: int) -> dict[str, np.ndarray]:
     """Real inputs: normal, positive, small whole numbers, or exceptional ones among them."""
     return {i.name: _real(i, one.limits.get(i), draw, seed) for i in one.inputs}
+
+
+def _with_numbers_of(rule: Rule, feeds: dict[str, np.ndarray], seed: int) -> None:
+    """Put numbers that a rule names, and what is beyond them, among the elements: it may divide by
+    what is 0 at 7, or take a root of what is below 0 beyond -5."""
+    terms = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
+    said = {abs(float(t.value)) for t in terms if isinstance(t, Number) and abs(t.value) > 2}
+    some = sorted(s * n for n in said if n < 1e4 for s in (1.0, -1.0, 1.5, -1.5))
+    for name, x in feeds.items():
+        if some and x.dtype.kind == "f" and x.size:
+            rng = _generator(f"{name} numbers", seed)
+            there = rng.random(x.shape) < 0.5
+            feeds[name] = np.where(there, np.array(some)[rng.integers(0, len(some), x.shape)], x)
+            feeds[name] = feeds[name].astype(x.dtype)
 
 
 def _generator(name: str, seed: int) -> np.random.Generator:

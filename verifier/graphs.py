@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from superopt.ir.graph import Constant, Node, Value, producer, results
-from superopt.te.dtype import BOOL, F32, INDEX, DType, to_numpy
+from superopt.te.dtype import BOOL, F32, INDEX, widens
 from superopt.te.expr import Tensor, both, compare, compute, const, placeholder, select
 from superopt.te.node import Expr
 from superopt.verifier import bounds, facts, guard, normal, simplify
@@ -52,7 +52,7 @@ def proved_equal(
     try:
         known = _Tensors(frozenset(given))
         left, right = known.of(a), known.of(b)
-        reader = Reader({})
+        reader = Reader({}, exact_types=True)
         nothing = Facts()
         axes = tuple(fresh(reader.dim(d), "i") for d in left.shape)
         place = tuple(of(v) for v in axes)
@@ -130,13 +130,8 @@ def _narrows(n: Node) -> bool:
     before, after = n.inputs[0].type.dtype, n.types[0].dtype
     assert before is not None
     assert after is not None
-    if before.is_int and after.is_int:
-        return before != after and not (before.kind == after.kind and _size(before) < _size(after))
-    return before.is_float and after.is_float and _size(after) < _size(before)
-
-
-def _size(d: DType) -> int:
-    return to_numpy(d).itemsize
+    alike = (before.is_int and after.is_int) or (before.is_float and after.is_float)
+    return alike and not widens(before, after)
 
 
 def written(c: Constant, name: str) -> Tensor:

@@ -340,9 +340,8 @@ class _Attempt(Bindings):
         given: tuple[tuple[str, Attr], ...],
         why: Exception,
     ) -> None:
-        """Unsupported, where the operator takes the same operands at some sizes."""
-        if self.on_right:
-            return  # a match is refused as well
+        """Unsupported, where the operator takes the same operands at some sizes: these would be
+        left out. On the right, too: a match at such sizes is not refused."""
         known = (*self.state.hypotheses, *map(is_wide, sorted(self.state.wide)))
         sizes = accepted(op, operands, given, known)
         if sizes is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from superopt.rules.functions import NotKnown
 from superopt.rules.rule import Rule
 from superopt.rules.syntax import Param
-from superopt.te.dtype import DType
+from superopt.te.dtype import DTYPES, DType
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Expr
 from superopt.verifier import algebra, bounds, facts, guard, normal, simplify
@@ -26,7 +26,7 @@ from superopt.verifier.poly import Least, fresh, of
 from superopt.verifier.reader import Reader, Unreadable
 from superopt.verifier.refute import counterexample
 from superopt.verifier.scalars import number_of
-from superopt.verifier.scope import scope_of, words
+from superopt.verifier.scope import scope_of, unclear, words
 from superopt.verifier.skeleton import skeleton
 from superopt.verifier.verdict import Proved, Refuted, Scope, Unknown, Verdict
 
@@ -61,6 +61,9 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
     for table in (bounds, guard, normal, simplify):  # a verdict hangs on nothing proved before
         table.forget()
     tally = facts.start(limit.seconds, limit.work)
+    vague = unclear(rule)
+    if vague:
+        return Unknown(vague, time.thread_time() - begin)
     if ranks is not None:
         return _at_ranks(rule, ranks, limit, tally, begin)
     less = only_named(rule)
@@ -104,6 +107,7 @@ def _of_types(
     of_any = len(numbers) < len(NUMBERS) and any(
         isinstance(p, Param) and p.kind == "num" for p in rule.params
     )
+    exact = all(p.kind in DTYPES for p in rule.params if isinstance(p, Param))
     algebra.STEPS.used.clear()
     NOTES.clear()
     count = seen = checked = 0
@@ -149,7 +153,7 @@ def _of_types(
                 reason = f"more than {limit.instances} ways for operands to fit"
                 return best or Unknown(reason, since())
             pending = one
-            outcome = _proved(one, derived, said, of_any)
+            outcome = _proved(one, derived, said, of_any, exact)
             pending = None
             if outcome is None:
                 continue
@@ -188,12 +192,12 @@ def _over(limit: Limits, tally: Tally) -> str:
 
 
 def _proved(
-    one: Instance, derived: dict[str, None], said: set[object], of_any: bool
+    one: Instance, derived: dict[str, None], said: set[object], of_any: bool, exact: bool
 ) -> int | str | None:
     """The obligations that were shown, or what was not; None where there is no such instance. said:
     what was shown of numbers, wherever they are read; it grows. of_any: it is to hold for numbers
-    of all types, or _Typed."""
-    reader = Reader({})
+    of all types, or _Typed. exact: all types are those that the rule says."""
+    reader = Reader({}, exact_types=exact)
     known = Facts(tuple(_guard(reader, h) for h in one.state.hypotheses))
     for low, strictly, high in one.state.orders:
         known = known.ordered(N.minus(number_of(high), number_of(low)), strictly)

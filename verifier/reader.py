@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from superopt.te.dtype import BOOL, INDEX
+from superopt.te.dtype import BOOL, INDEX, widens
 from superopt.te.expr import Dim, Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce, Size
 from superopt.verifier import normal as N
@@ -37,13 +37,15 @@ class Unreadable(Exception):
 class Reader:
     """Reads elements. sizes: what the symbols of sizes stand for. outside: reads that are not
     known to be in bounds; checked: how many were looked at; typed: was there anything that numbers
-    of other types do in other ways?"""
+    of other types do in other ways? exact_types: is each tensor of the type that it has here, and
+    stands for no other, so that a cast to a larger one changes nothing?"""
 
     lows: Mapping[str, int]
     done: dict[object, NF] = field(default_factory=dict)
     outside: list[str] = field(default_factory=list)
     checked: int = 0
     typed: bool = False
+    exact_types: bool = False
     # keep the tensors alive whose identities are keys
     held: list[Tensor] = field(default_factory=list)
     known: Facts = field(default_factory=Facts)  # of sizes
@@ -154,6 +156,8 @@ class Reader:
             return self.holds(e, True, places, facts)
         match e:
             case Const(v):
+                if isinstance(v, float) and not v.is_integer():
+                    self.typed = True  # there is no such integer
                 return number_of(v)
             case Load(tensor, index, _):
                 g = next((g for i in index if (g := self.choice(i, places, facts))), None)
@@ -172,12 +176,12 @@ class Reader:
             case Apply("cast", (x,), kind):
                 self.typed = True
                 of = self.value(x, places, facts)
-                if (x.dtype.is_int and kind.is_int) or (kind.is_number and _bits(of)):
+                if kind.is_number and (x.dtype in (BOOL, INDEX) or _bits(of)):
                     return of
-                if kind.is_float and x.dtype.is_int and x.dtype != INDEX:
+                if self.exact_types and widens(x.dtype, kind):
+                    return of
+                if kind.is_float and x.dtype.is_int:
                     return unknown("cast of an integer", [of], facts)
-                if kind.is_float or x.dtype in (BOOL, INDEX):
-                    return of
                 return unknown(f"cast to {kind}", [of], facts)
             case Apply(fn, args, kind):
                 self.typed = self.typed or fn not in OF_ANY

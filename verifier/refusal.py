@@ -5,16 +5,17 @@ What is refused at every size is no instance; what is accepted at some is one th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 
 from superopt.ir.op import Attr, InferError, Op, _canonical_attrs
 from superopt.te import index as ix
 from superopt.te.expr import Dim, Tensor
-from superopt.te.node import Expr
+from superopt.te.node import Apply, Const, Expr
 from superopt.verifier.refute import true_at
 
 TRIES = 12
+MORE = 200  # where none of these fits what is known
 ENOUGH = 4  # sizes at which it is refused
 
 
@@ -41,8 +42,13 @@ def accepted(
     rng = Random(5)
     order = sorted(names)
     refused = 0
-    for n in range(TRIES):
+    near = sorted({k + d for h in some for k in _numbers(h) for d in (-1, 0, 1, 2) if k + d > 0})
+    for n in range(MORE):
+        if n >= TRIES and refused:
+            break
         sizes = {name: n + 1 if n < 2 else rng.randint(1, 4) for name in order}
+        if n >= TRIES and near:  # what is known may be of large ones
+            sizes = {name: rng.choice((sizes[name], *near)) for name in order}
         if not all(true_at(h, sizes) for h in some):
             continue
         if _takes(op, operands, attrs, sizes):
@@ -51,6 +57,18 @@ def accepted(
         if refused == ENOUGH:
             return None
     return None
+
+
+def _numbers(h: Expr) -> Iterator[int]:
+    """Those in an expression."""
+    match h:
+        case Const(v):
+            yield int(v)
+        case Apply(_, args, _):
+            for a in args:
+                yield from _numbers(a)
+        case _:
+            return
 
 
 def _takes(

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from superopt.rules.rule import Rule
 from superopt.rules.syntax import Param
 from superopt.rules.term import (
     App,
     Call,
+    Compare,
     Filled,
     Formula,
     Map,
     Name,
+    Part,
     Scalar,
     Spread,
     Var,
     names,
     walk,
 )
+from superopt.te.dtype import DTYPES
 from superopt.verifier.choices import Ranks
 
 MOST = {0: 4, 1: 4, 2: 4}  # by how many operands have any rank
@@ -56,7 +61,51 @@ def elementwise(rule: Rule) -> bool:
     """Does every operator of both sides work element by element?"""
     terms = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
     apps = all("elementwise" in t.op.laws for t in terms if isinstance(t, App))
-    return apps and not any(isinstance(t, Filled) for t in terms)
+    said = any(_asks(f, OF_SHAPES) for f in _formulas(rule))
+    return apps and not said and not any(isinstance(t, Filled) for t in terms)
+
+
+# What may be another thing at other ranks.
+OF_SHAPES = frozenset(("rank", "shape", "size", "numel", "len"))
+
+
+def _formulas(rule: Rule) -> list[Formula]:
+    """Those of attributes and numbers, which say what is computed, not where."""
+    terms = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
+    found = [f for t in terms if isinstance(t, App) for _, f in t.attrs]
+    return [*found, *(t.value for t in terms if isinstance(t, Scalar))]
+
+
+def _asks(f: Part, what: Collection[str]) -> bool:
+    return any(isinstance(q, Call) and q.fn in what for q in walk(f))
+
+
+TRUTHS = frozenset(
+    ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or", "Xor", "Not")
+)
+
+
+def unclear(rule: Rule) -> str:
+    """Why nothing can be said of a rule: what it computes hangs on what has one value here, or few;
+    an operand of any type is a float32 here, of which a cast to it is nothing."""
+    terms = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
+    if any(isinstance(t, Scalar) and _asks(t.value, ("rank", "len")) for t in terms):
+        return "a number that hangs on a rank"
+    for f in _formulas(rule):
+        if _asks(f, ("all_equal",)):
+            return "a number that hangs on whether others are all equal"
+        if any(isinstance(p, Compare) and _asks(p, ("dtype",)) for p in walk(f)):
+            return "a number that hangs on an element type"
+    if all(p.kind in DTYPES for p in rule.params if isinstance(p, Param)):
+        return ""
+    bools = {p.name for p in rule.params if isinstance(p, Param) and p.kind == "bool"}
+    for t in terms:
+        if isinstance(t, App) and t.op.name in ("Cast", "CastLike"):
+            of = t.operands[0]
+            known = isinstance(of, Var) and of.name in bools
+            if not known and not (isinstance(of, App) and of.op.name in TRUTHS):
+                return "a cast in a rule for several types"
+    return ""
 
 
 NOT_STRETCHED = frozenset(("Clip", "PRelu"))  # what they take may not have any shape

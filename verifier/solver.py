@@ -77,6 +77,7 @@ def solver() -> z3.Solver:
         s.set("mbqi", False)
         s.set("timeout", MILLISECONDS)
         s.set("rlimit", EFFORT)
+        s.set("ctrl_c", False)  # Python is to hear of it, and no query to end as "unknown"
         _SOLVER.append(s)
     return _SOLVER[0]
 

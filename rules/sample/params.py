@@ -172,7 +172,10 @@ class Parameters:
             raise Misfit(f"{shape} is too large")
         match t:
             case Number(n):
-                return constant(np.full(shape, n, to_numpy(dtype)))
+                try:
+                    return constant(np.full(shape, n, to_numpy(dtype)))
+                except OverflowError as e:
+                    raise Misfit(f"{n} is no {dtype}") from e
             case Scalar(f):
                 return self.scalar(f, shape, dtype)
             case Var(name):

@@ -66,7 +66,12 @@ def filled(t: Filled, args: Sequence[Result], dtype: DType) -> Value:
 def scalar(value: Result, dtype: DType) -> Value:
     """A number as a constant of `dtype`."""
     n = number(value)
-    return constant(np.full((), float(n) if dtype.is_float else int(n), to_numpy(dtype)))
+    if not dtype.is_float and n != int(n):
+        raise NotKnown(f"{n} is no {dtype}")  # as where a match is rewritten
+    try:
+        return constant(np.full((), float(n) if dtype.is_float else int(n), to_numpy(dtype)))
+    except OverflowError as e:
+        raise NotKnown(f"{n} is no {dtype}") from e
 
 
 def attribute(value: Result) -> Attr:

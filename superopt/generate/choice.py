@@ -42,6 +42,7 @@ def most_general(
     instance of a rule; None for a rule that does not say what `c` does (an axis that is counted
     from the end may be another one)."""
     classes = float_classes(c, family)
+    rank = max(map(len, c.shapes), default=0)
     tried: list[Held] = []
     bounded: list[Held] = []
     for n, text in enumerate(islice(readings(c, family), READINGS)):
@@ -58,7 +59,7 @@ def most_general(
             continue
         if not any(fires(rule, one) for one in first):
             return next(iter((*bounded, *tried)), IDLE)
-        found = settled(rule, classes, seed, some)
+        found = settled(rule, classes, seed, some, rank)
         if found is None or instance(found.rule) is None:
             continue  # of lower ranks than the claim
         if found.proved and not found.bounded:

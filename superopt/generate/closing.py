@@ -25,7 +25,7 @@ from superopt.generate.enumerated import Enumerated
 from superopt.generate.family import Family
 from superopt.generate.find import general, weight
 from superopt.generate.generalise import only_there, title
-from superopt.generate.naming import renamed, said_of
+from superopt.generate.naming import renamed, said_of, text_of
 from superopt.generate.pattern import Equation, show, size
 from superopt.generate.sound import Held
 from superopt.rules.index import Index
@@ -212,8 +212,8 @@ def _first(
     follow from what it will be."""
     rules = (*before, *made.rules)
     said_by = {r.name: said_of(r) for r in rules}
-    texts = tuple(map(str, rules))
-    odd = tuple(map(str, made.refuted))
+    texts = tuple(map(text_of, rules))
+    odd = tuple(map(text_of, made.refuted))
     every = zlib.crc32("\n".join((*texts, "", *odd)).encode())
     wave: list[Law] = []
     open_ = [q for q in queues.values() if q]

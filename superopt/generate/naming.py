@@ -3,13 +3,39 @@
 from __future__ import annotations
 
 import zlib
+from typing import NamedTuple
 
 from superopt.rules.rule import Rule, parse_rules
 
 
+class _Written(NamedTuple):
+    rule: Rule
+    text: str
+    said: int
+
+
+# By identity: to hash a rule takes as long as to write it.
+_WRITTEN: dict[int, _Written] = {}
+
+
+def _written(rule: Rule) -> _Written:
+    found = _WRITTEN.get(id(rule))
+    if found is None:
+        text = str(rule)
+        found = _WRITTEN[id(rule)] = _Written(
+            rule, text, zlib.crc32(text.partition("(")[2].encode())
+        )
+    return found
+
+
+def text_of(rule: Rule) -> str:
+    """The rule as text; each is written once, and a thousand of them are asked for often."""
+    return _written(rule).text
+
+
 def said_of(rule: Rule) -> int:
     """A checksum of what a rule says, whatever its name."""
-    return zlib.crc32(str(rule).partition("(")[2].encode())
+    return _written(rule).said
 
 
 def renamed(rule: Rule, names: set[str]) -> Rule:

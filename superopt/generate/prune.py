@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import islice
 
 from superopt.generate.complete import BOUNDS
-from superopt.generate.naming import said_of
+from superopt.generate.naming import said_of, text_of
 from superopt.ir import graph as g
 from superopt.rules.derive import Bounds, Derived, derive
 from superopt.rules.index import Index
@@ -109,9 +109,9 @@ def _all(
     some: Sequence[Rule], others: Sequence[Rule], done: Done, seed: int
 ) -> list[Follows | None]:
     """How each of some rules follows from the others."""
-    texts = tuple(map(str, others))
+    texts = tuple(map(text_of, others))
     every = zlib.crc32("\n".join(texts).encode())
-    tasks = {f"chains {every:08x} {r.name}": (str(r), texts, seed) for r in some}
+    tasks = {f"chains {every:08x} {r.name}": (text_of(r), texts, seed) for r in some}
     found: list[Follows | None] = []
     for rule, (_, text) in zip(some, done(chains, tasks), strict=True):
         chain, used = json.loads(text)

@@ -239,6 +239,8 @@ class _Done:
         pending = dict.fromkeys(key for key in tasks if key not in known)
         fresh = iter(self.each(do, [tasks[key] for key in pending]))
         for key in tasks:
+            if self.stopped.is_set():
+                raise CancelledError
             if key in pending:
                 self.journal.add(key, self.waited(fresh))
             yield key, known[key]

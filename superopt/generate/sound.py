@@ -60,16 +60,20 @@ class Held:
     bounded: bool = False
 
 
-def settled(rule: Rule, classes: Sequence[str], seed: int, some: Iterable[Instance]) -> Held | None:
+def settled(
+    rule: Rule, classes: Sequence[str], seed: int, some: Iterable[Instance], least: int = 0
+) -> Held | None:
     """The rule in the first of these float classes in which it holds; None where it holds in
     none. The prover has the last word: a rule that it has proved for low ranks only is one of low
     ranks. Where it says nothing, a long trial does. some: instances of it, for the short one before
-    the proof."""
+    the proof. least: a rank for which it is wanted."""
     found = _tried(rule, classes, seed, SHORT, some)
     if found is None:
         return None
     found, verdict = proof(found, seed)
     if isinstance(verdict, Refuted):
+        return None
+    if isinstance(verdict, Proved) and not verdict.whole and verdict.most < least:
         return None
     if isinstance(verdict, Proved):
         within = proved_within(found, verdict)

@@ -6,7 +6,7 @@ from superopt.ir.op import Attr, InferError, Types, op
 from superopt.ops.common import axis_from, broadcast, positive, rank_of
 from superopt.ops.sizes import at_most, floor_div, integers, sizes
 from superopt.te import index as ix
-from superopt.te.assume import alike, same
+from superopt.te.assume import alike, judged, same
 from superopt.te.dtype import STRING
 from superopt.te.expr import (
     Dim,
@@ -89,6 +89,8 @@ def _split_sizes(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
             )
     else:
         size = last = floor_div(extent, parts)
+        if judged():
+            raise InferError(f"Split of {t} on axis {axis}: a symbolic size in {parts} parts")
         if not same(ix.dim(size * parts), extent):
             raise InferError(f"Split of {t} on axis {axis}: is {extent} a multiple of {parts}?")
     return {"axis": axis, "split": (*(size,) * (parts - 1), last), "num_outputs": None}

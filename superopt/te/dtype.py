@@ -55,6 +55,16 @@ U2, I2 = DType("u2", "u", 2), DType("i2", "i", 2)
 C64, C128 = DType("c64", "c", 64), DType("c128", "c", 128)
 STRING = DType("string", "s", 0)
 
+
+def widens(a: DType, b: DType) -> bool:
+    """Has `b` every value of `a`? Of floats this is said of the two large ones only."""
+    if a.kind == b.kind and a.kind in "ui":
+        return a.bits <= b.bits
+    if a.kind == "u" and b.kind == "i":
+        return a.bits < b.bits
+    return a == b or (a.is_float and b in (F32, F64) and a.bits < b.bits)
+
+
 _NUMPY: dict[DType, np.dtype] = {
     BOOL: np.dtype(np.bool_),
     U8: np.dtype(np.uint8),

@@ -19,7 +19,7 @@ def test_what_ships_as_proved_is(rule: object) -> None:
     verdict = prove(rule, Limits(seconds=60, work=60_000, beyond=100_000))  # type: ignore[arg-type]
     assert isinstance(verdict, Proved)
     assert verdict.whole
-    assert str(verdict.scope) == proofs()[proof_key(rule)]  # type: ignore[arg-type]
+    assert verdict.said == proofs()[proof_key(rule)]  # type: ignore[arg-type]
 
 
 def test_a_rule_that_reads_otherwise_has_no_proof() -> None:

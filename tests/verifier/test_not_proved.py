@@ -1,0 +1,80 @@
+"""False rules of which a proof would have to leave out where they are false."""
+
+from __future__ import annotations
+
+import pytest
+
+from superopt.pipeline.judge import judged
+from superopt.rules.rule import parse_rules
+from superopt.verifier.prove import prove
+from superopt.verifier.verdict import Proved
+
+CASTS = {
+    "narrow integers": "(x: i64): Cast(Cast(x, to=i8), to=i64) => x",
+    "narrow floats": "(x: f32): Cast(Cast(x, to=f16), to=f32) => x",
+    "two halves": "(x: f16): Cast(Cast(x, to=bf16), to=f16) => x",
+    "any type": "(x: any): Cast(Cast(x, to=f32), to=i64) => Cast(x, to=i64)",
+    "there and back": "(x: f): Cast(Cast(x, to=f32), to=dtype(x)) => x",
+}
+NUMBERS = {
+    "by rank": "(x: f): Relu(x) => Mul(Relu(x), lit(1 + rank(x) // 5))",
+    "by type": "(x: f): Relu(x) => Mul(Relu(x), lit(2 if dtype(x) == f16 else 1))",
+    "by alike elements": "(x: f, c: f): Add(x, c) => Mul(Add(x, c), lit(1 if all_equal(c) else 2))",
+    "by a size": "(x: f): Mul(x, lit(size(x, 0))) => Mul(x, lit(size(x, -1)))",
+}
+SIZES = {
+    "refused below 9": "(x: f[m, p, n]): Resize(x, sizes=(6,), axes=(2,)) =>"
+    " Mul(Resize(x, sizes=(6,), axes=(2,)), lit(max(n, 8) - 7)) where n == 3 or n >= 9",
+    "refused on the right": "(x: f[m, p, n]): Slice(x, starts=(0,), ends=(1,), axes=(2,)) =>"
+    " Resize(x, sizes=(1,), axes=(2,)) where n == 1 or n >= 9",
+    "an odd number of halves": "(x: f[m, n]): ReduceSum(Split(x, axis=1, num_outputs=2)[0],"
+    " axes=(1,)) => ReduceSum(Slice(x, starts=(0,), ends=(n // 2,), axes=(1,)), axes=(1,))",
+}
+COUNTS = {
+    "four": "(x: f[a, b, c, d], *, k: nat):"
+    ' SpaceToDepth(DepthToSpace(x, blocksize=k, mode="DCR"), blocksize=k)'
+    " => Mul(x, lit(max(k, 3) - 2))",
+    "steps": "(x: f, *, t: likely((1,), (2,), (-1,))): Slice(x, starts=b, ends=e, axes=(0,),"
+    " steps=t) => Mul(Slice(x, starts=b, ends=e, axes=(0,), steps=t), lit(max(t[0], 2) - 1))",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*CASTS, *NUMBERS, *SIZES])
+def test_it_is_not_proved(name: str) -> None:
+    text = (CASTS | NUMBERS | SIZES)[name]
+    (rule,) = parse_rules(f"wrong{text} ; float=E3", "wrong.rules")
+    assert not isinstance(prove(rule), Proved)
+    assert judged(rule, 0, 10).decision != "proved"
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_what_is_proved_up_to_a_number_is_not_called_proved(name: str) -> None:
+    (rule,) = parse_rules(f"wrong{COUNTS[name]} ; float=E3", "wrong.rules")
+    assert judged(rule, 0, 10).decision != "proved"
+
+
+RIGHT = (
+    "(x: i32): Cast(Cast(x, to=i64), to=f32) => Cast(x, to=f32)",
+    "(x: f32): Cast(x, to=f32) => x",
+    "(c: bool, x: f): Mul(x, Cast(c, to=dtype(x))) => Mul(Cast(c, to=dtype(x)), x)",
+    "(x: num, y: num): Sub(Add(x, y), y) => x where shape(x) == shape(Add(x, y))",
+)
+
+
+@pytest.mark.parametrize("text", RIGHT)
+def test_what_is_like_them_and_true_is(text: str) -> None:
+    (rule,) = parse_rules(f"right{text} ; float=E3", "right.rules")
+    assert isinstance(prove(rule), Proved)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(x: f, y: f): Add(x, y) => Div(Mul(Add(x, y), Sub(y, 7)), Sub(y, 7))",
+        "(x: f): Add(x, 5) => Exp(Log(Add(x, 5)))",
+        "(x: f, y: f): Where(IsNaN(x), y, x) => x",
+    ],
+)
+def test_an_exception_that_the_rule_names_refutes_it(text: str) -> None:
+    (rule,) = parse_rules(f"wrong{text} ; float=E3", "wrong.rules")
+    assert judged(rule, 0, 10).decision == "refuted"
