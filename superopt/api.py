@@ -296,10 +296,13 @@ def rule_diagram(name: str, files: Sequence[str | Path] = ()) -> RuleDiagram | N
 
     files: of further rules; a rule of theirs goes before one of the library with its name.
     """
-    found = [r for r in (*load_library(), *_own_rules(files)) if r.name == name]
+    own = _own_rules(files)
+    found = [r for r in (*load_library(), *own) if r.name == name]
     if not found:
         return None
-    return diagram_.rule_diagram(found[-1], tier(found[-1]), scope(found[-1]))
+    rule = found[-1]
+    said = "" if rule in own and not scope(rule) else tier(rule)
+    return diagram_.rule_diagram(rule, said, scope(rule))
 
 
 def rule_stats(files: Sequence[str | Path] = ()) -> tuple[RuleCount, ...]:

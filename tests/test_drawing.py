@@ -19,7 +19,7 @@ from superopt.commands import terminal
 from superopt.errors import ExitCode
 from superopt.pipeline.diagram import rule_diagram
 from superopt.report import svg, tree
-from superopt.report.diagram import Box, Diagram, Link, RuleDiagram
+from superopt.report.diagram import Box, Diagram, Link, RuleDiagram, facts
 from superopt.report.drawing import Drawing, drawing
 from superopt.report.wrap import broken, columns, packed
 from superopt.rules.rule import Rule, load_library, parse_rules
@@ -359,6 +359,8 @@ def test_a_rule_of_ones_own_goes_before_the_librarys(tmp_path: Path) -> None:
     found = api.rule_diagram("relu-relu", [own])
     assert found is not None
     assert (found.source, found.parameters[0].name) == (f"{own}:1", "y")
+    assert found.tier == ""
+    assert "not checked" in " ".join(line for _, line in facts(found, 60))
     assert api.rule_diagram("nothing") is None
 
 

@@ -51,7 +51,8 @@ class Parameter:
 @dataclass(frozen=True, slots=True)
 class RuleDiagram:
     """A rule and both its sides. trial: its attribute variables, with the values they are tried at.
-    scope: for what it is proved, and what a match is refused without.
+    tier: none for a rule of the user's. scope: for what it is proved, and what a match is refused
+    without.
 
     Otherwise as in the rule itself; conditions as text.
     """
@@ -77,6 +78,8 @@ def facts(rule: RuleDiagram, width: int) -> list[tuple[str, str]]:
     Each line comes with its heading, of at most 6 letters and empty on further lines.
     """
     tier = f"tier {rule.tier}: {words.TIERS.get(rule.tier, 'unknown')}"
+    if not rule.tier:
+        tier = "not checked; `superopt rules check FILE` tries and proves it"
     floats = f"{rule.float_class}: {words.FLOAT_CLASSES.get(rule.float_class, 'unknown')}"
     said = (
         ("where", packed(rule.conditions, width)),
