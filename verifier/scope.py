@@ -17,6 +17,7 @@ from superopt.rules.term import (
     Part,
     Scalar,
     Spread,
+    Term,
     Var,
     names,
     walk,
@@ -80,6 +81,7 @@ def _asks(f: Part, what: Collection[str]) -> bool:
     return any(isinstance(q, Call) and q.fn in what for q in walk(f))
 
 
+CASTS = frozenset(("Cast", "CastLike"))
 TRUTHS = frozenset(
     ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or", "Xor", "Not")
 )
@@ -99,13 +101,21 @@ def unclear(rule: Rule) -> str:
     if all(p.kind in DTYPES for p in rule.params if isinstance(p, Param)):
         return ""
     bools = {p.name for p in rule.params if isinstance(p, Param) and p.kind == "bool"}
-    for t in terms:
-        if isinstance(t, App) and t.op.name in ("Cast", "CastLike"):
-            of = t.operands[0]
-            known = isinstance(of, Var) and of.name in bools
-            if not known and not (isinstance(of, App) and of.op.name in TRUTHS):
-                return "a cast in a rule for several types"
+    casts = [t for t in terms if isinstance(t, App) and t.op.name in CASTS]
+    if any(not _is_bit(t.operands[0], bools) for t in casts):
+        return "a cast in a rule for several types"
     return ""
+
+
+def _is_bit(t: Term, bools: Collection[str]) -> bool:
+    """Is it true or false, or a cast of that?"""
+    match t:
+        case Var(name):
+            return name in bools
+        case App(op, operands):
+            return op.name in TRUTHS or (op.name in CASTS and _is_bit(operands[0], bools))
+        case _:
+            return False
 
 
 NOT_STRETCHED = frozenset(("Clip", "PRelu"))  # what they take may not have any shape
