@@ -14,7 +14,8 @@ class _Written(NamedTuple):
     said: int
 
 
-# By identity: to hash a rule takes as long as to write it.
+# By identity, since to hash a rule takes as long as to write it; the rule is kept with its text, so
+# that no other one gets its identity.
 _WRITTEN: dict[int, _Written] = {}
 
 

@@ -10,9 +10,8 @@ from superopt.verifier.attributes import FEW_STRETCHED, NO_BLANKS, SHORT_STEPS
 from superopt.verifier.prove import ASSUMES, Limits, prove
 from superopt.verifier.verdict import Proved, Refuted
 
-# Notes of a proof that leave out nothing that a rule of the user's might be false for: what was
-# not tried there is like what was. All others count something (steps, parts, operands) up to a
-# number, above which a formula may give another one.
+# Notes of a proof with which a rule is still called proved; the verdict prints them. All others
+# count something (steps, parts, operands) up to a number, above which a formula may give another.
 HARMLESS = frozenset((*ASSUMES, FEW_STRETCHED, NO_BLANKS, SHORT_STEPS))
 
 
