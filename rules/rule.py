@@ -103,10 +103,15 @@ def _side(terms: tuple[Term, ...]) -> str:
 # --- reading --------------------------------------------------------------------------------------
 
 
+MOST_ERRORS = 9  # of a file that are told beside the first
+
+
 def parse_rules(text: str, source: str = "<text>", ops: Mapping[str, Op] = OPS) -> list[Rule]:
-    """The rules of a text, in order. UsageError names the source, the line and the rule."""
+    """The rules of a text, in order. UsageError names the source, line and text of each that is
+    wrong."""
     out: list[Rule] = []
     seen: dict[str, str] = {}
+    wrong: list[tuple[str, str]] = []
     for number, line in _logical(text):
         place = f"{source}:{number}"
         try:
@@ -116,12 +121,19 @@ def parse_rules(text: str, source: str = "<text>", ops: Mapping[str, Op] = OPS) 
                     raise Malformed(f"{rule.name} is already a rule at {seen[rule.name]}")
                 seen[rule.name] = place
         except Malformed as e:
-            raise UsageError(
-                f"{place}: {e}",
-                f"in the rule: {line if len(line) <= 200 else line[:197] + '...'}",
-                "The rule language is described in rules/README.md.",
-            ) from None
-        out.extend(found)
+            wrong.append((f"{place}: {e}", line if len(line) <= 200 else line[:197] + "..."))
+        else:
+            out.extend(found)
+    if wrong:
+        (first, line), *others = wrong
+        more = "; ".join(complaint for complaint, _ in others[:MOST_ERRORS])
+        left = len(others) - MOST_ERRORS
+        more += f"; and {left} more" if left > 0 else ""
+        raise UsageError(
+            first,
+            f"in the rule: {line}" + (f". Also wrong: {more}" if more else ""),
+            "The rule language is described in rules/README.md.",
+        )
     return out
 
 

@@ -45,7 +45,8 @@ DIAGRAM = RuleDiagram(
     Diagram((X, Box("operator", "Relu", (), (Link(0),)), Box("result", "result", (), (Link(1),)))),
     Diagram((X, Box("result", "result", (), (Link(0),)))),
 )
-GENERATION = Generation((FAMILY,), 1, 10.5, 110.0)
+GENERATION = Generation((FAMILY,), "found", 1, 10.5, 110.0)
+STEP = DerivedStep("r", True, "Relu(x)", "A", "E1")
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,7 @@ class FakeApi:
     report: Report = FASTER
     error: BaseException | None = None
     verdict: Verdict = field(default=Verdict("agrees", "equal on 5 inputs", FASTER.check))
-    derivation: Derivation = field(
-        default=Derivation(True, "by 1 rewrite", (DerivedStep("r", True, "Relu(x)"),), 5, 0.1)
-    )
+    derivation: Derivation = field(default=Derivation(True, "by 1 rewrite", (STEP,), 5, 0.1))
     rule_verdicts: tuple[RuleVerdict, ...] = ()
     interrupt: int = 0  # how many SIGINTs to send while optimizing
     asked: dict[str, object] = field(default_factory=dict)

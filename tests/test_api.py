@@ -157,6 +157,37 @@ def test_a_store_goes_to_another_machine_of_its_kind(tmp_path: Path) -> None:
     assert api.cache_stats(there).entries == 0
 
 
+def test_derive_tells_how_far_a_rule_is_proved_and_what_it_does_to_floats() -> None:
+    w = np.ones(6, np.float32)
+    one = with_weight("a = Relu(x)\n b = Relu(a)\n y = Add(b, w)", w)
+    two = with_weight("a = Relu(x)\n y = Add(w, a)", w)
+    found = superopt.derive(one, two)
+    assert found.derived
+    assert found.steps
+    assert {s.tier for s in found.steps} == {"A"}
+    assert {s.float_class for s in found.steps} <= {"E0", "E1"}
+
+
+def test_derive_looks_for_no_chain_between_models_that_differ() -> None:
+    w = np.ones(6, np.float32)
+    found = superopt.derive(with_weight("y = Add(x, w)", w), with_weight("y = Sub(x, w)", w))
+    assert found.differ
+    assert not found.derived
+    assert found.reason.startswith("output y differs on random inputs")
+    sizes = api.derive(models.data(RAGGED.format(2)), models.data(RAGGED.format(3)))
+    assert sizes.reason == "output y has shapes (2, 6) and (3, 6)"
+
+
+RAGGED = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[4, 6] x) => (float[n, 6] y)
+<int64[1] s = {{0}}, int64[1] e = {{{}}}>
+{{
+  y = Slice(x, s, e)
+}}
+"""
+
+
 def test_rules_are_counted() -> None:
     counts = api.rule_stats()
     assert sum(c.rules for c in counts) == len(api.rules())

@@ -22,6 +22,7 @@ from superopt.report.data import (
     DerivedStep,
     OutputError,
     Report,
+    RuleVerdict,
     Step,
     Verdict,
 )
@@ -166,13 +167,25 @@ def test_comparison(golden: Callable[[str, str], None]) -> None:
 
 def test_derivation(golden: Callable[[str, str], None]) -> None:
     steps = (
-        DerivedStep("relu-concat", True, "Concat(Relu(x), Relu(y), axis=0)"),
-        DerivedStep("concat-swap", False, "Concat(Relu(y), Relu(x), axis=0)"),
+        DerivedStep("relu-concat", True, "Concat(Relu(x), Relu(y), axis=0)", "A", "E0"),
+        DerivedStep("concat-swap", False, "Concat(Relu(y), Relu(x), axis=0)", "C", "E1"),
     )
     found = Derivation(True, "by 2 rewrites", steps, 40, 0.2)
     none = Derivation(False, "the limit of steps was reached, after 7 graphs", (), 7, 1.0)
-    shown = text.derivation(found, "a.onnx", "b.onnx") + text.derivation(none, "a.onnx", "b.onnx")
+    differ = Derivation(False, "output y has shapes (2,) and (3,)", (), 0, 0.1, differ=True)
+    shown = "".join(text.derivation(d, "a.onnx", "b.onnx") for d in (found, none, differ))
     golden("derivation.txt", shown)
+
+
+def test_rule_verdicts(golden: Callable[[str, str], None]) -> None:
+    scope = "ranks 0 to 4; 1 ways to fit; sizes from 1"
+    rows = (
+        RuleVerdict("relu-relu", "", "proved", scope, "my.rules:1"),
+        RuleVerdict("relu-sum", "", "refuted", "output 0 at [1] is 1 on the left, 2", "my.rules:2"),
+        RuleVerdict("add-add", "", "proved", scope, "my.rules:3"),
+        RuleVerdict("tanh-tanh", "", "passed", "both sides agree on 16 instances", "my.rules:4"),
+    )
+    golden("rule-verdicts.txt", text.rule_verdicts(rows))
 
 
 def test_generation(golden: Callable[[str, str], None]) -> None:

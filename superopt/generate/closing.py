@@ -171,7 +171,10 @@ def _laws(family: Family, found: Enumerated) -> list[Law]:
     """In order; those with a bias come last."""
     if not family.rules:
         return []
-    plain = [Law(stated(e, family), e) for e in found.equations]
+    plain = [
+        Law(stated(e, family), e, either=max(size(e.left), size(e.right)) <= family.whole)
+        for e in found.equations
+    ]
     plain += [Law(stated(e, family), e, either=False) for e in found.pairs]
     plain.sort(key=lambda law: weight(law.equation) if law.equation else ())
     if family.biases:

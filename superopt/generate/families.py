@@ -32,7 +32,7 @@ def sums() -> Family:
         (use("Add", 2), use("Mul", 2)),
         2,
         samples=32,
-        top=3,
+        whole=3,
     )
 
 
@@ -50,7 +50,7 @@ def arithmetic() -> Family:
         ),
         2,
         samples=32,
-        top=3,
+        whole=3,
     )
 
 
@@ -67,7 +67,7 @@ def order() -> Family:
         ),
         2,
         samples=32,
-        top=3,
+        whole=3,
     )
 
 
@@ -90,18 +90,18 @@ FAMILIES: dict[str, Callable[[], Family]] = {
         means,
         batches,
         pools,
+        norms,
         layouts,
+        slices,
         scales,
         groups,
+        chains,
         volumes,
-        slices,
         pads,
         attention,
-        norms,
-        chains,
         rows,
-        windows,
         edges,
+        windows,
         filters,
         borders,
         pieces,

@@ -78,9 +78,10 @@ class Family:
     inputs: shapes. constants: a kind (see `superopt.generate.bank.constant`) and a shape. largest:
     elements of a tensor. samples: random inputs at a time; a tensor of few elements is all
     positive, or all negative, by chance, and then it is its own Relu. top: operators at most,
-    where a default run enumerates no more. partial: look for tensors that are
-    equal in parts, too. rules: make rules of what is equal altogether. biases: and of the same with
-    a bias in the convolutions.
+    where a default run enumerates no more. whole: operators of graphs of which all that is equal is
+    related; beyond, only what makes a graph smaller. partial: look for tensors that are equal in
+    parts, too. rules: make rules of what is equal altogether. biases: and of the same with a bias
+    in the convolutions.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Family:
     largest: int
     samples: int = 8
     top: int = 4
+    whole: int = 5
     partial: bool = False
     rules: bool = True
     biases: bool = False

@@ -72,11 +72,12 @@ def find(
     keep: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Found:
-    """Enumerate `family` up to `top` operators. keep: the values of the last level too."""
+    """Enumerate `family` up to `top` operators. keep: the values of the last level too, where it is
+    whole."""
     found = Found(begin(family, seed))
     for level in range(1, top + 1):
         start = time.monotonic()
-        grow(found.bank, keep=keep or level < top)
+        grow(found.bank, keep=level < top or (keep and level <= family.whole))
         middle = time.monotonic()
         unrelated, fresh = _relate(found, level)
         end = time.monotonic()
@@ -97,12 +98,15 @@ def find(
 
 
 def _relate(found: Found, level: int) -> tuple[int, int]:
-    """Add the equations that the bank needs up to `level`; what was unrelated, and how many."""
+    """Add the equations that the bank needs up to `level`; what was unrelated, and how many. Beyond
+    the operators that the family is whole at, of terms that have an equal of fewer ones."""
     bank = found.bank
     related = Relations.of(bank, level)
     for e in found.equations:
         related.apply(e)
     rows = related.apart()
+    if level > bank.family.whole:
+        rows = rows[bank.level[bank.apps.of[rows]] < level]
     unrelated = len(rows)
     reader = Reader.of(bank)
     before = len(found.equations)

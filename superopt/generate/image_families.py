@@ -70,7 +70,7 @@ def scales() -> Family:
             *each("Concat", 2, "axis", (0, 1)),
         ),
         2 * n * n * 4 + 32,
-        top=3,
+        whole=3,
     )
 
 
@@ -91,7 +91,7 @@ def means() -> Family:
             fitting(use("AveragePool", 1, count_include_pad=1, **attrs), image),
         ),
         n * n * 9,
-        top=3,
+        whole=3,
     )
 
 
@@ -129,7 +129,7 @@ def kernels() -> Family:
         ),
         2 * n * n * 9,
         partial=True,
-        top=3,
+        whole=3,
     )
 
 
@@ -165,7 +165,7 @@ def pools() -> Family:
         4 * n * side * side,
         samples=4,
         partial=True,
-        top=3,
+        whole=3,
     )
 
 
@@ -192,7 +192,7 @@ def groups() -> Family:
             *parts("Split", 2, axis=1, split=(2, 2)),
         ),
         64,
-        top=3,
+        whole=3,
         biases=True,
     )
 
@@ -243,5 +243,5 @@ def borders() -> Family:
         samples=2,
         partial=True,
         rules=False,
-        top=3,
+        whole=3,
     )

@@ -25,7 +25,7 @@ def layouts() -> Family:
         48,
         samples=2,
         partial=True,
-        top=3,
+        whole=3,
     )
 
 
@@ -46,7 +46,7 @@ def volumes() -> Family:
         ),
         72,
         samples=2,
-        top=3,
+        whole=3,
     )
 
 
@@ -80,7 +80,7 @@ def slices() -> Family:
         (*ROWS, *COLUMNS, *OTHERS),
         2 * n * n,
         samples=4,
-        top=3,
+        whole=3,
     )
 
 
@@ -94,7 +94,7 @@ def pads() -> Family:
         (*PADS, *OTHERS),
         2 * n * n,
         samples=4,
-        top=3,
+        whole=3,
     )
 
 
@@ -111,5 +111,5 @@ def pieces() -> Family:
         samples=4,
         partial=True,
         rules=False,
-        top=3,
+        whole=3,
     )

@@ -47,7 +47,7 @@ def linear() -> Family:
             ),
         ),
         n * n,
-        top=3,
+        whole=3,
     )
 
 
@@ -75,7 +75,7 @@ def reductions() -> Family:
         ),
         2 * m * m,
         samples=24,
-        top=3,
+        whole=3,
     )
 
 
@@ -98,7 +98,7 @@ def batches() -> Family:
         ),
         2 * b * n * n,
         samples=4,
-        top=3,
+        whole=3,
     )
 
 
@@ -120,7 +120,7 @@ def activations() -> Family:
             use("Reshape", 1, shape=(n * n,)),
         ),
         2 * n * n,
-        top=3,
+        whole=3,
     )
 
 
@@ -131,7 +131,7 @@ def attention() -> Family:
     return Family(
         "attention",
         {**dict.fromkeys("xy", (n, m)), "w": (m, m), "r": (n, 1)},
-        {},
+        {"1": ("ones", (n, 1))},
         (
             use("MatMul", 2),
             use("Add", 2),
@@ -143,7 +143,7 @@ def attention() -> Family:
             use("Softmax", 1, axis=1),
         ),
         n * m,
-        top=3,
+        whole=3,
     )
 
 
@@ -168,5 +168,5 @@ def norms() -> Family:
         ),
         n * m,
         samples=4,
-        top=3,
+        whole=3,
     )

@@ -19,10 +19,11 @@ MOST_ROWS = 1 << 22  # of a join; further ones are cut off
 
 @dataclass(slots=True)
 class Table:
-    """The applications of one use, sorted by class; those that commute in both orders."""
+    """The applications of one use, sorted by class and size, of which `keys` are made; those that
+    commute in both orders."""
 
     row: np.ndarray
-    of: np.ndarray
+    keys: np.ndarray
     operands: tuple[np.ndarray, np.ndarray]
     size: np.ndarray
 
@@ -84,8 +85,10 @@ class Relations:
                     np.concatenate([right, left[other]]),
                 )
                 of, size = np.concatenate([of, of[other]]), np.concatenate([size, size[other]])
-            order = np.argsort(of, kind="stable")
-            tables[number] = Table(some[order], of[order], (left[order], right[order]), size[order])
+            sized = _sized(of, size)
+            order = np.argsort(sized, kind="stable")
+            operands = left[order], right[order]
+            tables[number] = Table(some[order], sized[order], operands, size[order])
         keys = _key(a.use[rows], a.left[rows], a.right[rows])
         order = np.argsort(keys, kind="stable")
         fresh = np.arange(len(a) + len(bank.level), dtype=np.int32)
@@ -176,19 +179,19 @@ class Relations:
         self, join: _Join, inner: Table, classes: np.ndarray, operands: tuple[Pattern, ...]
     ) -> None:
         """Join with the applications that compute `classes`, as long as terms are not too large."""
-        low = np.searchsorted(inner.of, classes, "left")
-        count = np.searchsorted(inner.of, classes, "right") - low
+        # an application may be a larger term of its class than the smallest one
+        most = np.maximum(self.top - join.size + self.bank.level[classes], -1)
+        low = np.searchsorted(inner.keys, _sized(classes, np.zeros_like(most)), "left")
+        count = np.searchsorted(inner.keys, _sized(classes, most + 1), "left") - low
         if count.sum() > MOST_ROWS:
             count = np.where(np.cumsum(count) > MOST_ROWS, 0, count)
         rows = np.repeat(np.arange(len(classes)), count)
         ends = np.cumsum(count)
         at = np.arange(len(rows)) - np.repeat(ends - count, count) + low[rows]
-        # an application may be a larger term of its class than the smallest one
         grown = join.size[rows] + inner.size[at] - self.bank.level[classes[rows]]
-        small = grown <= self.top
-        join.keep(rows[small])
-        join.size = grown[small]
-        join.open += [(o, inner.operands[n][at[small]]) for n, o in enumerate(operands)]
+        join.keep(rows)
+        join.size = grown
+        join.open += [(o, inner.operands[n][at]) for n, o in enumerate(operands)]
 
     def looked_up(
         self, p: Pattern, bound: dict[int, np.ndarray], live: np.ndarray
@@ -215,6 +218,11 @@ class Relations:
                 at = np.minimum(np.searchsorted(self.keys, key), len(self.keys) - 1)
                 there = self.keys[at] == key
                 return self.rows[at[there]], live[there]
+
+
+def _sized(classes: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """One number for a class and a size of less than 2^8, in their order."""
+    return (classes.astype(np.int64) << 8) | size.astype(np.int64)
 
 
 def _key(use: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -95,14 +95,16 @@ def generate(
     """
     made = _Made()
     with workers(wanted.jobs, wanted.ray) as each:
-        done = _Done(journal, each)
+        done = _Done(journal, each, _Tasks(progress))
         tasks = {f"enumerated {f.name}": (f, top, wanted.seed) for f, top in wanted.families}
         every: list[tuple[Family, Enumerated]] = []
         for (family, _), (_, text) in zip(wanted.families, done(enumerated, tasks), strict=True):
             every.append((family, read(text)))
             made.accounts[family.name] = account = _account(*every[-1])
+            candidates = sum(v.candidates for v in account.levels)
+            rate = candidates / max(account.enumerating, 1e-9)
             progress(
-                f"{family.name}: {sum(v.candidates for v in account.levels):,} candidates,"
+                f"{family.name}: {candidates:,} candidates ({rate:,.0f} a second),"
                 f" {account.equations} equations"
             )
         for number in range(ROUNDS):
@@ -168,6 +170,7 @@ class _Made:
 
         def take(n: int, closed: Closed) -> None:
             self.add(every[n][0], closed)
+            progress(f"{n + 1} of {len(every)} families closed, {self.count} rules made")
 
         _one_after_another(len(every), together, call, take, done)
 
@@ -224,6 +227,31 @@ def _account(family: Family, found: Enumerated) -> Account:
     )
 
 
+DOING = {
+    "enumerated": "families enumerated",
+    "followed": "shapes of laws derived",
+    "attempt": "rules tried and proved",
+    "chains": "rules derived from others",
+}
+
+
+@dataclass(slots=True)
+class _Tasks:
+    """Tells how many tasks are done, and how fast."""
+
+    progress: Callable[[str], None]
+    count: int = 0
+    begin: float = field(default_factory=time.monotonic)
+
+    def tell(self, name: str, place: int, of: int) -> None:
+        self.count += 1
+        rate = self.count / max(time.monotonic() - self.begin, 1e-9)
+        self.progress(
+            f"{DOING.get(name, name)}: {place} of {of}"
+            f" ({self.count:,} tasks so far, {rate:.1f} a second)"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class _Done:
     """Gives the result of each task by its key: the journal's, or found now and written there.
@@ -231,18 +259,21 @@ class _Done:
 
     journal: Journal
     each: Each
+    tasks: _Tasks
     turn: threading.Lock | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def __call__(self, do: Callable[[T], str], tasks: Mapping[str, T]) -> Iterator[tuple[str, str]]:
         known = self.journal.known
         pending = dict.fromkeys(key for key in tasks if key not in known)
+        places = {key: n for n, key in enumerate(pending, 1)}
         fresh = iter(self.each(do, [tasks[key] for key in pending]))
         for key in tasks:
             if self.stopped.is_set():
                 raise CancelledError
             if key in pending:
                 self.journal.add(key, self.waited(fresh))
+                self.tasks.tell(do.__name__, places[key], len(places))
             yield key, known[key]
 
     def waited(self, fresh: Iterator[str]) -> str:

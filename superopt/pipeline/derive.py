@@ -6,19 +6,29 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from superopt.check.compare import ROUNDED_TOLERANCE, compare_exact
+from superopt.check.inputs import feeds
+from superopt.check.numeric import Unrunnable, values_at
 from superopt.errors import UsageError
 from superopt.ir import graph as g
 from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.validate import validate
 from superopt.pipeline.naming import Names
+from superopt.pipeline.shapes import representative
 from superopt.pipeline.verify import interface, joined
 from superopt.report.data import Derivation, DerivedStep, Event
 from superopt.report.words import count
 from superopt.rules.derive import Bounds, Derived, derive
 from superopt.rules.index import Index
 from superopt.rules.rule import Rule
+from superopt.rules.stated import tier
 from superopt.rules.term import Call
+from superopt.te.domain import Reals
+from superopt.te.dtype import F64
 
 STEPS, GRAPHS = 16, 1_000_000  # it is the seconds that end a search
 
@@ -48,7 +58,11 @@ def derivation(a: Source, b: Source, asked: Asked) -> Derivation:
             mismatch or "their symbolic sizes have other names",
             "give models with the same inputs and outputs",
         )
-    asked.progress(Event("derive", "chains of rules from either model", 0.1))
+    asked.progress(Event("compare", "both models on random inputs", 0.1))
+    differs = difference(one, other)
+    if differs:
+        return Derivation(False, differs, (), 0, time.monotonic() - begin, True)
+    asked.progress(Event("derive", "chains of rules from either model", 0.2))
     bounds = Bounds(steps=STEPS, graphs=GRAPHS, seconds=asked.limit)
     found = derive(one.graph, other, Index(anywhere(asked.rules)), bounds, asked.stop)
     seconds = time.monotonic() - begin
@@ -56,12 +70,39 @@ def derivation(a: Source, b: Source, asked: Asked) -> Derivation:
         reason = f"{found.reason}, after {count(found.visited, 'graph')}"
         return Derivation(False, reason, (), found.visited, seconds)
     names = Names(one.names)
+    known = {r.name: r for r in asked.rules}
+    links = [
+        *((s.rule, True, s.after) for s in found.forth),
+        *((s.rule, False, s.before) for s in reversed(found.back)),
+    ]
     steps = [
-        *(DerivedStep(s.rule, True, _text(names, s.after)) for s in found.forth),
-        *(DerivedStep(s.rule, False, _text(names, s.before)) for s in reversed(found.back)),
+        DerivedStep(name, forward, _text(names, after), tier(known[name]), known[name].float_class)
+        for name, forward, after in links
     ]
     reason = f"by {count(len(steps), 'rewrite')}" if steps else "they are the same graph"
     return Derivation(True, reason, tuple(steps), found.visited, seconds)
+
+
+def difference(one: Model, other: g.Graph) -> str:
+    """How two graphs with the same inputs differ on one set of random ones, computed in float64 by
+    their operators' expressions; empty where they do not, or cannot be computed. Where they do, no
+    chain of true rules leads from one to the other."""
+    sizes = representative(one, {})
+    try:
+        (feed,) = feeds(one.graph, sizes, 0, ("normal",))
+        both = [values_at(graph, feed, {}, Reals(F64)) for graph in (one.graph, other)]
+    except (Unrunnable, MemoryError, TypeError, KeyError):
+        return ""
+    for v, x, y in zip(one.source.model.graph.outputs, *both, strict=True):
+        if x is None or y is None:
+            continue
+        if x.shape != y.shape:
+            return f"output {v.name} has shapes {x.shape} and {y.shape}"
+        if x.dtype == y.dtype == np.float64:
+            why = compare_exact(x, y, ROUNDED_TOLERANCE)
+            if why:
+                return f"output {v.name} differs on random inputs: {why}"
+    return ""
 
 
 def anywhere(rules: Iterable[Rule]) -> list[Rule]:

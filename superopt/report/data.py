@@ -145,22 +145,27 @@ class Verdict:
 @dataclass(frozen=True, slots=True)
 class DerivedStep:
     """One rewrite between two models: the rule, whether it was applied on the way from the first
-    one (else it leads back from the second), and the model's outputs afterwards as terms."""
+    one (else it leads back from the second), and the model's outputs afterwards as terms. tier,
+    float_class: the rule's, as in `RuleInfo`."""
 
     rule: str
     forward: bool
     after: str
+    tier: str
+    float_class: str
 
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """Whether the equality of two models follows from the rules, and by which chain of them."""
+    """Whether the equality of two models follows from the rules, and by which chain of them.
+    differ: they are not equal, so that no chain was looked for."""
 
     derived: bool
     reason: str
     steps: tuple[DerivedStep, ...]
     graphs: int
     seconds: float
+    differ: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +213,11 @@ class FamilyCount:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A run of the rule generator. lost: unreadable lines of its journal. MB, seconds."""
+    """A run of the rule generator. folder: where its files are. lost: unreadable lines of its
+    journal. MB, seconds."""
 
     families: tuple[FamilyCount, ...]
+    folder: str
     lost: int
     seconds: float
     peak_mb: float

@@ -1,11 +1,13 @@
 """Reports as plain text, at most 100 columns where names allow it."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from superopt.report import words
 from superopt.report.data import (
     BenchRow,
     CheckResult,
+    Decision,
     Derivation,
     Finding,
     Generation,
@@ -96,11 +98,16 @@ def _applied(steps: Sequence[Step]) -> Iterator[str]:
         )
         for row in rows
     )
-    for code in sorted({row.tier for row in rows} & set(words.TIERS)):
+    yield from _legend({row.tier for row in rows}, {row.float_class for row in rows})
+
+
+def _legend(tiers: set[str], classes: set[str]) -> Iterator[str]:
+    """What codes mean."""
+    for code in sorted(tiers & set(words.TIERS)):
         yield f"  tier {code}: {words.TIERS[code]}"
-    classes = sorted({row.float_class for row in rows} & set(words.FLOAT_CLASSES))
-    if classes:
-        yield "  " + "; ".join(f"{code}: {words.FLOAT_CLASSES[code]}" for code in classes)
+    known = sorted(classes & set(words.FLOAT_CLASSES))
+    if known:
+        yield "  " + "; ".join(f"{code}: {words.FLOAT_CLASSES[code]}" for code in known)
 
 
 def _saving(us: float) -> str:
@@ -252,21 +259,38 @@ def rule_counts(rows: Sequence[RuleCount]) -> str:
 
 
 def rule_verdicts(rows: Sequence[RuleVerdict]) -> str:
-    said = {
+    """A line for each rule, then the scopes of the proofs, and how many there are of each."""
+    said: dict[Decision, str] = {
         "proved": "proved",
         "passed": "not refuted",
         "untestable": "NOT TESTABLE",
         "refuted": "REFUTED",
     }
+    notes: dict[str, str] = {}
+    for r in rows:
+        if r.decision == "proved":
+            notes.setdefault(r.detail, f"[{len(notes) + 1}]")
     cells = (
-        (said[r.decision], words.plain(r.name), words.plain(r.source), words.plain(r.detail))
+        (said[r.decision], *map(words.plain, (r.name, r.source, notes.get(r.detail, r.detail))))
         for r in rows
     )
-    return _text(_table(cells, shown=len(rows)))
+    lines = list(_table(cells, shown=len(rows)))
+    lines += (words.plain(f"  {mark} {detail}") for detail, mark in notes.items())
+    counts = Counter(r.decision for r in rows)
+    parts = (f"{counts[d]} {name}" for d, name in said.items() if counts[d])
+    lines.append(f"{words.count(len(rows), 'rule')}: {', '.join(parts)}")
+    return _text(lines)
 
 
 def derivation(found: Derivation, a: str, b: str) -> str:
     """The chain of rules between two models, each line a rule and what it made."""
+    if found.differ:
+        return _text(
+            [
+                words.plain(f"not derived: {a} and {b} are not equal"),
+                words.plain(f"  {found.reason}; no rules were tried"),
+            ]
+        )
     if not found.derived:
         return _text(
             [
@@ -277,8 +301,9 @@ def derivation(found: Derivation, a: str, b: str) -> str:
     lines = [f"derived: {a} and {b} are equal, {found.reason}"]
     for n, step in enumerate(found.steps, 1):
         way = "" if step.forward else "  (from right to left)"
-        lines.append(f"  {n}. {step.rule}{way}")
+        lines.append(f"  {n}. {step.rule}  tier {step.tier}, {step.float_class}{way}")
         lines.append(f"     {step.after}")
+    lines += _legend({s.tier for s in found.steps}, {s.float_class for s in found.steps})
     return _text(map(words.plain, lines))
 
 
@@ -286,7 +311,10 @@ def generation(made: Generation) -> str:
     """What a run of the rule generator enumerated, kept and dropped."""
     lines: list[str] = []
     for f in made.families:
-        lines.append(f"{f.family}: {words.count(f.rules, 'rule')}")
+        lines.append(
+            f"{f.family}: {words.count(f.rules, 'rule')},"
+            f" {f.rules - len(f.unproved)} of them proved for all sizes"
+        )
         cells = [
             ("operators", "candidates", "tensors", "equal pairs", "unexplained", "equations", "s")
         ]
@@ -296,21 +324,30 @@ def generation(made: Generation) -> str:
             cells.append((str(n), *(f"{c:,}" for c in counts), seconds))  # type: ignore[arg-type]
         lines += _table(cells, len(cells))
         lines.append(
-            f"  {f.laws:,} laws; {f.followed:,} follow from others;"
-            f" {f.claims} claims of the rest; {f.covered} covered by more general rules;"
-            f" {f.unread} of which no reading holds, {len(f.refuted)} laws without a rule;"
-            f" {len(f.idle)} idle;"
-            f" {f.derivable} derivable; {f.doubtful} doubtful pairs;"
-            f" {f.rules - len(f.unproved)} proved for all sizes, {len(f.unproved)} tried only"
+            f"  {words.count(f.laws, 'law')} (equations, and equal pairs beside them),"
+            f" {f.followed:,} of which follow from rules"
         )
+        lines.append(
+            f"  {words.count(f.claims, 'candidate')} for rules of the rest, of which are instances"
+            f" of a rule {f.covered}, false at other sizes {f.unread}, without effect"
+            f" {len(f.idle)}, derived from other rules {f.derivable}"
+        )
+        if f.doubtful:
+            lines.append(f"  {words.count(f.doubtful, 'pair')} equal by coincidence")
         if f.partial:
             lines.append(f"  {words.count(f.partial, 'pair')} equal in parts")
-        lines += [f"  without a rule: {r}" for r in f.refuted[:SHOWN]]
-        lines += [f"  idle: {r}" for r in f.idle[:SHOWN]]
+        lines += [f"  true at these sizes only: {r}" for r in f.refuted[:SHOWN]]
+        lines += [f"  without effect: {r}" for r in f.idle[:SHOWN]]
         lines += [f"  not proved: {r}" for r in f.unproved[:SHOWN]]
     if made.lost:
         lines.append(f"{words.count(made.lost, 'unreadable line')} of the journal found anew")
-    lines.append(f"{made.seconds:.1f} s, peak {made.peak_mb:,.0f} MB")
+    rules = sum(f.rules for f in made.families)
+    proved = rules - sum(len(f.unproved) for f in made.families)
+    lines.append(
+        f"{words.count(rules, 'rule')}, {proved} proved for all sizes, in {made.folder}"
+        f" (NAME.rules for each family, account.json), after {made.seconds:.1f} s,"
+        f" with at most {made.peak_mb:,.0f} MB for one process"
+    )
     return _text(map(words.plain, lines))
 
 

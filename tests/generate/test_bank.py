@@ -1,5 +1,6 @@
 """The bank of tensors against plain evaluation, and equations against floats."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -10,7 +11,7 @@ from superopt.generate.batch import batched
 from superopt.generate.build import value
 from superopt.generate.families import FAMILIES
 from superopt.generate.family import Family, Use, parts, use
-from superopt.generate.find import Found, find
+from superopt.generate.find import Found, find, general, sayable
 from superopt.generate.pattern import Equation, Hole, Made, Pattern, Reader, apart, in_order, size
 from superopt.generate.relate import Relations
 from superopt.ir import graph as g
@@ -181,6 +182,24 @@ def test_all_that_is_equal_is_related(found: Found) -> None:
         related.apply(e)
     assert len(related.apart()) <= found.doubtful + found.unsayable
     assert found.doubtful <= 3
+
+
+def test_beyond_what_is_whole_only_what_shrinks_is_related() -> None:
+    """And all of that is."""
+    found = find(replace(TINY, whole=2), 3, SEED)
+    sizes = [sorted((size(e.left), size(e.right))) for e in found.equations]
+    assert [2, 2] in sizes
+    assert [2, 3] in sizes
+    assert [3, 3] not in sizes
+    bank = found.bank
+    related = Relations.of(bank, 3)
+    for e in found.equations:
+        related.apply(e)
+    apart = related.apart()
+    assert len(apart)
+    smaller = apart[bank.level[bank.apps.of[apart]] < 3]
+    left = [e for e in map(Reader.of(bank).equation, map(int, smaller)) if sayable(e)]
+    assert not [e for e in left if general(e, bank.family, SEED)]
 
 
 def test_operands_that_commute_are_kept_in_one_order() -> None:
