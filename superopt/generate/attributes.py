@@ -156,6 +156,15 @@ def fixed(written: Written) -> bool:
     return any(text == literal(s) for s, text in written.items() if s.key in open_ or not s.key)
 
 
+def plain(written: Written) -> bool:
+    """Is everything written out that may be?"""
+    return not any(
+        text in (*NAMES.get(s.key, ()), JOINED) or "size" in text or EDGE in text or "**" in text
+        for s, text in written.items()
+        if s.key != "shape"
+    )
+
+
 def arbitrary(right: Written, left: Written) -> bool:
     """Is there a value on the right that does not come from the left, and might be another?"""
     return any(

@@ -8,7 +8,7 @@ from itertools import chain, islice
 from superopt.errors import UsageError
 from superopt.generate.claims import Claim
 from superopt.generate.family import Family
-from superopt.generate.generalise import float_classes, readings
+from superopt.generate.generalise import float_classes, plain_readings, readings
 from superopt.generate.sound import LIMITS, Drawn, Held, fires, proved_within, settled
 from superopt.rules.instances import Instance, instances, neighbours, resized
 from superopt.rules.rule import Rule, parse_rules
@@ -24,6 +24,7 @@ UNPROVED = 2  # readings that hold and are not proved, until no other one is tri
 BOUNDED = 2  # readings that are proved at low ranks only, until no other one is tried
 HOPEFUL = 6  # that are tried before it is asked whether any one can hold
 NEIGHBOURS = 10  # of what was found, on which a reading must hold before all else
+PLAIN = 12  # readings with attributes as they were found, of which one must hold
 FIRST = 3  # shape assignments on which it must hold before its trial
 PATIENCE = 60  # attempts at an instance; a reading of which so few make sense is none
 FULL = frozenset(["MatMul", "Concat", "Transpose"])
@@ -45,17 +46,28 @@ def most_general(
     rank = max(map(len, c.shapes), default=0)
     tried: list[Held] = []
     bounded: list[Held] = []
-    for n, text in enumerate(islice(readings(c, family), READINGS)):
+    wrong: set[int] = set()  # kinds of operands for which the claim does not hold
+    right: set[int] = set()
+
+    def refuse(kinds: int) -> None:
+        if kinds not in right | wrong:
+            (right if _possible(c, family, kinds, seed, instance) else wrong).add(kinds)
+
+    for n, (kinds, text) in enumerate(islice(readings(c, family, wrong), READINGS)):
         if n == HOPEFUL and not (tried or bounded) and _hopeless(c, family, seed, instance):
             break
+        if kinds in wrong:
+            continue  # of one with the same attributes on the left
         rule = _rule(text)
         if bounded and _one_rank(rule):
             continue  # which is less than all low ones
         if not _nearby(rule, instance(rule), seed):
+            refuse(kinds)
             continue  # most are wrong at once
         some = Drawn(instances(rule, seed, rounds=1, patience=PATIENCE))
         first = list(islice(some, FIRST))
         if len(first) < FIRST or not try_on(rule, Cases(0, (), first), seed):
+            refuse(kinds)
             continue
         if not any(fires(rule, one) for one in first):
             return next(iter((*bounded, *tried)), IDLE)
@@ -102,8 +114,23 @@ def _hopeless(
     c: Claim, family: Family, seed: int, instance: Callable[[Rule], Instance | None]
 ) -> bool:
     """Is each of the least general readings wrong? All others say that, and more."""
-    least = map(_rule, islice(readings(c, family, least=True), READINGS))
+    least = map(_rule, islice(plain_readings(c, family), READINGS))
     return not any(_nearby(rule, instance(rule), seed) for rule in least)
+
+
+def _possible(
+    c: Claim, family: Family, kinds: int, seed: int, instance: Callable[[Rule], Instance | None]
+) -> bool:
+    """May a reading with these kinds of operands hold? One with the attributes as they were found
+    does then."""
+    for rule in map(_rule, islice(plain_readings(c, family, kinds), PLAIN)):
+        if _nearby(rule, instance(rule), seed):
+            first = list(islice(instances(rule, seed, rounds=1, patience=PATIENCE), FIRST))
+            if len(first) < FIRST or not isinstance(
+                try_on(rule, Cases(0, (), first), seed), Refuted
+            ):
+                return True
+    return False
 
 
 def mirrored(held: Held, name: str, seed: int) -> Held | None:

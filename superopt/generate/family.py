@@ -79,7 +79,7 @@ class Family:
     elements of a tensor. samples: random inputs at a time; a tensor of few elements is all
     positive, or all negative, by chance, and then it is its own Relu. top: operators at most,
     where a default run enumerates no more. whole: operators of graphs of which all that is equal is
-    related; beyond, only what makes a graph smaller. partial: look for tensors that are equal in
+    related; beyond, only what saves two operators. partial: look for tensors that are equal in
     parts, too. rules: make rules of what is equal altogether. biases: and of the same with a bias
     in the convolutions.
     """

@@ -99,14 +99,14 @@ def find(
 
 def _relate(found: Found, level: int) -> tuple[int, int]:
     """Add the equations that the bank needs up to `level`; what was unrelated, and how many. Beyond
-    the operators that the family is whole at, of terms that have an equal of fewer ones."""
+    the operators that the family is whole at, of terms that have an equal of two fewer ones."""
     bank = found.bank
     related = Relations.of(bank, level)
     for e in found.equations:
         related.apply(e)
     rows = related.apart()
     if level > bank.family.whole:
-        rows = rows[bank.level[bank.apps.of[rows]] < level]
+        rows = rows[bank.level[bank.apps.of[rows]] <= level - 2]
     unrelated = len(rows)
     reader = Reader.of(bank)
     before = len(found.equations)

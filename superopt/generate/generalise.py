@@ -6,7 +6,7 @@ becomes a rule is chosen elsewhere (`superopt.generate.choice`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import product
 
@@ -70,27 +70,44 @@ def _multiplies_sums(p: Pattern, family: Family) -> bool:
     return any(_multiplies_sums(o, family) for o in p.operands)
 
 
-def readings(c: Claim, family: Family, *, least: bool = False) -> Iterator[str]:
-    """Texts of rules, the most general first. least: only those for operands of the ranks, and
-    equalities of sizes, that were found."""
+def readings(c: Claim, family: Family, wrong: Container[int] = ()) -> Iterator[tuple[int, str]]:
+    """Texts of rules, the most general first, each with the number of the kinds of its operands.
+    wrong: numbers of those that are not wanted, which may become more meanwhile."""
     rank = max(map(len, c.shapes), default=2)
     joins = _seams(c, family)
-    # how the sizes of two parts may be written: those of two variables that are joined
-    sizes = [f"({', '.join(f'size({n}, {j.axis - rank})' for n in j.names)})" for j in joins]
-    left = _slots(c.left, family)
-    right = _slots((c.right,), family)
-    used = sorted({n for p in (*c.left, c.right) for n in holes(p)})
-    grows = sum(map(size, c.left)) < size(c.right)
-    every = list(at.lefts(left, rank, joins))
+    every = list(at.lefts(_slots(c.left, family), rank, joins))
+    ways = list(_kinds(c, family))
     # attributes as they were found say less than the ranks of the operands
     for some in ([w for w in every if not at.fixed(w)], list(filter(at.fixed, every))):
-        ways = list(_kinds(c, family, used))
-        for kinds, mine in product(ways[-1:] if least else ways, some):
-            for theirs in at.rights(right, mine, rank, sizes):
-                if grows and at.arbitrary(theirs, mine):
-                    continue
-                for axis, apart in product(list(_axes(c, mine, rank)), at.relations(mine)):
-                    yield _rule_text(c, family, kinds, mine, theirs, axis, apart)
+        for (n, kinds), mine in product(enumerate(ways), some):
+            if n not in wrong:
+                yield from ((n, text) for text in _written(c, family, kinds, mine, joins))
+
+
+def plain_readings(c: Claim, family: Family, number: int = -1) -> Iterator[str]:
+    """Of the readings with these kinds of operands, the last ones being the least general, those
+    whose attributes are what they were found as, which all others say, and more."""
+    rank = max(map(len, c.shapes), default=2)
+    joins = _seams(c, family)
+    kinds = list(_kinds(c, family))[number]
+    for mine in at.lefts(_slots(c.left, family), rank, joins):
+        if at.plain(mine):
+            yield from _written(c, family, kinds, mine, joins)
+
+
+def _written(
+    c: Claim, family: Family, kinds: Mapping[int, str], mine: at.Written, joins: Sequence[at.Join]
+) -> Iterator[str]:
+    """The readings with these kinds of operands, and attributes on the left."""
+    rank = max(map(len, c.shapes), default=2)
+    # how the sizes of two parts may be written: those of two variables that are joined
+    sizes = [f"({', '.join(f'size({n}, {j.axis - rank})' for n in j.names)})" for j in joins]
+    grows = sum(map(size, c.left)) < size(c.right)
+    for theirs in at.rights(_slots((c.right,), family), mine, rank, sizes):
+        if grows and at.arbitrary(theirs, mine):
+            continue
+        for axis, apart in product(list(_axes(c, mine, rank)), at.relations(mine)):
+            yield _rule_text(c, family, kinds, mine, theirs, axis, apart)
 
 
 def _rule_text(
@@ -183,10 +200,12 @@ def _text(
             return f"{text}[{use.result}]" if use.many else text
 
 
-def _kinds(c: Claim, family: Family, used: Sequence[int]) -> Iterator[dict[int, str]]:
+def _kinds(c: Claim, family: Family) -> Iterator[dict[int, str]]:
     """Kinds of the holes, the most general first: any shapes; scalars, vectors, and what is 1
     somewhere, as they were found, the last behind any axes, too; matrices behind batches; the same
-    shape where it was the same; the ranks at which it was found."""
+    shape where it was the same; the ranks at which it was found, then with the same sizes where
+    they were the same."""
+    used = sorted({n for p in (*c.left, c.right) for n in holes(p)})
     ops = {family.uses[u].name for p in (*c.left, c.right) for u in uses(p)}
     element = "any" if ops <= MOVES else "f"
     shapes = {n: c.shapes[n] for n in used}
@@ -194,6 +213,10 @@ def _kinds(c: Claim, family: Family, used: Sequence[int]) -> Iterator[dict[int, 
     def exact(n: int, who: int | str) -> str:
         dims = ("1" if one else f"d{who}_{k}" for k, one in enumerate(_ones(shapes[n])))
         return f"{element}[{', '.join(dims)}]"
+
+    def sized(n: int) -> str:
+        ones = zip(shapes[n], _ones(shapes[n]), strict=True)
+        return f"{element}[{', '.join('1' if one else f'd{d}' for d, one in ones)}]"
 
     def behind(n: int) -> str:
         """As it was found, behind any axes in front of it."""
@@ -221,6 +244,7 @@ def _kinds(c: Claim, family: Family, used: Sequence[int]) -> Iterator[dict[int, 
         alike | scalars | small,
         {n: exact(n, n) for n in used},
         {n: exact(n, same(n)) for n in used},
+        {n: sized(n) for n in used},
     ):
         if kinds not in seen:
             seen.append(kinds)

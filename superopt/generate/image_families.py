@@ -243,5 +243,5 @@ def borders() -> Family:
         samples=2,
         partial=True,
         rules=False,
-        whole=3,
+        top=3,
     )

@@ -111,5 +111,5 @@ def pieces() -> Family:
         samples=4,
         partial=True,
         rules=False,
-        whole=3,
+        top=3,
     )

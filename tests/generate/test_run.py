@@ -120,7 +120,7 @@ def test_every_reading_is_a_rule(name: str) -> None:
     family = FAMILIES[name]()
     found = find(family, 2, seed=0)
     for claim in (c for e in found.equations for c in claims(e, family)):
-        for reading in readings(claim, family):
+        for _, reading in readings(claim, family):
             (rule,) = parse_rules(f"{reading} ; float=E2")
             assert rule.name == title(claim, family)
 
