@@ -49,16 +49,12 @@ def same(slot: int, other: int, words: str) -> Step:
     return Step(make, lambda env: f"{words} stands for two different values")
 
 
-def typed(
-    slot: int, kinds: str, exact: DType | None, letter: int | None, bind: bool, words: str
-) -> Step:
+def typed(slot: int, allowed: frozenset[DType], letter: int | None, bind: bool, words: str) -> Step:
     """A value (or each of a tuple) has an element type; `letter` is the slot of the shared one."""
 
     def fits(env: Cells, v: Value) -> bool:
         d = v.type.dtype
-        if d is None or (
-            d is not exact and d != exact if exact is not None else d.kind not in kinds
-        ):
+        if d not in allowed:
             return False
         return letter is None or bind or env[letter] is d or bool(env[letter] == d)
 

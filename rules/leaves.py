@@ -11,7 +11,7 @@ from superopt.rules.facts import uniform
 from superopt.rules.fills import ARRAYS, is_array, is_filled, is_number
 from superopt.rules.functions import NotKnown, equal, tell
 from superopt.rules.steps import Cells, Operand, present
-from superopt.rules.syntax import CLASSES, LETTERS, Param
+from superopt.rules.syntax import Param, element_types
 from superopt.rules.term import (
     Absent,
     App,
@@ -28,7 +28,6 @@ from superopt.rules.term import (
     Var,
     show,
 )
-from superopt.te.dtype import DTYPES
 
 
 def seen(t: Term, slot: int) -> Operand:
@@ -90,11 +89,11 @@ def leaf(c: Chain, t: Term, slot: int) -> None:
 def param(c: Chain, p: Param, slot: int) -> None:
     """The type of a parameter."""
     if p.kind != "any":
-        kinds = LETTERS.get(p.kind) or CLASSES.get(p.kind, "")
         letter = c.letters.get(p.kind)
         bind = letter is not None and p.kind not in c.kinds
         c.kinds.add(p.kind)
-        c.steps.append(typed(slot, kinds, DTYPES.get(p.kind), letter, bind, f"{p.name}: {p.kind}"))
+        types = element_types(p.kind)
+        c.steps.append(typed(slot, types, letter, bind, f"{p.name}: {p.kind}"))
     if p.shape is not None:
         c.steps.append(shaped(slot, dims(c, p.shape, slot), str(p)))
 

@@ -42,7 +42,7 @@ from superopt.rules.term import (
     Var,
     show,
 )
-from superopt.te.dtype import DTYPES
+from superopt.te.dtype import BOOL, DTYPES, I32, I64, INDEX, DType
 
 _BINARY: dict[type[ast.operator], str] = {
     ast.Add: "+",
@@ -64,9 +64,25 @@ _COMPARE: dict[type[ast.cmpop], str] = {
     ast.NotIn: "not in",
 }
 _SPECIAL = {"single_use": (1, 1), "all": (1, 1), "any": (1, 1)}
-# Parameters' kinds: letters stand for one element type a rule, words for classes of types.
-LETTERS = {"f": "f", "g": "f", "i": "ui"}
-CLASSES = {"num": "uif", "bool": "b", "any": "uifbcs"}
+# Parameters' kinds: letters stand for one element type a rule, words for any of some types.
+LETTERS = ("f", "g", "i")
+FLOATS = frozenset(d for d in DTYPES.values() if d.is_float)
+# Proofs take integers not to overflow: those of 8 and 16 bits do, and so do unsigned ones, where
+# 0 - 1 is large.
+INTEGERS = frozenset((I32, I64))
+KINDS: dict[str, frozenset[DType]] = {
+    "f": FLOATS,
+    "g": FLOATS,
+    "i": INTEGERS,
+    "num": FLOATS | INTEGERS,
+    "bool": frozenset((BOOL,)),
+    "any": frozenset(DTYPES.values()) - {INDEX},
+}
+
+
+def element_types(kind: str) -> frozenset[DType]:
+    """The element types that a parameter of this kind may have."""
+    return KINDS.get(kind) or frozenset((DTYPES[kind],))
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,8 +319,8 @@ def _param(p: ast.arg, run: bool, ops: Mapping[str, Op]) -> Param:
             shape = (formula(item, ops),)
         case other:
             raise Malformed(f"{p.arg}: {ast.unparse(other)} is no type such as f[n, 4]")
-    if kind not in LETTERS and kind not in CLASSES and kind not in DTYPES:
-        known = ", ".join((*LETTERS, *CLASSES))
+    if kind not in KINDS and kind not in DTYPES:
+        known = ", ".join(KINDS)
         raise Malformed(f"{p.arg}: {kind} is no kind of tensor; kinds are {known} and types as f32")
     if shape is not None:
         runs = [d for d in shape if isinstance(d, Spread)]

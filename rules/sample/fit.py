@@ -70,6 +70,8 @@ def fit(ask: Ask) -> Fit:
 def _attribute(ask: Ask, key: str) -> Attr:
     default, draw = ask.op.attrs[key], ask.draw
     match key:
+        case "alpha" | "beta" if ask.op.name != "LRN":  # which takes a power of what is scaled
+            return draw.pick((*FLOATS, -0.5))
         case "alpha" | "beta" | "epsilon" | "bias" | "gamma":
             return draw.pick(FLOATS)
         case "to":

@@ -22,8 +22,8 @@ from superopt.rules.fills import is_filled, is_number
 from superopt.rules.functions import NotKnown, Result, equal, number, sequence
 from superopt.rules.make import NARY, attribute, filled, make, scalar
 from superopt.rules.rule import Rule
-from superopt.rules.syntax import CLASSES, LETTERS, Param
-from superopt.te.dtype import BOOL, DTYPES, I64, DType
+from superopt.rules.syntax import LETTERS, Param, element_types
+from superopt.te.dtype import BOOL, I64, DType
 
 Literal = r.Number | r.Scalar | r.Filled
 Local = Mapping[str, Result]  # the variables of comprehensions
@@ -70,10 +70,9 @@ class Instance:
         alike = [q.name for q in self.rule.params if isinstance(q, Param) and q.kind == p.kind]
         if p.kind in LETTERS and len({v.type.dtype for n in alike for v in self.run(n)}) > 1:
             return False
-        allowed = LETTERS.get(p.kind) or CLASSES.get(p.kind, "")
+        allowed = element_types(p.kind)
         for v in self.run(p.name):
-            d = v.type.dtype
-            if p.kind != "any" and d != DTYPES.get(p.kind) and (d is None or d.kind not in allowed):
+            if p.kind != "any" and v.type.dtype not in allowed:
                 return False
             if p.shape is not None and not equal(v.type.shape, self.formula(r.Seq(p.shape))):
                 return False
