@@ -37,8 +37,9 @@ TOLERANCE = 1e-6
 FLOOR = 1e-12  # what is left of a sum of whole numbers that is zero
 EXACT = frozenset(("ring", "quotient", "equal"))  # functions of which the field is the judge
 DRAWS = ("normal", "positive", "whole")
-# Infinities, zeros and what is no number, in many combinations.
-EXCEPTIONAL = ("exceptional", "odd", "strange", "singular")
+# Infinities, zeros and what is no number, in many combinations; and each tensor full of one.
+FLAT = ("flat", "even")
+EXCEPTIONAL = ("exceptional", "odd", "strange", "singular", *FLAT)
 CRAMPED_TRIES = 30  # attempts at a cramped instance for each that is wanted
 
 
@@ -233,6 +234,8 @@ def _real(i: Input, limit: int | None, draw: str, seed: int) -> np.ndarray:
             x = rng.uniform(0.25, 2.0, shape)
         case "whole":
             x = rng.integers(-2, 3, shape).astype(np.float64)
+        case _ if draw in FLAT:  # as a maximum of infinities only, times 0
+            x = np.full(shape, rng.choice((np.inf, -np.inf, np.nan, 0.0, -1.0)))
         case _ if draw in EXCEPTIONAL:
             x = rng.standard_normal(shape)
             odd = np.array([np.inf, -np.inf, np.nan, 0.0])

@@ -125,8 +125,9 @@ def activations() -> Family:
 
 
 def attention() -> Family:
-    """Softmax and what it is made of, along the rows of a matrix that is then multiplied."""
-    n, m = 3, 3
+    """Softmax and what it is made of, along the rows of a matrix that is then multiplied. These are
+    not as many as columns: by a column of ones a product of a square is the sum of its rows."""
+    n, m = 4, 3
     along: dict[str, Attr] = {"axes": (1,), "keepdims": 1}
     return Family(
         "attention",
