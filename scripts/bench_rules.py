@@ -178,9 +178,9 @@ def _missed(
 ) -> list[Equation]:
     """The pairs that no chain of rules relates, nor one of the odd ones."""
     some = [pairs[n : n + CHUNK] for n in range(0, len(pairs), CHUNK)]
-    tasks = [(family, [stated(e, family) for e in chunk], rules, odd) for chunk in some]
+    tasks = [(family, [[stated(e, family)] for e in chunk], rules, odd) for chunk in some]
     chains = chain.from_iterable(map(json.loads, each(followed, tasks)))
-    return [e for e, used in zip(pairs, chains, strict=True) if used is None]
+    return [e for e, (used,) in zip(pairs, chains, strict=True) if used is None]
 
 
 def sound(folder: Path, jobs: int) -> list[str]:

@@ -90,14 +90,15 @@ def minimal(
     every = frozenset(map(said_of, rules))
     asked = [r for r in rules if not every - {said_of(r)} <= apart.get(said_of(r), frozenset())]
     for rule, known in reversed(list(zip(asked, _all(asked, rules, done, seed), strict=True))):
-        if known is None:
+        if known is None:  # of all others
             apart[said_of(rule)] = every - {said_of(rule)}
+        others = {n: r for n, r in left.items() if n != rule.name}
+        if known is not None and not known.used <= others.keys():
+            known = follows(rule, index, seed, gone.keys())
         if known is None or (rule.name in needed and len(known.used) > 1):
             continue
-        others = {n: r for n, r in left.items() if n != rule.name}
-        if known.used <= others.keys() or follows(rule, index, seed, gone.keys()):
-            left = others
-            gone[rule.name] = rule
+        left = others
+        gone[rule.name] = rule
     kept = list(left.values())
     found = _all(list(gone.values()), kept, done, seed)
     lost = {r.name for r, f in zip(gone.values(), found, strict=True) if f is None}

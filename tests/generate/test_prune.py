@@ -62,3 +62,11 @@ def test_what_did_not_follow_from_more_is_not_asked_again() -> None:
     assert asked == []
     more = [*left, *ways("Relu Erf Tanh")]  # by which one of them follows now
     assert [f.rule.name for f in minimal(more, noted, 0, (), apart)[1]] == ["Relu-Tanh"]
+
+
+def test_of_two_that_are_needed_and_say_the_same_one_stays() -> None:
+    (again,) = parse_rules("again(x: f): Relu(x) => Exp(x) ; float=E0")
+    rules = [*ways("Relu Tanh Exp"), *ways("Relu Exp"), again]
+    left, gone = minimal(rules, one_by_one, 0, ("Relu-Exp", "again"))
+    assert [r.name for r in left] == ["Relu-Tanh", "Tanh-Exp", "Relu-Exp"]
+    assert [(f.rule.name, f.chain) for f in gone] == [("again", ("Relu-Exp",))]
