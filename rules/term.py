@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from dataclasses import replace as with_fields
-from typing import TypeVar, cast
+from typing import TypeVar, cast, get_args
 
 from superopt.ir.op import Op
 from superopt.ir.syntax import show_attr
@@ -232,25 +232,33 @@ P = TypeVar("P", bound=Part)
 # --- walking --------------------------------------------------------------------------------------
 
 
-def parts(p: Part) -> Iterator[Part]:
+def parts(p: Part) -> list[Part]:
     """The terms and formulas directly inside `p`."""
-    for f in fields(p):
-        yield from _inside(getattr(p, f.name))
+    out: list[Part] = []
+    for name in _FIELDS[type(p)]:
+        _inside(getattr(p, name), out)
+    return out
 
 
-def _inside(v: object) -> Iterator[Part]:
-    if isinstance(v, tuple):
+# Of each class of terms and formulas the names of its fields: they are asked for often.
+_FIELDS = {kind: tuple(f.name for f in fields(kind)) for kind in get_args(Part)}
+
+
+def _inside(v: object, out: list[Part]) -> None:
+    if type(v) is tuple:
         for item in v:
-            yield from _inside(item)
-    elif is_dataclass(v) and not isinstance(v, (Op, DType, type)):
-        yield cast(Part, v)
+            _inside(item, out)
+    elif type(v) in _FIELDS:
+        out.append(cast(Part, v))
 
 
 def walk(p: Part) -> Iterator[Part]:
     """`p` and everything inside, outermost first."""
-    yield p
-    for q in parts(p):
-        yield from walk(q)
+    left = [p]
+    while left:
+        q = left.pop()
+        yield q
+        left += reversed(parts(q))
 
 
 def names(p: Part) -> frozenset[str]:

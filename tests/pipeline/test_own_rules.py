@@ -101,8 +101,9 @@ def test_a_rule_that_fails_is_told_of_with_file_and_line(tmp_path, capsys) -> No
     assert (first.decision, first.source) == ("proved", f"{rules}:2")
     assert (second.decision, second.source) == ("refuted", f"{rules}:4")
     assert run(["rules", "check", str(rules)]) == ExitCode.REFUTED
-    (line,) = (x for x in capsys.readouterr().out.splitlines() if "REFUTED" in x)
+    line, count = (x for x in capsys.readouterr().out.splitlines() if "REFUTED" in x)
     assert f"{rules}:4" in line
+    assert count == "2 rules: 1 proved, 1 REFUTED"
 
 
 def test_what_is_proved_and_what_is_not(tmp_path) -> None:  # type: ignore[no-untyped-def]
