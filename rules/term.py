@@ -9,7 +9,7 @@ Both are data: frozen, compared by structure, printed in Python's syntax so that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from dataclasses import replace as with_fields
 from typing import TypeVar, cast, get_args
 
@@ -232,33 +232,26 @@ P = TypeVar("P", bound=Part)
 # --- walking --------------------------------------------------------------------------------------
 
 
-def parts(p: Part) -> list[Part]:
-    """The terms and formulas directly inside `p`."""
-    out: list[Part] = []
-    for name in _FIELDS[type(p)]:
-        _inside(getattr(p, name), out)
-    return out
-
-
-# Of each class of terms and formulas the names of its fields: they are asked for often.
+# Of each class the names of its fields, which are asked for often.
 _FIELDS = {kind: tuple(f.name for f in fields(kind)) for kind in get_args(Part)}
 
 
-def _inside(v: object, out: list[Part]) -> None:
-    if type(v) is tuple:
-        for item in v:
-            _inside(item, out)
-    elif type(v) in _FIELDS:
-        out.append(cast(Part, v))
+def parts(p: Part) -> Iterator[Part]:
+    """The terms and formulas directly inside `p`."""
+    left = [getattr(p, name) for name in reversed(_FIELDS[type(p)])]
+    while left:
+        if type(v := left.pop()) is tuple:
+            left += reversed(v)
+        elif type(v) in _FIELDS:
+            yield v
 
 
 def walk(p: Part) -> Iterator[Part]:
     """`p` and everything inside, outermost first."""
     left = [p]
     while left:
-        q = left.pop()
-        yield q
-        left += reversed(parts(q))
+        yield (q := left.pop())
+        left += reversed([*parts(q)])
 
 
 def names(p: Part) -> frozenset[str]:
@@ -282,14 +275,14 @@ def rebuild(p: P, change: Callable[[Part], Part | None]) -> P:
     new = change(p)
     if new is not None:
         return cast(P, new)
-    values = {f.name: _mapped(getattr(p, f.name), change) for f in fields(p)}
+    values = {name: _mapped(getattr(p, name), change) for name in _FIELDS[type(p)]}
     return type(p)(**values)  # type: ignore[arg-type]
 
 
 def _mapped(v: object, change: Callable[[Part], Part | None]) -> object:
-    if isinstance(v, tuple):
+    if type(v) is tuple:
         return tuple(_mapped(item, change) for item in v)
-    if is_dataclass(v) and not isinstance(v, (Op, DType, type)):
+    if type(v) in _FIELDS:
         return rebuild(cast(Part, v), change)
     return v
 
