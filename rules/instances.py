@@ -283,6 +283,21 @@ def _roles(rule: Rule) -> dict[str, object]:
     return found
 
 
+def given(rule: Rule, names: Mapping[str, Result], seed: int) -> Instance | None:
+    """The instance in which the names of a rule stand for these: inputs, sizes and attributes. What
+    has no name, as the shape of a number, is drawn."""
+    maker = Maker(rule, Draw(Random(seed), Style()))
+    maker.names |= names
+    for p in rule.params:
+        v = names.get(p.name)
+        some = v if isinstance(v, tuple) and isinstance(p, Param) and p.run else (v,)
+        own = [i for i in some if isinstance(i, Input)]
+        maker.inputs += own
+        if isinstance(p, Param) and own and own[0].type.dtype is not None:
+            maker.kinds[p.kind] = own[0].type.dtype
+    return _made(rule, maker)
+
+
 def attempt(rule: Rule, draw: Draw, constants: bool = False) -> Instance | None:
     """One try at an instance; None where the choices did not fit together."""
     return _made(rule, Maker(rule, draw, constants))

@@ -11,7 +11,6 @@ unknown function (tanh is odd): there it disagrees, and only the floats count (`
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,13 +21,15 @@ import numpy as np
 from superopt.ir.evaluate import evaluate
 from superopt.ir.graph import Constant, Graph, Input, Value, nodes
 from superopt.ir.op import expression
+from superopt.rules.draws import DRAWS, EXCEPTIONAL, LARGE, real, real_feeds, with_numbers_of
 from superopt.rules.instances import Instance, cramped, instances
 from superopt.rules.rule import Rule
 from superopt.rules.term import App, Number, walk
 from superopt.te.domain import Domain, Reals
-from superopt.te.dtype import BOOL, F64, to_numpy
+from superopt.te.dtype import BOOL, F64
 from superopt.te.field import PrimeField, zero_divisions
 from superopt.te.fn import function
+from superopt.te.many import Many
 from superopt.te.node import Apply, Expr, Load, Reduce
 
 # Float attributes and constants are rounded to float32, so that a law about 1/6 or the root of 2
@@ -36,10 +37,6 @@ from superopt.te.node import Apply, Expr, Load, Reduce
 TOLERANCE = 1e-6
 FLOOR = 1e-12  # what is left of a sum of whole numbers that is zero
 EXACT = frozenset(("ring", "quotient", "equal"))  # functions of which the field is the judge
-DRAWS = ("normal", "positive", "whole")
-# Infinities, zeros and what is no number, in many combinations; and each tensor full of one.
-FLAT = ("flat", "even")
-EXCEPTIONAL = ("exceptional", "odd", "strange", "singular", *FLAT)
 CRAMPED_TRIES = 30  # attempts at a cramped instance for each that is wanted
 
 
@@ -128,8 +125,12 @@ def try_on(rule: Rule, some: Cases, seed: int) -> Verdict:
     """Try `rule` on these instances, the plain ones each on several inputs."""
     tried = 0
     field, finite = True, False
-    draws = (*DRAWS, *(EXCEPTIONAL if rule.float_class == "E0" or _of_exceptions(rule) else ()))
+    strange = EXCEPTIONAL if rule.float_class == "E0" or _of_exceptions(rule) else ()
+    draws: tuple[str, ...] = ()
     for number, one in enumerate(some.plain):
+        if not tried:
+            large = (LARGE,) if "exp" in scalar_functions((*one.lhs, *one.rhs)) else ()
+            draws = (*DRAWS, *large, *strange)
         tried += 1
         verdict = _on(rule, one, draws, seed + 31 * number)
         if isinstance(verdict, Refuted):
@@ -139,7 +140,7 @@ def try_on(rule: Rule, some: Cases, seed: int) -> Verdict:
         return Untestable(f"only {tried} of {some.wanted} instances were found")
     if tried and not finite:
         return Untestable("no instance has a finite value")
-    few = (DRAWS[0], *draws[len(DRAWS) :][:1])
+    few = (DRAWS[0], *strange[:1])
     for number, one in enumerate(some.cramped):
         wrong = _off(rule, one, few, seed + 31 * number)
         if isinstance(wrong, Refuted):
@@ -179,14 +180,9 @@ def _on(rule: Rule, one: Instance, draws: Sequence[str], seed: int) -> _Held | R
 def _off(rule: Rule, one: Instance, draws: Sequence[str], seed: int) -> bool | Refuted:
     """Whether there were finite values, unless the sides differ over the reals."""
     finite = False
-    for draw in draws:
-        feeds = real_feeds(one, draw, seed)
-        if draw == "whole":
-            _with_numbers_of(rule, feeds, seed)
-        try:
-            sides = _both(one, feeds, Reals(F64))
-        except IndexError as e:  # the left side's indices are in range
-            return Refuted(one, f"float64, {draw}", 0, (), "a value", str(e))
+    for draw, sides in _evaluated(rule, one, draws, seed):
+        if isinstance(sides, IndexError):  # the left side's indices are in range
+            return Refuted(one, f"float64, {draw}", 0, (), "a value", str(sides))
         found = _differ_real(rule, one, draw, *sides)
         if found is not None:
             return found
@@ -194,72 +190,42 @@ def _off(rule: Rule, one: Instance, draws: Sequence[str], seed: int) -> bool | R
     return finite
 
 
-# --- inputs ---------------------------------------------------------------------------------------
+def _evaluated(
+    rule: Rule, one: Instance, draws: Sequence[str], seed: int
+) -> Iterator[tuple[str, _Sides | IndexError]]:
+    """Both sides on each draw; on all at once, where there are floats only."""
+    feeds = {draw: real_feeds(one, draw, seed) for draw in draws}
+    if "whole" in feeds:
+        with_numbers_of(rule, feeds["whole"], seed)
+    if len(draws) > 1 and _of_floats(one):
+        every = {i.name: np.stack([feeds[d][i.name] for d in draws]) for i in one.inputs}
+        left, right = _both(one, every, Many(F64, len(draws)))
+        for n, draw in enumerate(draws):
+            yield draw, ([a[n] for a in left], [b[n] for b in right])
+        return
+    for draw in draws:
+        try:
+            yield draw, _both(one, feeds[draw], Reals(F64))
+        except IndexError as e:
+            yield draw, e
 
 
-def real_feeds(one: Instance, draw: str, seed: int) -> dict[str, np.ndarray]:
-    """Real inputs: normal, positive, small whole numbers, or exceptional ones among them."""
-    return {i.name: _real(i, one.limits.get(i), draw, seed) for i in one.inputs}
-
-
-def _with_numbers_of(rule: Rule, feeds: dict[str, np.ndarray], seed: int) -> None:
-    """Put numbers that a rule names, and what is beyond them, among the elements: it may divide by
-    what is 0 at 7, or take a root of what is below 0 beyond -5."""
-    terms = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
-    said = {abs(float(t.value)) for t in terms if isinstance(t, Number) and abs(t.value) > 2}
-    some = sorted(s * n for n in said if n < 1e4 for s in (1.0, -1.0, 1.5, -1.5))
-    for name, x in feeds.items():
-        if some and x.dtype.kind == "f" and x.size:
-            rng = _generator(f"{name} numbers", seed)
-            there = rng.random(x.shape) < 0.5
-            feeds[name] = np.where(there, np.array(some)[rng.integers(0, len(some), x.shape)], x)
-            feeds[name] = feeds[name].astype(x.dtype)
-
-
-def _generator(name: str, seed: int) -> np.random.Generator:
-    return np.random.default_rng((zlib.crc32(name.encode()), seed))
-
-
-def _real(i: Input, limit: int | None, draw: str, seed: int) -> np.ndarray:
-    dtype, shape = i.type.dtype, tuple(int(d) for d in i.type.shape or () if isinstance(d, int))
-    assert dtype is not None
-    rng = _generator(f"{i.name} {draw}", seed)
-    stored = to_numpy(dtype)
-    if dtype == BOOL:
-        return rng.integers(0, 2, shape).astype(stored)
-    if dtype.is_int:
-        return _integers(rng, dtype.kind == "u", limit, draw, shape).astype(stored)
-    match draw:
-        case "positive":
-            x = rng.uniform(0.25, 2.0, shape)
-        case "whole":
-            x = rng.integers(-2, 3, shape).astype(np.float64)
-        case _ if draw in FLAT:  # as a maximum of infinities only, times 0
-            x = np.full(shape, rng.choice((np.inf, -np.inf, np.nan, 0.0, -1.0)))
-        case _ if draw in EXCEPTIONAL:
-            x = rng.standard_normal(shape)
-            odd = np.array([np.inf, -np.inf, np.nan, 0.0])
-            x = np.where(rng.random(shape) < 0.25, odd[rng.integers(0, 4, shape)], x)
-        case _:
-            x = rng.standard_normal(shape)
-    return x.astype(stored)
-
-
-def _integers(
-    rng: np.random.Generator, unsigned: bool, limit: int | None, draw: str, shape: tuple[int, ...]
-) -> np.ndarray:
-    if limit is not None:  # an index; negative ones count from the end
-        return rng.integers(0 if draw == "positive" else -limit, limit, shape)
-    low = 1 if draw == "positive" else 0 if unsigned else -9
-    return rng.integers(low, 10, shape)
+def _of_floats(one: Instance) -> bool:
+    """Are all values floats, or truths?"""
+    made = (t for n in nodes((*one.lhs, *one.rhs)) for t in n.types)
+    return all(
+        t.dtype is not None and (t.dtype.is_float or t.dtype is BOOL)
+        for t in (*(i.type for i in one.inputs), *made)
+    )
 
 
 # --- over the reals -------------------------------------------------------------------------------
 
 
-def _both(
-    one: Instance, feeds: Mapping[str, np.ndarray], domain: Domain
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
+_Sides = tuple[list[np.ndarray], list[np.ndarray]]
+
+
+def _both(one: Instance, feeds: Mapping[str, np.ndarray], domain: Domain) -> _Sides:
     left = evaluate(Graph(one.inputs, one.lhs), feeds, domain)
     return left, evaluate(Graph(one.inputs, one.rhs), feeds, domain)
 
@@ -268,7 +234,10 @@ def _differ_real(
     rule: Rule, one: Instance, draw: str, left: list[np.ndarray], right: list[np.ndarray]
 ) -> Refuted | None:
     for output, (a, b) in enumerate(zip(left, right, strict=True)):
-        wrong = wrong_places(rule.float_class, a, b)
+        if draw == LARGE and rule.float_class != "E0":
+            wrong = _infinite(rule.float_class, a, b)
+        else:
+            wrong = wrong_places(rule.float_class, a, b)
         if wrong.any():
             at = tuple(int(k) for k in np.argwhere(wrong)[0])
             return Refuted(one, f"float64, {draw}", output, at, a[at].item(), b[at].item())
@@ -294,6 +263,15 @@ def wrong_places(float_class: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.asarray((fine & off) | lost | (won & (float_class != "E3")))
 
 
+def _infinite(float_class: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Where `b` has an infinity that `a` has not, or, but for E3, the other way round. What exp
+    makes of large numbers is told by that alone: the least ones it makes have few digits."""
+    if a.dtype.kind != "f":
+        return np.zeros(a.shape, np.bool_)
+    lost, won = np.isfinite(a) & ~np.isfinite(b), ~np.isfinite(a) & np.isfinite(b)
+    return np.asarray(lost | (won & (float_class != "E3")))
+
+
 def _mostly_finite(x: np.ndarray) -> bool:
     return x.dtype.kind != "f" or not x.size or float(np.mean(np.isfinite(x))) > 0.5
 
@@ -310,7 +288,7 @@ def _in_field(one: Instance, seed: int) -> Refuted | None:
         if i.type.dtype.is_float:
             feeds[i.name] = domain.random(i.type, seed * 101 + n)
         else:
-            feeds[i.name] = _real(i, one.limits.get(i), "normal", seed)
+            feeds[i.name] = real(i, one.limits.get(i), "normal", seed)
     left, right = _both(one, feeds, domain)
     for output, (v, a, b) in enumerate(zip(one.lhs, left, right, strict=True)):
         assert v.type.dtype is not None

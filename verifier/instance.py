@@ -35,7 +35,6 @@ from superopt.rules.term import (
 from superopt.te.assume import judged_by
 from superopt.te.dtype import F32, DType
 from superopt.te.expr import Dim, Tensor, TensorType
-from superopt.te.node import Expr
 from superopt.verifier import guard as G
 from superopt.verifier.attributes import NO_BLANKS, SHORT_STEPS, Unsupported
 from superopt.verifier.bindings import Bindings
@@ -54,7 +53,8 @@ POOLS = frozenset(("AveragePool", "MaxPool", "LpPool"))
 class Instance:
     """Both sides over the same inputs, and the state that led there.
 
-    left, right: every tensor that an operator of the side gives.
+    left, right: every tensor that an operator of the side gives. names: what the rule's names stand
+    for; a tensor as an input.
     """
 
     inputs: tuple[Tensor, ...]
@@ -63,7 +63,7 @@ class Instance:
     left: tuple[Tensor, ...]
     right: tuple[Tensor, ...]
     state: State
-    numbers: tuple[Dim, ...] = ()
+    names: Mapping[str, Result]
 
     def __str__(self) -> str:
         shown = [f"{t.name}: {t.type}" for t in self.inputs]
@@ -142,8 +142,8 @@ class _Attempt(Bindings):
         more = settled(self.state)
         if more is not None:
             raise Fork([s for s in more if s is not None])
-        numbers = tuple(v for v in self.names.values() if isinstance(v, Expr))
-        return Instance(tuple(self.inputs), lhs, rhs, left, tuple(self.made), self.state, numbers)
+        made = tuple(self.made)
+        return Instance(tuple(self.inputs), lhs, rhs, left, made, self.state, self.names)
 
     # --- sides ------------------------------------------------------------------------------------
 

@@ -50,11 +50,14 @@ class Limits:
     beyond: float = float("inf")
 
 
-def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) -> Verdict:
+def prove(
+    rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None, known: int = -1
+) -> Verdict:
     """Is the right side of `rule` equal to the left wherever both are well-formed?
 
     Without `ranks` from low ranks upwards, as far as the limits of instances and seconds go: the
-    scope says how far that was.
+    scope says how far that was. known: up to this rank it is proved, by a proof that asked for
+    less; above it, all is.
     """
     limit = limits or Limits()
     begin = time.thread_time()
@@ -65,7 +68,7 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
     if vague:
         return Unknown(vague, time.thread_time() - begin)
     if ranks is not None:
-        return _at_ranks(rule, ranks, limit, tally, begin)
+        return _at_ranks(rule, ranks, limit, tally, begin, known)
     less = only_named(rule)
     if less is not None:
         named, most = less
@@ -73,9 +76,9 @@ def prove(rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None) 
         if isinstance(found, Proved) and found.whole:
             return replace(found, scope=replace(found.scope, ranks=f"{SEPARATE} {most})"))
     widest = scope_of(rule)
-    found = _at_ranks(rule, widest, limit, tally, begin)
+    found = _at_ranks(rule, widest, limit, tally, begin, known)
     if isinstance(found, Unknown) and found.reason.startswith(NO_INSTANCE):
-        return _at_ranks(rule, Ranks(widest.least, DEEPEST), limit, tally, begin)
+        return _at_ranks(rule, Ranks(widest.least, DEEPEST), limit, tally, begin, known)
     return found
 
 
@@ -84,12 +87,14 @@ FIRST = 2  # up to this rank all has to be proved; beyond, as far as time goes
 NO_INSTANCE = "no instance"
 
 
-def _at_ranks(rule: Rule, scope: Ranks, limit: Limits, tally: Tally, begin: float) -> Verdict:
+def _at_ranks(
+    rule: Rule, scope: Ranks, limit: Limits, tally: Tally, begin: float, known: int = -1
+) -> Verdict:
     """For numbers of one type first, which stand for all where nothing asks for their type."""
     try:
-        return _of_types(rule, scope, NUMBERS[:1], limit, tally, begin)
+        return _of_types(rule, scope, NUMBERS[:1], limit, tally, begin, known)
     except _Typed:
-        return _of_types(rule, scope, NUMBERS, limit, tally, begin)
+        return _of_types(rule, scope, NUMBERS, limit, tally, begin, -1)  # of these nothing is
 
 
 class _Typed(Exception):
@@ -103,6 +108,7 @@ def _of_types(
     limit: Limits,
     tally: Tally,
     begin: float,
+    known: int,
 ) -> Verdict:
     of_any = len(numbers) < len(NUMBERS) and any(
         isinstance(p, Param) and p.kind == "num" for p in rule.params
@@ -152,6 +158,9 @@ def _of_types(
             if count > limit.instances:
                 reason = f"more than {limit.instances} ways for operands to fit"
                 return best or Unknown(reason, since())
+            if one.state.level <= known:
+                seen += 1
+                continue
             pending = one
             outcome = _proved(one, derived, said, of_any, exact)
             pending = None

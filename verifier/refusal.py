@@ -5,10 +5,11 @@ What is refused at every size is no instance; what is accepted at some is one th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from random import Random
 
-from superopt.ir.op import Attr, InferError, Op, _canonical_attrs
+from superopt.ir.op import Attr, InferError, Op, Types, _canonical_attrs
 from superopt.te import index as ix
 from superopt.te.expr import Dim, Tensor
 from superopt.te.node import Apply, Const, Expr
@@ -24,11 +25,30 @@ def accepted(
     operands: Sequence[Tensor | None],
     attrs: Sequence[tuple[str, Attr]],
     hypotheses: Iterable[Expr],
-) -> dict[str, int] | None:
+) -> Mapping[str, int] | None:
     """Sizes at which the operator takes the operands, None where none were found."""
+    types = tuple(None if o is None else o.type for o in operands)
+    kinds = tuple(_kinds(v) for _, v in attrs)
+    return _accepted(op, types, tuple(attrs), kinds, tuple(hypotheses))
+
+
+def _kinds(v: Attr) -> object:
+    """What tells 1 from 1.0 and True, which are equal."""
+    return tuple(map(_kinds, v)) if isinstance(v, tuple) else type(v)
+
+
+@lru_cache(maxsize=1 << 13)
+def _accepted(
+    op: Op,
+    types: Types,
+    attrs: tuple[tuple[str, Attr], ...],
+    kinds: object,
+    hypotheses: tuple[Expr, ...],
+) -> Mapping[str, int] | None:
+    """Asked again and again, of one rule's instances and of the next rule's."""
     names: set[str] = set()
-    for o in operands:
-        for d in () if o is None else o.shape:
+    for o in types:
+        for d in () if o is None or o.shape is None else o.shape:
             names |= ix.symbols(d)
     for _, v in attrs:
         for x in v if isinstance(v, tuple) else (v,):
@@ -36,7 +56,7 @@ def accepted(
                 names |= ix.symbols(x)
     if not names:
         return None
-    some = list(hypotheses)
+    some = hypotheses
     for h in some:
         names |= ix.symbols(h)
     rng = Random(5)
@@ -51,7 +71,7 @@ def accepted(
             sizes = {name: rng.choice((sizes[name], *near)) for name in order}
         if not all(true_at(h, sizes) for h in some):
             continue
-        if _takes(op, operands, attrs, sizes):
+        if _takes(op, types, attrs, sizes):
             return sizes
         refused += 1
         if refused == ENOUGH:
@@ -71,20 +91,17 @@ def _numbers(h: Expr) -> Iterator[int]:
             return
 
 
-def _takes(
-    op: Op,
-    operands: Sequence[Tensor | None],
-    attrs: Sequence[tuple[str, Attr]],
-    sizes: dict[str, int],
-) -> bool:
+def _takes(op: Op, given: Types, attrs: Sequence[tuple[str, Attr]], sizes: dict[str, int]) -> bool:
     def at(d: Dim) -> int:
         return ix.evaluate(d, sizes)
 
     try:
         fixed = tuple((k, _attr(v, sizes)) for k, v in attrs)
         some = [
-            None if o is None else Tensor(o.name, o.dtype, tuple(map(at, o.shape)))
-            for o in operands
+            None
+            if t is None or t.dtype is None or t.shape is None
+            else Tensor(f"a{n}", t.dtype, tuple(map(at, t.shape)))
+            for n, t in enumerate(given)
         ]
         if any(n < 1 for t in some if t is not None for n in t.shape if isinstance(n, int)):
             return False

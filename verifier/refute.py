@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from random import Random
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from superopt.ir.graph import Input
+from superopt.rules.functions import Result
 from superopt.te import index as ix
 from superopt.te.bind import bind
 from superopt.te.domain import Reals
 from superopt.te.dtype import BOOL, F64, to_numpy
-from superopt.te.expr import Dim, Tensor
+from superopt.te.expr import Dim, Tensor, TensorType
 from superopt.te.interpret import evaluate_all
 from superopt.te.node import Apply, Expr
 
 if TYPE_CHECKING:
     from superopt.verifier.instance import Instance
 
-Found = tuple[str, int, tuple[int, ...], str, str]
+Found = tuple[str, int, tuple[int, ...], str, str, Mapping[str, Result]]
 LARGEST = 3000  # elements of a tensor
 ASSIGNMENTS = 4000  # that are looked at
 EVALUATIONS = 60  # of instances
@@ -29,7 +32,7 @@ DRAWS = ("whole", "normal", "positive", "odd")
 
 
 def counterexample(one: Instance, seed: int = 0) -> Found | None:
-    """(shapes, output, index, left, right), None where none was found."""
+    """(shapes, output, index, left, right, what names stand for); None where none was found."""
     if not all(a < b if strictly else a <= b for a, strictly, b in one.state.orders):
         return None  # the numbers that stand for any do not
     for done, sizes in enumerate(_fitting(one, seed)):
@@ -52,7 +55,7 @@ def _fitting(one: Instance, seed: int) -> Iterator[dict[str, int]]:
     names = sorted(
         frozenset().union(
             *(ix.symbols(d) for t in tensors for d in t.shape),
-            *map(ix.symbols, one.numbers),
+            *(ix.symbols(d) for d in one.names.values() if isinstance(d, Expr)),
             *(ix.symbols(h) for h in one.state.hypotheses),
         )
     )
@@ -108,17 +111,19 @@ def _tried(one: Instance, sizes: dict[str, int], seed: int) -> Found | None:
         try:
             values = [*lefts, *evaluate_all(bound[half:], feeds, Reals(F64))]
         except IndexError as e:
-            return _shapes(one, sizes), 0, (), "a value", str(e)
+            return _shapes(one, sizes), 0, (), "a value", str(e), _named(one, sizes)
         for n, (a, b) in enumerate(zip(values[:half], values[half:], strict=True)):
             if a.shape != b.shape:
-                return _shapes(one, sizes), n, (), f"of shape {a.shape}", f"of shape {b.shape}"
+                left, right = f"of shape {a.shape}", f"of shape {b.shape}"
+                return _shapes(one, sizes), n, (), left, right, _named(one, sizes)
             with np.errstate(all="ignore"):
                 x, y = a.astype(np.float64), b.astype(np.float64)
                 fine = np.isfinite(x) & np.isfinite(y)
                 wrong = fine & (np.abs(x - y) > OFF * (1 + np.abs(x) + np.abs(y)))
             if wrong.any():
                 at = tuple(int(k) for k in np.argwhere(wrong)[0])
-                return _shapes(one, sizes), n, at, f"{a[at]:g}", f"{b[at]:g}"
+                left, right = f"{a[at]:g}", f"{b[at]:g}"
+                return _shapes(one, sizes), n, at, left, right, _named(one, sizes)
     return None
 
 
@@ -149,3 +154,22 @@ def _shapes(one: Instance, sizes: dict[str, int]) -> str:
     used = sorted(n for n in sizes if "." in n)
     shown += [f"{n} = {sizes[n]}" for n in used]
     return ", ".join(shown)
+
+
+def _named(one: Instance, sizes: dict[str, int]) -> dict[str, Result]:
+    free = defaultdict(lambda: 1, sizes)  # of what neither a shape nor a hypothesis speaks of
+    return {name: _at(r, free) for name, r in one.names.items()}
+
+
+def _at(r: Result, sizes: dict[str, int]) -> Result:
+    """What a name stands for at these sizes."""
+    match r:
+        case Expr():
+            return ix.evaluate(r, sizes)
+        case Input(name, TensorType(dtype, shape)):
+            assert shape is not None
+            return Input(name, TensorType(dtype, tuple(ix.evaluate(d, sizes) for d in shape)))
+        case tuple():
+            return tuple(_at(v, sizes) for v in r)
+        case _:
+            return r

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from superopt.rules.functions import Result
 
 MOST_NEEDS = 4  # that are shown
 
@@ -56,13 +59,15 @@ class Proved:
 
 @dataclass(frozen=True, slots=True)
 class Refuted:
-    """The sides differ: on which shapes, in which output at which index, and by what."""
+    """The sides differ: on which shapes, in which output at which index, and by what. names: what
+    the names of the rule stand for there; a tensor as an input of its type."""
 
     shapes: str
     output: int
     index: tuple[int, ...]
     left: str
     right: str
+    names: Mapping[str, Result]
     seconds: float
 
     def __bool__(self) -> bool:

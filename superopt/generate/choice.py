@@ -9,7 +9,16 @@ from superopt.errors import UsageError
 from superopt.generate.claims import Claim
 from superopt.generate.family import Family
 from superopt.generate.generalise import float_classes, plain_readings, readings
-from superopt.generate.sound import LIMITS, Drawn, Held, fires, proved_within, settled
+from superopt.generate.sound import (
+    LIMITS,
+    Drawn,
+    Held,
+    Off,
+    fires,
+    proved_within,
+    settled,
+    wrong_on,
+)
 from superopt.rules.instances import Instance, instances, neighbours, resized
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.syntax import Param
@@ -48,8 +57,11 @@ def most_general(
     bounded: list[Held] = []
     wrong: set[int] = set()  # kinds of operands for which the claim does not hold
     right: set[int] = set()
+    seen: list[Instance] = []  # on which a reading was wrong: of others most are wrong there, too
 
-    def refuse(kinds: int) -> None:
+    def refuse(kinds: int, one: Instance | None) -> None:
+        if one is not None:
+            seen.insert(0, one)
         if kinds not in right | wrong:
             (right if _possible(c, family, kinds, seed, instance) else wrong).add(kinds)
 
@@ -61,18 +73,25 @@ def most_general(
         rule = _rule(text)
         if bounded and _one_rank(rule):
             continue  # which is less than all low ones
-        if not _nearby(rule, instance(rule), seed):
-            refuse(kinds)
+        if any(wrong_on(rule, one, seed) for one in seen):
+            continue
+        off = _nearby(rule, instance(rule), seed)
+        if off is not None:
+            refuse(kinds, off.one)
             continue  # most are wrong at once
         some = Drawn(instances(rule, seed, rounds=1, patience=PATIENCE))
         first = list(islice(some, FIRST))
-        if len(first) < FIRST or not try_on(rule, Cases(0, (), first), seed):
-            refuse(kinds)
+        outcome = try_on(rule, Cases(0, (), first), seed)
+        if len(first) < FIRST or not outcome:
+            refuse(kinds, outcome.instance if isinstance(outcome, Refuted) else None)
             continue
         if not any(fires(rule, one) for one in first):
             return next(iter((*bounded, *tried)), IDLE)
         found = settled(rule, classes, seed, some, rank)
-        if found is None or instance(found.rule) is None:
+        if isinstance(found, Off):
+            refuse(kinds, found.one)
+            continue
+        if instance(found.rule) is None:
             continue  # of lower ranks than the claim
         if found.proved and not found.bounded:
             return found
@@ -101,13 +120,14 @@ def _one_rank(rule: Rule) -> bool:
     )
 
 
-def _nearby(rule: Rule, one: Instance | None, seed: int) -> bool:
+def _nearby(rule: Rule, one: Instance | None, seed: int) -> Off | None:
     """Does a rule hold on what is like an instance of it? That is found at once, instances in
     general only among many attempts."""
     if one is None:
-        return False
+        return Off()
     some = chain(resized(rule, one), islice(neighbours(rule, one, seed), NEIGHBOURS))
-    return not isinstance(try_on(rule, Cases(0, (), some), seed), Refuted)
+    found = try_on(rule, Cases(0, (), some), seed)
+    return Off(found.instance) if isinstance(found, Refuted) else None
 
 
 def _hopeless(
@@ -115,7 +135,7 @@ def _hopeless(
 ) -> bool:
     """Is each of the least general readings wrong? All others say that, and more."""
     least = map(_rule, islice(plain_readings(c, family), READINGS))
-    return not any(_nearby(rule, instance(rule), seed) for rule in least)
+    return all(_nearby(rule, instance(rule), seed) is not None for rule in least)
 
 
 def _possible(
@@ -124,7 +144,7 @@ def _possible(
     """May a reading with these kinds of operands hold? One with the attributes as they were found
     does then."""
     for rule in map(_rule, islice(plain_readings(c, family, kinds), PLAIN)):
-        if _nearby(rule, instance(rule), seed):
+        if _nearby(rule, instance(rule), seed) is None:
             first = list(islice(instances(rule, seed, rounds=1, patience=PATIENCE), FIRST))
             if len(first) < FIRST or not isinstance(
                 try_on(rule, Cases(0, (), first), seed), Refuted
@@ -163,7 +183,8 @@ def mirrored(held: Held, name: str, seed: int) -> Held | None:
             return Held(within, True, within is not found)
         if isinstance(verdict, Differs):
             return None
-    return settled(found, CLASSES[CLASSES.index(rule.float_class) :], seed, some)
+    held_so = settled(found, CLASSES[CLASSES.index(rule.float_class) :], seed, some)
+    return held_so if isinstance(held_so, Held) else None
 
 
 def _full(t: Part) -> bool:

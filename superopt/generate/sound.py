@@ -7,19 +7,20 @@ prover has no verdict, a long trial decides.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
 from superopt.generate.widen import of_numbers
 from superopt.ir import graph as g
 from superopt.rules.build import Refusal, rewrite
 from superopt.rules.context import context
-from superopt.rules.instances import SPATIAL, Instance, cramped, instances, neighbours
+from superopt.rules.instances import SPATIAL, Instance, cramped, given, instances, neighbours
 from superopt.rules.match import matches
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.syntax import Param
 from superopt.rules.term import App, Name, Number, Scalar, Spread, show, walk
 from superopt.rules.trial import Cases, try_on, try_rule
+from superopt.rules.trial import Refuted as Differs
 from superopt.rules.trial import Verdict as Outcome
 from superopt.verifier.attributes import UNSEEN_ONES
 from superopt.verifier.prove import Limits, prove
@@ -60,21 +61,28 @@ class Held:
     bounded: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Off:
+    """A rule that does not hold; on this instance, where one was found."""
+
+    one: Instance | None = None
+
+
 def settled(
     rule: Rule, classes: Sequence[str], seed: int, some: Iterable[Instance], least: int = 0
-) -> Held | None:
-    """The rule in the first of these float classes in which it holds; None where it holds in
+) -> Held | Off:
+    """The rule in the first of these float classes in which it holds; Off where it holds in
     none. The prover has the last word: a rule that it has proved for low ranks only is one of low
     ranks. Where it says nothing, a long trial does. some: instances of it, for the short one before
     the proof. least: a rank for which it is wanted."""
     found = _tried(rule, classes, seed, SHORT, some)
-    if found is None:
-        return None
+    if isinstance(found, Off):
+        return found
     found, verdict = proof(found, seed)
     if isinstance(verdict, Refuted):
-        return None
+        return Off(given(rule, verdict.names, seed))
     if isinstance(verdict, Proved) and not verdict.whole and verdict.most < least:
-        return None
+        return Off()
     if isinstance(verdict, Proved):
         within = proved_within(found, verdict)
         if within is not None:
@@ -83,8 +91,8 @@ def settled(
     effort = OF_IMAGES if images else OTHERWISE
     left = [c for c in classes if c >= found.float_class]
     fresh = instances(rule, seed + 1, patience=PATIENCE)
-    found = _tried(rule, left, seed + 1, effort, fresh)
-    return None if found is None else Held(found, False)
+    last = _tried(rule, left, seed + 1, effort, fresh)
+    return last if isinstance(last, Off) else Held(last, False)
 
 
 def proof(rule: Rule, seed: int) -> tuple[Rule, Verdict]:
@@ -127,13 +135,13 @@ def proved_within(rule: Rule, verdict: Proved) -> Rule | None:
     sides, _, where = head.partition(" where ")
     said = ", ".join([*([where] if where else []), *conditions])
     (bounded,) = parse_rules(f"{sides} where {said} ; {rest}")
-    again = prove(bounded, LIMITS)
+    again = prove(bounded, LIMITS, known=verdict.most)
     return bounded if isinstance(again, Proved) and again.whole else None
 
 
 def _tried(
     rule: Rule, classes: Sequence[str], seed: int, effort: Effort, every: Iterable[Instance]
-) -> Rule | None:
+) -> Rule | Off:
     """The rule in the first of these classes in which it stands a trial: on some of all instances,
     on their neighbours and on cramped ones."""
     fresh = iter(every)
@@ -145,13 +153,17 @@ def _tried(
     )
     crowded = islice(cramped(rule, seed, effort.tries), effort.cramped)
     rest = Drawn(chain(near, islice(fresh, effort.more), crowded))
+    off = Off()
     for c in classes:
         tried = _as(rule, c)
-        if try_on(tried, Cases(effort.count, some, ()), seed) and try_on(
-            tried, Cases(0, (), rest), seed
-        ):
+        for cases in (Cases(effort.count, some, ()), Cases(0, (), rest)):
+            found = try_on(tried, cases, seed)
+            if not found:
+                off = Off(found.instance if isinstance(found, Differs) else None)
+                break
+        else:
             return tried
-    return None
+    return off
 
 
 @dataclass(slots=True)
@@ -201,7 +213,23 @@ def _as(rule: Rule, float_class: str) -> Rule:
 def fires(rule: Rule, one: Instance) -> bool:
     """Does the matcher find an instance's left side, and make its right side of it? A Concat in a
     Concat is one already."""
+    return any(rhs == one.rhs for rhs in _rewritten(rule, one))
+
+
+def wrong_on(rule: Rule, one: Instance, seed: int) -> bool:
+    """Does a rule make of an instance's left side what is not the same? So does every rule that
+    makes the right side of it, where that was seen to be wrong."""
+    for rhs in _rewritten(rule, one):
+        other = Cases(0, (), [replace(one, rhs=rhs)])
+        if rhs == one.rhs or isinstance(try_on(rule, other, seed), Differs):
+            return True
+    return False
+
+
+def _rewritten(rule: Rule, one: Instance) -> Iterator[tuple[g.Value, ...]]:
+    """What a rule makes of an instance's left side."""
     ctx = context(g.Graph(one.inputs, one.lhs))
-    wanted = list(zip(one.lhs, one.rhs, strict=True))
-    changes = (rewrite(m, ctx) for m in matches(rule, ctx))
-    return any(not isinstance(c, Refusal) and list(c.items()) == wanted for c in changes)
+    for m in matches(rule, ctx):
+        c = rewrite(m, ctx)
+        if not isinstance(c, Refusal) and tuple(c) == one.lhs:
+            yield tuple(c.values())

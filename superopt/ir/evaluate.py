@@ -62,7 +62,7 @@ def evaluate(
         if n.op.opaque:
             if opaque is None:
                 raise InferError(f"{n.op.name} is opaque and no way to compute it was given")
-            kinds = [None if v is None else v.type.dtype for v in n.inputs]
+            kinds = [NOTHING if v is None else v.type for v in n.inputs]
             given_to = zip(operands, kinds, strict=True)
             out = opaque(n, [None if a is None else _owned(a, k, domain) for a, k in given_to])
             for t, array in zip(n.types, out, strict=True):  # sizes that only its results tell
@@ -70,7 +70,7 @@ def evaluate(
                     if isinstance(d, Size):
                         sizes.setdefault(d.name, array.shape[axis])
         else:
-            types = [None if v is None else v.type.dtype for v in n.inputs]
+            types = [None if v is None else v.type for v in n.inputs]
             out = _node(n.op, concrete_attrs(n.attrs, sizes), operands, types, domain)
         del operands
         for v, array in zip(results(n), out, strict=True):
@@ -81,7 +81,7 @@ def evaluate(
         for used in n.inputs:
             if used is not None and last[used] == step:
                 held.pop(used, None)
-    return [_owned(value(v), v.type.dtype, domain) for v in graph.outputs]
+    return [_owned(value(v), v.type, domain) for v in graph.outputs]
 
 
 def evaluate_node(
@@ -95,12 +95,13 @@ def evaluate_node(
     domain = domain or Reals()
     kinds = [None if a is None else from_numpy(a.dtype) for a in arrays]
     types = list(dtypes) if dtypes is not None else kinds
+    some = [None if t is None else TensorType(t, None) for t in types]
     shapes = [
-        None if a is None or t is None else TensorType(t, _shape(a, t, domain))
-        for a, t in zip(arrays, types, strict=True)
+        None if a is None or t is None else TensorType(t.dtype, _shape(a, t, domain))
+        for a, t in zip(arrays, some, strict=True)
     ]
     full = canonical_attrs(op, tuple(shapes), attrs)
-    return _node(op, full, arrays, types, domain)
+    return _node(op, full, arrays, some, domain)
 
 
 def node_results(
@@ -108,40 +109,47 @@ def node_results(
 ) -> list[np.ndarray]:
     """The results of a graph's node without symbolic sizes, from its operands' arrays."""
     domain = domain or Reals()
-    dtypes = [None if v is None else v.type.dtype for v in n.inputs]
-    return _node(n.op, n.attrs, arrays, dtypes, domain)
+    types = [None if v is None else v.type for v in n.inputs]
+    return _node(n.op, n.attrs, arrays, types, domain)
 
 
 def _node(
     op: Op,
     attrs: Attrs,
     operands: Sequence[np.ndarray | None],
-    dtypes: Sequence[DType | None],
+    given: Sequence[TensorType | None],
     domain: Domain,
 ) -> list[np.ndarray]:
     types: list[TensorType | None] = []
     inputs: dict[str, np.ndarray] = {}
-    for n, (array, dtype) in enumerate(zip(operands, dtypes, strict=True)):
-        if array is None or dtype is None:
+    for n, (array, t) in enumerate(zip(operands, given, strict=True)):
+        if array is None or t is None or t.dtype is None:
             types.append(None)
         else:
-            types.append(TensorType(dtype, _shape(array, dtype, domain)))
+            types.append(TensorType(t.dtype, _shape(array, t, domain)))
             inputs[f"a{n}"] = array
     tensors = expression(op, tuple(types), attrs)
     return evaluate_all(tensors, inputs, domain)
 
 
-def _owned(array: np.ndarray, dtype: DType | None, domain: Domain) -> np.ndarray:
+def _owned(array: np.ndarray, t: TensorType, domain: Domain) -> np.ndarray:
     """An array of the domain: constants and results of opaque nodes may not be of it yet."""
-    if dtype is None:
+    if t.dtype is None:
         return array
-    return domain.load(array, TensorType(dtype, _shape(array, dtype, domain)))
+    return domain.load(array, TensorType(t.dtype, _shape(array, t, domain)))
 
 
-def _shape(array: np.ndarray, dtype: DType, domain: Domain) -> tuple[int, ...]:
-    """The shape of the tensor that `array` holds, real numbers or the domain's own elements."""
-    lead = domain.lead(dtype)
-    own = bool(lead) and array.dtype == domain.store(dtype)
+NOTHING = TensorType(None, None)
+
+
+def _shape(array: np.ndarray, t: TensorType, domain: Domain) -> tuple[int, ...]:
+    """The shape of the tensor of type `t` that `array` holds, real numbers or the domain's own
+    elements: these have axes more, or another type where `t` has no rank."""
+    assert t.dtype is not None
+    lead = domain.lead(t.dtype)
+    if not lead:
+        return array.shape
+    own = array.dtype == domain.store(t.dtype) if t.shape is None else array.ndim > len(t.shape)
     return array.shape[len(lead) :] if own else array.shape
 
 
@@ -150,7 +158,7 @@ def loaded(i: Input, feeds: Mapping[str, np.ndarray], domain: Domain) -> np.ndar
     dtype = i.type.dtype
     assert dtype is not None
     array = np.asarray(feeds[i.name])
-    shape = _shape(array, dtype, domain)
+    shape = _shape(array, i.type, domain)
     if i.type.shape is not None and len(shape) != len(i.type.shape):
         raise ValueError(f"input {i.name} is {i.type}, but was fed an array of shape {shape}")
     try:

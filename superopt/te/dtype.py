@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """An element type. `kind` is one of b(ool) u i f c(omplex) s(tring) and x (index)."""
+    """An element type. `kind` is one of b(ool) u i f c(omplex) s(tring) and x (index). Those below
+    are all there are, so that they are compared by identity, which expressions do all the time."""
 
     name: str
     kind: str
     bits: int
 
-    def __hash__(self) -> int:
-        return hash(self.name)
+    def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
+        return named, (self.name,)
 
     def __str__(self) -> str:
         return self.name
@@ -94,6 +96,11 @@ _NUMPY: dict[DType, np.dtype] = {
     STRING: np.dtype(object),
 }
 DTYPES: dict[str, DType] = {d.name: d for d in (INDEX, *_NUMPY)}
+
+
+def named(name: str) -> DType:
+    """The element type of this name; KeyError for another name."""
+    return DTYPES[name]
 
 
 def to_numpy(dtype: DType) -> np.dtype:

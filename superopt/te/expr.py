@@ -127,11 +127,11 @@ def apply(fn: str, *args: Expr | Number, dtype: DType | None = None) -> Expr:
     if not kinds:
         raise TypeError(f"{fn} of numbers only: {args}")
     kind = kinds[0]
-    if any(k != kind for k in kinds):
+    if any(k is not kind for k in kinds):
         raise TypeError(f"{fn} mixes {' and '.join(map(str, kinds))}")
     terms = tuple(const(a, kind) if isinstance(a, (int, float, Fraction)) else a for a in args)
     out = dtype or kind
-    if kind == INDEX:
+    if kind is INDEX:
         return ix.apply(fn, terms, out)
     return Apply(fn, terms, out)
 

@@ -1,0 +1,34 @@
+"""Several evaluations at once: an axis in front of every array counts them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from superopt.te.domain import Reals
+from superopt.te.dtype import BOOL, DType
+from superopt.te.expr import TensorType
+from superopt.te.node import Number
+
+
+@dataclass(frozen=True, slots=True)
+class Many(Reals):
+    """`Reals` for `count` inputs: arrays of floats and bools are (count, *shape). Integers are not:
+    they may be indices, of which there is one for all."""
+
+    count: int = 1
+
+    def lead(self, dtype: DType) -> tuple[int, ...]:
+        return (self.count,) if dtype.is_float or dtype is BOOL else ()
+
+    def load(self, array: np.ndarray, type: TensorType) -> np.ndarray:
+        assert type.dtype is not None
+        out = Reals.load(self, array, type)
+        if not self.lead(type.dtype):
+            return out
+        return np.broadcast_to(out, (self.count, *out.shape[out.ndim - len(type.shape or ()) :]))
+
+    def const(self, value: Number, dtype: DType) -> np.ndarray:
+        c = Reals.const(self, value, dtype)
+        return c.reshape(1) if self.lead(dtype) else c
