@@ -107,8 +107,7 @@ class Choices:
         single = [s for p, q in ((a, b), (b, a)) for s in ones(wider(self.state, q), p)]
         for d in (a, b):
             if isinstance(d, Expr) and not ones(self.state, d):
-                least, _ = ix.bounds(d)
-                if least is None or least <= 1:  # an operator would not see that it is 1
+                if any(equated(self.state, d, 1)):  # an operator would not see that it is 1
                     NOTES.add(UNSEEN_ONES)
         if self.on_right:
             needs = f"{a} == 1 or {b} == 1"
