@@ -180,7 +180,7 @@ def _on(rule: Rule, one: Instance, draws: Sequence[str], seed: int) -> _Held | R
 def _off(rule: Rule, one: Instance, draws: Sequence[str], seed: int) -> bool | Refuted:
     """Whether there were finite values, unless the sides differ over the reals."""
     finite = False
-    for draw, sides in _evaluated(rule, one, draws, seed):
+    for draw, sides in evaluated(rule, one, draws, seed):
         if isinstance(sides, IndexError):  # the left side's indices are in range
             return Refuted(one, f"float64, {draw}", 0, (), "a value", str(sides))
         found = _differ_real(rule, one, draw, *sides)
@@ -190,14 +190,14 @@ def _off(rule: Rule, one: Instance, draws: Sequence[str], seed: int) -> bool | R
     return finite
 
 
-def _evaluated(
+def evaluated(
     rule: Rule, one: Instance, draws: Sequence[str], seed: int
-) -> Iterator[tuple[str, _Sides | IndexError]]:
+) -> Iterator[tuple[str, Sides | IndexError]]:
     """Both sides on each draw; on all at once, where there are floats only."""
     feeds = {draw: real_feeds(one, draw, seed) for draw in draws}
     if "whole" in feeds:
         with_numbers_of(rule, feeds["whole"], seed)
-    if len(draws) > 1 and _of_floats(one):
+    if len(draws) > 1 and of_floats(one):
         every = {i.name: np.stack([feeds[d][i.name] for d in draws]) for i in one.inputs}
         left, right = _both(one, every, Many(F64, len(draws)))
         for n, draw in enumerate(draws):
@@ -210,7 +210,7 @@ def _evaluated(
             yield draw, e
 
 
-def _of_floats(one: Instance) -> bool:
+def of_floats(one: Instance) -> bool:
     """Are all values floats, or truths?"""
     made = (t for n in nodes((*one.lhs, *one.rhs)) for t in n.types)
     return all(
@@ -222,10 +222,10 @@ def _of_floats(one: Instance) -> bool:
 # --- over the reals -------------------------------------------------------------------------------
 
 
-_Sides = tuple[list[np.ndarray], list[np.ndarray]]
+Sides = tuple[list[np.ndarray], list[np.ndarray]]
 
 
-def _both(one: Instance, feeds: Mapping[str, np.ndarray], domain: Domain) -> _Sides:
+def _both(one: Instance, feeds: Mapping[str, np.ndarray], domain: Domain) -> Sides:
     left = evaluate(Graph(one.inputs, one.lhs), feeds, domain)
     return left, evaluate(Graph(one.inputs, one.rhs), feeds, domain)
 

@@ -106,9 +106,9 @@ class Choices:
         # where both are 1 they are equal
         single = [s for p, q in ((a, b), (b, a)) for s in ones(wider(self.state, q), p)]
         for d in (a, b):
-            if isinstance(d, Expr) and not ones(self.state, d):
-                if any(equated(self.state, d, 1)):  # an operator would not see that it is 1
-                    NOTES.add(UNSEEN_ONES)
+            unseen = isinstance(d, Expr) and not ones(self.state, d)
+            if unseen and any(equated(self.state, d, 1)):  # no operator would see that it is 1
+                NOTES.add(UNSEEN_ONES)
         if self.on_right:
             needs = f"{a} == 1 or {b} == 1"
             single = [s and replace(s, derived=(*s.derived, needs)) for s in single]

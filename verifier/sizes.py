@@ -101,7 +101,7 @@ def equated(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
     low, high = ix.bounds(ix.from_polynomial(gap))
     if (low is not None and low > 0) or (high is not None and high < 0):
         return []
-    needs = f"{a} == {b}" if why else ""
+    needs = balanced(gap, "==") if why else ""
     split = whole_groups(gap)
     if split is not None:
         name, value = split
@@ -120,6 +120,23 @@ def equated(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
         if found is not None:
             return found
     return [state.given(h, needs)]
+
+
+def balanced(gap: ix.Poly, sign: str) -> str:
+    """gap == 0 (or > 0, or >= 0) in words, with what is subtracted on the other side."""
+    sides = ({m: c for m, c in gap.items() if c > 0}, {m: -c for m, c in gap.items() if c < 0})
+    left, right = (str(ix.from_polynomial(side)) for side in sides)
+    return f"{_bare(left)} {sign} {_bare(right)}"
+
+
+def _bare(text: str) -> str:
+    """Without the parentheses around all of it."""
+    depth = 0
+    for n, c in enumerate(text):
+        depth += (c == "(") - (c == ")")
+        if depth == 0 and n < len(text) - 1:
+            return text
+    return text[1:-1] if text.startswith("(") else text
 
 
 def _compared(state: State, gap: ix.Poly, known: Expr, needs: str) -> list[State | None] | None:
@@ -257,8 +274,8 @@ def ordered(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
             return ordered(state, p, q, why)
     gap = ix.as_index(ix.as_index(b) - a)
     out: list[State | None] = []
-    for p, low, words in ((gap, 0, f"{a} <= {b}"), (ix.as_index(-gap), 1, f"{a} > {b}")):
-        needs = words if why else ""
+    for p, low, sign in ((gap, 0, ">="), (ix.as_index(-gap), 1, ">")):
+        needs = balanced(ix.polynomial(p), sign) if why else ""
         found = nonnegative(state, ix.polynomial(ix.as_index(p - low)), needs)
         if found is None or not all(s is None or _plain(state, s) for s in found):
             found = [state.given(_at_least(p, low), needs)]

@@ -32,6 +32,7 @@ READINGS = 80  # that are tried; a claim about slices of slices has a thousand
 UNPROVED = 2  # readings that hold and are not proved, until no other one is tried
 BOUNDED = 2  # readings that are proved at low ranks only, until no other one is tried
 HOPEFUL = 6  # that are tried before it is asked whether any one can hold
+LEAST = -1  # the least general kinds of operands: with others a reading says that, and more
 NEIGHBOURS = 10  # of what was found, on which a reading must hold before all else
 PLAIN = 12  # readings with attributes as they were found, of which one must hold
 FIRST = 3  # shape assignments on which it must hold before its trial
@@ -66,8 +67,10 @@ def most_general(
             (right if _possible(c, family, kinds, seed, instance) else wrong).add(kinds)
 
     for n, (kinds, text) in enumerate(islice(readings(c, family, wrong), READINGS)):
-        if n == HOPEFUL and not (tried or bounded) and _hopeless(c, family, seed, instance):
-            break
+        if n == HOPEFUL and not (tried or bounded):
+            refuse(LEAST, None)
+            if LEAST in wrong:
+                break
         if kinds in wrong:
             continue  # of one with the same attributes on the left
         rule = _rule(text)
@@ -128,14 +131,6 @@ def _nearby(rule: Rule, one: Instance | None, seed: int) -> Off | None:
     some = chain(resized(rule, one), islice(neighbours(rule, one, seed), NEIGHBOURS))
     found = try_on(rule, Cases(0, (), some), seed)
     return Off(found.instance) if isinstance(found, Refuted) else None
-
-
-def _hopeless(
-    c: Claim, family: Family, seed: int, instance: Callable[[Rule], Instance | None]
-) -> bool:
-    """Is each of the least general readings wrong? All others say that, and more."""
-    least = map(_rule, islice(plain_readings(c, family), READINGS))
-    return all(_nearby(rule, instance(rule), seed) is not None for rule in least)
 
 
 def _possible(

@@ -2,14 +2,28 @@
 
 from itertools import islice
 
+import numpy as np
 import pytest
 
-from superopt.ir.graph import Constant, Input, Node, nodes
+from superopt.ir.evaluate import evaluate
+from superopt.ir.graph import Constant, Graph, Input, Node, nodes
+from superopt.rules.draws import DRAWS, EXCEPTIONAL, real_feeds, with_numbers_of
 from superopt.rules.instances import Instance, instances
 from superopt.rules.rule import Rule, load_library, parse_rules
-from superopt.rules.trial import Passed, Refuted, Untestable, try_rule, wrong_places
+from superopt.rules.trial import (
+    Passed,
+    Refuted,
+    Untestable,
+    evaluated,
+    of_floats,
+    try_rule,
+    wrong_places,
+)
+from superopt.te.domain import Reals
+from superopt.te.dtype import F64
 
 BY_NAME = {r.name: r for r in load_library()}
+OF_FLOATS = [r for r in load_library() if all(getattr(p, "kind", "f") == "f" for p in r.params)]
 
 
 def rule(text: str) -> Rule:
@@ -163,3 +177,38 @@ def test_with_constants_the_instance_is_what_the_matcher_wants() -> None:
     assert all(isinstance(one.names[n], Constant) for n in "wsbuv")
     assert isinstance(one.names["x"], Input)
     assert isinstance(one.lhs[0], Node)
+
+
+@pytest.mark.parametrize(
+    ("text", "least"),
+    [
+        ("Div(Exp(x), ReduceSum(Exp(x), axes=(-1,), keepdims=1)) => Softmax(x, axis=-1)", "E3"),
+        ("Softmax(x, axis=-1) => Div(Exp(x), ReduceSum(Exp(x), axes=(-1,), keepdims=1))", None),
+        ("Mul(Exp(x), Exp(Neg(y))) => Exp(Sub(x, y))", "E3"),
+        ("Exp(Sub(x, y)) => Mul(Exp(x), Exp(Neg(y)))", None),
+        ("Log(Exp(x)) => x", "E3"),
+        ("Div(1, Add(Exp(Neg(x)), 1)) => Sigmoid(x)", "E1"),
+    ],
+)
+def test_what_exp_overflows_on_one_side_only_is_told(text: str, least: str | None) -> None:
+    """A rule may win a number where exp is infinite, which makes it E3; it must not lose one."""
+    params = "x: f[n, m], y: f[n, m]" if "y" in text else "x: f[n, m]"
+    held = [c for c in ("E1", "E2", "E3") if try_rule(rule(f"a({params}): {text} ; float={c}"))]
+    assert held[:1] == ([least] if least else [])
+
+
+@pytest.mark.parametrize("one", OF_FLOATS[::25], ids=lambda r: r.name)
+def test_all_draws_at_once_are_each_by_itself(one: Rule) -> None:
+    draws = (*DRAWS, *EXCEPTIONAL)
+    for case in islice(instances(one, seed=1), 4):
+        if not of_floats(case):
+            continue
+        for draw, sides in evaluated(one, case, draws, 5):
+            assert not isinstance(sides, IndexError)
+            for roots, values in zip((case.lhs, case.rhs), sides, strict=True):
+                feeds = real_feeds(case, draw, 5)
+                if draw == "whole":
+                    with_numbers_of(one, feeds, 5)
+                alone = evaluate(Graph(case.inputs, roots), feeds, Reals(F64))
+                for a, b in zip(values, alone, strict=True):
+                    np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)

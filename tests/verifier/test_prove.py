@@ -1,10 +1,14 @@
 """Rules that are true are proved, false ones refuted, at the sizes at which they are."""
 
+from dataclasses import replace
+
 import pytest
 
+from superopt.rules.instances import given
 from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.trial import Cases, try_on, try_rule
 from superopt.rules.trial import Refuted as Differs
-from superopt.rules.trial import try_rule
+from superopt.verifier.attributes import UNSEEN_ONES
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved, Refuted, Unknown
 from tests.verifier.mutants import mutants
@@ -212,6 +216,43 @@ def test_false_rules_are_refuted(rule: Rule) -> None:
     verdict = prove(rule)
     assert isinstance(verdict, Refuted), str(verdict)
     assert verdict.left != verdict.right
+
+
+@pytest.mark.parametrize("rule", parse_rules(FALSE), ids=lambda r: r.name)
+def test_a_refutation_is_an_instance_of_the_rule(rule: Rule) -> None:
+    """What its names stand for there makes the graphs of both sides, which differ."""
+    verdict = prove(rule)
+    assert isinstance(verdict, Refuted), str(verdict)
+    one = given(rule, verdict.names, 0)
+    assert one is not None
+    for i in one.inputs:
+        assert verdict.names[i.name].type == i.type  # type: ignore[union-attr]
+    wide = replace(rule, float_class="E3")
+    tried = (try_on(wide, Cases(1, [one], ()), seed) for seed in range(100))
+    assert any(isinstance(t, Differs) for t in tried), str(verdict)
+
+
+def test_what_is_known_of_low_ranks_is_not_proved_again() -> None:
+    (rule,) = parse_rules(
+        "a(x: f, y: f): ReduceMax(Concat(x, y, axis=k), axes=(k,)) => ReduceMax(Concat(y, x,"
+        " axis=k), axes=(k,))"
+    )
+    whole, rest = prove(rule), prove(rule, known=2)
+    assert isinstance(whole, Proved)
+    assert isinstance(rest, Proved)
+    assert whole.scope.instances == rest.scope.instances
+    assert whole.obligations > rest.obligations
+
+
+def test_what_a_rule_needs_is_said_without_what_both_sides_have() -> None:
+    (rule,) = parse_rules(
+        "a(x: f, y: f, z: f, w: f): Add(Concat(x, y, axis=-1), Concat(z, w, axis=-1))"
+        " => Add(Concat(x, w, axis=-1), Concat(z, y, axis=-1))"
+    )
+    verdict = prove(rule)
+    assert isinstance(verdict, Proved)
+    assert verdict.derived == ("x0 == z0",)
+    assert UNSEEN_ONES not in verdict.scope.assumes
 
 
 def test_what_a_rule_needs_is_derived() -> None:
