@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -43,10 +44,13 @@ from superopt.generate.pattern import Equation, show
 from superopt.generate.prune import chains, follows
 from superopt.generate.sound import COUNT, again
 from superopt.generate.workers import Each, workers
+from superopt.rules.derive import Bounds
 from superopt.rules.index import Index
 from superopt.rules.rule import Rule, load_library, parse_rules
 
 CLASSICAL = ("sums", "order", "matrices", "images", "means")
+# As long chains, through as large graphs, of which more are looked at.
+WIDER = replace(BOUNDS, graphs=10_000)
 GROWTH = {"matrices": 5, "images": 4, "reductions": 4, "slices": 4}  # most operators of each
 
 
@@ -140,8 +144,9 @@ def complete(folder: Path, every: bool, jobs: int) -> list[str]:
     only = {a["family"]: tuple(a["refuted"]) for a in account}
     lines = [
         f"{len(rules)} rules, {BOUNDS}\n",
-        "| family | pairs | derived | without a rule | missed | share | s |",
-        "|---|---|---|---|---|---|---|",
+        f"By more: {WIDER.graphs:,} graphs.\n",
+        "| family | pairs | derived | by more graphs | without a rule | missed | share | s |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     said: list[str] = []
     with workers(jobs) as each:
@@ -152,16 +157,18 @@ def complete(folder: Path, every: bool, jobs: int) -> list[str]:
                 continue
             found = find(family, MOST, 0)
             pairs = every_term(found) if every else equal_pairs(found)
-            missed = _missed(family, pairs, rules, (), each)
+            first = _missed(family, pairs, rules, (), each)
+            missed = _missed(family, first, rules, (), each, WIDER)
             left = _missed(family, missed, (), only[name], each)
             if every:
                 left = _missed(family, left, (*rules, *only[name]), (), each)
             derived, odd = len(pairs) - len(missed), len(missed) - len(left)
             share = derived / max(derived + len(left), 1)
+            more = len(first) - len(missed)
             seconds = time.monotonic() - begin
             lines.append(
-                f"| {name} | {len(pairs):,} | {derived:,} | {odd} | {len(left)} | {share:.2%} |"
-                f" {seconds:.1f} |"
+                f"| {name} | {len(pairs):,} | {derived:,} | {more} | {odd} | {len(left)} |"
+                f" {share:.2%} | {seconds:.1f} |"
             )
             for e in left:
                 said.append(f"missed in {name}: {show(e.left, family)} = {show(e.right, family)}")
@@ -175,10 +182,12 @@ def _missed(
     rules: tuple[str, ...],
     odd: tuple[str, ...],
     each: Each,
+    bounds: Bounds = BOUNDS,
 ) -> list[Equation]:
     """The pairs that no chain of rules relates, nor one of the odd ones."""
-    some = [pairs[n : n + CHUNK] for n in range(0, len(pairs), CHUNK)]
-    tasks = [(family, [[stated(e, family)] for e in chunk], rules, odd) for chunk in some]
+    size = CHUNK if bounds is BOUNDS else 1
+    some = [pairs[n : n + size] for n in range(0, len(pairs), size)]
+    tasks = [(family, [[stated(e, family)] for e in chunk], rules, odd, bounds) for chunk in some]
     chains = chain.from_iterable(map(json.loads, each(followed, tasks)))
     return [e for e, (used,) in zip(pairs, chains, strict=True) if used is None]
 

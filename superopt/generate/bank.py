@@ -133,13 +133,7 @@ def fingerprints(values: np.ndarray, shape: Shape, seed: int) -> np.ndarray:
     flat = values[0].reshape(count, -1).astype(np.uint64)
     rng = np.random.default_rng((seed, *shape, len(shape)))
     keys = rng.integers(0, 1 << 63, (2, flat.shape[1] + 1), np.uint64) * np.uint64(2) + np.uint64(1)
-    out = np.empty((count, 2), np.uint64)
-    for n in range(2):
-        h = np.full(count, keys[n, -1], np.uint64)
-        for column in range(flat.shape[1]):
-            h += flat[:, column] * keys[n, column]
-        out[:, n] = _spread(h)
-    return out
+    return _spread(flat @ np.ascontiguousarray(keys[:, :-1].T) + keys[:, -1])
 
 
 def _spread(x: np.ndarray) -> np.ndarray:

@@ -28,6 +28,7 @@ from superopt.generate.generalise import only_there, title
 from superopt.generate.naming import renamed, said_of, text_of
 from superopt.generate.pattern import Equation, show, size
 from superopt.generate.sound import Held
+from superopt.rules.derive import Bounds
 from superopt.rules.index import Index
 from superopt.rules.instances import Instance
 from superopt.rules.rule import Rule, parse_rules
@@ -226,7 +227,7 @@ def _first(
             some = tuple(tuple(law.is_ for law in q[:CHUNK]) for q in group)
             which = zlib.crc32("\n".join(said(c, family) for cs in some for c in cs).encode())
             tasks[f"followed {family.name} {every:08x} {which:08x} {n}"] = (
-                family, some, texts, odd,
+                family, some, texts, odd, BOUNDS,
             )  # fmt: skip
         found = chain.from_iterable(json.loads(text) for _, text in done(followed, tasks))
         left: list[list[Law]] = []
@@ -255,21 +256,21 @@ def _groups(queues: Iterable[list[Law]]) -> Iterator[list[list[Law]]]:
         yield group
 
 
-Task = tuple[Family, Sequence[Sequence[Claim]], tuple[str, ...], tuple[str, ...]]
+Task = tuple[Family, Sequence[Sequence[Claim]], tuple[str, ...], tuple[str, ...], Bounds]
 
 
 def followed(what: Task) -> str:
     """Of the claims of each queue the names of the rules by which it follows, as JSON; none where
     it is one rewrite of odd ones; null, and nothing more of this queue, where it follows from
     neither. Rules travel as texts."""
-    family, queues, texts, odd = what
+    family, queues, texts, odd, bounds = what
     rules, others = _index(texts), _index(odd)
     instance = replace(ONE, forward=False)
     found: list[list[list[str] | None]] = []
     for some in queues:
         found.append(results := [])
         for c in some:
-            used = derived(c, family, rules, BOUNDS)
+            used = derived(c, family, rules, bounds)
             if used is None and derived(c, family, others, instance) is not None:
                 used = []
             results.append(used)

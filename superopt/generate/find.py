@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -148,12 +149,18 @@ def confirmed(e: Equation, family: Family, seed: int) -> bool:
     return left.shape == right.shape and bool(np.array_equal(left[0], right[0]))
 
 
-def random_inputs(e: Equation, family: Family, seed: int) -> list[np.ndarray]:
+def random_inputs(e: Equation, family: Family, seed: int) -> tuple[np.ndarray, ...]:
     """A value for each hole of an equation, (2, 1, CONFIRMING, *shape). A third of them are below
     zero in all elements, a third above: of nine elements one is nearly always above, so that what
     is said of the greatest of them is never seen where all are below."""
+    return _inputs(tuple(family.inputs[i] for i in e.inputs), seed)
+
+
+@lru_cache(maxsize=1 << 8)
+def _inputs(shapes: tuple[Shape, ...], seed: int) -> tuple[np.ndarray, ...]:
+    """Drawn once for all equations of inputs of these shapes; nobody writes into them."""
     rng = np.random.default_rng((seed, 1))
-    return [_biased(rng, family.inputs[i], seed) for i in e.inputs]
+    return tuple(_biased(rng, shape, seed) for shape in shapes)
 
 
 DRAWS = 8  # of which one is of the right sign

@@ -115,17 +115,23 @@ class Relations:
     def unite(self, a: np.ndarray, b: np.ndarray) -> int:
         """Make one component of each pair's two; how many components went away."""
         gone = 0
+        moved: list[np.ndarray] = []  # what was the first of a component
         while True:
             one, two = self.found(a), self.found(b)
             apart = one != two
             if not apart.any():
-                self.label = self.found(np.arange(len(self.label), dtype=np.int32))
-                return gone
+                break
             a, b = a[apart], b[apart]
             low, high = np.minimum(one, two)[apart], np.maximum(one, two)[apart]
             before = self.label[high].copy()
             np.minimum.at(self.label, high, low)
             gone += len(np.unique(high[self.label[high] != before]))
+            moved.append(high)
+        if moved:  # every label is the first of a component again
+            some = np.unique(np.concatenate(moved))
+            self.label[some] = self.found(some)
+            self.label = self.label[self.label]
+        return gone
 
     def apart(self) -> np.ndarray:
         """The applications that are in another component than their class's smallest term."""
