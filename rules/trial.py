@@ -19,7 +19,7 @@ from itertools import islice
 import numpy as np
 
 from superopt.ir.evaluate import evaluate
-from superopt.ir.graph import Constant, Graph, Input, Value, nodes
+from superopt.ir.graph import Constant, Graph, Value, nodes
 from superopt.ir.op import expression
 from superopt.rules.draws import DRAWS, EXCEPTIONAL, LARGE, real, real_feeds, with_numbers_of
 from superopt.rules.instances import Instance, cramped, instances
