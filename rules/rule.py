@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 
 from superopt.errors import UsageError
@@ -319,11 +320,13 @@ def _check(rule: Rule) -> None:
     operands = {p.name: p for p in rule.params if isinstance(p, Param)}
     if len({p.name for p in rule.params}) != len(rule.params):
         raise Malformed(f"{rule.name}: a parameter is there twice")
-    used: set[str] = set()
-    for side in (*rule.lhs, *rule.rhs):
-        own = {n for p in walk(side) if isinstance(p, Map) for n in p.names}
-        for part in walk(side):
-            if isinstance(part, (Var, Run)) and part.name not in own | set(operands):
+    left, right = ([tuple(walk(side)) for side in some] for some in (rule.lhs, rule.rhs))
+    for terms in (*left, *right):
+        own = {n for p in terms if isinstance(p, Map) for n in p.names}
+        for part in terms:
+            if not isinstance(part, (Var, Run)) or part.name in own:
+                continue
+            if part.name not in operands:
                 late = any(p.name == part.name for p in rule.params)
                 why = (
                     "stands after *, so it is an attribute"
@@ -331,30 +334,29 @@ def _check(rule: Rule) -> None:
                     else "is not among the parameters"
                 )
                 raise Malformed(f"{rule.name}: {part.name} {why}")
-            if isinstance(part, Var) and part.name not in own and operands[part.name].run:
+            if isinstance(part, Var) and operands[part.name].run:
                 raise Malformed(f"{rule.name}: {part.name} is a run of operands: *{part.name}")
-    for side in rule.lhs:
-        used |= names(side)
+    for side, terms in zip(rule.lhs, left, strict=True):
         if not isinstance(side, (App, Pick, All)):
             raise Malformed(f"{rule.name}: the left side {show(side)} is no operator")
-        loops = [p for p in walk(side) if isinstance(p, Map)]
+        loops = [p for p in terms if isinstance(p, Map)]
         if loops:
             raise Malformed(f"{rule.name}: {show(loops[0])} cannot be matched on a left side")
+    used = frozenset[str]().union(*map(names, rule.lhs))
     unused = [n for n in operands if n not in used]
     if unused:
         raise Malformed(f"{rule.name}: {unused[0]} is not on the left side {_side(rule.lhs)}")
-    bound = bound_names(rule)
-    inside = {p for side in rule.lhs for p in walk(side)}
-    everything: list[Part] = [*rule.lhs, *rule.rhs, *rule.where]
-    everything += [d for p in operands.values() for d in p.shape or ()]
-    for part in everything:
-        free = names(part) - bound
-        if free:
-            raise Malformed(
-                f"{rule.name}: {min(free)} has no value: the left side does not bind it"
-            )
-        for p in walk(part):
-            if isinstance(p, Of) and p.term not in inside:
+    free = used.union(*map(names, rule.rhs))
+    asked = [*rule.where, *(d for p in operands.values() for d in p.shape or ())]
+    free = free.union(*map(names, asked)) - bound_names(rule)
+    if free:
+        raise Malformed(f"{rule.name}: {min(free)} has no value: the left side does not bind it")
+    every = chain.from_iterable((*left, *right, *map(walk, asked)))
+    of = [p for p in every if isinstance(p, Of)]
+    if of:
+        inside = {p for terms in left for p in terms}
+        for p in of:
+            if p.term not in inside:
                 raise Malformed(f"{rule.name}: {show(p)} is not part of the left side")
     runs = any(isinstance(t, (Map, Run, All)) for t in rule.rhs)
     counts = len(rule.lhs), len(rule.rhs)

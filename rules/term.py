@@ -248,26 +248,34 @@ def parts(p: Part) -> Iterator[Part]:
 
 def walk(p: Part) -> Iterator[Part]:
     """`p` and everything inside, outermost first."""
-    left = [p]
+    left: list[object] = [p]
     while left:
-        yield (q := left.pop())
-        left += reversed([*parts(q)])
+        q = left.pop()
+        if type(q) is tuple:
+            left += reversed(q)
+        elif (own := _FIELDS.get(type(q))) is not None:
+            yield q  # type: ignore[misc]
+            left += [getattr(q, name) for name in reversed(own)]
 
 
-def names(p: Part) -> frozenset[str]:
+def names(p: Part | None) -> frozenset[str]:
     """The names that `p` uses, without the variables of its own comprehensions."""
-    match p:
-        case Name(n) | Var(n) | Run(n):
-            return frozenset((n,))
-        case Each(body, own, over, test):
-            inner = names(body) | (names(test) if test is not None else frozenset())
-            return names(over) | (inner - frozenset(own))
-        case Map(body, own, over):
-            return names(over) | (names(body) - frozenset(own))
-        case App(_, _, _, rest) if rest is not None:
-            return frozenset((rest,)).union(*(names(q) for q in parts(p)))
-        case _:
-            return frozenset().union(*(names(q) for q in parts(p)))
+    found: set[str] = set()
+    left: list[object] = [p]
+    while left:
+        match q := left.pop():
+            case tuple():
+                left += q
+            case Name(n) | Var(n) | Run(n):
+                found.add(n)
+            case Each(body, own, over, test):
+                found |= names(over) | ((names(body) | names(test)) - frozenset(own))
+            case Map(body, own, over):
+                found |= names(over) | (names(body) - frozenset(own))
+            case _:
+                found |= {q.rest} if type(q) is App and q.rest is not None else set()
+                left += [getattr(q, name) for name in _FIELDS.get(type(q), ())]
+    return frozenset(found)
 
 
 def rebuild(p: P, change: Callable[[Part], Part | None]) -> P:
@@ -349,8 +357,6 @@ def _shown(p: Part) -> tuple[str, int]:
             return f"({_listed(items)}{',' if len(items) == 1 else ''})", _ATOM
         case Spread(v):
             return f"*{_show(v, 5)}", 0
-        case Call("tuple", (Each(body, own, over, test),)):
-            return f"tuple({_comprehension(body, own, over, test)})", _ATOM
         case Call(fn, (Each(body, own, over, test),)):
             return f"{fn}({_comprehension(body, own, over, test)})", _ATOM
         case Call(fn, args) | Filled(fn, args):
