@@ -13,8 +13,9 @@ from superopt.rules.term import Number, walk
 from superopt.te.dtype import BOOL, to_numpy
 
 DRAWS = ("normal", "positive", "whole")
-# Of which exp is infinite, and nothing else is: what a rule may lose or win there is told.
-LARGE = "large"
+# Of which exp is infinite, even behind a small factor, and nothing else is: what a rule may lose or
+# win there is told.
+LARGE = {"large": 1e3, "larger": 1e5, "huge": 1e8}
 # Infinities, zeros and what is no number, in many combinations; and each tensor full of one.
 FLAT = ("flat", "even")
 EXCEPTIONAL = ("exceptional", "odd", "strange", "singular", *FLAT)
@@ -57,8 +58,8 @@ def real(i: Input, limit: int | None, draw: str, seed: int) -> np.ndarray:
             x = rng.uniform(0.25, 2.0, shape)
         case "whole":
             x = rng.integers(-2, 3, shape).astype(np.float64)
-        case _ if draw == LARGE:
-            x = rng.standard_normal(shape) * 1e3
+        case _ if draw in LARGE:
+            x = rng.standard_normal(shape) * LARGE[draw]
         case _ if draw in FLAT:  # as a maximum of infinities only, times 0
             x = np.full(shape, rng.choice((np.inf, -np.inf, np.nan, 0.0, -1.0)))
         case _ if draw in EXCEPTIONAL:

@@ -272,10 +272,12 @@ def doctor() -> tuple[Finding, ...]:
 
 
 def _own_rules(files: Sequence[str | Path] | None) -> tuple[Rule, ...]:
+    if isinstance(files, str):  # which is a sequence of letters
+        raise UsageError(f"rules={files!r}", "it is a sequence of files", f"give [{files!r}]")
     out: list[Rule] = []
     for file in files or ():
         try:
-            text = Path(file).read_text(encoding="utf-8")
+            text = Path(file).read_text(encoding="utf-8-sig")  # some editors write a mark in front
         except (OSError, UnicodeDecodeError) as e:
             raise UsageError(
                 f"{file} holds no rules", str(e), "name a text file of rules"

@@ -14,18 +14,23 @@ def strided(
     """The view of this shape and these strides in bytes whose first element is that of `start`."""
     shape, strides = tuple(shape), tuple(strides)
     if not writeable and (start.shape, start.strides) == (shape, strides):
-        return start
+        return _read_only(np.asarray(start).view())  # numpy cuts what has no axes to a scalar
     if start.dtype.isbuiltin == 1:
         plain = start.flags.c_contiguous and not writeable and not start.dtype.hasobject
         if plain and 0 not in shape and min(strides, default=0) >= 0:
             last = sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
             if last < start.nbytes:  # else it goes on in front of the first element
                 # a tenth of the time of the general way, which most of small evaluations went to
-                return np.ndarray(shape, start.dtype, start, 0, strides)
+                return _read_only(np.ndarray(shape, start.dtype, start, 0, strides))
         return as_strided(start, shape, strides, writeable=writeable)
     # numpy makes a view by way of the dtype's name, and some types beside its own lack one
     raw = start.view(f"u{start.itemsize}")
     return as_strided(raw, shape, strides, writeable=writeable).view(start.dtype)
+
+
+def _read_only(view: np.ndarray) -> np.ndarray:
+    view.flags.writeable = False
+    return view
 
 
 def part(x: np.ndarray, lead: int, ranges: Sequence[slice]) -> np.ndarray:

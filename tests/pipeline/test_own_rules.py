@@ -1,5 +1,7 @@
 """Rules of the user's that a model's check does not see through are tried on their own."""
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -142,3 +144,15 @@ def test_what_is_no_text_holds_no_rules(tmp_path, capsys) -> None:  # type: igno
     rules.write_bytes(bytes(range(256)))
     assert run(["rules", "check", str(rules)]) == ExitCode.USAGE
     assert f"error: {rules} holds no rules" in capsys.readouterr().err
+
+
+def test_a_rule_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    file = tmp_path / "own.rules"
+    file.write_text("add(x: f, y: f): Add(x, y) => Add(y, x)\n", encoding="utf-8-sig")
+    (found,) = check_rules(file)
+    assert found.name == "add"
+
+
+def test_one_file_of_rules_is_given_in_a_list(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"give \['own.rules'\]"):
+        superopt.derive("a.onnx", "b.onnx", rules="own.rules")
