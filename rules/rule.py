@@ -32,7 +32,6 @@ from superopt.rules.term import (
     Map,
     Name,
     Of,
-    Part,
     Pick,
     Run,
     Scalar,
