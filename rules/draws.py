@@ -41,10 +41,12 @@ def with_numbers_of(rule: Rule, feeds: dict[str, np.ndarray], seed: int) -> None
 
 
 def generator(name: str, seed: int) -> np.random.Generator:
+    """Random numbers of their own for each name."""
     return np.random.default_rng((zlib.crc32(name.encode()), seed))
 
 
 def real(i: Input, limit: int | None, draw: str, seed: int) -> np.ndarray:
+    """An array of the type of `i`. limit: the extent that it indexes, where it is an index."""
     dtype, shape = i.type.dtype, tuple(int(d) for d in i.type.shape or () if isinstance(d, int))
     assert dtype is not None
     rng = generator(f"{i.name} {draw}", seed)

@@ -199,7 +199,11 @@ def evaluated(
         with_numbers_of(rule, feeds["whole"], seed)
     if len(draws) > 1 and of_floats(one):
         every = {i.name: np.stack([feeds[d][i.name] for d in draws]) for i in one.inputs}
-        left, right = _both(one, every, Many(F64, len(draws)))
+        try:
+            left, right = _both(one, every, Many(F64, len(draws)))
+        except IndexError as e:  # whatever is drawn: no input is an index
+            yield draws[0], e
+            return
         for n, draw in enumerate(draws):
             yield draw, ([a[n] for a in left], [b[n] for b in right])
         return
@@ -235,7 +239,7 @@ def _differ_real(
 ) -> Refuted | None:
     for output, (a, b) in enumerate(zip(left, right, strict=True)):
         if draw in LARGE and rule.float_class != "E0":
-            wrong = _infinite(rule.float_class, a, b)
+            wrong = infinite_places(rule.float_class, a, b)
         else:
             wrong = wrong_places(rule.float_class, a, b)
         if wrong.any():
@@ -259,13 +263,12 @@ def wrong_places(float_class: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         fine = np.isfinite(a) & np.isfinite(b)
         scale = np.sqrt(np.mean(np.square(a[fine]))) if fine.any() else 0.0
         off = np.abs(a - b) > TOLERANCE * (scale + np.abs(a)) + FLOOR
-        lost, won = np.isfinite(a) & ~np.isfinite(b), ~np.isfinite(a) & np.isfinite(b)
-        return np.asarray((fine & off) | lost | (won & (float_class != "E3")))
+        return np.asarray((fine & off) | infinite_places(float_class, a, b))
 
 
-def _infinite(float_class: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Where `b` has an infinity that `a` has not, or, but for E3, the other way round. What exp
-    makes of large numbers is told by that alone: the least ones it makes have few digits."""
+def infinite_places(float_class: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Where `b` is not finite and `a` is, or, but for E3, the other way round. What exp makes of
+    large numbers is told by that alone: the least ones it makes have few digits."""
     if a.dtype.kind != "f":
         return np.zeros(a.shape, np.bool_)
     lost, won = np.isfinite(a) & ~np.isfinite(b), ~np.isfinite(a) & np.isfinite(b)

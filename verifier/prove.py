@@ -56,8 +56,8 @@ def prove(
     """Is the right side of `rule` equal to the left wherever both are well-formed?
 
     Without `ranks` from low ranks upwards, as far as the limits of instances and seconds go: the
-    scope says how far that was. known: up to this rank it is proved, by a proof that asked for
-    less; above it, all is.
+    scope says how far that was. known: instances up to this rank are not looked at again; they
+    were proved of the same rule with fewer conditions.
     """
     limit = limits or Limits()
     begin = time.thread_time()

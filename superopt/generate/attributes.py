@@ -106,10 +106,12 @@ def lefts(found: Sequence[Slot], rank: int, joins: Sequence[Join] = ()) -> Itera
         if s.key == "axis" and isinstance(s.value, int):
             some.append(str(s.value - rank))
         if s.key == "axes":
-            more = list(_axes(s, found, rank))
-            # of a slice more axes than that of the join are slices by themselves, and take long
-            first = more[:1] if JOINED in more[:1] and any(t.key in CUT for t in found) else []
-            some = [*first, *some, *more[len(first) :]]
+            own = list(_axes(s, found, rank))
+            if JOINED in own and any(t.key in CUT for t in found):
+                # slices along other axes, too, are laws by themselves, and take long to prove
+                own.remove(JOINED)
+                some.insert(0, JOINED)
+            some += own
         if s.key in ("starts", "ends"):
             some += _seams(s, joins)
         if not s.key and ("group", 1) in _pairs(s.value):

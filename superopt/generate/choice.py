@@ -80,7 +80,7 @@ def most_general(
             continue
         off = _nearby(rule, instance(rule), seed)
         if off is not None:
-            refuse(kinds, off.one)
+            refuse(kinds, off.instance)
             continue  # most are wrong at once
         some = Drawn(instances(rule, seed, rounds=1, patience=PATIENCE))
         first = list(islice(some, FIRST))
@@ -92,7 +92,7 @@ def most_general(
             return next(iter((*bounded, *tried)), IDLE)
         found = settled(rule, classes, seed, some, rank)
         if isinstance(found, Off):
-            refuse(kinds, found.one)
+            refuse(kinds, found.instance)
             continue
         if instance(found.rule) is None:
             continue  # of lower ranks than the claim
@@ -178,8 +178,8 @@ def mirrored(held: Held, name: str, seed: int) -> Held | None:
             return Held(within, True, within is not found)
         if isinstance(verdict, Differs):
             return None
-    held_so = settled(found, CLASSES[CLASSES.index(rule.float_class) :], seed, some)
-    return held_so if isinstance(held_so, Held) else None
+    back = settled(found, CLASSES[CLASSES.index(rule.float_class) :], seed, some)
+    return back if isinstance(back, Held) else None
 
 
 def _full(t: Part) -> bool:

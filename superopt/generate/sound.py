@@ -65,7 +65,7 @@ class Held:
 class Off:
     """A rule that does not hold; on this instance, where one was found."""
 
-    one: Instance | None = None
+    instance: Instance | None = None
 
 
 def settled(

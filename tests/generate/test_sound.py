@@ -42,14 +42,14 @@ def test_a_refuted_rule_says_on_what() -> None:
                 " Pad(Concat(x, y, axis=k), pads=p)")  # fmt: skip
     found = settled(wide, ("E3",), 0, instances(wide, 0))
     assert isinstance(found, Off)
-    assert found.one is not None
-    assert wrong_on(wide, found.one, seed=0)
+    assert found.instance is not None
+    assert wrong_on(wide, found.instance, seed=0)
     narrow = rule("a(x: any, y: any): Concat(Pad(x, pads=p), Pad(y, pads=p), axis=k) =>"
                   " Pad(Concat(x, y, axis=k), pads=p) where rank(x) < 5")  # fmt: skip
-    assert wrong_on(narrow, found.one, seed=0)
+    assert wrong_on(narrow, found.instance, seed=0)
     other = rule("a(x: f, y: f): Concat(Pad(x, pads=p), Pad(y, pads=p), axis=k) =>"
                  " Pad(Concat(x, y, axis=k), pads=p) where all(n == 0 for n in p)")  # fmt: skip
-    assert not wrong_on(other, found.one, seed=0)
+    assert not wrong_on(other, found.instance, seed=0)
 
 
 def test_a_rule_fires_on_its_instances() -> None:
