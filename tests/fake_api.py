@@ -45,7 +45,7 @@ DIAGRAM = RuleDiagram(
     Diagram((X, Box("operator", "Relu", (), (Link(0),)), Box("result", "result", (), (Link(1),)))),
     Diagram((X, Box("result", "result", (), (Link(0),)))),
 )
-GENERATION = Generation((FAMILY,), "found", 1, 10.5, 110.0)
+GENERATION = Generation((FAMILY,), "found", (7,), 10.5, 110.0)
 STEP = DerivedStep("r", True, "Relu(x)", "A", "E1")
 
 

@@ -76,6 +76,11 @@ def _text(v: object) -> str:
     return f"({', '.join(map(_text, v))})" if isinstance(v, tuple) else str(v)
 
 
+# That were chosen: an attempt with more takes longer, and one that goes round in circles has
+# hundreds.
+MANY_SIZES = 10
+
+
 def instances(rule: Rule, ranks: Ranks, numbers: Sequence[DType] = NUMBERS) -> Iterator[Instance]:
     """Every instance at these ranks; those of lower ranks first. numbers: element types that stand
     for all numbers."""
@@ -84,8 +89,8 @@ def instances(rule: Rule, ranks: Ranks, numbers: Sequence[DType] = NUMBERS) -> I
     memo: dict[object, object] = {}
     while pending:
         in_time()
-        G.TALLY.attempts += 1
         _, _, state = heappop(pending)
+        G.TALLY.attempts += 1 + len(state.sizes) // MANY_SIZES
         try:
             yield _Attempt(rule, state, ranks, numbers, memo=memo).instance()
         except Fork as fork:

@@ -11,14 +11,16 @@ from superopt.ops import OPS
 Shape = tuple[int, ...]
 MANY = -1
 ANY = -2
+NONE = -3
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
     """An operator with its attributes, applied to `arity` tensors; `result` is which of its
     results, where it has `many`. fits: for each operand the last dims that it must have, so that
-    images are not taken for kernels; MANY is any size but 1, ANY any size. constants: may operands
-    be such?"""
+    images are not taken for kernels; MANY is any size but 1, ANY any size, and NONE, as the first,
+    no more dims. constants: may operands
+    be such? cuts: a Slice along one axis must leave some of it out, and not end beyond it."""
 
     name: str
     attrs: tuple[tuple[str, Attr], ...]
@@ -27,6 +29,7 @@ class Use:
     many: bool = False
     fits: tuple[Shape, ...] = ()
     constants: bool = True
+    cuts: bool = False
 
     @property
     def op(self) -> Op:
@@ -40,6 +43,8 @@ class Use:
             return False
         if not all(_ends(s, f) for s, f in zip(shapes, self.fits, strict=False)):
             return False
+        if self.cuts and not _cut(shapes[0], dict(self.attrs)):
+            return False
         if len(shapes) < 2 or "elementwise" not in self.op.laws or shapes[0] == shapes[1]:
             return True
         return _thin(*shapes) or _thin(*shapes[::-1])
@@ -51,6 +56,8 @@ class Use:
 
 def _ends(shape: Shape, last: Shape) -> bool:
     """Does a shape end with these dims?"""
+    if last[:1] == (NONE,):
+        return len(shape) < len(last) and _ends(shape, last[1:])
     if len(last) > len(shape):
         return False
     ends = shape[len(shape) - len(last) :]
@@ -62,6 +69,14 @@ def _stacked(shape: Shape, attrs: tuple[tuple[str, Attr], ...]) -> bool:
     axis = dict(attrs)["axis"]
     assert isinstance(axis, int)
     return len(shape) > axis and shape[axis] == 1 and sum(d > 1 for d in shape) <= 1
+
+
+def _cut(shape: Shape, attrs: Mapping[str, Attr]) -> bool:
+    """Does a Slice along one axis leave some of it out, and end within it?"""
+    match attrs:
+        case {"axes": (int(axis),), "starts": (int(start),), "ends": (int(end),)}:
+            return axis < len(shape) and end <= shape[axis] > end - start
+    raise ValueError(f"no Slice along one axis: {attrs}")
 
 
 def _thin(a: Shape, b: Shape) -> bool:

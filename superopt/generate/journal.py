@@ -24,13 +24,13 @@ class Journal:
     """A file of one line for each result, written as they come. In memory without a path.
 
     The first line says which run it is; each further one is JSON, [key, value, CRC-32 of both].
-    lost: lines that could not be read, or not as they were written: the last one is half-written
-    when the process dies. What they held is found again.
+    lost: numbers of the lines that could not be read, or not as they were written: the last one is
+    half-written when the process dies. What they held is found again.
     """
 
     path: Path | None = None
     known: dict[str, str] = field(default_factory=dict)
-    lost: int = 0
+    lost: list[int] = field(default_factory=list)
     held: int = -1  # the file that is locked
 
     @staticmethod
@@ -59,12 +59,12 @@ class Journal:
                 f" that of this run with {head.decode()!r}",
                 "give another folder, or remove the file",
             )
-        for line in filter(None, lines):
-            found = _read(line)
-            if found is None:
-                journal.lost += 1
-            else:
+        for number, line in enumerate(lines, 2):
+            found = _read(line) if line else None
+            if found is not None:
                 journal.known[found[0]] = found[1]
+            elif line:
+                journal.lost.append(number)
         return journal
 
     def lock(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Families of two operators each: what one of them does is passed through the other.
+"""Families of three operators each: what one of them does is passed through others.
 
 There are many such pairs, and each is a law by itself; more operators would say little more. No
 size is 1, which has laws of its own.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from superopt.generate.family import MANY, Family, Shape, Use, each, fitting, parts, use
+from superopt.generate.family import MANY, NONE, Family, Shape, Use, each, fitting, parts, use
 from superopt.ir.op import Attr
 
 SUMMED = ("ReduceSum", "ReduceMean", "ReduceMax")
@@ -16,8 +16,9 @@ VALID = (0, 0, 0, 0)
 
 
 def _cuts(*some: tuple[int, int, int]) -> list[Use]:
-    """Slices: an axis, from where, to where."""
-    return [use("Slice", 1, axes=(k,), starts=(a,), ends=(b,), steps=(1,)) for k, a, b in some]
+    """Slices: an axis, from where, to where. What ends beyond its operand is another slice's law."""
+    made = [use("Slice", 1, axes=(k,), starts=(a,), ends=(b,), steps=(1,)) for k, a, b in some]
+    return [replace(u, cuts=True) for u in made]
 
 
 def rows() -> Family:
@@ -34,7 +35,8 @@ def rows() -> Family:
         {},
         (
             use("Softmax", 1, axis=2),
-            *(fitting(u, (b, n, m), (m,)) for u in normal),
+            # of more axes than these the last two are normalised together
+            *(fitting(u, (NONE, b, n, m), (m,)) for u in normal),
             *(use(name, 1, axes=(2,), keepdims=0) for name in SUMMED),
             *each("Concat", 2, "axis", (0, 1)),
             *_cuts((1, 1, 3)),
@@ -46,7 +48,7 @@ def rows() -> Family:
         ),
         2 * b * n * m,
         samples=8,
-        top=2,
+        top=3,
     )
 
 
@@ -69,7 +71,7 @@ def chains() -> Family:
         ),
         48,
         samples=8,
-        top=2,
+        top=3,
     )
 
 
@@ -77,7 +79,7 @@ def windows() -> Family:
     """Windows, those of the whole image among them, and what is done to a batch of images. One
     window for two others is by hand: by a formula of their sizes, while what is found here are laws
     of those that are written out, which no model has."""
-    image = (4, 4)
+    image = (5, 5)  # so large that three windows are never the whole of it
 
     def pool(name: str, size: Shape) -> Use:
         counted: dict[str, Attr] = {"count_include_pad": 1} if name == "AveragePool" else {}
@@ -99,9 +101,9 @@ def windows() -> Family:
             use("Neg", 1),
             use("Mul", 2),
         ),
-        2 * 3 * 2 * 16,
+        2 * 3 * 2 * 25,
         samples=8,
-        top=2,
+        top=3,
     )
 
 
@@ -126,7 +128,7 @@ def edges() -> Family:
         ),
         48,
         samples=8,
-        top=2,
+        top=3,
     )
 
 
@@ -147,7 +149,7 @@ def filters() -> Family:
             **dict.fromkeys("vw", (o, n, 3, 3)),
             "p": (o, n, 1, 1),
         },
-        {"0": ("zeros", (o, n, 3, 3)), "i": ("dirac", (n, n, 1, 1)), "d": ("dirac", (n, n, 3, 3))},
+        {"0": ("zeros", (o, n, 3, 3)), "i": ("dirac", (n, n, 1, 1))},
         (
             conv((3, 3), (1, 1, 1, 1)),
             conv((3, 3), VALID),
@@ -161,5 +163,5 @@ def filters() -> Family:
         ),
         2 * o * o * 16,
         samples=4,
-        top=2,
+        top=3,
     )

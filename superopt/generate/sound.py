@@ -63,7 +63,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Off:
-    """A rule that does not hold; on this instance, where one was found."""
+    """A rule that does not hold; on this instance, where one was seen to differ."""
 
     instance: Instance | None = None
 
@@ -80,7 +80,9 @@ def settled(
         return found
     found, verdict = proof(found, seed)
     if isinstance(verdict, Refuted):
-        return Off(given(rule, verdict.names, seed))
+        one = given(rule, verdict.names, seed)  # the prover's sizes: both sides, on numbers
+        seen = one is not None and isinstance(try_on(found, Cases(0, (), [one]), seed), Differs)
+        return Off(one if seen else None)
     if isinstance(verdict, Proved) and not verdict.whole and verdict.most < least:
         return Off()
     if isinstance(verdict, Proved):

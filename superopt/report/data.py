@@ -213,12 +213,12 @@ class FamilyCount:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A run of the rule generator. folder: where its files are. lost: unreadable lines of its
-    journal. MB, seconds."""
+    """A run of the rule generator. folder: where its files are. lost: numbers of the lines of its
+    journal that could not be read. MB, seconds."""
 
     families: tuple[FamilyCount, ...]
     folder: str
-    lost: int
+    lost: tuple[int, ...]
     seconds: float
     peak_mb: float
 

@@ -340,7 +340,11 @@ def generation(made: Generation) -> str:
         lines += [f"  without effect: {r}" for r in f.idle[:SHOWN]]
         lines += [f"  not proved: {r}" for r in f.unproved[:SHOWN]]
     if made.lost:
-        lines.append(f"{words.count(made.lost, 'unreadable line')} of the journal found anew")
+        some = ", ".join(map(str, made.lost[:SHOWN])) + ", ..." * (len(made.lost) > SHOWN)
+        lines.append(
+            f"{made.folder}/journal.jsonl: {words.count(len(made.lost), 'line')} could not be read"
+            f" ({some}); what they held was found anew"
+        )
     rules = sum(f.rules for f in made.families)
     proved = rules - sum(len(f.unproved) for f in made.families)
     lines.append(
