@@ -105,6 +105,10 @@ def _tried(rule: Rule, seed: int, count: int) -> Verdict:
     return try_on(rule, cases(rule, seed, count), seed)
 
 
+# What to do where chance does not find instances.
+FITS = "; `*, n: likely(...)` as the last parameters says which sizes and attributes fit"
+
+
 @dataclass(frozen=True, slots=True)
 class Cases:
     """Instances of a rule: `wanted` of them; and some in which all sizes are alike, or others that
@@ -137,7 +141,7 @@ def try_on(rule: Rule, some: Cases, seed: int) -> Verdict:
             return verdict
         field, finite = field and verdict.field, finite or verdict.finite
     if tried < some.wanted:
-        return Untestable(f"only {tried} of {some.wanted} instances were found")
+        return Untestable(f"only {tried} of {some.wanted} instances were found{FITS}")
     if tried and not finite:
         return Untestable("no instance has a finite value")
     few = (DRAWS[0], *strange[:1])

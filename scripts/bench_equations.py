@@ -30,7 +30,7 @@ from superopt.rules.derive import Bounds, Derived, derive
 from superopt.rules.index import Index
 from superopt.rules.rule import load_library
 from superopt.te.domain import Reals
-from superopt.te.dtype import F64
+from superopt.te.dtype import BOOL, F64
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "equations"
 DRAWS = 3
@@ -77,6 +77,8 @@ def holds(e: Equation) -> bool:
             sign = 1 if e.positive else rng.choice([-1, 1], shape)
             if i.type.dtype is not None and i.type.dtype.is_float:
                 feeds[i.name] = (rng.uniform(0.3, 1.7, shape) * sign).astype(np.float32)
+            elif i.type.dtype is BOOL:
+                feeds[i.name] = rng.integers(0, 2, shape).astype(np.bool_)
             else:
                 feeds[i.name] = np.asarray(rng.integers(1, 8, shape) * sign, np.int64)
         sides = [evaluate(graph, feeds, Reals(F64)) for graph in (e.left, e.right)]

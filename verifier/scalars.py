@@ -13,7 +13,6 @@ from superopt.verifier.algebra import (
     factored,
     hoisted,
     inverse,
-    less,
     odd,
     power,
     raised,
@@ -30,9 +29,10 @@ from superopt.verifier.order import sign
 from superopt.verifier.simplify import times
 
 EXACT_POWERS = 8
-WHOLE = frozenset(("floor", "ceil", "round"))
+WHOLE = frozenset(("floor", "round"))
 QUOTIENT, MODULO = "div of integers", "mod of integers"
 ODD = frozenset(("erf", "sin", "tan", "asin", "atan", "sinh", "asinh", "atanh"))
+EVEN = frozenset(("cos", "cosh"))
 HALF = Fraction(1, 2)
 NEAR = Fraction(1, 2**24)  # relative: what rounding to float32 may change
 NEAREST = "a literal is the simple number that it is the nearest float of"
@@ -93,6 +93,8 @@ def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
         case "sign", [_]:
             name = fn if exact else f"{fn} of integers"
             return hoisted(args, facts, lambda x, _: _sign(name, x[0]))
+        case "ceil", [a] if exact:
+            return N.scaled(applied("floor", [N.scaled(a, -1)], exact, facts), -1)
         case _ if exact and fn in WHOLE:
             return hoisted(args, facts, lambda x, _: _rounded(fn, x[0]))
         case "max", [a, b]:
@@ -101,8 +103,6 @@ def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
             return N.scaled(greatest([N.scaled(a, -1), N.scaled(b, -1)], facts), -1)
         case "abs", [a] if exact:
             return greatest([a, N.scaled(a, -1)], facts)
-        case "sign", [a] if exact:
-            return N.minus(less(N.scaled(a, -1), facts), less(a, facts))
         case "exp", [a] if exact:
             return exponential(a, facts)
         case "sigmoid", [a] if exact:
@@ -126,6 +126,8 @@ def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
             return hoisted([a, b], facts, _powered)
         case _ if exact and fn in ODD and len(args) == 1:
             return hoisted(args, facts, lambda x, _: odd(fn, x[0]))
+        case _ if exact and fn in EVEN:
+            return hoisted(args, facts, lambda x, _: _even(fn, x[0]))
         case _:
             return unknown(fn if exact else f"{fn} of integers", args, facts)
 
@@ -201,7 +203,16 @@ def _rounded(fn: str, a: NF) -> NF:
         )
         for t in a.terms
     )
-    return a if whole else power(N.fn(fn, (a,)))
+    if whole:
+        return a
+    return odd(fn, a) if fn == "round" else power(N.fn(fn, (a,)))
+
+
+def _even(fn: str, a: NF) -> NF:
+    """f(-x) is f(x), and f(0) is 1."""
+    if not a.terms:
+        return N.constant(1)
+    return power(N.fn(fn, (N.scaled(a, -1) if a.terms[0].coefficient < 0 else a,)))
 
 
 def _toward_zero(args: list[NF], facts: Facts) -> NF:
@@ -231,10 +242,10 @@ def _remainder(a: NF, b: NF) -> NF:
 
 
 def _sign(name: str, a: NF) -> NF:
-    """The sign of a sign is that sign."""
+    """The sign of a sign is that sign, and that of -x the other one."""
     one = a.single
     if one is not None and one.coefficient == 1 and len(one.powers) == 1:
         f, e = one.powers[0]
         if e == 1 and isinstance(f, N.Fn) and f.name == name:
             return a
-    return power(N.fn(name, (a,)))
+    return odd(name, a)

@@ -244,12 +244,13 @@ def _first(
     return sorted(wave, key=lambda law: law.place)
 
 
-def _groups(queues: Iterable[list[Law]]) -> Iterator[list[list[Law]]]:
-    """Queues that together are about as much as one task may be."""
+def _groups(queues: Sequence[list[Law]]) -> Iterator[list[list[Law]]]:
+    """Queues that together are about as much as one task may be; of few laws two tasks."""
+    most = min(CHUNK, sum(min(len(q), CHUNK) for q in queues) // 2)
     group: list[list[Law]] = []
     for q in queues:
         group.append(q)
-        if sum(min(len(q), CHUNK) for q in group) >= CHUNK:
+        if sum(min(len(q), CHUNK) for q in group) >= most:
             yield group
             group = []
     if group:

@@ -16,7 +16,7 @@ VALID = (0, 0, 0, 0)
 
 
 def _cuts(*some: tuple[int, int, int]) -> list[Use]:
-    """Slices: an axis, from where, to where. What ends beyond its operand is another slice's law."""
+    """Slices: an axis, from where, to where. One that ends beyond its operand is another slice."""
     made = [use("Slice", 1, axes=(k,), starts=(a,), ends=(b,), steps=(1,)) for k, a, b in some]
     return [replace(u, cuts=True) for u in made]
 

@@ -75,7 +75,9 @@ def generation(order: Order) -> Generation:
             if family.partial:
                 put(f"{family.name}.partial.jsonl", partial_text(made.partial[family.name], family))
         put(ACCOUNT, json.dumps([a.plain() for a in made.accounts], indent=1) + "\n")
-    return Generation(counts, str(order.out), tuple(journal.lost), time.monotonic() - begin, _peak())
+    return Generation(
+        counts, str(order.out), tuple(journal.lost), time.monotonic() - begin, _peak()
+    )
 
 
 WHOLE = 4  # operators that a default run enumerates where a family is not cut before

@@ -280,6 +280,19 @@ def test_what_is_not_known_says_why(text: str, why: str) -> None:
     assert why in str(verdict)
 
 
+def test_what_goes_round_in_circles_is_stopped_by_its_work() -> None:
+    """Sizes that are said by each other, again and again: hundreds of them after a minute."""
+    (rule,) = parse_rules(
+        "a(x: any, y: any): Slice(Slice(Concat(x, y, axis=k), axes=(k,), starts=b, ends=e,"
+        " steps=s), axes=(k,), starts=b, ends=d, steps=s)"
+        " => Slice(Slice(Pad(x, pads=(0, 0, 0, 1)), axes=(k,), starts=b, ends=e, steps=s),"
+        " axes=(k,), starts=b, ends=d, steps=s) ; float=E0"
+    )
+    verdict = prove(rule, Limits(seconds=60, work=15_000))
+    assert isinstance(verdict, Unknown)
+    assert verdict.reason.startswith("15,000 units of work are done")
+
+
 def test_time_runs_out_with_a_verdict() -> None:
     (rule,) = parse_rules(
         "r(x: f, y: f, z: f): Concat(Add(x, y), Add(z, y), axis=k) => Add(Concat(x, z, axis=k), y)"
