@@ -149,7 +149,11 @@ def filters() -> Family:
             **dict.fromkeys("vw", (o, n, 3, 3)),
             "p": (o, n, 1, 1),
         },
-        {"0": ("zeros", (o, n, 3, 3)), "i": ("dirac", (n, n, 1, 1))},
+        {
+            "0": ("zeros", (o, n, 3, 3)),
+            "z": ("zeros", (3, o, *image)),  # what such a filter makes of an image
+            "i": ("dirac", (n, n, 1, 1)),
+        },
         (
             conv((3, 3), (1, 1, 1, 1)),
             conv((3, 3), VALID),

@@ -76,8 +76,8 @@ def minimal(
 ) -> tuple[list[Rule], list[Follows]]:
     """The rules that do not follow from the rest, the last ones tried first; and those that do,
     with a chain of those that are left. done: does tasks by their keys, may be in several
-    processes. needed: names of rules that stay, unless one other does all that they do. apart: what
-    rules say that do not follow from others, and what those say; it grows.
+    processes. needed: names of rules that stay, unless one other does at once what they do.
+    apart: what rules say that do not follow from others, and what those say; it grows.
 
     What does not follow from all the others does not follow from fewer; and a chain stands as long
     as its rules do. One that went by a rule which went later may be too long without it, and comes
@@ -95,7 +95,8 @@ def minimal(
         others = {n: r for n, r in left.items() if n != rule.name}
         if known is not None and not known.used <= others.keys():
             known = follows(rule, index, seed, gone.keys())
-        if known is None or (rule.name in needed and len(known.used) > 1):
+        alike = known is not None and len(known.used) == len(known.chain) == 1
+        if known is None or (rule.name in needed and not alike):
             continue
         left = others
         gone[rule.name] = rule
