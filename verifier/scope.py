@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 
 from superopt.rules.rule import Rule
 from superopt.rules.syntax import Param
@@ -12,10 +12,12 @@ from superopt.rules.term import (
     Compare,
     Filled,
     Formula,
+    Lit,
     Map,
     Name,
     Part,
     Scalar,
+    Seq,
     Spread,
     Term,
     Var,
@@ -26,6 +28,7 @@ from superopt.te.dtype import DTYPES
 from superopt.verifier.choices import Ranks
 
 MOST = {0: 4, 1: 4, 2: 4}  # by how many operands have any rank
+MATRICES = frozenset(("MatMul", "Gemm"))
 IMAGES = frozenset(
     (
         "Conv",
@@ -44,7 +47,8 @@ IMAGES = frozenset(
 
 
 def scope_of(rule: Rule) -> Ranks:
-    """Up to rank 4 where few operands are free, less where their combinations are many.
+    """Up to rank 4 where few operands are free, less where their combinations are many; and so far
+    that axes which are named from either end are different ones.
 
     Where every operator works element by element, ranks 0 and 1 stand for all: an axis has nothing
     to do with the others, and each operand is read at one place only.
@@ -52,10 +56,40 @@ def scope_of(rule: Rule) -> Ranks:
     if elementwise(rule):
         return Ranks(0, 1)
     apps = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side) if isinstance(t, App)]
-    if any(t.op.name in IMAGES for t in apps):
-        return Ranks(0, 4)
     free = {n for p in rule.params if isinstance(p, Param) and (n := _free(p))}
-    return Ranks(0, MOST.get(len(free), 3))
+    images = any(t.op.name in IMAGES for t in apps)
+    most = 4 if images else MOST.get(len(free), 3)
+    return Ranks(0, max(most, _apart(rule, apps)) if free else most)
+
+
+def _apart(rule: Rule, apps: Sequence[App]) -> int:
+    """The rank at which no axis that is named from the front is one that is named from the back,
+    and one is between them: at rank 4 axis -3 is the second, and at rank 5 it is not."""
+    front = back = 0
+    for t in apps:
+        if t.op.name in IMAGES:
+            front = max(front, 2)
+        if t.op.name in MATRICES:
+            back = max(back, 2)
+        for key, f in t.attrs:
+            for k in _numbers(f) if key in ("axis", "axes") else ():
+                front, back = max(front, k + 1), max(back, -k)
+    for p in rule.params:
+        if not isinstance(p, Param) or p.shape is None:
+            continue
+        runs = [n for n, f in enumerate(p.shape) if isinstance(f, Spread)]
+        if runs:
+            front, back = max(front, runs[0]), max(back, len(p.shape) - 1 - runs[-1])
+        elif any(broadcasts(t) and Var(p.name) in t.operands for t in apps):
+            back = max(back, len(p.shape))
+    return front + back + 1 if (front and back) or back > 3 else 0
+
+
+def _numbers(f: Formula) -> Iterator[int]:
+    """The axes that are written out."""
+    for p in f.items if isinstance(f, Seq) else (f,):
+        if isinstance(p, Lit) and isinstance(p.value, int):
+            yield p.value
 
 
 def elementwise(rule: Rule) -> bool:

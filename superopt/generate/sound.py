@@ -133,6 +133,8 @@ def proved_within(rule: Rule, verdict: Proved) -> Rule | None:
     conditions += [f"len({name}) <= {verdict.most}" for name in sorted(shapes)]
     if any(isinstance(t, (Number, Scalar)) for side in rule.lhs for t in walk(side)):
         conditions += [f"rank({show(side)}) <= {verdict.most}" for side in rule.lhs]
+    if not conditions:
+        return None
     head, _, rest = str(rule).partition(" ; ")
     sides, _, where = head.partition(" where ")
     said = ", ".join([*([where] if where else []), *conditions])

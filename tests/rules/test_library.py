@@ -34,22 +34,27 @@ FLOATS_ONLY: dict[str, str] = {
     """,
     "+ or * with max, min or abs": """
         relu-scale max-scale max-shift max-shift-along max-neg max-neg-min relu-abs abs-mul
-        min-neg min-neg-max
+        min-neg min-neg-max max-less-min max-by-abs min-by-abs leaky-max max-pool-shift
+        max-pool-shift-channels norm-one-scale
     """,
     "symmetry or range of a function": """
-        sigmoid-neg tanh-neg erf-neg relu-sigmoid relu-softmax relu-exp abs-exp
+        sigmoid-neg tanh-neg erf-neg relu-sigmoid relu-softmax relu-exp abs-exp sin-neg tan-neg
+        asin-neg atan-neg sinh-neg asinh-neg atanh-neg cos-neg cosh-neg softplus-difference
+        softplus-less sign-neg
     """,
     "roots and logarithms (attention scales both factors by a root)": """
         sqrt-square sqrt-reciprocal log-exp log-softmax exp-log-softmax softplus
-        attention attention-mask attention-scale attention-mask-scale
+        attention attention-mask attention-scale attention-mask-scale root-product
+        root-quotient log-reciprocal log-sum-exp-twice norm-two-scale
+        norm-two-twice log-softmax-twice softmax-log softmax-of-two
     """,
     "places of the greatest": """
         argmax-softmax argmax-log-softmax argmax-exp argmax-sigmoid argmax-tanh argmax-shift
-        argmax-scale argmax-neg
+        argmax-scale argmax-neg argmax-shift-along
     """,
     "what is whole": """
         floor-floor ceil-floor round-floor floor-ceil ceil-ceil round-ceil floor-round ceil-round
-        round-round
+        round-round floor-neg ceil-neg round-neg
     """,
     "rounded constants: 1 / 6, the root of 2, of 2 / pi": """
         hard-swish hard-swish-clip hard-sigmoid-clip gelu-tanh gelu-tanh-cube gelu-tanh-square

@@ -39,7 +39,7 @@ pool-concat(x: f, y: f):
     Concat(MaxPool(x, **a), MaxPool(y, **a), axis=1)
     => MaxPool(Concat(x, y, axis=1), **a)
 pool-relu(x: f): Relu(MaxPool(x, **a)) => MaxPool(Relu(x), **a)
-pool-max(x: f[c, 1, 1], y: f): Max(x, MaxPool(y, **a)) => MaxPool(Max(y, x), **a)
+pool-max(x: f[c, 1, 1], y: f[n, c, h, w]): Max(x, MaxPool(y, **a)) => MaxPool(Max(y, x), **a)
 softmax-shift(x: f[n, m], y: f[n, 1]): Softmax(Add(x, y), axis=1) => Softmax(x, axis=1)
 softmax-parts(x: f[n, m]):
     Div(Exp(x), ReduceSum(Exp(x), axes=(1,), keepdims=1)) => Softmax(x, axis=1)
@@ -132,6 +132,12 @@ choice-of-one(c: bool, d: bool, x: f, y: f): Where(And(c, d), x, y) => Where(c, 
 one-by-one(x: any): Tile(x, repeats=r) => x where all(n == 1 for n in r)
 bit(c: bool, x: f): Mul(x, Cast(Cast(c, to=i64), to=f32)) => Mul(x, Cast(c, to=f32))
 modulo-again(x: i, y: i): Mod(Mod(x, y), y) => Mod(x, y)
+cos-of-difference(x: f, y: f): Mul(Cos(Sub(x, y)), Cosh(y)) => Mul(Cosh(Neg(y)), Cos(Sub(y, x)))
+ceil-and-floor(x: f, y: f): Ceil(Sub(x, y)) => Neg(Floor(Sub(y, x)))
+round-of-difference(x: f, y: f): Round(Sub(x, y)) => Neg(Round(Sub(y, x)))
+sign-of-difference(x: num, y: num): Sign(Sub(x, y)) => Neg(Sign(Sub(y, x)))
+axes-from-both-ends(x: f): ReduceMean(Concat(x, Neg(x), axis=-2), axes=(1, 2), keepdims=d)
+    => ReduceSum(Concat(x, Neg(x), axis=-2), axes=(1, 2), keepdims=d) where rank(x) <= 4
 """
 
 # What is wrong is seen at the sizes in the comment.
@@ -200,6 +206,13 @@ round-of-half(x: f): Floor(Mul(Floor(x), 0.5)) => Mul(Floor(x), 0.5)
 quotients-apart(x: i64, y: i64, z: i64): Div(Div(x, y), z) => Div(x, Div(y, z))
 all-of-one(x: f[*s], y: f[*s]): Add(x, y) => x where all(n == 1 for n in s)
 remainder-mixed(x: i64, y: i64): Add(Mod(x, y), Mul(Div(x, y), y)) => x
+pool-max-depth(x: f[c, 1, 1], y: f): Max(x, MaxPool(y, **a)) => MaxPool(Max(y, x), **a)
+cos-is-even(x: f): Cos(Neg(x)) => Neg(Cos(x))
+floor-is-not-odd(x: f): Floor(Neg(x)) => Neg(Floor(x))
+axes-at-rank-five(x: f): ReduceMean(Concat(x, Neg(x), axis=-2), axes=(1, 2), keepdims=d)
+    => ReduceSum(Concat(x, Neg(x), axis=-2), axes=(1, 2), keepdims=d)
+channels-at-rank-five(x: f, y: f[*s, 1, c, 1, 1], z: f): Conv(Mul(x, y), z, **a)
+    => Conv(x, Mul(z, y), **a)
 """
 
 
