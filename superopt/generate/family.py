@@ -19,8 +19,8 @@ class Use:
     """An operator with its attributes, applied to `arity` tensors; `result` is which of its
     results, where it has `many`. fits: for each operand the last dims that it must have, so that
     images are not taken for kernels; MANY is any size but 1, ANY any size, and NONE, as the first,
-    no more dims. constants: may operands
-    be such? cuts: a Slice along one axis must leave some of it out, and not end beyond it."""
+    no more dims. constants: may operands be such? cuts: a Slice along one axis must leave some of
+    it out, and not end beyond it."""
 
     name: str
     attrs: tuple[tuple[str, Attr], ...]
