@@ -106,7 +106,7 @@ def _tried(rule: Rule, seed: int, count: int) -> Verdict:
 
 
 # What to do where chance does not find instances.
-FITS = "; `*, n: likely(...)` as the last parameters says which sizes and attributes fit"
+HINT = "; `*, n: likely(...)` as the last parameters says which sizes and attributes fit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def try_on(rule: Rule, some: Cases, seed: int) -> Verdict:
             return verdict
         field, finite = field and verdict.field, finite or verdict.finite
     if tried < some.wanted:
-        return Untestable(f"only {tried} of {some.wanted} instances were found{FITS}")
+        return Untestable(f"only {tried} of {some.wanted} instances were found{HINT}")
     if tried and not finite:
         return Untestable("no instance has a finite value")
     few = (DRAWS[0], *strange[:1])

@@ -95,8 +95,8 @@ def minimal(
         others = {n: r for n, r in left.items() if n != rule.name}
         if known is not None and not known.used <= others.keys():
             known = follows(rule, index, seed, gone.keys())
-        alike = known is not None and len(known.used) == len(known.chain) == 1
-        if known is None or (rule.name in needed and not alike):
+        at_once = known is not None and len(known.used) == len(known.chain) == 1
+        if known is None or (rule.name in needed and not at_once):
             continue
         left = others
         gone[rule.name] = rule

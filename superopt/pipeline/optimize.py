@@ -21,7 +21,7 @@ from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source, read
 from superopt.onnx_io.validate import validate
 from superopt.onnx_io.write import copy_unchanged, write_model
-from superopt.pipeline.blame import blame
+from superopt.pipeline.blame import Accumulated, blame
 from superopt.pipeline.candidate import Candidate, examine
 from superopt.pipeline.certify import certificate
 from superopt.pipeline.checking import Dropped, Wrong
@@ -194,7 +194,7 @@ class _Job:
         self, original: Original, variants: Sequence[Variant], note: Note
     ) -> list[Candidate]:
         """The variants that passed the check, cheapest first: as many as there is time to check,
-        one at least. Raises CheckFailed where one is wrong."""
+        one at least. Raises CheckFailed where one is wrong, but for what proved steps add up to."""
         new = [v for v in variants if v.graph != self.model.graph]
         if self.request.untimed or not original.runs:
             cheap = min((v.cost for v in variants if v not in new), default=float("inf"))
@@ -246,7 +246,12 @@ class _Job:
                 case Wrong():
                     rules: Mapping[str, Rule] = {r.name: r for r in self.request.rules}
                     self.request.progress(Event("check", "looking for the step that is wrong"))
-                    raise blame(original, variant.steps, found, rules, folder, self.request.threads)
+                    error = blame(
+                        original, variant.steps, found, rules, folder, self.request.threads
+                    )
+                    if not isinstance(error, Accumulated):
+                        raise error
+                    note(f"the graph of {variant.label} was not used: {error.what}; {error.why}")
         return passed
 
     def try_rules(self, variant: Variant) -> None:
