@@ -76,9 +76,9 @@ def _first(count: int, wrong: Callable[[int], bool]) -> int:
     return high
 
 
-class Accumulated(CheckFailed):
-    """A graph that is too far off, though the step at which it came to be is a rule that is proved
-    for all sizes: hundreds of steps through divisions add up. Another graph will do."""
+class ProvedButOff(CheckFailed):
+    """A graph that is too far off, though the rule of the step that is to blame is proved for all
+    sizes over the real numbers. It is not used; the report names the step."""
 
 
 def blame(
@@ -115,7 +115,7 @@ def blame(
     rule = rules.get(s.rule)
     source = rule.source if rule is not None else ""
     proved = rule is not None and tier(rule) == "A" and not rounding
-    return (Accumulated if proved else CheckFailed)(
+    return (ProvedButOff if proved else CheckFailed)(
         f"{label}: rule {s.rule} changes the results at {_short(where)}; nothing was written",
         f"step {found.number} of {len(steps)} made {_short(before)} into {_short(after)}; {why}"
         f"{rounding}",

@@ -21,7 +21,7 @@ from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source, read
 from superopt.onnx_io.validate import validate
 from superopt.onnx_io.write import copy_unchanged, write_model
-from superopt.pipeline.blame import Accumulated, blame
+from superopt.pipeline.blame import ProvedButOff, blame
 from superopt.pipeline.candidate import Candidate, examine
 from superopt.pipeline.certify import certificate
 from superopt.pipeline.checking import Dropped, Wrong
@@ -194,7 +194,7 @@ class _Job:
         self, original: Original, variants: Sequence[Variant], note: Note
     ) -> list[Candidate]:
         """The variants that passed the check, cheapest first: as many as there is time to check,
-        one at least. Raises CheckFailed where one is wrong, but for what proved steps add up to."""
+        one at least. Raises CheckFailed where one is wrong, but where a proved rule is to blame."""
         new = [v for v in variants if v.graph != self.model.graph]
         if self.request.untimed or not original.runs:
             cheap = min((v.cost for v in variants if v not in new), default=float("inf"))
@@ -249,9 +249,11 @@ class _Job:
                     error = blame(
                         original, variant.steps, found, rules, folder, self.request.threads
                     )
-                    if not isinstance(error, Accumulated):
+                    if not isinstance(error, ProvedButOff):
                         raise error
-                    note(f"the graph of {variant.label} was not used: {error.what}; {error.why}")
+                    note(
+                        f"the graph of {variant.label} was not used: {error.what.partition(';')[0]}; {error.why}"
+                    )
         return passed
 
     def try_rules(self, variant: Variant) -> None:
