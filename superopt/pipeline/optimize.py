@@ -251,9 +251,8 @@ class _Job:
                     )
                     if not isinstance(error, ProvedButOff):
                         raise error
-                    note(
-                        f"the graph of {variant.label} was not used: {error.what.partition(';')[0]}; {error.why}"
-                    )
+                    said = error.what.removesuffix("; nothing was written")
+                    note(f"the graph of {variant.label} was not used: {said}; {error.why}")
         return passed
 
     def try_rules(self, variant: Variant) -> None:
