@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Container
 
 import numpy as np
 
@@ -12,32 +13,48 @@ from superopt.rules.rule import Rule
 from superopt.rules.term import Number, walk
 from superopt.te.dtype import BOOL, to_numpy
 
-DRAWS = ("normal", "positive", "whole")
+# Halves lie where rounding jumps and comparisons turn; small numbers are below what is added to them.
+DRAWS = ("normal", "positive", "whole", "halves", "small")
 # Of which exp is infinite, even behind a small factor, and nothing else is: what a rule may lose or
 # win there is told.
 LARGE = {"large": 1e3, "larger": 1e5, "huge": 1e8}
 # Infinities, zeros and what is no number, in many combinations; and each tensor full of one.
 FLAT = ("flat", "even")
-EXCEPTIONAL = ("exceptional", "odd", "strange", "singular", *FLAT)
+# Numbers of which squares and reciprocals are infinite, zero or have few digits: what is the same
+# bit by bit is so for them, too.
+EXTREME = ("extreme", "outermost")
+EXCEPTIONAL = ("exceptional", "odd", "strange", "singular", *FLAT, *EXTREME)
+MOST = 1e12  # of a rule's own numbers that are drawn
+HALVES = (0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 4.0, -4.0)  # quotients of which are exact
+ODD = np.array([np.inf, -np.inf, np.nan, 0.0])
+FAR = np.array([s * n for n in (1e308, 1e200, 1e-160, 1e-308, 5e-324) for s in (1.0, -1.0)])
 
 
 def real_feeds(one: Instance, draw: str, seed: int) -> dict[str, np.ndarray]:
-    """Real inputs: normal, positive, small whole numbers, or exceptional ones among them."""
+    """Real inputs: normal, positive, whole, halves and small, or exceptional ones among them."""
     return {i.name: real(i, one.limits.get(i), draw, seed) for i in one.inputs}
 
 
-def with_numbers_of(rule: Rule, feeds: dict[str, np.ndarray], seed: int) -> None:
+def with_numbers_of(
+    rule: Rule, feeds: dict[str, np.ndarray], seed: int, indices: Container[str] = ()
+) -> None:
     """Put numbers that a rule names, and what is beyond them, among the elements: it may divide by
-    what is 0 at 7, or take a root of what is below 0 beyond -5."""
+    what is 0 at 7, or take a root of what is below 0 beyond -5. Not among `indices`."""
     terms = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
-    said = {abs(float(t.value)) for t in terms if isinstance(t, Number) and abs(t.value) > 2}
-    some = sorted(s * n for n in said if n < 1e4 for s in (1.0, -1.0, 1.5, -1.5))
+    said = {abs(float(t.value)) for t in terms if isinstance(t, Number)} - {0.0, 1.0, 2.0}
+    near = sorted(s * n for n in said if n < MOST for s in (1.0, -1.0, 1.5, -1.5))
     for name, x in feeds.items():
-        if some and x.dtype.kind == "f" and x.size:
+        some = [v for v in near if x.dtype.kind == "f" or _holds(x.dtype, v)]
+        if some and x.dtype.kind in "fiu" and x.size and name not in indices:
             rng = generator(f"{name} numbers", seed)
             there = rng.random(x.shape) < 0.5
-            feeds[name] = np.where(there, np.array(some)[rng.integers(0, len(some), x.shape)], x)
-            feeds[name] = feeds[name].astype(x.dtype)
+            mixed = np.where(there, np.array(some)[rng.integers(0, len(some), x.shape)], x)
+            feeds[name] = mixed.astype(x.dtype)
+
+
+def _holds(dtype: np.dtype, value: float) -> bool:
+    """Is a number, without what is behind its point, one of these integers?"""
+    return dtype.kind in "iu" and np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
 
 
 def generator(name: str, seed: int) -> np.random.Generator:
@@ -62,15 +79,27 @@ def real(i: Input, limit: int | None, draw: str, seed: int) -> np.ndarray:
             x = rng.integers(-2, 3, shape).astype(np.float64)
         case _ if draw in LARGE:
             x = rng.standard_normal(shape) * LARGE[draw]
+        case "halves":
+            x = rng.choice(HALVES, shape)
+        case "small":
+            x = rng.standard_normal(shape) * 1e-3
         case _ if draw in FLAT:  # as a maximum of infinities only, times 0
             x = np.full(shape, rng.choice((np.inf, -np.inf, np.nan, 0.0, -1.0)))
-        case _ if draw in EXCEPTIONAL:
-            x = rng.standard_normal(shape)
-            odd = np.array([np.inf, -np.inf, np.nan, 0.0])
-            x = np.where(rng.random(shape) < 0.25, odd[rng.integers(0, 4, shape)], x)
+        case _ if draw in EXTREME:
+            return _among(rng, FAR, 0.5, shape)  # in float64, as they are computed with
+        case _ if draw in EXCEPTIONAL:  # the last: many, as in pairs
+            x = _among(rng, ODD, 0.5 if draw == "singular" else 0.25, shape)
         case _:
             x = rng.standard_normal(shape)
     return x.astype(stored)
+
+
+def _among(
+    rng: np.random.Generator, some: np.ndarray, part: float, shape: tuple[int, ...]
+) -> np.ndarray:
+    """Normal numbers, a part of them replaced by some of these."""
+    x = rng.standard_normal(shape)
+    return np.where(rng.random(shape) < part, some[rng.integers(0, len(some), shape)], x)
 
 
 def _integers(

@@ -21,7 +21,7 @@ SUMS = frozenset({"Add", "Sub", "Sum"})
 _BOUNDED = frozenset(
     {
         "Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid", "Tanh", "Softsign", "Erf", "Sin", "Cos",
-        "Exp", "Log", "Reciprocal", "LayerNormalization", "RMSNormalization", "BatchNormalization",
+        "Exp", "Log", "LayerNormalization", "RMSNormalization", "BatchNormalization",
         "InstanceNormalization", "GroupNormalization", "Attention",
     }
 )  # fmt: skip
@@ -79,12 +79,19 @@ def _of_node(n: Node) -> float:
         case "Mul":
             return given[0] * given[1] if 0.0 not in given else 0.0
         case "Div":
-            by = uniform(n.inputs[1])
-            return given[0] / abs(by) if by else given[0]
+            return _quotient(given[0], n.inputs[1], given[1])
+        case "Reciprocal":
+            return _quotient(1.0, n.inputs[0], given[0])
         case name if name in _FIRST:
             return given[0]
         case _:
             return max(given, default=1.0)
+
+
+def _quotient(x: float, y: Value | None, size: float) -> float:
+    """About the largest |element| of a quotient by `y`, whose own is `size`."""
+    by = abs(uniform(y) or 0.0) or size
+    return x / by if by else x
 
 
 def _operand(v: Value) -> float:
@@ -93,15 +100,18 @@ def _operand(v: Value) -> float:
 
 
 def loses(op: Op, operands: list[Value | None]) -> Value | None:
-    """The operand that makes a new sum lose what the others hold; None where none does.
+    """The operand that makes a new sum lose what another holds; None where none does.
 
-    A sum of constants is folded, and no data is lost in it: a batch norm's mean may be large.
+    One is large, or much larger than what is computed: a score that was divided by a mask's 3.4e38
+    is 1e-39, and gone beside 8. A sum of constants is folded, and no data is lost in it: a batch
+    norm's mean may be large, and an epsilon is meant to be small.
     """
     if op.name not in SUMS or all(v is None or is_const(v) for v in operands):
         return None
-    for v in operands:
-        if v is None or v.type.dtype is None or not v.type.dtype.is_float:
-            continue
-        if not magnitude(v) <= LARGE:  # NaN is large, too
+    floats = [v for v in operands if v is not None and (t := v.type.dtype) and t.is_float]
+    data = [size for v in floats if not is_const(v) and (size := magnitude(v)) > 0.0]
+    most = LARGE * min((1.0, *data))
+    for v in floats:
+        if not magnitude(v) <= most:  # NaN is large, too
             return v
     return None

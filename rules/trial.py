@@ -37,6 +37,7 @@ from superopt.te.node import Apply, Expr, Load, Reduce
 TOLERANCE = 1e-6
 FLOOR = 1e-12  # what is left of a sum of whole numbers that is zero
 EXACT = frozenset(("ring", "quotient", "equal"))  # functions of which the field is the judge
+AS_STORED = "in the types of the model, normal"  # not in float64
 CRAMPED_TRIES = 30  # attempts at a cramped instance for each that is wanted
 
 
@@ -191,7 +192,18 @@ def _off(rule: Rule, one: Instance, draws: Sequence[str], seed: int) -> bool | R
         if found is not None:
             return found
         finite = finite or all(_mostly_finite(s) for s in sides[0])
+    if rule.float_class == "E0" and _casts(one):
+        feeds = real_feeds(one, draws[0], seed)
+        found = _differ_real(rule, one, AS_STORED, *_both(one, feeds, Reals()))
+        if found is not None:
+            return found
     return finite
+
+
+def _casts(one: Instance) -> bool:
+    """Are floats cast, as between types of which one has fewer digits?"""
+    made = (n for n in nodes((*one.lhs, *one.rhs)) if n.op.name in ("Cast", "CastLike"))
+    return any(t.dtype is not None and t.dtype.is_float for n in made for t in n.types)
 
 
 def evaluated(
@@ -200,7 +212,8 @@ def evaluated(
     """Both sides on each draw; on all at once, where there are floats only."""
     feeds = {draw: real_feeds(one, draw, seed) for draw in draws}
     if "whole" in feeds:
-        with_numbers_of(rule, feeds["whole"], seed)
+        indices = {i.name for i in one.inputs if i in one.limits}
+        with_numbers_of(rule, feeds["whole"], seed, indices)
     if len(draws) > 1 and of_floats(one):
         every = {i.name: np.stack([feeds[d][i.name] for d in draws]) for i in one.inputs}
         try:
@@ -248,7 +261,8 @@ def _differ_real(
             wrong = wrong_places(rule.float_class, a, b)
         if wrong.any():
             at = tuple(int(k) for k in np.argwhere(wrong)[0])
-            return Refuted(one, f"float64, {draw}", output, at, a[at].item(), b[at].item())
+            place = draw if draw == AS_STORED else f"float64, {draw}"
+            return Refuted(one, place, output, at, a[at].item(), b[at].item())
     return None
 
 
