@@ -13,7 +13,7 @@ from superopt.rules.rule import Rule
 from superopt.rules.term import Number, walk
 from superopt.te.dtype import BOOL, to_numpy
 
-# Halves lie where rounding jumps and comparisons turn; small numbers are below what is added to them.
+# Halves lie where rounding jumps and comparisons turn; small numbers, below what is added to them.
 DRAWS = ("normal", "positive", "whole", "halves", "small")
 # Of which exp is infinite, even behind a small factor, and nothing else is: what a rule may lose or
 # win there is told.

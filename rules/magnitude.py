@@ -15,6 +15,7 @@ from superopt.ir.op import Op
 from superopt.rules.facts import READ_BYTES, is_const, uniform
 
 LARGE = 1000.0  # its rounding in f32, 6e-5, is what a check begins to see
+TINY = 1e-20  # no epsilon is as small: one divided by a mask
 SUMS = frozenset({"Add", "Sub", "Sum"})
 
 # Whatever goes in, what comes out is about 1, or 0.
@@ -109,7 +110,9 @@ def loses(op: Op, operands: list[Value | None]) -> Value | None:
     if op.name not in SUMS or all(v is None or is_const(v) for v in operands):
         return None
     floats = [v for v in operands if v is not None and (t := v.type.dtype) and t.is_float]
-    data = [size for v in floats if not is_const(v) and (size := magnitude(v)) > 0.0]
+    data = [
+        size for v in floats if (size := magnitude(v)) > 0.0 and (size < TINY or not is_const(v))
+    ]
     most = LARGE * min((1.0, *data))
     for v in floats:
         if not magnitude(v) <= most:  # NaN is large, too

@@ -22,8 +22,10 @@ Stop = Callable[[], bool]
 
 
 def say(text: str, *, on_stderr: bool = False) -> None:
-    """Print `text`, which ends its own lines."""
-    click.echo(text, nl=False, err=on_stderr)
+    """Print `text`, which ends its own lines; control characters in them are spelt out."""
+    from superopt.report.words import plain
+
+    click.echo("\n".join(map(plain, text.split("\n"))), nl=False, err=on_stderr)
 
 
 def columns() -> int:

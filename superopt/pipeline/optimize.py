@@ -33,6 +33,7 @@ from superopt.pipeline.scratch import Scratch
 from superopt.report.certificate import Certificate
 from superopt.report.data import Event
 from superopt.report.words import count
+from superopt.rules.divisors import new_divisors
 from superopt.rules.rule import Rule
 from superopt.rules.term import App, walk
 from superopt.rules.trial import Passed, Refuted, try_rule
@@ -118,7 +119,7 @@ class _Job:
             request.progress(Event("search", "pricing the original", 0.05))
             cost_before = costs.of_graph(model.graph)
             before = self.deadline.spent()
-            outcome = self.search(costs, refusals)
+            outcome = self.search(costs, refusals, notes.append)
             if outcome.stop is StopReason.SECONDS and not outcome.seen:
                 notes.append(
                     f"the budget of {request.budget:g} s was too short to search: of it"
@@ -174,9 +175,9 @@ class _Job:
             self.machine, "onnxruntime", ort.available() or "none", self.request.threads
         )
 
-    def search(self, costs: Costs, refusals: Refusals) -> Outcome:
+    def search(self, costs: Costs, refusals: Refusals, note: Note) -> Outcome:
         request, model = self.request, self.model
-        rules = tuple(r for r in request.rules if _usable(r, model.opset))
+        rules = _usable(request.rules, model.opset, note)
         if request.replay is not None:
             return _replayed(request.replay, model, rules, costs)
         return improve(
@@ -326,10 +327,19 @@ def _replayed(text: str, model: Model, rules: Sequence[Rule], costs: Costs) -> O
     return Outcome((variant,), len(steps), time.monotonic() - begin, StopReason.EXHAUSTED, 0)
 
 
-def _usable(rule: Rule, opset: int) -> bool:
-    """Can every operator of the rule's right side be written in this opset?"""
-    written = {p.op for t in rule.rhs for p in walk(t) if isinstance(p, App)}
-    return all(expressible(op, opset) for op in written)
+def _usable(rules: Sequence[Rule], opset: int, note: Note) -> tuple[Rule, ...]:
+    """The rules by which a model may be rewritten: what they make can be written in this opset, and
+    they divide by nothing that the model does not divide by. notes: own ones that do."""
+    found: list[Rule] = []
+    for rule in rules:
+        written = {p.op for t in rule.rhs for p in walk(t) if isinstance(p, App)}
+        if not all(expressible(op, opset) for op in written):
+            continue
+        if not (by := new_divisors(rule)):
+            found.append(rule)
+        elif rule.origin != "generated":
+            note(f"rule {rule.name} was not used: it divides by {by[0]}, which may be 0")
+    return tuple(found)
 
 
 def save(done: Done, path: Path) -> Certificate | None:

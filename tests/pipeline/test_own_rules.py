@@ -156,3 +156,11 @@ def test_a_rule_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
 def test_one_file_of_rules_is_given_in_a_list(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"give \['own.rules'\]"):
         superopt.derive("a.onnx", "b.onnx", rules="own.rules")
+
+
+def test_a_rule_that_divides_by_what_may_be_zero_is_not_used(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    rules = tmp_path / "my.rules"
+    rules.write_text("inverse(x: f): Ceil(Floor(x)) => Floor(Div(1, Div(1, x))) ; float=E3\n")
+    found = superopt.optimize(model(), rules=[rules], library=False, cost="roofline", budget=5)
+    assert not found.report.steps
+    assert "rule inverse was not used: it divides by x, which may be 0" in found.report.notes

@@ -31,6 +31,9 @@ ASSOC = "r(x: num, y: num, z: num): Add(Add(x, y), z) => Add(x, Add(y, z)) ; flo
         ([BIG, "%0 = Add(x, big)", "%1 = Softmax(%0)"], 1.0),
         ([BIG, "c = const f32[1] [0.0]", "%0 = Add(x, big)", "%1 = Mul(%0, c)"], 0.0),
         (["c = const f32[] [3e38]", "%0 = Clip(x, None, c)"], 1.0),
+        ([BIG, "%0 = Div(x, big)"], 1e-4),
+        ([BIG, "%0 = Neg(big)", "%1 = Div(x, %0)"], 1e-4),
+        ([BIG, "%0 = Reciprocal(big)", "%1 = Mul(x, %0)"], 1e-4),
         (["c = const i64[1] [5000]", "%0 = Cast(x, to=i64)", "%1 = Add(%0, c)"], 5000.0),
     ],
 )
@@ -75,3 +78,13 @@ def test_constants_are_summed_whatever_their_size() -> None:
     fold = "r(x: f, c: f, d: f): Mul(Add(x, c), d) => Mul(x, Add(c, d)) where const(c) ; float=E2"
     assert not refusals(fold, g)
     assert results_of(fold, g)
+
+
+def test_what_was_made_small_is_not_lost_beside_what_was_not() -> None:
+    # A score that was divided by a mask is in the last digits of what it is added to.
+    small = [X, M, BIG, "%0 = Div(x, big)"]
+    found = refusals(ASSOC, graph(*small, "%1 = Add(%0, m)", "%2 = Add(%1, m)", "%2"))
+    assert [r.reason for r in found] == ["rounding", "rounding"]
+    # An epsilon is meant to be small.
+    eps = [X, M, "eps = const f32[1] [1e-5]", "%0 = Add(x, eps)", "%1 = Add(%0, m)", "%1"]
+    assert not refusals(ASSOC, graph(*eps))

@@ -1,0 +1,138 @@
+"""What a rule divides by that it did not before.
+
+x * y = x / (1 / y) for every y but 0, and there, too, as 1 / 0 is infinite and what is divided by
+it is 0: so the trial sees nothing. But the next rewrite meets an infinity where there was none:
+z + x / (1 / y) = (z / y + x) / (1 / y) is right wherever both are defined, and NaN there. Such a
+rule is true, and may be used to derive an equality; a model is not rewritten by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from superopt.rules.rule import Rule
+from superopt.rules.term import App, Filled, Number, Scalar, Term, show, walk
+
+COMMUTE = frozenset(("Add", "Mul", "Sub"))  # x - y is zero where y - x is
+SAME_ZEROS = frozenset(
+    (
+        "Neg", "Abs", "Sqrt", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Expand",
+        "Identity", "Slice", "Gather", "Split", "Tile", "Concat", "Cast",
+        "Div", "Pow",
+    )
+)  # fmt: skip
+POSITIVE = frozenset(("Exp", "Sigmoid", "Softmax", "Softplus", "Cosh"))
+MEANS = frozenset(("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"))
+NOT_BELOW_ZERO = frozenset(
+    ("Abs", "Relu", "Sqrt", "ReduceSumSquare", "ReduceL1", "ReduceL2", *POSITIVE)
+)
+
+
+def new_divisors(rule: Rule) -> tuple[str, ...]:
+    """The terms of which the right side of a rule needs that they are not zero, and the left side
+    does not; as they are written. Not that of a quotient which is the result itself: the trial
+    sees what that becomes."""
+    before = {key for side in rule.lhs for key in _known(side)}
+    found = {
+        key: show(t)
+        for side in rule.rhs
+        for d in _divisors(side, within=True)
+        for key, t in _factors(d)
+    }
+    return tuple(text for key, text in found.items() if key not in before)
+
+
+def _known(side: Term) -> Iterator[str]:
+    """Keys of what is not zero where a side has a value."""
+    for d in _divisors(side):
+        yield from (key for key, _ in _factors(d))
+    for t in walk(side):
+        if isinstance(t, App) and t.op.name == "BatchNormalization":
+            epsilon = dict(t.attrs).get("epsilon")
+            if epsilon is not None:
+                yield _sum("Add", (t.operands[4], Scalar(epsilon)))
+
+
+def _divisors(side: Term, within: bool = False) -> Iterator[Term]:
+    """What a side divides by, or takes a logarithm of; or only terms within it do."""
+    for t in walk(side):
+        if not isinstance(t, App) or (within and t is side):
+            continue
+        match t.op.name:
+            case "Div":
+                yield t.operands[1]
+            case "Reciprocal" | "Log":
+                yield t.operands[0]
+            case "Pow" if isinstance(by := t.operands[1], Number) and by.value < 0:
+                yield t.operands[0]
+
+
+def _factors(t: Term) -> Iterator[tuple[str, Term]]:
+    """Terms that are not zero if and only if `t` is not, with their keys: what is the same but for
+    the order of operands has the same."""
+    if _positive(t) or (isinstance(t, Number) and t.value != 0):
+        return
+    if isinstance(t, App):
+        name, given = t.op.name, t.operands
+        if name == "Mul":
+            for operand in given:
+                yield from _factors(operand)
+            return
+        if name == "Reciprocal":
+            return
+        if name == "Sub" and given[0] == Number(0):
+            yield from _factors(given[1])
+            return
+        if name in SAME_ZEROS or (name == "Add" and given[0] == given[1]):
+            yield from _factors(given[0])  # a quotient's own divisor is asked for where it is met
+            return
+    yield _key(t), t
+
+
+def _positive(t: Term) -> bool:
+    """Is `t` above zero, whatever is in it (and whatever rounds to zero)?"""
+    if isinstance(t, Number):
+        return t.value > 0
+    if isinstance(t, Scalar):
+        return True  # of an attribute: a size, a number of elements, an epsilon
+    if isinstance(t, Filled):
+        return t.kind == "ones"
+    if not isinstance(t, App):
+        return False
+    name, given = t.op.name, t.operands
+    if name in POSITIVE:
+        return True
+    if name in ("Mul", "Div"):
+        return all(map(_positive, given))
+    if name in MEANS or name in SAME_ZEROS:
+        return _positive(given[0])
+    if name in ("Add", "Max"):
+        some = any(map(_positive, given))
+        return some and (name == "Max" or all(map(_not_negative, given)))
+    return False
+
+
+def _not_negative(t: Term) -> bool:
+    if _positive(t) or (isinstance(t, Number) and t.value >= 0):
+        return True
+    if not isinstance(t, App):
+        return False
+    name, given = t.op.name, t.operands
+    if name in NOT_BELOW_ZERO or (name == "Mul" and given[0] == given[1]):
+        return True
+    if name == "Pow" and isinstance(given[1], Number):
+        return given[1].value % 2 == 0
+    if name in MEANS or name in SAME_ZEROS:
+        return name != "Neg" and _not_negative(given[0])
+    return name in ("Add", "Mul", "Div") and all(map(_not_negative, given))
+
+
+def _key(t: Term) -> str:
+    """A term's text, with operands sorted where their order does not make it zero or not."""
+    if isinstance(t, App) and t.op.name in COMMUTE and not t.attrs:
+        return _sum(t.op.name, t.operands)
+    return show(t)
+
+
+def _sum(name: str, operands: Iterable[Term]) -> str:
+    return f"{name}({', '.join(sorted(map(_key, operands)))})"
