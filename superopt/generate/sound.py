@@ -24,9 +24,11 @@ from superopt.rules.trial import Refuted as Differs
 from superopt.rules.trial import Verdict as Outcome
 from superopt.verifier.attributes import UNSEEN_ONES
 from superopt.verifier.prove import Limits, prove
+from superopt.verifier.scope import IMAGES, scope_of
 from superopt.verifier.verdict import Proved, Refuted, Verdict
 
 PATIENCE = 60  # attempts at an instance in one style
+RANK_OF_IMAGES = 4  # in the families: a batch, channels, and two axes
 NUMBERS = 6  # instances in integers, for a rule that is proved for them
 
 
@@ -75,6 +77,7 @@ def settled(
     none. The prover has the last word: a rule that it has proved for low ranks only is one of low
     ranks. Where it says nothing, a long trial does. some: instances of it, for the short one before
     the proof. least: a rank for which it is wanted."""
+    rule = _of_images(rule)
     found = _tried(rule, classes, seed, SHORT, some)
     if isinstance(found, Off):
         return found
@@ -115,8 +118,26 @@ def proved_within(rule: Rule, verdict: Proved) -> Rule | None:
         return None
     if verdict.whole:
         return rule
+    bounded = _below(rule, verdict.most)
+    if bounded is None:
+        return None
+    again = prove(bounded, LIMITS, known=verdict.most)
+    return bounded if isinstance(again, Proved) and again.whole else None
+
+
+def _of_images(rule: Rule) -> Rule:
+    """A rule that names axes of images from the end is one of images of two axes: of more, axis -3
+    is another one."""
+    spatial = any(isinstance(t, App) and t.op.name in IMAGES for s in rule.lhs for t in walk(s))
+    if not spatial or scope_of(rule).most <= RANK_OF_IMAGES:
+        return rule
+    return _below(rule, RANK_OF_IMAGES) or rule
+
+
+def _below(rule: Rule, most: int) -> Rule | None:
+    """The rule for ranks up to `most`; None where its operands cannot be said to have these."""
     conditions = [
-        f"rank({p.name}) <= {verdict.most}"
+        f"rank({p.name}) <= {most}"
         for p in rule.params
         if isinstance(p, Param)
         and not p.run
@@ -130,17 +151,16 @@ def proved_within(rule: Rule, verdict: Proved) -> Rule | None:
         for key, f in t.attrs
         if key == "shape" and isinstance(f, Name)
     }
-    conditions += [f"len({name}) <= {verdict.most}" for name in sorted(shapes)]
+    conditions += [f"len({name}) <= {most}" for name in sorted(shapes)]
     if any(isinstance(t, (Number, Scalar)) for side in rule.lhs for t in walk(side)):
-        conditions += [f"rank({show(side)}) <= {verdict.most}" for side in rule.lhs]
+        conditions += [f"rank({show(side)}) <= {most}" for side in rule.lhs]
     if not conditions:
         return None
     head, _, rest = str(rule).partition(" ; ")
     sides, _, where = head.partition(" where ")
     said = ", ".join([*([where] if where else []), *conditions])
     (bounded,) = parse_rules(f"{sides} where {said} ; {rest}")
-    again = prove(bounded, LIMITS, known=verdict.most)
-    return bounded if isinstance(again, Proved) and again.whole else None
+    return bounded
 
 
 def _tried(
