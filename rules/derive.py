@@ -150,6 +150,43 @@ def _chained(
     return Underived(reason, visited)
 
 
+def shortened(
+    found: Derived, a: g.Graph, b: g.Graph, index: Index, stop: Callable[[], bool] = lambda: False
+) -> Derived:
+    """The same without detours: a search prefers small graphs, and may come back to where it was.
+    Every rewrite between graphs of the chains is asked for, and the fewest are taken."""
+    order = _Order({}, {}, _few(a, b))
+    along = [a, *(s.after for s in found.forth), *(s.before for s in reversed(found.back))]
+    path = [order.graph(graph)[0] for graph in along]
+    place = {graph.outputs: n for n, graph in enumerate(path)}
+    hops: list[dict[int, Link]] = []  # from each graph, to others
+    for graph in path:
+        hops.append({})
+        for link in () if stop() else _rewrites(graph, index, ()):
+            to = place.get(order.graph(link.after)[0].outputs)
+            if to is not None:
+                hops[-1].setdefault(to, Link(link.rule, graph, path[to]))
+    last = len(path) - 1
+    for n, link in enumerate(found.forth):
+        hops[n].setdefault(n + 1, link)
+    for n, link in enumerate(found.back):
+        hops[last - n].setdefault(last - n - 1, link)
+    forth, back = _ways(hops, range(last + 1)), _ways(hops, range(last, -1, -1))
+    meet = min(forth.keys() & back.keys(), key=lambda n: len(forth[n]) + len(back[n]))
+    return Derived(forth[meet], back[meet], found.visited)
+
+
+def _ways(hops: Sequence[Mapping[int, Link]], order: range) -> dict[int, tuple[Link, ...]]:
+    """The shortest way from the first of some graphs to each, always onwards in this order."""
+    ways: dict[int, tuple[Link, ...]] = {order[0]: ()}
+    for n in order:
+        for to, link in hops[n].items() if n in ways else ():
+            onwards = (to - n) * order.step > 0
+            if onwards and (to not in ways or len(ways[n]) + 1 < len(ways[to])):
+                ways[to] = (*ways[n], link)
+    return ways
+
+
 STEP = 0.3  # of a node: what a rewrite more may cost that makes a graph smaller
 
 

@@ -22,7 +22,7 @@ from superopt.pipeline.shapes import representative
 from superopt.pipeline.verify import interface, joined
 from superopt.report.data import Derivation, DerivedStep, Event
 from superopt.report.words import count
-from superopt.rules.derive import Bounds, Derived, derive
+from superopt.rules.derive import Bounds, Derived, derive, shortened
 from superopt.rules.index import Index
 from superopt.rules.rule import Rule
 from superopt.rules.stated import tier
@@ -64,11 +64,17 @@ def derivation(a: Source, b: Source, asked: Asked) -> Derivation:
         return Derivation(False, differs, (), 0, time.monotonic() - begin, True)
     asked.progress(Event("derive", "chains of rules from either model", 0.2))
     bounds = Bounds(steps=STEPS, graphs=GRAPHS, seconds=asked.limit)
-    found = derive(one.graph, other, Index(anywhere(asked.rules)), bounds, asked.stop)
+    index = Index(anywhere(asked.rules))
+    found = derive(one.graph, other, index, bounds, asked.stop)
     seconds = time.monotonic() - begin
     if not isinstance(found, Derived):
         reason = f"{found.reason}, after {count(found.visited, 'graph')}"
         return Derivation(False, reason, (), found.visited, seconds)
+    late = begin + asked.limit
+    found = shortened(
+        found, one.graph, other, index, lambda: asked.stop() or time.monotonic() > late
+    )
+    seconds = time.monotonic() - begin
     names = Names(one.names)
     known = {r.name: r for r in asked.rules}
     links = [

@@ -4,7 +4,7 @@ import pytest
 
 from superopt.ir import graph as g
 from superopt.ops import OPS
-from superopt.rules.derive import Bounds, Derived, Underived, derive
+from superopt.rules.derive import Bounds, Derived, Link, Underived, derive, shortened
 from superopt.rules.index import Index
 from superopt.rules.rule import load_library, parse_rules
 from superopt.te.dtype import F32
@@ -83,6 +83,33 @@ def test_a_graph_that_has_to_grow_does_before_all_small_ones_are_seen() -> None:
     assert isinstance(found, Derived)
     assert [link.rule for link in found.forth] == ["there", "further"]
     assert found.visited < 8
+
+
+DETOUR = """
+out(x: f): Erf(x) => Erf(Abs(x))
+on(x: f): Erf(Abs(x)) => Sqrt(Abs(x))
+straight(x: f): Erf(x) => Sqrt(Abs(x))
+backwards(x: f): Tanh(x) => Sqrt(Abs(x))
+"""
+
+
+def test_a_chain_is_told_without_detours() -> None:
+    """These rules are no laws."""
+    start, aside, end = (
+        graph(v)
+        for v in (make("Erf", X), make("Erf", make("Abs", X)), make("Sqrt", make("Abs", X)))
+    )
+    other = graph(make("Tanh", X))
+    rules = Index(parse_rules(DETOUR))
+    forth = (Link("out", start, aside), Link("on", aside, end))
+    found = shortened(Derived(forth, (), 9), start, end, rules)
+    assert [(s.rule, s.before, s.after) for s in found.forth] == [("straight", start, end)]
+    assert not found.back
+    both = shortened(Derived(forth, (Link("backwards", other, end),), 9), start, other, rules)
+    assert [s.rule for s in both.forth] == ["straight"]
+    assert [s.rule for s in both.back] == ["backwards"]
+    unknown = Index(parse_rules("none(x: f): Exp(x) => Erf(x)"))  # what was found stays
+    assert shortened(Derived(forth, (), 9), start, end, unknown) == Derived(forth, (), 9)
 
 
 def test_what_is_false_is_not(library: Index) -> None:
