@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from superopt.report.data import Decision, RuleVerdict
+from superopt.rules.divisors import new_divisors
 from superopt.rules.rule import Rule
 from superopt.rules.trial import Refuted as Differs
 from superopt.rules.trial import try_rule
@@ -34,4 +35,6 @@ def judged(rule: Rule, seed: int, seconds: float) -> RuleVerdict:
 
 
 def _verdict(rule: Rule, decision: Decision, detail: str) -> RuleVerdict:
+    if decision in ("proved", "passed") and (by := new_divisors(rule)):
+        detail += f"; `optimize` does not use it: it divides by {by[0]}, which may be 0"
     return RuleVerdict(rule.name, rule.text, decision, detail, rule.source)
