@@ -18,12 +18,16 @@ DRAWS = ("normal", "positive", "whole", "halves", "small")
 # Of which exp is infinite, even behind a small factor, and nothing else is: what a rule may lose or
 # win there is told.
 LARGE = {"large": 1e3, "larger": 1e5, "huge": 1e8}
-# Infinities, zeros and what is no number, in many combinations; and each tensor full of one.
+# Each tensor full of an infinity, a zero or what is no number; and a part of it: an infinity meets
+# its opposite in a few of many elements only.
 FLAT = ("flat", "even")
 # Numbers of which squares and reciprocals are infinite, zero or have few digits: what is the same
 # bit by bit is so for them, too.
 EXTREME = ("extreme", "outermost")
-EXCEPTIONAL = ("exceptional", "odd", "strange", "singular", *FLAT, *EXTREME)
+EXCEPTIONAL = {
+    "exceptional": 0.25, "odd": 0.5, "strange": 0.5, "singular": 0.75,
+    **dict.fromkeys((*FLAT, *EXTREME), 1.0),
+}  # fmt: skip
 MOST = 1e12  # of a rule's own numbers that are drawn
 HALVES = (0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 4.0, -4.0)  # quotients of which are exact
 ODD = np.array([np.inf, -np.inf, np.nan, 0.0])
@@ -87,8 +91,8 @@ def real(i: Input, limit: int | None, draw: str, seed: int) -> np.ndarray:
             x = np.full(shape, rng.choice((np.inf, -np.inf, np.nan, 0.0, -1.0)))
         case _ if draw in EXTREME:
             return _among(rng, FAR, 0.5, shape)  # in float64, as they are computed with
-        case _ if draw in EXCEPTIONAL:  # the last: many, as in pairs
-            x = _among(rng, ODD, 0.5 if draw == "singular" else 0.25, shape)
+        case _ if draw in EXCEPTIONAL:
+            x = _among(rng, ODD, EXCEPTIONAL[draw], shape)
         case _:
             x = rng.standard_normal(shape)
     return x.astype(stored)

@@ -156,6 +156,10 @@ def _below(rule: Rule, most: int) -> Rule | None:
         conditions += [f"rank({show(side)}) <= {most}" for side in rule.lhs]
     if not conditions:
         return None
+    known = set(map(show, rule.where))
+    conditions = [c for c in conditions if c not in known]
+    if not conditions:
+        return rule
     head, _, rest = str(rule).partition(" ; ")
     sides, _, where = head.partition(" where ")
     said = ", ".join([*([where] if where else []), *conditions])
