@@ -298,7 +298,7 @@ def bound_names(rule: Rule) -> frozenset[str]:
                 if isinstance(d, Name):
                     bound.add(d.id)
     for side in rule.lhs:
-        for part in walk(side):
+        for part in _matched(side):
             match part:
                 case App(_, _, attrs, rest):
                     bound.update(v.id for _, v in attrs if isinstance(v, Name))
@@ -312,6 +312,19 @@ def bound_names(rule: Rule) -> frozenset[str]:
         if found is not None:
             bound.add(found[0])
     return frozenset(bound)
+
+
+def _matched(t: Term) -> Iterator[Term]:
+    """A side and the terms in it, but for those in formulas, which are asked for their shapes."""
+    yield t
+    match t:
+        case App():
+            for operand in t.operands:
+                yield from _matched(operand)
+        case Pick(app, _) | All(app):
+            yield from _matched(app)
+        case _:
+            pass
 
 
 def _check(rule: Rule) -> None:

@@ -173,6 +173,10 @@ REFUSED = [
     ("a(x): Relu(x) => Transpose(x, perm=p)", "p has no value"),
     ("a(x): Transpose(x, perm=inverse(p)) => x", "p has no value"),
     ("a(x): Relu(x) => x where n > 1", "n has no value"),
+    (
+        "a(x): Reshape(Relu(x), shape=shape(Transpose(x, perm=p))) => Transpose(x, perm=p)",
+        "p has no",
+    ),
     ("a(x): Relu(x) => x where m == n", "has no value"),
     ("a(x): Relu(x) => x where single_use(Abs(x))", "Abs(x) is not part of the left side"),
     ("a(x): Relu(x) => x where foo(x)", "there is no function or operator foo"),
