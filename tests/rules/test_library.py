@@ -34,7 +34,8 @@ FLOATS_ONLY: dict[str, str] = {
     """,
     "+ or * with max, min or abs": """
         relu-scale max-scale max-shift max-shift-along max-neg max-neg-min relu-abs abs-mul
-        min-neg min-neg-max max-less-min max-by-abs min-by-abs leaky-max max-pool-shift
+        min-neg min-neg-max max-less-min max-by-abs min-by-abs leaky-max max-pool-shift reduce-max-scale
+        reduce-min-scale
         max-pool-shift-channels norm-one-scale
     """,
     "symmetry or range of a function": """
@@ -46,7 +47,7 @@ FLOATS_ONLY: dict[str, str] = {
         sqrt-square sqrt-reciprocal log-exp log-softmax exp-log-softmax softplus
         attention attention-mask attention-scale attention-mask-scale root-product
         root-quotient log-reciprocal log-sum-exp-twice norm-two-scale
-        norm-two-twice log-softmax-twice softmax-log softmax-of-two
+        norm-two-twice log-softmax-twice softmax-log softmax-of-two exp-log-sum-exp
     """,
     "places of the greatest": """
         argmax-softmax argmax-log-softmax argmax-exp argmax-sigmoid argmax-tanh argmax-shift
