@@ -34,8 +34,8 @@ FLOATS_ONLY: dict[str, str] = {
     """,
     "+ or * with max, min or abs": """
         relu-scale max-scale max-shift max-shift-along max-neg max-neg-min relu-abs abs-mul
-        min-neg min-neg-max max-less-min max-by-abs min-by-abs leaky-max max-pool-shift reduce-max-scale
-        reduce-min-scale
+        min-neg min-neg-max max-less-min max-by-abs min-by-abs leaky-max max-pool-shift
+        reduce-max-scale reduce-min-scale
         max-pool-shift-channels norm-one-scale
     """,
     "symmetry or range of a function": """
