@@ -17,8 +17,7 @@ COMMUTE = frozenset(("Add", "Mul", "Sub"))  # x - y is zero where y - x is
 SAME_ZEROS = frozenset(
     (
         "Neg", "Abs", "Sqrt", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Expand",
-        "Identity", "Slice", "Gather", "Split", "Tile", "Concat", "Cast",
-        "Div", "Pow",
+        "Identity", "Slice", "Gather", "Split", "Tile", "Div", "Pow",
     )
 )  # fmt: skip
 POSITIVE = frozenset(("Exp", "Sigmoid", "Softmax", "Softplus", "Cosh"))
@@ -74,7 +73,7 @@ def _factors(t: Term) -> Iterator[tuple[str, Term]]:
         return
     if isinstance(t, App):
         name, given = t.op.name, t.operands
-        if name == "Mul":
+        if name in ("Mul", "Concat"):
             for operand in given:
                 yield from _factors(operand)
             return
@@ -102,10 +101,10 @@ def _positive(t: Term) -> bool:
     name, given = t.op.name, t.operands
     if name in POSITIVE:
         return True
-    if name in ("Mul", "Div"):
+    if name in ("Mul", "Div", "Concat"):
         return all(map(_positive, given))
     if name in MEANS or name in SAME_ZEROS:
-        return _positive(given[0])
+        return name != "Neg" and _positive(given[0])
     if name in ("Add", "Max"):
         some = any(map(_positive, given))
         return some and (name == "Max" or all(map(_not_negative, given)))
@@ -122,9 +121,9 @@ def _not_negative(t: Term) -> bool:
         return True
     if name == "Pow" and isinstance(given[1], Number):
         return given[1].value % 2 == 0
-    if name in MEANS or name in SAME_ZEROS:
-        return name != "Neg" and _not_negative(given[0])
-    return name in ("Add", "Mul", "Div") and all(map(_not_negative, given))
+    if name in MEANS or name in SAME_ZEROS - {"Neg", "Div"}:
+        return _not_negative(given[0])
+    return name in ("Add", "Mul", "Div", "Concat") and all(map(_not_negative, given))
 
 
 def _key(t: Term) -> str:

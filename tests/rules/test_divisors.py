@@ -17,6 +17,9 @@ from superopt.rules.rule import load_library, parse_rules
         ("Add(z, Mul(y, Div(z, x))) => Div(Add(x, y), Div(x, z))", ["z"]),
         ("Add(x, Div(x, Sub(y, 1))) => Div(x, Sub(1, Div(1, y)))", ["y"]),
         ("Mul(x, y) => Mul(x, Pow(Pow(y, -1), -1))", ["y"]),
+        ("Mul(x, y) => Mul(x, Div(y, Sub(1, Exp(x))))", ["Sub(1, Exp(x))"]),
+        ("Mul(x, y) => Mul(x, Div(y, Add(1, Neg(Exp(x)))))", ["Add(1, Neg(Exp(x)))"]),
+        ("Add(z, Div(x, y)) => Relu(Div(x, Concat(y, z, axis=0)))", ["z"]),
         # What the result itself is a quotient of, its own value tells.
         ("Sub(0, Div(x, y)) => Div(x, Sub(0, y))", []),
         ("Add(z, Div(x, y)) => Div(Add(x, Mul(y, z)), y)", []),
@@ -32,6 +35,7 @@ from superopt.rules.rule import load_library, parse_rules
         ("Mul(x, 2) => Mul(1, Div(x, 0.5))", []),
         ("Relu(x) => Mul(x, Div(Relu(x), Add(1, Abs(x))))", []),
         ("Neg(x) => Neg(Div(x, Add(Mul(x, x), 0.1)))", []),
+        ("Neg(x) => Neg(Div(x, Neg(Exp(x))))", []),
     ],
 )
 def test_what_is_divided_by_anew(rule: str, by: list[str]) -> None:
