@@ -24,10 +24,8 @@ FLAT = ("flat", "even")
 # Numbers of which squares and reciprocals are infinite, zero or have few digits: what is the same
 # bit by bit is so for them, too.
 EXTREME = ("extreme", "outermost")
-EXCEPTIONAL = {
-    "exceptional": 0.25, "odd": 0.5, "strange": 0.5, "singular": 0.75,
-    **dict.fromkeys((*FLAT, *EXTREME), 1.0),
-}  # fmt: skip
+SHARES = {"exceptional": 0.25, "odd": 0.5, "strange": 0.5, "singular": 0.75}
+EXCEPTIONAL = (*SHARES, *FLAT, *EXTREME)
 MOST = 1e12  # of a rule's own numbers that are drawn
 HALVES = (0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 4.0, -4.0)  # quotients of which are exact
 ODD = np.array([np.inf, -np.inf, np.nan, 0.0])
@@ -91,8 +89,8 @@ def real(i: Input, limit: int | None, draw: str, seed: int) -> np.ndarray:
             x = np.full(shape, rng.choice((np.inf, -np.inf, np.nan, 0.0, -1.0)))
         case _ if draw in EXTREME:
             return _among(rng, FAR, 0.5, shape)  # in float64, as they are computed with
-        case _ if draw in EXCEPTIONAL:
-            x = _among(rng, ODD, EXCEPTIONAL[draw], shape)
+        case _ if draw in SHARES:
+            x = _among(rng, ODD, SHARES[draw], shape)
         case _:
             x = rng.standard_normal(shape)
     return x.astype(stored)

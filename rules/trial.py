@@ -130,7 +130,7 @@ def try_on(rule: Rule, some: Cases, seed: int) -> Verdict:
     """Try `rule` on these instances, the plain ones each on several inputs."""
     tried = 0
     field, finite = True, False
-    strange = tuple(EXCEPTIONAL) if rule.float_class == "E0" or _of_exceptions(rule) else ()
+    strange = EXCEPTIONAL if rule.float_class == "E0" or _of_exceptions(rule) else ()
     draws: tuple[str, ...] = ()
     for number, one in enumerate(some.plain):
         if not tried:

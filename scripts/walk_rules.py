@@ -4,9 +4,9 @@
     scripts/walk_rules.py MODEL.onnx ... [--steps 1000] [--seed 0] [--each 25] [--rules REGEX]
 
 A search takes what is cheaper; a walk takes anything, those rules first that it took least. So most
-of the library meets what others have made, on a real graph. The model's symbolic sizes are 8. After
-every --each steps the outputs are compared with the original's, element by element; a walk that
-went wrong says which step did it, and goes on from before. Exit 1 if any did.
+of the library meets what others have made, on a real graph. After every --each steps the outputs
+are compared with the original's, element by element; a walk that went wrong says which step did it,
+and goes on from before. Exit 1 if any did.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from superopt.check.inputs import feeds
 from superopt.cost.model import Costs, by_roofline
 from superopt.ir import graph as g
 from superopt.ir.evaluate import evaluate
@@ -29,6 +30,7 @@ from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import read
 from superopt.pipeline.naming import Names
+from superopt.pipeline.shapes import representative
 from superopt.rules.context import context
 from superopt.rules.divisors import new_divisors
 from superopt.rules.rule import Rule, load_library
@@ -37,13 +39,12 @@ from superopt.search.move import Move, Refusals, moves
 from superopt.te.domain import Reals
 from superopt.te.dtype import F64
 
-SIZE = 8  # of a symbolic dimension
 # Of an element and a typical one. Constants are stored in float32: half a root of 2 is off by 1e-8.
 ALLOWED = 1e-7
 START = 12  # nodes that a place to go on is looked for at
 STAY = 0.8  # how often a step is beside the one before
 
-Feeds = Mapping[str, np.ndarray]
+Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(slots=True)
@@ -61,8 +62,8 @@ def walk(model: Model, rules: Book, steps: int, each: int, seed: int) -> Walk:
     """A random walk from a model."""
     rng, begin, out = random.Random(seed), time.monotonic(), Walk()
     costs, refusals = Costs({}, by_roofline(1)), Refusals()
-    feeds = _feeds(model.graph, seed)
-    base = evaluate(model.graph, feeds, Reals(F64))
+    (feed,) = feeds(model.graph, representative(model, {}), seed, ("normal",))
+    base = evaluate(model.graph, feed.arrays, Reals(F64))
     sure = now = model.graph
     path: list[tuple[Move, g.Graph]] = []
     near: list[g.Node] = []
@@ -81,29 +82,15 @@ def walk(model: Model, rules: Book, steps: int, each: int, seed: int) -> Walk:
             near = made if rng.random() < STAY else []
         if (k + 1) % each and k + 1 < steps:
             continue
-        off = _off(now, feeds, base)
+        off = _off(now, feed.arrays, base)
         if off <= ALLOWED:
             sure, out.farthest = now, max(out.farthest, off)
         else:
-            out.wrong.append(_blame(model, path, feeds, base))
+            out.wrong.append(_blame(model, path, feed.arrays, base))
             now = sure
         path, near = [], []
     out.seconds = time.monotonic() - begin
     return out
-
-
-def _feeds(graph: g.Graph, seed: int) -> Feeds:
-    rng = np.random.default_rng(seed)
-
-    def draw(i: g.Input) -> np.ndarray:
-        assert i.type.dtype is not None
-        assert i.type.shape is not None
-        shape = [d if isinstance(d, int) else SIZE for d in i.type.shape]
-        if i.type.dtype.is_float:
-            return rng.standard_normal(shape)
-        return rng.integers(0, 2, shape)
-
-    return {i.name: draw(i) for i in graph.inputs}
 
 
 def _choice(some: Sequence[Move], used: Counter[str], rng: random.Random) -> Move:
@@ -116,10 +103,10 @@ def _choice(some: Sequence[Move], used: Counter[str], rng: random.Random) -> Mov
     return rng.choice(by[name])
 
 
-def _off(graph: g.Graph, feeds: Feeds, base: Sequence[np.ndarray]) -> float:
+def _off(graph: g.Graph, given: Arrays, base: Sequence[np.ndarray]) -> float:
     """How far the outputs are from `base` at most, in parts of an element and a typical one."""
     most = 0.0
-    for a, b in zip(evaluate(graph, feeds, Reals(F64)), base, strict=True):
+    for a, b in zip(evaluate(graph, given, Reals(F64)), base, strict=True):
         if a.dtype.kind != "f":
             most = max(most, float((a != b).any()))
         elif not np.array_equal(np.isfinite(a), np.isfinite(b)):
@@ -133,12 +120,12 @@ def _off(graph: g.Graph, feeds: Feeds, base: Sequence[np.ndarray]) -> float:
 
 
 def _blame(
-    model: Model, path: Sequence[tuple[Move, g.Graph]], feeds: Feeds, base: Sequence[np.ndarray]
+    model: Model, path: Sequence[tuple[Move, g.Graph]], given: Arrays, base: Sequence[np.ndarray]
 ) -> str:
     """The first wrong step of a path, which ends wrong."""
     names = Names(model.names)
     for move, after in path:
-        off = _off(after, feeds, base)
+        off = _off(after, given, base)
         if off > ALLOWED:
             before = "; ".join(names.text(v, 3) for v in move.change)
             made = "; ".join(names.text(v, 3) for v in move.change.values())

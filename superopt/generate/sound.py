@@ -6,7 +6,7 @@ prover has no verdict, a long trial decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
@@ -92,7 +92,7 @@ def settled(
         within = proved_within(found, verdict)
         if within is not None:
             return Held(within, True, within is not found)
-    images = any(isinstance(t, App) and t.op.name in SPATIAL for s in rule.lhs for t in walk(s))
+    images = _has(rule, SPATIAL)
     effort = OF_IMAGES if images else OTHERWISE
     left = [c for c in classes if c >= found.float_class]
     fresh = instances(rule, seed + 1, patience=PATIENCE)
@@ -128,10 +128,14 @@ def proved_within(rule: Rule, verdict: Proved) -> Rule | None:
 def _of_images(rule: Rule) -> Rule:
     """A rule that names axes of images from the end is one of images of two axes: of more, axis -3
     is another one."""
-    spatial = any(isinstance(t, App) and t.op.name in IMAGES for s in rule.lhs for t in walk(s))
-    if not spatial or scope_of(rule).most <= RANK_OF_IMAGES:
+    if not _has(rule, IMAGES) or scope_of(rule).most <= RANK_OF_IMAGES:
         return rule
     return _below(rule, RANK_OF_IMAGES) or rule
+
+
+def _has(rule: Rule, operators: Collection[str]) -> bool:
+    """Is one of these on the left?"""
+    return any(isinstance(t, App) and t.op.name in operators for s in rule.lhs for t in walk(s))
 
 
 def _below(rule: Rule, most: int) -> Rule | None:
