@@ -16,7 +16,7 @@ from superopt.ir.evaluate import evaluate
 from superopt.ir.substitute import Cycle, replace_all
 from superopt.rules.context import context
 from superopt.rules.rule import load_library, parse_rules
-from superopt.search.backtrack import Limits, StopReason, search
+from superopt.search.backtrack import AXES, Limits, StopReason, search
 from superopt.search.book import book
 from superopt.search.climb import climb
 from superopt.search.decisions import log, replay
@@ -154,6 +154,22 @@ def test_what_is_new_is_visited_before_what_costs_as_little() -> None:
     limits = Limits(alpha=1.2, patience=100, seconds=60)
     found = search(g.Graph(inputs, (total,)), rules, Costs({}, tabled(prices)), limits, Refusals())
     assert "Sin" in [n.op.name for n in g.nodes(found.graph)]
+
+
+def test_axes_of_length_one_are_not_new_for_ever() -> None:
+    """Each graph has a node of one axis more, which no graph before it had."""
+    rules = book(
+        parse_rules(
+            "wrap(x: f): Neg(x) => Squeeze(Neg(Unsqueeze(x, axes=(0,))), axes=(0,)) ; float=E0\n"
+            "merge(x: f): Unsqueeze(Unsqueeze(x, axes=(0,)), axes=(0,))"
+            " => Unsqueeze(x, axes=(0, 1)) ; float=E0"
+        )
+    )
+    x = value("x", 3)
+    costs = Costs({}, tabled({"Neg": 1.0, "Squeeze": 0.0, "Unsqueeze": 0.0}))
+    found = search(g.Graph((x,), (op("Neg", x),)), rules, costs, Limits(seconds=60), Refusals())
+    assert found.stop is StopReason.EXHAUSTED
+    assert found.seen >= 1 + AXES
 
 
 def test_novelty_is_of_the_rarest_of_what_is_made() -> None:
