@@ -71,7 +71,7 @@ class Underived:
 
 
 Roots = tuple[g.Value, ...]
-OWN = 0.3  # of the time, for rules about the graphs' own operators alone
+OWN = 0.3  # of the time and the graphs, for rules about the graphs' own operators alone
 RESHAPE = OPS["Reshape"]
 RESHAPES = frozenset((RESHAPE, OPS["Squeeze"], OPS["Unsqueeze"]))
 
@@ -95,10 +95,12 @@ def derive(
     if not own.isdisjoint(RESHAPES):
         own |= RESHAPES
     soon = begin + OWN * bounds.seconds
-    near = _chained(a, b, index.within(own), bounds, soon, stop, without)
-    if isinstance(near, Derived) or near.visited >= bounds.graphs or time.monotonic() >= end:
+    some = replace(bounds, graphs=int(OWN * bounds.graphs))
+    near = _chained(a, b, index.within(own), some, soon, stop, without)
+    if isinstance(near, Derived) or time.monotonic() >= end:
         return near
-    found = _chained(a, b, index, bounds, end, stop, without)
+    rest = replace(bounds, graphs=bounds.graphs - near.visited)
+    found = _chained(a, b, index, rest, end, stop, without)
     return replace(found, visited=near.visited + found.visited)
 
 

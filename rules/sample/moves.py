@@ -198,7 +198,8 @@ def _reshaped(x: Shape, draw: Draw) -> Shape:
             k = draw.below(len(x) + 1)
             return (*x[:k], 1, *x[k:])
         case 4 if len(x) > 1:
-            return tuple(reversed(x))
+            a, b = draw.rng.sample(range(len(x)), 2)
+            return tuple(x[{a: b, b: a}.get(k, k)] for k in range(len(x)))
         case _:
             return refactored(count, draw.pick((1, 2, 2, 3)), draw)
 
