@@ -71,7 +71,7 @@ class Underived:
 
 
 Roots = tuple[g.Value, ...]
-OWN = 0.3  # of the time and the graphs, for rules about the graphs' own operators alone
+SHARE = 0.3  # of the graphs and the time that are left, for a look that leaves some ways out
 RESHAPE = OPS["Reshape"]
 RESHAPES = frozenset((RESHAPE, OPS["Squeeze"], OPS["Unsqueeze"]))
 
@@ -85,23 +85,24 @@ def derive(
     without: Container[str] = (),
 ) -> Derived | Underived:
     """A chain of rewrites between two graphs over the same inputs, by rules whose names are not in
-    `without`. First by rules about the graphs'
-    own operators (those that reshape are one), which leaves few ways to go; where these ways end,
-    or a share of the time has passed (numbers that are added and taken away again have no end), by
-    all rules."""
-    begin = time.monotonic()
-    end = begin + bounds.seconds
+    `without`. In three looks, since graphs that grow have no end: by rules about the graphs' own
+    operators (those that reshape are one), which leaves few ways to go; by all rules, but by no
+    graph that is larger than both ends; and by all rules. A look ends with its share of the graphs
+    and of the time."""
+    end = time.monotonic() + bounds.seconds
     own = frozenset(n.op for graph in (a, b) for n in g.nodes(graph))
     if not own.isdisjoint(RESHAPES):
         own |= RESHAPES
-    soon = begin + OWN * bounds.seconds
-    some = replace(bounds, graphs=int(OWN * bounds.graphs))
-    near = _chained(a, b, index.within(own), some, soon, stop, without)
-    if isinstance(near, Derived) or time.monotonic() >= end:
-        return near
-    rest = replace(bounds, graphs=bounds.graphs - near.visited)
-    found = _chained(a, b, index, rest, end, stop, without)
-    return replace(found, visited=near.visited + found.visited)
+    looks = [(index.within(own), bounds.grow, SHARE), (index, 0, SHARE), (index, bounds.grow, 1.0)]
+    visited = 0
+    for rules, grow, share in looks if bounds.grow else looks[::2]:
+        some = replace(bounds, grow=grow, graphs=int(share * (bounds.graphs - visited)))
+        now = time.monotonic()
+        found = _chained(a, b, rules, some, now + share * (end - now), stop, without)
+        visited += found.visited
+        if isinstance(found, Derived) or time.monotonic() >= end or stop():
+            break
+    return replace(found, visited=visited)
 
 
 def _chained(

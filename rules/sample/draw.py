@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -99,8 +100,15 @@ def drawn(h: Hole, draw: Draw, rank: int, least: int = 1, most: int = 7) -> Shap
     return tuple(draw.size(least, most) if d is None else d for d in dims)
 
 
+MANY = 1 << 32  # elements; no tensor of so many is tried
+
+
 def divisors(n: int) -> list[int]:
-    return [d for d in range(1, n + 1) if n % d == 0]
+    """In ascending order; Misfit where there are too many to look at."""
+    if n > MANY:
+        raise Misfit(f"{n} elements")
+    small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
+    return small + [n // d for d in reversed(small) if d * d != n]
 
 
 def refactored(count: int, rank: int, draw: Draw) -> Shape:

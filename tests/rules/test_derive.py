@@ -1,5 +1,6 @@
 """Chains of rules between graphs."""
 
+import numpy as np
 import pytest
 
 from superopt.ir import graph as g
@@ -123,6 +124,23 @@ def test_all_that_can_be_reached_is_looked_at() -> None:
     found = derive(a, b, Index(few), Bounds(seconds=20))
     assert isinstance(found, Underived)
     assert found.reason == "nothing more can be reached"
+
+
+def test_rules_about_own_operators_leave_graphs_for_the_others() -> None:
+    """Sums can be grouped in more ways than may be visited; the way out is by a product."""
+    rules = Index(
+        parse_rules(
+            "group(x: f, y: f, z: f): Add(Add(x, y), z) <=> Add(x, Add(y, z))\n"
+            "again(x: f, y: f): Add(x, y) <=> Add(Add(x, y), Add(x, Add(y, x)))\n"  # has no end
+            "product(x: f, y: f): Div(x, y) => Mul(x, Div(1, y))\n"
+            "one(x: f): Mul(x, 1) => x"
+        )
+    )
+    left = make("Add", make("Add", make("Add", X, Y), Z), W)
+    number = g.constant(np.float32(1))
+    found = derive(graph(make("Div", left, number)), graph(left), rules, Bounds(graphs=200))
+    assert isinstance(found, Derived)
+    assert [s.rule for s in found.forth] == ["product", "one"]
 
 
 @pytest.mark.parametrize(
