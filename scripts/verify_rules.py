@@ -1,10 +1,11 @@
 """Prove the rules of the library: how many, how long, and what is refuted or not known.
 
     python scripts/verify_rules.py [PART OF A SOURCE | hand] [--seconds 20] [--mutants 2]
-    python scripts/verify_rules.py --write [--jobs 2]
+    python scripts/verify_rules.py --write [--new] [--jobs 2]
 
 With --write, what is proved at all ranks at which it applies goes to rules/library/proofs.json,
 from which reports take a rule's tier: all rules are proved, by a count of work and not of seconds.
+With --new those that are not in it only: for when rules changed, and the prover did not.
 
 With --mutants N, N changed rules of each are proved instead; one that is proved and yet differs
 numerically is a survivor, and the exit status is 1.
@@ -17,6 +18,7 @@ import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -57,14 +59,16 @@ def library(part: str, limits: Limits) -> int:
 WORK = Limits(seconds=120, work=60_000, beyond=100_000)
 
 
-def written(jobs: int) -> int:
-    """Prove all rules, and write which are; print the others."""
+def written(jobs: int, known: Mapping[str, str]) -> int:
+    """Prove all rules but those that are known, and write which are; print the others."""
     every = load_library()
-    found: dict[str, str] = {}
+    found = {key: known[key] for key in map(proof_key, every) if key in known}
+    some = [n for n, r in enumerate(every) if proof_key(r) not in known]
     total = 0.0
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        verdicts = pool.map(judged, range(len(every)), chunksize=8)
-        for rule, (scope, why, seconds) in zip(every, verdicts, strict=True):
+        verdicts = pool.map(judged, some, chunksize=8)
+        for n, (scope, why, seconds) in zip(some, verdicts, strict=True):
+            rule = every[n]
             total += seconds
             if scope:
                 found[proof_key(rule)] = scope
@@ -73,7 +77,7 @@ def written(jobs: int) -> int:
     lines = [f"{json.dumps(k)}: {json.dumps(found[k])}" for k in sorted(found)]
     (LIBRARY / PROOFS).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     proved = sum(proof_key(r) in found for r in every)
-    print(f"{proved} of {len(every)} rules proved in {total:.1f} s")
+    print(f"{proved} of {len(every)} rules proved, {len(some)} of them asked now, in {total:.1f} s")
     return 0
 
 
@@ -121,12 +125,14 @@ def main() -> int:
     parser.add_argument("--mutants", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--new", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
     begin = time.perf_counter()
     limits = Limits(seconds=args.seconds)
     if args.write:
-        status = written(args.jobs)
+        known = json.loads((LIBRARY / PROOFS).read_text(encoding="utf-8")) if args.new else {}
+        status = written(args.jobs, known)
     elif args.mutants:
         status = mutated(args.part, limits, args.mutants, args.seed)
     else:

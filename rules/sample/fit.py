@@ -48,6 +48,7 @@ FITS: dict[str, Callable[[Ask], Fit]] = {
     "Tile": moves.tile,
     "Transpose": moves.transpose,
     "Unsqueeze": moves.unsqueeze,
+    "Upsample": moves.upsample,
 }
 
 

@@ -204,6 +204,12 @@ def _reshaped(x: Shape, draw: Draw) -> Shape:
             return refactored(count, draw.pick((1, 2, 2, 3)), draw)
 
 
+def upsample(ask: Ask) -> Fit:
+    draw = ask.draw
+    x = drawn(ask.holes[0], draw, draw.rank(1), most=4)
+    return [x], {"scales": tuple(float(draw.pick((1, 1, 2, 3))) for _ in x)}
+
+
 def squeeze(ask: Ask) -> Fit:
     draw = ask.draw
     axes = ask.ints("axes")
