@@ -17,6 +17,11 @@ HAND = [r for r in LIBRARY if r.origin == "hand"]
 GENERATED = [r for r in LIBRARY if r.origin == "generated"]
 EVERY = 8  # generated rule is tried here: each passed such a trial when it was made
 COUNT = 12  # instances of each rule, all different
+# Rules that cut an axis to one size and pad another by what is cut: few sizes fit.
+FEW = {
+    "matmul-slice-reducesum--matmul-reducesum-pad-2",
+    "matmul-transpose-slice--matmul-transpose-pad-2",
+}
 # Laws that the prime field cannot see, because it takes their functions for unknown ones, or for
 # an order that knows no addition: tested over floats alone. All other rules must hold in both.
 FLOATS_ONLY: dict[str, str] = {
@@ -31,6 +36,7 @@ FLOATS_ONLY: dict[str, str] = {
     """,
     "a number and its sign": """
         prelu-relu abs-relu relu-difference leaky-relus relu-relu-clip sign-abs abs-square
+        less-neg less-or-equal-neg
     """,
     "+ or * with max, min or abs": """
         relu-scale max-scale max-shift max-shift-along max-neg max-neg-min relu-abs abs-mul
@@ -48,6 +54,7 @@ FLOATS_ONLY: dict[str, str] = {
         attention attention-mask attention-scale attention-mask-scale root-product
         root-quotient log-reciprocal log-sum-exp-twice norm-two-scale
         norm-two-twice log-softmax-twice softmax-log softmax-of-two exp-log-sum-exp
+        exp-half log-mul-exp log-softmax-shift-along
     """,
     "places of the greatest": """
         argmax-softmax argmax-log-softmax argmax-exp argmax-sigmoid argmax-tanh argmax-shift
@@ -77,9 +84,10 @@ def test_every_rule_is_of_hand_or_generated() -> None:
 
 @pytest.mark.parametrize("rule", GENERATED[::EVERY], ids=lambda r: r.name)
 def test_a_generated_rule_passes_a_trial_on_other_shapes(rule: Rule) -> None:
-    verdict = try_rule(rule, seed=77, count=COUNT)
+    count = 5 if rule.name.removesuffix("~") in FEW else COUNT
+    verdict = try_rule(rule, seed=77, count=count)
     assert isinstance(verdict, Passed), verdict
-    assert verdict.instances == COUNT
+    assert verdict.instances == count
 
 
 @pytest.mark.parametrize("rule", HAND, ids=lambda r: r.name)
