@@ -71,6 +71,7 @@ class Underived:
 
 
 Roots = tuple[g.Value, ...]
+STOPPED = "it was stopped"
 SHARE = 0.3  # of the graphs and the time that are left, for a look that leaves some ways out
 RESHAPE = OPS["Reshape"]
 RESHAPES = frozenset((RESHAPE, OPS["Squeeze"], OPS["Unsqueeze"]))
@@ -144,11 +145,15 @@ def _chained(
                 return Derived(chains[0], chains[1], visited)
             visited += 1
             side.add(reached)
-            if time.monotonic() >= end or stop():
+            if stop():
+                return Underived(STOPPED, visited)
+            if time.monotonic() >= end:
                 return Underived("the time was used up", visited)
         if visited >= bounds.graphs:
             return Underived("the limit of graphs was reached", visited)
-        if time.monotonic() >= end or stop():
+        if stop():
+            return Underived(STOPPED, visited)
+        if time.monotonic() >= end:
             return Underived("the time was used up", visited)
     return Underived(reason, visited)
 

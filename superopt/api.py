@@ -232,7 +232,7 @@ def generate_rules(
     ops, shapes: a family of one's own instead, named custom: operators, such as "MatMul, Relu,
         Transpose(perm=(1, 0))", and the shapes of inputs and constants, "x=3x3, s=, i=eye:3x3".
     max_ops: operators of a graph at most; see `superopt.generate.family.Family` for `top` and
-        `whole`: five families stop at 2, or at 3 where it is 5, and of most others those graphs of
+        `whole`: seven families stop at 3, and of most others those graphs of
         4 are related that have an equal of at most 2.
     jobs: processes, at most as many as there are cores.
     ray: the address of a Ray cluster that does the work instead; "local" starts one of `jobs` CPUs.

@@ -176,6 +176,8 @@ def test_derive_looks_for_no_chain_between_models_that_differ() -> None:
     assert found.reason.startswith("output y differs on random inputs")
     sizes = api.derive(models.data(RAGGED.format(2)), models.data(RAGGED.format(3)))
     assert sizes.reason == "output y has shapes (2, 6) and (3, 6)"
+    whole = [models.data(WHOLE.format(n)) for n in (3, 2)]
+    assert api.derive(*whole).reason.startswith("output y differs on random inputs at [")
 
 
 RAGGED = """
@@ -184,6 +186,16 @@ g (float[4, 6] x) => (float[n, 6] y)
 <int64[1] s = {{0}}, int64[1] e = {{{}}}>
 {{
   y = Slice(x, s, e)
+}}
+"""
+
+
+WHOLE = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (int64[9] x) => (int64[9] y)
+<int64 n = {{{}}}>
+{{
+  y = Mod(x, n)
 }}
 """
 

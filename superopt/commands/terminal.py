@@ -128,7 +128,7 @@ def interruptible() -> Iterator[Stop]:
         if first and received == 1:
             # Not through a buffered stream: the signal may have come in the middle of a write.
             with suppress(OSError):
-                os.write(2, b"\nstopping with the best checked model so far; Ctrl-C again aborts\n")
+                os.write(2, b"\nstopping with what there is so far; Ctrl-C again aborts\n")
         elif received > 1:
             raise KeyboardInterrupt
 

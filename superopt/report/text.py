@@ -336,7 +336,9 @@ def generation(made: Generation) -> str:
             lines.append(f"  {words.count(f.doubtful, 'pair')} equal by coincidence")
         if f.partial:
             lines.append(f"  {words.count(f.partial, 'pair')} equal in parts")
-        lines += [f"  true at these sizes only: {r}" for r in f.refuted[:SHOWN]]
+        lines += [
+            f"  no rule: true at these sizes, and of no reading: {r}" for r in f.refuted[:SHOWN]
+        ]
         lines += [f"  without effect: {r}" for r in f.idle[:SHOWN]]
         lines += [f"  not proved: {r}" for r in f.unproved[:SHOWN]]
     if made.lost:

@@ -81,7 +81,7 @@ def test_an_interrupt_writes_the_best_so_far(stage: str, model: Path, places: Pl
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
     assert process.returncode == 0, err
-    assert "stopping with the best checked model so far" in err
+    assert "stopping with what there is so far" in err
     onnx.checker.check_model(onnx.load(str(places.model)), full_check=True)
     if stage in ("load", "measure"):
         assert "is a byte-identical copy" in out

@@ -143,6 +143,13 @@ def test_rules_about_own_operators_leave_graphs_for_the_others() -> None:
     assert [s.rule for s in found.forth] == ["product", "one"]
 
 
+def test_a_search_that_is_stopped_says_so(library: Index) -> None:
+    a, b = map(graph, PAIRS["a chain of products"])
+    found = derive(a, b, library, Bounds(), stop=lambda: True)
+    assert isinstance(found, Underived)
+    assert found.reason == "it was stopped"
+
+
 @pytest.mark.parametrize(
     ("bounds", "reason"),
     [
