@@ -76,6 +76,39 @@ def test_verify_sees_what_optimize_kept_and_what_it_did_not(tmp_path: Path) -> N
     assert superopt.verify(data, wrong).decision == "differs"
 
 
+THREE = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[3] x, float[3] y) => (float[3] a, float[3] b, float[3] c)
+{{
+  two = Constant <value_float = 2.0> ()
+  one = Constant <value_float = 1.0> ()
+  {}
+}}
+"""
+
+
+def test_each_output_has_a_verdict_of_its_own() -> None:
+    """One is summed in another order, one is wrong, and of one nothing is known but examples."""
+    given = onnx.parser.parse_model(
+        THREE.format("a = Add(x, y)\n b = Mul(x, y)\n s = Sin(x)\n c = Mul(s, s)")
+    )
+    half = "d = Mul(two, x)\n e = Cos(d)\n f = Sub(one, e)\n c = Div(f, two)"
+    wrong = onnx.parser.parse_model(THREE.format(f"a = Add(y, x)\n b = Mul(x, x)\n {half}"))
+    found = superopt.verify(given, wrong)
+    assert found.decision == "differs"
+    assert [(o.name, o.decision) for o in found.outputs] == [
+        ("a", "proved"), ("b", "refuted"), ("c", "unknown"),
+    ]  # fmt: skip
+    assert found.outputs[1].reason.startswith("at ["), "where"
+    right = onnx.parser.parse_model(THREE.format(f"a = Add(y, x)\n b = Mul(y, x)\n {half}"))
+    found = superopt.verify(given, right)
+    assert found.decision == "agrees"
+    assert [o.decision for o in found.outputs] == ["proved", "proved", "unknown"]
+    found = superopt.verify(given, right, method="index")
+    assert found.decision == "unknown"
+    assert [o.decision for o in found.outputs] == ["proved", "proved", "unknown"]
+
+
 def test_large_elements_do_not_hide_small_ones_that_are_wrong() -> None:
     def scaled(value: float) -> onnx.ModelProto:
         w = np.array([1e7, value, 1, 1, 1, 1], np.float32)

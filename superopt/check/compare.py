@@ -109,8 +109,10 @@ def compare_exact(
     if not wrong.any():
         return ""
     at = int(np.argmax(np.abs(c - r) / np.maximum(allowed, np.finfo(np.float64).tiny)))
+    place = np.argwhere(both)[at].tolist()
     return (
-        f"in float64 {c[at]:.6g} instead of {r[at]:.6g}, and {int(wrong.sum())} of {r.size} differ"
+        f"at {place} in float64 {c[at]:.6g} instead of {r[at]:.6g}, and {int(wrong.sum())} of"
+        f" {r.size} differ"
     )
 
 
@@ -142,8 +144,9 @@ def _floats(
     if not within:
         worst_at = int(np.argmax(error - rtol * np.abs(ref)))
         value, allowed = ref[worst_at], atol + rtol * abs(ref[worst_at])
+        place = np.argwhere(plain)[worst_at].tolist()
         failure = (
-            f"error {error[worst_at]:.3g} at a value of {value:.3g}, allowed {allowed:.3g};"
+            f"at {place} error {error[worst_at]:.3g} of {value:.3g}, allowed {allowed:.3g};"
             f" the original's own largest is {own:.3g}"
         )
     return Compared(

@@ -26,7 +26,7 @@ from superopt.pipeline.original import Original, original_file, prepare
 from superopt.pipeline.reporting import check_result
 from superopt.pipeline.request import Request
 from superopt.pipeline.runtime import Got, Session
-from superopt.report.data import Event, Verdict
+from superopt.report.data import Event, OutputVerdict, Verdict
 from superopt.report.words import count
 from superopt.te.domain import Reals
 from superopt.te.dtype import F64
@@ -51,7 +51,7 @@ class Question:
 
 
 def verify(a: Source, b: Source, question: Question) -> Verdict:
-    """Compare model `b` with model `a`.
+    """Compare model `b` with model `a`, output by output.
 
     `proved` when both are the same graph after folding constants, or each output is proved to be
     the same from the operators' tensor expressions, for all inputs; `differs` with the first
@@ -61,9 +61,10 @@ def verify(a: Source, b: Source, question: Question) -> Verdict:
     question.progress(Event("load", f"{a.label} and {b.label}", 0.0))
     for source in (a, b):
         validate(source)
+    one = import_model(a)
     if a.sha256 == b.sha256:
-        return Verdict("proved", "both are the same file", None)
-    one, two = import_model(a), import_model(b)
+        return _all_proved(one, "both are the same file")
+    two = import_model(b)
     mismatch = interface(one, two)
     if mismatch:
         return Verdict("differs", mismatch, None)
@@ -71,53 +72,95 @@ def verify(a: Source, b: Source, question: Question) -> Verdict:
     other = joined(one, two)
     if other is not None:
         if other.outputs == one.graph.outputs:
-            return Verdict("proved", "both are the same graph", None)
+            return _all_proved(one, "both are the same graph")
         whole = not (opaque_nodes(one.graph) or opaque_nodes(other))
         if whole and fold(one.graph).graph.outputs == fold(other).graph.outputs:
-            return Verdict("proved", "both are the same graph once constants are folded", None)
-    notes: list[str] = []
-    if other is not None and question.method != "numeric":
+            return _all_proved(one, "both are the same graph once constants are folded")
+    proof = Proofs([OutputVerdict(n, "unknown", "not tried") for n in _names(one)])
+    if other is None:
+        proof = Proofs([OutputVerdict(n, "unknown", OTHER_SIZES) for n in _names(one)])
+    elif question.method != "numeric":
         question.progress(Event("compare", "each output, by definition", 0.1))
-        found = _by_definition(one, other, question)
-        if isinstance(found, Verdict):
-            return found if question.method == "index" else _tried_too(one, two, question, found)
-        notes += found
+        proof = _by_definition(one, other, question)
     if question.method == "index":
-        why = "their symbolic sizes have other names" if other is None else notes[0]
-        return Verdict("unknown", why, None, tuple(notes[1:]))
-    return _numeric(one, two, question, notes)
+        return proof.verdict()
+    return proof.tried(_numeric(one, two, question))
 
 
-def _tried_too(one: Model, two: Model, question: Question, proof: Verdict) -> Verdict:
-    """A proof is about real numbers: where floats differ, that is the verdict."""
-    tried = _numeric(one, two, question, [])
-    if tried.decision == "differs":
-        return replace(tried, notes=(*tried.notes, f"over real numbers equal: {proof.reason}"))
-    return replace(proof, check=tried.check, notes=(*proof.notes, *tried.notes))
+OTHER_SIZES = "the symbolic sizes of both models have other names"
+
+
+def _names(model: Model) -> list[str]:
+    return [v.name or "" for v in model.source.model.graph.outputs]
+
+
+def _all_proved(model: Model, reason: str) -> Verdict:
+    outputs = tuple(OutputVerdict(name, "proved", reason) for name in _names(model))
+    return Verdict("proved", reason, None, (), outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Proofs:
+    """What is proved of each output; parts: how many proofs that took; assumed: by all of them."""
+
+    outputs: list[OutputVerdict]
+    parts: int = 0
+    assumed: tuple[str, ...] = ()
+
+    def verdict(self) -> Verdict:
+        """Without inputs."""
+        notes = (f"assumed: {'; '.join(self.assumed)}",) if self.assumed else ()
+        if all(o.decision == "proved" for o in self.outputs):
+            parts = count(max(self.parts, 1), "part")
+            said = (
+                f"every element of {count(len(self.outputs), 'output')}, by definition, in {parts}"
+            )
+            return Verdict("proved", said, None, notes, tuple(self.outputs))
+        left = [o for o in self.outputs if o.decision != "proved"]
+        reason = f"{count(len(left), 'output')} of {len(self.outputs)} not proved"
+        return Verdict("unknown", reason, None, notes, tuple(self.outputs))
+
+    def tried(self, numeric: Verdict) -> Verdict:
+        """With what inputs say. A proof is about real numbers: where floats differ, that is the
+        verdict."""
+        refuted = {
+            o.name: o.note for o in (numeric.check.outputs if numeric.check else ()) if not o.passed
+        }
+        outputs = tuple(
+            OutputVerdict(
+                o.name,
+                "refuted",
+                refuted[o.name] + ("; over real numbers equal" if o.decision == "proved" else ""),
+            )
+            if o.name in refuted
+            else o
+            for o in self.outputs
+        )
+        if numeric.decision == "differs":
+            return replace(numeric, outputs=outputs)
+        mine = self.verdict()
+        if mine.decision == "proved":
+            return replace(mine, check=numeric.check, notes=(*mine.notes, *numeric.notes))
+        return replace(numeric, notes=(*mine.notes, *numeric.notes), outputs=outputs)
 
 
 SECONDS = 20.0  # of one proof
 WORK = 200_000
 
 
-def _by_definition(one: Model, other: g.Graph, question: Question) -> Verdict | list[str]:
-    """The verdict where all outputs are proved; else a line for each that is not."""
+def _by_definition(one: Model, other: g.Graph, question: Question) -> Proofs:
     graphs = [fold(graph).graph for graph in (one.graph, other)]
     limits = Limits(seconds=min(SECONDS, question.limit), work=WORK)
     found = compared(graphs[0], graphs[1], limits, question.limit, question.seed, question.stop)
-    names = [v.name for v in one.source.model.graph.outputs]
-    open_ = [
-        f"output {name} is not proved: {v.reason}"
-        for name, v in zip(names, found.outputs, strict=True)
+    outputs = [
+        OutputVerdict(name, "unknown", v.reason)
         if isinstance(v, Unknown)
+        else OutputVerdict(name, "proved", "it is the same value" if v is None else "by definition")
+        for name, v in zip(_names(one), found.outputs, strict=True)
     ]
-    if open_:
-        return open_
     proofs = [r.verdict for r in found.regions] + [v for v in found.outputs if v is not None]
     assumed = dict.fromkeys(a for v in proofs if isinstance(v, Proved) for a in v.scope.assumes)
-    parts = count(max(len(found.regions), 1), "part")
-    reason = f"every element of {count(len(names), 'output')}, by definition, in {parts}"
-    return Verdict("proved", reason, None, (f"assumed: {'; '.join(assumed)}",) if assumed else ())
+    return Proofs(outputs, len(found.regions), tuple(assumed))
 
 
 def interface(a: Model, b: Model) -> str:
@@ -155,7 +198,8 @@ def joined(a: Model, b: Model) -> g.Graph | None:
     return g.Graph(a.graph.inputs, replace_all(b.graph, change).outputs)
 
 
-def _numeric(one: Model, two: Model, question: Question, notes: list[str]) -> Verdict:
+def _numeric(one: Model, two: Model, question: Question) -> Verdict:
+    notes: list[str] = []
     check_inputs(one, question.inputs)
     request = Request(
         inputs=question.inputs, shapes=question.shapes, seed=question.seed, stop=question.stop

@@ -128,18 +128,30 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputVerdict:
+    """What is known of one output: `proved` for all inputs; `refuted` by an input on which it
+    differs; `unknown`, and what is open. `reason` is one line."""
+
+    name: str
+    decision: Literal["proved", "refuted", "unknown"]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What comparing two models found.
 
     `proved`: equal by a proof or by structure; `agrees`: equal on every input tried, which proves
     nothing; `unknown`: nothing could be compared; `differs`: refuted.  `certified`, `refused`: what
-    the replay of a certificate says.  `reason` is one line.
+    the replay of a certificate says.  `reason` is one line.  `outputs`: each by itself, in order;
+    none where inputs or outputs are not the same, and of a certificate.
     """
 
     decision: Literal["proved", "agrees", "unknown", "differs", "certified", "refused"]
     reason: str
     check: CheckResult | None
     notes: tuple[str, ...] = ()
+    outputs: tuple[OutputVerdict, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,6 +184,9 @@ def comparison(verdict: Verdict) -> str:
 
 def _comparison(said: str, verdict: Verdict) -> Iterator[str]:
     yield f"{said}: {words.plain(verdict.reason)}"
+    if {o.decision for o in verdict.outputs} != {"proved"}:
+        table = ((words.plain(o.name), o.decision, words.plain(o.reason)) for o in verdict.outputs)
+        yield from _table(tuple(table))
     if check := verdict.check:
         yield f"  {_check(check)}; {words.plain(check.method)}"
         header = ("output", "max error", "p99", "mean", "original's own", "rtol", "atol", "")
