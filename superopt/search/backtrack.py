@@ -14,7 +14,7 @@ import heapq
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -27,7 +27,7 @@ from superopt.search.move import Known, Move, Refusals, Step, moves
 from superopt.search.novelty import View, novelty, views
 
 GAIN = 1e-6  # microseconds; less is rounding
-AXES = 2  # no tensor has so many more than any of the start: nodes of one axis more are always new
+AXES = 2  # as many more as any of the start has, at most: nodes of one axis more are always new
 
 
 class StopReason(Enum):
@@ -107,7 +107,8 @@ def search(
     queue: list[_Waiting] = [(0, start.cost, next(order), start, None, ())]
     seen: set[tuple[g.Value, ...]] = set()
     known: Known = {}
-    axes = max(map(_axes, g.nodes(graph)), default=0) + AXES
+    there = (v for n in g.nodes(graph) for v in g.results(n))
+    axes = _axes((*graph.inputs, *g.constants(graph), *there)) + AXES
     visited = since = 0
     times: Counter[View] = Counter()
     reason = StopReason.EXHAUSTED
@@ -146,7 +147,9 @@ def search(
         near = None if improved or move is None else _near(state.ctx, move)
         for m in moves(state.ctx, rules, costs, refusals, near, known):
             after = state.cost + m.effect.us
-            if after < limits.alpha * best.cost and all(_axes(n) <= axes for n in m.effect.added):
+            if after < limits.alpha * best.cost and all(
+                _axes(g.results(n)) <= axes for n in m.effect.added
+            ):
                 made = views(m.effect, costs)
                 rank = _rank(after, best.cost, made, times)
                 heapq.heappush(queue, (rank, after, next(order), state, m, made))
@@ -161,9 +164,9 @@ def _rank(cost: float, best: float, made: tuple[View, ...], times: Counter[View]
     return -1 if cost < best - GAIN else novelty(made, times)
 
 
-def _axes(n: g.Node) -> int:
-    """Of the result that has most."""
-    return max((len(t.shape or ()) for t in n.types), default=0)
+def _axes(values: Iterable[g.Value]) -> int:
+    """Of the one that has most."""
+    return max((len(v.type.shape or ()) for v in values), default=0)
 
 
 def _near(ctx: GraphContext, move: Move) -> Collection[g.Node]:
