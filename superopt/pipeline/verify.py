@@ -76,10 +76,9 @@ def verify(a: Source, b: Source, question: Question) -> Verdict:
         whole = not (opaque_nodes(one.graph) or opaque_nodes(other))
         if whole and fold(one.graph).graph.outputs == fold(other).graph.outputs:
             return _all_proved(one, "both are the same graph once constants are folded")
-    proof = Proofs([OutputVerdict(n, "unknown", "not tried") for n in _names(one)])
-    if other is None:
-        proof = Proofs([OutputVerdict(n, "unknown", OTHER_SIZES) for n in _names(one)])
-    elif question.method != "numeric":
+    why = OTHER_SIZES if other is None else "not tried"
+    proof = Proofs([OutputVerdict(name, "unknown", why) for name in _names(one)])
+    if other is not None and question.method != "numeric":
         question.progress(Event("compare", "each output, by definition", 0.1))
         proof = _by_definition(one, other, question)
     if question.method == "index":

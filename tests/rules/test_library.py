@@ -17,7 +17,8 @@ HAND = [r for r in LIBRARY if r.origin == "hand"]
 GENERATED = [r for r in LIBRARY if r.origin == "generated"]
 EVERY = 8  # generated rule is tried here: each passed such a trial when it was made
 COUNT = 12  # instances of each rule, all different
-# Rules that cut an axis to one size and pad another by what is cut: few sizes fit.
+# Rules that cut an axis to one size and pad another by what is cut: few sizes fit, and one seed
+# does not find as many.
 FEW = {
     "matmul-slice-reducesum--matmul-reducesum-pad-2",
     "matmul-transpose-slice--matmul-transpose-pad-2",
@@ -84,10 +85,13 @@ def test_every_rule_is_of_hand_or_generated() -> None:
 
 @pytest.mark.parametrize("rule", GENERATED[::EVERY], ids=lambda r: r.name)
 def test_a_generated_rule_passes_a_trial_on_other_shapes(rule: Rule) -> None:
-    count = 5 if rule.name.removesuffix("~") in FEW else COUNT
-    verdict = try_rule(rule, seed=77, count=count)
-    assert isinstance(verdict, Passed), verdict
-    assert verdict.instances == count
+    seeds = range(77, 80 if rule.name.removesuffix("~") in FEW else 78)
+    found = 0
+    for seed in seeds:
+        verdict = try_rule(rule, seed=seed, count=COUNT // len(seeds))
+        assert isinstance(verdict, Passed), verdict
+        found += verdict.instances
+    assert found == COUNT
 
 
 @pytest.mark.parametrize("rule", HAND, ids=lambda r: r.name)
