@@ -51,7 +51,8 @@ from superopt.rules.rule import Rule, load_library, parse_rules
 CLASSICAL = ("sums", "order", "matrices", "images", "means")
 # Without a limit of time; the command takes chains of 16.
 WIDER = replace(Bounds(), steps=12, seconds=float("inf"))
-GROWTH = {"matrices": 5, "images": 4, "reductions": 4, "slices": 4}  # most operators of each
+GROWTH = ("matrices", "images", "reductions", "slices")
+GROWN = 5  # operators at most
 
 
 def whole_run(folder: Path, families: tuple[str, ...], jobs: int) -> list[str]:
@@ -110,29 +111,32 @@ begin = time.monotonic()
 found = find(family, top, 0)
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 v = found.levels[-1]
-print(v.candidates, v.classes, len(found.equations), round(time.monotonic() - begin, 1), peak)
+print(v.candidates, v.cut, v.classes, len(found.equations), round(v.enumerating, 1),
+      round(time.monotonic() - begin, 1), peak)
 """
 
 
 def growth() -> list[str]:
     """Each in a process of its own, so that its memory is its own."""
     lines = [
-        "| family | operators | candidates of the last level | tensors | equations | s | peak MB |",
-        "|---|---|---|---|---|---|---|",
+        "| family | operators | candidates of the last level | one in | tensors | equations |"
+        " enumerating it, s | in all, s | peak MB |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    for name, top in GROWTH.items():
-        for operators in range(3, top + 1):
+    for name in GROWTH:
+        for operators in range(3, GROWN + 1):
             command = [sys.executable, "-c", ENUMERATE, name, str(operators)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 said = (done.stderr.strip().splitlines() or ["killed"])[-1]
-                lines.append(f"| {name} | {operators} | {said} | | | | |")
+                lines.append(f"| {name} | {operators} | {said} | | | | | | |")
                 continue
-            candidates, tensors, equations, seconds, peak = done.stdout.split()
+            candidates, cut, tensors, equations, last, seconds, peak = done.stdout.split()
             lines.append(
-                f"| {name} | {operators} | {int(candidates):,} | {int(tensors):,} | {equations} |"
-                f" {seconds} | {int(peak):,} |"
+                f"| {name} | {operators} | {int(candidates):,} | {cut} | {int(tensors):,} |"
+                f" {equations} | {last} | {seconds} | {int(peak):,} |"
             )
+            print(lines[-1], file=sys.stderr, flush=True)
     return lines
 
 

@@ -233,7 +233,8 @@ def generate_rules(
         Transpose(perm=(1, 0))", and the shapes of inputs and constants, "x=3x3, s=, i=eye:3x3".
     max_ops: operators of a graph at most; see `superopt.generate.family.Family` for `top` and
         `whole`: seven families stop at 3, and of most others those graphs of
-        4 are related that have an equal of at most 2.
+        4 are related that have an equal of at most 2. Of a number of operators that would take
+        more than 6 GB only every nth graph is tried; `LevelCount.cut` says of which n.
     jobs: processes, at most as many as there are cores.
     ray: the address of a Ray cluster that does the work instead; "local" starts one of `jobs` CPUs.
 

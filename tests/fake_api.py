@@ -32,8 +32,9 @@ Stop = Callable[[], bool] | None
 
 
 LEVEL = LevelCount(55_128, 46_614, 10_831, 2_146, 69, 0.1, 0.2)
+CUT = LevelCount(1_431_271, 1_111_104, 320_172, 2_146, 69, 1.0, 2.0, 3)
 FAMILY = FamilyCount(
-    *("matrices", (LEVEL,), 0, 85, 1405, 1490, 1452, 80, 16, 2),
+    *("matrices", (LEVEL, CUT), 0, 85, 1405, 1490, 1452, 80, 16, 2),
     *(("a(x: f[3, 3]): Relu(x) => x",), ("a(x: f): Neg(x) => x",), (), 0, 63, 7, 0.3, 10.0),
 )
 X = Box("parameter", "x", ("f",))

@@ -121,7 +121,8 @@ def show(name: str, svg: Path | None, rules: tuple[Path, ...], as_json: bool) ->
     type=click.IntRange(1, 5),
     default=4,
     show_default=True,
-    help="Operators of a graph at most; families whose graphs are many stop at 3, or at 4 with 5.",
+    help="Operators of a graph at most; families whose graphs are many stop at 3, or at 4 "
+    "with 5. A level that would take more than 6 GB is cut, and the account says so.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option(

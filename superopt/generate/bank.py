@@ -10,6 +10,7 @@ Classes are told apart by their values over a prime field on random inputs.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,12 +27,16 @@ from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 
 BLOCK = 1 << 21  # elements of results that are computed at a time
+# Bytes that a level may take, about: of one that would take more only every nth candidate is tried.
+ROOM = 6 << 30
+CANDIDATE = 128  # bytes of one besides its value: columns, fingerprints, and what sorts them
 COMMUTATIVE = frozenset(("Add", "Mul", "Max", "Min"))
 
 
 @dataclass(slots=True)
 class Held:
-    """The classes of one shape: their numbers and values, (2, count, samples, *shape)."""
+    """The classes of one shape: numbers and values, (2, count, samples, *shape), 32 bits for a
+    residue."""
 
     classes: np.ndarray
     values: np.ndarray
@@ -66,7 +71,8 @@ class Bank:
     """Everything enumerated so far.
 
     shape, level, first: of each class, its first application (-1 for leaves). leaves: classes of
-    inputs and constants by name.
+    inputs and constants by name. tried, cut: of each level, how many candidates, and that it was
+    every nth of all.
     """
 
     family: Family
@@ -79,7 +85,8 @@ class Bank:
     apps: Applications = field(default_factory=Applications.none)
     held: dict[tuple[Shape, int], Held] = field(default_factory=dict)  # by shape and level
     prints: np.ndarray = field(default_factory=lambda: np.empty((0, 2), np.uint64))
-    tried: list[int] = field(default_factory=list)  # candidates by level
+    tried: list[int] = field(default_factory=list)
+    cut: list[int] = field(default_factory=list)
 
     def uses(self) -> tuple[Use, ...]:
         return self.family.uses
@@ -101,6 +108,7 @@ def begin(family: Family, seed: int) -> Bank:
         bank.leaves[name] = int(at[0])
         _hold(bank, shape, 0, at, value)
     bank.tried.append(len(leaves))
+    bank.cut.append(1)
     return bank
 
 
@@ -161,7 +169,7 @@ def _hold(bank: Bank, shape: Shape, level: int, classes: np.ndarray, values: np.
     if old is not None:
         classes = np.concatenate([old.classes, classes])
         values = np.concatenate([old.values, values], axis=1)
-    bank.held[shape, level] = Held(classes, np.ascontiguousarray(values))
+    bank.held[shape, level] = Held(classes, np.ascontiguousarray(values, np.int32))
 
 
 @dataclass(slots=True)
@@ -173,17 +181,21 @@ class _Found:
     values: np.ndarray | None
 
 
-def grow(bank: Bank, *, keep: bool = True) -> None:
+def grow(bank: Bank, *, keep: bool = True, room: int = ROOM) -> None:
     """Add the next level. Without `keep` the values of its classes are dropped: nothing can be
-    built on them."""
+    built on them. A level that would take more bytes than `room` is cut: of its candidates every
+    nth is tried, `bank.cut` says of which n."""
     level = len(bank.tried)
     by_shape: dict[Shape, list[_Found]] = {}
     tried = 0
-    for number, u in enumerate(bank.uses()):
-        for shape, found in _candidates(bank, number, u, level, keep):
-            by_shape.setdefault(shape, []).append(found)
+    every = [t for number, u in enumerate(bank.uses()) for t in _tries(bank, number, u, level)]
+    cut = -(-sum(t.bytes(bank.family.samples, keep) for t in every) // room) or 1
+    for t in every:
+        for found in _applied(bank, t, level, keep, cut):
+            by_shape.setdefault(t.shape, []).append(found)
             tried += len(found.apps)
     bank.tried.append(tried)
+    bank.cut.append(cut)
     rows: list[Applications] = []
     for shape, some in by_shape.items():
         rows.append(_merge(bank, shape, level, some, keep))
@@ -197,44 +209,58 @@ def grow(bank: Bank, *, keep: bool = True) -> None:
     bank.first[where[new & ~leaf]] = fresh[at[new & ~leaf]]
 
 
-def _candidates(
-    bank: Bank, number: int, u: Use, level: int, keep: bool
-) -> Iterator[tuple[Shape, _Found]]:
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """A use, by number, of all pairs of what is held in two places (one: `right` is None), and the
+    shapes of operands and result."""
+
+    number: int
+    use: Use
+    left: Held
+    right: Held | None
+    shapes: tuple[Shape, ...]
+    attrs: Attrs
+    shape: Shape
+
+    @property
+    def count(self) -> int:
+        return len(self.left.classes) * (1 if self.right is None else len(self.right.classes))
+
+    def bytes(self, samples: int, keep: bool) -> int:
+        """What the candidates take: kept values twice, while they are compared."""
+        value = 2 * 4 * samples * math.prod(self.shape)
+        return self.count * (CANDIDATE + (2 * value if keep else 0))
+
+
+def _tries(bank: Bank, number: int, u: Use, level: int) -> Iterator[_Try]:
+    """The ways to apply `u` at a level."""
     held = list(bank.held.items())
+    places: Iterator[tuple[tuple[Shape, ...], Held, Held | None]]
     if u.arity == 1:
-        for (shape, at), h in held:
-            if at == level - 1:
-                yield from _applied(bank, number, u, (shape,), h, None, level, keep)
-        return
-    for (left, a), h in held:
-        for (right, b), k in held:
-            if a + b == level - 1:
-                yield from _applied(bank, number, u, (left, right), h, k, level, keep)
+        places = (((shape,), h, None) for (shape, at), h in held if at == level - 1)
+    else:
+        places = (
+            ((left, right), h, k)
+            for (left, a), h in held
+            for (right, b), k in held
+            if a + b == level - 1
+        )
+    for shapes, h, k in places:
+        made = resulting(u, shapes)
+        if made is not None and math.prod(made[1]) <= bank.family.largest:
+            yield _Try(number, u, h, k, shapes, *made)
 
 
-def _applied(
-    bank: Bank,
-    number: int,
-    u: Use,
-    shapes: tuple[Shape, ...],
-    h: Held,
-    k: Held | None,
-    level: int,
-    keep: bool,
-) -> Iterator[tuple[Shape, _Found]]:
-    made = resulting(u, shapes)
-    if made is None:
-        return
-    attrs, out = made
-    size = int(np.prod(out, dtype=np.int64))
-    if size > bank.family.largest:
-        return
+def _applied(bank: Bank, t: _Try, level: int, keep: bool, cut: int) -> Iterator[_Found]:
+    u, h, k = t.use, t.left, t.right
     commutes = u.name in COMMUTATIVE
     inputs = len(bank.family.inputs)  # the constants are the leaves after them
-    n, m = len(h.classes), 1 if k is None else len(k.classes)
-    step = max(1, BLOCK // max(1, 4 * size * bank.family.samples))
-    for start in range(0, n * m, step):
-        flat = np.arange(start, min(start + step, n * m))
+    m = 1 if k is None else len(k.classes)
+    # with a common divisor some operands would never take part
+    cut = next(c for c in itertools.count(cut) if math.gcd(c, m) == 1)
+    step = max(1, BLOCK // max(1, 4 * math.prod(t.shape) * bank.family.samples)) * cut
+    for start in range(0, t.count, step):
+        flat = np.arange(start, min(start + step, t.count), cut)
         i, j = flat // m, flat % m
         left = h.classes[i]
         right = np.full(len(i), -1, np.int32) if k is None else k.classes[j]
@@ -253,18 +279,19 @@ def _applied(
             i, j, left, right = i[wanted], j[wanted], left[wanted], right[wanted]
         if not len(i):
             continue
-        operands = [h.values[:, i]] + ([] if k is None else [k.values[:, j]])
-        types = [TensorType(F32, s) for s in shapes]
-        value = batched(u.op, types, attrs, operands, bank.seed)[u.result]
+        operands = [x.values[:, n].astype(np.int64) for x, n in ((h, i), (k, j)) if x is not None]
+        types = [TensorType(F32, s) for s in t.shapes]
+        value = batched(u.op, types, t.attrs, operands, bank.seed)[u.result]
         count = len(i)
         apps = Applications(
-            np.full(count, number, np.int16),
+            np.full(count, t.number, np.int16),
             left,
             right,
             np.full(count, -1, np.int32),
             np.full(count, level, np.int8),
         )
-        yield out, _Found(apps, fingerprints(value, out, bank.seed), value if keep else None)
+        prints = fingerprints(value, t.shape, bank.seed)
+        yield _Found(apps, prints, value.astype(np.int32) if keep else None)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -294,10 +321,7 @@ def _merge(
     number = _shape_number(bank, shape)
     known = np.flatnonzero(bank.shape == number).astype(np.int32)
     together = np.concatenate([bank.prints[known], prints])
-    rows = np.ascontiguousarray(together).view([("a", np.uint64), ("b", np.uint64)]).ravel()
-    _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
-    first_of = first[inverse]
-    mine = first_of[len(known) :]
+    mine = _firsts(together)[len(known) :]
     new = np.unique(mine[mine >= len(known)])
     classes = _add(bank, together[new], np.full(len(new), number, np.int16), level)
     lookup = np.concatenate([known, np.empty(len(prints), np.int32)])
@@ -309,3 +333,15 @@ def _merge(
         varies = (values != values[:, :, :1]).any(axis=(0, *range(2, values.ndim)))
         _hold(bank, shape, level, classes[varies], values[:, varies])
     return apps
+
+
+def _firsts(prints: np.ndarray) -> np.ndarray:
+    """Of each fingerprint the place where it stands first. By one half of each, which is four times
+    as fast, where that tells all apart."""
+    _, first, inverse = np.unique(prints[:, 0], return_index=True, return_inverse=True)
+    firsts = np.asarray(first[inverse])
+    if np.array_equal(prints[firsts, 1], prints[:, 1]):
+        return firsts
+    rows = np.ascontiguousarray(prints).view([("a", np.uint64), ("b", np.uint64)]).ravel()
+    _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
+    return np.asarray(first[inverse])

@@ -106,7 +106,7 @@ class Family:
     largest: int
     samples: int = 8
     top: int = 4
-    whole: int = 5
+    whole: int = 4
     partial: bool = False
     rules: bool = True
     biases: bool = False

@@ -41,7 +41,8 @@ from superopt.te.field import PrimeField
 @dataclass(frozen=True, slots=True)
 class Level:
     """One level's account: candidates, distinct tensors and equal pairs so far, applications that
-    earlier equations did not relate, the equations that do, and seconds for either part."""
+    earlier equations did not relate, the equations that do, and seconds for either part. cut: the
+    candidates are every nth of all, for want of memory."""
 
     candidates: int
     classes: int
@@ -50,6 +51,7 @@ class Level:
     fresh: int
     enumerating: float
     relating: float
+    cut: int = 1
 
 
 @dataclass(slots=True)
@@ -92,6 +94,7 @@ def find(
                 fresh,
                 middle - start,
                 end - middle,
+                bank.cut[level],
             )
         )
         progress(f"{family.name}: {level} operators, {bank.tried[level]:,} candidates")

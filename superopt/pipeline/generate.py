@@ -128,7 +128,14 @@ def _peak() -> float:
 def _count(a: Account) -> FamilyCount:
     levels = tuple(
         LevelCount(
-            v.candidates, v.classes, v.pairs, v.unrelated, v.fresh, v.enumerating, v.relating
+            v.candidates,
+            v.classes,
+            v.pairs,
+            v.unrelated,
+            v.fresh,
+            v.enumerating,
+            v.relating,
+            v.cut,
         )
         for v in a.levels
     )

@@ -183,7 +183,8 @@ class Derivation:
 @dataclass(frozen=True, slots=True)
 class LevelCount:
     """A level of an enumeration: candidates; distinct tensors and equal pairs up to it; pairs that
-    earlier equations did not explain, and the equations that do. Seconds for either part."""
+    earlier equations did not explain, and the equations that do. Seconds for either part. cut: the
+    candidates are every nth of all, as many as there is memory for."""
 
     candidates: int
     tensors: int
@@ -192,6 +193,7 @@ class LevelCount:
     equations: int
     enumerating: float
     relating: float
+    cut: int = 1
 
 
 @dataclass(frozen=True, slots=True)

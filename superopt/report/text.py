@@ -326,6 +326,11 @@ def generation(made: Generation) -> str:
             counts = (v.candidates, v.tensors, v.pairs, v.unexplained, v.equations)
             cells.append((str(n), *(f"{c:,}" for c in counts), seconds))  # type: ignore[arg-type]
         lines += _table(cells, len(cells))
+        lines += [
+            f"  of {n} operators about one candidate in {v.cut} was tried: all take too much memory"
+            for n, v in enumerate(f.levels, 1)
+            if v.cut > 1
+        ]
         lines.append(
             f"  {words.count(f.laws, 'law')} (equations, and equal pairs beside them),"
             f" {f.followed:,} of which follow from rules"

@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from superopt.generate.bank import COMMUTATIVE, Bank, begin, grow
+from superopt.generate.bank import COMMUTATIVE, Bank, _firsts, begin, grow
 from superopt.generate.batch import batched
 from superopt.generate.build import value
 from superopt.generate.families import FAMILIES
@@ -88,8 +88,8 @@ def by_hand(family: Family, top: int) -> list[dict[bytes, int]]:
     bank = begin(family, SEED)
     known: dict[bytes, tuple[np.ndarray, int]] = {}
     for (_, level), held in bank.held.items():
-        for n in range(len(held.classes)):
-            known[_key(held.values[:, n])] = (held.values[:, n], level)
+        for v in held.values.astype(np.int64).swapaxes(0, 1):
+            known[_key(v)] = (v, level)
     out: list[dict[bytes, int]] = []
     for level in range(1, top + 1):
         fresh: dict[bytes, tuple[np.ndarray, int]] = {}
@@ -135,12 +135,34 @@ def test_the_bank_has_every_tensor_once() -> None:
         assert len(bank.level) == len(known), level
 
 
+def test_a_level_that_takes_too_much_is_cut() -> None:
+    """It says so, and what is tried is part of all."""
+    whole, bank = begin(TINY, SEED), begin(TINY, SEED)
+    for b, room in ((whole, 1 << 30), (bank, 1 << 30), (whole, 1 << 30), (bank, 1 << 16)):
+        grow(b, room=room)
+    assert whole.cut == [1, 1, 1]
+    assert bank.cut[:2] == [1, 1]
+    assert bank.cut[2] > 1
+    ways = [set(zip(b.apps.use, b.apps.left, b.apps.right, strict=True)) for b in (whole, bank)]
+    assert ways[1] < ways[0]
+    assert len(ways[0]) / (bank.cut[2] + 2) < len(ways[1]) < len(ways[0]) / bank.cut[2] * 1.5
+    assert {tuple(p) for p in bank.prints} < {tuple(p) for p in whole.prints}
+
+
+def test_what_is_first_is_found_by_both_halves() -> None:
+    prints = np.array([[5, 1], [3, 1], [5, 2], [3, 1], [5, 1]], np.uint64)
+    assert _firsts(prints).tolist() == [0, 1, 2, 1, 0]
+    assert _firsts(prints[[0, 1, 3, 4]]).tolist() == [0, 1, 1, 0]
+
+
 def test_every_application_computes_its_class() -> None:
     bank = begin(TINY, SEED)
     for _ in range(2):
         grow(bank)
     values = {
-        int(c): held.values[:, n] for held in bank.held.values() for n, c in enumerate(held.classes)
+        int(c): held.values[:, n].astype(np.int64)
+        for held in bank.held.values()
+        for n, c in enumerate(held.classes)
     }
     a = bank.apps
     for n in range(len(a)):
