@@ -13,15 +13,24 @@ from superopt.rules.rule import LIBRARY, Rule
 PROOFS = "proofs.json"  # beside the library: what scripts/verify_rules.py --write proved
 
 
+_LEARNT: dict[str, str] = {}  # scopes, by `proof_key`, of what this process proved
+
+
 def tier(rule: Rule) -> str:
     """How far `rule` is proved: A for all sizes, C tested only. A rule of the user's is as far as
-    one of the library that reads the same."""
-    return "A" if proof_key(rule) in proofs() else "C"
+    one of the library that reads the same, or as this process proved it."""
+    return "A" if scope(rule) else "C"
 
 
 def scope(rule: Rule) -> str:
     """For what the proof of `rule` holds, and what a match is refused without; "" without one."""
-    return proofs().get(proof_key(rule), "")
+    key = proof_key(rule)
+    return proofs().get(key) or _LEARNT.get(key, "")
+
+
+def learn(rule: Rule, proved: str) -> None:
+    """From now on `rule` is proved, for this scope."""
+    _LEARNT[proof_key(rule)] = proved
 
 
 @lru_cache(maxsize=1)

@@ -12,6 +12,7 @@ from superopt.cost.machine import machine
 from superopt.cost.store import Store
 from superopt.errors import UsageError
 from superopt.onnx_io.source import Given, read
+from superopt.pipeline import admit as admit_
 from superopt.pipeline import bench as bench_
 from superopt.pipeline import certify as certify_
 from superopt.pipeline import derive as derive_
@@ -40,7 +41,7 @@ from superopt.report.data import (
 )
 from superopt.report.diagram import RuleDiagram
 from superopt.report.words import count
-from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.rule import FLOAT_CLASSES, Rule, load_library, parse_rules
 from superopt.rules.stated import scope, tier
 
 
@@ -61,6 +62,8 @@ def optimize(
     replay: str | None = None,
     store: str | Path | None = None,
     cost: str = "auto",
+    tier: str = "A",
+    float_class: str = "E2",
 ) -> Optimized:
     """Find a faster model that computes the same.
 
@@ -77,9 +80,13 @@ def optimize(
     replay: the decisions of an earlier run, repeated without searching.
     store: where measured costs are kept (default: the user's cache folder).
     cost: "measured", "roofline" (nothing is measured or timed) or "auto".
+    tier: of the rules that may be applied, at least: "A" proved for all sizes (rules of the user's
+        are proved first), "C" only tried.
+    float_class: of these rules, at most: "E0" bit-exact, "E1" sums in another order, "E2" sums and
+        products distributed, "E3" other results where numbers overflow or are none.
 
     Raises ModelError for an invalid model, CheckFailed when a rewritten model disagrees with the
-    original or a rule of the user's fails its trial, UsageError for arguments that do not fit.
+    original or a rule of the user's is refuted, UsageError for arguments that do not fit.
     """
     if target != "onnxruntime":
         raise UsageError(f"target {target} is unknown", "there is onnxruntime", "use that")
@@ -95,12 +102,21 @@ def optimize(
             raise UsageError(
                 f"{name} {value}", f"it is at least {least:g}, and finite", "give another"
             )
+    for what, given, known in (
+        ("tier", tier, admit_.TIERS),
+        ("float_class", float_class, FLOAT_CLASSES),
+    ):
+        if given not in known:
+            raise UsageError(
+                f"{what} {given!r} is unknown", f"there are {', '.join(known)}", "use one of them"
+            )
     source = read(model)
     own = _own_rules(rules)
-    given = (*(load_library() if library else ()), *own)
     request = Request(
         budget=float(budget),
-        rules=given,
+        rules=(*(load_library() if library else ()), *own),
+        tier=tier,
+        float_class=float_class,
         untried=frozenset(r.name for r in own),
         shapes=dict(shapes or {}),
         inputs=read_inputs(inputs),
@@ -116,7 +132,7 @@ def optimize(
     with collecting_rarely():
         done = optimize_.optimize(source, request)
         digest = source.sha256 if done.winner is None else done.winner.sha256
-        return Optimized(report_of(done, given, digest), done.winner is not None, done)
+        return Optimized(report_of(done, request.rules, digest), done.winner is not None, done)
 
 
 METHODS = ("auto", "index", "numeric")

@@ -101,6 +101,8 @@ class FakeApi:
         replay: str | None,
         store: Path | None,
         cost: str,
+        tier: str = "A",
+        float_class: str = "E2",
     ) -> Optimized:
         self.asked = {name: value for name, value in locals().items() if name != "self"}
         assert progress is not None

@@ -65,6 +65,8 @@ class Api(Protocol):
         replay: str | None,
         store: Path | None,
         cost: str,
+        tier: str = "A",
+        float_class: str = "E2",
     ) -> Optimized:
         """Raises ModelError, CheckFailed; returns the best checked model once `stop()` is true."""
 

@@ -41,6 +41,21 @@ from superopt.report.certificate import certificate_path
     help="Where the cost of an operator comes from.",
 )
 @click.option(
+    "--tier",
+    type=click.Choice(["A", "B", "C"]),
+    default="A",
+    show_default=True,
+    help="Rules to apply: A proved for all sizes, C only tried.",
+)
+@click.option(
+    "--float-class",
+    type=click.Choice(["E0", "E1", "E2", "E3"]),
+    default="E2",
+    show_default=True,
+    help="Most that they may change of floats: E0 nothing, E1 the order of sums, E2 how sums and "
+    "products are distributed, E3 overflow and NaN.",
+)
+@click.option(
     "--decisions", type=options.NEW_FILE, metavar="FILE", help="Write the search's decisions."
 )
 @click.option(
@@ -65,6 +80,8 @@ def optimize(
     seed: int,
     alpha: float | None,
     cost: str,
+    tier: str,
+    float_class: str,
     decisions: Path | None,
     replay: Path | None,
     store: Path | None,
@@ -109,6 +126,8 @@ def optimize(
             replay=None if replay is None else replay.read_text(encoding="utf-8", errors="replace"),
             store=store,
             cost=cost,
+            tier=tier,
+            float_class=float_class,
         )
         if output is not None:
             certificate = found.save(output)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.validate import validate
+from superopt.pipeline.admit import prove_now
 from superopt.pipeline.collect import collecting_rarely
 from superopt.pipeline.trace import Untraceable, rounds
 from superopt.report.certificate import (
@@ -101,6 +103,7 @@ def verdict(a: Source, b: Source, c: Certificate, own: Sequence[Rule] = ()) -> V
     library = load_library()
     rules: Mapping[str, Rule] = {r.name: r for r in (*library, *own)}
     try:
+        prove_own(c, own)
         with collecting_rarely():
             check(c, import_model(a), import_model(b), rules, digest(library))
     except Refused as e:
@@ -111,6 +114,16 @@ def verdict(a: Source, b: Source, c: Certificate, own: Sequence[Rule] = ()) -> V
         f" {count(len(c.folded), 'folded tensor')} lead from {a.label} to {b.label}"
     )
     return Verdict("certified", reason, None, tuple(_notes(c, applied)))
+
+
+def prove_own(c: Certificate, own: Iterable[Rule]) -> None:
+    """Prove again what the certificate says is proved and no library has: rules of the user's.
+    Those that are not proved again keep their tier, and the replay says that it is another."""
+    stated = {r.name for r in c.rules if r.tier == "A"}
+    for rule in own:
+        if rule.name in stated and tier(rule) != "A":
+            with suppress(CheckFailed):
+                prove_now(rule)
 
 
 def _notes(c: Certificate, applied: Sequence[Rule]) -> list[str]:

@@ -29,9 +29,14 @@ def judged(rule: Rule, seed: int, seconds: float) -> RuleVerdict:
         return _verdict(rule, "untestable", str(tried))
     if not isinstance(verdict, Proved):
         return _verdict(rule, "passed", f"{tried}; not proved: {verdict.reason}")
-    if not verdict.whole or not HARMLESS.issuperset(verdict.scope.assumes):
+    if not entirely(verdict):
         return _verdict(rule, "passed", f"{tried}; proved in part only: {verdict.scope}")
     return _verdict(rule, "proved", verdict.said)
+
+
+def entirely(verdict: Proved) -> bool:
+    """Is the rule proved at all ranks, and whatever is counted in it?"""
+    return verdict.whole and HARMLESS.issuperset(verdict.scope.assumes)
 
 
 def _verdict(rule: Rule, decision: Decision, detail: str) -> RuleVerdict:

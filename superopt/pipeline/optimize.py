@@ -15,12 +15,13 @@ from superopt.cost.model import Costs, by_roofline
 from superopt.cost.store import Store, Target, Times
 from superopt.errors import CheckFailed
 from superopt.ir.fold import fold
-from superopt.onnx_io.exporter import export_model, expressible
+from superopt.onnx_io.exporter import export_model
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source, read
 from superopt.onnx_io.validate import validate
 from superopt.onnx_io.write import copy_unchanged, write_model
+from superopt.pipeline.admit import admitted
 from superopt.pipeline.blame import ProvedButOff, blame
 from superopt.pipeline.candidate import Candidate, examine
 from superopt.pipeline.certify import certificate
@@ -33,9 +34,7 @@ from superopt.pipeline.scratch import Scratch
 from superopt.report.certificate import Certificate
 from superopt.report.data import Event
 from superopt.report.words import count
-from superopt.rules.divisors import new_divisors
 from superopt.rules.rule import Rule
-from superopt.rules.term import App, walk
 from superopt.rules.trial import Passed, Refuted, try_rule
 from superopt.search.backtrack import Limits, StopReason
 from superopt.search.decisions import log, replay
@@ -177,7 +176,7 @@ class _Job:
 
     def search(self, costs: Costs, refusals: Refusals, note: Note) -> Outcome:
         request, model = self.request, self.model
-        rules = _usable(request.rules, model.opset, note)
+        rules = admitted(request, model.opset, note)
         if request.replay is not None:
             return _replayed(request.replay, model, rules, costs)
         return improve(
@@ -325,21 +324,6 @@ def _replayed(text: str, model: Model, rules: Sequence[Rule], costs: Costs) -> O
     graph = steps[-1].after if steps else model.graph
     variant = Variant("replay", graph, costs.of_graph(graph), steps)
     return Outcome((variant,), len(steps), time.monotonic() - begin, StopReason.EXHAUSTED, 0)
-
-
-def _usable(rules: Sequence[Rule], opset: int, note: Note) -> tuple[Rule, ...]:
-    """The rules by which a model may be rewritten: what they make can be written in this opset, and
-    they divide by nothing that the model does not divide by. notes: own ones that do."""
-    found: list[Rule] = []
-    for rule in rules:
-        written = {p.op for t in rule.rhs for p in walk(t) if isinstance(p, App)}
-        if not all(expressible(op, opset) for op in written):
-            continue
-        if not (by := new_divisors(rule)):
-            found.append(rule)
-        elif rule.origin != "generated":
-            note(f"rule {rule.name} was not used: it divides by {by[0]}, which may be 0")
-    return tuple(found)
 
 
 def save(done: Done, path: Path) -> Certificate | None:

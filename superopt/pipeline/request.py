@@ -30,6 +30,8 @@ class Request:
     replay: str | None = None
     store: Path | None = None
     cost: str = "auto"
+    tier: str = "A"
+    float_class: str = "E2"
 
     @property
     def untimed(self) -> bool:

@@ -1,5 +1,7 @@
 """Rules of the user's that a model's check does not see through are tried on their own."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -57,13 +59,72 @@ def test_a_rule_that_cannot_be_tried_is_not_trusted(tmp_path) -> None:  # type: 
         "sly(x: f[n, m]): Ceil(Floor(Ceil(x))) => Ceil(Clip(x, -5000.0, 5000.0)) where n == 977\n"
     )
     given = parser.parse_model(MODEL.replace("[4, 6]", "[977, 2]"))
+    asked = {"rules": [rules], "library": False, "cost": "roofline", "budget": 5}
     with pytest.raises(CheckFailed, match="rule sly cannot be tried"):
-        superopt.optimize(given, rules=[rules], library=False, cost="roofline", budget=5)
+        superopt.optimize(given, **asked, tier="C")
+    found = superopt.optimize(given, **asked)
+    assert not found.changed
+    assert any("rule sly was not used: it is not proved" in n for n in found.report.notes)
     (verdict,) = superopt.api.check_rules(rules)  # type: ignore[attr-defined]
     assert verdict.decision == "untestable"
     rules.write_text("# nothing\n")
     with pytest.raises(UsageError, match="holds no rules"):
         superopt.api.check_rules(rules)  # type: ignore[attr-defined]
+
+
+def test_a_rule_that_is_only_tried_is_used_on_request(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """No proof knows logarithms of powers; the note says how to use the rule all the same."""
+    rules = tmp_path / "my.rules"
+    rules.write_text("power(x: f, y: f): Log(Pow(x, y)) => Mul(y, Log(x)) ; float=E2\n")
+    given = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[4, 6] x, float[4, 6] e) => (float[4, 6] y)
+        {
+          a = Exp(x)
+          b = Pow(a, e)
+          y = Log(b)
+        }
+        """)
+    asked = {"rules": [rules], "library": False, "cost": "roofline", "budget": 5}
+    found = superopt.optimize(given, **asked)
+    assert not found.report.steps
+    (note,) = (n for n in found.report.notes if n.startswith("rule power was not used"))
+    assert "not proved" in note
+    assert note.endswith("--tier C uses what is only tried")
+
+
+def test_a_rule_that_changes_more_of_floats_than_asked_is_not_used(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    rules = tmp_path / "my.rules"
+    rules.write_text("whole(x: f): Ceil(Floor(Ceil(x))) => Ceil(x) ; float=E1\n")
+    asked = {"rules": [rules], "library": False, "cost": "roofline", "budget": 5}
+    assert superopt.optimize(model(), **asked, float_class="E1").report.steps
+    found = superopt.optimize(model(), **asked, float_class="E0")
+    assert not found.report.steps
+    note = "rule whole was not used: its float class is E1; --float-class E1 uses it"
+    assert note in found.report.notes
+
+
+def test_a_certificate_of_an_own_rule_is_proved_again(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    rules, a, b = (tmp_path / n for n in ("my.rules", "a.onnx", "b.onnx"))
+    rules.write_text("whole(x: f): Ceil(Floor(Ceil(x))) => Ceil(x) ; float=E0\n")
+    onnx.save(model(), a)
+    asked = [
+        "--rules",
+        str(rules),
+        "--no-library",
+        "--cost",
+        "roofline",
+        "--budget",
+        "5",
+        "--quiet",
+    ]
+    assert run(["optimize", str(a), "-o", str(b), *asked]) == ExitCode.OK
+    check = ["verify", a, b, "--certificate", tmp_path / "b.superopt.json", "--rules", rules]
+    done = subprocess.run(  # another process, which has not proved the rule yet
+        [sys.executable, "-m", "superopt", *check], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == ExitCode.OK, done.stdout + done.stderr
+    assert "tiers of the rules applied: A: 1" in done.stdout
 
 
 def test_only_the_rules_that_were_given(tmp_path) -> None:  # type: ignore[no-untyped-def]
@@ -85,12 +146,20 @@ def test_its_caveat_is_in_the_report(tmp_path) -> None:  # type: ignore[no-untyp
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"budget": float("nan")}, {"budget": -1.0}, {"alpha": 0.5}, {"threads": -1}, {"seed": -5}],
+    [
+        {"budget": float("nan")},
+        {"budget": -1.0},
+        {"alpha": 0.5},
+        {"threads": -1},
+        {"seed": -5},
+        {"tier": "D"},
+        {"float_class": "E4"},
+    ],
 )
-def test_arguments_that_make_no_sense(wrong: dict[str, float]) -> None:
+def test_arguments_that_make_no_sense(wrong: dict[str, object]) -> None:
     (name,) = wrong
     with pytest.raises(UsageError, match=f"{name} "):
-        superopt.optimize(model(), **wrong)
+        superopt.optimize(model(), **wrong)  # type: ignore[arg-type]
 
 
 RIGHT = "right(x: f): Neg(Neg(x)) => x ; float=E0\n\n"

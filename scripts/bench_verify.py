@@ -1,0 +1,108 @@
+"""How many true equations `superopt verify` proves from the operators' definitions alone.
+
+    python scripts/bench_verify.py [--limit 10] [--theme pools] [--pairs]
+
+Equations: those of tests/equations, which were not made from what the prover knows; the false ones
+must not be proved. --pairs: the pairs X and X_expanded of ONNX's own backend suite instead (the
+package `onnx` holds them): an operator, and the function body that its specification gives. Prints
+what is not proved and why, and a table; the exit status is 1 where something false is proved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from bench_equations import equations, holds
+
+from superopt.errors import SuperoptError
+from superopt.ir.graph import Graph, opaque_nodes
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.source import read
+from superopt.pipeline.verify import joined
+from superopt.verifier.prove import Limits
+from superopt.verifier.regions import compared
+from superopt.verifier.verdict import Unknown
+
+
+def verdict(a: Graph, b: Graph, limit: float) -> str:
+    """Why an output is not proved; empty where all are."""
+    found = compared(a, b, Limits(seconds=limit), limit)
+    return next((v.reason for v in found.outputs if isinstance(v, Unknown)), "")
+
+
+def pairs() -> Iterator[tuple[str, Graph, Graph]]:
+    """The pairs of the backend suite that can be read, and whose operators have tensor expressions;
+    prints how many there are of others."""
+    import onnx.backend.test
+
+    data = Path(onnx.backend.test.__file__).parent / "data" / "node"
+    skipped: Counter[str] = Counter()
+    for folder in sorted(data.glob("test_*_expanded*")):
+        name, _, version = folder.name.partition("_expanded")
+        plain = folder.with_name(name)
+        if not plain.exists():
+            skipped[f"no case {name}"] += 1
+            continue
+        try:
+            one, two = (import_model(read(f / "model.onnx")) for f in (plain, folder))
+        except SuperoptError as e:
+            skipped[str(e)[:80]] += 1
+            continue
+        if opaque_nodes(one.graph) or opaque_nodes(two.graph):
+            skipped["an operator has no tensor expression"] += 1
+            continue
+        graph = joined(one, two)
+        if graph is None:
+            skipped["inputs differ"] += 1
+            continue
+        yield name.removeprefix("test_") + version, one.graph, graph
+    print(f"not among them: {dict(skipped)}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--limit", type=float, default=10.0, help="seconds for a pair")
+    parser.add_argument("--theme", default="")
+    parser.add_argument("--pairs", action="store_true")
+    args = parser.parse_args()
+    count: dict[str, list[int]] = {}
+    wrong = False
+    begin = time.perf_counter()
+    if args.pairs:
+        every = ((n, "pairs", a, b, True) for n, a, b in pairs())
+    else:
+        every = (
+            (e.name, e.theme, e.left, e.right, e.true)
+            for e in equations(args.theme)
+            if holds(e) == e.true and not e.positive
+        )
+    for name, theme, a, b, true in every:
+        why = verdict(a, b, args.limit)
+        row = count.setdefault(theme, [0, 0])
+        row[0] += not why
+        row[1] += 1
+        if not why and not true:
+            print(f"PROVED, though false: {name}")
+            wrong = True
+        elif why and true:
+            print(f"not proved: {theme}: {name} ({why[:200]})", flush=True)
+    print("\n| theme | pairs | proved |\n|---|---|---|")
+    for theme, (yes, of) in count.items():
+        print(f"| {theme} | {of} | {yes} |")
+    true_ones = [row for theme, row in count.items() if theme != "false"]
+    yes, of = (sum(row[k] for row in true_ones) for k in (0, 1))
+    if of:
+        print(f"\n{yes} of {of} true pairs proved: {yes / of:.1%},", end=" ")
+    print(f"{time.perf_counter() - begin:.0f} s")
+    return int(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

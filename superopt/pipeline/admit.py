@@ -1,0 +1,85 @@
+"""Which rules a model may be rewritten by."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from superopt.errors import CheckFailed
+from superopt.onnx_io.exporter import expressible
+from superopt.pipeline.judge import entirely
+from superopt.pipeline.request import Request
+from superopt.report.data import Event
+from superopt.rules.divisors import new_divisors
+from superopt.rules.rule import FLOAT_CLASSES, Rule
+from superopt.rules.stated import learn, tier
+from superopt.rules.term import App, walk
+from superopt.verifier.prove import Limits, prove
+from superopt.verifier.verdict import Proved, Refuted
+
+TIERS = ("A", "B", "C")
+PROOF = 5.0  # seconds for the proof of a rule of the user's
+PROOFS = 30.0  # and of all of them
+
+
+def admitted(request: Request, opset: int, note: Callable[[str], None]) -> tuple[Rule, ...]:
+    """Those of the request's rules whose results can be written in this opset, that divide by
+    nothing that the model does not divide by, and are of the tier and float class that are asked.
+
+    Rules of the user's are proved now, where proofs are asked. note: is told which of them are left
+    out, and why.
+
+    Raises CheckFailed where one of them is refuted.
+    """
+    end = time.monotonic() + PROOFS
+    found: list[Rule] = []
+    for rule in request.rules:
+        written = {p.op for t in rule.rhs for p in walk(t) if isinstance(p, App)}
+        if not all(expressible(op, opset) for op in written):
+            continue
+        why = _barred(rule, request)
+        if not why and not _enough(rule, request) and rule.name in request.untried:
+            request.progress(Event("load", f"proving rule {rule.name}", 0.04))
+            left = end - time.monotonic()
+            why = prove_now(rule, min(PROOF, left)) if left > 0 else "there was no time to prove it"
+            why = why and f"{why}; --tier C uses what is only tried"
+        if not why and _enough(rule, request):
+            found.append(rule)
+        elif rule.name in request.untried:
+            note(f"rule {rule.name} was not used: {why}")
+    return tuple(found)
+
+
+def _barred(rule: Rule, request: Request) -> str:
+    """Why no proof would help the rule."""
+    if by := new_divisors(rule):
+        return f"it divides by {by[0]}, which may be 0"
+    own = rule.float_class
+    if FLOAT_CLASSES.index(own) > FLOAT_CLASSES.index(request.float_class):
+        return f"its float class is {own}; --float-class {own} uses it"
+    return ""
+
+
+def _enough(rule: Rule, request: Request) -> bool:
+    """Is the rule proved as far as is asked?"""
+    return TIERS.index(tier(rule)) <= TIERS.index(request.tier)
+
+
+def prove_now(rule: Rule, seconds: float = PROOF) -> str:
+    """Prove a rule of the user's, which is of tier A from then on, or say why not.
+
+    Raises CheckFailed where it is refuted.
+    """
+    verdict = prove(rule, Limits(seconds=seconds))
+    if isinstance(verdict, Refuted):
+        raise CheckFailed(
+            f"rule {rule.name} is wrong; nothing was written",
+            str(verdict),
+            f"correct or leave out this rule ({rule.source})",
+        )
+    if not isinstance(verdict, Proved):
+        return f"it is not proved: {verdict.reason}"
+    if not entirely(verdict):
+        return f"it is proved in part only: {verdict.scope}"
+    learn(rule, verdict.said)
+    return ""
