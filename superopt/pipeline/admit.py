@@ -19,7 +19,7 @@ from superopt.verifier.verdict import Proved, Refuted
 
 TIERS = ("A", "B", "C")
 PROOF = 5.0  # seconds for the proof of a rule of the user's
-PROOFS = 0.1  # of the budget: for all of them
+PROOFS = 0.1  # of the budget: for all of them, but at least as long as for one
 
 
 def admitted(request: Request, opset: int, note: Callable[[str], None]) -> tuple[Rule, ...]:
@@ -31,7 +31,7 @@ def admitted(request: Request, opset: int, note: Callable[[str], None]) -> tuple
 
     Raises CheckFailed where one of them is refuted.
     """
-    end = time.monotonic() + PROOFS * request.budget
+    end = time.monotonic() + max(PROOF, PROOFS * request.budget)
     found: list[Rule] = []
     for rule in request.rules:
         written = {p.op for t in rule.rhs for p in walk(t) if isinstance(p, App)}
