@@ -12,7 +12,6 @@ from typing import NoReturn
 import click
 
 from superopt import __version__
-from superopt.commands import options
 from superopt.commands.compare import bench, verify
 from superopt.commands.demo import demo
 from superopt.commands.explain import explain, report
@@ -36,7 +35,9 @@ class InOrder(click.Group):
     "3 invalid or unsafe model, 4 check failed or refuted, 5 not decided, 130 aborted.",
 )
 @click.version_option(__version__, prog_name="superopt")
-@options.debug
+@click.option(
+    "--debug", is_flag=True, expose_value=False, help="Show tracebacks; of any command, too."
+)
 def cli() -> None:
     """Make ONNX models faster, and check that they stay the same."""
 

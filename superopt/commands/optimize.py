@@ -31,6 +31,7 @@ from superopt.report.certificate import certificate_path
 @click.option(
     "--alpha",
     type=click.FloatRange(min=1.0),
+    hidden=True,  # for who studies the search: docs/design.md
     help="Keep graphs up to ALPHA times the best cost.",
 )
 @click.option(

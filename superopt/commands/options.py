@@ -104,4 +104,5 @@ as_json = click.option(
 )
 quiet = click.option("--quiet", is_flag=True, help="No progress.")
 # Read from the arguments in cli.main, so that it also works when parsing fails.
-debug = click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")
+# Shown by `superopt --help` alone: a command has at most twenty options that are seen.
+debug = click.option("--debug", is_flag=True, expose_value=False, hidden=True)
