@@ -26,7 +26,7 @@ from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read
-from superopt.pipeline.verify import interface, joined
+from superopt.pipeline.interface import interface, joined
 from superopt.verifier.prove import Limits
 from superopt.verifier.regions import compared
 from superopt.verifier.verdict import Unknown

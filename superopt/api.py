@@ -135,7 +135,7 @@ def optimize(
         return Optimized(report_of(done, request.rules, digest), done.winner is not None, done)
 
 
-METHODS = ("auto", "index", "numeric")
+METHODS = ("auto", "index", "rules", "numeric")
 
 
 def verify(
@@ -155,8 +155,9 @@ def verify(
     """Are two models equal? Proved by structure or by definition, agreeing on many inputs, or
     different.
 
-    method: "auto" proves, and tries many inputs where there is no proof; "index" only proves, from
-        the operators' tensor expressions; "numeric" only tries.
+    method: "auto" proves in both ways, and tries many inputs; "index" only proves, from the
+        operators' tensor expressions; "rules" only by a chain of proved rules; "numeric" only
+        tries.
     limit: seconds for proofs.
     certificate: the file that `optimize` wrote beside `b`: it is replayed, and nothing else is
         asked. rules: files of rules beside the library's that it may apply.

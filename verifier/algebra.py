@@ -223,7 +223,7 @@ def raised(a: NF, n: int, facts: Facts) -> NF:
 def unrooted(a: NF, facts: Facts) -> NF:
     """`a` with x for sqrt(x) ** 2, and so on."""
     out: list[NF] = []
-    for t in a.terms:
+    for t in map(_without_powers_of_roots, a.terms):
         roots = [] if t.bound or t.guards else [(f, e) for f, e in t.powers if _squared(f, e)]
         rest = tuple(p for p in t.powers if p not in roots)
         one = N.form((Term(t.coefficient, t.bound, t.guards, rest),))
@@ -237,6 +237,19 @@ def unrooted(a: NF, facts: Facts) -> NF:
 def _squared(f: Factor, e: Fraction) -> bool:
     half = e / 2
     return isinstance(f, N.Fn) and f.name == "sqrt" and half.denominator == 1 and abs(half) <= 4
+
+
+def _without_powers_of_roots(t: Term) -> Term:
+    """The term with sqrt(2) / 2 for 1 / sqrt(2), and so on, of numbers."""
+    c, powers = t.coefficient, []
+    for f, e in t.powers:
+        of = f.args[0].constant if isinstance(f, N.Fn) and f.name == "sqrt" else None
+        if of and e.denominator == 1 and abs(e) <= 8:
+            c *= of ** (int(e) // 2)
+            e = Fraction(int(e) % 2)
+        if e:
+            powers.append((f, e))
+    return t if tuple(powers) == t.powers else Term(c, t.bound, t.guards, tuple(powers))
 
 
 def odd(name: str, a: NF) -> NF:

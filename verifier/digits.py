@@ -80,6 +80,15 @@ def _apart(bound: tuple[Var, ...], *inside: NF) -> tuple[tuple[Var, ...], dict[V
     return None
 
 
+def in_digits(bound: tuple[Var, ...], a: NF) -> tuple[tuple[Var, ...], NF]:
+    """Fresh variables and what is summed over them, with digits in place of those variables of
+    which quotients are read: what is flattened is summed as it was before."""
+    while (found := _apart(bound, a)) is not None:
+        bound, env = found
+        a = S.form_at(a, env)
+    return bound, a
+
+
 def rests_of(d: NF, facts: Facts) -> list[tuple[Var, Poly, tuple[Guard, ...]]] | None:
     """p // n for a number n is k where p = n * k + r, for each rest r."""
     for a in sorted(_quotients(d), key=lambda a: a.number):

@@ -258,12 +258,10 @@ def _power(f: Factor, e: Fraction, facts: Facts, memo: dict[object, NF]) -> NF:
             of = _refined(f.of, facts, memo)
             if f.fn == "is":
                 return power(f)
-            base = less(of, facts) if f.fn == "lt" else equals(of, facts)
-            if f.fn == "lt" and dominated(of, facts):
-                return N.zero()
-            if f.fn == "lt" and dominated(N.scaled(of, -1), facts, strictly=True):
-                return N.constant(1)
-            return base
+            known = _compared(f.fn, of, facts)
+            if known is not None:
+                return N.constant(int(known))
+            return less(of, facts) if f.fn == "lt" else equals(of, facts)
         case N.Top():
             pieces = []
             for p in f.pieces:
@@ -287,6 +285,16 @@ def _power(f: Factor, e: Fraction, facts: Facts, memo: dict[object, NF]) -> NF:
     for _ in range(abs(int(e))):
         out = times(out, base, facts)
     return inverse(out, facts) if e < 0 else out
+
+
+def _compared(fn: str, of: NF, facts: Facts) -> bool | None:
+    """What the order facts say of "lt" (of < 0) or "eq" (of == 0)."""
+    less = N.scaled(of, -1)
+    if fn == "lt":
+        return False if dominated(of, facts) else True if dominated(less, facts, True) else None
+    if dominated(of, facts, True) or dominated(less, facts, True):
+        return False
+    return True if dominated(of, facts) and dominated(less, facts) else None
 
 
 def _greatest(pieces: list[Piece], facts: Facts) -> NF:

@@ -6,19 +6,12 @@ taken as given, so that a large graph is proved piece by piece.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from fractions import Fraction
-from typing import Any
-
-import numpy as np
 
 from superopt.ir.graph import Constant, Node, Value, producer, results
-from superopt.te.dtype import BOOL, F32, INDEX, widens
-from superopt.te.expr import Tensor, both, compare, compute, const, placeholder, select
-from superopt.te.node import Expr
+from superopt.te.expr import Tensor, placeholder
 from superopt.verifier import bounds, facts, guard, normal, simplify
 from superopt.verifier.algebra import Undefined
 from superopt.verifier.choices import NOTES
@@ -28,8 +21,7 @@ from superopt.verifier.poly import fresh, of
 from superopt.verifier.prove import ASSUMES, Limits
 from superopt.verifier.reader import Reader, Unreadable
 from superopt.verifier.verdict import Proved, Scope, Unknown
-
-FEW = 24  # elements of a constant that are written out as cases
+from superopt.verifier.written import written
 
 
 def proved_equal(
@@ -84,8 +76,6 @@ class _Tensors:
             operands = [None if x is None else self.leaf(x) for x in n.inputs]
             if n.op.compute is None:
                 raise Unreadable(f"{n.op.name} has no tensor expression")
-            if _narrows(n):
-                raise Unreadable(f"{n.op.name} to {n.types[0].dtype} may round or wrap")
             found = n.op.compute(*operands, **dict(n.attrs))
             every = found if isinstance(found, tuple) else (found,)
             self.known.update(zip(results(n), every, strict=True))
@@ -120,57 +110,3 @@ class _Tensors:
         if isinstance(v, Constant) and v not in self.given:
             return written(v, f"v{len(self.known)}")
         return placeholder(f"v{len(self.known)}", v.type)
-
-
-def _narrows(n: Node) -> bool:
-    """Is it a Cast to a type that has not all the values? To the reader a number is a number."""
-    if n.op.name not in ("Cast", "CastLike"):
-        return False
-    assert n.inputs[0] is not None
-    before, after = n.inputs[0].type.dtype, n.types[0].dtype
-    assert before is not None
-    assert after is not None
-    alike = (before.is_int and after.is_int) or (before.is_float and after.is_float)
-    return alike and not widens(before, after)
-
-
-def written(c: Constant, name: str) -> Tensor:
-    """A constant as numbers, where it has few; else any tensor."""
-    assert c.type.dtype is not None
-    if c.nbytes > 1 << 20:
-        return placeholder(name, c.type)
-    array = c.load()
-    kind = c.type.dtype
-    if not array.size or not (kind.is_float or kind.is_int or kind == BOOL):
-        return placeholder(name, c.type)
-    if kind.is_float and kind != F32 and any(_fine(v.item()) for v in array.flat[:FEW]):
-        return placeholder(name, c.type)  # numbers are read as those of float32
-    first = array.flat[0]
-    if (array == first).all():
-        return compute(array.shape, lambda *i: const(_number(first), kind), name=name)
-    if array.size > FEW:
-        return placeholder(name, c.type)
-
-    def element(*index: Expr) -> Expr:
-        """By cases of the index: the last element where no other one is meant."""
-        every = list(np.ndindex(*array.shape))
-        out: Expr = const(_number(array[every[-1]]), kind)
-        for at in every[:-1]:
-            here = both(
-                *(compare("eq", i, const(k, INDEX)) for i, k in zip(index, at, strict=True))
-            )
-            out = select(here, const(_number(array[at]), kind), out)
-        return out
-
-    return compute(array.shape, element, name=name)
-
-
-def _fine(v: float) -> bool:
-    """Is it no simple fraction?"""
-    return math.isfinite(v) and Fraction(v).denominator > 1 << 16
-
-
-def _number(v: Any) -> int | float | bool:
-    found = v.item()
-    assert isinstance(found, (int, float, bool))
-    return found

@@ -30,6 +30,7 @@ def dominated(gap: NF, facts: Facts, strictly: bool = False) -> bool:
     key = (strictly, gap)
     found = facts.order_known.get(key)
     if found is None:
+        facts.order_known[key] = False  # as long as it is asked, which may ask it again
         found = facts.order_known[key] = _follows(gap, facts, strictly)
     return found
 
@@ -39,6 +40,10 @@ def _follows(gap: NF, facts: Facts, strictly: bool) -> bool:
     start = time.perf_counter()
     names: dict[object, z3.ArithRef] = {}
     known = factors(facts)
+    against_one: dict[object, int] = {}  # before anything is asked: this asks, too
+    for a in (gap, *facts.orders):
+        assert isinstance(a, NF)
+        against_one |= _exponentials(a, facts)
     sides: list[z3.BoolRef] = []
 
     def real(a: NF) -> z3.ArithRef:
@@ -51,6 +56,8 @@ def _follows(gap: NF, facts: Facts, strictly: bool) -> bool:
             x = names.get(t.key)
             if x is None:
                 x = names[t.key] = z3.Real(f"r{len(names)}")
+                if (one := against_one.get(t.key)) is not None:
+                    sides.append(x >= 1 if one > 0 else x <= 1)
                 match sign(t, known):
                     case None:
                         pass
@@ -75,6 +82,25 @@ def _follows(gap: NF, facts: Facts, strictly: bool) -> bool:
         s.pop()
     G.TALLY.queries += 1
     G.TALLY.solver_seconds += time.perf_counter() - start
+    return out
+
+
+def _exponentials(a: NF, facts: Facts) -> dict[object, int]:
+    """Which terms are at least 1, exp(x) of an x >= 0, or at most 1."""
+    out: dict[object, int] = {}
+    for t in a.terms:
+        if (
+            t.bound
+            or t.guards
+            or not t.powers
+            or not all(isinstance(f, N.Exp) for f, _ in t.powers)
+        ):
+            continue
+        of = N.plus(*(N.scaled(f.of, e) for f, e in t.powers if isinstance(f, N.Exp)))
+        if dominated(of, facts):
+            out[t.key] = 1
+        elif dominated(N.scaled(of, -1), facts):
+            out[t.key] = -1
     return out
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 
-from superopt.te.dtype import BOOL, INDEX, widens
+import numpy as np
+
+from superopt.te.dtype import BOOL, INDEX, DType, to_numpy, widens
 from superopt.te.expr import Dim, Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce, Size
 from superopt.verifier import normal as N
@@ -17,6 +21,8 @@ from superopt.verifier.algebra import (
     product_over,
     unknown,
 )
+from superopt.verifier.bounds import nonneg
+from superopt.verifier.digits import in_digits
 from superopt.verifier.facts import Facts, Guard, eq, ge, negated
 from superopt.verifier.maxima import greatest_over
 from superopt.verifier.normal import NF, Term
@@ -139,13 +145,13 @@ class Reader:
         a, b = (self.index(x, places, facts) for x in e.args)
         match e.fn:
             case "lt":
-                return ge(b - a - 1)
+                return tight(ge(b - a - 1))
             case "le":
-                return ge(b - a)
+                return tight(ge(b - a))
             case "eq":
-                return eq(b - a)
+                return tight(eq(b - a))
             case _:
-                return negated(eq(b - a))
+                return negated(tight(eq(b - a)))
 
     # --- elements ---------------------------------------------------------------------------------
 
@@ -180,6 +186,8 @@ class Reader:
                     return of
                 if self.exact_types and widens(x.dtype, kind):
                     return of
+                if of.constant is not None and _has(kind, of.constant):
+                    return of
                 if kind.is_float and x.dtype.is_int:
                     return unknown("cast of an integer", [of], facts)
                 return unknown(f"cast to {kind}", [of], facts)
@@ -195,7 +203,7 @@ class Reader:
     ) -> NF:
         fresh = tuple(P.fresh(self.dim(a.extent, places)) for a in axes)
         inner = {**places, **{a.name: P.of(v) for a, v in zip(axes, fresh, strict=True)}}
-        of = self.value(body, inner, facts)
+        fresh, of = in_digits(fresh, self.value(body, inner, facts))
         match fn:
             case "sum":
                 return summed(of, fresh, facts)
@@ -279,6 +287,24 @@ class Reader:
 
 NONE = Facts()
 ZERO = P.const(0)
+
+
+def tight(g: Guard) -> Guard:
+    """p == 0 as p >= 0 where p is never above 0: so a rest of 0 is said in one way."""
+    if g.kind == "eq":
+        for p in (g.p, -g.p):
+            if nonneg(-p):
+                return ge(p)
+    return g
+
+
+def _has(kind: DType, c: Fraction) -> bool:
+    """Has the type this number?"""
+    if not kind.is_float:
+        return kind.is_int and c.denominator == 1 and 0 <= c < 1 << (kind.bits - (kind.kind == "i"))
+    with np.errstate(all="ignore"):
+        near = float(np.asarray(float(c)).astype(to_numpy(kind)))
+    return math.isfinite(near) and Fraction(near) == c
 
 
 def _least(p: Poly, q: Poly, facts: Facts) -> Poly:

@@ -29,6 +29,8 @@ from superopt.verifier.order import sign
 from superopt.verifier.simplify import times
 
 EXACT_POWERS = 8
+MOST_ROOTED = 256  # numerators and denominators of numbers whose roots are kept as such
+MOST_SQUARED = 100  # numbers whose squares are taken out of a root
 WHOLE = frozenset(("floor", "round"))
 QUOTIENT, MODULO = "div of integers", "mod of integers"
 ODD = frozenset(("erf", "sin", "tan", "asin", "atan", "sinh", "asinh", "atanh"))
@@ -36,7 +38,6 @@ EVEN = frozenset(("cos", "cosh"))
 HALF = Fraction(1, 2)
 NEAR = Fraction(1, 2**24)  # relative: what rounding to float32 may change
 NEAREST = "a literal is the simple number that it is the nearest float of"
-ROOT_TWO = {Fraction(math.sqrt(2)): 1, Fraction(math.sqrt(0.5)): -1}
 
 
 def number_of(v: int | Fraction | float) -> NF:
@@ -54,14 +55,24 @@ def number_of(v: int | Fraction | float) -> NF:
     root = root_of(exact)
     if root is not None:
         return power(N.fn(f"any {root}", (N.zero(),)), HALF)
-    if exact in ROOT_TWO:
-        NOTES.add(NEAREST)
-        return power(N.fn("sqrt", (N.constant(2),)), ROOT_TWO[exact])
-    for simple in (exact.limit_denominator(1000), Fraction(f"{float(exact):.7g}")):
+    for simple in (exact.limit_denominator(1000), Fraction(f"{float(exact):.6g}")):
         if abs(simple - exact) <= abs(exact) * NEAR:
             if simple != exact:
                 NOTES.add(NEAREST)
             return N.constant(simple)
+    for roots in (1, 2):  # as 1 / sqrt(8), or its root, by which both factors of scores are scaled
+        size = abs(float(exact))
+        simple = Fraction(size ** (2**roots)).limit_denominator(MOST_ROOTED)
+        if abs(float(simple) ** (0.5**roots) - size) <= size * float(NEAR):
+            NOTES.add(NEAREST)
+            found = N.constant(simple)
+            for _ in range(roots):
+                found = _root([found], Facts())
+            return N.scaled(found, 1 if exact > 0 else -1)
+    simple = Fraction(f"{float(exact):.7g}")
+    if abs(simple - exact) <= abs(exact) * NEAR:
+        NOTES.add(NEAREST)
+        return N.constant(simple)
     return N.constant(exact)
 
 
@@ -171,10 +182,12 @@ def _root(args: list[NF], facts: Facts) -> NF:
     """sqrt(x * x) is the greater of x and -x; sqrt(1 / x) is 1 / sqrt(x)."""
     (a,) = args
     c = a.constant
-    if c is not None and c >= 0:
-        top, bottom = _exact_root(c.numerator), _exact_root(c.denominator)
-        if top is not None and bottom is not None:
-            return N.constant(Fraction(top, bottom))
+    if c is not None and c >= 0:  # sqrt(p / q) is sqrt(p q) / q, of which squares are taken out
+        whole, rest = _squares(c.numerator * c.denominator)
+        if rest > MOST_ROOTED**2:
+            return number_of(math.sqrt(c))
+        out = N.constant(1) if rest == 1 else power(N.fn("sqrt", (N.constant(rest),)))
+        return N.scaled(out, Fraction(whole, c.denominator))
     one = a.single
     if one is not None and one.coefficient == 1 and one.powers:
         if all(e.denominator == 1 and int(e) % 2 == 0 for _, e in one.powers):
@@ -188,9 +201,17 @@ def _root(args: list[NF], facts: Facts) -> NF:
     return power(N.fn("sqrt", (a,)))
 
 
-def _exact_root(n: int) -> int | None:
+def _squares(n: int) -> tuple[int, int]:
+    """(r, s) with n == r * r * s, where s has no small square in it, and is 1 for a square."""
     r = math.isqrt(n)
-    return r if r * r == n else None
+    if r * r == n:
+        return r, 1
+    r = 1
+    for k in range(2, MOST_SQUARED):
+        while n % (k * k) == 0:
+            n //= k * k
+            r *= k
+    return r, n
 
 
 def _rounded(fn: str, a: NF) -> NF:

@@ -44,6 +44,7 @@ def _nested(p: Poly, q: Poly, facts: Facts) -> Poly | None:
     if len(q.terms) != 1:
         return None
     ((qm, qc),) = q.terms
+    found: Poly | None = None
     for g in _parts(qm, qc):
         whole, rest = P.divided(p, g)
         if not whole.terms:
@@ -51,8 +52,11 @@ def _nested(p: Poly, q: Poly, facts: Facts) -> Poly | None:
         smaller, none = P.divided(q, g)
         if none.terms or smaller is q:
             continue
-        return quotient(whole + quotient(rest, g, facts), smaller, facts)
-    return None
+        if facts.holds(ge(rest), STRONG[0]) and facts.holds(ge(g - 1 - rest), STRONG[0]):
+            return quotient(whole, smaller, facts)
+        if found is None and g.value is None:  # by a number it would only be written in another way
+            found = quotient(whole + quotient(rest, g, facts), smaller, facts)
+    return found
 
 
 def _parts(m: P.Mono, c: int) -> Iterable[Poly]:

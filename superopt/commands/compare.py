@@ -91,10 +91,10 @@ def bench(
 @options.seed
 @click.option(
     "--method",
-    type=click.Choice(["auto", "index", "numeric"]),
+    type=click.Choice(["auto", "index", "rules", "numeric"]),
     default="auto",
     show_default=True,
-    help="Prove (index), try inputs (numeric), or both (auto).",
+    help="Prove by definition (index) or by rules (rules), try inputs (numeric), or all (auto).",
 )
 @options.duration("--limit", "60s", "Time for proofs.")
 @options.as_json

@@ -17,9 +17,9 @@ from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.validate import validate
+from superopt.pipeline.interface import interface, joined
 from superopt.pipeline.naming import Names
 from superopt.pipeline.shapes import representative
-from superopt.pipeline.verify import interface, joined
 from superopt.report.data import Derivation, DerivedStep, Event
 from superopt.report.words import count
 from superopt.rules.derive import Bounds, Derived, derive, shortened

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,12 +17,13 @@ from superopt.check.numeric import OWN, RUNTIME, Checked, Reference, Result, Unr
 from superopt.check.regions import opaque_nodes
 from superopt.ir import graph as g
 from superopt.ir.fold import fold
-from superopt.ir.substitute import replace_all
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.validate import validate
+from superopt.pipeline.chains import by_rules
 from superopt.pipeline.inputs import check_inputs
+from superopt.pipeline.interface import interface, joined
 from superopt.pipeline.original import Original, original_file, prepare
 from superopt.pipeline.reporting import check_result
 from superopt.pipeline.request import Request
@@ -30,7 +32,7 @@ from superopt.report.data import Event, OutputVerdict, Verdict
 from superopt.report.words import count
 from superopt.te.domain import Reals
 from superopt.te.dtype import F64
-from superopt.verifier.prove import Limits
+from superopt.verifier.prove import ASSUMES, Limits
 from superopt.verifier.regions import compared
 from superopt.verifier.verdict import Proved, Unknown
 
@@ -56,8 +58,9 @@ def verify(a: Source, b: Source, question: Question) -> Verdict:
     `proved` when both are the same graph after folding constants, or each output is proved to be
     the same from the operators' tensor expressions, for all inputs; `differs` with the first
     disagreement on many inputs, `agrees` where there is none, `unknown` where nothing could be
-    compared, or the method is "index" and there is no proof.
+    compared, or only proofs are asked and there is none.
     """
+    end = time.monotonic() + question.limit
     question.progress(Event("load", f"{a.label} and {b.label}", 0.0))
     for source in (a, b):
         validate(source)
@@ -78,12 +81,17 @@ def verify(a: Source, b: Source, question: Question) -> Verdict:
             return _all_proved(one, "both are the same graph once constants are folded")
     why = OTHER_SIZES if other is None else "not tried"
     proof = Proofs([OutputVerdict(name, "unknown", why) for name in _names(one)])
-    if other is not None and question.method != "numeric":
+    if other is not None and question.method in ("auto", "index"):
         question.progress(Event("compare", "each output, by definition", 0.1))
         proof = _by_definition(one, other, question)
-    if question.method == "index":
-        return proof.verdict()
-    return proof.tried(_numeric(one, two, question))
+    numeric = None
+    if question.method in ("auto", "numeric"):
+        numeric = _numeric(one, two, question)
+    chains = other is not None and question.method in ("auto", "rules")
+    if chains and (numeric is None or numeric.decision != "differs"):
+        assert other is not None
+        proof = _by_rules(one, other, proof, question, end)
+    return proof.verdict() if numeric is None else proof.tried(numeric)
 
 
 OTHER_SIZES = "the symbolic sizes of both models have other names"
@@ -147,6 +155,28 @@ SECONDS = 20.0  # of one proof
 WORK = 200_000
 
 
+def _by_rules(one: Model, other: g.Graph, proof: Proofs, question: Question, end: float) -> Proofs:
+    """With the outputs that a chain of proved rules makes one of the other."""
+    graphs = [fold(graph).graph for graph in (one.graph, other)]
+    outputs = list(proof.outputs)
+    open_ = [k for k, o in enumerate(outputs) if o.decision != "proved"]
+    for n, k in enumerate(open_):
+        question.progress(Event("compare", f"output {outputs[k].name}, by rules", 0.9))
+        seconds = (end - time.monotonic()) / (len(open_) - n)
+        chain = by_rules(graphs[0], graphs[1], k, seconds, question.stop)
+        if isinstance(chain, str):
+            outputs[k] = replace(outputs[k], reason=f"{outputs[k].reason}; by rules: {chain}")
+        else:
+            said = f"by {count(len(chain), 'rewrite')}: {', '.join(chain)}"
+            outputs[k] = OutputVerdict(outputs[k].name, "proved", said)
+    chained = any(o.decision == "proved" for o in (outputs[k] for k in open_))
+    assumed = dict.fromkeys((*proof.assumed, *(CHAINED if chained else ())))
+    return Proofs(outputs, proof.parts, tuple(assumed))
+
+
+CHAINED = (*ASSUMES, "constants that are computed are equal to a few units in the last place")
+
+
 def _by_definition(one: Model, other: g.Graph, question: Question) -> Proofs:
     graphs = [fold(graph).graph for graph in (one.graph, other)]
     limits = Limits(seconds=min(SECONDS, question.limit), work=WORK)
@@ -160,41 +190,6 @@ def _by_definition(one: Model, other: g.Graph, question: Question) -> Proofs:
     proofs = [r.verdict for r in found.regions] + [v for v in found.outputs if v is not None]
     assumed = dict.fromkeys(a for v in proofs if isinstance(v, Proved) for a in v.scope.assumes)
     return Proofs(outputs, len(found.regions), tuple(assumed))
-
-
-def interface(a: Model, b: Model) -> str:
-    """How inputs or outputs differ, empty where they do not."""
-    mine, theirs = a.source.model.graph, b.source.model.graph
-    for what, x, y in (
-        ("inputs", [i.name for i in a.graph.inputs], [i.name for i in b.graph.inputs]),
-        ("outputs", [v.name for v in mine.outputs], [v.name for v in theirs.outputs]),
-    ):
-        if x != y:
-            return f"{what} are {', '.join(map(str, x))} and {', '.join(map(str, y))}"
-    for i, j in zip(a.graph.inputs, b.graph.inputs, strict=True):
-        if i.type.dtype != j.type.dtype:
-            return f"input {i.name} is {i.type.dtype} and {j.type.dtype}"
-        if _fixed(i.type.shape) != _fixed(j.type.shape):
-            return f"input {i.name} is {i.type} and {j.type}"
-    return ""
-
-
-def _fixed(shape: tuple[object, ...] | None) -> tuple[object, ...] | None:
-    return None if shape is None else tuple(d if isinstance(d, int) else "?" for d in shape)
-
-
-def joined(a: Model, b: Model) -> g.Graph | None:
-    """The graph of `b` on the inputs and constants of `a`, where equal nodes become the same
-    objects; None where symbolic sizes have other names, and structure does not tell."""
-    change: dict[g.Value, g.Value] = dict(zip(b.graph.inputs, a.graph.inputs, strict=True))
-    if any(i.type != j.type for i, j in change.items()):
-        return None
-    pool = {(c.type, g.content_key(c.load())): c for c in g.constants(a.graph)}
-    for c in g.constants(b.graph):
-        same = pool.get((c.type, g.content_key(c.load())))
-        if same is not None:
-            change[c] = same
-    return g.Graph(a.graph.inputs, replace_all(b.graph, change).outputs)
 
 
 def _numeric(one: Model, two: Model, question: Question) -> Verdict:

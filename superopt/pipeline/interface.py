@@ -1,0 +1,42 @@
+"""Two models over the same inputs: what is different about these, and one graph on the other's."""
+
+from __future__ import annotations
+
+from superopt.ir import graph as g
+from superopt.ir.substitute import replace_all
+from superopt.onnx_io.model import Model
+
+
+def interface(a: Model, b: Model) -> str:
+    """How inputs or outputs differ, empty where they do not."""
+    mine, theirs = a.source.model.graph, b.source.model.graph
+    for what, x, y in (
+        ("inputs", [i.name for i in a.graph.inputs], [i.name for i in b.graph.inputs]),
+        ("outputs", [v.name for v in mine.outputs], [v.name for v in theirs.outputs]),
+    ):
+        if x != y:
+            return f"{what} are {', '.join(map(str, x))} and {', '.join(map(str, y))}"
+    for i, j in zip(a.graph.inputs, b.graph.inputs, strict=True):
+        if i.type.dtype != j.type.dtype:
+            return f"input {i.name} is {i.type.dtype} and {j.type.dtype}"
+        if _fixed(i.type.shape) != _fixed(j.type.shape):
+            return f"input {i.name} is {i.type} and {j.type}"
+    return ""
+
+
+def _fixed(shape: tuple[object, ...] | None) -> tuple[object, ...] | None:
+    return None if shape is None else tuple(d if isinstance(d, int) else "?" for d in shape)
+
+
+def joined(a: Model, b: Model) -> g.Graph | None:
+    """The graph of `b` on the inputs and constants of `a`, where equal nodes become the same
+    objects; None where symbolic sizes have other names, and structure does not tell."""
+    change: dict[g.Value, g.Value] = dict(zip(b.graph.inputs, a.graph.inputs, strict=True))
+    if any(i.type != j.type for i, j in change.items()):
+        return None
+    pool = {(c.type, g.content_key(c.load())): c for c in g.constants(a.graph)}
+    for c in g.constants(b.graph):
+        same = pool.get((c.type, g.content_key(c.load())))
+        if same is not None:
+            change[c] = same
+    return g.Graph(a.graph.inputs, replace_all(b.graph, change).outputs)

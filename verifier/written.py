@@ -1,0 +1,159 @@
+"""Constants of a graph as expressions of their index: few numbers as cases, many as the pattern
+that they follow (one number, an identity, a triangle, equal steps)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from superopt.ir.graph import Constant
+from superopt.te.dtype import BOOL, F32, INDEX, DType
+from superopt.te.expr import Tensor, both, cast, compare, compute, const, placeholder, select
+from superopt.te.node import Expr
+
+FEW = 24  # elements of a constant that are written out as cases
+LARGE = 1 << 20  # bytes
+
+
+def written(c: Constant, name: str) -> Tensor:
+    """A constant as numbers, where it has few or they follow a pattern; else any tensor."""
+    kind = c.type.dtype
+    assert kind is not None
+    if c.nbytes > LARGE:
+        return placeholder(name, c.type)
+    array = c.load()
+    if not array.size or not (kind.is_float or kind.is_int or kind == BOOL):
+        return placeholder(name, c.type)
+    if kind.is_float and kind != F32 and any(_fine(v.item()) for v in array.flat[:FEW]):
+        return placeholder(name, c.type)  # numbers are read as those of float32
+    first = array.flat[0]
+    if (array == first).all():
+        return compute(array.shape, lambda *i: const(_number(first), kind), name=name)
+    pattern = _two_valued(array) or (None if kind == BOOL else _in_steps(array))
+    if pattern is not None:
+        return compute(array.shape, lambda *i: pattern(i, kind), name=name)
+    if array.size > FEW:
+        return placeholder(name, c.type)
+    return compute(array.shape, lambda *i: _cases(array, i, kind), name=name)
+
+
+def _cases(array: np.ndarray, index: tuple[Expr, ...], kind: DType) -> Expr:
+    """By cases of the index: the last element where no other one is meant."""
+    every = list(np.ndindex(*array.shape))
+    out: Expr = const(_number(array[every[-1]]), kind)
+    for at in every[:-1]:
+        here = both(*(compare("eq", i, const(k, INDEX)) for i, k in zip(index, at, strict=True)))
+        out = select(here, const(_number(array[at]), kind), out)
+    return out
+
+
+# --- patterns -------------------------------------------------------------------------------------
+
+# Relations of an index: (axis, "eq" or "le", axis or -1, number): i_a == i_b + n, or i_a == n.
+Relation = tuple[int, str, int, int]
+
+
+class _Pattern:
+    """A number where relations hold, and another one elsewhere."""
+
+    def __init__(self, relations: list[Relation], there: Any, else_: Any) -> None:
+        self.relations, self.there, self.else_ = relations, there, else_
+
+    def __call__(self, index: tuple[Expr, ...], kind: DType) -> Expr:
+        holds = []
+        for a, fn, b, n in self.relations:
+            right: Expr = const(n, INDEX) if b < 0 else index[b] + n
+            holds.append(compare(fn, index[a], right))
+        there, else_ = (const(_number(v), kind) for v in (self.there, self.else_))
+        return select(both(*holds), there, else_)
+
+
+class _Steps:
+    """A number and so much more for each step along each axis."""
+
+    def __init__(self, first: int, steps: list[int]) -> None:
+        self.first, self.steps = first, steps
+
+    def __call__(self, index: tuple[Expr, ...], kind: DType) -> Expr:
+        out: Expr = const(_number(self.first), kind)
+        for i, step in zip(index, self.steps, strict=True):
+            if step:
+                out = out + const(_number(step), kind) * cast(i, kind)
+        return out
+
+
+def _two_valued(array: np.ndarray) -> _Pattern | None:
+    """Of two numbers, one where the index is as relations of two axes, or of one, say."""
+    values = np.unique(array)
+    if len(values) != 2:
+        return None
+    low, high = values
+    for there, else_ in ((high, low), (low, high)):
+        mask = array == there
+        for relations in _relations(np.argwhere(mask), mask.shape):
+            if relations and np.array_equal(_mask(relations, mask.shape), mask):
+                return _Pattern(relations, there, else_)
+    return None
+
+
+def _relations(places: np.ndarray, shape: tuple[int, ...]) -> Iterator[list[Relation]]:
+    """What the places may have in common."""
+    long = [a for a, n in enumerate(shape) if n > 1]
+    low, high = places.min(axis=0), places.max(axis=0)
+    fixed: list[Relation] = [(a, "eq", -1, int(low[a])) for a in long if low[a] == high[a]]
+    free = [a for a in long if low[a] != high[a]]
+    tied: list[Relation] = []
+    for n, a in enumerate(free):
+        for b in free[:n]:
+            apart = places[:, a] - places[:, b]
+            if apart.min() == apart.max():
+                tied.append((a, "eq", b, int(apart[0])))
+                break
+    yield fixed + tied
+    for a in free:
+        yield [*fixed, (a, "le", -1, int(high[a]))]
+        for b in free:
+            if a != b:
+                yield [*fixed, (a, "le", b, int((places[:, a] - places[:, b]).max()))]
+
+
+def _mask(relations: list[Relation], shape: tuple[int, ...]) -> np.ndarray:
+    index = np.indices(shape, sparse=True)
+    out = np.ones(shape, bool)
+    for a, fn, b, n in relations:
+        right = n if b < 0 else index[b] + n
+        out &= index[a] == right if fn == "eq" else index[a] <= right
+    return out
+
+
+def _in_steps(array: np.ndarray) -> _Steps | None:
+    """Of numbers in equal steps along each axis, as a range has them: integers only, since rounded
+    steps are no steps."""
+    wide = array.astype(np.float64)
+    if not np.isfinite(wide).all() or (wide != np.round(wide)).any() or abs(wide).max() > 1 << 30:
+        return None
+    first = int(wide.flat[0])
+    steps = [
+        int(wide[tuple(int(k == a) for k in range(wide.ndim))]) - first if n > 1 else 0
+        for a, n in enumerate(wide.shape)
+    ]
+    made = np.full(wide.shape, float(first))
+    places: list[np.ndarray] = list(np.indices(wide.shape, sparse=True))
+    for step, place in zip(steps, places, strict=True):
+        made += step * place
+    return _Steps(first, steps) if np.array_equal(made, wide) else None
+
+
+def _fine(v: float) -> bool:
+    """Is it no simple fraction?"""
+    return math.isfinite(v) and Fraction(v).denominator > 1 << 16
+
+
+def _number(v: Any) -> int | float | bool:
+    found = v.item() if isinstance(v, np.generic) else v
+    assert isinstance(found, (int, float, bool))
+    return found
