@@ -30,7 +30,7 @@ from superopt.verifier.digits import (
     sums_in_digits,
 )
 from superopt.verifier.facts import Facts, Guard, eq, ge, negated
-from superopt.verifier.match import absorbed, cancelled
+from superopt.verifier.match import absorbed, cancelled, joined
 from superopt.verifier.maxima import greatest_of
 from superopt.verifier.normal import NF, Factor, Piece, Term
 from superopt.verifier.order import dominated, impossible, split_at, without_factor
@@ -45,16 +45,19 @@ from superopt.verifier.simplify import (
     where,
 )
 from superopt.verifier.unify import form, solved
+from superopt.verifier.unroll import unrolled
 
 MOST_CASES = 400
 MOST_ORDERS = 6
+MOST_UNROLLED = 12
 
 
 @dataclass(slots=True)
 class Budget:
-    """How many cases may still be opened."""
+    """How many cases may still be opened, and how many forms unrolled."""
 
     cases: int = MOST_CASES
+    unrolled: int = MOST_UNROLLED
 
 
 def equal(a: NF, b: NF, facts: Facts) -> bool:
@@ -118,6 +121,10 @@ def vanishes(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
             )
     if facts.orders and dominated(d, facts) and dominated(N.scaled(d, -1), facts):
         return True
+    out = unrolled(d, facts) if budget.unrolled else d
+    if out is not d:
+        budget.unrolled -= 1
+        return vanishes(refined(out, facts), facts, budget, depth)
     return _each_value(d, facts, budget, depth)
 
 
@@ -327,7 +334,7 @@ def _greatest(pieces: list[Piece], facts: Facts) -> NF:
             else:
                 n += 1
         pieces = kept
-    return greatest_of(absorbed(pieces, facts), facts)
+    return greatest_of(absorbed(joined(pieces, facts), facts), facts)
 
 
 def _exceeds(q: Piece, low: NF, facts: Facts) -> bool:

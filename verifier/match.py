@@ -13,9 +13,9 @@ from itertools import islice
 from superopt.verifier import normal as N
 from superopt.verifier import substitute as S
 from superopt.verifier.algebra import factored, used
-from superopt.verifier.facts import Facts, Guard, ge
+from superopt.verifier.facts import Facts, Guard, eq, ge, negated
 from superopt.verifier.normal import NF, Piece, Term
-from superopt.verifier.poly import Poly, Var, of
+from superopt.verifier.poly import Poly, Var, fresh, of
 from superopt.verifier.simplify import opened_piece, simplified
 from superopt.verifier.unify import MOST_WAYS, form, powers, solved
 
@@ -36,7 +36,48 @@ def cancelled(d: NF, facts: Facts) -> NF:
         else:
             n += 1
     rest = N.form(terms) if changed else d
-    return _cancelled_inside(rest, facts)
+    return _cancelled_inside(rest if changed else _without_part(d, facts), facts)
+
+
+def _without_part(d: NF, facts: Facts) -> NF:
+    """`d` without a term that is opposite to part of another sum, of which the rest is left."""
+    for a in d.terms:
+        for b in d.terms:
+            if a is b or a.coefficient != -b.coefficient:
+                continue
+            rest = _rest(a, b, facts)
+            if rest is not None:
+                used("split sums")
+                return N.plus(N.form(t for t in d.terms if t is not a and t is not b), N.form(rest))
+    return d
+
+
+def _rest(whole: Term, part: Term, facts: Facts) -> list[Term] | None:
+    """What is left of a sum without one that is over part of the same, in closed terms."""
+    if len(whole.powers) != len(part.powers) or not (whole.bound and part.bound):
+        return None
+    s, t = S.opened(part), S.opened(whole)
+    for equations in islice(powers(t.powers, s.powers), MOST_WAYS):
+        phi = solved(equations, t.bound)
+        psi = None if phi is None else solved(tuple((q, p) for p, q in equations), s.bound)
+        if phi is None or psi is None or not _maps(s, t, phi, facts):
+            continue
+        if not _inverse(phi, psi, s, facts):
+            continue
+        # where t sums over what phi gives: the v = psi(u) is one of s, and phi(v) is u
+        here = [S.guard_at(g, psi) for g in sorted(s.guards)]
+        for v in s.bound:
+            here += [ge(psi[v]), ge(S.poly_at(v.extent, psi) - 1 - psi[v])]
+        here += [eq(S.poly_at(phi[u], psi) - of(u)) for u in t.bound]
+        out: list[Term] = []
+        known = t.guards
+        for g in here:
+            if facts.plus(*known).holds(g):
+                continue
+            out += simplified(Term(t.coefficient, t.bound, known | {negated(g)}, t.powers), facts)
+            known |= {g}
+        return out
+    return None
 
 
 def same_sum(a: Term, b: Term, facts: Facts) -> bool:
@@ -148,6 +189,34 @@ def absorbed(pieces: list[Piece], facts: Facts) -> list[Piece]:
         else:
             n += 1
     return kept
+
+
+def joined(pieces: list[Piece], facts: Facts) -> list[Piece]:
+    """Open pieces with one for two that are over ranges one after the other."""
+    kept = list(pieces)
+    for p in pieces:
+        for q in kept:
+            both = None if p is q or p not in kept else _one_after_the_other(p, q, facts)
+            if both is not None:
+                kept = [both if r is p else r for r in kept if r is not q]
+                return joined(kept, facts)
+    return kept
+
+
+def _one_after_the_other(p: Piece, q: Piece, facts: Facts) -> Piece | None:
+    """The piece over both ranges, where q goes on where p ends."""
+    if len(p.bound) != 1 or len(q.bound) != 1 or p.guards or q.guards:
+        return None
+    (v,), (w,) = p.bound, q.bound
+    if v.extent.vars or w.extent.vars:
+        return None
+    if not (facts.holds(ge(v.extent)) and facts.holds(ge(w.extent))):  # one may be over nothing
+        return None
+    longer = fresh(v.extent + w.extent)
+    value = S.form_at(p.value, {v: of(longer)})
+    if S.form_at(value, {longer: of(w) + v.extent}) is q.value:
+        return Piece((longer,), p.guards, value)
+    return None
 
 
 def _among(p: Piece, q: Piece, facts: Facts) -> bool:
