@@ -22,6 +22,7 @@ from superopt.verifier.algebra import (
     power,
     used,
 )
+from superopt.verifier.denominators import without_denominators
 from superopt.verifier.digits import (
     MOST_VALUES,
     digit_of,
@@ -33,7 +34,13 @@ from superopt.verifier.facts import Facts, Guard, eq, ge, negated
 from superopt.verifier.match import absorbed, cancelled, joined
 from superopt.verifier.maxima import greatest_of
 from superopt.verifier.normal import NF, Factor, Piece, Term
-from superopt.verifier.order import dominated, impossible, split_at, without_factor
+from superopt.verifier.order import (
+    defined_where,
+    dominated,
+    impossible,
+    split_at,
+    without_factor,
+)
 from superopt.verifier.poly import Poly, Var, const, linear_in
 from superopt.verifier.scalars import applied
 from superopt.verifier.simplify import (
@@ -63,6 +70,17 @@ class Budget:
 def equal(a: NF, b: NF, facts: Facts) -> bool:
     """Is a == b? False is: not shown."""
     return a is b or vanishes(N.minus(a, b), facts, Budget(), 0)
+
+
+def equal_inside(a: NF, b: NF, facts: Facts) -> bool:
+    """Is a == b where a is defined: where what it takes roots and logarithms of is not below 0?"""
+    inside = facts
+    for element, strictly in defined_where(a):
+        inside = inside.ordered(element, strictly)
+    if inside is facts or impossible(inside):
+        return False
+    d = N.minus(*(refined(x, inside) for x in (a, b)))
+    return vanishes(d, inside, Budget(), 0)
 
 
 def vanishes(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
@@ -101,7 +119,7 @@ def vanishes(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
         finally:
             STRONG[0] = False
     if depth < MOST_ORDERS:
-        clear = _without_denominators(d, facts)
+        clear = without_denominators(d, facts)
         if clear is not None and clear is not d:
             used("clear denominators")
             return vanishes(clear, facts, budget, depth + 1)
@@ -247,6 +265,10 @@ def _deep(f: Factor) -> bool:
 def _power(f: Factor, e: Fraction, facts: Facts, memo: dict[object, NF]) -> NF:
     base: NF
     match f:
+        case N.Fn(name="sign" | "sign of integers") if facts.orders:
+            of = _refined(f.args[0], facts, memo)
+            above, below = (_less(x, facts) for x in (N.scaled(of, -1), of))
+            base = N.minus(above, below)
         case N.Fn():
             base = applied(f.name, [_refined(x, facts, memo) for x in f.args], True, facts)
         case N.Exp():
@@ -292,6 +314,12 @@ def _power(f: Factor, e: Fraction, facts: Facts, memo: dict[object, NF]) -> NF:
     for _ in range(abs(int(e))):
         out = times(out, base, facts)
     return inverse(out, facts) if e < 0 else out
+
+
+def _less(of: NF, facts: Facts) -> NF:
+    """1 where of < 0, else 0, as far as the order facts say."""
+    known = _compared("lt", of, facts)
+    return less(of, facts) if known is None else N.constant(int(known))
 
 
 def _compared(fn: str, of: NF, facts: Facts) -> bool | None:
@@ -354,34 +382,4 @@ def _exceeds(q: Piece, low: NF, facts: Facts) -> bool:
     return False
 
 
-# --- denominators ---------------------------------------------------------------------------------
-
-
-def _without_denominators(d: NF, facts: Facts) -> NF | None:
-    """`d` times a sum that its terms divide by, where it does not depend on what they sum over."""
-    for t in d.terms:
-        own = frozenset(t.bound)
-        for f, e in t.powers:
-            if isinstance(f, N.Total) and e < 0 and f.free.isdisjoint(own):
-                n = -min((x for s in d.terms for g, x in s.powers if g is f), default=Fraction(0))
-                if n.denominator != 1 or n > 3:
-                    continue
-                return _multiplied(d, f, int(n), facts)
-    return None
-
-
-def _multiplied(d: NF, f: N.Total, n: int, facts: Facts) -> NF:
-    out: list[NF] = []
-    for t in d.terms:
-        have = sum((e for g, e in t.powers if g is f), Fraction(0))
-        rest = Term(
-            t.coefficient, t.bound, t.guards, tuple((g, e) for g, e in t.powers if g is not f)
-        )
-        product = N.form((S.close(S.opened(rest)),))
-        for _ in range(int(have + n)):
-            product = times(product, f.of, facts)
-        out.append(product)
-    return N.plus(*out)
-
-
-__all__ = ["Undefined", "equal", "refined", "vanishes"]
+__all__ = ["Undefined", "equal", "equal_inside", "refined", "vanishes"]

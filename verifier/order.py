@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 
 import z3
@@ -179,7 +179,7 @@ def factors(facts: Facts) -> dict[Factor, int]:
     for o in facts.orders:
         assert isinstance(o, NF)
         one = o.single
-        if one is None or len(one.powers) != 1 or one.powers[0][1] != 1:
+        if one is None or len(one.powers) != 1 or one.powers[0][1] not in (1, -1):
             continue
         f = one.powers[0][0]
         own = (2 if o in facts.above else 1) * (1 if one.coefficient > 0 else -1)
@@ -237,6 +237,8 @@ def _in_factor(f: Factor, bound: frozenset[Var]) -> NF | None:
                 found = _in_form(a, bound)
                 if found is not None:
                     return found
+            if f.name in ("sign", "sign of integers"):
+                return f.args[0]
         case N.Exp() | N.Total() | N.Truth():
             return _in_form(f.of, bound)
         case _:
@@ -251,3 +253,20 @@ def _in_form(a: NF, bound: frozenset[Var]) -> NF | None:
             if found is not None:
                 return found
     return None
+
+
+def defined_where(a: NF) -> Iterator[tuple[NF, bool]]:
+    """What is at least 0, or (True) above 0, where a form is defined: what it takes roots and
+    logarithms of, outside of sums and of what may be the other side of a choice."""
+    for t in a.terms:
+        if t.bound or t.guards or any(isinstance(f, N.Truth) for f, _ in t.powers):
+            continue
+        for f, _ in t.powers:
+            match f:
+                case N.Fn(name="log" | "sqrt" as name, args=(of,)):
+                    yield of, name == "log"
+                    yield from defined_where(of)
+                case N.Exp() | N.Total():
+                    yield from defined_where(f.of)
+                case _:
+                    pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from fractions import Fraction
 
 from superopt.verifier import normal as N
@@ -24,18 +25,19 @@ from superopt.verifier.attributes import marked, root_of
 from superopt.verifier.choices import NOTES
 from superopt.verifier.facts import Facts
 from superopt.verifier.maxima import greatest
-from superopt.verifier.normal import NF, Term
-from superopt.verifier.order import sign
+from superopt.verifier.normal import NF, Factor, Term
+from superopt.verifier.order import factors, sign
 from superopt.verifier.simplify import times
 
 EXACT_POWERS = 8
+POWERS = "powers of numbers that are not below 0"
 MOST_ROOTED = 256  # numerators and denominators of numbers whose roots are kept as such
 MOST_SQUARED = 100  # numbers whose squares are taken out of a root
 WHOLE = frozenset(("floor", "round"))
 QUOTIENT, MODULO = "div of integers", "mod of integers"
 ODD = frozenset(("erf", "sin", "tan", "asin", "atan", "sinh", "asinh", "atanh"))
 EVEN = frozenset(("cos", "cosh"))
-HALF = Fraction(1, 2)
+HALF, ONE = Fraction(1, 2), Fraction(1)
 NEAR = Fraction(1, 2**24)  # relative: what rounding to float32 may change
 NEAREST = "a literal is the simple number that it is the nearest float of"
 
@@ -124,7 +126,7 @@ def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
             whole = inverse(N.plus(N.constant(1), down), facts)
             return N.minus(N.scaled(whole, 2), N.constant(1))
         case "log", [a] if exact:
-            return hoisted([a], facts, lambda x, _: _logarithm(x[0]))
+            return hoisted([a], facts, lambda x, more: _logarithm(x[0], factors(more)))
         case "sqrt", [a] if exact:
             return hoisted([a], facts, _root)
         case "pow", [a, b] if exact:
@@ -143,8 +145,9 @@ def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
             return unknown(fn if exact else f"{fn} of integers", args, facts)
 
 
-def _logarithm(a: NF) -> NF:
-    """log(exp(x) y) is x + log(y), where y is above 0; log(sqrt(x)) is log(x) / 2."""
+def _logarithm(a: NF, known: Mapping[Factor, int]) -> NF:
+    """log(x y) is log(x) + log(y) where x is above 0, which it is of itself or by what is known of
+    factors; log(exp(x)) is x; log(sqrt(x)) is log(x) / 2."""
     if not a.terms:
         raise Undefined("log(0)")
     content, rest = factored(a)
@@ -154,13 +157,21 @@ def _logarithm(a: NF) -> NF:
         content, rest = one, N.constant(1)
         for f, e in one.powers if one.coefficient == 1 and len(one.powers) == 1 else ():
             if isinstance(f, N.Fn) and f.name == "sqrt":
-                return N.scaled(_logarithm(f.args[0]), e / 2)
-    if content.coefficient != 1 or any(
-        sign(Term(Fraction(1), (), frozenset(), (p,)), {}) != 2 for p in content.powers
-    ):
+                return N.scaled(_logarithm(f.args[0], known), e / 2)
+    if one is not None and one.coefficient == 1 and len(one.powers) == 1:
+        f, e = one.powers[0]
+        base = f.args[0].single if isinstance(f, N.Fn) and f.name == "pow" else None
+        if base is not None and base.coefficient > 0 and sign(base, known) == 2:
+            assert isinstance(f, N.Fn)
+            log = _logarithm(f.args[0], known)
+            return N.scaled(times(f.args[1], log, Facts()), e)
+    positive = [p for p in content.powers if sign(Term(ONE, (), frozenset(), (p,)), known) == 2]
+    others = tuple(p for p in content.powers if p not in positive)
+    if not positive:
         return plain
-    out = N.zero() if rest.constant == 1 else power(N.fn("log", (rest,)))
-    for f, e in content.powers:
+    left = times(N.form((Term(content.coefficient, (), frozenset(), others),)), rest, Facts())
+    out = N.zero() if left.constant == 1 else power(N.fn("log", (left,)))
+    for f, e in positive:
         of = f.of if isinstance(f, N.Exp) else None
         if of is None:
             of = power(N.fn("log", (f.of if isinstance(f, N.Total) else power(f),)))
@@ -174,13 +185,33 @@ def _powered(args: list[NF], facts: Facts) -> NF:
     one = a.single
     of = [N.scaled(f.of, e) for f, e in one.powers if isinstance(f, N.Exp)] if one else []
     if one is None or one.coefficient != 1 or not of or len(of) < len(one.powers):
-        return power(N.fn("pow", (a, b)))
+        return _exponents(a, b, facts)
     return exponential(times(N.plus(*of), b, facts), facts)
+
+
+def _exponents(a: NF, b: NF, facts: Facts) -> NF:
+    """x ** (y + z) is x ** y x ** z, where each of these is a number."""
+    if len(b.terms) == 1 and b.terms[0].coefficient == 1:
+        return power(N.fn("pow", (a, b)))
+    NOTES.add(POWERS)
+    out = N.constant(1)
+    for t in b.terms:
+        c = t.coefficient
+        plain = N.form((Term(ONE, t.bound, t.guards, t.powers),))
+        if plain.constant is not None:
+            whole = applied("pow", [a, N.constant(c)], True, facts)
+            out = times(out, power(N.fn("pow", (a, b))) if len(b.terms) == 1 else whole, facts)
+        elif c.denominator == 1 and abs(c) <= EXACT_POWERS:
+            out = times(out, power(N.fn("pow", (a, plain)), int(c)), facts)
+        else:
+            out = times(out, power(N.fn("pow", (a, N.form((t,))))), facts)
+    return out
 
 
 def _root(args: list[NF], facts: Facts) -> NF:
     """sqrt(x * x) is the greater of x and -x; sqrt(1 / x) is 1 / sqrt(x)."""
     (a,) = args
+    known = factors(facts)
     c = a.constant
     if c is not None and c >= 0:  # sqrt(p / q) is sqrt(p q) / q, of which squares are taken out
         whole, rest = _squares(c.numerator * c.denominator)
@@ -189,6 +220,19 @@ def _root(args: list[NF], facts: Facts) -> NF:
         out = N.constant(1) if rest == 1 else power(N.fn("sqrt", (N.constant(rest),)))
         return N.scaled(out, Fraction(whole, c.denominator))
     one = a.single
+    if one is not None and one.powers:  # sqrt(x y) is sqrt(x) sqrt(y) where x is not below 0
+        outside = [p for p in one.powers if _halves(p, known)]
+        if outside and (len(one.powers) > 1 or one.coefficient != 1):
+            left = tuple(p for p in one.powers if p not in outside)
+            inner = _root([N.form((Term(one.coefficient, (), frozenset(), left),))], facts)
+            for p in outside:
+                alone = N.form((Term(ONE, (), frozenset(), (p,)),))
+                inner = times(inner, _root([alone], facts), facts)
+            return inner
+    if one is not None and one.coefficient == 1 and len(one.powers) == 1:
+        f, e = one.powers[0]
+        if isinstance(f, N.Exp):
+            return power(f, e / 2)
     if one is not None and one.coefficient == 1 and one.powers:
         if all(e.denominator == 1 and int(e) % 2 == 0 for _, e in one.powers):
             half = tuple((f, e / 2) for f, e in one.powers)
@@ -199,6 +243,15 @@ def _root(args: list[NF], facts: Facts) -> NF:
             of = f.of if isinstance(f, N.Total) else power(f)
             return power(N.fn("sqrt", (of,)), -1)
     return power(N.fn("sqrt", (a,)))
+
+
+def _halves(p: N.Power, known: Mapping[Factor, int]) -> bool:
+    """Is a factor never below 0, so that it has a root by itself? Those in even powers always are,
+    and have roots that are taken together."""
+    f, e = p
+    return not (e.denominator == 1 and e % 2 == 0) and (
+        (sign(Term(ONE, (), frozenset(), ((f, e),)), known) or 0) > 0
+    )
 
 
 def _squares(n: int) -> tuple[int, int]:

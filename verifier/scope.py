@@ -136,9 +136,17 @@ def unclear(rule: Rule) -> str:
         return ""
     bools = {p.name for p in rule.params if isinstance(p, Param) and p.kind == "bool"}
     casts = [t for t in terms if isinstance(t, App) and t.op.name in CASTS]
-    if any(not _is_bit(t.operands[0], bools) for t in casts):
+    if any(not _is_bit(t.operands[0], bools) and not _to_any(t, rule) for t in casts):
         return "a cast in a rule for several types"
     return ""
+
+
+def _to_any(t: App, rule: Rule) -> bool:
+    """Is it a cast to a type that is open? Then it is one to other types, too, of which nothing but
+    the name is known: what holds for these holds for every function of an element."""
+    to = dict(t.attrs).get("to")
+    asked = any(isinstance(q, Call) and q.fn == "dtype" for f in rule.where for q in walk(f))
+    return isinstance(to, Name) and not asked
 
 
 def _is_bit(t: Term, bools: Collection[str]) -> bool:

@@ -371,16 +371,26 @@ def is_wide(name: str) -> Expr:
     return _at_least(Size(name), 2)
 
 
+def _quotient_of_one(gap: ix.Poly) -> list[tuple[Expr, int]] | None:
+    """p // k + c == 0 for numbers k and c, as p and each number that it is then; else None."""
+    match [m for m in gap if m]:
+        case [(Apply("floordiv", (p, Const(k)), _),) as m] if gap[m] == 1:
+            first = -int(gap.get((), 0)) * int(k)
+            return [(p, first + r) for r in range(int(k))] if int(k) <= MOST_SMALL else None
+        case _:
+            return None
+
+
 def ones(state: State, a: Dim) -> list[State | None]:
     """The states in which a size is 1."""
     if isinstance(a, int):
         return [state] if a == 1 else []
     poly = ix.polynomial(a)
-    if len(poly) != 1:
-        return [s for s in equated(state, a, 1) if s and s.sizes != state.sizes]
-    ((m, c),) = poly.items()
-    if c != 1 or not all(isinstance(x, Size) for x in m):
-        return [s for s in equated(state, a, 1) if s and s.sizes != state.sizes]
+    parts = _quotient_of_one(ix.polynomial(ix.as_index(a - 1)))
+    ((m, c), *rest) = poly.items()
+    if parts or rest or c != 1 or not all(isinstance(x, Size) for x in m):
+        found = [s for p, n in parts or [(a, 1)] for s in equated(state, ix.dim(p), n)]
+        return [s for s in found if s and s.sizes != state.sizes]
     some: State | None = state
     for x in dict.fromkeys(m):
         assert isinstance(x, Size)

@@ -15,6 +15,26 @@ CASTS = {
     "two halves": "(x: f16): Cast(Cast(x, to=bf16), to=f16) => x",
     "any type": "(x: any): Cast(Cast(x, to=f32), to=i64) => Cast(x, to=i64)",
     "there and back": "(x: f): Cast(Cast(x, to=f32), to=dtype(x)) => x",
+    "by way of another": "(x: num): Cast(Cast(x, to=s), to=t) => Cast(x, to=t)",
+    "of a sum": "(x: num, y: num): Cast(Add(x, y), to=t) => Add(Cast(x, to=t), Cast(y, to=t))",
+    "of a sign": "(x: num): Cast(Neg(x), to=t) => Neg(Cast(x, to=t))",
+    "of the greater": "(x: num, y: num): Max(Cast(x, to=t), Cast(y, to=t))"
+    " => Cast(Max(x, y), to=t)",
+    "as another": "(x: num, y: any): CastLike(x, y) => x",
+}
+SIGNS = {
+    "logarithms": "(x: f, y: f): Log(Mul(x, y)) => Add(Log(x), Log(y))",
+    "of nothing": "(x: f): Sub(Log(x), Log(Neg(x))) => Sub(x, x)",
+    "of a square": "(x: f): Max(Log(Mul(x, x)), 0) => Max(Mul(2, Log(x)), 0)",
+    "of a power": "(x: f, y: f): Exp(Div(Log(Pow(x, y)), y)) => x",
+    "a root of a power": "(x: f, y: f): Pow(Pow(x, y), Div(1, y)) => x",
+    "a root of a square": "(x: f): Sqrt(Mul(x, x)) => x",
+    "roots": "(x: f, y: f): Sqrt(Mul(x, y)) => Mul(Sqrt(x), Sqrt(y))",
+    "powers in turn": "(x: f, y: f): Pow(x, Mul(y, y)) => Pow(Pow(x, y), y)",
+    "half an exponent": "(x: f): Sqrt(Exp(x)) => Exp(Mul(x, 2))",
+    "a sign": "(x: f): Sign(x) => Div(x, x)",
+    "of sums": "(x: f, y: f): Sign(Add(x, y)) => Add(Sign(x), Sign(y))",
+    "equal, too": "(x: f, y: f): GreaterOrEqual(x, y) => Greater(x, y)",
 }
 NUMBERS = {
     "by rank": "(x: f): Relu(x) => Mul(Relu(x), lit(1 + rank(x) // 5))",
@@ -39,9 +59,9 @@ COUNTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*CASTS, *NUMBERS, *SIZES])
+@pytest.mark.parametrize("name", [*CASTS, *NUMBERS, *SIZES, *SIGNS])
 def test_it_is_not_proved(name: str) -> None:
-    text = (CASTS | NUMBERS | SIZES)[name]
+    text = (CASTS | NUMBERS | SIZES | SIGNS)[name]
     (rule,) = parse_rules(f"wrong{text} ; float=E3", "wrong.rules")
     assert not isinstance(prove(rule), Proved)
     assert judged(rule, 0, 10).decision != "proved"
@@ -54,6 +74,17 @@ def test_what_is_proved_up_to_a_number_is_not_called_proved(name: str) -> None:
 
 
 RIGHT = (
+    "(x: num): Cast(Transpose(x, perm=p), to=t) => Transpose(Cast(x, to=t), perm=p)",
+    "(x: f, y: f): Mul(y, Log(x)) => Log(Pow(x, y))",
+    "(x: f, y: f): Mul(Sqrt(x), Sqrt(y)) => Sqrt(Mul(x, y))",
+    "(x: f): Log(Reciprocal(x)) => Neg(Log(x))",
+    "(x: f): Neg(Log(x)) => Log(Reciprocal(x))",
+    "(x: f): Exp(Mul(x, 0.5)) => Sqrt(Exp(x))",
+    "(x: f, y: f): Log(Mul(x, Exp(y))) => Add(Log(x), y)",
+    "(x: f): Mul(Sign(x), Abs(x)) => x",
+    "(x: f, y: f): Sign(Mul(x, y)) => Mul(Sign(x), Sign(y))",
+    "(x: num, y: num): Or(Greater(x, y), Equal(x, y)) => GreaterOrEqual(x, y)",
+    "(x: f): Div(x, 1.4142135381698608) => Mul(x, 0.7071067690849304)",
     "(x: i32): Cast(Cast(x, to=i64), to=f32) => Cast(x, to=f32)",
     "(x: f32): Cast(x, to=f32) => x",
     "(c: bool, x: f): Mul(x, Cast(c, to=dtype(x))) => Mul(Cast(c, to=dtype(x)), x)",

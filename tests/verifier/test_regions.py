@@ -1,5 +1,6 @@
 """Two graphs that are equal are proved so, piece by piece; others are not."""
 
+import numpy as np
 import pytest
 
 from superopt.ir.graph import Graph
@@ -47,6 +48,92 @@ SAME = {
         "%0 = Identity(x); return %0",
     ),
 }
+
+
+SAME |= {
+    "a mean of what is flattened": (
+        "x: f32[2, 3, 4, 5]",
+        "%0 = Reshape(x, shape=(2, 60)); %1 = Mul(%0, %0);"
+        " %2 = ReduceMean(%1, axes=(1,), keepdims=0); %3 = Sqrt(%2); return %3",
+        "%0 = Mul(x, x); %1 = ReduceMean(%0, axes=(1, 2, 3), keepdims=0); %2 = Sqrt(%1); return %2",
+    ),
+    "scores scaled on both sides": (
+        "x: f32[4, 8]; y: f32[8, 6]",
+        "r = const f32[] 0.5946035575; %0 = Mul(x, r); %1 = Mul(y, r); %2 = MatMul(%0, %1);"
+        " return %2",
+        "e = const f32[] 8.0; %0 = Sqrt(e); %1 = MatMul(x, y); %2 = Div(%1, %0); return %2",
+    ),
+    "halves of a sum": (
+        "x: f32[n, 7]; w: f32[7, 4]",
+        "%0 = MatMul(x, w); return %0",
+        "%0 = Slice(x, starts=(0,), ends=(3,), axes=(1,));"
+        " %1 = Slice(x, starts=(3,), ends=(7,), axes=(1,));"
+        " %2 = Slice(w, starts=(0,), ends=(3,), axes=(0,));"
+        " %3 = Slice(w, starts=(3,), ends=(7,), axes=(0,));"
+        " %4 = MatMul(%0, %2); %5 = MatMul(%1, %3); %6 = Add(%4, %5); return %6",
+    ),
+    "the greatest of two parts": (
+        "x: f32[n, 7]",
+        "%0 = ReduceMax(x, axes=(1,), keepdims=1); return %0",
+        "%0 = Slice(x, starts=(0,), ends=(3,), axes=(1,));"
+        " %1 = Slice(x, starts=(3,), ends=(7,), axes=(1,));"
+        " %2 = ReduceMax(%0, axes=(1,), keepdims=1); %3 = ReduceMax(%1, axes=(1,), keepdims=1);"
+        " %4 = Max(%2, %3); return %4",
+    ),
+    "every other one": (
+        "x: f32[6, n]",
+        "%0 = Reshape(x, shape=(3, 2, n)); %1 = ReduceSum(%0, axes=(1,), keepdims=0); return %1",
+        "%0 = Slice(x, starts=(0,), ends=(6,), axes=(0,), steps=(2,));"
+        " %1 = Slice(x, starts=(1,), ends=(6,), axes=(0,), steps=(2,)); %2 = Add(%0, %1);"
+        " return %2",
+    ),
+    "rounded in the same way": (
+        "x: f32[5]",
+        "%0 = Cast(x, to=f16); return %0",
+        "%0 = Neg(x); %1 = Neg(%0); %2 = Cast(%1, to=f16); return %2",
+    ),
+}
+# Constants that are written as patterns, each with what they do.
+PATTERNS = {
+    "identity": (np.eye(6), "%0 = MatMul(x, c); return %0", "%0 = Identity(x); return %0"),
+    "shifted": (
+        np.eye(6, k=2),
+        "%0 = MatMul(x, c); return %0",
+        "%0 = Slice(x, starts=(0,), ends=(4,), axes=(1,)); %1 = Pad(%0, pads=(0, 2, 0, 0));"
+        " return %1",
+    ),
+    "triangle": (
+        np.tri(6),
+        "%0 = MatMul(x, c); %1 = Slice(%0, starts=(5,), ends=(6,), axes=(1,)); return %1",
+        "%0 = Slice(x, starts=(5,), ends=(6,), axes=(1,)); return %0",
+    ),
+}
+WRONG_PATTERNS = {
+    "not quite the identity": (np.eye(6) + np.eye(6)[:, ::-1] * 0.5, *PATTERNS["identity"][1:]),
+    "one element more": (np.eye(6) + (np.arange(36) == 7).reshape(6, 6), *PATTERNS["identity"][1:]),
+    "shifted by one": (np.eye(6, k=1), *PATTERNS["shifted"][1:]),
+    "the other way": (np.eye(6, k=-2), *PATTERNS["shifted"][1:]),
+    "the other triangle": (np.tri(6).T, *PATTERNS["triangle"][1:]),
+    "without its diagonal": (np.tri(6, k=-1), *PATTERNS["triangle"][1:]),
+}
+
+
+def of_pattern(value: np.ndarray, left: str, right: str) -> Compared:
+    rows = ", ".join(f"[{', '.join(map(str, row))}]" for row in value.tolist())
+    constant = f"c = const f32[6, 6] [{rows}]"
+    return both("x: f32[5, 6]", f"{constant}; {left}", right)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_constant_is_read_as_its_pattern(name: str) -> None:
+    (verdict,) = of_pattern(*PATTERNS[name]).outputs
+    assert verdict is None or isinstance(verdict, Proved), verdict
+
+
+@pytest.mark.parametrize("name", WRONG_PATTERNS)
+def test_a_constant_of_another_pattern_is_not_taken_for_it(name: str) -> None:
+    (verdict,) = of_pattern(*WRONG_PATTERNS[name]).outputs
+    assert isinstance(verdict, Unknown)
 
 
 @pytest.mark.parametrize("name", SAME)

@@ -1,0 +1,54 @@
+"""Models that are equal by a chain of rules, each of which is proved."""
+
+import onnx
+import pytest
+from onnx import parser
+
+import superopt
+from superopt.pipeline.chains import proved_rules
+from superopt.report.data import Verdict
+from superopt.rules.divisors import new_divisors
+from superopt.rules.rule import load_library
+from superopt.rules.stated import tier
+
+
+def model(body: str, outputs: str = "float[4, 6] y") -> onnx.ModelProto:
+    head = '<ir_version: 8, opset_import: ["" : 17]>'
+    return parser.parse_model(f"{head} g (float[4, 6] x, float[4, 6] z) => ({outputs}) {{ {body} }}")
+
+
+def verify(a: onnx.ModelProto, b: onnx.ModelProto, method: str = "rules") -> Verdict:
+    return superopt.verify(a, b, method=method, limit=3)  # type: ignore[no-any-return]
+
+
+def test_a_chain_is_told() -> None:
+    a = model("a = Relu(x) b = Relu(a) c = Add(b, z) y = Neg(c)")
+    b = model("a = Relu(x) b = Neg(a) y = Sub(b, z)")
+    found = verify(a, b)
+    assert found.decision == "proved"
+    (output,) = found.outputs
+    assert output.reason.startswith("by ")
+    assert " rewrites: " in output.reason
+    assert any("units in the last place" in n for n in found.notes)
+
+
+@pytest.mark.parametrize("method", ["rules", "auto", "index"])
+def test_what_differs_is_not_proved(method: str) -> None:
+    found = verify(model("y = Add(x, z)"), model("y = Sub(x, z)"), method)
+    assert found.decision in ("differs", "unknown")
+    assert [o.decision for o in found.outputs] != ["proved"]
+
+
+def test_each_output_has_its_own() -> None:
+    outputs = "float[4, 6] y, float[4, 6] w"
+    a = model("a = Neg(x) y = Neg(a) w = Add(x, z)", outputs)
+    b = model("y = Identity(x) w = Mul(x, z)", outputs)
+    assert [o.decision for o in verify(a, b).outputs] == ["proved", "unknown"]
+
+
+def test_only_what_is_proved_and_divides_by_nothing_new_is_used() -> None:
+    library = {r.name: r for r in load_library()}
+    used = {r.name for r in proved_rules().rules}
+    assert len(used) > 1000
+    assert all(tier(library[n]) == "A" and not new_divisors(library[n]) for n in used)
+    assert any(tier(r) != "A" for r in library.values())

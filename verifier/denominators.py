@@ -1,0 +1,38 @@
+"""Sums that terms divide by, multiplied out."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from superopt.verifier import normal as N
+from superopt.verifier import substitute as S
+from superopt.verifier.facts import Facts
+from superopt.verifier.normal import NF, Term
+from superopt.verifier.simplify import times
+
+
+def without_denominators(d: NF, facts: Facts) -> NF | None:
+    """`d` times a sum that its terms divide by, where it does not depend on what they sum over."""
+    for t in d.terms:
+        own = frozenset(t.bound)
+        for f, e in t.powers:
+            if isinstance(f, N.Total) and e < 0 and f.free.isdisjoint(own):
+                n = -min((x for s in d.terms for g, x in s.powers if g is f), default=Fraction(0))
+                if n.denominator != 1 or n > 3:
+                    continue
+                return _multiplied(d, f, int(n), facts)
+    return None
+
+
+def _multiplied(d: NF, f: N.Total, n: int, facts: Facts) -> NF:
+    out: list[NF] = []
+    for t in d.terms:
+        have = sum((e for g, e in t.powers if g is f), Fraction(0))
+        rest = Term(
+            t.coefficient, t.bound, t.guards, tuple((g, e) for g, e in t.powers if g is not f)
+        )
+        product = N.form((S.close(S.opened(rest)),))
+        for _ in range(int(have + n)):
+            product = times(product, f.of, facts)
+        out.append(product)
+    return N.plus(*out)
