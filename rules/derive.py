@@ -288,13 +288,17 @@ class _Order:
         return tuple(map(self.constant, found))
 
     def constant(self, array: np.ndarray) -> g.Constant:
+        """A computed constant: the given one that it is but for rounding, if that is one only."""
         made = g.constant(array)
-        if array.dtype.kind == "f":
-            near = ROUNDED * np.finfo(array.dtype).eps
-            for c in self.given:
-                if c.type == made.type and np.allclose(c.load(), array, near, 0, equal_nan=True):
-                    return c
-        return made
+        if array.dtype.kind != "f" or array.dtype.itemsize < 4 or made in self.given:
+            return made
+        rtol = ROUNDED * np.finfo(array.dtype).eps
+        near = [
+            c
+            for c in self.given
+            if c.type == made.type and np.allclose(c.load(), array, rtol, 0, equal_nan=True)
+        ]
+        return near[0] if len(near) == 1 else made
 
 
 FOLDED = 1 << 14  # elements of a constant that is computed

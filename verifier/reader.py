@@ -30,6 +30,8 @@ from superopt.verifier.poly import Poly
 from superopt.verifier.scalars import applied, number_of
 from superopt.verifier.simplify import outer_guard, quotient, summed, times, where
 
+# What leaves the range of a type of few numbers, or of one that has none below 0, at once.
+WRAPS = frozenset(("add", "sub", "neg", "mul", "pow", "abs"))
 # What these do is the same for numbers of every type.
 OF_ANY = frozenset(("add", "sub", "neg", "mul", "max", "min"))
 Places = Mapping[str, Poly]  # the axes of a tensor and of reductions, by name
@@ -189,9 +191,11 @@ class Reader:
                 if of.constant is not None and _has(kind, of.constant):
                     return of
                 if kind.is_float and x.dtype.is_int:
-                    return unknown("cast of an integer", [of], facts)
+                    return unknown(f"cast of an integer to {kind}", [of], facts)
                 return unknown(f"cast to {kind}", [of], facts)
             case Apply(fn, args, kind):
+                if self.exact_types and fn in WRAPS and kind.is_int and _small(kind):
+                    raise Unreadable(f"{fn} of {kind} may wrap")
                 self.typed = self.typed or fn not in OF_ANY
                 some = [self.value(a, places, facts) for a in args]
                 return applied(fn, some, kind.is_float, facts)
@@ -296,6 +300,10 @@ def tight(g: Guard) -> Guard:
             if nonneg(-p):
                 return ge(p)
     return g
+
+
+def _small(kind: DType) -> bool:
+    return kind.kind == "u" or kind.bits < 32
 
 
 def _has(kind: DType, c: Fraction) -> bool:

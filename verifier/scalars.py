@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from fractions import Fraction
 
+import numpy as np
+
 from superopt.verifier import normal as N
 from superopt.verifier.algebra import (
     INFINITY,
@@ -38,7 +40,6 @@ QUOTIENT, MODULO = "div of integers", "mod of integers"
 ODD = frozenset(("erf", "sin", "tan", "asin", "atan", "sinh", "asinh", "atanh"))
 EVEN = frozenset(("cos", "cosh"))
 HALF, ONE = Fraction(1, 2), Fraction(1)
-NEAR = Fraction(1, 2**24)  # relative: what rounding to float32 may change
 NEAREST = "a literal is the simple number that it is the nearest float of"
 
 
@@ -58,24 +59,28 @@ def number_of(v: int | Fraction | float) -> NF:
     if root is not None:
         return power(N.fn(f"any {root}", (N.zero(),)), HALF)
     for simple in (exact.limit_denominator(1000), Fraction(f"{float(exact):.6g}")):
-        if abs(simple - exact) <= abs(exact) * NEAR:
+        if _rounds_to(float(simple), exact):
             if simple != exact:
                 NOTES.add(NEAREST)
             return N.constant(simple)
     for roots in (1, 2):  # as 1 / sqrt(8), or its root, by which both factors of scores are scaled
         size = abs(float(exact))
         simple = Fraction(size ** (2**roots)).limit_denominator(MOST_ROOTED)
-        if abs(float(simple) ** (0.5**roots) - size) <= size * float(NEAR):
+        if _rounds_to(float(simple) ** (0.5**roots), abs(exact)):
             NOTES.add(NEAREST)
             found = N.constant(simple)
             for _ in range(roots):
                 found = _root([found], Facts())
             return N.scaled(found, 1 if exact > 0 else -1)
-    simple = Fraction(f"{float(exact):.7g}")
-    if abs(simple - exact) <= abs(exact) * NEAR:
-        NOTES.add(NEAREST)
-        return N.constant(simple)
     return N.constant(exact)
+
+
+def _rounds_to(simple: float, exact: Fraction) -> bool:
+    """Is `exact` the float nearest to a number, of float32 where it is one? No two floats are read
+    as the same number then."""
+    v = float(exact)
+    with np.errstate(all="ignore"):
+        return float(np.float32(simple)) == v if float(np.float32(v)) == v else simple == v
 
 
 def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:

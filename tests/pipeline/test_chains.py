@@ -14,7 +14,9 @@ from superopt.rules.stated import tier
 
 def model(body: str, outputs: str = "float[4, 6] y") -> onnx.ModelProto:
     head = '<ir_version: 8, opset_import: ["" : 17]>'
-    return parser.parse_model(f"{head} g (float[4, 6] x, float[4, 6] z) => ({outputs}) {{ {body} }}")
+    return parser.parse_model(
+        f"{head} g (float[4, 6] x, float[4, 6] z) => ({outputs}) {{ {body} }}"
+    )
 
 
 def verify(a: onnx.ModelProto, b: onnx.ModelProto, method: str = "rules") -> Verdict:
@@ -37,6 +39,18 @@ def test_what_differs_is_not_proved(method: str) -> None:
     found = verify(model("y = Add(x, z)"), model("y = Sub(x, z)"), method)
     assert found.decision in ("differs", "unknown")
     assert [o.decision for o in found.outputs] != ["proved"]
+
+
+def test_constants_that_were_given_are_not_taken_for_each_other() -> None:
+    """They are two units in the last place apart."""
+    c, d, k = (f"{n} = Constant<value_float = {v}> ()" for n, v in CONSTANTS)
+    a = model(f"{c} {d} {k} a = Mul(x, c) b = Mul(x, d) e = Sub(a, b) y = Mul(e, k)")
+    b = model(f"{k} a = Sub(x, x) y = Mul(a, k)")
+    assert verify(a, b).decision == "unknown"
+    assert verify(a, b, "index").decision == "unknown"
+
+
+CONSTANTS = (("c", "0.33333334"), ("d", "0.33333331"), ("k", "100000000.0"))
 
 
 def test_each_output_has_its_own() -> None:

@@ -189,3 +189,58 @@ def test_a_double_is_not_the_simple_number_beside_it() -> None:
     left, right = (f"c = const f64[] {v}; %0 = Mul(x, c); return %0" for v in (0.1, 0.1 + 1e-12))
     (verdict,) = both("x: f64[3]", left, right).outputs
     assert isinstance(verdict, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "left", "right"),
+    [
+        # integers that a float has not, by way of floats of two sizes
+        ("x: i32[8]", "%0 = Cast(x, to=f32)", "%0 = Cast(x, to=f16)"),
+        ("x: i32[8]", "%0 = Cast(x, to=f64)", "%0 = Cast(x, to=f16)"),
+        ("x: i64[8]", "%0 = Cast(x, to=f64)", "%0 = Cast(x, to=f32)"),
+    ],
+)
+def test_integers_by_way_of_other_floats(inputs: str, left: str, right: str) -> None:
+    last = "%1 = Cast(%0, to=i32); return %1"
+    (verdict,) = both(inputs, f"{left}; {last}", f"{right}; {last}").outputs
+    assert isinstance(verdict, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("kind", "left", "right"),
+    [
+        ("u8", "%0 = Less(x, y)", "c = const u8[] 0; %1 = Sub(x, y); %0 = Less(%1, c)"),
+        (
+            "u8",
+            "%1 = Max(x, y); %0 = Sub(%1, y)",
+            "c = const u8[] 0; %1 = Sub(x, y); %0 = Max(%1, c)",
+        ),
+        ("i8", "%0 = Less(x, y)", "c = const i8[] 0; %1 = Sub(x, y); %0 = Less(%1, c)"),
+        ("u32", "%1 = Add(x, y); %0 = Less(%1, x)", "c = const u32[] 0; %0 = Less(y, c)"),
+    ],
+)
+def test_integers_that_wrap_at_once(kind: str, left: str, right: str) -> None:
+    inputs = f"x: {kind}[8]; y: {kind}[8]"
+    (verdict,) = both(inputs, f"{left}; return %0", f"{right}; return %0").outputs
+    assert isinstance(verdict, Unknown)
+    assert "may wrap" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("c", "d"),
+    [
+        ("0.007000000216066837", "0.00699999975040555"),
+        ("0.23000000417232513", "0.22999998927116394"),
+        ("0.3333333432674408", "0.3333333134651184"),
+        ("0.7071067690849304", "0.7071068286895752"),
+    ],
+)
+def test_neighbouring_numbers_are_two(c: str, d: str) -> None:
+    """Each is the float nearest to a number of its own."""
+    (verdict,) = both(
+        "x: f32[5]",
+        f"c = const f32[] {c}; d = const f32[] {d}; e = const f32[] 100000000.0; %0 = Mul(x, c);"
+        " %1 = Mul(x, d); %2 = Sub(%0, %1); %3 = Mul(%2, e); return %3",
+        "%0 = Sub(x, x); return %0",
+    ).outputs
+    assert isinstance(verdict, Unknown)
