@@ -56,8 +56,8 @@ def _chain(
 def _above_what_is_shared(a: g.Graph, b: g.Graph) -> tuple[g.Graph, g.Graph] | None:
     """Both graphs with an input for each node's value that is in both; None where none is."""
     (x,), (y,) = a.outputs, b.outputs
-    mine, theirs = (set(g.walk(graph)) for graph in (a, b))
-    shared = [v for v in mine & theirs if v not in (x, y)]
+    theirs = set(g.walk(b))
+    shared = [v for v in g.walk(a) if v in theirs and v not in (x, y)]
     if not shared:
         return None
     new = {v: g.Input(f"shared {n}", v.type) for n, v in enumerate(shared)}
