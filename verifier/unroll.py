@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from fractions import Fraction
 from itertools import product
 
 from superopt.verifier import normal as N
@@ -77,7 +76,7 @@ def _few(bound: tuple[Var, ...]) -> tuple[Var, ...]:
         n = v.extent.value
         if n is None or not 0 < n <= FEW or any(v in w.extent.vars for w in bound):
             continue
-        if math.prod(int(w.extent.value or Fraction(1)) for w in out) * n <= MOST:
+        if math.prod(int(w.extent.value or 1) for w in out) * n <= MOST:
             out.append(v)
     return tuple(out)
 
@@ -86,6 +85,3 @@ def _places(few: tuple[Var, ...]) -> Iterator[dict[Var, Poly]]:
     ranges = [range(int(v.extent.value or 0)) for v in few]
     for values in product(*ranges):
         yield {v: const(k) for v, k in zip(few, values, strict=True)}
-
-
-__all__ = ["unrolled"]
