@@ -81,12 +81,14 @@ def _text(v: object) -> str:
 MANY_SIZES = 10
 
 
-def instances(rule: Rule, ranks: Ranks, numbers: Sequence[DType] = NUMBERS) -> Iterator[Instance]:
+def instances(
+    rule: Rule, ranks: Ranks, numbers: Sequence[DType] = NUMBERS, every: bool = False
+) -> Iterator[Instance]:
     """Every instance at these ranks; those of lower ranks first. numbers: element types that stand
-    for all numbers."""
+    for all numbers. every: also those that the proof of another one covers."""
     count = 0
     pending = [(0, count, State({}, {}))]
-    memo: dict[object, object] = {}
+    memo: dict[object, object] = {"stretched": set()} if every else {}
     while pending:
         in_time()
         _, _, state = heappop(pending)
@@ -103,6 +105,12 @@ def instances(rule: Rule, ranks: Ranks, numbers: Sequence[DType] = NUMBERS) -> I
             # where a concrete size would decide, nothing is known of the instance
             if not any(words in str(e) for words in NO_INSTANCE):
                 raise
+
+
+def attempted(rule: Rule, state: State, ranks: Ranks, numbers: Sequence[DType]) -> Instance:
+    """The instance of `rule` in a state. Raises Fork where the state leaves something open, Misfit
+    where there is none."""
+    return _Attempt(rule, state, ranks, numbers, memo={"stretched": set()}).instance()
 
 
 _Applied = tuple[dict[str, Attr], tuple[Tensor, ...]]

@@ -1,0 +1,162 @@
+"""First-order terms: what rules become for the axiom-level prover.
+
+A tensor operator is a function of its operands and of all its attributes; attributes and sizes are
+whole numbers, tuples of them opaque values. Variables are functions without arguments whose names
+begin with `?`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+VALUE = "value"  # the sort of sizes, attributes and tuples of these
+TRUTH = "truth"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fo:
+    """`fn(*args)`, interned: equal terms are one object."""
+
+    fn: str
+    args: tuple[Fo, ...]
+    sort: str
+
+    def __repr__(self) -> str:
+        return f"{self.fn}({', '.join(map(repr, self.args))})" if self.args else self.fn
+
+
+@lru_cache(maxsize=None)
+def fo(fn: str, args: tuple[Fo, ...] = (), sort: str = VALUE) -> Fo:
+    """The one term `fn(*args)` of this sort."""
+    return Fo(fn, args, sort)
+
+
+def number(n: int) -> Fo:
+    return fo(str(n))
+
+
+def is_number(t: Fo) -> bool:
+    return not t.args and t.sort == VALUE and t.fn.lstrip("-").isdigit()
+
+
+def variable(t: Fo) -> bool:
+    return t.fn.startswith("?")
+
+
+def inside(t: Fo) -> Iterator[Fo]:
+    """`t` and its parts, outermost first."""
+    left = [t]
+    while left:
+        one = left.pop()
+        yield one
+        left += one.args
+
+
+def put(t: Fo, values: Mapping[Fo, Fo]) -> Fo:
+    """`t` with variables (or any parts) replaced."""
+    found = values.get(t)
+    if found is not None:
+        return found
+    if not t.args:
+        return t
+    args = tuple(put(a, values) for a in t.args)
+    if t.fn in ("+", "-", "*") and t.sort == VALUE:
+        return arithmetic(t.fn, *args)
+    return fo(t.fn, args, t.sort)
+
+
+# --- sums of sizes --------------------------------------------------------------------------------
+
+
+def _linear(t: Fo) -> dict[Fo, int]:
+    """`t` as whole multiples of terms; the one of None-like `1` is number(1)."""
+    if is_number(t):
+        return {number(1): int(t.fn)}
+    if t.fn in ("+", "-") and len(t.args) == 2:
+        out = dict(_linear(t.args[0]))
+        sign = 1 if t.fn == "+" else -1
+        for k, c in _linear(t.args[1]).items():
+            out[k] = out.get(k, 0) + sign * c
+        return out
+    if t.fn == "*" and any(map(is_number, t.args)):
+        a, b = t.args if is_number(t.args[0]) else t.args[::-1]
+        return {k: c * int(a.fn) for k, c in _linear(b).items()}
+    return {t: 1}
+
+
+def arithmetic(op: str, a: Fo, b: Fo) -> Fo:
+    """`a op b`, sums in one form: terms in order of their text, then a number."""
+    if op not in ("+", "-") and not (op == "*" and (is_number(a) or is_number(b))):
+        return fo(op, (a, b))
+    total = _linear(fo(op, (a, b)))
+    one = number(1)
+    constant = total.pop(one, 0)
+    out: Fo | None = None
+    for t in sorted((t for t, c in total.items() if c), key=repr):
+        c = total[t]
+        part = t if abs(c) == 1 else fo("*", (number(abs(c)), t))
+        if out is None:
+            out = part if c > 0 else fo("-", (number(0), part))
+        else:
+            out = fo("+" if c > 0 else "-", (out, part))
+    if out is None:
+        return number(constant)
+    if constant:
+        out = fo("+" if constant > 0 else "-", (out, number(abs(constant))))
+    return out
+
+
+# --- types ----------------------------------------------------------------------------------------
+
+
+def shape(x: Fo) -> Fo:
+    return fo("shape", (x,))
+
+
+def back(s: Fo, end: Fo) -> Fo:
+    """The size of shape `s` whose axis is `end` from the end: 1 is the last one."""
+    if s.fn == "tuple" and is_number(end) and 1 <= int(end.fn) <= len(s.args):
+        return s.args[-int(end.fn)]
+    return fo("back", (s, end))
+
+
+def tupled(items: Iterable[Fo]) -> Fo:
+    return fo("tuple", tuple(items))
+
+
+def joined(parts: Iterable[Fo]) -> Fo:
+    """Tuples one after the other."""
+    out: list[Fo] = []
+    for p in parts:
+        for q in p.args if p.fn == "join" else (p,):
+            if q.fn == "tuple" and out and out[-1].fn == "tuple":
+                out[-1] = tupled(out[-1].args + q.args)
+            elif q.fn != "tuple" or q.args:
+                out.append(q)
+    if not out:
+        return tupled(())
+    return out[0] if len(out) == 1 else fo("join", tuple(out))
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """For all variables: where the conditions hold, each left side is its right side.
+
+    axes: variables that count an axis from the end, and the rank that they are at most.
+    """
+
+    name: str
+    conditions: tuple[Fo, ...]
+    sides: tuple[tuple[Fo, Fo], ...]
+    axes: tuple[tuple[Fo, Fo], ...] = ()
+
+    @property
+    def variables(self) -> tuple[Fo, ...]:
+        seen: dict[Fo, None] = {}
+        for t in (*self.conditions, *(s for pair in self.sides for s in pair)):
+            for part in inside(t):
+                if variable(part):
+                    seen[part] = None
+        return tuple(seen)

@@ -1,0 +1,197 @@
+"""Axioms in Z3: quantified equations with patterns, asked one rule at a time.
+
+`SimpleSolver` without model-based instantiation: an axiom is used where its left side is among the
+terms (one that holds both ways is two). Only `unsat` is a proof.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import z3
+
+from superopt.verifier.axiom import types
+from superopt.verifier.axiom.logic import (
+    TRUTH,
+    VALUE,
+    Clause,
+    Fo,
+    fo,
+    inside,
+    is_number,
+    number,
+    shape,
+    variable,
+)
+
+
+@dataclass(slots=True)
+class Words:
+    """Z3's terms for ours."""
+
+    sorts: dict[str, z3.SortRef] = field(default_factory=dict)
+    functions: dict[tuple[str, ...], z3.FuncDeclRef] = field(default_factory=dict)
+    terms: dict[Fo, z3.ExprRef] = field(default_factory=dict)
+    fresh: list[tuple[str, ...]] = field(default_factory=list)  # functions not seen before
+    written: list[Fo] = field(default_factory=list)  # operators not seen before
+
+    def sort(self, name: str) -> z3.SortRef:
+        if name == VALUE:
+            return z3.IntSort()
+        if name == TRUTH:
+            return z3.BoolSort()
+        found = self.sorts.get(name)
+        if found is None:
+            found = self.sorts[name] = z3.DeclareSort(name)
+        return found
+
+    def term(self, t: Fo) -> z3.ExprRef:
+        found = self.terms.get(t)
+        if found is None:
+            found = self.terms[t] = self.new(t)
+        return found
+
+    def new(self, t: Fo) -> z3.ExprRef:
+        if is_number(t):
+            return z3.IntVal(int(t.fn))
+        args = [self.term(a) for a in t.args]
+        match t.fn, len(args):
+            case "==", 2:
+                return args[0] == args[1]
+            case "<", 2:
+                return args[0] < args[1]
+            case "<=", 2:
+                return args[0] <= args[1]
+            case "not", 1:
+                return z3.Not(args[0])
+            case "or", _:
+                return z3.Or(args)
+            case "and", _:
+                return z3.And(args)
+            case "if", 3:
+                return z3.If(*args)
+            case "max", 2:
+                return z3.If(args[0] >= args[1], args[0], args[1])
+            case "+", 2:
+                return args[0] + args[1]
+            case "-", 2:
+                return args[0] - args[1]
+            case "*", 2:
+                return args[0] * args[1]
+        key = (t.fn, *(a.sort for a in t.args), t.sort)
+        f = self.functions.get(key)
+        if f is None:
+            f = z3.Function(t.fn, *(self.sort(s) for s in key[1:]))
+            self.functions[key] = f
+            self.fresh.append(key)
+        if t.sort not in (VALUE, TRUTH) and t.args:
+            self.written.append(t)
+        return f(*args)
+
+
+def flat(t: Fo, conditions: list[Fo], count: list[int]) -> Fo:
+    """A pattern: attributes that are computed become variables with conditions."""
+    if t.sort == VALUE:
+        simple = t.fn == "tuple" and all(variable(a) or is_number(a) for a in t.args)
+        if not t.args or simple:
+            return t
+        count[0] += 1
+        v = fo(f"?_{count[0]}")
+        conditions.append(fo("==", (v, t), TRUTH))
+        return v
+    return fo(t.fn, tuple(flat(a, conditions, count) for a in t.args), t.sort) if t.args else t
+
+
+class Theory:
+    def __init__(self, effort: int = 400_000) -> None:
+        s = z3.SimpleSolver()
+        s.set("auto_config", False)
+        s.set("mbqi", False)
+        s.set("rlimit", effort)
+        s.set("timeout", 2000)
+        self.solver = s
+        self.words = Words()
+        self.idle = False
+        self.done: set[tuple[object, ...]] = set()
+        self.marks: dict[str, z3.BoolRef] = {}
+        for conditions, what, where in types.general():
+            self.law("", conditions, what, where)
+
+    def assume(self, c: Clause, guarded: bool = False) -> None:
+        """Take `c` for an axiom; guarded: only where both sides are known to have one type."""
+        for i, (a, b) in enumerate(c.sides):
+            conditions = list(c.conditions)
+            pattern = flat(a, conditions, [0])
+            if guarded:
+                conditions += [types.typed(b), types.equal(shape(a), shape(b))]
+            clause = Clause("", tuple(conditions), ((pattern, b),))
+            if not pattern.args or not set(clause.variables) <= set(inside(pattern)):
+                continue
+            name = c.name + (f"/{i}" if len(c.sides) > 1 else "")
+            self.law(name, tuple(conditions), fo("and", (fo("==", (pattern, b), TRUTH), types.typed(b)), TRUTH), pattern)
+        self.types()
+
+    def law(self, name: str, conditions: tuple[Fo, ...], what: Fo, where: Fo) -> None:
+        w = self.words
+        body = w.term(what)
+        if conditions:
+            body = z3.Implies(z3.And([w.term(x) for x in conditions]), body)
+        vs = Clause("", (*conditions, what, where), ()).variables
+        if vs:
+            body = z3.ForAll([w.term(v) for v in vs], body, patterns=[w.term(where)])
+        if name:
+            mark = z3.Bool(name)
+            self.marks[name] = mark
+            self.solver.assert_and_track(body, mark)
+        else:
+            self.solver.add(body)
+
+    def types(self) -> None:
+        """What is known of the types of results, for functions that are new."""
+        w = self.words
+        done = self.done
+        while w.fresh or w.written:
+            if w.fresh:
+                some = types.laws(w.fresh.pop())
+            else:
+                t = w.written.pop()
+                if (t.fn, *t.args[1:]) in done or any(
+                    variable(p) for a in t.args[1:] for p in inside(a)
+                ):
+                    continue
+                done.add((t.fn, *t.args[1:]))
+                some = types.literals(t)
+            for conditions, what, where in some:
+                self.law("", conditions, what, where)
+
+    def proves(self, c: Clause) -> tuple[bool, float, list[str]]:
+        begin = time.perf_counter()
+        s, w = self.solver, self.words
+        facts = [w.term(t) for t in given(c)]
+        wrong = z3.Or([w.term(a) != w.term(b) for a, b in c.sides])
+        self.types()
+        s.push()
+        try:
+            s.add(*facts)
+            if not self.idle:
+                s.add(wrong)
+            found = s.check() == z3.unsat
+            core = [str(x) for x in s.unsat_core()] if found else []
+            return found, time.perf_counter() - begin, core
+        finally:
+            s.pop()
+
+
+def given(c: Clause) -> list[Fo]:
+    """The conditions of `c`, that both sides have types, and that these are the same."""
+    out = list(c.conditions)
+    for e, rank in c.axes:
+        out += [fo("<=", (number(1), e), TRUTH), fo("<=", (e, rank), TRUTH)]
+    for a, b in c.sides:
+        out.append(fo("==", (shape(a), shape(b)), TRUTH))
+        for t in {*inside(a), *inside(b)}:
+            if t.sort not in (VALUE, TRUTH):
+                out += [types.typed(t), types.equal(shape(t), fo("own", (shape(t),)))]
+    return out
