@@ -16,15 +16,15 @@ from superopt.pipeline import admit as admit_
 from superopt.pipeline import bench as bench_
 from superopt.pipeline import certify as certify_
 from superopt.pipeline import derive as derive_
-from superopt.pipeline import diagram as diagram_
 from superopt.pipeline import doctor as doctor_
 from superopt.pipeline import generate as generate_
 from superopt.pipeline import judge as judge_
+from superopt.pipeline import known as known_
 from superopt.pipeline import optimize as optimize_
 from superopt.pipeline import verify as verify_
 from superopt.pipeline.collect import collecting_rarely
 from superopt.pipeline.inputs import read_inputs
-from superopt.pipeline.reporting import report_of
+from superopt.pipeline.reporting import report_of, versions
 from superopt.pipeline.request import Request
 from superopt.pipeline.result import Optimized as Optimized
 from superopt.report.data import (
@@ -40,9 +40,10 @@ from superopt.report.data import (
     Verdict,
 )
 from superopt.report.diagram import RuleDiagram
+from superopt.report.library import RULES_FORMAT, RuleReport
 from superopt.report.words import count
 from superopt.rules.rule import FLOAT_CLASSES, Rule, load_library, parse_rules
-from superopt.rules.stated import scope, tier
+from superopt.rules.stated import digest, tier
 
 
 def optimize(
@@ -322,9 +323,25 @@ def rule_diagram(name: str, files: Sequence[str | Path] = ()) -> RuleDiagram | N
     found = [r for r in (*load_library(), *own) if r.name == name]
     if not found:
         return None
-    rule = found[-1]
-    said = "" if rule in own and not scope(rule) else tier(rule)
-    return diagram_.rule_diagram(rule, said, scope(rule))
+    return known_.described(found[-1], found[-1] in own)
+
+
+def rule_report(files: Sequence[str | Path] = (), part: str = "") -> RuleReport:
+    """What is known of the library's rules and those of the files: both sides, proofs, times.
+
+    part: only of rules with this in their name or the name of their file.
+    """
+    own = _own_rules(files)
+    every = (*load_library(), *own)
+    some = [r for r in every if part in r.name or part in r.source.rpartition(":")[0]]
+    return RuleReport(
+        RULES_FORMAT,
+        part,
+        len(every),
+        digest(every),
+        versions(),
+        tuple(known_.described(r, r in own) for r in some),
+    )
 
 
 def rule_stats(files: Sequence[str | Path] = ()) -> tuple[RuleCount, ...]:

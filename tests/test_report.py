@@ -69,6 +69,7 @@ def damaged(change: Callable[[dict[str, Any]], object]) -> str:
         ("[" * 100_000, "it is not JSON"),
         (damaged(lambda v: v.update(version=True)), "it has no version number"),
         (damaged(lambda v: v.update(version=FORMAT + 1)), f"it is of version {FORMAT + 1}"),
+        (damaged(lambda v: v.update(version=1)), f"of version 1, and this superopt reads {FORMAT}"),
         (damaged(lambda v: v.pop("steps")), "Report must be the fields"),
         (damaged(lambda v: v.update(extra=1)), "Report must be the fields"),
         (damaged(lambda v: v.update(nodes_after="3")), "Report.nodes_after must be a value of int"),
@@ -158,7 +159,9 @@ def test_explanation(golden: Callable[[str, str], None]) -> None:
 
 
 def test_comparison(golden: Callable[[str, str], None]) -> None:
-    bad = OutputError("logits", 0.25, 0.01, 0.2, 2.9e-07, 1e-4, 1e-5, False, "NaN at [0, 3]")
+    bad = OutputError(
+        "logits", 0.25, 0.01, 0.2, 2.9e-07, 3e-8, 2e-7, 1e-4, 1e-5, False, "NaN at [0, 3]"
+    )
     assert FASTER.check is not None
     check = replace(FASTER.check, passed=False, outputs=(*FASTER.check.outputs, bad))
     verdict = Verdict("differs", "output logits differs at [0, 3]", check)

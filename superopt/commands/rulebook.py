@@ -98,6 +98,45 @@ def show(name: str, svg: Path | None, rules: tuple[Path, ...], as_json: bool) ->
 
 
 @rules.command()
+@click.argument("part", metavar="[FILTER]", default="")
+@options.rules
+@click.option("--html", type=options.NEW_FILE, metavar="FILE", help="Write all as a page.")
+@options.as_json
+@options.debug
+def report(part: str, rules: tuple[Path, ...], html: Path | None, as_json: bool) -> ExitCode:
+    """Say of all rules how they are proved, and which are not.
+
+    FILTER is part of a rule's name or of its file's. The page has both sides of each rule drawn,
+    its proof and what that assumes; so has --json, as data.
+    """
+    terminal.check_outputs(*rules, html=html)
+    found = api().rule_report(rules, part)
+    if not found.rules:
+        raise UsageError(
+            f"no rule has {part!r} in its name or its file's",
+            f"the library holds {found.of} rules",
+            "see `superopt rules list`",
+        )
+    from superopt.report import words
+
+    if html is not None:
+        from superopt.report.library_html import page
+
+        terminal.write(html, page(found))
+    if as_json:
+        from superopt.report.codec import dumps
+
+        terminal.say(dumps(found))
+        return ExitCode.OK
+    from superopt.report.library_text import summary
+
+    terminal.say(summary(found))
+    if html is not None:
+        terminal.say(f"\nwrote {html} ({words.size(html.stat().st_size)})\n")
+    return ExitCode.OK
+
+
+@rules.command()
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),

@@ -22,13 +22,12 @@ from superopt.report.data import (
     Verdict,
 )
 from superopt.report.group import applied, refused
-
-SHOWN = 12  # rows of a list before "and n more"
+from superopt.report.table import SHOWN, joined, table
 
 
 def summary(report: Report) -> str:
     """What happened, in a screen: headline, numbers, rewrites, what stood in the way."""
-    return _text(_summary(report))
+    return joined(_summary(report))
 
 
 def _summary(r: Report) -> Iterator[str]:
@@ -64,7 +63,7 @@ def _where_measured(t: Latency) -> str:
     return words.plain(f"{words.count(t.runs, 'run')} each, {t.runtime}, {threads}, {t.machine}")
 
 
-def _opaque(names: Sequence[str]) -> str:
+def _opaque(names: Sequence[tuple[str, str]]) -> str:
     return f" ({len(names):,} opaque: carried through untouched)" if names else ""
 
 
@@ -88,7 +87,7 @@ def _applied(steps: Sequence[Step]) -> Iterator[str]:
     rows = applied(steps)
     yield ""
     yield f"applied ({words.count(len(steps), 'step')})"
-    yield from _table(
+    yield from table(
         (
             f"{len(row.steps)}x",
             words.plain(row.rule),
@@ -121,7 +120,7 @@ def _refused(rejected: Sequence[Rejected]) -> Iterator[str]:
         return
     yield ""
     yield f"not applied ({words.count(sum(r.count for r in rejected), 'place')})"
-    yield from _table(
+    yield from table(
         (f"{row.count:,}x", words.plain(row.rule), words.plain(row.details[0].detail))
         for row in refused(rejected)
     )
@@ -138,7 +137,7 @@ def explanation(
     name: str, steps: Sequence[Step], rejected: Sequence[Rejected], notes: Sequence[str] = ()
 ) -> str:
     """What became of a rule or a value: each step with before and after, each refusal with why."""
-    return _text(_explanation(name, steps, rejected, notes))
+    return joined(_explanation(name, steps, rejected, notes))
 
 
 def _explanation(
@@ -179,14 +178,14 @@ def comparison(verdict: Verdict) -> str:
         "certified": "certified",
         "refused": "the certificate is refused",
     }[verdict.decision]
-    return _text(_comparison(said, verdict))
+    return joined(_comparison(said, verdict))
 
 
 def _comparison(said: str, verdict: Verdict) -> Iterator[str]:
     yield f"{said}: {words.plain(verdict.reason)}"
     if {o.decision for o in verdict.outputs} != {"proved"}:
-        table = ((words.plain(o.name), o.decision, words.plain(o.reason)) for o in verdict.outputs)
-        yield from _table(tuple(table))
+        rows = ((words.plain(o.name), o.decision, words.plain(o.reason)) for o in verdict.outputs)
+        yield from table(tuple(rows))
     if check := verdict.check:
         yield f"  {_check(check)}; {words.plain(check.method)}"
         header = ("output", "max error", "p99", "mean", "original's own", "rtol", "atol", "")
@@ -203,7 +202,7 @@ def _comparison(said: str, verdict: Verdict) -> Iterator[str]:
             )
             for o in check.outputs
         )
-        yield from _table((header, *numbers))
+        yield from table((header, *numbers))
         yield from (f"  not checked: {words.plain(name)}" for name in check.skipped)
     yield from _notes(verdict.notes)
 
@@ -223,24 +222,24 @@ def latencies(rows: Sequence[BenchRow]) -> str:
                 words.plain(row.note),
             )
         )
-    return _text(_table(body, shown=len(body)))
+    return joined(table(body, shown=len(body)))
 
 
 def findings(rows: Sequence[Finding]) -> str:
     """The table of `superopt doctor`."""
     cells = ((r.status, r.name, r.version, words.plain(r.detail)) for r in rows)
-    return _text(_table(cells, shown=len(rows)))
+    return joined(table(cells, shown=len(rows)))
 
 
 def store(stats: StoreStats) -> str:
     machines = [f"  measured on {words.plain(name)}" for name in stats.machines]
     entries = words.count(stats.entries, "entry", "entries")
-    return _text([words.plain(stats.path), f"  {entries}, {words.size(stats.bytes)}", *machines])
+    return joined([words.plain(stats.path), f"  {entries}, {words.size(stats.bytes)}", *machines])
 
 
 def rule_list(rules: Sequence[RuleInfo]) -> str:
     rows = [(words.plain(r.name), f"tier {r.tier}", r.float_class, r.source) for r in rules]
-    return _text([*_table(rows, shown=len(rows)), words.count(len(rules), "rule")])
+    return joined([*table(rows, shown=len(rows)), words.count(len(rules), "rule")])
 
 
 def rule_counts(rows: Sequence[RuleCount]) -> str:
@@ -258,7 +257,7 @@ def rule_counts(rows: Sequence[RuleCount]) -> str:
     cells.append(
         ("all", str(sum(r.rules for r in rows)), str(sum(r.several for r in rows)), "", "")
     )
-    return _text(_table(cells, len(cells)))
+    return joined(table(cells, len(cells)))
 
 
 def rule_verdicts(rows: Sequence[RuleVerdict]) -> str:
@@ -277,25 +276,25 @@ def rule_verdicts(rows: Sequence[RuleVerdict]) -> str:
         (said[r.decision], *map(words.plain, (r.name, r.source, notes.get(r.detail, r.detail))))
         for r in rows
     )
-    lines = list(_table(cells, shown=len(rows)))
+    lines = list(table(cells, shown=len(rows)))
     lines += (words.plain(f"  {mark} {detail}") for detail, mark in notes.items())
     counts = Counter(r.decision for r in rows)
     parts = (f"{counts[d]} {name}" for d, name in said.items() if counts[d])
     lines.append(f"{words.count(len(rows), 'rule')}: {', '.join(parts)}")
-    return _text(lines)
+    return joined(lines)
 
 
 def derivation(found: Derivation, a: str, b: str) -> str:
     """The chain of rules between two models, each line a rule and what it made."""
     if found.differ:
-        return _text(
+        return joined(
             [
                 words.plain(f"not derived: {a} and {b} are not equal"),
                 words.plain(f"  {found.reason}; no rules were tried"),
             ]
         )
     if not found.derived:
-        return _text(
+        return joined(
             [
                 words.plain(f"not derived: no chain of rules from {a} to {b} was found"),
                 words.plain(f"  {found.reason}, in {found.seconds:.1f} s; this proves nothing"),
@@ -307,7 +306,7 @@ def derivation(found: Derivation, a: str, b: str) -> str:
         lines.append(f"  {n}. {step.rule}  tier {step.tier}, {step.float_class}{way}")
         lines.append(f"     {step.after}")
     lines += _legend({s.tier for s in found.steps}, {s.float_class for s in found.steps})
-    return _text(map(words.plain, lines))
+    return joined(map(words.plain, lines))
 
 
 def generation(made: Generation) -> str:
@@ -325,7 +324,7 @@ def generation(made: Generation) -> str:
             seconds = f"{v.enumerating + v.relating:.1f}"
             counts = (v.candidates, v.tensors, v.pairs, v.unexplained, v.equations)
             cells.append((str(n), *(f"{c:,}" for c in counts), seconds))  # type: ignore[arg-type]
-        lines += _table(cells, len(cells))
+        lines += table(cells, len(cells))
         lines += [
             f"  of {n} operators about one candidate in {v.cut} was tried: all take too much memory"
             for n, v in enumerate(f.levels, 1)
@@ -362,19 +361,4 @@ def generation(made: Generation) -> str:
         f" (NAME.rules for each family, account.json), after {made.seconds:.1f} s,"
         f" with at most {made.peak_mb:,.0f} MB for one process"
     )
-    return _text(map(words.plain, lines))
-
-
-def _table(rows: Iterable[Sequence[str]], shown: int = SHOWN) -> Iterator[str]:
-    """Cells in columns, two spaces apart and indented by two."""
-    cells = list(rows)
-    widths = [max(map(len, column)) for column in zip(*cells[:shown], strict=True)]
-    for row in cells[:shown]:
-        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield f"  {'  '.join(padded)}".rstrip()
-    if len(cells) > shown:
-        yield f"  and {len(cells) - shown} more"
-
-
-def _text(lines: Iterable[str]) -> str:
-    return "\n".join(lines) + "\n"
+    return joined(map(words.plain, lines))

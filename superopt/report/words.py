@@ -1,6 +1,6 @@
 """How numbers and codes are said to a person: shared by the text and the HTML report."""
 
-from superopt.report.data import Interval, Reason
+from superopt.report.data import Bar, Interval, Reason
 
 TIERS = {
     "A": "proved for all sizes",
@@ -23,6 +23,13 @@ REASONS: dict[Reason, str] = {
     "opset": "the model's opset cannot express it",
     "unsafe": "not allowed",
     "rounding": "rounds badly",
+}
+LEFT_OUT: dict[Bar, str] = {
+    "opset": "the model's opset cannot say what they make",
+    "divides": "they divide by what may be 0, and may make a NaN",
+    "float": "they change floats more than was asked (--float-class)",
+    "tier": "they are not proved as far as was asked (--tier)",
+    "unseen": "they match nowhere, or what they made led to no better graph",
 }
 KINDS = {
     "rule": "rewrite rule",
@@ -63,6 +70,25 @@ def size(count: int) -> str:
 
 def count(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def library_verdict(rules: int, unproved: int) -> str:
+    """The headline of a report of rules."""
+    proved = "all proved for all sizes" if rules > 1 else "proved for all sizes"
+    if unproved:
+        proved = f"{rules - unproved:,} proved for all sizes, {unproved:,} not"
+    return f"{count(rules, 'rule')}, {proved}"
+
+
+def shown(obligations: int, queries: int, ms: float) -> str:
+    """How much a proof had to show, and what that took."""
+    asked = f", {count(queries, 'question')} to Z3" if queries else ""
+    return f"{count(obligations, 'obligation')}{asked}, {time(ms * 1e3)}"
+
+
+def mutants(found: tuple[int, int] | None) -> str:
+    """What became of changed rules; empty where none were tried."""
+    return "" if found is None else f"{found[0]} of {count(found[1], 'changed rule')} refused"
 
 
 def ratio(interval: Interval) -> str:
