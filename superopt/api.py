@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from superopt.pipeline import optimize as optimize_
 from superopt.pipeline import verify as verify_
 from superopt.pipeline.collect import collecting_rarely
 from superopt.pipeline.inputs import read_inputs
-from superopt.pipeline.reporting import report_of, versions
+from superopt.pipeline.reporting import report_of
 from superopt.pipeline.request import Request
 from superopt.pipeline.result import Optimized as Optimized
 from superopt.report.data import (
@@ -40,10 +39,10 @@ from superopt.report.data import (
     Verdict,
 )
 from superopt.report.diagram import RuleDiagram
-from superopt.report.library import RULES_FORMAT, RuleReport
+from superopt.report.library import RuleReport
 from superopt.report.words import count
 from superopt.rules.rule import FLOAT_CLASSES, Rule, load_library, parse_rules
-from superopt.rules.stated import digest, tier
+from superopt.rules.stated import tier
 
 
 def optimize(
@@ -331,34 +330,12 @@ def rule_report(files: Sequence[str | Path] = (), part: str = "") -> RuleReport:
 
     part: only of rules with this in their name or the name of their file.
     """
-    own = _own_rules(files)
-    every = (*load_library(), *own)
-    some = [r for r in every if part in r.name or part in r.source.rpartition(":")[0]]
-    return RuleReport(
-        RULES_FORMAT,
-        part,
-        len(every),
-        digest(every),
-        versions(),
-        tuple(known_.described(r, r in own) for r in some),
-    )
+    return known_.report(load_library(), _own_rules(files), part)
 
 
 def rule_stats(files: Sequence[str | Path] = ()) -> tuple[RuleCount, ...]:
     """The library's rules and those of the files, counted by file."""
-    by_file: dict[str, list[Rule]] = {}
-    for rule in (*load_library(), *_own_rules(files)):
-        by_file.setdefault(rule.source.rpartition(":")[0], []).append(rule)
-    return tuple(
-        RuleCount(
-            file,
-            len(some),
-            sum(len(r.lhs) > 1 for r in some),
-            tuple(sorted(Counter(r.float_class for r in some).items())),
-            tuple(sorted(Counter(r.origin for r in some).items())),
-        )
-        for file, some in by_file.items()
-    )
+    return known_.counted((*load_library(), *_own_rules(files)))
 
 
 def check_rules(

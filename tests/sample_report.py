@@ -41,7 +41,7 @@ FASTER = Report(
             "rule",
             ("h1_i", "h1_f"),
             960.0,
-            "C",
+            "A",
             "E1",
             "(MatMul(x, a), MatMul(x, b))",
             "Split(MatMul(x, Concat(a, b, axis=1)), axis=1, sizes=(512, 512))",
@@ -51,7 +51,7 @@ FASTER = Report(
             "rule",
             ("h2_i", "h2_f"),
             962.0,
-            "C",
+            "A",
             "E1",
             "(MatMul(x, a), MatMul(x, b))",
             "Split(MatMul(x, Concat(a, b, axis=1)), axis=1, sizes=(512, 512))",
@@ -76,7 +76,9 @@ FASTER = Report(
         "compared with the original in float64",
         (),
     ),
-    worst_step=WorstStep(2, 2, 4, ("merge-matmul",), ("h2_i", "h2_f"), "out", 2.95e-07, 3.08e-07),
+    worst_step=WorstStep(
+        2, 2, 4, ("merge-matmul",), ("h2_i", "h2_f"), "out", "normal", 2.95e-07, 3.08e-07
+    ),
     worst_step_note="",
     search=SearchStats(12345, 1020.4, 12.1, "budget", 3, 41, 220),
     notes=("Rules of tier C are tested, not proved.",),
@@ -114,7 +116,9 @@ HOSTILE = replace(
     opaque=((HOSTILE_NAME, HOSTILE_NAME),),
     rules=(HOSTILE_RULE,),
     left_out=(LeftOut("opset", (HOSTILE_NAME,)),),
-    worst_step=WorstStep(1, 3, 4, (HOSTILE_NAME,), (HOSTILE_NAME,), HOSTILE_NAME, 1e-7, 2e-7),
+    worst_step=WorstStep(
+        1, 3, 4, (HOSTILE_NAME,), (HOSTILE_NAME,), HOSTILE_NAME, HOSTILE_NAME, 1e-7, 2e-7
+    ),
     steps=tuple(
         replace(s, rule=HOSTILE_NAME, where=(HOSTILE_NAME,), before=HOSTILE_NAME)
         for s in FASTER.steps

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import platform
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from superopt.check.numeric import Checked
@@ -14,6 +12,7 @@ from superopt.onnx_io.source import read
 from superopt.pipeline.known import described
 from superopt.pipeline.naming import REASONS, Names
 from superopt.pipeline.optimize import Done
+from superopt.pipeline.versions import version_of, versions
 from superopt.report.data import (
     FORMAT,
     CheckResult,
@@ -155,7 +154,7 @@ def check_result(checked: Checked | None) -> CheckResult | None:
 def _latencies(done: Done) -> tuple[Latency | None, Latency | None, Interval | None]:
     if not done.times or done.ratio is None:
         return None, None, None
-    runtime = f"onnxruntime {_version('onnxruntime')}"
+    runtime = f"onnxruntime {version_of('onnxruntime')}"
     a, b = (latency(t, done.request.threads, runtime, done.machine.text) for t in done.times)
     return a, b, interval(done.ratio)
 
@@ -171,16 +170,3 @@ def latency(times: tuple[float, ...], threads: int, runtime: str, machine: str) 
     reach = int(0.98 * n**0.5)  # 1.96 sqrt(n) / 2 ranks to either side
     low, high = max(0, n // 2 - reach), min(n - 1, n // 2 + reach)
     return Latency(ordered[n // 2], ordered[low], ordered[high], n, threads, runtime, machine)
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "missing"
-
-
-def versions() -> tuple[tuple[str, str], ...]:
-    """Packages that a result hangs on, with their versions."""
-    packages = ("superopt", "onnx", "onnx-ir", "onnxruntime", "numpy")
-    return (("python", platform.python_version()), *((p, _version(p)) for p in packages))

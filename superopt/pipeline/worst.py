@@ -60,6 +60,7 @@ def worst_step(
         tuple(dict.fromkeys(s.rule for s in some)),
         tuple(dict.fromkeys(names[v] for s in some for v in s.change)),
         result.place,
+        result.kind,
         before,
         after,
     )

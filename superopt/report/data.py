@@ -97,7 +97,7 @@ class WorstStep:
 
     first, last: its number among the steps, from 1; two numbers where time ran out before it was
     one step. of: all steps. rules, where: of these steps. before, after: the largest error of
-    `output` without and with them.
+    `output` without and with them, on `inputs`, a kind of those of the check.
     """
 
     first: int
@@ -106,6 +106,7 @@ class WorstStep:
     rules: tuple[str, ...]
     where: tuple[str, ...]
     output: str
+    inputs: str
     before: float
     after: float
 

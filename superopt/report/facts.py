@@ -12,7 +12,7 @@ def facts(rule: RuleDiagram, width: int) -> list[tuple[str, str]]:
     """
     tier = f"tier {rule.tier}: {words.TIERS.get(rule.tier, 'unknown')}"
     if not rule.tier:
-        tier = "not checked; `superopt rules check FILE` tries and proves it"
+        tier = words.UNCHECKED
     floats = f"{rule.float_class}: {words.FLOAT_CLASSES.get(rule.float_class, 'unknown')}"
     said = (
         ("where", packed(rule.conditions, width)),

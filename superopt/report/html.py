@@ -33,11 +33,19 @@ class Bar:
 def page(report: Report) -> str:
     """The report as an HTML document."""
     rules = applied(report.steps)
+    known = {rule.name: rule for rule in report.rules}
     return template("report.html.jinja").render(
         report=report,
         headline=words.verdict(report.speedup, report.changed),
         latency=_latency_bars(report.latency_before, report.latency_after),
-        rules=[(rule, bar) for rule, bar in zip(rules, _saving_bars(rules), strict=True)],
+        rules=[
+            (rule, bar, known.get(rule.rule))
+            for rule, bar in zip(rules, _saving_bars(rules), strict=True)
+        ],
+        same=[(kind, after) for kind, before, after in report.operators if before == after],
+        worst_step=report.worst_step and words.worst_step(report.worst_step),
+        steps_of=words.by_class(step.float_class for step in report.steps),
+        bars=words.LEFT_OUT,
         refused=refused(report.rejected),
         places=PLACES,
         tiers_here={t: words.TIERS[t] for t in sorted({r.tier for r in rules} & set(words.TIERS))},

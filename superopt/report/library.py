@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from superopt.report.diagram import RuleDiagram
-from superopt.report.words import FLOAT_CLASSES, TIERS
+from superopt.report.words import FLOAT_CLASSES, TIERS, UNCHECKED
 
 RULES_FORMAT = 1  # the version of the stored form; raised when a reader of the old would go wrong
 
 # By what a rule is known to be right.
-Method = Literal["elements and axioms", "elements", "axioms", "trials"]
+Method = Literal["elements and axioms", "elements", "axioms", "trials", "nothing"]
 METHODS: dict[Method, str] = {
     "elements and axioms": "proved element by element, and from axioms",
     "elements": "proved element by element, from the operators' definitions",
     "axioms": "proved from axioms only",
     "trials": "tried on random instances only",
+    "nothing": "neither proved nor tried: rules of your own",
 }
 
 
@@ -54,7 +55,9 @@ class Sum:
 def method(rule: RuleDiagram) -> Method:
     if rule.proof:
         return "elements and axioms" if rule.axioms else "elements"
-    return "axioms" if rule.axioms else "trials"
+    if rule.axioms:
+        return "axioms"
+    return "trials" if rule.tier else "nothing"
 
 
 def file_of(rule: RuleDiagram) -> str:
@@ -103,6 +106,11 @@ def slowest(rules: Iterable[RuleDiagram], most: int) -> tuple[tuple[RuleDiagram,
 def unproved(rules: Iterable[RuleDiagram]) -> tuple[RuleDiagram, ...]:
     """Those that are not proved for all sizes."""
     return tuple(r for r in rules if r.tier != "A")
+
+
+def why_not(rule: RuleDiagram) -> str:
+    """Why a rule is not proved."""
+    return rule.unproved or ("nobody asked the prover" if rule.tier else UNCHECKED)
 
 
 def axiom_uses(rules: Iterable[RuleDiagram]) -> tuple[tuple[str, int], ...]:

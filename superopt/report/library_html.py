@@ -14,6 +14,7 @@ from superopt.report.library import (
     slowest,
     summed,
     unproved,
+    why_not,
 )
 from superopt.report.template import template
 
@@ -37,7 +38,7 @@ def page(report: RuleReport) -> str:
         tier_columns=[n for n, (_, count) in enumerate(every.tiers) if count],
         files=[(f, [(r, anchors[r]) for r in some]) for f, some in files.items()],
         anchors={file: f"file-{n}" for n, file in enumerate(files)},
-        open=[(r, anchors[r]) for r in open_],
+        open=[(r, anchors[r], why_not(r)) for r in open_],
         assumed=assumptions(rules),
         axioms=axiom_uses(rules),
         slow=[(r, ms, anchors[r]) for r, ms in slowest(rules, SLOW)],
@@ -51,5 +52,5 @@ def _anchors(rules: tuple[RuleDiagram, ...]) -> dict[RuleDiagram, str]:
     for rule in rules:
         taken[rule.name] += 1
         number = taken[rule.name]
-        out[rule] = f"rule-{rule.name}" if number == 1 else f"rule-{rule.name}:{number}"
+        out[rule] = words.plain(f"rule-{rule.name}") + (f":{number}" if number > 1 else "")
     return out

@@ -15,6 +15,7 @@ from superopt.report.library import (
     slowest,
     summed,
     unproved,
+    why_not,
 )
 from superopt.report.table import SHOWN, joined, table
 
@@ -85,7 +86,7 @@ def _unproved(rules: Sequence[RuleDiagram]) -> Iterator[str]:
     yield f"not proved ({words.count(len(rules), 'rule')}), and why"
     for rule in rules:
         yield f"  {rule.name} ({rule.source})"
-        yield _cut(f"    {rule.unproved or 'nobody asked the prover'}")
+        yield _cut(f"    {why_not(rule)}")
 
 
 def _cut(line: str) -> str:

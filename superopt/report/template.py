@@ -32,8 +32,13 @@ def _environment() -> Environment:
         "side": _side,
         "shown": _shown,
         "mutants": _mutants,
+        "ranks": _ranks,
     }
-    environment.globals |= {"tiers": words.TIERS, "classes": words.FLOAT_CLASSES}
+    environment.globals |= {
+        "tiers": words.TIERS,
+        "classes": words.FLOAT_CLASSES,
+        "unchecked": words.UNCHECKED,
+    }
     return environment
 
 
@@ -57,3 +62,7 @@ def _shown(proof: Proof) -> str:
 
 def _mutants(proof: Proof) -> str:
     return words.mutants(proof.mutants)
+
+
+def _ranks(proof: Proof) -> str:
+    return words.ranks(proof.scope)

@@ -1,7 +1,7 @@
 """Reports as plain text, at most 100 columns where names allow it."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from superopt.report import words
 from superopt.report.data import (
@@ -12,6 +12,7 @@ from superopt.report.data import (
     Finding,
     Generation,
     Latency,
+    LeftOut,
     Rejected,
     Report,
     RuleCount,
@@ -21,6 +22,7 @@ from superopt.report.data import (
     StoreStats,
     Verdict,
 )
+from superopt.report.diagram import RuleDiagram
 from superopt.report.group import applied, refused
 from superopt.report.table import SHOWN, joined, table
 
@@ -42,13 +44,17 @@ def _summary(r: Report) -> Iterator[str]:
     yield f"  cost      {cost} (operators and weights, summed)"
     yield f"  nodes     {r.nodes_before:,} -> {r.nodes_after:,}{_opaque(r.opaque)}"
     yield f"  check     {_check(r.check)}"
+    if r.worst_step:
+        yield f"  error     {words.plain(words.worst_step(r.worst_step))}"
     if s := r.search:
         yield (
             f"  search    {words.count(s.graphs_seen, 'graph')} in {s.seconds:.1f} s "
             f"({s.graphs_per_second:,.0f} a second); stopped: {words.plain(s.stop_reason)}"
         )
-    yield from _applied(r.steps)
+    yield from _applied(r.steps, {rule.name: rule for rule in r.rules})
     yield from _refused(r.rejected)
+    yield from _left_out(r.left_out)
+    yield from _untouched(r.opaque)
     yield from _notes(r.notes)
 
 
@@ -81,7 +87,7 @@ def _check(check: CheckResult | None) -> str:
     return text
 
 
-def _applied(steps: Sequence[Step]) -> Iterator[str]:
+def _applied(steps: Sequence[Step], rules: Mapping[str, RuleDiagram]) -> Iterator[str]:
     if not steps:
         return
     rows = applied(steps)
@@ -94,10 +100,16 @@ def _applied(steps: Sequence[Step]) -> Iterator[str]:
             _saving(row.saves_us),
             f"tier {row.tier}" if row.tier else "",
             row.float_class,
+            _ranks(rules.get(row.rule)),
         )
         for row in rows
     )
     yield from _legend({row.tier for row in rows}, {row.float_class for row in rows})
+
+
+def _ranks(rule: RuleDiagram | None) -> str:
+    """For which ranks a rule is proved."""
+    return f"proved: {words.ranks(rule.proof.scope)}" if rule and rule.proof else ""
 
 
 def _legend(tiers: set[str], classes: set[str]) -> Iterator[str]:
@@ -124,6 +136,21 @@ def _refused(rejected: Sequence[Rejected]) -> Iterator[str]:
         (f"{row.count:,}x", words.plain(row.rule), words.plain(row.details[0].detail))
         for row in refused(rejected)
     )
+
+
+def _left_out(rows: Sequence[LeftOut]) -> Iterator[str]:
+    if rows:
+        yield ""
+        yield "rules that were applied nowhere"
+        cells = ((f"{len(row.rules):,}x", words.LEFT_OUT[row.bar]) for row in rows)
+        yield from table(cells, numbers=(0,))
+
+
+def _untouched(nodes: Sequence[tuple[str, str]]) -> Iterator[str]:
+    if nodes:
+        yield ""
+        yield f"carried through untouched ({words.count(len(nodes), 'node')})"
+        yield from table((words.plain(name), words.plain(why)) for name, why in nodes)
 
 
 def _notes(notes: Sequence[str]) -> Iterator[str]:

@@ -1,12 +1,19 @@
 """How numbers and codes are said to a person: shared by the text and the HTML report."""
 
-from superopt.report.data import Bar, Interval, Reason
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from superopt.report.data import Bar, Interval, Reason, WorstStep
+
+SHOWN = 4  # names in a sentence
 
 TIERS = {
     "A": "proved for all sizes",
     "B": "proved for all sizes up to a bound",
     "C": "tested over floats and a prime field, not proved",
 }
+UNCHECKED = "not checked; `superopt rules check FILE` tries and proves it"
 FLOAT_CLASSES = {
     "E0": "bit-exact",
     "E1": "sums in another order",
@@ -89,6 +96,28 @@ def shown(obligations: int, queries: int, ms: float) -> str:
 def mutants(found: tuple[int, int] | None) -> str:
     """What became of changed rules; empty where none were tried."""
     return "" if found is None else f"{found[0]} of {count(found[1], 'changed rule')} refused"
+
+
+def ranks(scope: str) -> str:
+    """The short of a proof's scope: "ranks 0 to 4", "any rank"."""
+    return re.split("[,;(]", scope)[0].strip()
+
+
+def worst_step(found: WorstStep) -> str:
+    """Which step adds most to the error."""
+    one = found.first == found.last
+    which = f"step {found.first}" if one else f"steps {found.first} to {found.last}"
+    rules = ", ".join(found.rules[:SHOWN]) + ", ..." * (len(found.rules) > SHOWN)
+    off = (
+        f"by {error(found.before)} without {'it' if one else 'them'}, by {error(found.after)} with"
+    )
+    return f"{which} of {found.of} ({rules}) add{'s' * one} most: {found.output} is off {off}"
+
+
+def by_class(classes: Iterable[str]) -> str:
+    """How many steps there are of each float class; empty without steps."""
+    found = Counter(c for c in classes if c)
+    return ", ".join(f"{count(found[c], 'step')} of class {c}" for c in sorted(found))
 
 
 def ratio(interval: Interval) -> str:
