@@ -106,8 +106,10 @@ def judged(number: int) -> tuple[Proof | None, str, float]:
     verdict = prove(load_library()[number], WORK)
     if not isinstance(verdict, Proved):
         why = str(verdict).removeprefix("unknown: ")
-    elif not verdict.whole or UNSEEN_ONES in verdict.scope.assumes:
-        why = f"proved in part: {verdict.scope}"
+    elif not verdict.whole:
+        why = f"proved in part: {verdict.scope.ranks} only"
+    elif UNSEEN_ONES in verdict.scope.assumes:
+        why = f"proved in part: only where {UNSEEN_ONES}"
     else:
         return verdict.proof, "", verdict.seconds
     why = _renumbered(why)
