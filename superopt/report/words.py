@@ -108,9 +108,7 @@ def worst_step(found: WorstStep) -> str:
     one = found.first == found.last
     which = f"step {found.first}" if one else f"steps {found.first} to {found.last}"
     rules = ", ".join(found.rules[:SHOWN]) + ", ..." * (len(found.rules) > SHOWN)
-    off = (
-        f"by {error(found.before)} without {'it' if one else 'them'}, by {error(found.after)} with"
-    )
+    off = f"by {error(found.before)} before, {error(found.after)} after, on {found.inputs} inputs"
     return f"{which} of {found.of} ({rules}) add{'s' * one} most: {found.output} is off {off}"
 
 
