@@ -132,12 +132,10 @@ class _Job:
                 )
             passed += self.candidates(original, outcome.variants, notes.append)
             winner, best, times, ratio = self.winner(original, passed, notes.append)
-            blamed: WorstStep | str = "nothing was rewritten"
-            if winner is not None:
-                blamed = self.worst(original, winner)
         finally:
             for session in (original.session, *(c.session for c in passed)):
                 session.drop()
+        worst = self.worst(original, winner)
         if clock is not None and clock.estimated:
             notes.append(
                 f"{count(clock.estimated, 'operator has', 'operators have')} an estimated cost"
@@ -145,7 +143,7 @@ class _Job:
         return Done(
             model.source, model, request, self.machine, outcome, refusals, winner, best, times,
             ratio, cost_before, winner.variant.cost if winner else cost_before, costs, clock,
-            tuple(dict.fromkeys(notes)), self.scratch, allowed, blamed,
+            tuple(dict.fromkeys(notes)), self.scratch, allowed, worst,
         )  # fmt: skip
 
     def clock(self, original: Original, note: Note) -> MeasuredClock | None:
@@ -315,8 +313,10 @@ class _Job:
             passed = [c for c in passed if c is not best]
         return None, None, (), None
 
-    def worst(self, original: Original, winner: Candidate) -> WorstStep | str:
+    def worst(self, original: Original, winner: Candidate | None) -> WorstStep | str:
         """The step of the winner that adds most error, or why there is none."""
+        if winner is None:
+            return "nothing was rewritten"
         self.request.progress(Event("check", "looking for the step that adds most error", 0.97))
         folder, threads = self.scratch.path / "worst", self.request.threads
         return worst_step(original, winner, folder, threads, self.deadline)

@@ -40,17 +40,22 @@ def worst_step(
     ref = original.reference(n)
     assert not isinstance(ref, str)  # it was compared there
     judge = in_runtime(original, ref, folder, threads)
+    end = time.monotonic() + max(deadline.left(), PART * deadline.seconds)
+    slowest = 0.0
 
     def error_of(graph: g.Graph) -> float | None:
+        nonlocal slowest
+        begin = time.monotonic()
         errors = [r.compared.max_error for r in judge(graph) if r.place == result.place]
+        slowest = max(slowest, time.monotonic() - begin)
         return errors[0] if errors else None
+
+    def over() -> bool:
+        return deadline.stop() or time.monotonic() + slowest > end
 
     steps = winner.variant.steps
     ends = (compared.original_max, compared.max_error)
-    end = time.monotonic() + max(deadline.left(), PART * deadline.seconds)
-    first, last, before, after = bisected(
-        steps, ends, error_of, lambda: deadline.stop() or time.monotonic() > end
-    )
+    first, last, before, after = bisected(steps, ends, error_of, over)
     names = Names(original.model.names)
     some = steps[first - 1 : last]
     return WorstStep(
