@@ -23,7 +23,8 @@ class Proof:
     """What the prover showed of a rule.
 
     scope: for which ranks the proof holds. assumes: what it takes for granted, or leaves out.
-    conditions: what the right side needs beyond the left, which a match is refused without.
+    conditions: what the right side needs beyond the left in some of the ways in which operands
+    fit: a match is refused without.
     obligations: reads that were shown to be in bounds, elements that were shown to be equal, sums
     that were matched one to one. queries: questions to Z3 on the way. ms: of one processor.
     mutants: changed rules that were refused, and that were tried; None where none were.

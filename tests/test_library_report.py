@@ -16,6 +16,7 @@ from superopt.pipeline import known
 from superopt.report import library, words
 from superopt.report.codec import decode, dumps
 from superopt.report.diagram import AxiomProof
+from superopt.report.facts import facts
 from superopt.report.library import RuleReport
 from superopt.report.library_html import page
 from superopt.report.library_text import summary
@@ -114,6 +115,17 @@ def test_the_page_says_what_the_report_says() -> None:
         assert part in said, part
     assert read.tags.count("svg") == 2 * len(RULES.rules)
     assert read.tags.count("details") == len(RULES.rules)
+
+
+def test_many_conditions_are_folded() -> None:
+    assert TWICE.proof is not None
+    many = tuple(f"n{k} == m" for k in range(20))
+    rule = replace(TWICE, proof=replace(TWICE.proof, conditions=many))
+    source = page(replace(RULES, rules=(rule,)))
+    assert "20 conditions, each in some of the ways to fit" in source
+    assert all(c in source for c in many)
+    lines = [line for heading, line in facts(rule, 200) if heading == "needs"]
+    assert lines == [", ".join((*many[:8], "and 12 more"))]
 
 
 # --- of the library itself ------------------------------------------------------------------------

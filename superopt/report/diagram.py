@@ -52,7 +52,8 @@ class Proof:
     """What the prover showed of a rule.
 
     scope: for which ranks the proof holds. assumes: what it takes for granted, or leaves out.
-    conditions: what the right side needs beyond the left, which a match is refused without.
+    conditions: what the right side needs beyond the left in some of the ways in which operands
+    fit: a match is refused without.
     obligations: what was shown on the way: reads in bounds, elements equal, sums matched one to
     one. queries: questions to Z3. ms: of one processor. mutants: changed rules that were refused,
     and that were tried; None where none were.

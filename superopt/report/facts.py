@@ -1,8 +1,12 @@
 """What is said beside the drawing of a rule, in lines."""
 
+from collections.abc import Sequence
+
 from superopt.report import words
 from superopt.report.diagram import AxiomProof, Proof, RuleDiagram
 from superopt.report.wrap import broken, packed
+
+SHOWN = 8  # conditions of a proof
 
 
 def facts(rule: RuleDiagram, width: int) -> list[tuple[str, str]]:
@@ -39,10 +43,16 @@ def _proof(proof: Proof | None, width: int) -> tuple[tuple[str, list[str]], ...]
         return ()
     return (
         ("scope", broken("; ".join((proof.scope, *proof.assumes)), width)),
-        ("needs", packed(proof.conditions, width)),
+        ("needs", packed(_some(proof.conditions), width)),
         ("shown", broken(words.shown(proof.obligations, proof.queries, proof.ms), width)),
         ("tests", broken(words.mutants(proof.mutants), width)),
     )
+
+
+def _some(conditions: Sequence[str]) -> tuple[str, ...]:
+    """The first few, each of which is of some of the ways in which operands fit."""
+    more = len(conditions) - SHOWN
+    return (*conditions[:SHOWN], *([f"and {more} more"] if more > 0 else []))
 
 
 def _axioms(axioms: AxiomProof | None, width: int) -> tuple[tuple[str, list[str]], ...]:
