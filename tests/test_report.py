@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from superopt.errors import UsageError
-from superopt.report import group, text, words
+from superopt.report import group, rules_text, text, words
 from superopt.report.codec import decode, dumps, from_json, to_json
 from superopt.report.data import (
     FORMAT,
@@ -176,7 +176,7 @@ def test_derivation(golden: Callable[[str, str], None]) -> None:
     found = Derivation(True, "by 2 rewrites", steps, 40, 0.2)
     none = Derivation(False, "the limit of steps was reached, after 7 graphs", (), 7, 1.0)
     differ = Derivation(False, "output y has shapes (2,) and (3,)", (), 0, 0.1, differ=True)
-    shown = "".join(text.derivation(d, "a.onnx", "b.onnx") for d in (found, none, differ))
+    shown = "".join(rules_text.derivation(d, "a.onnx", "b.onnx") for d in (found, none, differ))
     golden("derivation.txt", shown)
 
 
@@ -188,11 +188,11 @@ def test_rule_verdicts(golden: Callable[[str, str], None]) -> None:
         RuleVerdict("add-add", "", "proved", scope, "my.rules:3"),
         RuleVerdict("tanh-tanh", "", "passed", "both sides agree on 16 instances", "my.rules:4"),
     )
-    golden("rule-verdicts.txt", text.rule_verdicts(rows))
+    golden("rule-verdicts.txt", rules_text.rule_verdicts(rows))
 
 
 def test_generation(golden: Callable[[str, str], None]) -> None:
-    golden("generation.txt", text.generation(GENERATION))
+    golden("generation.txt", rules_text.generation(GENERATION))
 
 
 def test_latencies(golden: Callable[[str, str], None]) -> None:

@@ -27,9 +27,9 @@ def list_(rules: tuple[Path, ...], as_json: bool) -> ExitCode:
 
         terminal.say(dumps(found))
     else:
-        from superopt.report import text
+        from superopt.report import rules_text
 
-        terminal.say(text.rule_list(found))
+        terminal.say(rules_text.rule_list(found))
     return ExitCode.OK
 
 
@@ -45,9 +45,9 @@ def stats(rules: tuple[Path, ...], as_json: bool) -> ExitCode:
 
         terminal.say(dumps(found))
     else:
-        from superopt.report import text
+        from superopt.report import rules_text
 
-        terminal.say(text.rule_counts(found))
+        terminal.say(rules_text.rule_counts(found))
     return ExitCode.OK
 
 
@@ -212,9 +212,9 @@ def generate(
 
         terminal.say(dumps(made))
     else:
-        from superopt.report import text
+        from superopt.report import rules_text
 
-        terminal.say(text.generation(made))
+        terminal.say(rules_text.generation(made))
     return ExitCode.OK
 
 
@@ -250,9 +250,9 @@ def derive(
 
         terminal.say(dumps(found))
     else:
-        from superopt.report import text
+        from superopt.report import rules_text
 
-        terminal.say(text.derivation(found, a.name, b.name))
+        terminal.say(rules_text.derivation(found, a.name, b.name))
     return ExitCode.OK if found.derived else ExitCode.UNDECIDED
 
 
@@ -275,9 +275,9 @@ def check(file: Path, limit: float, seed: int, as_json: bool, quiet: bool) -> Ex
 
         terminal.say(dumps(verdicts))
     else:
-        from superopt.report import text
+        from superopt.report import rules_text
 
-        terminal.say(text.rule_verdicts(verdicts))
+        terminal.say(rules_text.rule_verdicts(verdicts))
     decisions = {verdict.decision for verdict in verdicts}
     if "refuted" in decisions:
         return ExitCode.REFUTED
