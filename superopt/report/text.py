@@ -18,6 +18,9 @@ from superopt.report.data import (
 from superopt.report.diagram import RuleDiagram
 from superopt.report.group import applied, refused
 from superopt.report.table import SHOWN, joined, table
+from superopt.report.wrap import broken
+
+WIDTH = 88  # of a sentence beside its heading
 
 
 def summary(report: Report) -> str:
@@ -38,7 +41,9 @@ def _summary(r: Report) -> Iterator[str]:
     yield f"  nodes     {r.nodes_before:,} -> {r.nodes_after:,}{_opaque(r.opaque)}"
     yield f"  check     {_check(r.check)}"
     if r.worst_step:
-        yield f"  error     {words.plain(words.worst_step(r.worst_step))}"
+        first, *rest = broken(words.plain(words.worst_step(r.worst_step)), WIDTH)
+        yield f"  error     {first}"
+        yield from (f"            {line}" for line in rest)
     elif r.changed:
         yield f"  error     no step is named as adding most: {words.plain(r.worst_step_note)}"
     if s := r.search:
