@@ -74,7 +74,7 @@ class Rule:
 
     def __str__(self) -> str:
         where = f" where {', '.join(map(show, self.where))}" if self.where else ""
-        sides = f"{_side(self.lhs)} => {_side(self.rhs)}{where}"
+        sides = f"{show_side(self.lhs)} => {show_side(self.rhs)}{where}"
         header = f"{self.name}({_header(self.params)}): "
         caveat = f" ; caveat={self.caveat}" if self.caveat else ""
         return f"{header}{sides} ; float={self.float_class} ; origin={self.origin}{caveat}"
@@ -92,7 +92,8 @@ def _header(given: tuple[Param | AttrParam, ...]) -> str:
     return ", ".join(out)
 
 
-def _side(terms: tuple[Term, ...]) -> str:
+def show_side(terms: tuple[Term, ...]) -> str:
+    """One side of a rule as its text has it."""
     if len(terms) == 1:
         if isinstance(terms[0], (Run, All)):
             return f"({show(terms[0])},)"
@@ -357,7 +358,7 @@ def _check(rule: Rule) -> None:
     used = frozenset[str]().union(*map(names, rule.lhs))
     unused = [n for n in operands if n not in used]
     if unused:
-        raise Malformed(f"{rule.name}: {unused[0]} is not on the left side {_side(rule.lhs)}")
+        raise Malformed(f"{rule.name}: {unused[0]} is not on the left side {show_side(rule.lhs)}")
     free = used.union(*map(names, rule.rhs))
     asked = [*rule.where, *(d for p in operands.values() for d in p.shape or ())]
     free = free.union(*map(names, asked)) - bound_names(rule)

@@ -5,40 +5,99 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Any
 
 from superopt.rules.rule import LIBRARY, Rule
 
-PROOFS = "proofs.json"  # beside the library: what scripts/verify_rules.py --write proved
+# Beside the library: what scripts/verify_rules.py --write proved, and why not the others.
+PROOFS = "proofs.json"
+UNPROVED = "unproved.json"
+MOST_NEEDS = 4  # conditions that are said in a line
 
 
-_LEARNT: dict[str, str] = {}  # scopes, by `proof_key`, of what this process proved
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What the prover showed of a rule.
+
+    scope: for which ranks the proof holds. assumes: what it takes for granted, or leaves out.
+    conditions: what the right side needs beyond the left in some of the ways in which operands
+    fit: a match is refused without.
+    obligations: reads that were shown to be in bounds, elements that were shown to be equal, sums
+    that were matched one to one. queries: questions to Z3 on the way. ms: of one processor.
+    mutants: changed rules that were refused, and that were tried; None where none were.
+    """
+
+    scope: str
+    assumes: tuple[str, ...]
+    conditions: tuple[str, ...]
+    obligations: int
+    queries: int
+    ms: float
+    mutants: tuple[int, int] | None = None
+
+    @property
+    def said(self) -> str:
+        """For what it holds, and what a match is refused without, where the sizes do not fit."""
+        shown = list(self.conditions[:MOST_NEEDS])
+        if len(self.conditions) > MOST_NEEDS:
+            shown.append(f"and {len(self.conditions) - MOST_NEEDS} more")
+        needs = [f"refused unless {', '.join(shown)}"] if shown else []
+        return "; ".join((self.scope, *self.assumes, *needs))
+
+
+_LEARNT: dict[str, Proof] = {}  # by `proof_key`, of what this process proved
 
 
 def tier(rule: Rule) -> str:
     """How far `rule` is proved: A for all sizes, C tested only. A rule of the user's is as far as
     one of the library that reads the same, or as this process proved it."""
-    return "A" if scope(rule) else "C"
+    return "A" if proof(rule) else "C"
 
 
-def scope(rule: Rule) -> str:
-    """For what the proof of `rule` holds, and what a match is refused without; "" without one."""
+def proof(rule: Rule) -> Proof | None:
+    """The proof of `rule`, where there is one."""
     key = proof_key(rule)
-    return proofs().get(key) or _LEARNT.get(key, "")
+    return proofs().get(key) or _LEARNT.get(key)
 
 
-def learn(rule: Rule, proved: str) -> None:
-    """From now on `rule` is proved, for this scope."""
+def learn(rule: Rule, proved: Proof) -> None:
+    """From now on `rule` is proved."""
     _LEARNT[proof_key(rule)] = proved
 
 
 @lru_cache(maxsize=1)
-def proofs() -> Mapping[str, str]:
-    """The scope of the proof of each rule that has one, by `proof_key`."""
-    path = LIBRARY / PROOFS
-    found: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return MappingProxyType(found)
+def proofs() -> Mapping[str, Proof]:
+    """The proof of each rule of the library that has one, by `proof_key`."""
+    return MappingProxyType({key: read_proof(entry) for key, entry in _stored(PROOFS).items()})
+
+
+def read_proof(entry: dict[str, Any]) -> Proof:
+    """As scripts/verify_rules.py writes it."""
+    mutants = entry.get("mutants")
+    return Proof(
+        entry["scope"],
+        tuple(entry["assumes"]),
+        tuple(entry["conditions"]),
+        entry["obligations"],
+        entry["queries"],
+        entry["ms"],
+        None if mutants is None else (mutants[0], mutants[1]),
+    )
+
+
+@lru_cache(maxsize=1)
+def unproved() -> Mapping[str, str]:
+    """Why the prover did not prove the others, by `proof_key`."""
+    return MappingProxyType(_stored(UNPROVED))
+
+
+def _stored(name: str) -> dict[str, Any]:
+    path = LIBRARY / name
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
 
 
 def proof_key(rule: Rule) -> str:

@@ -4,8 +4,9 @@
     python scripts/verify_rules.py --write [--new] [--jobs 2]
 
 With --write, what is proved at all ranks at which it applies goes to rules/library/proofs.json,
-from which reports take a rule's tier: all rules are proved, by a count of work and not of seconds.
-With --new those that are not in it only: for when rules changed, and the prover did not.
+from which reports take a rule's tier, and why the others are not to unproved.json: all rules are
+proved, by a count of work and not of seconds. With --new those that are in neither only: for when
+rules changed, and the prover did not.
 
 With --mutants N, N changed rules of each are proved instead; one that is proved and yet differs
 numerically is a survivor, and the exit status is 1.
@@ -15,11 +16,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
@@ -27,7 +30,7 @@ from random import Random
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from superopt.rules.rule import LIBRARY, Rule, load_library
-from superopt.rules.stated import PROOFS, proof_key
+from superopt.rules.stated import PROOFS, UNPROVED, Proof, proof_key, proofs, unproved
 from superopt.rules.trial import Refuted as Differs
 from superopt.rules.trial import try_rule
 from superopt.verifier.attributes import UNSEEN_ONES
@@ -59,37 +62,65 @@ def library(part: str, limits: Limits) -> int:
 WORK = Limits(seconds=120, work=60_000, beyond=100_000)
 
 
-def written(jobs: int, known: Mapping[str, str]) -> int:
-    """Prove all rules but those that are known, and write which are; print the others."""
+def written(jobs: int, new: bool) -> int:
+    """Prove all rules, or those only of which nothing is known, and write which are and why the
+    others are not; print these."""
     every = load_library()
-    found = {key: known[key] for key in map(proof_key, every) if key in known}
-    some = [n for n, r in enumerate(every) if proof_key(r) not in known]
+    keys = [proof_key(r) for r in every]
+    found = {k: proofs()[k] for k in keys if new and k in proofs()}
+    open_ = {k: unproved()[k] for k in keys if new and k in unproved()}
+    some = [n for n, k in enumerate(keys) if k not in found and k not in open_]
     total = 0.0
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        verdicts = pool.map(judged, some, chunksize=8)
-        for n, (scope, why, seconds) in zip(some, verdicts, strict=True):
-            rule = every[n]
+        for n, (proof, why, seconds) in zip(some, pool.map(judged, some, chunksize=8), strict=True):
             total += seconds
-            if scope:
-                found[proof_key(rule)] = scope
+            if proof is not None:
+                found[keys[n]] = proof
             else:
-                print(f"{rule.source} {rule.name} | {why[:300]}", flush=True)
-    lines = [f"{json.dumps(k)}: {json.dumps(found[k])}" for k in sorted(found)]
-    (LIBRARY / PROOFS).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    proved = sum(proof_key(r) in found for r in every)
+                open_[keys[n]] = why
+                print(f"{every[n].source} {every[n].name} | {why}", flush=True)
+    _write(PROOFS, {k: stored(p) for k, p in found.items()})
+    _write(UNPROVED, open_)
+    proved = sum(k in found for k in keys)
     print(f"{proved} of {len(every)} rules proved, {len(some)} of them asked now, in {total:.1f} s")
     return 0
 
 
-def judged(number: int) -> tuple[str, str, float]:
-    """The scope of the proof of a rule of the library, empty where there is none for all ranks at
-    which it applies; why there is none; seconds."""
+def stored(proof: Proof) -> dict[str, object]:
+    """A proof as it is written; that nobody tried mutants is not."""
+    return {k: v for k, v in asdict(proof).items() if k != "mutants" or v is not None}
+
+
+def _write(name: str, entries: Mapping[str, object]) -> None:
+    """A line for each entry, so that versions can be compared."""
+    lines = [f"{json.dumps(k)}: {json.dumps(entries[k])}" for k in sorted(entries)]
+    (LIBRARY / name).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+MOST_SAID = 300  # letters of why a rule is not proved
+
+
+def judged(number: int) -> tuple[Proof | None, str, float]:
+    """The proof of a rule of the library for all ranks at which it applies; else why there is none;
+    seconds."""
     verdict = prove(load_library()[number], WORK)
     if not isinstance(verdict, Proved):
-        return "", str(verdict), verdict.seconds
-    if not verdict.whole or UNSEEN_ONES in verdict.scope.assumes:
-        return "", f"proved in part: {verdict.scope}", verdict.seconds
-    return verdict.said, "", verdict.seconds
+        why = str(verdict).removeprefix("unknown: ")
+    elif not verdict.whole:
+        why = f"proved in part: {verdict.scope.ranks} only"
+    elif UNSEEN_ONES in verdict.scope.assumes:
+        why = f"proved in part: only where {UNSEEN_ONES}"
+    else:
+        return verdict.proof, "", verdict.seconds
+    why = _renumbered(why)
+    short = why if len(why) <= MOST_SAID else why[: MOST_SAID - 3] + "..."
+    return None, short, verdict.seconds
+
+
+def _renumbered(text: str) -> str:
+    """With the variables of the prover, whose numbers hang on what was proved before, as i0, ..."""
+    names: dict[str, str] = {}
+    return re.sub(r"\b[a-z]\d{3,}\b", lambda m: names.setdefault(m[0], f"i{len(names)}"), text)
 
 
 def mutated(part: str, limits: Limits, each: int, seed: int) -> int:
@@ -131,8 +162,7 @@ def main() -> int:
     begin = time.perf_counter()
     limits = Limits(seconds=args.seconds)
     if args.write:
-        known = json.loads((LIBRARY / PROOFS).read_text(encoding="utf-8")) if args.new else {}
-        status = written(args.jobs, known)
+        status = written(args.jobs, args.new)
     elif args.mutants:
         status = mutated(args.part, limits, args.mutants, args.seed)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -16,10 +15,10 @@ from superopt.pipeline import admit as admit_
 from superopt.pipeline import bench as bench_
 from superopt.pipeline import certify as certify_
 from superopt.pipeline import derive as derive_
-from superopt.pipeline import diagram as diagram_
 from superopt.pipeline import doctor as doctor_
 from superopt.pipeline import generate as generate_
 from superopt.pipeline import judge as judge_
+from superopt.pipeline import known as known_
 from superopt.pipeline import optimize as optimize_
 from superopt.pipeline import verify as verify_
 from superopt.pipeline.collect import collecting_rarely
@@ -40,9 +39,10 @@ from superopt.report.data import (
     Verdict,
 )
 from superopt.report.diagram import RuleDiagram
+from superopt.report.library import RuleReport
 from superopt.report.words import count
 from superopt.rules.rule import FLOAT_CLASSES, Rule, load_library, parse_rules
-from superopt.rules.stated import scope, tier
+from superopt.rules.stated import tier
 
 
 def optimize(
@@ -322,26 +322,20 @@ def rule_diagram(name: str, files: Sequence[str | Path] = ()) -> RuleDiagram | N
     found = [r for r in (*load_library(), *own) if r.name == name]
     if not found:
         return None
-    rule = found[-1]
-    said = "" if rule in own and not scope(rule) else tier(rule)
-    return diagram_.rule_diagram(rule, said, scope(rule))
+    return known_.described(found[-1], found[-1] in own)
+
+
+def rule_report(files: Sequence[str | Path] = (), part: str = "") -> RuleReport:
+    """What is known of the library's rules and those of the files: both sides, proofs, times.
+
+    part: only of rules with this in their name or the name of their file.
+    """
+    return known_.report(load_library(), _own_rules(files), part)
 
 
 def rule_stats(files: Sequence[str | Path] = ()) -> tuple[RuleCount, ...]:
     """The library's rules and those of the files, counted by file."""
-    by_file: dict[str, list[Rule]] = {}
-    for rule in (*load_library(), *_own_rules(files)):
-        by_file.setdefault(rule.source.rpartition(":")[0], []).append(rule)
-    return tuple(
-        RuleCount(
-            file,
-            len(some),
-            sum(len(r.lhs) > 1 for r in some),
-            tuple(sorted(Counter(r.float_class for r in some).items())),
-            tuple(sorted(Counter(r.origin for r in some).items())),
-        )
-        for file, some in by_file.items()
-    )
+    return known_.counted((*load_library(), *_own_rules(files)))
 
 
 def check_rules(

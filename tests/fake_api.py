@@ -3,7 +3,7 @@
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from superopt.errors import Aborted
@@ -24,8 +24,10 @@ from superopt.report.data import (
     StoreStats,
     Verdict,
 )
-from superopt.report.diagram import Box, Diagram, Link, Parameter, RuleDiagram
+from superopt.report.diagram import RuleDiagram
+from superopt.report.library import RuleReport
 from tests.sample_report import BEFORE, FASTER, UNCHANGED
+from tests.sample_rules import DIAGRAM, RULES
 
 Progress = Callable[[Event], None] | None
 Stop = Callable[[], bool] | None
@@ -36,15 +38,6 @@ CUT = LevelCount(1_431_271, 1_111_104, 320_172, 2_146, 69, 1.0, 2.0, 3)
 FAMILY = FamilyCount(
     *("matrices", (LEVEL, CUT), 0, 85, 1405, 1490, 1452, 80, 16, 2),
     *(("a(x: f[3, 3]): Relu(x) => x",), ("a(x: f): Neg(x) => x",), (), 0, 63, 7, 0.3, 10.0),
-)
-X = Box("parameter", "x", ("f",))
-DIAGRAM = RuleDiagram(
-    *("relu-concat", "relu-concat: Relu(x) => x", "C", "E0", "library", "hand", ""),
-    (Parameter("x", "f", False),),
-    (),
-    (),
-    Diagram((X, Box("operator", "Relu", (), (Link(0),)), Box("result", "result", (), (Link(1),)))),
-    Diagram((X, Box("result", "result", (), (Link(0),)))),
 )
 GENERATION = Generation((FAMILY,), "found", (7,), 10.5, 110.0)
 STEP = DerivedStep("r", True, "Relu(x)", "A", "E1")
@@ -201,6 +194,10 @@ class FakeApi:
 
     def rule_diagram(self, name: str, files: Sequence[Path]) -> RuleDiagram | None:
         return DIAGRAM if name == DIAGRAM.name else None
+
+    def rule_report(self, files: Sequence[Path], part: str) -> RuleReport:
+        some = tuple(r for r in RULES.rules if part in r.name or part in r.source)
+        return replace(RULES, part=part, rules=some)
 
     def check_rules(
         self, file: Path, *, seed: int, limit: float, progress: Progress

@@ -6,12 +6,15 @@ from superopt.report.data import (
     FORMAT,
     CheckResult,
     Latency,
+    LeftOut,
     OutputError,
     Rejected,
     Report,
     SearchStats,
     Step,
+    WorstStep,
 )
+from tests.sample_rules import HOSTILE_NAME, HOSTILE_RULE, ONCE
 
 MACHINE = "AMD EPYC 7B13, 2 cores"
 RUNTIME = "onnxruntime 1.31.1"
@@ -25,7 +28,8 @@ FASTER = Report(
     optimized_sha256="a1" * 32,
     nodes_before=320,
     nodes_after=215,
-    opaque=("topk_1",),
+    operators=(("Concat", 10, 12), ("MatMul", 80, 20), ("Split", 0, 5), ("Tanh", 230, 178)),
+    opaque=(("topk_1", "TopK: no tensor expression (opset 11)"),),
     cost_before_us=3900.0,
     cost_after_us=1800.0,
     latency_before=BEFORE,
@@ -37,7 +41,7 @@ FASTER = Report(
             "rule",
             ("h1_i", "h1_f"),
             960.0,
-            "C",
+            "A",
             "E1",
             "(MatMul(x, a), MatMul(x, b))",
             "Split(MatMul(x, Concat(a, b, axis=1)), axis=1, sizes=(512, 512))",
@@ -47,7 +51,7 @@ FASTER = Report(
             "rule",
             ("h2_i", "h2_f"),
             962.0,
-            "C",
+            "A",
             "E1",
             "(MatMul(x, a), MatMul(x, b))",
             "Split(MatMul(x, Concat(a, b, axis=1)), axis=1, sizes=(512, 512))",
@@ -57,19 +61,25 @@ FASTER = Report(
         ),
         Step("split-add", "rule", ("s",), -31.5, "C", "E0", "Split(Add(x, y))", "Add(Split(x), y)"),
     ),
+    rules=(ONCE,),
     rejected=(
         Rejected("matmul-chain", ("h3",), "cost", "saves -12 us on this machine", 1),
         Rejected(
             "bn-fold", ("h4",), "condition", "constant(scale): scale is computed at run time", 7
         ),
     ),
+    left_out=(LeftOut("tier", ("cast-same",)), LeftOut("unseen", ("relu-relu", "relu-abs"))),
     check=CheckResult(
         True,
         5,
-        (OutputError("out", 3.1e-07, 4e-08, 2.2e-07, 2.9e-07, 1e-4, 1e-5, True, ""),),
+        (OutputError("out", 3.1e-07, 4e-08, 2.2e-07, 2.9e-07, 3e-08, 2e-07, 1e-4, 1e-5, True, ""),),
         "compared with the original in float64",
         (),
     ),
+    worst_step=WorstStep(
+        2, 2, 4, ("merge-matmul",), ("h2_i", "h2_f"), "out", "normal", 2.95e-07, 3.08e-07
+    ),
+    worst_step_note="",
     search=SearchStats(12345, 1020.4, 12.1, "budget", 3, 41, 220),
     notes=("Rules of tier C are tested, not proved.",),
     machine=MACHINE,
@@ -83,23 +93,32 @@ UNCHANGED = replace(
     optimized_sha256=FASTER.model_sha256,
     nodes_before=69,
     nodes_after=69,
+    operators=(("Conv", 69, 69),),
     opaque=(),
     cost_after_us=FASTER.cost_before_us,
     latency_after=None,
     speedup=None,
     steps=(),
+    rules=(),
     check=None,
+    worst_step=None,
+    worst_step_note="nothing was rewritten",
     changed=False,
     notes=(),
 )
 
 UNTIMED = replace(FASTER, latency_before=None, latency_after=None, speedup=None, search=None)
 
-HOSTILE_NAME = "<script>alert(1)</script>\x1b[31m\"'&"
 HOSTILE = replace(
     FASTER,
     model_name=HOSTILE_NAME,
-    opaque=(HOSTILE_NAME,),
+    operators=((HOSTILE_NAME, 1, 2),),
+    opaque=((HOSTILE_NAME, HOSTILE_NAME),),
+    rules=(HOSTILE_RULE,),
+    left_out=(LeftOut("opset", (HOSTILE_NAME,)),),
+    worst_step=WorstStep(
+        1, 3, 4, (HOSTILE_NAME,), (HOSTILE_NAME,), HOSTILE_NAME, HOSTILE_NAME, 1e-7, 2e-7
+    ),
     steps=tuple(
         replace(s, rule=HOSTILE_NAME, where=(HOSTILE_NAME,), before=HOSTILE_NAME)
         for s in FASTER.steps

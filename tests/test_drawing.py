@@ -19,12 +19,13 @@ from superopt.commands import terminal
 from superopt.errors import ExitCode
 from superopt.pipeline.diagram import rule_diagram
 from superopt.report import svg, tree
-from superopt.report.diagram import Box, Diagram, Link, RuleDiagram, facts
+from superopt.report.diagram import Box, Diagram, Link, RuleDiagram
 from superopt.report.drawing import Drawing, drawing
+from superopt.report.facts import facts
 from superopt.report.wrap import broken, columns, packed
 from superopt.rules.rule import Rule, load_library, parse_rules
 from superopt.rules.term import All, App, Map, Pick, Term
-from tests.fake_api import DIAGRAM
+from tests.sample_rules import DIAGRAM
 
 Run = Callable[..., SimpleNamespace]
 LIBRARY: dict[str, list[Rule]] = {}

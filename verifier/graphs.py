@@ -64,7 +64,8 @@ def proved_equal(
     if POWERS in NOTES:
         return Unknown(f"shown of {POWERS} only", since())
     scope = Scope("these shapes", 1, (*ASSUMES, *sorted(NOTES)))
-    return Proved(scope, (), (), reader.checked, tally.queries, since(), 0)
+    shown = reader.checked + 1 + tally.matched
+    return Proved(scope, (), (), shown, tally.queries, since(), 0)
 
 
 @dataclass(slots=True)

@@ -67,6 +67,7 @@ class Tally:
 
     quick: int = 0
     queries: int = 0
+    matched: int = 0  # sums, one to one
     solver_seconds: float = 0.0
     deadline: float = float("inf")
     look: float = 0.0  # until when it need not be looked at

@@ -10,6 +10,7 @@ from __future__ import annotations
 from fractions import Fraction
 from itertools import islice
 
+from superopt.verifier import guard as G
 from superopt.verifier import normal as N
 from superopt.verifier import substitute as S
 from superopt.verifier.algebra import factored, used
@@ -64,6 +65,7 @@ def _rest(whole: Term, part: Term, facts: Facts) -> list[Term] | None:
             continue
         if not _inverse(phi, psi, s, facts):
             continue
+        G.TALLY.matched += 1
         # where t sums over what phi gives: the v = psi(u) is one of s, and phi(v) is u
         here = [S.guard_at(g, psi) for g in sorted(s.guards)]
         for v in s.bound:
@@ -94,6 +96,7 @@ def same_sum(a: Term, b: Term, facts: Facts) -> bool:
             continue
         both = _maps(s, t, phi, facts) and _maps(t, s, psi, facts)
         if both and _inverse(phi, psi, s, facts) and _inverse(psi, phi, t, facts):
+            G.TALLY.matched += 1
             return True
     return False
 

@@ -132,7 +132,7 @@ def _of_types(
             Scope(words(rule, Ranks(scope.least, most)), seen, (*ASSUMES, *sorted(NOTES))),
             tuple(derived),
             tuple(sorted(algebra.STEPS.used)),
-            checked,
+            checked + tally.matched,
             tally.queries,
             since(),
             most,
@@ -203,9 +203,10 @@ def _over(limit: Limits, tally: Tally) -> str:
 def _proved(
     one: Instance, derived: dict[str, None], said: set[object], of_any: bool, exact: bool
 ) -> int | str | None:
-    """The obligations that were shown, or what was not; None where there is no such instance. said:
-    what was shown of numbers, wherever they are read; it grows. of_any: it is to hold for numbers
-    of all types, or _Typed. exact: all types are those that the rule says."""
+    """How many reads were shown to be in bounds and outputs to be equal, or what was not; None
+    where there is no such instance. said: what was shown of numbers, wherever they are read; it
+    grows. of_any: it is to hold for numbers of all types, or _Typed. exact: all types are those
+    that the rule says."""
     reader = Reader({}, exact_types=exact)
     known = Facts(tuple(_guard(reader, h) for h in one.state.hypotheses))
     for low, strictly, high in one.state.orders:
@@ -242,7 +243,7 @@ def _proved(
             return f"output {n} not shown equal"
         if plain is not None:
             said.add(what)
-    return reader.checked
+    return reader.checked + len(one.lhs)
 
 
 def _at_least(least: int, reader: Reader, t: Tensor, known: Facts) -> Facts:

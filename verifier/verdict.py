@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from superopt.rules.functions import Result
-
-MOST_NEEDS = 4  # that are shown
+from superopt.rules.stated import Proof
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +17,12 @@ class Scope:
     instances: int
     assumes: tuple[str, ...]
 
+    @property
+    def where(self) -> str:
+        return f"{self.ranks}; {self.instances} ways to fit"
+
     def __str__(self) -> str:
-        return f"{self.ranks}; {self.instances} ways to fit; {'; '.join(self.assumes)}"
+        return "; ".join((self.where, *self.assumes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +30,10 @@ class Proved:
     """Both sides are equal for all sizes in the scope.
 
     derived: what the right side needs beyond the left, which a match is refused without. steps:
-    what was used beyond moving elements. obligations: reads that were shown to be in bounds.
-    queries: questions to Z3. seconds: of own time. whole: at all ranks that are wanted; most: the
-    highest rank at which it is proved.
+    what was used beyond moving elements. obligations: reads that were shown to be in bounds,
+    elements that were shown to be equal, sums that were matched one to one. queries: questions to
+    Z3. seconds: of own time. whole: at all ranks that are wanted; most: the highest rank at which
+    it is proved.
     """
 
     scope: Scope
@@ -46,15 +50,20 @@ class Proved:
         return True
 
     def __str__(self) -> str:
-        return f"proved: {self.said}"
+        return f"proved: {self.proof.said}"
 
     @property
-    def said(self) -> str:
-        """For what it holds, and what a match is refused without, where the sizes do not fit."""
-        shown = list(self.derived[:MOST_NEEDS])
-        if len(self.derived) > MOST_NEEDS:
-            shown.append(f"and {len(self.derived) - MOST_NEEDS} more")
-        return f"{self.scope}; refused unless {', '.join(shown)}" if shown else str(self.scope)
+    def proof(self) -> Proof:
+        """What is kept of it beside the rule."""
+        ms = round(self.seconds * 1e3, 1)
+        return Proof(
+            self.scope.where,
+            self.scope.assumes,
+            self.derived,
+            self.obligations,
+            self.queries,
+            ms,
+        )
 
 
 @dataclass(frozen=True, slots=True)

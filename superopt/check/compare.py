@@ -20,7 +20,8 @@ WORSE = 4.0  # how many times the original's own error is accepted
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Absolute errors of one output on one set of inputs; why it failed (empty: it passed)."""
+    """Absolute errors of one output on one set of inputs, and of the original's; why it failed
+    (empty: it passed)."""
 
     max_error: float
     mean_error: float
@@ -30,6 +31,8 @@ class Compared:
     atol: float
     failure: str
     exceptional: bool = False  # did it fail by a NaN or an infinity alone?
+    original_mean: float = 0.0
+    original_p99: float = 0.0
 
 
 def compare(
@@ -136,7 +139,8 @@ def _floats(
         return Compared(0.0, 0.0, 0.0, 0.0, rtol, 0.0, "")
     ref = reference[plain]
     error = np.abs(candidate[plain] - ref)
-    own = float(np.abs(original[plain] - ref).max())
+    own_error = np.abs(original[plain] - ref)
+    own = float(own_error.max())
     atol = part * root_mean_square(ref)
     worst = float(error.max())
     within = bool((error <= atol + rtol * np.abs(ref)).all()) or worst <= WORSE * own
@@ -150,5 +154,16 @@ def _floats(
             f" the original's own largest is {own:.3g}"
         )
     return Compared(
-        worst, float(error.mean()), float(np.quantile(error, 0.99)), own, rtol, atol, failure
+        worst,
+        *_mean_and_p99(error),
+        own,
+        rtol,
+        atol,
+        failure,
+        False,
+        *_mean_and_p99(own_error),
     )
+
+
+def _mean_and_p99(error: np.ndarray) -> tuple[float, float]:
+    return float(error.mean()), float(np.quantile(error, 0.99))

@@ -23,6 +23,7 @@ from superopt.report.data import (
     Verdict,
 )
 from superopt.report.diagram import RuleDiagram
+from superopt.report.library import RuleReport
 
 HOME = "superopt.api"
 
@@ -136,6 +137,10 @@ class Api(Protocol):
 
     def rule_diagram(self, name: str, files: Sequence[Path]) -> RuleDiagram | None:
         """Both sides of a rule as graphs; None if no rule has this name."""
+
+    def rule_report(self, files: Sequence[Path], part: str) -> RuleReport:
+        """What is known of the library's rules and those of the files, of those with `part` in
+        their name or their file's."""
 
     def check_rules(
         self, file: Path, *, seed: int, limit: float, progress: Callable[[Event], None] | None

@@ -27,9 +27,9 @@ def list_(rules: tuple[Path, ...], as_json: bool) -> ExitCode:
 
         terminal.say(dumps(found))
     else:
-        from superopt.report import text
+        from superopt.report import rules_text
 
-        terminal.say(text.rule_list(found))
+        terminal.say(rules_text.rule_list(found))
     return ExitCode.OK
 
 
@@ -45,9 +45,9 @@ def stats(rules: tuple[Path, ...], as_json: bool) -> ExitCode:
 
         terminal.say(dumps(found))
     else:
-        from superopt.report import text
+        from superopt.report import rules_text
 
-        terminal.say(text.rule_counts(found))
+        terminal.say(rules_text.rule_counts(found))
     return ExitCode.OK
 
 
@@ -94,6 +94,45 @@ def show(name: str, svg: Path | None, rules: tuple[Path, ...], as_json: bool) ->
     terminal.say(tree.page(found, terminal.columns(), ascii_only=not terminal.shows("├─└│")))
     if svg is not None:
         terminal.say(f"\nwrote {svg} ({words.size(svg.stat().st_size)})\n")
+    return ExitCode.OK
+
+
+@rules.command()
+@click.argument("part", metavar="[FILTER]", default="")
+@options.rules
+@click.option("--html", type=options.NEW_FILE, metavar="FILE", help="Write all as a page.")
+@options.as_json
+@options.debug
+def report(part: str, rules: tuple[Path, ...], html: Path | None, as_json: bool) -> ExitCode:
+    """Say of all rules how they are proved, and which are not.
+
+    FILTER is part of a rule's name or of its file's. The page has both sides of each rule drawn,
+    its proof and what that assumes; so has --json, as data.
+    """
+    terminal.check_outputs(*rules, html=html)
+    found = api().rule_report(rules, part)
+    if not found.rules:
+        raise UsageError(
+            f"no rule has {part!r} in its name or its file's",
+            f"the library holds {found.of} rules",
+            "see `superopt rules list`",
+        )
+    from superopt.report import words
+
+    if html is not None:
+        from superopt.report.library_html import page
+
+        terminal.write(html, page(found))
+    if as_json:
+        from superopt.report.codec import dumps
+
+        terminal.say(dumps(found))
+        return ExitCode.OK
+    from superopt.report.library_text import summary
+
+    terminal.say(summary(found))
+    if html is not None:
+        terminal.say(f"\nwrote {html} ({words.size(html.stat().st_size)})\n")
     return ExitCode.OK
 
 
@@ -173,9 +212,9 @@ def generate(
 
         terminal.say(dumps(made))
     else:
-        from superopt.report import text
+        from superopt.report import rules_text
 
-        terminal.say(text.generation(made))
+        terminal.say(rules_text.generation(made))
     return ExitCode.OK
 
 
@@ -211,9 +250,9 @@ def derive(
 
         terminal.say(dumps(found))
     else:
-        from superopt.report import text
+        from superopt.report import rules_text
 
-        terminal.say(text.derivation(found, a.name, b.name))
+        terminal.say(rules_text.derivation(found, a.name, b.name))
     return ExitCode.OK if found.derived else ExitCode.UNDECIDED
 
 
@@ -236,9 +275,9 @@ def check(file: Path, limit: float, seed: int, as_json: bool, quiet: bool) -> Ex
 
         terminal.say(dumps(verdicts))
     else:
-        from superopt.report import text
+        from superopt.report import rules_text
 
-        terminal.say(text.rule_verdicts(verdicts))
+        terminal.say(rules_text.rule_verdicts(verdicts))
     decisions = {verdict.decision for verdict in verdicts}
     if "refuted" in decisions:
         return ExitCode.REFUTED

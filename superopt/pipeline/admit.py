@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from superopt.errors import CheckFailed
 from superopt.onnx_io.exporter import expressible
 from superopt.pipeline.judge import entirely
 from superopt.pipeline.request import Request
-from superopt.report.data import Event
+from superopt.report.data import Bar, Event, LeftOut
 from superopt.rules.divisors import new_divisors
 from superopt.rules.rule import FLOAT_CLASSES, Rule
 from superopt.rules.stated import learn, tier
@@ -22,7 +23,15 @@ PROOF = 5.0  # seconds for the proof of a rule of the user's
 PROOFS = 0.1  # of the budget: for all of them, but at least as long as for one
 
 
-def admitted(request: Request, opset: int, note: Callable[[str], None]) -> tuple[Rule, ...]:
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Rules that may be applied, and those that may not by what stands in the way."""
+
+    rules: tuple[Rule, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+def admitted(request: Request, opset: int, note: Callable[[str], None]) -> Admitted:
     """Those of the request's rules whose results can be written in this opset, that divide by
     nothing that the model does not divide by, and are of the tier and float class that are asked.
 
@@ -33,11 +42,13 @@ def admitted(request: Request, opset: int, note: Callable[[str], None]) -> tuple
     """
     end = time.monotonic() + max(PROOF, PROOFS * request.budget)
     found: list[Rule] = []
+    out: dict[Bar, list[str]] = {}
     for rule in request.rules:
         written = {p.op for t in rule.rhs for p in walk(t) if isinstance(p, App)}
         if not all(expressible(op, opset) for op in written):
+            out.setdefault("opset", []).append(rule.name)
             continue
-        why = _barred(rule, request)
+        bar, why = _barred(rule, request) or ("tier", "")
         if not why and not _enough(rule, request) and rule.name in request.untried:
             request.progress(Event("load", f"proving rule {rule.name}", 0.04))
             left = end - time.monotonic()
@@ -45,19 +56,21 @@ def admitted(request: Request, opset: int, note: Callable[[str], None]) -> tuple
             why = why and f"{why}; --tier C uses what is only tried"
         if not why and _enough(rule, request):
             found.append(rule)
-        elif rule.name in request.untried:
+            continue
+        out.setdefault(bar, []).append(rule.name)
+        if rule.name in request.untried:
             note(f"rule {rule.name} was not used: {why}")
-    return tuple(found)
+    return Admitted(tuple(found), tuple(LeftOut(b, tuple(names)) for b, names in out.items()))
 
 
-def _barred(rule: Rule, request: Request) -> str:
-    """Why no proof would help the rule."""
+def _barred(rule: Rule, request: Request) -> tuple[Bar, str] | None:
+    """Why no proof would help the rule, if none would."""
     if by := new_divisors(rule):
-        return f"it divides by {by[0]}, which may be 0"
+        return "divides", f"it divides by {by[0]}, which may be 0"
     own = rule.float_class
     if FLOAT_CLASSES.index(own) > FLOAT_CLASSES.index(request.float_class):
-        return f"its float class is {own}; --float-class {own} uses it"
-    return ""
+        return "float", f"its float class is {own}; --float-class {own} uses it"
+    return None
 
 
 def _enough(rule: Rule, request: Request) -> bool:
@@ -81,5 +94,5 @@ def prove_now(rule: Rule, seconds: float = PROOF) -> str:
         return f"it is not proved: {verdict.reason}"
     if not entirely(verdict):
         return f"it is proved in part only: {verdict.scope}"
-    learn(rule, verdict.said)
+    learn(rule, verdict.proof)
     return ""

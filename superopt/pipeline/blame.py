@@ -9,7 +9,7 @@ from pathlib import Path
 
 from superopt import ort
 from superopt.check.compare import compare, compare_exact
-from superopt.check.numeric import Unrunnable, compare_on, values_at
+from superopt.check.numeric import Reference, Result, Unrunnable, compare_on, values_at
 from superopt.check.regions import Unmatched, cut_like
 from superopt.errors import CheckFailed
 from superopt.ir import graph as g
@@ -155,9 +155,18 @@ def _in_float64(original: Original, wrong: Wrong) -> IsWrong:
 
 def _in_runtime(original: Original, wrong: Wrong, folder: Path, threads: int) -> IsWrong:
     """Does a graph, folded and written to a file, fail as the candidate did?"""
+    judge = in_runtime(original, wrong.ref, folder, threads)
+    return lambda graph: any(r.compared.failure for r in judge(graph))
+
+
+def in_runtime(
+    original: Original, ref: Reference, folder: Path, threads: int
+) -> Callable[[g.Graph], tuple[Result, ...]]:
+    """What asks onnxruntime how far a graph, folded and written to a file, is from `ref`: a result
+    for each place that can be compared; none where it does not run."""
     number = 0
 
-    def is_wrong(graph: g.Graph) -> bool:
+    def judge(graph: g.Graph) -> tuple[Result, ...]:
         nonlocal number
         number += 1
         path = folder / f"bisect{number}" / "model.onnx"
@@ -166,16 +175,16 @@ def _in_runtime(original: Original, wrong: Wrong, folder: Path, threads: int) ->
             parted, values = cut_like(original.regions, folded)
             write(original.model, folded, path)
         except (Unmatched, ExportError):
-            return False
+            return ()
         with Session(path, threads) as held:
-            got = held.run(wrong.ref.feed)
+            got = held.run(ref.feed)
         path.unlink()
         if isinstance(got, ort.Failed):
-            return False
+            return ()
         names = original.names
         ports = dict(zip(folded.outputs, names, strict=True))
-        found = tuple(None if v is None else value(ports, got, wrong.ref.feed, v) for v in values)
-        judged = compare_on(wrong.ref, original.regions, parted, found)
-        return any(not isinstance(r, str) and r.compared.failure for r in judged)
+        found = tuple(None if v is None else value(ports, got, ref.feed, v) for v in values)
+        judged = compare_on(ref, original.regions, parted, found)
+        return tuple(r for r in judged if isinstance(r, Result))
 
-    return is_wrong
+    return judge

@@ -2,8 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 
-from superopt.report.diagram import Box, BoxKind, Diagram, Link, Parameter, RuleDiagram
-from superopt.rules.rule import Rule
+from superopt.report.diagram import (
+    AxiomProof,
+    Box,
+    BoxKind,
+    Diagram,
+    Link,
+    Parameter,
+    Proof,
+    RuleDiagram,
+)
+from superopt.rules.rule import Rule, show_side
 from superopt.rules.syntax import Param
 from superopt.rules.term import (
     Absent,
@@ -30,8 +39,14 @@ from superopt.rules.term import (
 Scope = Mapping[str, int]
 
 
-def rule_diagram(rule: Rule, tier: str, scope: str = "") -> RuleDiagram:
-    """The rule as data that can be drawn; `tier` as in reports, `scope` of its proof."""
+def rule_diagram(
+    rule: Rule,
+    tier: str,
+    proof: Proof | None = None,
+    axioms: AxiomProof | None = None,
+    unproved: str = "",
+) -> RuleDiagram:
+    """The rule as data that can be drawn; the others as in `RuleDiagram`."""
     parameters = tuple(
         Parameter(
             "*" * p.run + p.name,
@@ -54,7 +69,9 @@ def rule_diagram(rule: Rule, tier: str, scope: str = "") -> RuleDiagram:
         conditions=tuple(map(show, rule.where)),
         left=_side(rule.lhs, rule.rhs, parameters),
         right=_side(rule.rhs, rule.lhs, parameters),
-        scope=scope,
+        proof=proof,
+        axioms=axioms,
+        unproved=unproved,
     )
 
 
@@ -63,7 +80,7 @@ def _side(
 ) -> Diagram:
     builder = _Builder(parameters)
     results = [Box("result", n, (), (link,)) for n, link in _results(terms, others, builder)]
-    return Diagram((*builder.boxes, *results))
+    return Diagram((*builder.boxes, *results), show_side(terms))
 
 
 def _results(

@@ -31,7 +31,7 @@ def judged(rule: Rule, seed: int, seconds: float) -> RuleVerdict:
         return _verdict(rule, "passed", f"{tried}; not proved: {verdict.reason}")
     if not entirely(verdict):
         return _verdict(rule, "passed", f"{tried}; proved in part only: {verdict.scope}")
-    return _verdict(rule, "proved", verdict.said)
+    return _verdict(rule, "proved", verdict.proof.said)
 
 
 def entirely(verdict: Proved) -> bool:

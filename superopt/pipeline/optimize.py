@@ -21,7 +21,7 @@ from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source, read
 from superopt.onnx_io.validate import validate
 from superopt.onnx_io.write import copy_unchanged, write_model
-from superopt.pipeline.admit import admitted
+from superopt.pipeline.admit import Admitted, admitted
 from superopt.pipeline.blame import ProvedButOff, blame
 from superopt.pipeline.candidate import Candidate, examine
 from superopt.pipeline.certify import certificate
@@ -31,8 +31,9 @@ from superopt.pipeline.original import Note, Original, prepare
 from superopt.pipeline.race import entrants, race, refused_at, together
 from superopt.pipeline.request import Deadline, Request
 from superopt.pipeline.scratch import Scratch
+from superopt.pipeline.worst import worst_step
 from superopt.report.certificate import Certificate
-from superopt.report.data import Event
+from superopt.report.data import Event, WorstStep
 from superopt.report.words import count
 from superopt.rules.rule import Rule
 from superopt.rules.trial import Passed, Refuted, try_rule
@@ -52,7 +53,8 @@ class Done:
     """Everything that an optimization found; `winner` is None when nothing faster passed.
 
     best: the candidate that was timed against the original, the winner or not; times, ratio: of
-    these two; costs: what priced graphs; clock: None where costs are estimates.
+    these two; costs: what priced graphs; clock: None where costs are estimates; worst: the step
+    that adds most error, or why there is none.
     """
 
     source: Source
@@ -71,6 +73,8 @@ class Done:
     clock: MeasuredClock | None
     notes: tuple[str, ...]
     scratch: Scratch
+    admitted: Admitted
+    worst: WorstStep | str
 
 
 def optimize(source: Source, request: Request) -> Done:
@@ -118,7 +122,8 @@ class _Job:
             request.progress(Event("search", "pricing the original", 0.05))
             cost_before = costs.of_graph(model.graph)
             before = self.deadline.spent()
-            outcome = self.search(costs, refusals, notes.append)
+            allowed = admitted(request, model.opset, notes.append)
+            outcome = self.search(costs, refusals, allowed.rules)
             if outcome.stop is StopReason.SECONDS and not outcome.seen:
                 notes.append(
                     f"the budget of {request.budget:g} s was too short to search: of it"
@@ -130,6 +135,7 @@ class _Job:
         finally:
             for session in (original.session, *(c.session for c in passed)):
                 session.drop()
+        worst = self.worst(original, winner)
         if clock is not None and clock.estimated:
             notes.append(
                 f"{count(clock.estimated, 'operator has', 'operators have')} an estimated cost"
@@ -137,7 +143,7 @@ class _Job:
         return Done(
             model.source, model, request, self.machine, outcome, refusals, winner, best, times,
             ratio, cost_before, winner.variant.cost if winner else cost_before, costs, clock,
-            tuple(dict.fromkeys(notes)), self.scratch,
+            tuple(dict.fromkeys(notes)), self.scratch, allowed, worst,
         )  # fmt: skip
 
     def clock(self, original: Original, note: Note) -> MeasuredClock | None:
@@ -174,9 +180,8 @@ class _Job:
             self.machine, "onnxruntime", ort.available() or "none", self.request.threads
         )
 
-    def search(self, costs: Costs, refusals: Refusals, note: Note) -> Outcome:
+    def search(self, costs: Costs, refusals: Refusals, rules: Sequence[Rule]) -> Outcome:
         request, model = self.request, self.model
-        rules = admitted(request, model.opset, note)
         if request.replay is not None:
             return _replayed(request.replay, model, rules, costs)
         return improve(
@@ -307,6 +312,14 @@ class _Job:
             note(f"the graph of {best.variant.label} was not used: {why}")
             passed = [c for c in passed if c is not best]
         return None, None, (), None
+
+    def worst(self, original: Original, winner: Candidate | None) -> WorstStep | str:
+        """The step of the winner that adds most error, or why there is none."""
+        if winner is None:
+            return "nothing was rewritten"
+        self.request.progress(Event("check", "looking for the step that adds most error", 0.97))
+        folder, threads = self.scratch.path / "worst", self.request.threads
+        return worst_step(original, winner, folder, threads, self.deadline)
 
     def certified(self, best: Candidate) -> Certificate | str:
         """The certificate of a candidate, or why there is none."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from superopt.check.numeric import Checked
 from superopt.cost.clock import Ratio
+from superopt.onnx_io.source import read
+from superopt.pipeline.known import described
 from superopt.pipeline.naming import REASONS, Names
 from superopt.pipeline.optimize import Done
+from superopt.pipeline.versions import version_of, versions
 from superopt.report.data import (
     FORMAT,
     CheckResult,
     Interval,
     Latency,
+    LeftOut,
     OutputError,
     Rejected,
     Report,
@@ -43,7 +47,8 @@ def report_of(done: Done, rules: Iterable[Rule], optimized_sha256: str) -> Repor
             " that is not faster beyond noise, and it is not used"
         )
         after = speedup = None
-    nodes = _count(done.source.model.graph)
+    kinds = _kinds(done.source.model.graph)
+    kinds_after = _kinds(read(winner.path).model.graph) if winner else kinds
     o = done.outcome
     stats = SearchStats(
         graphs_seen=o.seen,
@@ -59,28 +64,33 @@ def report_of(done: Done, rules: Iterable[Rule], optimized_sha256: str) -> Repor
         model_name=done.source.label,
         model_sha256=done.source.sha256,
         optimized_sha256=optimized_sha256,
-        nodes_before=nodes,
-        nodes_after=winner.nodes if winner else nodes,
-        opaque=tuple(f"{name}: {why}" for name, why in done.model.opaque),
+        nodes_before=kinds.total(),
+        nodes_after=kinds_after.total(),
+        operators=tuple((k, kinds[k], kinds_after[k]) for k in sorted(kinds | kinds_after)),
+        opaque=done.model.opaque,
         cost_before_us=done.cost_before,
         cost_after_us=done.cost_after,
         latency_before=before,
         latency_after=after,
         speedup=speedup,
         steps=tuple(_step(s, book, names) for s in steps),
+        rules=tuple(described(book[r]) for r in fired if r in book),
         rejected=_rejected(done, names),
+        left_out=_left_out(done, fired),
         check=check_result(winner.checked if winner else None),
+        worst_step=None if isinstance(done.worst, str) else done.worst,
+        worst_step_note=done.worst if isinstance(done.worst, str) else "",
         search=stats,
         notes=tuple(notes),
         machine=done.machine.text,
         changed=winner is not None,
-        versions=_versions(),
+        versions=versions(),
     )
 
 
-def _count(graph: object) -> int:
-    """Nodes of an ONNX graph that compute something (a Constant is data)."""
-    return sum(n.op_type != "Constant" for n in graph)  # type: ignore[attr-defined]
+def _kinds(graph: Iterable[Any]) -> Counter[str]:
+    """How many nodes of each type an ONNX graph has that compute something (a Constant is data)."""
+    return Counter(n.op_type for n in graph if n.op_type != "Constant")
 
 
 def _step(s: Applied, book: Mapping[str, Rule], names: Names) -> Step:
@@ -111,6 +121,13 @@ def _rejected(done: Done, names: Names) -> tuple[Rejected, ...]:
     return tuple(rows)
 
 
+def _left_out(done: Done, fired: Collection[str]) -> tuple[LeftOut, ...]:
+    """Rules that may not be applied, and those that nothing is said of elsewhere."""
+    told = {rule for rule, _, _ in done.refusals.table}.union(fired)
+    unseen = tuple(r.name for r in done.admitted.rules if r.name not in told)
+    return (*done.admitted.left_out, *([LeftOut("unseen", unseen)] if unseen else []))
+
+
 def check_result(checked: Checked | None) -> CheckResult | None:
     """The check as plain data: for every output the worst over all inputs."""
     if checked is None:
@@ -121,7 +138,8 @@ def check_result(checked: Checked | None) -> CheckResult | None:
         held = worst.get(r.place)
         if held is None or c.max_error > held.max_error or (c.failure and held.passed):
             worst[r.place] = OutputError(
-                r.place, c.max_error, c.mean_error, c.p99_error, c.original_max,
+                r.place, c.max_error, c.mean_error, c.p99_error,
+                c.original_max, c.original_mean, c.original_p99,
                 c.rtol, c.atol, not c.failure, c.failure or f"inputs: {r.kind}",
             )  # fmt: skip
     return CheckResult(
@@ -136,7 +154,7 @@ def check_result(checked: Checked | None) -> CheckResult | None:
 def _latencies(done: Done) -> tuple[Latency | None, Latency | None, Interval | None]:
     if not done.times or done.ratio is None:
         return None, None, None
-    runtime = f"onnxruntime {_version('onnxruntime')}"
+    runtime = f"onnxruntime {version_of('onnxruntime')}"
     a, b = (latency(t, done.request.threads, runtime, done.machine.text) for t in done.times)
     return a, b, interval(done.ratio)
 
@@ -152,15 +170,3 @@ def latency(times: tuple[float, ...], threads: int, runtime: str, machine: str) 
     reach = int(0.98 * n**0.5)  # 1.96 sqrt(n) / 2 ranks to either side
     low, high = max(0, n // 2 - reach), min(n - 1, n // 2 + reach)
     return Latency(ordered[n // 2], ordered[low], ordered[high], n, threads, runtime, machine)
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "missing"
-
-
-def _versions() -> tuple[tuple[str, str], ...]:
-    packages = ("superopt", "onnx", "onnx-ir", "onnxruntime", "numpy")
-    return (("python", platform.python_version()), *((p, _version(p)) for p in packages))

@@ -35,8 +35,8 @@ def from_json(text: str) -> Report:
     version = value.get("version") if isinstance(value, dict) else None
     if type(version) is not int:
         raise _refused("it has no version number")
-    if version > FORMAT:
-        raise _refused(f"it is of version {version}, and this superopt reads up to {FORMAT}")
+    if version != FORMAT:
+        raise _refused(f"it is of version {version}, and this superopt reads {FORMAT}")
     try:
         return decode(Report, value)
     except ValueError as error:

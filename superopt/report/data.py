@@ -7,7 +7,9 @@ absolute, against the original model evaluated in float64.
 from dataclasses import dataclass
 from typing import Literal
 
-FORMAT = 1  # the version of the stored form; raised when a reader of the old form would go wrong
+from superopt.report.diagram import RuleDiagram
+
+FORMAT = 2  # the version of the stored form; raised when a reader of the old form would go wrong
 
 StepKind = Literal["rule", "tactic", "fold", "cse", "dce"]
 # untaken: it matched and would have gained; match: the graph is not as the rule wants it
@@ -69,6 +71,8 @@ class OutputError:
     mean_error: float
     p99_error: float
     original_max_error: float
+    original_mean_error: float
+    original_p99_error: float
     rtol: float
     atol: float
     passed: bool
@@ -87,6 +91,27 @@ class CheckResult:
 
 
 @dataclass(frozen=True, slots=True)
+class WorstStep:
+    """The step that adds most to the error of the output to which rewriting added most, found by
+    bisection.
+
+    first, last: its number among the steps, from 1; two numbers where time ran out before it was
+    one step. of: all steps. rules, where: of these steps. before, after: the largest error of
+    `output` without and with them, on `inputs`, a kind of those of the check.
+    """
+
+    first: int
+    last: int
+    of: int
+    rules: tuple[str, ...]
+    where: tuple[str, ...]
+    output: str
+    inputs: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
 class SearchStats:
     graphs_seen: int
     graphs_per_second: float
@@ -97,12 +122,29 @@ class SearchStats:
     store_hits: int
 
 
+# Why rules were never tried on a model.  opset: it cannot say what they make; divides: by what may
+# be 0; float, tier: they change floats too much, or are proved too little, for what was asked;
+# unseen: they may be used, and nothing came of it: they match nowhere, or led to no better graph.
+Bar = Literal["opset", "divides", "float", "tier", "unseen"]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Rules that were not applied anywhere, by what stood in the way."""
+
+    bar: Bar
+    rules: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """All that is known of one optimization.
 
     `speedup` is the interval of the ratio of latencies, above 1 when the result is faster; None
-    where nothing was timed.  `opaque` names the nodes that were carried through untouched.
+    where nothing was timed.  `opaque`: nodes that were carried through untouched, each with why.
+    `operators`: how many nodes of each type there are, before and after. `rules`: those of the
+    steps, with their proofs. `worst_step`: None where no step adds any error, and where nobody
+    looked: `worst_step_note` says which.
     """
 
     version: int
@@ -111,15 +153,20 @@ class Report:
     optimized_sha256: str
     nodes_before: int
     nodes_after: int
-    opaque: tuple[str, ...]
+    operators: tuple[tuple[str, int, int], ...]
+    opaque: tuple[tuple[str, str], ...]
     cost_before_us: float
     cost_after_us: float
     latency_before: Latency | None
     latency_after: Latency | None
     speedup: Interval | None
     steps: tuple[Step, ...]
+    rules: tuple[RuleDiagram, ...]
     rejected: tuple[Rejected, ...]
+    left_out: tuple[LeftOut, ...]
     check: CheckResult | None
+    worst_step: WorstStep | None
+    worst_step_note: str
     search: SearchStats | None
     notes: tuple[str, ...]
     machine: str

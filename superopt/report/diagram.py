@@ -1,10 +1,7 @@
-"""A rewrite rule as two small graphs, and what is said beside them: for its drawings."""
+"""A rewrite rule as two small graphs, and what is known of it: plain data, for its drawings."""
 
 from dataclasses import dataclass
 from typing import Literal
-
-from superopt.report import words
-from superopt.report.wrap import broken, packed
 
 # each: a run of operands made from a term for each of some values; variable: one of those values.
 BoxKind = Literal["parameter", "constant", "operator", "each", "variable", "result"]
@@ -34,9 +31,11 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Diagram:
-    """One side of a rule. Operands come before what uses them, results last and in their order."""
+    """One side of a rule. Operands come before what uses them, results last and in their order.
+    text: the same as the rule language has it."""
 
     boxes: tuple[Box, ...]
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +48,44 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
+class Proof:
+    """What the prover showed of a rule.
+
+    scope: for which ranks the proof holds. assumes: what it takes for granted, or leaves out.
+    conditions: what the right side needs beyond the left in some of the ways in which operands
+    fit: a match is refused without.
+    obligations: what was shown on the way: reads in bounds, elements equal, sums matched one to
+    one. queries: questions to Z3. ms: of one processor. mutants: changed rules that were refused,
+    and that were tried; None where none were.
+    """
+
+    scope: str
+    assumes: tuple[str, ...]
+    conditions: tuple[str, ...]
+    obligations: int
+    queries: int
+    ms: float
+    mutants: tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class AxiomProof:
+    """A second proof of a rule, from axioms about the operators.
+
+    names: the axioms that it uses. steps: the chain from left to right, each a term and the axiom
+    that made it; the first is the left side, made by none. ms: of one processor.
+    """
+
+    names: tuple[str, ...]
+    steps: tuple[tuple[str, str], ...]
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class RuleDiagram:
-    """A rule and both its sides. trial: its attribute variables, with the values they are tried at.
-    tier: none for a rule of the user's. scope: for what it is proved, and what a match is refused
-    without.
+    """A rule, both its sides and what is known of it. trial: its attribute variables, with the
+    values they are tried at. tier: none for a rule of the user's. unproved: why the prover did not
+    prove it, where that is known.
 
     Otherwise as in the rule itself; conditions as text.
     """
@@ -69,31 +102,6 @@ class RuleDiagram:
     conditions: tuple[str, ...]
     left: Diagram
     right: Diagram
-    scope: str = ""
-
-
-def facts(rule: RuleDiagram, width: int) -> list[tuple[str, str]]:
-    """What is to be said beside the drawing, in lines of at most `width` letters where possible.
-
-    Each line comes with its heading, of at most 6 letters and empty on further lines.
-    """
-    tier = f"tier {rule.tier}: {words.TIERS.get(rule.tier, 'unknown')}"
-    if not rule.tier:
-        tier = "not checked; `superopt rules check FILE` tries and proves it"
-    floats = f"{rule.float_class}: {words.FLOAT_CLASSES.get(rule.float_class, 'unknown')}"
-    said = (
-        ("where", packed(rule.conditions, width)),
-        ("floats", broken(floats, width)),
-        ("proof", broken(tier, width)),
-        ("scope", broken(rule.scope, width)),
-        ("origin", packed((rule.origin, rule.source), width)),
-        ("caveat", broken(rule.caveat, width)),
-        ("trial", packed(rule.trial, width)),
-        ("text", broken(rule.text, width)),
-    )
-    return [
-        (heading if number == 0 else "", line)
-        for heading, lines in said
-        for number, line in enumerate(lines)
-        if lines != [""]
-    ]
+    proof: Proof | None = None
+    axioms: AxiomProof | None = None
+    unproved: str = ""

@@ -9,7 +9,7 @@ from superopt.report.data import Rejected, Report, Step
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """All steps of one rule."""
+    """All steps of one rule; numbers: of each among all steps, from 1."""
 
     rule: str
     kind: str
@@ -17,6 +17,7 @@ class Applied:
     float_class: str
     saves_us: float
     steps: tuple[Step, ...]
+    numbers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,12 @@ class Refused:
 
 def applied(steps: Iterable[Step]) -> tuple[Applied, ...]:
     """By rule, the greatest saving first."""
-    groups: defaultdict[tuple[str, str, str, str], list[Step]] = defaultdict(list)
-    for step in steps:
-        groups[step.rule, step.kind, step.tier, step.float_class].append(step)
+    groups: defaultdict[tuple[str, str, str, str], dict[int, Step]] = defaultdict(dict)
+    for number, step in enumerate(steps, 1):
+        groups[step.rule, step.kind, step.tier, step.float_class][number] = step
     rows = (
-        Applied(*key, sum(s.saves_us for s in group), tuple(group)) for key, group in groups.items()
+        Applied(*key, sum(s.saves_us for s in group.values()), tuple(group.values()), tuple(group))
+        for key, group in groups.items()
     )
     return tuple(sorted(rows, key=lambda row: (-row.saves_us, row.rule)))
 

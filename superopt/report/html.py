@@ -6,14 +6,11 @@ scripts and requests, should an escape ever be missed.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-
-from jinja2 import Environment, StrictUndefined, Template
 
 from superopt.report import words
 from superopt.report.data import Latency, Report
 from superopt.report.group import Applied, applied, refused
+from superopt.report.template import template, time
 
 # Of each rule so many places are shown in full; the stored report has all.
 PLACES = 20
@@ -36,42 +33,29 @@ class Bar:
 def page(report: Report) -> str:
     """The report as an HTML document."""
     rules = applied(report.steps)
-    return _template().render(
+    known = {rule.name: rule for rule in report.rules}
+    return template("report.html.jinja").render(
         report=report,
         headline=words.verdict(report.speedup, report.changed),
         latency=_latency_bars(report.latency_before, report.latency_after),
-        rules=[(rule, bar) for rule, bar in zip(rules, _saving_bars(rules), strict=True)],
+        rules=[
+            (rule, bar, known.get(rule.rule))
+            for rule, bar in zip(rules, _saving_bars(rules), strict=True)
+        ],
+        same=[(kind, after) for kind, before, after in report.operators if before == after],
+        worst_step=report.worst_step and words.worst_step(report.worst_step),
+        steps_of=words.by_class(step.float_class for step in report.steps),
+        bars=words.LEFT_OUT,
         refused=refused(report.rejected),
         places=PLACES,
-        tiers={t: words.TIERS[t] for t in sorted({r.tier for r in rules} & set(words.TIERS))},
-        classes={
+        tiers_here={t: words.TIERS[t] for t in sorted({r.tier for r in rules} & set(words.TIERS))},
+        classes_here={
             c: words.FLOAT_CLASSES[c]
             for c in sorted({r.float_class for r in rules} & set(words.FLOAT_CLASSES))
         },
         reasons=words.REASONS,
         kinds=words.KINDS,
     )
-
-
-@cache
-def _template() -> Template:
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {
-        "time": lambda us: words.time(us).replace("us", "µs"),
-        "error": words.error,
-        "plain": words.plain,
-        "lines": _lines,
-        "count": words.count,
-    }
-    source = files("superopt") / "report" / "report.html.jinja"
-    return environment.from_string(source.read_text(encoding="utf-8"))
-
-
-def _lines(text: str) -> str:
-    """Text of several lines with its control characters spelt out, line breaks kept."""
-    return "\n".join(words.plain(line) for line in text.splitlines())
 
 
 def _latency_bars(before: Latency | None, after: Latency | None) -> tuple[Bar, ...]:
@@ -87,7 +71,7 @@ def _latency_bars(before: Latency | None, after: Latency | None) -> tuple[Bar, .
     return tuple(
         Bar(
             label=label,
-            text=words.time(t.us_median).replace("us", "µs"),
+            text=time(t.us_median),
             kind=kind,
             start=0.0,
             end=t.us_median * scale,
@@ -109,6 +93,6 @@ def _saving_bars(rules: Sequence[Applied]) -> tuple[Bar, ...]:
     for rule in rules:
         tip = zero + rule.saves_us * scale
         kind = "saves" if rule.saves_us >= 0 else "costs"
-        text = words.time(rule.saves_us).replace("us", "µs")
+        text = time(rule.saves_us)
         bars.append(Bar(rule.rule, text, kind, min(zero, tip), max(zero, tip)))
     return tuple(bars)

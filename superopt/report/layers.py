@@ -188,34 +188,49 @@ def _crossings(nodes: Sequence[Node], rows: Sequence[Sequence[int]]) -> int:
 
 def _spread(nodes: Sequence[Node], rows: Sequence[Sequence[int]]) -> None:
     """Give every node an x: as near to its neighbours above and below as the row allows."""
-    for row in rows:
-        _row(nodes, row, [0.0] * len(row))
+    lines = [(row, _offsets(nodes, row)) for row in rows]
+    pulls = [_pull(nodes, node) for node in nodes]
+    for row, offsets in lines:
+        _row(nodes, row, offsets, [0.0] * len(row))
     for sweep in range(MOST_MOVES):
         before = [n.x for n in nodes]
-        for row in reversed(rows) if sweep % 2 else rows:
-            _row(nodes, row, [_wanted(nodes, nodes[n]) for n in row])
+        for row, offsets in reversed(lines) if sweep % 2 else lines:
+            _row(nodes, row, offsets, [_wanted(nodes[n], *pulls[n]) for n in row])
         if all(abs(n.x - x) < SETTLED for n, x in zip(nodes, before, strict=True)):
             break
 
 
-def _wanted(nodes: Sequence[Node], node: Node) -> float:
-    """Where the lines of a node would be straight, those between two passing nodes above all."""
+def _pull(nodes: Sequence[Node], node: Node) -> tuple[float, list[tuple[Node, float]]]:
+    """Where the lines of a node would be straight, those between two passing nodes above all: so
+    far from the mean of its neighbours, each with its weight."""
     places = [(nodes[e.upper], e.begin - e.end) for e in node.above]
     places += [(nodes[e.lower], e.end - e.begin) for e in node.below]
     weights = [(node.weight * other.weight) ** 2 for other, _ in places]
-    total = sum(w * (other.x + shift) for w, (other, shift) in zip(weights, places, strict=True))
-    return total / sum(weights) if weights else node.x
+    total = sum(weights)
+    parts = [(other, w / total) for w, (other, _) in zip(weights, places, strict=True)]
+    return sum(w * shift for (_, w), (_, shift) in zip(parts, places, strict=True)), parts
 
 
-def _row(nodes: Sequence[Node], row: Sequence[int], wanted: Sequence[float]) -> None:
+def _wanted(node: Node, shift: float, parts: Sequence[tuple[Node, float]]) -> float:
+    return shift + sum([w * other.x for other, w in parts]) if parts else node.x
+
+
+def _offsets(nodes: Sequence[Node], row: Sequence[int]) -> list[float]:
+    """The least distance of each node of a row from its first."""
+    offsets = [0.0]
+    for a, b in pairwise(row):
+        offsets.append(offsets[-1] + (nodes[a].width + nodes[b].width) / 2 + BESIDE)
+    return offsets
+
+
+def _row(
+    nodes: Sequence[Node], row: Sequence[int], offsets: Sequence[float], wanted: Sequence[float]
+) -> None:
     """The places nearest to those wanted (least squares) at which neighbours keep their distance.
 
     Less its least distance from the first, each place must not be smaller than the one before:
     neighbours that want the contrary share their mean (isotonic regression).
     """
-    offsets = [0.0]
-    for a, b in pairwise(row):
-        offsets.append(offsets[-1] + (nodes[a].width + nodes[b].width) / 2 + BESIDE)
     groups: list[tuple[float, float, int]] = []  # sum, weight, how many
     for n, want, offset in zip(row, wanted, offsets, strict=True):
         weight = nodes[n].weight

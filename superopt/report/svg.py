@@ -4,13 +4,15 @@ from collections.abc import Iterator
 from html import escape
 
 from superopt.report import words
-from superopt.report.diagram import RuleDiagram, facts
+from superopt.report.diagram import Diagram, RuleDiagram
 from superopt.report.drawing import LABEL, LETTER, MARGIN, Drawing, Line, Placed, drawing
+from superopt.report.facts import facts
 
 EDGE = 20.0  # around the page and inside a panel
 ARROW = 64.0  # between the panels
 HEAD = 44.0  # the rule's name
 NARROWEST = 620.0  # so that the text below has room
+SCALE = 0.87  # of a drawing in a page, where two of them stand beside text
 WIDEST = 140  # letters of a line of text
 HEADING = 8  # letters for the headings of facts
 
@@ -91,6 +93,15 @@ def _page(rule: RuleDiagram) -> Iterator[str]:
             yield _text("fact", EDGE, y, heading)
         yield _text("said", EDGE + HEADING * LETTER, y, line)
     yield "</svg>"
+
+
+def inline(side: Diagram) -> str:
+    """One side as an SVG element for a page, whose style sheet knows its classes."""
+    drawn = drawing(side)
+    box = f"{_n(drawn.width + 2)} {_n(drawn.height + 2)}"
+    size = f'width="{_n(SCALE * (drawn.width + 2))}" height="{_n(SCALE * (drawn.height + 2))}"'
+    head = f'<svg class="side" viewBox="-1 -1 {box}" {size} role="img">'
+    return f"{head}<title>{_said(side.text)}</title>{''.join(_side(drawn, 0, 0))}</svg>"
 
 
 def _side(side: Drawing, x: float, y: float) -> Iterator[str]:

@@ -1,34 +1,31 @@
 """Reports as plain text, at most 100 columns where names allow it."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from superopt.report import words
 from superopt.report.data import (
     BenchRow,
     CheckResult,
-    Decision,
-    Derivation,
     Finding,
-    Generation,
     Latency,
+    LeftOut,
     Rejected,
     Report,
-    RuleCount,
-    RuleInfo,
-    RuleVerdict,
     Step,
     StoreStats,
     Verdict,
 )
+from superopt.report.diagram import RuleDiagram
 from superopt.report.group import applied, refused
+from superopt.report.table import SHOWN, joined, table
+from superopt.report.wrap import broken
 
-SHOWN = 12  # rows of a list before "and n more"
+WIDTH = 88  # of a sentence beside its heading
 
 
 def summary(report: Report) -> str:
     """What happened, in a screen: headline, numbers, rewrites, what stood in the way."""
-    return _text(_summary(report))
+    return joined(_summary(report))
 
 
 def _summary(r: Report) -> Iterator[str]:
@@ -43,13 +40,22 @@ def _summary(r: Report) -> Iterator[str]:
     yield f"  cost      {cost} (operators and weights, summed)"
     yield f"  nodes     {r.nodes_before:,} -> {r.nodes_after:,}{_opaque(r.opaque)}"
     yield f"  check     {_check(r.check)}"
+    if r.worst_step:
+        first, *rest = broken(words.plain(words.worst_step(r.worst_step)), WIDTH)
+        yield f"  error     {first}"
+        yield from (f"            {line}" for line in rest)
+    elif r.changed:
+        yield f"  error     no step is named as adding most: {words.plain(r.worst_step_note)}"
     if s := r.search:
         yield (
             f"  search    {words.count(s.graphs_seen, 'graph')} in {s.seconds:.1f} s "
             f"({s.graphs_per_second:,.0f} a second); stopped: {words.plain(s.stop_reason)}"
         )
-    yield from _applied(r.steps)
+    yield from _errors(r.check)
+    yield from _applied(r.steps, {rule.name: rule for rule in r.rules})
     yield from _refused(r.rejected)
+    yield from _left_out(r.left_out)
+    yield from _untouched(r.opaque)
     yield from _notes(r.notes)
 
 
@@ -64,7 +70,7 @@ def _where_measured(t: Latency) -> str:
     return words.plain(f"{words.count(t.runs, 'run')} each, {t.runtime}, {threads}, {t.machine}")
 
 
-def _opaque(names: Sequence[str]) -> str:
+def _opaque(names: Sequence[tuple[str, str]]) -> str:
     return f" ({len(names):,} opaque: carried through untouched)" if names else ""
 
 
@@ -82,27 +88,50 @@ def _check(check: CheckResult | None) -> str:
     return text
 
 
-def _applied(steps: Sequence[Step]) -> Iterator[str]:
+def _errors(check: CheckResult | None) -> Iterator[str]:
+    """The errors of the original and of the optimized model side by side, the largest first."""
+    if check is None or not check.outputs:
+        return
+    yield ""
+    yield "errors against float64: the original's, then the optimized model's"
+    rows: list[tuple[str, ...]] = [("output", "largest", "", "99 % below", "", "mean", "")]
+    for o in sorted(check.outputs, key=lambda o: -o.max_error):
+        pairs = (
+            *(o.original_max_error, o.max_error),
+            *(o.original_p99_error, o.p99_error),
+            *(o.original_mean_error, o.mean_error),
+        )
+        rows.append((words.plain(o.name), *map(words.error, pairs)))
+    yield from table(rows, SHOWN + 1)
+
+
+def _applied(steps: Sequence[Step], rules: Mapping[str, RuleDiagram]) -> Iterator[str]:
     if not steps:
         return
     rows = applied(steps)
     yield ""
     yield f"applied ({words.count(len(steps), 'step')})"
-    yield from _table(
+    yield from table(
         (
             f"{len(row.steps)}x",
             words.plain(row.rule),
             _saving(row.saves_us),
             f"tier {row.tier}" if row.tier else "",
             row.float_class,
+            _ranks(rules.get(row.rule)),
         )
         for row in rows
     )
-    yield from _legend({row.tier for row in rows}, {row.float_class for row in rows})
+    yield from legend({row.tier for row in rows}, {row.float_class for row in rows})
 
 
-def _legend(tiers: set[str], classes: set[str]) -> Iterator[str]:
-    """What codes mean."""
+def _ranks(rule: RuleDiagram | None) -> str:
+    """For which ranks a rule is proved."""
+    return f"proved: {words.ranks(rule.proof.scope)}" if rule and rule.proof else ""
+
+
+def legend(tiers: set[str], classes: set[str]) -> Iterator[str]:
+    """What codes of tiers and float classes mean."""
     for code in sorted(tiers & set(words.TIERS)):
         yield f"  tier {code}: {words.TIERS[code]}"
     known = sorted(classes & set(words.FLOAT_CLASSES))
@@ -121,10 +150,25 @@ def _refused(rejected: Sequence[Rejected]) -> Iterator[str]:
         return
     yield ""
     yield f"not applied ({words.count(sum(r.count for r in rejected), 'place')})"
-    yield from _table(
+    yield from table(
         (f"{row.count:,}x", words.plain(row.rule), words.plain(row.details[0].detail))
         for row in refused(rejected)
     )
+
+
+def _left_out(rows: Sequence[LeftOut]) -> Iterator[str]:
+    if rows:
+        yield ""
+        yield "rules that were applied nowhere"
+        cells = ((f"{len(row.rules):,}x", words.LEFT_OUT[row.bar]) for row in rows)
+        yield from table(cells, numbers=(0,))
+
+
+def _untouched(nodes: Sequence[tuple[str, str]]) -> Iterator[str]:
+    if nodes:
+        yield ""
+        yield f"carried through untouched ({words.count(len(nodes), 'node')})"
+        yield from table((words.plain(name), words.plain(why)) for name, why in nodes)
 
 
 def _notes(notes: Sequence[str]) -> Iterator[str]:
@@ -138,7 +182,7 @@ def explanation(
     name: str, steps: Sequence[Step], rejected: Sequence[Rejected], notes: Sequence[str] = ()
 ) -> str:
     """What became of a rule or a value: each step with before and after, each refusal with why."""
-    return _text(_explanation(name, steps, rejected, notes))
+    return joined(_explanation(name, steps, rejected, notes))
 
 
 def _explanation(
@@ -179,14 +223,14 @@ def comparison(verdict: Verdict) -> str:
         "certified": "certified",
         "refused": "the certificate is refused",
     }[verdict.decision]
-    return _text(_comparison(said, verdict))
+    return joined(_comparison(said, verdict))
 
 
 def _comparison(said: str, verdict: Verdict) -> Iterator[str]:
     yield f"{said}: {words.plain(verdict.reason)}"
     if {o.decision for o in verdict.outputs} != {"proved"}:
-        table = ((words.plain(o.name), o.decision, words.plain(o.reason)) for o in verdict.outputs)
-        yield from _table(tuple(table))
+        rows = ((words.plain(o.name), o.decision, words.plain(o.reason)) for o in verdict.outputs)
+        yield from table(tuple(rows))
     if check := verdict.check:
         yield f"  {_check(check)}; {words.plain(check.method)}"
         header = ("output", "max error", "p99", "mean", "original's own", "rtol", "atol", "")
@@ -203,7 +247,7 @@ def _comparison(said: str, verdict: Verdict) -> Iterator[str]:
             )
             for o in check.outputs
         )
-        yield from _table((header, *numbers))
+        yield from table((header, *numbers))
         yield from (f"  not checked: {words.plain(name)}" for name in check.skipped)
     yield from _notes(verdict.notes)
 
@@ -223,158 +267,16 @@ def latencies(rows: Sequence[BenchRow]) -> str:
                 words.plain(row.note),
             )
         )
-    return _text(_table(body, shown=len(body)))
+    return joined(table(body, shown=len(body)))
 
 
 def findings(rows: Sequence[Finding]) -> str:
     """The table of `superopt doctor`."""
     cells = ((r.status, r.name, r.version, words.plain(r.detail)) for r in rows)
-    return _text(_table(cells, shown=len(rows)))
+    return joined(table(cells, shown=len(rows)))
 
 
 def store(stats: StoreStats) -> str:
     machines = [f"  measured on {words.plain(name)}" for name in stats.machines]
     entries = words.count(stats.entries, "entry", "entries")
-    return _text([words.plain(stats.path), f"  {entries}, {words.size(stats.bytes)}", *machines])
-
-
-def rule_list(rules: Sequence[RuleInfo]) -> str:
-    rows = [(words.plain(r.name), f"tier {r.tier}", r.float_class, r.source) for r in rules]
-    return _text([*_table(rows, shown=len(rows)), words.count(len(rules), "rule")])
-
-
-def rule_counts(rows: Sequence[RuleCount]) -> str:
-    """Rules by file, and all of them."""
-
-    def cell(counts: Iterable[tuple[str, int]]) -> str:
-        return ", ".join(f"{n} {words.plain(name)}" for name, n in counts)
-
-    cells = [("file", "rules", "several outputs", "float class", "origin")]
-    for r in rows:
-        origins = cell(r.origins)
-        cells.append(
-            (words.plain(r.file), str(r.rules), str(r.several), cell(r.float_classes), origins)
-        )
-    cells.append(
-        ("all", str(sum(r.rules for r in rows)), str(sum(r.several for r in rows)), "", "")
-    )
-    return _text(_table(cells, len(cells)))
-
-
-def rule_verdicts(rows: Sequence[RuleVerdict]) -> str:
-    """A line for each rule, then the scopes of the proofs, and how many there are of each."""
-    said: dict[Decision, str] = {
-        "proved": "proved",
-        "passed": "not refuted",
-        "untestable": "NOT TESTABLE",
-        "refuted": "REFUTED",
-    }
-    notes: dict[str, str] = {}
-    for r in rows:
-        if r.decision == "proved":
-            notes.setdefault(r.detail, f"[{len(notes) + 1}]")
-    cells = (
-        (said[r.decision], *map(words.plain, (r.name, r.source, notes.get(r.detail, r.detail))))
-        for r in rows
-    )
-    lines = list(_table(cells, shown=len(rows)))
-    lines += (words.plain(f"  {mark} {detail}") for detail, mark in notes.items())
-    counts = Counter(r.decision for r in rows)
-    parts = (f"{counts[d]} {name}" for d, name in said.items() if counts[d])
-    lines.append(f"{words.count(len(rows), 'rule')}: {', '.join(parts)}")
-    return _text(lines)
-
-
-def derivation(found: Derivation, a: str, b: str) -> str:
-    """The chain of rules between two models, each line a rule and what it made."""
-    if found.differ:
-        return _text(
-            [
-                words.plain(f"not derived: {a} and {b} are not equal"),
-                words.plain(f"  {found.reason}; no rules were tried"),
-            ]
-        )
-    if not found.derived:
-        return _text(
-            [
-                words.plain(f"not derived: no chain of rules from {a} to {b} was found"),
-                words.plain(f"  {found.reason}, in {found.seconds:.1f} s; this proves nothing"),
-            ]
-        )
-    lines = [f"derived: {a} and {b} are equal, {found.reason}"]
-    for n, step in enumerate(found.steps, 1):
-        way = "" if step.forward else "  (from right to left)"
-        lines.append(f"  {n}. {step.rule}  tier {step.tier}, {step.float_class}{way}")
-        lines.append(f"     {step.after}")
-    lines += _legend({s.tier for s in found.steps}, {s.float_class for s in found.steps})
-    return _text(map(words.plain, lines))
-
-
-def generation(made: Generation) -> str:
-    """What a run of the rule generator enumerated, kept and dropped."""
-    lines: list[str] = []
-    for f in made.families:
-        lines.append(
-            f"{f.family}: {words.count(f.rules, 'rule')},"
-            f" {f.rules - len(f.unproved)} of them proved for all sizes"
-        )
-        cells = [
-            ("operators", "candidates", "tensors", "equal pairs", "unexplained", "equations", "s")
-        ]
-        for n, v in enumerate(f.levels, 1):
-            seconds = f"{v.enumerating + v.relating:.1f}"
-            counts = (v.candidates, v.tensors, v.pairs, v.unexplained, v.equations)
-            cells.append((str(n), *(f"{c:,}" for c in counts), seconds))  # type: ignore[arg-type]
-        lines += _table(cells, len(cells))
-        lines += [
-            f"  of {n} operators about one candidate in {v.cut} was tried: all take too much memory"
-            for n, v in enumerate(f.levels, 1)
-            if v.cut > 1
-        ]
-        lines.append(
-            f"  {words.count(f.laws, 'law')} (equations, and equal pairs beside them),"
-            f" {f.followed:,} of which follow from rules"
-        )
-        lines.append(
-            f"  {words.count(f.claims, 'candidate')} for rules of the rest, of which are instances"
-            f" of a rule {f.covered}, false at other sizes {f.unread}, without effect"
-            f" {len(f.idle)}, derived from other rules {f.derivable}"
-        )
-        if f.doubtful:
-            lines.append(f"  {words.count(f.doubtful, 'pair')} equal by coincidence")
-        if f.partial:
-            lines.append(f"  {words.count(f.partial, 'pair')} equal in parts")
-        lines += [
-            f"  no rule: true at these sizes, and of no reading: {r}" for r in f.refuted[:SHOWN]
-        ]
-        lines += [f"  without effect: {r}" for r in f.idle[:SHOWN]]
-        lines += [f"  not proved: {r}" for r in f.unproved[:SHOWN]]
-    if made.lost:
-        some = ", ".join(map(str, made.lost[:SHOWN])) + ", ..." * (len(made.lost) > SHOWN)
-        lines.append(
-            f"{made.folder}/journal.jsonl: {words.count(len(made.lost), 'line')} could not be read"
-            f" ({some}); what they held was found anew"
-        )
-    rules = sum(f.rules for f in made.families)
-    proved = rules - sum(len(f.unproved) for f in made.families)
-    lines.append(
-        f"{words.count(rules, 'rule')}, {proved} proved for all sizes, in {made.folder}"
-        f" (NAME.rules for each family, account.json), after {made.seconds:.1f} s,"
-        f" with at most {made.peak_mb:,.0f} MB for one process"
-    )
-    return _text(map(words.plain, lines))
-
-
-def _table(rows: Iterable[Sequence[str]], shown: int = SHOWN) -> Iterator[str]:
-    """Cells in columns, two spaces apart and indented by two."""
-    cells = list(rows)
-    widths = [max(map(len, column)) for column in zip(*cells[:shown], strict=True)]
-    for row in cells[:shown]:
-        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield f"  {'  '.join(padded)}".rstrip()
-    if len(cells) > shown:
-        yield f"  and {len(cells) - shown} more"
-
-
-def _text(lines: Iterable[str]) -> str:
-    return "\n".join(lines) + "\n"
+    return joined([words.plain(stats.path), f"  {entries}, {words.size(stats.bytes)}", *machines])

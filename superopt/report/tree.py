@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from superopt.report import words
-from superopt.report.diagram import Box, Diagram, Link, RuleDiagram, facts
+from superopt.report.diagram import Box, Diagram, Link, RuleDiagram
+from superopt.report.facts import facts
 from superopt.report.wrap import broken, columns
 
 ARROW = "  =>  "

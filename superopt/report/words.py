@@ -1,12 +1,19 @@
 """How numbers and codes are said to a person: shared by the text and the HTML report."""
 
-from superopt.report.data import Interval, Reason
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from superopt.report.data import Bar, Interval, Reason, WorstStep
+
+SHOWN = 4  # names in a sentence
 
 TIERS = {
     "A": "proved for all sizes",
     "B": "proved for all sizes up to a bound",
     "C": "tested over floats and a prime field, not proved",
 }
+UNCHECKED = "not checked; `superopt rules check FILE` tries and proves it"
 FLOAT_CLASSES = {
     "E0": "bit-exact",
     "E1": "sums in another order",
@@ -23,6 +30,13 @@ REASONS: dict[Reason, str] = {
     "opset": "the model's opset cannot express it",
     "unsafe": "not allowed",
     "rounding": "rounds badly",
+}
+LEFT_OUT: dict[Bar, str] = {
+    "opset": "the model's opset cannot say what they make",
+    "divides": "they divide by what may be 0, and may make a NaN",
+    "float": "they change floats more than was asked (--float-class)",
+    "tier": "they are not proved as far as was asked (--tier)",
+    "unseen": "they match nowhere, or what they made led to no better graph",
 }
 KINDS = {
     "rule": "rewrite rule",
@@ -63,6 +77,45 @@ def size(count: int) -> str:
 
 def count(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def library_verdict(rules: int, unproved: int) -> str:
+    """The headline of a report of rules."""
+    proved = "all proved for all sizes" if rules > 1 else "proved for all sizes"
+    if unproved:
+        proved = f"{rules - unproved:,} proved for all sizes, {unproved:,} not"
+    return f"{count(rules, 'rule')}, {proved}"
+
+
+def shown(obligations: int, queries: int, ms: float) -> str:
+    """How much a proof had to show, and what that took."""
+    asked = f", {count(queries, 'question')} to Z3" if queries else ""
+    return f"{count(obligations, 'obligation')}{asked}, {time(ms * 1e3)}"
+
+
+def mutants(found: tuple[int, int] | None) -> str:
+    """What became of changed rules; empty where none were tried."""
+    return "" if found is None else f"{found[0]} of {count(found[1], 'changed rule')} refused"
+
+
+def ranks(scope: str) -> str:
+    """The short of a proof's scope: "ranks 0 to 4", "any rank"."""
+    return re.split("[,;(]", scope)[0].strip()
+
+
+def worst_step(found: WorstStep) -> str:
+    """Which step adds most to the error."""
+    one = found.first == found.last
+    which = f"step {found.first}" if one else f"steps {found.first} to {found.last}"
+    rules = ", ".join(found.rules[:SHOWN]) + ", ..." * (len(found.rules) > SHOWN)
+    off = f"by {error(found.before)} before, {error(found.after)} after, on {found.inputs} inputs"
+    return f"{which} of {found.of} ({rules}) add{'s' * one} most: {found.output} is off {off}"
+
+
+def by_class(classes: Iterable[str]) -> str:
+    """How many steps there are of each float class; empty without steps."""
+    found = Counter(c for c in classes if c)
+    return ", ".join(f"{count(found[c], 'step')} of class {c}" for c in sorted(found))
 
 
 def ratio(interval: Interval) -> str:

@@ -41,6 +41,8 @@ def test_four_times_the_originals_own_error_is_accepted() -> None:
     found = compare(F32, VALUES, original, inside)
     assert found.failure == ""
     assert found.original_max == pytest.approx(own)
+    assert found.original_mean == pytest.approx(own / VALUES.size)
+    assert 0.9 * own < found.original_p99 < own
     assert found.max_error == pytest.approx(0.99 * WORSE * own)
     assert compare(F32, VALUES, original, outside).failure
 

@@ -1,0 +1,18 @@
+"""Which packages a result was made with."""
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+
+def version_of(package: str) -> str:
+    """The installed version, "missing" where there is none."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing"
+
+
+def versions() -> tuple[tuple[str, str], ...]:
+    """Packages that a result hangs on, with their versions."""
+    packages = ("superopt", "onnx", "onnx-ir", "onnxruntime", "numpy")
+    return (("python", platform.python_version()), *((p, version_of(p)) for p in packages))

@@ -1,0 +1,125 @@
+"""Which step of a rewritten model adds most to its error: bisecting the trace of the search."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from superopt.check.numeric import Result
+from superopt.ir import graph as g
+from superopt.ir.substitute import Cycle
+from superopt.pipeline.blame import in_runtime
+from superopt.pipeline.candidate import Candidate
+from superopt.pipeline.naming import Names
+from superopt.pipeline.original import Original
+from superopt.pipeline.request import Deadline
+from superopt.report.data import WorstStep
+from superopt.search.move import Step
+from superopt.search.view import together
+
+PART = 0.1  # of the budget that this may take beyond it
+ErrorOf = Callable[[g.Graph], float | None]
+
+
+def worst_step(
+    original: Original, winner: Candidate, folder: Path, threads: int, deadline: Deadline
+) -> WorstStep | str:
+    """The step that adds most to the error of the output to which rewriting added most, or why none
+    is named. Models are written to `folder`."""
+    if not original.runs:
+        return "onnxruntime does not run the model"
+    result = most_added(winner.checked.results)
+    if result is None:
+        return "no output is a float that was compared"
+    compared = result.compared
+    if compared.max_error <= compared.original_max:
+        return "no output is further off than the original's own"
+    (n,) = (k for k, s in enumerate(original.sets) if s.feed.kind == result.kind)
+    ref = original.reference(n)
+    assert not isinstance(ref, str)  # it was compared there
+    judge = in_runtime(original, ref, folder, threads)
+    end = time.monotonic() + max(deadline.left(), PART * deadline.seconds)
+    slowest = 0.0
+
+    def error_of(graph: g.Graph) -> float | None:
+        nonlocal slowest
+        begin = time.monotonic()
+        errors = [r.compared.max_error for r in judge(graph) if r.place == result.place]
+        slowest = max(slowest, time.monotonic() - begin)
+        return errors[0] if errors else None
+
+    def over() -> bool:
+        return deadline.stop() or time.monotonic() + slowest > end
+
+    steps = winner.variant.steps
+    ends = (compared.original_max, compared.max_error)
+    first, last, before, after = bisected(steps, ends, error_of, over)
+    names = Names(original.model.names)
+    some = steps[first - 1 : last]
+    return WorstStep(
+        first,
+        last,
+        len(steps),
+        tuple(dict.fromkeys(s.rule for s in some)),
+        tuple(dict.fromkeys(names[v] for s in some for v in s.change)),
+        result.place,
+        result.kind,
+        before,
+        after,
+    )
+
+
+def most_added(results: Sequence[Result]) -> Result | None:
+    """The result to whose largest error most was added, as a part of what is allowed there."""
+
+    def added(r: Result) -> float:
+        return (r.compared.max_error - r.compared.original_max) / r.compared.atol
+
+    return max((r for r in results if r.compared.atol > 0), key=added, default=None)
+
+
+def bisected(
+    steps: Sequence[Step],
+    ends: tuple[float, float],
+    error_of: ErrorOf,
+    over: Callable[[], bool],
+) -> tuple[int, int, float, float]:
+    """The numbers (from 1) of the first and last of the steps that add most, and the errors before
+    and after them.
+
+    ends: the errors without and with all steps. Each half is asked which of its ends the error
+    between them is nearer to, so that a step is found in a few runs, though another one may add
+    more where errors cancel. It stops early where a graph does not run or time is `over`.
+    """
+    low, high = 0, len(steps)
+    before, after = ends
+    while high - low > 1 and not over():
+        middle = (low + high) // 2
+        graph = _after(steps, middle)
+        error = None if graph is None else error_of(graph)
+        if error is None:
+            break
+        if after - error > error - before:
+            low, before = middle, error
+        else:
+            high, after = middle, error
+    return low + 1, high, before, after
+
+
+def _after(steps: Sequence[Step], count: int) -> g.Graph | None:
+    """The graph after the first `count` steps; None where those of a round that are among them do
+    not go without the others."""
+    done = 0
+    for _, group in groupby(steps, key=lambda s: id(s.before)):
+        some = list(group)
+        if done + len(some) >= count:
+            if done + len(some) == count:
+                return some[-1].after
+            try:
+                return together(some[0].before, [s.change for s in some[: count - done]])
+            except Cycle:
+                return None
+        done += len(some)
+    raise AssertionError(f"step {count} of {len(steps)}")

@@ -1,0 +1,66 @@
+"""What is said beside the drawing of a rule, in lines."""
+
+from collections.abc import Sequence
+
+from superopt.report import words
+from superopt.report.diagram import AxiomProof, Proof, RuleDiagram
+from superopt.report.wrap import broken, packed
+
+SHOWN = 8  # conditions of a proof
+
+
+def facts(rule: RuleDiagram, width: int) -> list[tuple[str, str]]:
+    """What is to be said beside the drawing, in lines of at most `width` letters where possible.
+
+    Each line comes with its heading, of at most 6 letters and empty on further lines.
+    """
+    tier = f"tier {rule.tier}: {words.TIERS.get(rule.tier, 'unknown')}"
+    if not rule.tier:
+        tier = words.UNCHECKED
+    floats = f"{rule.float_class}: {words.FLOAT_CLASSES.get(rule.float_class, 'unknown')}"
+    said = (
+        ("where", packed(rule.conditions, width)),
+        ("floats", broken(floats, width)),
+        ("proof", broken(tier, width)),
+        *_proof(rule.proof, width),
+        *_axioms(rule.axioms, width),
+        ("open", broken(rule.unproved, width)),
+        ("origin", packed((rule.origin, rule.source), width)),
+        ("caveat", broken(rule.caveat, width)),
+        ("trial", packed(rule.trial, width)),
+        ("text", broken(rule.text, width)),
+    )
+    return [
+        (heading if number == 0 else "", line)
+        for heading, lines in said
+        for number, line in enumerate(lines)
+        if lines != [""]
+    ]
+
+
+def _proof(proof: Proof | None, width: int) -> tuple[tuple[str, list[str]], ...]:
+    if proof is None:
+        return ()
+    return (
+        ("scope", broken("; ".join((proof.scope, *proof.assumes)), width)),
+        ("needs", packed(_some(proof.conditions), width)),
+        ("shown", broken(words.shown(proof.obligations, proof.queries, proof.ms), width)),
+        ("tests", broken(words.mutants(proof.mutants), width)),
+    )
+
+
+def _some(conditions: Sequence[str]) -> tuple[str, ...]:
+    """The first few, each of which is of some of the ways in which operands fit."""
+    more = len(conditions) - SHOWN
+    return (*conditions[:SHOWN], *([f"and {more} more"] if more > 0 else []))
+
+
+def _axioms(axioms: AxiomProof | None, width: int) -> tuple[tuple[str, list[str]], ...]:
+    if axioms is None:
+        return ()
+    chain = [
+        line
+        for term, name in axioms.steps
+        for line in broken(f"= {term}  by {name}" if name else term, width)
+    ]
+    return (("axioms", packed(axioms.names, width)), ("chain", chain or [""]))

@@ -1,0 +1,143 @@
+"""What is said of rules as plain text: lists, counts, verdicts, chains, a run of the generator."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from superopt.report import words
+from superopt.report.data import (
+    Decision,
+    Derivation,
+    Generation,
+    RuleCount,
+    RuleInfo,
+    RuleVerdict,
+)
+from superopt.report.table import SHOWN, joined, table
+from superopt.report.text import legend
+
+
+def rule_list(rules: Sequence[RuleInfo]) -> str:
+    rows = [(words.plain(r.name), f"tier {r.tier}", r.float_class, r.source) for r in rules]
+    return joined([*table(rows, shown=len(rows)), words.count(len(rules), "rule")])
+
+
+def rule_counts(rows: Sequence[RuleCount]) -> str:
+    """Rules by file, and all of them."""
+
+    def cell(counts: Iterable[tuple[str, int]]) -> str:
+        return ", ".join(f"{n} {words.plain(name)}" for name, n in counts)
+
+    cells = [("file", "rules", "several outputs", "float class", "origin")]
+    for r in rows:
+        origins = cell(r.origins)
+        cells.append(
+            (words.plain(r.file), str(r.rules), str(r.several), cell(r.float_classes), origins)
+        )
+    cells.append(
+        ("all", str(sum(r.rules for r in rows)), str(sum(r.several for r in rows)), "", "")
+    )
+    return joined(table(cells, len(cells)))
+
+
+def rule_verdicts(rows: Sequence[RuleVerdict]) -> str:
+    """A line for each rule, then the scopes of the proofs, and how many there are of each."""
+    said: dict[Decision, str] = {
+        "proved": "proved",
+        "passed": "not refuted",
+        "untestable": "NOT TESTABLE",
+        "refuted": "REFUTED",
+    }
+    notes: dict[str, str] = {}
+    for r in rows:
+        if r.decision == "proved":
+            notes.setdefault(r.detail, f"[{len(notes) + 1}]")
+    cells = (
+        (said[r.decision], *map(words.plain, (r.name, r.source, notes.get(r.detail, r.detail))))
+        for r in rows
+    )
+    lines = list(table(cells, shown=len(rows)))
+    lines += (words.plain(f"  {mark} {detail}") for detail, mark in notes.items())
+    counts = Counter(r.decision for r in rows)
+    parts = (f"{counts[d]} {name}" for d, name in said.items() if counts[d])
+    lines.append(f"{words.count(len(rows), 'rule')}: {', '.join(parts)}")
+    return joined(lines)
+
+
+def derivation(found: Derivation, a: str, b: str) -> str:
+    """The chain of rules between two models, each line a rule and what it made."""
+    if found.differ:
+        return joined(
+            [
+                words.plain(f"not derived: {a} and {b} are not equal"),
+                words.plain(f"  {found.reason}; no rules were tried"),
+            ]
+        )
+    if not found.derived:
+        return joined(
+            [
+                words.plain(f"not derived: no chain of rules from {a} to {b} was found"),
+                words.plain(f"  {found.reason}, in {found.seconds:.1f} s; this proves nothing"),
+            ]
+        )
+    lines = [f"derived: {a} and {b} are equal, {found.reason}"]
+    for n, step in enumerate(found.steps, 1):
+        way = "" if step.forward else "  (from right to left)"
+        lines.append(f"  {n}. {step.rule}  tier {step.tier}, {step.float_class}{way}")
+        lines.append(f"     {step.after}")
+    lines += legend({s.tier for s in found.steps}, {s.float_class for s in found.steps})
+    return joined(map(words.plain, lines))
+
+
+def generation(made: Generation) -> str:
+    """What a run of the rule generator enumerated, kept and dropped."""
+    lines: list[str] = []
+    for f in made.families:
+        lines.append(
+            f"{f.family}: {words.count(f.rules, 'rule')},"
+            f" {f.rules - len(f.unproved)} of them proved for all sizes"
+        )
+        cells = [
+            ("operators", "candidates", "tensors", "equal pairs", "unexplained", "equations", "s")
+        ]
+        for n, v in enumerate(f.levels, 1):
+            seconds = f"{v.enumerating + v.relating:.1f}"
+            counts = (v.candidates, v.tensors, v.pairs, v.unexplained, v.equations)
+            cells.append((str(n), *(f"{c:,}" for c in counts), seconds))  # type: ignore[arg-type]
+        lines += table(cells, len(cells))
+        lines += [
+            f"  of {n} operators about one candidate in {v.cut} was tried: all take too much memory"
+            for n, v in enumerate(f.levels, 1)
+            if v.cut > 1
+        ]
+        lines.append(
+            f"  {words.count(f.laws, 'law')} (equations, and equal pairs beside them),"
+            f" {f.followed:,} of which follow from rules"
+        )
+        lines.append(
+            f"  {words.count(f.claims, 'candidate')} for rules of the rest, of which are instances"
+            f" of a rule {f.covered}, false at other sizes {f.unread}, without effect"
+            f" {len(f.idle)}, derived from other rules {f.derivable}"
+        )
+        if f.doubtful:
+            lines.append(f"  {words.count(f.doubtful, 'pair')} equal by coincidence")
+        if f.partial:
+            lines.append(f"  {words.count(f.partial, 'pair')} equal in parts")
+        lines += [
+            f"  no rule: true at these sizes, and of no reading: {r}" for r in f.refuted[:SHOWN]
+        ]
+        lines += [f"  without effect: {r}" for r in f.idle[:SHOWN]]
+        lines += [f"  not proved: {r}" for r in f.unproved[:SHOWN]]
+    if made.lost:
+        some = ", ".join(map(str, made.lost[:SHOWN])) + ", ..." * (len(made.lost) > SHOWN)
+        lines.append(
+            f"{made.folder}/journal.jsonl: {words.count(len(made.lost), 'line')} could not be read"
+            f" ({some}); what they held was found anew"
+        )
+    rules = sum(f.rules for f in made.families)
+    proved = rules - sum(len(f.unproved) for f in made.families)
+    lines.append(
+        f"{words.count(rules, 'rule')}, {proved} proved for all sizes, in {made.folder}"
+        f" (NAME.rules for each family, account.json), after {made.seconds:.1f} s,"
+        f" with at most {made.peak_mb:,.0f} MB for one process"
+    )
+    return joined(map(words.plain, lines))
