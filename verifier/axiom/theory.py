@@ -7,7 +7,8 @@ terms (one that holds both ways is two). Only `unsat` is a proof.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import z3
@@ -25,6 +26,10 @@ from superopt.verifier.axiom.logic import (
     shape,
     variable,
 )
+
+
+MILLISECONDS = 2_000  # should effort not be counted
+EFFORT = 20_000  # for a condition of a step
 
 
 @dataclass(slots=True)
@@ -105,15 +110,14 @@ def flat(t: Fo, conditions: list[Fo], count: list[int]) -> Fo:
 
 
 class Theory:
-    def __init__(self, effort: int = 400_000) -> None:
+    def __init__(self) -> None:
         s = z3.SimpleSolver()
         s.set("auto_config", False)
         s.set("mbqi", False)
-        s.set("rlimit", effort)
-        s.set("timeout", 2000)
+        s.set("timeout", MILLISECONDS)
+        s.set("ctrl_c", False)
         self.solver = s
         self.words = Words()
-        self.idle = False
         self.done: set[tuple[object, ...]] = set()
         self.marks: dict[str, z3.BoolRef] = {}
         for conditions, what, where in types.general():
@@ -124,6 +128,7 @@ class Theory:
         for i, (a, b) in enumerate(c.sides):
             conditions = list(c.conditions)
             pattern = flat(a, conditions, [0])
+            conditions.append(types.typed(pattern))
             if guarded:
                 conditions += [types.typed(b), types.equal(shape(a), shape(b))]
             clause = Clause("", tuple(conditions), ((pattern, b),))
@@ -166,7 +171,8 @@ class Theory:
             for conditions, what, where in some:
                 self.law("", conditions, what, where)
 
-    def proves(self, c: Clause) -> tuple[bool, float, list[str]]:
+    def proves(self, c: Clause, effort: int) -> tuple[list[str] | None, float]:
+        """The names of axioms from which `c` follows, None where it is not shown; seconds."""
         begin = time.perf_counter()
         s, w = self.solver, self.words
         facts = [w.term(t) for t in given(c)]
@@ -174,12 +180,50 @@ class Theory:
         self.types()
         s.push()
         try:
+            s.set("rlimit", effort)
+            s.add(*facts, wrong)
+            shown = s.check() == z3.unsat
+            core = [str(x) for x in s.unsat_core()] if shown else None
+            return core, time.perf_counter() - begin
+        finally:
+            s.pop()
+
+    def consistent(self, c: Clause, effort: int) -> bool:
+        """Is nothing wrong with what is given of `c` alone? Else all follows from it."""
+        facts = [self.words.term(t) for t in given(c)]
+        self.types()
+        self.solver.push()
+        try:
+            self.solver.set("rlimit", effort)
+            self.solver.add(*facts)
+            return bool(self.solver.check() != z3.unsat)
+        finally:
+            self.solver.pop()
+
+    @contextmanager
+    def given(self, c: Clause) -> Iterator[Callable[[Fo], bool]]:
+        """Within: is a condition known, from what is given of `c`?"""
+        s, w = self.solver, self.words
+        facts = [w.term(t) for t in given(c)]
+        self.types()
+        s.push()
+        answers: dict[Fo, bool] = {}
+
+        def holds(t: Fo) -> bool:
+            found = answers.get(t)
+            if found is None:
+                question = w.term(t)
+                s.push()
+                s.set("rlimit", EFFORT)
+                self.types()
+                s.add(z3.Not(question))
+                found = answers[t] = bool(s.check() == z3.unsat)
+                s.pop()
+            return found
+
+        try:
             s.add(*facts)
-            if not self.idle:
-                s.add(wrong)
-            found = s.check() == z3.unsat
-            core = [str(x) for x in s.unsat_core()] if found else []
-            return found, time.perf_counter() - begin, core
+            yield holds
         finally:
             s.pop()
 

@@ -1,0 +1,120 @@
+"""Prove the library a second time, from axioms: how many, how long, from which.
+
+    python scripts/prove_axioms.py [PART OF A SOURCE] [--write] [--jobs 2]
+
+First each axiom is proved at the level of indices, and shown to be balanced: none is trusted. Then
+the rules, the smallest first; what does not follow from the axioms is one itself, from then on. A
+rule that is not balanced is a guarded one, used only where the types of both sides are known to be
+the same. With --write the proofs go to rules/library/axiom_proofs.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from superopt.rules.axioms import load_axioms
+from superopt.rules.rule import LIBRARY, Rule, load_library
+from superopt.rules.stated import proof, proof_key
+from superopt.rules.term import App, walk
+from superopt.verifier.axiom.prove import Axioms, axiom
+from superopt.verifier.balance import unbalanced
+from superopt.verifier.prove import Limits, prove
+from superopt.verifier.verdict import Proved
+
+WORK = Limits(seconds=120, work=60_000, beyond=100_000)
+AXIOM = "axiom "  # before the name of one, which a rule of the library may have, too
+
+
+def checked(number: int) -> str:
+    """Why an axiom is not to be used; "" if it is."""
+    rule = load_axioms()[number]
+    verdict = prove(rule, WORK)
+    if not isinstance(verdict, Proved) or not verdict.whole:
+        return str(verdict)
+    return unbalanced(rule)
+
+
+def balanced(number: int) -> bool:
+    rule = load_library()[number]
+    found = proof(rule)
+    return found is not None and not found.conditions and not unbalanced(rule)
+
+
+def size(rule: Rule) -> int:
+    """How many operators it has."""
+    return sum(isinstance(p, App) for s in (*rule.lhs, *rule.rhs) for p in walk(s))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", nargs="?", default="")
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--jobs", type=int, default=2)
+    args = parser.parse_args()
+    begin = time.perf_counter()
+    library = load_library()
+    order = sorted(range(len(library)), key=lambda n: (size(library[n]), library[n].name))
+    known = [n for n in order if proof(library[n]) and args.part in library[n].source]
+    axioms = Axioms()
+    status = 0
+    with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:
+        for rule, why in zip(
+            load_axioms(), pool.map(checked, range(len(load_axioms())), chunksize=8), strict=True
+        ):
+            one = axiom(replace(rule, name=AXIOM + rule.name))
+            if why or one is None:
+                print(f"NOT AN AXIOM {rule} | {why or 'not said in clauses'}", flush=True)
+                status = 1
+            else:
+                axioms.add(one)
+        print(f"{len(axioms.every)} axioms proved, {time.perf_counter() - begin:.0f} s", flush=True)
+        plain = dict(zip(known, pool.map(balanced, known, chunksize=8), strict=True))
+    print(f"{sum(plain.values())} rules are balanced, {time.perf_counter() - begin:.0f} s", flush=True)
+    count: Counter[str] = Counter()
+    times: list[float] = []
+    used: Counter[str] = Counter()
+    entries: dict[str, object] = {}
+    for n in known:
+        rule = library[n]
+        found = axioms.proved(rule)
+        if found is not None:
+            count["derived"] += 1
+            count["with a chain"] += bool(found.steps)
+            times.append(found.ms)
+            used.update(found.names)
+            steps = [list(s) for s in found.shown()]
+            entries[proof_key(rule)] = {"names": found.names, "steps": steps, "ms": round(found.ms, 1)}
+            continue
+        one = axiom(rule, guarded=not plain[n])
+        if one is None:
+            count["not said"] += 1
+            print(f"NOT SAID {rule.source} {rule.name}", flush=True)
+            continue
+        axioms.add(one)
+        count["axiom" if plain[n] else "guarded axiom"] += 1
+        entries[proof_key(rule)] = {"names": [rule.name], "steps": [], "ms": 0.0}
+    print(dict(count), f"of {len(library)}")
+    if times:
+        print(f"{statistics.fmean(times):.1f} ms each, median {statistics.median(times):.1f}, "
+              f"longest {max(times):.0f}")
+    print("most used:", ", ".join(f"{a} {n}" for a, n in used.most_common(12)))
+    if args.write:
+        lines = [f"{json.dumps(k)}: {json.dumps(entries[k])}" for k in sorted(entries)]
+        (LIBRARY / "axiom_proofs.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
+    print(f"{time.perf_counter() - begin:.0f} s")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
