@@ -113,6 +113,8 @@ class Axioms:
             core, seconds = theory.proves(goal, effort)
             spent += seconds
             if core is not None:
+                if not theory.consistent(goal, effort):  # all would follow
+                    return None
                 used = {n.partition("/")[0] for n in core}
                 return self.explained(goal, [a for a in some if a.clause.name in used], spent, chains)
         return None

@@ -31,6 +31,7 @@ from superopt.verifier.axiom.logic import (
 # Conditions, what holds then, and the term where it is looked for.
 Law = tuple[tuple[Fo, ...], Fo, Fo]
 ONE = number(1)
+MOST_PERMUTED = 4  # axes of what is permuted, where that is written out
 
 
 def equal(a: Fo, b: Fo) -> Fo:
@@ -159,10 +160,20 @@ def of_tuples(args: tuple[Fo, ...], t: Fo) -> Iterator[Law]:
     yield (), equal(length(t), number(len(args))), t
     for i, a in enumerate(reversed(args), 1):
         yield (), equal(fo("back", (t, number(i))), a), t
-    for i, a in enumerate(args):
-        yield (), equal(fo("at", (t, number(i))), a), t
     if args:
         k = fo("?k")
+        item = fo("at", (t, k))
+        for i, a in enumerate(args):
+            yield (equal(k, number(i)),), equal(item, a), item
+        r = fo("?r")
+        for turn in ("front", "end"):  # an axis counted from the other end
+            turned = fo(turn, (r, t))
+            yield (), equal(turned, tupled(arithmetic("-", r, a) for a in args)), turned
+        if len(args) <= MOST_PERMUTED:
+            p = fo("?p")
+            moved = fo("permute", (p, t))
+            yield (), equal(moved, tupled(fo("at", (p, a)) for a in args)), moved
+
         inside = fo("in", (k, t), TRUTH)
         yield (), equal(inside, either(*(equal(k, a) for a in args))), inside
 
@@ -174,22 +185,31 @@ def literals(t: Fo) -> Iterator[Law]:
         case "Transpose" if t.args[1].fn == "tuple":
             perm = [int(a.fn) for a in t.args[1].args]
             n = len(perm)
+            back_again = tupled(number(perm.index(i)) for i in range(n))
+            yield (), equal(fo("inverse", (t.args[1],)), back_again), t.args[1]
             moved = fo(t.fn, (x, *t.args[1:]), t.sort)
             ok = (typed(moved),)
             yield ok, equal(length(shape(x)), number(n)), shape(moved)
             for i, p in enumerate(perm):
                 there = back(shape(x), number(n - p))
                 yield ok, equal(back(shape(moved), number(n - i)), there), shape(moved)
-        case "Pad" if t.args[2].fn == "tuple":
-            pads = t.args[2].args
+        case "Pad" if t.args[-3].fn == "tuple":
+            pads = t.args[-3].args
             n = len(pads) // 2
             larger = fo(t.fn, (x, *t.args[1:]), t.sort)
             ok = (typed(larger),)
             yield ok, equal(length(shape(x)), number(n)), shape(larger)
+            j = fo("?j")
+            size = back(shape(larger), j)
             for i in range(n):
                 more = arithmetic("+", pads[i], pads[i + n])
-                here = arithmetic("+", back(shape(x), number(n - i)), more)
-                yield ok, equal(back(shape(larger), number(n - i)), here), shape(larger)
+                here = arithmetic("+", back(shape(x), j), more)
+                yield (*ok, equal(j, number(n - i))), equal(size, here), size
+        case _ if t.fn in REDUCTIONS and t.args[1].fn == "tuple":
+            reduced = fo(t.fn, (x, *t.args[1:]), t.sort)
+            for e in t.args[1].args:
+                yield (typed(reduced),), compared("<=", ONE, e), shape(reduced)
+                yield (typed(reduced),), compared("<=", e, length(shape(x))), shape(reduced)
         case "Unsqueeze" if t.args[1].fn == "tuple" and len(t.args[1].args) == 1:
             (e,) = t.args[1].args
             longer, j = fo(t.fn, (x, *t.args[1:]), t.sort), fo("?j")
