@@ -80,7 +80,9 @@ def main() -> int:
                 axioms.add(one)
         print(f"{len(axioms.every)} axioms proved, {time.perf_counter() - begin:.0f} s", flush=True)
         plain = dict(zip(known, pool.map(balanced, known, chunksize=8), strict=True))
-    print(f"{sum(plain.values())} rules are balanced, {time.perf_counter() - begin:.0f} s", flush=True)
+    print(
+        f"{sum(plain.values())} rules are balanced, {time.perf_counter() - begin:.0f} s", flush=True
+    )
     count: Counter[str] = Counter()
     times: list[float] = []
     used: Counter[str] = Counter()
@@ -94,7 +96,11 @@ def main() -> int:
             times.append(found.ms)
             used.update(found.names)
             steps = [list(s) for s in found.shown()]
-            entries[proof_key(rule)] = {"names": found.names, "steps": steps, "ms": round(found.ms, 1)}
+            entries[proof_key(rule)] = {
+                "names": found.names,
+                "steps": steps,
+                "ms": round(found.ms, 1),
+            }
             continue
         one = axiom(rule, guarded=not plain[n])
         if one is None:
@@ -106,8 +112,10 @@ def main() -> int:
         entries[proof_key(rule)] = {"names": [rule.name], "steps": [], "ms": 0.0}
     print(dict(count), f"of {len(library)}")
     if times:
-        print(f"{statistics.fmean(times):.1f} ms each, median {statistics.median(times):.1f}, "
-              f"longest {max(times):.0f}")
+        print(
+            f"{statistics.fmean(times):.1f} ms each, median {statistics.median(times):.1f}, "
+            f"longest {max(times):.0f}"
+        )
     print("most used:", ", ".join(f"{a} {n}" for a, n in used.most_common(12)))
     if args.write:
         lines = [f"{json.dumps(k)}: {json.dumps(entries[k])}" for k in sorted(entries)]

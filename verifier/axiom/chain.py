@@ -27,7 +27,12 @@ class Step:
 
 
 def chain(
-    left: Fo, right: Fo, axioms: Sequence[Clause], holds: Holds, seconds: float = 2.0, most: int = 4000
+    left: Fo,
+    right: Fo,
+    axioms: Sequence[Clause],
+    holds: Holds,
+    seconds: float = 2.0,
+    most: int = 4000,
 ) -> tuple[Step, ...] | None:
     """Steps from `left` to `right`; None where none are found in time.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 VALUE = "value"  # the sort of sizes, attributes and tuples of these
 TRUTH = "truth"
@@ -27,7 +27,7 @@ class Fo:
         return f"{self.fn}({', '.join(map(repr, self.args))})" if self.args else self.fn
 
 
-@lru_cache(maxsize=None)
+@cache
 def fo(fn: str, args: tuple[Fo, ...] = (), sort: str = VALUE) -> Fo:
     """The one term `fn(*args)` of this sort."""
     return Fo(fn, args, sort)

@@ -7,16 +7,16 @@ minimal, and a chain of rewrites by the axioms of the core, where one is found.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from superopt.rules.rule import Rule
 from superopt.rules.syntax import Param
 from superopt.rules.term import App, walk
 from superopt.verifier.axiom.chain import Step, chain
-from superopt.verifier.axiom.encode import Unsaid, clause
-from superopt.verifier.axiom.logic import Clause, Fo
+from superopt.verifier.axiom.encode import clause
+from superopt.verifier.axiom.formulas import Unsaid
+from superopt.verifier.axiom.logic import Clause
 from superopt.verifier.axiom.text import show
 from superopt.verifier.axiom.theory import Theory
 
@@ -116,7 +116,9 @@ class Axioms:
                 if not theory.consistent(goal, effort):  # all would follow
                     return None
                 used = {n.partition("/")[0] for n in core}
-                return self.explained(goal, [a for a in some if a.clause.name in used], spent, chains)
+                return self.explained(
+                    goal, [a for a in some if a.clause.name in used], spent, chains
+                )
         return None
 
     def theory(self, some: Sequence[Axiom], names: tuple[str, ...]) -> Theory:
@@ -127,9 +129,7 @@ class Axioms:
             found = self.theories[names] = theory_of(some)
         return found
 
-    def explained(
-        self, goal: Clause, used: list[Axiom], spent: float, chains: bool
-    ) -> AxiomProof:
+    def explained(self, goal: Clause, used: list[Axiom], spent: float, chains: bool) -> AxiomProof:
         """With as few axioms as will do, and a chain."""
         used = minimal(goal, used)
         ways = {n for a in used for n in (a.clause.name, converse(a.clause.name))}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from superopt.ops import OPS
-from superopt.verifier.axiom.encode import AXES, literal
+from superopt.verifier.axiom.formulas import literal
 from superopt.verifier.axiom.logic import VALUE, Fo, is_number, variable
+from superopt.verifier.axiom.operators import AXES
 
 _INFIX = ("+", "-", "*", "//", "%", "==", "<", "<=")
 

@@ -27,7 +27,6 @@ from superopt.verifier.axiom.logic import (
     variable,
 )
 
-
 MILLISECONDS = 2_000  # should effort not be counted
 EFFORT = 20_000  # for a condition of a step
 
@@ -135,7 +134,12 @@ class Theory:
             if not pattern.args or not set(clause.variables) <= set(inside(pattern)):
                 continue
             name = c.name + (f"/{i}" if len(c.sides) > 1 else "")
-            self.law(name, tuple(conditions), fo("and", (fo("==", (pattern, b), TRUTH), types.typed(b)), TRUTH), pattern)
+            self.law(
+                name,
+                tuple(conditions),
+                fo("and", (fo("==", (pattern, b), TRUTH), types.typed(b)), TRUTH),
+                pattern,
+            )
         self.types()
 
     def law(self, name: str, conditions: tuple[Fo, ...], what: Fo, where: Fo) -> None:

@@ -1,20 +1,14 @@
-"""What the axiom-level prover knows of types: the shapes of results, and when terms are well typed.
+"""What the axiom-level prover knows of types: shapes of results, and when terms have a type.
 
-Laws about `shape(t)`, `len` and `back` (the size of an axis counted from the end), for each function
-that occurs. They say what `Op.infer` says, and a test compares the two.
+Laws about `shape(t)`, `len` and `back` (the size of an axis counted from the end), for each
+function that occurs. They say what `Op.infer` says, and a test compares the two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from superopt.verifier.axiom.encode import (
-    BROADCASTS,
-    KEEPS_RANK,
-    KEEPS_SHAPE,
-    REDUCTIONS,
-    compared,
-)
+from superopt.verifier.axiom.formulas import compared
 from superopt.verifier.axiom.logic import (
     TRUTH,
     VALUE,
@@ -27,6 +21,7 @@ from superopt.verifier.axiom.logic import (
     tupled,
     variable,
 )
+from superopt.verifier.axiom.operators import BROADCASTS, KEEPS_RANK, KEEPS_SHAPE, REDUCTIONS
 
 # Conditions, what holds then, and the term where it is looked for.
 Law = tuple[tuple[Fo, ...], Fo, Fo]
@@ -178,11 +173,16 @@ def of_tuples(args: tuple[Fo, ...], t: Fo) -> Iterator[Law]:
         yield (), equal(inside, either(*(equal(k, a) for a in args))), inside
 
 
+def permutes(t: Fo) -> bool:
+    """Is it a permutation, written out?"""
+    return t.fn == "tuple" and sorted(a.fn for a in t.args) == [str(i) for i in range(len(t.args))]
+
+
 def literals(t: Fo) -> Iterator[Law]:
     """Of an operator with attributes written out: the sizes of its result."""
     x = fo("?x", (), t.args[0].sort) if t.args else t
     match t.fn:
-        case "Transpose" if t.args[1].fn == "tuple":
+        case "Transpose" if permutes(t.args[1]):
             perm = [int(a.fn) for a in t.args[1].args]
             n = len(perm)
             back_again = tupled(number(perm.index(i)) for i in range(n))

@@ -1,0 +1,42 @@
+"""What the axiom-level prover has to know of operators: which keep shapes, which name axes."""
+
+from __future__ import annotations
+
+from superopt.ops import OPS
+
+_ELEMENTWISE = [op for op in OPS.values() if "elementwise" in op.laws and not op.opaque]
+# Whose results have types that hang on attributes.
+UNTYPED = frozenset(
+    ("Cast", "OneHot", "QuantizeLinear", "DequantizeLinear", "CastLike", "BitCast", "EyeLike")
+)
+BOOLEAN_RESULTS = frozenset(
+    ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or", "Not", "Xor")
+) | {"IsNaN", "IsInf"}
+WHOLE_RESULTS = frozenset(("ArgMax", "ArgMin", "Shape", "Size"))
+# The shape of whose result is that of the first operand.
+KEEPS_SHAPE = (
+    frozenset(op.name for op in _ELEMENTWISE if len(op.inputs) == 1 and not op.variadic)
+    | frozenset(("Softmax", "LogSoftmax", "Hardmax", "CumSum", "CumProd", "LRN"))
+    | frozenset(name for name in OPS if name.endswith("Normalization"))
+)
+# Or its rank.
+KEEPS_RANK = (
+    KEEPS_SHAPE
+    | frozenset(("Transpose", "Concat", "Slice", "Pad", "Split", "Tile", "Trilu"))
+    | frozenset(("Conv", "ConvTranspose", "ReverseSequence"))
+    | frozenset(name for name in OPS if name.endswith("Pool"))
+)
+BROADCASTS = (
+    frozenset(op.name for op in _ELEMENTWISE if len(op.inputs) == 2) - UNTYPED - {"PRelu", "SwiGLU"}
+) | {"Max", "Min"}
+REDUCTIONS = frozenset(name for name in OPS if name.startswith("Reduce"))
+# Attributes that name axes of the first operand.
+AXES = {
+    name: "axes" if name in REDUCTIONS or name in ("Slice", "Squeeze", "Unsqueeze") else "axis"
+    for name, op in OPS.items()
+    if "axis" in op.attrs or name in REDUCTIONS or name in ("Slice", "Squeeze", "Unsqueeze")
+}
+# Attributes that are tuples.
+SEQUENCES = frozenset(
+    ("axes", "perm", "shape", "pads", "strides", "kernel_shape", "dilations", "split", "starts")
+) | {"ends", "steps", "repeats", "sizes", "output_shape", "output_padding", "scales"}
