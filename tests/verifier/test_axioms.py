@@ -11,7 +11,7 @@ import pytest
 from superopt.ir.graph import node
 from superopt.ir.op import InferError
 from superopt.ops import OPS
-from superopt.rules.axioms import load_axioms, parse_axioms
+from superopt.rules.axiom import load_axioms, parse_axioms
 from superopt.rules.rule import Rule, load_library, parse_rules
 from superopt.rules.stated import proof
 from superopt.rules.trial import Refuted as Differs

@@ -1,6 +1,6 @@
 """Proofs of rules from axioms: the second proof, independent of the first and readable.
 
-The axioms (superopt.rules.axioms) are proved at the level of indices, and balanced; rules of the
+The axioms (superopt.rules.axiom) are proved at the level of indices, and balanced; rules of the
 library that do not follow from others are axioms, too. A proof is an `unsat` of Z3, its core made
 minimal, and a chain of rewrites by the axioms of the core, where one is found.
 """
