@@ -1,4 +1,4 @@
-"""Functions of normal forms: reciprocals, exponentials, comparisons, unknown functions.
+"""Functions of normal forms: reciprocals, exponentials, products, unknown functions.
 
 Guards are drawn out of arguments first: f(x where g, else y) is f(x) where g, else f(y).
 """
@@ -123,17 +123,43 @@ def factored(a: NF) -> tuple[Term, NF]:
     if not common:
         content = Term(scale, (), frozenset(), ())
         return content, N.scaled(a, 1 / scale)
-    back = tuple((f, -e) for f, e in common.items())
-    out: list[Term] = []
-    for t in a.terms:
-        u = S.opened(t)
-        powers = N.merged(u.powers, back)
-        assert powers is not None
-        out.append(S.close(Term(u.coefficient, u.bound, u.guards, powers)))
-    rest = N.form(out)
+    rest = over(a, tuple(common.items()))
     scale = rest.terms[0].coefficient
     content = Term(scale, (), frozenset(), tuple(sorted(common.items())))
     return content, N.scaled(rest, 1 / scale)
+
+
+def over(a: NF, powers: Sequence[N.Power]) -> NF:
+    """`a` divided by a product that depends on nothing that is bound in it."""
+    back = tuple((f, -e) for f, e in powers)
+    out: list[Term] = []
+    for t in a.terms:
+        u = S.opened(t)
+        left = N.merged(u.powers, back)
+        assert left is not None
+        out.append(S.close(Term(u.coefficient, u.bound, u.guards, left)))
+    return N.form(out)
+
+
+def shared_powers(forms: Sequence[NF], own: frozenset[Var]) -> list[N.Power]:
+    """The factors that all terms of all forms have above the line, or below it, outside of their
+    sums and without the variables `own`."""
+    shared: dict[Factor, Fraction] | None = None
+    for t in (t for a in forms for t in a.terms):
+        inside = own.union(t.bound)
+        here = {
+            f: e for f, e in t.powers if f.free.isdisjoint(inside) and not isinstance(f, N.Truth)
+        }
+        if shared is None:
+            shared = here
+        else:
+            both = {f: (e, here[f]) for f, e in shared.items() if f in here}
+            shared = {
+                f: min(e, x) if e > 0 else max(e, x)
+                for f, (e, x) in both.items()
+                if (e > 0) == (x > 0)
+            }
+    return sorted((shared or {}).items())
 
 
 # --- exponentials ---------------------------------------------------------------------------------
@@ -160,39 +186,7 @@ def _exponential(a: NF, facts: Facts) -> NF:
     return times(first, out, facts)
 
 
-# --- comparisons and the rest ---------------------------------------------------------------------
-
-
-def less(a: NF, facts: Facts) -> NF:
-    """1 where a < 0, else 0."""
-
-    def build(args: list[NF], more: Facts) -> NF:
-        (d,) = args
-        c = d.constant
-        if c is not None:
-            return N.constant(int(c < 0))
-        return power(N.truth("lt", N.scaled(d, 1 / abs(d.terms[0].coefficient))))
-
-    return hoisted([a], facts, build)
-
-
-def equals(a: NF, facts: Facts) -> NF:
-    """1 where a == 0, else 0."""
-
-    def build(args: list[NF], more: Facts) -> NF:
-        (d,) = args
-        c = d.constant
-        if c is not None:
-            return N.constant(int(c == 0))
-        if sum(_infinite(t) for t in d.terms) == 1:
-            return N.zero()
-        return power(N.truth("eq", N.scaled(d, 1 / d.terms[0].coefficient)))
-
-    return hoisted([a], facts, build)
-
-
-def _infinite(t: Term) -> bool:
-    return any(isinstance(f, N.Fn) and f.name == INFINITY for f, _ in t.powers)
+# --- the rest ---------------------------------------------------------------------
 
 
 def unknown(name: str, args: Sequence[NF], facts: Facts) -> NF:
@@ -261,4 +255,4 @@ def odd(name: str, a: NF) -> NF:
     return power(N.fn(name, (a,)))
 
 
-__all__ = ["P", "exponential", "inverse", "less", "summed", "unknown"]
+__all__ = ["P", "exponential", "inverse", "summed", "unknown"]

@@ -14,14 +14,13 @@ from superopt.verifier import normal as N
 from superopt.verifier import substitute as S
 from superopt.verifier.algebra import (
     Undefined,
-    equals,
     exponential,
     hoisted,
     inverse,
-    less,
     power,
     used,
 )
+from superopt.verifier.comparisons import equals, less
 from superopt.verifier.denominators import without_denominators
 from superopt.verifier.digits import (
     MOST_VALUES,

@@ -17,17 +17,18 @@ from superopt.verifier.algebra import (
     hoisted,
     inverse,
     odd,
+    over,
     power,
+    shared_powers,
 )
-from superopt.verifier.facts import Facts, Guard, negated
+from superopt.verifier.facts import Facts, Guard, ge, negated
+from superopt.verifier.monotone import GROW, argument, odd_of, quotient, turned
 from superopt.verifier.normal import NF, Piece, Term, Top
-from superopt.verifier.order import sign
+from superopt.verifier.order import factors, sign
 from superopt.verifier.poly import Var
 from superopt.verifier.simplify import opened_piece, outer_guard, simplified_piece, times, under
 
 MOST_SPLITS = 64
-GROW = frozenset(("sqrt", "log", "softplus", "acosh"))
-GROW_ODD = frozenset(("erf", "asin", "atan", "sinh", "asinh", "atanh"))
 
 
 def greatest(values: Sequence[NF], facts: Facts) -> NF:
@@ -88,6 +89,7 @@ def greatest_of(pieces: Sequence[Piece], facts: Facts) -> NF:
         kept[done] = None
     if best is not None:
         kept[Piece((), frozenset(), N.constant(best))] = None
+    kept = _sizes_apart(kept, facts)
     if not kept:
         return N.scaled(power(N.fn(INFINITY, (N.zero(),))), -1)
     shift = _common(list(kept))
@@ -100,8 +102,50 @@ def greatest_of(pieces: Sequence[Piece], facts: Facts) -> NF:
         (only,) = moved
         if not only.bound and not only.guards:
             return N.plus(only.value, shift)
-    grown = _grown([opened_piece(p) for p in moved], facts)
-    return N.plus(power(N.top(moved)) if grown is None else grown, shift)
+    return N.plus(_scaled([opened_piece(p) for p in moved], facts), shift)
+
+
+def _sizes_apart(pieces: dict[Piece, None], facts: Facts) -> dict[Piece, None]:
+    """The greater of x y and -x y as that of x and -x times that of y and -y."""
+    out = dict(pieces)
+    for p in pieces:
+        one = p.value.single
+        if p not in out or p.bound or p.guards or one is None or one.coefficient < 0:
+            continue
+        other = Piece((), frozenset(), N.scaled(p.value, -1))
+        if other not in out or len(one.powers) < 2:
+            continue
+        del out[p], out[other]
+        value = N.constant(one.coefficient)
+        for f, e in one.powers:
+            x = power(f, e)
+            if e.denominator == 1 and int(e) % 2 and (_sign((f, e), facts) or 0) < 1:
+                x = greatest_of([Piece((), frozenset(), y) for y in (x, N.scaled(x, -1))], facts)
+            value = times(value, x, facts)
+        out[Piece((), frozenset(), value)] = None
+    return out
+
+
+def _sign(p: N.Power, facts: Facts) -> int | None:
+    return sign(Term(Fraction(1), (), frozenset(), (p,)), factors(facts))
+
+
+def _scaled(pieces: Sequence[Piece], facts: Facts) -> NF:
+    """max(c a, c b) is c max(a, b) for c > 0; and for c = 0, where there is a value at all."""
+    some = any(not p.guards and all(facts.holds(ge(v.extent - 1)) for v in p.bound) for p in pieces)
+    shared = shared_powers([p.value for p in pieces], frozenset(v for p in pieces for v in p.bound))
+    signs = {p: _sign(p, facts) for p in shared}
+    scale = tuple(p for p in shared if signs[p] == 2 or (signs[p] == 1 and p[1] > 0 and some))
+    if not scale:
+        return _greatest(pieces, facts)
+    rest = [Piece(p.bound, p.guards, over(p.value, scale)) for p in pieces]
+    out = greatest_of(rest, facts)
+    return times(N.form((Term(Fraction(1), (), frozenset(), scale),)), out, facts)
+
+
+def _greatest(pieces: Sequence[Piece], facts: Facts) -> NF:
+    grown = _grown(pieces, facts)
+    return power(N.top(frozenset(map(S.close_piece, pieces)))) if grown is None else grown
 
 
 def _lowest(a: NF) -> bool:
@@ -119,15 +163,19 @@ def _lowest(a: NF) -> bool:
 def _flatten(p: Piece, facts: Facts, out: list[Piece]) -> None:
     """A maximum inside a maximum: max(c * max(a, b) + r) is max(c a + r, c b + r), c > 0."""
     for t in p.value.terms:
-        if t.bound or t.guards or t.coefficient < 0 or len(t.powers) != 1:
+        if t.bound or t.guards or t.coefficient < 0:
             continue
-        (f, e) = t.powers[0]
-        if not isinstance(f, Top) or e != 1:
+        f = next((f for f, e in t.powers if isinstance(f, Top) and e == 1), None)
+        if f is None:
             continue
+        beside = tuple(q for q in t.powers if q[0] is not f)
+        if beside and sign(Term(Fraction(1), (), frozenset(), beside), factors(facts)) != 2:
+            continue
+        scale = N.form((Term(t.coefficient, (), frozenset(), beside),))
         rest = N.minus(p.value, N.form((t,)))
         for q in f.pieces:
             inner = opened_piece(q)
-            value = N.plus(N.scaled(inner.value, t.coefficient), rest)
+            value = N.plus(times(scale, inner.value, facts), rest)
             _flatten(Piece(p.bound + inner.bound, p.guards | inner.guards, value), facts, out)
         return
     out.append(p)
@@ -167,9 +215,9 @@ def _grown(pieces: Sequence[Piece], facts: Facts) -> NF | None:
         ]
         return N.scaled(greatest_of(some, facts), scale)
 
-    name = _odd(values[0])
-    if name and all(_odd(t) == name for t in values):
-        args = [N.scaled(_argument(t), t.coefficient / c) for t in values]
+    name = odd_of(values[0])
+    if name and all(odd_of(t) == name for t in values):
+        args = [N.scaled(argument(t), t.coefficient / c) for t in values]
         return hoisted([greatest(args, True)], facts, lambda a, _: N.scaled(odd(name, a[0]), c))
     up = values[0].coefficient > 0
     if any((t.coefficient > 0) != up for t in values):
@@ -183,9 +231,9 @@ def _grown(pieces: Sequence[Piece], facts: Facts) -> NF | None:
         ]
         return N.scaled(exponential(N.scaled(greatest(args, up), k), facts), c)
     if all(e == -1 for t in values for f, e in t.powers if isinstance(f, N.Total)) and all(
-        map(_quotient, values)
+        map(quotient, values)
     ):
-        args = [_turned(t, facts) for t in values]
+        args = [turned(t, facts) for t in values]
         return N.scaled(inverse(greatest(args, not up), facts), c)
     if any(len(t.powers) > 1 for t in values):
         return None
@@ -194,7 +242,7 @@ def _grown(pieces: Sequence[Piece], facts: Facts) -> NF | None:
     if name and all(
         isinstance(g, N.Fn) and g.name == name and e == 1 for t in values for g, e in t.powers
     ):
-        top = greatest([_argument(t) for t in values], up)
+        top = greatest([argument(t) for t in values], up)
         return hoisted([top], facts, lambda a, _: N.scaled(power(N.fn(name, (a[0],))), c))
     return None
 
@@ -203,31 +251,3 @@ def _number(a: NF) -> Fraction:
     """The number that is added in it."""
     plain = (t.coefficient for t in a.terms if not (t.bound or t.guards or t.powers))
     return next(plain, Fraction(0))
-
-
-def _odd(t: Term) -> str:
-    """The function that grows and is odd, of which `t` is a multiple."""
-    (f, e), *more = t.powers
-    known = isinstance(f, N.Fn) and f.name in GROW_ODD and len(f.args) == 1
-    return f.name if known and isinstance(f, N.Fn) and e == 1 and not more else ""
-
-
-def _argument(t: Term) -> NF:
-    """What its only factor is a function of."""
-    ((f, _),) = t.powers
-    assert isinstance(f, N.Fn)
-    return f.args[0]
-
-
-def _quotient(t: Term) -> bool:
-    """Is it one of numbers above 0?"""
-    plain = Term(Fraction(1), (), frozenset(), t.powers)
-    return any(e < 0 for _, e in t.powers) and sign(plain, {}) == 2
-
-
-def _turned(t: Term, facts: Facts) -> NF:
-    """1 / t without its coefficient, multiplied out: of exp(x) / (1 + exp(x)), 1 + exp(-x)."""
-    out = N.constant(1)
-    for f, e in t.powers:
-        out = times(out, f.of if isinstance(f, N.Total) else power(f, -e), facts)
-    return out

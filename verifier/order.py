@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from itertools import combinations, islice
 
 import z3
 
@@ -15,6 +16,10 @@ from superopt.verifier.algebra import factored
 from superopt.verifier.facts import Facts, nonneg
 from superopt.verifier.normal import NF, Factor, Term
 from superopt.verifier.poly import Sym, Var, of
+from superopt.verifier.simplify import times
+
+MOST_PAIRS = 15  # of order facts that are multiplied
+MOST_TERMS = 3  # of each
 
 
 def dominated(gap: NF, facts: Facts, strictly: bool = False) -> bool:
@@ -78,11 +83,27 @@ def _follows(gap: NF, facts: Facts, strictly: bool) -> bool:
         s.add(real(gap) <= 0 if strictly else real(gap) < 0)
         s.add(*sides)
         out = bool(s.check() == z3.unsat)
+        products = [] if out else list(_products(facts))
+        if products:
+            sides.clear()
+            for both, above in products:
+                s.add(real(both) > 0 if above else real(both) >= 0)
+            s.add(*sides)
+            out = bool(s.check() == z3.unsat)
     finally:
         s.pop()
     G.TALLY.queries += 1
     G.TALLY.solver_seconds += time.perf_counter() - start
     return out
+
+
+def _products(facts: Facts) -> Iterator[tuple[NF, bool]]:
+    """The products of two order facts, where one is of one term, which are not below 0 either; and
+    whether they are above it."""
+    some = [o for o in facts.orders if isinstance(o, NF) and len(o.terms) <= MOST_TERMS]
+    for a, b in islice(combinations(some, 2), MOST_PAIRS):
+        if a.single is not None or b.single is not None:
+            yield times(a, b, facts), a in facts.above and b in facts.above
 
 
 def _exponentials(a: NF, facts: Facts) -> dict[object, int]:

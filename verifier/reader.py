@@ -15,13 +15,12 @@ from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce, Size
 from superopt.verifier import normal as N
 from superopt.verifier import poly as P
 from superopt.verifier.algebra import (
-    equals,
-    less,
     power,
     product_over,
     unknown,
 )
 from superopt.verifier.bounds import nonneg
+from superopt.verifier.comparisons import equals, less
 from superopt.verifier.digits import in_digits
 from superopt.verifier.facts import Facts, Guard, eq, ge, negated
 from superopt.verifier.maxima import greatest_over

@@ -17,8 +17,10 @@ from superopt.verifier.algebra import (
     hoisted,
     inverse,
     odd,
+    over,
     power,
     raised,
+    shared_powers,
     unknown,
     unrooted,
     used,
@@ -145,7 +147,7 @@ def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
         case _ if exact and fn in ODD and len(args) == 1:
             return hoisted(args, facts, lambda x, _: odd(fn, x[0]))
         case _ if exact and fn in EVEN:
-            return hoisted(args, facts, lambda x, _: _even(fn, x[0]))
+            return hoisted(args, facts, lambda x, _: _symmetric(fn, x[0]))
         case _:
             return unknown(fn if exact else f"{fn} of integers", args, facts)
 
@@ -234,6 +236,15 @@ def _root(args: list[NF], facts: Facts) -> NF:
                 alone = N.form((Term(ONE, (), frozenset(), (p,)),))
                 inner = times(inner, _root([alone], facts), facts)
             return inner
+    if one is None:  # sqrt(x * x * y) is the greater of x and -x, times sqrt(y), of sums y, too
+        outside = [p for p in shared_powers([a], frozenset()) if _even(p) or _halves(p, known)]
+        outside = [p for p in outside if not isinstance(p[0], N.Num)]
+        if outside:
+            inner = _root([over(a, outside)], facts)
+            for p in outside:
+                alone = N.form((Term(ONE, (), frozenset(), (p,)),))
+                inner = times(inner, _root([alone], facts), facts)
+            return inner
     if one is not None and one.coefficient == 1 and len(one.powers) == 1:
         f, e = one.powers[0]
         if isinstance(f, N.Exp):
@@ -253,10 +264,11 @@ def _root(args: list[NF], facts: Facts) -> NF:
 def _halves(p: N.Power, known: Mapping[Factor, int]) -> bool:
     """Is a factor never below 0, so that it has a root by itself? Those in even powers always are,
     and have roots that are taken together."""
-    f, e = p
-    return not (e.denominator == 1 and e % 2 == 0) and (
-        (sign(Term(ONE, (), frozenset(), ((f, e),)), known) or 0) > 0
-    )
+    return not _even(p) and (sign(Term(ONE, (), frozenset(), (p,)), known) or 0) > 0
+
+
+def _even(p: N.Power) -> bool:
+    return p[1].denominator == 1 and p[1] % 2 == 0
 
 
 def _squares(n: int) -> tuple[int, int]:
@@ -287,7 +299,7 @@ def _rounded(fn: str, a: NF) -> NF:
     return odd(fn, a) if fn == "round" else power(N.fn(fn, (a,)))
 
 
-def _even(fn: str, a: NF) -> NF:
+def _symmetric(fn: str, a: NF) -> NF:
     """f(-x) is f(x), and f(0) is 1."""
     if not a.terms:
         return N.constant(1)
