@@ -13,11 +13,10 @@ from superopt.verifier import normal as N
 from superopt.verifier import poly as P
 from superopt.verifier import substitute as S
 from superopt.verifier.facts import Facts, negated
-from superopt.verifier.normal import NF, Factor, Piece, Term
+from superopt.verifier.normal import NF, Factor, Term
 from superopt.verifier.poly import Var
 from superopt.verifier.simplify import (
     outer_guard,
-    simplified_piece,
     summed,
     times,
     under,
@@ -192,16 +191,6 @@ def _exponential(a: NF, facts: Facts) -> NF:
 def unknown(name: str, args: Sequence[NF], facts: Facts) -> NF:
     """A function of which only the name is known."""
     return hoisted(args, facts, lambda given, more: power(N.fn(name, tuple(given))))
-
-
-def product_over(a: NF, bound: tuple[Var, ...], facts: Facts) -> NF:
-    """The product of `a` over fresh variables."""
-    piece = simplified_piece(Piece(bound, frozenset(), a), facts)
-    if piece is None:
-        return N.constant(1)
-    if not piece.bound and not piece.guards and all(v.extent.value == 1 for v in bound):
-        return piece.value
-    return power(N.prod(S.close_piece(Piece(bound, frozenset(), a))))
 
 
 def raised(a: NF, n: int, facts: Facts) -> NF:

@@ -41,6 +41,7 @@ from superopt.verifier.order import (
     without_factor,
 )
 from superopt.verifier.poly import Poly, Var, const, linear_in
+from superopt.verifier.prods import product_over
 from superopt.verifier.scalars import applied
 from superopt.verifier.simplify import (
     STRONG,
@@ -297,6 +298,10 @@ def _power(f: Factor, e: Fraction, facts: Facts, memo: dict[object, NF]) -> NF:
                 value = _refined(q.value, facts.plus(*q.guards), memo)
                 pieces.append(Piece(q.bound, q.guards, value))
             base = _greatest(pieces, facts)
+        case N.Prod():
+            q = piece_in_digits(opened_piece(f.piece))
+            value = _refined(q.value, facts.plus(*q.guards), memo)
+            base = product_over(value, q.bound, facts, q.guards)
         case _:
             return power(f, e)
     one = base.single

@@ -16,7 +16,6 @@ from superopt.verifier import normal as N
 from superopt.verifier import poly as P
 from superopt.verifier.algebra import (
     power,
-    product_over,
     unknown,
 )
 from superopt.verifier.bounds import nonneg
@@ -26,6 +25,7 @@ from superopt.verifier.facts import Facts, Guard, eq, ge, negated
 from superopt.verifier.maxima import greatest_over
 from superopt.verifier.normal import NF, Term
 from superopt.verifier.poly import Poly
+from superopt.verifier.prods import product_over
 from superopt.verifier.scalars import applied, number_of
 from superopt.verifier.simplify import outer_guard, quotient, summed, times, where
 

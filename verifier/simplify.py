@@ -88,7 +88,7 @@ S.QUOTIENT[0] = quotient
 
 def simplified(t: Term, facts: Facts) -> list[Term]:
     """Closed terms whose sum is the open term `t` where `facts` hold."""
-    body = _settled(t.bound, t.guards, facts)
+    body = settled(t.bound, t.guards, facts)
     if body is None:
         return []
     bound, guards, env = body
@@ -116,7 +116,7 @@ def simplified(t: Term, facts: Facts) -> list[Term]:
 _Body = tuple[tuple[Var, ...], frozenset[Guard], dict[Var, Poly]]
 
 
-def _settled(bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts) -> _Body | None:
+def settled(bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts) -> _Body | None:
     """Bound variables, guards and substitutions in one form; None where nothing satisfies them."""
     env: dict[Var, Poly] = {}
     while True:
@@ -223,7 +223,7 @@ def _swapped(bound: tuple[Var, ...], v: Var, w: Var) -> tuple[Var, ...]:
 
 def simplified_piece(p: Piece, facts: Facts) -> Piece | None:
     """A closed piece that is the open one under facts; None for no piece."""
-    body = _settled(p.bound, p.guards, facts)
+    body = settled(p.bound, p.guards, facts)
     if body is None:
         return None
     bound, guards, env = body

@@ -61,6 +61,8 @@ def factor(f: Factor, g: Factor) -> Iterator[Equations]:
         case N.Top(), N.Top():
             if len(f.pieces) == len(g.pieces):
                 yield from pieces(f.pieces, g.pieces)
+        case N.Prod(), N.Prod():
+            yield from pieces((f.piece,), (g.piece,))
         case _:
             return
 
