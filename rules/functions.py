@@ -18,6 +18,7 @@ from superopt.ir.op import InferError
 from superopt.ops import common
 from superopt.rules.facts import is_const, listed, uniform
 from superopt.te import index as ix
+from superopt.te.assume import decided
 from superopt.te.dtype import BOOL, DType
 from superopt.te.expr import apply, product
 from superopt.te.node import Const, Dim, Expr
@@ -166,6 +167,9 @@ def _decide(fn: str, a: Result, b: Result) -> bool:
     verdict = apply(fn, ix.as_index(size(a)), ix.as_index(size(b)), dtype=BOOL)
     if isinstance(verdict, Const):
         return bool(verdict.value)
+    found = decided(fn, size(a), size(b))
+    if found is not None:
+        return found
     raise NotKnown(f"{verdict} is not known")
 
 

@@ -42,8 +42,17 @@ from superopt.verifier.attributes import (
     mark,
     marked,
 )
+from superopt.verifier.cases import either, told
 from superopt.verifier.constants import filled
-from superopt.verifier.sizes import Fork, Misfit, State, equated, ones, taken, wider
+from superopt.verifier.sizes import (
+    Fork,
+    Misfit,
+    State,
+    equated,
+    ones,
+    taken,
+    wider,
+)
 
 VALUE = "value of "  # before a parameter's name: its number
 
@@ -119,6 +128,13 @@ class Choices:
             once_more = self.state.stretched + 1
             single = [replace(s, stretched=once_more) for s in single if s is not None]
         raise Fork([*found, *single])
+
+    def decided(self, fn: str, a: Dim, b: Dim) -> bool | None:
+        self.questions += 1
+        found = told(self.state, fn, a, b)
+        if found is None:
+            raise Fork(either(self.state, fn, a, b))
+        return found
 
     def choose(
         self, key: str, values: Sequence[object], levels: Sequence[int] | None = None
@@ -335,10 +351,15 @@ class Choices:
         )
 
     def sized(self, v: Expr, kind: DType, where: str) -> Tensor:
-        """All elements equal a size."""
-        if not self.on_right:
-            raise Unsupported(f"the number {v} of a constant")
-        return compute((), lambda: cast(v, kind), name=str(v))
+        """All elements equal a size: a scalar on the right, of any shape on the left."""
+        ranks = range(1 if self.on_right else self.ranks.most + 1)
+        rank = self.choose(f"rank size {where}", ranks, ranks)
+        assert isinstance(rank, int)
+        shape = tuple(self.fresh(f"size.{where}.{k}") for k in range(rank))
+        return self.kept(
+            ("size", v, kind, shape),
+            lambda: compute(shape, lambda *i: cast(v, kind), name=str(v)),
+        )
 
     def kept(self, key: object, make: Callable[[], Tensor]) -> Tensor:
         """One tensor for all attempts."""

@@ -15,7 +15,7 @@ from superopt.verifier import poly as P
 from superopt.verifier.bounds import by_sum, lowest, nonneg, simple, without_quotient
 from superopt.verifier.guard import Guard, OutOfTime, eq, ge, in_time, negated, start
 from superopt.verifier.models import Model, extended, fails, models
-from superopt.verifier.poly import Poly, Sym
+from superopt.verifier.poly import Mono, Poly, Quot, Sym
 from superopt.verifier.solver import follows
 
 OFTEN = 256  # questions, until the clock is looked at
@@ -35,9 +35,13 @@ class Facts:
     samples: list[Model] | None = None
     parent: Facts | None = None
     children: dict[tuple[Guard, ...], Facts] = field(default_factory=dict)
+    equations: tuple[tuple[Mono, Mono], ...] = ()  # products that are equal, in both directions
 
     def __post_init__(self) -> None:
         lows: list[Poly] = []
+        same = [h.p.terms for h in self.hypotheses if h.kind == "eq" and len(h.p.terms) == 2]
+        pairs = [(m, n) for (m, c), (n, d) in same if m and n and c == -d and abs(c) == 1]
+        self.equations = tuple(p for m, n in pairs for p in ((m, n), (n, m)))
         for h in self.hypotheses:
             if h.kind == "ge":
                 lows.append(h.p)
@@ -152,8 +156,26 @@ class Facts:
         return before.holds(negated(last))
 
 
+def _without_quotient(g: Guard, facts: Facts, strong: bool) -> Guard | None:
+    """What is said by a guard with a quotient in it, where two products that are equal say it
+    without: (i + b j) // s < n is j < a where n s is a b and 0 <= i < b."""
+    same = without_quotient(g.p)
+    if same is None or any(isinstance(a, Quot) for a in same.atoms()):
+        return None
+    for old, new in facts.equations:
+        p = P.replaced(same, old, new)
+        found = coarser(ge(p), facts, strong) if p is not same else None
+        if found is not None and found.p is not p:
+            return found
+    return None
+
+
 def coarser(g: Guard, facts: Facts, strong: bool) -> Guard:
     """d k + r >= 0 is k >= 0 where 0 <= r < d, and k >= 1 where -d <= r < 0."""
+    if g.kind == "ge" and facts.equations:
+        other = _without_quotient(g, facts, strong)
+        if other is not None:
+            return other
     if g.kind != "ge" or all(len(m) < 2 for m, _ in g.p.terms):
         return g
     for d in {tuple(a for a in m if isinstance(a, Sym)) for m, _ in g.p.terms if len(m) > 1}:

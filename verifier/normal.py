@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from superopt.verifier import poly as P
-from superopt.verifier.bounds import nonneg
 from superopt.verifier.factors import (
     Exp as Exp,
 )
@@ -322,31 +321,3 @@ def merged(a: Iterable[Power], b: Iterable[Power]) -> tuple[Power, ...] | None:
     rest = [(f, Fraction(1) if isinstance(f, Truth) else e) for f, e in powers.items() if e]
     rest.sort(key=lambda p: p[0].number)
     return tuple(rest)
-
-
-def as_poly(a: NF) -> Poly | None:
-    """The whole number of sizes and indices that a form is."""
-    out = P.const(0)
-    for t in a.terms:
-        if t.bound or t.guards or t.coefficient.denominator != 1:
-            return None
-        term = P.const(int(t.coefficient))
-        for f, e in t.powers:
-            one = _whole(f)
-            if one is None or e.denominator != 1 or e < 0:
-                return None
-            for _ in range(int(e)):
-                term = term * one
-        out = out + term
-    return out
-
-
-def _whole(f: Factor) -> Poly | None:
-    match f:
-        case Num():
-            return P.of(f.atom)
-        case Fn(name="mod of integers", args=(e, n)):  # as an index, a negative one from the end
-            bound = as_poly(n)
-            return P.chosen(e, bound) if bound is not None and nonneg(bound - 1) else None
-        case _:
-            return None

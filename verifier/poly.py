@@ -322,6 +322,29 @@ def divided(p: Poly, q: Poly) -> tuple[Poly, Poly]:
     return made(whole), made(rest)
 
 
+def within(m: Mono, n: Mono) -> bool:
+    """Does the product m divide the product n?"""
+    left = list(n)
+    for a in m:
+        if a not in left:
+            return False
+        left.remove(a)
+    return True
+
+
+def replaced(p: Poly, old: Mono, new: Mono) -> Poly:
+    """`p` with the product `new` for `old` in each of its terms that has it."""
+    out = made({})
+    for m, c in p.terms:
+        if within(old, m):
+            left = list(m)
+            for a in old:
+                left.remove(a)
+            m = tuple(sorted((*left, *new)))
+        out = out + made({m: c})
+    return out
+
+
 def divided_by_sum(p: Poly, q: Poly) -> tuple[Poly, Poly]:
     """(quotient, rest) by a polynomial of several terms: n k + k + j is k (n + 1) + j."""
     lead, c = q.terms[-1]

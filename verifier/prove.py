@@ -208,7 +208,9 @@ def _proved(
     grows. of_any: it is to hold for numbers of all types, or _Typed. exact: all types are those
     that the rule says."""
     reader = Reader({}, exact_types=exact)
-    known = Facts(tuple(_guard(reader, h) for h in one.state.hypotheses))
+    known = Facts()
+    for h in sorted(one.state.hypotheses, key=_is_equation):  # these may divide, by what is above 0
+        known = known.plus(_guard(reader, h, known))
     for low, strictly, high in one.state.orders:
         known = known.ordered(N.minus(number_of(high), number_of(low)), strictly)
     reader.known = known
@@ -256,9 +258,13 @@ def _at_least(least: int, reader: Reader, t: Tensor, known: Facts) -> Facts:
     return known
 
 
-def _guard(reader: Reader, h: Expr) -> Guard:
+def _is_equation(h: Expr) -> bool:
+    return isinstance(h, Apply) and h.fn in ("eq", "ne")
+
+
+def _guard(reader: Reader, h: Expr, known: Facts) -> Guard:
     if isinstance(h, Apply) and h.fn in ("lt", "le", "eq", "ne"):
-        return as_order(reader.guard(h, {}, Facts()))
+        return as_order(reader.guard(h, {}, known))
     raise Unreadable(f"hypothesis {h}")
 
 

@@ -22,12 +22,20 @@ from superopt.verifier.bounds import nonneg
 from superopt.verifier.comparisons import equals, less
 from superopt.verifier.digits import in_digits
 from superopt.verifier.facts import Facts, Guard, eq, ge, negated
+from superopt.verifier.integers import as_poly
 from superopt.verifier.maxima import greatest_over
 from superopt.verifier.normal import NF, Term
 from superopt.verifier.poly import Poly
 from superopt.verifier.prods import product_over
 from superopt.verifier.scalars import applied, number_of
-from superopt.verifier.simplify import outer_guard, quotient, summed, times, where
+from superopt.verifier.simplify import (
+    in_one_form,
+    outer_guard,
+    quotient,
+    summed,
+    times,
+    where,
+)
 
 # What leaves the range of a type of few numbers, or of one that has none below 0, at once.
 WRAPS = frozenset(("add", "sub", "neg", "mul", "pow", "abs"))
@@ -113,7 +121,7 @@ class Reader:
                         if not facts.holds(ge(q - 1)):
                             raise Unreadable(f"{e}: is {q} at least 1?")
                         whole = quotient(out, q, facts)
-                        return whole if fn == "floordiv" else out - q * whole
+                        return whole if fn == "floordiv" else in_one_form(out - q * whole, facts)
                     case "min":
                         return _least(some[0], some[1], facts)
                     case "max":
@@ -122,7 +130,7 @@ class Reader:
             case Index(element, bound):
                 of = self.value(element, places, facts)
                 n = self.index(bound, places, facts)
-                at = N.as_poly(of)
+                at = as_poly(of, facts)
                 if at is not None and facts.holds(ge(n - 1 - at)):
                     if facts.holds(ge(at)):
                         return at

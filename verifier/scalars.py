@@ -28,6 +28,7 @@ from superopt.verifier.algebra import (
 from superopt.verifier.attributes import marked, root_of
 from superopt.verifier.choices import NOTES
 from superopt.verifier.facts import Facts
+from superopt.verifier.integers import remainder, toward_zero
 from superopt.verifier.maxima import greatest
 from superopt.verifier.normal import NF, Factor, Term
 from superopt.verifier.order import factors, sign
@@ -38,7 +39,6 @@ POWERS = "powers of numbers that are not below 0"
 MOST_ROOTED = 256  # numerators and denominators of numbers whose roots are kept as such
 MOST_SQUARED = 100  # numbers whose squares are taken out of a root
 WHOLE = frozenset(("floor", "round"))
-QUOTIENT, MODULO = "div of integers", "mod of integers"
 ODD = frozenset(("erf", "sin", "tan", "asin", "atan", "sinh", "asinh", "atanh"))
 EVEN = frozenset(("cos", "cosh"))
 HALF, ONE = Fraction(1, 2), Fraction(1)
@@ -101,15 +101,15 @@ def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
         case "div", [a, b] if exact:
             used("divide")
             return unrooted(times(a, inverse(b, facts), facts), facts)
-        case "div", [a, b] if b.constant == 1:
-            return a
-        case "div", [a, b]:
-            return hoisted(args, facts, _toward_zero)
+        case (("div" | "div of integers"), [_, _]):
+            return hoisted(args, facts, toward_zero)
         case "fmod", [a, b] if not exact:  # what the quotient leaves
-            part = hoisted(args, facts, _toward_zero)
+            part = hoisted(args, facts, toward_zero)
             return N.minus(a, times(b, part, facts))
-        case "mod", [a, b] if not exact:
-            return hoisted(args, facts, lambda x, _: _remainder(x[0], x[1]))
+        case "mod of integers", [_, _]:
+            return hoisted(args, facts, remainder)
+        case "mod", [_, _] if not exact:
+            return hoisted(args, facts, remainder)
         case "sign", [_]:
             name = fn if exact else f"{fn} of integers"
             return hoisted(args, facts, lambda x, _: _sign(name, x[0]))
@@ -304,32 +304,6 @@ def _symmetric(fn: str, a: NF) -> NF:
     if not a.terms:
         return N.constant(1)
     return power(N.fn(fn, (N.scaled(a, -1) if a.terms[0].coefficient < 0 else a,)))
-
-
-def _toward_zero(args: list[NF], facts: Facts) -> NF:
-    """The quotient of integers; that of a remainder is zero, and divisors in turn multiply."""
-    a, b = args
-    one = a.single
-    if one is not None and one.coefficient == 1 and len(one.powers) == 1:
-        f, e = one.powers[0]
-        if e == 1 and isinstance(f, N.Fn) and f.name == QUOTIENT:
-            return power(N.fn(QUOTIENT, (f.args[0], times(f.args[1], b, facts))))
-    for f in [f for t in a.terms for f, _ in t.powers]:
-        if isinstance(f, N.Fn) and f.name == QUOTIENT and f.args[1] == b:
-            left = N.minus(f.args[0], times(b, power(f), facts))
-            if N.minus(a, left).constant == 0:
-                return N.zero()
-    return power(N.fn(QUOTIENT, (a, b)))
-
-
-def _remainder(a: NF, b: NF) -> NF:
-    """The remainder with the sign of the divisor; that of such a one is itself."""
-    one = a.single
-    if one is not None and one.coefficient == 1 and len(one.powers) == 1:
-        f, e = one.powers[0]
-        if e == 1 and isinstance(f, N.Fn) and f.name == MODULO and f.args[1] == b:
-            return a
-    return power(N.fn(MODULO, (a, b)))
 
 
 def _sign(name: str, a: NF) -> NF:

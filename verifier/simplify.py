@@ -21,10 +21,12 @@ from superopt.verifier.poly import Poly, Quot, Var
 
 def quotient(p: Poly, q: Poly, facts: Facts | None = None) -> Poly:
     """p // q for q >= 1."""
+    known = facts or NOTHING
+    if known.equations:
+        p = _by_equations(p, q, known)
     whole, rest = P.divided(p, q)
     if not rest.terms:
         return whole
-    known = facts or NOTHING
     if len(q.terms) > 1:
         more, left = P.divided_by_sum(p, q)
         if more.terms and known.holds(ge(left)) and known.holds(ge(q - 1 - left)):
@@ -33,6 +35,26 @@ def quotient(p: Poly, q: Poly, facts: Facts | None = None) -> Poly:
         return whole
     inner = _nested(rest, q, known)
     return whole + (P.of(P.quot_atom(rest, q)) if inner is None else inner)
+
+
+def _by_equations(p: Poly, q: Poly, facts: Facts) -> Poly:
+    """`p` with a product that q divides for an equal one that it does not: n * m for a * b before a
+    division by m."""
+    if len(q.terms) != 1:
+        return p
+    ((m, c),) = q.terms
+    for old, new in facts.equations:
+        if c == 1 and P.within(m, new) and not P.within(m, old):
+            p = P.replaced(p, old, new)
+    return p
+
+
+def in_one_form(p: Poly, facts: Facts) -> Poly:
+    """`p` with one of two products that are equal for the other."""
+    for old, new in facts.equations:
+        if P.made({old: 1}).number > P.made({new: 1}).number:
+            p = P.replaced(p, old, new)
+    return p
 
 
 def _nested(p: Poly, q: Poly, facts: Facts) -> Poly | None:

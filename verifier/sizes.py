@@ -61,7 +61,7 @@ class State:
 
     def given(self, h: Expr, needs: str) -> State | None:
         """With a hypothesis more; None where it is false."""
-        h = _tidy(h)
+        h = tidy(h)
         if isinstance(h, Const):
             return self if h.value else None
         if h in self.hypotheses:
@@ -70,7 +70,7 @@ class State:
         return replace(self, hypotheses=(*self.hypotheses, h), derived=derived)
 
 
-def _tidy(h: Expr) -> Expr:
+def tidy(h: Expr) -> Expr:
     """An equation without the factors that both sides share."""
     match h:
         case Apply("eq", (a, b), _):
@@ -113,7 +113,7 @@ def equated(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
     if found is not None:
         return found
     h = ix.apply("eq", (ix.as_index(a), ix.as_index(b)), BOOL)
-    if _tidy(h) in state.hypotheses:
+    if tidy(h) in state.hypotheses:
         return [state]
     for known in state.hypotheses:  # two products that equal a third are equal
         found = _compared(state, gap, known, needs)

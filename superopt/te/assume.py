@@ -28,6 +28,10 @@ class Judge(Protocol):
     def stretched(self, a: Dim, b: Dim) -> bool:
         """Broadcast a with b, neither of which is known to be 1: are they to be equal?"""
 
+    def decided(self, fn: str, a: Dim, b: Dim) -> bool | None:
+        """Is a == b ("eq"), a < b ("lt") or a <= b ("le"), which the ranges do not say? None: not
+        known."""
+
 
 _JUDGE: ContextVar[Judge | None] = ContextVar("judge of sizes", default=None)
 
@@ -61,6 +65,13 @@ def undecided(a: Dim, b: Dim) -> bool:
     """Is a <= b taken to be so, where the ranges do not say?"""
     judge = _JUDGE.get()
     return judge is not None and judge.undecided(a, b)
+
+
+def decided(fn: str, a: Dim, b: Dim) -> bool | None:
+    """Is a == b ("eq"), a < b ("lt") or a <= b ("le"), where the ranges do not say? None: not
+    known."""
+    judge = _JUDGE.get()
+    return None if judge is None else judge.decided(fn, a, b)
 
 
 def alike(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
