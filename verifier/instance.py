@@ -35,9 +35,11 @@ from superopt.rules.term import (
 from superopt.te.assume import judged_by
 from superopt.te.dtype import F32, DType
 from superopt.te.expr import Dim, Tensor, TensorType
+from superopt.te.node import Size
 from superopt.verifier import guard as G
 from superopt.verifier.attributes import NO_BLANKS, SHORT_STEPS, Unsupported
 from superopt.verifier.bindings import Bindings
+from superopt.verifier.cases import either
 from superopt.verifier.choices import NOTES, NUMBERS, Ranks
 from superopt.verifier.facts import in_time
 from superopt.verifier.refusal import accepted
@@ -354,11 +356,16 @@ class _Attempt(Bindings):
         why: Exception,
     ) -> None:
         """Unsupported, where the operator takes the same operands at some sizes: these would be
-        left out. On the right, too: a match at such sizes is not refused."""
+        left out. On the right, too: a match at such sizes is not refused. Where a size of an
+        operand is 1 there, that case is looked at by itself."""
         known = (*self.state.hypotheses, *map(is_wide, sorted(self.state.wide)))
         sizes = accepted(op, operands, given, known)
-        if sizes is not None:
-            raise Unsupported(f"{op.name} at sizes like {sizes}: {why}")
+        if sizes is None:
+            return
+        for d in (d for o in operands if o is not None for d in o.shape):
+            if isinstance(d, Size) and sizes.get(d.name) == 1 and d.name not in self.state.wide:
+                raise Fork(either(self.state, "eq", d, 1))
+        raise Unsupported(f"{op.name} at sizes like {sizes}: {why}")
 
     def sees(self, attrs: Mapping[str, Attr], image: Sequence[Dim]) -> None:
         """No window sees only padding: what is computed of such a one, nobody says. With steps that
