@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 from superopt.ir.graph import Input
 from superopt.ir.op import Attr, InferError, Op, Types, _canonical_attrs
 from superopt.ops.slicing import PAST_START
 from superopt.rules.functions import NotKnown, Result, sequence
 from superopt.rules.syntax import AttrParam
-from superopt.rules.term import App, Formula, Name, Seq, Spread
+from superopt.rules.term import App, At, Compare, Formula, Lit, Name, Seq, Spread
 from superopt.te import index as ix
 from superopt.te.expr import Dim, Tensor
 from superopt.te.node import Expr
@@ -90,6 +91,9 @@ class Bindings(Conditions):
         suggested = self.suggested(name)
         if suggested is not None:
             return self.choose(name, suggested)  # type: ignore[return-value]
+        listed = self.listed(name, key, ranks)
+        if listed is not None:
+            return self.choose(name, listed)  # type: ignore[return-value]
         NOTES.update(limits(op, key))
         some = options(op, key, ranks, known, self.ranks.most, name)
         if not some:
@@ -189,6 +193,29 @@ class Bindings(Conditions):
                 NOTES.add(NATURALS)
                 return [1, 2, 3]
         return None
+
+    def listed(self, name: str, key: str, ranks: list[int]) -> list[Attr] | None:
+        """The values that conditions list: of an attribute, or of each of the scales of an
+        operand; None where they do not."""
+        items: dict[int, list[Attr]] = {}
+        for f in self.rule.where:
+            if not isinstance(f, Compare) or len(f.rest) != 1 or f.rest[0][0] not in ("==", "in"):
+                continue
+            ((op, g),) = f.rest
+            try:
+                some = sequence(self.formula(g)) if op == "in" else (self.formula(g),)
+            except NotKnown:
+                continue
+            match f.first:
+                case Name(n) if n == name:
+                    return [_attribute(v) for v in some]
+                case At(Name(n), Lit(int(k))) if n == name and key == "scales":
+                    items[k] = [_attribute(v) for v in some]
+                case _:
+                    pass
+        if not items or sorted(items) != list(range(ranks[0])):
+            return None
+        return list(product(*(items[k] for k in range(ranks[0]))))
 
     def bind(
         self, t: App, types: Types, full: dict[str, Attr], pending: list[tuple[str, Formula]]

@@ -45,7 +45,7 @@ def proved_equal(
     try:
         known = _Tensors(frozenset(given))
         left, right = known.of(a), known.of(b)
-        reader = Reader({}, exact_types=True)
+        reader = Reader({})
         nothing = Facts()
         axes = tuple(fresh(reader.dim(d), "i") for d in left.shape)
         place = tuple(of(v) for v in axes)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from superopt.rules.functions import NotKnown
 from superopt.rules.rule import Rule
 from superopt.rules.syntax import Param
-from superopt.te.dtype import DTYPES, DType
+from superopt.te.dtype import DType
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Expr
 from superopt.verifier import algebra, bounds, facts, guard, normal, simplify
@@ -26,8 +26,10 @@ from superopt.verifier.poly import Least, fresh, of
 from superopt.verifier.reader import Reader, Unreadable
 from superopt.verifier.refute import counterexample
 from superopt.verifier.scalars import number_of
-from superopt.verifier.scope import scope_of, unclear, words
+from superopt.verifier.scope import SEVERAL_TYPES, scope_of, unclear, words
 from superopt.verifier.skeleton import skeleton
+from superopt.verifier.types import SEPARATE as TYPES_APART
+from superopt.verifier.types import of_each_type, stand_ins
 from superopt.verifier.verdict import Proved, Refuted, Scope, Unknown, Verdict
 
 DEEPEST = 6
@@ -65,6 +67,8 @@ def prove(
         table.forget()
     tally = facts.start(limit.seconds, limit.work)
     vague = unclear(rule)
+    if vague == SEVERAL_TYPES:
+        return _of_each_type(rule, vague, limit, ranks, begin)
     if vague:
         return Unknown(vague, time.thread_time() - begin)
     if ranks is not None:
@@ -80,6 +84,27 @@ def prove(
     if isinstance(found, Unknown) and found.reason.startswith(NO_INSTANCE):
         return _at_ranks(rule, Ranks(widest.least, DEEPEST), limit, tally, begin, known)
     return found
+
+
+def _of_each_type(
+    rule: Rule, vague: str, limit: Limits, ranks: Ranks | None, begin: float
+) -> Verdict:
+    """One element type after the other, where they are few."""
+    best: Proved | None = None
+    for one in of_each_type(rule):
+        left = limit.seconds - (time.thread_time() - begin)
+        found = prove(one, replace(limit, seconds=max(left, 0.0)), ranks)
+        if isinstance(found, Unknown) and found.reason.startswith(NO_INSTANCE):
+            continue
+        if not isinstance(found, Proved) or not found.whole:
+            return (
+                found if isinstance(found, Refuted) else Unknown(vague, time.thread_time() - begin)
+            )
+        best = found
+    if best is None:
+        return Unknown(vague, time.thread_time() - begin)
+    scope = replace(best.scope, assumes=(*best.scope.assumes, TYPES_APART))
+    return replace(best, scope=scope, seconds=time.thread_time() - begin)
 
 
 SEPARATE = "any rank, each axis that no operator names by itself (from ranks 0 to"
@@ -113,7 +138,7 @@ def _of_types(
     of_any = len(numbers) < len(NUMBERS) and any(
         isinstance(p, Param) and p.kind == "num" for p in rule.params
     )
-    exact = all(p.kind in DTYPES for p in rule.params if isinstance(p, Param))
+    stand = stand_ins(rule)
     algebra.STEPS.used.clear()
     NOTES.clear()
     count = seen = checked = 0
@@ -162,7 +187,7 @@ def _of_types(
                 seen += 1
                 continue
             pending = one
-            outcome = _proved(one, derived, said, of_any, exact)
+            outcome = _proved(one, derived, said, of_any, stand)
             pending = None
             if outcome is None:
                 continue
@@ -201,13 +226,17 @@ def _over(limit: Limits, tally: Tally) -> str:
 
 
 def _proved(
-    one: Instance, derived: dict[str, None], said: set[object], of_any: bool, exact: bool
+    one: Instance,
+    derived: dict[str, None],
+    said: set[object],
+    of_any: bool,
+    stand: frozenset[DType],
 ) -> int | str | None:
     """How many reads were shown to be in bounds and outputs to be equal, or what was not; None
     where there is no such instance. said: what was shown of numbers, wherever they are read; it
-    grows. of_any: it is to hold for numbers of all types, or _Typed. exact: all types are those
-    that the rule says."""
-    reader = Reader({}, exact_types=exact)
+    grows. of_any: it is to hold for numbers of all types, or _Typed. stand: types that stand for
+    others."""
+    reader = Reader({}, stand_ins=stand)
     known = Facts()
     for h in sorted(one.state.hypotheses, key=_is_equation):  # these may divide, by what is above 0
         known = known.plus(_guard(reader, h, known))

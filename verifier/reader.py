@@ -52,15 +52,16 @@ class Unreadable(Exception):
 class Reader:
     """Reads elements. sizes: what the symbols of sizes stand for. outside: reads that are not
     known to be in bounds; checked: how many were looked at; typed: was there anything that numbers
-    of other types do in other ways? exact_types: is each tensor of the type that it has here, and
-    stands for no other, so that a cast to a larger one changes nothing?"""
+    of other types do in other ways? stand_ins: types that stand for others, too; of the others, a
+    cast to a larger one changes nothing. kinds: the types of inputs."""
 
     lows: Mapping[str, int]
     done: dict[object, NF] = field(default_factory=dict)
     outside: list[str] = field(default_factory=list)
     checked: int = 0
     typed: bool = False
-    exact_types: bool = False
+    stand_ins: frozenset[DType] = frozenset()
+    kinds: dict[str, DType] = field(default_factory=dict)
     # keep the tensors alive whose identities are keys
     held: list[Tensor] = field(default_factory=list)
     known: Facts = field(default_factory=Facts)  # of sizes
@@ -73,6 +74,7 @@ class Reader:
         self.inside(t, index, facts)
         index = tuple(ZERO if d == 1 else p for p, d in zip(index, t.shape, strict=True))
         if t.body is None:
+            self.kinds[t.name] = t.dtype
             one = power(N.read(t.name, index))
             return power(N.truth("is", one)) if t.dtype == BOOL else one
         key = (id(t), index, facts.hypotheses)
@@ -193,7 +195,7 @@ class Reader:
                 of = self.value(x, places, facts)
                 if kind.is_number and (x.dtype in (BOOL, INDEX) or _bits(of)):
                     return of
-                if self.exact_types and widens(x.dtype, kind):
+                if self.keeps(x.dtype, kind, of):
                     return of
                 if of.constant is not None and _has(kind, of.constant):
                     return of
@@ -201,13 +203,27 @@ class Reader:
                     return unknown(f"cast of an integer to {kind}", [of], facts)
                 return unknown(f"cast to {kind}", [of], facts)
             case Apply(fn, args, kind):
-                if self.exact_types and fn in WRAPS and kind.is_int and _small(kind):
+                if kind not in self.stand_ins and fn in WRAPS and kind.is_int and _small(kind):
                     raise Unreadable(f"{fn} of {kind} may wrap")
                 self.typed = self.typed or fn not in OF_ANY
                 some = [self.value(a, places, facts) for a in args]
                 return applied(fn, some, kind.is_float, facts)
             case _:
                 raise Unreadable(str(e))
+
+    def keeps(self, kind: DType, to: DType, of: NF) -> bool:
+        """Is a cast from one type to the other no change? It is to a larger one, and of an element
+        of an input, whose own type may be a smaller one than it has by now."""
+        if not self.stand_ins.isdisjoint((kind, to)):
+            return False
+        one = of.single
+        plain = one.powers if one is not None and one.coefficient == 1 else ()
+        first = None
+        if len(plain) == 1 and plain[0][1] == 1 and isinstance(plain[0][0], N.Read):
+            first = self.kinds.get(plain[0][0].name)
+        return widens(kind, to) or (
+            first is not None and first not in self.stand_ins and widens(first, to)
+        )
 
     def reduced(
         self, fn: str, axes: tuple[Axis, ...], body: Expr, places: Places, facts: Facts

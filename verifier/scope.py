@@ -115,6 +115,7 @@ def _asks(f: Part, what: Collection[str]) -> bool:
     return any(isinstance(q, Call) and q.fn in what for q in walk(f))
 
 
+SEVERAL_TYPES = "a cast in a rule for several types"
 CASTS = frozenset(("Cast", "CastLike"))
 TRUTHS = frozenset(
     ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or", "Xor", "Not")
@@ -137,7 +138,7 @@ def unclear(rule: Rule) -> str:
     bools = {p.name for p in rule.params if isinstance(p, Param) and p.kind == "bool"}
     casts = [t for t in terms if isinstance(t, App) and t.op.name in CASTS]
     if any(not _is_bit(t.operands[0], bools) and not _to_any(t, rule) for t in casts):
-        return "a cast in a rule for several types"
+        return SEVERAL_TYPES
     return ""
 
 

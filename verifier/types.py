@@ -1,0 +1,41 @@
+"""Element types that a rule leaves open: those that stand for others, and all of them one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+from superopt.rules.rule import Rule
+from superopt.rules.syntax import LETTERS, Param, element_types
+from superopt.te.dtype import DTYPES, DType
+from superopt.verifier.choices import KINDS, NUMBERS
+
+MOST_CASES = 64
+SEPARATE = "each element type by itself"
+
+
+def stand_ins(rule: Rule) -> frozenset[DType]:
+    """The types that stand for others in an instance: a cast to or from them may be any."""
+    kinds = {p.kind for p in rule.params if isinstance(p, Param)} - DTYPES.keys()
+    return frozenset(t for k in kinds for t in (NUMBERS if k == "num" else (KINDS[k],)))
+
+
+def of_each_type(rule: Rule) -> Iterator[Rule]:
+    """The rule for each way in which its parameters may have element types, where these are few."""
+    open_ = [p for p in rule.params if isinstance(p, Param) and p.kind not in DTYPES]
+    keys = list(dict.fromkeys(p.kind if p.kind in LETTERS else p.name for p in open_))
+    kinds = {p.kind if p.kind in LETTERS else p.name: p.kind for p in open_}
+    some = [sorted(t.name for t in element_types(kinds[k])) for k in keys]
+    ways = 1
+    for one in some:
+        ways *= len(one)
+    if ways > MOST_CASES:
+        return
+    for names in product(*some):
+        chosen = dict(zip(keys, names, strict=True))
+        params = tuple(
+            replace(p, kind=chosen[p.kind if p.kind in LETTERS else p.name]) if p in open_ else p
+            for p in rule.params
+        )
+        yield replace(rule, params=params)
