@@ -102,8 +102,6 @@ def limits(op: Op, key: str) -> list[str]:
         return ["reductions over at least one axis"]
     if op.name == "ConvTranspose" and key in SMALL:
         return [NO_STRIDES]
-    if key == "blocksize":
-        return [NATURALS]
     return [LIMITS[key]] if key in LIMITS else []
 
 
@@ -171,7 +169,11 @@ def options(
         case "ConvTranspose", "output_padding":
             return each([(0,) * space, (1,) * space])
         case (("DepthToSpace" | "SpaceToDepth"), "blocksize"):
-            return each([1, 2, 3])
+            return [lambda fresh: fresh("b")]
+        case "GroupNormalization", "num_groups":
+            return [lambda fresh: fresh("g")]
+        case "Upsample", "scales":
+            return symbols(rank, "s")
         case (("DepthToSpace" | "SpaceToDepth"), "mode"):
             return each(["DCR", "CRD"])
         case "Squeeze", "axes":

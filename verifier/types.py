@@ -1,4 +1,4 @@
-"""Element types that a rule leaves open: those that stand for others, and all of them one by one."""
+"""Element types that a rule leaves open: which stand for others, and all of them one by one."""
 
 from __future__ import annotations
 

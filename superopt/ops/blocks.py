@@ -6,8 +6,9 @@ from superopt.ir.op import Attr, InferError, Types, op
 from superopt.ops.layout import known
 from superopt.ops.sizes import floor_div
 from superopt.te import index as ix
-from superopt.te.expr import Tensor, compute
-from superopt.te.node import Expr
+from superopt.te.assume import same
+from superopt.te.expr import Tensor, compute, product
+from superopt.te.node import Dim, Expr
 
 _MODES = ("DCR", "CRD")
 
@@ -15,7 +16,8 @@ _MODES = ("DCR", "CRD")
 def _checked(name: str, types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     t, shape = known(types)
     block = attrs["blocksize"]
-    if len(shape) != 4 or not isinstance(block, int) or block < 1:
+    whole = isinstance(block, Expr) or (isinstance(block, int) and block >= 1)
+    if len(shape) != 4 or not whole:
         raise InferError(f"{name} of {t} by {block}: it takes four axes and a block of at least 1")
     if attrs["mode"] not in _MODES:
         raise InferError(f"{name}: mode {attrs['mode']} is not one of {', '.join(_MODES)}")
@@ -31,35 +33,35 @@ def _to_depth(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
 
 
 @op("DepthToSpace", example='f32[1,8,2,3] blocksize=2 mode="CRD"', laws="data", canonical=_to_space)
-def depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+def depth_to_space(x: Tensor, *, blocksize: Dim, mode: str = "DCR") -> Tensor:
     """Blocks of channels become squares; `mode`: is block or channel the outer one?"""
     n, c, h, w = x.shape
-    b = blocksize
-    depth = floor_div(c, b * b)
-    if ix.dim(ix.as_index(depth) * (b * b)) != c:
+    b, square = blocksize, product((blocksize, blocksize))
+    depth = floor_div(c, square)
+    if not same(product((depth, square)), c):
         raise InferError(
-            f"DepthToSpace of {x.type} by {b}: {c} channels are no multiple of {b * b}"
+            f"DepthToSpace of {x.type} by {b}: {c} channels are no multiple of {square}"
         )
 
     def element(i: Expr, k: Expr, y: Expr, z: Expr) -> Expr:
         place = (y % b) * b + z % b
-        channel = place * depth + k if mode == "DCR" else k * (b * b) + place
+        channel = place * depth + k if mode == "DCR" else k * square + place
         return x[i, channel, y // b, z // b]
 
     return compute((n, depth, ix.dim(ix.as_index(h) * b), ix.dim(ix.as_index(w) * b)), element)
 
 
 @op("SpaceToDepth", example='f32[1,2,4,6] blocksize=2 mode="DCR"', laws="data", canonical=_to_depth)
-def space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+def space_to_depth(x: Tensor, *, blocksize: Dim, mode: str = "DCR") -> Tensor:
     """Squares become blocks of channels: the inverse of DepthToSpace."""
     n, c, h, w = x.shape
-    b = blocksize
+    b, square = blocksize, product((blocksize, blocksize))
     for side in (h, w):
-        if isinstance(side, int) and side % b:
+        if isinstance(side, int) and isinstance(b, int) and side % b:
             raise InferError(f"SpaceToDepth of {x.type} by {b}: {side} is no multiple of {b}")
 
     def element(i: Expr, k: Expr, y: Expr, z: Expr) -> Expr:
-        place, channel = (k // c, k % c) if mode == "DCR" else (k % (b * b), k // (b * b))
+        place, channel = (k // c, k % c) if mode == "DCR" else (k % square, k // square)
         return x[i, channel, y * b + place // b, z * b + place % b]
 
-    return compute((n, ix.dim(ix.as_index(c) * (b * b)), floor_div(h, b), floor_div(w, b)), element)
+    return compute((n, product((c, square)), floor_div(h, b), floor_div(w, b)), element)

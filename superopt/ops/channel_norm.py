@@ -6,11 +6,12 @@ from superopt.ir.op import Attr, InferError, Types, op
 from superopt.ops.common import chain
 from superopt.ops.norm import EPSILON, statistics
 from superopt.ops.scalar import expect, flags, single, singles, wide, widened
+from superopt.ops.sizes import floor_div
 from superopt.te import index as ix
 from superopt.te.assume import alike, same
 from superopt.te.dtype import F32, DType
 from superopt.te.expr import Tensor, apply, cast, compute, product, reduce_sum
-from superopt.te.node import Expr
+from superopt.te.node import Dim, Expr
 
 
 def _per_channel(what: str, x: Tensor, *others: Tensor) -> None:
@@ -124,7 +125,7 @@ def group_normalization(
     scale: Tensor,
     bias: Tensor,
     *,
-    num_groups: int,
+    num_groups: Dim,
     epsilon: float = EPSILON,
     stash_type: DType = F32,
 ) -> Tensor:
@@ -136,7 +137,7 @@ def group_normalization(
     if not isinstance(stash_type, DType) or not stash_type.is_float:
         raise InferError(f"GroupNormalization computes in a float type, not in {stash_type}")
     batch, channels, *space = x.shape
-    each = ix.dim(ix.as_index(channels) // num_groups)
+    each = floor_div(channels, num_groups)
     if not same(product((num_groups, each)), channels):
         raise InferError(f"GroupNormalization of {x.type}: {num_groups} groups of {channels}")
     total = cast(ix.as_index(product((each, *space))), stash_type)

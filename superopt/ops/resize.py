@@ -16,7 +16,7 @@ import numpy as np
 from superopt.ir.op import Attr, InferError, Types, op
 from superopt.ops.common import positive
 from superopt.ops.layout import known
-from superopt.ops.sizes import floor_div, integers
+from superopt.ops.sizes import floor_div, integers, sizes
 from superopt.te import index as ix
 from superopt.te.dtype import INDEX
 from superopt.te.expr import Dim, Tensor, cast, compute, const, inside, select
@@ -333,7 +333,10 @@ def resize(
 
 def _upsample_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     t, shape = known(types)
-    scales = _numbers(attrs["scales"], "scales") or ()
+    given = attrs["scales"]
+    if isinstance(given, tuple) and any(isinstance(s, Expr) for s in given):  # of any whole numbers
+        return attrs | {"scales": sizes(given, "scales")}
+    scales = _numbers(given, "scales") or ()
     if attrs["mode"] != "nearest" or len(scales) != len(shape):
         raise InferError(f"Upsample of {t}: mode {attrs['mode']}, scales {scales}")
     if any(s != int(s) or s < 1 for s in scales):
@@ -342,8 +345,8 @@ def _upsample_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
 
 
 @op("Upsample", example="f32[1,2,3,2] scales=(1.0,1.0,2.0,3.0)", since=7, canonical=_upsample_attrs)
-def upsample(x: Tensor, *, scales: Numbers, mode: str = "nearest") -> Tensor:
+def upsample(x: Tensor, *, scales: tuple[float | Dim, ...], mode: str = "nearest") -> Tensor:
     """Each element repeated along each axis."""
-    times = [int(s) for s in scales]
+    times = [s if isinstance(s, Expr) else int(s) for s in scales]
     shape = tuple(ix.dim(ix.as_index(n) * s) for n, s in zip(x.shape, times, strict=True))
     return compute(shape, lambda *i: x[tuple(e // s for e, s in zip(i, times, strict=True))])

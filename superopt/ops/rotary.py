@@ -9,7 +9,7 @@ from superopt.ops.sizes import floor_div
 from superopt.te import index as ix
 from superopt.te.dtype import I64, INDEX
 from superopt.te.expr import Tensor, compare, compute, const, gather, select
-from superopt.te.node import Expr
+from superopt.te.node import Dim, Expr
 
 
 def _attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
@@ -61,9 +61,10 @@ def rotary_embedding(
     if x.rank == 3 and ix.dim(ix.as_index(size) * (heads or 1)) != x.shape[2]:
         raise InferError(f"{what}: {x.shape[2]} is no multiple of {heads} heads")
     turned = rotary_embedding_dim or size
-    if not isinstance(turned, int) or turned % 2 or (isinstance(size, int) and turned > size):
+    half = floor_div(turned, 2)
+    odd = ix.dim(ix.as_index(half) * 2) != turned
+    if odd or (isinstance(turned, int) and isinstance(size, int) and turned > size):
         raise InferError(f"{what}: a rotary dimension of {turned} of {size}")
-    half = turned // 2
     batch, length = x.shape[0], x.shape[2] if x.rank == 4 else x.shape[1]
     lead = cos_cache.shape[:-1]
     if position_ids is not None:
@@ -85,20 +86,21 @@ def rotary_embedding(
         b, s = i[0], i[2] if x.rank == 4 else i[1]
         d = i[-1] if x.rank == 4 else ix.as_index(i[-1] % size)
 
-        def at(shift: int) -> Expr:
+        def at(shift: Dim) -> Expr:
             return x[(*i[:-1], i[-1] + shift)]
 
         if interleaved:
             j = ix.as_index(d // 2)
             first = compare("eq", ix.mod(d, const(2, INDEX)), const(0, INDEX))
-            partner, angle_of = 1, (j, j)
+            partner: Dim = 1
+            angle_of = (j, j)
         else:
             first = d < half
             partner, angle_of = half, (d, ix.as_index(d - half))
         ahead = angle(cos_cache, b, s, angle_of[0]) * at(0) - angle(
             sin_cache, b, s, angle_of[0]
         ) * at(partner)
-        behind = angle(sin_cache, b, s, angle_of[1]) * at(-partner) + angle(
+        behind = angle(sin_cache, b, s, angle_of[1]) * at(ix.dim(-ix.as_index(partner))) + angle(
             cos_cache, b, s, angle_of[1]
         ) * at(0)
         out = select(first, ahead, behind)

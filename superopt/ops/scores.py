@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from superopt.ir.op import InferError
 from superopt.ops.precision import narrowed, wider
 from superopt.te import index as ix
-from superopt.te.dtype import BOOL, I64, DType
+from superopt.te.dtype import BOOL, F32, I64, DType
 from superopt.te.expr import (
     Dim,
     Tensor,
@@ -40,9 +40,9 @@ def repeated(what: str, x: Tensor, heads: Dim) -> Tensor:
     return compute(shape, lambda b, h, t, d: x[b, h // times, t, d])
 
 
-def scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
+def scores(q: Tensor, k: Tensor, scale: Expr) -> Tensor:
     """q k^T scaled, half of it on either side: sizes (batch, heads, queries, keys)."""
-    root = const(math.sqrt(scale), q.dtype)
+    root = cast(apply("sqrt", scale), q.dtype)
     left = wider(compute(q.shape, lambda *i: q[i] * root, name="q"))
     right = wider(compute(k.shape, lambda *i: k[i] * root, name="k"))
     out = compute(
@@ -166,15 +166,13 @@ def mask_bias(
     return compute(dims, element, name="bias")
 
 
-def default_scale(what: str, scale: float | None, q: Tensor) -> float:
-    """The scale of the scores: by default one over the root of the head size."""
-    if scale is not None:
-        if scale < 0:
-            raise InferError(f"{what}: the scale {scale} has no square root")
-        return scale
-    if not isinstance(q.shape[3], int) or q.shape[3] < 1:
-        raise InferError(f"{what}: heads of size {q.shape[3]} have no known scale")
-    return 1 / math.sqrt(q.shape[3])
+def default_scale(what: str, scale: float | None, q: Tensor) -> Expr:
+    """The scale of the scores, a float32: by default one over the root of the head size."""
+    if scale is None:
+        return const(1, F32) / apply("sqrt", cast(ix.as_index(q.shape[3]), F32))
+    if scale < 0:
+        raise InferError(f"{what}: the scale {scale} has no square root")
+    return const(scale, F32)
 
 
 def capped(x: Tensor, softcap: float) -> Tensor:
