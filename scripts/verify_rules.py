@@ -33,7 +33,6 @@ from superopt.rules.rule import LIBRARY, Rule, load_library
 from superopt.rules.stated import PROOFS, UNPROVED, Proof, proof_key, proofs, unproved
 from superopt.rules.trial import Refuted as Differs
 from superopt.rules.trial import try_rule
-from superopt.verifier.attributes import UNSEEN_ONES
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
 from tests.verifier.mutants import mutants
@@ -108,8 +107,6 @@ def judged(number: int) -> tuple[Proof | None, str, float]:
         why = str(verdict).removeprefix("unknown: ")
     elif not verdict.whole:
         why = f"proved in part: {verdict.scope.ranks} only"
-    elif UNSEEN_ONES in verdict.scope.assumes:
-        why = f"proved in part: only where {UNSEEN_ONES}"
     else:
         return verdict.proof, "", verdict.seconds
     why = _renumbered(why)

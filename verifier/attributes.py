@@ -87,7 +87,6 @@ SMALL = ("strides", "dilations", "output_padding", "pads")
 NO_STRIDES = "transposed convolutions with small numbers as strides, dilations and pads"
 NO_BLANKS = "no window of a pool sees only padding"
 SHORT_STEPS = "dilations of pools that are no larger than the image"
-UNSEEN_ONES = "quotients of sizes are not broadcast as 1"
 FEW_STRETCHED = "at most two sizes of 1 broadcast at once at rank 3, and one above"
 NATURALS = "whole numbers 1 to 3 where a rule takes any"
 RUNS = f"runs of at most {MOST_PARTS} operands"

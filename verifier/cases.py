@@ -3,11 +3,13 @@ where it is no."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from superopt.te import index as ix
-from superopt.te.dtype import BOOL
+from superopt.te.dtype import BOOL, INDEX
 from superopt.te.expr import Dim
-from superopt.te.node import Expr, Size
-from superopt.verifier.sizes import State, equated, ordered, taken, tidy, wider
+from superopt.te.node import Apply, Const, Expr, Size
+from superopt.verifier.sizes import MOST_SMALL, State, equated, ordered, taken, tidy, wider
 
 
 def told(state: State, fn: str, a: Dim, b: Dim) -> bool | None:
@@ -43,3 +45,36 @@ def _is_one(a: Dim, b: Dim) -> str:
 
 def _unequal(a: Dim, b: Dim) -> Expr:
     return ix.apply("ne", (ix.as_index(a), ix.as_index(b)), BOOL)
+
+
+def _quotient_of_one(gap: ix.Poly) -> list[tuple[Expr, int]] | None:
+    """p // k + c == 0 for numbers k and c, as p and each number that it is then; else None."""
+    match [m for m in gap if m]:
+        case [(Apply("floordiv", (p, Const(k)), _),) as m] if gap[m] == 1:
+            first = -int(gap.get((), 0)) * int(k)
+            return [(p, first + r) for r in range(int(k))] if int(k) <= MOST_SMALL else None
+        case _:
+            return None
+
+
+def ones(state: State, a: Dim) -> list[State | None]:
+    """The states in which a size is 1."""
+    if isinstance(a, int):
+        return [state] if a == 1 else []
+    poly = ix.polynomial(a)
+    parts = _quotient_of_one(ix.polynomial(ix.as_index(a - 1)))
+    ((m, c), *rest) = poly.items()
+    if parts or rest or c != 1 or not all(isinstance(x, Size) for x in m):
+        found = [s for p, n in parts or [(a, 1)] for s in equated(state, ix.dim(p), n)]
+        return [
+            s and (s if s.sizes != state.sizes else replace(s, units=s.units | {a})) for s in found
+        ]
+    some: State | None = state
+    for x in dict.fromkeys(m):
+        assert isinstance(x, Size)
+        some = None if some is None else some.fixed(x.name, Const(1, INDEX), "")
+    return [some]
+
+
+def _unit(state: State, a: Expr) -> State:
+    return replace(state, units=state.units | {a})

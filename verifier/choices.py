@@ -37,19 +37,17 @@ from superopt.verifier.attributes import (
     FEW_STRETCHED,
     MOST_PARTS,
     RUNS,
-    UNSEEN_ONES,
     Unsupported,
     mark,
     marked,
 )
-from superopt.verifier.cases import either, told
+from superopt.verifier.cases import either, ones, told
 from superopt.verifier.constants import filled
 from superopt.verifier.sizes import (
     Fork,
     Misfit,
     State,
     equated,
-    ones,
     taken,
     wider,
 )
@@ -114,10 +112,6 @@ class Choices:
             return True
         # where both are 1 they are equal
         single = [s for p, q in ((a, b), (b, a)) for s in ones(wider(self.state, q), p)]
-        for d in (a, b):
-            unseen = isinstance(d, Expr) and not ones(self.state, d)
-            if unseen and any(equated(self.state, d, 1)):  # no operator would see that it is 1
-                NOTES.add(UNSEEN_ONES)
         if self.on_right:
             needs = f"{a} == 1 or {b} == 1"
             single = [s and replace(s, derived=(*s.derived, needs)) for s in single]

@@ -8,7 +8,7 @@ the instances of a rank are found, not listed, and no shape rule is written twic
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
 from superopt.ir.op import Attr, InferError, Op, _canonical_attrs
@@ -283,6 +283,8 @@ class _Attempt(Bindings):
         self, op: Op, operands: Sequence[Tensor | None], attrs: Mapping[str, Attr]
     ) -> tuple[dict[str, Attr], tuple[Tensor, ...]]:
         full, found = self.expression(op, operands, attrs)
+        if self.state.units:
+            found = tuple(map(self.of_units, found))
         if op.name in POOLS and not self.on_right:
             image = operands[0]
             assert image is not None
@@ -295,6 +297,17 @@ class _Attempt(Bindings):
                 if isinstance(d, int) and d < 1 and not self.on_right:
                     raise Misfit
         return full, found
+
+    def of_units(self, t: Tensor) -> Tensor:
+        """With 1 for the sizes that are taken to be 1 in this attempt."""
+        shape = tuple(1 if d in self.state.units else d for d in t.shape)
+        if shape == t.shape:
+            return t
+        key = ("units", id(t), shape)
+        found = self.memo.setdefault(key, (t, replace(t, shape=shape)))  # t keeps its identity
+        assert isinstance(found, tuple)
+        assert isinstance(found[1], Tensor)
+        return found[1]
 
     def expression(
         self, op: Op, operands: Sequence[Tensor | None], attrs: Mapping[str, Attr]

@@ -23,7 +23,7 @@ class State:
     the right side needs beyond the left, in words; choices: ranks, axes and so on. level: the
     highest of the ranks that were chosen; orders: a <= b (or a < b) of numbers that may be any;
     stretched: sizes of 1 that are broadcast, as counted; wide: symbols that are not 1, since what
-    is so where they are is looked at elsewhere."""
+    is so where they are is looked at elsewhere; units: sizes that are 1, which no symbol says."""
 
     choices: Mapping[str, object]
     sizes: Mapping[str, Expr]
@@ -33,6 +33,7 @@ class State:
     stretched: int = 0
     orders: tuple[tuple[float, bool, float], ...] = ()
     wide: frozenset[str] = frozenset()
+    units: frozenset[Expr] = frozenset()
 
     def chosen(self, key: str, value: object, level: int = 0) -> State:
         return replace(self, choices={**self.choices, key: value}, level=max(self.level, level))
@@ -50,7 +51,8 @@ class State:
         env: dict[Expr, Expr] = {Size(name): value}
         sizes = {n: ix.substitute(e, env) for n, e in self.sizes.items()} | {name: value}
         derived = (*self.derived, needs) if needs else self.derived
-        out = replace(self, sizes=sizes, hypotheses=(), derived=derived, wide=wide)
+        units = frozenset(ix.substitute(u, env) for u in self.units)
+        out = replace(self, sizes=sizes, hypotheses=(), derived=derived, wide=wide, units=units)
         some: State | None = out
         for h in self.hypotheses:
             some = None if some is None else some.given(ix.substitute(h, env), "")
@@ -369,30 +371,3 @@ def wider(state: State, a: Dim) -> State:
 def is_wide(name: str) -> Expr:
     """That a symbol is not 1."""
     return _at_least(Size(name), 2)
-
-
-def _quotient_of_one(gap: ix.Poly) -> list[tuple[Expr, int]] | None:
-    """p // k + c == 0 for numbers k and c, as p and each number that it is then; else None."""
-    match [m for m in gap if m]:
-        case [(Apply("floordiv", (p, Const(k)), _),) as m] if gap[m] == 1:
-            first = -int(gap.get((), 0)) * int(k)
-            return [(p, first + r) for r in range(int(k))] if int(k) <= MOST_SMALL else None
-        case _:
-            return None
-
-
-def ones(state: State, a: Dim) -> list[State | None]:
-    """The states in which a size is 1."""
-    if isinstance(a, int):
-        return [state] if a == 1 else []
-    poly = ix.polynomial(a)
-    parts = _quotient_of_one(ix.polynomial(ix.as_index(a - 1)))
-    ((m, c), *rest) = poly.items()
-    if parts or rest or c != 1 or not all(isinstance(x, Size) for x in m):
-        found = [s for p, n in parts or [(a, 1)] for s in equated(state, ix.dim(p), n)]
-        return [s for s in found if s and s.sizes != state.sizes]
-    some: State | None = state
-    for x in dict.fromkeys(m):
-        assert isinstance(x, Size)
-        some = None if some is None else some.fixed(x.name, Const(1, INDEX), "")
-    return [some]

@@ -22,7 +22,6 @@ from superopt.rules.term import App, Name, Number, Scalar, Spread, show, walk
 from superopt.rules.trial import Cases, try_on, try_rule
 from superopt.rules.trial import Refuted as Differs
 from superopt.rules.trial import Verdict as Outcome
-from superopt.verifier.attributes import UNSEEN_ONES
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.scope import IMAGES, scope_of
 from superopt.verifier.verdict import Proved, Refuted, Verdict
@@ -113,9 +112,7 @@ def proof(rule: Rule, seed: int) -> tuple[Rule, Verdict]:
 
 def proved_within(rule: Rule, verdict: Proved) -> Rule | None:
     """The rule, where it is proved for all ranks; else, for the ranks for which it is, and no
-    other. None where that cannot be said of it, or something else was left out."""
-    if UNSEEN_ONES in verdict.scope.assumes:
-        return None
+    other. None where that cannot be said of it."""
     if verdict.whole:
         return rule
     bounded = _below(rule, verdict.most)
