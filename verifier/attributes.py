@@ -181,7 +181,7 @@ def options(
         case "Expand", "shape":
             return [
                 lambda fresh, n=n: tuple(fresh(f"t{k}") for k in range(n))  # type: ignore[misc]
-                for n in range(rank, min(rank + 1, most) + 1)
+                for n in range(rank, (min(rank + 1, most) if rank else most) + 1)
             ]
         case "Tile", "repeats":
             return symbols(rank, "r")

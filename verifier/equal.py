@@ -30,7 +30,7 @@ from superopt.verifier.digits import (
     sums_in_digits,
 )
 from superopt.verifier.facts import Facts, Guard, eq, ge, negated
-from superopt.verifier.match import absorbed, cancelled, joined
+from superopt.verifier.match import cancelled
 from superopt.verifier.maxima import greatest_of
 from superopt.verifier.normal import NF, Factor, Piece, Term
 from superopt.verifier.order import (
@@ -40,6 +40,7 @@ from superopt.verifier.order import (
     split_at,
     without_factor,
 )
+from superopt.verifier.pieces import absorbed, cancelled_maxima, joined
 from superopt.verifier.poly import Poly, Var, const, linear_in
 from superopt.verifier.prods import product_over
 from superopt.verifier.scalars import applied
@@ -102,7 +103,7 @@ def vanishes(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
         if _both_sides(d, g, facts, budget, depth):
             return True
         return _each_value(d, facts, budget, depth)
-    rest = cancelled(d, facts)
+    rest = cancelled_maxima(cancelled(d, facts), facts)
     if not rest.terms:
         return True
     if rest is not d:

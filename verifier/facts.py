@@ -36,6 +36,7 @@ class Facts:
     parent: Facts | None = None
     children: dict[tuple[Guard, ...], Facts] = field(default_factory=dict)
     equations: tuple[tuple[Mono, Mono], ...] = ()  # products that are equal, in both directions
+    quotients: tuple[Quot, ...] = ()  # of sizes, in the hypotheses
 
     def __post_init__(self) -> None:
         lows: list[Poly] = []
@@ -50,6 +51,8 @@ class Facts:
             elif h.kind == "eq":
                 lows += [h.p, -h.p]
         self.lows = tuple(lows)
+        some = [a for h in self.hypotheses for a in h.p.atoms() if isinstance(a, Quot)]
+        self.quotients = tuple(a for a in dict.fromkeys(some) if not a.p.vars)
 
     def plus(self, *guards: Guard) -> Facts:
         new = tuple(g for g in guards if g not in self.hypotheses)

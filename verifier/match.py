@@ -15,10 +15,10 @@ from superopt.verifier import normal as N
 from superopt.verifier import substitute as S
 from superopt.verifier.algebra import factored, used
 from superopt.verifier.facts import Facts, Guard, eq, ge, negated
-from superopt.verifier.normal import NF, Piece, Term
-from superopt.verifier.poly import Poly, Var, fresh, of
-from superopt.verifier.simplify import opened_piece, simplified
-from superopt.verifier.unify import MOST_WAYS, form, powers, solved
+from superopt.verifier.normal import NF, Term
+from superopt.verifier.poly import Poly, Var, of
+from superopt.verifier.simplify import simplified
+from superopt.verifier.unify import MOST_WAYS, powers, solved
 
 
 def cancelled(d: NF, facts: Facts) -> NF:
@@ -116,19 +116,19 @@ def _same_powers(a: tuple[N.Power, ...], b: tuple[N.Power, ...], facts: Facts) -
     if a == b:
         return True
     for equations in islice(powers(a, b), MOST_WAYS):
-        if all(_equal(p, q, facts) for p, q in equations):
+        if all(same(p, q, facts) for p, q in equations):
             return True
     return False
 
 
-def _equal(p: Poly, q: Poly, facts: Facts) -> bool:
+def same(p: Poly, q: Poly, facts: Facts) -> bool:
     return p is q or (facts.holds(ge(p - q)) and facts.holds(ge(q - p)))
 
 
 def _inverse(phi: dict[Var, Poly], psi: dict[Var, Poly], s: Term, facts: Facts) -> bool:
     """Is psi(phi(v)) = v?"""
     inside = facts.plus(*s.guards)
-    return all(_equal(S.poly_at(psi[v], phi), of(v), inside) for v in s.bound)
+    return all(same(S.poly_at(psi[v], phi), of(v), inside) for v in s.bound)
 
 
 # --- sums inside sums -----------------------------------------------------------------------------
@@ -177,66 +177,3 @@ def _without_own_sum(t: Term, facts: Facts) -> list[Term] | None:
             facts,
         )
     return None
-
-
-# --- maxima ---------------------------------------------------------------------------------------
-
-
-def absorbed(pieces: list[Piece], facts: Facts) -> list[Piece]:
-    """Open pieces without those whose values are all among another's."""
-    kept = list(pieces)
-    n = 0
-    while n < len(kept) and len(kept) > 1:
-        if any(_among(kept[n], q, facts) for q in kept if q is not kept[n]):
-            del kept[n]
-        else:
-            n += 1
-    return kept
-
-
-def joined(pieces: list[Piece], facts: Facts) -> list[Piece]:
-    """Open pieces with one for two that are over ranges one after the other."""
-    kept = list(pieces)
-    for p in pieces:
-        for q in kept:
-            both = None if p is q or p not in kept else _one_after_the_other(p, q, facts)
-            if both is not None:
-                kept = [both if r is p else r for r in kept if r is not q]
-                return joined(kept, facts)
-    return kept
-
-
-def _one_after_the_other(p: Piece, q: Piece, facts: Facts) -> Piece | None:
-    """The piece over both ranges, where q goes on where p ends."""
-    if len(p.bound) != 1 or len(q.bound) != 1 or p.guards or q.guards:
-        return None
-    (v,), (w,) = p.bound, q.bound
-    if v.extent.vars or w.extent.vars:
-        return None
-    if not (facts.holds(ge(v.extent)) and facts.holds(ge(w.extent))):  # one may be over nothing
-        return None
-    longer = fresh(v.extent + w.extent)
-    value = S.form_at(p.value, {v: of(longer)})
-    if S.form_at(value, {longer: of(w) + v.extent}) is q.value:
-        return Piece((longer,), p.guards, value)
-    return None
-
-
-def _among(p: Piece, q: Piece, facts: Facts) -> bool:
-    """Is each value of p one of q's?"""
-    if len(p.value.terms) != len(q.value.terms):
-        return False
-    p, q = opened_piece(p), opened_piece(q)
-    inside = facts.plus(*p.guards)
-    for equations in islice(form(q.value, p.value), MOST_WAYS):
-        env = solved(equations, q.bound)
-        if env is None:
-            continue
-        wanted = [S.guard_at(g, env) for g in q.guards]
-        for u in q.bound:
-            wanted += [ge(env[u]), ge(S.poly_at(u.extent, env) - 1 - env[u])]
-        if not all(inside.holds(g) for g in wanted):
-            continue
-        if all(_equal(S.poly_at(a, env), b, inside) for a, b in equations):
-            return True
-    return False

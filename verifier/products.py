@@ -73,3 +73,25 @@ def whole_groups(gap: ix.Poly) -> tuple[str, Expr] | None:
                 case _:
                     pass
     return None
+
+
+def multiples(gap: ix.Poly) -> tuple[str, Expr] | None:
+    """p % g == 0 for a p = n + r: n is g times something, less r."""
+    match list(gap):
+        case [(Apply("mod", (p, g), _),)]:
+            poly = ix.polynomial(p)
+        case _:
+            return None
+    for m, c in poly.items():
+        if len(m) != 1 or abs(c) != 1 or not isinstance(m[0], Size) or mentions(g, m[0]):
+            continue
+        rest = {k: x * c for k, x in poly.items() if k != m}
+        if any(mentions(x, m[0]) for k in rest for x in k):
+            continue
+        r = ix.from_polynomial(rest)
+        low, _ = ix.bounds(r)
+        if low is None or low < -1:
+            continue
+        some = Size(f"{m[0].name}'")  # n + r is at least 1 + low, so that it is g or more, or 0
+        return m[0].name, ix.as_index((some if low >= 0 else some - 1) * g - r)
+    return None

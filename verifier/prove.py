@@ -17,12 +17,13 @@ from superopt.verifier import normal as N
 from superopt.verifier.algebra import Undefined
 from superopt.verifier.attributes import Unsupported
 from superopt.verifier.axes import only_named
+from superopt.verifier.bounds import nonneg
 from superopt.verifier.choices import NOTES, NUMBERS, Ranks
 from superopt.verifier.equal import equal, equal_inside
 from superopt.verifier.facts import Facts, Guard, OutOfTime, eq, ge, in_time
 from superopt.verifier.guard import Tally
 from superopt.verifier.instance import Instance, instances
-from superopt.verifier.poly import Least, fresh, of
+from superopt.verifier.poly import Least, Poly, const, fresh, of
 from superopt.verifier.reader import Reader, Unreadable
 from superopt.verifier.refute import counterexample
 from superopt.verifier.scalars import number_of
@@ -256,8 +257,7 @@ def _proved(
     derived.update(dict.fromkeys(one.state.derived) | extra)
     reader.known = known
     for n, (a, b) in enumerate(zip(one.lhs, one.rhs, strict=True)):
-        axes = tuple(fresh(reader.dim(d), "i") for d in a.shape)
-        place = tuple(of(v) for v in axes)
+        place = tuple(_place(reader.dim(d), known) for d in a.shape)
         left = reader.element(a, place, known)
         if reader.outside:
             return f"the left side may read outside: {reader.outside[0]}"
@@ -275,6 +275,11 @@ def _proved(
         if plain is not None:
             said.add(what)
     return reader.checked + len(one.lhs)
+
+
+def _place(extent: Poly, known: Facts) -> Poly:
+    """Any index of an axis of this extent; 0 where that is 1."""
+    return const(0) if known.holds(eq(extent - 1)) else of(fresh(extent, "i"))
 
 
 def _at_least(least: int, reader: Reader, t: Tensor, known: Facts) -> Facts:
@@ -298,7 +303,9 @@ def _guard(reader: Reader, h: Expr, known: Facts) -> Guard:
 
 
 def as_order(g: Guard) -> Guard:
-    """min(p, q) == p is p <= q."""
+    """min(p, q) == p is p <= q; and p >= 0 is p == 0 where p is never above 0."""
+    if g.kind == "ge" and nonneg(-g.p):
+        return eq(g.p)
     if g.kind == "eq":
         for a in {a for a in g.p.atoms() if isinstance(a, Least)}:
             for p, q in ((a.p, a.q), (a.q, a.p)):

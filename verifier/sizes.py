@@ -14,7 +14,7 @@ from superopt.te import index as ix
 from superopt.te.dtype import BOOL, INDEX
 from superopt.te.expr import Dim
 from superopt.te.node import Apply, Const, Expr, Size
-from superopt.verifier.products import factorings, mentions, reduced, whole_groups
+from superopt.verifier.products import factorings, mentions, multiples, reduced, whole_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def equated(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
     if (low is not None and low > 0) or (high is not None and high < 0):
         return []
     needs = balanced(gap, "==") if why else ""
-    split = whole_groups(gap)
+    split = whole_groups(gap) or multiples(gap)
     if split is not None:
         name, value = split
         return [state.fixed(name, value, f"{name} is a multiple" if why else "")]

@@ -156,8 +156,11 @@ def pieces(ps: Sequence[Piece], qs: Sequence[Piece]) -> Iterator[Equations]:
 # --- solving --------------------------------------------------------------------------------------
 
 
-def solved(equations: Equations, unknown: Sequence[Var]) -> dict[Var, Poly] | None:
-    """Values for all unknowns of the left sides; None where the equations do not give them.
+def solved(
+    equations: Equations, unknown: Sequence[Var], some: bool = False
+) -> dict[Var, Poly] | None:
+    """Values for all unknowns of the left sides; None where the equations do not give them. some:
+    of u + v == q any u and v will do.
 
     What is found may still not satisfy all equations: the caller compares.
     """
@@ -173,6 +176,8 @@ def solved(equations: Equations, unknown: Sequence[Var]) -> dict[Var, Poly] | No
             if not free:
                 continue
             found = _one(here, q, free) or (_two(here, q, free) if len(free) == 2 else None)
+            if not found and some and len(free) == 2:
+                found = _any(here, q, free)
             if found:
                 env = {v: S.poly_at(e, found) for v, e in env.items()} | found
                 left -= found.keys()
@@ -207,3 +212,13 @@ def _two(p: Poly, q: Poly, free: Sequence[Var]) -> dict[Var, Poly] | None:
             whole = quotient(rest, first[0])
             return {u: whole, v: rest - first[0] * whole}
     return None
+
+
+def _any(p: Poly, q: Poly, free: Sequence[Var]) -> dict[Var, Poly] | None:
+    """u + v == q: u as large as it may be."""
+    u, v = sorted(free, key=lambda v: v.number)
+    rest = p - P.of(u) - P.of(v)
+    if u in rest.vars or v in rest.vars:
+        return None
+    first = P.least(q - rest, u.extent - 1)
+    return {u: first, v: q - rest - first}

@@ -1,0 +1,124 @@
+"""Maxima that are the same though they are not written alike.
+
+Of  max over v where A(v) of f(v)  and  max over u where B(u) of g(u)  neither is greater where each
+value of the one is a value of the other, which unification shows. Pieces over ranges one after the
+other are one piece.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from superopt.verifier import normal as N
+from superopt.verifier import substitute as S
+from superopt.verifier.facts import Facts, ge
+from superopt.verifier.match import same
+from superopt.verifier.normal import NF, Piece, Term, Top
+from superopt.verifier.poly import Poly, Var, const, fresh, of
+from superopt.verifier.simplify import opened_piece
+from superopt.verifier.unify import MOST_WAYS, form, solved
+
+
+def cancelled_maxima(d: NF, facts: Facts) -> NF:
+    """`d` without pairs of terms that are opposite but for maxima that are the same."""
+    terms = list(d.terms)
+    for a in d.terms:
+        for b in d.terms:
+            if (
+                a in terms
+                and b in terms
+                and a.coefficient == -b.coefficient
+                and _alike(a, b, facts)
+            ):
+                terms.remove(a)
+                terms.remove(b)
+    return d if len(terms) == len(d.terms) else N.form(terms)
+
+
+def _alike(a: Term, b: Term, facts: Facts) -> bool:
+    """Are two terms the same but for one maximum in each, and these are equal?"""
+    if a.bound or b.bound or a.guards != b.guards:
+        return False
+    (left, right) = ([p for p in s.powers if p not in t.powers] for s, t in ((a, b), (b, a)))
+    match left, right:
+        case [(Top() as f, e)], [(Top() as g, x)] if e == x:
+            return _same(f, g, facts.plus(*a.guards))
+        case _:
+            return False
+
+
+def _same(f: Top, g: Top, facts: Facts) -> bool:
+    """Is each value of either one of the other's?"""
+    return all(
+        any(_among(p, q, facts) for q in t.pieces) for s, t in ((f, g), (g, f)) for p in s.pieces
+    )
+
+
+def absorbed(pieces: list[Piece], facts: Facts) -> list[Piece]:
+    """Open pieces without those whose values are all among another's."""
+    kept = list(pieces)
+    n = 0
+    while n < len(kept) and len(kept) > 1:
+        if any(_among(kept[n], q, facts) for q in kept if q is not kept[n]):
+            del kept[n]
+        else:
+            n += 1
+    return kept
+
+
+def joined(pieces: list[Piece], facts: Facts) -> list[Piece]:
+    """Open pieces with one for two that are over ranges one after the other."""
+    kept = list(pieces)
+    for p in pieces:
+        for q in kept:
+            both = None if p is q or p not in kept else _one_after_the_other(p, q, facts)
+            if both is not None:
+                kept = [both if r is p else r for r in kept if r is not q]
+                return joined(kept, facts)
+    return kept
+
+
+def _one_after_the_other(p: Piece, q: Piece, facts: Facts) -> Piece | None:
+    """The piece over both ranges of a variable: where q goes on where p ends, or is the value at
+    the end of p, or before its begin."""
+    other = S.close_piece(q)
+    for v in p.bound:
+        rest = tuple(u for u in p.bound if u is not v)
+        inside = any(v in g.p.vars for g in p.guards) or any(v in u.extent.vars for u in rest)
+        if inside or v.extent.vars or not facts.holds(ge(v.extent)):  # it may be over nothing
+            continue
+        for w in q.bound:
+            u = fresh(w.extent)
+            on = S.close_piece(_moved(p, v, of(u) + v.extent, (*rest, u)))
+            if on == other and facts.holds(ge(w.extent)):
+                longer = fresh(v.extent + w.extent)
+                return _moved(p, v, of(longer), (*rest, longer))
+        longer = fresh(v.extent + 1)
+        for end, shift in ((v.extent, 0), (const(-1), 1)):
+            if S.close_piece(_moved(p, v, end, rest)) == other:
+                return _moved(p, v, of(longer) - shift, (*rest, longer))
+    return None
+
+
+def _moved(p: Piece, v: Var, value: Poly, bound: tuple[Var, ...]) -> Piece:
+    return Piece(bound, p.guards, S.form_at(p.value, {v: value}))
+
+
+def _among(p: Piece, q: Piece, facts: Facts) -> bool:
+    """Is each value of p one of q's?"""
+    if len(p.value.terms) != len(q.value.terms):
+        return False
+    p, q = opened_piece(p), opened_piece(q)
+    inside = facts.plus(*p.guards)
+    for equations in islice(form(q.value, p.value), MOST_WAYS):
+        env = solved(equations, q.bound, some=True)
+        if env is None:
+            continue
+        wanted = [S.guard_at(g, env) for g in q.guards]
+        for u in q.bound:
+            wanted += [ge(env[u]), ge(S.poly_at(u.extent, env) - 1 - env[u])]
+        if not all(inside.holds(g) for g in wanted):
+            continue
+        if all(same(S.poly_at(a, env), b, inside) for a, b in equations):
+            return True
+    return False
