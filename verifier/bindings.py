@@ -10,8 +10,8 @@ from superopt.ir.graph import Input
 from superopt.ir.op import Attr, InferError, Op, Types, _canonical_attrs
 from superopt.ops.slicing import PAST_START
 from superopt.rules.functions import NotKnown, Result, sequence
-from superopt.rules.syntax import AttrParam
-from superopt.rules.term import App, At, Compare, Formula, Lit, Name, Seq, Spread
+from superopt.rules.syntax import AttrParam, Param
+from superopt.rules.term import App, At, Compare, Formula, Lit, Name, Seq, Spread, Var, walk
 from superopt.te import index as ix
 from superopt.te.expr import Dim, Tensor
 from superopt.te.node import Expr
@@ -94,6 +94,8 @@ class Bindings(Conditions):
         listed = self.listed(name, key, ranks)
         if listed is not None:
             return self.choose(name, listed)  # type: ignore[return-value]
+        if key == "perm" and ranks[0] not in self.permuted(name, ranks[0]):
+            raise Misfit
         NOTES.update(limits(op, key))
         some = options(op, key, ranks, known, self.ranks.most, name)
         if not some:
@@ -193,6 +195,19 @@ class Bindings(Conditions):
                 NOTES.add(NATURALS)
                 return [1, 2, 3]
         return None
+
+    def permuted(self, name: str, rank: int) -> set[int]:
+        """The ranks that what is permuted by this name has in the rule, where they are written; or
+        this rank."""
+        own = {p.name: p.shape for p in self.rule.params if isinstance(p, Param)}
+        found: set[int] = set()
+        for t in (t for side in (*self.rule.lhs, *self.rule.rhs) for t in walk(side)):
+            if isinstance(t, App) and ("perm", Name(name)) in t.attrs:
+                x = t.operands[0]
+                shape = own.get(x.name) if isinstance(x, Var) else None
+                if shape is not None and not any(isinstance(f, Spread) for f in shape):
+                    found.add(len(shape))
+        return found or {rank}
 
     def listed(self, name: str, key: str, ranks: list[int]) -> list[Attr] | None:
         """The values that conditions list: of an attribute, or of each of the scales of an

@@ -9,7 +9,16 @@ from superopt.te import index as ix
 from superopt.te.dtype import BOOL, INDEX
 from superopt.te.expr import Dim
 from superopt.te.node import Apply, Const, Expr, Size
-from superopt.verifier.sizes import MOST_SMALL, State, equated, ordered, taken, tidy, wider
+from superopt.verifier.sizes import (
+    MOST_SMALL,
+    State,
+    equated,
+    nonnegative,
+    ordered,
+    taken,
+    tidy,
+    wider,
+)
 
 
 def told(state: State, fn: str, a: Dim, b: Dim) -> bool | None:
@@ -29,6 +38,17 @@ def either(state: State, fn: str, a: Dim, b: Dim) -> list[State | None]:
     one = _is_one(a, b)
     apart = wider(state, Size(one)) if one else state.given(_unequal(a, b), "")
     return [*equated(state, a, b), apart]
+
+
+def small(state: State, d: Dim) -> list[State | None] | None:
+    """The states in which an extent of the left side is at least 1, where that leaves a symbol few
+    values: 4 - n is with n = 1, 2 or 3."""
+    if isinstance(d, int):
+        return None
+    gap = ix.polynomial(ix.as_index(d - 1))
+    if [c < 0 for m, c in gap.items() if m] != [True]:
+        return None
+    return nonnegative(state, gap, "")
 
 
 def _after(a: Dim) -> Dim:

@@ -165,9 +165,10 @@ NOT_STRETCHED = frozenset(("Clip", "PRelu"))  # what they take may not have any 
 
 
 def stretched(rule: Rule) -> dict[str, App]:
-    """Operands that are read only where one term, the same on both sides, broadcasts them.
+    """Operands that are read only where terms of the same operands broadcast them: Sub(x, y) and
+    Sub(y, x).
 
-    Such a one stands for itself expanded to the shape of the term: it need not be tried smaller.
+    Such a one stands for itself expanded to the shape of the terms: it need not be tried smaller.
     """
     out: dict[str, App] = {}
     apps = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side) if isinstance(t, App)]
@@ -177,7 +178,7 @@ def stretched(rule: Rule) -> dict[str, App]:
         if not isinstance(p, Param) or p.shape is not None or p.run:
             continue
         users = [t for t in apps if Var(p.name) in t.operands]
-        if not users or any(t != users[0] for t in users) or not broadcasts(users[0]):
+        if not users or not all(broadcasts(t) and _same_operands(t, users[0]) for t in users):
             continue
         if any(p.name in names(f) for f in rule.where if not _const(f)):
             continue
@@ -187,6 +188,10 @@ def stretched(rule: Rule) -> dict[str, App]:
         if not said and not others and Var(p.name) not in (*rule.lhs, *rule.rhs):
             out[p.name] = users[0]
     return out
+
+
+def _same_operands(t: App, u: App) -> bool:
+    return frozenset(t.operands) == frozenset(u.operands)
 
 
 def broadcasts(t: App) -> bool:

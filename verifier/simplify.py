@@ -99,6 +99,7 @@ def _parts(m: P.Mono, c: int) -> Iterable[Poly]:
         atoms = tuple(a for n, a in enumerate(m) if k >> n & 1)
         if len(atoms) < len(m) or c != 1:
             yield P.made({atoms: 1})
+            yield from (P.made({atoms: d}) for d in range(2, c) if c % d == 0)
     if c != 1 and m:
         yield P.const(c)
     if not m:
