@@ -12,6 +12,7 @@ from superopt.te.node import Apply, Const, Expr, Size
 from superopt.verifier.sizes import (
     MOST_SMALL,
     State,
+    bounded,
     equated,
     nonnegative,
     ordered,
@@ -40,15 +41,18 @@ def either(state: State, fn: str, a: Dim, b: Dim) -> list[State | None]:
     return [*equated(state, a, b), apart]
 
 
-def small(state: State, d: Dim) -> list[State | None] | None:
-    """The states in which an extent of the left side is at least 1, where that leaves a symbol few
-    values: 4 - n is with n = 1, 2 or 3."""
+def there(state: State, d: Dim) -> list[State | None] | None:
+    """The states in which an extent of the left side is at least 1, where a symbol says so: n - p
+    is with n = p + n', and 4 - n with n = 1, 2 or 3. None where it is anyway, or none says so."""
     if isinstance(d, int):
         return None
-    gap = ix.polynomial(ix.as_index(d - 1))
-    if [c < 0 for m, c in gap.items() if m] != [True]:
+    gap = ix.as_index(d - 1)
+    low, _ = ix.bounds(gap)
+    said = ix.apply("le", (Const(1, INDEX), d), BOOL) in state.hypotheses
+    if said or (low is not None and low >= 0):
         return None
-    return nonnegative(state, gap, "")
+    signs = [c < 0 for m, c in ix.polynomial(gap).items() if m]
+    return nonnegative(state, ix.polynomial(gap), "") if signs == [True] else bounded(state, gap)
 
 
 def _after(a: Dim) -> Dim:

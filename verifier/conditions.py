@@ -64,6 +64,8 @@ class Conditions(Choices):
             self.ordered(a, op, b)
             return
         if not isinstance(a, (int, Expr)) or not isinstance(b, (int, Expr)):
+            if op == "!=" and isinstance(a, tuple) and any(isinstance(v, Expr) for v in a):
+                return  # as below
             try:
                 if not functions.compare(op, a, b):
                     raise Misfit

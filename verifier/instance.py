@@ -39,7 +39,7 @@ from superopt.te.node import Size
 from superopt.verifier import guard as G
 from superopt.verifier.attributes import NO_BLANKS, SHORT_STEPS, Unsupported
 from superopt.verifier.bindings import Bindings
-from superopt.verifier.cases import either, small
+from superopt.verifier.cases import either, there
 from superopt.verifier.choices import NOTES, NUMBERS, Ranks
 from superopt.verifier.facts import in_time
 from superopt.verifier.refusal import accepted
@@ -293,7 +293,7 @@ class _Attempt(Bindings):
             for d in t.shape:
                 cases = decided(self.state, d)
                 if cases is None and not self.on_right:
-                    cases = small(self.state, d)
+                    cases = there(self.state, d)
                 if cases is not None:
                     raise Fork(cases)
                 if isinstance(d, int) and d < 1 and not self.on_right:
