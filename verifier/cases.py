@@ -48,11 +48,13 @@ def there(state: State, d: Dim) -> list[State | None] | None:
         return None
     gap = ix.as_index(d - 1)
     low, _ = ix.bounds(gap)
-    said = ix.apply("le", (Const(1, INDEX), d), BOOL) in state.hypotheses
-    if said or (low is not None and low >= 0):
+    if low is not None and low >= 0:
         return None
     signs = [c < 0 for m, c in ix.polynomial(gap).items() if m]
-    return nonnegative(state, ix.polynomial(gap), "") if signs == [True] else bounded(state, gap)
+    if signs == [True]:
+        return nonnegative(state, ix.polynomial(gap), "")
+    said = ix.apply("le", (Const(1, INDEX), d), BOOL) in state.hypotheses
+    return None if said else bounded(state, gap)
 
 
 def _after(a: Dim) -> Dim:

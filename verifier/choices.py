@@ -11,6 +11,7 @@ from superopt.rules.rule import Rule
 from superopt.rules.sample.formulas import asked, value_of
 from superopt.rules.syntax import Param
 from superopt.rules.term import (
+    Binary,
     Call,
     Compare,
     Filled,
@@ -86,6 +87,7 @@ class Choices:
     questions: int = 0  # that operators asked
     at: str = ""  # which items conditions are about
     open_orders: list[tuple[Dim, Dim]] = field(default_factory=list)  # asked for in vain
+    roots: dict[str, Expr] = field(default_factory=dict)  # sizes n, by names of 1 / sqrt(n)
 
     # --- what operators ask -----------------------------------------------------------------------
 
@@ -159,6 +161,14 @@ class Choices:
         f = self.spoken(f)
         if isinstance(f, Name) and f.id in self.names:
             return self.names[f.id]
+        match f:
+            case Binary("/", Lit(1), Call("sqrt", (g,))):
+                n = self.formula(g)
+                if isinstance(n, Expr):  # a number that is read as what it stands for
+                    self.roots[f"1 / sqrt({n})"] = n
+                    return mark(f"1 / sqrt({n})")
+            case _:
+                pass
         if any(marked(self.names.get(n)) for n in names(f)):
             raise Unsupported(f"{show(f)} of any number")
         if not self.on_right and self.asked():  # subterms that formulas speak of

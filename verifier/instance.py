@@ -35,7 +35,7 @@ from superopt.rules.term import (
 from superopt.te.assume import judged_by
 from superopt.te.dtype import F32, DType
 from superopt.te.expr import Dim, Tensor, TensorType
-from superopt.te.node import Size
+from superopt.te.node import Expr, Size
 from superopt.verifier import guard as G
 from superopt.verifier.attributes import NO_BLANKS, SHORT_STEPS, Unsupported
 from superopt.verifier.bindings import Bindings
@@ -56,7 +56,7 @@ class Instance:
     """Both sides over the same inputs, and the state that led there.
 
     left, right: every tensor that an operator of the side gives. names: what the rule's names stand
-    for; a tensor as an input.
+    for; a tensor as an input. roots: sizes n by the names of numbers that stand for 1 / sqrt(n).
     """
 
     inputs: tuple[Tensor, ...]
@@ -66,6 +66,7 @@ class Instance:
     right: tuple[Tensor, ...]
     state: State
     names: Mapping[str, Result]
+    roots: Mapping[str, Expr]
 
     def __str__(self) -> str:
         shown = [f"{t.name}: {t.type}" for t in self.inputs]
@@ -158,7 +159,9 @@ class _Attempt(Bindings):
         if more is not None:
             raise Fork([s for s in more if s is not None])
         made = tuple(self.made)
-        return Instance(tuple(self.inputs), lhs, rhs, left, made, self.state, self.names)
+        return Instance(
+            tuple(self.inputs), lhs, rhs, left, made, self.state, self.names, self.roots
+        )
 
     # --- sides ------------------------------------------------------------------------------------
 

@@ -109,6 +109,7 @@ def _of_each_type(
 
 
 SEPARATE = "any rank, each axis that no operator names by itself (from ranks 0 to"
+MOST_GROWTH = 8.0  # of work, from rank to rank
 FIRST = 2  # up to this rank all has to be proved; beyond, as far as time goes
 NO_INSTANCE = "no instance"
 
@@ -215,9 +216,9 @@ def _of_types(
 
 
 def _ahead(last: int, before: int) -> float:
-    """How much work the next level is: it grows more than the last one did. None is begun that
-    would not end: nothing comes of half a level."""
-    return last * (1.25 * last / before if before > 0 else 6.0)
+    """How much work the next level is: it grows more than the last one did, up to a limit. None is
+    begun that would not end: nothing comes of half a level."""
+    return last * min(1.25 * last / before if before > 0 else 6.0, MOST_GROWTH)
 
 
 def _over(limit: Limits, tally: Tally) -> str:
@@ -237,7 +238,7 @@ def _proved(
     where there is no such instance. said: what was shown of numbers, wherever they are read; it
     grows. of_any: it is to hold for numbers of all types, or _Typed. stand: types that stand for
     others."""
-    reader = Reader({}, stand_ins=stand)
+    reader = Reader({}, stand_ins=stand, roots=one.roots)
     known = Facts()
     for h in sorted(one.state.hypotheses, key=_is_equation):  # these may divide, by what is above 0
         known = known.plus(_guard(reader, h, known))

@@ -18,6 +18,7 @@ from superopt.verifier.algebra import (
     power,
     unknown,
 )
+from superopt.verifier.attributes import marked
 from superopt.verifier.bounds import nonneg
 from superopt.verifier.comparisons import equals, less
 from superopt.verifier.digits import in_digits
@@ -62,6 +63,7 @@ class Reader:
     typed: bool = False
     stand_ins: frozenset[DType] = frozenset()
     kinds: dict[str, DType] = field(default_factory=dict)
+    roots: Mapping[str, Expr] = field(default_factory=dict)  # sizes n, by names of 1 / sqrt(n)
     # keep the tensors alive whose identities are keys
     held: list[Tensor] = field(default_factory=list)
     known: Facts = field(default_factory=Facts)  # of sizes
@@ -175,6 +177,10 @@ class Reader:
             case Const(v):
                 if isinstance(v, float) and not v.is_integer():
                     self.typed = True  # there is no such integer
+                size = self.roots.get(marked(v) or "")
+                if size is not None:
+                    root = applied("sqrt", [N.number(self.index(size, {}, facts))], True, facts)
+                    return applied("div", [N.constant(1), root], True, facts)
                 return number_of(v)
             case Load(tensor, index, _):
                 g = next((g for i in index if (g := self.choice(i, places, facts))), None)

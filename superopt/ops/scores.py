@@ -125,7 +125,7 @@ def mask_bias(
     if len(own) != 4:
         raise InferError(f"{what}: the mask is {mask.type if mask else None}")
     for n, wanted in zip(own[:3], shape[:3], strict=True):
-        if n not in (1, wanted) and not stretches(n, wanted):
+        if n not in (1, wanted) and (wanted == 1 or not stretches(n, wanted)):
             raise InferError(f"{what}: mask {mask.type if mask else None}, {n} != {wanted}")
     dims = (
         batch if valid is not None else own[0],
