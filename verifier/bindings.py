@@ -11,7 +11,7 @@ from superopt.ir.op import Attr, InferError, Op, Types, _canonical_attrs
 from superopt.ops.slicing import PAST_START
 from superopt.rules.functions import NotKnown, Result, sequence
 from superopt.rules.syntax import AttrParam, Param
-from superopt.rules.term import App, At, Compare, Formula, Lit, Name, Seq, Spread, Var, walk
+from superopt.rules.term import App, At, Compare, Formula, Lit, Name, Seq, Spread, Var, names, walk
 from superopt.te import index as ix
 from superopt.te.expr import Dim, Tensor
 from superopt.te.node import Expr
@@ -215,6 +215,8 @@ class Bindings(Conditions):
         items: dict[int, list[Attr]] = {}
         for f in self.rule.where:
             if not isinstance(f, Compare) or len(f.rest) != 1 or f.rest[0][0] not in ("==", "in"):
+                continue
+            if name not in names(f.first):
                 continue
             ((op, g),) = f.rest
             try:

@@ -52,6 +52,7 @@ from superopt.verifier.sizes import (
     taken,
     wider,
 )
+from superopt.verifier.vectors import FIRST, LENGTH, SECOND, runs, spoken, vector
 
 VALUE = "value of "  # before a parameter's name: its number
 
@@ -213,7 +214,9 @@ class Choices:
             shape = tuple(self.fresh(f"{name}{k}") for k in range(rank))
         else:
             shape = tuple(d for f in p.shape for d in self.declared(f, len(p.shape)))
-        if name in self.valued():
+        if name in self.runs():
+            t = self.vector(name, kind, shape)
+        elif name in self.valued():
             t = self.constant_of(name, kind, shape)
         else:
             t = self.kept(("input", name, kind, shape), lambda: Tensor(name, kind, shape))
@@ -234,9 +237,7 @@ class Choices:
             value = mark(f"value of {name}")
             element = const(value, kind)
         elif kind.is_int:
-            sign = self.choose(f"sign {name}", (1, -1))
-            size = ix.as_index(self.fresh(f"{name}.value"))
-            value = ix.dim(size - 1 if sign == 1 else -size)
+            value = self.integer(name)
             element = cast(ix.as_index(value), kind)
         elif kind == BOOL:
             value = bool(self.choose(f"truth {name}", (0, 1)))
@@ -245,6 +246,33 @@ class Choices:
             raise Unsupported(f"the value of {name}: {kind}")
         self.names[VALUE + name] = value
         return compute(shape, lambda *i: element, name=name)
+
+    def runs(self) -> dict[str, str]:
+        """The vectors that are one run of numbers, or two."""
+        found = self.memo.get("runs")
+        if found is None:
+            found = self.memo["runs"] = runs(self.rule)
+        assert isinstance(found, dict)
+        return found
+
+    def vector(self, name: str, kind: DType, shape: tuple[Dim, ...]) -> Tensor:
+        """A parameter that is one run of numbers, or two, of which formulas speak."""
+        if len(shape) != 1 or not kind.is_int:
+            raise Unsupported(f"the numbers of {name}")
+        begins = [self.integer(f"{name}.{k}") for k in range(2 if self.runs()[name] else 1)]
+        place: Dim = 0
+        if self.runs()[name]:
+            place = self.names[self.runs()[name]] = self.fresh(self.runs()[name])
+        self.names.update({FIRST + name: begins[0], SECOND + name: begins[-1]})
+        self.names[LENGTH + name] = shape[0]
+        second = begins[1] if len(begins) > 1 else None
+        return vector(kind, shape[0], begins[0], second, place, name)
+
+    def integer(self, name: str) -> Dim:
+        """Any whole number."""
+        sign = self.choose(f"sign {name}", (1, -1))
+        size = ix.as_index(self.fresh(f"{name}.value"))
+        return ix.dim(size - 1 if sign == 1 else -size)
 
     def stated(self, name: str) -> int | float | None:
         """The number that a condition says a parameter is: value(c) == 1."""
@@ -278,12 +306,10 @@ class Choices:
                         return Name(VALUE + n)
                     case Call("all_equal", (Name(),)):
                         return Lit(True)
-                    case Call("items", (Name(n),)):
-                        raise Unsupported(f"the numbers of {n}")
                     case _:
                         return None
 
-            found = self.memo[key] = rebuild(f, change)
+            found = self.memo[key] = rebuild(spoken(f, self.runs()), change)
         return found  # type: ignore[return-value]
 
     def declared(self, f: Formula, others: int) -> list[Dim]:

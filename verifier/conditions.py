@@ -9,7 +9,7 @@ from superopt.rules import functions
 from superopt.rules.functions import NotKnown, Result, sequence
 from superopt.rules.rule import definition
 from superopt.rules.sample.formulas import without_const
-from superopt.rules.term import Call, Compare, Each, Formula, Logic
+from superopt.rules.term import Call, Compare, Each, Formula, Logic, Name
 from superopt.te import index as ix
 from superopt.te.dtype import BOOL
 from superopt.te.node import Apply, Const, Expr
@@ -118,7 +118,7 @@ class Conditions(Choices):
     def condition(self, f: Formula) -> None:
         """Make a condition true."""
         found = definition(f, frozenset(self.names))
-        if found is not None:
+        if found is not None and found[0] not in self.runs().values():
             self.names[found[0]] = self.formula(found[1])
             return
         match f:
@@ -133,6 +133,8 @@ class Conditions(Choices):
                 return
             case Call("const" | "single_use" | "known" | "all_equal", _):
                 return
+            case Compare(Name(m), (("==", _),)) if m in self.runs().values():
+                return  # any place will do
             case Call("all", (Each(body, own, over, None),)):
                 self.every(body, own, sequence(self.formula(over)))
                 return
