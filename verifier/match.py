@@ -16,9 +16,10 @@ from superopt.verifier import substitute as S
 from superopt.verifier.algebra import factored, used
 from superopt.verifier.facts import Facts, Guard, eq, ge, negated
 from superopt.verifier.normal import NF, Term
-from superopt.verifier.poly import Poly, Var, of
+from superopt.verifier.poly import Poly, Var, fresh, linear_in, of
 from superopt.verifier.simplify import simplified
 from superopt.verifier.unify import MOST_WAYS, powers, solved
+from superopt.verifier.unroll import unrolled
 
 
 def cancelled(d: NF, facts: Facts) -> NF:
@@ -146,34 +147,71 @@ def _cancelled_inside(d: NF, facts: Facts) -> NF:
 
 
 def _without_own_sum(t: Term, facts: Facts) -> list[Term] | None:
-    if not t.bound:
+    if not t.bound or not any(isinstance(f, N.Total) and e < 0 for f, e in t.powers):
         return None
     u = S.opened(t)
+    return _without_sum(u, facts) or _without_sum(_sheared(u), facts)
+
+
+def _sheared(u: Term) -> Term:
+    """With w = p + o in place of p, where w has to be in the range of p: the sum over p < n
+    and o where 0 <= p + o < n is that over w < n and o where 0 <= w - o < n."""
+    for g in sorted(u.guards):
+        for v in (v for v in u.bound if g.kind == "ge"):
+            split = linear_in(g.p, v)
+            if split is None or split[0].value != 1 or not any(w in split[1].vars for w in u.bound):
+                continue
+            other = ge(v.extent - 1 - g.p)
+            if other not in u.guards or any(v in w.extent.vars for w in u.bound):
+                continue
+            w = fresh(v.extent)
+            env = {v: of(w) - split[1]}
+            guards = {S.guard_at(h, env) for h in u.guards - {g, other}}
+            guards |= {ge(env[v]), ge(v.extent - 1 - env[v])}
+            powers_ = S.powers_at(u.powers, env)
+            if sum(len(f.free) for f, _ in powers_) < sum(len(f.free) for f, _ in u.powers):
+                bound = tuple(w if b is v else b for b in u.bound)
+                return _sheared(Term(u.coefficient, bound, frozenset(guards), powers_))
+    return u
+
+
+def _without_sum(u: Term, facts: Facts) -> list[Term] | None:
     for f, e in u.powers:
         if not isinstance(f, N.Total) or e >= 0:
             continue
-        inner = frozenset(v for v in u.bound if v not in f.free)
-        if not inner:
-            continue
-        own = [(g, x) for g, x in u.powers if not g.free.isdisjoint(inner)]
-        guards = frozenset(g for g in u.guards if not g.p.vars.isdisjoint(inner))
-        bound = tuple(v for v in u.bound if v in inner)
-        one = N.form((S.close(Term(Fraction(1), bound, guards, tuple(own))),))
-        content, rest = factored(one)
-        if rest is not f.of:
-            continue
-        left = [(g, x) for g, x in u.powers if g.free.isdisjoint(inner) and g is not f]
-        left += [(f, e + 1)] if e + 1 else []
-        merged = N.merged(left, content.powers)
-        assert merged is not None
-        used("clear denominators")
-        return simplified(
-            Term(
-                u.coefficient * content.coefficient,
-                tuple(v for v in u.bound if v not in inner),
-                u.guards - guards,
-                merged,
-            ),
-            facts,
-        )
+        apart = frozenset(v for v in u.bound if v not in f.free)
+        counted = apart.difference(*(g.free for g, _ in u.powers))
+        for inner in dict.fromkeys((apart, counted)):
+            found = _summed_out(u, f, e, inner, facts) if inner else None
+            if found is not None:
+                return found
     return None
+
+
+def _summed_out(
+    u: Term, f: N.Total, e: Fraction, inner: frozenset[Var], facts: Facts
+) -> list[Term] | None:
+    """The term without its sum over `inner`, where that is the sum f; it has that in power e."""
+    if any(v.extent.vars & inner for v in u.bound):
+        return None
+    own = [(g, x) for g, x in u.powers if not g.free.isdisjoint(inner)]
+    guards = frozenset(g for g in u.guards if not g.p.vars.isdisjoint(inner))
+    bound = tuple(v for v in u.bound if v in inner)
+    one = N.form((S.close(Term(Fraction(1), bound, guards, tuple(own))),))
+    content, rest = factored(one)
+    if rest is not f.of and unrolled(N.minus(rest, f.of), facts).terms:
+        return None
+    left = [(g, x) for g, x in u.powers if g.free.isdisjoint(inner) and g is not f]
+    left += [(f, e + 1)] if e + 1 else []
+    merged = N.merged(left, content.powers)
+    assert merged is not None
+    used("clear denominators")
+    return simplified(
+        Term(
+            u.coefficient * content.coefficient,
+            tuple(v for v in u.bound if v not in inner),
+            u.guards - guards,
+            merged,
+        ),
+        facts,
+    )
