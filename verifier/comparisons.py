@@ -2,7 +2,8 @@
 
 A factor above 0 changes no sign, and of two values of a function that grows the greater one is that
 of the greater argument:  c x < c y,  exp(x) < exp(y)  and  1 / (1 + exp(-x)) < 1 / (1 + exp(-y))
-are  x < y.
+are  x < y. These are functions of all numbers: that of two roots which are none one is the greater,
+nobody says.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from fractions import Fraction
 from superopt.verifier import normal as N
 from superopt.verifier.algebra import INFINITY, hoisted, over, power, shared_powers
 from superopt.verifier.facts import Facts
-from superopt.verifier.monotone import GROW, argument, odd_of, quotient, turned
+from superopt.verifier.monotone import argument, odd_of, quotient, turned
 from superopt.verifier.normal import NF, Term
 from superopt.verifier.order import factors, sign
+
+EVERYWHERE = frozenset(("erf", "atan", "sinh", "asinh"))
 
 
 def less(a: NF, facts: Facts) -> NF:
@@ -75,7 +78,7 @@ def _difference(d: NF, facts: Facts) -> NF | None:
     s, t = d.terms
     c, ratio = s.coefficient, -t.coefficient / s.coefficient
     name = odd_of(s) if s.powers else ""
-    if name and t.powers and odd_of(t) == name and abs(ratio) == 1:
+    if name in EVERYWHERE and t.powers and odd_of(t) == name and abs(ratio) == 1:
         return N.scaled(N.minus(argument(s), N.scaled(argument(t), ratio)), c)
     if ratio < 0:
         return None
@@ -88,8 +91,6 @@ def _difference(d: NF, facts: Facts) -> NF | None:
     if _over_sums(s) and _over_sums(t):  # 1 / x < r / y is y < r x, of both above 0
         x, y = (turned(u, facts) for u in (s, t))
         return N.scaled(N.minus(y, N.scaled(x, ratio)), c)
-    if ratio == 1 and _grows(s) and _grows(s) == _grows(t):
-        return N.scaled(N.minus(argument(s), argument(t)), c)
     return None
 
 
@@ -97,12 +98,3 @@ def _over_sums(t: Term) -> bool:
     """Is it a multiple of 1, or of 1 / x for an x above 0 that is multiplied out?"""
     sums = [e for f, e in t.powers if isinstance(f, N.Total)]
     return not t.powers or (bool(sums) and all(e == -1 for e in sums) and quotient(t))
-
-
-def _grows(t: Term) -> str:
-    """The function that grows of which `t` is a multiple."""
-    match t.powers:
-        case ((N.Fn(name=name, args=(_,)), e),) if e == 1 and name in GROW:
-            return name
-        case _:
-            return ""

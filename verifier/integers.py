@@ -59,8 +59,15 @@ def _without_multiples(a: NF, n: Poly, facts: Facts) -> NF:
     """What has the same remainder by n: c x for c (x mod m) where n divides c m, and no multiples
     of n."""
     out: list[NF] = []
+    sizes = [t for t in a.terms if all(isinstance(f, N.Num) for f, _ in t.powers)]
+    plain = as_poly(N.form(sizes), facts)
+    if plain is not None:
+        divided = P.divided if len(n.terms) == 1 else P.divided_by_sum
+        out.append(N.number(divided(plain, n)[1]))
     for t in a.terms:
         c = t.coefficient
+        if plain is not None and t in sizes:
+            continue
         if c.denominator != 1:
             return a
         inner = _only(Term(Fraction(1), t.bound, t.guards, t.powers), MODULO)
@@ -68,8 +75,6 @@ def _without_multiples(a: NF, n: Poly, facts: Facts) -> NF:
         if inner is not None and period is not None and _divides(n, period * int(c), facts):
             out.append(N.scaled(inner[0], c))
             continue
-        if n.value is not None and not (t.bound or t.guards or t.powers):
-            c = Fraction(int(c) % n.value)
         one = N.form((Term(c, t.bound, t.guards, t.powers),))
         p = as_poly(one, facts)
         multiple = n.value is not None and int(c) % n.value == 0

@@ -175,9 +175,11 @@ def _own(f: Factor, known: Mapping[Factor, int]) -> Sign:
                 for p in f.pieces
                 if not p.bound and not p.guards and (c := p.value.constant) is not None
             ]
-            if not lows or max(lows) < 0:
-                return None
-            return 2 if max(lows) > 0 else 1
+            if lows and max(lows) > 0:
+                return 2
+            plain = {p.value for p in f.pieces if not p.bound and not p.guards}
+            sizes = any(N.scaled(a, -1) in plain for a in plain)  # of x and -x one is not below 0
+            return 1 if sizes or (lows and max(lows) == 0) else None
         case N.Total():
             signs = [
                 s if (s := sign(u, known)) and (s > 0) == (u.coefficient > 0) and s > 0 else None

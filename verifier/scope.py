@@ -15,6 +15,7 @@ from superopt.rules.term import (
     Lit,
     Map,
     Name,
+    Number,
     Part,
     Scalar,
     Seq,
@@ -191,7 +192,10 @@ def stretched(rule: Rule) -> dict[str, App]:
 
 
 def _same_operands(t: App, u: App) -> bool:
-    return frozenset(t.operands) == frozenset(u.operands)
+    """Are they broadcast to one shape? A number may have axes on the left, and has none on the
+    right."""
+    plain = not any(isinstance(o, Number) for o in t.operands)
+    return t == u or (plain and frozenset(t.operands) == frozenset(u.operands))
 
 
 def broadcasts(t: App) -> bool:

@@ -8,7 +8,21 @@ such runs: for all lengths, and all numbers that they may begin with.
 from __future__ import annotations
 
 from superopt.rules.rule import Rule
-from superopt.rules.term import At, Binary, Call, Cut, Formula, Lit, Name, Part, Seq, rebuild, walk
+from superopt.rules.syntax import Param
+from superopt.rules.term import (
+    At,
+    Binary,
+    Call,
+    Compare,
+    Cut,
+    Formula,
+    Lit,
+    Name,
+    Part,
+    Seq,
+    rebuild,
+    walk,
+)
 from superopt.te import index as ix
 from superopt.te.dtype import DType
 from superopt.te.expr import Dim, Tensor, cast, compute, select
@@ -35,7 +49,14 @@ def runs(rule: Rule) -> dict[str, str]:
 
 
 def _first_too(rule: Rule, n: str, m: str) -> bool:
-    return Call("contiguous", (Cut(Call("items", (Name(n),)), None, Name(m), None),)) in rule.where
+    """Are the numbers before place m a run, too, and is there one on either side of it?"""
+    length = next(p.shape for p in rule.params if isinstance(p, Param) and p.name == n)
+    wanted = (
+        Call("contiguous", (Cut(Call("items", (Name(n),)), None, Name(m), None),)),
+        Compare(Name(m), ((">", Lit(0)),)),
+        Compare(Name(m), (("<", (length or (Lit(0),))[0]),)),
+    )
+    return all(f in rule.where for f in wanted)
 
 
 def vector(kind: DType, n: Dim, first: Dim, second: Dim | None, place: Dim, name: str) -> Tensor:
