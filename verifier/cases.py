@@ -53,8 +53,15 @@ def there(state: State, d: Dim) -> list[State | None] | None:
     signs = [c < 0 for m, c in ix.polynomial(gap).items() if m]
     if signs == [True]:
         return nonnegative(state, ix.polynomial(gap), "")
-    said = ix.apply("le", (Const(1, INDEX), d), BOOL) in state.hypotheses
-    return None if said else bounded(state, gap)
+    found = bounded(state, gap) or []
+    return found if found and all(s is None or _freely(state, s) for s in found) else None
+
+
+def _freely(before: State, after: State) -> bool:
+    """Is what a symbol was said to be at least 1 anyway? Else it would be asked of another one, and
+    so on."""
+    new = (after.sizes[n] for n in after.sizes.keys() - before.sizes.keys())
+    return all((ix.bounds(e)[0] or 0) >= 1 for e in new)
 
 
 def _after(a: Dim) -> Dim:
