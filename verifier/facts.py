@@ -18,6 +18,8 @@ from superopt.verifier.models import Model, extended, fails, models
 from superopt.verifier.poly import Mono, Poly, Quot, Sym
 from superopt.verifier.solver import follows
 
+MOST_DEEP = 1  # questions that come up while a guard is looked at in another way
+DEPTH = [0]
 OFTEN = 256  # questions, until the clock is looked at
 
 
@@ -124,9 +126,14 @@ class Facts:
                         return True
                 elif simple(g.p):
                     return False
-                same_as = coarser(g, self, False)
-                if same_as is not g:
-                    return self.holds(same_as, strong)
+                if DEPTH[0] < MOST_DEEP:
+                    DEPTH[0] += 1
+                    try:
+                        same_as = coarser(g, self, False)
+                    finally:
+                        DEPTH[0] -= 1
+                    if same_as is not g:
+                        return self.holds(same_as, strong)
             case "eq":
                 if simple(g.p) and not self.lows:
                     return False

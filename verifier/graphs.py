@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from superopt.ir.graph import Constant, Node, Value, producer, results
 from superopt.te.expr import Tensor, placeholder
-from superopt.verifier import bounds, facts, guard, normal, simplify
+from superopt.verifier import bounds, facts, guard, normal, simplify, solver
 from superopt.verifier.algebra import Undefined
 from superopt.verifier.choices import NOTES
 from superopt.verifier.equal import equal
@@ -32,7 +32,7 @@ def proved_equal(
     that may be anything."""
     limit = limits or Limits()
     begin = time.thread_time()
-    for table in (bounds, guard, normal, simplify):
+    for table in (bounds, guard, normal, simplify, solver):
         table.forget()
     NOTES.clear()
     tally = facts.start(limit.seconds, limit.work)

@@ -52,15 +52,15 @@ def _follows(gap: NF, facts: Facts, strictly: bool) -> bool:
     sides: list[z3.BoolRef] = []
 
     def real(a: NF) -> z3.ArithRef:
-        parts: list[z3.ArithRef] = [z3.RealVal(0)]
+        parts: list[z3.ArithRef] = [z3.RealVal(0, Z.context())]
         for t in a.terms:
-            c = z3.RealVal(str(Fraction(t.coefficient)))
+            c = z3.RealVal(str(Fraction(t.coefficient)), Z.context())
             if not (t.bound or t.guards or t.powers):
                 parts.append(c)
                 continue
             x = names.get(t.key)
             if x is None:
-                x = names[t.key] = z3.Real(f"r{len(names)}")
+                x = names[t.key] = z3.Real(f"r{len(names)}", Z.context())
                 if (one := against_one.get(t.key)) is not None:
                     sides.append(x >= 1 if one > 0 else x <= 1)
                 match sign(t, known):

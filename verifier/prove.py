@@ -12,7 +12,7 @@ from superopt.rules.syntax import Param
 from superopt.te.dtype import DType
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Expr
-from superopt.verifier import algebra, bounds, facts, guard, normal, simplify
+from superopt.verifier import algebra, bounds, facts, guard, normal, simplify, solver
 from superopt.verifier import normal as N
 from superopt.verifier.algebra import Undefined
 from superopt.verifier.attributes import Unsupported
@@ -33,6 +33,7 @@ from superopt.verifier.types import SEPARATE as TYPES_APART
 from superopt.verifier.types import of_each_type, stand_ins
 from superopt.verifier.verdict import Proved, Refuted, Scope, Unknown, Verdict
 
+TABLES = (bounds, guard, normal, simplify, solver)
 DEEPEST = 6
 ASSUMES = (
     "sizes from 1",
@@ -64,7 +65,7 @@ def prove(
     """
     limit = limits or Limits()
     begin = time.thread_time()
-    for table in (bounds, guard, normal, simplify):  # a verdict hangs on nothing proved before
+    for table in TABLES:  # a verdict hangs on nothing proved before
         table.forget()
     tally = facts.start(limit.seconds, limit.work)
     vague = unclear(rule)

@@ -27,18 +27,18 @@ class Query:
                 one = self.atom(a)
                 term = one if term is None else term * one
             if term is None:
-                parts.append(z3.IntVal(c))
+                parts.append(z3.IntVal(c, context()))
             else:
                 parts.append(term if c == 1 else term * c)
         if not parts:
-            return z3.IntVal(0)
+            return z3.IntVal(0, context())
         return parts[0] if len(parts) == 1 else z3.Sum(parts)
 
     def atom(self, a: Atom) -> z3.ArithRef:
         found = self.terms.get(a)
         if found is not None:
             return found
-        x = self.terms[a] = z3.Int(f"a{a.number}")
+        x = self.terms[a] = z3.Int(f"a{len(self.terms)}", context())
         match a:
             case Sym():
                 self.sides.append(x >= a.low)
@@ -66,13 +66,27 @@ class Query:
                 return p != 0
 
 
+_CONTEXT: list[z3.Context] = []
 _SOLVER: list[z3.Solver] = []
+
+
+def forget() -> None:
+    """Ask a new solver from now on: what Z3 finds within its effort hangs on what it was asked
+    before."""
+    _SOLVER.clear()
+    _CONTEXT.clear()
+
+
+def context() -> z3.Context:
+    if not _CONTEXT:
+        z3.set_param("memory_max_size", 2000)
+        _CONTEXT.append(z3.Context())
+    return _CONTEXT[0]
 
 
 def solver() -> z3.Solver:
     if not _SOLVER:
-        z3.set_param("memory_max_size", 2000)
-        s = z3.SimpleSolver()
+        s = z3.SimpleSolver(ctx=context())
         s.set("auto_config", False)
         s.set("mbqi", False)
         s.set("timeout", MILLISECONDS)
