@@ -44,7 +44,7 @@ def _nonneg(p: Poly, depth: int) -> bool:
         return n >= 0
     if all(c >= 0 for _, c in p.terms) and all(_atom_nonneg(a) for a in p.atoms()):
         return True
-    if not any(c > 0 for _, c in p.terms):
+    if not any(c > 0 for _, c in p.terms) and all(v.extent.value != 1 for v in p.vars):
         return False
     by_number = sorted(set(p.atoms()), key=lambda a: -a.number)
     for v in by_number:  # a variable at the end where p is least
