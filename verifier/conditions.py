@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from superopt.ir.op import Attr
+from superopt.ops.window import span
 from superopt.rules import functions
 from superopt.rules.functions import NotKnown, Result, sequence
 from superopt.rules.rule import definition
@@ -12,9 +15,10 @@ from superopt.rules.sample.formulas import without_const
 from superopt.rules.term import Call, Compare, Each, Formula, Logic, Name
 from superopt.te import index as ix
 from superopt.te.dtype import BOOL
+from superopt.te.expr import Dim
 from superopt.te.node import Apply, Const, Expr
-from superopt.verifier.attributes import Unsupported, marked
-from superopt.verifier.choices import Choices
+from superopt.verifier.attributes import NO_BLANKS, SHORT_STEPS, Unsupported, marked
+from superopt.verifier.choices import NOTES, Choices
 from superopt.verifier.sizes import Fork, Misfit, State, bounded, equated
 
 SIGNS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "lt", ">=": "le"}
@@ -86,6 +90,20 @@ class Conditions(Choices):
                 if cases is not None:
                     raise Fork(cases)
             raise Fork([self.state.given(h, "")])
+
+    def sees(self, attrs: Mapping[str, Attr], image: Sequence[Dim]) -> None:
+        """No window sees only padding: what is computed of such a one, nobody says. With steps that
+        are no longer than the image, none passes it by."""
+        NOTES.add(NO_BLANKS)
+        kernel, pads, steps = attrs["kernel_shape"], attrs["pads"], attrs.get("dilations")
+        if isinstance(kernel, tuple) and isinstance(pads, tuple):
+            apart = steps if isinstance(steps, tuple) else (1,) * len(kernel)
+            for d, n in zip(apart, image, strict=True):
+                if d != 1:
+                    NOTES.add(SHORT_STEPS)
+                    self.compared(d, "<=", n)  # type: ignore[arg-type]
+            for p, k, d in zip(pads, (*kernel, *kernel), (*apart, *apart), strict=True):
+                self.compared(p, "<", span(k, d))  # type: ignore[arg-type]
 
     def extreme(self, a: Result, op: str, b: Result, key: str) -> bool:
         """min(p, q) == c: one of them is, and none is less."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
 from superopt.ir.op import Attr, InferError, Op, _canonical_attrs
-from superopt.ops.window import span
 from superopt.rules.condition import needs
 from superopt.rules.functions import NotKnown, Result, sequence
 from superopt.rules.rule import Rule
@@ -34,13 +33,13 @@ from superopt.rules.term import (
 )
 from superopt.te.assume import judged_by
 from superopt.te.dtype import F32, DType
-from superopt.te.expr import Dim, Tensor, TensorType
+from superopt.te.expr import Tensor, TensorType
 from superopt.te.node import Expr, Size
 from superopt.verifier import guard as G
-from superopt.verifier.attributes import NO_BLANKS, SHORT_STEPS, Unsupported
+from superopt.verifier.attributes import Unsupported
 from superopt.verifier.bindings import Bindings
 from superopt.verifier.cases import either, there
-from superopt.verifier.choices import NOTES, NUMBERS, Ranks
+from superopt.verifier.choices import NUMBERS, Ranks
 from superopt.verifier.facts import in_time
 from superopt.verifier.refusal import accepted
 from superopt.verifier.scope import broadcasts, stretched
@@ -384,20 +383,6 @@ class _Attempt(Bindings):
             if isinstance(d, Size) and sizes.get(d.name) == 1 and d.name not in self.state.wide:
                 raise Fork(either(self.state, "eq", d, 1))
         raise Unsupported(f"{op.name} at sizes like {sizes}: {why}")
-
-    def sees(self, attrs: Mapping[str, Attr], image: Sequence[Dim]) -> None:
-        """No window sees only padding: what is computed of such a one, nobody says. With steps that
-        are no longer than the image, none passes it by."""
-        NOTES.add(NO_BLANKS)
-        kernel, pads, steps = attrs["kernel_shape"], attrs["pads"], attrs.get("dilations")
-        if isinstance(kernel, tuple) and isinstance(pads, tuple):
-            apart = steps if isinstance(steps, tuple) else (1,) * len(kernel)
-            for d, n in zip(apart, image, strict=True):
-                if d != 1:
-                    NOTES.add(SHORT_STEPS)
-                    self.compared(d, "<=", n)  # type: ignore[arg-type]
-            for p, k, d in zip(pads, (*kernel, *kernel), (*apart, *apart), strict=True):
-                self.compared(p, "<", span(k, d))  # type: ignore[arg-type]
 
     def operands(self, t: App) -> list[Tensor | None]:
         later = [o for o in t.operands if isinstance(o, (Number, Scalar, Filled))]
