@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 from superopt.ir.op import InferError
 from superopt.ops.precision import narrowed, wider
+from superopt.ops.scalar import wide
 from superopt.te import index as ix
 from superopt.te.assume import stretches
-from superopt.te.dtype import BOOL, F32, I64, DType
+from superopt.te.dtype import BOOL, I64, DType
 from superopt.te.expr import (
     Dim,
     Tensor,
@@ -168,12 +169,13 @@ def mask_bias(
 
 
 def default_scale(what: str, scale: float | None, q: Tensor) -> Expr:
-    """The scale of the scores, a float32: by default one over the root of the head size."""
+    """The scale of the scores: by default one over the root of the head size."""
+    kind = wide(q.dtype)
     if scale is None:
-        return const(1, F32) / apply("sqrt", cast(ix.as_index(q.shape[3]), F32))
+        return const(1, kind) / apply("sqrt", cast(ix.as_index(q.shape[3]), kind))
     if scale < 0:
         raise InferError(f"{what}: the scale {scale} has no square root")
-    return const(scale, F32)
+    return const(scale, kind)
 
 
 def capped(x: Tensor, softcap: float) -> Tensor:

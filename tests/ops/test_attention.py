@@ -178,7 +178,6 @@ REFUSED = [
         "f32[1,2,2,4] f32[1,2,2,4] f32[1,2,2,4] left_window_size=-2",
         "-2 is less than -1",
     ),
-    ("Attention", "f32[1,2,2,d] f32[1,2,2,d] f32[1,2,2,4]", "heads of size d have no known scale"),
     ("FlexAttention", "f32[1,2,4] f32[1,2,4] f32[1,2,4]", "it takes four axes and one dtype"),
     ("RotaryEmbedding", "f32[1,3,8] f32[1,3,4] f32[1,3,4]", "of f32[1, 3, 8] in None heads"),
     ("RotaryEmbedding", "f32[1,2,3,8] f32[1,3,3] f32[1,3,3]", "4 angles, position_ids none"),
