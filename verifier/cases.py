@@ -99,9 +99,7 @@ def ones(state: State, a: Dim) -> list[State | None]:
     ((m, c), *rest) = poly.items()
     if parts or rest or c != 1 or not all(isinstance(x, Size) for x in m):
         found = [s for p, n in parts or [(a, 1)] for s in equated(state, ix.dim(p), n)]
-        return [
-            s and (s if s.sizes != state.sizes else replace(s, units=s.units | {a})) for s in found
-        ]
+        return [s if s is None or s.sizes != state.sizes else _unit(s, a) for s in found]
     some: State | None = state
     for x in dict.fromkeys(m):
         assert isinstance(x, Size)
@@ -110,4 +108,5 @@ def ones(state: State, a: Dim) -> list[State | None]:
 
 
 def _unit(state: State, a: Expr) -> State:
+    """With a size that is 1, which no symbol says."""
     return replace(state, units=state.units | {a})
