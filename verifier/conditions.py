@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from superopt.ir.op import Attr
 from superopt.ops.window import span
 from superopt.rules import functions
+from superopt.rules.condition import needs
 from superopt.rules.functions import NotKnown, Result, sequence
 from superopt.rules.rule import definition
 from superopt.rules.sample.formulas import without_const
-from superopt.rules.term import Call, Compare, Each, Formula, Logic, Name
+from superopt.rules.term import Call, Compare, Each, Formula, Logic, Name, Term, walk
 from superopt.te import index as ix
 from superopt.te.dtype import BOOL
 from superopt.te.expr import Dim
@@ -39,7 +40,27 @@ def flat(e: Expr) -> tuple[str, list[Expr]] | None:
 
 @dataclass(slots=True)
 class Conditions(Choices):
-    """What has to hold, in one attempt."""
+    """What has to hold, in one attempt. met: what was made true so far."""
+
+    met: list[Formula] = field(default_factory=list)
+
+    def early(self) -> None:
+        """Conditions on what is there already: most of what does not fit is seen at once."""
+        for f, wanted in self.needs():
+            if f not in self.met and all(n in self.names for n in wanted):
+                self.met.append(f)
+                self.condition(f)
+
+    def needs(self) -> list[tuple[Formula, frozenset[str | Term]]]:
+        found = self.memo.get("needs")
+        if found is None:
+            found = self.memo["needs"] = [
+                (f, needs(f))
+                for f in self.rule.where
+                if not any(isinstance(p, Call) and p.fn == "const" for p in walk(f))
+            ]
+        assert isinstance(found, list)
+        return found
 
     def agree(self, a: object, b: object) -> None:
         """Two attribute values are one."""

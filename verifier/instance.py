@@ -12,14 +12,12 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
 from superopt.ir.op import Attr, InferError, Op, _canonical_attrs
-from superopt.rules.condition import needs
 from superopt.rules.functions import NotKnown, Result, sequence
 from superopt.rules.rule import Rule
 from superopt.rules.term import (
     Absent,
     All,
     App,
-    Call,
     Filled,
     Formula,
     Map,
@@ -29,7 +27,6 @@ from superopt.rules.term import (
     Scalar,
     Term,
     Var,
-    walk,
 )
 from superopt.te.assume import judged_by
 from superopt.te.dtype import F32, DType
@@ -131,7 +128,6 @@ class _Attempt(Bindings):
     """One attempt: deterministic for its state."""
 
     made: list[Tensor] = field(default_factory=list)
-    met: list[Formula] = field(default_factory=list)  # conditions
 
     def instance(self) -> Instance:
         with judged_by(self):
@@ -231,24 +227,6 @@ class _Attempt(Bindings):
         if len(found) == 1 and self.asked() and t in self.asked():
             self.terms.setdefault(t, self.stand_in(found[0]))
         self.made.extend(found)
-        return found
-
-    def early(self) -> None:
-        """Conditions on what is there already: most of what does not fit is seen at once."""
-        for f, wanted in self.needs():
-            if f not in self.met and all(n in self.names for n in wanted):
-                self.met.append(f)
-                self.condition(f)
-
-    def needs(self) -> list[tuple[Formula, frozenset[str | Term]]]:
-        found = self.memo.get("needs")
-        if found is None:
-            found = self.memo["needs"] = [
-                (f, needs(f))
-                for f in self.rule.where
-                if not any(isinstance(p, Call) and p.fn == "const" for p in walk(f))
-            ]
-        assert isinstance(found, list)
         return found
 
     def widest(self, t: App, place: int, operands: Sequence[Tensor | None], made: Tensor) -> None:
