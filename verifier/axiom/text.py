@@ -18,9 +18,11 @@ def show(t: Fo) -> str:
         return t.fn[1:]
     if t.fn.startswith("["):
         return f"{show(t.args[0])}{t.fn}"
-    op = OPS.get(t.fn)
-    if op is None or t.sort == VALUE:
+    if t.sort == VALUE:
         return value(t)
+    op = OPS.get(t.fn)
+    if op is None:  # a constant
+        return f"{t.fn}({', '.join(map(value, t.args))})" if t.args else t.fn
     n = len(t.args) - len(op.attrs)
     shown = [show(a) for a in t.args[:n]]
     every = list(zip(op.attrs.items(), t.args[n:], strict=True))
