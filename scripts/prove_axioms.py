@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from superopt.rules.axiom import load_axioms
 from superopt.rules.rule import LIBRARY, Rule, load_library
 from superopt.rules.stated import proof, proof_key
 from superopt.rules.term import App, walk
-from superopt.verifier.axiom.prove import Axioms, axiom
+from superopt.verifier.axiom.prove import AxiomProof, Axioms, axiom, explained
 from superopt.verifier.balance import unbalanced
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
@@ -50,6 +51,19 @@ def balanced(number: int) -> bool:
     rule = load_library()[number]
     found = proof(rule)
     return found is not None and not found.conditions and not unbalanced(rule)
+
+
+@cache
+def by_name() -> dict[str, Rule]:
+    named = {AXIOM + r.name: replace(r, name=AXIOM + r.name) for r in load_axioms()}
+    return named | {r.name: r for r in load_library()}
+
+
+def told(task: tuple[int, tuple[tuple[str, bool], ...], float]) -> AxiomProof:
+    """The proof of a rule of the library from the axioms of these names, some of them guarded."""
+    number, names, ms = task
+    used = [axiom(by_name()[name], guarded) for name, guarded in names]
+    return explained(load_library()[number], [a for a in used if a is not None], ms)
 
 
 def size(rule: Rule) -> int:
@@ -88,29 +102,34 @@ def main() -> int:
     times: list[float] = []
     used: Counter[str] = Counter()
     entries: dict[str, object] = {}
+    tasks: list[tuple[int, tuple[tuple[str, bool], ...], float]] = []
     for n in known:
         rule = library[n]
-        found = axioms.proved(rule)
+        found = axioms.follows(rule)
         if found is not None:
-            count["derived"] += 1
-            count["with a chain"] += bool(found.steps)
-            times.append(found.ms)
-            used.update(found.names)
-            steps = [list(s) for s in found.shown()]
-            entries[proof_key(rule)] = {
-                "names": found.names,
-                "steps": steps,
-                "ms": round(found.ms, 1),
-            }
+            names = tuple((a.clause.name, a.guarded) for a in found[0])
+            tasks.append((n, names, found[1]))
             continue
         one = axiom(rule, guarded=not plain[n])
         if one is None:
-            count["not said"] += 1
+            count["not said in clauses"] += 1
             print(f"NOT SAID {rule.source} {rule.name}", flush=True)
             continue
         axioms.add(one)
         count["axiom" if plain[n] else "guarded axiom"] += 1
         entries[proof_key(rule)] = {"names": [ITSELF], "steps": [], "ms": 0.0}
+    print(f"{len(tasks)} rules follow, {time.perf_counter() - begin:.0f} s", flush=True)
+    with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:
+        for (n, _, ms), made in zip(tasks, pool.map(told, tasks, chunksize=8), strict=True):
+            count["derived"] += 1
+            count["with a chain"] += bool(made.steps)
+            times.append(ms)
+            used.update(made.names)
+            entries[proof_key(library[n])] = {
+                "names": made.names,
+                "steps": made.shown(),
+                "ms": round(ms, 1),
+            }
     print(dict(count), f"of {len(library)}")
     if times:
         print(

@@ -34,6 +34,7 @@ BESIDE = {
     "AveragePool": "ReduceMean",
     "Gemm": "MatMul Add Mul Transpose",
 }
+MOST_THEORIES = 40  # that are kept
 KINDS = {"any": 0, "num": 1}  # which numbers a rule is about; all others 2
 
 
@@ -92,8 +93,13 @@ class Axioms:
     def add(self, one: Axiom) -> None:
         self.every.append(one)
 
-    def proved(self, rule: Rule, chains: bool = True) -> AxiomProof | None:
+    def proved(self, rule: Rule) -> AxiomProof | None:
         """A proof of `rule`; None where there is none within limits."""
+        found = self.follows(rule)
+        return None if found is None else explained(rule, *found)
+
+    def follows(self, rule: Rule) -> tuple[tuple[Axiom, ...], float] | None:
+        """Axioms from which `rule` follows, and milliseconds of Z3; None where that is not shown."""
         try:
             goal = clause(rule)
         except Unsaid:
@@ -102,55 +108,41 @@ class Axioms:
         own = operators(rule)
         more = own.union(*(BESIDE.get(o, "").split() for o in own))
         spent = 0.0
-        looked: tuple[str, ...] | None = None
         for these, effort in zip((own, more), EFFORT, strict=True):
             some = [a for a in self.every if a.operators <= these and fits(a.kind, about)]
-            names = tuple(a.clause.name for a in some)
-            if names == looked and effort == EFFORT[0]:
-                continue
-            looked = names
-            theory = self.theory(some, names)
+            theory = self.theory(some)
             core, seconds = theory.proves(goal, effort)
             spent += seconds
-            if core is not None:
-                if not theory.consistent(goal, effort):  # all would follow
-                    return None
-                used = {n.partition("/")[0] for n in core}
-                return self.explained(
-                    goal, [a for a in some if a.clause.name in used], spent, chains
-                )
+            if core is None:
+                continue
+            if not theory.consistent(goal, effort):  # all would follow
+                return None
+            return tuple(a for a in some if a.clause.name in core), spent * 1000
         return None
 
-    def theory(self, some: Sequence[Axiom], names: tuple[str, ...]) -> Theory:
+    def theory(self, some: Sequence[Axiom]) -> Theory:
+        names = tuple(a.clause.name for a in some)
         found = self.theories.get(names)
         if found is None:
-            while len(self.theories) >= 40:
+            while len(self.theories) >= MOST_THEORIES:
                 self.theories.pop(next(iter(self.theories)))
             found = self.theories[names] = theory_of(some)
         return found
 
-    def explained(self, goal: Clause, used: list[Axiom], spent: float, chains: bool) -> AxiomProof:
-        """With as few axioms as will do, and a chain."""
-        used = minimal(goal, used)
-        ways = {n for a in used for n in (a.clause.name, converse(a.clause.name))}
-        both = [a.clause for a in self.every if a.clause.name in ways and not a.guarded]
-        both += [a.clause for a in used if a.guarded]
-        steps: list[tuple[Step, ...]] = []
-        if chains:
-            known = Theory()
-            with known.given(goal) as holds:
-                for a, b in goal.sides:
-                    found = chain(a, b, both, holds)
-                    if found is None:
-                        steps = []
-                        break
-                    steps.append(found)
-        return AxiomProof(tuple(a.clause.name for a in used), tuple(steps), spent * 1000)
 
-
-def converse(name: str) -> str:
-    """The name of the same axiom from right to left."""
-    return name[:-1] if name.endswith("~") else name + "~"
+def explained(rule: Rule, used: Sequence[Axiom], ms: float) -> AxiomProof:
+    """A proof from as few of these axioms as will do, with a chain, if one is found."""
+    goal = clause(rule)
+    least = minimal(goal, used)
+    steps: list[tuple[Step, ...]] = []
+    with Theory().given(goal) as holds:
+        for a, b in goal.sides:
+            found = chain(a, b, [x.clause for x in least], holds)
+            if found is None:
+                steps = []
+                break
+            steps.append(found)
+    return AxiomProof(tuple(a.clause.name for a in least), tuple(steps), ms)
 
 
 def fits(axiom: str, goal: str) -> bool:
@@ -165,9 +157,9 @@ def theory_of(some: Iterable[Axiom]) -> Theory:
     return theory
 
 
-def minimal(goal: Clause, used: list[Axiom]) -> list[Axiom]:
+def minimal(goal: Clause, used: Sequence[Axiom]) -> Sequence[Axiom]:
     """A part of `used` from which nothing can go."""
-    for one in list(used):
+    for one in tuple(used):
         fewer = [a for a in used if a is not one]
         if theory_of(fewer).proves(goal, EFFORT[1])[0] is not None:
             used = fewer

@@ -175,7 +175,7 @@ class Theory:
             for conditions, what, where in some:
                 self.law("", conditions, what, where)
 
-    def proves(self, c: Clause, effort: int) -> tuple[list[str] | None, float]:
+    def proves(self, c: Clause, effort: int) -> tuple[set[str] | None, float]:
         """The names of axioms from which `c` follows, None where it is not shown; seconds."""
         begin = time.perf_counter()
         s, w = self.solver, self.words
@@ -187,7 +187,7 @@ class Theory:
             s.set("rlimit", effort)
             s.add(*facts, wrong)
             shown = s.check() == z3.unsat
-            core = [str(x) for x in s.unsat_core()] if shown else None
+            core = {str(x).partition("/")[0] for x in s.unsat_core()} if shown else None
             return core, time.perf_counter() - begin
         finally:
             s.pop()
