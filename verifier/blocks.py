@@ -129,7 +129,7 @@ class _Cover:
         corner = tuple(s.start for s in box)
         here = self.bits[box] == self.bits[corner]
         if here.all():
-            return here.shape
+            return tuple(s.stop - s.start for s in box)
         return _prefix(here) if self.wide[corner] == 0 else None
 
     def ways(self, source: Source, box: Box) -> Iterator[tuple[int, tuple[int, ...]]]:

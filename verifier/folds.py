@@ -9,76 +9,34 @@ operators that follow. What is found is only offered: whoever takes it compares 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from superopt.ir import graph as g
-from superopt.ir.op import Attr, InferError
 from superopt.ops import OPS
 from superopt.te.dtype import F32, F64, to_numpy
-from superopt.te.node import Dim
+from superopt.verifier.forms import (
+    Forms,
+    Pool,
+    Weight,
+    aligned,
+    count,
+    few,
+    reshaped,
+    sizes_of,
+    weights_of,
+)
 
-MOST = 6  # of a kind, that a value has
 MOVES = frozenset(["Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Flatten", "Expand"])
 PASSES = MOVES | {"Concat", "Split", "Slice", "Relu", "Neg", "Gather", "Pad", "ReduceMean",
                   "ReduceSum", "GlobalAveragePool", "AveragePool", "MaxPool"}  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Weight:
-    """A constant that `root` was multiplied by. axis: of it, from the end, that the result has as
-    its own number `of` from the end; 0 where it is not known which."""
-
-    root: g.Value
-    kind: str
-    value: g.Value
-    axis: int
-    of: int
-    heads: int = 1  # that the result's last axis was split into
-
-
-@dataclass(frozen=True, slots=True)
-class Forms:
-    """Of a value: scales and shifts broadcast with it; weights of products on the way to it;
-    tables: constants whose rows it is, by what is looked up."""
-
-    scales: tuple[g.Value, ...] = ()
-    shifts: tuple[g.Value, ...] = ()
-    weights: tuple[Weight, ...] = ()
-    table: tuple[g.Value, g.Value] | None = None
-
-
-@dataclass(slots=True)
-class _Pool:
-    """Every expression that was offered, in order; `most`: elements of one."""
-
-    most: int
-    found: dict[g.Value, None] = field(default_factory=dict)
-
-    def made(self, op: str, *args: g.Value | None, **attrs: Attr) -> g.Value | None:
-        if any(a is None for a in args):
-            return None
-        try:
-            n = g.node(OPS[op], args, **attrs)
-        except InferError:
-            return None
-        if count(n) > self.most:
-            return None
-        self.found[n] = None
-        return n
-
-
-def count(v: g.Value) -> int:
-    """Elements of a value of fixed shape."""
-    return math.prod(_sizes(v))
-
-
 def offered(graph: g.Graph, most: int) -> list[g.Value]:
     """Expressions of the constants of a graph, of at most so many elements each."""
-    pool = _Pool(most)
+    pool = Pool(most)
     forms: dict[g.Value, Forms] = {}
     for n in g.nodes(graph):
         if n.types[0].dtype not in (F32, F64) or n.types[0].shape is None or not n.inputs:
@@ -90,17 +48,19 @@ def offered(graph: g.Graph, most: int) -> list[g.Value]:
     return list(pool.found)
 
 
-def _through(n: g.Node, forms: dict[g.Value, Forms], pool: _Pool) -> Forms:
+def _through(n: g.Node, forms: dict[g.Value, Forms], pool: Pool) -> Forms:
     """What a node's result has, from what its operands have."""
     given = [v for v in n.inputs if v is not None]
     constants = [v for v in given if isinstance(v, g.Constant)]
     others = [v for v in given if not isinstance(v, g.Constant)]
     own = [forms.get(v, Forms()) for v in others]
+    if not own:
+        return Forms()
     match n.op.name:
         case "Mul" | "Div" if len(constants) == 1 and n.inputs[1] is constants[0]:
-            return _scaled(own[0], constants[0], n.op.name, n, pool)
+            return _scaled(own[0], constants[0], n.op.name, pool)
         case "Mul" if len(constants) == 1:
-            return _scaled(own[0], constants[0], "Mul", n, pool)
+            return _scaled(own[0], constants[0], "Mul", pool)
         case "Sub" if len(constants) == 1 and n.inputs[0] is constants[0]:
             return _subtracted(own[0], constants[0], pool)
         case "Add" | "Sub" if len(constants) == 1:
@@ -127,7 +87,7 @@ def _through(n: g.Node, forms: dict[g.Value, Forms], pool: _Pool) -> Forms:
             return Forms()
 
 
-def _rows(n: g.Node, forms: dict[g.Value, Forms], pool: _Pool) -> tuple[g.Value, g.Value] | None:
+def _rows(n: g.Node, forms: dict[g.Value, Forms], pool: Pool) -> tuple[g.Value, g.Value] | None:
     """The index and the table of which a value is rows: what is computed of rows is looked up in a
     table of what is computed."""
     if n.op.name == "Gather" and n.attr("axis") == 0 and isinstance(n.inputs[0], g.Constant):
@@ -146,67 +106,43 @@ def _rows(n: g.Node, forms: dict[g.Value, Forms], pool: _Pool) -> tuple[g.Value,
     return None if made is None else (one[0], made)
 
 
-def _few(vs: Iterable[g.Value | None]) -> tuple[g.Value, ...]:
-    return tuple(dict.fromkeys(v for v in vs if v is not None))[:MOST]
-
-
-def _weights(ws: Iterable[Weight | None]) -> tuple[Weight, ...]:
-    return tuple(dict.fromkeys(w for w in ws if w is not None))[: 2 * MOST]
-
-
-def _scaled(f: Forms, k: g.Constant, op: str, n: g.Node, pool: _Pool) -> Forms:
+def _scaled(f: Forms, k: g.Constant, op: str, pool: Pool) -> Forms:
     inverse = pool.made("Reciprocal", k) if op == "Div" else None
     scales = [k if op == "Mul" else inverse, *(pool.made(op, s, k) for s in f.scales)]
     shifts = [pool.made(op, t, k) for t in f.shifts]
-    weights = [_by(w, k, op, n, pool) for w in f.weights]
-    return Forms(_few(scales), _few(shifts), _weights([*weights, *f.weights]))
+    weights = [_by(w, k, op, pool) for w in f.weights]
+    return Forms(few(scales), few(shifts), weights_of([*weights, *f.weights]))
 
 
-def _by(w: Weight, k: g.Value, op: str, n: g.Node, pool: _Pool) -> Weight | None:
+def _by(w: Weight, k: g.Value, op: str, pool: Pool) -> Weight | None:
     """A weight scaled by what its product is scaled by."""
-    here = _aligned(k, w.axis, w.of, len(w.value.type.shape or ()), len(n.types[0].shape or ()))
+    here = aligned(k, w.axis, w.of)
     made = None if here is None else pool.made(op, w.value, here)
     if made is None or made.type != w.value.type:
         return None
     return replace(w, value=made)
 
 
-def _aligned(k: g.Value, axis: int, of: int, rank: int, result: int) -> g.Value | None:
-    """`k`, which lies along axis `of` (from the end) of a result, along `axis` of a weight."""
-    shape = k.type.shape or ()
-    if count(k) == 1:
-        return _reshaped(k, ()) if shape else k
-    if not axis or of > len(shape) or shape[-of] != count(k):
-        return None
-    return _reshaped(k, (shape[-of], *(1 for _ in range(axis - 1))))
-
-
-def _reshaped(v: g.Value, shape: Sequence[Dim]) -> g.Value:
-    if v.type.shape == tuple(shape):
-        return v
-    return g.node(OPS["Reshape"], [v], shape=tuple(shape))
-
-
-def _shifted(f: Forms, k: g.Constant, op: str, pool: _Pool) -> Forms:
+def _shifted(f: Forms, k: g.Constant, op: str, pool: Pool) -> Forms:
     minus = pool.made("Neg", k) if op == "Sub" else None
     shifts = [k if op == "Add" else minus, *(pool.made(op, t, k) for t in f.shifts)]
     for s in f.scales:  # x s + t is (x + t / s) s
         of = s.inputs[0] if isinstance(s, g.Node) and s.op.name == "Reciprocal" else None
         pool.made("Div", k, s) if of is None else pool.made("Mul", k, of)
-    return Forms(f.scales, _few(shifts), f.weights)
+    return Forms(f.scales, few(shifts), f.weights)
 
 
-def _subtracted(f: Forms, k: g.Constant, pool: _Pool) -> Forms:
+def _subtracted(f: Forms, k: g.Constant, pool: Pool) -> Forms:
     """k - x."""
     scales = [pool.made("Neg", s) for s in f.scales]
     shifts = [k, *(pool.made("Sub", k, t) for t in f.shifts)]
     negative = [
         None if (v := pool.made("Neg", w.value)) is None else replace(w, value=v) for w in f.weights
     ]
-    return Forms(_few(scales), _few(shifts), _weights(negative))
+    return Forms(few(scales), few(shifts), weights_of(negative))
 
 
-def _added(a: Forms, b: Forms, op: str, pool: _Pool) -> Forms:
+def _added(a: Forms, b: Forms, op: str, pool: Pool) -> Forms:
     """Sums of what is added on both sides, and of weights of the same root."""
     shifts = [pool.made(op, s, t) for s in a.shifts for t in b.shifts]
     sums: list[Weight | None] = []
@@ -214,41 +150,43 @@ def _added(a: Forms, b: Forms, op: str, pool: _Pool) -> Forms:
         for v in b.weights:
             if (v.root, v.kind, v.axis, v.of) == (w.root, w.kind, w.axis, w.of):
                 sums.append(_sum(w, v, op, pool))
-    weights = _weights([*sums, *a.weights, *b.weights])
-    return Forms(_few([*a.scales, *b.scales]), _few([*shifts, *a.shifts, *b.shifts]), weights)
+    weights = weights_of([*sums, *a.weights, *b.weights])
+    return Forms(few([*a.scales, *b.scales]), few([*shifts, *a.shifts, *b.shifts]), weights)
 
 
-def _sum(w: Weight, v: Weight, op: str, pool: _Pool) -> Weight | None:
+def _sum(w: Weight, v: Weight, op: str, pool: Pool) -> Weight | None:
     """The sum of two weights; of kernels the smaller one is padded."""
     x, y = w.value, v.value
     if w.kind == "Conv":
-        p, q = _sizes(x), _sizes(y)
+        p, q = sizes_of(x), sizes_of(y)
         large = [max(d) for d in zip(p, q, strict=True)]
         x, y = _padded(x, large), _padded(y, large)
     made = pool.made(op, x, y)
     return None if made is None else replace(w, value=made)
 
 
-def _sizes(v: g.Value) -> list[int]:
-    return [d for d in v.type.shape or () if isinstance(d, int)]
-
-
 def _padded(v: g.Value, shape: Sequence[int]) -> g.Value:
-    less = [(n - m) // 2 for n, m in zip(shape, _sizes(v), strict=True)]
+    less = [(n - m) // 2 for n, m in zip(shape, sizes_of(v), strict=True)]
     return g.node(OPS["Pad"], [v], pads=(*less, *less)) if any(less) else v
 
 
-def _scalars(own: Sequence[Forms], pool: _Pool) -> Forms:
+def _scalars(own: Sequence[Forms], pool: Pool) -> Forms:
     """Numbers pass through products; where both sides have some, their product, too. Weights and
     shifts of either side may still be scaled by a number."""
     some = [[s for s in f.scales if count(s) == 1] for f in own]
     both = [pool.made("Mul", s, t) for s in some[0] for t in some[1]] if len(some) == 2 else []
     weights = [replace(w, axis=0, of=0) for f in own for w in f.weights]
     shifts = [t for f in own for t in f.shifts]
-    return Forms(_few([*both, *(s for one in some for s in one)]), _few(shifts), _weights(weights))
+    for one, other in ((0, 1), (1, 0)) if len(own) == 2 else ():
+        for s in some[other]:  # the numbers of the one operand may go to the other
+            for t in own[one].shifts:
+                pool.made("Mul", t, s)
+            for w in own[one].weights:
+                _by(w, s, "Mul", pool)
+    return Forms(few([*both, *(s for one in some for s in one)]), few(shifts), weights_of(weights))
 
 
-def _normalized(f: Forms, n: g.Node, constants: Sequence[g.Constant], pool: _Pool) -> Forms:
+def _normalized(f: Forms, n: g.Node, constants: Sequence[g.Constant], pool: Pool) -> Forms:
     """(x - mean) / sqrt(variance + epsilon) * scale + b as x s + t."""
     scale, b, mean, variance = constants
     dtype = variance.type.dtype
@@ -259,14 +197,14 @@ def _normalized(f: Forms, n: g.Node, constants: Sequence[g.Constant], pool: _Poo
     if s is None or t is None:
         return Forms()
     spread = (count(scale), *(1 for _ in range(len(n.types[0].shape or ()) - 2)))
-    s, t = _reshaped(s, spread), _reshaped(t, spread)
+    s, t = reshaped(s, spread), reshaped(t, spread)
     shifts = [pool.made("Add", pool.made("Mul", u, s), t) for u in f.shifts]
-    weights = [_by(w, s, "Mul", n, pool) for w in f.weights]
+    weights = [_by(w, s, "Mul", pool) for w in f.weights]
     more = [pool.made("Mul", u, s) for u in f.scales]
-    return Forms(_few([s, *more]), _few([t, *shifts]), _weights([*weights, *f.weights]))
+    return Forms(few([s, *more]), few([t, *shifts]), weights_of([*weights, *f.weights]))
 
 
-def _product(f: Forms, n: g.Node, x: g.Value, w: g.Value, pool: _Pool) -> Forms:
+def _product(f: Forms, n: g.Node, x: g.Value, w: g.Value, pool: Pool) -> Forms:
     """x W or W x: its weight, also scaled by what x was scaled by, and after the weights of x."""
     right = n.inputs[1] is w
     out = 1 if right else 2
@@ -275,8 +213,8 @@ def _product(f: Forms, n: g.Node, x: g.Value, w: g.Value, pool: _Pool) -> Forms:
         return Forms(weights=(Weight(x, "MatMul", w, 0, 0),))
     root = [Weight(x, "MatMul", w, out, out)]
     for s in f.scales:
-        here = _aligned(s, 3 - out, 3 - out, rank, rank)
-        if (s2 := here) is not None and (made := pool.made("Mul", w, s2)) is not None:
+        here = aligned(s, 3 - out, out)
+        if here is not None and (made := pool.made("Mul", w, here)) is not None:
             root.append(Weight(x, "MatMul", made, out, out))
     for v in f.weights:
         pair = (v.value, w) if right else (w, v.value)
@@ -289,19 +227,21 @@ def _product(f: Forms, n: g.Node, x: g.Value, w: g.Value, pool: _Pool) -> Forms:
                 root.append(Weight(v.root, "MatMul", by_head, 0, 0))
     pairs = [(t, w) if right else (w, t) for t in f.shifts]
     shifts = [pool.made("MatMul", *p) for p in pairs]
-    return Forms(_few(s for s in f.scales if count(s) == 1), _few(shifts), _weights(root))
+    return Forms(few(s for s in f.scales if count(s) == 1), few(shifts), weights_of(root))
 
 
 def _by_head(v: g.Value, w: g.Value, heads: int) -> tuple[g.Value | None, g.Value | None]:
     """x V, whose columns are split into heads, and W, whose rows are: both with the head first."""
-    (k, d), (e, m) = _sizes(v), _sizes(w)
+    if len(sizes_of(v)) != 2 or len(sizes_of(w)) != 2:
+        return None, None
+    (k, d), (e, m) = sizes_of(v), sizes_of(w)
     if d != e or d % heads:
         return None, None
-    first = _reshaped(v, (k, heads, d // heads))
-    return g.node(OPS["Transpose"], [first], perm=(1, 0, 2)), _reshaped(w, (heads, d // heads, m))
+    first = reshaped(v, (k, heads, d // heads))
+    return g.node(OPS["Transpose"], [first], perm=(1, 0, 2)), reshaped(w, (heads, d // heads, m))
 
 
-def _gemm(f: Forms, n: g.Node, x: g.Value, pool: _Pool) -> Forms:
+def _gemm(f: Forms, n: g.Node, x: g.Value, pool: Pool) -> Forms:
     """As a product, and what is added to it."""
     w, b = n.inputs[1], n.inputs[2] if len(n.inputs) > 2 else None
     assert isinstance(w, g.Constant)
@@ -325,26 +265,26 @@ def _gemm(f: Forms, n: g.Node, x: g.Value, pool: _Pool) -> Forms:
     if b is None:
         return found
     shifts = [b, *(pool.made("Add", t, b) for t in found.shifts)]
-    return Forms(found.scales, _few(shifts), found.weights)
+    return Forms(found.scales, few(shifts), found.weights)
 
 
-def _conv(f: Forms, n: g.Node, x: g.Value, pool: _Pool) -> Forms:
+def _conv(f: Forms, n: g.Node, x: g.Value, pool: Pool) -> Forms:
     """The kernel, also scaled by what its input's channels were scaled by; the bias."""
     w, b = n.inputs[1], n.inputs[2] if len(n.inputs) > 2 else None
     assert isinstance(w, g.Constant)
     rank = len(w.type.shape or ())
     root = [Weight(x, "Conv", w, rank, rank - 1)]
     for s in f.scales:
-        here = _aligned(s, rank - 1, rank - 1, rank, rank) if n.attr("group") == 1 else None
+        here = aligned(s, rank - 1, rank - 1) if n.attr("group") == 1 else None
         if here is not None and (made := pool.made("Mul", w, here)) is not None:
             root.append(Weight(x, "Conv", made, rank, rank - 1))
     shifts: list[g.Value] = []
     if b is not None:
-        shifts.append(_reshaped(b, (count(b), *(1 for _ in range(rank - 2)))))
-    return Forms(_few(s for s in f.scales if count(s) == 1), _few(shifts), _weights(root))
+        shifts.append(reshaped(b, (count(b), *(1 for _ in range(rank - 2)))))
+    return Forms(few(s for s in f.scales if count(s) == 1), few(shifts), weights_of(root))
 
 
-def _moved(own: Sequence[Forms], n: g.Node, pool: _Pool) -> Forms:
+def _moved(own: Sequence[Forms], n: g.Node, pool: Pool) -> Forms:
     """Numbers pass; vectors along the last axis, too, where that is only split, or stays last."""
     scales = [s for f in own for s in f.scales if count(s) == 1]
     if n.op.name == "Neg":
@@ -359,9 +299,9 @@ def _moved(own: Sequence[Forms], n: g.Node, pool: _Pool) -> Forms:
         weights = [replace(w, axis=0, of=0, heads=_split(n, w)) for w in weights]
     joined = _side_by_side(own, n, pool) if n.op.name == "Concat" else Forms()
     return Forms(
-        _few([*scales, *turned[0]]),
-        _few([*joined.shifts, *turned[1]]),
-        _weights([*joined.weights, *weights]),
+        few([*scales, *turned[0]]),
+        few([*joined.shifts, *turned[1]]),
+        weights_of([*joined.weights, *weights]),
     )
 
 
@@ -374,7 +314,7 @@ def _split(n: g.Node, w: Weight) -> int:
     return w.heads
 
 
-def _side_by_side(own: Sequence[Forms], n: g.Node, pool: _Pool) -> Forms:
+def _side_by_side(own: Sequence[Forms], n: g.Node, pool: Pool) -> Forms:
     """Products of one root that are joined along the last axis have joined weights."""
     rank = len(n.types[0].shape or ())
     if n.attr("axis") != rank - 1 or not all(f.weights for f in own):
@@ -395,11 +335,11 @@ def _side_by_side(own: Sequence[Forms], n: g.Node, pool: _Pool) -> Forms:
     shifts = []
     if all(f.shifts for f in own):
         shifts.append(pool.made("Concat", *(_flat(f.shifts[0]) for f in own), axis=0))
-    return Forms((), _few(shifts), _weights(weights))
+    return Forms((), few(shifts), weights_of(weights))
 
 
 def _flat(v: g.Value) -> g.Value:
-    return _reshaped(v, (count(v),))
+    return reshaped(v, (count(v),))
 
 
 def _after(v: g.Value, n: g.Node) -> g.Value | None:
@@ -421,10 +361,10 @@ def _after(v: g.Value, n: g.Node) -> g.Value | None:
             if not isinstance(d, int):
                 return None
             product *= d
-        return _reshaped(v, after[k:]) if product == size else None
+        return reshaped(v, after[k:]) if product == size else None
     if n.op.name == "Transpose":
         perm = n.attr("perm")
         assert isinstance(perm, tuple)
         full = (*(1 for _ in range(len(before) - len(v.type.shape or ()))), *(v.type.shape or ()))
-        return g.node(OPS["Transpose"], [_reshaped(v, full)], perm=perm)
+        return g.node(OPS["Transpose"], [reshaped(v, full)], perm=perm)
     return None

@@ -162,13 +162,14 @@ class _Work:
         change: dict[g.Value, g.Value] = {
             v: numbered_input(k, v.type, "given") for k, v in enumerate(given)
         }
-        pair = replace_all(g.Graph((), (x, y)), change).outputs
+        first, second = pair = replace_all(g.Graph((), (x, y)), change).outputs
         known, allowed = self.known.get(pair, (None, 0.0))
         limit = replace(self.limits, seconds=min(self.limits.seconds, seconds))
         if known is not None and limit.seconds < 2 * allowed:
             self.late |= allowed < float("inf")
             return known
-        found = proved_equal(*pair, (), limit, min(self.end, time.monotonic() + 2 * seconds))
+        until = min(self.end, time.monotonic() + 2 * seconds)
+        found = proved_equal(first, second, (), limit, until)
         late = isinstance(found, Unknown) and found.late
         self.late |= late
         self.known[pair] = found, limit.seconds if late else float("inf")
@@ -181,10 +182,9 @@ class _Work:
         for numbers in (False, True):
             for depth in DEPTHS:
                 given = tuple(self.near(x, y, depth, numbers))
-                if given in seen:
-                    continue
-                seen.add(given)
-                if depth == DEPTHS[-1] or _leaves(x, given) == _leaves(y, given):
+                last = depth == DEPTHS[-1]
+                if given not in seen and (last or _leaves(x, given) == _leaves(y, given)):
+                    seen.add(given)
                     yield given
 
     def near(self, x: g.Value, y: g.Value, depth: int, numbers: bool) -> Iterator[g.Value]:

@@ -23,7 +23,8 @@ from superopt.ops import OPS
 from superopt.te.domain import Reals
 from superopt.te.dtype import F32, F64, DType, to_numpy
 from superopt.verifier.blocks import Source, bits_of, blocks
-from superopt.verifier.folds import count, offered
+from superopt.verifier.folds import offered
+from superopt.verifier.forms import count
 
 ULPS = 4  # each operation rounds by half a one, and tools compute in several orders
 SHORT = 1 << 16
@@ -133,7 +134,7 @@ def _computed(
         for d, cs in targets.items()
         if cs
     }
-    for v in offered(a, max(map(count, wanted))):
+    for v in offered(a, max(map(count, (*wanted, *g.constants(a))))):
         dtype = v.type.dtype
         if time.monotonic() > end or dtype not in flat:
             continue
