@@ -15,7 +15,10 @@ from superopt.te import index as ix
 from superopt.te.domain import Reals
 from superopt.te.dtype import BOOL, F64, to_numpy
 
-NEAR = 1e-9  # how far sketches of two values may be apart, of the greatest that one might be
+# How far sketches of two values may be apart, of the greatest that one might be: a ninth is rounded
+# in the weights of an average, and a division by nine is not.
+NEAR = 1e-6
+TINY = 1e-30
 PRIMES = (5, 3, 7, 11, 13, 2)
 
 
@@ -69,7 +72,7 @@ def _feeds(a: g.Graph, seed: int) -> dict[str, np.ndarray] | None:
         elif i.type.dtype == BOOL:
             feeds[i.name] = rng.integers(0, 2, shape).astype(bool)
         else:
-            feeds[i.name] = rng.integers(0, 3, shape).astype(to_numpy(i.type.dtype))
+            feeds[i.name] = rng.integers(0, 2, shape).astype(to_numpy(i.type.dtype))
     return feeds
 
 
@@ -91,10 +94,12 @@ class _Sketches:
         if array.dtype.kind != "f":
             return self.exact.get((str(v.type), array.tobytes()))
         mine = _sketch(array)
+        best: tuple[float, g.Value | None] = (NEAR * float(mine[-1]) + TINY, None)
         for other, value in self.near.get(str(v.type), ()):
-            if (np.abs(mine - other) <= NEAR * (1 + mine[-1])).all():
-                return value
-        return None
+            apart = float(np.abs(mine - other).max())
+            if apart < best[0] or (apart == best[0] and best[1] is None):
+                best = apart, value
+        return best[1]
 
 
 def _sketch(array: np.ndarray) -> np.ndarray:

@@ -105,6 +105,8 @@ class _Work:
 
     def round(self, b: g.Graph) -> Compared:
         """All of the second graph."""
+        read = {v for n in g.nodes(b) for v in n.inputs} | set(b.outputs)
+        self.partners = {v: w for v, w in self.partners.items() if v in read}
         self.ahead = len(self.partners) + len(b.outputs)
         for n in g.nodes(b):
             self.take(n)

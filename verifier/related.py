@@ -59,23 +59,44 @@ def related(a: g.Graph, b: g.Graph, seconds: float = 10.0) -> tuple[g.Graph, tup
             left.append(c)
         else:
             found.append(Relation(c, value, None))
-    left = [c for c in left if c.type.dtype in (F32, F64)]
-    computed = _computed(a, left, exact, set(theirs), end) if left else {}
-    for c in left:
-        if time.monotonic() > end:
-            break
-        some = computed.get(c.type.dtype, [])
+    left = [c for c in left if c.type.dtype in (F32, F64) and not _plain(c)]
+    if left:
+        every = offered(a, max(map(count, (*left, *mine))))
+        products = [v for v in every if any(n.op.name == "MatMul" for n in g.nodes([v]))]
+        others = [v for v in every if v not in set(products)]
+        for some in (others, products):  # which take longer
+            found += _folded(some, left, exact, set(theirs), end)
+            left = [c for c in left if all(r.constant is not c for r in found)]
+    change: dict[g.Value, g.Value] = {r.constant: r.value for r in found}
+    return (replace_all(b, change) if change else b), tuple(found)
+
+
+def _folded(
+    some: Sequence[g.Value],
+    wanted: Sequence[g.Constant],
+    exact: dict[DType | None, list[Source]],
+    theirs: set[g.Constant],
+    end: float,
+) -> list[Relation]:
+    """Constants that are wanted, and computed as some of these are."""
+    if not wanted:
+        return []
+    computed = _computed(some, wanted, exact, theirs, end)
+    found: list[Relation] = []
+    for c in wanted:
+        sources = computed.get(c.type.dtype, [])
+        if not sources or time.monotonic() > end:
+            continue
         if _uniform(c):
-            value = _number(c, some)
+            value = _number(c, sources)
         else:
-            value = blocks(c.load(), [*exact[c.type.dtype], *some])
+            value = blocks(c.load(), [*exact[c.type.dtype], *sources])
         if value is None or isinstance(value, g.Constant):
             continue
         ulps = _apart(value, c)
         if ulps <= ULPS:
             found.append(Relation(c, value, ulps))
-    change: dict[g.Value, g.Value] = {r.constant: r.value for r in found}
-    return (replace_all(b, change) if change else b), tuple(found)
+    return found
 
 
 def _uniform(c: g.Constant) -> bool:
@@ -85,16 +106,20 @@ def _uniform(c: g.Constant) -> bool:
 
 
 def _number(c: g.Constant, computed: Sequence[Source]) -> g.Value | None:
-    """One number everywhere that is computed as one; none that is a short fraction, and read so."""
+    """One number everywhere that is computed as one."""
     one = c.load().reshape(-1)[:1]
-    if not np.isfinite(one[0]) or Fraction(float(one[0])).denominator <= SHORT:
-        return None
     for s in computed:
         if s.wide.size == 1 and s.like(np.array([0]), bits_of(one), one.astype(np.float64)).all():
             plain = s.value if s.shape == () else g.node(OPS["Reshape"], [s.value], shape=())
             shape = c.type.shape or ()
             return plain if not shape else g.node(OPS["Expand"], [plain], shape=shape)
     return None
+
+
+def _plain(c: g.Constant) -> bool:
+    """Is it one short fraction everywhere, which is read as that?"""
+    first = float(c.load().flat[0])
+    return _uniform(c) and (not np.isfinite(first) or Fraction(first).denominator <= SHORT)
 
 
 def _given(mine: Sequence[g.Constant], theirs: set[g.Constant], dtype: object) -> list[Source]:
@@ -119,13 +144,13 @@ def _same_bits(v: g.Value, c: g.Constant) -> bool:
 
 
 def _computed(
-    a: g.Graph,
+    some: Sequence[g.Value],
     wanted: Sequence[g.Constant],
     exact: dict[DType | None, list[Source]],
     theirs: set[g.Constant],
     end: float,
 ) -> dict[DType | None, list[Source]]:
-    """What may be computed of the constants of `a`, and is in one of those that are wanted."""
+    """Those values of some that are in a constant that is wanted, as sources."""
     out: dict[DType | None, list[Source]] = {}
     known = _Values()
     targets = {d: [c for c in wanted if c.type.dtype == d] for d in (F32, F64)}
@@ -134,7 +159,7 @@ def _computed(
         for d, cs in targets.items()
         if cs
     }
-    for v in offered(a, max(map(count, (*wanted, *g.constants(a))))):
+    for v in some:
         dtype = v.type.dtype
         if time.monotonic() > end or dtype not in flat:
             continue
@@ -178,11 +203,15 @@ def _near(s: Source, given: Source) -> bool:
     assert s.room is not None
     if s.wide.size != given.wide.size:
         return False
+    most = float(s.room.sum()) + _TINY
+    if abs(s.wide.sum() - given.wide.sum()) > most + ROUNDED * np.abs(s.wide).sum():
+        return False
     order = np.argsort(s.wide, kind="stable")
     return bool((np.abs(s.wide[order] - np.sort(given.wide)) <= s.room[order] + _TINY).all())
 
 
 _TINY = float(np.finfo(np.float64).tiny)
+ROUNDED = 1e-12  # of a sum in float64
 # What the sizes of terms go through instead of the operator itself.
 _SIZES = {"Sub": "Add", "Neg": "Identity"}
 
