@@ -1,6 +1,6 @@
 """How much `superopt verify` proves of optimized models without their certificate.
 
-    python scripts/bench_own.py FOLDER --make 40 [--family attention] [--budget 4]
+    python scripts/bench_own.py FOLDER --make 40 [--seed 0] [--family attention]
     python scripts/bench_own.py FOLDER [--tool superopt] [--limit 20] [--method auto]
 
 With --make, random models (`random_models.py`, so many of each family) are written to FOLDER as
@@ -45,25 +45,26 @@ class Row:
         )
 
 
-def make(folder: Path, names: list[str], count: int, budget: float) -> None:
+def make(folder: Path, names: list[str], seeds: range, budget: float) -> None:
     """Write random models, and what superopt makes of them."""
     folder.mkdir(parents=True, exist_ok=True)
     for family in names:
         changed = 0
-        for seed in range(count):
+        for seed in seeds:
             path = folder / f"{family}-{seed}.onnx"
             path.write_bytes(draw(family, seed).SerializeToString())
             done = api.optimize(path, cost="roofline", budget=budget, store=folder / "store.db")
             if done.changed:
                 done.save(path.with_suffix(".superopt.onnx"))
                 changed += 1
-        print(f"{family}: {changed} of {count} models changed", flush=True)
+        print(f"{family}: {changed} of {len(seeds)} models changed", flush=True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--make", type=int, default=0, help="so many models of each family")
+    parser.add_argument("--seed", type=int, default=0, help="the first of them")
     parser.add_argument("--family", default="", help="only of this one, or these, with commas")
     parser.add_argument("--budget", type=float, default=4.0, help="seconds to optimize a model")
     parser.add_argument("--tool", default="", help="only what this one made")
@@ -72,7 +73,7 @@ def main() -> int:
     args = parser.parse_args()
     families = [f for f in args.family.split(",") if f] or list(FAMILIES)
     if args.make:
-        make(args.folder, families, args.make, args.budget)
+        make(args.folder, families, range(args.seed, args.seed + args.make), args.budget)
         return 0
     rows: dict[tuple[str, str], Row] = {}
     for changed in sorted(args.folder.glob("*.*.onnx")):

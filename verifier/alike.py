@@ -27,8 +27,8 @@ class _Late(Exception):
 
 
 def partners(a: g.Graph, b: g.Graph, seed: int, until: float) -> dict[g.Value, g.Value]:
-    """For each value of `b` one of `a` that is alike on random inputs, the first; none where the
-    graphs cannot be evaluated, or not until then (of `time.monotonic()`)."""
+    """For each value of `b`, and of `a`, one of `a` that is alike on random inputs, an earlier one;
+    none where the graphs cannot be evaluated, or not until then (of `time.monotonic()`)."""
     feeds = _feeds(a, seed)
     if feeds is None:
         return {}
@@ -38,15 +38,21 @@ def partners(a: g.Graph, b: g.Graph, seed: int, until: float) -> dict[g.Value, g
     def first(v: g.Value, array: np.ndarray) -> None:
         if time.monotonic() > until:
             raise _Late
-        known.add(v, array)
+        earlier = known.like(v, array)
+        if earlier is not None:
+            found[v] = earlier
+        else:
+            known.add(v, array)
 
     def second(v: g.Value, array: np.ndarray) -> None:
         if time.monotonic() > until:
             raise _Late
         other = known.like(v, array)
-        if other is not None and other is not v:
+        if other is not None and other is not v and v not in found:
             found[v] = other
 
+    for i in a.inputs:
+        known.add(i, feeds[i.name].astype(np.float64) if _is_float(i) else feeds[i.name])
     try:
         with np.errstate(all="ignore"):
             evaluate(a, feeds, Reals(F64), keep=first)
@@ -56,6 +62,10 @@ def partners(a: g.Graph, b: g.Graph, seed: int, until: float) -> dict[g.Value, g
     except (ValueError, TypeError, IndexError, InferError, MemoryError):
         return {}
     return found
+
+
+def _is_float(i: g.Input) -> bool:
+    return i.type.dtype is not None and i.type.dtype.is_float
 
 
 def _feeds(a: g.Graph, seed: int) -> dict[str, np.ndarray] | None:

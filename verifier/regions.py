@@ -1,9 +1,10 @@
 """Two graphs piece by piece: what seems to be equal in both is proved, and then taken as given.
 
 Both are evaluated on one random input; values that are alike there are candidates. In the order of
-the second graph each candidate is proved equal to its partner, first from the nearest values that
-both share, then from further down. What is proved becomes one value, so that what is computed of it
-is one, too. So a graph of a thousand nodes is a row of small proofs.
+the first graph, then of the second, each candidate is proved equal to its partner, an earlier value
+of the first, from the nearest values that both share, then from further down. What is proved
+becomes one value, so that what is computed of it is one, too. So a graph of a thousand nodes is a
+row of small proofs.
 
 Each proof is of values that stand for what is given, so that equal layers are proved once; weights
 stand for any tensor first, and are read as numbers only where that does not do. All regions are
@@ -78,7 +79,7 @@ def compared(
 
 @dataclass(slots=True)
 class _Work:
-    """A round: the second graph, rebuilt on values of the first.
+    """A round: both graphs, rebuilt on what values of the first became, which are `shared`.
 
     known: what was said of values over stand-ins, in all rounds; ahead: how many regions there are
     yet; late: was there any proof that more time might have ended?
@@ -98,20 +99,26 @@ class _Work:
     late: bool = False
 
     def __post_init__(self) -> None:
-        self.shared = set(self.a.inputs) | set(g.constants(self.a)) | set(g.walk(self.a))
+        self.shared |= {*self.a.inputs, *g.constants(self.a)}
 
     def over(self) -> bool:
         return time.monotonic() >= self.end or self.stop()
 
     def round(self, b: g.Graph) -> Compared:
-        """All of the second graph."""
-        read = {v for n in g.nodes(b) for v in n.inputs} | set(b.outputs)
+        """All of the first graph, and of the second."""
+        first, second = g.nodes(self.a), g.nodes(b)
+        read = {v for n in (*first, *second) for v in n.inputs} | {*self.a.outputs, *b.outputs}
         self.partners = {v: w for v, w in self.partners.items() if v in read}
         self.ahead = len(self.partners) + len(b.outputs)
-        for n in g.nodes(b):
+        for n in first:
             self.take(n)
+            self.shared.update(map(self.value, g.results(n)))
+        known = set(first)
+        for n in second:
+            if n not in known:
+                self.take(n)
         outputs: list[Proved | Unknown | None] = []
-        for x, y in zip(self.a.outputs, b.outputs, strict=True):
+        for x, y in zip(map(self.value, self.a.outputs), b.outputs, strict=True):
             mine = self.value(y)
             self.ahead = max(1, len(b.outputs) - len(outputs))
             if mine is x:
@@ -129,12 +136,12 @@ class _Work:
         inputs = tuple(None if v is None else self.value(v) for v in n.inputs)
         again = g.intern_node(n.op, inputs, n.attrs, n.types)
         for old, new in zip(g.results(n), g.results(again), strict=True):
-            partner = self.partners.get(old)
+            partner = self.value(self.partners.get(old, old))
             self.made[old] = new
-            if partner is None:
+            if partner is old or old not in self.partners:
                 continue
             self.ahead -= 1
-            if new in self.shared or self.over():
+            if new is partner or self.over():
                 continue
             verdict = self.prove(partner, new)
             if isinstance(verdict, Proved):

@@ -28,6 +28,7 @@ from superopt.verifier.forms import count
 
 ULPS = 4  # each operation rounds by half a one, and tools compute in several orders
 SHORT = 1 << 16
+JOINED = 4  # times as large as the largest constant may be what one is computed of
 LARGE = 1 << 12  # elements; larger constants are computed only of what the second graph has not
 
 
@@ -61,10 +62,9 @@ def related(a: g.Graph, b: g.Graph, seconds: float = 10.0) -> tuple[g.Graph, tup
             found.append(Relation(c, value, None))
     left = [c for c in left if c.type.dtype in (F32, F64) and not _plain(c)]
     if left:
-        every = offered(a, max(map(count, (*left, *mine))))
-        products = [v for v in every if any(n.op.name == "MatMul" for n in g.nodes([v]))]
-        others = [v for v in every if v not in set(products)]
-        for some in (others, products):  # which take longer
+        every = offered(a, JOINED * max(map(count, (*left, *mine))))
+        quick = [v for v in every if all(n.op.name != "MatMul" for n in g.nodes([v]))]
+        for some in (quick, every):  # products take longer
             found += _folded(some, left, exact, set(theirs), end)
             left = [c for c in left if all(r.constant is not c for r in found)]
     change: dict[g.Value, g.Value] = {r.constant: r.value for r in found}
