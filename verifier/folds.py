@@ -37,7 +37,7 @@ PASSES = MOVES | {"Concat", "Split", "Slice", "Relu", "Neg", "Gather", "Pad", "R
 def offered(graph: g.Graph, most: int) -> list[g.Value]:
     """Expressions of the constants of a graph, of at most so many elements each."""
     pool = Pool(most)
-    forms: dict[g.Value, Forms] = {}
+    forms = pool.known
     for n in g.nodes(graph):
         if n.types[0].dtype not in (F32, F64) or n.types[0].shape is None or not n.inputs:
             continue
@@ -227,7 +227,36 @@ def _product(f: Forms, n: g.Node, x: g.Value, w: g.Value, pool: Pool) -> Forms:
                 root.append(Weight(v.root, "MatMul", by_head, 0, 0))
     pairs = [(t, w) if right else (w, t) for t in f.shifts]
     shifts = [pool.made("MatMul", *p) for p in pairs]
-    return Forms(few(s for s in f.scales if count(s) == 1), few(shifts), weights_of(root))
+    parts = _by_parts(x, w, pool) if right else Forms()
+    return Forms(
+        few(s for s in f.scales if count(s) == 1),
+        few([*shifts, *parts.shifts]),
+        weights_of([*root, *parts.weights]),
+    )
+
+
+def _by_parts(x: g.Value, w: g.Value, pool: Pool) -> Forms:
+    """Concat(u, v) W is u and v times the rows of W that they meet."""
+    joined = g.producer(x)
+    if joined is None or joined.op.name != "Concat" or len(sizes_of(w)) != 2:
+        return Forms()
+    if joined.attr("axis") != len(x.type.shape or ()) - 1:
+        return Forms()
+    start, weights, shifts = 0, list[Weight](), list[tuple[g.Value, ...]]()
+    for u in joined.inputs:
+        size = None if u is None or not u.type.shape else u.type.shape[-1]
+        if u is None or not isinstance(size, int):
+            return Forms()
+        rows = g.node(OPS["Slice"], [w], starts=(start,), ends=(start + size,), axes=(0,))
+        start += size
+        found = _product(
+            pool.known.get(u, Forms()), g.node(OPS["MatMul"], [u, rows]), u, rows, pool
+        )
+        weights += found.weights
+        shifts.append(found.shifts)
+    first, *others = [s for s in shifts if s] or [()]
+    total = [pool.sum([t, *(s[0] for s in others)]) for t in first]
+    return Forms((), few([*total, *(s for some in shifts for s in some)]), weights_of(weights))
 
 
 def _by_head(v: g.Value, w: g.Value, heads: int) -> tuple[g.Value | None, g.Value | None]:

@@ -40,9 +40,11 @@ class Forms:
 
 @dataclass(slots=True)
 class Pool:
-    """Every expression that was offered, in order; `most`: elements of one."""
+    """Every expression that was offered, in order; `most`: elements of one. known: the forms of
+    values so far."""
 
     most: int
+    known: dict[g.Value, Forms] = field(default_factory=dict)
     found: dict[g.Value, None] = field(default_factory=dict)
 
     def made(self, op: str, *args: g.Value | None, **attrs: Attr) -> g.Value | None:
@@ -56,6 +58,13 @@ class Pool:
             return None
         self.found[n] = None
         return n
+
+    def sum(self, vs: Sequence[g.Value]) -> g.Value | None:
+        """Of at least one value, from the left."""
+        out: g.Value | None = vs[0]
+        for v in vs[1:]:
+            out = self.made("Add", out, v)
+        return out
 
 
 def count(v: g.Value) -> int:

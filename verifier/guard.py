@@ -66,6 +66,7 @@ class Tally:
     """How much was asked of whom, until when, and how much work may be done."""
 
     quick: int = 0
+    ticks: int = 0
     queries: int = 0
     matched: int = 0  # sums, one to one
     solver_seconds: float = 0.0
@@ -81,6 +82,7 @@ class Tally:
         return made_so_far() - self.begun + AN_ATTEMPT * self.attempts
 
 
+TICKS = 512  # until the clock is looked at
 AN_ATTEMPT = 5  # how much work it is, in polynomials
 TALLY = Tally()
 
@@ -102,6 +104,13 @@ def on_time() -> None:
     """Raises OutOfTime after the deadline, whatever work was done."""
     if time.thread_time() > TALLY.deadline or time.monotonic() > TALLY.until:
         raise OutOfTime
+
+
+def tick() -> None:
+    """Looks at the clock now and then: for what is done often, and may go on for long."""
+    TALLY.ticks += 1
+    if not TALLY.ticks % TICKS:
+        on_time()
 
 
 class OutOfTime(Exception):

@@ -46,7 +46,7 @@ from superopt.verifier.factors import (
     Truth as Truth,
 )
 from superopt.verifier.facts import Guard
-from superopt.verifier.guard import on_time
+from superopt.verifier.guard import tick
 from superopt.verifier.poly import Atom, Chosen, Least, Poly, Quot, Var
 
 
@@ -151,8 +151,6 @@ def free_of(t: Term) -> frozenset[Var]:
 _FORMS: dict[frozenset[Term], NF] = {}
 _FACTORS: dict[object, Factor] = {}
 _COUNT = [0]
-_FORMED = [0]
-OFTEN = 512  # forms, until the clock is looked at
 
 
 def forget() -> None:
@@ -168,9 +166,7 @@ def _number() -> int:
 
 def form(terms: Iterable[Term]) -> NF:
     """The sum of closed terms."""
-    _FORMED[0] += 1
-    if not _FORMED[0] % OFTEN:
-        on_time()
+    tick()
     merged: dict[object, Term] = {}
     for t in terms:
         old = merged.get(t.key)
