@@ -28,35 +28,30 @@ class _Late(Exception):
 
 def partners(a: g.Graph, b: g.Graph, seed: int, until: float) -> dict[g.Value, g.Value]:
     """For each value of `b`, and of `a`, one of `a` that is alike on random inputs, an earlier one;
-    none where the graphs cannot be evaluated, or not until then (of `time.monotonic()`)."""
+    none where the graphs cannot be evaluated, or not until then (of `time.monotonic()`). What both
+    share is evaluated once."""
     feeds = _feeds(a, seed)
     if feeds is None:
         return {}
     known = _Sketches()
     found: dict[g.Value, g.Value] = {}
 
-    def first(v: g.Value, array: np.ndarray) -> None:
+    mine = set(g.walk(a))
+
+    def keep(v: g.Value, array: np.ndarray) -> None:
         if time.monotonic() > until:
             raise _Late
         earlier = known.like(v, array)
         if earlier is not None:
             found[v] = earlier
-        else:
+        elif v in mine:
             known.add(v, array)
-
-    def second(v: g.Value, array: np.ndarray) -> None:
-        if time.monotonic() > until:
-            raise _Late
-        other = known.like(v, array)
-        if other is not None and other is not v and v not in found:
-            found[v] = other
 
     for i in a.inputs:
         known.add(i, feeds[i.name].astype(np.float64) if _is_float(i) else feeds[i.name])
     try:
         with np.errstate(all="ignore"):
-            evaluate(a, feeds, Reals(F64), keep=first)
-            evaluate(b, feeds, Reals(F64), keep=second)
+            evaluate(g.Graph(a.inputs, (*a.outputs, *b.outputs)), feeds, Reals(F64), keep=keep)
     except _Late:
         return found
     except (ValueError, TypeError, IndexError, InferError, MemoryError):

@@ -28,7 +28,7 @@ from superopt.verifier.written import is_number, is_written
 
 DEPTHS = (1, 2, 3, 4, 6, 8, 12, 16, 64)  # operators between a value and what is taken as given
 PATIENCE = (0.5, 2.0, 8.0, 60.0)  # seconds for a region, in one round after the other
-LOOKING = 0.3  # of the time, at most, for what is alike
+LOOKING = 0.5  # of the time, at most, for what is alike
 LEAST = 0.05  # seconds for a region
 OVER = "the time is over"
 # What was said of two values over stand-ins, and with how many seconds; no more would help if inf.

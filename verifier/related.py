@@ -45,6 +45,7 @@ class Relation:
 def related(a: g.Graph, b: g.Graph, seconds: float = 10.0) -> tuple[g.Graph, tuple[Relation, ...]]:
     """`b` with constants that `a` has not as expressions of those that it has, where they are some;
     and these relations. Both graphs are over the same inputs. seconds: until no more is begun."""
+    b = _same(a, b)
     mine, theirs = g.constants(a), g.constants(b)
     end = time.monotonic() + seconds
     new = [c for c in theirs if c not in set(mine) and c.nbytes and c.type.dtype is not None]
@@ -69,6 +70,20 @@ def related(a: g.Graph, b: g.Graph, seconds: float = 10.0) -> tuple[g.Graph, tup
             left = [c for c in left if all(r.constant is not c for r in found)]
     change: dict[g.Value, g.Value] = {r.constant: r.value for r in found}
     return (replace_all(b, change) if change else b), tuple(found)
+
+
+def _same(a: g.Graph, b: g.Graph) -> g.Graph:
+    """`b` with constants of `a` for those of the same content, which folding may have made anew."""
+    mine = g.constants(a)
+    theirs = [c for c in g.constants(b) if c.nbytes and c not in set(mine)]
+    types = {c.type for c in theirs}
+    pool = {(c.type, g.content_key(c.load())): c for c in mine if c.type in types}
+    change: dict[g.Value, g.Value] = {}
+    for c in theirs:
+        same = pool.get((c.type, g.content_key(c.load())))
+        if same is not None:
+            change[c] = same
+    return replace_all(b, change) if change else b
 
 
 def _folded(
