@@ -18,7 +18,7 @@ from superopt.verifier.verdict import Proved, Unknown
 
 SECONDS = 20.0  # of one proof
 WORK = 200_000
-RELATING = 0.25  # of the time, at most, for what constants are computed of
+RELATING = 0.5  # of the time, at most, for what constants are computed of
 DEFINED = "where both are defined"
 CHAINED = (*ASSUMES, "constants that are computed are equal to a few units in the last place")
 
