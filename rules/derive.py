@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -236,11 +236,13 @@ class _Order:
     """One order for operands that commute, no join within a join, no axes of a number that is
     broadcast anyway, and nothing computed of constants, so that graphs which differ in that only
     are the same. given: constants of both graphs; what is computed is one of these where it
-    differs by rounding."""
+    differs by rounding. rounded: constants that arithmetic gave; others were only moved, and are
+    what they are to the last bit."""
 
     numbers: dict[g.Value, int]
     known: dict[g.Node, tuple[g.Value, ...]]
     given: tuple[g.Constant, ...]
+    rounded: set[g.Value] = field(default_factory=set)
 
     def graph(self, graph: g.Graph) -> tuple[g.Graph, int]:
         """The graph in this order, and how many nodes it has."""
@@ -285,13 +287,15 @@ class _Order:
                 found = node_results(n, arrays)
         except (ValueError, TypeError, LookupError, ArithmeticError):
             return None  # as an index out of range
-        return tuple(map(self.constant, found))
+        moved = "data" in n.op.laws and self.rounded.isdisjoint(v for v in inputs if v)
+        return tuple(map(g.constant if moved else self.constant, found))
 
     def constant(self, array: np.ndarray) -> g.Constant:
         """A computed constant: the given one that it is but for rounding, if that is one only."""
         made = g.constant(array)
         if array.dtype.kind != "f" or array.dtype.itemsize < 4 or made in self.given:
             return made
+        self.rounded.add(made)
         rtol = ROUNDED * np.finfo(array.dtype).eps
         near = [
             c

@@ -26,16 +26,20 @@ from superopt.verifier.written import written
 
 
 def proved_equal(
-    a: Value, b: Value, given: Collection[Value] = (), limits: Limits | None = None
+    a: Value,
+    b: Value,
+    given: Collection[Value] = (),
+    limits: Limits | None = None,
+    until: float = float("inf"),
 ) -> Proved | Unknown:
     """Is b == a, element by element, for all inputs? given: values that both are computed from, and
-    that may be anything."""
+    that may be anything. until: of `time.monotonic()`, beside the limits of own time and work."""
     limit = limits or Limits()
     begin = time.thread_time()
     for table in (bounds, guard, normal, simplify, solver):
         table.forget()
     NOTES.clear()
-    tally = facts.start(limit.seconds, limit.work)
+    tally = facts.start(limit.seconds, limit.work, until)
 
     def since() -> float:
         return time.thread_time() - begin
@@ -56,7 +60,7 @@ def proved_equal(
         if not equal(one, two, nothing):
             return Unknown("not shown equal", since())
     except OutOfTime:
-        return Unknown(f"{limit.seconds} seconds, or the work, are over", since())
+        return Unknown(f"{limit.seconds:.1f} seconds, or the work, are over", since(), late=True)
     except (Unreadable, Undefined) as e:
         return Unknown(f"{type(e).__name__}: {e}", since())
     except RecursionError:

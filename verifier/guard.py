@@ -66,10 +66,12 @@ class Tally:
     """How much was asked of whom, until when, and how much work may be done."""
 
     quick: int = 0
+    ticks: int = 0
     queries: int = 0
     matched: int = 0  # sums, one to one
     solver_seconds: float = 0.0
     deadline: float = float("inf")
+    until: float = float("inf")  # on the clock
     look: float = 0.0  # until when it need not be looked at
     begun: int = 0
     attempts: int = 0
@@ -80,6 +82,7 @@ class Tally:
         return made_so_far() - self.begun + AN_ATTEMPT * self.attempts
 
 
+TICKS = 512  # until the clock is looked at
 AN_ATTEMPT = 5  # how much work it is, in polynomials
 TALLY = Tally()
 
@@ -91,7 +94,7 @@ def in_time() -> None:
     now = time.monotonic()
     if now < TALLY.look:
         return
-    left = TALLY.deadline - time.thread_time()
+    left = min(TALLY.deadline - time.thread_time(), TALLY.until - now)
     if left < 0:
         raise OutOfTime
     TALLY.look = now + left  # own time is slow to ask for, and never runs ahead of the clock
@@ -99,17 +102,25 @@ def in_time() -> None:
 
 def on_time() -> None:
     """Raises OutOfTime after the deadline, whatever work was done."""
-    if time.thread_time() > TALLY.deadline:
+    if time.thread_time() > TALLY.deadline or time.monotonic() > TALLY.until:
         raise OutOfTime
+
+
+def tick() -> None:
+    """Looks at the clock now and then: for what is done often, and may go on for long."""
+    TALLY.ticks += 1
+    if not TALLY.ticks % TICKS:
+        on_time()
 
 
 class OutOfTime(Exception):
     """The proof's time is over."""
 
 
-def start(seconds: float, work: float = float("inf")) -> Tally:
+def start(seconds: float, work: float = float("inf"), until: float = float("inf")) -> Tally:
     """Begin to count anew; OutOfTime is raised after `seconds` of this thread's own time, or so
-    much work."""
+    much work, or when `time.monotonic()` is `until`."""
     global TALLY
-    TALLY = Tally(deadline=time.thread_time() + seconds, begun=made_so_far(), most=work)
+    deadline = time.thread_time() + seconds
+    TALLY = Tally(deadline=deadline, until=until, begun=made_so_far(), most=work)
     return TALLY

@@ -45,6 +45,7 @@ from superopt.verifier.factors import (
     Truth as Truth,
 )
 from superopt.verifier.facts import Guard
+from superopt.verifier.guard import tick
 from superopt.verifier.poly import Atom, Chosen, Least, Poly, Quot, Var
 
 
@@ -164,6 +165,7 @@ def _number() -> int:
 
 def form(terms: Iterable[Term]) -> NF:
     """The sum of closed terms."""
+    tick()
     merged: dict[object, Term] = {}
     for t in terms:
         old = merged.get(t.key)

@@ -1,9 +1,14 @@
 """Two graphs piece by piece: what seems to be equal in both is proved, and then taken as given.
 
 Both are evaluated on one random input; values that are alike there are candidates. In the order of
-the second graph each candidate is proved equal to its partner, first from the nearest values that
-both share, then from further down. What is proved becomes one value, so that what is computed of it
-is one, too. So a graph of a thousand nodes is a row of small proofs.
+the first graph, then of the second, each candidate is proved equal to its partner, an earlier value
+of the first, from the nearest values that both share, then from further down. What is proved
+becomes one value, so that what is computed of it is one, too. So a graph of a thousand nodes is a
+row of small proofs.
+
+Each proof is of values that stand for what is given, so that equal layers are proved once; weights
+stand for any tensor first, and are read as numbers only where that does not do. All regions are
+looked at with little time, then those that are left with more.
 """
 
 from __future__ import annotations
@@ -12,21 +17,22 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from superopt.ir import graph as g
-from superopt.ir.evaluate import evaluate
-from superopt.ir.op import InferError
-from superopt.te import index as ix
-from superopt.te.domain import Reals
-from superopt.te.dtype import BOOL, F64, to_numpy
+from superopt.ir.standin import numbered_input
+from superopt.ir.substitute import replace_all
+from superopt.verifier.alike import partners
 from superopt.verifier.graphs import proved_equal
 from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Proved, Unknown
+from superopt.verifier.written import is_number, is_written
 
-DEPTHS = (1, 2, 4, 8, 64)  # operators between a value and what is taken as given
-DIGITS = 9  # to which two values are alike, of their largest element
-PRIMES = (5, 3, 7, 11, 13, 2)
+DEPTHS = (1, 2, 3, 4, 6, 8, 12, 16, 64)  # operators between a value and what is taken as given
+PATIENCE = (0.5, 2.0, 8.0, 60.0)  # seconds for a region, in one round after the other
+LOOKING = 0.5  # of the time, at most, for what is alike
+LEAST = 0.05  # seconds for a region
+OVER = "the time is over"
+# What was said of two values over stand-ins, and with how many seconds; no more would help if inf.
+Known = dict[tuple[g.Value, ...], tuple[Proved | Unknown, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,36 +67,66 @@ def compared(
     more.
     """
     end = time.monotonic() + seconds
-    work = _Work(a, limits, end, stop)
-    work.partners = _partners(a, b, seed)
-    for n in g.nodes(b):
-        work.take(n)
-    outputs: list[Proved | Unknown | None] = []
-    for x, y in zip(a.outputs, b.outputs, strict=True):
-        mine = work.value(y)
-        if mine is x:
-            proofs = [r.verdict for r in work.regions if r.first is x]
-            outputs.append(proofs[-1] if proofs else None)
-        else:
-            outputs.append(work.prove(x, mine))
-    return Compared(tuple(outputs), tuple(work.regions))
+    alike = partners(a, b, seed, end - (1 - LOOKING) * seconds)
+    known: Known = {}
+    for patience in PATIENCE:
+        work = _Work(a, limits, end, stop, alike, known, patience)
+        found = work.round(b)
+        if not any(isinstance(v, Unknown) for v in found.outputs) or work.over() or not work.late:
+            break
+    return found
 
 
 @dataclass(slots=True)
 class _Work:
-    """The second graph, rebuilt on values of the first."""
+    """A round: both graphs, rebuilt on what values of the first became, which are `shared`.
+
+    known: what was said of values over stand-ins, in all rounds; ahead: how many regions there are
+    yet; late: was there any proof that more time might have ended?
+    """
 
     a: g.Graph
     limits: Limits
     end: float
     stop: Callable[[], bool]
-    partners: dict[g.Value, g.Value] = field(default_factory=dict)
+    partners: dict[g.Value, g.Value]
+    known: Known
+    patience: float
     made: dict[g.Value, g.Value] = field(default_factory=dict)
     regions: list[Region] = field(default_factory=list)
     shared: set[g.Value] = field(default_factory=set)
+    ahead: int = 0
+    late: bool = False
 
     def __post_init__(self) -> None:
-        self.shared = set(self.a.inputs) | set(g.constants(self.a)) | set(g.walk(self.a))
+        self.shared |= {*self.a.inputs, *g.constants(self.a)}
+
+    def over(self) -> bool:
+        return time.monotonic() >= self.end or self.stop()
+
+    def round(self, b: g.Graph) -> Compared:
+        """All of the first graph, and of the second."""
+        first, second = g.nodes(self.a), g.nodes(b)
+        read = {v for n in (*first, *second) for v in n.inputs} | {*self.a.outputs, *b.outputs}
+        self.partners = {v: w for v, w in self.partners.items() if v in read}
+        self.ahead = len(self.partners) + len(b.outputs)
+        for n in first:
+            self.take(n)
+            self.shared.update(map(self.value, g.results(n)))
+        known = set(first)
+        for n in second:
+            if n not in known:
+                self.take(n)
+        outputs: list[Proved | Unknown | None] = []
+        for x, y in zip(map(self.value, self.a.outputs), b.outputs, strict=True):
+            mine = self.value(y)
+            self.ahead = max(1, len(b.outputs) - len(outputs))
+            if mine is x:
+                proofs = [r.verdict for r in self.regions if r.first is x]
+                outputs.append(proofs[-1] if proofs else None)
+            else:
+                outputs.append(self.prove(x, mine))
+        return Compared(tuple(outputs), tuple(self.regions))
 
     def value(self, v: g.Value) -> g.Value:
         return self.made.get(v, v)
@@ -100,9 +136,12 @@ class _Work:
         inputs = tuple(None if v is None else self.value(v) for v in n.inputs)
         again = g.intern_node(n.op, inputs, n.attrs, n.types)
         for old, new in zip(g.results(n), g.results(again), strict=True):
-            partner = self.partners.get(old)
+            partner = self.value(self.partners.get(old, old))
             self.made[old] = new
-            if partner is None or new in self.shared or time.monotonic() > self.end:
+            if partner is old or old not in self.partners:
+                continue
+            self.ahead -= 1
+            if new is partner or self.over():
                 continue
             verdict = self.prove(partner, new)
             if isinstance(verdict, Proved):
@@ -110,82 +149,91 @@ class _Work:
                 self.made[old] = partner
 
     def prove(self, x: g.Value, y: g.Value) -> Proved | Unknown:
-        """Is y == x? From what is near first."""
-        found: Proved | Unknown = Unknown("the time is over", 0.0)
-        before: frozenset[g.Value] | None = None
-        for depth in DEPTHS:
-            given = frozenset(self.near(x, y, depth))
-            if given == before:
-                continue
-            before = given
-            left = self.end - time.monotonic()
+        """Is y == x? From what is near first; each attempt may take half of the region's time."""
+        left = self.end - time.monotonic()
+        share = min(self.patience, max(LEAST, 4 * left / max(self.ahead, 1)))
+        end = min(self.end, time.monotonic() + share)
+        found: Proved | Unknown | None = None
+        for given in self.cuts(x, y):
+            left = end - time.monotonic()
             if left <= 0 or self.stop():
-                return found
-            limit = replace(self.limits, seconds=min(self.limits.seconds, left))
-            found = proved_equal(x, y, given, limit)
+                self.late = True
+                break
+            found = self.said(x, y, given, left / 2)
             if isinstance(found, Proved):
                 return found
+        return Unknown(OVER, 0.0) if found is None else found
+
+    def said(
+        self, x: g.Value, y: g.Value, given: tuple[g.Value, ...], seconds: float
+    ) -> Proved | Unknown:
+        """Of y == x where what is given may be anything; the same as was said of an equal pair."""
+        change: dict[g.Value, g.Value] = {
+            v: numbered_input(k, v.type, "given") for k, v in enumerate(given)
+        }
+        first, second = pair = replace_all(g.Graph((), (x, y)), change).outputs
+        known, allowed = self.known.get(pair, (None, 0.0))
+        limit = replace(self.limits, seconds=min(self.limits.seconds, seconds))
+        if known is not None and limit.seconds < 2 * allowed:
+            self.late |= allowed < float("inf")
+            return known
+        until = min(self.end, time.monotonic() + 2 * seconds)
+        found = proved_equal(first, second, (), limit, until)
+        late = isinstance(found, Unknown) and found.late
+        self.late |= late
+        self.known[pair] = found, limit.seconds if late else float("inf")
         return found
 
-    def near(self, x: g.Value, y: g.Value, depth: int) -> Iterator[g.Value]:
-        """Values of the first graph, at least so many operators before both, that cut both off."""
-        stack = [(v, 0) for v in (x, y)]
-        seen: dict[g.Value, int] = {}
-        while stack:
-            v, far = stack.pop()
-            if seen.get(v, 1 << 30) <= far:
-                continue
-            seen[v] = far
-            if far >= depth and v in self.shared and v is not x:
-                continue
-            stack += [(w, far + 1) for w in g.operands(v)]
-        for v, far in seen.items():
-            if far >= depth and v in self.shared and v is not x:
+    def cuts(self, x: g.Value, y: g.Value) -> Iterator[tuple[g.Value, ...]]:
+        """What may be taken as given, what is near first; constants as any, then as numbers. Not
+        before both are made of the same: what only one is made of would have to vanish."""
+        seen: set[tuple[g.Value, ...]] = set()
+        for numbers in (False, True):
+            for depth in DEPTHS:
+                given = tuple(self.near(x, y, depth, numbers))
+                last = depth == DEPTHS[-1]
+                if given not in seen and (last or _leaves(x, given) == _leaves(y, given)):
+                    seen.add(given)
+                    yield given
+
+    def near(self, x: g.Value, y: g.Value, depth: int, numbers: bool) -> Iterator[g.Value]:
+        """Values of the first graph, at least so many operators before both, that cut both off;
+        and constants, with `numbers` only those that are read as no number anyway."""
+        far: dict[g.Value, int] = {x: 0, y: 0}
+        front = list(far)
+        while front:
+            after: list[g.Value] = []
+            for v in front:
+                if self.cut(v, x, far[v] >= depth, numbers):
+                    continue
+                for w in g.operands(v):
+                    if w not in far:
+                        far[w] = far[v] + 1
+                        after.append(w)
+            front = after
+        for v, k in far.items():
+            if self.cut(v, x, k >= depth, numbers):
                 yield v
 
-
-def _partners(a: g.Graph, b: g.Graph, seed: int) -> dict[g.Value, g.Value]:
-    """For each value of `b` one of `a` that is alike on random inputs."""
-    names = sorted({s for i in a.inputs for d in i.type.shape or () for s in ix.symbols(d)})
-    sizes = {name: PRIMES[k % len(PRIMES)] for k, name in enumerate(names)}
-    feeds: dict[str, np.ndarray] = {}
-    for k, i in enumerate(a.inputs):
-        if i.type.dtype is None or i.type.shape is None:
-            return {}
-        rng = np.random.default_rng((seed, k))
-        shape = tuple(ix.evaluate(d, sizes) for d in i.type.shape)
-        if i.type.dtype.is_float:
-            feeds[i.name] = rng.standard_normal(shape).astype(to_numpy(i.type.dtype))
-        elif i.type.dtype == BOOL:
-            feeds[i.name] = rng.integers(0, 2, shape).astype(bool)
-        else:
-            feeds[i.name] = rng.integers(0, 3, shape).astype(to_numpy(i.type.dtype))
-    known: dict[object, g.Value] = {}
-    found: dict[g.Value, g.Value] = {}
-
-    def first(v: g.Value, array: np.ndarray) -> None:
-        known.setdefault(_print(v, array), v)
-
-    def second(v: g.Value, array: np.ndarray) -> None:
-        other = known.get(_print(v, array))
-        if other is not None and other is not v:
-            found[v] = other
-
-    try:
-        with np.errstate(all="ignore"):
-            evaluate(a, feeds, Reals(F64), keep=first)
-            evaluate(b, feeds, Reals(F64), keep=second)
-    except (ValueError, TypeError, IndexError, InferError, MemoryError):
-        return {}
-    return found
+    def cut(self, v: g.Value, x: g.Value, deep: bool, numbers: bool) -> bool:
+        """Is it given?"""
+        if isinstance(v, g.Constant):
+            return not (is_written(v) if numbers else is_number(v))
+        return deep and v in self.shared and v is not x
 
 
-def _print(v: g.Value, array: np.ndarray) -> object:
-    """What is equal where two values are alike."""
-    if array.dtype.kind not in "fc":
-        return str(v.type), array.tobytes()
-    with np.errstate(all="ignore"):
-        finite = array[np.isfinite(array)]
-        top = float(np.max(np.abs(finite))) if finite.size else 0.0
-        step = 10.0 ** (np.floor(np.log10(top)) - DIGITS) if top else 1.0
-        return str(v.type), (np.round(array / step) + 0.0).tobytes()
+def _leaves(v: g.Value, given: tuple[g.Value, ...]) -> set[g.Value]:
+    """What a value is made of, constants left out."""
+    ends = set(given)
+    stack, seen = [v], {v}
+    found: set[g.Value] = set()
+    while stack:
+        w = stack.pop()
+        if w in ends or isinstance(w, g.Input):
+            found.add(w)
+            continue
+        for u in g.operands(w):
+            if u not in seen:
+                seen.add(u)
+                stack.append(u)
+    return {w for w in found if not isinstance(w, g.Constant)}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from superopt.verifier import normal as N
 from superopt.verifier import poly as P
 from superopt.verifier import substitute as S
-from superopt.verifier.guard import Guard
+from superopt.verifier.guard import Guard, tick
 from superopt.verifier.normal import NF, Factor, Piece, Power, Term
 from superopt.verifier.poly import Poly, Var
 from superopt.verifier.simplify import quotient
@@ -37,6 +37,7 @@ def powers(ps: Sequence[Power], qs: Sequence[Power]) -> Iterator[Equations]:
 
 def factor(f: Factor, g: Factor) -> Iterator[Equations]:
     """The equations under which the factor f is g."""
+    tick()
     if f is g:
         yield ()
         if not isinstance(f, N.Read):

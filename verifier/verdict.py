@@ -92,10 +92,11 @@ class Refuted:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Neither: why."""
+    """Neither: why. late: more time, or work, might have changed it."""
 
     reason: str
     seconds: float
+    late: bool = False
 
     def __bool__(self) -> bool:
         return False

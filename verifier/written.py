@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,22 @@ def written(c: Constant, name: str) -> Tensor:
     if array.size > FEW:
         return placeholder(name, c.type)
     return compute(array.shape, lambda *i: _cases(array, i, kind), name=name)
+
+
+@lru_cache(maxsize=1024)
+def is_written(c: Constant) -> bool:
+    """Is anything of a constant's numbers read?"""
+    return written(c, "").body is not None
+
+
+@lru_cache(maxsize=1024)
+def is_number(c: Constant) -> bool:
+    """Is a constant one number everywhere, or no float, so that a proof may hang on what it is?"""
+    kind = c.type.dtype
+    if kind is None or not kind.is_float:
+        return True
+    array = c.load().reshape(-1)
+    return bool(array.size and array[0] == array[-1] and (array == array[0]).all())
 
 
 def _cases(array: np.ndarray, index: tuple[Expr, ...], kind: DType) -> Expr:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -15,26 +15,21 @@ from superopt.check.compare import ROUNDED_TOLERANCE, compare, compare_exact, fa
 from superopt.check.inputs import Feeds
 from superopt.check.numeric import OWN, RUNTIME, Checked, Reference, Result, Unrunnable, values_at
 from superopt.check.regions import opaque_nodes
-from superopt.ir import graph as g
 from superopt.ir.fold import fold
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.validate import validate
-from superopt.pipeline.chains import by_rules
 from superopt.pipeline.inputs import check_inputs
 from superopt.pipeline.interface import interface, joined
 from superopt.pipeline.original import Original, original_file, prepare
+from superopt.pipeline.proofs import Proofs, by_definition, with_chains
 from superopt.pipeline.reporting import check_result
 from superopt.pipeline.request import Request
 from superopt.pipeline.runtime import Got, Session
 from superopt.report.data import Event, OutputVerdict, Verdict
-from superopt.report.words import count
 from superopt.te.domain import Reals
 from superopt.te.dtype import F64
-from superopt.verifier.prove import ASSUMES, Limits
-from superopt.verifier.regions import compared
-from superopt.verifier.verdict import Proved, Unknown
 
 WHOLE = "onnxruntime on both: some nodes have no tensor expression"
 
@@ -80,20 +75,31 @@ def verify(a: Source, b: Source, question: Question) -> Verdict:
         if whole and fold(one.graph).graph.outputs == fold(other).graph.outputs:
             return _all_proved(one, "both are the same graph once constants are folded")
     why = OTHER_SIZES if other is None else "not tried"
-    proof = Proofs([OutputVerdict(name, "unknown", why) for name in _names(one)])
+    names = _names(one)
+    proof = Proofs([OutputVerdict(name, "unknown", why) for name in names])
     if other is not None and question.method in ("auto", "index"):
         question.progress(Event("compare", "each output, by definition", 0.1))
-        proof = _by_definition(one, other, question)
+        share = DEFINITIONS if question.method == "auto" else 1.0
+        seconds = share * (end - time.monotonic())
+        proof = by_definition(one.graph, other, names, seconds, question.seed, question.stop)
     numeric = None
     if question.method in ("auto", "numeric"):
-        numeric = _numeric(one, two, question)
+        numeric = _numeric(one, two, question, end)
     chains = other is not None and question.method in ("auto", "rules")
     if chains and (numeric is None or numeric.decision != "differs"):
         assert other is not None
-        proof = _by_rules(one, other, proof, question, end)
+        proof = with_chains(
+            one.graph,
+            other,
+            proof,
+            end,
+            lambda name: question.progress(Event("compare", f"output {name}, by rules", 0.9)),
+            question.stop,
+        )
     return proof.verdict() if numeric is None else proof.tried(numeric)
 
 
+DEFINITIONS = 0.6  # of the time, where other ways are tried, too
 OTHER_SIZES = "the symbolic sizes of both models have other names"
 
 
@@ -106,93 +112,7 @@ def _all_proved(model: Model, reason: str) -> Verdict:
     return Verdict("proved", reason, None, (), outputs)
 
 
-@dataclass(frozen=True, slots=True)
-class Proofs:
-    """What is proved of each output; parts: how many proofs that took; assumed: by all of them."""
-
-    outputs: list[OutputVerdict]
-    parts: int = 0
-    assumed: tuple[str, ...] = ()
-
-    def verdict(self) -> Verdict:
-        """Without inputs."""
-        notes = (f"assumed: {'; '.join(self.assumed)}",) if self.assumed else ()
-        if all(o.decision == "proved" for o in self.outputs):
-            parts = count(max(self.parts, 1), "part")
-            said = (
-                f"every element of {count(len(self.outputs), 'output')}, by definition, in {parts}"
-            )
-            return Verdict("proved", said, None, notes, tuple(self.outputs))
-        left = [o for o in self.outputs if o.decision != "proved"]
-        reason = f"{count(len(left), 'output')} of {len(self.outputs)} not proved"
-        return Verdict("unknown", reason, None, notes, tuple(self.outputs))
-
-    def tried(self, numeric: Verdict) -> Verdict:
-        """With what inputs say. A proof is about real numbers: where floats differ, that is the
-        verdict."""
-        refuted = {
-            o.name: o.note for o in (numeric.check.outputs if numeric.check else ()) if not o.passed
-        }
-        outputs = tuple(
-            OutputVerdict(
-                o.name,
-                "refuted",
-                refuted[o.name] + ("; over real numbers equal" if o.decision == "proved" else ""),
-            )
-            if o.name in refuted
-            else o
-            for o in self.outputs
-        )
-        if numeric.decision == "differs":
-            return replace(numeric, outputs=outputs)
-        mine = self.verdict()
-        if mine.decision == "proved":
-            return replace(mine, check=numeric.check, notes=(*mine.notes, *numeric.notes))
-        return replace(numeric, notes=(*mine.notes, *numeric.notes), outputs=outputs)
-
-
-SECONDS = 20.0  # of one proof
-WORK = 200_000
-
-
-def _by_rules(one: Model, other: g.Graph, proof: Proofs, question: Question, end: float) -> Proofs:
-    """With the outputs that a chain of proved rules makes one of the other."""
-    graphs = [fold(graph).graph for graph in (one.graph, other)]
-    outputs = list(proof.outputs)
-    open_ = [k for k, o in enumerate(outputs) if o.decision != "proved"]
-    for n, k in enumerate(open_):
-        question.progress(Event("compare", f"output {outputs[k].name}, by rules", 0.9))
-        seconds = (end - time.monotonic()) / (len(open_) - n)
-        chain = by_rules(graphs[0], graphs[1], k, seconds, question.stop)
-        if isinstance(chain, str):
-            outputs[k] = replace(outputs[k], reason=f"{outputs[k].reason}; by rules: {chain}")
-        else:
-            said = f"by {count(len(chain), 'rewrite')}: {', '.join(chain)}"
-            outputs[k] = OutputVerdict(outputs[k].name, "proved", said)
-    chained = any(o.decision == "proved" for o in (outputs[k] for k in open_))
-    assumed = dict.fromkeys((*proof.assumed, *(CHAINED if chained else ())))
-    return Proofs(outputs, proof.parts, tuple(assumed))
-
-
-CHAINED = (*ASSUMES, "constants that are computed are equal to a few units in the last place")
-
-
-def _by_definition(one: Model, other: g.Graph, question: Question) -> Proofs:
-    graphs = [fold(graph).graph for graph in (one.graph, other)]
-    limits = Limits(seconds=min(SECONDS, question.limit), work=WORK)
-    found = compared(graphs[0], graphs[1], limits, question.limit, question.seed, question.stop)
-    outputs = [
-        OutputVerdict(name, "unknown", v.reason)
-        if isinstance(v, Unknown)
-        else OutputVerdict(name, "proved", "it is the same value" if v is None else "by definition")
-        for name, v in zip(_names(one), found.outputs, strict=True)
-    ]
-    proofs = [r.verdict for r in found.regions] + [v for v in found.outputs if v is not None]
-    assumed = dict.fromkeys(a for v in proofs if isinstance(v, Proved) for a in v.scope.assumes)
-    return Proofs(outputs, len(found.regions), tuple(assumed))
-
-
-def _numeric(one: Model, two: Model, question: Question) -> Verdict:
+def _numeric(one: Model, two: Model, question: Question, end: float) -> Verdict:
     notes: list[str] = []
     check_inputs(one, question.inputs)
     request = Request(
@@ -208,7 +128,7 @@ def _numeric(one: Model, two: Model, question: Question) -> Verdict:
                 notes.append(f"onnxruntime does not run {two.source.label}: {held.refused}")
             tally = _Tally(original, two, held, again, opaque)
             for n, s in enumerate(original.sets):
-                if n and question.stop():
+                if n and (question.stop() or time.monotonic() > end):
                     notes.append("stopped: not all inputs were compared")
                     break
                 done = 0.2 + 0.8 * n / len(original.sets)

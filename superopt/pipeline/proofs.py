@@ -1,0 +1,140 @@
+"""What is proved of each output of two models: by definition, and by chains of rules."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from superopt.ir import graph as g
+from superopt.ir.fold import fold
+from superopt.pipeline.chains import by_rules
+from superopt.report.data import OutputVerdict, Verdict
+from superopt.report.words import count
+from superopt.verifier.prove import ASSUMES, Limits
+from superopt.verifier.regions import compared
+from superopt.verifier.related import Relation, related
+from superopt.verifier.verdict import Proved, Unknown
+
+SECONDS = 20.0  # of one proof
+WORK = 200_000
+RELATING = 0.5  # of the time, at most, for what constants are computed of
+DEFINED = "where both are defined"
+CHAINED = (*ASSUMES, "constants that are computed are equal to a few units in the last place")
+
+
+@dataclass(frozen=True, slots=True)
+class Proofs:
+    """What is proved of each output; parts: how many proofs that took; assumed: by all of them;
+    folded: what is said of constants that are other ones in the second model."""
+
+    outputs: list[OutputVerdict]
+    parts: int = 0
+    assumed: tuple[str, ...] = ()
+    folded: tuple[str, ...] = ()
+
+    def verdict(self) -> Verdict:
+        """Without inputs."""
+        notes = (*self.folded, *((f"assumed: {'; '.join(self.assumed)}",) if self.assumed else ()))
+        if all(o.decision == "proved" for o in self.outputs):
+            parts = count(max(self.parts, 1), "part")
+            said = (
+                f"every element of {count(len(self.outputs), 'output')}, {DEFINED}, by definition,"
+                f" in {parts}"
+            )
+            said = "; ".join((said, *self.folded))
+            return Verdict("proved", said, None, notes[len(self.folded) :], tuple(self.outputs))
+        left = [o for o in self.outputs if o.decision != "proved"]
+        reason = f"{count(len(left), 'output')} of {len(self.outputs)} not proved"
+        return Verdict("unknown", reason, None, notes, tuple(self.outputs))
+
+    def tried(self, numeric: Verdict) -> Verdict:
+        """With what inputs say. A proof is about real numbers: where floats differ, that is the
+        verdict."""
+        refuted = {
+            o.name: o.note for o in (numeric.check.outputs if numeric.check else ()) if not o.passed
+        }
+        outputs = tuple(
+            OutputVerdict(
+                o.name,
+                "refuted",
+                refuted[o.name] + ("; over real numbers equal" if o.decision == "proved" else ""),
+            )
+            if o.name in refuted
+            else o
+            for o in self.outputs
+        )
+        if numeric.decision == "differs":
+            return replace(numeric, outputs=outputs)
+        mine = self.verdict()
+        if mine.decision == "proved":
+            return replace(mine, check=numeric.check, notes=(*mine.notes, *numeric.notes))
+        return replace(numeric, notes=(*mine.notes, *numeric.notes), outputs=outputs)
+
+
+def by_definition(
+    one: g.Graph,
+    other: g.Graph,
+    names: Sequence[str],
+    seconds: float,
+    seed: int,
+    stop: Callable[[], bool],
+) -> Proofs:
+    """Each output by the operators' definitions, for so many seconds. `other` is over the inputs
+    of `one`, see `interface.joined`."""
+    end = time.monotonic() + seconds
+    a, b = (fold(graph).graph for graph in (one, other))
+    b, relations = related(a, b, RELATING * seconds)
+    left = max(end - time.monotonic(), 0.0)
+    limits = Limits(seconds=min(SECONDS, seconds), work=WORK)
+    found = compared(a, b, limits, left, seed, stop)
+    outputs = [
+        OutputVerdict(name, "unknown", v.reason)
+        if isinstance(v, Unknown)
+        else OutputVerdict(
+            name, "proved", "it is the same value" if v is None else f"by definition, {DEFINED}"
+        )
+        for name, v in zip(names, found.outputs, strict=True)
+    ]
+    proofs = [r.verdict for r in found.regions] + [v for v in found.outputs if v is not None]
+    assumed = dict.fromkeys(a for v in proofs if isinstance(v, Proved) for a in v.scope.assumes)
+    return Proofs(outputs, len(found.regions), tuple(assumed), _folded(relations))
+
+
+def _folded(relations: Sequence[Relation]) -> tuple[str, ...]:
+    """What is said of constants that were moved, or computed ahead of time."""
+    moved = sum(r.ulps is None for r in relations)
+    ulps = [r.ulps for r in relations if r.ulps is not None]
+    said = []
+    if moved:
+        said.append(f"{count(moved, 'constant')} of the same numbers in other places")
+    if ulps:
+        most = f"{max(ulps):.2g}" if max(ulps) else "0"
+        said.append(f"{count(len(ulps), 'folded constant')} equal within {most} ulp")
+    return tuple(said)
+
+
+def with_chains(
+    one: g.Graph,
+    other: g.Graph,
+    proof: Proofs,
+    end: float,
+    told: Callable[[str], None],
+    stop: Callable[[], bool],
+) -> Proofs:
+    """With the outputs that a chain of proved rules makes one of the other, until `end`."""
+    graphs = [fold(graph).graph for graph in (one, other)]
+    outputs = list(proof.outputs)
+    open_ = [k for k, o in enumerate(outputs) if o.decision != "proved"]
+    for n, k in enumerate(open_):
+        told(outputs[k].name)
+        seconds = (end - time.monotonic()) / (len(open_) - n)
+        chain = by_rules(graphs[0], graphs[1], k, seconds, stop)
+        if isinstance(chain, str):
+            outputs[k] = replace(outputs[k], reason=f"{outputs[k].reason}; by rules: {chain}")
+        else:
+            said = f"by {count(len(chain), 'rewrite')}: {', '.join(chain)}; {DEFINED}"
+            outputs[k] = OutputVerdict(outputs[k].name, "proved", said)
+    chained = any(o.decision == "proved" for o in (outputs[k] for k in open_))
+    assumed = dict.fromkeys((*proof.assumed, *(CHAINED if chained else ())))
+    return replace(proof, outputs=outputs, assumed=tuple(assumed))

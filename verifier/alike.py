@@ -1,0 +1,120 @@
+"""Values of two graphs that are alike on one random input: candidates for a proof."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from superopt.ir import graph as g
+from superopt.ir.evaluate import evaluate
+from superopt.ir.op import InferError
+from superopt.te import index as ix
+from superopt.te.domain import Reals
+from superopt.te.dtype import BOOL, F64, to_numpy
+
+# How far sketches of two values may be apart, of the greatest that one might be: a ninth is rounded
+# in the weights of an average, and a division by nine is not.
+NEAR = 1e-6
+TINY = 1e-30
+PRIMES = (5, 3, 7, 11, 13, 2)
+
+
+class _Late(Exception):
+    """There is no more time."""
+
+
+def partners(a: g.Graph, b: g.Graph, seed: int, until: float) -> dict[g.Value, g.Value]:
+    """For each value of `b`, and of `a`, one of `a` that is alike on random inputs, an earlier one;
+    none where the graphs cannot be evaluated, or not until then (of `time.monotonic()`). What both
+    share is evaluated once."""
+    feeds = _feeds(a, seed)
+    if feeds is None:
+        return {}
+    known = _Sketches()
+    found: dict[g.Value, g.Value] = {}
+
+    mine = set(g.walk(a))
+
+    def keep(v: g.Value, array: np.ndarray) -> None:
+        if time.monotonic() > until:
+            raise _Late
+        earlier = known.like(v, array)
+        if earlier is not None:
+            found[v] = earlier
+        elif v in mine:
+            known.add(v, array)
+
+    for i in a.inputs:
+        known.add(i, feeds[i.name].astype(np.float64) if _is_float(i) else feeds[i.name])
+    try:
+        with np.errstate(all="ignore"):
+            evaluate(g.Graph(a.inputs, (*a.outputs, *b.outputs)), feeds, Reals(F64), keep=keep)
+    except _Late:
+        return found
+    except (ValueError, TypeError, IndexError, InferError, MemoryError):
+        return {}
+    return found
+
+
+def _is_float(i: g.Input) -> bool:
+    return i.type.dtype is not None and i.type.dtype.is_float
+
+
+def _feeds(a: g.Graph, seed: int) -> dict[str, np.ndarray] | None:
+    names = sorted({s for i in a.inputs for d in i.type.shape or () for s in ix.symbols(d)})
+    sizes = {name: PRIMES[k % len(PRIMES)] for k, name in enumerate(names)}
+    feeds: dict[str, np.ndarray] = {}
+    for k, i in enumerate(a.inputs):
+        if i.type.dtype is None or i.type.shape is None:
+            return None
+        rng = np.random.default_rng((seed, k))
+        shape = tuple(ix.evaluate(d, sizes) for d in i.type.shape)
+        if i.type.dtype.is_float:
+            feeds[i.name] = rng.standard_normal(shape).astype(to_numpy(i.type.dtype))
+        elif i.type.dtype == BOOL:
+            feeds[i.name] = rng.integers(0, 2, shape).astype(bool)
+        else:
+            feeds[i.name] = rng.integers(0, 2, shape).astype(to_numpy(i.type.dtype))
+    return feeds
+
+
+@dataclass(slots=True)
+class _Sketches:
+    """Values by their type and, where they are no floats, their elements; floats by two weighted
+    sums, since rounded elements of a large tensor are rarely all the same twice."""
+
+    exact: dict[object, g.Value] = field(default_factory=dict)
+    near: dict[str, list[tuple[np.ndarray, g.Value]]] = field(default_factory=dict)
+
+    def add(self, v: g.Value, array: np.ndarray) -> None:
+        if array.dtype.kind != "f":
+            self.exact.setdefault((str(v.type), array.tobytes()), v)
+        else:
+            self.near.setdefault(str(v.type), []).append((_sketch(array), v))
+
+    def like(self, v: g.Value, array: np.ndarray) -> g.Value | None:
+        if array.dtype.kind != "f":
+            return self.exact.get((str(v.type), array.tobytes()))
+        mine = _sketch(array)
+        best: tuple[float, g.Value | None] = (NEAR * float(mine[-1]) + TINY, None)
+        for other, value in self.near.get(str(v.type), ()):
+            apart = float(np.abs(mine - other).max())
+            if apart < best[0] or (apart == best[0] and best[1] is None):
+                best = apart, value
+        return best[1]
+
+
+def _sketch(array: np.ndarray) -> np.ndarray:
+    """Two sums of the elements, weighted, and one of their sizes. Great elements are made small:
+    a mask of -1e38 would hide what is beside it."""
+    flat = np.nan_to_num(array.reshape(-1), nan=77.0)
+    small = np.sign(flat) * np.log1p(np.abs(flat))
+    return np.array([*(_weights(flat.size) @ small), np.abs(small).sum()])
+
+
+@lru_cache(maxsize=64)
+def _weights(size: int) -> np.ndarray:
+    return np.random.default_rng(size).uniform(-1, 1, (2, size))

@@ -1,0 +1,259 @@
+"""A constant as blocks of other tensors: joined, cut, turned round, reshaped, repeated, padded.
+
+A block is found from its first element. Where that is in a source says where each neighbour has to
+be; the block goes on along every axis for as long as elements are where they have to be. What is
+left of the constant is cut off, and looked at in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from superopt.ir.graph import Node, Value, constant, node
+from superopt.ops import OPS
+
+PIECES = 64  # of one constant, at most
+PLACES = 6  # of an element in a source that are looked at
+Box = tuple[slice, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """A tensor that blocks are taken of. wide: its elements in float64, flat; room: how far an
+    element of a block may be from each, None where all bits must be the same; bits: these."""
+
+    value: Value
+    shape: tuple[int, ...]
+    wide: np.ndarray
+    room: np.ndarray | None
+    bits: np.ndarray
+
+    def like(self, at: np.ndarray, bits: np.ndarray, wide: np.ndarray) -> np.ndarray:
+        """Are the elements at flat places those that are given?"""
+        if self.room is None:
+            return np.asarray(self.bits[at] == bits)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.abs(self.wide[at] - wide) <= self.room[at])
+
+    def find(self, bits: np.ndarray, wide: np.ndarray) -> np.ndarray:
+        """The first flat places of an element."""
+        if self.room is None:
+            return np.flatnonzero(self.bits == bits)[:PLACES]
+        with np.errstate(invalid="ignore"):
+            return np.flatnonzero(np.abs(self.wide - wide) <= self.room)[:PLACES]
+
+
+def bits_of(array: np.ndarray) -> np.ndarray:
+    """The elements as whole numbers of their bits, so that a zero is not its negative."""
+    return np.ascontiguousarray(array).reshape(array.shape).view(f"u{array.dtype.itemsize}")
+
+
+def blocks(array: np.ndarray, sources: Sequence[Source]) -> Value | None:
+    """`array` as an expression of blocks of the sources, the first that have them; None where
+    something in it is none, and no padding."""
+    if array.dtype.itemsize not in (1, 2, 4, 8) or not array.size:
+        return None
+    with np.errstate(all="ignore"):
+        wide = array.astype(np.float64)
+    return _Cover(array, bits_of(array), wide, sources).of(tuple(slice(0, n) for n in array.shape))
+
+
+@dataclass(slots=True)
+class _Cover:
+    """The constant, its bits, its elements in float64; pieces: how many were made."""
+
+    array: np.ndarray
+    bits: np.ndarray
+    wide: np.ndarray
+    sources: Sequence[Source]
+    pieces: int = 0
+
+    def of(self, box: Box) -> Value | None:
+        self.pieces += 1
+        if self.pieces > PIECES:
+            return None
+        best = self.best(box)
+        if best is None:
+            return None
+        extent, piece = best
+        whole = tuple(s.stop - s.start for s in box)
+        short = [a for a in range(len(whole)) if extent[a] < whole[a]]
+        if not short:
+            return piece
+        axis = max(short, key=lambda a: whole[a] // extent[a] if len(short) == 1 else -extent[a])
+        cut = box[axis].start + extent[axis]
+        parts: list[Value] = []
+        for part in (slice(box[axis].start, cut), slice(cut, box[axis].stop)):
+            found = self.of((*box[:axis], part, *box[axis + 1 :]))
+            if found is None:
+                return None
+            parts += _joined(found, axis)
+        return node(OPS["Concat"], parts, axis=axis)
+
+    def best(self, box: Box) -> tuple[tuple[int, ...], Value] | None:
+        """The largest block that begins where the box does."""
+        whole = tuple(s.stop - s.start for s in box)
+        same = self.uniform(box)
+        if same == whole:
+            return same, self.one(box, same)
+        best: tuple[int, tuple[int, ...], Value] | None = None
+        for source in self.sources:
+            for first, steps in self.ways(source, box):
+                extent = self.extent(source, box, first, steps)
+                size = int(np.prod(extent))
+                if best is not None and size <= best[0]:
+                    continue
+                made = taken(source, first, steps, extent)
+                if made is not None:
+                    best = size, extent, made
+                if size == int(np.prod(whole)) and made is not None:
+                    return extent, made
+        if same is not None and (best is None or int(np.prod(same)) >= best[0]):
+            return same, self.one(box, same)
+        if best is None:
+            return None
+        _, extent, piece = best
+        return extent, piece
+
+    def one(self, box: Box, extent: tuple[int, ...]) -> Value:
+        """The first element of the box everywhere."""
+        first = self.array[tuple(slice(s.start, s.start + 1) for s in box)]
+        return constant(np.broadcast_to(first, extent).copy())
+
+    def uniform(self, box: Box) -> tuple[int, ...] | None:
+        """How far one number goes on: the whole box, or zeros, which pad."""
+        corner = tuple(s.start for s in box)
+        here = self.bits[box] == self.bits[corner]
+        if here.all():
+            return tuple(s.stop - s.start for s in box)
+        return _prefix(here) if self.wide[corner] == 0 else None
+
+    def ways(self, source: Source, box: Box) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Where the first element of the box may be in a source, and how far its neighbours are
+        away from it along each axis (0: no neighbour, or the same)."""
+        corner = tuple(s.start for s in box)
+        at = source.find(self.bits[corner], self.wide[corner])
+        if not len(at):
+            return
+        beside: list[np.ndarray] = []
+        for a, s in enumerate(box):
+            if s.stop - s.start == 1:
+                beside.append(np.array([], np.int64))
+                continue
+            next_ = (*corner[:a], s.start + 1, *corner[a + 1 :])
+            beside.append(source.find(self.bits[next_], self.wide[next_]))
+        for first in at:
+            choices = [[int(b - first) for b in some] or [0] for some in beside]
+            for steps in product(*choices):
+                yield int(first), steps
+
+    def extent(
+        self, source: Source, box: Box, first: int, steps: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """How far the block goes along each axis."""
+        places = np.asarray(first)
+        size = source.bits.size
+        shape: list[int] = []
+        for a, (s, step) in enumerate(zip(box, steps, strict=True)):
+            n = s.stop - s.start
+            if step > 0:
+                n = min(n, (size - 1 - first) // step + 1)
+            elif step < 0:
+                n = min(n, first // -step + 1)
+            line = tuple(slice(t.start, t.start + (n if k == a else 1)) for k, t in enumerate(box))
+            at = first + step * np.arange(n)
+            good = source.like(at, self.bits[line].reshape(-1), self.wide[line].reshape(-1))
+            n = n if good.all() else int(np.argmin(good))
+            shape.append(max(n, 1))
+            places = places[..., None] + step * np.arange(shape[-1])
+        some = tuple(slice(s.start, s.start + n) for s, n in zip(box, shape, strict=True))
+        inside = (places >= 0) & (places < size)
+        at = np.where(inside, places, 0)
+        return _prefix(inside & source.like(at, self.bits[some], self.wide[some]))
+
+
+def _prefix(good: np.ndarray) -> tuple[int, ...]:
+    """The extents of a large box from the first element in which all is good."""
+    extent = list(good.shape)
+    while not good.all():
+        cuts: list[tuple[float, int, int]] = []
+        for a in range(good.ndim):
+            along = good.all(axis=tuple(k for k in range(good.ndim) if k != a))
+            n = int(np.argmin(along)) if not along.all() else extent[a]
+            if 0 < n < extent[a]:
+                cuts.append((n / extent[a], a, n))
+        if not cuts:  # the first row has something wrong along every axis: rows by themselves
+            a = int(np.argmax(extent))
+            cuts = [(0.5, a, extent[a] // 2)]
+        _, a, n = max(cuts)
+        good = good[tuple(slice(0, n) if k == a else slice(None) for k in range(good.ndim))]
+        extent[a] = n
+    return tuple(extent)
+
+
+def _joined(v: Value, axis: int) -> list[Value]:
+    """The operands of a Concat along the axis, else the value."""
+    if isinstance(v, Node) and v.op.name == "Concat" and v.attr("axis") == axis:
+        return [x for x in v.inputs if x is not None]
+    return [v]
+
+
+def taken(
+    source: Source, first: int, steps: tuple[int, ...], extent: tuple[int, ...]
+) -> Value | None:
+    """The block whose element i is the source's at first + sum(steps * i), by operators that move
+    elements: cut, reshaped, turned round, repeated. None where that takes more."""
+    axes = [a for a, (s, n) in enumerate(zip(steps, extent, strict=True)) if s and n > 1]
+    places = np.asarray(first)
+    for a in axes:
+        places = places[..., None] + steps[a] * np.arange(extent[a])
+    index = np.unravel_index(places.reshape(-1), source.shape) if source.shape else ()
+    starts, ends, jumps, counts = [], [], [], []
+    flat = np.zeros(places.size, np.int64)
+    for i in index:
+        seen = np.unique(i)
+        jump = int(seen[1] - seen[0]) if len(seen) > 1 else 1
+        if len(seen) > 2 and not (np.diff(seen) == jump).all():
+            return None
+        starts.append(int(seen[0]))
+        ends.append(int(seen[-1]) + 1)
+        jumps.append(jump)
+        counts.append(len(seen))
+        flat = flat * len(seen) + (i - seen[0]) // jump
+    if int(np.prod(counts)) != places.size:
+        return None
+    order = sorted(axes, key=lambda a: -_step(flat, axes, extent, a))
+    sizes = [extent[a] for a in order]
+    if not np.array_equal(
+        np.arange(places.size).reshape(sizes).transpose([order.index(a) for a in axes]).reshape(-1),
+        flat,
+    ):
+        return None
+    v = source.value
+    if tuple(counts) != source.shape:
+        v = node(
+            OPS["Slice"], [v], starts=tuple(starts), ends=tuple(ends),
+            axes=tuple(range(len(counts))), steps=tuple(jumps),
+        )  # fmt: skip
+    # the other axes are 1 long in front, so that turning round puts them where they belong
+    rest = [a for a in range(len(extent)) if a not in axes]
+    shape = (*(1 for _ in rest), *sizes)
+    if shape != tuple(counts):
+        v = node(OPS["Reshape"], [v], shape=shape)
+    now = [*rest, *order]
+    if now != sorted(now):
+        v = node(OPS["Transpose"], [v], perm=tuple(now.index(a) for a in range(len(extent))))
+    if any(extent[a] > 1 for a in rest):
+        v = node(OPS["Expand"], [v], shape=tuple(extent))
+    return v
+
+
+def _step(flat: np.ndarray, axes: list[int], extent: tuple[int, ...], axis: int) -> int:
+    """How far neighbours along an axis are apart in the part that is cut out."""
+    k = axes.index(axis)
+    after = int(np.prod([extent[a] for a in axes[k + 1 :]], dtype=np.int64))
+    return int(flat[after] - flat[0])

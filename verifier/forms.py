@@ -1,0 +1,100 @@
+"""What a value of a graph was scaled by, what was added to it, which weights it was made by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from superopt.ir import graph as g
+from superopt.ir.op import Attr, InferError
+from superopt.ops import OPS
+from superopt.te.node import Dim
+
+MOST = 6  # of a kind, that a value has
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A constant that `root` was multiplied by. axis: of it, from the end, that the result has as
+    its own number `of` from the end; 0 where it is not known which."""
+
+    root: g.Value
+    kind: str
+    value: g.Value
+    axis: int
+    of: int
+    heads: int = 1  # that the result's last axis was split into
+
+
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """Of a value: scales and shifts broadcast with it; weights of products on the way to it;
+    tables: constants whose rows it is, by what is looked up."""
+
+    scales: tuple[g.Value, ...] = ()
+    shifts: tuple[g.Value, ...] = ()
+    weights: tuple[Weight, ...] = ()
+    table: tuple[g.Value, g.Value] | None = None
+
+
+@dataclass(slots=True)
+class Pool:
+    """Every expression that was offered, in order; `most`: elements of one. known: the forms of
+    values so far."""
+
+    most: int
+    known: dict[g.Value, Forms] = field(default_factory=dict)
+    found: dict[g.Value, None] = field(default_factory=dict)
+
+    def made(self, op: str, *args: g.Value | None, **attrs: Attr) -> g.Value | None:
+        if any(a is None for a in args):
+            return None
+        try:
+            n = g.node(OPS[op], args, **attrs)
+        except InferError:
+            return None
+        if count(n) > self.most:
+            return None
+        self.found[n] = None
+        return n
+
+    def sum(self, vs: Sequence[g.Value]) -> g.Value | None:
+        """Of at least one value, from the left."""
+        out: g.Value | None = vs[0]
+        for v in vs[1:]:
+            out = self.made("Add", out, v)
+        return out
+
+
+def count(v: g.Value) -> int:
+    """Elements of a value of fixed shape."""
+    return math.prod(sizes_of(v))
+
+
+def few(vs: Iterable[g.Value | None]) -> tuple[g.Value, ...]:
+    return tuple(dict.fromkeys(v for v in vs if v is not None))[:MOST]
+
+
+def weights_of(ws: Iterable[Weight | None]) -> tuple[Weight, ...]:
+    return tuple(dict.fromkeys(w for w in ws if w is not None))[: 2 * MOST]
+
+
+def aligned(k: g.Value, axis: int, of: int) -> g.Value | None:
+    """`k`, which lies along axis `of` (from the end) of a result, along `axis` of a weight."""
+    shape = k.type.shape or ()
+    if count(k) == 1:
+        return reshaped(k, ()) if shape else k
+    if not axis or of > len(shape) or shape[-of] != count(k):
+        return None
+    return reshaped(k, (shape[-of], *(1 for _ in range(axis - 1))))
+
+
+def reshaped(v: g.Value, shape: Sequence[Dim]) -> g.Value:
+    if v.type.shape == tuple(shape):
+        return v
+    return g.node(OPS["Reshape"], [v], shape=tuple(shape))
+
+
+def sizes_of(v: g.Value) -> list[int]:
+    return [d for d in v.type.shape or () if isinstance(d, int)]
