@@ -28,7 +28,7 @@ from superopt.rules.axiom import load_axioms
 from superopt.rules.rule import LIBRARY, Rule, load_library
 from superopt.rules.stated import proof, proof_key
 from superopt.rules.term import App, walk
-from superopt.verifier.axiom.prove import AxiomProof, Axioms, axiom, explained
+from superopt.verifier.axiom.prove import AxiomProof, Axioms, axiom, converse, explained
 from superopt.verifier.balance import unbalanced
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
@@ -63,7 +63,10 @@ def told(task: tuple[int, tuple[tuple[str, bool], ...], float]) -> AxiomProof:
     """The proof of a rule of the library from the axioms of these names, some of them guarded."""
     number, names, ms = task
     used = [axiom(by_name()[name], guarded) for name, guarded in names]
-    return explained(load_library()[number], [a for a in used if a is not None], ms)
+    back = {converse(name) for name, _ in names if name.startswith(AXIOM)} & set(by_name())
+    also = [axiom(by_name()[name]) for name in sorted(back)]
+    rule = load_library()[number]
+    return explained(rule, [a for a in used if a], ms, [a for a in also if a])
 
 
 def size(rule: Rule) -> int:

@@ -96,10 +96,14 @@ class Axioms:
     def proved(self, rule: Rule) -> AxiomProof | None:
         """A proof of `rule`; None where there is none within limits."""
         found = self.follows(rule)
-        return None if found is None else explained(rule, *found)
+        if found is None:
+            return None
+        back = {converse(a.clause.name) for a in found[0]}
+        also = [a for a in self.every if a.clause.name in back and not a.guarded]
+        return explained(rule, *found, also)
 
     def follows(self, rule: Rule) -> tuple[tuple[Axiom, ...], float] | None:
-        """Axioms from which `rule` follows, and milliseconds of Z3; None where that is not shown."""
+        """Axioms from which `rule` follows, and milliseconds of Z3; None if it is not shown."""
         try:
             goal = clause(rule)
         except Unsaid:
@@ -130,14 +134,24 @@ class Axioms:
         return found
 
 
-def explained(rule: Rule, used: Sequence[Axiom], ms: float) -> AxiomProof:
-    """A proof from as few of these axioms as will do, with a chain, if one is found."""
+def converse(name: str) -> str:
+    """The name of the same axiom from right to left."""
+    return name[:-1] if name.endswith("~") else name + "~"
+
+
+def explained(
+    rule: Rule, used: Sequence[Axiom], ms: float, also: Sequence[Axiom] = ()
+) -> AxiomProof:
+    """A proof from as few of these axioms as will do, with a chain, if one is found. also: axioms
+    from right to left, which Z3 does not need: what is equal is equal."""
     goal = clause(rule)
     least = minimal(goal, used)
+    names = {a.clause.name for a in least}
+    both = [*least, *(a for a in also if converse(a.clause.name) in names - {a.clause.name})]
     steps: list[tuple[Step, ...]] = []
     with Theory().given(goal) as holds:
         for a, b in goal.sides:
-            found = chain(a, b, [x.clause for x in least], holds)
+            found = chain(a, b, [x.clause for x in both], holds)
             if found is None:
                 steps = []
                 break
