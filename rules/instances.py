@@ -97,12 +97,10 @@ def instances(
                 break
             else:
                 tries[n] = max(tries[n] // 4, patience // 16)
-        if fruitful:
-            barren = 0
-        elif not thorough:
+        if not (fruitful or thorough):
             thorough, tries = True, [patience] * len(STYLES)
         else:
-            barren += 1
+            barren = 0 if fruitful else barren + 1
 
 
 def _key(i: Instance) -> object:
@@ -306,20 +304,53 @@ def attempt(rule: Rule, draw: Draw, constants: bool = False) -> Instance | None:
 def _made(rule: Rule, maker: Maker) -> Instance | None:
     """The instance that a maker comes to."""
     try:
-        lhs = maker.roots()
-        maker.conditions()
-        dtype = lhs[0].type.dtype
-        assert dtype is not None
-        rhs = right_side(rule, maker.names, maker.terms, dtype)
+        return _fitted(rule, maker)
     except (Misfit, NotKnown, InferError):
         return None
-    if len(lhs) != len(rhs) or [v.type for v in lhs] != [v.type for v in rhs]:
-        return None  # such a match is refused
+
+
+class _Unlike(Misfit):
+    """The left side fits, and the right one does not."""
+
+
+def _fitted(rule: Rule, maker: Maker) -> Instance:
+    """The instance that a maker comes to, or Misfit, NotKnown, InferError."""
+    lhs = maker.roots()
+    maker.conditions()
+    assert (dtype := lhs[0].type.dtype) is not None
+    try:
+        rhs = right_side(rule, maker.names, maker.terms, dtype)
+    except (NotKnown, InferError) as e:
+        raise _Unlike(f"its right side is none: {e}") from None
+    if [v.type for v in lhs] != [v.type for v in rhs]:  # such a match is refused
+        left, right = (", ".join(str(v.type) for v in side) for side in (lhs, rhs))
+        raise _Unlike(f"its left side is {left}, its right side {right}")
     if lhs == rhs:
-        return None  # nothing to test
+        raise Misfit("nothing to test")
     inputs = tuple(maker.inputs)
-    limits = _limits(lhs, inputs)
-    return None if limits is None else Instance(inputs, lhs, rhs, limits, maker.names)
+    if (limits := _limits(lhs, inputs)) is None:
+        raise Misfit("an index out of range, or a window of padding only")
+    return Instance(inputs, lhs, rhs, limits, maker.names)
+
+
+def unfit(rule: Rule, seed: int, tries: int = 400) -> str:
+    """Why the right side never fits where the left one does, as the smallest of such attempts say;
+    empty where one is an instance, or in none the left side fits."""
+    rng = Random(f"{rule.name} {seed}")
+    said: list[tuple[int, str]] = []
+    for n in range(tries):
+        maker = Maker(rule, Draw(Random(rng.random()), STYLES[n % len(STYLES)]), False)
+        try:
+            _fitted(rule, maker)
+        except _Unlike as e:
+            shown = ", ".join(f"{i.name}: {i.type}" for i in maker.inputs)
+            ranks = sum(len(i.type.shape or ()) for i in maker.inputs)
+            said.append((ranks, f"as for {shown}: {e}"))
+        except (Misfit, NotKnown, InferError):
+            continue
+        else:
+            return ""
+    return f"its sides do not fit together, {min(said)[1]}" if said else ""
 
 
 def _limits(roots: tuple[Value, ...], inputs: tuple[Input, ...]) -> dict[Input, int] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from superopt.report.data import Decision, RuleVerdict
 from superopt.rules.divisors import new_divisors
+from superopt.rules.instances import unfit
 from superopt.rules.rule import Rule
 from superopt.rules.trial import Refuted as Differs
 from superopt.rules.trial import try_rule
@@ -26,7 +27,7 @@ def judged(rule: Rule, seed: int, seconds: float) -> RuleVerdict:
     if isinstance(verdict, Refuted):
         return _verdict(rule, "refuted", str(verdict).removeprefix("refuted: "))
     if not tried:  # nothing that a match could be was found
-        return _verdict(rule, "untestable", str(tried))
+        return _verdict(rule, "untestable", unfit(rule, seed) or str(tried))
     if not isinstance(verdict, Proved):
         return _verdict(rule, "passed", f"{tried}; not proved: {verdict.reason}")
     if not entirely(verdict):
