@@ -153,17 +153,17 @@ def neighbours(rule: Rule, one: Instance, seed: int) -> Iterator[Instance]:
     """Instances like `one` in which one axis of one parameter is 1, or longer by one, or more or
     less by one of size 1 in front: where operands of unequal shapes give results of equal ones, an
     operand that is broadcast is near by, and hardly ever drawn."""
-    free = _free(rule, one)
-    changes = [{name: near} for name, shape in free.items() for near in _near(shape)]
-    Random(f"{rule.name} {seed}").shuffle(changes)
-    for changed in changes:
-        yield from _changed(rule, one, changed, {})
+    free = free_shapes(rule, one)
+    shapes = [{name: near} for name, shape in free.items() for near in _near(shape)]
+    Random(f"{rule.name} {seed}").shuffle(shapes)
+    for near in shapes:
+        yield from changed(rule, one, near, {})
 
 
 def resized(rule: Rule, one: Instance) -> Iterator[Instance]:
     """Instances like `one` in which one of its sizes is another one wherever it is a size, and one
     in which there is an axis more in front of all parameters of any shape."""
-    free = _free(rule, one)
+    free = free_shapes(rule, one)
     own = {n for p in rule.params if isinstance(p, Param) for f in p.shape or () for n in names(f)}
     sizes = {n: v for n, v in one.names.items() if n in own}
     every = [*free.values(), *(v if isinstance(v, tuple) else (v,) for v in sizes.values())]
@@ -171,22 +171,22 @@ def resized(rule: Rule, one: Instance) -> Iterator[Instance]:
     for size in sorted(known, reverse=True):
         for other in (size + 1, 1):
             if other != size:
-                shapes = {n: _with(s, size, other) for n, s in free.items()}
-                yield from _changed(
-                    rule, one, shapes, {n: _with(v, size, other) for n, v in sizes.items()}
+                shapes = {n: with_size(s, size, other) for n, s in free.items()}
+                yield from changed(
+                    rule, one, shapes, {n: with_size(v, size, other) for n, v in sizes.items()}
                 )
     if free:
-        yield from _changed(rule, one, {n: (2, *s) for n, s in free.items()}, {})
+        yield from changed(rule, one, {n: (2, *s) for n, s in free.items()}, {})
 
 
-def _with(r: Result, size: int, other: int) -> Any:
+def with_size(r: Result, size: int, other: int) -> Any:
     """A size, or sizes, with another one in place of one."""
     if isinstance(r, tuple):
-        return tuple(_with(d, size, other) for d in r)
+        return tuple(with_size(d, size, other) for d in r)
     return other if type(r) is int and r == size else r
 
 
-def _free(rule: Rule, one: Instance) -> dict[str, tuple[int, ...]]:
+def free_shapes(rule: Rule, one: Instance) -> dict[str, tuple[int, ...]]:
     """The shapes of the parameters that may have any."""
     found = {
         p.name: given.type.shape
@@ -197,7 +197,7 @@ def _free(rule: Rule, one: Instance) -> dict[str, tuple[int, ...]]:
     return {n: tuple(d for d in s if isinstance(d, int)) for n, s in found.items() if s is not None}
 
 
-def _changed(
+def changed(
     rule: Rule, one: Instance, shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, Result]
 ) -> Iterator[Instance]:
     """The instance with other shapes and sizes, if there is one."""
@@ -209,7 +209,7 @@ def _changed(
         given = one.names.get(p.name)
         if isinstance(p, Param) and isinstance(given, Input) and given.type.dtype is not None:
             maker.kinds[p.kind] = given.type.dtype
-    for name, shape in _free(rule, one).items():
+    for name, shape in free_shapes(rule, one).items():
         given = one.names[name]
         assert isinstance(given, Input)
         changed = Input(name, TensorType(given.type.dtype, shapes.get(name, shape)))
@@ -317,7 +317,8 @@ def _fitted(rule: Rule, maker: Maker) -> Instance:
     """The instance that a maker comes to, or Misfit, NotKnown, InferError."""
     lhs = maker.roots()
     maker.conditions()
-    assert (dtype := lhs[0].type.dtype) is not None
+    dtype = lhs[0].type.dtype
+    assert dtype is not None
     try:
         rhs = right_side(rule, maker.names, maker.terms, dtype)
     except (NotKnown, InferError) as e:
@@ -345,7 +346,7 @@ def unfit(rule: Rule, seed: int, tries: int = 400) -> str:
         except _Unlike as e:
             shown = ", ".join(f"{i.name}: {i.type}" for i in maker.inputs)
             ranks = sum(len(i.type.shape or ()) for i in maker.inputs)
-            said.append((ranks, f"as for {shown}: {e}"))
+            said.append((ranks or 99, f"as for {shown}: {e}"))  # scalars last: they have no axes
         except (Misfit, NotKnown, InferError):
             continue
         else:

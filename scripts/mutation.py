@@ -129,8 +129,8 @@ def _put(kind: str, mutant: Rule, seed: int) -> Tried | None:
     try:
         some = list(islice(instances(mutant, seed, rounds=1, patience=PATIENCE), SHORT))
         trial = try_on(mutant, Cases(0, some, ()), seed)
-    except (MemoryError, AssertionError):  # a mutant may be no rule at all
-        return None
+    except (ValueError, ArithmeticError, LookupError, AssertionError, MemoryError):
+        return None  # a mutant may be no rule at all: an extent below 0
     if not some:
         return None
     differs = isinstance(trial, Differs)

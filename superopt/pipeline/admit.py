@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from superopt.errors import CheckFailed
 from superopt.onnx_io.exporter import expressible
-from superopt.pipeline.judge import entirely
+from superopt.pipeline.judge import entirely, told
 from superopt.pipeline.request import Request
 from superopt.report.data import Bar, Event, LeftOut
 from superopt.rules.divisors import new_divisors
@@ -88,7 +88,7 @@ def prove_now(rule: Rule, seconds: float = WORK.seconds) -> str:
     if isinstance(verdict, Refuted):
         raise CheckFailed(
             f"rule {rule.name} is wrong; nothing was written",
-            str(verdict),
+            told(rule, 0, verdict),
             f"correct or leave out this rule ({rule.source})",
         )
     if not isinstance(verdict, Proved):

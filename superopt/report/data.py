@@ -343,13 +343,15 @@ Decision = Literal["proved", "passed", "untestable", "refuted"]
 
 @dataclass(frozen=True, slots=True)
 class RuleVerdict:
-    """What checking a rule found: `passed` the tests is not `proved`. source: file and line."""
+    """What checking a rule found: `passed` the tests is not `proved`. source: file and line.
+    counterexample: the smallest one of a rule that is refuted, a line for each operand and side."""
 
     name: str
     text: str
     decision: Decision
     detail: str
     source: str = ""
+    counterexample: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,9 +75,9 @@ def test_a_rule_that_cannot_be_tried_is_not_trusted(tmp_path) -> None:  # type: 
 @pytest.mark.parametrize(
     ("sides", "said"),
     [
-        ("Relu(x) => IsNaN(x)", "its left side is f32[], its right side bool[]"),
+        ("Relu(x) => IsNaN(x)", "its left side is f32[1], its right side bool[1]"),
         ("Softmax(x, axis=k) => Softmax(x, axis=(k,))", "axis (0,) is not in [-1, 1)"),
-        ("Transpose(x, perm=p) => ReduceSum(x, axes=p[0])", "axes 0 is one number"),
+        ("Transpose(x, perm=p) => ReduceSum(x, axes=p[0])", "is one number"),
         ("Relu(x) => Concat(x, x, axis=0)", "its left side is f32[1], its right side f32[2]"),
     ],
 )
