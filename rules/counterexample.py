@@ -87,11 +87,14 @@ class Counterexample:
         return "; ".join(self.lines())
 
 
-def smallest(rule: Rule, seed: int, known: Iterable[Instance] = ()) -> Counterexample | None:
+def smallest(
+    rule: Rule, seed: int, known: Iterable[Instance] = (), attempts: int = ATTEMPTS
+) -> Counterexample | None:
     """The smallest counterexample over floats that is found; None where there is none, as of a law
-    that only the prime field refutes. known: instances that are looked at, too."""
+    that only the prime field refutes. known: instances that are looked at, too. attempts: at small
+    instances of each style; with none of them what is known is made smaller."""
     given = {str(one): one for one in known}
-    every = {str(one): one for one in _small(rule, seed)} | given
+    every = {str(one): one for one in _small(rule, seed, attempts)} | given
     for number, (name, one) in enumerate(sorted(every.items(), key=lambda e: _weight(e[1]))):
         if number >= TRIED and name not in given:
             continue
@@ -164,10 +167,10 @@ def _finite(found: Refuted) -> bool:
     return all(isinstance(v, (int, float)) and math.isfinite(v) for v in both)
 
 
-def _small(rule: Rule, seed: int) -> Iterator[Instance]:
+def _small(rule: Rule, seed: int, attempts: int) -> Iterator[Instance]:
     rng = Random(f"{rule.name} small {seed}")
     for style in SMALL:
-        for _ in range(ATTEMPTS):
+        for _ in range(attempts):
             one = attempt(rule, Draw(Random(rng.random()), style))
             if one is not None:
                 yield one

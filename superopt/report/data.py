@@ -250,7 +250,7 @@ class FamilyCount:
     others. unread: claims of which no reading survived. refuted: laws that hold at the family's
     sizes only, as rules for these. idle: claims of which the rules do nothing. unproved:
     rules that are tried and not proved. partial: pairs that are equal in parts. Seconds of each
-    part."""
+    part. wrong: readings of claims that were refuted, of each claim the most general one."""
 
     family: str
     levels: tuple[LevelCount, ...]
@@ -270,6 +270,7 @@ class FamilyCount:
     partial: int
     enumerating: float
     closing: float
+    wrong: int = 0
 
 
 @dataclass(frozen=True, slots=True)

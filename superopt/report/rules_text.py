@@ -132,6 +132,16 @@ def generation(made: Generation) -> str:
             f"  no rule: true at these sizes, and of no reading: {r}" for r in f.refuted[:SHOWN]
         ]
         lines += [f"  without effect: {r}" for r in f.idle[:SHOWN]]
+        if f.wrong:
+            lines.append(
+                f"  {words.count(f.wrong, 'reading')} refuted, with counterexamples in"
+                f" {f.family}.refuted.txt"
+            )
+        if f.unproved:
+            lines.append(
+                f"  {words.count(len(f.unproved), 'rule')} not proved, in"
+                f" {f.family}.unproved.rules; `optimize` uses none of them without --tier C"
+            )
         lines += [f"  not proved: {r}" for r in f.unproved[:SHOWN]]
     if made.lost:
         some = ", ".join(map(str, made.lost[:SHOWN])) + ", ..." * (len(made.lost) > SHOWN)
