@@ -24,7 +24,7 @@ from superopt.rules.stated import proof_key
 from superopt.rules.trial import Cases, try_on, try_rule
 from superopt.rules.trial import Refuted as Differs
 from superopt.verifier.attributes import UNSEEN_ONES
-from superopt.verifier.prove import NO_INSTANCE, Limits, prove
+from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved, Refuted
 from tests.verifier.mutants import KINDS, by_kind
 
@@ -143,8 +143,7 @@ def _put(kind: str, mutant: Rule, seed: int) -> Tried | None:
         if verdict.reason.startswith("output"):
             return Tried(kind, "not shown")
         over = verdict.reason.endswith("cases")  # as `_over` says it
-        gone = verdict.reason.startswith(NO_INSTANCE)
-        return Tried(kind, "given up" if over else "not read", f"{mutant} | {verdict}" * gone)
+        return Tried(kind, "given up" if over else "not read")
     whole = verdict.whole and UNSEEN_ONES not in verdict.scope.assumes
     found = trial if differs else try_rule(mutant, seed=seed + 1, count=LONG)
     if not isinstance(found, Differs):
