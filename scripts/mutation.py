@@ -20,7 +20,7 @@ from random import Random
 
 from superopt.rules.instances import instances
 from superopt.rules.rule import LIBRARY, Rule, load_library
-from superopt.rules.stated import proof_key
+from superopt.rules.stated import MUTANTS, proof_key
 from superopt.rules.trial import Cases, try_on, try_rule
 from superopt.rules.trial import Refuted as Differs
 from superopt.verifier.attributes import UNSEEN_ONES
@@ -28,7 +28,6 @@ from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved, Refuted
 from tests.verifier.mutants import KINDS, by_kind
 
-MUTANTS = "mutants.json"  # of each rule, by its digest: how many were refused, of how many
 # A mutant is to be looked at, not to be proved: only a wrong proof matters.
 LIMITS = Limits(seconds=20, work=4_000, beyond=4_000)
 SHORT = 3  # instances of the trial before the proof
