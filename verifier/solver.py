@@ -100,20 +100,23 @@ def follows(hypotheses: Iterable[Guard], goal: Guard) -> bool:
     s = solver()
     s.push()
     try:
-        s.add(*_question(hypotheses, goal))
+        q = Query()
+        wanted = [q.guard(h) for h in hypotheses]
+        wanted.append(q.guard(negated(goal)))
+        s.add(*q.sides, *wanted)
         return bool(s.check() == z3.unsat)
     finally:
         s.pop()
 
 
 def smt2(hypotheses: Iterable[Guard], goal: Guard) -> str:
-    """What `follows` asks Z3, as SMT-LIB 2.6 for any solver: unsat where the goal follows."""
-    s = z3.Solver()
-    s.add(*_question(hypotheses, goal))
-    return f"(set-logic QF_NIA)\n{s.to_smt2()}"
-
-
-def _question(hypotheses: Iterable[Guard], goal: Guard) -> list[z3.BoolRef]:
-    q = Query()
-    wanted = [q.guard(h) for h in (*hypotheses, negated(goal))]
-    return [*q.sides, *wanted]
+    """What `follows` asks Z3, as SMT-LIB 2 for any solver: unsat where the goal follows."""
+    s = solver()
+    s.push()
+    try:
+        q = Query()
+        wanted = [q.guard(g) for g in (*hypotheses, negated(goal))]
+        s.add(*q.sides, *wanted)
+        return f"(set-logic QF_NIA)\n{s.to_smt2()}"
+    finally:
+        s.pop()
