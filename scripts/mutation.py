@@ -23,7 +23,6 @@ from superopt.rules.rule import LIBRARY, Rule, load_library
 from superopt.rules.stated import MUTANTS, proof_key
 from superopt.rules.trial import Cases, try_on, try_rule
 from superopt.rules.trial import Refuted as Differs
-from superopt.verifier.attributes import UNSEEN_ONES
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved, Refuted
 from tests.verifier.mutants import KINDS, by_kind
@@ -143,9 +142,8 @@ def _put(kind: str, mutant: Rule, seed: int) -> Tried | None:
             return Tried(kind, "not shown")
         over = verdict.reason.endswith("cases")  # as `_over` says it
         return Tried(kind, "given up" if over else "not read")
-    whole = verdict.whole and UNSEEN_ONES not in verdict.scope.assumes
     found = trial if differs else try_rule(mutant, seed=seed + 1, count=LONG)
     if not isinstance(found, Differs):
         return Tried(kind, "alike")
     shown = f"{mutant}\n    {verdict}\n    {found}"
-    return Tried(kind, "survivor" if whole else "in part", shown)
+    return Tried(kind, "survivor" if verdict.whole else "in part", shown)

@@ -19,7 +19,7 @@ from superopt.te.domain import Reals
 from superopt.te.dtype import F64
 from tests.rules.test_unsound import WRONG
 
-SOME = WRONG[::6]
+SOME = WRONG[::9]
 
 
 def example(rule: Rule) -> Counterexample:
