@@ -12,6 +12,7 @@ from superopt.api import check_rules
 from superopt.ir.evaluate import evaluate
 from superopt.ir.graph import Graph
 from superopt.pipeline.judge import counterexample
+from superopt.report import rules_text
 from superopt.rules.counterexample import Counterexample
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.trial import Refuted, try_rule
@@ -110,10 +111,8 @@ all-bool(x: bool, y: bool): Or(x, y) => And(x, y)
 def test_rules_check_prints_it(
     tmp_path: Path, golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from superopt.report import text
-
     monkeypatch.chdir(tmp_path)
     Path("my.rules").write_text(PRINTED, encoding="utf-8")
     verdicts = check_rules("my.rules")
     assert {v.decision for v in verdicts} == {"refuted"}
-    golden("counterexamples.txt", text.rule_verdicts(verdicts))
+    golden("counterexamples.txt", rules_text.rule_verdicts(verdicts))
