@@ -9,6 +9,7 @@ the library must be, and that differs on a longer trial than the first, is a sur
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -57,11 +58,14 @@ def mutated(numbers: Sequence[int], jobs: int, each: int, seed: int) -> int:
     count: Counter[tuple[str, str]] = Counter()
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
         some = pool.map(partial(put, each=each, seed=seed), numbers, chunksize=4)
-        for n, tried in zip(numbers, some, strict=True):
+        for done, (n, tried) in enumerate(zip(numbers, some, strict=True), 1):
+            if not done % 100:
+                print(f"{done} of {len(numbers)} rules", file=sys.stderr, flush=True)
             count.update((t.kind, t.outcome) for t in tried)
             counted = [t for t in tried if t.outcome in OUTCOMES]
             refused = [t for t in counted if t.outcome != "survivor"]
-            found[proof_key(every[n])] = [len(refused), len(counted)]
+            if counted:
+                found[proof_key(every[n])] = [len(refused), len(counted)]
             for t in tried:
                 if t.shown:
                     print(f"{t.outcome.upper()} {t.shown}", flush=True)
