@@ -3,7 +3,9 @@
 Of each rule as many mutants as are wanted that differ numerically, as even over the kinds of
 change as there are: each differs on an instance of a short trial, or the prover's own
 counterexample says so; both are evaluations of the two sides. A mutant that is proved as a rule of
-the library must be, and that differs on a longer trial than the first, is a survivor.
+the library must be, and that differs on a longer trial than the first, is a survivor; unless it
+only differs where a whole number is divided by 0, which has no value (a proof says that it is about
+values where both sides are defined): such a mutant counts as one that does not differ.
 """
 
 from __future__ import annotations
@@ -19,11 +21,15 @@ from itertools import islice
 from multiprocessing import get_context
 from random import Random
 
-from superopt.rules.instances import instances
+import numpy as np
+
+from superopt.rules.instances import Instance, instances
 from superopt.rules.rule import LIBRARY, Rule, load_library
 from superopt.rules.stated import MUTANTS, proof_key
-from superopt.rules.trial import Cases, try_on, try_rule
+from superopt.rules.trial import Cases, both, differ_real, draws_for, feeds_of, try_on, try_rule
 from superopt.rules.trial import Refuted as Differs
+from superopt.te.domain import Reals
+from superopt.te.dtype import F64
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved, Refuted
 from tests.verifier.mutants import KINDS, by_kind
@@ -40,7 +46,8 @@ OUTCOMES = ("refuted", "not shown", "given up", "not read", "in part", "survivor
 @dataclass(frozen=True, slots=True)
 class Tried:
     """A mutant: what was changed, what came of it (one of OUTCOMES, or `same` where no difference
-    was seen, `alike` where it is proved besides), and its text where it is to be shown."""
+    was seen, `alike` where it is proved besides, `by zero` where it only differs there), and its
+    text where it is to be shown."""
 
     kind: str
     outcome: str
@@ -77,7 +84,7 @@ def mutated(numbers: Sequence[int], jobs: int, each: int, seed: int) -> int:
 
 def table(count: Counter[tuple[str, str]]) -> str:
     """How many mutants there are of each kind, and what came of them."""
-    heads = ("changed", "differ", *OUTCOMES, "no difference seen", "of it proved")
+    heads = ("changed", "differ", *OUTCOMES, "no difference seen", "of it proved", "by 0")
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for kind in (*KINDS, "all"):
         row = Counter({o: n for (k, o), n in count.items() if k == kind})
@@ -85,13 +92,9 @@ def table(count: Counter[tuple[str, str]]) -> str:
             for (_, o), n in count.items():
                 row[o] += n
         differ = sum(row[o] for o in OUTCOMES)
-        cells = [
-            kind,
-            differ,
-            *(row[o] for o in OUTCOMES),
-            row["same"] + row["alike"],
-            row["alike"],
-        ]
+        alike = row["alike"] + row["by zero"]
+        counts = (differ, *(row[o] for o in OUTCOMES), row["same"] + alike, alike, row["by zero"])
+        cells = (kind, *counts)
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
@@ -149,5 +152,18 @@ def _put(kind: str, mutant: Rule, seed: int) -> Tried | None:
     found = trial if differs else try_rule(mutant, seed=seed + 1, count=LONG)
     if not isinstance(found, Differs):
         return Tried(kind, "alike")
+    if not _without_zeros(mutant, found.instance, seed):
+        return Tried(kind, "by zero")
     shown = f"{mutant}\n    {verdict}\n    {found}"
     return Tried(kind, "survivor" if verdict.whole else "in part", shown)
+
+
+def _without_zeros(mutant: Rule, one: Instance, seed: int) -> bool:
+    """Do the sides differ on an instance where no whole number among the operands is 0?"""
+    for draw in draws_for(mutant, one):
+        feeds = feeds_of(mutant, one, draw, seed)
+        there = {n: np.where(x == 0, x.dtype.type(1), x) if x.dtype.kind in "iu" else x
+                 for n, x in feeds.items()}  # fmt: skip
+        if differ_real(mutant, one, draw, *both(one, there, Reals(F64))) is not None:
+            return True
+    return False
