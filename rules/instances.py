@@ -97,12 +97,10 @@ def instances(
                 break
             else:
                 tries[n] = max(tries[n] // 4, patience // 16)
-        if fruitful:
-            barren = 0
-        elif not thorough:
+        if not (fruitful or thorough):
             thorough, tries = True, [patience] * len(STYLES)
         else:
-            barren += 1
+            barren = 0 if fruitful else barren + 1
 
 
 def _key(i: Instance) -> object:
@@ -155,17 +153,17 @@ def neighbours(rule: Rule, one: Instance, seed: int) -> Iterator[Instance]:
     """Instances like `one` in which one axis of one parameter is 1, or longer by one, or more or
     less by one of size 1 in front: where operands of unequal shapes give results of equal ones, an
     operand that is broadcast is near by, and hardly ever drawn."""
-    free = _free(rule, one)
-    changes = [{name: near} for name, shape in free.items() for near in _near(shape)]
-    Random(f"{rule.name} {seed}").shuffle(changes)
-    for changed in changes:
-        yield from _changed(rule, one, changed, {})
+    free = free_shapes(rule, one)
+    shapes = [{name: near} for name, shape in free.items() for near in _near(shape)]
+    Random(f"{rule.name} {seed}").shuffle(shapes)
+    for near in shapes:
+        yield from changed(rule, one, near, {})
 
 
 def resized(rule: Rule, one: Instance) -> Iterator[Instance]:
     """Instances like `one` in which one of its sizes is another one wherever it is a size, and one
     in which there is an axis more in front of all parameters of any shape."""
-    free = _free(rule, one)
+    free = free_shapes(rule, one)
     own = {n for p in rule.params if isinstance(p, Param) for f in p.shape or () for n in names(f)}
     sizes = {n: v for n, v in one.names.items() if n in own}
     every = [*free.values(), *(v if isinstance(v, tuple) else (v,) for v in sizes.values())]
@@ -173,22 +171,22 @@ def resized(rule: Rule, one: Instance) -> Iterator[Instance]:
     for size in sorted(known, reverse=True):
         for other in (size + 1, 1):
             if other != size:
-                shapes = {n: _with(s, size, other) for n, s in free.items()}
-                yield from _changed(
-                    rule, one, shapes, {n: _with(v, size, other) for n, v in sizes.items()}
+                shapes = {n: with_size(s, size, other) for n, s in free.items()}
+                yield from changed(
+                    rule, one, shapes, {n: with_size(v, size, other) for n, v in sizes.items()}
                 )
     if free:
-        yield from _changed(rule, one, {n: (2, *s) for n, s in free.items()}, {})
+        yield from changed(rule, one, {n: (2, *s) for n, s in free.items()}, {})
 
 
-def _with(r: Result, size: int, other: int) -> Any:
+def with_size(r: Result, size: int, other: int) -> Any:
     """A size, or sizes, with another one in place of one."""
     if isinstance(r, tuple):
-        return tuple(_with(d, size, other) for d in r)
+        return tuple(with_size(d, size, other) for d in r)
     return other if type(r) is int and r == size else r
 
 
-def _free(rule: Rule, one: Instance) -> dict[str, tuple[int, ...]]:
+def free_shapes(rule: Rule, one: Instance) -> dict[str, tuple[int, ...]]:
     """The shapes of the parameters that may have any."""
     found = {
         p.name: given.type.shape
@@ -199,7 +197,7 @@ def _free(rule: Rule, one: Instance) -> dict[str, tuple[int, ...]]:
     return {n: tuple(d for d in s if isinstance(d, int)) for n, s in found.items() if s is not None}
 
 
-def _changed(
+def changed(
     rule: Rule, one: Instance, shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, Result]
 ) -> Iterator[Instance]:
     """The instance with other shapes and sizes, if there is one."""
@@ -211,7 +209,7 @@ def _changed(
         given = one.names.get(p.name)
         if isinstance(p, Param) and isinstance(given, Input) and given.type.dtype is not None:
             maker.kinds[p.kind] = given.type.dtype
-    for name, shape in _free(rule, one).items():
+    for name, shape in free_shapes(rule, one).items():
         given = one.names[name]
         assert isinstance(given, Input)
         changed = Input(name, TensorType(given.type.dtype, shapes.get(name, shape)))
@@ -306,20 +304,54 @@ def attempt(rule: Rule, draw: Draw, constants: bool = False) -> Instance | None:
 def _made(rule: Rule, maker: Maker) -> Instance | None:
     """The instance that a maker comes to."""
     try:
-        lhs = maker.roots()
-        maker.conditions()
-        dtype = lhs[0].type.dtype
-        assert dtype is not None
-        rhs = right_side(rule, maker.names, maker.terms, dtype)
+        return _fitted(rule, maker)
     except (Misfit, NotKnown, InferError):
         return None
-    if len(lhs) != len(rhs) or [v.type for v in lhs] != [v.type for v in rhs]:
-        return None  # such a match is refused
+
+
+class _Unlike(Misfit):
+    """The left side fits, and the right one does not."""
+
+
+def _fitted(rule: Rule, maker: Maker) -> Instance:
+    """The instance that a maker comes to, or Misfit, NotKnown, InferError."""
+    lhs = maker.roots()
+    maker.conditions()
+    dtype = lhs[0].type.dtype
+    assert dtype is not None
+    try:
+        rhs = right_side(rule, maker.names, maker.terms, dtype)
+    except (NotKnown, InferError) as e:
+        raise _Unlike(f"its right side is none: {e}") from None
+    if [v.type for v in lhs] != [v.type for v in rhs]:  # such a match is refused
+        left, right = (", ".join(str(v.type) for v in side) for side in (lhs, rhs))
+        raise _Unlike(f"its left side is {left}, its right side {right}")
     if lhs == rhs:
-        return None  # nothing to test
+        raise Misfit("nothing to test")
     inputs = tuple(maker.inputs)
-    limits = _limits(lhs, inputs)
-    return None if limits is None else Instance(inputs, lhs, rhs, limits, maker.names)
+    if (limits := _limits(lhs, inputs)) is None:
+        raise Misfit("an index out of range, or a window of padding only")
+    return Instance(inputs, lhs, rhs, limits, maker.names)
+
+
+def unfit(rule: Rule, seed: int, tries: int = 400) -> str:
+    """Why the right side never fits where the left one does, as the smallest of such attempts say;
+    empty where one is an instance, or in none the left side fits."""
+    rng = Random(f"{rule.name} {seed}")
+    said: list[tuple[int, str]] = []
+    for n in range(tries):
+        maker = Maker(rule, Draw(Random(rng.random()), STYLES[n % len(STYLES)]), False)
+        try:
+            _fitted(rule, maker)
+        except _Unlike as e:
+            shown = ", ".join(f"{i.name}: {i.type}" for i in maker.inputs)
+            ranks = sum(len(i.type.shape or ()) for i in maker.inputs)
+            said.append((ranks or 99, f"as for {shown}: {e}"))  # scalars last: they have no axes
+        except (Misfit, NotKnown, InferError):
+            continue
+        else:
+            return ""
+    return f"its sides do not fit together, {min(said)[1]}" if said else ""
 
 
 def _limits(roots: tuple[Value, ...], inputs: tuple[Input, ...]) -> dict[Input, int] | None:

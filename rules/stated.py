@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from superopt.rules.rule import LIBRARY, Rule
 # Beside the library: what scripts/verify_rules.py --write proved, and why not the others.
 PROOFS = "proofs.json"
 UNPROVED = "unproved.json"
+MUTANTS = "mutants.json"  # and how many mutants of each rule were refused, of how many: --mutants
 MOST_NEEDS = 4  # conditions that are said in a line
 
 
@@ -71,12 +72,12 @@ def learn(rule: Rule, proved: Proof) -> None:
 @lru_cache(maxsize=1)
 def proofs() -> Mapping[str, Proof]:
     """The proof of each rule of the library that has one, by `proof_key`."""
-    return MappingProxyType({key: read_proof(entry) for key, entry in _stored(PROOFS).items()})
+    mutants, every = _stored(MUTANTS), _stored(PROOFS)
+    return MappingProxyType({key: read_proof(every[key], mutants.get(key)) for key in every})
 
 
-def read_proof(entry: dict[str, Any]) -> Proof:
-    """As scripts/verify_rules.py writes it."""
-    mutants = entry.get("mutants")
+def read_proof(entry: dict[str, Any], mutants: Sequence[int] | None = None) -> Proof:
+    """As scripts/verify_rules.py writes it; how many mutants were refused, of how many."""
     return Proof(
         entry["scope"],
         tuple(entry["assumes"]),

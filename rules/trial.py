@@ -130,12 +130,10 @@ def try_on(rule: Rule, some: Cases, seed: int) -> Verdict:
     """Try `rule` on these instances, the plain ones each on several inputs."""
     tried = 0
     field, finite = True, False
-    strange = EXCEPTIONAL if rule.float_class == "E0" or _of_exceptions(rule) else ()
     draws: tuple[str, ...] = ()
     for number, one in enumerate(some.plain):
         if not tried:
-            large = LARGE if "exp" in scalar_functions((*one.lhs, *one.rhs)) else ()
-            draws = (*DRAWS, *large, *strange)
+            draws = draws_for(rule, one)
         tried += 1
         verdict = _on(rule, one, draws, seed + 31 * number)
         if isinstance(verdict, Refuted):
@@ -145,12 +143,22 @@ def try_on(rule: Rule, some: Cases, seed: int) -> Verdict:
         return Untestable(f"only {tried} of {some.wanted} instances were found{HINT}")
     if tried and not finite:
         return Untestable("no instance has a finite value")
-    few = (DRAWS[0], *strange[:1])
+    few = (DRAWS[0], *_strange(rule)[:1])
     for number, one in enumerate(some.cramped):
         wrong = _off(rule, one, few, seed + 31 * number)
         if isinstance(wrong, Refuted):
             return wrong
     return Passed(tried, field)
+
+
+def draws_for(rule: Rule, one: Instance) -> tuple[str, ...]:
+    """The kinds of numbers that a rule is tried on, as an instance of it shows."""
+    large = LARGE if "exp" in scalar_functions((*one.lhs, *one.rhs)) else ()
+    return (*DRAWS, *large, *_strange(rule))
+
+
+def _strange(rule: Rule) -> tuple[str, ...]:
+    return EXCEPTIONAL if rule.float_class == "E0" or _of_exceptions(rule) else ()
 
 
 def _of_exceptions(rule: Rule) -> bool:
@@ -188,19 +196,19 @@ def _off(rule: Rule, one: Instance, draws: Sequence[str], seed: int) -> bool | R
     for draw, sides in evaluated(rule, one, draws, seed):
         if isinstance(sides, IndexError):  # the left side's indices are in range
             return Refuted(one, f"float64, {draw}", 0, (), "a value", str(sides))
-        found = _differ_real(rule, one, draw, *sides)
+        found = differ_real(rule, one, draw, *sides)
         if found is not None:
             return found
         finite = finite or all(_mostly_finite(s) for s in sides[0])
-    if rule.float_class == "E0" and _casts(one):
+    if rule.float_class == "E0" and casts(one):
         feeds = real_feeds(one, draws[0], seed)
-        found = _differ_real(rule, one, AS_STORED, *_both(one, feeds, Reals()))
+        found = differ_real(rule, one, AS_STORED, *both(one, feeds, Reals()))
         if found is not None:
             return found
     return finite
 
 
-def _casts(one: Instance) -> bool:
+def casts(one: Instance) -> bool:
     """Are floats cast, as between types of which one has fewer digits?"""
     made = (n for n in nodes((*one.lhs, *one.rhs)) if n.op.name in ("Cast", "CastLike"))
     return any(t.dtype is not None and t.dtype.is_float for n in made for t in n.types)
@@ -210,14 +218,11 @@ def evaluated(
     rule: Rule, one: Instance, draws: Sequence[str], seed: int
 ) -> Iterator[tuple[str, Sides | IndexError]]:
     """Both sides on each draw; on all at once, where there are floats only."""
-    feeds = {draw: real_feeds(one, draw, seed) for draw in draws}
-    if "whole" in feeds:
-        indices = {i.name for i in one.inputs if i in one.limits}
-        with_numbers_of(rule, feeds["whole"], seed, indices)
+    feeds = {draw: feeds_of(rule, one, draw, seed) for draw in draws}
     if len(draws) > 1 and of_floats(one):
         every = {i.name: np.stack([feeds[d][i.name] for d in draws]) for i in one.inputs}
         try:
-            left, right = _both(one, every, Many(F64, len(draws)))
+            left, right = both(one, every, Many(F64, len(draws)))
         except IndexError as e:  # whatever is drawn: no input is an index
             yield draws[0], e
             return
@@ -226,9 +231,17 @@ def evaluated(
         return
     for draw in draws:
         try:
-            yield draw, _both(one, feeds[draw], Reals(F64))
+            yield draw, both(one, feeds[draw], Reals(F64))
         except IndexError as e:
             yield draw, e
+
+
+def feeds_of(rule: Rule, one: Instance, draw: str, seed: int) -> dict[str, np.ndarray]:
+    """The inputs of a draw; among whole ones are the numbers that the rule names."""
+    feeds = real_feeds(one, draw, seed)
+    if draw == "whole":
+        with_numbers_of(rule, feeds, seed, {i.name for i in one.inputs if i in one.limits})
+    return feeds
 
 
 def of_floats(one: Instance) -> bool:
@@ -246,14 +259,16 @@ def of_floats(one: Instance) -> bool:
 Sides = tuple[list[np.ndarray], list[np.ndarray]]
 
 
-def _both(one: Instance, feeds: Mapping[str, np.ndarray], domain: Domain) -> Sides:
+def both(one: Instance, feeds: Mapping[str, np.ndarray], domain: Domain) -> Sides:
+    """What both sides give."""
     left = evaluate(Graph(one.inputs, one.lhs), feeds, domain)
     return left, evaluate(Graph(one.inputs, one.rhs), feeds, domain)
 
 
-def _differ_real(
+def differ_real(
     rule: Rule, one: Instance, draw: str, left: list[np.ndarray], right: list[np.ndarray]
 ) -> Refuted | None:
+    """The first element of the right side that is not what the rule says it is."""
     for output, (a, b) in enumerate(zip(left, right, strict=True)):
         if draw in LARGE and rule.float_class != "E0":
             wrong = infinite_places(rule.float_class, a, b)
@@ -310,7 +325,7 @@ def _in_field(one: Instance, seed: int) -> Refuted | None:
             feeds[i.name] = domain.random(i.type, seed * 101 + n)
         else:
             feeds[i.name] = real(i, one.limits.get(i), "normal", seed)
-    left, right = _both(one, feeds, domain)
+    left, right = both(one, feeds, domain)
     for output, (v, a, b) in enumerate(zip(one.lhs, left, right, strict=True)):
         assert v.type.dtype is not None
         wrong = ~domain.agree(a, b, v.type.dtype)

@@ -95,8 +95,8 @@ def whole_run(folder: Path, families: tuple[str, ...], jobs: int) -> list[str]:
 
 
 def read(folder: Path, family: str) -> list[Rule]:
-    path = folder / f"{family}.rules"
-    return parse_rules(path.read_text(), path.name) if path.exists() else []
+    paths = (folder / f"{family}.rules", folder / f"{family}.unproved.rules")
+    return [r for p in paths if p.exists() for r in parse_rules(p.read_text(), p.name)]
 
 
 def every_rule(folder: Path) -> list[Rule]:

@@ -1,15 +1,17 @@
 """Prove the rules of the library: how many, how long, and what is refuted or not known.
 
-    python scripts/verify_rules.py [PART OF A SOURCE | hand] [--seconds 20] [--mutants 2]
+    python scripts/verify_rules.py [PART OF A SOURCE | hand] [--seconds 20]
     python scripts/verify_rules.py --write [--new] [--jobs 2]
+    python scripts/verify_rules.py [PART OF A SOURCE | hand] --mutants 4 [--jobs 2]
 
 With --write, what is proved at all ranks at which it applies goes to rules/library/proofs.json,
 from which reports take a rule's tier, and why the others are not to unproved.json: all rules are
 proved, by a count of work and not of seconds. With --new those that are in neither only: for when
 rules changed, and the prover did not.
 
-With --mutants N, N changed rules of each are proved instead; one that is proved and yet differs
-numerically is a survivor, and the exit status is 1.
+With --mutants N, N changed rules of each that differ numerically are put to the prover instead, and
+how many it refused goes to rules/library/mutants.json; one that is proved is a survivor, and the
+exit status is 1 (scripts/mutation.py).
 """
 
 from __future__ import annotations
@@ -25,17 +27,14 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
-from random import Random
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from scripts.mutation import mutated
 from superopt.rules.rule import LIBRARY, Rule, load_library
 from superopt.rules.stated import PROOFS, UNPROVED, Proof, proof_key, proofs, unproved
-from superopt.rules.trial import Refuted as Differs
-from superopt.rules.trial import try_rule
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
-from tests.verifier.mutants import mutants
 
 
 def library(part: str, limits: Limits) -> int:
@@ -86,8 +85,8 @@ def written(jobs: int, new: bool) -> int:
 
 
 def stored(proof: Proof) -> dict[str, object]:
-    """A proof as it is written; that nobody tried mutants is not."""
-    return {k: v for k, v in asdict(proof).items() if k != "mutants" or v is not None}
+    """A proof as it is written; mutants have a file of their own, since provers change."""
+    return {k: v for k, v in asdict(proof).items() if k != "mutants"}
 
 
 def _write(name: str, entries: Mapping[str, object]) -> None:
@@ -120,25 +119,6 @@ def _renumbered(text: str) -> str:
     return re.sub(r"\b[a-z]\d{3,}\b", lambda m: names.setdefault(m[0], f"i{len(names)}"), text)
 
 
-def mutated(part: str, limits: Limits, each: int, seed: int) -> int:
-    """Prove changed rules; print the survivors."""
-    count: Counter[str] = Counter()
-    for rule in rules(part):
-        some = list(mutants(rule))
-        Random(f"{rule.name} {seed}").shuffle(some)
-        for mutant in some[:each]:
-            verdict = prove(mutant, limits)
-            count[type(verdict).__name__] += 1
-            if isinstance(verdict, Proved):
-                found = try_rule(mutant, seed=seed, count=6)
-                count[f"proved and {type(found).__name__}"] += 1
-                if isinstance(found, Differs):
-                    count["survivors"] += 1
-                    print(f"SURVIVOR {mutant}\n    {found}", flush=True)
-    print(dict(count))
-    return int(count["survivors"] > 0)
-
-
 def rules(part: str) -> list[Rule]:
     """Those of sources with `part` in their names; "hand" are those that were not generated."""
     if part == "hand":
@@ -161,7 +141,9 @@ def main() -> int:
     if args.write:
         status = written(args.jobs, args.new)
     elif args.mutants:
-        status = mutated(args.part, limits, args.mutants, args.seed)
+        every = {r.name: n for n, r in enumerate(load_library())}
+        numbers = [every[r.name] for r in rules(args.part)]
+        status = mutated(numbers, args.jobs, args.mutants, args.seed)
     else:
         status = library(args.part, limits)
     print(f"{time.perf_counter() - begin:.1f} s")

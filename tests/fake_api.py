@@ -37,7 +37,8 @@ LEVEL = LevelCount(55_128, 46_614, 10_831, 2_146, 69, 0.1, 0.2)
 CUT = LevelCount(1_431_271, 1_111_104, 320_172, 2_146, 69, 1.0, 2.0, 3)
 FAMILY = FamilyCount(
     *("matrices", (LEVEL, CUT), 0, 85, 1405, 1490, 1452, 80, 16, 2),
-    *(("a(x: f[3, 3]): Relu(x) => x",), ("a(x: f): Neg(x) => x",), (), 0, 63, 7, 0.3, 10.0),
+    *(("a(x: f[3, 3]): Relu(x) => x",), ("a(x: f): Neg(x) => x",)),
+    *(("a(x: f): Log(x) => x",), 0, 63, 7, 0.3, 10.0, 12),
 )
 GENERATION = Generation((FAMILY,), "found", (7,), 10.5, 110.0)
 STEP = DerivedStep("r", True, "Relu(x)", "A", "E1")

@@ -107,3 +107,16 @@ def follows(hypotheses: Iterable[Guard], goal: Guard) -> bool:
         return bool(s.check() == z3.unsat)
     finally:
         s.pop()
+
+
+def smt2(hypotheses: Iterable[Guard], goal: Guard) -> str:
+    """What `follows` asks Z3, as SMT-LIB 2 for any solver: unsat where the goal follows."""
+    s = solver()
+    s.push()
+    try:
+        q = Query()
+        wanted = [q.guard(g) for g in (*hypotheses, negated(goal))]
+        s.add(*q.sides, *wanted)
+        return f"(set-logic QF_NIA)\n{s.to_smt2()}"
+    finally:
+        s.pop()

@@ -20,11 +20,13 @@ class Misfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How an instance is drawn. ones: the share of sizes that are 1; equal: all sizes are alike."""
+    """How an instance is drawn. ones: the share of sizes that are 1; equal: all sizes are alike;
+    most: the largest size, where nothing asks for a larger one."""
 
     ones: float = 0.0
     equal: bool = False
     rank: int | None = None
+    most: int = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,10 @@ class Draw:
     def size(self, least: int = 1, most: int = 7) -> int:
         """The extent of an axis."""
         if self.style.equal:
-            return max(least, 3)
+            return max(least, min(3, self.style.most))
         if least <= 1 and self.chance(self.style.ones):
             return 1
-        return self.rng.randint(max(2, least), max(most, least, 2))
+        return self.rng.randint(max(2, least), max(min(most, self.style.most), least, 2))
 
     def rank(self, least: int = 0, most: int = 4) -> int:
         wanted = self.style.rank

@@ -45,13 +45,18 @@ IDLE = "idle"
 
 
 def most_general(
-    c: Claim, family: Family, seed: int, instance: Callable[[Rule], Instance | None]
+    c: Claim,
+    family: Family,
+    seed: int,
+    instance: Callable[[Rule], Instance | None],
+    off: Callable[[Rule, Instance], None] = lambda rule, one: None,
 ) -> Held | str:
     """The first reading of `c` that is proved for all ranks, in its lowest float class; where none
     is among a few that hold, the first that is proved for low ones, or the first of these. REFUTED
     where none holds, IDLE where what the first one rewrites are the same graph. instance: `c` as an
     instance of a rule; None for a rule that does not say what `c` does (an axis that is counted
-    from the end may be another one)."""
+    from the end may be another one). off: is told of readings that do not hold, the most general
+    ones first, and on what."""
     classes = float_classes(c, family)
     rank = max(map(len, c.shapes), default=0)
     tried: list[Held] = []
@@ -60,15 +65,16 @@ def most_general(
     right: set[int] = set()
     seen: list[Instance] = []  # on which a reading was wrong: of others most are wrong there, too
 
-    def refuse(kinds: int, one: Instance | None) -> None:
-        if one is not None:
+    def refuse(kinds: int, rule: Rule | None, one: Instance | None) -> None:
+        if rule is not None and one is not None:
             seen.insert(0, one)
+            off(rule, one)
         if kinds not in right | wrong:
             (right if _possible(c, family, kinds, seed, instance) else wrong).add(kinds)
 
     for n, (kinds, text) in enumerate(islice(readings(c, family, wrong), READINGS)):
         if n == HOPEFUL and not (tried or bounded):
-            refuse(LEAST, None)
+            refuse(LEAST, None, None)
             if LEAST in wrong:
                 break
         if kinds in wrong:
@@ -78,21 +84,21 @@ def most_general(
             continue  # which is less than all low ones
         if any(wrong_on(rule, one, seed) for one in seen):
             continue
-        off = _nearby(rule, instance(rule), seed)
-        if off is not None:
-            refuse(kinds, off.instance)
+        near = _nearby(rule, instance(rule), seed)
+        if near is not None:
+            refuse(kinds, rule, near.instance)
             continue  # most are wrong at once
         some = Drawn(instances(rule, seed, rounds=1, patience=PATIENCE))
         first = list(islice(some, FIRST))
         outcome = try_on(rule, Cases(0, (), first), seed)
         if len(first) < FIRST or not outcome:
-            refuse(kinds, outcome.instance if isinstance(outcome, Refuted) else None)
+            refuse(kinds, rule, outcome.instance if isinstance(outcome, Refuted) else None)
             continue
         if not any(fires(rule, one) for one in first):
             return next(iter((*bounded, *tried)), IDLE)
         found = settled(rule, classes, seed, some, rank)
         if isinstance(found, Off):
-            refuse(kinds, found.instance)
+            refuse(kinds, rule, found.instance)
             continue
         if instance(found.rule) is None:
             continue  # of lower ranks than the claim

@@ -28,6 +28,7 @@ from superopt.generate.generalise import only_there, title
 from superopt.generate.naming import renamed, said_of, text_of
 from superopt.generate.pattern import Equation, show, size
 from superopt.generate.sound import Held
+from superopt.rules.counterexample import smallest
 from superopt.rules.derive import Bounds
 from superopt.rules.index import Index
 from superopt.rules.instances import Instance
@@ -44,7 +45,8 @@ Done = Callable[[Callable[[Any], str], Mapping[str, Any]], Iterable[tuple[str, s
 
 @dataclass(slots=True)
 class Closed:
-    """The rules of a family, and of each whether it is proved; if not, it was tried. laws:
+    """The rules of a family, and of each why it is not proved, if it is only tried. wrong: readings
+    of claims that do not hold, with their counterexamples. laws:
     equations and pairs, and claims with a bias; followed: those that follow from rules of others.
     claims: made of the rest; covered: by one rule already; unread: of which no reading survived;
     idle: of which rules do nothing. refuted: laws without a rule, as rules for the sizes at which
@@ -52,7 +54,8 @@ class Closed:
     each law, by its place, the rules by which it follows."""
 
     rules: list[Rule] = field(default_factory=list)
-    proved: list[bool] = field(default_factory=list)
+    lacks: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
     stands: dict[int, Chain] = field(default_factory=dict)
     laws: int = 0
     followed: int = 0
@@ -137,7 +140,8 @@ def _state(
     for law, own in zip(wave, keys, strict=True):
         found = 0
         results = (zip(tasks[key][0], texts[key], strict=True) for key in own)
-        for c, (t, proved) in chain.from_iterable(results):
+        for c, (t, why, wrong) in chain.from_iterable(results):
+            made.wrong += [wrong] if wrong else []
             if t == IDLE:
                 made.idle.append(said(c, family))
             elif t == REFUTED:
@@ -145,7 +149,7 @@ def _state(
             else:
                 found += 1
                 made.rules.append(renamed(_rule(t), names))
-                made.proved.append(proved)
+                made.lacks.append(why)
         if not found:
             made.refuted += only_there(law.is_, family)
 
@@ -292,11 +296,12 @@ def _rule(text: str) -> Rule:
 
 
 def attempt(what: tuple[Sequence[Claim], Family, int]) -> str:
-    """The text of the most general rule of each claim, and whether it is proved, as JSON; REFUTED
-    or IDLE where there is none. A claim from right to left of an earlier one is that one's rule,
-    where it can be read so."""
+    """The text of the most general rule of each claim, why it is not proved, and the most general
+    reading that does not hold, as JSON; REFUTED or IDLE where there is no rule. A claim from right
+    to left of an earlier one is that one's rule, where it can be read so.
+    """
     some, family, seed = what
-    texts: list[tuple[str, bool]] = []
+    texts: list[tuple[str, str, str]] = []
     known: dict[tuple[object, ...], Held] = {}
     for c in some:
         back = known.get((c.right, *c.left))
@@ -305,17 +310,31 @@ def attempt(what: tuple[Sequence[Claim], Family, int]) -> str:
             return instance(c, family, rule)
 
         made = None if back is None else mirrored(back, title(c, family), seed)
+        off: list[tuple[Rule, Instance]] = []
+
+        def heard(rule: Rule, one: Instance, off: list[tuple[Rule, Instance]] = off) -> None:
+            off.append((rule, one))
+
         if made is None or as_instance(made.rule) is None:
-            found = most_general(c, family, seed, as_instance)
+            found = most_general(c, family, seed, as_instance, heard)
         else:
             found = made
+        wrong = refuted(*off[0], seed) if off else ""
         if isinstance(found, str):
-            texts.append((found, False))
+            texts.append((found, "", wrong))
             continue
         if c.axis is None:
             known[c.left[0], c.right] = found
-        texts.append((str(found.rule), found.proved))
+        texts.append((str(found.rule), "" if found.proved else found.why, wrong))
     return json.dumps(texts)
+
+
+def refuted(rule: Rule, one: Instance, seed: int) -> str:
+    """A reading that does not hold, and its counterexample: what it was refuted on, made small."""
+    sides, _, _ = str(rule).partition(" ; ")
+    found = smallest(rule, seed, [one], attempts=0)
+    lines = [f"not over a prime field: {one}"] if found is None else found.lines()
+    return "\n    ".join([sides, *lines])
 
 
 def said(c: Claim, family: Family) -> str:

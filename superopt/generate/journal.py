@@ -16,7 +16,7 @@ from superopt.errors import UsageError
 if sys.platform != "win32":
     import fcntl
 
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass(slots=True)

@@ -42,7 +42,8 @@ class Account:
     that these are, how many of them follow from rules, the claims that were made of the rest, how
     many of these another rule covered, laws without a rule, and claims of which rules do
     nothing; the rules that are left, those of them that are tried and not proved,
-    and those that others make superfluous; pairs that are equal in parts. Seconds of both parts."""
+    and those that others make superfluous; readings of claims that were refuted, of each claim the
+    most general one; pairs that are equal in parts. Seconds of both parts."""
 
     family: str
     levels: list[Level] = field(default_factory=list)
@@ -60,6 +61,7 @@ class Account:
     rules: int = 0
     unproved: list[str] = field(default_factory=list)
     derivable: list[str] = field(default_factory=list)
+    wrong: int = 0
     partial: int = 0
     enumerating: float = 0.0
     closing: float = 0.0
@@ -70,10 +72,13 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """The rules and the partially equal pairs of each family, the account, and how long it took to
-    find the rules that others make superfluous."""
+    """The rules and the partially equal pairs of each family; why rules are not proved, by their
+    names; readings of each family that were refuted, with counterexamples; the account, and how
+    long it took to find the rules that others make superfluous."""
 
     rules: dict[str, list[Rule]]
+    unproved: dict[str, str]
+    wrong: dict[str, list[str]]
     partial: dict[str, list[Partial]]
     accounts: list[Account]
     pruning: float
@@ -121,6 +126,8 @@ def generate(
                 break
     return Generated(
         made.rules,
+        made.unproved,
+        {name: sorted(wrong) for name, wrong in made.wrong.items()},
         {family.name: found.partial for family, found in every},
         made.done(),
         made.pruning,
@@ -129,14 +136,16 @@ def generate(
 
 @dataclass(slots=True)
 class _Made:
-    """The rules so far. unproved: names of those that are only tried; went: the texts of those that
+    """The rules so far. unproved: why those are not that are only tried, by their names; wrong:
+    readings of each family that were refuted; went: the texts of those that
     were pruned; needed: names of those that were, and had to come back; last: what the last round
     found of each family; names: that are taken; apart: see `minimal`; count: of
     all rules that there ever were."""
 
     rules: dict[str, list[Rule]] = field(default_factory=dict)
     accounts: dict[str, Account] = field(default_factory=dict)
-    unproved: set[str] = field(default_factory=set)
+    unproved: dict[str, str] = field(default_factory=dict)
+    wrong: dict[str, set[str]] = field(default_factory=dict)
     went: set[int] = field(default_factory=set)
     needed: set[str] = field(default_factory=set)
     last: dict[str, Closed] = field(default_factory=dict)
@@ -180,13 +189,14 @@ class _Made:
         first = family.name not in self.last
         self.last[family.name] = closed
         own = self.rules.setdefault(family.name, [])
-        for r, proved in zip(closed.rules, closed.proved, strict=True):
+        for r, why in zip(closed.rules, closed.lacks, strict=True):
             named = renamed(r, self.names)
             own.append(named)
-            if not proved:
-                self.unproved.add(named.name)
+            if why:
+                self.unproved[named.name] = why
             if said_of(named) in self.went:
                 self.needed.add(named.name)
+        self.wrong.setdefault(family.name, set()).update(closed.wrong)
         self.count += len(closed.rules)
         if first:
             account.laws, account.followed = closed.laws, closed.followed
@@ -211,6 +221,7 @@ class _Made:
             own = self.rules[name]
             account.rules = len(own)
             account.unproved = [str(r) for r in own if r.name in self.unproved]
+            account.wrong = len(self.wrong[name])
         return list(self.accounts.values())
 
 

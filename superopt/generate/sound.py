@@ -6,6 +6,7 @@ prover has no verdict, a long trial decides.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -22,6 +23,7 @@ from superopt.rules.term import App, Name, Number, Scalar, Spread, show, walk
 from superopt.rules.trial import Cases, try_on, try_rule
 from superopt.rules.trial import Refuted as Differs
 from superopt.rules.trial import Verdict as Outcome
+from superopt.te.dtype import DTYPES
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.scope import IMAGES, scope_of
 from superopt.verifier.verdict import Proved, Refuted, Verdict
@@ -54,12 +56,13 @@ LIMITS = Limits(seconds=60, work=15_000, beyond=25_000)
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A rule that holds in its float class. proved: for all sizes; else it was tried for long.
-    bounded: at low ranks only, which its conditions say."""
+    """A rule that holds in its float class. proved: for all sizes; else it was tried for long, and
+    `why` says what the prover lacks. bounded: at low ranks only, which its conditions say."""
 
     rule: Rule
     proved: bool
     bounded: bool = False
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,20 @@ def settled(
     left = [c for c in classes if c >= found.float_class]
     fresh = instances(rule, seed + 1, patience=PATIENCE)
     last = _tried(rule, left, seed + 1, effort, fresh)
-    return last if isinstance(last, Off) else Held(last, False)
+    return last if isinstance(last, Off) else Held(last, False, why=lacking(verdict))
+
+
+def lacking(verdict: Verdict) -> str:
+    """Why a verdict is no proof. Numbers in names hang on what was proved before, and are counted
+    anew: it is to be the same text whoever does the work."""
+    said = f"proved in part: {verdict.scope}" if isinstance(verdict, Proved) else str(verdict)
+    known: dict[str, dict[str, str]] = {}
+
+    def name(m: re.Match[str]) -> str:
+        own = known.setdefault(m[1], {})
+        return m[0] if m[0] in DTYPES else own.setdefault(m[0], f"{m[1]}{len(own)}")
+
+    return re.sub(r"\b([A-Za-z_]+)\d+\b", name, said)
 
 
 def proof(rule: Rule, seed: int) -> tuple[Rule, Verdict]:

@@ -141,7 +141,13 @@ def _canonical_attrs(op: Op, types: Types, given: Attrs) -> Attrs:
             value = type(default)(value)  # 1, 1.0 and True are equal: keep them from being mixed up
         full[key] = _plain(value)  # type: ignore[arg-type]
     if op.canonical is not None:
-        full = {k: _plain(v) for k, v in op.canonical(types, full).items()}
+        try:
+            full = {k: _plain(v) for k, v in op.canonical(types, full).items()}
+        except InferError:
+            raise
+        except (ValueError, TypeError, IndexError, KeyError, AttributeError) as e:
+            shown = ", ".join(f"{k}={v}" for k, v in full.items())
+            raise InferError(f"{op.name}({shown}): {e}") from e
     return tuple(sorted(full.items()))
 
 

@@ -81,7 +81,8 @@ def axes_from(operand: int = 0, key: str = "axes", all_if_none: bool = True) -> 
         given = attrs[key]
         if given is None:
             return attrs | {key: tuple(range(rank))} if all_if_none else attrs
-        assert isinstance(given, tuple)
+        if not isinstance(given, tuple):
+            raise InferError(f"{key} {given} is one number: ({given},) is a list of one")
         axes = sorted(positive(a, rank, key) for a in given)
         if len(set(axes)) != len(axes):
             raise InferError(f"{key} {given} names an axis twice in rank {rank}")

@@ -28,8 +28,8 @@ def _part(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     _, shape = known(types)
     rank = len(shape)
     start, end = attrs["start"], rank if attrs["end"] is None else attrs["end"]
-    assert isinstance(start, int)
-    assert isinstance(end, int)
+    if not (isinstance(start, int) and isinstance(end, int)):
+        raise InferError(f"start {start} and end {end} are to be axes")
     low = min(max(start + rank if start < 0 else start, 0), rank)
     high = min(max(end + rank if end < 0 else end, 0), rank)
     return {"start": low, "end": max(low, high)}

@@ -131,7 +131,8 @@ def _perm(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     perm = attrs["perm"]
     if perm is None:
         return {"perm": tuple(reversed(range(rank)))}
-    assert isinstance(perm, tuple)
+    if not isinstance(perm, tuple):
+        raise InferError(f"perm {perm} is one number: it names all of {rank} axes")
     axes = tuple(positive(p, rank, "perm") for p in perm)
     if sorted(axes) != list(range(rank)):
         raise InferError(f"perm {perm} is no permutation of rank {rank}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from superopt.errors import CheckFailed
 from superopt.onnx_io.exporter import expressible
-from superopt.pipeline.judge import entirely
+from superopt.pipeline.judge import entirely, told
 from superopt.pipeline.request import Request
 from superopt.report.data import Bar, Event, LeftOut
 from superopt.rules.divisors import new_divisors
@@ -20,6 +20,7 @@ from superopt.verifier.verdict import Proved, Refuted
 
 TIERS = ("A", "B", "C")
 PROOF = 5.0  # seconds for the proof of a rule of the user's
+WORK = Limits(seconds=60, work=60_000, beyond=100_000)  # of one: what it gives hangs on no clock
 PROOFS = 0.1  # of the budget: for all of them, but at least as long as for one
 
 
@@ -78,16 +79,16 @@ def _enough(rule: Rule, request: Request) -> bool:
     return TIERS.index(tier(rule)) <= TIERS.index(request.tier)
 
 
-def prove_now(rule: Rule, seconds: float = PROOF) -> str:
+def prove_now(rule: Rule, seconds: float = WORK.seconds) -> str:
     """Prove a rule of the user's, which is of tier A from then on, or say why not.
 
     Raises CheckFailed where it is refuted.
     """
-    verdict = prove(rule, Limits(seconds=seconds))
+    verdict = prove(rule, replace(WORK, seconds=seconds))
     if isinstance(verdict, Refuted):
         raise CheckFailed(
             f"rule {rule.name} is wrong; nothing was written",
-            str(verdict),
+            told(rule, 0, verdict),
             f"correct or leave out this rule ({rule.source})",
         )
     if not isinstance(verdict, Proved):

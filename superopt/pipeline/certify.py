@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -34,27 +33,31 @@ from superopt.rules.rule import Rule, load_library
 from superopt.rules.stated import digest, statement, tier
 from superopt.search.move import Step
 
+MADE_BY = ("superopt", "onnx", "numpy")  # whose versions a certificate names
+
 
 def certificate(
     original: Model, optimized: Source, steps: Sequence[Step], rules: Sequence[Rule]
 ) -> Certificate:
     """What leads from `original` to the file `optimized`, replayed once before it is given.
 
-    Raises CheckFailed where the replay refuses it.
+    Raises CheckFailed where the replay refuses it, or a rule of the user's is refuted.
     """
-    book = {r.name: r for r in rules}
+    book, library = {r.name: r for r in rules}, load_library()
     try:
         state, made = rounds(original.graph, steps, book)
         file = import_model(optimized)
         pairs = compare(state.graph, file.graph, state.name)
         folded = {v: described(state.name(v), v, c) for v, c in pairs}
         used = sorted({a.rule for some in made for a in some})
+        shipped = set(library)
+        prove_own(used, [r for r in rules if r not in shipped])
         found = Certificate(
             CERTIFICATE,
             original.source.sha256,
             optimized.sha256,
-            digest(load_library()),
-            tuple((p, version(p)) for p in ("superopt", "onnx", "numpy")),
+            digest(library),
+            tuple((p, version(p)) for p in MADE_BY),
             tuple(_stated(book[name]) for name in used),
             made,
             tuple(folded.values()),
@@ -103,9 +106,13 @@ def verdict(a: Source, b: Source, c: Certificate, own: Sequence[Rule] = ()) -> V
     library = load_library()
     rules: Mapping[str, Rule] = {r.name: r for r in (*library, *own)}
     try:
-        prove_own(c, own)
+        if tuple(name for name, _ in c.versions) != MADE_BY:
+            raise Refused(f"it names versions of {c.versions}, not of {', '.join(MADE_BY)}")
+        prove_own((r.name for r in c.rules), own)
         with collecting_rarely():
             check(c, import_model(a), import_model(b), rules, digest(library))
+    except CheckFailed as e:
+        return Verdict("refused", f"{e.what.partition(';')[0]}: {e.why}", None)
     except Refused as e:
         return Verdict("refused", str(e), None)
     applied = [rules[x.rule] for some in c.rounds for x in some]
@@ -116,14 +123,16 @@ def verdict(a: Source, b: Source, c: Certificate, own: Sequence[Rule] = ()) -> V
     return Verdict("certified", reason, None, tuple(_notes(c, applied)))
 
 
-def prove_own(c: Certificate, own: Iterable[Rule]) -> None:
-    """Prove again what the certificate says is proved and no library has: rules of the user's.
-    Those that are not proved again keep their tier, and the replay says that it is another."""
-    stated = {r.name for r in c.rules if r.tier == "A"}
+def prove_own(used: Iterable[str], own: Iterable[Rule]) -> None:
+    """Prove those rules of the user's that are used, whatever a certificate says of them: their
+    tier is what is found here, by a count of work, and what says otherwise is refused.
+
+    Raises CheckFailed where one of them is refuted.
+    """
+    names = frozenset(used)
     for rule in own:
-        if rule.name in stated and tier(rule) != "A":
-            with suppress(CheckFailed):
-                prove_now(rule)
+        if rule.name in names and tier(rule) != "A":
+            prove_now(rule)
 
 
 def _notes(c: Certificate, applied: Sequence[Rule]) -> list[str]:
@@ -141,7 +150,9 @@ def _notes(c: Certificate, applied: Sequence[Rule]) -> list[str]:
             " 1 unit in the last place"
         )
     notes += dict.fromkeys(f"{r.name}: {r.caveat}" for r in applied if r.caveat)
-    made, here = dict(c.versions).get("superopt"), version("superopt")
-    if made != here:
-        notes.append(f"made by superopt {made}, replayed by {here}")
-    return notes
+    here = {name: version(name) for name in MADE_BY}
+    return notes + [
+        f"made with {name} {made}, replayed with {here[name]}"
+        for name, made in c.versions
+        if made != here[name]
+    ]

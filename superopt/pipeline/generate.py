@@ -16,7 +16,7 @@ from superopt.generate.custom import custom, described
 from superopt.generate.families import FAMILIES
 from superopt.generate.family import Family
 from superopt.generate.journal import Journal
-from superopt.generate.library import partial_text, text
+from superopt.generate.library import partial_text, refuted_text, text, unproved_text
 from superopt.generate.run import Account, Wanted, generate
 from superopt.onnx_io.atomic import new_files
 from superopt.report.data import Event, FamilyCount, Generation, LevelCount
@@ -70,7 +70,12 @@ def generation(order: Order) -> Generation:
             file.flush()  # now, so that an error is told of this file
 
         for name, rules in made.rules.items():
-            put(f"{name}.rules", text(rules))
+            unproved = [r for r in rules if r.name in made.unproved]
+            put(f"{name}.rules", text([r for r in rules if r.name not in made.unproved]))
+            if unproved:
+                put(f"{name}.unproved.rules", unproved_text(unproved, made.unproved))
+            if made.wrong[name]:
+                put(f"{name}.refuted.txt", refuted_text(made.wrong[name]))
         for family in made_of:
             if family.partial:
                 put(f"{family.name}.partial.jsonl", partial_text(made.partial[family.name], family))
@@ -142,5 +147,5 @@ def _count(a: Account) -> FamilyCount:
     return FamilyCount(
         a.family, levels, a.doubtful, a.equations, a.pairs, a.laws, a.followed, a.claims, a.covered,
         a.unread, tuple(a.refuted), tuple(a.idle), tuple(a.unproved), len(a.derivable), a.rules,
-        a.partial, a.enumerating, a.closing,
+        a.partial, a.enumerating, a.closing, a.wrong,
     )  # fmt: skip

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from superopt.report.data import Decision, RuleVerdict
+from superopt.rules.counterexample import Counterexample, smallest
 from superopt.rules.divisors import new_divisors
+from superopt.rules.instances import Instance, given, unfit
 from superopt.rules.rule import Rule
 from superopt.rules.trial import Refuted as Differs
 from superopt.rules.trial import try_rule
@@ -16,22 +20,50 @@ from superopt.verifier.verdict import Proved, Refuted
 HARMLESS = frozenset((*ASSUMES, FEW_STRETCHED, NO_BLANKS, SHORT_STEPS))
 
 
+BRIEF = Limits(seconds=5, work=4_000, beyond=4_000)  # for a smaller counterexample than a trial's
+
+
 def judged(rule: Rule, seed: int, seconds: float) -> RuleVerdict:
     """The verdict on `rule`: refuted by a trial or the prover, proved for all sizes, or neither.
     seconds: for the prover."""
     tried = try_rule(rule, seed)
     if isinstance(tried, Differs):
-        return _verdict(rule, "refuted", str(tried))
+        return _refuted(rule, seed, tried)
     verdict = prove(rule, Limits(seconds=seconds))
     if isinstance(verdict, Refuted):
-        return _verdict(rule, "refuted", str(verdict).removeprefix("refuted: "))
+        return _refuted(rule, seed, verdict)
     if not tried:  # nothing that a match could be was found
-        return _verdict(rule, "untestable", str(tried))
+        return _verdict(rule, "untestable", unfit(rule, seed) or str(tried))
     if not isinstance(verdict, Proved):
         return _verdict(rule, "passed", f"{tried}; not proved: {verdict.reason}")
     if not entirely(verdict):
         return _verdict(rule, "passed", f"{tried}; proved in part only: {verdict.scope}")
     return _verdict(rule, "proved", verdict.proof.said)
+
+
+def counterexample(rule: Rule, seed: int, found: Differs | Refuted) -> Counterexample | None:
+    """The smallest counterexample of a rule that was refuted by `found`; None where the values are
+    no floats or integers, as in the prime field."""
+    known: list[Instance | None] = []
+    if isinstance(found, Differs):
+        known.append(found.instance)
+    verdict = prove(rule, BRIEF) if isinstance(found, Differs) else found
+    if isinstance(verdict, Refuted):
+        known.append(given(rule, verdict.names, seed))
+    return smallest(rule, seed, [one for one in known if one is not None])
+
+
+def told(rule: Rule, seed: int, found: Differs | Refuted) -> str:
+    """Why a rule is wrong, in a line: its smallest counterexample, where there is one."""
+    return str(counterexample(rule, seed, found) or found)
+
+
+def _refuted(rule: Rule, seed: int, found: Differs | Refuted) -> RuleVerdict:
+    example = counterexample(rule, seed, found)
+    if example is None:
+        return _verdict(rule, "refuted", str(found).removeprefix("refuted: "))
+    lines = example.lines()
+    return replace(_verdict(rule, "refuted", ", ".join(lines[-2:])), counterexample=tuple(lines))
 
 
 def entirely(verdict: Proved) -> bool:

@@ -27,6 +27,7 @@ from superopt.pipeline.candidate import Candidate, examine
 from superopt.pipeline.certify import certificate
 from superopt.pipeline.checking import Dropped, Wrong
 from superopt.pipeline.inputs import check_inputs
+from superopt.pipeline.judge import told
 from superopt.pipeline.original import Note, Original, prepare
 from superopt.pipeline.race import entrants, race, refused_at, together
 from superopt.pipeline.request import Deadline, Request
@@ -270,10 +271,12 @@ class _Job:
             self.request.progress(Event("check", f"trying rule {rule.name}"))
             verdict = try_rule(rule, self.request.seed)
             if not isinstance(verdict, Passed):
-                wrong = "is wrong" if isinstance(verdict, Refuted) else "cannot be tried"
+                wrong, why = "cannot be tried", str(verdict)
+                if isinstance(verdict, Refuted):
+                    wrong, why = "is wrong", told(rule, self.request.seed, verdict)
                 raise CheckFailed(
                     f"{self.model.source.label}: rule {rule.name} {wrong}; nothing was written",
-                    str(verdict),
+                    why,
                     f"correct or leave out this rule ({rule.source})",
                 )
 

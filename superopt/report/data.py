@@ -250,7 +250,7 @@ class FamilyCount:
     others. unread: claims of which no reading survived. refuted: laws that hold at the family's
     sizes only, as rules for these. idle: claims of which the rules do nothing. unproved:
     rules that are tried and not proved. partial: pairs that are equal in parts. Seconds of each
-    part."""
+    part. wrong: readings of claims that were refuted, of each claim the most general one."""
 
     family: str
     levels: tuple[LevelCount, ...]
@@ -270,6 +270,7 @@ class FamilyCount:
     partial: int
     enumerating: float
     closing: float
+    wrong: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,13 +344,15 @@ Decision = Literal["proved", "passed", "untestable", "refuted"]
 
 @dataclass(frozen=True, slots=True)
 class RuleVerdict:
-    """What checking a rule found: `passed` the tests is not `proved`. source: file and line."""
+    """What checking a rule found: `passed` the tests is not `proved`. source: file and line.
+    counterexample: the smallest one of a rule that is refuted, a line for each operand and side."""
 
     name: str
     text: str
     decision: Decision
     detail: str
     source: str = ""
+    counterexample: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,8 @@ def rule_counts(rows: Sequence[RuleCount]) -> str:
 
 
 def rule_verdicts(rows: Sequence[RuleVerdict]) -> str:
-    """A line for each rule, then the scopes of the proofs, and how many there are of each."""
+    """A line for each rule; counterexamples, each under its rule; the scopes of proofs; and counts
+    of the verdicts."""
     said: dict[Decision, str] = {
         "proved": "proved",
         "passed": "not refuted",
@@ -56,6 +57,11 @@ def rule_verdicts(rows: Sequence[RuleVerdict]) -> str:
         for r in rows
     )
     lines = list(table(cells, shown=len(rows)))
+    for r in rows:
+        if r.counterexample:
+            lines += ["", words.plain(f"  {' '.join(r.text.split()) or r.name}")]
+            lines += [words.plain(f"    {line}") for line in r.counterexample]
+    lines += [""] if lines[len(rows) :] else []
     lines += (words.plain(f"  {mark} {detail}") for detail, mark in notes.items())
     counts = Counter(r.decision for r in rows)
     parts = (f"{counts[d]} {name}" for d, name in said.items() if counts[d])
@@ -126,6 +132,16 @@ def generation(made: Generation) -> str:
             f"  no rule: true at these sizes, and of no reading: {r}" for r in f.refuted[:SHOWN]
         ]
         lines += [f"  without effect: {r}" for r in f.idle[:SHOWN]]
+        if f.wrong:
+            lines.append(
+                f"  {words.count(f.wrong, 'reading')} refuted, with counterexamples in"
+                f" {f.family}.refuted.txt"
+            )
+        if f.unproved:
+            lines.append(
+                f"  {words.count(len(f.unproved), 'rule')} not proved, in"
+                f" {f.family}.unproved.rules; `optimize` uses none of them without --tier C"
+            )
         lines += [f"  not proved: {r}" for r in f.unproved[:SHOWN]]
     if made.lost:
         some = ", ".join(map(str, made.lost[:SHOWN])) + ", ..." * (len(made.lost) > SHOWN)

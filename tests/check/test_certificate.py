@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from superopt import api
 from superopt.check.identical import described
@@ -122,6 +122,55 @@ def _opset(proto: onnx.ModelProto) -> None:
     proto.opset_import[0].version = 18
 
 
+def _sign(proto: onnx.ModelProto) -> None:
+    """A zero gets a sign: equal, and not the same bits."""
+    (t,) = [t for t in proto.graph.initializer if t.name == "b"]
+    array = numpy_helper.to_array(t).copy()
+    array.reshape(-1)[0] = -0.0
+    t.CopyFrom(numpy_helper.from_array(array, "b"))
+
+
+def _outputs(proto: onnx.ModelProto) -> None:
+    some = [onnx.ValueInfoProto.FromString(v.SerializeToString()) for v in proto.graph.output]
+    proto.graph.output[0].CopyFrom(some[1])
+    proto.graph.output[1].CopyFrom(some[0])
+
+
+def _less(proto: onnx.ModelProto) -> None:
+    del proto.graph.output[-1]
+
+
+def _overridable(proto: onnx.ModelProto) -> None:
+    """A weight that a caller may replace."""
+    proto.graph.input.append(helper.make_tensor_value_info("b", 1, [64, 48]))
+
+
+def _own_relu(proto: onnx.ModelProto) -> None:
+    """Another operator of the same name."""
+    proto.opset_import.append(helper.make_opsetid("my", 1))
+    body = [helper.make_node("Neg", ["x"], ["y"])]
+    opsets = [helper.make_opsetid("", 17)]
+    proto.functions.append(helper.make_function("my", "Relu", ["x"], ["y"], body, opsets))
+    next(n for n in proto.graph.node if n.op_type == "Relu").domain = "my"
+
+
+def _function_of_onnx(proto: onnx.ModelProto) -> None:
+    body = [helper.make_node("Neg", ["x"], ["y"])]
+    opsets = [helper.make_opsetid("", 17)]
+    proto.functions.append(helper.make_function("", "Relu", ["x"], ["y"], body, opsets))
+
+
+def _symbol(proto: onnx.ModelProto) -> None:
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+
+
+def _no_relu(proto: onnx.ModelProto) -> None:
+    (gone,) = [n for n in proto.graph.node if n.op_type == "Relu"]
+    proto.graph.node.remove(gone)
+    for n in proto.graph.node:
+        n.input[:] = [gone.input[0] if i == gone.output[0] else i for i in n.input]
+
+
 CHANGES: dict[str, tuple[Callable[[onnx.ModelProto], None], str]] = {
     "transposed weight": (_moved_weight, "folded"),
     "computed weight": (_rounded_weight, "folded"),
@@ -131,6 +180,14 @@ CHANGES: dict[str, tuple[Callable[[onnx.ModelProto], None], str]] = {
     "exchanged inputs": (_exchange, "inputs"),
     "operator": (_operator, "Sub"),
     "opset": (_opset, "opsets"),
+    "sign of a zero": (_sign, "constant"),
+    "exchanged outputs": (_outputs, "outputs"),
+    "an output less": (_less, "outputs"),
+    "a weight as an input": (_overridable, "inputs"),
+    "a function in place of an operator": (_own_relu, "opsets"),
+    "a function of ONNX's name": (_function_of_onnx, "functions"),
+    "a size that is a symbol": (_symbol, "input x"),
+    "an operator less": (_no_relu, "Relu"),
 }
 
 

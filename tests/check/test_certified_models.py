@@ -17,7 +17,7 @@ from superopt import api
 from superopt.check.identical import Refused, check_folded, digest
 from superopt.ir import graph as g
 from superopt.onnx_io.source import read
-from superopt.report.certificate import FoldedTensor, certificate_json
+from superopt.report.certificate import FoldedTensor, StatedRule, certificate_json
 from tests.check.certified import Certified, certified, verdict
 from tests.search.graphs import op
 
@@ -42,6 +42,37 @@ def test_rules_of_the_users_must_be_given_again(tmp_path: Path) -> None:
     rules.write_text("my-relu(x: f): Relu(Relu(x)) => Relu(x) ; float=E1\n")
     other = api.verify(*ask, certificate=done.certificate, rules=[rules])
     assert other.decision == "refused"
+
+
+def test_the_tier_of_a_rule_of_the_users_is_what_its_proof_says(tmp_path: Path) -> None:
+    """Also where a certificate says less: nobody is to be told another tier than there is."""
+    rules = tmp_path / "my.rules"
+    rules.write_text("own-relu(x: f): Relu(Relu(x)) => Relu(x) ; float=E0\n")
+    done = certified(tmp_path, rules=[rules], library=False)
+    c = done.read()
+    assert [r.tier for r in c.rules] == ["A"]
+    for less in ("B", "C", ""):
+        path = tmp_path / "forged.superopt.json"
+        path.write_text(certificate_json(replace(c, rules=(replace(c.rules[0], tier=less),))))
+        found = api.verify(done.original, done.optimized, certificate=path, rules=[rules])
+        assert found.decision == "refused"
+        assert f"not {(c.rules[0].text, less, 'E0')}" in found.reason
+
+
+def test_a_wrong_rule_of_the_users_is_refused(made: Certified, tmp_path: Path) -> None:
+    """Whatever tier the certificate says that it has."""
+    text = "relu-gone(x: f): Relu(x) => x ; float=E0 ; origin=hand"
+    rules = tmp_path / "wrong.rules"
+    rules.write_text(text + "\n")
+    c = made.read()
+    first = replace(c.rounds[0][0], rule="relu-gone")
+    path = tmp_path / "forged.superopt.json"
+    for tier in ("A", "C"):
+        stated = (*c.rules, StatedRule("relu-gone", text, tier, "E0"))
+        path.write_text(certificate_json(replace(c, rules=stated, rounds=((first,), *c.rounds))))
+        found = api.verify(made.original, made.optimized, certificate=path, rules=[rules])
+        assert found.decision == "refused"
+        assert found.reason == "rule relu-gone is wrong: x: f32[] = -1; lhs = 0; rhs = -1"
 
 
 # --- what has no tensor expression ----------------------------------------------------------------

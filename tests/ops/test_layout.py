@@ -31,6 +31,7 @@ REFUSED = [
     ("Split", "f32[2] num_outputs=4", "into 4 parts: 2 are too few"),
     ("Split", "f32[n] num_outputs=2", "on axis 0: is n a multiple of 2?"),
     ("Transpose", "f32[2,3] perm=(0,0)", "perm (0, 0) is no permutation of rank 2"),
+    ("Transpose", "f32[2,3] perm=1", "perm 1 is one number: it names all of 2 axes"),
     ("Reshape", "f32[2,6] shape=(3,5)", "Reshape of (2, 6) to (3, 5): 12 elements != 15"),
     ("Reshape", "f32[2,6] shape=(-1,-1)", "to (-1, -1): more than one -1"),
     ("Reshape", "f32[0,6] shape=(-1,0) allowzero=1", "-1 beside a 0"),

@@ -72,6 +72,24 @@ def test_a_rule_that_cannot_be_tried_is_not_trusted(tmp_path) -> None:  # type: 
         superopt.api.check_rules(rules)  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("sides", "said"),
+    [
+        ("Relu(x) => IsNaN(x)", "its left side is f32[1], its right side bool[1]"),
+        ("Softmax(x, axis=k) => Softmax(x, axis=(k,))", "axis (0,) is not in [-1, 1)"),
+        ("Transpose(x, perm=p) => ReduceSum(x, axes=p[0])", "is one number"),
+        ("Relu(x) => Concat(x, x, axis=0)", "its left side is f32[1], its right side f32[2]"),
+    ],
+)
+def test_a_rule_whose_sides_do_not_fit_together(sides: str, said: str, tmp_path: Path) -> None:
+    rules = tmp_path / "my.rules"
+    rules.write_text(f"unlike(x: f): {sides}\n")
+    (verdict,) = check_rules(rules)
+    assert verdict.decision == "untestable"
+    assert verdict.detail.startswith("its sides do not fit together, as for x: f32[")
+    assert said in verdict.detail
+
+
 def test_a_rule_that_is_only_tried_is_used_on_request(tmp_path) -> None:  # type: ignore[no-untyped-def]
     """No proof knows logarithms of powers; the note says how to use the rule all the same."""
     rules = tmp_path / "my.rules"

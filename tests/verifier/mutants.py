@@ -1,4 +1,4 @@
-"""Rules with one thing changed on the right side: most of them are wrong."""
+"""Rules with one thing changed: most of them are wrong. For tests, and scripts/verify_rules.py."""
 
 from __future__ import annotations
 
@@ -7,27 +7,75 @@ from dataclasses import replace
 
 from superopt.ops import OPS
 from superopt.rules.rule import Rule
-from superopt.rules.term import App, Lit, Name, Number, Part, Pick, Seq, Term, Var, rebuild, walk
+from superopt.rules.syntax import Param
+from superopt.rules.term import (
+    App,
+    At,
+    Binary,
+    Call,
+    Filled,
+    Formula,
+    Lit,
+    Name,
+    Number,
+    Part,
+    Pick,
+    Scalar,
+    Seq,
+    Spread,
+    Term,
+    Var,
+    rebuild,
+    walk,
+)
 
+KINDS = ("attribute", "operand", "operator", "axis", "size", "condition")
+AXES = ("axis", "axes", "perm")
+SIZES = ("shape", "split", "starts", "ends", "kernel_shape", "repeats", "scales", "blocksize")
 KIN = (
     ("Add", "Sub", "Mul", "Div", "Max", "Min"),
     ("Relu", "Tanh", "Sigmoid", "Exp", "Neg", "Erf", "Sqrt", "Abs", "Identity"),
     ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1"),
     ("GlobalAveragePool", "GlobalMaxPool"),
+    ("MaxPool", "AveragePool"),
+    ("Softmax", "LogSoftmax"),
+    ("Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
+    ("And", "Or", "Xor"),
 )
+FILLS = ("zeros", "ones", "eye")
+LITERALS: dict[str, tuple[tuple[int, ...], ...]] = {
+    "axes": ((0,), (1,), (-1,)),
+    "perm": ((1, 0), (0, 2, 1), (2, 0, 1)),
+    "split": ((1, 1),),
+    "shape": ((-1,), (1, -1)),
+    "starts": ((0,), (1,)),
+    "ends": ((1,), (2,)),
+    "steps": ((1,), (2,), (-1,)),
+}
 
 
 def mutants(rule: Rule) -> Iterator[Rule]:
-    """Each with one operator, operand, operand order, attribute or number changed."""
+    """Each with one operator, operand, operand order, attribute, size or number of the right side
+    changed, or without one of its conditions."""
+    for _, mutant in by_kind(rule):
+        yield mutant
+
+
+def by_kind(rule: Rule) -> Iterator[tuple[str, Rule]]:
+    """The mutants of a rule, each with what is changed in it: one of KINDS."""
     seen = {rule.rhs}
     for n, side in enumerate(rule.rhs):
         for part in dict.fromkeys(walk(side)):
-            for other in _changed(part, rule):
+            for kind, other in _changed(part, rule):
                 new = tuple(_once(t, part, other) if k == n else t for k, t in enumerate(rule.rhs))
                 if new not in seen:
                     seen.add(new)
                     name = f"{rule.name}!{len(seen) - 1}"
-                    yield replace(rule, name=name, rhs=new, float_class="E3", text="")
+                    yield kind, replace(rule, name=name, rhs=new, float_class="E3", text="")
+    for n in range(len(rule.where)):
+        fewer = rule.where[:n] + rule.where[n + 1 :]
+        name = f"{rule.name}!{len(seen) + n}"
+        yield "condition", replace(rule, name=name, where=fewer, float_class="E3", text="")
 
 
 def _once(side: Term, part: Part, other: Part) -> Term:
@@ -44,51 +92,82 @@ def _once(side: Term, part: Part, other: Part) -> Term:
     return rebuild(side, change)
 
 
-def _changed(part: Part, rule: Rule) -> Iterator[Part]:
+def _changed(part: Part, rule: Rule) -> Iterator[tuple[str, Part]]:
     match part:
         case App(op, operands, attrs, rest):
             for kin in KIN:
                 if op.name in kin:
                     for name in kin:
                         if name != op.name:
-                            yield App(OPS[name], operands, attrs, rest)
+                            yield "operator", App(OPS[name], operands, attrs, rest)
             if len(operands) == 2 and "commutative" not in op.laws:
-                yield App(op, operands[::-1], attrs, rest)
+                yield "operand", App(op, operands[::-1], attrs, rest)
             for o in operands:
                 if isinstance(o, App):
-                    yield o
+                    yield "operator", o
             for k, (key, f) in enumerate(attrs):
-                for value in _values(f):
-                    yield App(op, operands, (*attrs[:k], (key, value), *attrs[k + 1 :]), rest)
+                kind = "axis" if key in AXES else "size" if key in SIZES else "attribute"
+                for value in _values(key, f, rule):
+                    yield kind, App(op, operands, (*attrs[:k], (key, value), *attrs[k + 1 :]), rest)
         case Pick(app, index):
-            yield Pick(app, 1 - index)
+            yield "operand", Pick(app, 1 - index)
         case Var(name):
+            yield "operator", App(OPS["Neg"], (part,), (), None)
             for p in rule.params:
-                if p.name != name and not hasattr(p, "run"):
-                    continue
-                if p.name != name and not getattr(p, "run", False):
-                    yield Var(p.name)
+                if isinstance(p, Param) and p.name != name and not p.run:
+                    yield "operand", Var(p.name)
         case Number(v):
-            yield Number(v + 1)
-        case _:
-            return
+            yield "operand", Number(v + 1)
+        case Scalar(f):
+            yield "operand", Scalar(Binary("+", f, Lit(1)))
+        case Filled(fill, args):
+            for other in FILLS:
+                if fill in FILLS and other != fill:
+                    yield "operand", Filled(other, args)
+            yield "size", Filled(fill, (_more(args[0]), *args[1:]))
 
 
-def _values(f: Part) -> Iterator[Part]:
+def _values(key: str, f: Formula, rule: Rule) -> Iterator[Formula]:
+    """Other values of an attribute."""
     match f:
         case Lit(bool()):
-            return
+            yield Lit(not f.value)
         case Lit(int() as n):
             yield Lit(n + 1)
             yield Lit(n - 1)
-        case Seq(items) if all(isinstance(i, Lit) for i in items):
+        case Lit(float() as x):
+            yield Lit(x + 1.0)
+        case Lit():
+            return
+        case Seq(items):
             if len(items) > 1:
                 yield Seq((items[1], items[0], *items[2:]))
                 yield Seq((*items[:-2], items[-1], items[-2]))
-            if items and isinstance(items[0].value, int):
-                yield Seq((Lit(items[0].value + 1), *items[1:]))
-        case Name(n):
+                yield Seq(items[1:])
+            for k, one in enumerate(items):
+                if not isinstance(one, Spread):
+                    yield Seq((*items[:k], _more(one), *items[k + 1 :]))
+        case _ if key in LITERALS or key == "pads":  # a sequence that has a name or is computed
+            if key == "perm":
+                yield Call("inverse", (f,))
+            yield from sorted(_names(rule) - {f}, key=str)
+            for numbers in LITERALS.get(key, ()):
+                yield Seq(tuple(map(Lit, numbers)))
+            yield Seq((_more(At(f, Lit(0))), Spread(f)))
+        case _:
+            yield _more(f)
             for k in (0, 1, -1):
                 yield Lit(k)
-        case _:
-            return
+
+
+def _names(rule: Rule) -> set[Formula]:
+    """What the attributes of the left side are called."""
+    sides = (t for side in rule.lhs for t in walk(side) if isinstance(t, App))
+    return {f for t in sides for _, f in t.attrs if isinstance(f, Name)}
+
+
+def _more(f: Formula) -> Formula:
+    """One more."""
+    return (
+        Lit(f.value + 1) if isinstance(f, Lit) and type(f.value) is int else Binary("+", f, Lit(1))
+    )

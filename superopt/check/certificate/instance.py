@@ -179,9 +179,9 @@ class Instance:
         """The operator of `t` applied; numbers take the type of elements of what is beside them."""
         if left and t in self.matched:
             return self.matched[t]  # type: ignore[return-value]
-        late = () if left else (r.Number, r.Scalar, r.Filled)
         some = [
-            None if isinstance(o, late) else self.built(o, default, local, left) for o in t.operands
+            None if isinstance(o, Literal) and not left else self.built(o, default, local, left)
+            for o in t.operands
         ]
         kinds = [v.type.dtype for one in some for v in one or () if v is not None]
         beside = next((k for k in kinds if k != BOOL), kinds[0] if kinds else default)

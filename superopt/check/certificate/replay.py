@@ -17,7 +17,7 @@ from superopt.check.identical import Refused, check_all_folded, compare
 from superopt.ir import graph as g
 from superopt.ir.numbered import Numbered, numbered
 from superopt.ir.substitute import Cycle
-from superopt.ir.syntax import Malformed, expression, parse_attr, show_type
+from superopt.ir.syntax import Malformed, expression, parse_attr, show_attr, show_type
 from superopt.onnx_io.alike import different_surroundings
 from superopt.onnx_io.model import Model
 from superopt.report.certificate import Application, Certificate
@@ -30,8 +30,8 @@ from superopt.rules.syntax import Param
 
 _REFUSALS = (Refused, NotKnown, Unsafe, Malformed, ValueError, TypeError, LookupError,
              ArithmeticError, AssertionError, AttributeError, RecursionError)  # fmt: skip
-_FRACTION = re.compile(r"-?\d+/\d+")
-_VALUE = re.compile(r"v(\d{1,9})(?:\[(\d{1,9}):(\d{1,9})\])?")
+_FRACTION = re.compile(r"-?[1-9][0-9]*/[1-9][0-9]*")
+_VALUE = re.compile(r"v(N)(?:\[(N):(N)\])?".replace("N", "0|[1-9][0-9]{0,8}"))
 
 
 def check(
@@ -49,14 +49,13 @@ def check(
         if stated != is_:
             raise Refused(f"it is for another {what}: it names {stated}, this is {is_}")
     for r in c.rules:
-        rule = rules.get(r.name)
-        if rule is None:
+        if (rule := rules.get(r.name)) is None:
             raise Refused(f"rule {r.name} is not in the library, nor among the rules given")
         known = (statement(rule), tier(rule), rule.float_class)
         if (r.text, r.tier, r.float_class) != known:
             raise Refused(f"rule {r.name} is {known}, not {(r.text, r.tier, r.float_class)}")
     used = {a.rule for some in c.rounds for a in some}
-    if sorted(used) != sorted(r.name for r in c.rules):
+    if sorted(used) != [r.name for r in c.rules]:
         raise Refused("the rules that it lists are not those that it applies")
     state = numbered(original.graph)
     for k, some in enumerate(c.rounds):
@@ -68,12 +67,12 @@ def check(
             raise Refused(f"round {k}: {e}") from None
     if different := different_surroundings(original, optimized):
         raise Refused(f"the optimized model is another: {different}")
-    folded = {find(state, f.value): f for f in c.folded}
+    folded = {f.value: f for f in c.folded}
     found = compare(state.graph, optimized.graph, state.name)
-    if {v for v, _ in found} != set(folded) or len(folded) != len(c.folded):
-        there = ", ".join(state.name(v) for v, _ in found)
-        raise Refused(f"folded there is {there}, it lists {', '.join(f.value for f in c.folded)}")
-    check_all_folded([(folded[v], v, constant) for v, constant in found])
+    there = list(dict.fromkeys(state.name(v) for v, _ in found))
+    if there != [f.value for f in c.folded]:
+        raise Refused(f"folded there is {', '.join(there)}, it lists {', '.join(folded)}")
+    check_all_folded([(folded[state.name(v)], v, constant) for v, constant in found])
 
 
 def play(state: Numbered, some: Sequence[Application], rules: Mapping[str, Rule]) -> None:
@@ -125,9 +124,9 @@ def rewrite(state: Numbered, a: Application, rule: Rule) -> dict[g.Value, g.Valu
 def find(state: Numbered, text: str) -> g.Value:
     """The value that `v7` names, or `v7[1:3]`: operands 1 and 2 of an n-ary operator as one."""
     k, i, j = _parts(text)
-    if k >= len(state.values):
-        raise Refused(f"{text} names no value: there are v0 to v{len(state.values) - 1}")
-    v = state.values[k]
+    if k >= len(state.values) or state.numbers.get(v := state.values[k]) != k:
+        last = f"v{len(state.values) - 1}"
+        raise Refused(f"{text} names no value: the last is {last}; or it is another one's by now")
     if i is None or j is None:
         return v
     if not isinstance(v, g.Node) or v.op.name not in NARY or not i + 1 < j <= len(v.inputs):
@@ -136,8 +135,7 @@ def find(state: Numbered, text: str) -> g.Value:
 
 
 def _parts(text: str) -> tuple[int, int | None, int | None]:
-    m = _VALUE.fullmatch(text)
-    if m is None:
+    if (m := _VALUE.fullmatch(text)) is None:
         raise Refused(f"{text} names no value, as v7 does")
     return (int(m[1]), None, None) if m[2] is None else (int(m[1]), int(m[2]), int(m[3]))
 
@@ -151,25 +149,29 @@ def _typed(state: Numbered, text: str) -> g.Value:
     return v
 
 
+def _read(text: str) -> Result:
+    """A size or an attribute, which is written in one way."""
+    v = Fraction(text) if _FRACTION.fullmatch(text) else parse_attr(expression(text))
+    if (said := str(v) if isinstance(v, Fraction) else show_attr(v)) != text:
+        raise Refused(f"{text} is written {said}")
+    return v  # type: ignore[return-value]
+
+
 def instance(state: Numbered, a: Application, rule: Rule, at: Sequence[g.Value]) -> Instance:
     """The rule with what the application says that its names stand for."""
-    stated = {b[0]: b[1:] for b in a.bound if b}
-    wanted = bound_names(rule)
-    if set(stated) != wanted or len(stated) != len(a.bound):
-        raise Refused(f"it binds {', '.join(stated)}; the rule's names are {', '.join(wanted)}")
     params = {p.name: p for p in rule.params if isinstance(p, Param)}
+    stated = {b[0]: b[1:] for b in a.bound if b}
+    wanted = sorted(bound_names(rule), key=lambda name: (name not in params, name))
+    if list(stated) != wanted or len(stated) != len(a.bound):
+        raise Refused(f"it binds {', '.join(stated)}; the rule's names are {', '.join(wanted)}")
     given: dict[str, Result] = {}
     for name, texts in stated.items():
         if name in params and params[name].run:
             given[name] = tuple(_typed(state, t) for t in texts)
         elif len(texts) != 1:
             raise Refused(f"{name} stands for {len(texts)} things, not one")
-        elif name in params:
-            given[name] = _typed(state, texts[0])
-        elif _FRACTION.fullmatch(texts[0]):
-            given[name] = Fraction(texts[0])
         else:
-            given[name] = parse_attr(expression(texts[0]))  # type: ignore[assignment]
+            given[name] = _typed(state, texts[0]) if name in params else _read(texts[0])
 
     def there(n: g.Node) -> int:
         return max(2 * (v in at) + (v in state.numbers) for v in g.results(n))
