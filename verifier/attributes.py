@@ -209,7 +209,7 @@ def options(
             ]
         case "Split", "split":
             return [
-                lambda fresh, n=n: tuple(fresh(f"c{k}") for k in range(n))  # type: ignore[misc]
+                lambda fresh, n=n: tuple(_natural(fresh, f"c{k}") for k in range(n))  # type: ignore[misc]
                 for n in range(1, MOST_PARTS + 1)
             ]
         case _, _ if key in FLAGS:

@@ -27,6 +27,7 @@ from superopt.rules.term import (
     Scalar,
     Term,
     Var,
+    walk,
 )
 from superopt.te.assume import judged_by
 from superopt.te.dtype import F32, DType
@@ -218,7 +219,7 @@ class _Attempt(Bindings):
         if not self.on_right:
             self.early()
         attrs, pending = self.attributes(t, operands)
-        full, found = self.applied(t.op, operands, attrs)
+        full, found = self.applied(t.op, operands, attrs, picked := self.picked(t))
         if not self.on_right:
             self.bind(t, tuple(None if o is None else o.type for o in operands), full, pending)
         self.many[place] = found
@@ -226,8 +227,16 @@ class _Attempt(Bindings):
             self.widest(t, place, operands, found[0])
         if len(found) == 1 and self.asked() and t in self.asked():
             self.terms.setdefault(t, self.stand_in(found[0]))
-        self.made.extend(found)
+        self.made.extend(v for k, v in enumerate(found) if k in picked or not picked)
         return found
+
+    def picked(self, t: App) -> frozenset[int]:
+        """Which results the left side picks, none for all: another one may be empty, as the other
+        part of a split."""
+        if self.on_right:
+            return frozenset()
+        terms = (p for s in self.rule.lhs for p in walk(s) if isinstance(p, Pick))
+        return frozenset(p.index for p in terms if p.term == t)
 
     def widest(self, t: App, place: int, operands: Sequence[Tensor | None], made: Tensor) -> None:
         """What is only broadcast to one shape is tried in that shape."""
@@ -260,7 +269,11 @@ class _Attempt(Bindings):
         return found
 
     def applied(
-        self, op: Op, operands: Sequence[Tensor | None], attrs: Mapping[str, Attr]
+        self,
+        op: Op,
+        operands: Sequence[Tensor | None],
+        attrs: Mapping[str, Attr],
+        picked: frozenset[int],
     ) -> tuple[dict[str, Attr], tuple[Tensor, ...]]:
         full, found = self.expression(op, operands, attrs)
         if self.state.units:
@@ -269,14 +282,15 @@ class _Attempt(Bindings):
             image = operands[0]
             assert image is not None
             self.sees(full, image.shape[2:])
-        for t in found:
+        for k, t in enumerate(found):
+            filled = not self.on_right and (k in picked or not picked)
             for d in t.shape:
                 cases = decided(self.state, d)
-                if cases is None and not self.on_right:
+                if cases is None and filled:
                     cases = there(self.state, d)
                 if cases is not None:
                     raise Fork(cases)
-                if isinstance(d, int) and d < 1 and not self.on_right:
+                if isinstance(d, int) and d < 1 and filled:
                     raise Misfit
         return full, found
 

@@ -49,6 +49,12 @@ SIZES = {
     " Resize(x, sizes=(1,), axes=(2,)) where n == 1 or n >= 9",
     "an odd number of halves": "(x: f[m, n]): ReduceSum(Split(x, axis=1, num_outputs=2)[0],"
     " axes=(1,)) => ReduceSum(Slice(x, starts=(0,), ends=(n // 2,), axes=(1,)), axes=(1,))",
+    # the part that nobody picks may be empty, and the other one the whole
+    "a first part": "(x: num, y: num): Split(Mul(x, y), axis=-3, split=g)[0]"
+    " => Mul(Split(x, axis=-3, split=(1, 1))[0], Split(y, axis=-3, split=g)[0]) where len(g) == 2",
+    "a second part": "(x: num, y: num): Split(Mul(y, x), axis=k, split=g)[1]"
+    " => Mul(x, Split(y, axis=k, split=(1, 1))[1])"
+    " where len(g) == 2, rank(x) <= 2, rank(y) <= 2",
 }
 COUNTS = {
     "four": "(x: f[a, b, c, d], *, k: nat):"
