@@ -132,7 +132,8 @@ def _perm(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     if perm is None:
         return {"perm": tuple(reversed(range(rank)))}
     if not isinstance(perm, tuple):
-        raise InferError(f"perm {perm} is one number: it names all of {rank} axes")
+        what = "is one number" if isinstance(perm, int) else "is no list"
+        raise InferError(f"perm {perm} {what}: it names all of {rank} axes")
     axes = tuple(positive(p, rank, "perm") for p in perm)
     if sorted(axes) != list(range(rank)):
         raise InferError(f"perm {perm} is no permutation of rank {rank}")

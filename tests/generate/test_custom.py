@@ -81,7 +81,7 @@ def test_what_a_family_is_made_of_is_said() -> None:
         ("Concat(axis=-1)", "axis is counted from the end"),
         ("Concat(0)", "attributes have names"),
         ("Add(axis=1)", "Add has no attribute axis\nit has none"),
-        ("Transpose(perm='ab')", "an attribute whose value Transpose does not take"),
+        ("Transpose(perm='ab')", "no operands fit\n.*perm ab is no list: it names all of 2 axes"),
         ("Transpose(perm=(0, 0))", "perm \\(0, 0\\) is no permutation"),
         ("Where", "Where has 3 operands"),
         ("Range", "Range has 0 operands"),
