@@ -22,11 +22,12 @@ DEEPEST = 3  # ranks above say nothing new of broadcasting
 MOST = 2000  # instances that are looked at
 
 
-def unbalanced(rule: Rule, seconds: float = 10.0) -> str:
-    """Why the right side may have no type, or another, where the left one has one; "" if it cannot.
+def unbalanced(rule: Rule, seconds: float = 30.0) -> str:
+    """Why the right side may have no type, or another, where the left one has one; "" if it has
+    the same wherever that has one.
 
     Every instance of the left side alone is one of the whole rule, and nothing about sizes is left
-    to decide.
+    to decide. What is not known counts as unbalanced.
     """
     widest = scope_of(rule)
     low = Ranks(widest.least, min(widest.most, DEEPEST))
@@ -47,7 +48,7 @@ def _unbalanced(rule: Rule, ranks: Ranks, seconds: float) -> str:
         for one in instances(alone, ranks, NUMBERS[:1], every=True):
             count += 1
             if count > MOST:
-                break
+                return f"more than {MOST} ways for the left side to fit"
             try:
                 whole = attempted(rule, one.state, ranks, NUMBERS[:1])
             except Fork:
@@ -57,7 +58,7 @@ def _unbalanced(rule: Rule, ranks: Ranks, seconds: float) -> str:
             if len(whole.state.derived) > len(one.state.derived):
                 return f"the right side needs {whole.state.derived[-1]}, for {one}"
     except OutOfTime:
-        pass
+        return f"not known: time is over after {count} ways to fit"
     except (Unsupported, NotKnown) as e:
         return f"not known: {e}"
     return "" if count else NONE

@@ -54,6 +54,25 @@ def test_axioms_are_proved_and_balanced(one: Rule) -> None:
     assert unbalanced(one) == ""
 
 
+def test_what_is_not_looked_through_is_not_balanced() -> None:
+    one = rule("r(x: f, y: f, z: f): Add(Add(x, y), z) => Add(x, Add(y, z))")
+    assert unbalanced(one) == ""
+    assert "time is over" in unbalanced(one, seconds=0)
+
+
+UNBALANCED = (
+    "r(x: f, y: f): Sub(Add(x, y), y) => x",
+    "r(x: f, y: f, z: f): Mul(y, Concat(x, z, axis=k)) => Concat(Mul(x, y), Mul(z, y), axis=k)",
+    "r(x: f): ReduceSum(x, axes=a, keepdims=d) => x",
+    "r(x: f, y: f): Div(x, Expand(y, shape=d)) => Div(x, y)",
+)
+
+
+@pytest.mark.parametrize("text", UNBALANCED)
+def test_what_may_have_another_type_is_not_balanced(text: str) -> None:
+    assert unbalanced(rule(text)) != ""
+
+
 def test_axioms_for_many_operators_are_written_out() -> None:
     some = parse_axioms("each F: Relu Exp\ntwice-{F}(x: f): {F}(Identity(x)) <=> {F}(x)\n", "t")
     assert [r.name for r in some] == ["twice-Relu", "twice-Relu~", "twice-Exp", "twice-Exp~"]

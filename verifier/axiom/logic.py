@@ -71,7 +71,7 @@ def put(t: Fo, values: Mapping[Fo, Fo]) -> Fo:
 
 
 def _linear(t: Fo) -> dict[Fo, int]:
-    """`t` as whole multiples of terms; the one of None-like `1` is number(1)."""
+    """`t` as a sum: how often each term is in it; of number(1) the constant."""
     if is_number(t):
         return {number(1): int(t.fn)}
     if t.fn in ("+", "-") and len(t.args) == 2:

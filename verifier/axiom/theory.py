@@ -109,6 +109,8 @@ def flat(t: Fo, conditions: list[Fo], count: list[int]) -> Fo:
 
 
 class Theory:
+    """A solver that knows laws of types, and takes axioms."""
+
     def __init__(self) -> None:
         s = z3.SimpleSolver()
         s.set("auto_config", False)
@@ -118,7 +120,6 @@ class Theory:
         self.solver = s
         self.words = Words()
         self.done: set[tuple[object, ...]] = set()
-        self.marks: dict[str, z3.BoolRef] = {}
         for conditions, what, where in types.general():
             self.law("", conditions, what, where)
 
@@ -151,9 +152,7 @@ class Theory:
         if vs:
             body = z3.ForAll([w.term(v) for v in vs], body, patterns=[w.term(where)])
         if name:
-            mark = z3.Bool(name)
-            self.marks[name] = mark
-            self.solver.assert_and_track(body, mark)
+            self.solver.assert_and_track(body, z3.Bool(name))
         else:
             self.solver.add(body)
 
@@ -240,6 +239,6 @@ def given(c: Clause) -> list[Fo]:
     for a, b in c.sides:
         out.append(fo("==", (shape(a), shape(b)), TRUTH))
         for t in {*inside(a), *inside(b)}:
-            if t.sort not in (VALUE, TRUTH):
+            if t.sort not in (VALUE, TRUTH):  # `own`: for Z3 to see its shape, and use laws of it
                 out += [types.typed(t), types.equal(shape(t), fo("own", (shape(t),)))]
     return out
