@@ -236,14 +236,17 @@ def _rules(line: str, place: str, ops: Mapping[str, Op]) -> list[Rule]:
         if mark != ";" or not equals or key not in keys:
             raise Malformed(f"{mark} {piece}: clauses are ; float=E0 to E3 ; origin= ; caveat=")
         keys[key] = value
-    if keys["float"] not in FLOAT_CLASSES:
-        raise Malformed(f"float={keys['float']}: the classes are {', '.join(FLOAT_CLASSES)}")
+    classes = keys["float"].split("/")
+    if not set(classes) <= set(FLOAT_CLASSES) or len(classes) > 1 + (marks[1] == "<=>"):
+        raise Malformed(
+            f"float={keys['float']}: the classes are {', '.join(FLOAT_CLASSES)}; of both directions"
+            " of a rule with <=> two of them, as E1/E2"
+        )
     lhs, rhs = _terms(pieces[0][1], ops), _terms(pieces[1][1], ops)
-    clauses = (where, keys["float"], keys["origin"], keys["caveat"])
-    forward = Rule(head[1], given, lhs, rhs, *clauses, line, place)
-    out = [forward]
+    clauses = (keys["origin"], keys["caveat"], line, place)
+    out = [Rule(head[1], given, lhs, rhs, where, classes[0], *clauses)]
     if marks[1] == "<=>":
-        out.append(Rule(head[1] + "~", given, rhs, lhs, *clauses, line, place))
+        out.append(Rule(head[1] + "~", given, rhs, lhs, where, classes[-1], *clauses))
     for rule in out:
         _check(rule)
     return out

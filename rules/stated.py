@@ -16,6 +16,7 @@ from superopt.rules.rule import LIBRARY, Rule
 PROOFS = "proofs.json"
 UNPROVED = "unproved.json"
 MUTANTS = "mutants.json"  # and how many mutants of each rule were refused, of how many: --mutants
+FLOATS = "floats.json"  # their float classes as scripts/float_classes.py --write computed them
 MOST_NEEDS = 4  # conditions that are said in a line
 
 
@@ -87,6 +88,13 @@ def read_proof(entry: dict[str, Any], mutants: Sequence[int] | None = None) -> P
         entry["ms"],
         None if mutants is None else (mutants[0], mutants[1]),
     )
+
+
+@lru_cache(maxsize=1)
+def floats() -> Mapping[str, tuple[str, float | None]]:
+    """The computed float class of each rule of the library, by `proof_key`; of E2, how many times
+    the left side's error the right side's is (`exactness.growth`), where that was measured."""
+    return MappingProxyType({key: (c, grown) for key, (c, grown) in _stored(FLOATS).items()})
 
 
 @lru_cache(maxsize=1)

@@ -41,6 +41,7 @@ from superopt.report.data import (
 from superopt.report.diagram import RuleDiagram
 from superopt.report.library import RuleReport
 from superopt.report.words import count
+from superopt.rules.exactness import classed
 from superopt.rules.rule import FLOAT_CLASSES, Rule, load_library, parse_rules
 from superopt.rules.stated import tier
 
@@ -111,7 +112,7 @@ def optimize(
                 f"{what} {given!r} is unknown", f"there are {', '.join(known)}", "use one of them"
             )
     source = read(model)
-    own = _own_rules(rules)
+    own = tuple(map(classed, _own_rules(rules)))
     request = Request(
         budget=float(budget),
         rules=(*(load_library() if library else ()), *own),
@@ -167,7 +168,7 @@ def verify(
     """
     if certificate is not None:
         found = certify_.read_file(Path(certificate))
-        return certify_.verdict(read(a), read(b), found, _own_rules(rules))
+        return certify_.verdict(read(a), read(b), found, [*map(classed, _own_rules(rules))])
     if method not in METHODS:
         raise UsageError(f"method {method!r}", f"there are {', '.join(METHODS)}", "give one")
     question = verify_.Question(
@@ -223,7 +224,7 @@ def derive(
     """
     if not 0 < limit < float("inf"):
         raise UsageError(f"limit {limit}", "it is a positive number of seconds", "give another")
-    given = (*(load_library() if library else ()), *_own_rules(rules))
+    given = (*(load_library() if library else ()), *map(classed, _own_rules(rules)))
     asked = derive_.Asked(
         given, float(limit), progress or (lambda event: None), stop or (lambda: False)
     )

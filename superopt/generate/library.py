@@ -36,7 +36,11 @@ def text(rules: Sequence[Rule]) -> str:
             lines.append(str(r))
             continue
         del left[other.name]
-        lines.append(str(r).replace(" => ", " <=> ", 1))
+        both = str(r).replace(" => ", " <=> ", 1)
+        if r.float_class != other.float_class:
+            own = f"; float={r.float_class}"
+            both = both.replace(f"{own} ;", f"{own}/{other.float_class} ;")
+        lines.append(both)
     return HEADER + "".join(f"{line}\n" for line in sorted(lines))
 
 
@@ -61,8 +65,7 @@ def _mirror(r: Rule, others: Sequence[Rule]) -> Rule | None:
     except UsageError:
         return None  # the right side does not bind what the left side needs
     for o in others:
-        same = (o.params, o.lhs, o.rhs, o.where, o.float_class)
-        if same == (back.params, back.lhs, back.rhs, back.where, back.float_class):
+        if (o.params, o.lhs, o.rhs, o.where) == (back.params, back.lhs, back.rhs, back.where):
             return o
     return None
 

@@ -15,6 +15,7 @@ from superopt.generate.widen import of_numbers
 from superopt.ir import graph as g
 from superopt.rules.build import Refusal, rewrite
 from superopt.rules.context import context
+from superopt.rules.exactness import class_on
 from superopt.rules.instances import SPATIAL, Instance, cramped, given, instances, neighbours
 from superopt.rules.match import matches
 from superopt.rules.rule import Rule, parse_rules
@@ -207,7 +208,7 @@ def _tried(
                 off = Off(found.instance if isinstance(found, Differs) else None)
                 break
         else:
-            return tried
+            return _as(tried, max(c, class_on(some, seed) or c))
     return off
 
 

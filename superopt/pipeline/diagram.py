@@ -45,6 +45,7 @@ def rule_diagram(
     proof: Proof | None = None,
     axioms: AxiomProof | None = None,
     unproved: str = "",
+    floats: tuple[str, float | None] = ("", None),
 ) -> RuleDiagram:
     """The rule as data that can be drawn; the others as in `RuleDiagram`."""
     parameters = tuple(
@@ -72,6 +73,8 @@ def rule_diagram(
         proof=proof,
         axioms=axioms,
         unproved=unproved,
+        computed=floats[0],
+        growth=floats[1],
     )
 
 

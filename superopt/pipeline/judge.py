@@ -7,6 +7,7 @@ from dataclasses import replace
 from superopt.report.data import Decision, RuleVerdict
 from superopt.rules.counterexample import Counterexample, smallest
 from superopt.rules.divisors import new_divisors
+from superopt.rules.exactness import float_class
 from superopt.rules.instances import Instance, given, unfit
 from superopt.rules.rule import Rule
 from superopt.rules.trial import Refuted as Differs
@@ -72,6 +73,10 @@ def entirely(verdict: Proved) -> bool:
 
 
 def _verdict(rule: Rule, decision: Decision, detail: str) -> RuleVerdict:
-    if decision in ("proved", "passed") and (by := new_divisors(rule)):
+    stands = decision in ("proved", "passed")
+    if stands and (by := new_divisors(rule)):
         detail += f"; `optimize` does not use it: it divides by {by[0]}, which may be 0"
-    return RuleVerdict(rule.name, rule.text, decision, detail, rule.source)
+    computed = (float_class(rule) or "") if stands else ""
+    return RuleVerdict(
+        rule.name, rule.text, decision, detail, rule.source, (), rule.float_class, computed
+    )

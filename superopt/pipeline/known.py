@@ -16,7 +16,7 @@ from superopt.report.diagram import AxiomProof, Proof, RuleDiagram
 from superopt.report.library import RULES_FORMAT, RuleReport
 from superopt.rules import stated
 from superopt.rules.rule import LIBRARY, Rule
-from superopt.rules.stated import digest, proof, proof_key, tier, unproved
+from superopt.rules.stated import digest, floats, proof, proof_key, tier, unproved
 
 AXIOM_PROOFS = "axiom_proofs.json"  # beside the library; without it there are none
 
@@ -32,6 +32,7 @@ def described(rule: Rule, own: bool = False) -> RuleDiagram:
         None if found is None else _proof(found),
         axiom_proofs().get(key),
         "" if found else unproved().get(key, ""),
+        floats().get(key, ("", None)),
     )
 
 

@@ -345,7 +345,8 @@ Decision = Literal["proved", "passed", "untestable", "refuted"]
 @dataclass(frozen=True, slots=True)
 class RuleVerdict:
     """What checking a rule found: `passed` the tests is not `proved`. source: file and line.
-    counterexample: the smallest one of a rule that is refuted, a line for each operand and side."""
+    counterexample: the smallest one of a rule that is refuted, a line for each operand and side.
+    float_class: that its text says; computed: that of its operations, of a rule that stands."""
 
     name: str
     text: str
@@ -353,6 +354,8 @@ class RuleVerdict:
     detail: str
     source: str = ""
     counterexample: tuple[str, ...] = ()
+    float_class: str = ""
+    computed: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,8 @@ class AxiomProof:
 class RuleDiagram:
     """A rule, both its sides and what is known of it. trial: its attribute variables, with the
     values they are tried at. tier: none for a rule of the user's. unproved: why the prover did not
-    prove it, where that is known.
+    prove it, where that is known. computed: the float class that its operations show, which
+    `float_class` is at least; growth: how many times the left side's error the right side's is.
 
     Otherwise as in the rule itself; conditions as text.
     """
@@ -105,3 +106,5 @@ class RuleDiagram:
     proof: Proof | None = None
     axioms: AxiomProof | None = None
     unproved: str = ""
+    computed: str = ""
+    growth: float | None = None

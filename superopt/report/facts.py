@@ -17,7 +17,7 @@ def facts(rule: RuleDiagram, width: int) -> list[tuple[str, str]]:
     tier = f"tier {rule.tier}: {words.TIERS.get(rule.tier, 'unknown')}"
     if not rule.tier:
         tier = words.UNCHECKED
-    floats = f"{rule.float_class}: {words.FLOAT_CLASSES.get(rule.float_class, 'unknown')}"
+    floats = words.floats(rule.float_class, rule.computed, rule.growth)
     said = (
         ("where", packed(rule.conditions, width)),
         ("floats", broken(floats, width)),

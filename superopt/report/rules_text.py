@@ -53,7 +53,10 @@ def rule_verdicts(rows: Sequence[RuleVerdict]) -> str:
         if r.decision == "proved":
             notes.setdefault(r.detail, f"[{len(notes) + 1}]")
     cells = (
-        (said[r.decision], *map(words.plain, (r.name, r.source, notes.get(r.detail, r.detail))))
+        (
+            said[r.decision],
+            *map(words.plain, (r.name, _floats(r), r.source, notes.get(r.detail, r.detail))),
+        )
         for r in rows
     )
     lines = list(table(cells, shown=len(rows)))
@@ -67,6 +70,13 @@ def rule_verdicts(rows: Sequence[RuleVerdict]) -> str:
     parts = (f"{counts[d]} {name}" for d, name in said.items() if counts[d])
     lines.append(f"{words.count(len(rows), 'rule')}: {', '.join(parts)}")
     return joined(lines)
+
+
+def _floats(r: RuleVerdict) -> str:
+    """The class that counts: of a rule that says less than its operations do, theirs."""
+    if r.computed <= r.float_class:
+        return r.float_class
+    return f"{r.computed}, not {r.float_class}"
 
 
 def derivation(found: Derivation, a: str, b: str) -> str:

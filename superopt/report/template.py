@@ -36,7 +36,8 @@ def _environment() -> Environment:
     }
     environment.globals |= {
         "tiers": words.TIERS,
-        "classes": words.FLOAT_CLASSES,
+        "classes": tuple(words.FLOAT_CLASSES),
+        "floats": words.floats,
         "unchecked": words.UNCHECKED,
     }
     return environment

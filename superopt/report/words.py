@@ -16,7 +16,7 @@ TIERS = {
 UNCHECKED = "not checked; `superopt rules check FILE` tries and proves it"
 FLOAT_CLASSES = {
     "E0": "bit-exact",
-    "E1": "sums in another order",
+    "E1": "sums and products in another order",
     "E2": "products distributed over sums",
     "E3": "may change overflow, inf or NaN",
 }
@@ -45,6 +45,14 @@ KINDS = {
     "cse": "common subexpression",
     "dce": "dead code",
 }
+
+
+def floats(own: str, computed: str, growth: float | None) -> str:
+    """A float class; the one that was computed, where the rule says more; how errors grow."""
+    said = f"{own}: {FLOAT_CLASSES.get(own, 'unknown')}"
+    if computed not in ("", own):
+        said += f" (its operations: {computed})"
+    return said if growth is None else f"{said}; error {growth:.3g} times the left side's"
 
 
 def time(us: float) -> str:

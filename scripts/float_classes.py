@@ -1,0 +1,68 @@
+"""Compute the float class of each rule of the library from what its sides compute.
+
+    python scripts/float_classes.py [PART OF A SOURCE] [--jobs 2]
+    python scripts/float_classes.py --write [--jobs 2]
+
+Prints the rules whose text says less than is so, with which the exit status is 1, and those whose
+text says more (an author may know of an overflow that no class computes). With --write, the classes
+go to rules/library/floats.json, for reports; those of E2 with how much the error grows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from superopt.rules.exactness import float_class, growth
+from superopt.rules.rule import LIBRARY, load_library
+from superopt.rules.stated import FLOATS, proof_key
+
+
+def judged(number: int) -> tuple[str | None, float | None]:
+    """The class of a rule of the library; of E2, how much the error grows."""
+    rule = load_library()[number]
+    found = float_class(rule)
+    grown = growth(rule) if found == "E2" else None
+    return found, None if grown is None else float(f"{grown:.3g}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", nargs="?", default="")
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--jobs", type=int, default=2)
+    args = parser.parse_args()
+    if args.write and args.part:
+        parser.error("--write is of all rules")
+    start = time.monotonic()
+    every = load_library()
+    some = [n for n, r in enumerate(every) if args.part in r.source]
+    count: Counter[str] = Counter()
+    low = 0
+    entries: dict[str, tuple[str | None, float | None]] = {}
+    with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:
+        for n, found in zip(some, pool.map(judged, some, chunksize=8), strict=True):
+            rule, own = every[n], found[0]
+            count[own or "none"] += 1
+            entries[proof_key(rule)] = found
+            if own != rule.float_class:
+                print(f"{rule.source} {rule.name} | says {rule.float_class}, computed {own}")
+                low += own is None or own > rule.float_class
+    seconds = time.monotonic() - start
+    print(f"{dict(sorted(count.items()))} in {seconds:.0f} s; {low} say too little")
+    if args.write:
+        lines = [f"{json.dumps(k)}: {json.dumps(entries[k])}" for k in sorted(entries)]
+        (LIBRARY / FLOATS).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    return int(low > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
