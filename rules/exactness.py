@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from superopt.ir.op import expression
 from superopt.rules.draws import generator, real_feeds
 from superopt.rules.instances import Instance, instances
 from superopt.rules.rule import FLOAT_CLASSES, Rule
+from superopt.rules.trial import cases
 from superopt.te.domain import Reals
 from superopt.te.dtype import BOOL, F32, F64, I64
 from superopt.te.node import Apply, Expr, Load, Reduce
@@ -53,7 +54,8 @@ def classed(rule: Rule) -> Rule:
 
 def float_class(rule: Rule, seed: int = 0, count: int = COUNT) -> str | None:
     """The lowest class that describes `rule` on so many instances; None where there are none."""
-    return class_on(islice(instances(rule, seed), count), seed)
+    some = cases(rule, seed, count)
+    return class_on(chain(some.plain, islice(some.cramped, count // 2)), seed)
 
 
 def class_on(some: Iterable[Instance], seed: int) -> str | None:

@@ -4,6 +4,7 @@ nothing or take means.
 eye(n)          the identity matrix
 dirac(shape)    (out, in, *kernel): a convolution by it leaves every channel as it is
 means(shape)    (out, in, *kernel): a convolution by it takes the mean of each channel
+table(rows)     the numbers in tuples of tuples, such as ((1, 0), (1 / 2, -1)), each rounded once
 """
 
 from __future__ import annotations
@@ -16,12 +17,51 @@ import numpy as np
 
 from superopt.ir.graph import Constant, Value
 from superopt.rules.facts import READ_BYTES, rounded, uniform
-from superopt.rules.functions import Result, equal, number
+from superopt.rules.functions import NotKnown, Number, Result, equal, number, sequence
 from superopt.te.dtype import DType, to_numpy
 
 ARRAYS = frozenset(("eye", "dirac", "means"))
+Content = Number | tuple["Content", ...]  # the number of all elements, or those of a table
 
 _KNOWN: WeakKeyDictionary[Constant, dict[str, bool]] = WeakKeyDictionary()
+
+
+def meant(kind: str, args: Sequence[Result]) -> tuple[tuple[Result, ...], Content]:
+    """The shape and content of the constant of a kind, by the arguments it is written with."""
+    if kind == "table":
+        rows = _numbers(args[0])
+        return _shape(rows), rows
+    extent = args[0]
+    if kind == "full":
+        return sequence(extent), number(args[1])
+    return (extent, extent) if kind == "eye" else sequence(extent), int(kind != "zeros")
+
+
+def _numbers(r: Result) -> Content:
+    return tuple(map(_numbers, r)) if isinstance(r, tuple) else number(r)
+
+
+def _shape(rows: Content) -> tuple[int, ...]:
+    if not isinstance(rows, tuple):
+        return ()
+    inner = {_shape(row) for row in rows}
+    if len(inner) != 1:
+        raise NotKnown(f"the rows of table{rows} are not alike")
+    return (len(rows), *inner.pop())
+
+
+def table(rows: Content, dtype: DType) -> np.ndarray:
+    """The numbers of a table; NotKnown where `dtype` does not have one."""
+
+    def element(content: Content) -> object:
+        if isinstance(content, tuple):
+            return [element(c) for c in content]
+        stored = rounded(content, dtype)
+        if stored is None:
+            raise NotKnown(f"{content} is no {dtype}")
+        return stored
+
+    return np.array(element(rows), to_numpy(dtype))
 
 
 def array(kind: str, shape: Sequence[int], dtype: DType) -> np.ndarray:
@@ -47,10 +87,23 @@ def is_number(v: Value | None, wanted: Result) -> bool:
     return found == rounded(number(wanted), v.type.dtype)
 
 
-def is_filled(kind: str, v: Value | None, shape: Result, content: Result) -> bool:
-    """Is `v` the constant of a kind and shape? content: the number, where the kind has one."""
-    right = is_array(kind, v) if kind in ARRAYS else is_number(v, content)
-    return right and v is not None and equal(v.type.shape, shape)
+def is_filled(kind: str, v: Value | None, args: Sequence[Result]) -> bool:
+    """Is `v` the constant of a kind, by the arguments it is written with?"""
+    if v is None:
+        return False
+    shape, content = meant(kind, args)
+    if not equal(v.type.shape, shape):
+        return False
+    if kind in ARRAYS:
+        return is_array(kind, v)
+    return _is_table(v, content) if isinstance(content, tuple) else is_number(v, content)
+
+
+def _is_table(v: Value, rows: Content) -> bool:
+    dtype = v.type.dtype
+    if type(v) is not Constant or dtype is None or not dtype.is_number:
+        return False
+    return v.nbytes <= READ_BYTES and np.array_equal(v.load(), table(rows, dtype))
 
 
 def is_array(kind: str, v: Value | None) -> bool:

@@ -132,12 +132,11 @@ def dim(c: Chain, d: Formula, slot: int, i: int) -> tuple[int | None, int | None
 
 def filled(c: Chain, t: Filled, kind: str, args: tuple[Formula, ...], slot: int) -> None:
     """zeros(shape), ones(shape), full(shape, number), eye(n), ...: a constant that is that."""
-    extent = c.formula(args[0])
-    content = c.formula(args[1] if kind == "full" else Lit(0 if kind == "zeros" else 1))
+    said = args[: 1 + (kind == "full")]
+    given = [c.formula(a) for a in said]
 
     def test(env: Cells, v: Value) -> bool:
-        shape = (extent(env), extent(env)) if kind == "eye" else extent(env)
-        return is_filled(kind, v, shape, content(env))
+        return is_filled(kind, v, [g(env) for g in given])
 
-    need = needs(args[0]) | (needs(args[1]) if kind == "full" else frozenset())
+    need = frozenset[str]().union(*map(needs, said))
     c.wait(need, lambda: constant_is(slot, test, show(t)))

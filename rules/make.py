@@ -11,8 +11,8 @@ import numpy as np
 from superopt.ir.graph import Constant, Input, Item, Node, Value, constant, intern_node
 from superopt.ir.op import Attr, Attrs, Op, Types, canonical_attrs, infer
 from superopt.rules.facts import rounded
-from superopt.rules.fills import ARRAYS, array
-from superopt.rules.functions import NotKnown, Result, integer, number, sequence, tell
+from superopt.rules.fills import ARRAYS, Content, array, meant, table
+from superopt.rules.functions import NotKnown, Result, integer, tell
 from superopt.te.dtype import DType, to_numpy
 from superopt.te.expr import TensorType
 
@@ -87,17 +87,12 @@ def filled(kind: str, args: Sequence[Result], dtype: DType) -> Value:
     last = args[-1]
     if isinstance(last, DType):
         args, dtype = args[:-1], last
-    extent = args[0]
-    dims = (extent, extent) if kind == "eye" else sequence(extent)
-    wanted = {"full": None, "zeros": 0}.get(kind, 1)
-    content = number(args[1]) if wanted is None else wanted
+    dims, content = meant(kind, args)
     return _filled(kind, tuple([integer(d) for d in dims]), content, dtype)
 
 
 @lru_cache(maxsize=1 << 6)
-def _filled(
-    kind: str, shape: tuple[int, ...], content: int | float | Fraction, dtype: DType
-) -> Constant:
+def _filled(kind: str, shape: tuple[int, ...], content: Content, dtype: DType) -> Constant:
     size = int(np.prod(shape, dtype=np.float64)) * to_numpy(dtype).itemsize
     if size > LARGEST:
         raise Unsafe(f"{kind} of shape {shape} is {size:,} bytes, more than {LARGEST:,}")
@@ -105,6 +100,8 @@ def _filled(
         raise NotKnown(f"{kind} of shape {shape}")
     if kind in ARRAYS:
         return constant(array(kind, shape, dtype))
+    if isinstance(content, tuple):
+        return constant(table(content, dtype))
     stored = rounded(content, dtype)
     if stored is None:
         raise NotKnown(f"{content} is no {dtype}")

@@ -29,6 +29,7 @@ from superopt.rules.term import (
     App,
     Compare,
     Formula,
+    Lit,
     Map,
     Name,
     Of,
@@ -90,6 +91,14 @@ def _header(given: tuple[Param | AttrParam, ...]) -> str:
         starred = starred or (isinstance(p, Param) and p.run)
         out.append(str(p))
     return ", ".join(out)
+
+
+def of_one_shape(rule: Rule) -> bool:
+    """Is nothing of it free but the numbers?"""
+    return all(
+        isinstance(p, Param) and p.shape is not None and all(isinstance(d, Lit) for d in p.shape)
+        for p in rule.params
+    )
 
 
 def show_side(terms: tuple[Term, ...]) -> str:

@@ -29,7 +29,8 @@ class Proof:
     fit: a match is refused without.
     obligations: reads that were shown to be in bounds, elements that were shown to be equal, sums
     that were matched one to one. queries: questions to Z3 on the way. ms: of one processor.
-    mutants: changed rules that were refused, and that were tried; None where none were.
+    mutants: changed rules that were refused, and that were tried; None where none were. bound: it
+    is for sizes up to this only; 0 where the operands have one shape, and it is for all there is.
     """
 
     scope: str
@@ -39,6 +40,7 @@ class Proof:
     queries: int
     ms: float
     mutants: tuple[int, int] | None = None
+    bound: int | None = None
 
     @property
     def said(self) -> str:
@@ -54,9 +56,18 @@ _LEARNT: dict[str, Proof] = {}  # by `proof_key`, of what this process proved
 
 
 def tier(rule: Rule) -> str:
-    """How far `rule` is proved: A for all sizes, C tested only. A rule of the user's is as far as
-    one of the library that reads the same, or as this process proved it."""
-    return "A" if proof(rule) else "C"
+    """How far `rule` is proved: A for all sizes, B up to a bound, C tested only. A rule of the
+    user's is as far as one of the library that reads the same, or as this process proved it."""
+    found = proof(rule)
+    if found is None:
+        return "C"
+    return "A" if found.bound is None else "B"
+
+
+def fixed(rule: Rule) -> bool:
+    """Is it proved for the one shape that its operands have?"""
+    found = proof(rule)
+    return found is not None and found.bound == 0
 
 
 def proof(rule: Rule) -> Proof | None:
@@ -87,6 +98,7 @@ def read_proof(entry: dict[str, Any], mutants: Sequence[int] | None = None) -> P
         entry["queries"],
         entry["ms"],
         None if mutants is None else (mutants[0], mutants[1]),
+        entry.get("bound"),
     )
 
 

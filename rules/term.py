@@ -217,14 +217,8 @@ class Map:
 
 
 Term = Var | Run | Number | Scalar | Filled | Absent | App | Pick | All | Map
-FILLS = {
-    "zeros": (1, 2),
-    "ones": (1, 2),
-    "full": (2, 3),
-    "eye": (1, 2),
-    "dirac": (1, 2),
-    "means": (1, 2),
-}  # least, most arguments
+SHAPED = ("zeros", "ones", "eye", "dirac", "means", "table")
+FILLS = {**dict.fromkeys(SHAPED, (1, 2)), "full": (2, 3)}  # least, most arguments
 
 Part = Term | Formula
 P = TypeVar("P", bound=Part)

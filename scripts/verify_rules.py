@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from scripts.mutation import mutated
 from superopt.rules.rule import LIBRARY, Rule, load_library
 from superopt.rules.stated import PROOFS, UNPROVED, Proof, proof_key, proofs, unproved
+from superopt.verifier.bounded import tightest
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
 
@@ -86,7 +87,10 @@ def written(jobs: int, new: bool) -> int:
 
 def stored(proof: Proof) -> dict[str, object]:
     """A proof as it is written; mutants have a file of their own, since provers change."""
-    return {k: v for k, v in asdict(proof).items() if k != "mutants"}
+    out = {k: v for k, v in asdict(proof).items() if k != "mutants"}
+    if proof.bound is None:
+        del out["bound"]
+    return out
 
 
 def _write(name: str, entries: Mapping[str, object]) -> None:
@@ -101,7 +105,8 @@ MOST_SAID = 300  # letters of why a rule is not proved
 def judged(number: int) -> tuple[Proof | None, str, float]:
     """The proof of a rule of the library for all ranks at which it applies; else why there is none;
     seconds."""
-    verdict = prove(load_library()[number], WORK)
+    rule = load_library()[number]
+    verdict = tightest(rule, prove(rule, WORK), WORK.seconds)
     if not isinstance(verdict, Proved):
         why = str(verdict).removeprefix("unknown: ")
     elif not verdict.whole:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
 
+from superopt.rules.fills import Content, meant
 from superopt.rules.functions import Result, number, sequence
 from superopt.te import index as ix
 from superopt.te.dtype import BOOL, INDEX, DType
@@ -13,7 +15,7 @@ from superopt.verifier.attributes import Unsupported
 
 
 def filled(what: str, args: Sequence[Result], kind: DType) -> Tensor:
-    """zeros, ones, full, eye, dirac, means as tensor expressions."""
+    """zeros, ones, full, eye, dirac, means, table as tensor expressions."""
 
     def dims(r: Result) -> tuple[Dim, ...]:
         return tuple(d for d in sequence(r) if isinstance(d, (int, Expr)))
@@ -54,5 +56,28 @@ def filled(what: str, args: Sequence[Result], kind: DType) -> Tensor:
             shape = dims(args[0])
             count = cast(ix.as_index(product(shape[2:])), kind)
             return compute(shape, lambda o, c, *k: select(same(o, c), one / count, zero), name=what)
+        case "table":
+            extents, rows = meant(what, args)
+
+            def cell(*i: Expr) -> Expr:
+                """An addend for each number but 0, guarded: a sum over them picks what it needs."""
+                out: Expr = zero
+                for at, n in _cells(rows):
+                    here = [same(a, k) for a, k in zip(i, at, strict=True)]
+                    out = out + select(both(*here), const(n, kind), zero)
+                return out
+
+            return compute(dims(extents), cell, name=what)
         case _:
             raise Unsupported(what)
+
+
+def _cells(rows: Content) -> Iterator[tuple[tuple[int, ...], int | float | Fraction]]:
+    """The numbers of a table but 0, each with its place."""
+    if not isinstance(rows, tuple):
+        if rows:
+            yield (), rows
+        return
+    for k, row in enumerate(rows):
+        for at, n in _cells(row):
+            yield (k, *at), n

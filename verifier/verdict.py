@@ -33,7 +33,8 @@ class Proved:
     what was used beyond moving elements. obligations: reads that were shown to be in bounds,
     elements that were shown to be equal, sums that were matched one to one. queries: questions to
     Z3. seconds: of own time. whole: at all ranks that are wanted; most: the highest rank at which
-    it is proved.
+    it is proved. bound: sizes up to this only (verifier/bounded.py); 0 where the operands have one
+    shape.
     """
 
     scope: Scope
@@ -45,6 +46,7 @@ class Proved:
     most: int
     method: str = "index"
     whole: bool = True
+    bound: int | None = None
 
     def __bool__(self) -> bool:
         return True
@@ -63,6 +65,7 @@ class Proved:
             self.obligations,
             self.queries,
             ms,
+            bound=self.bound,
         )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from superopt.ir.graph import Constant, Input, Item, Node, Value, constant, node, results
 from superopt.ir.op import Attr
-from superopt.rules.fills import ARRAYS, array
+from superopt.rules.fills import ARRAYS, array, meant, table
 from superopt.rules.functions import NotKnown, Result, integer, number, sequence
 from superopt.rules.rule import Rule
 from superopt.rules.sample.draw import Misfit
@@ -53,14 +53,13 @@ def filled(t: Filled, args: Sequence[Result], dtype: DType) -> Value:
     last = args[-1]
     if isinstance(last, DType):
         args, dtype = args[:-1], last
-    if t.kind == "eye":
-        return constant(array("eye", [integer(args[0])], dtype))
-    shape = [integer(d) for d in sequence(args[0])]
+    dims, content = meant(t.kind, args)
+    if isinstance(content, tuple):
+        return constant(table(content, dtype))
+    shape = [integer(d) for d in dims]
     if t.kind in ARRAYS:
         return constant(array(t.kind, shape, dtype))
-    fill = {"zeros": 0, "ones": 1}.get(t.kind)
-    content = float(number(args[1])) if fill is None else fill
-    return constant(np.full(shape, content, to_numpy(dtype)))
+    return constant(np.full(shape, float(content), to_numpy(dtype)))
 
 
 def scalar(value: Result, dtype: DType) -> Value:

@@ -13,8 +13,9 @@ from superopt.pipeline.request import Request
 from superopt.report.data import Bar, Event, LeftOut
 from superopt.rules.divisors import new_divisors
 from superopt.rules.rule import FLOAT_CLASSES, Rule
-from superopt.rules.stated import learn, tier
+from superopt.rules.stated import fixed, learn, tier
 from superopt.rules.term import App, walk
+from superopt.verifier.bounded import tightest
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved, Refuted
 
@@ -49,12 +50,15 @@ def admitted(request: Request, opset: int, note: Callable[[str], None]) -> Admit
         if not all(expressible(op, opset) for op in written):
             out.setdefault("opset", []).append(rule.name)
             continue
-        bar, why = _barred(rule, request) or ("tier", "")
-        if not why and not _enough(rule, request) and rule.name in request.untried:
+        bar: Bar = "tier"
+        why = ""
+        if not _enough(rule, request) and rule.name in request.untried:  # it may be wrong
             request.progress(Event("load", f"proving rule {rule.name}", 0.04))
             left = end - time.monotonic()
             why = prove_now(rule, min(PROOF, left)) if left > 0 else "there was no time to prove it"
             why = why and f"{why}; --tier C uses what is only tried"
+        if not why:
+            bar, why = _barred(rule, request) or (bar, "")
         if not why and _enough(rule, request):
             found.append(rule)
             continue
@@ -76,15 +80,16 @@ def _barred(rule: Rule, request: Request) -> tuple[Bar, str] | None:
 
 def _enough(rule: Rule, request: Request) -> bool:
     """Is the rule proved as far as is asked?"""
-    return TIERS.index(tier(rule)) <= TIERS.index(request.tier)
+    return TIERS.index(tier(rule)) <= TIERS.index(request.tier) or fixed(rule)
 
 
 def prove_now(rule: Rule, seconds: float = WORK.seconds) -> str:
-    """Prove a rule of the user's, which is of tier A from then on, or say why not.
+    """Prove a rule of the user's, which is of tier A or B from then on, or say why not.
 
     Raises CheckFailed where it is refuted.
     """
     verdict = prove(rule, replace(WORK, seconds=seconds))
+    verdict = tightest(rule, verdict, seconds)
     if isinstance(verdict, Refuted):
         raise CheckFailed(
             f"rule {rule.name} is wrong; nothing was written",

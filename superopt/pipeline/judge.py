@@ -13,6 +13,7 @@ from superopt.rules.rule import Rule
 from superopt.rules.trial import Refuted as Differs
 from superopt.rules.trial import try_rule
 from superopt.verifier.attributes import FEW_STRETCHED, NO_BLANKS, SHORT_STEPS
+from superopt.verifier.bounded import tightest
 from superopt.verifier.prove import ASSUMES, Limits, prove
 from superopt.verifier.verdict import Proved, Refuted
 
@@ -30,7 +31,7 @@ def judged(rule: Rule, seed: int, seconds: float) -> RuleVerdict:
     tried = try_rule(rule, seed)
     if isinstance(tried, Differs):
         return _refuted(rule, seed, tried)
-    verdict = prove(rule, Limits(seconds=seconds))
+    verdict = tightest(rule, prove(rule, Limits(seconds=seconds)), seconds)
     if isinstance(verdict, Refuted):
         return _refuted(rule, seed, verdict)
     if not tried:  # nothing that a match could be was found
@@ -68,8 +69,8 @@ def _refuted(rule: Rule, seed: int, found: Differs | Refuted) -> RuleVerdict:
 
 
 def entirely(verdict: Proved) -> bool:
-    """Is the rule proved at all ranks, and whatever is counted in it?"""
-    return verdict.whole and HARMLESS.issuperset(verdict.scope.assumes)
+    """Is the rule proved at all ranks and sizes, and whatever is counted in it?"""
+    return verdict.whole and not verdict.bound and HARMLESS.issuperset(verdict.scope.assumes)
 
 
 def _verdict(rule: Rule, decision: Decision, detail: str) -> RuleVerdict:

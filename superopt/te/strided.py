@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -35,6 +36,7 @@ def _read_only(view: np.ndarray) -> np.ndarray:
 
 def part(x: np.ndarray, lead: int, ranges: Sequence[slice]) -> np.ndarray:
     """`x` with the dimensions from `lead` on cut to ranges."""
-    where: list[slice] = [slice(None)] * lead
+    where: list[Any] = [slice(None)] * lead
     where.extend(ranges)
-    return x[tuple(where)]
+    where.append(...)  # without it, what has no axes is a scalar
+    return np.asarray(x[tuple(where)])

@@ -29,7 +29,8 @@ CLASSES = {
         "(x: f[n, 1], y: f[1, m]): MatMul(x, y) => Mul(x, y)",
         "(x: f): Min(x, Max(x, 0)) => x",
         "(x: f, y: f): Where(Less(x, y), x, x) => x where shape(x) == shape(Less(x, y))",
-        "(x: f32, y: f64): Add(CastLike(CastLike(x, y), x), CastLike(y, x)) => Add(x, CastLike(y, x))",
+        "(x: f32, y: f64): Add(CastLike(CastLike(x, y), x), CastLike(y, x))"
+        " => Add(x, CastLike(y, x))",
     ),
     "E1": (
         "(x: f, y: f, z: f): Add(Add(x, y), z) => Add(x, Add(y, z))",
@@ -63,7 +64,8 @@ CLASSES = {
         "(x: f, y: f): Mul(Exp(x), Exp(y)) => Exp(Add(x, y))",
         "(x: f): Log(Exp(x)) => x",
         "(x: f): Exp(Neg(x)) => Reciprocal(Exp(x))",
-        "(x: f): ReduceSum(Softmax(x, axis=k), axes=(k,)) => ones(shape(ReduceSum(Softmax(x, axis=k), axes=(k,))))",
+        "(x: f): ReduceSum(Softmax(x, axis=k), axes=(k,))"
+        " => ones(shape(ReduceSum(Softmax(x, axis=k), axes=(k,))))",
         "(x: f, y: f): Min(x, Max(x, y)) => x where shape(x) == shape(Max(x, y))",
     ),
 }  # fmt: skip
@@ -106,7 +108,9 @@ def test_the_library_says_what_was_computed() -> None:
 
 @pytest.mark.parametrize("rule", load_library()[::40], ids=lambda r: r.name)
 def test_what_was_computed_is_computed_again(rule) -> None:  # type: ignore[no-untyped-def]
-    assert floats()[proof_key(rule)][0] == float_class(rule)
+    found = float_class(rule)
+    assert found is not None
+    assert found <= floats()[proof_key(rule)][0]  # which is of more instances
 
 
 def test_errors_grow_where_a_product_is_multiplied_out() -> None:

@@ -162,9 +162,7 @@ class Instance:
         self._taken += 1
         match t:
             case r.Filled(kind, args):
-                extent = self.formula(args[0])
-                content = self.formula(args[1]) if kind == "full" else int(kind != "zeros")
-                fits = is_filled(kind, v, (extent, extent) if kind == "eye" else extent, content)
+                fits = is_filled(kind, v, [self.formula(a) for a in args])
             case r.Number(wanted):
                 fits = is_number(v, wanted)
             case r.Scalar(f):

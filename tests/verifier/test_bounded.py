@@ -1,0 +1,108 @@
+"""Proofs up to a bound, by exact polynomials."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from superopt.rules.rule import load_library, parse_rules
+from superopt.rules.stated import fixed, tier
+from superopt.te.dtype import BOOL, F32
+from superopt.te.polynomial import MOST, NoPolynomial, Polynomials, number
+from superopt.verifier.bounded import prove_bounded, tightest
+from superopt.verifier.verdict import Proved, Refuted, Unknown
+
+RULES = {r.name: r for r in load_library()}
+TRUE = (
+    "(x: f[n, k], y: f[k, m]): Transpose(MatMul(x, y), perm=(1, 0))"
+    " => MatMul(Transpose(y, perm=(1, 0)), Transpose(x, perm=(1, 0)))",
+    "(x: f[2], y: f[2]): Mul(Sub(x, y), Add(x, y)) => Sub(Mul(x, x), Mul(y, y))",
+    "(x: f[3], y: f[3]): Div(Mul(x, y), y) => x",
+    "(x: f[3], y: f[3]): Max(x, Max(y, x)) => Max(y, x)",
+    "(x: f[n, k]): Softmax(x, axis=-1) => Softmax(Add(x, 0), axis=-1)",
+    "(x: f[2, 2]): MatMul(table(((1/3, 1/3), (2/3, 2/3))), x)"
+    " => Mul(MatMul(table(((1, 1), (2, 2))), x), lit(1/3))",
+)  # fmt: skip
+FALSE = (
+    "(x: f[n, k], y: f[k, m]): Transpose(MatMul(x, y), perm=(1, 0))"
+    " => MatMul(Transpose(y, perm=(1, 0)), Transpose(Neg(x), perm=(1, 0)))",
+    "(x: f[2], y: f[2]): Mul(Sub(x, y), Add(x, y)) => Sub(Mul(x, x), Mul(x, y))",
+    "(x: f[3], y: f[3]): Max(x, Max(y, x)) => Max(y, y)",
+    "(x: f[2, 2]): MatMul(table(((1/3, 1/3), (2/3, 2/3))), x)"
+    " => Mul(MatMul(table(((1, 1), (2, 1))), x), lit(1/3))",
+)
+
+
+@pytest.mark.parametrize("text", TRUE)
+def test_what_is_equal_at_each_size_is_proved(text: str) -> None:
+    (rule,) = parse_rules(f"r{text}")
+    verdict = prove_bounded(rule, 20)
+    assert isinstance(verdict, Proved), str(verdict)
+    assert "exact polynomials" in str(verdict)
+
+
+@pytest.mark.parametrize("text", FALSE)
+def test_what_is_not_is_not(text: str) -> None:
+    (rule,) = parse_rules(f"r{text}")
+    assert isinstance(prove_bounded(rule, 20), Unknown)
+
+
+def test_a_rule_of_one_shape_is_proved_for_all_there_is() -> None:
+    verdict = prove_bounded(RULES["winograd-four"], 20)
+    assert isinstance(verdict, Proved)
+    assert verdict.bound == 0
+    assert tier(RULES["winograd-four"]) == "B"
+    assert fixed(RULES["winograd-four"])
+    assert tier(RULES["winograd-two"]) == "A"
+    assert not fixed(RULES["winograd-two"])
+
+
+def test_a_wrong_number_in_a_tile_is_found() -> None:
+    rule = RULES["winograd-four"]
+    for right, wrong in (("1 / 12", "1 / 6"), ("-5, 0, 1", "-4, 0, 1"), ("8, -8, 1", "8, -8, 0")):
+        (other,) = parse_rules(str(rule).replace(right, wrong, 1))
+        assert str(other) != str(rule)
+        assert isinstance(prove_bounded(other, 20), Unknown)
+
+
+def test_a_bound_is_said() -> None:
+    (rule,) = parse_rules(f"r{TRUE[0]}")
+    verdict = prove_bounded(rule, 20, bound=3)
+    assert isinstance(verdict, Proved)
+    assert verdict.bound == 3
+    assert "sizes to 3" in str(verdict)
+    assert verdict.obligations == 27
+
+
+def test_time_that_runs_out_is_no_proof() -> None:
+    (rule,) = parse_rules(f"r{TRUE[0]}")
+    assert isinstance(prove_bounded(rule, 0.0), Unknown)
+
+
+def test_only_what_is_not_known_is_looked_at_again() -> None:
+    (rule,) = parse_rules(f"r{TRUE[1]}")
+    refuted = Refuted("x: f[2]", 0, (0,), "1", "2", {}, 0.1)
+    assert tightest(rule, refuted, 5) is refuted
+    found = tightest(rule, Unknown("why", 1.0), 5)
+    assert isinstance(found, Proved)
+    assert found.seconds >= 1.0
+    (wrong,) = parse_rules(f"r{FALSE[1]}")
+    first = Unknown("why", 1.0)
+    assert tightest(wrong, first, 5) is first
+
+
+def test_polynomials_are_exact() -> None:
+    domain = Polynomials()
+    x, y = domain.input("x", (2,))
+    third = number(Fraction(1, 3))
+    assert third * (x + y) == third * y + third * x
+    assert (x - y) * (x + y) != x * x
+    assert x - x == number(0)
+    one = domain.apply("div", (np.array([x, y]), np.array([x, x])), (F32, F32), F32)
+    assert one[0] == number(1)
+    assert one[1] != number(1)
+    with pytest.raises(NoPolynomial):
+        domain.apply("lt", (np.array([x]), np.array([y])), (F32, F32), BOOL)
+    large = domain.input("z", (MOST + 1,))
+    with pytest.raises(NoPolynomial, match="terms"):
+        domain.reduce("sum", large, (-1,), F32)

@@ -1,0 +1,123 @@
+"""Proofs for all sizes up to a bound: both sides as polynomials, at each of them (tier B).
+
+Of a rule whose operands all have one shape, such as a tile, that is a proof of all there is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from superopt.rules.functions import NotKnown
+from superopt.rules.rule import Rule
+from superopt.te import index as ix
+from superopt.te.bind import bind
+from superopt.te.interpret import evaluate_all
+from superopt.te.node import Expr
+from superopt.te.polynomial import NoPolynomial, Polynomials
+from superopt.verifier import facts
+from superopt.verifier.attributes import Unsupported
+from superopt.verifier.choices import NUMBERS, Ranks
+from superopt.verifier.facts import OutOfTime
+from superopt.verifier.instance import Instance, instances
+from superopt.verifier.prove import ASSUMES
+from superopt.verifier.refute import LARGEST, true_at
+from superopt.verifier.scope import scope_of, unclear, words
+from superopt.verifier.verdict import Proved, Scope, Unknown, Verdict
+
+BOUND = 4  # sizes up to this
+MOST = 1 << 10  # shapes that are looked at, of all ways for operands to fit
+RANK = 4
+EXACT = "exact polynomials"
+BRIEF = 5.0  # seconds, where a proof for all sizes has had its own
+
+
+def prove_bounded(rule: Rule, seconds: float, bound: int = BOUND) -> Verdict:
+    """Is the right side of `rule` equal to the left at all sizes up to `bound`, at ranks up to 4?
+
+    Unknown says nothing of whether it is: two polynomials may differ that are equal.
+    """
+    begin = time.thread_time()
+
+    def since() -> float:
+        return time.thread_time() - begin
+
+    facts.start(seconds, float("inf"))
+    if vague := unclear(rule):
+        return Unknown(vague, since())
+    ranks = scope_of(rule)
+    ranks = Ranks(ranks.least, min(ranks.most, RANK))
+    shapes = ways = 0
+    fixed = True
+    try:
+        for one in instances(rule, ranks, NUMBERS[:1]):
+            if one.roots or one.state.orders:
+                return Unknown("numbers that stand for others", since())
+            ways += 1
+            for sizes in _sizes(one, bound):
+                fixed = fixed and not sizes
+                shapes += 1
+                if shapes > MOST or since() > seconds:
+                    return Unknown(f"more than {shapes - 1} shapes", since(), late=True)
+                if not _same(one, sizes):
+                    return Unknown(f"other polynomials for {one} at {sizes}", since())
+    except OutOfTime:
+        return Unknown(f"{seconds:g} seconds are over", since(), late=True)
+    except (NoPolynomial, Unsupported, NotKnown, IndexError, RecursionError) as e:
+        return Unknown(f"{type(e).__name__}: {e}", since())
+    if not shapes:
+        return Unknown("no instance", since())
+    where = "the one shape there is" if fixed else f"{words(rule, ranks)}, sizes to {bound}"
+    scope = Scope(f"{where}, by {EXACT}", ways, ASSUMES)
+    return Proved(
+        scope, (), (), shapes, 0, since(), ranks.most, "polynomials", bound=0 if fixed else bound
+    )
+
+
+def _sizes(one: Instance, bound: int) -> Iterator[dict[str, int]]:
+    """All sizes up to `bound` at which the instance exists."""
+    tensors = (*one.inputs, *one.left, *one.right)
+    names = sorted(
+        frozenset().union(
+            *(ix.symbols(d) for t in tensors for d in t.shape),
+            *(ix.symbols(d) for d in one.names.values() if isinstance(d, Expr)),
+            *(ix.symbols(h) for h in one.state.hypotheses),
+        )
+    )
+    if bound ** len(names) > MOST:
+        raise Unsupported(f"{len(names)} sizes")
+    for values in itertools.product(range(1, bound + 1), repeat=len(names)):
+        sizes = dict(zip(names, values, strict=True))
+        if all(true_at(h, sizes) for h in one.state.hypotheses) and all(
+            min((ix.evaluate(d, sizes) for d in t.shape), default=1) >= 1 for t in tensors
+        ):
+            yield sizes
+
+
+def _same(one: Instance, sizes: dict[str, int]) -> bool:
+    domain = Polynomials()
+    feeds: dict[str, np.ndarray] = {}
+    for t in one.inputs:
+        shape = tuple(ix.evaluate(d, sizes) for d in t.shape)
+        if not t.dtype.is_float or np.prod(shape) > LARGEST:
+            raise Unsupported(f"an operand of {t.dtype}{list(shape)}")
+        feeds[t.name] = domain.input(t.name, shape)
+    bound = [bind(t, sizes) for t in (*one.lhs, *one.rhs)]
+    values = evaluate_all(bound, feeds, domain)
+    half = len(one.lhs)
+    return all(
+        a.shape == b.shape and bool(np.all(a == b))
+        for a, b in zip(values[:half], values[half:], strict=True)
+    )
+
+
+def tightest(rule: Rule, found: Verdict, seconds: float) -> Verdict:
+    """`found`, or where it is not known, a proof up to a bound, if there is one."""
+    if not isinstance(found, Unknown):
+        return found
+    again = prove_bounded(rule, min(seconds, BRIEF))
+    return replace(again, seconds=found.seconds + again.seconds) if again else found
