@@ -26,6 +26,7 @@ from superopt.verifier.facts import OutOfTime
 from superopt.verifier.instance import Instance, instances
 from superopt.verifier.prove import ASSUMES
 from superopt.verifier.refute import LARGEST, true_at
+from superopt.verifier.scalars import NEAREST
 from superopt.verifier.scope import scope_of, unclear, words
 from superopt.verifier.verdict import Proved, Scope, Unknown, Verdict
 
@@ -52,7 +53,7 @@ def prove_bounded(rule: Rule, seconds: float, bound: int = BOUND) -> Verdict:
     ranks = scope_of(rule)
     ranks = Ranks(ranks.least, min(ranks.most, RANK))
     shapes = ways = 0
-    fixed = True
+    fixed, nearest = True, False
     try:
         for one in instances(rule, ranks, NUMBERS[:1]):
             if one.roots or one.state.orders:
@@ -63,8 +64,9 @@ def prove_bounded(rule: Rule, seconds: float, bound: int = BOUND) -> Verdict:
                 shapes += 1
                 if shapes > MOST or since() > seconds:
                     return Unknown(f"more than {shapes - 1} shapes", since(), late=True)
-                if not _same(one, sizes):
+                if not _same(one, sizes, domain := Polynomials()):
                     return Unknown(f"other polynomials for {one} at {sizes}", since())
+                nearest = nearest or bool(domain.read)
     except OutOfTime:
         return Unknown(f"{seconds:g} seconds are over", since(), late=True)
     except (NoPolynomial, Unsupported, NotKnown, IndexError, RecursionError) as e:
@@ -72,7 +74,7 @@ def prove_bounded(rule: Rule, seconds: float, bound: int = BOUND) -> Verdict:
     if not shapes:
         return Unknown("no instance", since())
     where = "the one shape there is" if fixed else f"{words(rule, ranks)}, sizes to {bound}"
-    scope = Scope(f"{where}, by {EXACT}", ways, ASSUMES)
+    scope = Scope(f"{where}, by {EXACT}", ways, (*ASSUMES, *([NEAREST] if nearest else [])))
     return Proved(
         scope, (), (), shapes, 0, since(), ranks.most, "polynomials", bound=0 if fixed else bound
     )
@@ -98,8 +100,7 @@ def _sizes(one: Instance, bound: int) -> Iterator[dict[str, int]]:
             yield sizes
 
 
-def _same(one: Instance, sizes: dict[str, int]) -> bool:
-    domain = Polynomials()
+def _same(one: Instance, sizes: dict[str, int], domain: Polynomials) -> bool:
     feeds: dict[str, np.ndarray] = {}
     for t in one.inputs:
         shape = tuple(ix.evaluate(d, sizes) for d in t.shape)

@@ -24,6 +24,7 @@ from superopt.te.node import Number
 Monomial = tuple[tuple[int, int], ...]  # atoms and their powers, by number of the atom
 MOST = 1 << 14  # monomials of one polynomial
 _WHOLE_POWER = 8
+_SIMPLE = 4096  # denominators at most, of fractions that a float is read as
 _INTEGERS = Reals(F64)
 
 
@@ -100,9 +101,11 @@ def number(value: int | Fraction) -> Polynomial:
 
 @dataclass(frozen=True, slots=True)
 class Polynomials:
-    """The domain; the atoms that were met, each with its number."""
+    """The domain; the atoms that were met, each with its number. A float that is the nearest one to
+    a simple fraction is that fraction, and is noted in `read`."""
 
     atoms: dict[object, int] = field(default_factory=dict)
+    read: set[Fraction] = field(default_factory=set)
 
     def store(self, dtype: DType) -> np.dtype:
         return np.dtype(object) if dtype.is_float else _INTEGERS.store(dtype)
@@ -114,11 +117,21 @@ class Polynomials:
         assert type.dtype is not None
         if array.dtype == object or not type.dtype.is_float:
             return array
-        return _each(lambda v: number(_exact(float(v))), array)
+        return _each(lambda v: number(self.exact(float(v))), array)
 
     def atom(self, what: object) -> Polynomial:
         """The polynomial that is one atom."""
         return Polynomial({((self.atoms.setdefault(what, len(self.atoms)), 1),): Fraction(1)})
+
+    def exact(self, value: float) -> Fraction:
+        """The number that a float stands for."""
+        if value - value != 0:
+            raise NoPolynomial(f"the number {value}")
+        near = Fraction(value).limit_denominator(_SIMPLE)
+        if near == value or value not in (float(near), float(np.float32(float(near)))):
+            return Fraction(value)
+        self.read.add(near)
+        return near
 
     def input(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         """An input, each of whose elements is an atom."""
@@ -130,7 +143,7 @@ class Polynomials:
     def const(self, value: Number, dtype: DType) -> np.ndarray:
         if not dtype.is_float:
             return _INTEGERS.const(value, dtype)
-        return _scalar(number(_exact(value) if isinstance(value, float) else value))
+        return _scalar(number(self.exact(value) if isinstance(value, float) else value))
 
     def apply(
         self, fn: str, args: Sequence[np.ndarray], kinds: Sequence[DType], dtype: DType
@@ -163,7 +176,7 @@ class Polynomials:
         some = list(values)
         if not some:
             nothing = unit(fn, dtype)
-            return number(_exact(nothing) if isinstance(nothing, float) else nothing)
+            return number(self.exact(nothing) if isinstance(nothing, float) else nothing)
         if fn == "sum":
             return total(some)
         own = "mul" if fn == "prod" else fn
@@ -231,12 +244,6 @@ class Polynomials:
             else:
                 every.add(a.key)
         return args[0] if len(every) == 1 else self.atom((fn, frozenset(every)))
-
-
-def _exact(value: float) -> Fraction:
-    if value - value != 0:
-        raise NoPolynomial(f"the number {value}")
-    return Fraction(value)
 
 
 def _scalar(value: object) -> np.ndarray:
