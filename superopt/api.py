@@ -81,10 +81,11 @@ def optimize(
     replay: the decisions of an earlier run, repeated without searching.
     store: where measured costs are kept (default: the user's cache folder).
     cost: "measured", "roofline" (nothing is measured or timed) or "auto".
-    tier: of the rules that may be applied, at least: "A" proved for all sizes (rules of the user's
-        are proved first), "C" only tried.
-    float_class: of these rules, at most: "E0" bit-exact, "E1" sums in another order, "E2" sums and
-        products distributed, "E3" other results where numbers overflow or are none.
+    tier: of the rules that may be applied, at least: "A" proved for all sizes, or for the only one
+        they have (rules of the user's are proved first), "B" up to a bound, "C" only tried.
+    float_class: of these rules, at most: "E0" bit-exact, "E1" sums and products in another order,
+        "E2" these distributed, "E3" other results where numbers overflow or are none. A rule of the
+        user's is in the class that is computed of it, if that is above the one it names.
 
     Raises ModelError for an invalid model, CheckFailed when a rewritten model disagrees with the
     original or a rule of the user's is refuted, UsageError for arguments that do not fit.

@@ -123,7 +123,7 @@ class Polynomials:
         """The polynomial that is one atom."""
         return Polynomial({((self.atoms.setdefault(what, len(self.atoms)), 1),): Fraction(1)})
 
-    def exact(self, value: float) -> Fraction:
+    def exact(self, value: float | Fraction) -> Fraction:
         """The number that a float stands for."""
         if value - value != 0:
             raise NoPolynomial(f"the number {value}")
@@ -143,7 +143,7 @@ class Polynomials:
     def const(self, value: Number, dtype: DType) -> np.ndarray:
         if not dtype.is_float:
             return _INTEGERS.const(value, dtype)
-        return _scalar(number(self.exact(value) if isinstance(value, float) else value))
+        return _scalar(number(value if isinstance(value, int) else self.exact(value)))
 
     def apply(
         self, fn: str, args: Sequence[np.ndarray], kinds: Sequence[DType], dtype: DType

@@ -15,7 +15,7 @@ PROVED = [r for r in load_library() if tier(r) == "A"]
 
 
 def test_every_proof_is_of_a_rule_of_the_library() -> None:
-    assert {proof_key(r) for r in PROVED} == set(proofs())
+    assert {proof_key(r) for r in load_library() if tier(r) != "C"} == set(proofs())
 
 
 @pytest.mark.parametrize("rule", PROVED[::60], ids=lambda r: r.name)
@@ -30,7 +30,7 @@ def test_what_ships_as_proved_is(rule: object) -> None:
 
 
 def test_what_is_not_proved_has_a_reason() -> None:
-    others = {proof_key(r) for r in load_library() if tier(r) != "A"}
+    others = {proof_key(r) for r in load_library() if tier(r) == "C"}
     assert others == set(unproved())
     assert all(unproved().values())
 
