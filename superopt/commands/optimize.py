@@ -46,16 +46,16 @@ from superopt.report.certificate import certificate_path
     type=click.Choice(["A", "B", "C"]),
     default="A",
     show_default=True,
-    help="Rules to apply: A proved for all sizes (or the only one they have), B for all up to a bound, "
-    "C only tried.",
+    help="Rules to apply: A proved for all sizes (or the only one they have), B for all up to a "
+    "bound, C only tried.",
 )
 @click.option(
     "--float-class",
     type=click.Choice(["E0", "E1", "E2", "E3"]),
     default="E2",
     show_default=True,
-    help="Most that they may change of floats: E0 nothing, E1 the order of sums and products, E2 how they "
-    "are distributed, E3 overflow and NaN.",
+    help="Most that they may change of floats: E0 nothing, E1 the order of sums and products, E2 "
+    "how they are distributed, E3 overflow and NaN.",
 )
 @click.option(
     "--decisions", type=options.NEW_FILE, metavar="FILE", help="Write the search's decisions."
