@@ -44,7 +44,7 @@ def either(state: State, fn: str, a: Dim, b: Dim) -> list[State | None]:
 def there(state: State, d: Dim) -> list[State | None] | None:
     """The states in which an extent of the left side is at least 1, where a symbol says so: n - p
     is with n = p + n', and 4 - n with n = 1, 2 or 3. None where it is anyway, or none says so."""
-    if isinstance(d, int):
+    if isinstance(d, (int, Size)):  # which is at least 1
         return None
     gap = ix.as_index(d - 1)
     low, _ = ix.bounds(gap)

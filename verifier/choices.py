@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from superopt.ir.graph import Input
 from superopt.rules.functions import NotKnown, Result, number
 from superopt.rules.rule import Rule
-from superopt.rules.sample.formulas import asked, value_of
+from superopt.rules.sample.formulas import asked, prepared, value_of
 from superopt.rules.syntax import Param
 from superopt.rules.term import (
     Binary,
@@ -25,7 +25,6 @@ from superopt.rules.term import (
     Spread,
     Term,
     Var,
-    names,
     rebuild,
     show,
     walk,
@@ -170,7 +169,7 @@ class Choices:
                     return mark(f"1 / sqrt({n})")
             case _:
                 pass
-        if any(marked(self.names.get(n)) for n in names(f)):
+        if any(marked(self.names.get(n)) for n in prepared(f).names):
             raise Unsupported(f"{show(f)} of any number")
         if not self.on_right and self.asked():  # subterms that formulas speak of
             for p in walk(f):

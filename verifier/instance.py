@@ -233,10 +233,14 @@ class _Attempt(Bindings):
     def picked(self, t: App) -> frozenset[int]:
         """Which results the left side picks, none for all: another one may be empty, as the other
         part of a split."""
-        if self.on_right:
+        picks = self.memo.get("picks")
+        if picks is None:
+            every = (p for s in self.rule.lhs for p in walk(s) if isinstance(p, Pick))
+            picks = self.memo["picks"] = tuple(every)
+        assert isinstance(picks, tuple)
+        if self.on_right or not picks:
             return frozenset()
-        terms = (p for s in self.rule.lhs for p in walk(s) if isinstance(p, Pick))
-        return frozenset(p.index for p in terms if p.term == t)
+        return frozenset(p.index for p in picks if p.term == t)
 
     def widest(self, t: App, place: int, operands: Sequence[Tensor | None], made: Tensor) -> None:
         """What is only broadcast to one shape is tried in that shape."""

@@ -69,7 +69,11 @@ class Reader:
     known: Facts = field(default_factory=Facts)  # of sizes
 
     def dim(self, d: Dim, places: Places | None = None) -> Poly:
-        return P.const(d) if isinstance(d, int) else self.index(d, places or {}, self.known)
+        if isinstance(d, int):
+            return P.const(d)
+        if isinstance(d, Size):
+            return P.sym(d.name, self.lows.get(d.name, 1))
+        return self.index(d, places or {}, self.known)
 
     def element(self, t: Tensor, index: tuple[Poly, ...], facts: Facts) -> NF:
         """The element of `t` at `index`."""

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from superopt.ir.graph import Value
-from superopt.rules.condition import Scope, compiled, needs
+from superopt.rules.condition import Run, Scope, compiled, needs
 from superopt.rules.functions import NotKnown, Result
 from superopt.rules.rule import Rule
 from superopt.rules.term import Call, Formula, Lit, Name, Part, Term, rebuild, walk
+from superopt.rules.term import names as names_of
 
 Names = Mapping[str, Result]
 Terms = Mapping[Term, Value]
@@ -17,21 +18,50 @@ Terms = Mapping[Term, Value]
 
 def value_of(f: Formula, names: Names, terms: Terms) -> Result:
     """The value of a formula; NotKnown where it has none. Every value counts as `single_use`."""
-    scope = Scope()
-    env: list[Result] = []
-    for need in needs(f):
+    known = prepared(f)
+    env: list[Result] = [None] * known.slots
+    for slot, need in enumerate(known.needs):
         if isinstance(need, str):
             if need not in names:
                 raise NotKnown(f"{need} has no value yet")
-            scope.slot(need)
-            env.append(names[need])
+            env[slot] = names[need]
         else:
             if need not in terms:
                 raise NotKnown(f"{need} has not been made yet")
-            scope.terms[need] = scope.fresh()
-            env.append(terms[need])
-    run = compiled(f, scope, lambda env, v: True)
-    return run(env + [None] * (len(scope.used) - len(env)))
+            env[slot] = terms[need]
+    return known.run(env)
+
+
+class Prepared(NamedTuple):
+    """A formula, what it needs and speaks of, and how it is computed from the values of these."""
+
+    formula: Formula
+    needs: tuple[str | Term, ...]
+    names: frozenset[str]
+    slots: int
+    run: Run
+
+
+# By identity, like `_KNOWN` below: the same few formulas are asked for at every instance.
+_PREPARED: dict[int, Prepared] = {}
+
+
+def prepared(f: Formula) -> Prepared:
+    """How `f` is computed."""
+    found = _PREPARED.get(id(f))
+    if found is None:
+        scope = Scope()
+        every = tuple(needs(f))
+        for need in every:
+            if isinstance(need, str):
+                scope.slot(need)
+            else:
+                scope.terms[need] = scope.fresh()
+        run = compiled(f, scope, lambda env, v: True)
+        if len(_PREPARED) >= MOST_KNOWN:
+            _PREPARED.clear()
+        found = _PREPARED[id(f)] = Prepared(f, every, names_of(f), len(scope.used), run)
+    return found
 
 
 class Asked(NamedTuple):
