@@ -60,13 +60,14 @@ def by_name() -> dict[str, Rule]:
 
 
 def told(task: tuple[int, tuple[tuple[str, bool], ...], float]) -> AxiomProof:
-    """The proof of a rule of the library from the axioms of these names, some of them guarded."""
-    number, names, ms = task
+    """The proof of a rule of the library from the axioms of these names, some of them guarded,
+    which took so many milliseconds to find."""
+    number, names, search = task
     used = [axiom(by_name()[name], guarded) for name, guarded in names]
     back = {converse(name) for name, _ in names if name.startswith(AXIOM)} & set(by_name())
     also = [axiom(by_name()[name]) for name in sorted(back)]
     rule = load_library()[number]
-    return explained(rule, [a for a in used if a], ms, [a for a in also if a])
+    return explained(rule, [a for a in used if a], search, [a for a in also if a])
 
 
 def size(rule: Rule) -> int:
@@ -103,6 +104,7 @@ def main() -> int:
     )
     count: Counter[str] = Counter()
     times: list[float] = []
+    searches: list[float] = []
     used: Counter[str] = Counter()
     entries: dict[str, object] = {}
     tasks: list[tuple[int, tuple[tuple[str, bool], ...], float]] = []
@@ -123,22 +125,26 @@ def main() -> int:
         entries[proof_key(rule)] = {"names": [ITSELF], "steps": [], "ms": 0.0}
     print(f"{len(tasks)} rules follow, {time.perf_counter() - begin:.0f} s", flush=True)
     with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:
-        for (n, _, ms), made in zip(tasks, pool.map(told, tasks, chunksize=8), strict=True):
+        for n, made in zip(
+            (n for n, _, _ in tasks), pool.map(told, tasks, chunksize=8), strict=True
+        ):
             count["derived"] += 1
             count["with a chain"] += bool(made.steps)
-            times.append(ms)
+            times.append(made.ms)
+            searches.append(made.search)
             used.update(made.names)
             entries[proof_key(library[n])] = {
                 "names": made.names,
                 "steps": made.shown(),
-                "ms": round(ms, 1),
+                "ms": round(made.ms, 1),
             }
     print(dict(count), f"of {len(library)}")
-    if times:
-        print(
-            f"{statistics.fmean(times):.1f} ms each, median {statistics.median(times):.1f}, "
-            f"longest {max(times):.0f}"
-        )
+    for what, some in (("to prove from the axioms named", times), ("to find these", searches)):
+        if some:
+            print(
+                f"Z3 {what}: {statistics.fmean(some):.1f} ms on average, median"
+                f" {statistics.median(some):.1f}, longest {max(some):.0f}"
+            )
     print("most used:", ", ".join(f"{a} {n}" for a, n in used.most_common(12)))
     if args.write:
         lines = [f"{json.dumps(k)}: {json.dumps(entries[k])}" for k in sorted(entries)]
