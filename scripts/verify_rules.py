@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from scripts.mutation import mutated
 from superopt.rules.rule import LIBRARY, Rule, load_library
 from superopt.rules.stated import PROOFS, UNPROVED, Proof, proof_key, proofs, unproved
-from superopt.verifier.bounded import tightest
+from superopt.verifier.bounded import best_proof
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
 
@@ -114,7 +114,7 @@ def judged(number: int) -> tuple[Proof | None, str, float]:
     """The proof of a rule of the library for all ranks at which it applies; else why there is none;
     seconds."""
     rule = load_library()[number]
-    verdict = tightest(rule, prove(rule, WORK), WORK.seconds)
+    verdict = best_proof(rule, WORK)
     if not isinstance(verdict, Proved):
         why = str(verdict).removeprefix("unknown: ")
     elif not verdict.whole:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from superopt.rules.functions import NotKnown
-from superopt.rules.rule import Rule
+from superopt.rules.rule import Rule, of_one_shape
 from superopt.te import index as ix
 from superopt.te.bind import bind
 from superopt.te.interpret import evaluate_all
@@ -24,7 +24,7 @@ from superopt.verifier.attributes import Unsupported
 from superopt.verifier.choices import NUMBERS, Ranks
 from superopt.verifier.facts import OutOfTime
 from superopt.verifier.instance import Instance, instances
-from superopt.verifier.prove import ASSUMES
+from superopt.verifier.prove import ASSUMES, Limits, prove
 from superopt.verifier.refute import LARGEST, true_at
 from superopt.verifier.scalars import NEAREST
 from superopt.verifier.scope import scope_of, unclear, words
@@ -34,7 +34,7 @@ BOUND = 4  # sizes up to this
 MOST = 1 << 10  # shapes that are looked at, of all ways for operands to fit
 RANK = 4
 EXACT = "exact polynomials"
-BRIEF = 5.0  # seconds, where a proof for all sizes has had its own
+BRIEF = 5.0  # seconds
 
 
 def prove_bounded(rule: Rule, seconds: float, bound: int = BOUND) -> Verdict:
@@ -116,9 +116,13 @@ def _same(one: Instance, sizes: dict[str, int], domain: Polynomials) -> bool:
     )
 
 
-def tightest(rule: Rule, found: Verdict, seconds: float) -> Verdict:
-    """`found`, or where it is not known, a proof up to a bound, if there is one."""
-    if not isinstance(found, Unknown):
+def best_proof(rule: Rule, limits: Limits) -> Verdict:
+    """For all sizes, or else up to a bound. Of operands of one shape that is all there is, and
+    found sooner."""
+    if of_one_shape(rule) and (found := prove_bounded(rule, BRIEF)):
         return found
-    again = prove_bounded(rule, min(seconds, BRIEF))
-    return replace(again, seconds=found.seconds + again.seconds) if again else found
+    first = prove(rule, limits)
+    if not isinstance(first, Unknown) or of_one_shape(rule):
+        return first
+    again = prove_bounded(rule, min(limits.seconds, BRIEF))
+    return replace(again, seconds=first.seconds + again.seconds) if again else first

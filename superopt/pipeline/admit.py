@@ -15,8 +15,8 @@ from superopt.rules.divisors import new_divisors
 from superopt.rules.rule import FLOAT_CLASSES, Rule
 from superopt.rules.stated import fixed, learn, tier
 from superopt.rules.term import App, walk
-from superopt.verifier.bounded import tightest
-from superopt.verifier.prove import Limits, prove
+from superopt.verifier.bounded import best_proof
+from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Proved, Refuted
 
 TIERS = ("A", "B", "C")
@@ -88,8 +88,7 @@ def prove_now(rule: Rule, seconds: float = WORK.seconds) -> str:
 
     Raises CheckFailed where it is refuted.
     """
-    verdict = prove(rule, replace(WORK, seconds=seconds))
-    verdict = tightest(rule, verdict, seconds)
+    verdict = best_proof(rule, replace(WORK, seconds=seconds))
     if isinstance(verdict, Refuted):
         raise CheckFailed(
             f"rule {rule.name} is wrong; nothing was written",

@@ -13,7 +13,7 @@ from superopt.rules.rule import Rule
 from superopt.rules.trial import Refuted as Differs
 from superopt.rules.trial import try_rule
 from superopt.verifier.attributes import FEW_STRETCHED, NO_BLANKS, SHORT_STEPS
-from superopt.verifier.bounded import tightest
+from superopt.verifier.bounded import best_proof
 from superopt.verifier.prove import ASSUMES, Limits, prove
 from superopt.verifier.verdict import Proved, Refuted
 
@@ -31,7 +31,7 @@ def judged(rule: Rule, seed: int, seconds: float) -> RuleVerdict:
     tried = try_rule(rule, seed)
     if isinstance(tried, Differs):
         return _refuted(rule, seed, tried)
-    verdict = tightest(rule, prove(rule, Limits(seconds=seconds)), seconds)
+    verdict = best_proof(rule, Limits(seconds=seconds))
     if isinstance(verdict, Refuted):
         return _refuted(rule, seed, verdict)
     if not tried:  # nothing that a match could be was found

@@ -9,7 +9,8 @@ from superopt.rules.rule import load_library, parse_rules
 from superopt.rules.stated import fixed, tier
 from superopt.te.dtype import BOOL, F32
 from superopt.te.polynomial import MOST, NoPolynomial, Polynomials, number
-from superopt.verifier.bounded import prove_bounded, tightest
+from superopt.verifier.bounded import best_proof, prove_bounded
+from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Proved, Refuted, Unknown
 
 RULES = {r.name: r for r in load_library()}
@@ -79,16 +80,20 @@ def test_time_that_runs_out_is_no_proof() -> None:
     assert isinstance(prove_bounded(rule, 0.0), Unknown)
 
 
-def test_only_what_is_not_known_is_looked_at_again() -> None:
-    (rule,) = parse_rules(f"r{TRUE[1]}")
-    refuted = Refuted("x: f[2]", 0, (0,), "1", "2", {}, 0.1)
-    assert tightest(rule, refuted, 5) is refuted
-    found = tightest(rule, Unknown("why", 1.0), 5)
+def test_the_best_proof_is_for_all_sizes() -> None:
+    texts = (TRUE[0], TRUE[1], FALSE[1], FALSE[0])
+    for text, bound in zip(texts, (None, 0, "refuted", "refuted"), strict=True):
+        (rule,) = parse_rules(f"r{text}")
+        found = best_proof(rule, Limits(seconds=20))
+        if bound == "refuted":
+            assert isinstance(found, Refuted)
+        else:
+            assert isinstance(found, Proved)
+            assert found.bound == bound
+    (rule,) = parse_rules(f"r{TRUE[0]}")
+    found = best_proof(rule, Limits(seconds=20, work=1, beyond=1))  # too little for all sizes
     assert isinstance(found, Proved)
-    assert found.seconds >= 1.0
-    (wrong,) = parse_rules(f"r{FALSE[1]}")
-    first = Unknown("why", 1.0)
-    assert tightest(wrong, first, 5) is first
+    assert found.bound == 4
 
 
 def test_polynomials_are_exact() -> None:
