@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from typing import Any
 
 from superopt.ir.op import Attr, InferError, Op, _canonical_attrs
 from superopt.rules.functions import NotKnown, Result, sequence
@@ -231,15 +232,10 @@ class _Attempt(Bindings):
         return found
 
     def picked(self, t: App) -> frozenset[int]:
-        """Which results the left side picks, none for all: another one may be empty, as the other
-        part of a split."""
-        picks = self.memo.get("picks")
-        if picks is None:
-            every = (p for s in self.rule.lhs for p in walk(s) if isinstance(p, Pick))
-            picks = self.memo["picks"] = tuple(every)
-        assert isinstance(picks, tuple)
-        if self.on_right or not picks:
-            return frozenset()
+        """Which results the left side picks, none for all: another one may be empty."""
+        if "picks" not in self.memo:
+            self.memo["picks"] = [p for s in self.rule.lhs for p in walk(s) if isinstance(p, Pick)]
+        picks: Any = () if self.on_right else self.memo["picks"]
         return frozenset(p.index for p in picks if p.term == t)
 
     def widest(self, t: App, place: int, operands: Sequence[Tensor | None], made: Tensor) -> None:

@@ -57,6 +57,8 @@ def admitted(request: Request, opset: int, note: Callable[[str], None]) -> Admit
             left = end - time.monotonic()
             why = prove_now(rule, min(PROOF, left)) if left > 0 else "there was no time to prove it"
             why = why and f"{why}; --tier C uses what is only tried"
+            if not why and not _enough(rule, request):
+                why = "it is proved up to a bound only; --tier B uses it"
         if not why:
             bar, why = _barred(rule, request) or (bar, "")
         if not why and _enough(rule, request):
@@ -97,7 +99,7 @@ def prove_now(rule: Rule, seconds: float = WORK.seconds) -> str:
         )
     if not isinstance(verdict, Proved):
         return f"it is not proved: {verdict.reason}"
-    if not entirely(verdict):
+    if not entirely(replace(verdict, bound=None)):
         return f"it is proved in part only: {verdict.scope}"
     learn(rule, verdict.proof)
     return ""

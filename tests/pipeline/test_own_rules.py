@@ -14,6 +14,7 @@ import superopt
 from superopt.api import check_rules
 from superopt.cli import run
 from superopt.errors import CheckFailed, ExitCode, UsageError
+from superopt.verifier.prove import Limits
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -254,3 +255,27 @@ def test_a_rule_that_divides_by_what_may_be_zero_is_not_used(tmp_path) -> None: 
     assert verdict.decision == "proved"  # where both sides have a value
     assert verdict.detail.endswith("`optimize` does not use it: it divides by x, which may be 0")
     assert "rule inverse was not used: it divides by x, which may be 0" in found.report.notes
+
+
+def test_a_rule_that_is_proved_up_to_a_bound_is_used_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a prover that has no time for all sizes, but for the small ones."""
+    monkeypatch.setattr("superopt.pipeline.admit.WORK", Limits(seconds=60, work=1, beyond=1))
+    rules = tmp_path / "my.rules"
+    rules.write_text("small(x: f[n, m]): Mul(Add(x, x), x) => Mul(Mul(x, x), 2) ; float=E2\n")
+    given = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[4, 6] x) => (float[4, 6] y)
+        {
+          a = Add(x, x)
+          y = Mul(a, x)
+        }
+        """)
+    asked = {"rules": [rules], "library": False, "cost": "roofline", "budget": 5, "alpha": 3.0}
+    found = superopt.optimize(given, **asked)
+    assert not found.report.steps
+    note = "rule small was not used: it is proved up to a bound only; --tier B uses it"
+    assert note in found.report.notes
+    found = superopt.optimize(given, **asked, tier="B")
+    assert not any("small was not used" in n for n in found.report.notes)
