@@ -23,7 +23,7 @@ from superopt.ir.graph import Constant, Graph, Value, nodes
 from superopt.ir.op import expression
 from superopt.rules.draws import DRAWS, EXCEPTIONAL, LARGE, real, real_feeds, with_numbers_of
 from superopt.rules.instances import Instance, cramped, instances
-from superopt.rules.rule import Rule, of_one_shape
+from superopt.rules.rule import Rule, of_one_shape, of_one_size
 from superopt.rules.term import App, Number, walk
 from superopt.te.domain import Domain, Reals
 from superopt.te.dtype import BOOL, F64
@@ -106,6 +106,7 @@ def _tried(rule: Rule, seed: int, count: int) -> Verdict:
     return try_on(rule, cases(rule, seed, count), seed)
 
 
+FEW = 5  # instances of a rule with one size: there are hardly more to draw
 # What to do where chance does not find instances.
 HINT = "; `*, n: likely(...)` as the last parameters says which sizes and attributes fit"
 
@@ -139,7 +140,8 @@ def try_on(rule: Rule, some: Cases, seed: int) -> Verdict:
         if isinstance(verdict, Refuted):
             return verdict
         field, finite = field and verdict.field, finite or verdict.finite
-    if tried < (min(some.wanted, 1) if of_one_shape(rule) else some.wanted):
+    enough = 1 if of_one_shape(rule) else FEW if of_one_size(rule) else some.wanted
+    if tried < min(some.wanted, enough):
         return Untestable(f"only {tried} of {some.wanted} instances were found{HINT}")
     if tried and not finite:
         return Untestable("no instance has a finite value")
