@@ -145,7 +145,7 @@ def _exceptions(one: Instance, seed: int) -> int:
     worst = _seen(one, some)
     if sum(feeds[name].size for name in floats) > FEW:
         return worst
-    return max(worst, *(_seen(one, {**feeds, n: _gone(feeds[n], True)}) for n in floats), 0)
+    return max([worst, *(_seen(one, {**feeds, n: _gone(feeds[n], True)}) for n in floats)])
 
 
 def _gone(x: np.ndarray, where: np.ndarray | bool) -> np.ndarray:

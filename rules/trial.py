@@ -94,8 +94,7 @@ Verdict = Passed | Refuted | Untestable
 
 
 def try_rule(rule: Rule, seed: int = 0, count: int = 16) -> Verdict:
-    """Try `rule` on `count` instances, each on several inputs, and on some cramped ones. Equal
-    seeds give equal verdicts."""
+    """Try `rule` on `count` instances and some cramped ones. Equal seeds give equal verdicts."""
     try:
         return _tried(rule, seed, count)
     except MemoryError:
@@ -106,7 +105,6 @@ def _tried(rule: Rule, seed: int, count: int) -> Verdict:
     return try_on(rule, cases(rule, seed, count), seed)
 
 
-FEW = 5  # instances of a rule with one size: there are hardly more to draw
 # What to do where chance does not find instances.
 HINT = "; `*, n: likely(...)` as the last parameters says which sizes and attributes fit"
 
@@ -140,7 +138,7 @@ def try_on(rule: Rule, some: Cases, seed: int) -> Verdict:
         if isinstance(verdict, Refuted):
             return verdict
         field, finite = field and verdict.field, finite or verdict.finite
-    enough = 1 if of_one_shape(rule) else FEW if of_one_size(rule) else some.wanted
+    enough = 1 if of_one_shape(rule) else 5 if of_one_size(rule) else some.wanted  # that there are
     if tried < min(some.wanted, enough):
         return Untestable(f"only {tried} of {some.wanted} instances were found{HINT}")
     if tried and not finite:

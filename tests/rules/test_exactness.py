@@ -80,11 +80,11 @@ def test_the_class_of_a_rule_is_computed(wanted: str, text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    (
+    [
         "(x: f[]): Sub(x, x) => 0",
         "(x: f[], y: f[]): Add(y, Mul(x, 0)) => y",
         "(x: f): Div(x, x) => 1",
-    ),
+    ],
 )
 def test_a_few_numbers_are_enough_to_see_what_cancels(text: str) -> None:
     (rule,) = parse_rules(f"r{text}")
