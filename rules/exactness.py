@@ -35,6 +35,7 @@ from superopt.te.rounding import DEGREES, Asked, Rounding, agree
 COUNT = 12  # instances
 DRAWS = ("normal", "positive")
 GONE = 0.3  # of the numbers of each operand
+FEW = 32  # numbers of all operands, of which those of one may all be drawn, or none
 DISTRIBUTED, EXCEPTIONAL = 2, 3  # places of these classes
 # Functions whose result needs no rounding.
 EXACT = frozenset(
@@ -133,12 +134,25 @@ def _roundings(e: Expr) -> int:
 
 
 def _exceptions(one: Instance, seed: int) -> int:
-    """The class, as far as it hangs on where operands that are no numbers are seen."""
+    """The class, as far as it hangs on where operands that are no numbers are seen: some elements
+    of each, and all of one operand, which small ones need."""
     feeds = real_feeds(one, "normal", seed)
-    for name, x in feeds.items():
-        if x.dtype.kind == "f":
-            gone = generator(f"{name} gone", seed).random(x.shape) < GONE
-            feeds[name] = np.where(gone, np.nan, x).astype(x.dtype)
+    some = dict(feeds)
+    floats = [name for name, x in feeds.items() if x.dtype.kind == "f"]
+    for name in floats:
+        gone = generator(f"{name} gone", seed).random(feeds[name].shape) < GONE
+        some[name] = _gone(feeds[name], gone)
+    worst = _seen(one, some)
+    if sum(feeds[name].size for name in floats) > FEW:
+        return worst
+    return max([worst, *(_seen(one, {**feeds, n: _gone(feeds[n], True)}) for n in floats)])
+
+
+def _gone(x: np.ndarray, where: np.ndarray | bool) -> np.ndarray:
+    return np.where(where, np.nan, x).astype(x.dtype)
+
+
+def _seen(one: Instance, feeds: dict[str, np.ndarray]) -> int:
     worst = 0
     left = evaluate(Graph(one.inputs, one.lhs), feeds, Reals(F64))
     right = evaluate(Graph(one.inputs, one.rhs), feeds, Reals(F64))

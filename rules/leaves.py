@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from superopt.ir.graph import Item, Node, Value
+from superopt.ir.graph import Constant, Item, Node, Value
 from superopt.ir.op import Op
 from superopt.rules.chain import Chain
 from superopt.rules.checks import Dims, constant_is, defined, same, shaped, typed, when
@@ -41,6 +41,8 @@ def seen(t: Term, slot: int) -> Operand:
             return Operand(slot, "absent", test=lambda v: v is None)
         case Number(n):
             return Operand(slot, f"the number {show(t)}", test=lambda v: is_number(v, n))
+        case Filled("table", _):
+            return Operand(slot, show(t), test=lambda v: type(v) is Constant)
         case Scalar() | Filled():
             return Operand(slot, show(t), test=_maybe)
         case _:

@@ -101,6 +101,13 @@ def of_one_shape(rule: Rule) -> bool:
     )
 
 
+def of_one_size(rule: Rule) -> bool:
+    """Is nothing of it free but one size, and the numbers?"""
+    params = [p for p in rule.params if isinstance(p, Param) and p.shape is not None and not p.run]
+    sizes = {d for p in params for d in p.shape or () if not isinstance(d, Lit)}
+    return len(params) == len(rule.params) and len(sizes) == 1 and isinstance(sizes.pop(), Name)
+
+
 def show_side(terms: tuple[Term, ...]) -> str:
     """One side of a rule as its text has it."""
     if len(terms) == 1:

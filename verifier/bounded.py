@@ -14,6 +14,7 @@ import numpy as np
 
 from superopt.rules.functions import NotKnown
 from superopt.rules.rule import Rule, of_one_shape
+from superopt.rules.syntax import Param
 from superopt.te import index as ix
 from superopt.te.bind import bind
 from superopt.te.interpret import evaluate_all
@@ -50,6 +51,8 @@ def prove_bounded(rule: Rule, seconds: float, bound: int = BOUND) -> Verdict:
     facts.start(seconds, float("inf"))
     if vague := unclear(rule):
         return Unknown(vague, since())
+    if any(isinstance(p, Param) and p.kind == "num" for p in rule.params):
+        return Unknown("numbers of several types, of which integers have no polynomials", since())
     ranks = scope_of(rule)
     ranks = Ranks(ranks.least, min(ranks.most, RANK))
     shapes = ways = 0
@@ -59,8 +62,8 @@ def prove_bounded(rule: Rule, seconds: float, bound: int = BOUND) -> Verdict:
             if one.roots or one.state.orders:
                 return Unknown("numbers that stand for others", since())
             ways += 1
+            fixed = fixed and not _names(one)  # also where no size up to the bound fits
             for sizes in _sizes(one, bound):
-                fixed = fixed and not sizes
                 shapes += 1
                 if shapes > MOST or since() > seconds:
                     return Unknown(f"more than {shapes - 1} shapes", since(), late=True)
@@ -83,13 +86,7 @@ def prove_bounded(rule: Rule, seconds: float, bound: int = BOUND) -> Verdict:
 def _sizes(one: Instance, bound: int) -> Iterator[dict[str, int]]:
     """All sizes up to `bound` at which the instance exists."""
     tensors = (*one.inputs, *one.left, *one.right)
-    names = sorted(
-        frozenset().union(
-            *(ix.symbols(d) for t in tensors for d in t.shape),
-            *(ix.symbols(d) for d in one.names.values() if isinstance(d, Expr)),
-            *(ix.symbols(h) for h in one.state.hypotheses),
-        )
-    )
+    names = _names(one)
     if bound ** len(names) > MOST:
         raise Unsupported(f"{len(names)} sizes")
     for values in itertools.product(range(1, bound + 1), repeat=len(names)):
@@ -98,6 +95,18 @@ def _sizes(one: Instance, bound: int) -> Iterator[dict[str, int]]:
             min((ix.evaluate(d, sizes) for d in t.shape), default=1) >= 1 for t in tensors
         ):
             yield sizes
+
+
+def _names(one: Instance) -> list[str]:
+    """The sizes that are open."""
+    tensors = (*one.inputs, *one.left, *one.right)
+    return sorted(
+        frozenset().union(
+            *(ix.symbols(d) for t in tensors for d in t.shape),
+            *(ix.symbols(d) for d in one.names.values() if isinstance(d, Expr)),
+            *(ix.symbols(h) for h in one.state.hypotheses),
+        )
+    )
 
 
 def _same(one: Instance, sizes: dict[str, int], domain: Polynomials) -> bool:

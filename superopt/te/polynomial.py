@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from superopt.te.domain import Reals
-from superopt.te.dtype import F64, DType
+from superopt.te.dtype import F64, DType, widens
 from superopt.te.expr import TensorType
 from superopt.te.fn import unit
 from superopt.te.node import Number
@@ -155,7 +155,11 @@ class Polynomials:
         if not dtype.is_float:
             raise NoPolynomial(f"{fn} of floats, whose value is no float")
         if fn == "cast":
-            return args[0] if kinds[0].is_float else _each(lambda v: number(int(v)), args[0])
+            if not kinds[0].is_float:
+                return _each(lambda v: number(int(v)), args[0])
+            if widens(kinds[0], dtype):
+                return args[0]
+            return _each(lambda v: self.atom((f"round to {dtype}", v.key)), args[0])
         return _each(lambda *values: self._called(fn, values), *args)
 
     def wide(self, dtype: DType) -> DType:

@@ -78,6 +78,19 @@ def test_the_class_of_a_rule_is_computed(wanted: str, text: str) -> None:
     assert classed(rule).float_class == wanted
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(x: f[]): Sub(x, x) => 0",
+        "(x: f[], y: f[]): Add(y, Mul(x, 0)) => y",
+        "(x: f): Div(x, x) => 1",
+    ],
+)
+def test_a_few_numbers_are_enough_to_see_what_cancels(text: str) -> None:
+    (rule,) = parse_rules(f"r{text}")
+    assert {float_class(rule, seed) for seed in range(4)} == {"E3"}
+
+
 def test_a_class_is_the_same_for_other_numbers() -> None:
     for wanted, some in CLASSES.items():
         for text in some:

@@ -274,3 +274,12 @@ def test_pairs_of_equal_terms_are_tried_once(size: int) -> None:
     assert len(found(other, g)) == size * (size - 1) // 2
     both = apart.replace("m < p", "m != p + 100")
     assert len(found(both, g)) == size * (size - 1)
+
+
+def test_a_table_is_found_among_constants() -> None:
+    text = "r(x: f[n, 2]): Mul(x, table((1, 2))) => x"
+    for numbers, count in (((1, 2), 1), ((2, 1), 0)):
+        x = Input("x", TensorType(F32, (3, 2)))
+        w = constant(np.array(numbers, np.float32))
+        g = Graph((x,), (node(OPS["Mul"], (x, w)),))
+        assert len(list(matches(rule(text), context(g)))) == count

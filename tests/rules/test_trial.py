@@ -214,3 +214,8 @@ def test_all_draws_at_once_are_each_by_itself(one: Rule) -> None:
                 alone = evaluate(Graph(case.inputs, roots), feeds, Reals(F64))
                 for a, b in zip(values, alone, strict=True):
                     np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", ["[n]", "[n, 2]", "[n, n]"])
+def test_a_rule_of_one_size_is_tried_at_what_sizes_there_are(shape: str) -> None:
+    assert isinstance(try_rule(rule(f"r(x: f32{shape}): Add(x, 0) => x")), Passed)

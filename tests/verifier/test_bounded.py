@@ -34,6 +34,30 @@ FALSE = (
 )
 
 
+# Proved of no integers, of no cast that rounds, and not of all shapes where only some were seen.
+MORE_THAN_SHOWN = (
+    "(x: num[2, 2], y: num[2, 2]): Div(Mul(x, y), y) => x",
+    "(x: f32[2, 2], h: f16[]): Add(Cast(Cast(x, to=dtype(h)), to=dtype(x)), Cast(h, to=dtype(x)))"
+    " => Add(x, Cast(h, to=dtype(x)))",
+    "(x: f32[2, 2]): Cast(Cast(x, to=t), to=u) => x",
+)
+
+
+@pytest.mark.parametrize("text", MORE_THAN_SHOWN)
+def test_what_is_said_of_real_numbers_is_no_proof_of_others(text: str) -> None:
+    (rule,) = parse_rules(f"r{text}")
+    assert isinstance(prove_bounded(rule, 20), Unknown)
+
+
+def test_sizes_above_the_bound_are_not_the_one_shape() -> None:
+    (rule,) = parse_rules(
+        "r(x: f[*s]): Mul(x, 2) => Add(x, Expand(ReduceMean(x, axes=range(rank(x)), keepdims=1),"
+        " shape=s)) where all(d > 1000 for d in s)"
+    )
+    verdict = prove_bounded(rule, 20)
+    assert not isinstance(verdict, Proved) or verdict.bound != 0
+
+
 @pytest.mark.parametrize("text", TRUE)
 def test_what_is_equal_at_each_size_is_proved(text: str) -> None:
     (rule,) = parse_rules(f"r{text}")
