@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 
 from superopt.te.dtype import BF16, F16, F32, F64, DType
+from superopt.te.keyed import key, mix
 
 # The real value; as an addend, as a factor; the rational value: floats, the others are integers.
 REAL, SUM, PRODUCT, RATIONAL = 0, 1, 2, 3
@@ -124,16 +123,12 @@ def unknown(fn: str, args: Sequence[np.ndarray]) -> np.ndarray:
     return np.asarray(out)
 
 
-@lru_cache(maxsize=1 << 14)
-def key(seed: int, what: str) -> int:
-    digest = hashlib.blake2b(f"{seed}:{what}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True)
+def signed_key(seed: int, what: str) -> np.int64:
+    """`key`, as these columns store it."""
+    return np.uint64(key(seed, what)).astype(np.int64)
 
 
 def mixed(x: np.ndarray) -> np.ndarray:
-    """A bijection of 64-bit numbers that spreads every bit (the finalizer of splitmix64)."""
+    """`mix`, of signed numbers."""
     with np.errstate(over="ignore"):
-        u = np.asarray(x, np.int64).view(np.uint64)
-        u = (u ^ (u >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        u = (u ^ (u >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return np.asarray(u ^ (u >> np.uint64(31))).view(np.int64)
+        return mix(np.asarray(x, np.int64).view(np.uint64)).view(np.int64)

@@ -16,13 +16,11 @@ component 0 only, and `agree` compares that. Laws of exp(exp(x)) are not found.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 
 import numpy as np
 
@@ -31,6 +29,7 @@ from superopt.te.domain import Reals
 from superopt.te.dtype import BOOL, F64, DType, to_numpy
 from superopt.te.expr import TensorType
 from superopt.te.fn import function, unit
+from superopt.te.keyed import key, mix
 from superopt.te.node import Number
 
 _PART = 16  # numbers n / 16 with |n| <= _NEAR are the small ones
@@ -234,7 +233,7 @@ class PrimeField:
         n, small = _sixteenths(x)
         middle = np.uint64(1 << 63)
         near = middle + (n.astype(np.uint64) << np.uint64(40))  # n wraps, as it must
-        place = np.where(small, near, _mix(x.astype(np.uint64) ^ np.uint64(self._key("order"))))
+        place = np.where(small, near, mix(x.astype(np.uint64) ^ np.uint64(self._key("order"))))
         infinity = self.const(np.inf, F64)[0]
         place = np.where(x == infinity, np.uint64((1 << 64) - 1), place)
         return np.where(x == rs.P - infinity, np.uint64(0), place)
@@ -295,23 +294,16 @@ class PrimeField:
         """A pair of residues for each tuple of arguments."""
         state = np.full((), self._key(fn), np.uint64)
         for a in args:
-            state = _mix(state ^ _mix(a.astype(np.uint64)))
-        parts = [(state % np.uint64(rs.P)), (_mix(state) % np.uint64(rs.Q))]
+            state = mix(state ^ mix(a.astype(np.uint64)))
+        parts = [(state % np.uint64(rs.P)), (mix(state) % np.uint64(rs.Q))]
         return np.stack(parts).astype(np.int64)
 
     def _key(self, what: str) -> int:
-        return _key(self.seed, what)
+        return key(self.seed, what)
 
     def _secret(self, what: str, m: int) -> int:
         """A keyed number modulo `m`."""
         return self._key(f"{what}:{m}") % m
-
-
-@lru_cache(maxsize=1 << 10)
-def _key(seed: int, what: str) -> int:
-    """64 bits for each seed and name."""
-    digest = hashlib.blake2b(f"{seed}:{what}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
 
 
 def _sixteenths(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -319,10 +311,3 @@ def _sixteenths(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     n = x * _PART % rs.P
     n = np.where(n > rs.P // 2, n - rs.P, n)
     return n, np.abs(n) <= _NEAR
-
-
-def _mix(x: np.ndarray) -> np.ndarray:
-    """A bijection of 64-bit numbers that spreads every bit (the finalizer of splitmix64)."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(x ^ (x >> np.uint64(31)))

@@ -45,10 +45,10 @@ from superopt.te.columns import (
     floats,
     greater,
     held,
-    key,
     mixed,
     negated,
     put,
+    signed_key,
     unlike,
 )
 from superopt.te.domain import Reals
@@ -126,7 +126,7 @@ class Rounding:
         x = array.astype(np.float64)
         place = np.arange(x.size, dtype=np.int64).reshape(x.shape)
         out = elements(x, dtype, const=0)
-        out[SAME] = mixed(place ^ np.int64(key(self.seed, f"leaf {name}")))
+        out[SAME] = mixed(place ^ signed_key(self.seed, f"leaf {name}"))
         return as_factor(out)
 
     def const(self, value: Number, dtype: DType) -> np.ndarray:
@@ -329,7 +329,7 @@ class Rounding:
             self.asked.reordered.append(sizes[np.isfinite(sizes)])
 
     def _hash(self, fn: str, args: Sequence[np.ndarray], dtype: DType | None) -> np.ndarray:
-        first = key(self.seed, f"{fn} {dtype} {self.fused if dtype else ''}")
+        first = signed_key(self.seed, f"{fn} {dtype} {self.fused if dtype else ''}")
         state = np.asarray(first, np.int64)
         for a in args:
             state = mixed(state ^ mixed(np.asarray(a)))

@@ -1,0 +1,23 @@
+"""Keyed 64-bit hashes of names and of arrays."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+
+import numpy as np
+
+
+@lru_cache(maxsize=1 << 14)
+def key(seed: int, what: str) -> int:
+    """64 bits for each seed and name."""
+    digest = hashlib.blake2b(f"{seed}:{what}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def mix(x: np.ndarray) -> np.ndarray:
+    """A bijection of unsigned 64-bit numbers that spreads every bit (the finalizer of
+    splitmix64)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(x ^ (x >> np.uint64(31)))
