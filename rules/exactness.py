@@ -28,13 +28,20 @@ from superopt.rules.instances import Instance, instances
 from superopt.rules.rule import FLOAT_CLASSES, Rule
 from superopt.rules.trial import cases
 from superopt.te.domain import Reals
-from superopt.te.dtype import BOOL, F32, F64, I64
+from superopt.te.dtype import BOOL, F32, F64, I64, DType
 from superopt.te.node import Apply, Expr, Load, Reduce
-from superopt.te.rounding import DEGREES, Asked, Rounding, agree
+from superopt.te.ranged import Ranged, largest
+from superopt.te.rounding import DEGREES, Rounding, agree
 
 COUNT = 12  # instances
 DRAWS = ("normal", "positive")
-GONE = 0.3  # of the numbers of each operand
+# Numbers that make exceptions: of each operand's elements so many are drawn from these.
+ODD = {
+    "none": (0.3, (math.nan,)),
+    "some": (0.3, (math.inf, -math.inf, 0.0)),
+    "most": (0.8, (math.inf, -math.inf, 0.0, math.nan)),
+}
+NEAR = 1e-6
 FEW = 32  # numbers of all operands, of which those of one may all be drawn, or none
 DISTRIBUTED, EXCEPTIONAL = 2, 3  # places of these classes
 # Functions whose result needs no rounding.
@@ -74,23 +81,23 @@ def class_on(some: Iterable[Instance], seed: int) -> str | None:
 def _degree(one: Instance, draw: str, seed: int) -> int:
     """How exactly both sides compute the same from these numbers."""
     feeds = real_feeds(one, draw, seed)
-    left, here = _computed(one, one.lhs, feeds, seed)
-    right, there = _computed(one, one.rhs, feeds, seed)
+    unsure = True
     for degree in range(len(DEGREES)):
-        same = all(
+        if unsure:  # which way a comparison goes
+            domain = Rounding(seed, degree=degree)
+            left, right = (_computed(one, roots, feeds, domain) for roots in (one.lhs, one.rhs))
+            unsure = bool(domain.unsure)
+        if all(
             v.type.dtype is not None and agree(degree, a, b, v.type.dtype)
             for v, a, b in zip(one.lhs, left, right, strict=True)
-        )
-        if same and (here.within(there, degree) or there.within(here, degree)):
+        ):
             return degree
     return EXCEPTIONAL
 
 
 def _computed(
-    one: Instance, roots: tuple[Value, ...], feeds: dict[str, np.ndarray], seed: int
-) -> tuple[list[np.ndarray], Asked]:
-    """The results, and what was compared on the way."""
-    domain = Rounding(seed)
+    one: Instance, roots: tuple[Value, ...], feeds: dict[str, np.ndarray], domain: Rounding
+) -> list[np.ndarray]:
     held: dict[Value, np.ndarray] = {}
     for i in one.inputs:
         assert i.type.dtype is not None
@@ -107,7 +114,7 @@ def _computed(
         operands = [None if v is None else value(v) for v in n.inputs]
         found = node_results(n, operands, domain.at(*_site(n)))
         held.update(zip(results(n), found, strict=True))
-    return [value(v) for v in roots], domain.asked
+    return [value(v) for v in roots]
 
 
 def _site(n: Node) -> tuple[str, str]:
@@ -134,35 +141,64 @@ def _roundings(e: Expr) -> int:
 
 
 def _exceptions(one: Instance, seed: int) -> int:
-    """The class, as far as it hangs on where operands that are no numbers are seen: some elements
-    of each, and all of one operand, which small ones need."""
+    """The class, as far as it hangs on where operands that are no numbers, infinities and zeros are
+    seen: some elements of each, and all of one operand, which small ones need; and what a cast
+    makes infinite."""
     feeds = real_feeds(one, "normal", seed)
-    some = dict(feeds)
     floats = [name for name, x in feeds.items() if x.dtype.kind == "f"]
-    for name in floats:
-        gone = generator(f"{name} gone", seed).random(feeds[name].shape) < GONE
-        some[name] = _gone(feeds[name], gone)
-    worst = _seen(one, some)
-    if sum(feeds[name].size for name in floats) > FEW:
-        return worst
-    return max([worst, *(_seen(one, {**feeds, n: _gone(feeds[n], True)}) for n in floats)])
+    small = sum(feeds[name].size for name in floats) <= FEW
+    worst = 0
+    for what, (share, some) in ODD.items():
+        drawn = dict(feeds)
+        for name in floats:
+            rng = generator(f"{name} {what}", seed)
+            there = rng.random(feeds[name].shape) < share
+            drawn[name] = _put(feeds[name], there, rng.choice(some, feeds[name].shape))
+        worst = max(worst, _seen(one, drawn))
+        for name in floats if small else ():
+            value = generator(f"{name} all {what}", seed).choice(some)
+            worst = max(worst, _seen(one, {**feeds, name: _put(feeds[name], True, value)}))
+    kinds = {
+        v.type.dtype for n in nodes((*one.lhs, *one.rhs)) for v in (*n.inputs, *results(n)) if v
+    }
+    least = min((largest(k) for k in kinds if k is not None and k.is_float), default=0.0)
+    wide = {i.name: feeds[i.name] for i in one.inputs if _exceeds(i.type.dtype, least)}
+    for name, x in wide.items():
+        there = generator(f"{name} wide", seed).random(x.shape) < ODD["some"][0]
+        wide[name] = _put(x, there, np.copysign(10 * least, x))
+    lost = bool(wide) and _seen(one, {**feeds, **wide}) == EXCEPTIONAL
+    return EXCEPTIONAL if lost else worst  # that sums overflow elsewhere is nothing new
 
 
-def _gone(x: np.ndarray, where: np.ndarray | bool) -> np.ndarray:
-    return np.where(where, np.nan, x).astype(x.dtype)
+def _exceeds(dtype: DType | None, least: float) -> bool:
+    return dtype is not None and dtype.is_float and largest(dtype) > 10 * least
+
+
+def _put(x: np.ndarray, there: np.ndarray | bool, value: np.ndarray) -> np.ndarray:
+    return np.where(there, value, x).astype(x.dtype)
 
 
 def _seen(one: Instance, feeds: dict[str, np.ndarray]) -> int:
     worst = 0
-    left = evaluate(Graph(one.inputs, one.lhs), feeds, Reals(F64))
-    right = evaluate(Graph(one.inputs, one.rhs), feeds, Reals(F64))
+    left = evaluate(Graph(one.inputs, one.lhs), feeds, Ranged())
+    right = evaluate(Graph(one.inputs, one.rhs), feeds, Ranged())
     for a, b in zip(left, right, strict=True):
         if a.dtype.kind != "f":
             worst = max(worst, EXCEPTIONAL if (a != b).any() else 0)
-        else:
-            lost, won = np.isnan(a) & ~np.isnan(b), np.isnan(b) & ~np.isnan(a)
-            worst = max(worst, EXCEPTIONAL if lost.any() else DISTRIBUTED if won.any() else 0)
+            continue
+        number, still = np.isfinite(a), np.isfinite(b)
+        apart = number & still & ~np.isclose(a, b, rtol=NEAR, atol=NEAR * (1 + _size(a)))
+        if (apart | (still & ~number)).any():
+            return EXCEPTIONAL
+        if (number & ~still).any() or not np.array_equal(a[~number], b[~number], equal_nan=True):
+            worst = max(worst, DISTRIBUTED)
     return worst
+
+
+def _size(x: np.ndarray) -> float:
+    """The root mean square of what is finite."""
+    fine = x[np.isfinite(x)]
+    return float(np.sqrt(np.mean(np.square(fine)))) if fine.size else 0.0
 
 
 def growth(rule: Rule, seed: int = 0, count: int = COUNT) -> float | None:

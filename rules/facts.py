@@ -135,8 +135,11 @@ def rounded(value: Scalar | Fraction, dtype: DType) -> Scalar | None:
     if dtype == BOOL:
         return bool(value) if value in (0, 1) else None
     if dtype.is_float:
-        with np.errstate(all="ignore"):
-            return float(np.array(float(value)).astype(to_numpy(dtype)))
+        try:
+            with np.errstate(all="ignore"):
+                return float(np.array(float(value)).astype(to_numpy(dtype)))
+        except OverflowError:  # no float holds an integer as large
+            return None
     if not dtype.is_int or not math.isfinite(value) or int(value) != value:
         return None
     low = -(1 << (dtype.bits - 1)) if dtype.kind == "i" else 0

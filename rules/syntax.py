@@ -241,12 +241,40 @@ def term(e: ast.expr, ops: Mapping[str, Op]) -> Term:
             least, most = FILLS[n]
             if not least <= len(args) <= most:
                 raise Malformed(f"{n} takes {least} or {most} arguments, not {len(args)}")
-            return Filled(n, tuple(formula(a, ops) for a in args))
+            return _filled(n, tuple(formula(a, ops) for a in args))
         case ast.Call(ast.Name(n), args, keywords):
             if n not in ops:
                 raise Malformed(f"there is no operator {n}")
             return _app(ops[n], args, keywords, ops)
     raise Malformed(f"{ast.unparse(e)} is no term such as Relu(x)")
+
+
+def _filled(kind: str, args: tuple[Formula, ...]) -> Filled:
+    if len(args) == FILLS[kind][1]:
+        match args[-1]:
+            case Seq() | Lit(int() | float() | str()):
+                shown = show(args[-1])
+                raise Malformed(f"{kind}: {shown} stands where an element type does: dtype(x)")
+    if kind == "table":
+        if not isinstance(args[0], Seq):
+            raise Malformed(f"table takes tuples of numbers, not {show(args[0])}")
+        _rows(args[0])
+    return Filled(kind, args)
+
+
+def _rows(rows: Formula) -> tuple[int, ...]:
+    """The shape of a table."""
+    match rows:
+        case Seq(()):
+            raise Malformed("table: a row has no number")
+        case Seq(items):
+            inner = {_rows(i) for i in items}
+            if len(inner) > 1:
+                raise Malformed(f"table: the rows of {show(rows)} are not of one length")
+            return (len(items), *inner.pop())
+        case Lit(str() | bool() as v):
+            raise Malformed(f"table: {v!r} is no number")
+    return ()
 
 
 def _app(op: Op, args: list[ast.expr], keywords: list[ast.keyword], ops: Mapping[str, Op]) -> Term:

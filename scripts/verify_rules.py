@@ -2,12 +2,13 @@
 
     python scripts/verify_rules.py [PART OF A SOURCE | hand] [--seconds 20]
     python scripts/verify_rules.py --write [--new] [--jobs 2]
+    python scripts/verify_rules.py --table
     python scripts/verify_rules.py [PART OF A SOURCE | hand] --mutants 4 [--jobs 2]
 
 With --write, what is proved at all ranks at which it applies goes to rules/library/proofs.json,
 from which reports take a rule's tier, and why the others are not to unproved.json: all rules are
 proved, by a count of work and not of seconds. With --new those that are in neither only: for when
-rules changed, and the prover did not.
+rules changed, and the prover did not. --table prints what docs/verify_rules.md has of them.
 
 With --mutants N, N changed rules of each that differ numerically are put to the prover instead, and
 how many it refused goes to rules/library/mutants.json; one that is proved is a survivor, and the
@@ -32,8 +33,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from scripts.mutation import mutated
-from superopt.rules.rule import LIBRARY, Rule, load_library
-from superopt.rules.stated import PROOFS, UNPROVED, Proof, proof_key, proofs, unproved
+from superopt.rules.rule import FLOAT_CLASSES, LIBRARY, Rule, load_library
+from superopt.rules.stated import (
+    PROOFS,
+    UNPROVED,
+    Proof,
+    proof,
+    proof_key,
+    proofs,
+    tier,
+    unproved,
+)
 from superopt.verifier.bounded import best_proof
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
@@ -139,6 +149,28 @@ def rules(part: str) -> list[Rule]:
     return [r for r in load_library() if part in r.source]
 
 
+COLUMNS = "file | rules | A | B | obligations | to Z3 | ms each | longest ms"
+
+
+def table() -> None:
+    """A line for each file: its rules, and their stored proofs."""
+    of: dict[str, list[Rule]] = {}
+    for rule in load_library():
+        of.setdefault(rule.source.rpartition(":")[0], []).append(rule)
+    print(f"| {COLUMNS} | {' | '.join(FLOAT_CLASSES)} |")
+    print("|---" * (COLUMNS.count("|") + 1 + len(FLOAT_CLASSES)) + "|")
+    for file, some in [*sorted(of.items()), ("**all**", list(load_library()))]:
+        tiers, classes = Counter(map(tier, some)), Counter(r.float_class for r in some)
+        known = [p for p in map(proof, some) if p is not None]
+        asked, queries = sum(p.obligations for p in known), sum(p.queries for p in known)
+        ms = [p.ms for p in known]
+        cells = [
+            file, f"{len(some):,}", f"{tiers['A']:,}", tiers["B"], f"{asked:,}", f"{queries:,}",
+            f"{sum(ms) / len(ms):.0f}", f"{max(ms):,.0f}", *(classes[c] for c in FLOAT_CLASSES),
+        ]  # fmt: skip
+        print(f"| {' | '.join(map(str, cells))} |")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", nargs="?", default="")
@@ -147,8 +179,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--new", action="store_true")
+    parser.add_argument("--table", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
+    if args.table:
+        table()
+        return 0
     begin = time.perf_counter()
     limits = Limits(seconds=args.seconds)
     if args.write:

@@ -181,7 +181,7 @@ def test_derivation(golden: Callable[[str, str], None]) -> None:
 
 
 def test_rule_verdicts(golden: Callable[[str, str], None]) -> None:
-    scope = "ranks 0 to 4; 1 ways to fit; sizes from 1"
+    scope = "ranks 0 to 4; 1 way to fit; sizes from 1"
     rows = (
         RuleVerdict("relu-relu", "", "proved", scope, "my.rules:1", (), "E0", "E0"),
         RuleVerdict("relu-sum", "", "refuted", "output 0 at [1] is 1 on the left, 2", "my.rules:2"),

@@ -19,7 +19,7 @@ class Scope:
 
     @property
     def where(self) -> str:
-        return f"{self.ranks}; {self.instances} ways to fit"
+        return f"{self.ranks}; {self.instances} {'way' if self.instances == 1 else 'ways'} to fit"
 
     def __str__(self) -> str:
         return "; ".join((self.where, *self.assumes))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from superopt.report.data import Decision, RuleVerdict
 from superopt.rules.counterexample import Counterexample, smallest
 from superopt.rules.divisors import new_divisors
-from superopt.rules.exactness import float_class
+from superopt.rules.exactness import classed, float_class
 from superopt.rules.instances import Instance, given, unfit
 from superopt.rules.rule import Rule
 from superopt.rules.trial import Refuted as Differs
@@ -30,7 +30,11 @@ def judged(rule: Rule, seed: int, seconds: float) -> RuleVerdict:
     seconds: for the prover."""
     tried = try_rule(rule, seed)
     if isinstance(tried, Differs):
-        return _refuted(rule, seed, tried)
+        wrong = _refuted(rule, seed, tried)
+        other = classed(rule)
+        if other == rule or isinstance(try_rule(other, seed), Differs):
+            return wrong
+        return replace(wrong, detail=f"{wrong.detail}; with float={other.float_class} it is not")
     verdict = best_proof(rule, Limits(seconds=seconds))
     if isinstance(verdict, Refuted):
         return _refuted(rule, seed, verdict)

@@ -10,7 +10,7 @@ SHOWN = 4  # names in a sentence
 
 TIERS = {
     "A": "proved for all sizes",
-    "B": "proved for all sizes up to a bound",
+    "B": "proved at the one shape that there is, or for all sizes up to a bound",
     "C": "tested over floats and a prime field, not proved",
 }
 UNCHECKED = "not checked; `superopt rules check FILE` tries and proves it"

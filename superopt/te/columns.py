@@ -14,11 +14,16 @@ REAL, SUM, PRODUCT, RATIONAL = 0, 1, 2, 3
 SAME = 4
 HELD = 5  # the narrowest type that holds the element, counted in FLOATS
 CONST = 6  # is it a constant?
-ROUGH = 7  # may it be off by more than one rounding? Then a greater one may be of a less argument
-ROWS = 8
+# How often it was rounded: 0, 1, or 2 where more often, or by what may be off by more than half a
+# unit. Of 2 no law of its order is known but what LOW and HIGH say, between which it is, rounded.
+ROUNDED = 7
+LOW, HIGH = 8, 9
+ORDER, SUM_ORDER = 10, 11  # what it is compared by, as operations, and as sums and products
+ROWS = 12
 FLOATS = (F64, F32, F16, BF16)  # any other float type is counted as the one behind them
 ODD = frozenset(("sin", "tan", "asin", "atan", "sinh", "tanh", "asinh", "atanh", "erf", "round"))
 EVEN = frozenset(("cos", "cosh"))
+MONOTONE = ODD - {"sin", "tan"} | {"exp", "log", "sqrt", "sigmoid", "acosh"}
 POSITIVE = np.int64((1 << 62) - 1)  # so that no sum of two hashes overflows
 NEAR = 1e-6  # constants and attributes are rounded to float32
 
@@ -26,13 +31,26 @@ NEAR = 1e-6  # constants and attributes are rounded to float32
 def elements(value: np.ndarray, dtype: DType, *args: np.ndarray, const: int = 1) -> np.ndarray:
     """Elements of real values that are computed from others; all that hangs on them is to come."""
     out = np.empty((ROWS, *np.shape(value)), np.int64)
-    for row in (REAL, SUM, PRODUCT, RATIONAL):
+    for row in (REAL, SUM, PRODUCT, RATIONAL, ORDER, SUM_ORDER):
         put(out, row, value)
-    out[SAME], out[HELD], out[CONST], out[ROUGH] = 0, held(dtype), const, 0
+    out[SAME], out[HELD], out[CONST], out[ROUNDED] = 0, held(dtype), const, 0
     for a in args:
         out[CONST] &= a[CONST]
-        out[ROUGH] |= a[ROUGH]
+        out[ROUNDED] = np.maximum(out[ROUNDED], a[ROUNDED])
+    between(out, -np.inf, np.inf)
     return out
+
+
+def between(x: np.ndarray, low: np.ndarray | float, high: np.ndarray | float) -> None:
+    """Note that elements are not below `low`, nor above `high`; constants are what they are."""
+    value, const = floats(x, REAL), x[CONST] == 1
+    for row, bound, none in ((LOW, low, -np.inf), (HIGH, high, np.inf)):
+        bound = np.where(np.isnan(bound), none, bound)
+        put(x, row, np.where(const & ~np.isnan(value), value, bound))
+
+
+def rounded_again(x: np.ndarray) -> None:
+    x[ROUNDED] = np.minimum(x[ROUNDED] + 1, 2)
 
 
 def constants(x: np.ndarray, dtype: DType) -> np.ndarray:
@@ -67,22 +85,86 @@ def equals(x: np.ndarray, value: int) -> np.ndarray:
 
 def negated(x: np.ndarray) -> np.ndarray:
     out = x.copy()
-    for row in (REAL, SUM, PRODUCT, RATIONAL):
+    for row in (REAL, SUM, PRODUCT, RATIONAL, ORDER, SUM_ORDER):
         put(out, row, -floats(x, row))
+    put(out, LOW, -floats(x, HIGH))
+    put(out, HIGH, -floats(x, LOW))
     out[SAME] = -x[SAME]
     return out
 
 
+def ordered(x: np.ndarray) -> np.ndarray:
+    """`x`, with what it is compared by: the real value, but of what was rounded more than once a
+    number without a law, that is between its bounds, of the opposite the opposite, and the same for
+    elements that are the same."""
+    unsure, low, high = x[ROUNDED] == 2, floats(x, LOW), floats(x, HIGH)
+    for row, some in ((ORDER, x[SAME] / float(POSITIVE)), (SUM_ORDER, floats(x, SUM))):
+        size = np.abs(some)
+        inner = low + (high - low) * (1 + some / (1 + size)) / 2
+        some = np.where(np.isfinite(low), low + size, some)
+        some = np.where(np.isfinite(high), high - size, some)
+        some = np.where(np.isfinite(high - low), inner, some)
+        put(x, row, np.where(unsure, some, floats(x, REAL)))
+    return x
+
+
+def by_rows(picks: Sequence[np.ndarray], a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Of two elements the first, or the other, as is said for each degree."""
+    same, summed, real = picks
+    out = np.where(real, a, b)
+    for rows, pick in (((SAME, ORDER), same), ((SUM, PRODUCT, SUM_ORDER), summed)):
+        for row in rows:
+            out[row] = np.where(pick, a[row], b[row])
+    alike = (same == summed) & (summed == real)
+    out[CONST] &= alike
+    out[ROUNDED] = np.where(alike, out[ROUNDED], 2)
+    out[HELD] = np.where(alike, out[HELD], np.minimum(a[HELD], b[HELD]))
+    return out
+
+
 def greater(fn: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The one of two elements that is the greater, or less. Of two that are rough it is not known
-    which one is, but that any order has laws: there the hashes are compared."""
-    left, right = floats(a, REAL), floats(b, REAL)
+    """The one of two elements that is the greater, or less."""
     hashes = a[SAME] > b[SAME] if fn == "max" else a[SAME] < b[SAME]
-    first = (left > right if fn == "max" else left < right) | ((left == right) & hashes)
-    out = np.where(first, a, b)
-    rough = ((a[ROUGH] | b[ROUGH]) == 1) & ((a[CONST] | b[CONST]) == 0)
-    out[SAME] = np.where(rough, np.where(hashes, a[SAME], b[SAME]), out[SAME])
-    out[ROUGH] |= rough
+    picks = []
+    for row in (ORDER, SUM_ORDER, REAL):
+        left, right = floats(a, row), floats(b, row)
+        first = left > right if fn == "max" else left < right
+        picks.append(first | ((left == right) & hashes))
+    out = by_rows(picks, a, b)
+    own = np.maximum if fn == "max" else np.minimum
+    for row in (LOW, HIGH):
+        put(out, row, own(floats(a, row), floats(b, row)))
+    return out
+
+
+def absolute(x: np.ndarray) -> np.ndarray:
+    out = by_rows([floats(x, row) < 0 for row in (ORDER, SUM_ORDER, REAL)], negated(x), x)
+    low, high = floats(x, LOW), floats(x, HIGH)
+    sizes = np.maximum(np.abs(low), np.abs(high))
+    between(out, np.maximum(0, np.maximum(low, -high)), sizes)
+    return out
+
+
+def product_bounds(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Between what products are, of elements between LOW and HIGH; squares are not below 0."""
+    with np.errstate(all="ignore"):
+        some = [floats(a, i) * floats(b, j) for i in (LOW, HIGH) for j in (LOW, HIGH)]
+    some = [np.where(np.isnan(s), 0.0, s) for s in some]  # 0 times what is unbounded
+    low, high = np.minimum.reduce(some), np.maximum.reduce(some)
+    square, opposite = a[SAME] == b[SAME], a[SAME] == -b[SAME]
+    low = np.where(square, np.maximum(low, 0), low)
+    return np.asarray(low), np.asarray(np.where(opposite, np.minimum(high, 0), high))
+
+
+def reciprocal_bounds(x: np.ndarray) -> np.ndarray:
+    """`x`, with the bounds of its reciprocal."""
+    low, high = floats(x, LOW), floats(x, HIGH)
+    out = x.copy()
+    with np.errstate(all="ignore"):
+        one, other = 1 / np.where(high == 0, -0.0, high), 1 / np.where(low == 0, 0.0, low)
+    known = (low >= 0) | (high <= 0)
+    put(out, LOW, np.where(known, one, -np.inf))
+    put(out, HIGH, np.where(known, other, np.inf))
     return out
 
 
@@ -105,13 +187,23 @@ def other(x: np.ndarray, row: int, to: int, what: str) -> np.ndarray:
 
 
 def unlike(fn: str, args: Sequence[np.ndarray]) -> np.ndarray:
-    """A function that has no law but to be odd, or even, and is far from 0: what is divided by a
-    sum of them must not hang on how a constant was rounded."""
+    """A function that has no law but to be odd, even, or monotone, and is far from 0: what is
+    divided by a sum of them must not hang on how a constant was rounded."""
+    if fn in MONOTONE:
+        (x,) = args
+        value = np.asarray(rising(fn, x) - rising(fn, -x) if fn in ODD else 3 + rising(fn, x))
+        return value + 2 * np.sign(x) if fn in ODD else value
     if fn not in ODD and fn not in EVEN:
         return 2 + unknown(fn, args)
     (x,) = args
     value = 2 + unknown(fn, [np.abs(x)])
     return value * np.sign(x) if fn in ODD else value
+
+
+def rising(fn: str, x: np.ndarray) -> np.ndarray:
+    """A smooth function, between -1 and 1, that grows, and has no other law."""
+    some = [1 + (key(0, f"{fn} rises {k}") & 0xFFFF) / 0x8000 for k in range(4)]
+    return np.asarray(np.arctan(some[0] * x + some[1]) + np.arctan(some[2] * x - some[3])) / np.pi
 
 
 def unknown(fn: str, args: Sequence[np.ndarray]) -> np.ndarray:

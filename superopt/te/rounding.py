@@ -9,8 +9,8 @@
 a law that is not meant does not hold: in `reordered` each sum that is multiplied, and each product
 that is added, goes through an odd function of no other law; in `rational` functions that overflow,
 or are not defined everywhere, are replaced by such ones. Beside them goes the real value, which
-decides where the sides branch: max, min and abs pick an operand; what a comparison or a cast to
-integers asks is noted.
+decides where the sides branch: max, min, abs and comparisons. That rounding may turn what is asked
+of sums, and of functions of more than one rounding, so that there a number without a law decides.
 
 An element is a column of 64-bit integers, in which floats stand with their bits.
 """
@@ -27,18 +27,24 @@ from superopt.te.columns import (
     EVEN,
     FLOATS,
     HELD,
+    HIGH,
+    LOW,
     NEAR,
     ODD,
+    ORDER,
     POSITIVE,
     PRODUCT,
     RATIONAL,
     REAL,
-    ROUGH,
+    ROUNDED,
     ROWS,
     SAME,
     SUM,
+    SUM_ORDER,
+    absolute,
     as_addend,
     as_factor,
+    between,
     constants,
     elements,
     equals,
@@ -47,12 +53,16 @@ from superopt.te.columns import (
     held,
     mixed,
     negated,
+    ordered,
+    product_bounds,
     put,
+    reciprocal_bounds,
+    rounded_again,
     signed_key,
     unlike,
 )
 from superopt.te.domain import Reals
-from superopt.te.dtype import F16, F64, DType
+from superopt.te.dtype import BOOL, F16, F64, DType
 from superopt.te.expr import TensorType
 from superopt.te.fn import function, unit
 from superopt.te.node import Number
@@ -63,31 +73,15 @@ _CORRECT = frozenset(("sqrt", "floor", "round", "mod", "fmod"))  # rounded once,
 _EXCEPTIONAL = frozenset(
     ("exp", "log", "sqrt", "pow", "sinh", "cosh", "asin", "acos", "acosh", "atanh", "tan", "asinh")
 )
+_EXACT = frozenset(("floor", "round"))
+_RANGES = {
+    "exp": (0, np.inf), "sqrt": (0, np.inf), "cosh": (1, np.inf), "acosh": (0, np.inf),
+    "sigmoid": (0, 1), "tanh": (-1, 1), "erf": (-1, 1), "sin": (-1, 1), "cos": (-1, 1),
+    "acos": (0, 4),
+}  # fmt: skip
+_SIGNED = frozenset(("tanh", "erf", "sinh", "asinh", "atan", "asin"))  # as their argument
 _WHOLE_POWER = 64
 _REALS = Reals(F64)
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What was compared, or cast to an integer: as operations, and with sums and products in any
-    order. A comparison asks for the sign of a difference, and so does its converse."""
-
-    same: set[int] = field(default_factory=set)
-    reordered: list[np.ndarray] = field(default_factory=list)
-
-    def within(self, other: Asked, degree: int) -> bool:
-        """Was nothing else asked here than there?"""
-        if degree == 0:
-            return self.same <= other.same
-        if degree > 1 or not self.reordered:
-            return True
-        if not other.reordered:
-            return False
-        own, there = (np.concatenate(a.reordered) for a in (self, other))
-        there = np.sort(np.append(there, np.inf))
-        after = np.searchsorted(there, own)
-        apart = np.minimum(np.abs(there[after] - own), np.abs(there[after - 1] - own))
-        return bool((apart <= NEAR * (1 + own)).all())
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +89,14 @@ class Rounding:
     """The domain. site: the operator that computes, with its attributes and its operands' types:
     a sum is the same where the same operator computes the same element of its result. fused: the
     name of an operator that rounds more than once, and may do so in other ways than those it could
-    be written with."""
+    be written with. degree: to which comparisons are answered; `unsure` is not empty after one
+    whose answer hangs on it."""
 
     seed: int = 0
     site: str = ""
     fused: str = ""
-    asked: Asked = field(default_factory=Asked)
+    degree: int = 0
+    unsure: set[str] = field(default_factory=set)
 
     def at(self, site: str, fused: str) -> Rounding:
         """The same, in another operator."""
@@ -147,17 +143,17 @@ class Rounding:
         reals = [floats(a, REAL) for a in args]
         match fn:
             case "lt" | "le" | "eq" | "ne":
-                self._ask(self._add(args[0], negated(args[1]), F64))
+                sign = self._sign(self._add(args[0], negated(args[1]), F64))
+                return _REALS.apply(fn, [sign, np.zeros_like(sign)], (F64, F64), dtype)
             case "sign":
-                self._ask(args[0])
-                return constants(np.sign(reals[0]), dtype)
+                return constants(self._sign(args[0]), dtype)
         if not dtype.is_float:
             return _REALS.apply(fn, reals, [F64] * len(reals), dtype)
         match fn:
             case "max" | "min":
                 return greater(fn, *args)
             case "abs":
-                return np.where(reals[0] < 0, negated(args[0]), args[0])
+                return absolute(args[0])
             case "neg":
                 return negated(args[0])
             case "ceil":
@@ -216,8 +212,10 @@ class Rounding:
         out = elements(floats(a, REAL) + floats(b, REAL), dtype, a, b)
         put(out, RATIONAL, floats(a, RATIONAL) + floats(b, RATIONAL))
         put(out, SUM, floats(a, SUM) + floats(b, SUM))
+        between(out, floats(a, LOW) + floats(b, LOW), floats(a, HIGH) + floats(b, HIGH))
+        rounded_again(out)
         out[SAME] = self._sum_of(a[SAME], b[SAME], dtype)
-        out = as_factor(out)
+        out = ordered(as_factor(out))
         return np.where(equals(a, 0), b, np.where(equals(b, 0), a, out))
 
     def _sum_of(self, a: np.ndarray, b: np.ndarray, dtype: DType) -> np.ndarray:
@@ -231,6 +229,8 @@ class Rounding:
         out = elements(floats(a, REAL) * floats(b, REAL), dtype, a, b)
         put(out, RATIONAL, floats(a, RATIONAL) * floats(b, RATIONAL))
         put(out, PRODUCT, floats(a, PRODUCT) * floats(b, PRODUCT))
+        between(out, *product_bounds(a, b))
+        rounded_again(out)
         x, y = np.abs(a[SAME]), np.abs(b[SAME])
         sign = np.sign(a[SAME]) * np.sign(b[SAME])
         out[SAME] = (self._hash("mul", [x + y, x * y], dtype) & POSITIVE) * sign
@@ -239,6 +239,8 @@ class Rounding:
             if (two := equals(one, 2)).any():  # x * 2 is x + x to the bit
                 twice = self._sum_of(other[SAME], other[SAME], dtype)
                 out[SAME] = np.where(two, twice, out[SAME])
+        out = ordered(out)
+        for one, other in ((a, b), (b, a)):
             out = np.where(equals(one, 1), other, np.where(equals(one, -1), negated(other), out))
         return self._zero_where(equals(a, 0) | equals(b, 0), out, dtype)
 
@@ -246,10 +248,12 @@ class Rounding:
         out = elements(floats(a, REAL) / floats(b, REAL), dtype, a, b)
         put(out, RATIONAL, floats(a, RATIONAL) / floats(b, RATIONAL))
         put(out, PRODUCT, floats(a, PRODUCT) / floats(b, PRODUCT))
+        between(out, *product_bounds(a, reciprocal_bounds(b)))
+        rounded_again(out)
         sign = np.sign(a[SAME]) * np.sign(b[SAME])
         hashed = self._hash("div", [np.abs(a[SAME]), np.abs(b[SAME])], dtype)
         out[SAME] = (hashed & POSITIVE) * sign
-        out = as_addend(out)
+        out = ordered(as_addend(out))
         out = np.where(equals(b, 1), a, np.where(equals(b, -1), negated(a), out))
         return self._zero_where(equals(a, 0), out, dtype)
 
@@ -265,8 +269,9 @@ class Rounding:
         raised[SAME] = self._hash("pow", [x[SAME], exponent[SAME]], dtype)
         for row in (RATIONAL, PRODUCT):
             put(raised, row, floats(x, row) ** n)
-        raised[ROUGH] = 1
-        out = np.where(whole, as_addend(raised), self._called("pow", [x, exponent], dtype))
+        raised[ROUNDED] = 2
+        between(raised, np.where((n % 2 == 0) | (floats(x, LOW) >= 0), 0, -np.inf), np.inf)
+        out = np.where(whole, ordered(as_addend(raised)), self._called("pow", [x, exponent], dtype))
         out = np.where(fixed & (n == 0.5), self._called("sqrt", [x], dtype), out)
         return np.where(fixed & (n == 1), x, out)
 
@@ -275,7 +280,9 @@ class Rounding:
         reals = [floats(a, REAL) for a in args]
         own = function(fn).floats if fn != "bitcast" else None
         out = elements(own(*reals) if own is not None else reals[0], dtype, *args)
-        out[ROUGH] = fn not in _CORRECT
+        if fn not in _EXACT:
+            out[ROUNDED] = 1 if fn in _CORRECT and not out[ROUNDED].any() else 2
+        between(out, *_bounds(fn, args))
         mirrored = fn in ODD or fn in EVEN
         same = [np.abs(a[SAME]) if mirrored else a[SAME] for a in args]
         out[SAME] = self._hash(fn, same, dtype)
@@ -286,13 +293,17 @@ class Rounding:
             known = row == RATIONAL and fn not in _EXCEPTIONAL and own is not None
             value = own(*given) if known and own is not None else unlike(fn, given)
             put(out, row, np.where(out[CONST] == 1, floats(out, REAL), value))
-        return as_factor(out)
+        return ordered(as_factor(out))
 
     def _folded(self, fn: str, flat: np.ndarray, dtype: DType) -> np.ndarray:
         """A sum or product over the last axis, which is not empty."""
         fold = np.add.reduce if fn == "sum" else np.multiply.reduce
         out = elements(fold(floats(flat, REAL), axis=-1), dtype, *np.moveaxis(flat, -1, 0))
-        out[ROUGH] = 1
+        out[ROUNDED] = 2
+        if fn == "sum":
+            between(out, floats(flat, LOW).sum(axis=-1), floats(flat, HIGH).sum(axis=-1))
+        elif (floats(flat, LOW) >= 0).all():
+            between(out, 0, np.inf)
         place = np.arange(max(out[0].size, 1), dtype=np.int64).reshape(out[0].shape)
         state = self._hash(f"{fn} {self.site}", [place], dtype)
         for k in range(flat.shape[-1]):
@@ -301,7 +312,7 @@ class Rounding:
         own = SUM if fn == "sum" else PRODUCT
         for row in (RATIONAL, own):
             put(out, row, fold(floats(flat, row), axis=-1))
-        out = as_factor(out) if fn == "sum" else as_addend(out)
+        out = ordered(as_factor(out) if fn == "sum" else as_addend(out))
         working = ~equals(flat, 0 if fn == "sum" else 1)
         which = np.argmax(working, axis=-1)
         first = np.take_along_axis(flat, np.asarray(which)[None, ..., None], axis=-1)[..., 0]
@@ -309,8 +320,8 @@ class Rounding:
 
     def _cast(self, x: np.ndarray, kind: DType, dtype: DType) -> np.ndarray:
         if not dtype.is_float:
-            self._ask(x)
-            return _REALS.apply("cast", [floats(x, REAL)], (F64,), dtype)
+            value = self._sign(x) if dtype == BOOL else self._order(x)
+            return _REALS.apply("cast", [value], (F64,), dtype)
         if not kind.is_float:
             return constants(x.astype(np.float64), dtype)
         target = held(dtype)
@@ -318,15 +329,20 @@ class Rounding:
         hashed = self._hash(f"round to {dtype}", [np.abs(x[SAME])], None) & POSITIVE
         rounded[SAME] = hashed * np.sign(x[SAME])
         rounded[HELD] = target
+        rounded_again(rounded)
         fits = (x[HELD] == target) | (target < np.minimum(x[HELD], FLOATS.index(F16)))
-        return np.where(fits, x, rounded)
+        return np.where(fits, x, ordered(rounded))
 
-    def _ask(self, x: np.ndarray) -> None:
-        asked = x[:, (x[CONST] == 0) & (x[SAME] != 0)]  # not of x == x, which asks for NaN
-        if asked.size:
-            self.asked.same.update(np.unique(np.abs(asked[SAME])).tolist())
-            sizes = np.abs(floats(asked, SUM))
-            self.asked.reordered.append(sizes[np.isfinite(sizes)])
+    def _order(self, x: np.ndarray) -> np.ndarray:
+        if (x[ROUNDED] == 2).any():
+            self.unsure.add(self.site)
+        return floats(x, (ORDER, SUM_ORDER, REAL)[self.degree])
+
+    def _sign(self, x: np.ndarray) -> np.ndarray:
+        value = self._order(x)
+        if self.degree:  # where zero may be off by a constant's rounding
+            value = np.where(np.abs(value) <= NEAR, 0, value)
+        return np.asarray(np.sign(value))
 
     def _hash(self, fn: str, args: Sequence[np.ndarray], dtype: DType | None) -> np.ndarray:
         first = signed_key(self.seed, f"{fn} {dtype} {self.fused if dtype else ''}")
@@ -334,6 +350,18 @@ class Rounding:
         for a in args:
             state = mixed(state ^ mixed(np.asarray(a)))
         return state
+
+
+def _bounds(fn: str, args: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Between what the results of a function are, rounded as it may be."""
+    low, high = floats(args[0], LOW), floats(args[0], HIGH)
+    if fn in _EXACT:
+        own = np.floor if fn == "floor" else np.rint
+        return own(low), own(high)
+    first, last = _RANGES.get(fn, (-np.inf, np.inf))
+    signed = fn in _SIGNED
+    least = np.where((low >= 0) & (signed or fn == "pow"), np.maximum(0, first), first)
+    return least, np.where((high <= 0) & signed, 0, last)
 
 
 def agree(degree: int, a: np.ndarray, b: np.ndarray, dtype: DType) -> bool:

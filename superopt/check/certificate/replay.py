@@ -51,9 +51,10 @@ def check(
     for r in c.rules:
         if (rule := rules.get(r.name)) is None:
             raise Refused(f"rule {r.name} is not in the library, nor among the rules given")
-        known = (statement(rule), tier(rule), rule.float_class)
-        if (r.text, r.tier, r.float_class) != known:
-            raise Refused(f"rule {r.name} is {known}, not {(r.text, r.tier, r.float_class)}")
+        own = {"text": statement(rule), "tier": tier(rule), "float_class": rule.float_class}
+        for what, known in own.items():
+            if (stated := getattr(r, what)) != known:
+                raise Refused(f"rule {r.name}: {what.replace('_', ' ')} is {known}, not {stated}")
     used = {a.rule for some in c.rounds for a in some}
     if sorted(used) != [r.name for r in c.rules]:
         raise Refused("the rules that it lists are not those that it applies")
