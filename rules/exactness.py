@@ -14,8 +14,9 @@ longer hangs on an operand, as x - x, or x * 0, has a number where that has none
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 
 import numpy as np
@@ -30,7 +31,7 @@ from superopt.rules.trial import cases
 from superopt.te.domain import Reals
 from superopt.te.dtype import BOOL, F32, F64, I64, DType
 from superopt.te.node import Apply, Expr, Load, Reduce
-from superopt.te.ranged import Ranged, largest
+from superopt.te.ranged import Ranged, largest, smallest
 from superopt.te.rounding import DEGREES, Rounding, agree
 
 COUNT = 12  # instances
@@ -79,14 +80,12 @@ def class_on(some: Iterable[Instance], seed: int) -> str | None:
 
 
 def _degree(one: Instance, draw: str, seed: int) -> int:
-    """How exactly both sides compute the same from these numbers."""
+    """How exactly both sides compute the same from these numbers. A comparison of what is rounded
+    otherwise may turn: its result is another number, however exact its operands are."""
     feeds = real_feeds(one, draw, seed)
-    unsure = True
-    for degree in range(len(DEGREES)):
-        if unsure:  # which way a comparison goes
-            domain = Rounding(seed, degree=degree)
-            left, right = (_computed(one, roots, feeds, domain) for roots in (one.lhs, one.rhs))
-            unsure = bool(domain.unsure)
+    here, there = Rounding(seed), Rounding(seed)
+    left, right = _computed(one, one.lhs, feeds, here), _computed(one, one.rhs, feeds, there)
+    for degree in range(len(DEGREES) if here.unsure == there.unsure else 1):
         if all(
             v.type.dtype is not None and agree(degree, a, b, v.type.dtype)
             for v, a, b in zip(one.lhs, left, right, strict=True)
@@ -158,16 +157,29 @@ def _exceptions(one: Instance, seed: int) -> int:
         for name in floats if small else ():
             value = generator(f"{name} all {what}", seed).choice(some)
             worst = max(worst, _seen(one, {**feeds, name: _put(feeds[name], True, value)}))
-    kinds = {
-        v.type.dtype for n in nodes((*one.lhs, *one.rhs)) for v in (*n.inputs, *results(n)) if v
-    }
-    least = min((largest(k) for k in kinds if k is not None and k.is_float), default=0.0)
-    wide = {i.name: feeds[i.name] for i in one.inputs if _exceeds(i.type.dtype, least)}
-    for name, x in wide.items():
-        there = generator(f"{name} wide", seed).random(x.shape) < ODD["some"][0]
-        wide[name] = _put(x, there, np.copysign(10 * least, x))
-    lost = bool(wide) and _seen(one, {**feeds, **wide}) == EXCEPTIONAL
-    return EXCEPTIONAL if lost else worst  # that sums overflow elsewhere is nothing new
+    if EXCEPTIONAL in map(partial(_seen, one), _beyond(one, feeds, seed)):
+        return EXCEPTIONAL  # but that sums overflow elsewhere is nothing new
+    return worst
+
+
+def _beyond(
+    one: Instance, feeds: dict[str, np.ndarray], seed: int
+) -> Iterator[dict[str, np.ndarray]]:
+    """Numbers that are infinite, or zero, in a type that something is cast to: some, and only."""
+    values = [v for n in nodes((*one.lhs, *one.rhs)) for v in (*n.inputs, *results(n))]
+    kinds = {v.type.dtype for v in values if v is not None}
+    floats = [k for k in kinds if k is not None and k.is_float]
+    if not floats:
+        return
+    least = min(floats, key=largest)
+    wide = [i.name for i in one.inputs if _exceeds(i.type.dtype, largest(least))]
+    for share in (ODD["some"][0], 1.0) if wide else ():
+        for scale in (10 * largest(least), smallest(least) / 10):
+            some = dict(feeds)
+            for name in wide:
+                there = generator(f"{name} beyond {scale}", seed).random(feeds[name].shape) < share
+                some[name] = _put(feeds[name], there, np.copysign(scale, feeds[name]))
+            yield some
 
 
 def _exceeds(dtype: DType | None, least: float) -> bool:

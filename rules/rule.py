@@ -374,6 +374,9 @@ def _check(rule: Rule) -> None:
         loops = [p for p in terms if isinstance(p, Map)]
         if loops:
             raise Malformed(f"{rule.name}: {show(loops[0])} cannot be matched on a left side")
+    dims = {d for p in operands.values() for d in p.shape or ()}
+    if both := [n for n in operands if Name(n) in dims]:
+        raise Malformed(f"{rule.name}: {both[0]} is an operand, and a size")
     used = frozenset[str]().union(*map(names, rule.lhs))
     unused = [n for n in operands if n not in used]
     if unused:

@@ -93,17 +93,19 @@ class Parameters:
         return self.kinds[kind]
 
     def sibling(self, operands: Sequence[Term | Value]) -> DType:
-        """The element type of numbers among these operands."""
-        for o in operands:
-            match o:
-                case Var(name):
-                    return self.kind(self.param(name).kind)
-                case Input() | Constant() | Node():
-                    assert o.type.dtype is not None
-                    return o.type.dtype
-                case _:
-                    continue
-        return self.kind("f")
+        """The element type of numbers among these operands: bools, which choose, come last."""
+        kinds = list(filter(None, map(self._kind_of, operands)))
+        other = kinds[0] if kinds else self.kind("f")
+        return next((k for k in kinds if k != BOOL), other)
+
+    def _kind_of(self, o: Term | Value) -> DType | None:
+        match o:
+            case Var(name):
+                return self.kind(self.param(name).kind)
+            case Input() | Constant() | Node():
+                return o.type.dtype
+            case _:
+                return None
 
     def hole(self, o: Term | Value) -> Hole:
         """What is known of an operand's shape."""

@@ -32,7 +32,7 @@ from superopt.rules.term import (
     Term,
     Var,
 )
-from superopt.te.dtype import DType, to_numpy
+from superopt.te.dtype import BOOL, DType, to_numpy
 
 
 def right_side(rule: Rule, names: Names, terms: Terms, dtype: DType) -> tuple[Value, ...]:
@@ -96,9 +96,9 @@ class _Side:
     def app(self, t: App) -> tuple[Value, ...]:
         """The results of an operator."""
         parts = [v for o in t.operands for v in self.operand(o)]
-        dtype = next(
-            (v.type.dtype for v in parts if isinstance(v, (Input, Constant, Node, Item))), None
-        )
+        kinds = [v.type.dtype for v in parts if isinstance(v, (Input, Constant, Node, Item))]
+        other = kinds[0] if kinds else None  # bools, which choose, come last
+        dtype = next((k for k in kinds if k != BOOL), other)
         operands = [self.number(v, dtype or self.dtype) for v in parts]
         attrs: dict[str, Attr] = {}
         if t.rest is not None:

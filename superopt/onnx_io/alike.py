@@ -25,7 +25,7 @@ def different_surroundings(a: Model, b: Model) -> str:
     for i, j in zip(a.graph.inputs, b.graph.inputs, strict=True):
         if i.type != j.type:
             return f"its input {i.name} is {j.type}, not {i.type}"
-        was, now = (_default(m, v) for m, v in ((a, i), (b, j)))
+        was, now = (default(m, v) for m, v in ((a, i), (b, j)))
         if was != now:
             return f"its input {i.name} has another default value"
     if dict(one.opset_imports) != dict(two.opset_imports):
@@ -35,7 +35,8 @@ def different_surroundings(a: Model, b: Model) -> str:
     return ""
 
 
-def _default(model: Model, i: g.Input) -> tuple[object, ...] | None:
+def default(model: Model, i: g.Input) -> tuple[object, ...] | None:
+    """The value that an input has where none is given, with its type; None where it has none."""
     v = model.overridable.get(i)
     t = None if v is None else v.const_value
     return None if t is None else (t.dtype, tuple(t.shape), t.tobytes())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from superopt.ir import graph as g
 from superopt.ir.substitute import replace_all
+from superopt.onnx_io.alike import default
 from superopt.onnx_io.model import Model
 
 
@@ -21,6 +22,8 @@ def interface(a: Model, b: Model) -> str:
             return f"input {i.name} is {i.type.dtype} and {j.type.dtype}"
         if _fixed(i.type.shape) != _fixed(j.type.shape):
             return f"input {i.name} is {i.type} and {j.type}"
+        if default(a, i) != default(b, j):
+            return f"input {i.name} has another default value"
     return ""
 
 

@@ -63,6 +63,13 @@ def _integer_power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where(b < 0, unit, positive)
 
 
+def _power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """As C99 says: numpy takes a root where all powers are 0.5, which is none of -inf."""
+    out: np.ndarray = np.power(a, b)
+    rooted = np.isneginf(a) & np.isfinite(b) & (b != np.rint(b))
+    return np.where(rooted, np.where(b > 0, np.inf, 0), out).astype(out.dtype, copy=False)
+
+
 def _sigmoid(x: np.ndarray) -> np.ndarray:
     out: np.ndarray = np.reciprocal(np.exp(-x) + 1)
     return out
@@ -82,7 +89,7 @@ _ROWS = (
     Function("mul", 2, np.multiply, np.multiply, "ring"),
     Function("neg", 1, np.negative, np.negative, "ring"),
     Function("div", 2, np.divide, _truncated, "quotient"),
-    Function("pow", 2, np.power, _integer_power, "power"),
+    Function("pow", 2, _power, _integer_power, "power"),
     Function("mod", 2, np.mod, np.mod, "keyed"),
     Function("fmod", 2, np.fmod, np.fmod, "keyed"),
     Function("max", 2, np.maximum, np.maximum, "order"),

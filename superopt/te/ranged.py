@@ -1,4 +1,5 @@
-"""Real numbers of which casts make infinities: those that the narrower type has no number for."""
+"""Real numbers of which casts make infinities and zeros, where the type has no number as large, or
+as small."""
 
 from __future__ import annotations
 
@@ -24,10 +25,20 @@ class Ranged(Reals):
         out = Reals.apply(self, fn, args, kinds, dtype)
         if fn != "cast" or not dtype.is_float:
             return out
-        return np.where(np.abs(out) > largest(dtype), np.copysign(np.inf, out), out)
+        out = np.where(np.abs(out) > largest(dtype), np.copysign(np.inf, out), out)
+        return np.where(np.abs(out) <= smallest(dtype) / 2, 0 * out, out)
 
 
 def largest(dtype: DType) -> float:
     """The greatest number of a float type."""
-    of_type = ml_dtypes.finfo(to_numpy(dtype))  # type: ignore[no-untyped-call]
-    return float(of_type.max)
+    return float(_limits(dtype).max)
+
+
+def smallest(dtype: DType) -> float:
+    """The least number of a float type that is above 0."""
+    return float(_limits(dtype).smallest_subnormal)
+
+
+def _limits(dtype: DType) -> np.finfo:
+    found: np.finfo = ml_dtypes.finfo(to_numpy(dtype))  # type: ignore[no-untyped-call]
+    return found

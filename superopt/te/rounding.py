@@ -40,7 +40,6 @@ from superopt.te.columns import (
     ROWS,
     SAME,
     SUM,
-    SUM_ORDER,
     absolute,
     as_addend,
     as_factor,
@@ -62,7 +61,7 @@ from superopt.te.columns import (
     unlike,
 )
 from superopt.te.domain import Reals
-from superopt.te.dtype import BOOL, F16, F64, DType
+from superopt.te.dtype import BF16, BOOL, F16, F32, F64, INDEX, DType
 from superopt.te.expr import TensorType
 from superopt.te.fn import function, unit
 from superopt.te.node import Number
@@ -74,6 +73,7 @@ _EXCEPTIONAL = frozenset(
     ("exp", "log", "sqrt", "pow", "sinh", "cosh", "asin", "acos", "acosh", "atanh", "tan", "asinh")
 )
 _EXACT = frozenset(("floor", "round"))
+MANTISSA = {F64: 54, F32: 25, F16: 12, BF16: 9}  # integers of less bits are what they are
 _RANGES = {
     "exp": (0, np.inf), "sqrt": (0, np.inf), "cosh": (1, np.inf), "acosh": (0, np.inf),
     "sigmoid": (0, 1), "tanh": (-1, 1), "erf": (-1, 1), "sin": (-1, 1), "cos": (-1, 1),
@@ -89,14 +89,13 @@ class Rounding:
     """The domain. site: the operator that computes, with its attributes and its operands' types:
     a sum is the same where the same operator computes the same element of its result. fused: the
     name of an operator that rounds more than once, and may do so in other ways than those it could
-    be written with. degree: to which comparisons are answered; `unsure` is not empty after one
-    whose answer hangs on it."""
+    be written with. unsure: what was asked whose answer may turn when it is rounded otherwise.
+    """
 
     seed: int = 0
     site: str = ""
     fused: str = ""
-    degree: int = 0
-    unsure: set[str] = field(default_factory=set)
+    unsure: set[int] = field(default_factory=set)
 
     def at(self, site: str, fused: str) -> Rounding:
         """The same, in another operator."""
@@ -147,6 +146,9 @@ class Rounding:
                 return _REALS.apply(fn, [sign, np.zeros_like(sign)], (F64, F64), dtype)
             case "sign":
                 return constants(self._sign(args[0]), dtype)
+        if fn == "isinf":  # what overflows is not known
+            asked = self._asked(args[0], 1) & (mixed(args[0][SAME]) & 1 == 1)
+            return np.asarray(asked | np.isinf(reals[0]))
         if not dtype.is_float:
             return _REALS.apply(fn, reals, [F64] * len(reals), dtype)
         match fn:
@@ -158,8 +160,11 @@ class Rounding:
                 return negated(args[0])
             case "ceil":
                 return negated(self.apply("floor", [negated(args[0])], kinds, dtype))
-            case "floor" | "round" if (reals[0] == np.rint(reals[0])).all():
-                return args[0]
+            case "floor" | "round":
+                unsure = self._asked(args[0], 1)
+                if (reals[0] == np.rint(reals[0])).all() and not unsure.any():
+                    return args[0]
+                return self._called(fn, args, dtype)
             case "add":
                 return self._add(args[0], args[1], dtype)
             case "sub":
@@ -320,10 +325,10 @@ class Rounding:
 
     def _cast(self, x: np.ndarray, kind: DType, dtype: DType) -> np.ndarray:
         if not dtype.is_float:
-            value = self._sign(x) if dtype == BOOL else self._order(x)
+            value = self._sign(x) if dtype == BOOL else self._whole(x)
             return _REALS.apply("cast", [value], (F64,), dtype)
         if not kind.is_float:
-            return constants(x.astype(np.float64), dtype)
+            return self._from_integers(x, kind, dtype)
         target = held(dtype)
         rounded = x.copy()  # the reals do not round
         hashed = self._hash(f"round to {dtype}", [np.abs(x[SAME])], None) & POSITIVE
@@ -333,16 +338,34 @@ class Rounding:
         fits = (x[HELD] == target) | (target < np.minimum(x[HELD], FLOATS.index(F16)))
         return np.where(fits, x, ordered(rounded))
 
-    def _order(self, x: np.ndarray) -> np.ndarray:
-        if (x[ROUNDED] == 2).any():
-            self.unsure.add(self.site)
-        return floats(x, (ORDER, SUM_ORDER, REAL)[self.degree])
+    def _from_integers(self, x: np.ndarray, kind: DType, dtype: DType) -> np.ndarray:
+        out = constants(x.astype(np.float64), dtype)
+        if kind in (BOOL, INDEX):
+            return out
+        out[CONST] = 0
+        between(out, -np.inf, np.inf)
+        hashed = self._hash("from an integer", [np.abs(out[SAME])], dtype) & POSITIVE
+        out[SAME] = hashed * np.sign(out[SAME])
+        if kind.bits >= MANTISSA.get(dtype, 4):
+            rounded_again(out)
+        return ordered(as_factor(out))
+
+    def _asked(self, x: np.ndarray, least: int) -> np.ndarray:
+        """Which elements were rounded at least so often, so that no answer about them is sure."""
+        unsure = np.asarray((x[ROUNDED] >= least) & (x[CONST] == 0) & (x[SAME] != 0))
+        self.unsure.update(np.unique(np.abs(x[SAME][unsure])).tolist())
+        return unsure
 
     def _sign(self, x: np.ndarray) -> np.ndarray:
-        value = self._order(x)
-        if self.degree:  # where zero may be off by a constant's rounding
-            value = np.where(np.abs(value) <= NEAR, 0, value)
-        return np.asarray(np.sign(value))
+        """Of what is rounded once it is known. Else it has no law, and two of eight are 0: where a
+        difference is rounded, or its terms were, they may be equal."""
+        equal = self._asked(x, 2) & (mixed(np.abs(x[SAME])) & 7 < 2)
+        return np.where(equal, 0.0, np.sign(floats(x, ORDER)))
+
+    def _whole(self, x: np.ndarray) -> np.ndarray:
+        """An integer: one without a law where rounding may lead to the next one."""
+        other = mixed(x[SAME]) % 8
+        return np.where(self._asked(x, 1), other, np.trunc(floats(x, REAL)))
 
     def _hash(self, fn: str, args: Sequence[np.ndarray], dtype: DType | None) -> np.ndarray:
         first = signed_key(self.seed, f"{fn} {dtype} {self.fused if dtype else ''}")

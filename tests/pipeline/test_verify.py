@@ -201,6 +201,10 @@ ODD: dict[str, tuple[Callable[[], Pair], str, str]] = {
     "other names of sizes": (
         lambda: (model("a = Relu(x) y = Relu(a)", inputs="float[n, 6] x"),
                  model("y = Relu(x)", inputs="float[m, 6] x")), "unknown", "1 output of 1"),
+    "another default of an input": (
+        lambda: (model("y = Add(x, c)", {"c": np.float32(1)}, "float[2, 6] x, float c"),
+                 model("y = Add(x, c)", {"c": np.float32(2)}, "float[2, 6] x, float c")),
+        "differs", "input c has another default value"),
     "no expression": (
         lambda: (model("y = Det(x)", inputs=SQUARE),
                  model("a = Transpose(x) y = Det(a)", inputs=SQUARE)), "unknown", "1 output of 1"),

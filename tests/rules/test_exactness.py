@@ -40,6 +40,12 @@ CLASSES = {
         "(x: f, y: f): Less(Sub(x, y), 0) => Less(x, y)",
         "(x: f, y: f): Less(Tanh(x), Tanh(y)) => Greater(Tanh(y), Tanh(x))",
         "(x: f): Min(Max(Exp(x), 0), 6) => Min(Exp(x), 6)",
+        "(c: bool, x: f): Where(c, x, 0) => Where(Not(c), 0, x)",
+        "(x: f, y: f, z: f): Where(Less(Tanh(x), y), z, z) => z"
+        " where shape(z) == shape(Where(Less(Tanh(x), y), z, z))",
+        "(x: f[a, b]): ArgMax(Transpose(x, perm=(1, 0)), axis=0) => ArgMax(x, axis=1)",
+        "(x: f): Ceil(Neg(x)) => Neg(Floor(x))",
+        "(x: i32): Cast(Cast(x, to=f64), to=i32) => x",
     ),
     "E1": (
         "(x: f, y: f, z: f): Add(Add(x, y), z) => Add(x, Add(y, z))",
@@ -54,8 +60,12 @@ CLASSES = {
         "(x: f): Mul(x, Mul(x, x)) => Pow(x, 3)",
         "(x: f32, y: f64, z: f32): Add(CastLike(Add(CastLike(x, y), y), x), z)"
         " => Add(Add(x, CastLike(y, x)), z)",
+        "(x: i64, y: i64): Cast(Add(x, y), to=f32) => Add(Cast(x, to=f32), Cast(y, to=f32))",
+        "(x: f, y: f, a: f, b: f, c: f): Where(Less(Tanh(x), y), Add(Add(a, b), c), x)"
+        " => Where(Less(Tanh(x), y), Add(a, Add(b, c)), x)",
     ),
     "E2": (
+        "(x: f): Sqrt(x) => Pow(x, 0.5)",  # of -inf
         "(x: f, y: f, z: f): Max(Add(x, z), Add(y, z)) => Add(Max(x, y), z)",  # inf - inf
         "(x: f): Mul(Relu(x), Relu(x)) => Mul(x, Relu(x))",  # inf * 0
         "(x: f, y: f): Where(Less(x, y), y, x) => Max(x, y)",
@@ -73,6 +83,20 @@ CLASSES = {
         " => MatMul(x, Pad(y, pads=(0, 0, 0, 1)))",
     ),
     "E3": (
+        # what is rounded, and compared
+        "(x: f, y: f): Greater(Exp(x), Exp(y)) => Greater(x, y)",
+        "(x: f, y: f): Equal(Tanh(x), Tanh(y)) => Equal(x, y)",
+        "(x: f, y: f): Less(Div(x, 7), Div(y, 7)) => Less(x, y)",
+        "(x: f, y: f): Where(Greater(Exp(x), Exp(y)), x, y) => Where(Greater(x, y), x, y)",
+        "(x: f): Greater(Sigmoid(x), 0.5) => Greater(x, 0)",
+        "(x: f[a, b]): ArgMax(Sigmoid(x), axis=1) => ArgMax(Tanh(x), axis=1)",
+        "(x: f): ArgMax(Mul(x, 2), axis=0) => ArgMax(x, axis=0)",
+        "(x: f, y: f): Floor(Add(Add(x, y), 1)) => Floor(Add(x, Add(y, 1)))",
+        "(x: f): Floor(Add(x, 1)) => Add(Floor(x), 1)",
+        "(x: f): IsInf(Exp(x)) => IsInf(Relu(x))",
+        "(x: i64): Cast(Cast(x, to=f32), to=i64) => x",
+        "(x: i64, y: i64): Greater(Cast(x, to=f32), Cast(y, to=f32)) => Greater(x, y)",
+        "(x: f32): Cast(Cast(x, to=f16), to=bool) => Cast(x, to=bool)",
         "(x: f, y: f): Equal(Sub(x, y), 0) => Equal(x, y)",  # inf - inf
         "(x: f): Mul(x, Relu(x)) => Mul(Relu(x), Relu(x))",
         "(x: f): Div(Mul(x, x), x) => x",  # 0 / 0

@@ -188,6 +188,14 @@ REFUSED = [
     ("a(xs): Concat(*[Relu(x) for x in xs], axis=0) => 1", "cannot be matched on a left side"),
     ("a(x): Relu(x) => x\na(x): Abs(x) => x", "a is already a rule at <text>:1"),
     ("a(x): Conv(x, zeros(1, 2, 3)) => x", "zeros takes 1 or 2 arguments"),
+    ("a(x): Add(x, eye(2, 3)) => x", "eye: 3 stands where an element type does"),
+    ("a(x): Add(x, table(())) => x", "a row has no number"),
+    (
+        "a(x): Add(x, table(((1, 2), (3,)))) => x",
+        "the rows of ((1, 2), (3,)) are not of one length",
+    ),
+    ('a(x): Add(x, table((("a",),))) => x', "'a' is no number"),
+    ("a(x, w: f[o, w]): Conv(x, w) => Conv(x, Neg(w))", "w is an operand, and a size"),
 ]
 
 
