@@ -1,0 +1,132 @@
+"""The tile-level form as LLVM's text: a tile is vectors along its last axis, unrolled over others,
+and a register each where it is one of the kernel's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import prod
+
+from superopt.kernels.cpu_values import Place, Writer, get, put, value
+from superopt.kernels.functions import applied, cast, fused
+from superopt.kernels.text import Text, number
+from superopt.kernels.tile import For, Kernel, Stmt, Store, Update
+from superopt.te.dtype import INDEX, DType
+from superopt.te.expr import Tensor
+from superopt.te.fn import FOLDS
+from superopt.te.node import Apply, Axis
+
+
+def written(kernel: Kernel, width: int) -> str:
+    """A function `void NAME(ptr, ..., ptr workspace)` of a pointer for each parameter, and one to
+    `workspace(kernel)` bytes, 64 of which are aligned. width: bytes of a vector."""
+    w = Writer(Text(), width)
+    for n, p in enumerate(kernel.params):
+        w.pointers[p] = f"%p{n}"
+    for n, (t, begin) in enumerate(_laid_out(kernel)[0]):
+        w.pointers[t] = f"%local{n}"
+        w.t.line(f"%local{n} = getelementptr i8, ptr %workspace, i64 {begin}")
+    w.registers = {t: {} for t, scope in kernel.scratch if scope == "register"}
+    _body(w, kernel.body)
+    args = ", ".join(f"ptr noalias %p{n}" for n in range(len(kernel.params)))
+    head = f"define void @{kernel.name}({args}, ptr noalias %workspace) {{\nentry:"
+    return "\n".join([*sorted(w.t.declared), head, *w.t.entry, *w.t.lines, "  ret void", "}", ""])
+
+
+def workspace(kernel: Kernel) -> int:
+    """The bytes of what is scratch in memory."""
+    return _laid_out(kernel)[1]
+
+
+def _laid_out(kernel: Kernel) -> tuple[list[tuple[Tensor, int]], int]:
+    """Where each local buffer begins, and where the last one ends."""
+    out: list[tuple[Tensor, int]] = []
+    end = 0
+    for t, scope in kernel.scratch:
+        if scope == "local":
+            out.append((t, end))
+            size = prod(d for d in t.shape if isinstance(d, int)) * max(t.dtype.bits // 8, 1)
+            end += -(-size // 64) * 64
+    return out, end
+
+
+def _body(w: Writer, body: Sequence[Stmt]) -> None:
+    for s in body:
+        match s:
+            case For():
+                _loop(w, s)
+            case Store():
+                _store(w, s)
+            case Update():
+                _update(w, s)
+
+
+def _loop(w: Writer, s: For) -> None:
+    t, extent = w.t, _extent(s.axis)
+    if s.kind == "unroll":
+        for k in range(extent):
+            w.loops[s.axis] = number(k, INDEX)
+            w.known.clear()
+            _body(w, s.body)
+        w.known.clear()
+        return
+    if not extent:
+        return
+    n = t.fresh("loop")
+    t.entry.append(f"  %{n}.at = alloca i64")
+    t.line(f"store i64 0, ptr %{n}.at")
+    t.line(f"br label %{n}")
+    t.lines.append(f"{n}:")
+    w.loops[s.axis] = counter = t.make(f"load i64, ptr %{n}.at", INDEX, 0)
+    w.known.clear()
+    _body(w, s.body)
+    w.known.clear()
+    t.line(f"%{n}.next = add nuw nsw {counter}, 1")
+    t.line(f"store i64 %{n}.next, ptr %{n}.at")
+    t.line(f"%{n}.more = icmp ult i64 %{n}.next, {extent}")
+    t.line(f"br i1 %{n}.more, label %{n}, label %{n}.end")
+    t.lines.append(f"{n}.end:")
+
+
+def _extent(axis: Axis) -> int:
+    assert isinstance(axis.extent, int)
+    return axis.extent
+
+
+def _places(w: Writer, axes: Sequence[Axis], dtype: DType) -> Iterator[Place]:
+    """Each vector of a tile."""
+    if not axes:
+        yield Place()
+        return
+    *outer, last = axes
+    most = max(w.width * 8 // max(dtype.bits, 8), 1)
+    for where in product(*(range(_extent(a)) for a in outer)):
+        at = dict(zip(outer, where, strict=True))
+        for begin in range(0, _extent(last), most):
+            lanes = min(most, _extent(last) - begin)
+            yield Place({**at, last: begin}, last, lanes)
+
+
+def _store(w: Writer, s: Store) -> None:
+    for p in _places(w, s.axes, s.buffer.dtype):
+        put(w, s.buffer, s.index, w.t.splat(value(w, s.value, p), p.lanes), p)
+    w.known.clear()  # of what was read before
+
+
+def _update(w: Writer, s: Update) -> None:
+    for k in product(*(range(_extent(a)) for a in s.over)):
+        inner = dict(zip(s.over, k, strict=True))
+        for p in _places(w, s.axes, s.buffer.dtype):
+            p = Place({**p.at, **inner}, p.lane, p.lanes)
+            old = w.t.splat(get(w, s.buffer, s.index, p), p.lanes)
+            match s.fn, s.value:
+                case "sum", Apply("mul", (a, b), dtype) if dtype.is_float and dtype.bits >= 32:
+                    x, y = (w.t.splat(value(w, e, p), p.lanes) for e in (a, b))
+                    new = fused(w.t, x, y, old)
+                case _:
+                    more = w.t.splat(value(w, s.value, p), p.lanes)
+                    more = cast(w.t, more, s.buffer.dtype)
+                    new = applied(w.t, FOLDS[s.fn], [old, more], s.buffer.dtype)
+            put(w, s.buffer, s.index, new, p)
+    if s.buffer not in w.registers:
+        w.known.clear()

@@ -1,0 +1,333 @@
+"""Values of a tile as LLVM's text: expressions, indices and memory, a vector at a time.
+
+An address is a pointer that hangs on loops, and a constant for each place of the tile; what hangs
+on neither lane nor place is computed once for all of the tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from superopt.kernels.functions import applied, cast
+from superopt.kernels.text import Text, Value, element, number, stored
+from superopt.te import affine
+from superopt.te import index as ix
+from superopt.te.dtype import BOOL, INDEX, DType
+from superopt.te.expr import Tensor
+from superopt.te.node import Apply, Axis, Const, Expr, Index, Load
+
+Moving = tuple[tuple[tuple[Expr, ...], int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a tile: the tile axes' values (of the last that of lane 0), and the lanes; `guard`
+    says which of these may be read."""
+
+    at: Mapping[Axis, int] = field(default_factory=dict)
+    lane: Axis | None = None
+    lanes: int = 0
+    guard: Value | None = None
+
+
+@dataclass(slots=True)
+class Writer:
+    """What the text stands on: a vector's bytes, buffers, the loops around, what is known here."""
+
+    t: Text
+    width: int
+    pointers: dict[Tensor, str] = field(default_factory=dict)
+    registers: dict[Tensor, dict[tuple[int, ...], str]] = field(default_factory=dict)
+    loops: dict[Axis, Value] = field(default_factory=dict)
+    known: dict[object, Value] = field(default_factory=dict)
+
+
+# --- values ---
+
+
+def value(w: Writer, e: Expr, p: Place) -> Value:
+    """The value of `e` there: a scalar where no lane differs."""
+    if e.dtype == INDEX:
+        return _index(w, e, p)
+    match e:
+        case Const(v, dtype):
+            return number(v, dtype)
+        case Load(buffer, index):
+            return get(w, buffer, index, p)
+        case Apply("select", (guard, yes, no), dtype):
+            where = value(w, guard, p)
+            inner = where if p.guard is None else _both(w, where, p.guard)
+            some = [where, value(w, yes, Place(p.at, p.lane, p.lanes, inner)), value(w, no, p)]
+            return applied(w.t, "select", even(w, some), dtype)
+        case Apply(fn, args, dtype):
+            return applied(w.t, fn, even(w, [value(w, a, p) for a in args]), dtype)
+    raise NotImplementedError(f"{type(e).__name__} in a tile: {e}")
+
+
+def even(w: Writer, some: Sequence[Value]) -> list[Value]:
+    most = max(v.lanes for v in some)
+    return [w.t.splat(v, most) for v in some]
+
+
+def _both(w: Writer, a: Value, b: Value) -> Value:
+    x, y = even(w, [a, b])
+    return w.t.make(f"and {x}, {y.text}", BOOL, x.lanes)
+
+
+def _index(w: Writer, e: Expr, p: Place) -> Value:
+    """An index: a scalar where it does not hang on the lane."""
+    total: Value | None = None
+    for atoms, c in ix.polynomial(e).items():
+        term = number(c, INDEX)
+        for a in atoms:
+            v = _atom(w, a, p)
+            x, y = even(w, [term, v])
+            term = v if term.text == "1" else w.t.make(f"mul nsw {x}, {y.text}", INDEX, x.lanes)
+        if total is None:
+            total = term
+        else:
+            x, y = even(w, [total, term])
+            total = w.t.make(f"add nsw {x}, {y.text}", INDEX, x.lanes)
+    return total or number(0, INDEX)
+
+
+def _atom(w: Writer, a: Expr, p: Place) -> Value:
+    match a:
+        case Axis() if a == p.lane and p.lanes:
+            begin = p.at[a]
+            steps = ", ".join(f"i64 {begin + k}" for k in range(p.lanes))
+            return Value(f"<{steps}>", INDEX, p.lanes)
+        case Axis() if a in p.at:
+            return number(p.at[a], INDEX)
+        case Axis():
+            return w.loops[a]
+        case Index(found, bound):
+            return _wrapped(w, value(w, found, p), _index(w, bound, p))
+        case Apply("floordiv" | "mod" as fn, (x, y)):
+            low = affine.interval(x)
+            if low is not None and low[0] >= 0 and isinstance(y, Const):
+                u, v = even(w, [_index(w, x, p), _index(w, y, p)])
+                how = "udiv" if fn == "floordiv" else "urem"
+                return w.t.make(f"{how} {u}, {v.text}", INDEX, u.lanes)
+            u, v = even(w, [_index(w, x, p), _index(w, y, p)])
+            rest = applied(w.t, "mod", [u, v], INDEX)
+            if fn == "mod":
+                return rest
+            whole = w.t.make(f"sub {u}, {rest.text}", INDEX, u.lanes)
+            return applied(w.t, "div", [whole, v], INDEX)
+        case Apply("min" | "max" as fn, args):
+            return applied(w.t, fn, even(w, [_index(w, x, p) for x in args]), INDEX)
+    raise NotImplementedError(f"index {a}")
+
+
+def _wrapped(w: Writer, i: Value, bound: Value) -> Value:
+    """An element as an index: negative ones from the end; what is out of range is at its end."""
+    i = cast(w.t, i, INDEX)
+    i, bound = even(w, [i, bound])
+    zero = number(0, INDEX, i.lanes)
+    low = w.t.make(f"icmp slt {i}, {zero.text}", BOOL, i.lanes)
+    moved = w.t.make(f"add {i}, {bound.text}", INDEX, i.lanes)
+    i = w.t.make(f"select {low}, {moved}, {i}", INDEX, i.lanes)
+    last = w.t.make(f"sub {bound}, {number(1, INDEX, i.lanes).text}", INDEX, i.lanes)
+    return applied(w.t, "max", [applied(w.t, "min", [i, last], INDEX), zero], INDEX)
+
+
+# --- memory ---
+
+
+def get(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> Value:
+    if buffer in w.registers:
+        slot, lanes = _register(w, buffer, index, p)
+        out = Value("", buffer.dtype, lanes)
+        return w.t.make(f"load {out.type}, ptr {slot}", buffer.dtype, lanes)
+    found = _address(buffer, index, p)
+    key: tuple[object, ...]
+    if found is None or (found.step not in (0, 1) and p.lanes):
+        key = (buffer, tuple(index), tuple(p.at.items()), p.lanes, p.guard)
+        if key not in w.known:
+            w.known[key] = _gather(w, buffer, index, p)
+    else:
+        key = (buffer, found, p.lanes if found.step else 0, p.guard)
+        if key not in w.known:
+            w.known[key] = _near(w, buffer, found, p)
+    return w.known[key]
+
+
+def _near(w: Writer, buffer: Tensor, found: Address, p: Place) -> Value:
+    """Neighbours, or one element for all lanes."""
+    t, kind, guard = w.t, buffer.dtype, p.guard
+    memory, size = stored(kind), max(kind.bits // 8, 1)
+    lanes = p.lanes if found.step else 0
+    if guard is None:
+        shape = f"<{lanes} x {memory}>" if lanes else memory
+        at = _pointer(w, buffer, found.moving, found.constant)
+        return _unpacked(t, f"load {shape}, ptr {at}, align {size}", kind, lanes)
+    if not lanes:
+        place = _flat(w, found.moving, found.constant)
+        return _at(w, buffer, place, guard)
+    shape, mask = f"<{lanes} x {memory}>", t.splat(guard, lanes)
+    at = _pointer(w, buffer, found.moving, found.constant, inbounds="")
+    name = f"llvm.masked.load.v{lanes}{_suffix(kind)}.p0"
+    t.declared.add(f"declare {shape} @{name}(ptr, <{lanes} x i1>, {shape})")
+    text = f"call {shape} @{name}(ptr align {size} {at}, {mask}, {shape} zeroinitializer)"
+    return _unpacked(t, text, kind, lanes)
+
+
+def _gather(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> Value:
+    flat = ix.as_index(0)
+    for i, n in zip(index, buffer.shape, strict=True):
+        flat = ix.as_index(flat * n + i)
+    return _at(w, buffer, _index(w, flat, p), p.guard)
+
+
+def _at(w: Writer, buffer: Tensor, places: Value, guard: Value | None) -> Value:
+    """The elements at these places; where the guard does not hold, the first one instead."""
+    t, kind = w.t, buffer.dtype
+    if guard is not None:
+        places, guard = even(w, [places, guard])
+        zero = number(0, INDEX, places.lanes)
+        places = t.make(f"select {guard}, {places}, {zero}", INDEX, places.lanes)
+    out = Value("poison", kind, places.lanes)
+    for k in range(max(places.lanes, 1)):
+        one = places
+        if places.lanes:
+            one = t.make(f"extractelement {places}, i64 {k}", INDEX, 0)
+        at = f"%{t.fresh()}"
+        t.line(f"{at} = getelementptr {stored(kind)}, ptr {w.pointers[buffer]}, {one}")
+        v = _unpacked(t, f"load {stored(kind)}, ptr {at}", kind, 0)
+        if not places.lanes:
+            return v
+        out = t.make(f"insertelement {out}, {v}, i64 {k}", kind, places.lanes)
+    return out
+
+
+def _suffix(kind: DType) -> str:
+    return "i8" if kind == BOOL else Value("", kind).suffix
+
+
+def _unpacked(t: Text, load: str, kind: DType, lanes: int) -> Value:
+    """What is loaded, as a value: of a byte that is no zero true."""
+    if kind != BOOL:
+        return t.make(load, kind, lanes)
+    shape = f"<{lanes} x i8>" if lanes else "i8"
+    byte = f"%{t.fresh()}"
+    t.line(f"{byte} = {load}")
+    zero = "zeroinitializer" if lanes else "0"
+    return t.make(f"icmp ne {shape} {byte}, {zero}", BOOL, lanes)
+
+
+def put(w: Writer, buffer: Tensor, index: Sequence[Expr], new: Value, p: Place) -> None:
+    """Store a vector, or a scalar where the place has no lanes."""
+    t = w.t
+    if buffer in w.registers:
+        slot, _ = _register(w, buffer, index, p)
+        t.line(f"store {new}, ptr {slot}")
+        return
+    text = str(new)
+    if new.dtype == BOOL:
+        shape = f"<{new.lanes} x i8>" if new.lanes else "i8"
+        byte = f"%{t.fresh()}"
+        t.line(f"{byte} = zext {new} to {shape}")
+        text = f"{shape} {byte}"
+    found = _address(buffer, index, p)
+    if found is None or (new.lanes and found.step != 1):
+        raise NotImplementedError(f"a store to {buffer.name} that is not to neighbours")
+    at = _pointer(w, buffer, found.moving, found.constant)
+    t.line(f"store {text}, ptr {at}, align {max(buffer.dtype.bits // 8, 1)}")
+
+
+def _register(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> tuple[str, int]:
+    """The slot of a vector of a tile, of which LLVM makes a register; how many lanes it has."""
+    where, lanes = [], 0
+    for i in index:
+        place = 0
+        for atoms, c in ix.polynomial(i).items():
+            (axis,) = atoms or (None,)
+            assert axis is None or isinstance(axis, Axis)
+            place += c * (1 if axis is None else p.at[axis])
+            lanes = p.lanes if axis is not None and axis == p.lane else lanes
+        where.append(place)
+    slots = w.registers[buffer]
+    key = tuple(where)
+    if key not in slots:
+        slots[key] = f"%{w.t.fresh('tile')}"
+        one = element(buffer.dtype)
+        w.t.entry.append(f"  {slots[key]} = alloca {f'<{lanes} x {one}>' if lanes else one}")
+    return slots[key], lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The part that hangs on loops, the constant, and the step from a lane to the next."""
+
+    moving: Moving
+    constant: int
+    step: int
+
+
+def _address(buffer: Tensor, index: Sequence[Expr], p: Place) -> Address | None:
+    """An element's place; None where it is no sum of a tile's axes and of what hangs on loops."""
+    place: dict[tuple[Expr, ...], int] = {}
+    stride = 1
+    for i, n in zip(reversed(index), reversed(buffer.shape), strict=True):
+        for atoms, c in ix.polynomial(i).items():
+            place[atoms] = place.get(atoms, 0) + c * stride
+        assert isinstance(n, int)
+        stride *= n
+    moving: list[tuple[tuple[Expr, ...], int]] = []
+    constant, step = 0, 0
+    for atoms, c in place.items():
+        match atoms:
+            case ():
+                constant += c
+            case (Axis() as a,) if a in p.at:
+                constant += c * p.at[a]
+                step = c if a == p.lane and p.lanes else step
+            case _ if c:
+                if set(p.at) & set().union(*map(axes_of, atoms)):
+                    return None
+                moving.append((atoms, c))
+    return Address(tuple(moving), constant, step)
+
+
+def axes_of(e: Expr) -> set[Axis]:
+    """The axes that an index hangs on."""
+    match e:
+        case Axis():
+            return {e}
+        case Apply(_, args) | Load(_, args):
+            return set().union(*map(axes_of, args)) if args else set()
+        case Index(found, bound):
+            return axes_of(found) | axes_of(bound)
+    return set()
+
+
+def _flat(w: Writer, moving: Moving, constant: int) -> Value:
+    total = number(constant, INDEX)
+    for atoms, c in moving:
+        term = number(c, INDEX)
+        for a in atoms:
+            v = _atom(w, a, Place())
+            term = v if term.text == "1" else w.t.make(f"mul nsw {term}, {v.text}", INDEX, 0)
+        total = term if total.text == "0" else w.t.make(f"add nsw {total}, {term.text}", INDEX, 0)
+    return total
+
+
+def _pointer(
+    w: Writer, buffer: Tensor, moving: Moving, constant: int, inbounds: str = " inbounds"
+) -> str:
+    memory, base = stored(buffer.dtype), w.pointers[buffer]
+    if moving:
+        key = ("pointer", buffer, moving)
+        if key not in w.known:
+            place = _flat(w, moving, 0)
+            at = f"%{w.t.fresh()}"
+            w.t.line(f"{at} = getelementptr{inbounds} {memory}, ptr {base}, {place}")
+            w.known[key] = Value(at, INDEX)
+        base = w.known[key].text
+    if not constant:
+        return base
+    at = f"%{w.t.fresh()}"
+    w.t.line(f"{at} = getelementptr{inbounds} {memory}, ptr {base}, i64 {constant}")
+    return at

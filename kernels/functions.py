@@ -1,0 +1,212 @@
+"""The scalar functions of te/fn.py as LLVM's text, on vectors as on scalars.
+
+Element types below 32 bits are computed in float32 and rounded after each function, as te/domain.py
+has it. Integers wrap around, divide toward zero, and x / 0 is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from superopt.kernels.text import Text, Value, number
+from superopt.te.dtype import BF16, BOOL, F16, F32, DType
+from superopt.te.node import Number
+
+_FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+_INT = {"add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor": "or", "bitxor": "xor",
+        "and": "and", "or": "or", "xor": "xor"}  # fmt: skip
+_COMPARED = {"lt": ("olt", "lt"), "le": ("ole", "le"), "eq": ("oeq", "eq"), "ne": ("une", "ne")}
+_INTRINSICS = {
+    "abs": "fabs", "floor": "floor", "ceil": "ceil", "round": "rint", "sqrt": "sqrt", "exp": "exp",
+    "log": "log", "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin", "acos": "acos",
+    "atan": "atan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh", "pow": "pow",
+    "max": "maximum", "min": "minimum",
+}  # fmt: skip
+_LIBRARY = frozenset(("asinh", "acosh", "atanh", "erf", "fmod"))  # C's, a lane at a time
+HALF = (F16, BF16)
+
+
+def applied(t: Text, fn: str, args: Sequence[Value], dtype: DType) -> Value:
+    """`fn` of values of equal lanes, as a value of `dtype`."""
+    if fn == "select":
+        guard, yes, no = args
+        return t.make(f"select {guard}, {yes}, {no}", dtype, yes.lanes)
+    if fn == "cast":
+        return cast(t, args[0], dtype)
+    if fn == "bitcast":
+        to = Value("", dtype, args[0].lanes).type
+        return t.make(f"bitcast {args[0]} to {to}", dtype, args[0].lanes)
+    if args[0].dtype in HALF:
+        wide = applied(t, fn, [cast(t, a, F32) for a in args], F32 if dtype in HALF else dtype)
+        return cast(t, wide, dtype)
+    if args[0].dtype.is_float:
+        return _of_floats(t, fn, args, dtype)
+    return _of_integers(t, fn, args, dtype)
+
+
+def fused(t: Text, a: Value, b: Value, c: Value) -> Value:
+    """a * b + c, rounded once."""
+    return t.call(f"llvm.fma.{a.suffix}", [a, b, c], a.dtype)
+
+
+def _of_floats(t: Text, fn: str, args: Sequence[Value], dtype: DType) -> Value:
+    a = args[0]
+    if fn in _FLOAT:
+        return t.make(f"{_FLOAT[fn]} {a}, {args[1].text}", dtype, a.lanes)
+    if fn in _COMPARED:
+        return t.make(f"fcmp {_COMPARED[fn][0]} {a}, {args[1].text}", BOOL, a.lanes)
+    if fn in _INTRINSICS:
+        return t.call(f"llvm.{_INTRINSICS[fn]}.{a.suffix}", args, dtype)
+    if fn in _LIBRARY:
+        return _by_lane(t, fn + ("" if dtype.bits == 64 else "f"), args)
+    match fn:
+        case "neg":
+            return t.make(f"fneg {a}", dtype, a.lanes)
+        case "isnan":
+            return t.make(f"fcmp uno {a}, {a.text}", BOOL, a.lanes)
+        case "isinf":
+            size = t.call(f"llvm.fabs.{a.suffix}", [a], a.dtype)
+            return t.make(f"fcmp oeq {size}, {like(float('inf'), a).text}", BOOL, a.lanes)
+        case "sign":
+            zero = like(0, a)
+            one = t.call(f"llvm.copysign.{a.suffix}", [like(1, a), a], dtype)
+            same = t.make(f"fcmp one {a}, {zero.text}", BOOL, a.lanes)  # neither 0 nor NaN
+            return t.make(f"select {same}, {one}, {a}", dtype, a.lanes)
+        case "sigmoid":
+            e = applied(t, "exp", [t.make(f"fneg {a}", dtype, a.lanes)], dtype)
+            below = t.make(f"fadd {e}, {like(1, a).text}", dtype, a.lanes)
+            return t.make(f"fdiv {like(1, a)}, {below.text}", dtype, a.lanes)
+        case "mod":
+            return _floored(t, args, dtype)
+    raise NotImplementedError(f"{fn} of {a.dtype}")
+
+
+def _floored(t: Text, args: Sequence[Value], dtype: DType) -> Value:
+    """The remainder with the sign of the divisor."""
+    a, b = args
+    rest = _by_lane(t, "fmod" + ("" if dtype.bits == 64 else "f"), args)
+    zero = like(0, a)
+    some = t.make(f"fcmp une {rest}, {zero.text}", BOOL, a.lanes)
+    low, below = (t.make(f"fcmp olt {v}, {zero.text}", BOOL, a.lanes) for v in (rest, b))
+    apart = t.make(f"xor {low}, {below.text}", BOOL, a.lanes)
+    both = t.make(f"and {some}, {apart.text}", BOOL, a.lanes)
+    moved = t.make(f"fadd {rest}, {b.text}", dtype, a.lanes)
+    return t.make(f"select {both}, {moved}, {rest}", dtype, a.lanes)
+
+
+def _of_integers(t: Text, fn: str, args: Sequence[Value], dtype: DType) -> Value:
+    a = args[0]
+    signed = a.dtype.kind != "u" and a.dtype != BOOL
+    if fn in _INT:
+        return t.make(f"{_INT[fn]} {a}, {args[1].text}", dtype, a.lanes)
+    if fn in _COMPARED:
+        how = _COMPARED[fn][1]
+        how = how if fn in ("eq", "ne") else ("s" if signed else "u") + how
+        return t.make(f"icmp {how} {a}, {args[1].text}", BOOL, a.lanes)
+    match fn:
+        case "max" | "min":
+            return t.call(f"llvm.{'s' if signed else 'u'}{fn}.{a.suffix}", args, dtype)
+        case "neg":
+            return t.make(f"sub {like(0, a)}, {a.text}", dtype, a.lanes)
+        case "not" | "bitnot":
+            return t.make(f"xor {a}, {like(1 if a.dtype == BOOL else -1, a).text}", dtype, a.lanes)
+        case "floor" | "ceil" | "round":
+            return a
+        case "abs":
+            if not signed:
+                return a
+            opposite = t.make(f"sub {like(0, a)}, {a.text}", dtype, a.lanes)
+            below = t.make(f"icmp slt {a}, {like(0, a).text}", BOOL, a.lanes)
+            return t.make(f"select {below}, {opposite}, {a}", dtype, a.lanes)
+        case "sign":
+            low = like(-1 if signed else 0, a)
+            low = t.call(f"llvm.{'smax' if signed else 'umax'}.{a.suffix}", [a, low], dtype)
+            return t.call(
+                f"llvm.{'smin' if signed else 'umin'}.{a.suffix}", [low, like(1, a)], dtype
+            )
+        case "div" | "mod" | "fmod":
+            return _divided(t, fn, args, signed)
+        case "shl" | "shr":
+            return _shifted(t, fn, args)
+    raise NotImplementedError(f"{fn} of {a.dtype}")
+
+
+def _divided(t: Text, fn: str, args: Sequence[Value], signed: bool) -> Value:
+    """Without what a processor traps at: by 0, and the least number by -1."""
+    a, b = args
+    n = a.lanes
+    none = t.make(f"icmp eq {b}, {like(0, b).text}", BOOL, n)
+    minus = t.make(f"icmp eq {b}, {like(-1, b).text}", BOOL, n) if signed else none
+    odd = t.make(f"or {none}, {minus.text}", BOOL, n)
+    safe = t.make(f"select {odd}, {like(1, b)}, {b}", b.dtype, n)
+    letter = "s" if signed else "u"
+    if fn == "div":
+        q = t.make(f"{letter}div {a}, {safe.text}", a.dtype, n)
+        opposite = t.make(f"sub {like(0, a)}, {a.text}", a.dtype, n) if signed else q
+        q = t.make(f"select {minus}, {opposite}, {q}", a.dtype, n) if signed else q
+        return t.make(f"select {none}, {like(0, a)}, {q}", a.dtype, n)
+    rest = t.make(f"{letter}rem {a}, {safe.text}", a.dtype, n)
+    if fn == "fmod" or not signed:
+        return rest
+    some = t.make(f"icmp ne {rest}, {like(0, a).text}", BOOL, n)
+    mixed = t.make(f"xor {rest}, {b.text}", a.dtype, n)
+    apart = t.make(f"icmp slt {mixed}, {like(0, a).text}", BOOL, n)
+    both = t.make(f"and {some}, {apart.text}", BOOL, n)
+    moved = t.make(f"add {rest}, {b.text}", a.dtype, n)
+    return t.make(f"select {both}, {moved}, {rest}", a.dtype, n)
+
+
+def _shifted(t: Text, fn: str, args: Sequence[Value]) -> Value:
+    """By as many bits as there are, or more, nothing is left."""
+    a, b = args
+    how = "shl" if fn == "shl" else "lshr" if a.dtype.kind == "u" else "ashr"
+    much = t.make(f"icmp uge {b}, {like(a.dtype.bits, b).text}", BOOL, a.lanes)
+    safe = t.make(f"select {much}, {like(0, b)}, {b}", b.dtype, a.lanes)
+    out = t.make(f"{how} {a}, {safe.text}", a.dtype, a.lanes)
+    return t.make(f"select {much}, {like(0, a)}, {out}", a.dtype, a.lanes)
+
+
+def _by_lane(t: Text, name: str, args: Sequence[Value]) -> Value:
+    a = args[0]
+    if not a.lanes:
+        return t.call(name, args, a.dtype)
+    out = Value("poison", a.dtype, a.lanes)
+    for k in range(a.lanes):
+        one = [t.make(f"extractelement {v}, i64 {k}", v.dtype, 0) for v in args]
+        found = t.call(name, one, a.dtype)
+        out = t.make(f"insertelement {out}, {found}, i64 {k}", a.dtype, a.lanes)
+    return out
+
+
+def cast(t: Text, x: Value, dtype: DType) -> Value:
+    """ONNX's Cast; what is out of an integer's range is left to the processor, but no trap."""
+    kind, n = x.dtype, x.lanes
+    if kind == dtype:
+        return x
+    to = Value("", dtype, n).type
+    if dtype == BOOL:
+        if kind.is_float:
+            return t.make(f"fcmp une {x}, {like(0, x).text}", BOOL, n)
+        return t.make(f"icmp ne {x}, {like(0, x).text}", BOOL, n)
+    signed = "u" if kind.kind == "u" or kind == BOOL else "s"
+    if kind.is_float and dtype.is_float:
+        if kind in HALF and dtype in HALF:
+            return cast(t, cast(t, x, F32), dtype)
+        how = "fpext" if dtype.bits > kind.bits else "fptrunc"
+    elif kind.is_float:
+        letter = "u" if dtype.kind == "u" else "s"
+        out = Value("", dtype, n)
+        return t.call(f"llvm.fpto{letter}i.sat.{out.suffix}.{x.suffix}", [x], dtype)
+    elif dtype.is_float:
+        how = f"{signed}itofp"
+    elif dtype.bits == kind.bits and kind != BOOL:
+        return Value(x.text, dtype, n)
+    else:
+        wider = dtype.bits > (1 if kind == BOOL else kind.bits)
+        how = "trunc" if not wider else "zext" if signed == "u" else "sext"
+    return t.make(f"{how} {x} to {to}", dtype, n)
+
+
+def like(value: Number, v: Value) -> Value:
+    """A constant of a value's type."""
+    return number(value, v.dtype, v.lanes)

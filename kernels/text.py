@@ -1,0 +1,111 @@
+"""LLVM's text as it grows: values, what they are called, and what is declared on the way."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from superopt.te.dtype import BOOL, F64, INDEX, DType, to_numpy
+from superopt.te.node import Number
+
+_FLOATS = {"f16": "half", "bf16": "bfloat", "f32": "float", "f64": "double"}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value: a vector of `lanes` elements, or one scalar where that is 0."""
+
+    text: str
+    dtype: DType
+    lanes: int = 0
+
+    @property
+    def type(self) -> str:
+        one = element(self.dtype)
+        return f"<{self.lanes} x {one}>" if self.lanes else one
+
+    @property
+    def suffix(self) -> str:
+        """As the names of intrinsics end."""
+        letter = "bf" if self.dtype.name == "bf16" else "f" if self.dtype.is_float else "i"
+        bits = 1 if self.dtype == BOOL else self.dtype.bits
+        return f"v{self.lanes}{letter}{bits}" if self.lanes else f"{letter}{bits}"
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.text}"
+
+
+def element(dtype: DType) -> str:
+    """The type of a value of this element type; a bool is one bit, and a byte in memory."""
+    if dtype == BOOL:
+        return "i1"
+    if dtype.name in _FLOATS:
+        return _FLOATS[dtype.name]
+    if not (dtype.is_int or dtype == INDEX) or dtype.bits < 8:
+        raise NotImplementedError(f"no kernel computes {dtype}")
+    return f"i{dtype.bits}"
+
+
+def stored(dtype: DType) -> str:
+    return "i8" if dtype == BOOL else element(dtype)
+
+
+@dataclass(slots=True)
+class Text:
+    """The lines of a function, those at its beginning, and the declarations that it needs."""
+
+    lines: list[str] = field(default_factory=list)
+    entry: list[str] = field(default_factory=list)
+    declared: set[str] = field(default_factory=set)
+    count: int = 0
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " + text)
+
+    def fresh(self, stem: str = "v") -> str:
+        self.count += 1
+        return f"{stem}{self.count}"
+
+    def make(self, text: str, dtype: DType, lanes: int) -> Value:
+        out = f"%{self.fresh()}"
+        self.line(f"{out} = {text}")
+        return Value(out, dtype, lanes)
+
+    def call(self, name: str, args: Sequence[Value], dtype: DType) -> Value:
+        """A function of LLVM's, or of C's library."""
+        lanes = args[0].lanes
+        out = Value("", dtype, lanes)
+        kinds = ", ".join(a.type for a in args)
+        self.declared.add(f"declare {out.type} @{name}({kinds})")
+        given = ", ".join(map(str, args))
+        return self.make(f"call {out.type} @{name}({given})", dtype, lanes)
+
+    def splat(self, v: Value, lanes: int) -> Value:
+        """`v` in each of `lanes`."""
+        if v.lanes == lanes:
+            return v
+        wide = Value("", v.dtype, lanes)
+        one = self.make(f"insertelement {wide.type} poison, {v}, i64 0", v.dtype, lanes)
+        zeros = f"<{lanes} x i32> zeroinitializer"
+        return self.make(f"shufflevector {one}, {wide.type} poison, {zeros}", v.dtype, lanes)
+
+
+def number(value: Number | bool, dtype: DType, lanes: int = 0) -> Value:
+    """A constant; floats are written as the bits of the double that they are."""
+    one = element(dtype)
+    if dtype.is_float:
+        x = float(value)
+        if dtype != F64:
+            with np.errstate(over="ignore"):
+                x = float(np.float64(x).astype(to_numpy(dtype)))
+        text = "0x" + struct.pack(">d", x).hex().upper()
+    elif dtype == BOOL:
+        text = "true" if value else "false"
+    else:
+        text = str(int(value))
+    if not lanes:
+        return Value(text, dtype)
+    return Value("<" + ", ".join([f"{one} {text}"] * lanes) + ">", dtype, lanes)

@@ -1,0 +1,99 @@
+"""The tile-level form: loops around statements on tiles. What every target prints.
+
+A statement computes a *tile*: all elements over its tile axes, which have small constant extents.
+Its value is an expression over tile axes and the axes of the loops around it, in which loads are of
+buffers. Where a buffer lies is its scope:
+
+    global    a parameter, in memory
+    local     scratch of the kernel, in a cache
+    register  a tile: it lives from its first store to the end of the loop that this is in
+
+A product of two loads that is summed over tile axes is a dot; a target with matrix instructions
+takes it as one, the others add its products one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from superopt.te.expr import Tensor
+from superopt.te.node import Axis, Expr
+
+SCOPES = ("global", "local", "register")
+KINDS = ("serial", "parallel", "unroll")
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """buffer[index] = value, for all `axes`; the last of these runs along vectors."""
+
+    buffer: Tensor
+    index: tuple[Expr, ...]
+    value: Expr
+    axes: tuple[Axis, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{_at(self.buffer, self.index)} = {self.value}{_over(self.axes)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """buffer[index] = fn(buffer[index], value), for all `axes` and, one after the other, `over`."""
+
+    buffer: Tensor
+    index: tuple[Expr, ...]
+    fn: str
+    value: Expr
+    axes: tuple[Axis, ...] = ()
+    over: tuple[Axis, ...] = ()
+
+    def __str__(self) -> str:
+        axes = _over((*self.axes, *self.over))
+        return f"{_at(self.buffer, self.index)} {self.fn}= {self.value}{axes}"
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """The body for each value of `axis` below its extent."""
+
+    axis: Axis
+    body: tuple[Stmt, ...]
+    kind: str = "serial"
+
+
+Stmt = Store | Update | For
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A function of the buffers `params`, the results last; `scratch` are its own, with scopes."""
+
+    name: str
+    params: tuple[Tensor, ...]
+    body: tuple[Stmt, ...]
+    scratch: tuple[tuple[Tensor, str], ...] = ()
+
+    def __str__(self) -> str:
+        head = ", ".join(f"{p.name}: {p.type}" for p in self.params)
+        lines = [f"{self.name}({head})"]
+        lines += [f"  {scope} {t.name}: {t.type}" for t, scope in self.scratch]
+        return "\n".join([*lines, *_lines(self.body, "  ")])
+
+
+def _lines(body: tuple[Stmt, ...], indent: str) -> Iterator[str]:
+    for s in body:
+        if isinstance(s, For):
+            kind = "" if s.kind == "serial" else f" {s.kind}"
+            yield f"{indent}for {s.axis.name} < {s.axis.extent}{kind}"
+            yield from _lines(s.body, indent + "  ")
+        else:
+            yield f"{indent}{s}"
+
+
+def _at(buffer: Tensor, index: tuple[Expr, ...]) -> str:
+    return f"{buffer.name}[{', '.join(map(str, index))}]"
+
+
+def _over(axes: tuple[Axis, ...]) -> str:
+    return " for " + ", ".join(f"{a.name} < {a.extent}" for a in axes) if axes else ""

@@ -1,0 +1,41 @@
+"""Kernels of single operators, and what they are compared with."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from superopt.ir.graph import Node
+from superopt.ir.op import expression
+from superopt.kernels.lower import loads, lowered, stages
+from superopt.kernels.tile import Kernel
+from superopt.te.dtype import BOOL, to_numpy
+from superopt.te.expr import Tensor, TensorType, placeholder
+
+
+def kernel_of(n: Node) -> Kernel:
+    """The kernel of a node, of its operands' and its results' buffers."""
+    types = tuple(None if v is None else v.type for v in n.inputs)
+    outs = expression(n.op, types, n.attrs)
+    bodies = [t.body for t in stages(outs) if t.body is not None]
+    read = {x.tensor.name: x.tensor for b in bodies for x in loads(b) if x.tensor.body is None}
+    some = [(f"a{k}", t) for k, t in enumerate(types) if t is not None]
+    params = [read.get(name) or placeholder(name, t) for name, t in some]
+    return lowered("k", params, outs)
+
+
+def drawn(t: TensorType | Tensor, rng: np.random.Generator) -> np.ndarray:
+    assert t.dtype is not None
+    assert t.shape is not None
+    shape = tuple(int(d) for d in t.shape if isinstance(d, int))
+    if t.dtype == BOOL:
+        return rng.integers(0, 2, shape).astype(bool)
+    if t.dtype.is_int:  # as indices, also
+        return rng.integers(0, 3, shape).astype(to_numpy(t.dtype))
+    return rng.standard_normal(shape).astype(to_numpy(t.dtype))
+
+
+def blank(k: Kernel, results: int) -> list[np.ndarray]:
+    """Arrays for a kernel's results, of what nobody would compute."""
+    shapes = [tuple(int(d) for d in p.shape if isinstance(d, int)) for p in k.params[-results:]]
+    kinds = [to_numpy(p.dtype) for p in k.params[-results:]]
+    return [np.full(s, 77, d) for s, d in zip(shapes, kinds, strict=True)]
