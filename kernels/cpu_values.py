@@ -175,10 +175,7 @@ def _near(w: Writer, buffer: Tensor, found: Address, p: Place) -> Value:
 
 
 def _gather(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> Value:
-    flat = ix.as_index(0)
-    for i, n in zip(index, buffer.shape, strict=True):
-        flat = ix.as_index(flat * n + i)
-    return _at(w, buffer, _index(w, flat, p), p.guard)
+    return _at(w, buffer, _index(w, _flat_index(buffer, index), p), p.guard)
 
 
 def _at(w: Writer, buffer: Tensor, places: Value, guard: Value | None) -> Value:
@@ -224,17 +221,36 @@ def put(w: Writer, buffer: Tensor, index: Sequence[Expr], new: Value, p: Place) 
         slot, _ = _register(w, buffer, index, p)
         t.line(f"store {new}, ptr {slot}")
         return
-    text = str(new)
-    if new.dtype == BOOL:
-        shape = f"<{new.lanes} x i8>" if new.lanes else "i8"
-        byte = f"%{t.fresh()}"
-        t.line(f"{byte} = zext {new} to {shape}")
-        text = f"{shape} {byte}"
     found = _address(buffer, index, p)
-    if found is None or (new.lanes and found.step != 1):
-        raise NotImplementedError(f"a store to {buffer.name} that is not to neighbours")
-    at = _pointer(w, buffer, found.moving, found.constant)
-    t.line(f"store {text}, ptr {at}, align {max(buffer.dtype.bits // 8, 1)}")
+    size = max(buffer.dtype.bits // 8, 1)
+    if found is not None and (not new.lanes or found.step == 1):
+        at = _pointer(w, buffer, found.moving, found.constant)
+        t.line(f"store {_packed(t, new)}, ptr {at}, align {size}")
+        return
+    places = t.splat(_index(w, _flat_index(buffer, index), p), new.lanes)
+    for k in range(new.lanes):
+        one = t.make(f"extractelement {new}, i64 {k}", new.dtype, 0)
+        place = t.make(f"extractelement {places}, i64 {k}", INDEX, 0)
+        at = f"%{t.fresh()}"
+        t.line(f"{at} = getelementptr {stored(buffer.dtype)}, ptr {w.pointers[buffer]}, {place}")
+        t.line(f"store {_packed(t, one)}, ptr {at}, align {size}")
+
+
+def _packed(t: Text, v: Value) -> str:
+    """A value as it is stored: a bool as a byte."""
+    if v.dtype != BOOL:
+        return str(v)
+    shape = f"<{v.lanes} x i8>" if v.lanes else "i8"
+    byte = f"%{t.fresh()}"
+    t.line(f"{byte} = zext {v} to {shape}")
+    return f"{shape} {byte}"
+
+
+def _flat_index(buffer: Tensor, index: Sequence[Expr]) -> Expr:
+    flat = ix.as_index(0)
+    for i, n in zip(index, buffer.shape, strict=True):
+        flat = ix.as_index(flat * n + i)
+    return flat
 
 
 def _register(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> tuple[str, int]:

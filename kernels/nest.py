@@ -1,0 +1,123 @@
+"""The loops of a scheduled tensor as statements on tiles.
+
+The innermost loops that are unrolled or vectorized, and go over elements, are the tile. Without a
+sum a tile is stored, and that is all. With one, it is summed in registers:
+
+    for m < 22                          for m < 22
+      for k0 < 8 reduced                  total[i, j] = 0
+        for i < 6 unroll          =>      for k0 < 8
+          for j < 64 vectorize              total[i, j] sum= a[m, i, k0] * b[k0, j]
+                                          y[m, i, j] = total[i, j]
+
+Where loops over elements are inside those of the sum, what is summed waits in a local buffer, over
+all of these loops, and is in registers while the innermost loops of the sum run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+from superopt.kernels.stages import Nest, index, value
+from superopt.kernels.tile import For, Stmt, Store, Update
+from superopt.kernels.transform import UNROLL, VECTORIZE, Loop, Scheduled, reduction
+from superopt.te.expr import Tensor, const
+from superopt.te.fn import unit
+from superopt.te.node import Apply, Axis, Expr, Load, Reduce
+
+TILED = (UNROLL, VECTORIZE)
+
+
+def nested(nest: Nest, s: Scheduled) -> tuple[Stmt, ...]:
+    """The tensor's elements, computed into its buffer as the schedule says."""
+    t = s.tensor
+    assert t.body is not None
+    if any(x.extent == 0 for x in s.loops if not x.reduced):
+        return ()
+    tile = tuple(takewhile(lambda x: x.kind in TILED and not x.reduced, reversed(s.loops)))[::-1]
+    loops = s.loops[: len(s.loops) - len(tile)]
+    axes = tuple(x.axis for x in tile)
+    found = reduction(t)
+    if found is None:
+        return around(loops, _stored(nest, s, t.body, axes))
+    first = next(n for n, x in enumerate(loops) if x.reduced)
+    inner = loops[first:]
+    own = [n for n, x in enumerate(inner) if not x.reduced]
+    if not own:
+        return around(loops[:first], _summed(nest, s, found, inner, axes))
+    waiting = [inner[n] for n in own]
+    kept = Tensor(nest.fresh("kept"), found.dtype, tuple(x.extent for x in (*waiting, *tile)))
+    nest.scratch.append((kept, "local"))
+    place = (*(x.axis for x in waiting), *axes)
+    zero = const(unit(found.fn, found.dtype), found.dtype)
+    last = max(own) + 1
+    body = (
+        *around(waiting, (Store(kept, place, zero, axes),)),
+        *around(inner[:last], _added(nest, s, found, inner[last:], axes, kept, place)),
+        *around(waiting, _stored(nest, s, put_for(t.body, found, kept, place), axes)),
+    )
+    return around(loops[:first], body)
+
+
+def around(loops: Sequence[Loop], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    for x in reversed(loops):
+        kind = "unroll" if x.kind in TILED else x.kind
+        body = (For(x.axis, body, kind),)
+    return body
+
+
+def _stored(nest: Nest, s: Scheduled, body: Expr, axes: tuple[Axis, ...]) -> tuple[Stmt, ...]:
+    env = s.env
+    before: list[Stmt] = []
+    new = value(nest, body, env, axes, before)
+    where = tuple(index(nest, env[a], {}, axes, before) for a in s.tensor.axes)
+    return (*before, Store(nest.buffers[s.tensor], where, new, axes))
+
+
+def _summed(
+    nest: Nest, s: Scheduled, found: Reduce, inner: Sequence[Loop], axes: tuple[Axis, ...]
+) -> tuple[Stmt, ...]:
+    """In registers from the first to the last."""
+    assert s.tensor.body is not None
+    total = _registers(nest, found, axes)
+    return (
+        Store(total, axes, const(unit(found.fn, found.dtype), found.dtype), axes),
+        *around(inner, _updated(nest, s, found, total, axes)),
+        *_stored(nest, s, put_for(s.tensor.body, found, total, axes), axes),
+    )
+
+
+def _added(
+    nest: Nest, s: Scheduled, found: Reduce, inner: Sequence[Loop], axes: tuple[Axis, ...],
+    kept: Tensor, place: tuple[Axis, ...],
+) -> tuple[Stmt, ...]:  # fmt: skip
+    """In registers for as long as the innermost loops of the sum run."""
+    total = _registers(nest, found, axes)
+    return (
+        Store(total, axes, Load(kept, place, found.dtype), axes),
+        *around(inner, _updated(nest, s, found, total, axes)),
+        Store(kept, place, Load(total, axes, found.dtype), axes),
+    )
+
+
+def _updated(
+    nest: Nest, s: Scheduled, found: Reduce, total: Tensor, axes: tuple[Axis, ...]
+) -> tuple[Stmt, ...]:
+    before: list[Stmt] = []
+    term = value(nest, found.body, s.env, axes, before)
+    return (*before, Update(total, axes, found.fn, term, axes))
+
+
+def _registers(nest: Nest, found: Reduce, axes: tuple[Axis, ...]) -> Tensor:
+    total = Tensor(nest.fresh(found.fn), found.dtype, tuple(a.extent for a in axes))
+    nest.scratch.append((total, "register"))
+    return total
+
+
+def put_for(e: Expr, found: Reduce, total: Tensor, place: tuple[Axis, ...]) -> Expr:
+    """`e`, with what was summed in the place of the sum."""
+    if e is found:
+        return Load(total, place, found.dtype)
+    if isinstance(e, Apply):
+        return Apply(e.fn, tuple(put_for(a, found, total, place) for a in e.args), e.dtype)
+    return e

@@ -1,0 +1,223 @@
+"""What the primitives of a schedule do to the loops of one tensor: legality, before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from superopt.kernels.schedule import (
+    Fuse,
+    IllegalSchedule,
+    Parallel,
+    Primitive,
+    Reorder,
+    Schedule,
+    Split,
+    Unroll,
+    Vectorize,
+)
+from superopt.te import index as ix
+from superopt.te.expr import Tensor
+from superopt.te.node import Apply, Axis, Expr, Reduce
+
+SERIAL, PARALLEL, UNROLL, VECTORIZE = "serial", "parallel", "unroll", "vectorize"
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop that is left when all is split. reduced: it goes over what is summed."""
+
+    axis: Axis
+    reduced: bool
+    kind: str = SERIAL
+
+    @property
+    def extent(self) -> int:
+        assert isinstance(self.axis.extent, int)
+        return self.axis.extent
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A tensor, its loops from the outermost on, and each of its own axes by those of the loops."""
+
+    tensor: Tensor
+    loops: tuple[Loop, ...]
+    origin: tuple[tuple[Axis, Expr], ...]
+
+    @property
+    def env(self) -> dict[Expr, Expr]:
+        return {a: e for a, e in self.origin}  # noqa: C416
+
+    def __str__(self) -> str:
+        lines = []
+        for depth, loop in enumerate(self.loops):
+            kind = "" if loop.kind == SERIAL else f" {loop.kind}"
+            over = " reduced" if loop.reduced else ""
+            lines.append(f"{'  ' * depth}for {loop.axis.name} < {loop.extent}{kind}{over}")
+        where = ", ".join(f"{a.name} = {e}" for a, e in self.origin)
+        return "\n".join([*lines, f"{'  ' * len(self.loops)}{where}"])
+
+
+def unscheduled(t: Tensor) -> Scheduled:
+    """The tensor's own loops: over its elements, then over what is summed for each."""
+    reduced = () if (r := reduction(t)) is None else r.axes
+    loops = (*(Loop(a, False) for a in t.axes), *(Loop(a, True) for a in reduced))
+    return Scheduled(t, loops, tuple((x.axis, x.axis) for x in loops))
+
+
+def reduction(t: Tensor) -> Reduce | None:
+    """The one reduction in the tensor's expression; IllegalSchedule where there are more."""
+    found = list(_reductions(t.body)) if t.body is not None else []
+    if len(found) > 1:
+        raise IllegalSchedule(f"{t.name} has {len(found)} reductions: a schedule is of one")
+    return found[0] if found else None
+
+
+def _reductions(e: Expr) -> Sequence[Reduce]:
+    match e:
+        case Reduce(_, _, body):
+            return [e, *_reductions(body)]
+        case Apply(_, args):
+            return [r for a in args for r in _reductions(a)]
+    return []
+
+
+def transformed(s: Scheduled, schedule: Schedule) -> Scheduled:
+    """All of a schedule, one primitive after the other. Raises IllegalSchedule."""
+    for primitive in schedule:
+        s = applied(s, primitive)
+    return s
+
+
+def applied(s: Scheduled, primitive: Primitive) -> Scheduled:
+    match primitive:
+        case Split(axis, factor):
+            return split(s, axis, factor)
+        case Fuse(outer, inner):
+            return fuse(s, outer, inner)
+        case Reorder(axes):
+            return reorder(s, axes)
+        case Unroll(axis):
+            return marked(s, axis, UNROLL)
+        case Vectorize(axis):
+            return vectorize(s, axis)
+        case Parallel(axis):
+            return parallel(s, axis)
+
+
+def split(s: Scheduled, axis: str, factor: int) -> Scheduled:
+    """A loop becomes two, the inner one of `factor` steps.
+
+        for i < 12          for i.o < 3
+                        =>    for i.i < 4
+                                i = i.o * 4 + i.i
+
+    Where the factor does not divide the extent, the last block begins where it just fits, and
+    computes some elements once more: i = min(i.o * 4, 10 - 4) + i.i. What is summed would be summed
+    twice: there the factor must divide the extent.
+    """
+    n = _at(s, axis)
+    loop = s.loops[n]
+    _plain(loop)
+    if factor < 1:
+        raise IllegalSchedule(f"split({axis}, {factor}): the factor is below 1")
+    factor = min(factor, max(loop.extent, 1))
+    if loop.reduced and loop.extent % factor:
+        raise IllegalSchedule(
+            f"split({axis}, {factor}): {loop.extent} steps of a sum are no multiple of {factor}"
+        )
+    blocks = -(-loop.extent // factor)
+    outer, inner = Axis(f"{axis}.o", blocks), Axis(f"{axis}.i", factor)
+    begin = ix.as_index(outer * factor)
+    if loop.extent % factor:
+        begin = ix.apply("min", (begin, ix.as_index(loop.extent - factor)), begin.dtype)
+    new = tuple(Loop(a, loop.reduced) for a in (outer, inner))
+    return _with(s, n, n + 1, new, {loop.axis: ix.as_index(begin + inner)})
+
+
+def fuse(s: Scheduled, outer: str, inner: str) -> Scheduled:
+    """Two loops, one directly in the other, become one.
+
+    for i < 3           for i_j < 12
+      for j < 4     =>    i = i_j // 4, j = i_j % 4
+    """
+    n = _at(s, outer)
+    if _at(s, inner) != n + 1:
+        raise IllegalSchedule(f"fuse({outer}, {inner}): {inner} is not directly inside {outer}")
+    a, b = s.loops[n : n + 2]
+    _plain(a)
+    _plain(b)
+    if a.reduced != b.reduced:
+        raise IllegalSchedule(f"fuse({outer}, {inner}): one of them is of the sum, the other not")
+    both = Axis(f"{outer}_{inner}", a.extent * b.extent)
+    env: dict[Expr, Expr] = {
+        a.axis: ix.as_index(both // b.extent),
+        b.axis: ix.as_index(both % b.extent),
+    }
+    return _with(s, n, n + 2, (Loop(both, a.reduced),), env)
+
+
+def reorder(s: Scheduled, axes: Sequence[str]) -> Scheduled:
+    """Some loops take each other's places, in this order.
+
+        for i < 3           for j < 4
+          for j < 4     =>    for i < 3
+
+    Sums of floats are of other roundings where loops of the sum change places.
+    """
+    places = [_at(s, a) for a in axes]
+    if len(set(places)) < len(places):
+        raise IllegalSchedule(f"reorder({', '.join(axes)}): an axis stands there twice")
+    loops = list(s.loops)
+    for place, was in zip(sorted(places), places, strict=True):
+        loops[place] = s.loops[was]
+    return replace(s, loops=tuple(loops))
+
+
+def vectorize(s: Scheduled, axis: str) -> Scheduled:
+    """A loop's steps are done at once, as lanes of vectors: the innermost one, and of no sum."""
+    n = _at(s, axis)
+    if s.loops[n].reduced:
+        raise IllegalSchedule(f"vectorize({axis}): it is an axis of the sum")
+    if n != len(s.loops) - 1:
+        raise IllegalSchedule(f"vectorize({axis}): {s.loops[-1].axis.name} is inside it")
+    return marked(s, axis, VECTORIZE)
+
+
+def parallel(s: Scheduled, axis: str) -> Scheduled:
+    """A loop's steps are done by several threads: the outermost one, and of no sum."""
+    n = _at(s, axis)
+    if s.loops[n].reduced:
+        raise IllegalSchedule(f"parallel({axis}): it is an axis of the sum")
+    if n:
+        raise IllegalSchedule(f"parallel({axis}): it is inside {s.loops[0].axis.name}")
+    return marked(s, axis, PARALLEL)
+
+
+def marked(s: Scheduled, axis: str, kind: str) -> Scheduled:
+    """The loop runs otherwise: all its steps one after the other as text (unroll), ..."""
+    n = _at(s, axis)
+    _plain(s.loops[n])
+    loops = (*s.loops[:n], replace(s.loops[n], kind=kind), *s.loops[n + 1 :])
+    return replace(s, loops=loops)
+
+
+def _at(s: Scheduled, axis: str) -> int:
+    names = [x.axis.name for x in s.loops]
+    if axis not in names:
+        raise IllegalSchedule(f"there is no loop {axis}; there are {', '.join(names)}")
+    return names.index(axis)
+
+
+def _plain(loop: Loop) -> None:
+    if loop.kind != SERIAL:
+        raise IllegalSchedule(f"{loop.axis.name} is said to be {loop.kind} already")
+
+
+def _with(
+    s: Scheduled, begin: int, end: int, new: tuple[Loop, ...], env: dict[Expr, Expr]
+) -> Scheduled:
+    """Other loops in the place of some, whose axes are now `env`."""
+    origin = tuple((a, ix.substitute(e, env)) for a, e in s.origin)
+    return Scheduled(s.tensor, (*s.loops[:begin], *new, *s.loops[end:]), origin)
