@@ -221,6 +221,8 @@ def put(w: Writer, buffer: Tensor, index: Sequence[Expr], new: Value, p: Place) 
         slot, _ = _register(w, buffer, index, p)
         t.line(f"store {new}, ptr {slot}")
         return
+    for key in [k for k in w.known if isinstance(k, tuple) and k[0] is buffer]:
+        del w.known[key]  # what was read of it
     found = _address(buffer, index, p)
     size = max(buffer.dtype.bits // 8, 1)
     if found is not None and (not new.lanes or found.step == 1):

@@ -18,12 +18,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-from superopt.kernels.stages import Nest, index, value
+from superopt.kernels.stages import Nest, index, start, summed, value
 from superopt.kernels.tile import For, Stmt, Store, Update
 from superopt.kernels.transform import UNROLL, VECTORIZE, Loop, Scheduled, reduction
-from superopt.te.expr import Tensor, const
-from superopt.te.fn import unit
-from superopt.te.node import Apply, Axis, Expr, Load, Reduce
+from superopt.te.expr import Tensor, cast
+from superopt.te.node import Apply, Axis, Expr, Reduce
 
 TILED = (UNROLL, VECTORIZE)
 
@@ -46,13 +45,11 @@ def nested(nest: Nest, s: Scheduled) -> tuple[Stmt, ...]:
     if not own:
         return around(loops[:first], _summed(nest, s, found, inner, axes))
     waiting = [inner[n] for n in own]
-    kept = Tensor(nest.fresh("kept"), found.dtype, tuple(x.extent for x in (*waiting, *tile)))
-    nest.scratch.append((kept, "local"))
+    kept = summed(nest, found, tuple(x.extent for x in (*waiting, *tile)), "local")
     place = (*(x.axis for x in waiting), *axes)
-    zero = const(unit(found.fn, found.dtype), found.dtype)
     last = max(own) + 1
     body = (
-        *around(waiting, (Store(kept, place, zero, axes),)),
+        *around(waiting, (Store(kept, place, start(found), axes),)),
         *around(inner[:last], _added(nest, s, found, inner[last:], axes, kept, place)),
         *around(waiting, _stored(nest, s, put_for(t.body, found, kept, place), axes)),
     )
@@ -81,7 +78,7 @@ def _summed(
     assert s.tensor.body is not None
     total = _registers(nest, found, axes)
     return (
-        Store(total, axes, const(unit(found.fn, found.dtype), found.dtype), axes),
+        Store(total, axes, start(found), axes),
         *around(inner, _updated(nest, s, found, total, axes)),
         *_stored(nest, s, put_for(s.tensor.body, found, total, axes), axes),
     )
@@ -94,9 +91,9 @@ def _added(
     """In registers for as long as the innermost loops of the sum run."""
     total = _registers(nest, found, axes)
     return (
-        Store(total, axes, Load(kept, place, found.dtype), axes),
+        Store(total, axes, kept[place], axes),
         *around(inner, _updated(nest, s, found, total, axes)),
-        Store(kept, place, Load(total, axes, found.dtype), axes),
+        Store(kept, place, total[axes], axes),
     )
 
 
@@ -109,15 +106,13 @@ def _updated(
 
 
 def _registers(nest: Nest, found: Reduce, axes: tuple[Axis, ...]) -> Tensor:
-    total = Tensor(nest.fresh(found.fn), found.dtype, tuple(a.extent for a in axes))
-    nest.scratch.append((total, "register"))
-    return total
+    return summed(nest, found, tuple(a.extent for a in axes), "register")
 
 
 def put_for(e: Expr, found: Reduce, total: Tensor, place: tuple[Axis, ...]) -> Expr:
     """`e`, with what was summed in the place of the sum."""
     if e is found:
-        return Load(total, place, found.dtype)
+        return cast(total[place], found.dtype)
     if isinstance(e, Apply):
         return Apply(e.fn, tuple(put_for(a, found, total, place) for a in e.args), e.dtype)
     return e

@@ -20,10 +20,10 @@ from math import prod
 
 from superopt.kernels.tile import For, Stmt, Store, Update
 from superopt.te import index as ix
-from superopt.te.dtype import INDEX
-from superopt.te.expr import Tensor, const
+from superopt.te.dtype import F32, INDEX, DType
+from superopt.te.expr import Tensor, cast, const
 from superopt.te.fn import unit
-from superopt.te.node import Apply, Axis, Expr, Index, Load, Reduce
+from superopt.te.node import Apply, Axis, Dim, Expr, Index, Load, Reduce
 
 LANES = 64  # elements of a tile
 Env = Mapping[Expr, Expr]
@@ -117,18 +117,33 @@ def value(nest: Nest, e: Expr, env: Env, axes: tuple[Axis, ...], before: list[St
         case Apply(fn, args, dtype):
             return Apply(fn, tuple(value(nest, a, env, axes, before) for a in args), dtype)
         case Reduce(fn, over, body, dtype):
-            total = Tensor(nest.fresh(fn), dtype, tuple(a.extent for a in axes))
-            nest.scratch.append((total, "register"))
+            total = summed(nest, e, tuple(a.extent for a in axes), "register")
             loops = [Axis(nest.fresh(f"{a.name}."), a.extent) for a in over]
             inner: list[Stmt] = []
             element = value(nest, body, {**env, **dict(zip(over, loops, strict=True))}, axes, inner)
             folded: tuple[Stmt, ...] = (*inner, Update(total, axes, fn, element, axes))
             for a in reversed(loops):
                 folded = (For(a, folded),)
-            before += (Store(total, axes, const(unit(fn, dtype), dtype), axes), *folded)
-            return Load(total, axes, dtype)
+            before += (Store(total, axes, start(e), axes), *folded)
+            return cast(total[axes], dtype)
         case _:
             return e
+
+
+def summed(nest: Nest, e: Reduce, shape: tuple[Dim, ...], scope: str) -> Tensor:
+    """Where a reduction is summed: floats of less than 32 bits in float32, as te/domain.py does."""
+    total = Tensor(nest.fresh(e.fn), _wide(e.dtype), shape)
+    nest.scratch.append((total, scope))
+    return total
+
+
+def start(e: Reduce) -> Expr:
+    """What a reduction begins with."""
+    return const(unit(e.fn, e.dtype), _wide(e.dtype))
+
+
+def _wide(dtype: DType) -> DType:
+    return F32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
 def index(nest: Nest, e: Expr, env: Env, axes: tuple[Axis, ...], before: list[Stmt]) -> Expr:

@@ -10,6 +10,7 @@ from superopt.ir.graph import Node
 from superopt.kernels.cpu import host, loaded
 from superopt.kernels.cpu_text import written
 from superopt.ops import OPS
+from superopt.te.dtype import DTYPES, to_numpy
 from tests.kernels.build import blank, drawn, kernel_of
 from tests.ops.build import made
 
@@ -88,6 +89,17 @@ def test_text_is_of_a_vector_s_width(width: int) -> None:
         out = np.zeros_like(x)
         loaded(k)(x, x, out)
         np.testing.assert_array_equal(out, 2 * x)
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_small_floats_are_summed_in_float32(kind: str) -> None:
+    """In float16 a sum of ones ends at 2,048."""
+    n = made("ReduceSum", f"{kind}[2,4096] axes=(1,) keepdims=0")
+    k = kernel_of(n)
+    ones = np.ones((2, 4096), to_numpy(DTYPES[kind]))
+    (out,) = blank(k, 1)
+    loaded(k)(ones, out)
+    np.testing.assert_array_equal(out.astype(np.float32), [4096, 4096])
 
 
 def test_what_no_kernel_computes_is_said() -> None:

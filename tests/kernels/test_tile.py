@@ -69,6 +69,17 @@ def test_loops_that_are_unrolled_compute_the_same() -> None:
         np.testing.assert_array_equal(out, x * x)
 
 
+def test_a_sum_in_memory_reads_what_it_stored() -> None:
+    """All its steps in one statement."""
+    a, c = Tensor("a", I32, (5, 40)), Tensor("c", I32, (40,))
+    j, k = Axis("j", 40), Axis("k", 5)
+    body = (Store(c, (j,), const(0, I32), (j,)), Update(c, (j,), "sum", a[k, j], (j,), (k,)))
+    x = np.arange(200, dtype=np.int32).reshape(5, 40)
+    out = np.zeros(40, np.int32)
+    loaded(Kernel("k", (a, c), body))(x, out)
+    np.testing.assert_array_equal(out, x.sum(axis=0))
+
+
 def test_a_scratch_buffer_is_the_kernel_s_own() -> None:
     """Computed once, read in another order."""
     a, s, c = (Tensor(n, F32, (100,)) for n in "asc")
