@@ -13,54 +13,47 @@ import ast
 from dataclasses import dataclass
 
 
+class _Written:
+    """A primitive is written as its class is called, with its fields."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        given = (getattr(self, name) for name in self.__match_args__)  # type: ignore[attr-defined]
+        words = (", ".join(g) if isinstance(g, tuple) else str(g) for g in given)
+        return f"{type(self).__name__.lower()}({', '.join(words)})"
+
+
 @dataclass(frozen=True, slots=True)
-class Split:
+class Split(_Written):
     axis: str
     factor: int
 
-    def __str__(self) -> str:
-        return f"split({self.axis}, {self.factor})"
-
 
 @dataclass(frozen=True, slots=True)
-class Fuse:
+class Fuse(_Written):
     outer: str
     inner: str
 
-    def __str__(self) -> str:
-        return f"fuse({self.outer}, {self.inner})"
-
 
 @dataclass(frozen=True, slots=True)
-class Reorder:
+class Reorder(_Written):
     axes: tuple[str, ...]
 
-    def __str__(self) -> str:
-        return f"reorder({', '.join(self.axes)})"
+
+@dataclass(frozen=True, slots=True)
+class Unroll(_Written):
+    axis: str
 
 
 @dataclass(frozen=True, slots=True)
-class Unroll:
+class Vectorize(_Written):
     axis: str
-
-    def __str__(self) -> str:
-        return f"unroll({self.axis})"
 
 
 @dataclass(frozen=True, slots=True)
-class Vectorize:
+class Parallel(_Written):
     axis: str
-
-    def __str__(self) -> str:
-        return f"vectorize({self.axis})"
-
-
-@dataclass(frozen=True, slots=True)
-class Parallel:
-    axis: str
-
-    def __str__(self) -> str:
-        return f"parallel({self.axis})"
 
 
 Primitive = Split | Fuse | Reorder | Unroll | Vectorize | Parallel

@@ -196,7 +196,7 @@ def parallel(s: Scheduled, axis: str) -> Scheduled:
 
 
 def marked(s: Scheduled, axis: str, kind: str) -> Scheduled:
-    """The loop runs otherwise: all its steps one after the other as text (unroll), ..."""
+    """The loop runs otherwise; unrolled, each of its steps is written out."""
     n = _at(s, axis)
     _plain(s.loops[n])
     loops = (*s.loops[:n], replace(s.loops[n], kind=kind), *s.loops[n + 1 :])

@@ -24,6 +24,7 @@ from superopt.ir.graph import (
 from superopt.ir.op import Attr, InferError
 from superopt.rules.condition import Scope, compiled, no_users, unpack
 from superopt.rules.context import GraphContext
+from superopt.rules.facts import sibling_kind
 from superopt.rules.functions import VALUE, NotKnown, Result, number, sequence
 from superopt.rules.magnitude import SUMS, loses, magnitude
 from superopt.rules.make import Unsafe, attribute, filled, make, scalar
@@ -48,7 +49,7 @@ from superopt.rules.term import (
     show,
     walk,
 )
-from superopt.te.dtype import BOOL, I64, DType
+from superopt.te.dtype import I64, DType
 
 DTYPE = FOUND  # while building: the element type of numbers without siblings
 
@@ -320,7 +321,8 @@ class _Builder:
                     pending.append((len(values), late))
                     values.append(None)
             if waits:
-                dtype = _sibling(values) or env[DTYPE]
+                kinds = (v.type.dtype for v in values if v is not None)
+                dtype = sibling_kind(kinds) or env[DTYPE]
                 for at, late in pending:
                     values[at] = late(env, I64 if at == index else dtype)
             attrs: dict[str, Attr] = {} if rest is None else dict(env[rest])
@@ -342,12 +344,6 @@ class _Builder:
             case Filled(kind, args):
                 given = [self.formula(a) for a in args]
                 return lambda env, dtype: filled(kind, [g(env) for g in given], dtype)
-
-
-def _sibling(values: Sequence[Value | None]) -> DType | None:
-    """The element type that a number takes: that of the other operands, bools last."""
-    kinds = [v.type.dtype for v in values if v is not None]
-    return next((k for k in kinds if k is not None and k != BOOL), kinds[0] if kinds else None)
 
 
 def _only(n: Node) -> Value:

@@ -4,10 +4,11 @@
     E1  sums and products in another order
     E2  the same rational function: multiplied out, factored, folded into weights. What is infinite
         or no number may reach more results, but none that had it is without
-    E3  a number where there was none, or the other way round
+    E3  a number where there was none, or the other way round; what jumps by a rounding
 
 Both sides are computed on instances of the rule in `te/rounding.py`, whose elements know how they
-came about; and over the reals with a part of the operands not a number. A rational function that no
+came about; and over the reals with a part of the operands not a number, infinite, zero, or beyond
+the range of what they are cast to. A rational function that no
 longer hangs on an operand, as x - x, or x * 0, has a number where that has none.
 """
 
@@ -28,6 +29,7 @@ from superopt.rules.draws import generator, real_feeds
 from superopt.rules.instances import Instance, instances
 from superopt.rules.rule import FLOAT_CLASSES, Rule
 from superopt.rules.trial import cases
+from superopt.te.columns import NEAR
 from superopt.te.domain import Reals
 from superopt.te.dtype import BOOL, F32, F64, I64, DType
 from superopt.te.node import Apply, Expr, Load, Reduce
@@ -37,12 +39,11 @@ from superopt.te.rounding import DEGREES, Rounding, agree
 COUNT = 12  # instances
 DRAWS = ("normal", "positive")
 # Numbers that make exceptions: of each operand's elements so many are drawn from these.
-ODD = {
+EXCEPTIONS = {
     "none": (0.3, (math.nan,)),
     "some": (0.3, (math.inf, -math.inf, 0.0)),
     "most": (0.8, (math.inf, -math.inf, 0.0, math.nan)),
 }
-NEAR = 1e-6
 FEW = 32  # numbers of all operands, of which those of one may all be drawn, or none
 DISTRIBUTED, EXCEPTIONAL = 2, 3  # places of these classes
 # Functions whose result needs no rounding.
@@ -147,7 +148,7 @@ def _exceptions(one: Instance, seed: int) -> int:
     floats = [name for name, x in feeds.items() if x.dtype.kind == "f"]
     small = sum(feeds[name].size for name in floats) <= FEW
     worst = 0
-    for what, (share, some) in ODD.items():
+    for what, (share, some) in EXCEPTIONS.items():
         drawn = dict(feeds)
         for name in floats:
             rng = generator(f"{name} {what}", seed)
@@ -173,7 +174,7 @@ def _beyond(
         return
     least = min(floats, key=largest)
     wide = [i.name for i in one.inputs if _exceeds(i.type.dtype, largest(least))]
-    for share in (ODD["some"][0], 1.0) if wide else ():
+    for share in (EXCEPTIONS["some"][0], 1.0) if wide else ():
         for scale in (10 * largest(least), smallest(least) / 10):
             some = dict(feeds)
             for name in wide:

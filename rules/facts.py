@@ -6,6 +6,7 @@ Answers are kept in weak side tables: a fact about an interned value holds in ev
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from fractions import Fraction
 from functools import lru_cache
 from weakref import WeakKeyDictionary
@@ -23,6 +24,12 @@ Scalar = int | float | bool
 _CONST: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()
 _UNIFORM: WeakKeyDictionary[Constant, Scalar | None] = WeakKeyDictionary()
 _LISTED: WeakKeyDictionary[Constant, tuple[int, ...] | None] = WeakKeyDictionary()
+
+
+def sibling_kind(kinds: Iterable[DType | None]) -> DType | None:
+    """The element type that a number takes beside operands of these; bools, which choose, last."""
+    known = [k for k in kinds if k is not None]
+    return next((k for k in known if k != BOOL), known[0] if known else None)
 
 
 def is_const(v: Value) -> bool:

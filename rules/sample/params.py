@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from superopt.ir.graph import Constant, Input, Node, Value, constant
+from superopt.rules.facts import sibling_kind
 from superopt.rules.functions import NotKnown, Result, equal, number
 from superopt.rules.rule import Rule
 from superopt.rules.sample.ask import ABSENT
@@ -94,9 +95,7 @@ class Parameters:
 
     def sibling(self, operands: Sequence[Term | Value]) -> DType:
         """The element type of numbers among these operands: bools, which choose, come last."""
-        kinds = list(filter(None, map(self._kind_of, operands)))
-        other = kinds[0] if kinds else self.kind("f")
-        return next((k for k in kinds if k != BOOL), other)
+        return sibling_kind(map(self._kind_of, operands)) or self.kind("f")
 
     def _kind_of(self, o: Term | Value) -> DType | None:
         match o:

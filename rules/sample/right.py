@@ -13,6 +13,7 @@ import numpy as np
 
 from superopt.ir.graph import Constant, Input, Item, Node, Value, constant, node, results
 from superopt.ir.op import Attr
+from superopt.rules.facts import sibling_kind
 from superopt.rules.fills import ARRAYS, array, meant, table
 from superopt.rules.functions import NotKnown, Result, integer, number, sequence
 from superopt.rules.rule import Rule
@@ -32,7 +33,7 @@ from superopt.rules.term import (
     Term,
     Var,
 )
-from superopt.te.dtype import BOOL, DType, to_numpy
+from superopt.te.dtype import DType, to_numpy
 
 
 def right_side(rule: Rule, names: Names, terms: Terms, dtype: DType) -> tuple[Value, ...]:
@@ -96,9 +97,8 @@ class _Side:
     def app(self, t: App) -> tuple[Value, ...]:
         """The results of an operator."""
         parts = [v for o in t.operands for v in self.operand(o)]
-        kinds = [v.type.dtype for v in parts if isinstance(v, (Input, Constant, Node, Item))]
-        other = kinds[0] if kinds else None  # bools, which choose, come last
-        dtype = next((k for k in kinds if k != BOOL), other)
+        some = [v for v in parts if isinstance(v, (Input, Constant, Node, Item))]
+        dtype = sibling_kind(v.type.dtype for v in some)
         operands = [self.number(v, dtype or self.dtype) for v in parts]
         attrs: dict[str, Attr] = {}
         if t.rest is not None:
