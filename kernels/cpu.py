@@ -10,7 +10,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 
-from superopt.kernels.cpu_text import workspace, written
+from superopt.kernels.cpu_text import chunks, workspace, written
 from superopt.kernels.tile import Kernel
 from superopt.te.dtype import to_numpy
 
@@ -60,7 +60,9 @@ class Loaded:
             if not a.flags.c_contiguous:
                 raise ValueError(f"{p.name} is not contiguous")
         space = self.scratch.ctypes.data
-        self.run(*(a.ctypes.data for a in arrays), space + -space % ALIGNED)
+        at = [a.ctypes.data for a in arrays]
+        for chunk in range(chunks(self.kernel)):
+            self.run(*at, space + -space % ALIGNED, chunk)
 
 
 def loaded(kernel: Kernel, machine: Machine | None = None) -> Loaded:
@@ -77,7 +79,7 @@ def loaded(kernel: Kernel, machine: Machine | None = None) -> Loaded:
     _optimized(module, target, PASSES)
     engine = llvm.create_mcjit_compiler(module, target)
     engine.finalize_object()
-    kinds = [ctypes.c_void_p] * (len(kernel.params) + 1)
+    kinds = [ctypes.c_void_p] * (len(kernel.params) + 1) + [ctypes.c_int64]
     run = ctypes.CFUNCTYPE(None, *kinds)(engine.get_function_address(kernel.name))
     return Loaded(kernel, run, np.empty(workspace(kernel) + ALIGNED, np.uint8), engine)
 

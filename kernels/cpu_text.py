@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
 
-from superopt.kernels.cpu_values import Place, Writer, get, put, value
+from superopt.kernels.cpu_values import Place, Writer, get, put, tabled, value
 from superopt.kernels.functions import applied, cast, fused
-from superopt.kernels.text import Text, number
+from superopt.kernels.text import Text, Value, number
 from superopt.kernels.tile import For, Kernel, Stmt, Store, Update
 from superopt.te.dtype import INDEX, DType
 from superopt.te.expr import Tensor
@@ -18,19 +18,37 @@ from superopt.te.node import Apply, Axis
 
 
 def written(kernel: Kernel, width: int) -> str:
-    """A function `void NAME(ptr, ..., ptr workspace)` of a pointer for each parameter, and one to
-    `workspace(kernel)` bytes, 64 of which are aligned. width: bytes of a vector."""
-    w = Writer(Text(), width)
+    """A function `void NAME(ptr, ..., ptr workspace, i64 chunk)` of a pointer for each parameter,
+    and one to `workspace(kernel)` bytes, 64 of which are aligned. A kernel that is one parallel
+    loop is called for each of its steps (`chunks(kernel)`). width: bytes of a vector."""
+    w = Writer(Text(), width, tables=dict(kernel.tables))
     for n, p in enumerate(kernel.params):
         w.pointers[p] = f"%p{n}"
     for n, (t, begin) in enumerate(_laid_out(kernel)[0]):
         w.pointers[t] = f"%local{n}"
         w.t.line(f"%local{n} = getelementptr i8, ptr %workspace, i64 {begin}")
     w.registers = {t: {} for t, scope in kernel.scratch if scope == "register"}
-    _body(w, kernel.body)
+    if (loop := _shared(kernel)) is None:
+        _body(w, kernel.body)
+    else:
+        w.loops[loop.axis] = Value("%chunk", INDEX)
+        _body(w, loop.body)
     args = ", ".join(f"ptr noalias %p{n}" for n in range(len(kernel.params)))
-    head = f"define void @{kernel.name}({args}, ptr noalias %workspace) {{\nentry:"
+    head = f"define void @{kernel.name}({args}, ptr noalias %workspace, i64 %chunk) {{\nentry:"
     return "\n".join([*sorted(w.t.declared), head, *w.t.entry, *w.t.lines, "  ret void", "}", ""])
+
+
+def chunks(kernel: Kernel) -> int:
+    """How many calls make up the kernel, in any order and at once."""
+    loop = _shared(kernel)
+    return 1 if loop is None else _extent(loop.axis)
+
+
+def _shared(kernel: Kernel) -> For | None:
+    match kernel.body:
+        case (For(_, _, "parallel") as loop,):
+            return loop
+    return None
 
 
 def workspace(kernel: Kernel) -> int:
@@ -66,6 +84,7 @@ def _loop(w: Writer, s: For) -> None:
     if s.kind == "unroll":
         for k in range(extent):
             w.loops[s.axis] = number(k, INDEX)
+            w.unrolled[s.axis] = k
             w.known.clear()
             _body(w, s.body)
         w.known.clear()
@@ -121,8 +140,15 @@ def _update(w: Writer, s: Update) -> None:
             old = w.t.splat(get(w, s.buffer, s.index, p), p.lanes)
             match s.fn, s.value:
                 case "sum", Apply("mul", (a, b), dtype) if dtype.is_float and dtype.bits >= 32:
-                    x, y = (w.t.splat(value(w, e, p), p.lanes) for e in (a, b))
-                    new = fused(w.t, x, y, old)
+                    factor = tabled(w, a, p)
+                    if factor == 0:
+                        continue
+                    y = w.t.splat(value(w, b, p), p.lanes)
+                    if factor in (1, -1):
+                        how = "add" if factor == 1 else "sub"
+                        new = applied(w.t, how, [old, y], dtype)
+                    else:
+                        new = fused(w.t, w.t.splat(value(w, a, p), p.lanes), y, old)
                 case _:
                     more = w.t.splat(value(w, s.value, p), p.lanes)
                     more = cast(w.t, more, s.buffer.dtype)

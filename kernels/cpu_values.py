@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from superopt.kernels.functions import applied, cast
 from superopt.kernels.text import Text, Value, element, number, stored
+from superopt.kernels.walk import axes_of
 from superopt.te import affine
 from superopt.te import index as ix
 from superopt.te.dtype import BOOL, INDEX, DType
@@ -41,6 +44,8 @@ class Writer:
     registers: dict[Tensor, dict[tuple[int, ...], str]] = field(default_factory=dict)
     loops: dict[Axis, Value] = field(default_factory=dict)
     known: dict[object, Value] = field(default_factory=dict)
+    tables: dict[Tensor, np.ndarray] = field(default_factory=dict)
+    unrolled: dict[Axis, int] = field(default_factory=dict)
 
 
 # --- values ---
@@ -54,7 +59,8 @@ def value(w: Writer, e: Expr, p: Place) -> Value:
         case Const(v, dtype):
             return number(v, dtype)
         case Load(buffer, index):
-            return get(w, buffer, index, p)
+            found = tabled(w, e, p)
+            return get(w, buffer, index, p) if found is None else number(found, e.dtype)
         case Apply("select", (guard, yes, no), dtype):
             where = value(w, guard, p)
             inner = where if p.guard is None else _both(w, where, p.guard)
@@ -63,6 +69,18 @@ def value(w: Writer, e: Expr, p: Place) -> Value:
         case Apply(fn, args, dtype):
             return applied(w.t, fn, even(w, [value(w, a, p) for a in args]), dtype)
     raise NotImplementedError(f"{type(e).__name__} in a tile: {e}")
+
+
+def tabled(w: Writer, e: Expr, p: Place) -> float | None:
+    """The number that `e` reads of a table, where loops that are written out say which."""
+    if not isinstance(e, Load) or e.tensor not in w.tables:
+        return None
+    fixed = {**w.unrolled, **p.at}
+    env: dict[Expr, Expr] = {a: ix.as_index(k) for a, k in fixed.items() if a != p.lane}
+    at = [ix.substitute(i, env) for i in e.index]
+    if not all(isinstance(i, Const) for i in at):
+        return None
+    return float(w.tables[e.tensor][tuple(ix.evaluate(i, {}) for i in at)])
 
 
 def even(w: Writer, some: Sequence[Value]) -> list[Value]:
@@ -307,18 +325,6 @@ def _address(buffer: Tensor, index: Sequence[Expr], p: Place) -> Address | None:
                     return None
                 moving.append((atoms, c))
     return Address(tuple(moving), constant, step)
-
-
-def axes_of(e: Expr) -> set[Axis]:
-    """The axes that an index hangs on."""
-    match e:
-        case Axis():
-            return {e}
-        case Apply(_, args) | Load(_, args):
-            return set().union(*map(axes_of, args)) if args else set()
-        case Index(found, bound):
-            return axes_of(found) | axes_of(bound)
-    return set()
 
 
 def _flat(w: Writer, moving: Moving, constant: int) -> Value:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-from superopt.kernels.stages import Nest, index, start, summed, value
+from superopt.kernels.element import Nest, index, start, summed, value
 from superopt.kernels.tile import For, Stmt, Store, Update
 from superopt.kernels.transform import UNROLL, VECTORIZE, Loop, Scheduled, reduction
 from superopt.te.expr import Tensor, cast
@@ -37,7 +37,7 @@ def nested(nest: Nest, s: Scheduled) -> tuple[Stmt, ...]:
     loops = s.loops[: len(s.loops) - len(tile)]
     axes = tuple(x.axis for x in tile)
     found = reduction(t)
-    if found is None:
+    if found is None or not any(x.reduced for x in loops):
         return around(loops, _stored(nest, s, t.body, axes))
     first = next(n for n, x in enumerate(loops) if x.reduced)
     inner = loops[first:]
@@ -68,7 +68,8 @@ def _stored(nest: Nest, s: Scheduled, body: Expr, axes: tuple[Axis, ...]) -> tup
     before: list[Stmt] = []
     new = value(nest, body, env, axes, before)
     where = tuple(index(nest, env[a], {}, axes, before) for a in s.tensor.axes)
-    return (*before, Store(nest.buffers[s.tensor], where, new, axes))
+    kept = nest.stored[s.tensor]
+    return (*before, Store(kept.buffer, kept.place(where), new, axes))
 
 
 def _summed(

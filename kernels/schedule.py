@@ -56,7 +56,12 @@ class Parallel(_Written):
     axis: str
 
 
-Primitive = Split | Fuse | Reorder | Unroll | Vectorize | Parallel
+@dataclass(frozen=True, slots=True)
+class Compute_At(_Written):
+    axis: str
+
+
+Primitive = Split | Fuse | Reorder | Unroll | Vectorize | Parallel | Compute_At
 Schedule = tuple[Primitive, ...]
 
 
@@ -95,6 +100,8 @@ def _primitive(part: str) -> Primitive:
                 return Vectorize(_name(axis))
             case ast.Call(ast.Name("parallel"), [axis], []):
                 return Parallel(_name(axis))
+            case ast.Call(ast.Name("compute_at"), [axis], []):
+                return Compute_At(_name(axis))
     except SyntaxError:
         pass
     raise IllegalSchedule(f"{part} is no primitive, such as split(i0, 8)")

@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Expr
 
@@ -67,12 +69,16 @@ Stmt = Store | Update | For
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A function of the buffers `params`, the results last; `scratch` are its own, with scopes."""
+    """A function of the buffers `params`, the results last; `scratch` are its own, with scopes.
+
+    tables: small buffers whose numbers are known, and become part of the code.
+    """
 
     name: str
     params: tuple[Tensor, ...]
     body: tuple[Stmt, ...]
     scratch: tuple[tuple[Tensor, str], ...] = ()
+    tables: tuple[tuple[Tensor, np.ndarray], ...] = ()
 
     def __str__(self) -> str:
         head = ", ".join(f"{p.name}: {p.type}" for p in self.params)

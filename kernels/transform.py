@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from superopt.kernels.schedule import (
+    Compute_At,
     Fuse,
     IllegalSchedule,
     Parallel,
@@ -39,11 +40,17 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A tensor, its loops from the outermost on, and each of its own axes by those of the loops."""
+    """A tensor, its loops from the outermost on, and each of its own axes by those of the loops.
+
+    prefix: what the names of its loops begin with; a schedule leaves it out. at: the loop of the
+    tensor that it is computed for, inside which that is done.
+    """
 
     tensor: Tensor
     loops: tuple[Loop, ...]
     origin: tuple[tuple[Axis, Expr], ...]
+    prefix: str = ""
+    at: str = ""
 
     @property
     def env(self) -> dict[Expr, Expr]:
@@ -59,19 +66,33 @@ class Scheduled:
         return "\n".join([*lines, f"{'  ' * len(self.loops)}{where}"])
 
 
-def unscheduled(t: Tensor) -> Scheduled:
-    """The tensor's own loops: over its elements, then over what is summed for each."""
-    reduced = () if (r := reduction(t)) is None else r.axes
-    loops = (*(Loop(a, False) for a in t.axes), *(Loop(a, True) for a in reduced))
-    return Scheduled(t, loops, tuple((x.axis, x.axis) for x in loops))
+Region = tuple[tuple[Expr, int], ...]  # of each axis where it begins, and how far it goes
+
+
+def unscheduled(t: Tensor, prefix: str = "", region: Region | None = None) -> Scheduled:
+    """The tensor's own loops: over its elements, or those of a region, then over what is summed for
+    each where there is one reduction."""
+    region = region or tuple((ix.as_index(0), _extent(a)) for a in t.axes)
+    own = [Axis(prefix + a.name, n) for a, (_, n) in zip(t.axes, region, strict=True)]
+    found = reduction(t)
+    over = () if found is None else found.axes
+    summed = [Axis(prefix + a.name, a.extent) for a in over]
+    loops = (*(Loop(a, False) for a in own), *(Loop(a, True) for a in summed))
+    at = [ix.as_index(begin + a) for a, (begin, _) in zip(own, region, strict=True)]
+    return Scheduled(
+        t, loops, (*zip(t.axes, at, strict=True), *zip(over, summed, strict=True)), prefix
+    )
+
+
+def _extent(a: Axis) -> int:
+    assert isinstance(a.extent, int)
+    return a.extent
 
 
 def reduction(t: Tensor) -> Reduce | None:
-    """The one reduction in the tensor's expression; IllegalSchedule where there are more."""
+    """The one reduction in the tensor's expression; None where there are none, or more."""
     found = list(_reductions(t.body)) if t.body is not None else []
-    if len(found) > 1:
-        raise IllegalSchedule(f"{t.name} has {len(found)} reductions: a schedule is of one")
-    return found[0] if found else None
+    return found[0] if len(found) == 1 else None
 
 
 def _reductions(e: Expr) -> Sequence[Reduce]:
@@ -104,6 +125,8 @@ def applied(s: Scheduled, primitive: Primitive) -> Scheduled:
             return vectorize(s, axis)
         case Parallel(axis):
             return parallel(s, axis)
+        case Compute_At(axis):
+            return replace(s, at=axis)
 
 
 def split(s: Scheduled, axis: str, factor: int) -> Scheduled:
@@ -128,7 +151,8 @@ def split(s: Scheduled, axis: str, factor: int) -> Scheduled:
             f"split({axis}, {factor}): {loop.extent} steps of a sum are no multiple of {factor}"
         )
     blocks = -(-loop.extent // factor)
-    outer, inner = Axis(f"{axis}.o", blocks), Axis(f"{axis}.i", factor)
+    name = loop.axis.name
+    outer, inner = Axis(f"{name}.o", blocks), Axis(f"{name}.i", factor)
     begin = ix.as_index(outer * factor)
     if loop.extent % factor:
         begin = ix.apply("min", (begin, ix.as_index(loop.extent - factor)), begin.dtype)
@@ -150,7 +174,7 @@ def fuse(s: Scheduled, outer: str, inner: str) -> Scheduled:
     _plain(b)
     if a.reduced != b.reduced:
         raise IllegalSchedule(f"fuse({outer}, {inner}): one of them is of the sum, the other not")
-    both = Axis(f"{outer}_{inner}", a.extent * b.extent)
+    both = Axis(f"{s.prefix}{outer}_{inner}", a.extent * b.extent)
     env: dict[Expr, Expr] = {
         a.axis: ix.as_index(both // b.extent),
         b.axis: ix.as_index(both % b.extent),
@@ -204,7 +228,7 @@ def marked(s: Scheduled, axis: str, kind: str) -> Scheduled:
 
 
 def _at(s: Scheduled, axis: str) -> int:
-    names = [x.axis.name for x in s.loops]
+    names = [x.axis.name.removeprefix(s.prefix) for x in s.loops]
     if axis not in names:
         raise IllegalSchedule(f"there is no loop {axis}; there are {', '.join(names)}")
     return names.index(axis)
@@ -220,4 +244,4 @@ def _with(
 ) -> Scheduled:
     """Other loops in the place of some, whose axes are now `env`."""
     origin = tuple((a, ix.substitute(e, env)) for a, e in s.origin)
-    return Scheduled(s.tensor, (*s.loops[:begin], *new, *s.loops[end:]), origin)
+    return replace(s, loops=(*s.loops[:begin], *new, *s.loops[end:]), origin=origin)

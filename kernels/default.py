@@ -1,0 +1,34 @@
+"""The schedule of what nothing better is known for: loops as the result lies in memory, and along
+its last dimension vectors, within which sums are taken one term after the other."""
+
+from __future__ import annotations
+
+from superopt.kernels.layout import Layout
+from superopt.kernels.schedule import Primitive, Reorder, Schedule, Split, Vectorize
+from superopt.kernels.transform import Scheduled
+
+LANES = 64  # elements of a tile
+
+
+def default(s: Scheduled, layout: Layout) -> Schedule:
+    """Of the loops of `s`, not split yet."""
+    steps: list[Primitive] = []
+    names = [x.axis.name.removeprefix(s.prefix) for x in s.loops if not x.reduced]
+    sizes = [x.extent for x in s.loops if not x.reduced]
+    summed = [x.axis.name.removeprefix(s.prefix) for x in s.loops if x.reduced]
+    if not names:
+        return ()
+    order: list[str] = []
+    last, extent = "", 0
+    for p in layout.parts:
+        last, extent = names[p.axis], sizes[p.axis]
+        if p.block > 1 and not p.within:
+            steps.append(Split(last, p.block))
+        if p.block > 1:
+            last, extent = (f"{last}.i", min(p.block, extent)) if p.within else (f"{last}.o", 0)
+        order.append(last)
+    if extent > LANES:
+        steps.append(Split(last, LANES))
+        order[-1:] = [f"{last}.o", f"{last}.i"]
+    lanes = order.pop()
+    return (*steps, Reorder((*order, *summed, lanes)), Vectorize(lanes))

@@ -1,0 +1,131 @@
+"""A tensor's element at loops: its expression, in which loads are of buffers, and what must be
+summed before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from superopt.kernels.layout import Stored
+from superopt.kernels.tile import For, Stmt, Store, Update
+from superopt.te import affine
+from superopt.te import index as ix
+from superopt.te.dtype import F32, INDEX, DType
+from superopt.te.expr import Tensor, cast, const
+from superopt.te.fn import unit
+from superopt.te.node import Apply, Axis, Const, Dim, Expr, Index, Load, Reduce
+
+Env = Mapping[Expr, Expr]
+
+
+@dataclass(slots=True)
+class Nest:
+    """A kernel that grows: where tensors are stored, scratch, and new names."""
+
+    stored: dict[Tensor, Stored] = field(default_factory=dict)
+    scratch: list[tuple[Tensor, str]] = field(default_factory=list)
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def fresh(self, stem: str) -> str:
+        return f"{stem}{next(self.numbers)}"
+
+
+def value(nest: Nest, e: Expr, env: Env, axes: tuple[Axis, ...], before: list[Stmt]) -> Expr:
+    """`e` at the loops of `env`; what must be computed for it goes to `before`."""
+    if e.dtype == INDEX:
+        return index(nest, e, env, axes, before)
+    match e:
+        case Load(t, at, dtype):
+            place = tuple(index(nest, i, env, axes, before) for i in at)
+            if t not in nest.stored:
+                return Load(t, place, dtype)
+            s = nest.stored[t]
+            return Load(s.buffer, s.place(place), dtype)
+        case Apply("select", (guard, Load(t, at) as inside, Const(0))) if _bordered(
+            nest, t, guard, at, env
+        ):
+            return value(nest, inside, env, axes, before)
+        case Apply(fn, args, dtype):
+            return Apply(fn, tuple(value(nest, a, env, axes, before) for a in args), dtype)
+        case Reduce(fn, over, body, dtype):
+            total = summed(nest, e, tuple(a.extent for a in axes), "register")
+            loops = [Axis(nest.fresh(f"{a.name}."), a.extent) for a in over]
+            inner: list[Stmt] = []
+            element = value(nest, body, {**env, **dict(zip(over, loops, strict=True))}, axes, inner)
+            folded: tuple[Stmt, ...] = (*inner, Update(total, axes, fn, element, axes))
+            for a in reversed(loops):
+                folded = (For(a, folded),)
+            before += (Store(total, axes, start(e), axes), *folded)
+            return cast(total[axes], dtype)
+        case _:
+            return e
+
+
+def _bordered(nest: Nest, t: Tensor, guard: Expr, at: Sequence[Expr], env: Env) -> bool:
+    """Does the guard say no more than that the index is in range, and are there zeros beyond it?"""
+    if t not in nest.stored or not all(_in_range(g, t, at) for g in _conjuncts(guard)):
+        return False
+    layout = nest.stored[t].layout
+    for d, (i, n) in enumerate(zip(at, t.shape, strict=True)):
+        where = affine.interval(ix.substitute(i, env))
+        border = layout.border(d)
+        assert isinstance(n, int)
+        if where is None or where[0] < -border or where[1] >= n + border:
+            return False
+    return True
+
+
+def _conjuncts(e: Expr) -> list[Expr]:
+    if isinstance(e, Apply) and e.fn == "and":
+        return [c for a in e.args for c in _conjuncts(a)]
+    return [e]
+
+
+def _in_range(g: Expr, t: Tensor, at: Sequence[Expr]) -> bool:
+    match g:
+        case Apply("le", (Const(0), i)):
+            return i in at
+        case Apply("lt", (i, Const(n))):
+            return any(i == a and n == d for a, d in zip(at, t.shape, strict=True))
+    return False
+
+
+def summed(nest: Nest, e: Reduce, shape: tuple[Dim, ...], scope: str) -> Tensor:
+    """Where a reduction is summed: floats of less than 32 bits in float32, as te/domain.py does."""
+    total = Tensor(nest.fresh(e.fn), _wide(e.dtype), shape)
+    nest.scratch.append((total, scope))
+    return total
+
+
+def start(e: Reduce) -> Expr:
+    """What a reduction begins with."""
+    return const(unit(e.fn, e.dtype), _wide(e.dtype))
+
+
+def _wide(dtype: DType) -> DType:
+    return F32 if dtype.is_float and dtype.bits < 32 else dtype
+
+
+def index(nest: Nest, e: Expr, env: Env, axes: tuple[Axis, ...], before: list[Stmt]) -> Expr:
+    """An index at the loops of `env`."""
+    match e:
+        case Axis():
+            return env.get(e, e)
+        case Index(element, bound):
+            at = value(nest, element, env, axes, before)
+            return Index(at, index(nest, bound, env, axes, before))
+        case Apply(fn, args, dtype):
+            moved = (index(nest, a, env, axes, before) for a in args)
+            return _folded(fn, tuple(moved), dtype)
+        case _:
+            return e
+
+
+def _folded(fn: str, args: tuple[Expr, ...], dtype: DType) -> Expr:
+    out = args[0]
+    if fn in ("add", "mul"):
+        for a in args[1:]:
+            out = ix.apply(fn, (out, a), dtype)
+        return out
+    return ix.apply(fn, args, dtype)

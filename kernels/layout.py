@@ -1,0 +1,112 @@
+"""How a tensor lies in memory, as data: which part of which axis each dimension of its buffer is.
+
+    i0 i1//16 i2+1 i3+1 i1%16     a picture in blocks of 16 channels, with a border of one
+
+A border (`i2+1`) is zeros on both sides of an axis, written once and never stored to, so that what
+reads past the edge of a padded tensor needs no condition. An axis in blocks may end within one: the
+rest of that block is never read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from superopt.te import index as ix
+from superopt.te.expr import Tensor
+from superopt.te.node import Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A dimension: (index[axis] + border) // block, or its rest by `block` (`within`)."""
+
+    axis: int
+    block: int = 1
+    within: bool = False
+    border: int = 0
+
+    def __str__(self) -> str:
+        inner = f"i{self.axis}" + (f"+{self.border}" if self.border else "")
+        if self.block == 1:
+            return inner
+        return f"{inner}{'%' if self.within else '//'}{self.block}"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Every axis is one part, or one of blocks and one within a block."""
+
+    parts: tuple[Part, ...]
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.parts))
+
+    def border(self, axis: int) -> int:
+        """The zeros on each side of an axis."""
+        return next((p.border for p in self.parts if p.axis == axis), 0)
+
+    def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Of the buffer of a tensor of this shape."""
+        return tuple(
+            p.block if p.within else -(-(shape[p.axis] + 2 * p.border) // p.block)
+            for p in self.parts
+        )
+
+    def place(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Where in the buffer the element at `index` is."""
+        out: list[Expr] = []
+        for p in self.parts:
+            i = ix.as_index(index[p.axis] + p.border)
+            if p.block > 1:
+                i = ix.as_index(i % p.block if p.within else i // p.block)
+            out.append(i)
+        return tuple(out)
+
+
+_PART = re.compile(r"i(\d+)(?:\+(\d+))?(?:(//|%)(\d+))?")
+
+
+def row_major(rank: int) -> Layout:
+    return Layout(tuple(Part(n) for n in range(rank)))
+
+
+def parsed(text: str) -> Layout:
+    """A layout from its text. Raises ValueError where it is none."""
+    parts = []
+    for word in text.split():
+        m = _PART.fullmatch(word)
+        if m is None:
+            raise ValueError(f"{word} is no part of a layout, such as i1//16")
+        axis, border, how, block = m.groups()
+        parts.append(Part(int(axis), int(block or 1), how == "%", int(border or 0)))
+    checked(parts)
+    return Layout(tuple(parts))
+
+
+def checked(parts: Sequence[Part]) -> None:
+    """Raise ValueError unless each axis is said once, whole or in blocks."""
+    for axis in range(1 + max((p.axis for p in parts), default=-1)):
+        own = sorted((p.within, p.block, p.border) for p in parts if p.axis == axis)
+        whole = len(own) == 1 and not own[0][0] and own[0][1] == 1
+        blocks = (
+            len(own) == 2 and [w for w, _, _ in own] == [False, True] and own[0][1:] == own[1][1:]
+        )
+        if not (whole or blocks):
+            words = " ".join(str(p) for p in parts if p.axis == axis) or "nothing"
+            raise ValueError(f"axis {axis} is {words}, not one part, nor blocks and within these")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor, or a region of it from `begin` on, in a buffer."""
+
+    buffer: Tensor
+    layout: Layout
+    begin: tuple[Expr, ...] = ()
+
+    def place(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
+        if self.begin:
+            index = [ix.as_index(i - b) for i, b in zip(index, self.begin, strict=True)]
+        return self.layout.place(index)

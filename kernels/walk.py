@@ -1,0 +1,52 @@
+"""What an expression reads, and which axes it hangs on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from superopt.te.expr import Tensor
+from superopt.te.node import Apply, Axis, Expr, Index, Load, Reduce
+
+
+def stages(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors that are computed, each behind those that it reads."""
+    done: dict[Tensor, None] = {}
+
+    def visit(t: Tensor) -> None:
+        if t.body is not None and t not in done:
+            for load in loads(t.body):
+                visit(load.tensor)
+            done[t] = None
+
+    for o in outputs:
+        visit(o)
+    return list(done)
+
+
+def loads(e: Expr) -> Iterator[Load]:
+    """Every load in `e`, those within indices, too."""
+    match e:
+        case Load(_, at):
+            yield e
+            for i in at:
+                yield from loads(i)
+        case Apply(_, args):
+            for a in args:
+                yield from loads(a)
+        case Reduce(_, _, body):
+            yield from loads(body)
+        case Index(element, bound):
+            yield from loads(element)
+            yield from loads(bound)
+
+
+def axes_of(e: Expr) -> set[Axis]:
+    """The axes that an index hangs on."""
+    match e:
+        case Axis():
+            return {e}
+        case Apply(_, args) | Load(_, args):
+            return set().union(*map(axes_of, args)) if args else set()
+        case Index(found, bound):
+            return axes_of(found) | axes_of(bound)
+    return set()
