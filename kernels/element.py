@@ -66,10 +66,10 @@ def _bordered(nest: Nest, t: Tensor, guard: Expr, at: Sequence[Expr], env: Env) 
     """Does the guard say no more than that the index is in range, and are there zeros beyond it?"""
     if t not in nest.stored or not all(_in_range(g, t, at) for g in _conjuncts(guard)):
         return False
-    layout = nest.stored[t].layout
+    kept = nest.stored[t]
     for d, (i, n) in enumerate(zip(at, t.shape, strict=True)):
         where = affine.interval(ix.substitute(i, env))
-        border = layout.border(d)
+        border = kept.border(d)
         assert isinstance(n, int)
         if where is None or where[0] < -border or where[1] >= n + border:
             return False

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from superopt.te import index as ix
 from superopt.te.expr import Tensor
-from superopt.te.node import Expr
+from superopt.te.node import Axis, Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +99,32 @@ def checked(parts: Sequence[Part]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Scatter:
+    """A tensor's elements lie where those of another one do: that at `index`, which is said by the
+    tensor's own axes. Several elements may lie at one place, if they are equal."""
+
+    shape: tuple[int, ...]  # of the other one
+    layout: Layout
+    axes: tuple[Axis, ...]
+    index: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Stored:
     """A tensor, or a region of it from `begin` on, in a buffer."""
 
     buffer: Tensor
-    layout: Layout
+    layout: Layout | Scatter
     begin: tuple[Expr, ...] = ()
 
     def place(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
         if self.begin:
             index = [ix.as_index(i - b) for i, b in zip(index, self.begin, strict=True)]
+        if isinstance(self.layout, Scatter):
+            env: dict[Expr, Expr] = dict(zip(self.layout.axes, index, strict=True))
+            at = [ix.substitute(i, env) for i in self.layout.index]
+            return self.layout.layout.place(at)
         return self.layout.place(index)
+
+    def border(self, axis: int) -> int:
+        return 0 if isinstance(self.layout, Scatter) else self.layout.border(axis)

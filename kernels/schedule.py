@@ -10,6 +10,7 @@ What a primitive does, and when it may be used, is said at its function in `tran
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 
 
@@ -21,7 +22,8 @@ class _Written:
     def __str__(self) -> str:
         given = (getattr(self, name) for name in self.__match_args__)  # type: ignore[attr-defined]
         words = (", ".join(g) if isinstance(g, tuple) else str(g) for g in given)
-        return f"{type(self).__name__.lower()}({', '.join(words)})"
+        name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
+        return f"{name}({', '.join(words)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +59,12 @@ class Parallel(_Written):
 
 
 @dataclass(frozen=True, slots=True)
-class Compute_At(_Written):
+class ComputeAt(_Written):
+    tensor: str
     axis: str
 
 
-Primitive = Split | Fuse | Reorder | Unroll | Vectorize | Parallel | Compute_At
+Primitive = Split | Fuse | Reorder | Unroll | Vectorize | Parallel | ComputeAt
 Schedule = tuple[Primitive, ...]
 
 
@@ -100,8 +103,8 @@ def _primitive(part: str) -> Primitive:
                 return Vectorize(_name(axis))
             case ast.Call(ast.Name("parallel"), [axis], []):
                 return Parallel(_name(axis))
-            case ast.Call(ast.Name("compute_at"), [axis], []):
-                return Compute_At(_name(axis))
+            case ast.Call(ast.Name("compute_at"), [ast.Name(tensor), axis], []):
+                return ComputeAt(tensor, _name(axis))
     except SyntaxError:
         pass
     raise IllegalSchedule(f"{part} is no primitive, such as split(i0, 8)")

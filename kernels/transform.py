@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from superopt.kernels.schedule import (
-    Compute_At,
+    ComputeAt,
     Fuse,
     IllegalSchedule,
     Parallel,
@@ -42,15 +42,13 @@ class Loop:
 class Scheduled:
     """A tensor, its loops from the outermost on, and each of its own axes by those of the loops.
 
-    prefix: what the names of its loops begin with; a schedule leaves it out. at: the loop of the
-    tensor that it is computed for, inside which that is done.
+    prefix: what the names of its loops begin with; a schedule leaves it out.
     """
 
     tensor: Tensor
     loops: tuple[Loop, ...]
     origin: tuple[tuple[Axis, Expr], ...]
     prefix: str = ""
-    at: str = ""
 
     @property
     def env(self) -> dict[Expr, Expr]:
@@ -125,8 +123,8 @@ def applied(s: Scheduled, primitive: Primitive) -> Scheduled:
             return vectorize(s, axis)
         case Parallel(axis):
             return parallel(s, axis)
-        case Compute_At(axis):
-            return replace(s, at=axis)
+        case ComputeAt():
+            return s  # what it says of the tensor that reads this one, `lower.py` does
 
 
 def split(s: Scheduled, axis: str, factor: int) -> Scheduled:
