@@ -5,11 +5,15 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
+import llvmlite
 import llvmlite.binding as llvm
 import numpy as np
 
+from superopt.kernels import cache
 from superopt.kernels.cpu_text import chunks, workspace, written
 from superopt.kernels.tile import Kernel
 from superopt.te.dtype import to_numpy
@@ -31,11 +35,52 @@ class Machine:
 
 def host() -> Machine:
     """This machine."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
+    _initialized()
     has = llvm.get_host_cpu_features()
     width = 64 if has.get("avx512f") else 32 if has.get("avx") else 16
     return Machine(llvm.get_host_cpu_name(), has.flatten(), width)
+
+
+def _initialized() -> None:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+def object_code(text: str, machine: Machine, folder: Path | None = None) -> bytes:
+    """The object file of a module's text; from the folder where that has it, and kept there."""
+    about = "\0".join((text, machine.cpu, machine.features, llvmlite.__version__, *PASSES))
+    key = blake2b(about.encode(), digest_size=20).hexdigest()
+    found = cache.read(folder, key)
+    if found is None:
+        module, target = _module(text, machine)
+        found = bytes(target.emit_object(module))
+        cache.write(folder, key, found)
+    return found
+
+
+def _module(text: str, machine: Machine) -> tuple[Any, Any]:
+    _initialized()
+    module = llvm.parse_assembly(text)
+    module.verify()
+    target = _target(machine)
+    _optimized(module, target, PASSES)
+    return module, target
+
+
+def _target(machine: Machine) -> Any:
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=machine.cpu, features=machine.features, opt=3, jit=True
+    )
+
+
+def linked(objects: Sequence[bytes], machine: Machine) -> Any:
+    """Object files as machine code that can be called: an engine with get_function_address."""
+    _initialized()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target(machine))
+    for code in objects:
+        engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +116,7 @@ def loaded(kernel: Kernel, machine: Machine | None = None) -> Loaded:
     Raises NotImplementedError where no kernel computes an element type.
     """
     machine = machine or host()
-    module = llvm.parse_assembly(written(kernel, machine.width))
-    module.verify()
-    target = llvm.Target.from_default_triple().create_target_machine(
-        cpu=machine.cpu, features=machine.features, opt=3
-    )
-    _optimized(module, target, PASSES)
-    engine = llvm.create_mcjit_compiler(module, target)
-    engine.finalize_object()
+    engine = linked([object_code(written(kernel, machine.width), machine)], machine)
     kinds = [ctypes.c_void_p] * (len(kernel.params) + 1) + [ctypes.c_int64]
     run = ctypes.CFUNCTYPE(None, *kinds)(engine.get_function_address(kernel.name))
     return Loaded(kernel, run, np.empty(workspace(kernel) + ALIGNED, np.uint8), engine)

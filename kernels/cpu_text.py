@@ -19,8 +19,8 @@ from superopt.te.node import Apply, Axis
 
 def written(kernel: Kernel, width: int) -> str:
     """A function `void NAME(ptr, ..., ptr workspace, i64 chunk)` of a pointer for each parameter,
-    and one to `workspace(kernel)` bytes, 64 of which are aligned. A kernel that is one parallel
-    loop is called for each of its steps (`chunks(kernel)`). width: bytes of a vector."""
+    and one to `workspace(kernel)` bytes, 64 of which are aligned. A kernel within parallel
+    loops is called for each of their steps (`chunks(kernel)`). width: bytes of a vector."""
     w = Writer(Text(), width, tables=dict(kernel.tables))
     for n, p in enumerate(kernel.params):
         w.pointers[p] = f"%p{n}"
@@ -28,11 +28,15 @@ def written(kernel: Kernel, width: int) -> str:
         w.pointers[t] = f"%local{n}"
         w.t.line(f"%local{n} = getelementptr i8, ptr %workspace, i64 {begin}")
     w.registers = {t: {} for t, scope in kernel.scratch if scope == "register"}
-    if (loop := _shared(kernel)) is None:
-        _body(w, kernel.body)
-    else:
-        w.loops[loop.axis] = Value("%chunk", INDEX)
-        _body(w, loop.body)
+    loops, body = _shared(kernel)
+    rest = Value("%chunk", INDEX)
+    for x in reversed(loops[1:]):
+        size = number(_extent(x), INDEX)
+        w.loops[x] = w.t.make(f"urem {rest}, {size.text}", INDEX, 0)
+        rest = w.t.make(f"udiv {rest}, {size.text}", INDEX, 0)
+    if loops:
+        w.loops[loops[0]] = rest
+    _body(w, body)
     args = ", ".join(f"ptr noalias %p{n}" for n in range(len(kernel.params)))
     head = f"define void @{kernel.name}({args}, ptr noalias %workspace, i64 %chunk) {{\nentry:"
     return "\n".join([*sorted(w.t.declared), head, *w.t.entry, *w.t.lines, "  ret void", "}", ""])
@@ -40,15 +44,19 @@ def written(kernel: Kernel, width: int) -> str:
 
 def chunks(kernel: Kernel) -> int:
     """How many calls make up the kernel, in any order and at once."""
-    loop = _shared(kernel)
-    return 1 if loop is None else _extent(loop.axis)
+    return prod(_extent(x) for x in _shared(kernel)[0])
 
 
-def _shared(kernel: Kernel) -> For | None:
-    match kernel.body:
-        case (For(_, _, "parallel") as loop,):
-            return loop
-    return None
+def _shared(kernel: Kernel) -> tuple[list[Axis], tuple[Stmt, ...]]:
+    """The axes of the parallel loops that all of a kernel is in, and what is inside them."""
+    axes, body = [], kernel.body
+    while True:
+        match body:
+            case (For(axis, inner, "parallel"),):
+                axes.append(axis)
+                body = inner
+            case _:
+                return axes, body
 
 
 def workspace(kernel: Kernel) -> int:

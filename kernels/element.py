@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from superopt.kernels.layout import Stored
-from superopt.kernels.tile import For, Stmt, Store, Update
+from superopt.kernels.schedule import IllegalSchedule
+from superopt.kernels.tile import For, Pack, Stmt, Store, Update
+from superopt.kernels.walk import axes_of
 from superopt.te import affine
 from superopt.te import index as ix
 from superopt.te.dtype import F32, INDEX, DType
@@ -21,10 +23,16 @@ Env = Mapping[Expr, Expr]
 
 @dataclass(slots=True)
 class Nest:
-    """A kernel that grows: where tensors are stored, scratch, and new names."""
+    """A kernel that grows: where tensors are stored, scratch, and new names.
+
+    packed: constants that lie in the order in which loops read them, once that is known.
+    order: the loops around, from the outermost on.
+    """
 
     stored: dict[Tensor, Stored] = field(default_factory=dict)
     scratch: list[tuple[Tensor, str]] = field(default_factory=list)
+    packed: dict[Tensor, Pack | None] = field(default_factory=dict)
+    order: tuple[Axis, ...] = ()
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def fresh(self, stem: str) -> str:
@@ -38,6 +46,8 @@ def value(nest: Nest, e: Expr, env: Env, axes: tuple[Axis, ...], before: list[St
     match e:
         case Load(t, at, dtype):
             place = tuple(index(nest, i, env, axes, before) for i in at)
+            if t in nest.packed:
+                return _packed(nest, t, place)
             if t not in nest.stored:
                 return Load(t, place, dtype)
             s = nest.stored[t]
@@ -62,6 +72,23 @@ def value(nest: Nest, e: Expr, env: Env, axes: tuple[Axis, ...], before: list[St
             return e
 
 
+def _packed(nest: Nest, t: Tensor, place: tuple[Expr, ...]) -> Expr:
+    """The element of a constant that is packed in the order of the loops it hangs on."""
+    known = nest.packed[t]
+    if known is None:
+        inside = set().union(*map(axes_of, place)) if place else set()
+        axes = tuple(a for a in nest.order if a in inside)
+        if len(axes) < len(inside):
+            raise IllegalSchedule(
+                f"{t.name} is packed, and read within a sum that is not scheduled"
+            )
+        buffer = Tensor(f"{t.name}.packed", t.dtype, tuple(a.extent for a in axes))
+        known = nest.packed[t] = Pack(t, buffer, axes, place)
+    if known.index != place:
+        raise IllegalSchedule(f"{t.name} is packed, and read in two ways")
+    return Load(known.buffer, known.axes, t.dtype)
+
+
 def _bordered(nest: Nest, t: Tensor, guard: Expr, at: Sequence[Expr], env: Env) -> bool:
     """Does the guard say no more than that the index is in range, and are there zeros beyond it?"""
     if t not in nest.stored or not all(_in_range(g, t, at) for g in _conjuncts(guard)):
@@ -74,6 +101,12 @@ def _bordered(nest: Nest, t: Tensor, guard: Expr, at: Sequence[Expr], env: Env) 
         if where is None or where[0] < -border or where[1] >= n + border:
             return False
     return True
+
+
+def ranged_read(guard: Expr, load: Load, otherwise: Expr) -> bool:
+    """Is this a read whose guard says that it is in range, and nothing else, and zero beyond?"""
+    zero = isinstance(otherwise, Const) and otherwise.value == 0
+    return zero and all(_in_range(g, load.tensor, load.index) for g in _conjuncts(guard))
 
 
 def _conjuncts(e: Expr) -> list[Expr]:

@@ -27,14 +27,16 @@ def lowered(
     schedules: Mapping[Tensor, Schedule] | None = None,
     layouts: Mapping[Tensor, Layout | Scatter] | None = None,
     tables: Mapping[Tensor, np.ndarray] | None = None,
+    packed: Sequence[Tensor] = (),
 ) -> Kernel:
     """A kernel of `inputs` that computes `outputs`; what these are computed from is scratch.
 
     Shapes are numbers. What is read must be in range, or under a select's guard. A tensor lies in
-    its buffer as its layout says, row by row where it has none. The numbers of `tables` are known.
+    its buffer as its layout says, row by row where it has none. The numbers of `tables` are known;
+    the inputs `packed` are constants, which the kernel takes in the order in which it reads them.
     """
     how, lying = schedules or {}, layouts or {}
-    nest = Nest()
+    nest = Nest(packed=dict.fromkeys(packed))
     order = stages(outputs)
     for t in inputs:
         if t in lying:
@@ -50,9 +52,12 @@ def lowered(
             nest.scratch.append((kept.buffer, "local"))
         s = _scheduled(unscheduled(root), how.get(root), kept.layout)
         body += _with_inner(nest, s, said)
-    given = [nest.stored[t].buffer if t in nest.stored else t for t in inputs]
+    packs = [p for p in nest.packed.values() if p is not None]
+    buffers = {t: s.buffer for t, s in nest.stored.items()} | {p.source: p.buffer for p in packs}
+    given = [buffers.get(t, t) for t in inputs]
     params = (*given, *(nest.stored[o].buffer for o in outputs))
-    return Kernel(name, params, tuple(body), tuple(nest.scratch), tuple((tables or {}).items()))
+    known = tuple((tables or {}).items())
+    return Kernel(name, params, tuple(body), tuple(nest.scratch), known, tuple(packs))
 
 
 def _reads(t: Tensor, other: Tensor) -> bool:
@@ -136,7 +141,8 @@ def _place(nest: Nest, t: Tensor, given: _Given, placed: dict[Tensor, _Placed]) 
 def _emitted(nest: Nest, t: Tensor, placed: dict[Tensor, _Placed]) -> tuple[Stmt, ...]:
     p = placed[t]
     deepest = max(p.inner, default=0)
-    body = nested(nest, replace(p.loops, loops=p.loops.loops[deepest:]))
+    around_it = (*p.outer, *(x.axis for x in p.loops.loops[:deepest]))
+    body = nested(nest, replace(p.loops, loops=p.loops.loops[deepest:]), around_it)
     for depth in range(deepest, -1, -1):
         before = [s for o in p.inner.get(depth, ()) for s in _emitted(nest, o, placed)]
         body = (*before, *body)

@@ -27,9 +27,10 @@ from superopt.te.node import Apply, Axis, Expr, Reduce
 TILED = (UNROLL, VECTORIZE)
 
 
-def nested(nest: Nest, s: Scheduled) -> tuple[Stmt, ...]:
-    """The tensor's elements, computed into its buffer as the schedule says."""
+def nested(nest: Nest, s: Scheduled, outer: tuple[Axis, ...] = ()) -> tuple[Stmt, ...]:
+    """The tensor's elements, computed into its buffer as the schedule says, inside `outer`."""
     t = s.tensor
+    nest.order = (*outer, *(x.axis for x in s.loops))
     assert t.body is not None
     if any(x.extent == 0 for x in s.loops if not x.reduced):
         return ()
@@ -112,7 +113,7 @@ def _registers(nest: Nest, found: Reduce, axes: tuple[Axis, ...]) -> Tensor:
 
 def put_for(e: Expr, found: Reduce, total: Tensor, place: tuple[Axis, ...]) -> Expr:
     """`e`, with what was summed in the place of the sum."""
-    if e is found:
+    if e == found:
         return cast(total[place], found.dtype)
     if isinstance(e, Apply):
         return Apply(e.fn, tuple(put_for(a, found, total, place) for a in e.args), e.dtype)

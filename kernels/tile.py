@@ -68,10 +68,21 @@ Stmt = Store | Update | For
 
 
 @dataclass(frozen=True, slots=True)
+class Pack:
+    """A constant as a kernel reads it: buffer[axes] = source[index], in the order of its loops."""
+
+    source: Tensor
+    buffer: Tensor
+    axes: tuple[Axis, ...]
+    index: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """A function of the buffers `params`, the results last; `scratch` are its own, with scopes.
 
-    tables: small buffers whose numbers are known, and become part of the code.
+    tables: small buffers whose numbers are known, and become part of the code. packs: parameters
+    that are constants in another order.
     """
 
     name: str
@@ -79,6 +90,7 @@ class Kernel:
     body: tuple[Stmt, ...]
     scratch: tuple[tuple[Tensor, str], ...] = ()
     tables: tuple[tuple[Tensor, np.ndarray], ...] = ()
+    packs: tuple[Pack, ...] = ()
 
     def __str__(self) -> str:
         head = ", ".join(f"{p.name}: {p.type}" for p in self.params)

@@ -17,9 +17,10 @@ from superopt.kernels.schedule import (
     Unroll,
     Vectorize,
 )
+from superopt.kernels.walk import reductions
 from superopt.te import index as ix
 from superopt.te.expr import Tensor
-from superopt.te.node import Apply, Axis, Expr, Reduce
+from superopt.te.node import Axis, Expr, Reduce
 
 SERIAL, PARALLEL, UNROLL, VECTORIZE = "serial", "parallel", "unroll", "vectorize"
 
@@ -89,17 +90,8 @@ def _extent(a: Axis) -> int:
 
 def reduction(t: Tensor) -> Reduce | None:
     """The one reduction in the tensor's expression; None where there are none, or more."""
-    found = list(_reductions(t.body)) if t.body is not None else []
+    found = reductions(t.body)
     return found[0] if len(found) == 1 else None
-
-
-def _reductions(e: Expr) -> Sequence[Reduce]:
-    match e:
-        case Reduce(_, _, body):
-            return [e, *_reductions(body)]
-        case Apply(_, args):
-            return [r for a in args for r in _reductions(a)]
-    return []
 
 
 def transformed(s: Scheduled, schedule: Schedule) -> Scheduled:
@@ -208,12 +200,14 @@ def vectorize(s: Scheduled, axis: str) -> Scheduled:
 
 
 def parallel(s: Scheduled, axis: str) -> Scheduled:
-    """A loop's steps are done by several threads: the outermost one, and of no sum."""
+    """A loop's steps are done by several threads: the outermost one, and of no sum; and then the
+    next one's, too."""
     n = _at(s, axis)
     if s.loops[n].reduced:
         raise IllegalSchedule(f"parallel({axis}): it is an axis of the sum")
-    if n:
-        raise IllegalSchedule(f"parallel({axis}): it is inside {s.loops[0].axis.name}")
+    alone = next((x for x in s.loops[:n] if x.kind != PARALLEL), None)
+    if alone is not None:
+        raise IllegalSchedule(f"parallel({axis}): it is inside {alone.axis.name}")
     return marked(s, axis, PARALLEL)
 
 

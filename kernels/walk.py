@@ -40,6 +40,17 @@ def loads(e: Expr) -> Iterator[Load]:
             yield from loads(bound)
 
 
+def reductions(e: Expr | None) -> list[Reduce]:
+    """Every reduction in `e` once, the outer ones first."""
+    match e:
+        case Reduce(_, _, body):
+            return [e, *reductions(body)]
+        case Apply(_, args):
+            found = [r for a in args for r in reductions(a)]
+            return list(dict.fromkeys(found)) if len(found) > 1 else found
+    return []
+
+
 def axes_of(e: Expr) -> set[Axis]:
     """The axes that an index hangs on."""
     match e:

@@ -1,0 +1,61 @@
+"""Object files on disk, by the digest of what they were made from.
+
+The folder is the user's own: one that others could write to is not used, for what is in it is run.
+A file begins with the digest of its contents, so that a torn one is not. What cannot be read or
+written is compiled again, and no error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+from hashlib import blake2b
+from pathlib import Path
+
+DIGEST = 32
+
+
+def private(folder: Path) -> bool:
+    """Make the folder, and say whether nobody else may write to it."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+    except OSError:
+        return False
+    if not hasattr(os, "getuid"):
+        return True
+    others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return found.st_uid == os.getuid() and not others
+
+
+def read(folder: Path | None, key: str) -> bytes | None:
+    """The object file of this key; None where there is none that is whole."""
+    if folder is None or not private(folder):
+        return None
+    try:
+        held = (folder / f"{key}.o").read_bytes()
+    except OSError:
+        return None
+    code = held[DIGEST:]
+    return code if held[:DIGEST] == _digest(code) else None
+
+
+def write(folder: Path | None, key: str, code: bytes) -> None:
+    """Keep an object file; another process may do the same at once."""
+    if folder is None or not private(folder):
+        return
+    with contextlib.suppress(OSError):
+        handle, name = tempfile.mkstemp(dir=folder, suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as f:
+                f.write(_digest(code) + code)
+            os.replace(name, folder / f"{key}.o")
+        except OSError:
+            os.unlink(name)
+            raise
+
+
+def _digest(code: bytes) -> bytes:
+    return blake2b(code, digest_size=DIGEST).digest()

@@ -1,0 +1,77 @@
+"""Constants in the order in which a kernel reads them, and numpy arrays in a layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from superopt.kernels.layout import Layout
+from superopt.kernels.tile import Pack
+from superopt.te import index as ix
+from superopt.te.affine import affine
+from superopt.te.node import Apply, Axis, Const, Expr
+
+
+def packed(pack: Pack, array: np.ndarray) -> np.ndarray:
+    """The array of the source, as the kernel takes it."""
+    shape = [a.extent for a in pack.axes if isinstance(a.extent, int)]
+    forms = [affine(i) for i in pack.index]
+    if all(f is not None for f in forms):  # a view with other strides
+        start, strides = 0, dict.fromkeys(pack.axes, 0)
+        for f, stride in zip(forms, array.strides, strict=True):
+            assert f is not None
+            start += f.base * stride // array.itemsize
+            for a, c in f.terms:
+                strides[a] += c * stride
+        flat = np.ascontiguousarray(array).reshape(-1)[start:]
+        view = np.lib.stride_tricks.as_strided(flat, shape, list(strides.values()), writeable=False)
+        return np.ascontiguousarray(view)
+    grid = dict(zip(pack.axes, np.ogrid[tuple(slice(n) for n in shape)], strict=True))
+    return np.ascontiguousarray(
+        np.broadcast_to(array[tuple(_numbers(i, grid) for i in pack.index)], shape)
+    )
+
+
+def _numbers(e: Expr, grid: dict[Axis, np.ndarray]) -> np.ndarray:
+    """An index for all values of the axes at once."""
+    match e:
+        case Const(v):
+            return np.asarray(int(v))
+        case Axis():
+            return grid[e]
+        case Apply(fn, args):
+            some = [_numbers(a, grid) for a in args]
+            out = some[0]
+            for x in some[1:]:
+                out = np.asarray(_FUNCTIONS[fn](out, x))
+            return out
+    raise NotImplementedError(f"{e} in the index of a constant")
+
+
+_FUNCTIONS = {
+    "add": np.add,
+    "mul": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "floordiv": np.floor_divide,
+    "mod": np.mod,
+}
+
+
+def laid(layout: Layout, array: np.ndarray) -> np.ndarray:
+    """The buffer of an array in this layout; borders, and what is left of blocks, are zeros."""
+    out = np.zeros(layout.shape(array.shape), array.dtype)
+    out[_places(layout, array.shape)] = array
+    return out
+
+
+def read(layout: Layout, buffer: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """The array of this shape that lies in `buffer`."""
+    return np.asarray(buffer[_places(layout, shape)])
+
+
+def _places(layout: Layout, shape: Sequence[int]) -> tuple[np.ndarray, ...]:
+    axes = [Axis(f"i{n}", extent) for n, extent in enumerate(shape)]
+    grid = dict(zip(axes, np.ogrid[tuple(slice(n) for n in shape)], strict=True))
+    return tuple(_numbers(ix.as_index(i), grid) for i in layout.place(axes))

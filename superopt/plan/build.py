@@ -1,0 +1,197 @@
+"""From a graph to a program: kernels, the order in which they run, and where their buffers lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from math import prod
+
+import numpy as np
+
+from superopt.ir import graph as g
+from superopt.kernels.cpu_run import Call, Ref
+from superopt.kernels.cpu_text import chunks, workspace, written
+from superopt.kernels.layout import Layout, row_major
+from superopt.kernels.lower import lowered
+from superopt.kernels.pack import packed
+from superopt.kernels.space import choice
+from superopt.kernels.tile import Kernel
+from superopt.kernels.walk import loads
+from superopt.plan.inline import Inlining, inlined
+from superopt.plan.memory import ALIGNED, Life, offsets
+from superopt.plan.place import layouts
+from superopt.plan.tensors import Tensors
+from superopt.te.expr import Tensor, compute
+from superopt.te.node import Const, Expr, Load
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What runs. kernels: by function, in the tile-level form, and its text; constants: where each
+    lies, and how to get it; memory, workspace: bytes."""
+
+    inputs: tuple[g.Input, ...]
+    kernels: Mapping[str, tuple[Kernel, str]]
+    calls: tuple[Call, ...]
+    constants: tuple[tuple[int, Callable[[], np.ndarray]], ...]
+    constant_bytes: int
+    memory: int
+    workspace: int
+
+
+def program(graph: g.Graph, sizes: Mapping[str, int], width: int) -> Program:
+    """width: bytes of a vector of the machine that it is for.
+
+    Raises NotImplementedError where no kernel computes an element type.
+    """
+    tensors = Tensors(sizes)
+    for n in g.nodes(graph):
+        tensors.add(n)
+    outputs = _outputs(graph, tensors)
+    current = inlined(outputs)
+    lying = layouts(current, outputs)
+    return _Builder(graph, tensors, outputs, current, lying, width).build()
+
+
+def _outputs(graph: g.Graph, tensors: Tensors) -> list[Tensor]:
+    """A tensor of its own for each output."""
+    out: list[Tensor] = []
+    for v in graph.outputs:
+        t = tensors.leaf(v)
+        if isinstance(t, Const):
+            held = t
+            t = compute(tuple(v.type.shape or ()), lambda *i: held, name="copy")  # noqa: B023
+        elif t.body is None or t in out:
+            source = t
+            t = compute(source.shape, lambda *i: source[i], name="copy")  # noqa: B023
+        out.append(t)
+    return out
+
+
+@dataclass(slots=True)
+class _Builder:
+    graph: g.Graph
+    tensors: Tensors
+    outputs: Sequence[Tensor]
+    current: Mapping[Tensor, Tensor]
+    lying: Mapping[Tensor, Layout]
+    width: int
+
+    def build(self) -> Program:
+        buffers = {t: Tensor(f"b{n}", t.dtype, t.shape) for n, t in enumerate(self.current)}
+        back = {b: t for t, b in buffers.items()}
+        where: dict[Tensor, Ref] = {}
+        for n, i in enumerate(self.graph.inputs):
+            t = self.tensors.of.get(i)
+            if isinstance(t, Tensor):
+                where[t] = Ref("argument", n)
+        for n, t in enumerate(self.outputs):
+            where[t] = Ref("argument", len(self.graph.inputs) + n)
+        kernels: dict[str, tuple[Kernel, str]] = {}
+        steps: list[tuple[str, Kernel, list[Tensor], Tensor]] = []
+        for t, now in self.current.items():
+            root = _reading(now, buffers)
+            given = _operands(root)
+            layout = {b: self.lying[back[b]] for b in given if back.get(b) in self.lying}
+            if t in self.lying:
+                layout[root] = self.lying[t]
+            known = {x for x in given if x in self.tensors.constants}
+            how = choice(root, layout, known, self.width)
+            kernel = lowered("kernel", given, [root], how.schedules, layout, packed=how.packed)
+            text = written(kernel, self.width)
+            name = "k" + blake2b(text.encode(), digest_size=10).hexdigest()
+            kernels[name] = (kernel, text.replace("@kernel(", f"@{name}("))
+            steps.append((name, kernel, [back.get(x, x) for x in given], t))
+        return self.placed(kernels, steps, where)
+
+    def placed(
+        self,
+        kernels: Mapping[str, tuple[Kernel, str]],
+        steps: Sequence[tuple[str, Kernel, list[Tensor], Tensor]],
+        where: dict[Tensor, Ref],
+    ) -> Program:
+        """Buffers get their places."""
+        first = {t: n for n, (_, _, _, t) in enumerate(steps)}
+        last = dict(first)
+        for n, (_, _, given, _) in enumerate(steps):
+            for t in given:
+                last[t] = n
+        own = [t for t in first if t not in where]
+        lives = [Life(self.bytes(t), first[t], last[t], self.keeps(t)) for t in own]
+        at, memory = offsets(lives)
+        where |= {t: Ref("memory", a) for t, a in zip(own, at, strict=True)}
+        constants: list[tuple[int, Callable[[], np.ndarray]]] = []
+        held: dict[object, Ref] = {}
+        end = 0
+        calls = []
+        for name, kernel, given, t in steps:
+            refs = []
+            packs = {p.source: p for p in kernel.packs}
+            for x in given:
+                if x not in self.tensors.constants:
+                    refs.append(where[x])
+                    continue
+                c, pack = self.tensors.constants[x], packs.get(x)
+                key = (c, None if pack is None else (pack.axes, pack.index))
+                if key not in held:
+                    held[key] = Ref("constant", end)
+                    size = prod(self.shape(x if pack is None else pack.buffer)) * _bytes(x)
+                    constants.append((end, _loader(c, pack)))
+                    end += -(-size // ALIGNED) * ALIGNED
+                refs.append(held[key])
+            calls.append(Call(name, (*refs, where[t]), chunks(kernel)))
+        most = max((workspace(k) for k, _ in kernels.values()), default=0)
+        return Program(
+            self.graph.inputs, kernels, tuple(calls), tuple(constants), end, memory, most
+        )
+
+    def shape(self, t: Tensor) -> tuple[int, ...]:
+        return tuple(n for n in t.shape if isinstance(n, int))
+
+    def bytes(self, t: Tensor) -> int:
+        layout = self.lying.get(t) or row_major(t.rank)
+        return prod(layout.shape(self.shape(t))) * _bytes(t)
+
+    def keeps(self, t: Tensor) -> object:
+        """Zeros around it are to stay."""
+        layout = self.lying.get(t)
+        if layout is None or not any(p.border for p in layout.parts):
+            return None
+        return (t.dtype, layout.shape(self.shape(t)), layout)
+
+
+def _bytes(t: Tensor) -> int:
+    return max(t.dtype.bits // 8, 1)
+
+
+def _loader(c: g.Constant, pack: object) -> Callable[[], np.ndarray]:
+    if pack is None:
+        return c.load
+    return lambda: packed(pack, c.load())  # type: ignore[arg-type]
+
+
+def _reading(t: Tensor, buffers: Mapping[Tensor, Tensor]) -> Tensor:
+    """The tensor, computed from buffers."""
+    assert t.body is not None
+    body = _Reading(buffers).expr(t.body)
+    return Tensor(t.name, t.dtype, t.shape, t.axes, body)
+
+
+class _Reading(Inlining):
+    """Loads of others."""
+
+    def __init__(self, buffers: Mapping[Tensor, Tensor]) -> None:
+        super().__init__(buffers)
+
+    def _expr(self, e: Expr) -> Expr:
+        if isinstance(e, Load):
+            return Load(
+                self.bodies.get(e.tensor, e.tensor), tuple(map(self.expr, e.index)), e.dtype
+            )
+        return super()._expr(e)
+
+
+def _operands(t: Tensor) -> list[Tensor]:
+    assert t.body is not None
+    return list(dict.fromkeys(x.tensor for x in loads(t.body)))

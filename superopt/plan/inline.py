@@ -1,0 +1,234 @@
+"""Which tensors are computed within those that read them, and are never in memory.
+
+    movement     what only moves elements goes into all that read it
+    elementwise  into its one reader, if that reads each element once
+    sums         into what is elementwise after them, if that has no sum of its own
+
+What is left is a kernel each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from superopt.kernels.walk import reductions, stages
+from superopt.plan.tensors import indexed
+from superopt.te.affine import rebuild
+from superopt.te.expr import Tensor
+from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a tensor is read: by which, at which index; `summed`: within a sum of that."""
+
+    reader: Tensor
+    index: tuple[Expr, ...]
+    summed: bool
+
+
+def inlined(outputs: Sequence[Tensor]) -> dict[Tensor, Tensor]:
+    """Each tensor that stays, as given, and as it is computed then; those it reads come before it.
+
+    `outputs` stay; what has no body is no tensor of these.
+    """
+    current = {t: t for t in stages(outputs)}
+    while True:
+        chosen = _chosen(current, outputs)
+        if not chosen:
+            return current
+        current = _applied(current, chosen)
+
+
+def _chosen(current: dict[Tensor, Tensor], outputs: Sequence[Tensor]) -> set[Tensor]:
+    sites: dict[Tensor, set[Site]] = {t: set() for t in current}
+    for t, now in current.items():
+        assert now.body is not None
+        for s, read in _sites(t, now.body):
+            if read in sites:
+                sites[read].add(s)
+    kept = set(outputs)
+    summing = {t for t, now in current.items() if now.body is not None and sums(now.body)}
+    taken: set[Tensor] = set()  # readers into which a sum goes
+    chosen: set[Tensor] = set()
+    for t in reversed(current):
+        now = current[t]
+        if t in kept or not sites[t] or now.body is None:
+            continue
+        if moves(now.body):
+            chosen.add(t)
+            continue
+        if len(sites[t]) != 1:
+            continue
+        (site,) = sites[t]
+        if site.summed and not _once(current[site.reader], site, t):
+            continue
+        if t in summing:
+            same = prod(_sizes(t)) == prod(_sizes(site.reader))
+            busy = site.reader in summing or site.reader in taken
+            if site.summed or busy or not same:
+                continue
+            if site.reader in chosen:
+                continue  # it goes into another first, which may have a sum of its own
+            taken.add(site.reader)
+        chosen.add(t)
+    return chosen
+
+
+def _once(reader: Tensor, site: Site, t: Tensor) -> bool:
+    """Is each element of `t` read once in the sums of its reader?"""
+    axes = set(reader.axes)
+    for r in reductions(reader.body):
+        axes |= set(r.axes)
+    if any(_products(r.body) for r in reductions(reader.body)):
+        return False
+    return prod(a.extent for a in axes if isinstance(a.extent, int)) <= prod(_sizes(t))
+
+
+def _products(e: Expr) -> bool:
+    return isinstance(e, Apply) and e.fn == "mul"
+
+
+def _sizes(t: Tensor) -> list[int]:
+    return [n for n in t.shape if isinstance(n, int)]
+
+
+def sums(e: Expr) -> bool:
+    return bool(reductions(e))
+
+
+def moves(e: Expr) -> bool:
+    """Is an element one of another tensor's, or a number, whatever the values are?"""
+    match e:
+        case Load(_, index):
+            return all(_plain(i) for i in index)
+        case Const():
+            return True
+        case Apply("select", (_, yes, no)):
+            return moves(yes) and moves(no)
+    return False
+
+
+def _plain(e: Expr) -> bool:
+    match e:
+        case Index():
+            return False
+        case Apply(_, args):
+            return all(map(_plain, args))
+    return True
+
+
+def _sites(reader: Tensor, e: Expr, summed: bool = False) -> Iterator[tuple[Site, Tensor]]:
+    seen: set[tuple[int, bool]] = set()
+    stack = [(e, summed)]
+    while stack:
+        e, summed = stack.pop()
+        if (id(e), summed) in seen:
+            continue
+        seen.add((id(e), summed))
+        match e:
+            case Load(t, index):
+                yield Site(reader, index, summed), t
+                stack += [(i, summed) for i in index]
+            case Apply(_, args):
+                stack += [(a, summed) for a in args]
+            case Reduce(_, _, body):
+                stack.append((body, True))
+            case Index(element, bound):
+                stack += [(element, summed), (bound, summed)]
+
+
+def _applied(current: Mapping[Tensor, Tensor], chosen: Collection[Tensor]) -> dict[Tensor, Tensor]:
+    """The tensors that are left, with the bodies of the others in them."""
+    change = Inlining({t: current[t] for t in chosen})
+    out = {}
+    for t, now in current.items():
+        if t in chosen:
+            continue
+        assert now.body is not None
+        out[t] = Tensor(t.name, t.dtype, t.shape, t.axes, change.expr(now.body))
+    return out
+
+
+@dataclass(slots=True)
+class Inlining:
+    """Expressions with the bodies of some tensors for the loads of these."""
+
+    bodies: Mapping[Tensor, Tensor]
+    memo: dict[int, tuple[Expr, Expr]] = field(default_factory=dict)
+
+    def expr(self, e: Expr) -> Expr:
+        found = self.memo.get(id(e))
+        if found is None:
+            found = self.memo[id(e)] = (e, self._expr(e))
+        return found[1]
+
+    def _expr(self, e: Expr) -> Expr:
+        match e:
+            case Load(t, index, dtype):
+                at = tuple(self.expr(i) for i in index)
+                new = self.bodies.get(t)
+                if new is None:
+                    return e if at == index else Load(t, at, dtype)
+                assert new.body is not None
+                return self.expr(placed(new.body, dict(zip(new.axes, at, strict=True))))
+            case Apply(fn, args, dtype):
+                some = tuple(self.expr(a) for a in args)
+                return e if some == args else rebuild(fn, some, dtype)
+            case Reduce(fn, axes, body, dtype):
+                return Reduce(fn, axes, self.expr(body), dtype)
+            case Index(element, bound):
+                return indexed(self.expr(element), self.expr(bound))
+        return e
+
+
+def placed(e: Expr, env: Mapping[Axis, Expr]) -> Expr:
+    """`e` with other indices for its axes."""
+    memo: dict[int, Expr] = {}
+    names = {a.name for i in env.values() for a in _axes(i)}
+
+    def go(e: Expr) -> Expr:
+        if id(e) not in memo:
+            memo[id(e)] = one(e)
+        return memo[id(e)]
+
+    def one(e: Expr) -> Expr:
+        match e:
+            case Axis():
+                return env.get(e, e)
+            case Load(t, index, dtype):
+                return Load(t, tuple(map(go, index)), dtype)
+            case Apply(fn, args, dtype):
+                return rebuild(fn, tuple(map(go, args)), dtype)
+            case Reduce(fn, axes, body, dtype):
+                taken = [a for a in axes if a.name in names]
+                if taken:  # a name stands for one axis
+                    new = {a: Axis(_other(a.name, names), a.extent) for a in taken}
+                    inner = placed(body, {**new})
+                    return go(Reduce(fn, tuple(new.get(a, a) for a in axes), inner, dtype))
+                return Reduce(fn, axes, go(body), dtype)
+            case Index(element, bound):
+                return indexed(go(element), go(bound))
+        return e
+
+    return go(e)
+
+
+def _axes(e: Expr) -> set[Axis]:
+    match e:
+        case Axis():
+            return {e}
+        case Apply(_, args) | Load(_, args):
+            return set().union(*map(_axes, args)) if args else set()
+        case Index(element, bound):
+            return _axes(element) | _axes(bound)
+    return set()
+
+
+def _other(name: str, taken: Collection[str]) -> str:
+    n = 1
+    while f"{name}_{n}" in taken:
+        n += 1
+    return f"{name}_{n}"

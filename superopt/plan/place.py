@@ -1,0 +1,102 @@
+"""Where tensors lie: pictures in blocks of channels with a border of zeros, the rest row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from superopt.kernels.element import ranged_read
+from superopt.kernels.layout import Layout, Part
+from superopt.kernels.walk import reductions
+from superopt.te import affine
+from superopt.te.expr import Tensor
+from superopt.te.node import Apply, Expr, Load, Reduce
+
+BLOCK = 16  # channels
+
+
+def layouts(current: Mapping[Tensor, Tensor], fixed: Collection[Tensor]) -> dict[Tensor, Layout]:
+    """A layout for the tensors (and inputs) that kernels read as pictures; `fixed` ones have none.
+
+    current: what is computed, by the tensors that it is of.
+    """
+    pictures = _pictures(current)
+    out = {}
+    for t, borders in pictures.items():
+        if t in fixed or t not in current:
+            continue
+        c = t.shape[1]
+        assert isinstance(c, int)
+        space = [Part(d, border=borders[d]) for d in range(2, t.rank)]
+        if c % BLOCK == 0:
+            channels = Part(1, BLOCK), Part(1, BLOCK, within=True)
+            out[t] = Layout((Part(0), channels[0], *space, channels[1]))
+        else:
+            out[t] = Layout((Part(0), *space, Part(1)))
+    return out
+
+
+def _pictures(current: Mapping[Tensor, Tensor]) -> dict[Tensor, dict[int, int]]:
+    """The tensors that windows slide over, or that such kernels give, and their borders."""
+    out: dict[Tensor, dict[int, int]] = {}
+    for t, now in current.items():
+        assert now.body is not None
+        windows = [r for r in reductions(now.body) if len(r.axes) > 1]
+        if t.rank < 3 or not windows:
+            continue
+        out.setdefault(t, dict.fromkeys(range(t.rank), 0))
+        for load, border in _read(windows[0].body):
+            if load.tensor.rank == t.rank:
+                known = out.setdefault(load.tensor, dict.fromkeys(range(t.rank), 0))
+                for d, b in border.items():
+                    known[d] = max(known[d], b)
+    more = True
+    while more:  # what is computed element by element from pictures is one
+        more = False
+        for t, now in current.items():
+            near = [x for x in _same(now) if x.rank >= 3]
+            if t.rank < 3:
+                continue
+            some = [x for x in (t, *near) if x in out]
+            for x in (t, *near) if some else ():
+                if x not in out:
+                    out[x] = dict.fromkeys(range(t.rank), 0)
+                    more = True
+    return out
+
+
+def _same(t: Tensor) -> list[Tensor]:
+    """The tensors of this shape that are read at the element's own index."""
+    out = []
+    stack: list[Expr] = [] if t.body is None else [t.body]
+    while stack:
+        match stack.pop():
+            case Load(x, index) if index == t.axes and x.shape == t.shape:
+                out.append(x)
+            case Apply(_, args):
+                stack += args
+    return out
+
+
+def _read(e: Expr) -> list[tuple[Load, dict[int, int]]]:
+    """What is read, and how far beyond the edges, where that is zero."""
+    match e:
+        case Load():
+            return [(e, {})]
+        case Apply("select", (guard, Load() as inside, zero)) if ranged_read(guard, inside, zero):
+            return [(inside, _beyond(inside))]
+        case Apply(_, args):
+            return [x for a in args for x in _read(a)]
+        case Reduce(_, _, body):
+            return _read(body)
+    return []
+
+
+def _beyond(load: Load) -> dict[int, int]:
+    out = {}
+    for d, (i, n) in enumerate(zip(load.index, load.tensor.shape, strict=True)):
+        where = affine.interval(i)
+        assert isinstance(n, int)
+        if where is None:
+            return {}
+        out[d] = max(0, -where[0], where[1] - n + 1)
+    return out

@@ -1,0 +1,42 @@
+"""What is always worth it before a graph becomes kernels: rules of the library, by name."""
+
+from __future__ import annotations
+
+from superopt.ir import graph as g
+from superopt.ir.fold import fold
+from superopt.ir.substitute import Cycle, replace_all
+from superopt.rules.build import Refusal, rewrite
+from superopt.rules.context import context
+from superopt.rules.match import matches
+from superopt.rules.rule import Rule, load_library
+
+# Batch normalisation goes into the weights before it; what is left of it is a scale and a shift.
+ALWAYS = (
+    "conv-bn", "conv-bias-bn", "conv-transpose-bn", "conv-transpose-bias-bn", "gemm-bn",
+    "gemm-bn-trans", "bn-affine",
+)  # fmt: skip
+
+
+def simplified(graph: g.Graph) -> g.Graph:
+    """Constants computed, and the rules ALWAYS applied wherever they match."""
+    graph = fold(graph).graph
+    rules = {r.name: r for r in load_library()}
+    for name in ALWAYS:
+        graph = _applied(graph, rules[name])
+    return fold(graph).graph
+
+
+def _applied(graph: g.Graph, rule: Rule) -> g.Graph:
+    while True:
+        ctx = context(graph)
+        change: dict[g.Value, g.Value] = {}
+        for m in matches(rule, ctx):
+            found = rewrite(m, ctx)
+            if not isinstance(found, Refusal) and not any(v in change for v in found):
+                change |= found
+        if not change:
+            return graph
+        try:
+            graph = replace_all(graph, change)
+        except Cycle:
+            return graph

@@ -1,0 +1,107 @@
+"""A graph's values as tensors: the expressions of its nodes, one reading the other's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from superopt.ir import graph as g
+from superopt.ir.op import expression
+from superopt.te import index as ix
+from superopt.te.affine import rebuild
+from superopt.te.bind import bind
+from superopt.te.dtype import INDEX
+from superopt.te.expr import Tensor, const
+from superopt.te.node import Apply, Const, Expr, Index, Load, Reduce
+
+SMALL = 1  # elements of constants that become numbers in expressions
+
+
+@dataclass(slots=True)
+class Tensors:
+    """of: each value's tensor; constants: those that are known, and their numbers."""
+
+    sizes: Mapping[str, int]
+    of: dict[g.Value, Tensor | Const] = field(default_factory=dict)
+    constants: dict[Tensor, g.Constant] = field(default_factory=dict)
+
+    def leaf(self, v: g.Value) -> Tensor | Const:
+        """The tensor of a value that is not computed here."""
+        if v not in self.of:
+            t = v.type
+            assert t.dtype is not None
+            assert t.shape is not None
+            shape = tuple(ix.evaluate(d, dict(self.sizes)) for d in t.shape)
+            made: Tensor | Const = Tensor(f"x{len(self.of)}", t.dtype, shape)
+            if isinstance(v, g.Constant):
+                if int(np.prod(shape)) == SMALL and t.dtype.kind in "iufb":
+                    made = const(v.load().reshape(()).item(), t.dtype)
+                else:
+                    self.constants[made] = v  # type: ignore[index]
+            self.of[v] = made
+        return self.of[v]
+
+    def add(self, n: g.Node) -> None:
+        """The results of a node with a tensor expression."""
+        types = tuple(None if v is None else v.type for v in n.inputs)
+        outs = expression(n.op, types, n.attrs)
+        if self.sizes:
+            outs = tuple(bind(t, self.sizes) for t in outs)
+        given = {f"a{k}": self.leaf(v) for k, v in enumerate(n.inputs) if v is not None}
+        change = Replacing(given)
+        for v, t in zip(g.results(n), outs, strict=True):
+            self.of[v] = change.tensor(t)
+
+
+@dataclass(slots=True)
+class Replacing:
+    """Tensors whose operands, by name, are others, or numbers."""
+
+    given: Mapping[str, Tensor | Const]
+    done: dict[Tensor, Tensor | Const] = field(default_factory=dict)
+    memo: dict[int, tuple[Expr, Expr]] = field(default_factory=dict)
+
+    def tensor(self, t: Tensor) -> Tensor | Const:
+        if t not in self.done:
+            if t.body is None:
+                self.done[t] = self.given[t.name]
+            else:
+                body = self.expr(t.body)
+                self.done[t] = Tensor(t.name, t.dtype, t.shape, t.axes, body)
+        return self.done[t]
+
+    def expr(self, e: Expr) -> Expr:
+        found = self.memo.get(id(e))
+        if found is None:
+            found = self.memo[id(e)] = (e, self._expr(e))
+        return found[1]
+
+    def _expr(self, e: Expr) -> Expr:
+        match e:
+            case Load(t, index, dtype):
+                new = self.tensor(t)
+                if isinstance(new, Const):
+                    return new
+                return Load(new, tuple(self.expr(i) for i in index), dtype)
+            case Apply(fn, args, dtype):
+                some = tuple(self.expr(a) for a in args)
+                return e if some == args else rebuild(fn, some, dtype)
+            case Reduce(fn, axes, body, dtype):
+                return Reduce(fn, axes, self.expr(body), dtype)
+            case Index(element, bound):
+                return indexed(self.expr(element), self.expr(bound))
+        return e
+
+
+def indexed(element: Expr, bound: Expr) -> Expr:
+    """An element as an index; a number is one at once."""
+    if isinstance(element, Const) and isinstance(bound, Const):
+        i = int(element.value)
+        return ix.as_index(i + int(bound.value) if i < 0 else i)
+    return Index(element, bound, INDEX)
+
+
+def known(tensors: Tensors, some: Iterable[Tensor]) -> set[Tensor]:
+    return {t for t in some if t in tensors.constants}
