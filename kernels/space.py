@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
 
 from superopt.kernels import contraction as co
+from superopt.kernels import winograd as wi
 from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.schedule import Schedule
+from superopt.te.dtype import F32
 from superopt.te.expr import Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How a kernel's tensors are computed, and which constants are packed for it."""
+    """How a kernel computes a tensor.
 
-    schedules: dict[Tensor, Schedule] = field(default_factory=dict)
+    root: what is computed in its place; lies: where, if not as the tensor does. packed: constants
+    in the order in which they are read. made: constants that are made of others.
+    """
+
+    root: Tensor
+    schedules: Mapping[Tensor, Schedule] = field(default_factory=dict)
     packed: tuple[Tensor, ...] = ()
+    lies: Scatter | None = None
+    tables: Mapping[Tensor, np.ndarray] = field(default_factory=dict)
+    made: Mapping[Tensor, tuple[Tensor, Callable[[np.ndarray], np.ndarray]]] = field(
+        default_factory=dict
+    )
 
 
 def choice(
@@ -27,10 +42,43 @@ def choice(
 ) -> Choice:
     """For a tensor that is computed from others in memory. width: bytes of a vector."""
     found = co.contraction(t, constants)
-    if found is not None and found.of_b:
-        lanes = max(width * 8 // t.dtype.bits, 1)
-        how = co.scheduled(t, found, layouts, lanes)
-        if how is not None:
-            packed = (found.b.tensor,) if found.b.tensor in constants else ()
-            return Choice({t: how}, packed)
-    return Choice()
+    if found is None or not found.of_b:
+        return Choice(t)
+    lanes = max(width * 8 // t.dtype.bits, 1)
+    fast = _winograd(t, found, layouts, constants, lanes)
+    if fast is not None:
+        return fast
+    how = co.scheduled(t, found, layouts, lanes)
+    if how is None:
+        return Choice(t)
+    return Choice(t, {t: how}, (found.b.tensor,) if found.b.tensor in constants else ())
+
+
+BYTES_PER_CYCLE = 6  # of weights that come from memory
+STARTS = 0.75  # part of a direct convolution's time below which tiles pay
+
+
+def _winograd(
+    t: Tensor,
+    c: co.Contraction,
+    layouts: Mapping[Tensor, Layout | Scatter],
+    constants: Collection[Tensor],
+    lanes: int,
+) -> Choice | None:
+    """A convolution in tiles, where that takes less time by the count of its products."""
+    p = wi.picture(t, c) if c.b.tensor in constants and t.dtype == F32 else None
+    if p is None or p.channels < lanes or not isinstance(p.k.extent, int) or p.k.extent < lanes:
+        return None
+    sides = [x.extent for x in (p.h, p.w) if isinstance(x.extent, int)]
+    direct = wi.size(p) / lanes
+    some = []
+    for m in wi.POINTS:
+        if min(sides) >= m:
+            sums, transforms, size = wi.products(p, m)
+            busy, streams = (sums + transforms) / lanes, size / BYTES_PER_CYCLE
+            some.append((max(busy, streams) + 0.3 * min(busy, streams), m))
+    if not some or min(some)[0] > STARTS * direct:
+        return None
+    made = wi.tiled(t, c, p, min(some)[1], co.lying(t, layouts.get(t)), lanes)
+    source = {made.kernel: (c.b.tensor, partial(wi.transformed_kernel, made.m))}
+    return Choice(made.root, made.schedules, (made.kernel,), made.lies, made.tables, source)

@@ -12,15 +12,15 @@ import numpy as np
 from superopt.ir import graph as g
 from superopt.kernels.cpu_run import Call, Ref
 from superopt.kernels.cpu_text import chunks, workspace, written
-from superopt.kernels.layout import Layout, row_major
+from superopt.kernels.layout import Layout, Scatter, row_major
 from superopt.kernels.lower import lowered
 from superopt.kernels.pack import packed
 from superopt.kernels.space import choice
-from superopt.kernels.tile import Kernel
-from superopt.kernels.walk import loads
+from superopt.kernels.tile import Kernel, Pack
+from superopt.kernels.walk import loads, stages
 from superopt.plan.inline import Inlining, inlined
 from superopt.plan.memory import ALIGNED, Life, offsets
-from superopt.plan.place import layouts
+from superopt.plan.place import bordered, layouts
 from superopt.plan.tensors import Tensors
 from superopt.te.expr import Tensor, compute
 from superopt.te.node import Const, Expr, Load
@@ -49,7 +49,8 @@ def program(graph: g.Graph, sizes: Mapping[str, int], width: int) -> Program:
     for n in g.nodes(graph):
         tensors.add(n)
     outputs = _outputs(graph, tensors)
-    current = inlined(outputs)
+    pictures = bordered(stages(outputs)) & set(tensors.copies)
+    current = inlined(outputs, pictures)
     lying = layouts(current, outputs)
     return _Builder(graph, tensors, outputs, current, lying, width).build()
 
@@ -85,7 +86,7 @@ class _Builder:
         for n, i in enumerate(self.graph.inputs):
             t = self.tensors.of.get(i)
             if isinstance(t, Tensor):
-                where[t] = Ref("argument", n)
+                where[self.tensors.copies.get(t, t)] = Ref("argument", n)
         for n, t in enumerate(self.outputs):
             where[t] = Ref("argument", len(self.graph.inputs) + n)
         kernels: dict[str, tuple[Kernel, str]] = {}
@@ -93,17 +94,33 @@ class _Builder:
         for t, now in self.current.items():
             root = _reading(now, buffers)
             given = _operands(root)
-            layout = {b: self.lying[back[b]] for b in given if back.get(b) in self.lying}
+            layout: dict[Tensor, Layout | Scatter] = {
+                b: self.lying[back[b]] for b in given if back.get(b) in self.lying
+            }
             if t in self.lying:
                 layout[root] = self.lying[t]
             known = {x for x in given if x in self.tensors.constants}
             how = choice(root, layout, known, self.width)
-            kernel = lowered("kernel", given, [root], how.schedules, layout, packed=how.packed)
+            if how.lies is not None:
+                layout = {**layout, how.root: how.lies}
+            for x, (source, make) in how.made.items():
+                self.tensors.constants[x] = self.made(source, make)
+            if how.root is not root:
+                given = [x for x in _operands(how.root) if x not in how.tables]
+            kernel = lowered(
+                "kernel", given, [how.root], how.schedules, layout, how.tables, how.packed
+            )
             text = written(kernel, self.width)
             name = "k" + blake2b(text.encode(), digest_size=10).hexdigest()
             kernels[name] = (kernel, text.replace("@kernel(", f"@{name}("))
             steps.append((name, kernel, [back.get(x, x) for x in given], t))
         return self.placed(kernels, steps, where)
+
+    def made(
+        self, source: Tensor, make: Callable[[np.ndarray], np.ndarray]
+    ) -> Callable[[], np.ndarray]:
+        load = self.tensors.constants[source]
+        return lambda: make(load())
 
     def placed(
         self,
@@ -133,7 +150,7 @@ class _Builder:
                     refs.append(where[x])
                     continue
                 c, pack = self.tensors.constants[x], packs.get(x)
-                key = (c, None if pack is None else (pack.axes, pack.index))
+                key = (x, None if pack is None else (pack.axes, pack.index))
                 if key not in held:
                     held[key] = Ref("constant", end)
                     size = prod(self.shape(x if pack is None else pack.buffer)) * _bytes(x)
@@ -165,10 +182,8 @@ def _bytes(t: Tensor) -> int:
     return max(t.dtype.bits // 8, 1)
 
 
-def _loader(c: g.Constant, pack: object) -> Callable[[], np.ndarray]:
-    if pack is None:
-        return c.load
-    return lambda: packed(pack, c.load())  # type: ignore[arg-type]
+def _loader(load: Callable[[], np.ndarray], pack: Pack | None) -> Callable[[], np.ndarray]:
+    return load if pack is None else lambda: packed(pack, load())
 
 
 def _reading(t: Tensor, buffers: Mapping[Tensor, Tensor]) -> Tensor:
@@ -193,5 +208,7 @@ class _Reading(Inlining):
 
 
 def _operands(t: Tensor) -> list[Tensor]:
-    assert t.body is not None
-    return list(dict.fromkeys(x.tensor for x in loads(t.body)))
+    """The buffers that it reads, and what is computed on the way does."""
+    bodies = [x.body for x in stages([t]) if x.body is not None]
+    read = dict.fromkeys(x.tensor for b in bodies for x in loads(b))
+    return [x for x in read if x.body is None]

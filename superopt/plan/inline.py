@@ -29,27 +29,26 @@ class Site:
     summed: bool
 
 
-def inlined(outputs: Sequence[Tensor]) -> dict[Tensor, Tensor]:
+def inlined(outputs: Sequence[Tensor], kept: Collection[Tensor] = ()) -> dict[Tensor, Tensor]:
     """Each tensor that stays, as given, and as it is computed then; those it reads come before it.
 
-    `outputs` stay; what has no body is no tensor of these.
+    `outputs` and `kept` stay; what has no body is no tensor of these.
     """
     current = {t: t for t in stages(outputs)}
     while True:
-        chosen = _chosen(current, outputs)
+        chosen = _chosen(current, {*outputs, *kept})
         if not chosen:
             return current
         current = _applied(current, chosen)
 
 
-def _chosen(current: dict[Tensor, Tensor], outputs: Sequence[Tensor]) -> set[Tensor]:
+def _chosen(current: dict[Tensor, Tensor], kept: Collection[Tensor]) -> set[Tensor]:
     sites: dict[Tensor, set[Site]] = {t: set() for t in current}
     for t, now in current.items():
         assert now.body is not None
         for s, read in _sites(t, now.body):
             if read in sites:
                 sites[read].add(s)
-    kept = set(outputs)
     summing = {t for t, now in current.items() if now.body is not None and sums(now.body)}
     taken: set[Tensor] = set()  # readers into which a sum goes
     chosen: set[Tensor] = set()

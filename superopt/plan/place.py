@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from superopt.kernels.element import ranged_read
 from superopt.kernels.layout import Layout, Part
@@ -32,6 +32,16 @@ def layouts(current: Mapping[Tensor, Tensor], fixed: Collection[Tensor]) -> dict
             out[t] = Layout((Part(0), channels[0], *space, channels[1]))
         else:
             out[t] = Layout((Part(0), *space, Part(1)))
+    return out
+
+
+def bordered(some: Sequence[Tensor]) -> set[Tensor]:
+    """The tensors that windows of sums read beyond their edges."""
+    out = set()
+    for t in some:
+        for r in reductions(t.body):
+            if len(r.axes) > 1 and r.fn == "sum":
+                out |= {x.tensor for x, beyond in _read(r.body) if any(beyond.values())}
     return out
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +13,7 @@ from superopt.te import index as ix
 from superopt.te.affine import rebuild
 from superopt.te.bind import bind
 from superopt.te.dtype import INDEX
-from superopt.te.expr import Tensor, const
+from superopt.te.expr import Tensor, compute, const
 from superopt.te.node import Apply, Const, Expr, Index, Load, Reduce
 
 SMALL = 1  # elements of constants that become numbers in expressions
@@ -21,11 +21,13 @@ SMALL = 1  # elements of constants that become numbers in expressions
 
 @dataclass(slots=True)
 class Tensors:
-    """of: each value's tensor; constants: those that are known, and their numbers."""
+    """of: each value's tensor; constants: those that are known, and their numbers;
+    copies: of inputs, which stay only if they need a border."""
 
     sizes: Mapping[str, int]
+    copies: dict[Tensor, Tensor] = field(default_factory=dict)
     of: dict[g.Value, Tensor | Const] = field(default_factory=dict)
-    constants: dict[Tensor, g.Constant] = field(default_factory=dict)
+    constants: dict[Tensor, Callable[[], np.ndarray]] = field(default_factory=dict)
 
     def leaf(self, v: g.Value) -> Tensor | Const:
         """The tensor of a value that is not computed here."""
@@ -39,9 +41,18 @@ class Tensors:
                 if int(np.prod(shape)) == SMALL and t.dtype.kind in "iufb":
                     made = const(v.load().reshape(()).item(), t.dtype)
                 else:
-                    self.constants[made] = v  # type: ignore[index]
-            self.of[v] = made
+                    assert isinstance(made, Tensor)
+                    self.constants[made] = v.load
+            self.of[v] = self.copied(made) if isinstance(v, g.Input) else made
         return self.of[v]
+
+    def copied(self, t: Tensor | Const) -> Tensor | Const:
+        """A picture that is given is copied, where it needs a border."""
+        if isinstance(t, Const) or t.rank < 3:
+            return t
+        out = compute(t.shape, lambda *i: t[i], name="copy")
+        self.copies[out] = t
+        return out
 
     def add(self, n: g.Node) -> None:
         """The results of a node with a tensor expression."""
@@ -101,7 +112,3 @@ def indexed(element: Expr, bound: Expr) -> Expr:
         i = int(element.value)
         return ix.as_index(i + int(bound.value) if i < 0 else i)
     return Index(element, bound, INDEX)
-
-
-def known(tensors: Tensors, some: Iterable[Tensor]) -> set[Tensor]:
-    return {t for t in some if t in tensors.constants}

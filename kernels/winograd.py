@@ -1,0 +1,329 @@
+"""Convolutions by fewer products: Winograd, Arithmetic complexity of computations, 1980; Lavin and
+Gray, arXiv:1509.09308, section 4.
+
+For m outputs of a kernel of r, a = m + r - 1 products instead of m r; in two dimensions a^2 instead
+of (m r)^2. Tiles of the picture are transformed (v), multiplied with the transformed kernel and
+summed over channels (s), and the sums are transformed back (y):
+
+    d[.., x, j]  = sum(B[x, i] * picture[.., i, j] for i < a)
+    v[x, z, ..]  = sum(B[z, j] * d[.., x, j] for j < a)
+    s[x, z, .., k] = sum(v[x, z, .., c] * u[x, z, k, c] for c)
+    o[.., i, z]  = sum(A[i, x] * s[x, z, ..] for x < a)
+    y[.., i, j]  = sum(A[j, z] * o[.., i, z] for z < a)
+
+Where m does not divide a side, the last tile begins where it just fits, and gives some elements
+once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+
+from superopt.kernels.contraction import Contraction, tiles
+from superopt.kernels.layout import Layout, Scatter
+from superopt.kernels.nest import put_for
+from superopt.kernels.schedule import Schedule, parsed
+from superopt.kernels.transform import reduction
+from superopt.te import affine
+from superopt.te import index as ix
+from superopt.te.affine import rebuild
+from superopt.te.expr import Tensor, compute, reduce_sum, select
+from superopt.te.node import Apply, Axis, Const, Expr, Load, Reduce
+
+KERNEL = 3
+# Points of evaluation whose sums round least; the last one is infinity.
+POINTS = {
+    2: (Fraction(0), Fraction(1), Fraction(-1)),
+    4: (Fraction(0), Fraction(2, 3), Fraction(-2, 3), Fraction(4, 3), Fraction(-4, 3)),
+}
+Matrix = tuple[tuple[Fraction, ...], ...]
+
+
+@lru_cache
+def matrices(m: int, r: int = KERNEL) -> tuple[Matrix, Matrix, Matrix]:
+    """(A, G, B) of F(m, r) by Cook and Toom: y = A ((G g) * (B d)), in exact fractions."""
+    points = POINTS[m]
+    infinity = (Fraction(0),) * (r - 1) + (Fraction(1),)
+    a = tuple((*(p**i for p in points), Fraction(int(i == m - 1))) for i in range(m))
+    g, b = [], []
+    for n, p in enumerate(points):
+        others = [q for k, q in enumerate(points) if k != n]
+        scale = Fraction(1)
+        for q in others:
+            scale *= p - q
+        g.append(tuple(p**k / scale for k in range(r)))
+        b.append((*_roots(others), Fraction(0)))
+    return a, (*g, infinity), (*b, tuple(_roots(points)))
+
+
+def _roots(points: Sequence[Fraction]) -> list[Fraction]:
+    """The coefficients of the polynomial with these roots, the constant one first."""
+    out = [Fraction(1)]
+    for p in points:
+        shifted = [Fraction(0), *out]
+        out = [s - p * c for s, c in zip(shifted, [*out, Fraction(0)], strict=True)]
+    return out
+
+
+def array(m: Matrix) -> np.ndarray:
+    return np.array([[float(x) for x in row] for row in m])
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A convolution of a 3 x 3 kernel at stride 1: its axes, and how far from an output's place its
+    window begins."""
+
+    n: Axis
+    k: Axis
+    h: Axis
+    w: Axis
+    channels: int
+    first: tuple[int, int]
+
+
+def picture(t: Tensor, c: Contraction) -> Picture | None:
+    """The convolution that a contraction is, if Winograd's tiles can compute it."""
+    found = reduction(t)
+    if found is None or len(found.axes) != 3 or t.rank != 4 or len(c.a.index) != 4:
+        return None
+    kc, kh, kw = found.axes
+    if c.b.index[1:] != (kc, kh, kw) or kh.extent != KERNEL or kw.extent != KERNEL:
+        return None
+    k, n = c.b.index[0], t.axes[0]
+    one = c.a.index[0] == ix.as_index(0) and n.extent == 1
+    if not (one or c.a.index[0] == n) or k not in t.axes or c.a.index[1] != kc:
+        return None
+    sides = []
+    for i, over in ((c.a.index[2], kh), (c.a.index[3], kw)):
+        form = affine.affine(i)
+        if form is None or len(form.terms) != 2 or form.coefficient(over) != 1:
+            return None
+        ((side, step),) = [x for x in form.terms if x[0] != over]
+        if step != 1 or side not in t.axes:
+            return None
+        sides.append((side, form.base))
+    (h, top), (w, left) = sides
+    if (n, k, h, w) != t.axes or not isinstance(kc.extent, int):
+        return None
+    assert isinstance(k, Axis)
+    return Picture(n, k, h, w, kc.extent, (top, left))
+
+
+@dataclass(frozen=True, slots=True)
+class Tiled:
+    """A convolution in tiles: what computes it, and what is known of that.
+
+    kernel: the transformed kernel, by the one that it is made of.
+    """
+
+    root: Tensor
+    lies: Scatter
+    schedules: Mapping[Tensor, Schedule]
+    tables: Mapping[Tensor, np.ndarray]
+    kernel: Tensor
+    m: int
+
+
+def tiled(t: Tensor, c: Contraction, p: Picture, m: int, layout: Layout, lanes: int) -> Tiled:
+    """The tensor by F(m x m, 3 x 3), as one kernel over blocks of rows of tiles."""
+    found = reduction(t)
+    assert found is not None
+    a = m + KERNEL - 1
+    kind = found.dtype
+    n, k, h, w = (_extent(x) for x in (p.n, p.k, p.h, p.w))
+    high, wide = -(-h // m), -(-w // m)
+    table_b, table_a = Tensor("B", kind, (a, a)), Tensor("A", kind, (m, a))
+    u = Tensor("u", kind, (a, a, k, p.channels))
+    factor = _factor(found, c)
+
+    def start(tile: Expr, extent: int) -> Expr:
+        return ix.apply("min", (ix.as_index(tile * m), ix.as_index(extent - m)), tile.dtype)
+
+    def at(q: Expr, ch: Expr, i: Expr, j: Expr) -> Expr:
+        env: dict[Expr, Expr] = dict(zip(factor.axes, (q, ch, i, j), strict=True))
+        return _placed(factor.body, env)
+
+    def columns(q: Expr, y: Expr, x: Expr, xi: Expr, j: Expr, ch: Expr) -> Expr:
+        top, left = start(y, h) + p.first[0], start(x, w) + p.first[1]
+        return reduce_sum(a, lambda i: table_b[xi, i] * at(q, ch, top + i, left + j))
+
+    d = compute((n, high, wide, a, a, p.channels), columns, name="d")
+    v = compute(
+        (a, a, n, high, wide, p.channels),
+        lambda xi, nu, q, y, x, ch: reduce_sum(a, lambda j: table_b[nu, j] * d[q, y, x, xi, j, ch]),
+        name="v",
+    )
+    s = compute(
+        (a, a, n, high, wide, k),
+        lambda xi, nu, q, y, x, o: reduce_sum(
+            p.channels, lambda ch: v[xi, nu, q, y, x, ch] * u[xi, nu, o, ch]
+        ),
+        name="s",
+    )
+    rows = compute(
+        (n, high, wide, m, a, k),
+        lambda q, y, x, i, nu, o: reduce_sum(a, lambda xi: table_a[i, xi] * s[xi, nu, q, y, x, o]),
+        name="o",
+    )
+
+    def back(q: Expr, y: Expr, x: Expr, i: Expr, j: Expr, o: Expr) -> Expr:
+        total = reduce_sum(a, lambda nu: table_a[j, nu] * rows[q, y, x, i, nu, o])
+        env: dict[Expr, Expr] = {p.n: q, p.k: o, p.h: start(y, h) + i, p.w: start(x, w) + j}
+        held = Tensor("sum", kind, ())
+        assert t.body is not None
+        after = _placed(put_for(t.body, found, held, ()), env)
+        return _put(after, held, total)
+
+    y = compute((n, high, wide, m, m, k), back, name="y")
+    q, ty, tx, i, j, o = y.axes
+    place = (q, o, ix.as_index(start(ty, h) + i), ix.as_index(start(tx, w) + j))
+    lies = Scatter((n, k, h, w), layout, y.axes, place)
+    how = _schedules((d, v, s, rows, y), (n, high, wide), (a, p.channels, k), lanes)
+    known = matrices(m)
+    tables = {table_b: array(known[2]), table_a: array(known[0])}
+    return Tiled(y, lies, how, tables, u, m)
+
+
+@dataclass(frozen=True, slots=True)
+class _Factor:
+    """The factor of a product that is the picture, by (n, channel, row, column)."""
+
+    axes: tuple[Axis, ...]
+    body: Expr
+
+
+def _factor(found: Reduce, c: Contraction) -> _Factor:
+    """With a's index as axes of their own, so that it can be read anywhere."""
+    axes = tuple(Axis(f"p{d}", n) for d, n in enumerate(c.a.tensor.shape))
+    assert isinstance(found.body, Apply)
+    x = next(e for e in found.body.args if c.a in _loads(e))
+    env = {i: x for i, x in zip(c.a.index, axes, strict=True) if not isinstance(i, Const)}
+    return _Factor(axes, _exchanged(x, env))
+
+
+def _loads(e: Expr) -> list[Load]:
+    match e:
+        case Load():
+            return [e]
+        case Apply(_, args):
+            return [x for a in args for x in _loads(a)]
+    return []
+
+
+def _exchanged(e: Expr, env: Mapping[Expr, Expr]) -> Expr:
+    """`e` with some of its indices replaced as they stand."""
+    if e in env:
+        return env[e]
+    match e:
+        case Load(t, index, dtype):
+            return Load(t, tuple(_exchanged(i, env) for i in index), dtype)
+        case Apply(fn, args, dtype):
+            return Apply(fn, tuple(_exchanged(a, env) for a in args), dtype)
+    return e
+
+
+def _placed(e: Expr, env: Mapping[Expr, Expr]) -> Expr:
+    match e:
+        case Axis():
+            return env.get(e, e)
+        case Load(t, index, dtype):
+            return Load(t, tuple(ix.as_index(_placed(i, env)) for i in index), dtype)
+        case Apply("select", (guard, yes, no)):
+            g = _placed(guard, env)
+            if isinstance(g, Const):
+                return _placed(yes if g.value else no, env)
+            return select(g, _placed(yes, env), _placed(no, env))
+        case Apply(fn, args, dtype):
+            return rebuild(fn, tuple(_placed(a, env) for a in args), dtype)
+    return e
+
+
+def _put(e: Expr, held: Tensor, total: Expr) -> Expr:
+    match e:
+        case Load(t) if t is held:
+            return total
+        case Apply(fn, args, dtype):
+            return Apply(fn, tuple(_put(a, held, total) for a in args), dtype)
+    return e
+
+
+ROOM = 700_000  # bytes of a block's tiles and sums: most of a core's second cache
+STREAMED = 8_000_000  # bytes of these where the kernel comes from memory for each block
+
+
+def _schedules(
+    stages: tuple[Tensor, ...],
+    grid: tuple[int, int, int],
+    sizes: tuple[int, int, int],
+    lanes: int,
+) -> dict[Tensor, Schedule]:
+    d, v, s, rows, y = stages
+    _, high, wide = grid
+    a, channels, k = sizes
+    each = a * a * wide * (channels + k) * 4
+    room = ROOM if a * a * channels * k * 4 < 2 * ROOM else STREAMED
+    block = max(1, min(high, room // each))
+    block = -(-high // -(-high // block))
+    tile = f"split(i5, {lanes}); "
+    best = min(_gemm(block, wide, k, lanes))
+    _, by_row, by_column, vectors = best
+    split = f"split(i3, {by_row}); split(i4, {by_column}); split(i5.o, {vectors}); "
+    how = {
+        y: f"split(i1, {block}); {tile}reorder(i0, i1.o, i1.i, i2, i5.o, i3, k0, i4, i5.i); "
+        "unroll(k0); unroll(i4); vectorize(i5.i); parallel(i0); parallel(i1.o)",
+        rows: "compute_at(y, i5.o); reorder(i0, i1, i2, i4, k0, i3, i5); "
+        "unroll(k0); unroll(i3); vectorize(i5)",
+        s: f"compute_at(y, i1.o); {tile}{split}"
+        "reorder(i0, i1, i2, i5.o.o, i3.o, i4.o, k0, i3.i, i4.i, i5.o.i, i5.i); "
+        "unroll(i3.i); unroll(i4.i); unroll(i5.o.i); vectorize(i5.i)",
+        v: f"compute_at(y, i1.o); {tile}reorder(i2, i3, i4, i5.o, i0, k0, i1, i5.i); "
+        "unroll(k0); unroll(i1); vectorize(i5.i)",
+        d: "compute_at(v, i5.o); reorder(i0, i1, i2, i4, k0, i3, i5); "
+        "unroll(k0); unroll(i3); vectorize(i5)",
+    }
+    return {t: parsed(text) for t, text in how.items()}
+
+
+def _gemm(block: int, wide: int, k: int, lanes: int) -> list[tuple[float, int, int, int]]:
+    """Register tiles of the sums: cycles, rows and columns of tiles, vectors."""
+    out = []
+    for cycles, n, vectors in tiles(block * wide, k, lanes):
+        for by_row in range(1, min(block, n) + 1):
+            if n % by_row == 0 and n // by_row <= wide:
+                by_column = n // by_row
+                real = -(-block // by_row) * -(-wide // by_column)
+                out.append((cycles * real / -(-block * wide // n), by_row, by_column, vectors))
+    return out
+
+
+def transformed_kernel(m: int, w: np.ndarray) -> np.ndarray:
+    """u[x, z, k, c] of w[k, c, i, j]: in float64, rounded once."""
+    g = array(matrices(m)[1])
+    u = np.einsum("xi,kcij,zj->xzkc", g, w.astype(np.float64), g, optimize=True)
+    return np.ascontiguousarray(u.astype(w.dtype))
+
+
+def products(p: Picture, m: int) -> tuple[float, float, float]:
+    """(multiply-adds of the sums, those of the transforms, bytes of the transformed kernel)."""
+    a = m + KERNEL - 1
+    count = _extent(p.n) * -(-_extent(p.h) // m) * -(-_extent(p.w) // m)
+    k, c = _extent(p.k), p.channels
+    there, back = 2 * a * a * a * c, m * a * (a + m) * k
+    return a * a * count * k * c, count * 0.7 * (there + back), 4 * a * a * k * c
+
+
+def size(p: Picture) -> float:
+    """The multiply-adds of the direct convolution."""
+    n, k, h, w = (_extent(x) for x in (p.n, p.k, p.h, p.w))
+    return float(n * k * h * w * p.channels * KERNEL * KERNEL)
+
+
+def _extent(a: Axis) -> int:
+    assert isinstance(a.extent, int)
+    return a.extent
