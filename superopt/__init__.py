@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from superopt.api import Optimized, bench, derive, doctor, optimize, verify
+    from superopt.api import Executable, Optimized, bench, compile, derive, doctor, optimize, verify
     from superopt.errors import (
         Aborted,
         CheckFailed,
@@ -29,6 +29,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Aborted": "superopt.errors",
     "CheckFailed": "superopt.errors",
+    "Executable": "superopt.api",
     "ExitCode": "superopt.errors",
     "ModelError": "superopt.errors",
     "Optimized": "superopt.api",
@@ -36,6 +37,7 @@ _HOME = {
     "Undecided": "superopt.errors",
     "UsageError": "superopt.errors",
     "bench": "superopt.api",
+    "compile": "superopt.api",
     "derive": "superopt.api",
     "doctor": "superopt.api",
     "optimize": "superopt.api",
@@ -45,6 +47,7 @@ _HOME = {
 __all__ = [
     "Aborted",
     "CheckFailed",
+    "Executable",
     "ExitCode",
     "ModelError",
     "Optimized",
@@ -53,6 +56,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "bench",
+    "compile",
     "derive",
     "doctor",
     "optimize",

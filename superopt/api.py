@@ -14,6 +14,7 @@ from superopt.onnx_io.source import Given, read
 from superopt.pipeline import admit as admit_
 from superopt.pipeline import bench as bench_
 from superopt.pipeline import certify as certify_
+from superopt.pipeline import compile as compile_
 from superopt.pipeline import derive as derive_
 from superopt.pipeline import doctor as doctor_
 from superopt.pipeline import generate as generate_
@@ -22,6 +23,7 @@ from superopt.pipeline import known as known_
 from superopt.pipeline import optimize as optimize_
 from superopt.pipeline import verify as verify_
 from superopt.pipeline.collect import collecting_rarely
+from superopt.pipeline.compile import Executable as Executable
 from superopt.pipeline.inputs import read_inputs
 from superopt.pipeline.reporting import report_of
 from superopt.pipeline.request import Request
@@ -135,6 +137,28 @@ def optimize(
         done = optimize_.optimize(source, request)
         digest = source.sha256 if done.winner is None else done.winner.sha256
         return Optimized(report_of(done, request.rules, digest), done.winner is not None, done)
+
+
+def compile(model: Given, *, target: str = "cpu", threads: int | None = None) -> Executable:
+    """Compile a model to machine code for this processor.
+
+        exe = superopt.compile("model.onnx")
+        outputs = exe(x=array)  # by name, in the model's order
+
+    model: a path, a file's bytes, a ModelProto or an onnx_ir model (never changed).
+    target: only "cpu". threads: 1 by default.
+
+    A model with symbolic sizes is compiled when it is first called, for the sizes that it is called
+    with, and again for others. Nodes that no kernel computes run in onnxruntime, in the same call.
+
+    Raises ModelError for an invalid model, and where it needs onnxruntime and that is not
+    installed; UsageError for another target.
+    """
+    if target != "cpu":
+        raise UsageError(f"target {target} is unknown", "there is cpu", "use that")
+    if threads is not None and threads < 1:
+        raise UsageError(f"threads {threads}", "it is at least 1", "give another")
+    return compile_.compile(read(model), threads=threads or 1)
 
 
 METHODS = ("auto", "index", "rules", "numeric")

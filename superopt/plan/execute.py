@@ -18,7 +18,7 @@ ALIGNED = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Executable:
+class Code:
     """Code of a program. `run` takes tables of pointers; `engine` owns the code."""
 
     program: Program
@@ -37,7 +37,7 @@ class Executable:
                  self.workspace.ctypes.data)  # fmt: skip
 
 
-def executable(program: Program, machine: Machine, folder: Path | None) -> Executable:
+def code(program: Program, machine: Machine, folder: Path | None) -> Code:
     texts = [text for _, text in program.kernels.values()]
     texts.append(run_text(program.calls))
     engine = linked([object_code(t, machine, folder) for t in texts], machine)
@@ -46,7 +46,7 @@ def executable(program: Program, machine: Machine, folder: Path | None) -> Execu
         array = np.ascontiguousarray(load())
         constants[at : at + array.nbytes] = array.reshape(-1).view(np.uint8)
     run = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)(engine.get_function_address("run"))
-    return Executable(program, run, constants, aligned(program.memory), aligned(program.workspace),
+    return Code(program, run, constants, aligned(program.memory), aligned(program.workspace),
                       engine)  # fmt: skip
 
 

@@ -1,0 +1,257 @@
+"""`compile`: a model as machine code, and calls of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import platformdirs
+
+from superopt import ort
+from superopt.errors import ModelError, UsageError
+from superopt.ir import graph as g
+from superopt.ir.evaluate import bound_sizes
+from superopt.kernels.cpu import Machine, host
+from superopt.onnx_io.extract import extracted
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.model import Model
+from superopt.onnx_io.source import Source
+from superopt.onnx_io.validate import validate
+from superopt.plan.build import program
+from superopt.plan.execute import Code, code
+from superopt.plan.segments import Segment, fallen, graph_of, segments, why_not
+from superopt.plan.simplify import simplified
+from superopt.te import index as ix
+from superopt.te.domain import Reals
+from superopt.te.dtype import DType, to_numpy
+from superopt.te.expr import TensorType
+from superopt.te.node import Size
+
+Arrays = dict[g.Value, Any]
+
+
+def objects_folder() -> Path:
+    """Where object files are kept."""
+    return Path(platformdirs.user_cache_dir("superopt", appauthor=False)) / "objects"
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """A segment as machine code."""
+
+    segment: Segment
+    code: Code
+    shapes: tuple[tuple[int, ...], ...]  # of the outputs
+
+    def run(self, env: Arrays) -> None:
+        given = [env[v] for v in self.segment.inputs]
+        out = [
+            np.empty(shape, to_numpy(_dtype(v.type)))
+            for v, shape in zip(self.segment.outputs, self.shapes, strict=True)
+        ]
+        self.code(given, out)
+        env.update(zip(self.segment.outputs, out, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A segment in onnxruntime. given: its inputs' names, and the values that these are."""
+
+    segment: Segment
+    session: ort.Session
+    given: Mapping[str, g.Value]
+    outputs: tuple[str, ...]
+
+    def run(self, env: Arrays) -> None:
+        feeds = {name: env[v] for name, v in self.given.items()}
+        found = ort.run(self.session, feeds, self.outputs)
+        env.update((v, found[n]) for v, n in zip(self.segment.outputs, self.outputs, strict=True))
+
+
+@dataclass(slots=True)
+class Executable:
+    """A model that was compiled. For other sizes of its inputs it is compiled again, once each.
+
+    without: nodes that turned out to have no kernel, and why. Calls from several threads wait for
+    each other.
+    """
+
+    model: Model
+    threads: int
+    machine: Machine
+    folder: Path | None
+    variants: dict[tuple[tuple[str, int], ...], list[Native | Foreign]] = field(
+        default_factory=dict
+    )
+    without: dict[g.Node, str] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __call__(self, **feeds: Any) -> dict[str, np.ndarray]:
+        """The outputs by name, in the model's order; inputs are given by their names."""
+        return self.run(feeds)
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """The outputs by name, in the model's order."""
+        given = self.given(feeds)
+        try:
+            sizes = bound_sizes(given, Reals())
+        except ValueError as e:
+            raise UsageError("the inputs do not fit", str(e), "give other shapes") from None
+        with self.lock:
+            env: Arrays = {v: array for v, array in given.items()}  # noqa: C416
+            for step in self.variant(sizes):
+                step.run(env)
+            out = {}
+            names = [v.name or "" for v in self.model.source.model.graph.outputs]
+            for name, v in zip(names, self.model.graph.outputs, strict=True):
+                out[name] = env[v] if v in env else np.array(_constant(v))
+                if isinstance(v, g.Input):
+                    out[name] = np.array(out[name])
+            return out
+
+    def given(self, feeds: Mapping[str, Any]) -> dict[g.Input, np.ndarray]:
+        """The inputs' arrays; raises UsageError where they are not as the model says."""
+        inputs = {i.name: i for i in self.model.graph.inputs}
+        for name in feeds:
+            if name not in inputs:
+                raise UsageError(
+                    f"no input {name!r}", f"there are {', '.join(inputs) or 'none'}", "leave it out"
+                )
+        out = {}
+        for name, i in inputs.items():
+            if name in feeds:
+                out[i] = as_array(name, i.type, feeds[name])
+            elif i in self.model.overridable:
+                default = self.model.overridable[i].const_value
+                assert default is not None
+                out[i] = default.numpy()
+            else:
+                raise UsageError(
+                    f"no value for input {name!r}",
+                    f"values were given for {', '.join(map(repr, feeds)) or 'none'}",
+                    f"give an array: {i.type}",
+                )
+        return out
+
+    def variant(self, sizes: Mapping[str, int]) -> list[Native | Foreign]:
+        """The steps for inputs of these sizes."""
+        key = tuple(sorted(sizes.items()))
+        if key not in self.variants:
+            self.variants[key] = self.compiled(sizes)
+        return self.variants[key]
+
+    def compiled(self, sizes: Mapping[str, int]) -> list[Native | Foreign]:
+        while True:
+            out: list[Native | Foreign] = []
+            for s in self.split(sizes):
+                try:
+                    out.append(self.native(s, sizes) if s.native else self.foreign(s))
+                except NotImplementedError as e:
+                    self.without |= self.blamed(s, sizes) or dict.fromkeys(s.nodes, str(e))
+                    break
+            else:
+                return out
+
+    def native(self, s: Segment, sizes: Mapping[str, int]) -> Native:
+        made = program(simplified(graph_of(s)), sizes, self.machine.width)
+        shapes = tuple(_shape(v.type, sizes) for v in s.outputs)
+        return Native(s, code(made, self.machine, self.folder), shapes)
+
+    def blamed(self, s: Segment, sizes: Mapping[str, int]) -> dict[g.Node, str]:
+        """The nodes of a segment that no kernel computes, each with why."""
+        out = {}
+        for n in s.nodes:
+            inputs = tuple(v for v in n.inputs if v is not None and not isinstance(v, g.Constant))
+            alone = Segment((n,), True, tuple(dict.fromkeys(inputs)), g.results(n))
+            try:
+                program(graph_of(alone), sizes, self.machine.width)
+            except NotImplementedError as e:
+                out[n] = str(e)
+        return out
+
+    def split(self, sizes: Mapping[str, int]) -> list[Segment]:
+        return segments(self.model.graph, lambda n: not self.why_not(n, sizes))
+
+    def why_not(self, n: g.Node, sizes: Mapping[str, int]) -> str:
+        """Why a node runs in onnxruntime; empty where it does not."""
+        return self.without.get(n) or why_not(n, sizes)
+
+    def foreign(self, s: Segment) -> Foreign:
+        if ort.available() is None:
+            what = ", ".join(dict.fromkeys(n.op.name for n in s.nodes))
+            raise ModelError(
+                f"{self.model.source.label}: {what} run only in onnxruntime",
+                "it is not installed",
+                'pip install "superopt[ort]"',
+            )
+        names = self.model.names
+        outputs = tuple(names[v] for v in s.outputs)
+        given = {names[v]: v for v in s.inputs}
+        part, wanted = extracted(self.model, {n: v.type for n, v in given.items()}, outputs)
+        own = {i.name: i for i in self.model.graph.inputs}
+        session = ort.session(part, self.threads)
+        return Foreign(s, session, {n: given.get(n) or own[n] for n in wanted}, outputs)
+
+    def fallen(self, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]:
+        """The nodes that run in onnxruntime, and why."""
+        return [(n, self.why_not(n, sizes)) for n in fallen(self.split(sizes))]
+
+
+def compile(source: Source, *, threads: int = 1, machine: Machine | None = None) -> Executable:
+    """The model, to be compiled when the sizes of its inputs are known; at once, where they are.
+
+    Raises ModelError for an invalid model.
+    """
+    validate(source)
+    model = import_model(source)
+    out = Executable(model, threads, machine or host(), objects_folder())
+    if not any(isinstance(d, Size) for i in model.graph.inputs for d in i.type.shape or ()):
+        out.variant({})
+    return out
+
+
+def as_array(name: str, t: TensorType, given: Any) -> np.ndarray:
+    """An input's array: contiguous, of the type that the model says. Raises UsageError."""
+    if t.dtype is None:
+        return given  # type: ignore[no-any-return]  # a sequence, or nothing: onnxruntime's matter
+    if not isinstance(given, (np.ndarray, np.generic, list, tuple, int, float, bool)):
+        if not hasattr(given, "__dlpack__"):
+            raise UsageError(
+                f"input {name!r} is a {type(given).__name__}",
+                "inputs are numpy arrays, or tensors that speak DLPack",
+                f"give an array: {t}",
+            )
+        given = np.from_dlpack(given)
+    array = np.asarray(given)
+    wanted = to_numpy(t.dtype)
+    if array.dtype != wanted and not isinstance(given, (np.ndarray, np.generic)):
+        array = array.astype(wanted)
+    if array.dtype != wanted:
+        todo = f"use .astype({str(wanted)!r})"
+        raise UsageError(f"input {name!r} is {array.dtype}", f"the model says {t}", todo)
+    if t.shape is not None and array.ndim != len(t.shape):
+        raise UsageError(
+            f"input {name!r} has shape {list(array.shape)}",
+            f"the model says {t}",
+            f"give it {len(t.shape)} dimensions",
+        )
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def _constant(v: g.Value) -> np.ndarray:
+    assert isinstance(v, g.Constant)
+    return v.load()
+
+
+def _dtype(t: TensorType) -> DType:
+    assert t.dtype is not None
+    return t.dtype
+
+
+def _shape(t: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    assert t.shape is not None
+    return tuple(ix.evaluate(d, dict(sizes)) for d in t.shape)

@@ -1,0 +1,112 @@
+"""Which nodes run as kernels, and which in onnxruntime: parts of the graph, in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from superopt.ir import graph as g
+from superopt.ir.substitute import substituted
+from superopt.te import index as ix
+from superopt.te.dtype import BF16, BOOL, F16, F32, F64, DType
+from superopt.te.expr import TensorType
+from superopt.te.node import Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Nodes that run one after the other: as kernels, or else in onnxruntime. inputs: values that
+    are computed elsewhere, or given; outputs: those that others need."""
+
+    nodes: tuple[g.Node, ...]
+    native: bool
+    inputs: tuple[g.Value, ...]
+    outputs: tuple[g.Value, ...]
+
+
+def computes(dtype: DType | None) -> bool:
+    """Is there code for this element type?"""
+    if dtype is None:
+        return False
+    return dtype in (F16, BF16, F32, F64, BOOL) or (dtype.is_int and dtype.bits >= 8)
+
+
+def why_not(n: g.Node, sizes: Mapping[str, int]) -> str:
+    """Why a node has no kernel; empty where it has one."""
+    if n.op.opaque:
+        return f"{n.op.name} has no tensor expression"
+    for t in (*(v.type for v in n.inputs if v is not None), *n.types):
+        if not computes(t.dtype):
+            return f"no kernel computes {t.dtype or 'what is no tensor'}"
+        if not _sized(t, sizes):
+            return f"a shape that is known only when it runs: {t}"
+    if any(_unknown(v, sizes) for _, v in n.attrs):
+        return "an attribute that is known only when it runs"
+    return ""
+
+
+def _sized(t: TensorType, sizes: Mapping[str, int]) -> bool:
+    return t.shape is not None and all(ix.symbols(d) <= sizes.keys() for d in t.shape)
+
+
+def _unknown(v: object, sizes: Mapping[str, int]) -> bool:
+    if isinstance(v, tuple):
+        return any(_unknown(x, sizes) for x in v)
+    return isinstance(v, Expr) and not ix.symbols(v) <= sizes.keys()
+
+
+def segments(graph: g.Graph, native: Callable[[g.Node], bool]) -> list[Segment]:
+    """As few turns as taking all that can run gives."""
+    order = g.nodes(graph)
+    done: set[g.Node] = set()
+    groups: list[tuple[bool, list[g.Node]]] = []
+    kind = bool(order) and native(order[0])
+    while len(done) < len(order):
+        group = []
+        for n in order:
+            ready = all(p is None or p in done for p in map(_producer, n.inputs))
+            if n not in done and ready and native(n) == kind:
+                group.append(n)
+                done.add(n)
+        if group:
+            groups.append((kind, group))
+        kind = not kind
+    return [_bounded(graph, kind, group) for kind, group in groups]
+
+
+def _producer(v: g.Value | None) -> g.Node | None:
+    return None if v is None else g.producer(v)
+
+
+def _bounded(graph: g.Graph, native: bool, group: list[g.Node]) -> Segment:
+    own = set(group)
+    given = [
+        v for n in group for v in n.inputs
+        if v is not None and not isinstance(v, g.Constant) and _producer(v) not in own
+    ]  # fmt: skip
+    wanted = set(graph.outputs)
+    for n in g.nodes(graph):
+        if n not in own:
+            wanted |= {v for v in n.inputs if v is not None}
+    out = [v for n in group for v in g.results(n) if v in wanted]
+    return Segment(tuple(group), native, tuple(dict.fromkeys(given)), tuple(out))
+
+
+def graph_of(s: Segment) -> g.Graph:
+    """The segment as a graph of its own, with inputs for what it is given."""
+    names = _names(len(s.inputs))
+    change = {
+        v: v if isinstance(v, g.Input) else g.Input(name, v.type)
+        for v, name in zip(s.inputs, names, strict=True)
+    }
+    inner = g.Graph(tuple(change.values()), s.outputs)
+    return substituted(inner, change, inside=False)[0]
+
+
+def _names(count: int) -> Iterator[str]:
+    return (f"given{n}" for n in range(count))
+
+
+def fallen(some: Collection[Segment]) -> list[g.Node]:
+    """The nodes that run in onnxruntime."""
+    return [n for s in some if not s.native for n in s.nodes]
