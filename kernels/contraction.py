@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from superopt.kernels.layout import Layout, Scatter, row_major
+from superopt.kernels.layout import Layout, Scatter, lying
 from superopt.kernels.schedule import (
     Parallel,
     Primitive,
@@ -86,10 +86,6 @@ def tiles(m: int, n: int, lanes: int) -> Iterator[tuple[float, int, int]]:
             yield count * (step + 0.25), rows, vectors
 
 
-def lying(t: Tensor, layout: Layout | Scatter | None) -> Layout:
-    return layout if isinstance(layout, Layout) else row_major(t.rank)
-
-
 def scheduled(
     t: Tensor,
     c: Contraction,
@@ -97,7 +93,7 @@ def scheduled(
     lanes: int,
 ) -> Schedule | None:
     """A schedule for a contraction whose b lies, or can be laid, along vectors. None: not so."""
-    out = lying(t, layouts.get(t))
+    out = lying(layouts.get(t), t.rank)
     order = [t.axes[p.axis] for p in reversed(out.parts)]  # the axes, the innermost first
     along = [x for x in order if x in c.of_b]
     across = list(dict.fromkeys(x for x in order if x in c.of_a))

@@ -108,6 +108,17 @@ class Scatter:
     axes: tuple[Axis, ...]
     index: tuple[Expr, ...]
 
+    def own(self) -> Layout:
+        """The layout that the tensor's own axes would have: that of what it is a part of."""
+        return self.layout if len(self.axes) == len(self.index) else row_major(len(self.axes))
+
+
+def lying(layout: Layout | Scatter | None, rank: int) -> Layout:
+    """How the axes of a tensor lie, whatever it is a part of."""
+    if isinstance(layout, Scatter):
+        return layout.own()
+    return layout or row_major(rank)
+
 
 @dataclass(frozen=True, slots=True)
 class Stored:

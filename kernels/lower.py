@@ -9,7 +9,7 @@ import numpy as np
 
 from superopt.kernels.default import default
 from superopt.kernels.element import Nest
-from superopt.kernels.layout import Layout, Scatter, Stored, row_major
+from superopt.kernels.layout import Layout, Scatter, Stored, lying, row_major
 from superopt.kernels.nest import around, nested
 from superopt.kernels.region import region
 from superopt.kernels.schedule import ComputeAt, IllegalSchedule, Schedule
@@ -35,19 +35,19 @@ def lowered(
     its buffer as its layout says, row by row where it has none. The numbers of `tables` are known;
     the inputs `packed` are constants, which the kernel takes in the order in which it reads them.
     """
-    how, lying = schedules or {}, layouts or {}
+    how, placed = schedules or {}, layouts or {}
     nest = Nest(packed=dict.fromkeys(packed))
     order = stages(outputs)
     for t in inputs:
-        if t in lying:
-            nest.stored[t] = _buffer(t.name, t, lying[t])
+        if t in placed:
+            nest.stored[t] = _buffer(t.name, t, placed[t])
     at = {t: a for t in order if (a := _at(how.get(t, ())))}
-    said = _Given(how, lying, at)
+    said = _Given(how, placed, at)
     body: list[Stmt] = []
     for root in order:
         if root in at:
             continue
-        kept = nest.stored[root] = _buffer(nest.fresh("t"), root, lying.get(root))
+        kept = nest.stored[root] = _buffer(nest.fresh("t"), root, placed.get(root))
         if not any(root is o for o in outputs):
             nest.scratch.append((kept.buffer, "local"))
         s = _scheduled(unscheduled(root), how.get(root), kept.layout)
@@ -89,8 +89,7 @@ def _scheduled(s: Scheduled, schedule: Schedule | None, layout: Layout | Scatter
     """By its schedule, or where that says only where, by the default one."""
     steps = schedule or ()
     if all(isinstance(p, ComputeAt) for p in steps):
-        own = row_major(s.tensor.rank) if isinstance(layout, Scatter) else layout
-        steps = (*default(s, own), *steps)
+        steps = (*default(s, lying(layout, s.tensor.rank)), *steps)
     return transformed(s, steps)
 
 

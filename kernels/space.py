@@ -10,7 +10,7 @@ import numpy as np
 
 from superopt.kernels import contraction as co
 from superopt.kernels import winograd as wi
-from superopt.kernels.layout import Layout, Scatter
+from superopt.kernels.layout import Layout, Scatter, row_major
 from superopt.kernels.schedule import Schedule
 from superopt.te.dtype import F32
 from superopt.te.expr import Tensor
@@ -79,6 +79,6 @@ def _winograd(
             some.append((max(busy, streams) + 0.3 * min(busy, streams), m))
     if not some or min(some)[0] > STARTS * direct:
         return None
-    made = wi.tiled(t, c, p, min(some)[1], co.lying(t, layouts.get(t)), lanes)
+    made = wi.tiled(t, c, p, min(some)[1], layouts.get(t) or row_major(t.rank), lanes)
     source = {made.kernel: (c.b.tensor, partial(wi.transformed_kernel, made.m))}
     return Choice(made.root, made.schedules, (made.kernel,), made.lies, made.tables, source)

@@ -130,7 +130,9 @@ class Tiled:
     m: int
 
 
-def tiled(t: Tensor, c: Contraction, p: Picture, m: int, layout: Layout, lanes: int) -> Tiled:
+def tiled(
+    t: Tensor, c: Contraction, p: Picture, m: int, layout: Layout | Scatter, lanes: int
+) -> Tiled:
     """The tensor by F(m x m, 3 x 3), as one kernel over blocks of rows of tiles."""
     found = reduction(t)
     assert found is not None
@@ -183,7 +185,12 @@ def tiled(t: Tensor, c: Contraction, p: Picture, m: int, layout: Layout, lanes: 
     y = compute((n, high, wide, m, m, k), back, name="y")
     q, ty, tx, i, j, o = y.axes
     place = (q, o, ix.as_index(start(ty, h) + i), ix.as_index(start(tx, w) + j))
-    lies = Scatter((n, k, h, w), layout, y.axes, place)
+    if isinstance(layout, Scatter):  # it is a part of another tensor itself
+        env: dict[Expr, Expr] = dict(zip(layout.axes, place, strict=True))
+        there = tuple(ix.substitute(at_, env) for at_ in layout.index)
+        lies = Scatter(layout.shape, layout.layout, y.axes, there)
+    else:
+        lies = Scatter((n, k, h, w), layout, y.axes, place)
     how = _schedules((d, v, s, rows, y), (n, high, wide), (a, p.channels, k), lanes)
     known = matrices(m)
     tables = {table_b: array(known[2]), table_a: array(known[0])}

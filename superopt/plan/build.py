@@ -18,10 +18,11 @@ from superopt.kernels.pack import packed
 from superopt.kernels.space import choice
 from superopt.kernels.tile import Kernel, Pack
 from superopt.kernels.walk import loads, stages
-from superopt.plan.inline import Inlining, inlined
+from superopt.plan.inline import Inlining, in_order, inlined
 from superopt.plan.memory import ALIGNED, Life, offsets
 from superopt.plan.place import bordered, layouts
 from superopt.plan.tensors import Tensors
+from superopt.te import index as ix
 from superopt.te.expr import Tensor, compute
 from superopt.te.node import Const, Expr, Load
 
@@ -49,9 +50,10 @@ def program(graph: g.Graph, sizes: Mapping[str, int], width: int) -> Program:
     for n in g.nodes(graph):
         tensors.add(n)
     outputs = _outputs(graph, tensors)
-    pictures = bordered(stages(outputs)) & set(tensors.copies)
-    current = inlined(outputs, pictures)
-    lying = layouts(current, outputs)
+    parts = {t: [x.tensor for x in p.parts] for t, p in tensors.parts.items()}
+    pictures = bordered(in_order(outputs, parts)) & set(tensors.copies)
+    current = inlined(outputs, pictures, parts)
+    lying = layouts(current, outputs, tensors.parts)
     return _Builder(graph, tensors, outputs, current, lying, width).build()
 
 
@@ -63,7 +65,7 @@ def _outputs(graph: g.Graph, tensors: Tensors) -> list[Tensor]:
         if isinstance(t, Const):
             held = t
             t = compute(tuple(v.type.shape or ()), lambda *i: held, name="copy")  # noqa: B023
-        elif t.body is None or t in out:
+        elif t in out or (t.body is None and t not in tensors.parts):
             source = t
             t = compute(source.shape, lambda *i: source[i], name="copy")  # noqa: B023
         out.append(t)
@@ -89,15 +91,22 @@ class _Builder:
                 where[self.tensors.copies.get(t, t)] = Ref("argument", n)
         for n, t in enumerate(self.outputs):
             where[t] = Ref("argument", len(self.graph.inputs) + n)
+        into = {
+            x.tensor: (whole, p.axis, x.begin)
+            for whole, p in self.tensors.parts.items()
+            for x in p.parts
+        }
         kernels: dict[str, tuple[Kernel, str]] = {}
         steps: list[tuple[str, Kernel, list[Tensor], Tensor]] = []
         for t, now in self.current.items():
             root = _reading(now, buffers)
             given = _operands(root)
             layout: dict[Tensor, Layout | Scatter] = {
-                b: self.lying[back[b]] for b in given if back.get(b) in self.lying
+                b: self.lying[x] for b in given if (x := back.get(b, b)) in self.lying
             }
-            if t in self.lying:
+            if t in into:
+                layout[root] = self.part(root, *into[t])
+            elif t in self.lying:
                 layout[root] = self.lying[t]
             known = {x for x in given if x in self.tensors.constants}
             how = choice(root, layout, known, self.width)
@@ -113,8 +122,16 @@ class _Builder:
             text = written(kernel, self.width)
             name = "k" + blake2b(text.encode(), digest_size=10).hexdigest()
             kernels[name] = (kernel, text.replace("@kernel(", f"@{name}("))
-            steps.append((name, kernel, [back.get(x, x) for x in given], t))
+            target = into[t][0] if t in into else t
+            steps.append((name, kernel, [back.get(x, x) for x in given], target))
         return self.placed(kernels, steps, where)
+
+    def part(self, root: Tensor, whole: Tensor, axis: int, begin: int) -> Scatter:
+        """Where a part of another tensor lies."""
+        index = list(root.axes)
+        at = [ix.as_index(i + (begin if d == axis else 0)) for d, i in enumerate(index)]
+        layout = self.lying.get(whole) or row_major(whole.rank)
+        return Scatter(self.shape(whole), layout, root.axes, tuple(at))
 
     def made(
         self, source: Tensor, make: Callable[[np.ndarray], np.ndarray]
@@ -129,11 +146,14 @@ class _Builder:
         where: dict[Tensor, Ref],
     ) -> Program:
         """Buffers get their places."""
-        first = {t: n for n, (_, _, _, t) in enumerate(steps)}
-        last = dict(first)
+        first: dict[Tensor, int] = {}
+        last: dict[Tensor, int] = {}
+        for n, (_, _, _, t) in enumerate(steps):
+            first.setdefault(t, n)
+            last[t] = n
         for n, (_, _, given, _) in enumerate(steps):
             for t in given:
-                last[t] = n
+                last[t] = max(n, last.get(t, n))
         own = [t for t in first if t not in where]
         lives = [Life(self.bytes(t), first[t], last[t], self.keeps(t)) for t in own]
         at, memory = offsets(lives)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from superopt.kernels.walk import reductions, stages
+from superopt.kernels.walk import loads, reductions
 from superopt.plan.tensors import indexed
 from superopt.te.affine import rebuild
 from superopt.te.expr import Tensor
@@ -29,17 +29,43 @@ class Site:
     summed: bool
 
 
-def inlined(outputs: Sequence[Tensor], kept: Collection[Tensor] = ()) -> dict[Tensor, Tensor]:
+def inlined(
+    outputs: Sequence[Tensor],
+    kept: Collection[Tensor] = (),
+    parts: Mapping[Tensor, Sequence[Tensor]] | None = None,
+) -> dict[Tensor, Tensor]:
     """Each tensor that stays, as given, and as it is computed then; those it reads come before it.
 
-    `outputs` and `kept` stay; what has no body is no tensor of these.
+    `outputs` and `kept` stay. parts: of tensors without an expression, what is written into them.
     """
-    current = {t: t for t in stages(outputs)}
+    written = parts or {}
+    current = {t: t for t in in_order(outputs, written)}
+    stay = {*outputs, *kept, *(t for some in written.values() for t in some)}
     while True:
-        chosen = _chosen(current, {*outputs, *kept})
+        chosen = _chosen(current, stay)
         if not chosen:
             return current
         current = _applied(current, chosen)
+
+
+def in_order(outputs: Sequence[Tensor], parts: Mapping[Tensor, Sequence[Tensor]]) -> list[Tensor]:
+    """The tensors that are computed, each behind those that it reads."""
+    done: dict[Tensor, None] = {}
+    stack = [(o, False) for o in reversed(outputs)]
+    while stack:
+        t, over = stack.pop()
+        if over:
+            done[t] = None
+            continue
+        if t in done:
+            continue
+        for x in parts.get(t, ()):
+            stack.append((x, False))
+        if t.body is not None:
+            stack.append((t, True))
+            read = dict.fromkeys(x.tensor for x in loads(t.body))
+            stack += [(x, False) for x in reversed(read) if x not in done]
+    return list(done)
 
 
 def _chosen(current: dict[Tensor, Tensor], kept: Collection[Tensor]) -> set[Tensor]:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from superopt.kernels.element import ranged_read
 from superopt.kernels.layout import Layout, Part
 from superopt.kernels.walk import reductions
+from superopt.plan.tensors import Parts
 from superopt.te import affine
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Expr, Load, Reduce
@@ -14,20 +15,24 @@ from superopt.te.node import Apply, Expr, Load, Reduce
 BLOCK = 16  # channels
 
 
-def layouts(current: Mapping[Tensor, Tensor], fixed: Collection[Tensor]) -> dict[Tensor, Layout]:
-    """A layout for the tensors (and inputs) that kernels read as pictures; `fixed` ones have none.
+def layouts(
+    current: Mapping[Tensor, Tensor], fixed: Collection[Tensor], parts: Mapping[Tensor, Parts]
+) -> dict[Tensor, Layout]:
+    """A layout for the tensors that kernels read as pictures; `fixed` ones have none.
 
-    current: what is computed, by the tensors that it is of.
+    current: what is computed, by the tensors that it is of. parts: of what is written in parts.
     """
-    pictures = _pictures(current)
+    pictures = _pictures(current, parts)
     out = {}
+    written = {x.tensor for p in parts.values() for x in p.parts}
     for t, borders in pictures.items():
-        if t in fixed or t not in current:
+        if t in fixed or t in written or (t not in current and t not in parts):
             continue
         c = t.shape[1]
+        begins = [x.begin for x in parts[t].parts] if t in parts and parts[t].axis == 1 else []
         assert isinstance(c, int)
         space = [Part(d, border=borders[d]) for d in range(2, t.rank)]
-        if c % BLOCK == 0:
+        if not any(n % BLOCK for n in (c, *begins)):
             channels = Part(1, BLOCK), Part(1, BLOCK, within=True)
             out[t] = Layout((Part(0), channels[0], *space, channels[1]))
         else:
@@ -45,7 +50,9 @@ def bordered(some: Sequence[Tensor]) -> set[Tensor]:
     return out
 
 
-def _pictures(current: Mapping[Tensor, Tensor]) -> dict[Tensor, dict[int, int]]:
+def _pictures(
+    current: Mapping[Tensor, Tensor], parts: Mapping[Tensor, Parts]
+) -> dict[Tensor, dict[int, int]]:
     """The tensors that windows slide over, or that such kernels give, and their borders."""
     out: dict[Tensor, dict[int, int]] = {}
     for t, now in current.items():
@@ -63,15 +70,19 @@ def _pictures(current: Mapping[Tensor, Tensor]) -> dict[Tensor, dict[int, int]]:
     while more:  # what is computed element by element from pictures is one
         more = False
         for t, now in current.items():
-            near = [x for x in _same(now) if x.rank >= 3]
-            if t.rank < 3:
-                continue
-            some = [x for x in (t, *near) if x in out]
-            for x in (t, *near) if some else ():
-                if x not in out:
-                    out[x] = dict.fromkeys(range(t.rank), 0)
-                    more = True
+            more |= _joined([x for x in (t, *_same(now)) if x.rank >= 3], out)
+        for t, p in parts.items():
+            more |= _joined([x for x in (t, *(x.tensor for x in p.parts)) if x.rank >= 3], out)
     return out
+
+
+def _joined(some: Sequence[Tensor], out: dict[Tensor, dict[int, int]]) -> bool:
+    """Where one is a picture all are: did that say something new?"""
+    new = [x for x in some if x not in out]
+    if len(new) == len(some):
+        return False
+    out.update((x, dict.fromkeys(range(x.rank), 0)) for x in new)
+    return bool(new)
 
 
 def _same(t: Tensor) -> list[Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,13 +19,31 @@ from superopt.te.node import Apply, Const, Expr, Index, Load, Reduce
 SMALL = 1  # elements of constants that become numbers in expressions
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is written into another tensor, from `begin` on along an axis."""
+
+    tensor: Tensor
+    begin: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """All of a tensor, in parts along one axis."""
+
+    axis: int
+    parts: tuple[Part, ...]
+
+
 @dataclass(slots=True)
 class Tensors:
     """of: each value's tensor; constants: those that are known, and their numbers;
-    copies: of inputs, which stay only if they need a border."""
+    copies: of inputs, which stay only if they need a border; parts: of tensors that have no
+    expression, because they are written in parts."""
 
     sizes: Mapping[str, int]
     copies: dict[Tensor, Tensor] = field(default_factory=dict)
+    parts: dict[Tensor, Parts] = field(default_factory=dict)
     of: dict[g.Value, Tensor | Const] = field(default_factory=dict)
     constants: dict[Tensor, Callable[[], np.ndarray]] = field(default_factory=dict)
 
@@ -62,8 +80,29 @@ class Tensors:
             outs = tuple(bind(t, self.sizes) for t in outs)
         given = {f"a{k}": self.leaf(v) for k, v in enumerate(n.inputs) if v is not None}
         change = Replacing(given)
+        if n.op.name == "Concat" and n.op.domain == "" and len(given) > 1:
+            self.of[n] = self.joined(n, list(given.values()), outs[0])
+            return
         for v, t in zip(g.results(n), outs, strict=True):
             self.of[v] = change.tensor(t)
+
+    def joined(self, n: g.Node, given: Sequence[Tensor | Const], out: Tensor) -> Tensor:
+        """A tensor that is written in parts, by those that are its operands."""
+        axis = n.attr("axis")
+        assert isinstance(axis, int)
+        whole = Tensor("joined", out.dtype, out.shape)
+        parts = []
+        begin = 0
+        for x in given:
+            size = 1 if isinstance(x, Const) else x.shape[axis]
+            assert isinstance(size, int)
+            shape = (*out.shape[:axis], size, *out.shape[axis + 1 :])
+            if size:
+                held = compute(shape, lambda *i, x=x: x if isinstance(x, Const) else x[i])
+                parts.append(Part(held, begin))
+            begin += size
+        self.parts[whole] = Parts(axis, tuple(parts))
+        return whole
 
 
 @dataclass(slots=True)
