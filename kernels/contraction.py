@@ -31,6 +31,10 @@ from superopt.te.node import Apply, Axis, Load
 ACCUMULATORS = 28  # of 32 registers, the others for operands
 LATENCY = 4  # cycles until a sum can be added to again
 PER_CYCLE = 2  # products, and loads
+FAR = 2  # cycles for a vector from the second cache
+STRIDED = 8  # rows of a matrix at a time: more may fall on the same places of the first cache
+NEAR = 16  # elements between neighbouring rows that are no such case
+DEEP = 768  # terms of a sum that b's panel holds, so that it stays in the second cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +77,19 @@ def _lane(t: Tensor, e: Load) -> bool:
     return bool(e.index) and bool(t.axes) and t.axes[-1] in axes_of(e.index[-1])
 
 
-def tiles(m: int, n: int, lanes: int) -> Iterator[tuple[float, int, int]]:
-    """Register tiles of `rows` times `vectors`: (cycles that all of them take, rows, vectors)."""
+def tiles(m: int, n: int, lanes: int, most: int = 14) -> Iterator[tuple[float, int, int]]:
+    """Register tiles of `rows` times `vectors`: (cycles that all of them take, rows, vectors).
+
+    most: rows at most. Vectors of b come from the second cache, a row's numbers from the first.
+    """
     for vectors in range(1, 9):
         if lanes * vectors > max(n, lanes):
             break
-        for rows in range(1, min(m, 14) + 1):
+        for rows in range(1, min(m, most) + 1):
             if rows * vectors > ACCUMULATORS or rows * vectors + vectors + 1 > 32:
                 break
-            step = max(rows * vectors / PER_CYCLE, (rows + vectors) / PER_CYCLE, LATENCY)
+            loads = max((rows + vectors) / PER_CYCLE, FAR * vectors)
+            step = max(rows * vectors / PER_CYCLE, loads, LATENCY)
             count = -(-m // rows) * -(-n // (lanes * vectors))
             yield count * (step + 0.25), rows, vectors
 
@@ -106,8 +114,21 @@ def scheduled(
         m = max(across, key=_extent)
     if width < lanes:
         lanes = width
-    _, rows, vectors = min(tiles(1 if m is None else _extent(m), width, lanes))
+    most = STRIDED if m is not None and abs(_apart(c.a, m, layouts)) > NEAR else 14
+    _, rows, vectors = min(tiles(1 if m is None else _extent(m), width, lanes, most))
     return _written(t, c, layouts, (m, rows), (n, vectors, lanes))
+
+
+def _apart(a: Load, m: Axis, layouts: Mapping[Tensor, Layout | Scatter]) -> int:
+    """How many elements are between those of neighbouring rows."""
+    layout = layouts.get(a.tensor)
+    if isinstance(layout, Layout):
+        shape = [n for n in a.tensor.shape if isinstance(n, int)]
+        inside = Tensor(a.tensor.name, a.dtype, layout.shape(shape))
+        step = strides(Load(inside, layout.place(a.index), a.dtype), m)
+    else:
+        step = strides(a, m)
+    return NEAR if step is None else step
 
 
 def _written(
@@ -131,11 +152,26 @@ def _written(
     assert found is not None
     over = list(_reduced(steps, c, found.axes, layouts))
     first = [*rest[:1], *ways, *rest[1:], *after] if rest else [*ways, *after]
-    steps.append(Reorder((*first, *over, *tile)))
+    deep = _deep(found.axes)
+    if deep and m is not None:
+        (k,) = over
+        steps.append(Split(k, deep))
+        first, inner = [x for x in first if x not in after], [*after, f"{k}.i"]
+        steps.append(Reorder((*first, f"{k}.o", *inner, *tile)))
+    else:
+        steps.append(Reorder((*first, *over, *tile)))
     steps += [Unroll(x) for x in tile[:-1]]
     steps.append(Vectorize(tile[-1]))
     steps += _shared(first)
     return tuple(steps)
+
+
+def _deep(over: tuple[Axis, ...]) -> int:
+    """The terms of a block, where one long sum is taken in blocks; else 0."""
+    if len(over) != 1 or _extent(over[0]) <= 2 * DEEP:
+        return 0
+    n = _extent(over[0])
+    return next((d for d in range(DEEP, DEEP // 3, -1) if n % d == 0), 0)
 
 
 def _shared(first: list[str]) -> list[Primitive]:

@@ -8,7 +8,7 @@ from itertools import product
 from math import prod
 
 from superopt.kernels.cpu_values import Place, Writer, get, put, tabled, value
-from superopt.kernels.functions import applied, cast, fused
+from superopt.kernels.functions import across, applied, cast, fused
 from superopt.kernels.text import Text, Value, number
 from superopt.kernels.tile import For, Kernel, Stmt, Store, Update
 from superopt.te.dtype import INDEX, DType
@@ -140,7 +140,37 @@ def _store(w: Writer, s: Store) -> None:
     w.known.clear()  # of what was read before
 
 
+def _folded(w: Writer, s: Update, axis: Axis) -> None:
+    """A sum over vectors: these are added to each other, and then their lanes."""
+    fn, kind = FOLDS[s.fn], s.buffer.dtype
+    total: Value | None = None
+    ends: list[Value] = []
+    most = max(w.width * 8 // max(kind.bits, 8), 1)
+    for p in _places(w, (axis,), kind):
+        more = cast(w.t, w.t.splat(value(w, s.value, p), p.lanes), kind)
+        if p.lanes < most:
+            ends.append(across(w.t, fn, more) if p.lanes > 1 else _only(w, more))
+        else:
+            total = more if total is None else applied(w.t, fn, [total, more], kind)
+    if total is not None:
+        ends.append(across(w.t, fn, total))
+    new = get(w, s.buffer, s.index, Place())
+    for v in ends:
+        new = applied(w.t, fn, [new, v], kind)
+    put(w, s.buffer, s.index, new, Place())
+    if s.buffer not in w.registers:
+        w.known.clear()
+
+
+def _only(w: Writer, v: Value) -> Value:
+    return w.t.make(f"extractelement {v}, i64 0", v.dtype, 0) if v.lanes else v
+
+
 def _update(w: Writer, s: Update) -> None:
+    match s.axes, s.over:
+        case (), (axis,) if _extent(axis) > 1:
+            _folded(w, s, axis)
+            return
     for k in product(*(range(_extent(a)) for a in s.over)):
         inner = dict(zip(s.over, k, strict=True))
         for p in _places(w, s.axes, s.buffer.dtype):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from superopt.kernels import vector_math as vm
 from superopt.kernels.text import Text, Value, number
 from superopt.te.dtype import BF16, BOOL, F16, F32, DType
 from superopt.te.node import Number
@@ -23,6 +24,7 @@ _INTRINSICS = {
     "max": "maximum", "min": "minimum",
 }  # fmt: skip
 _LIBRARY = frozenset(("asinh", "acosh", "atanh", "erf", "fmod"))  # C's, a lane at a time
+_POLYNOMIALS = {"exp": vm.exp, "tanh": vm.tanh, "erf": vm.erf, "sigmoid": vm.sigmoid}
 HALF = (F16, BF16)
 
 
@@ -51,6 +53,8 @@ def fused(t: Text, a: Value, b: Value, c: Value) -> Value:
 
 def _of_floats(t: Text, fn: str, args: Sequence[Value], dtype: DType) -> Value:
     a = args[0]
+    if dtype == F32 and fn in _POLYNOMIALS:
+        return _POLYNOMIALS[fn](t, a)
     if fn in _FLOAT:
         return t.make(f"{_FLOAT[fn]} {a}, {args[1].text}", dtype, a.lanes)
     if fn in _COMPARED:
@@ -210,3 +214,29 @@ def cast(t: Text, x: Value, dtype: DType) -> Value:
 def like(value: Number, v: Value) -> Value:
     """A constant of a value's type."""
     return number(value, v.dtype, v.lanes)
+
+
+_HORIZONTAL = {
+    "add": ("fadd", "add"), "mul": ("fmul", "mul"), "max": ("fmaximum", "smax"),
+    "min": ("fminimum", "smin"), "or": ("or", "or"), "and": ("and", "and"),
+}  # fmt: skip
+
+
+def across(t: Text, fn: str, v: Value) -> Value:
+    """`fn` of all lanes of a vector: floats in the order that is fastest."""
+    of_floats, of_integers = _HORIZONTAL[fn]
+    if not v.dtype.is_float:
+        how = of_integers
+        if v.dtype.kind == "u":
+            how = how.replace("smax", "umax").replace("smin", "umin")
+        return _reduced(t, how, v, [v], "")
+    start = {"add": [number(-0.0, v.dtype)], "mul": [number(1, v.dtype)]}.get(fn, [])
+    return _reduced(t, of_floats, v, [*start, v], "reassoc " if start else "")
+
+
+def _reduced(t: Text, how: str, v: Value, args: Sequence[Value], flags: str) -> Value:
+    one = Value("", v.dtype)
+    name = f"llvm.vector.reduce.{how}.{v.suffix}"
+    t.declared.add(f"declare {one.type} @{name}({', '.join(a.type for a in args)})")
+    given = ", ".join(map(str, args))
+    return t.make(f"call {flags}{one.type} @{name}({given})", v.dtype, 0)

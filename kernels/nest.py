@@ -79,9 +79,10 @@ def _summed(
     """In registers from the first to the last."""
     assert s.tensor.body is not None
     total = _registers(nest, found, axes)
+    inner, over = _across(inner, axes)
     return (
         Store(total, axes, start(found), axes),
-        *around(inner, _updated(nest, s, found, total, axes)),
+        *around(inner, _updated(nest, s, found, total, axes, over)),
         *_stored(nest, s, put_for(s.tensor.body, found, total, axes), axes),
     )
 
@@ -92,19 +93,30 @@ def _added(
 ) -> tuple[Stmt, ...]:  # fmt: skip
     """In registers for as long as the innermost loops of the sum run."""
     total = _registers(nest, found, axes)
+    inner, over = _across(inner, axes)
     return (
         Store(total, axes, kept[place], axes),
-        *around(inner, _updated(nest, s, found, total, axes)),
+        *around(inner, _updated(nest, s, found, total, axes, over)),
         Store(kept, place, total[axes], axes),
     )
 
 
+def _across(
+    inner: Sequence[Loop], axes: tuple[Axis, ...]
+) -> tuple[Sequence[Loop], tuple[Axis, ...]]:
+    """The loops of a sum, and the innermost one where its steps are lanes."""
+    if inner and not axes and inner[-1].kind == VECTORIZE:
+        return inner[:-1], (inner[-1].axis,)
+    return inner, ()
+
+
 def _updated(
-    nest: Nest, s: Scheduled, found: Reduce, total: Tensor, axes: tuple[Axis, ...]
-) -> tuple[Stmt, ...]:
+    nest: Nest, s: Scheduled, found: Reduce, total: Tensor, axes: tuple[Axis, ...],
+    over: tuple[Axis, ...],
+) -> tuple[Stmt, ...]:  # fmt: skip
     before: list[Stmt] = []
     term = value(nest, found.body, s.env, axes, before)
-    return (*before, Update(total, axes, found.fn, term, axes))
+    return (*before, Update(total, axes, found.fn, term, axes, over))
 
 
 def _registers(nest: Nest, found: Reduce, axes: tuple[Axis, ...]) -> Tensor:

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from superopt.kernels import contraction as co
+from superopt.kernels import reducing as re
 from superopt.kernels import winograd as wi
 from superopt.kernels.layout import Layout, Scatter, row_major
 from superopt.kernels.schedule import Schedule
@@ -41,17 +42,27 @@ def choice(
     width: int,
 ) -> Choice:
     """For a tensor that is computed from others in memory. width: bytes of a vector."""
+    lanes = max(width * 8 // t.dtype.bits, 1)
     found = co.contraction(t, constants)
     if found is None or not found.of_b:
-        return Choice(t)
-    lanes = max(width * 8 // t.dtype.bits, 1)
+        return _reduced(t, layouts, constants, lanes)
     fast = _winograd(t, found, layouts, constants, lanes)
     if fast is not None:
         return fast
     how = co.scheduled(t, found, layouts, lanes)
     if how is None:
-        return Choice(t)
+        return _reduced(t, layouts, constants, lanes)
     return Choice(t, {t: how}, (found.b.tensor,) if found.b.tensor in constants else ())
+
+
+def _reduced(
+    t: Tensor,
+    layouts: Mapping[Tensor, Layout | Scatter],
+    constants: Collection[Tensor],
+    lanes: int,
+) -> Choice:
+    found = re.scheduled(t, layouts, constants, lanes)
+    return Choice(t) if found is None else Choice(t, {t: found[0]}, found[1])
 
 
 BYTES_PER_CYCLE = 6  # of weights that come from memory

@@ -190,10 +190,11 @@ def reorder(s: Scheduled, axes: Sequence[str]) -> Scheduled:
 
 
 def vectorize(s: Scheduled, axis: str) -> Scheduled:
-    """A loop's steps are done at once, as lanes of vectors: the innermost one, and of no sum."""
+    """A loop's steps are done at once, as lanes of vectors: the innermost one.
+
+    Where it is of the sum, the lanes are added to each other in the end.
+    """
     n = _at(s, axis)
-    if s.loops[n].reduced:
-        raise IllegalSchedule(f"vectorize({axis}): it is an axis of the sum")
     if n != len(s.loops) - 1:
         raise IllegalSchedule(f"vectorize({axis}): {s.loops[-1].axis.name} is inside it")
     return marked(s, axis, VECTORIZE)
