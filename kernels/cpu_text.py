@@ -3,7 +3,7 @@ and a register each where it is one of the kernel's own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import product
 from math import prod
 
@@ -11,10 +11,11 @@ from superopt.kernels.cpu_values import Place, Writer, get, put, tabled, value
 from superopt.kernels.functions import across, applied, cast, fused
 from superopt.kernels.text import Text, Value, number
 from superopt.kernels.tile import For, Kernel, Stmt, Store, Update
-from superopt.te.dtype import INDEX, DType
+from superopt.kernels.walk import loads
+from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor
 from superopt.te.fn import FOLDS
-from superopt.te.node import Apply, Axis
+from superopt.te.node import Apply, Axis, Expr
 
 
 def written(kernel: Kernel, width: int) -> str:
@@ -28,6 +29,7 @@ def written(kernel: Kernel, width: int) -> str:
         w.pointers[t] = f"%local{n}"
         w.t.line(f"%local{n} = getelementptr i8, ptr %workspace, i64 {begin}")
     w.registers = {t: {} for t, scope in kernel.scratch if scope == "register"}
+    w.bits = _widest(kernel, w.registers)
     loops, body = _shared(kernel)
     rest = Value("%chunk", INDEX)
     for x in reversed(loops[1:]):
@@ -62,6 +64,21 @@ def _shared(kernel: Kernel) -> tuple[list[Axis], tuple[Stmt, ...]]:
 def workspace(kernel: Kernel) -> int:
     """The bytes of what is scratch in memory."""
     return _laid_out(kernel)[1]
+
+
+def _widest(kernel: Kernel, registers: Collection[Tensor]) -> int:
+    """The bits of the largest element that shares a tile with a register: all of these have as many
+    lanes, so that a register is one wherever it is read."""
+    found = [t.dtype.bits for t in registers]
+    stack = list(kernel.body)
+    while stack:
+        match stack.pop():
+            case For(_, body):
+                stack += body
+            case Store(buffer, _, value_) | Update(buffer, _, _, value_):
+                if any(x.tensor in registers for x in loads(value_)):
+                    found.append(buffer.dtype.bits)
+    return max(found, default=8)
 
 
 def _laid_out(kernel: Kernel) -> tuple[list[tuple[Tensor, int]], int]:
@@ -120,13 +137,13 @@ def _extent(axis: Axis) -> int:
     return axis.extent
 
 
-def _places(w: Writer, axes: Sequence[Axis], dtype: DType) -> Iterator[Place]:
-    """Each vector of a tile."""
+def _places(w: Writer, axes: Sequence[Axis], buffer: Tensor, *read: Expr) -> Iterator[Place]:
+    """Each vector of a tile of `buffer`, that is made of what is read."""
     if not axes:
         yield Place()
         return
     *outer, last = axes
-    most = max(w.width * 8 // max(dtype.bits, 8), 1)
+    most = _most(w, buffer, *read)
     for where in product(*(range(_extent(a)) for a in outer)):
         at = dict(zip(outer, where, strict=True))
         for begin in range(0, _extent(last), most):
@@ -134,8 +151,15 @@ def _places(w: Writer, axes: Sequence[Axis], dtype: DType) -> Iterator[Place]:
             yield Place({**at, last: begin}, last, lanes)
 
 
+def _most(w: Writer, buffer: Tensor, *read: Expr) -> int:
+    """The lanes of a vector."""
+    held = buffer in w.registers or any(x.tensor in w.registers for e in read for x in loads(e))
+    bits = w.bits if held else max(buffer.dtype.bits, 8)
+    return max(w.width * 8 // bits, 1)
+
+
 def _store(w: Writer, s: Store) -> None:
-    for p in _places(w, s.axes, s.buffer.dtype):
+    for p in _places(w, s.axes, s.buffer, s.value):
         put(w, s.buffer, s.index, w.t.splat(value(w, s.value, p), p.lanes), p)
     w.known.clear()  # of what was read before
 
@@ -145,8 +169,8 @@ def _folded(w: Writer, s: Update, axis: Axis) -> None:
     fn, kind = FOLDS[s.fn], s.buffer.dtype
     total: Value | None = None
     ends: list[Value] = []
-    most = max(w.width * 8 // max(kind.bits, 8), 1)
-    for p in _places(w, (axis,), kind):
+    most = _most(w, s.buffer, s.value)
+    for p in _places(w, (axis,), s.buffer, s.value):
         more = cast(w.t, w.t.splat(value(w, s.value, p), p.lanes), kind)
         if p.lanes < most:
             ends.append(across(w.t, fn, more) if p.lanes > 1 else _only(w, more))
@@ -173,7 +197,7 @@ def _update(w: Writer, s: Update) -> None:
             return
     for k in product(*(range(_extent(a)) for a in s.over)):
         inner = dict(zip(s.over, k, strict=True))
-        for p in _places(w, s.axes, s.buffer.dtype):
+        for p in _places(w, s.axes, s.buffer, s.value):
             p = Place({**p.at, **inner}, p.lane, p.lanes)
             old = w.t.splat(get(w, s.buffer, s.index, p), p.lanes)
             match s.fn, s.value:

@@ -46,6 +46,7 @@ class Writer:
     known: dict[object, Value] = field(default_factory=dict)
     tables: dict[Tensor, np.ndarray] = field(default_factory=dict)
     unrolled: dict[Axis, int] = field(default_factory=dict)
+    bits: int = 8  # of the largest element beside a register
 
 
 # --- values ---

@@ -15,6 +15,7 @@ from math import prod
 
 from superopt.kernels.walk import loads, reductions
 from superopt.plan.tensors import indexed
+from superopt.plan.turn import in_order_of_reading
 from superopt.te.affine import rebuild
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
@@ -41,11 +42,18 @@ def inlined(
     written = parts or {}
     current = {t: t for t in in_order(outputs, written)}
     stay = {*outputs, *kept, *(t for some in written.values() for t in some)}
-    while True:
-        chosen = _chosen(current, stay)
-        if not chosen:
-            return current
+    current = _settled(current, stay)
+    current, turned = in_order_of_reading(current)
+    return _settled(current, stay | turned, turned)
+
+
+def _settled(
+    current: dict[Tensor, Tensor], stay: Collection[Tensor], turned: Collection[Tensor] = ()
+) -> dict[Tensor, Tensor]:
+    """turned: what has another order than what it reads, in which no sum is fast."""
+    while chosen := _chosen(current, stay, turned):
         current = _applied(current, chosen)
+    return current
 
 
 def in_order(outputs: Sequence[Tensor], parts: Mapping[Tensor, Sequence[Tensor]]) -> list[Tensor]:
@@ -68,7 +76,9 @@ def in_order(outputs: Sequence[Tensor], parts: Mapping[Tensor, Sequence[Tensor]]
     return list(done)
 
 
-def _chosen(current: dict[Tensor, Tensor], kept: Collection[Tensor]) -> set[Tensor]:
+def _chosen(
+    current: dict[Tensor, Tensor], kept: Collection[Tensor], turned: Collection[Tensor]
+) -> set[Tensor]:
     sites: dict[Tensor, set[Site]] = {t: set() for t in current}
     for t, now in current.items():
         assert now.body is not None
@@ -88,15 +98,15 @@ def _chosen(current: dict[Tensor, Tensor], kept: Collection[Tensor]) -> set[Tens
         if len(sites[t]) != 1:
             continue
         (site,) = sites[t]
+        if site.reader in chosen:
+            continue  # it goes into another first, which may read it many times
         if site.summed and not _once(current[site.reader], site, t):
             continue
         if t in summing:
             same = prod(_sizes(t)) == prod(_sizes(site.reader))
-            busy = site.reader in summing or site.reader in taken
+            busy = site.reader in summing or site.reader in taken or site.reader in turned
             if site.summed or busy or not same:
                 continue
-            if site.reader in chosen:
-                continue  # it goes into another first, which may have a sum of its own
             taken.add(site.reader)
         chosen.add(t)
     return chosen

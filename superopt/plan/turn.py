@@ -1,0 +1,76 @@
+"""Operands of products in the order in which kernels read them.
+
+Vectors go along the last axis of a product's result. Where neighbours along it are not neighbours
+in the operand that has it (the keys of an attention), that operand is copied in another order
+first; what computes it, if nothing else reads it and it is no sum, then does so in that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from superopt.kernels.contraction import Contraction, contraction, strides
+from superopt.kernels.transform import reduction
+from superopt.kernels.walk import axes_of
+from superopt.te import index as ix
+from superopt.te.expr import Tensor, compute
+from superopt.te.node import Apply, Axis, Expr, Load, Reduce
+
+ROWS = 4  # of the other operand, at least: each element is read so many times
+
+
+def in_order_of_reading(
+    current: Mapping[Tensor, Tensor],
+) -> tuple[dict[Tensor, Tensor], set[Tensor]]:
+    """The tensors with such copies before them, and these copies."""
+    out: dict[Tensor, Tensor] = {}
+    copies: set[Tensor] = set()
+    for t, now in current.items():
+        found = contraction(now, ())
+        turned = None if found is None else _turned(now, found, current)
+        if turned is None or found is None:
+            out[t] = now
+            continue
+        copy, load = turned
+        out[copy] = copy
+        copies.add(copy)
+        assert now.body is not None
+        body = _instead(now.body, found.b, load)
+        out[t] = Tensor(now.name, now.dtype, now.shape, now.axes, body)
+    return out, copies
+
+
+def _turned(
+    t: Tensor, c: Contraction, current: Mapping[Tensor, Tensor]
+) -> tuple[Tensor, Load] | None:
+    rows = [a.extent for a in c.of_a if isinstance(a.extent, int)]
+    if not c.of_b or c.b.tensor not in current or max(rows, default=0) < ROWS:
+        return None
+    lane = c.of_b[-1]
+    if lane != t.axes[-1] or strides(c.b, lane) == 1:
+        return None
+    found = reduction(t)
+    assert found is not None
+    used = set[Axis]().union(*map(axes_of, c.b.index))
+    if not used <= {*t.axes, *found.axes}:
+        return None
+    others = [a for a in (*c.both, *c.of_b[:-1], *found.axes) if a in used and a != lane]
+    axes = (*others, lane)
+
+    def element(*i: Expr) -> Expr:
+        env: dict[Expr, Expr] = dict(zip(axes, i, strict=True))
+        return c.b.tensor[tuple(ix.substitute(e, env) for e in c.b.index)]
+
+    copy = compute([a.extent for a in axes], element, name="turned")
+    return copy, copy[axes]
+
+
+def _instead(e: Expr, old: Load, new: Load) -> Expr:
+    if e == old:
+        return new
+    match e:
+        case Apply(fn, args, dtype):
+            return Apply(fn, tuple(_instead(a, old, new) for a in args), dtype)
+        case Reduce(fn, axes, body, dtype):
+            return Reduce(fn, axes, _instead(body, old, new), dtype)
+    return e
