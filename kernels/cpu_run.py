@@ -1,15 +1,31 @@
-"""Several kernels as one function: `run(ptr args, ptr memory, ptr constants, ptr workspace)`.
+"""Several kernels as one function, on one thread or on several.
 
-args is a table of pointers, to the inputs and outputs of a call. The others are one piece of memory
-each, in which buffers lie at fixed places.
+    void run(ptr args, ptr memory, ptr constants, ptr workspace, ptr state)
+    void work(ptr state, ptr workspace)
+
+args is a table of pointers, to the inputs and outputs of a call; in memory and constants buffers
+lie at fixed places; a thread's workspace is its own.
+
+The thread that calls `run` goes through the kernels. A kernel of several chunks is announced by
+one word, the ticket: the kernel's number above, the next chunk below. Whoever adds one to it has
+taken a chunk. `work` is what the other threads do until they are told to stop: they take chunks,
+and count them as done. So nobody waits for a thread that has not taken anything, as when its
+processor is busy with something else; and a kernel of one chunk costs nothing. Threads that find
+nothing to do spin, and then sleep (a futex, on Linux) until there is something.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 PLACES = ("argument", "memory", "constant")
+# Words of `state`, each in a cache line of its own; the table of pointers is in one.
+TICKET, DONE, WAKE, SLEEPERS, STOP, BASE, ARGS = 0, 8, 16, 24, 32, 40, 48
+STATE_BYTES = 512
+SPINS = 4000  # looks for something to do, before a thread sleeps
+YIELDS = 20000  # looks for the last chunks, before the processor is given to others
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,40 +45,243 @@ class Call:
     chunks: int
 
 
-def run_text(calls: Sequence[Call], name: str = "run") -> str:
-    """LLVM's text of the function."""
-    lines = []
+def run_text(calls: Sequence[Call], threads: int = 1, processor: str = "x86_64") -> str:
+    """LLVM's text of the functions; without `work` where there is one thread."""
     kinds = {c.function: len(c.given) for c in calls}
-    for f, count in kinds.items():
-        lines.append(f"declare void @{f}({', '.join(['ptr'] * (count + 1))}, i64)")
-    lines.append(
-        f"define void @{name}(ptr %args, ptr %memory, ptr %constants, ptr %workspace) {{\nentry:"
-    )
-    arguments = sorted({r.at for c in calls for r in c.given if r.place == "argument"})
-    for n in arguments:
-        lines.append(f"  %slot{n} = getelementptr ptr, ptr %args, i64 {n}")
-        lines.append(f"  %arg{n} = load ptr, ptr %slot{n}")
+    lines = [
+        f"declare void @{f}({', '.join(['ptr'] * (count + 1))}, i64)" for f, count in kinds.items()
+    ]
+    lines += [line for k, c in enumerate(calls) for line in _call(k, c)]
+    if threads == 1:
+        lines += _alone(calls)
+    else:
+        lines += _together(calls, processor)
+    return "\n".join([*lines, ""])
+
+
+_GIVEN = "ptr %args, ptr %memory, ptr %constants, ptr %workspace"
+
+
+def _call(k: int, call: Call) -> Iterator[str]:
+    """A function of one chunk of a kernel."""
+    yield f"define private void @call{k}({_GIVEN}, i64 %chunk) {{"
+    given = []
+    for j, r in enumerate(call.given):
+        base = {"argument": "args", "memory": "memory", "constant": "constants"}[r.place]
+        step = 8 * r.at if r.place == "argument" else r.at
+        yield f"  %at{j} = getelementptr i8, ptr %{base}, i64 {step}"
+        if r.place == "argument":
+            yield f"  %arg{j} = load ptr, ptr %at{j}"
+        given.append(f"ptr %{'arg' if r.place == 'argument' else 'at'}{j}")
+    shown = ", ".join([*given, "ptr %workspace", "i64 %chunk"])
+    yield f"  call void @{call.function}({shown})"
+    yield "  ret void"
+    yield "}"
+
+
+def _alone(calls: Sequence[Call]) -> Iterator[str]:
+    yield f"define void @run({_GIVEN}, ptr %state) {{\nentry:"
     before = "entry"
     for k, call in enumerate(calls):
-        given = []
-        for j, r in enumerate(call.given):
-            if r.place == "argument":
-                given.append(f"ptr %arg{r.at}")
-                continue
-            base = "memory" if r.place == "memory" else "constants"
-            lines.append(f"  %at{k}.{j} = getelementptr i8, ptr %{base}, i64 {r.at}")
-            given.append(f"ptr %at{k}.{j}")
-        shown = ", ".join([*given, "ptr %workspace"])
         if call.chunks == 1:
-            lines.append(f"  call void @{call.function}({shown}, i64 0)")
+            yield f"  call void @call{k}({_GIVEN}, i64 0)"
             continue
-        lines.append(f"  br label %loop{k}")
-        lines.append(f"loop{k}:")
-        lines.append(f"  %chunk{k} = phi i64 [0, %{before}], [%next{k}, %loop{k}]")
-        lines.append(f"  call void @{call.function}({shown}, i64 %chunk{k})")
-        lines.append(f"  %next{k} = add i64 %chunk{k}, 1")
-        lines.append(f"  %more{k} = icmp ult i64 %next{k}, {call.chunks}")
-        lines.append(f"  br i1 %more{k}, label %loop{k}, label %done{k}")
-        lines.append(f"done{k}:")
+        yield f"  br label %loop{k}"
+        yield f"loop{k}:"
+        yield f"  %chunk{k} = phi i64 [0, %{before}], [%next{k}, %loop{k}]"
+        yield f"  call void @call{k}({_GIVEN}, i64 %chunk{k})"
+        yield f"  %next{k} = add i64 %chunk{k}, 1"
+        yield f"  %more{k} = icmp ult i64 %next{k}, {call.chunks}"
+        yield f"  br i1 %more{k}, label %loop{k}, label %done{k}"
+        yield f"done{k}:"
         before = f"done{k}"
-    return "\n".join([*lines, "  ret void", "}", ""])
+    yield "  ret void\n}"
+
+
+def _together(calls: Sequence[Call], processor: str) -> Iterator[str]:
+    n = len(calls)
+    yield "declare i32 @sched_yield()"
+    yield "declare i64 @syscall(i64, ...)"
+    yield f"declare void {_PAUSES[_x86(processor)].replace('i32 1', 'i32')}"
+    yield f"@chunks = private constant [{n} x i64] [{', '.join(f'i64 {c.chunks}' for c in calls)}]"
+    yield from _chunk(calls)
+    yield from _run(calls, processor)
+    yield from _work(n, processor)
+
+
+def _chunk(calls: Sequence[Call]) -> Iterator[str]:
+    """Chunk number `chunk` of kernel number `k`."""
+    yield f"define private void @chunk(i64 %k, {_GIVEN}, i64 %chunk) {{"
+    yield "  switch i64 %k, label %none ["
+    for k in range(len(calls)):
+        yield f"    i64 {k}, label %call{k}"
+    yield "  ]"
+    for k in range(len(calls)):
+        yield f"call{k}:"
+        yield f"  call void @call{k}({_GIVEN}, i64 %chunk)"
+        yield "  ret void"
+    yield "none:\n  ret void\n}"
+
+
+def _word(name: str, at: int) -> str:
+    return f"  %{name} = getelementptr i64, ptr %state, i64 {at}"
+
+
+def _pause(processor: str) -> str:
+    return f"  call void {_PAUSES[_x86(processor)]}"
+
+
+def _x86(processor: str) -> bool:
+    return processor.startswith(("x86", "i386", "i686", "amd64"))
+
+
+_PAUSES = {True: "@llvm.x86.sse2.pause()", False: "@llvm.aarch64.hint(i32 1)"}
+
+
+def _take(k: str, chunks: str, given: str) -> Iterator[str]:
+    """From label `look` on: take a chunk, do it and look again; else go to `left`."""
+    yield "look:"
+    yield "  %seen = load atomic i64, ptr %ticket acquire, align 8"
+    yield "  %seen.chunk = and i64 %seen, 4294967295"
+    yield from (line.replace("FROM", "seen") for line in (k, chunks) if line)
+    yield "  %free = icmp ult i64 %seen.chunk, %seen.chunks"
+    yield "  br i1 %free, label %take, label %left"
+    yield "take:"
+    yield "  %got = atomicrmw add ptr %ticket, i64 1 acq_rel"
+    yield "  %got.chunk = and i64 %got, 4294967295"
+    yield from (line.replace("FROM", "got") for line in (k, chunks) if line)
+    yield "  %mine = icmp ult i64 %got.chunk, %got.chunks"
+    yield "  br i1 %mine, label %do, label %left"
+    yield "do:"
+    yield given
+    yield "  %was = atomicrmw add ptr %done, i64 1 acq_rel"
+    yield "  br label %look"
+
+
+def _run(calls: Sequence[Call], processor: str) -> Iterator[str]:
+    n = len(calls)
+    yield f"define private void @share(i64 %k, i64 %base, {_GIVEN}, ptr %state) {{\nentry:"
+    yield _word("ticket", TICKET)
+    yield _word("done", DONE)
+    yield "  %slot = getelementptr [1 x i64], ptr @chunks, i64 0, i64 %k"
+    yield "  %all = load i64, ptr %slot"
+    yield "  store atomic i64 0, ptr %done monotonic, align 8"
+    yield "  %number = add i64 %base, %k"
+    yield "  %first = shl i64 %number, 32"
+    yield "  store atomic i64 %first, ptr %ticket seq_cst, align 8"
+    yield _word("sleepers", SLEEPERS)
+    yield _word("wake", WAKE)
+    yield "  %asleep = load atomic i64, ptr %sleepers seq_cst, align 8"
+    yield "  %some = icmp ne i64 %asleep, 0"
+    yield "  br i1 %some, label %rouse, label %look"
+    yield "rouse:"
+    yield "  %told = atomicrmw add ptr %wake, i64 1 seq_cst"
+    yield from _futex(processor, "i64 1, i64 2147483647")
+    yield "  br label %look"
+    known = "  %FROM.chunks = add i64 %all, 0"
+    yield from _take("", known, f"  call void @chunk(i64 %k, {_GIVEN}, i64 %got.chunk)")
+    yield "left:"
+    yield "  br label %wait"
+    yield "wait:"
+    yield "  %tries = phi i64 [0, %left], [%again, %spin], [0, %give]"
+    yield "  %finished = load atomic i64, ptr %done acquire, align 8"
+    yield "  %over = icmp uge i64 %finished, %all"
+    yield "  br i1 %over, label %end, label %spin.or"
+    yield "spin.or:"
+    yield f"  %long = icmp ugt i64 %tries, {YIELDS}"
+    yield "  br i1 %long, label %give, label %spin"
+    yield "give:"
+    yield "  %ignored = call i32 @sched_yield()"
+    yield "  br label %wait"
+    yield "spin:"
+    yield _pause(processor)
+    yield "  %again = add i64 %tries, 1"
+    yield "  br label %wait"
+    yield "end:\n  ret void\n}"
+    yield f"define void @run({_GIVEN}, ptr %state) {{\nentry:"
+    yield _word("at", ARGS)
+    for j, name in enumerate(("args", "memory", "constants")):
+        yield f"  %at{j} = getelementptr i64, ptr %at, i64 {j}"
+        yield f"  store ptr %{name}, ptr %at{j}"
+    yield _word("base", BASE)
+    yield "  %old = load i64, ptr %base"
+    yield f"  %next = add i64 %old, {n}"
+    yield "  %large = icmp ugt i64 %next, 2147483647"
+    yield "  %number = select i1 %large, i64 0, i64 %next"
+    yield "  store i64 %number, ptr %base"
+    for k, call in enumerate(calls):
+        if call.chunks == 1:
+            yield f"  call void @call{k}({_GIVEN}, i64 0)"
+        else:
+            yield f"  call void @share(i64 {k}, i64 %number, {_GIVEN}, ptr %state)"
+    yield "  ret void\n}"
+
+
+def _futex(processor: str, rest: str) -> Iterator[str]:
+    """Linux's call of this name; elsewhere the processor is given to others."""
+    if sys.platform != "linux":
+        yield "  %none = call i32 @sched_yield()"
+        return
+    number = 202 if _x86(processor) else 98
+    yield f"  %woken = call i64 (i64, ...) @syscall(i64 {number}, ptr %wake, {rest}, ptr null)"
+
+
+def _work(n: int, processor: str) -> Iterator[str]:
+    yield "define void @work(ptr %state, ptr %workspace) {\nentry:"
+    for name, at in (("ticket", TICKET), ("done", DONE), ("wake", WAKE), ("sleepers", SLEEPERS),
+                     ("stop", STOP), ("at", ARGS)):  # fmt: skip
+        yield _word(name, at)
+    yield "  %tries = alloca i64"
+    yield "  %before = alloca i64"
+    yield "  store i64 0, ptr %tries"
+    yield "  br label %look"
+    which = (
+        "  store i64 %FROM, ptr %before\n"
+        "  %FROM.number = lshr i64 %FROM, 32\n"
+        f"  %FROM.k = urem i64 %FROM.number, {n}\n"
+        "  %FROM.slot = getelementptr [1 x i64], ptr @chunks, i64 0, i64 %FROM.k"
+    )
+    given = "\n".join(
+        [
+            "  store i64 0, ptr %tries",
+            "  %args = load ptr, ptr %at",
+            "  %at1 = getelementptr i64, ptr %at, i64 1",
+            "  %memory = load ptr, ptr %at1",
+            "  %at2 = getelementptr i64, ptr %at, i64 2",
+            "  %constants = load ptr, ptr %at2",
+            f"  call void @chunk(i64 %got.k, {_GIVEN}, i64 %got.chunk)",
+        ]
+    )
+    yield from _take(which, "  %FROM.chunks = load i64, ptr %FROM.slot", given)
+    yield "left:"
+    yield "  %ended = load atomic i64, ptr %stop acquire, align 8"
+    yield "  %quit = icmp ne i64 %ended, 0"
+    yield "  br i1 %quit, label %end, label %idle"
+    yield "idle:"
+    yield _pause(processor)
+    yield "  %count = load i64, ptr %tries"
+    yield "  %more = add i64 %count, 1"
+    yield "  store i64 %more, ptr %tries"
+    yield f"  %tired = icmp ugt i64 %more, {SPINS}"
+    yield "  br i1 %tired, label %sleep, label %look"
+    yield "sleep:"
+    # Announced first, then looked again: what is announced in between sees the sleeper, and changes
+    # the word on which it would sleep.
+    yield "  %word = load atomic i64, ptr %wake seq_cst, align 8"
+    yield "  %low = trunc i64 %word to i32"
+    yield "  %one.more = atomicrmw add ptr %sleepers, i64 1 seq_cst"
+    yield "  %stopped = load atomic i64, ptr %stop seq_cst, align 8"
+    yield "  %leave = icmp ne i64 %stopped, 0"
+    yield "  %last = load atomic i64, ptr %ticket seq_cst, align 8"
+    yield "  %old = load i64, ptr %before"
+    yield "  %new = icmp ne i64 %last, %old"
+    yield "  %stay = or i1 %leave, %new"
+    yield "  br i1 %stay, label %up, label %rest"
+    yield "rest:"
+    yield from _futex(processor, "i64 0, i32 %low")
+    yield "  br label %up"
+    yield "up:"
+    yield "  %one.less = atomicrmw sub ptr %sleepers, i64 1 seq_cst"
+    yield "  store i64 0, ptr %tries"
+    yield "  br label %look"
+    yield "end:\n  ret void\n}"

@@ -22,7 +22,8 @@ class Choice:
     """How a kernel computes a tensor.
 
     root: what is computed in its place; lies: where, if not as the tensor does. packed: constants
-    in the order in which they are read. made: constants that are made of others.
+    in the order in which they are read. made: constants that are made of others. first: what is a
+    kernel of its own before it, and the buffer from which that is read.
     """
 
     root: Tensor
@@ -30,6 +31,7 @@ class Choice:
     packed: tuple[Tensor, ...] = ()
     lies: Scatter | None = None
     tables: Mapping[Tensor, np.ndarray] = field(default_factory=dict)
+    first: tuple[Tensor, Tensor] | None = None
     made: Mapping[Tensor, tuple[Tensor, Callable[[np.ndarray], np.ndarray]]] = field(
         default_factory=dict
     )
@@ -92,4 +94,6 @@ def _winograd(
         return None
     made = wi.tiled(t, c, p, min(some)[1], layouts.get(t) or row_major(t.rank), lanes)
     source = {made.kernel: (c.b.tensor, partial(wi.transformed_kernel, made.m))}
-    return Choice(made.root, made.schedules, (made.kernel,), made.lies, made.tables, source)
+    return Choice(
+        made.root, made.schedules, (made.kernel,), made.lies, made.tables, made.first, source
+    )

@@ -119,10 +119,12 @@ def picture(t: Tensor, c: Contraction) -> Picture | None:
 class Tiled:
     """A convolution in tiles: what computes it, and what is known of that.
 
-    kernel: the transformed kernel, by the one that it is made of.
+    kernel: the transformed kernel. first: the transformed picture, where that is a kernel of its
+    own, and the buffer from which it is read then.
     """
 
     root: Tensor
+    first: tuple[Tensor, Tensor] | None
     lies: Scatter
     schedules: Mapping[Tensor, Schedule]
     tables: Mapping[Tensor, np.ndarray]
@@ -161,10 +163,14 @@ def tiled(
         lambda xi, nu, q, y, x, ch: reduce_sum(a, lambda j: table_b[nu, j] * d[q, y, x, xi, j, ch]),
         name="v",
     )
+    # Where the kernel does not stay in a cache it is read once, for all tiles: then these are
+    # transformed before, and a part of the outputs' channels is computed at a time.
+    apart = a * a * k * p.channels * kind.bits // 8 > 2 * ROOM
+    read = Tensor("v", kind, v.shape) if apart else v
     s = compute(
         (a, a, n, high, wide, k),
         lambda xi, nu, q, y, x, o: reduce_sum(
-            p.channels, lambda ch: v[xi, nu, q, y, x, ch] * u[xi, nu, o, ch]
+            p.channels, lambda ch: read[xi, nu, q, y, x, ch] * u[xi, nu, o, ch]
         ),
         name="s",
     )
@@ -191,10 +197,11 @@ def tiled(
         lies = Scatter(layout.shape, layout.layout, y.axes, there)
     else:
         lies = Scatter((n, k, h, w), layout, y.axes, place)
-    how = _schedules((d, v, s, rows, y), (n, high, wide), (a, p.channels, k), lanes)
+    sizes = (a, p.channels, k)
+    how = (_by_channels if apart else _by_rows)((d, v, s, rows, y), (high, wide), sizes, lanes)
     known = matrices(m)
     tables = {table_b: array(known[2]), table_a: array(known[0])}
-    return Tiled(y, lies, how, tables, u, m)
+    return Tiled(y, (v, read) if apart else None, lies, how, tables, u, m)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,38 +268,56 @@ def _put(e: Expr, held: Tensor, total: Expr) -> Expr:
 
 
 ROOM = 700_000  # bytes of a block's tiles and sums: most of a core's second cache
-STREAMED = 8_000_000  # bytes of these where the kernel comes from memory for each block
+Stages = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+_TRANSFORM = "reorder(i0, i1, i2, i4, k0, i3, i5); unroll(k0); unroll(i3); vectorize(i5)"
+_BACK = "i1, i2, i5.o.i, i3, k0, i4, i5.i); unroll(k0); unroll(i4); vectorize(i5.i)"
 
 
-def _schedules(
-    stages: tuple[Tensor, ...],
-    grid: tuple[int, int, int],
-    sizes: tuple[int, int, int],
-    lanes: int,
+def _by_rows(
+    stages: Stages, grid: tuple[int, int], sizes: tuple[int, int, int], lanes: int
 ) -> dict[Tensor, Schedule]:
+    """Rows of tiles at a time, from the picture to the result."""
     d, v, s, rows, y = stages
-    _, high, wide = grid
+    high, wide = grid
     a, channels, k = sizes
-    each = a * a * wide * (channels + k) * 4
-    room = ROOM if a * a * channels * k * 4 < 2 * ROOM else STREAMED
-    block = max(1, min(high, room // each))
+    block = max(1, min(high, ROOM // (a * a * wide * (channels + k) * 4)))
     block = -(-high // -(-high // block))
     tile = f"split(i5, {lanes}); "
-    best = min(_gemm(block, wide, k, lanes))
-    _, by_row, by_column, vectors = best
-    split = f"split(i3, {by_row}); split(i4, {by_column}); split(i5.o, {vectors}); "
+    _, by_row, by_column, vectors = min(_gemm(block, wide, k, lanes))
     how = {
         y: f"split(i1, {block}); {tile}reorder(i0, i1.o, i1.i, i2, i5.o, i3, k0, i4, i5.i); "
         "unroll(k0); unroll(i4); vectorize(i5.i); parallel(i0); parallel(i1.o)",
-        rows: "compute_at(y, i5.o); reorder(i0, i1, i2, i4, k0, i3, i5); "
-        "unroll(k0); unroll(i3); vectorize(i5)",
-        s: f"compute_at(y, i1.o); {tile}{split}"
+        rows: f"compute_at(y, i5.o); {_TRANSFORM}",
+        s: f"compute_at(y, i1.o); {tile}split(i3, {by_row}); split(i4, {by_column}); "
+        f"split(i5.o, {vectors}); "
         "reorder(i0, i1, i2, i5.o.o, i3.o, i4.o, k0, i3.i, i4.i, i5.o.i, i5.i); "
         "unroll(i3.i); unroll(i4.i); unroll(i5.o.i); vectorize(i5.i)",
         v: f"compute_at(y, i1.o); {tile}reorder(i2, i3, i4, i5.o, i0, k0, i1, i5.i); "
         "unroll(k0); unroll(i1); vectorize(i5.i)",
-        d: "compute_at(v, i5.o); reorder(i0, i1, i2, i4, k0, i3, i5); "
-        "unroll(k0); unroll(i3); vectorize(i5)",
+        d: f"compute_at(v, i5.o); {_TRANSFORM}",
+    }
+    return {t: parsed(text) for t, text in how.items()}
+
+
+def _by_channels(
+    stages: Stages, grid: tuple[int, int], sizes: tuple[int, int, int], lanes: int
+) -> dict[Tensor, Schedule]:
+    """All tiles at a time, for as many channels of the result as a register tile has."""
+    d, v, s, rows, y = stages
+    high, wide = grid
+    _, _, k = sizes
+    tile = f"split(i5, {lanes}); "
+    _, by_row, by_column, vectors = min(_gemm(high, wide, k, lanes))
+    how = {
+        y: f"{tile}split(i5.o, {vectors}); reorder(i0, i5.o.o, {_BACK}; "
+        "parallel(i0); parallel(i5.o.o)",
+        rows: f"compute_at(y, i5.o.i); {_TRANSFORM}",
+        s: f"compute_at(y, i5.o.o); {tile}split(i3, {by_row}); split(i4, {by_column}); "
+        "reorder(i0, i1, i2, i3.o, i4.o, k0, i3.i, i4.i, i5.o, i5.i); "
+        "unroll(i3.i); unroll(i4.i); unroll(i5.o); vectorize(i5.i)",
+        v: f"{tile}reorder(i2, i5.o, i3, i4, i0, k0, i1, i5.i); "
+        "unroll(k0); unroll(i1); vectorize(i5.i); parallel(i2); parallel(i5.o); parallel(i3)",
+        d: f"compute_at(v, i4); {_TRANSFORM}",
     }
     return {t: parsed(text) for t, text in how.items()}
 

@@ -159,7 +159,7 @@ class Executable:
     def native(self, s: Segment, sizes: Mapping[str, int]) -> Native:
         made = program(simplified(graph_of(s)), sizes, self.machine.width)
         shapes = tuple(_shape(v.type, sizes) for v in s.outputs)
-        return Native(s, code(made, self.machine, self.folder), shapes)
+        return Native(s, code(made, self.machine, self.threads, self.folder), shapes)
 
     def blamed(self, s: Segment, sizes: Mapping[str, int]) -> dict[g.Node, str]:
         """The nodes of a segment that no kernel computes, each with why."""

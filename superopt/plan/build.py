@@ -15,7 +15,7 @@ from superopt.kernels.cpu_text import chunks, workspace, written
 from superopt.kernels.layout import Layout, Scatter, row_major
 from superopt.kernels.lower import lowered
 from superopt.kernels.pack import packed
-from superopt.kernels.space import choice
+from superopt.kernels.space import Choice, choice
 from superopt.kernels.tile import Kernel, Pack
 from superopt.kernels.walk import loads, stages
 from superopt.plan.inline import Inlining, in_order, inlined
@@ -52,7 +52,7 @@ def program(graph: g.Graph, sizes: Mapping[str, int], width: int) -> Program:
     outputs = _outputs(graph, tensors)
     parts = {t: [x.tensor for x in p.parts] for t, p in tensors.parts.items()}
     pictures = bordered(in_order(outputs, parts)) & set(tensors.copies)
-    current = inlined(outputs, pictures, parts)
+    current = inlined(outputs, pictures, parts, tensors.constants)
     lying = layouts(current, outputs, tensors.parts)
     return _Builder(graph, tensors, outputs, current, lying, width).build()
 
@@ -98,6 +98,18 @@ class _Builder:
         }
         kernels: dict[str, tuple[Kernel, str]] = {}
         steps: list[tuple[str, Kernel, list[Tensor], Tensor]] = []
+
+        def add(
+            root: Tensor, how: Choice, layout: Mapping[Tensor, Layout | Scatter], target: Tensor
+        ) -> None:
+            given = [x for x in _operands(root) if x not in how.tables]
+            packs = [x for x in how.packed if x in given]
+            kernel = lowered("kernel", given, [root], how.schedules, layout, how.tables, packs)
+            text = written(kernel, self.width)
+            name = "k" + blake2b(text.encode(), digest_size=10).hexdigest()
+            kernels[name] = (kernel, text.replace("@kernel(", f"@{name}("))
+            steps.append((name, kernel, [back.get(x, x) for x in given], target))
+
         for t, now in self.current.items():
             root = _reading(now, buffers)
             given = _operands(root)
@@ -114,16 +126,11 @@ class _Builder:
                 layout = {**layout, how.root: how.lies}
             for x, (source, make) in how.made.items():
                 self.tensors.constants[x] = self.made(source, make)
-            if how.root is not root:
-                given = [x for x in _operands(how.root) if x not in how.tables]
-            kernel = lowered(
-                "kernel", given, [how.root], how.schedules, layout, how.tables, how.packed
-            )
-            text = written(kernel, self.width)
-            name = "k" + blake2b(text.encode(), digest_size=10).hexdigest()
-            kernels[name] = (kernel, text.replace("@kernel(", f"@{name}("))
-            target = into[t][0] if t in into else t
-            steps.append((name, kernel, [back.get(x, x) for x in given], target))
+            if how.first is not None:
+                before, buffer = how.first
+                back[buffer] = buffer
+                add(before, how, layout, buffer)
+            add(how.root, how, layout, into[t][0] if t in into else t)
         return self.placed(kernels, steps, where)
 
     def part(self, root: Tensor, whole: Tensor, axis: int, begin: int) -> Scatter:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,42 +14,63 @@ import numpy as np
 
 from superopt.kernels.cpu import Machine, linked, object_code
 from superopt.kernels.cpu_run import run_text
+from superopt.kernels.pool import Pool, started
 from superopt.plan.build import Program
 
 ALIGNED = 64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Code:
-    """Code of a program. `run` takes tables of pointers; `engine` owns the code."""
+    """Code of a program. `run` takes tables of pointers; `engine` owns the code. Not to be called
+    twice at a time."""
 
     program: Program
+    threads: int
     run: Callable[..., None]
+    work: Callable[..., None] | None
     constants: np.ndarray
     memory: np.ndarray
-    workspace: np.ndarray
+    workspaces: list[np.ndarray]
     engine: Any
+    pool: Pool | None = field(default=None)
 
     def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Compute the outputs: contiguous arrays of the right types, all of them."""
         table = (ctypes.c_void_p * (len(inputs) + len(outputs)))(
             *(a.ctypes.data for a in inputs), *(a.ctypes.data for a in outputs)
         )
-        self.run(table, self.memory.ctypes.data, self.constants.ctypes.data,
-                 self.workspace.ctypes.data)  # fmt: skip
+        self.run(
+            table, self.memory.ctypes.data, self.constants.ctypes.data,
+            self.workspaces[0].ctypes.data, self.state(),
+        )  # fmt: skip
+
+    def state(self) -> int:
+        """What threads share; they are started here, once in each process."""
+        if self.work is None:
+            return 0
+        if self.pool is None or self.pool.process != os.getpid():
+            self.pool = started(self.work, [w.ctypes.data for w in self.workspaces[1:]])
+        return int(self.pool.state.ctypes.data)
 
 
-def code(program: Program, machine: Machine, folder: Path | None) -> Code:
+def code(program: Program, machine: Machine, threads: int, folder: Path | None) -> Code:
+    """The program as machine code. folder: where object files are kept."""
     texts = [text for _, text in program.kernels.values()]
-    texts.append(run_text(program.calls))
+    some = threads if any(c.chunks > 1 for c in program.calls) else 1
+    texts.append(run_text(program.calls, some, platform.machine().lower()))
     engine = linked([object_code(t, machine, folder) for t in texts], machine)
     constants = aligned(program.constant_bytes)
     for at, load in program.constants:
         array = np.ascontiguousarray(load())
         constants[at : at + array.nbytes] = array.reshape(-1).view(np.uint8)
-    run = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)(engine.get_function_address("run"))
-    return Code(program, run, constants, aligned(program.memory), aligned(program.workspace),
-                      engine)  # fmt: skip
+    run = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5)(engine.get_function_address("run"))
+    work = None
+    if some > 1:
+        kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+        work = kind(engine.get_function_address("work"))
+    spaces = [aligned(program.workspace) for _ in range(some)]
+    return Code(program, some, run, work, constants, aligned(program.memory), spaces, engine)
 
 
 def aligned(size: int) -> np.ndarray:

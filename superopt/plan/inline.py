@@ -34,6 +34,7 @@ def inlined(
     outputs: Sequence[Tensor],
     kept: Collection[Tensor] = (),
     parts: Mapping[Tensor, Sequence[Tensor]] | None = None,
+    constants: Collection[Tensor] = (),
 ) -> dict[Tensor, Tensor]:
     """Each tensor that stays, as given, and as it is computed then; those it reads come before it.
 
@@ -43,7 +44,7 @@ def inlined(
     current = {t: t for t in in_order(outputs, written)}
     stay = {*outputs, *kept, *(t for some in written.values() for t in some)}
     current = _settled(current, stay)
-    current, turned = in_order_of_reading(current)
+    current, turned = in_order_of_reading(current, constants)
     return _settled(current, stay | turned, turned)
 
 

@@ -7,7 +7,7 @@ first; what computes it, if nothing else reads it and it is no sum, then does so
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from superopt.kernels.contraction import Contraction, contraction, strides
 from superopt.kernels.transform import reduction
@@ -20,13 +20,13 @@ ROWS = 4  # of the other operand, at least: each element is read so many times
 
 
 def in_order_of_reading(
-    current: Mapping[Tensor, Tensor],
+    current: Mapping[Tensor, Tensor], constants: Collection[Tensor]
 ) -> tuple[dict[Tensor, Tensor], set[Tensor]]:
     """The tensors with such copies before them, and these copies."""
     out: dict[Tensor, Tensor] = {}
     copies: set[Tensor] = set()
     for t, now in current.items():
-        found = contraction(now, ())
+        found = contraction(now, constants)
         turned = None if found is None else _turned(now, found, current)
         if turned is None or found is None:
             out[t] = now

@@ -1,0 +1,68 @@
+"""Threads that help with a program: they run its `work`, outside of Python's lock."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from superopt.kernels.cpu_run import STATE_BYTES, STOP, TICKET, WAKE
+
+NOTHING = 2**31 - 1  # a chunk that no kernel has
+Work = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Pool:
+    """state: the words that threads share; process: the one that they are of (a fork has none)."""
+
+    state: np.ndarray
+    process: int
+    threads: tuple[threading.Thread, ...]
+
+
+def started(work: Work, workspaces: list[int]) -> Pool:
+    """A thread for each workspace, which `work` is given besides the state. They end with the pool,
+    or with the process."""
+    held = np.zeros(STATE_BYTES + 64, np.uint8)
+    begin = -held.ctypes.data % 64
+    state = held[begin : begin + STATE_BYTES]
+    state.view(np.int64)[TICKET] = NOTHING
+    at = state.ctypes.data
+    threads = tuple(
+        threading.Thread(target=work, args=(at, w), name="superopt", daemon=True)
+        for w in workspaces
+    )
+    for t in threads:
+        t.start()
+    pool = Pool(state, os.getpid(), threads)
+    weakref.finalize(pool, _ended, state, threads, os.getpid())
+    return pool
+
+
+def _ended(state: np.ndarray, threads: tuple[threading.Thread, ...], process: int) -> None:
+    if os.getpid() != process:
+        return  # a fork: the threads are the other one's
+    words = state.view(np.int64)
+    words[STOP] = 1
+    for t in threads:
+        while t.is_alive():
+            words[WAKE] += 1
+            _wake(state.ctypes.data + 8 * WAKE)
+            t.join(0.01)
+
+
+def _wake(address: int) -> None:
+    """Wake whoever sleeps on this word (Linux; elsewhere nobody does)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = {"x86_64": 202, "aarch64": 98}.get(os.uname().machine)
+    if number is not None and hasattr(libc, "syscall"):
+        libc.syscall(
+            ctypes.c_long(number), ctypes.c_void_p(address), ctypes.c_long(1),
+            ctypes.c_long(2**31 - 1), None, None, ctypes.c_long(0),
+        )  # fmt: skip
