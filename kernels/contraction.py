@@ -85,7 +85,7 @@ def tiles(m: int, n: int, lanes: int, most: int = 14) -> Iterator[tuple[float, i
     for vectors in range(1, 9):
         if lanes * vectors > max(n, lanes):
             break
-        for rows in range(1, min(m, most) + 1):
+        for rows in range(1, max(min(m, most), 1) + 1):
             if rows * vectors > ACCUMULATORS or rows * vectors + vectors + 1 > 32:
                 break
             loads = max((rows + vectors) / PER_CYCLE, FAR * vectors)

@@ -26,9 +26,9 @@ class Pool:
     threads: tuple[threading.Thread, ...]
 
 
-def started(work: Work, workspaces: list[int]) -> Pool:
+def started(work: Work, workspaces: list[int], owns: object) -> Pool:
     """A thread for each workspace, which `work` is given besides the state. They end with the pool,
-    or with the process."""
+    or with the process; until then what `owns` the code and memory that they use stays."""
     held = np.zeros(STATE_BYTES + 64, np.uint8)
     begin = -held.ctypes.data % 64
     state = held[begin : begin + STATE_BYTES]
@@ -41,11 +41,13 @@ def started(work: Work, workspaces: list[int]) -> Pool:
     for t in threads:
         t.start()
     pool = Pool(state, os.getpid(), threads)
-    weakref.finalize(pool, _ended, state, threads, os.getpid())
+    weakref.finalize(pool, _ended, state, threads, os.getpid(), owns)
     return pool
 
 
-def _ended(state: np.ndarray, threads: tuple[threading.Thread, ...], process: int) -> None:
+def _ended(
+    state: np.ndarray, threads: tuple[threading.Thread, ...], process: int, owns: object
+) -> None:
     if os.getpid() != process:
         return  # a fork: the threads are the other one's
     words = state.view(np.int64)

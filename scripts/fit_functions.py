@@ -23,7 +23,7 @@ def nodes(low: float, high: float) -> np.ndarray:
 
 
 def reweighted(w: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """More weight where the error is large: in the limit the largest one is least (Lawson, 1961)."""
+    """More weight where the error is large: in the limit the largest is least (Lawson, 1961)."""
     return w * (error / error.max() + 1e-3) ** 0.3
 
 
@@ -80,7 +80,9 @@ def main() -> None:
         x = np.linspace(-high, high, 200_001, dtype=np.float32)
         t = x * x
         got = x * _horner(top, t) / _horner(bottom, t)
-        print(f"  largest absolute error {np.abs(got - np.vectorize(f)(x.astype(float))).max():.2g}")
+        print(
+            f"  largest absolute error {np.abs(got - np.vectorize(f)(x.astype(float))).max():.2g}"
+        )
     shown("EXP", exponential(6))
 
 

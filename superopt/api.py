@@ -30,10 +30,12 @@ from superopt.pipeline.request import Request
 from superopt.pipeline.result import Optimized as Optimized
 from superopt.report.data import (
     BenchRow,
+    Compilation,
     Derivation,
     Event,
     Finding,
     Generation,
+    OutputValue,
     RuleCount,
     RuleInfo,
     RuleVerdict,
@@ -159,6 +161,38 @@ def compile(model: Given, *, target: str = "cpu", threads: int | None = None) ->
     if threads is not None and threads < 1:
         raise UsageError(f"threads {threads}", "it is at least 1", "give another")
     return compile_.compile(read(model), threads=threads or 1)
+
+
+def compilation(
+    model: str | Path,
+    *,
+    threads: int | None = None,
+    shapes: Mapping[str, int] | None = None,
+    dump: str | Path | None = None,
+) -> Compilation:
+    """Compile a model's file, and say what became of it.
+
+    shapes: values of symbolic sizes, by their name in the model. dump: a folder for the kernels'
+    texts: in the tile-level form (.tile) and as LLVM's (.ll).
+    """
+    folder = None if dump is None else Path(dump)
+    return compile_.compilation(read(model), threads or 1, dict(shapes or {}), folder)
+
+
+def run_model(
+    model: str | Path,
+    *,
+    inputs: str | Path,
+    output: str | Path | None = None,
+    threads: int | None = None,
+) -> tuple[OutputValue, ...]:
+    """Compile a model's file and run it once. inputs, output: .npz files, by name."""
+    feeds = read_inputs(inputs)
+    assert feeds is not None
+    found = compile(model, threads=threads).run(feeds)
+    if output is not None:
+        np.savez(output, **found)  # type: ignore[arg-type]
+    return tuple(compile_.described(name, x) for name, x in found.items())
 
 
 METHODS = ("auto", "index", "rules", "numeric")

@@ -13,6 +13,8 @@ import click
 
 from superopt import __version__
 from superopt.commands.compare import bench, verify
+from superopt.commands.compiled import compile_
+from superopt.commands.compiled import run as run_
 from superopt.commands.demo import demo
 from superopt.commands.explain import explain, report
 from superopt.commands.household import cache, doctor
@@ -42,7 +44,19 @@ def cli() -> None:
     """Make ONNX models faster, and check that they stay the same."""
 
 
-for command in (optimize, demo, explain, report, bench, verify, rules, doctor, cache):
+for command in (
+    optimize,
+    compile_,
+    run_,
+    demo,
+    explain,
+    report,
+    bench,
+    verify,
+    rules,
+    doctor,
+    cache,
+):
     cli.add_command(command)
 
 

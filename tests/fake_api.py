@@ -9,13 +9,16 @@ from pathlib import Path
 from superopt.errors import Aborted
 from superopt.report.data import (
     BenchRow,
+    Compilation,
     Derivation,
     DerivedStep,
     Event,
     FamilyCount,
     Finding,
+    Foreign,
     Generation,
     LevelCount,
+    OutputValue,
     Rejected,
     Report,
     RuleCount,
@@ -41,6 +44,14 @@ FAMILY = FamilyCount(
     *(("a(x: f): Log(x) => x",), 0, 63, 7, 0.3, 10.0, 12),
 )
 GENERATION = Generation((FAMILY,), "found", (7,), 10.5, 110.0)
+COMPILATION = Compilation(
+    *("model.onnx", 2, 1.25, 69, 21, 24, 94_811_000, 8_720_000),
+    (Foreign("TopK best", "TopK has no tensor expression"),),
+)
+OUTPUTS = (
+    OutputValue("logits", "float32[1, 1000]", -1.5, 2.25),
+    OutputValue("names", "object[3]", None, None),
+)
 STEP = DerivedStep("r", True, "Relu(x)", "A", "E1")
 
 
@@ -178,6 +189,18 @@ class FakeApi:
     ) -> tuple[BenchRow, ...]:
         self.asked = {"vs": vs, "seconds": seconds}
         return tuple(BenchRow(str(m), name, BEFORE, None) for m in models for name in vs)
+
+    def compilation(
+        self, model: Path, *, threads: int | None, shapes: Mapping[str, int], dump: Path | None
+    ) -> Compilation:
+        self.asked = {"threads": threads, "shapes": shapes, "dump": dump}
+        return COMPILATION
+
+    def run_model(
+        self, model: Path, *, inputs: Path, output: Path | None, threads: int | None
+    ) -> tuple[OutputValue, ...]:
+        self.asked = {"inputs": inputs, "output": output, "threads": threads}
+        return OUTPUTS
 
     def values_of(self, model: Path, node: str) -> tuple[str, ...]:
         return {"/cell/MatMul": ("h1_i",), "/cell/Tanh": ("t",)}.get(node, ())

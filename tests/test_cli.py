@@ -16,7 +16,7 @@ from superopt.commands import terminal
 from superopt.errors import CheckFailed, ExitCode, ModelError
 from superopt.report.codec import from_json, to_json
 from superopt.report.data import Derivation, Event, RuleVerdict, Verdict
-from tests.fake_api import FakeApi
+from tests.fake_api import COMPILATION, FakeApi
 from tests.sample_report import FASTER, UNCHANGED
 
 Run = Callable[..., SimpleNamespace]
@@ -366,3 +366,27 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def test_compile_says_what_became_of_the_model(
+    superopt: Run, model: Path, tmp_path: Path, golden: Callable[[str, str], None]
+) -> None:
+    api = FakeApi()
+    done = superopt("compile", model, "--threads", 2, "--shape", "n=4", "--dump", tmp_path, api=api)
+    assert done.code == 0
+    assert api.asked == {"threads": 2, "shapes": {"n": 4}, "dump": tmp_path}
+    golden("compilation.txt", done.out)
+    found = json.loads(superopt("compile", model, "--json", api=api).out)
+    assert found["foreign"] == [{"node": "TopK best", "why": COMPILATION.foreign[0].why}]
+
+
+def test_run_says_what_the_outputs_are(
+    superopt: Run, model: Path, tmp_path: Path, golden: Callable[[str, str], None]
+) -> None:
+    api = FakeApi()
+    x, y = tmp_path / "x.npz", tmp_path / "y.npz"
+    x.touch()
+    done = superopt("run", model, "--inputs", x, "-o", y, api=api)
+    assert done.code == 0
+    assert api.asked == {"inputs": x, "output": y, "threads": None}
+    golden("outputs.txt", done.out)

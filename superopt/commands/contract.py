@@ -10,10 +10,12 @@ from typing import Protocol, cast
 
 from superopt.report.data import (
     BenchRow,
+    Compilation,
     Derivation,
     Event,
     Finding,
     Generation,
+    OutputValue,
     Rejected,
     Report,
     RuleCount,
@@ -98,6 +100,14 @@ class Api(Protocol):
         progress: Callable[[Event], None] | None,
         stop: Callable[[], bool] | None,
     ) -> tuple[BenchRow, ...]: ...
+
+    def compilation(
+        self, model: Path, *, threads: int | None, shapes: Mapping[str, int], dump: Path | None
+    ) -> Compilation: ...
+
+    def run_model(
+        self, model: Path, *, inputs: Path, output: Path | None, threads: int | None
+    ) -> tuple[OutputValue, ...]: ...
 
     def derive(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,10 +22,13 @@ from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.validate import validate
-from superopt.plan.build import program
+from superopt.pipeline.shapes import representative
+from superopt.plan.build import Program, program
 from superopt.plan.execute import Code, code
 from superopt.plan.segments import Segment, fallen, graph_of, segments, why_not
 from superopt.plan.simplify import simplified
+from superopt.report.data import Compilation, OutputValue
+from superopt.report.data import Foreign as Foreign_
 from superopt.te import index as ix
 from superopt.te.domain import Reals
 from superopt.te.dtype import DType, to_numpy
@@ -212,6 +216,58 @@ def compile(source: Source, *, threads: int = 1, machine: Machine | None = None)
     if not any(isinstance(d, Size) for i in model.graph.inputs for d in i.type.shape or ()):
         out.variant({})
     return out
+
+
+def compilation(
+    source: Source, threads: int, shapes: Mapping[str, int], dump: Path | None
+) -> Compilation:
+    """Compile for these sizes, and say what became of the model."""
+    begin = time.monotonic()
+    exe = compile(source, threads=threads)
+    sizes = representative(exe.model, shapes)
+    steps = exe.variant(sizes)
+    seconds = time.monotonic() - begin
+    programs = [s.code.program for s in steps if isinstance(s, Native)]
+    if dump is not None:
+        for n, p in enumerate(programs):
+            _dumped(p, dump if len(programs) == 1 else dump / f"part{n}")
+    kernels = {name for p in programs for name in p.kernels}
+    foreign = tuple(
+        Foreign_(f"{n.op.name} {exe.model.names.get(g.item(n, 0), '')}".strip(), why)
+        for n, why in exe.fallen(sizes)
+    )
+    return Compilation(
+        source.label,
+        threads,
+        seconds,
+        len(g.nodes(exe.model.graph)),
+        len(kernels),
+        sum(len(p.calls) for p in programs),
+        sum(p.constant_bytes for p in programs),
+        sum(p.memory + threads * p.workspace for p in programs),
+        foreign,
+    )
+
+
+def _dumped(p: Program, folder: Path) -> None:
+    """The texts of a program, in the order in which its kernels run."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for n, call in enumerate(p.calls):
+            kernel, text = p.kernels[call.function]
+            (folder / f"{n:03}-{call.function}.tile").write_text(f"{kernel}\n", encoding="utf-8")
+            (folder / f"{n:03}-{call.function}.ll").write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise UsageError(f"cannot write to {folder}", str(e), "name another folder") from None
+
+
+def described(name: str, x: np.ndarray) -> OutputValue:
+    """An output in a line."""
+    numbers = isinstance(x, np.ndarray) and x.size > 0 and x.dtype.kind in "biuf"
+    least, most = (float(np.min(x)), float(np.max(x))) if numbers else (None, None)
+    shape = list(x.shape) if isinstance(x, np.ndarray) else ""
+    kind = x.dtype if isinstance(x, np.ndarray) else type(x).__name__
+    return OutputValue(name, f"{kind}{shape}", least, most)
 
 
 def as_array(name: str, t: TensorType, given: Any) -> np.ndarray:

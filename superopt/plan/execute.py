@@ -50,7 +50,8 @@ class Code:
         if self.work is None:
             return 0
         if self.pool is None or self.pool.process != os.getpid():
-            self.pool = started(self.work, [w.ctypes.data for w in self.workspaces[1:]])
+            owns = (self.engine, self.constants, self.memory, self.workspaces)
+            self.pool = started(self.work, [w.ctypes.data for w in self.workspaces[1:]], owns)
         return int(self.pool.state.ctypes.data)
 
 

@@ -1,0 +1,66 @@
+"""`superopt compile` and `superopt run`: a model as machine code."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from superopt.commands import options, terminal
+from superopt.commands.contract import api
+from superopt.errors import ExitCode
+
+
+@click.command("compile")
+@options.model("model")
+@options.threads
+@options.shape
+@click.option(
+    "--dump", type=options.NEW_FILE, metavar="FOLDER", help="Write the kernels there, as text."
+)
+@options.as_json
+@options.debug
+def compile_(
+    model: Path, threads: int | None, shapes: Mapping[str, int], dump: Path | None, as_json: bool
+) -> ExitCode:
+    """Compile MODEL for this processor, and say what became of it.
+
+    The machine code stays in the user's cache: running the model is fast to start from then on.
+    """
+    found = api().compilation(model, threads=threads, shapes=shapes, dump=dump)
+    if as_json:
+        from superopt.report.codec import dumps
+
+        terminal.say(dumps(found))
+    else:
+        from superopt.report import text
+
+        terminal.say(text.compilation(found))
+    return ExitCode.OK
+
+
+@click.command()
+@options.model("model")
+@click.option(
+    "--inputs", type=options.FILE, metavar="X.npz", required=True, help="Arrays, by input name."
+)
+@click.option(
+    "-o", "--output", type=options.NEW_FILE, metavar="Y.npz", help="The outputs, by their names."
+)
+@options.threads
+@options.as_json
+@options.debug
+def run(
+    model: Path, inputs: Path, output: Path | None, threads: int | None, as_json: bool
+) -> ExitCode:
+    """Compile MODEL and run it once."""
+    terminal.check_outputs(model, inputs, output=output)
+    found = api().run_model(model, inputs=inputs, output=output, threads=threads)
+    if as_json:
+        from superopt.report.codec import dumps
+
+        terminal.say(dumps(found))
+    else:
+        from superopt.report import text
+
+        terminal.say(text.outputs(found))
+    return ExitCode.OK

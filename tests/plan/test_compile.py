@@ -1,0 +1,247 @@
+"""`superopt.compile`: what it computes, and what it says of inputs that do not fit."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import superopt
+from superopt import ort
+from superopt.errors import ModelError, UsageError
+from superopt.onnx_io.weightless import fill
+from superopt.pipeline.compile import Foreign, Native
+
+Model = onnx.ModelProto
+F, I = TensorProto.FLOAT, TensorProto.INT64  # noqa: E741
+
+
+def model(nodes: list, inputs: dict, outputs: list[str], weights: dict | None = None) -> Model:
+    given = [helper.make_tensor_value_info(n, *t) for n, t in inputs.items()]
+    out = [onnx.ValueInfoProto(name=n) for n in outputs]
+    known = [numpy_helper.from_array(a, n) for n, a in (weights or {}).items()]
+    graph = helper.make_graph(nodes, "g", given, out, known)
+    graph = onnx.shape_inference.infer_shapes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    ).graph
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def net(size: int | str = 9) -> Model:
+    """Convolutions with a border, a residual, a concatenation, a pool, and a product."""
+    rng = np.random.default_rng(0)
+    conv = {f"w{k}": rng.standard_normal(s).astype(np.float32) / 8 for k, s in enumerate(
+        [(16, 3, 3, 3), (16, 16, 3, 3), (24, 16, 1, 1), (24, 1, 3, 3), (40, 10)])}  # fmt: skip
+    node = helper.make_node
+    return model(
+        [
+            node("Conv", ["x", "w0"], ["a"], pads=[1] * 4),
+            node("Relu", ["a"], ["b"]),
+            node("Conv", ["b", "w1"], ["c"], pads=[1] * 4),
+            node("Add", ["c", "b"], ["d"]),
+            node("Conv", ["d", "w2"], ["e"]),
+            node("Conv", ["e", "w3"], ["f"], pads=[1] * 4, group=24),
+            node("Concat", ["f", "d"], ["g"], axis=1),
+            node("MaxPool", ["g"], ["h"], kernel_shape=[2, 2], strides=[2, 2], pads=[0, 1, 1, 0]),
+            node("GlobalAveragePool", ["h"], ["i"]),
+            node("Flatten", ["i"], ["j"]),
+            node("MatMul", ["j", "w4"], ["k"]),
+            node("Softmax", ["k"], ["y"]),
+        ],
+        {"x": (F, ["n", 3, size, size])},
+        ["y", "d"],
+        conv,
+    )
+
+
+def picture(n: int, size: int) -> np.ndarray:
+    return np.random.default_rng(n).standard_normal((n, 3, size, size)).astype(np.float32)
+
+
+def near(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
+    assert list(got) == list(wanted)
+    for name, b in wanted.items():
+        a = got[name]
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        scale = float(np.sqrt(np.mean(np.square(b, dtype=np.float64)))) if b.size else 0.0
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * scale)
+
+
+def reference(m: Model, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return ort.run(ort.session(m.SerializeToString()), feeds)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_it_computes_the_model_at_any_size(threads: int) -> None:
+    exe = superopt.compile(net("s"), threads=threads)
+    for n, size in ((1, 9), (2, 14), (1, 9), (3, 5)):
+        x = picture(n, size)
+        near(exe(x=x), reference(net("s"), {"x": x}))
+    assert len(exe.variants) == 3  # one is used again
+    assert all(isinstance(s, Native) for v in exe.variants.values() for s in v)
+
+
+def test_results_stay_the_same_and_are_the_caller_s() -> None:
+    """Borders and memory that is used again hold nothing of an earlier call."""
+    exe = superopt.compile(net(9))
+    first = exe(x=picture(1, 9))
+    kept = {k: v.copy() for k, v in first.items()}
+    exe(x=np.full((1, 3, 9, 9), np.nan, np.float32))
+    again = exe(x=picture(1, 9))
+    for name, a in kept.items():
+        np.testing.assert_array_equal(again[name], a)
+        np.testing.assert_array_equal(first[name], a)
+
+
+def test_several_threads_may_call_it() -> None:
+    exe = superopt.compile(net(9), threads=2)
+    wanted = exe(x=picture(1, 9))["y"]
+    wrong: list[np.ndarray] = []
+
+    def call() -> None:
+        for _ in range(20):
+            got = exe(x=picture(1, 9))["y"]
+            if not np.array_equal(got, wanted):
+                wrong.append(got)
+
+    some = [threading.Thread(target=call) for _ in range(4)]
+    for t in some:
+        t.start()
+    for t in some:
+        t.join(60)
+    assert not wrong
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_fork_has_threads_of_its_own() -> None:
+    exe = superopt.compile(net(9), threads=2)
+    wanted = exe(x=picture(1, 9))["y"]
+    child = os.fork()
+    if not child:
+        same = np.array_equal(exe(x=picture(1, 9))["y"], wanted)
+        os._exit(0 if same else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    np.testing.assert_array_equal(exe(x=picture(1, 9))["y"], wanted)
+
+
+def test_what_has_no_kernel_runs_in_onnxruntime() -> None:
+    node = helper.make_node
+    m = model(
+        [
+            node("Relu", ["x"], ["a"]),
+            node("TopK", ["a", "k"], ["b", "i"], axis=1),
+            node("Mul", ["b", "b"], ["c"]),
+            node("NonZero", ["c"], ["z"]),
+            node("Exp", ["c"], ["y"]),
+        ],
+        {"x": (F, [4, 9])},
+        ["y", "i", "z"],
+        {"k": np.array([3], np.int64)},
+    )
+    exe = superopt.compile(m)
+    x = np.random.default_rng(0).standard_normal((4, 9)).astype(np.float32)
+    near(exe(x=x), reference(m, {"x": x}))
+    (steps,) = exe.variants.values()
+    assert [type(s) for s in steps] == [Native, Foreign, Native, Foreign]
+    assert {n.op.name for n, _ in exe.fallen({})} == {"TopK", "NonZero"}
+
+
+def test_constants_and_inputs_may_be_outputs() -> None:
+    m = model(
+        [helper.make_node("Identity", ["w"], ["y"]), helper.make_node("Identity", ["x"], ["z"])],
+        {"x": (F, [2, 3])},
+        ["y", "z"],
+        {"w": np.arange(3, dtype=np.float32)},
+    )
+    x = np.ones((2, 3), np.float32)
+    got = superopt.compile(m)(x=x)
+    np.testing.assert_array_equal(got["y"], [0, 1, 2])
+    np.testing.assert_array_equal(got["z"], x)
+    assert not np.shares_memory(got["z"], x)
+
+
+def matmul() -> Model:
+    return model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        {"x": (F, ["n", 4])},
+        ["y"],
+        {"w": np.arange(8, dtype=np.float32).reshape(4, 2)},
+    )
+
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+WRONG: dict[str, tuple[dict, str]] = {
+    "name": ({"X": X}, "no input 'X'"),
+    "missing": ({}, "no value for input 'x'"),
+    "dtype": ({"x": X.astype(np.float64)}, "float64"),
+    "shape": ({"x": X[:, :3]}, "axis 1 is 3, not 4"),
+    "rank": ({"x": X[0]}, "give it 2 dimensions"),
+    "kind": ({"x": "abc"}, "is a str"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_inputs_that_do_not_fit_are_named(name: str) -> None:
+    feeds, why = WRONG[name]
+    with pytest.raises(UsageError) as caught:
+        superopt.compile(matmul()).run(feeds)
+    assert why in str(caught.value)
+
+
+def test_arrays_of_any_kind_are_taken() -> None:
+    exe = superopt.compile(matmul())
+    wanted = X @ np.arange(8, dtype=np.float32).reshape(4, 2)
+    held = X.copy()
+    held.flags.writeable = False
+    wide = np.zeros((3, 8), np.float32)
+    wide[:, ::2] = X
+    for x in (X, held, X.T.copy().T, wide[:, ::2], X.tolist(), Tensor(X)):
+        np.testing.assert_allclose(exe(x=x)["y"], wanted)
+    assert exe(x=np.zeros((0, 4), np.float32))["y"].shape == (0, 2)
+
+
+class Tensor:
+    """What another library gives: only DLPack."""
+
+    def __init__(self, x: np.ndarray) -> None:
+        self.x = x
+
+    def __dlpack__(self, **given: object) -> object:
+        return self.x.__dlpack__(**given)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.x.__dlpack_device__()
+
+
+def test_other_targets_and_models_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="target cuda is unknown"):
+        superopt.compile(matmul(), target="cuda")
+    with pytest.raises(UsageError, match="threads 0"):
+        superopt.compile(matmul(), threads=0)
+    with pytest.raises(ModelError):
+        superopt.compile(tmp_path / "none.onnx")
+
+
+SMALL = ("squeezenet1_1", "nasrnn", "two_tower", "mobilenet_v2", "llama_block", "resnet18_dynamic")
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_real_models(name: str, weightless_models: dict[str, Path]) -> None:
+    made = fill(weightless_models[name])
+    rng = np.random.default_rng(0)
+    session = ort.session(made.SerializeToString())
+    feeds = {}
+    for port in session.inputs:
+        shape = [d if isinstance(d, int) else 2 for d in port.shape]
+        whole = "int64" in port.type
+        feeds[port.name] = (
+            rng.integers(0, 2, shape) if whole else rng.standard_normal(shape).astype(np.float32)
+        )
+    exe = superopt.compile(made)
+    near(exe.run(feeds), ort.run(session, feeds))
+    assert all(isinstance(s, Native) for v in exe.variants.values() for s in v)
