@@ -17,9 +17,6 @@ from superopt.pipeline import certify as certify_
 from superopt.pipeline import compile as compile_
 from superopt.pipeline import derive as derive_
 from superopt.pipeline import doctor as doctor_
-from superopt.pipeline import generate as generate_
-from superopt.pipeline import judge as judge_
-from superopt.pipeline import known as known_
 from superopt.pipeline import optimize as optimize_
 from superopt.pipeline import verify as verify_
 from superopt.pipeline.collect import collecting_rarely
@@ -28,26 +25,25 @@ from superopt.pipeline.inputs import read_inputs
 from superopt.pipeline.reporting import report_of
 from superopt.pipeline.request import Request
 from superopt.pipeline.result import Optimized as Optimized
+from superopt.report.compiled import Compilation, OutputValue
 from superopt.report.data import (
     BenchRow,
-    Compilation,
     Derivation,
     Event,
     Finding,
-    Generation,
-    OutputValue,
-    RuleCount,
-    RuleInfo,
-    RuleVerdict,
     StoreStats,
     Verdict,
 )
-from superopt.report.diagram import RuleDiagram
-from superopt.report.library import RuleReport
 from superopt.report.words import count
+from superopt.rulebook import check_rules as check_rules
+from superopt.rulebook import generate_rules as generate_rules
+from superopt.rulebook import own_rules
+from superopt.rulebook import rule_diagram as rule_diagram
+from superopt.rulebook import rule_report as rule_report
+from superopt.rulebook import rule_stats as rule_stats
+from superopt.rulebook import rules as rules
 from superopt.rules.exactness import classed
-from superopt.rules.rule import FLOAT_CLASSES, Rule, load_library, parse_rules
-from superopt.rules.stated import tier
+from superopt.rules.rule import FLOAT_CLASSES, load_library
 
 
 def optimize(
@@ -117,7 +113,7 @@ def optimize(
                 f"{what} {given!r} is unknown", f"there are {', '.join(known)}", "use one of them"
             )
     source = read(model)
-    own = tuple(map(classed, _own_rules(rules)))
+    own = tuple(map(classed, own_rules(rules)))
     request = Request(
         budget=float(budget),
         rules=(*(load_library() if library else ()), *own),
@@ -227,7 +223,7 @@ def verify(
     """
     if certificate is not None:
         found = certify_.read_file(Path(certificate))
-        return certify_.verdict(read(a), read(b), found, [*map(classed, _own_rules(rules))])
+        return certify_.verdict(read(a), read(b), found, [*map(classed, own_rules(rules))])
     if method not in METHODS:
         raise UsageError(f"method {method!r}", f"there are {', '.join(METHODS)}", "give one")
     question = verify_.Question(
@@ -283,59 +279,11 @@ def derive(
     """
     if not 0 < limit < float("inf"):
         raise UsageError(f"limit {limit}", "it is a positive number of seconds", "give another")
-    given = (*(load_library() if library else ()), *map(classed, _own_rules(rules)))
+    given = (*(load_library() if library else ()), *map(classed, own_rules(rules)))
     asked = derive_.Asked(
         given, float(limit), progress or (lambda event: None), stop or (lambda: False)
     )
     return derive_.derivation(read(a), read(b), asked)
-
-
-def generate_rules(
-    out: str | Path,
-    *,
-    families: Sequence[str] = (),
-    ops: str | None = None,
-    shapes: str | None = None,
-    max_ops: int = 4,
-    jobs: int = 1,
-    ray: str | None = None,
-    seed: int = 0,
-    progress: Callable[[Event], None] | None = None,
-) -> Generation:
-    """Find rules by enumeration, and write them to the folder `out`: a file for each family, and an
-    account of what was enumerated, kept and dropped.
-
-    families: by name, all of them by default.
-    ops, shapes: a family of one's own instead, named custom: operators, such as "MatMul, Relu,
-        Transpose(perm=(1, 0))", and the shapes of inputs and constants, "x=3x3, s=, i=eye:3x3".
-    max_ops: operators of a graph at most; see `superopt.generate.family.Family` for `top` and
-        `whole`: seven families stop at 3, and of most others those graphs of
-        4 are related that have an equal of at most 2. Of a number of operators that would take
-        more than 6 GB only every nth graph is tried; `LevelCount.cut` says of which n.
-    jobs: processes, at most as many as there are cores.
-    ray: the address of a Ray cluster that does the work instead; "local" starts one of `jobs` CPUs.
-
-    The files are the same for the same seed, whoever does the work. A run that was killed goes on
-    when it is asked for again with the same folder.
-
-    Raises UsageError for a family that is unknown, for operators and shapes that do not fit, for a
-    folder of another run or one that cannot be written, and where there is no Ray.
-    """
-    for name, value, least in (("max_ops", max_ops, 1), ("jobs", jobs, 1), ("seed", seed, 0)):
-        if value < least:
-            raise UsageError(f"{name} {value}", f"it is at least {least}", "give another")
-    order = generate_.Order(
-        Path(out),
-        tuple(families),
-        max_ops,
-        ops,
-        shapes,
-        jobs,
-        ray,
-        seed,
-        progress or (lambda event: None),
-    )
-    return generate_.generation(order)
 
 
 def values_of(model: str | Path, node: str) -> tuple[str, ...]:
@@ -347,78 +295,6 @@ def values_of(model: str | Path, node: str) -> tuple[str, ...]:
 def doctor() -> tuple[Finding, ...]:
     """What is installed, and what it enables."""
     return doctor_.doctor()
-
-
-def _own_rules(files: Sequence[str | Path] | None) -> tuple[Rule, ...]:
-    if isinstance(files, str):  # which is a sequence of letters
-        raise UsageError(f"rules={files!r}", "it is a sequence of files", f"give [{files!r}]")
-    out: list[Rule] = []
-    for file in files or ():
-        try:
-            text = Path(file).read_text(encoding="utf-8-sig")  # some editors write a mark in front
-        except (OSError, UnicodeDecodeError) as e:
-            raise UsageError(
-                f"{file} holds no rules", str(e), "name a text file of rules"
-            ) from None
-        out += parse_rules(text, str(file))
-    return tuple(out)
-
-
-def _info(rule: Rule) -> RuleInfo:
-    return RuleInfo(rule.name, rule.text, tier(rule), rule.float_class, rule.source)
-
-
-def rules(files: Sequence[str | Path] = ()) -> tuple[RuleInfo, ...]:
-    """The library's rules, then those of the files."""
-    return tuple(_info(r) for r in (*load_library(), *_own_rules(files)))
-
-
-def rule_diagram(name: str, files: Sequence[str | Path] = ()) -> RuleDiagram | None:
-    """Both sides of a rule as graphs; None if no rule has this name.
-
-    files: of further rules; a rule of theirs goes before one of the library with its name.
-    """
-    own = _own_rules(files)
-    found = [r for r in (*load_library(), *own) if r.name == name]
-    if not found:
-        return None
-    return known_.described(found[-1], found[-1] in own)
-
-
-def rule_report(files: Sequence[str | Path] = (), part: str = "") -> RuleReport:
-    """What is known of the library's rules and those of the files: both sides, proofs, times.
-
-    part: only of rules with this in their name or the name of their file.
-    """
-    return known_.report(load_library(), _own_rules(files), part)
-
-
-def rule_stats(files: Sequence[str | Path] = ()) -> tuple[RuleCount, ...]:
-    """The library's rules and those of the files, counted by file."""
-    return known_.counted((*load_library(), *_own_rules(files)))
-
-
-def check_rules(
-    file: str | Path,
-    *,
-    seed: int = 0,
-    limit: float = 20.0,
-    progress: Callable[[Event], None] | None = None,
-) -> tuple[RuleVerdict, ...]:
-    """Try every rule of a file on many shapes, over floats and a prime field, and prove what stands
-    that for all sizes. limit: seconds for the proof of each.
-
-    Raises UsageError for a file without rules.
-    """
-    out: list[RuleVerdict] = []
-    own = _own_rules([file])
-    if not own:
-        raise UsageError(f"{file} holds no rules", "it is empty, or all comment", "add a rule")
-    for n, rule in enumerate(own):
-        if progress:
-            progress(Event("check", rule.name, n / len(own)))
-        out.append(judge_.judged(rule, seed, limit))
-    return tuple(out)
 
 
 def cache_stats(store: str | Path | None = None) -> StoreStats:

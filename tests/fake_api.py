@@ -7,18 +7,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from superopt.errors import Aborted
+from superopt.report.compiled import Compilation, Foreign, OutputValue
 from superopt.report.data import (
     BenchRow,
-    Compilation,
     Derivation,
     DerivedStep,
     Event,
     FamilyCount,
     Finding,
-    Foreign,
     Generation,
     LevelCount,
-    OutputValue,
     Rejected,
     Report,
     RuleCount,

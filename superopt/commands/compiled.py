@@ -32,9 +32,9 @@ def compile_(
 
         terminal.say(dumps(found))
     else:
-        from superopt.report import text
+        from superopt.report import compiled
 
-        terminal.say(text.compilation(found))
+        terminal.say(compiled.compilation(found))
     return ExitCode.OK
 
 
@@ -60,7 +60,7 @@ def run(
 
         terminal.say(dumps(found))
     else:
-        from superopt.report import text
+        from superopt.report import compiled
 
-        terminal.say(text.outputs(found))
+        terminal.say(compiled.outputs(found))
     return ExitCode.OK

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
+from superopt.report.compiled import Compilation, OutputValue
 from superopt.report.data import (
     BenchRow,
-    Compilation,
     Derivation,
     Event,
     Finding,
     Generation,
-    OutputValue,
     Rejected,
     Report,
     RuleCount,

@@ -27,8 +27,8 @@ from superopt.plan.build import Program, program
 from superopt.plan.execute import Code, code
 from superopt.plan.segments import Segment, fallen, graph_of, segments, why_not
 from superopt.plan.simplify import simplified
-from superopt.report.data import Compilation, OutputValue
-from superopt.report.data import Foreign as Foreign_
+from superopt.report.compiled import Compilation, OutputValue
+from superopt.report.compiled import Foreign as Foreign_
 from superopt.te import index as ix
 from superopt.te.domain import Reals
 from superopt.te.dtype import DType, to_numpy

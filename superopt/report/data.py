@@ -297,40 +297,6 @@ class BenchRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
-    """A node of a compiled model that runs in onnxruntime."""
-
-    node: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Compilation:
-    """What `superopt compile` did. kernels: functions, each called once or more (`calls`);
-    constants, memory: bytes that the model takes when it runs."""
-
-    model: str
-    threads: int
-    seconds: float
-    nodes: int
-    kernels: int
-    calls: int
-    constants: int
-    memory: int
-    foreign: tuple[Foreign, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class OutputValue:
-    """An output of a model: its type, and how large its numbers are (None: it has none)."""
-
-    name: str
-    type: str
-    least: float | None
-    most: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Finding:
     """One line of `superopt doctor`."""
 

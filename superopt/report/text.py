@@ -6,11 +6,9 @@ from superopt.report import words
 from superopt.report.data import (
     BenchRow,
     CheckResult,
-    Compilation,
     Finding,
     Latency,
     LeftOut,
-    OutputValue,
     Rejected,
     Report,
     Step,
@@ -270,31 +268,6 @@ def latencies(rows: Sequence[BenchRow]) -> str:
             )
         )
     return joined(table(body, shown=len(body)))
-
-
-def compilation(c: Compilation) -> str:
-    """What `superopt compile` says."""
-    kernels = words.count(c.kernels, "kernel")
-    threads = words.count(c.threads, "thread")
-    lines = [
-        f"{words.plain(c.model)}: {words.count(c.nodes, 'node')} as {kernels}, called"
-        f" {words.count(c.calls, 'time')}; compiled in {c.seconds:.1f} s for {threads}",
-        f"  {words.size(c.constants)} of constants, {words.size(c.memory)} of memory",
-    ]
-    if c.foreign:
-        lines.append(f"  in onnxruntime run {words.count(len(c.foreign), 'node')}:")
-        cells = ((words.plain(f.node), words.plain(f.why)) for f in c.foreign)
-        lines += [f"    {line}" for line in table(cells, shown=len(c.foreign))]
-    return joined(lines)
-
-
-def outputs(values: Sequence[OutputValue]) -> str:
-    """What `superopt run` says."""
-    cells = (
-        (words.plain(v.name), v.type, "" if v.least is None else f"{v.least:g} to {v.most:g}")
-        for v in values
-    )
-    return joined(table(cells, shown=len(values)))
 
 
 def findings(rows: Sequence[Finding]) -> str:

@@ -1,0 +1,137 @@
+"""The public functions about rules; a part of `superopt.api`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from superopt.errors import UsageError
+from superopt.pipeline import generate as generate_
+from superopt.pipeline import judge as judge_
+from superopt.pipeline import known as known_
+from superopt.report.data import Event, Generation, RuleCount, RuleInfo, RuleVerdict
+from superopt.report.diagram import RuleDiagram
+from superopt.report.library import RuleReport
+from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.stated import tier
+
+
+def own_rules(files: Sequence[str | Path] | None) -> tuple[Rule, ...]:
+    """The rules of files. Raises UsageError for what is none."""
+    if isinstance(files, str):  # which is a sequence of letters
+        raise UsageError(f"rules={files!r}", "it is a sequence of files", f"give [{files!r}]")
+    out: list[Rule] = []
+    for file in files or ():
+        try:
+            text = Path(file).read_text(encoding="utf-8-sig")  # some editors write a mark in front
+        except (OSError, UnicodeDecodeError) as e:
+            raise UsageError(
+                f"{file} holds no rules", str(e), "name a text file of rules"
+            ) from None
+        out += parse_rules(text, str(file))
+    return tuple(out)
+
+
+def _info(rule: Rule) -> RuleInfo:
+    return RuleInfo(rule.name, rule.text, tier(rule), rule.float_class, rule.source)
+
+
+def rules(files: Sequence[str | Path] = ()) -> tuple[RuleInfo, ...]:
+    """The library's rules, then those of the files."""
+    return tuple(_info(r) for r in (*load_library(), *own_rules(files)))
+
+
+def rule_diagram(name: str, files: Sequence[str | Path] = ()) -> RuleDiagram | None:
+    """Both sides of a rule as graphs; None if no rule has this name.
+
+    files: of further rules; a rule of theirs goes before one of the library with its name.
+    """
+    own = own_rules(files)
+    found = [r for r in (*load_library(), *own) if r.name == name]
+    if not found:
+        return None
+    return known_.described(found[-1], found[-1] in own)
+
+
+def rule_report(files: Sequence[str | Path] = (), part: str = "") -> RuleReport:
+    """What is known of the library's rules and those of the files: both sides, proofs, times.
+
+    part: only of rules with this in their name or the name of their file.
+    """
+    return known_.report(load_library(), own_rules(files), part)
+
+
+def rule_stats(files: Sequence[str | Path] = ()) -> tuple[RuleCount, ...]:
+    """The library's rules and those of the files, counted by file."""
+    return known_.counted((*load_library(), *own_rules(files)))
+
+
+def check_rules(
+    file: str | Path,
+    *,
+    seed: int = 0,
+    limit: float = 20.0,
+    progress: Callable[[Event], None] | None = None,
+) -> tuple[RuleVerdict, ...]:
+    """Try every rule of a file on many shapes, over floats and a prime field, and prove what stands
+    that for all sizes. limit: seconds for the proof of each.
+
+    Raises UsageError for a file without rules.
+    """
+    out: list[RuleVerdict] = []
+    own = own_rules([file])
+    if not own:
+        raise UsageError(f"{file} holds no rules", "it is empty, or all comment", "add a rule")
+    for n, rule in enumerate(own):
+        if progress:
+            progress(Event("check", rule.name, n / len(own)))
+        out.append(judge_.judged(rule, seed, limit))
+    return tuple(out)
+
+
+def generate_rules(
+    out: str | Path,
+    *,
+    families: Sequence[str] = (),
+    ops: str | None = None,
+    shapes: str | None = None,
+    max_ops: int = 4,
+    jobs: int = 1,
+    ray: str | None = None,
+    seed: int = 0,
+    progress: Callable[[Event], None] | None = None,
+) -> Generation:
+    """Find rules by enumeration, and write them to the folder `out`: a file for each family, and an
+    account of what was enumerated, kept and dropped.
+
+    families: by name, all of them by default.
+    ops, shapes: a family of one's own instead, named custom: operators, such as "MatMul, Relu,
+        Transpose(perm=(1, 0))", and the shapes of inputs and constants, "x=3x3, s=, i=eye:3x3".
+    max_ops: operators of a graph at most; see `superopt.generate.family.Family` for `top` and
+        `whole`: seven families stop at 3, and of most others those graphs of
+        4 are related that have an equal of at most 2. Of a number of operators that would take
+        more than 6 GB only every nth graph is tried; `LevelCount.cut` says of which n.
+    jobs: processes, at most as many as there are cores.
+    ray: the address of a Ray cluster that does the work instead; "local" starts one of `jobs` CPUs.
+
+    The files are the same for the same seed, whoever does the work. A run that was killed goes on
+    when it is asked for again with the same folder.
+
+    Raises UsageError for a family that is unknown, for operators and shapes that do not fit, for a
+    folder of another run or one that cannot be written, and where there is no Ray.
+    """
+    for name, value, least in (("max_ops", max_ops, 1), ("jobs", jobs, 1), ("seed", seed, 0)):
+        if value < least:
+            raise UsageError(f"{name} {value}", f"it is at least {least}", "give another")
+    order = generate_.Order(
+        Path(out),
+        tuple(families),
+        max_ops,
+        ops,
+        shapes,
+        jobs,
+        ray,
+        seed,
+        progress or (lambda event: None),
+    )
+    return generate_.generation(order)
