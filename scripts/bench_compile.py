@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""Compiled models against onnxruntime and OpenVINO: the table of docs/bench_compile.md.
+
+    scripts/bench_compile.py --models ../shared/models [--only resnet18,...] [--threads 1,2]
+
+Weights are drawn. Each model is compiled by the default call, `superopt.compile(path, threads=n)`,
+with an empty cache of object files and again with the full one; then it runs in turns with both
+peers in one process (OpenVINO in float32): medians of rounds, and the ratio to the faster peer.
+Outputs are compared with onnxruntime's: the largest difference by the output's rms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from superopt import openvino, ort
+from superopt.cost.machine import machine
+from superopt.onnx_io.weightless import fill
+from superopt.ort.timing import interleave, prepare
+
+SIZES = {"batch": 1, "sequence": 128}
+
+# In a process of its own, so that nothing is loaded: seconds of the call that compiles.
+_COMPILE = """
+import sys, time
+import superopt
+begin = time.monotonic()
+exe = superopt.compile(sys.argv[1], threads=int(sys.argv[2]))
+exe.variant({k: int(v) for k, v in (p.split("=") for p in sys.argv[3:])})
+print(time.monotonic() - begin)
+"""
+
+
+def drawn(session: ort.Session, seed: int) -> dict[str, np.ndarray]:
+    """Standard normal floats, whole numbers 0 or 1."""
+    rng = np.random.default_rng(seed)
+    out = {}
+    for port in session.inputs:
+        shape = [d if isinstance(d, int) else SIZES.get(str(d), 8) for d in port.shape]
+        whole = "int64" in port.type
+        out[port.name] = (
+            rng.integers(0, 2, shape) if whole else rng.standard_normal(shape).astype(np.float32)
+        )
+    return out
+
+
+def compile_seconds(path: Path, threads: int, cache: Path) -> float:
+    """What the call that compiles takes."""
+    import superopt
+
+    model = superopt.compile(path, threads=threads).model
+    sizes = {our: SIZES.get(theirs, 8) for theirs, our in model.symbols.items()}
+    given = [f"{k}={v}" for k, v in sizes.items() if k in model.sizes]
+    done = subprocess.run(
+        [sys.executable, "-c", _COMPILE, str(path), str(threads), *given],
+        capture_output=True, text=True, check=True, env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+    )  # fmt: skip
+    return float(done.stdout)
+
+
+def measure(path: Path, threads: int, seconds: float, work: Path) -> dict[str, object]:
+    """Everything about one model."""
+    import superopt
+
+    cache = work / f"cache-{path.stem}-{threads}"
+    cold, warm = (compile_seconds(path, threads, cache) for _ in range(2))
+    session = ort.session(path, threads)
+    feeds = drawn(session, 0)
+    exe = superopt.compile(path, threads=threads)
+    wanted, got = ort.run(session, feeds), exe.run(feeds)
+    error = max(_error(got[n], np.asarray(w)) for n, w in wanted.items())
+    runs: dict[str, Callable[[], object]] = {
+        "superopt": lambda: exe.run(feeds),
+        "onnxruntime": prepare(session, feeds),
+        "openvino": openvino.prepare(path, feeds, threads),
+    }
+    times = interleave(list(runs.values()), seconds, 15, 0)
+    us = {name: statistics.median(t) for name, t in zip(runs, times, strict=True)}
+    best = [min(pair) for pair in zip(*times[1:], strict=True)]
+    ratio = statistics.median(b / a for a, b in zip(times[0], best, strict=True))
+    return {"us": us, "ratio": ratio, "cold": cold, "warm": warm, "error": error}
+
+
+def _error(got: np.ndarray, wanted: np.ndarray) -> float:
+    if wanted.dtype.kind != "f":
+        return float(np.max(got != wanted, initial=0))
+    rms = math.sqrt(float(np.mean(np.square(wanted, dtype=np.float64)))) or 1.0
+    return float(np.max(np.abs(got.astype(np.float64) - wanted), initial=0)) / rms
+
+
+def table(found: dict[str, dict[str, dict]]) -> str:
+    """As Markdown."""
+    lines = []
+    for threads, models in found.items():
+        lines += [
+            f"## {threads} thread{'s' if threads != '1' else ''}",
+            "",
+            "| model | superopt ms | onnxruntime ms | OpenVINO ms | better peer / superopt |"
+            " error / rms | compile s | from the cache s |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
+        for name, m in models.items():
+            us = [m["us"][k] / 1e3 for k in ("superopt", "onnxruntime", "openvino")]
+            shown = " | ".join(f"{t:.3f}" for t in us)
+            lines.append(
+                f"| {name} | {shown} | {m['ratio']:.2f} | {m['error']:.1e} | {m['cold']:.1f} |"
+                f" {m['warm']:.1f} |"
+            )
+        ratios = [m["ratio"] for m in models.values()]
+        mean = math.exp(statistics.fmean(map(math.log, ratios)))
+        lines += ["", f"Geometric mean of the ratios: {mean:.2f}.", ""]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", type=Path, required=True)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--threads", default="1")
+    parser.add_argument("--seconds", type=float, default=12.0)
+    parser.add_argument("--out", type=Path, default=Path("docs/bench_compile.json"))
+    args = parser.parse_args()
+    names = sorted(p.stem for p in args.models.glob("*.onnx"))
+    wanted = args.only.split(",") if args.only else names
+    found = json.loads(args.out.read_text()) if args.out.exists() else {}
+    found["machine"] = str(machine())
+    with tempfile.TemporaryDirectory() as folder:
+        for name in wanted:
+            path = Path(folder) / f"{name}.onnx"
+            path.write_bytes(fill(args.models / f"{name}.onnx").SerializeToString())
+            for threads in args.threads.split(","):
+                got = measure(path, int(threads), args.seconds, Path(folder))
+                found.setdefault(threads, {})[name] = got
+                print(threads, name, json.dumps(got), flush=True)
+                args.out.write_text(json.dumps(found, indent=1) + "\n")
+            path.unlink()
+    head = (
+        "# Compiled models against onnxruntime and OpenVINO\n\n"
+        f"By `scripts/bench_compile.py`, on {found['machine']}. Batch 1, float32, weights drawn;"
+        " medians of runs in turns in one process.\n\n"
+    )
+    body = table({k: found[k] for k in sorted(found) if k != "machine"})
+    args.out.with_suffix(".md").write_text(head + body)
+
+
+if __name__ == "__main__":
+    main()
