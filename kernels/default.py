@@ -4,10 +4,11 @@ its last dimension vectors, within which sums are taken one term after the other
 from __future__ import annotations
 
 from superopt.kernels.layout import Layout
-from superopt.kernels.schedule import Primitive, Reorder, Schedule, Split, Vectorize
+from superopt.kernels.schedule import Parallel, Primitive, Reorder, Schedule, Split, Vectorize
 from superopt.kernels.transform import Scheduled
 
 LANES = 64  # elements of a tile
+SHARED = 2  # outer loops whose steps several threads do
 
 
 def default(s: Scheduled, layout: Layout) -> Schedule:
@@ -31,4 +32,5 @@ def default(s: Scheduled, layout: Layout) -> Schedule:
         steps.append(Split(last, LANES))
         order[-1:] = [f"{last}.o", f"{last}.i"]
     lanes = order.pop()
-    return (*steps, Reorder((*order, *summed, lanes)), Vectorize(lanes))
+    shared = [] if s.prefix else [Parallel(x) for x in order[:SHARED]]
+    return (*steps, Reorder((*order, *summed, lanes)), Vectorize(lanes), *shared)

@@ -64,7 +64,8 @@ def compile_seconds(path: Path, threads: int, cache: Path) -> float:
     given = [f"{k}={v}" for k, v in sizes.items() if k in model.sizes]
     done = subprocess.run(
         [sys.executable, "-c", _COMPILE, str(path), str(threads), *given],
-        capture_output=True, text=True, check=True, env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+        capture_output=True, text=True, check=True,
+        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
     )  # fmt: skip
     return float(done.stdout)
 

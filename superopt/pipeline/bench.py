@@ -18,11 +18,12 @@ from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read
 from superopt.onnx_io.validate import validate
 from superopt.ort.timing import SPINNING, interleave, prepare
+from superopt.pipeline.compile import compile as compile_
 from superopt.pipeline.reporting import interval, latency
 from superopt.pipeline.shapes import representative
 from superopt.report.data import BenchRow, Event
 
-RUNTIMES = ("ort", "openvino")
+RUNTIMES = ("ort", "openvino", "superopt")
 ROUNDS = 40
 SITTINGS = 2
 TELL_EVERY = 0.5  # seconds between two events, which would disturb the caches
@@ -102,13 +103,26 @@ def _lane(path: Path, runtime: str, arrays: Mapping[str, np.ndarray], threads: i
     def in_openvino() -> Callable[[], object]:
         return openvino.prepare(path, arrays, threads)
 
-    load = in_ort if runtime == "ort" else in_openvino
+    def compiled() -> Callable[[], object]:
+        exe = compile_(read(path), threads=threads)
+        return lambda: exe.run(arrays)
+
+    load = {"ort": in_ort, "openvino": in_openvino, "superopt": compiled}[runtime]
     try:
         load()()
     except SuperoptError as e:
         return _Lane(path.name, runtime, load, f"{e.what}: {e.why}")
-    own = f"onnxruntime {ort.available()}" if runtime == "ort" else f"openvino {openvino.version()}"
-    return _Lane(path.name, own, load, "")
+    return _Lane(path.name, _called(runtime), load, "")
+
+
+def _called(runtime: str) -> str:
+    """A runtime with its version."""
+    match runtime:
+        case "ort":
+            return f"onnxruntime {ort.available()}"
+        case "openvino":
+            return f"openvino {openvino.version()}"
+    return "superopt (compiled)"
 
 
 def _times(
