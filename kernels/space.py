@@ -82,7 +82,9 @@ def _winograd(
     p = wi.picture(t, c) if c.b.tensor in constants and t.dtype == F32 else None
     if p is None or p.channels < lanes or not isinstance(p.k.extent, int) or p.k.extent < lanes:
         return None
-    sides = [x.extent for x in (p.h, p.w) if isinstance(x.extent, int)]
+    sides = [
+        x.extent // d for x, d in zip((p.h, p.w), p.steps, strict=True) if isinstance(x.extent, int)
+    ]
     direct = wi.size(p) / lanes
     some = []
     for m in wi.POINTS:

@@ -12,7 +12,7 @@ summed over channels (s), and the sums are transformed back (y):
     y[.., i, j]  = sum(A[j, z] * o[.., i, z] for z < a)
 
 Where m does not divide a side, the last tile begins where it just fits, and gives some elements
-once more.
+once more. A dilated kernel has tiles of every d-th element.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def array(m: Matrix) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A convolution of a 3 x 3 kernel at stride 1: its axes, and how far from an output's place its
-    window begins."""
+    """A convolution of a 3 x 3 kernel at stride 1: its axes, how far from an output's place its
+    window begins, and how far apart what it reads is (dilations)."""
 
     n: Axis
     k: Axis
@@ -85,6 +85,7 @@ class Picture:
     w: Axis
     channels: int
     first: tuple[int, int]
+    steps: tuple[int, int]
 
 
 def picture(t: Tensor, c: Contraction) -> Picture | None:
@@ -102,17 +103,42 @@ def picture(t: Tensor, c: Contraction) -> Picture | None:
     sides = []
     for i, over in ((c.a.index[2], kh), (c.a.index[3], kw)):
         form = affine.affine(i)
-        if form is None or len(form.terms) != 2 or form.coefficient(over) != 1:
+        if form is None or len(form.terms) != 2 or form.coefficient(over) < 1:
             return None
         ((side, step),) = [x for x in form.terms if x[0] != over]
         if step != 1 or side not in t.axes:
             return None
-        sides.append((side, form.base))
-    (h, top), (w, left) = sides
+        sides.append((side, form.base, form.coefficient(over)))
+    (h, top, down), (w, left, right) = sides
     if (n, k, h, w) != t.axes or not isinstance(kc.extent, int):
         return None
     assert isinstance(k, Axis)
-    return Picture(n, k, h, w, kc.extent, (top, left))
+    return Picture(n, k, h, w, kc.extent, (top, left), (down, right))
+
+
+def counts(p: Picture, m: int) -> tuple[int, int]:
+    """Rows and columns of tiles."""
+    sides = zip((_extent(p.h), _extent(p.w)), p.steps, strict=True)
+    high, wide = (d * _over(_over(n, d), m) for n, d in sides)
+    return high, wide
+
+
+def _over(n: int, d: int) -> int:
+    """n / d, rounded up."""
+    return -(-n // d)
+
+
+def start(tile: Expr, extent: int, m: int, apart: int) -> Expr:
+    """Where a tile begins. The outputs of a dilated convolution that read the same places, every
+    `apart`-th, are a convolution by themselves: its tiles come after each other."""
+    if apart == 1:
+        begin, phase, own = tile * m, ix.as_index(0), ix.as_index(extent)
+    else:
+        each = _over(_over(extent, apart), m)
+        phase = ix.as_index(tile // each)
+        begin, own = tile % each * m, ix.as_index((extent - phase + apart - 1) // apart)
+    first = ix.apply("min", (ix.as_index(begin), ix.as_index(own - m)), tile.dtype)
+    return ix.as_index(first * apart + phase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,21 +167,19 @@ def tiled(
     a = m + KERNEL - 1
     kind = found.dtype
     n, k, h, w = (_extent(x) for x in (p.n, p.k, p.h, p.w))
-    high, wide = -(-h // m), -(-w // m)
+    (down, right), (high, wide) = p.steps, counts(p, m)
     table_b, table_a = Tensor("B", kind, (a, a)), Tensor("A", kind, (m, a))
     u = Tensor("u", kind, (a, a, k, p.channels))
     factor = _factor(found, c)
-
-    def start(tile: Expr, extent: int) -> Expr:
-        return ix.apply("min", (ix.as_index(tile * m), ix.as_index(extent - m)), tile.dtype)
 
     def at(q: Expr, ch: Expr, i: Expr, j: Expr) -> Expr:
         env: dict[Expr, Expr] = dict(zip(factor.axes, (q, ch, i, j), strict=True))
         return _placed(factor.body, env)
 
     def columns(q: Expr, y: Expr, x: Expr, xi: Expr, j: Expr, ch: Expr) -> Expr:
-        top, left = start(y, h) + p.first[0], start(x, w) + p.first[1]
-        return reduce_sum(a, lambda i: table_b[xi, i] * at(q, ch, top + i, left + j))
+        top, left = start(y, h, m, down) + p.first[0], start(x, w, m, right) + p.first[1]
+        column = left + j * right
+        return reduce_sum(a, lambda i: table_b[xi, i] * at(q, ch, top + i * down, column))
 
     d = compute((n, high, wide, a, a, p.channels), columns, name="d")
     v = compute(
@@ -163,9 +187,9 @@ def tiled(
         lambda xi, nu, q, y, x, ch: reduce_sum(a, lambda j: table_b[nu, j] * d[q, y, x, xi, j, ch]),
         name="v",
     )
-    # Where the kernel does not stay in a cache it is read once, for all tiles: then these are
-    # transformed before, and a part of the outputs' channels is computed at a time.
-    apart = a * a * k * p.channels * kind.bits // 8 > 2 * ROOM
+    # Where the kernel does not stay in a cache it may be better to read it once, for all tiles:
+    # these are transformed before, and a part of the outputs' channels is computed at a time.
+    apart = _streams((high, wide), (a, p.channels, k), lanes)
     read = Tensor("v", kind, v.shape) if apart else v
     s = compute(
         (a, a, n, high, wide, k),
@@ -182,7 +206,8 @@ def tiled(
 
     def back(q: Expr, y: Expr, x: Expr, i: Expr, j: Expr, o: Expr) -> Expr:
         total = reduce_sum(a, lambda nu: table_a[j, nu] * rows[q, y, x, i, nu, o])
-        env: dict[Expr, Expr] = {p.n: q, p.k: o, p.h: start(y, h) + i, p.w: start(x, w) + j}
+        row, column = start(y, h, m, down) + i * down, start(x, w, m, right) + j * right
+        env: dict[Expr, Expr] = {p.n: q, p.k: o, p.h: row, p.w: column}
         held = Tensor("sum", kind, ())
         assert t.body is not None
         after = _placed(put_for(t.body, found, held, ()), env)
@@ -190,7 +215,8 @@ def tiled(
 
     y = compute((n, high, wide, m, m, k), back, name="y")
     q, ty, tx, i, j, o = y.axes
-    place = (q, o, ix.as_index(start(ty, h) + i), ix.as_index(start(tx, w) + j))
+    row, column = start(ty, h, m, down) + i * down, start(tx, w, m, right) + j * right
+    place = (q, o, ix.as_index(row), ix.as_index(column))
     if isinstance(layout, Scatter):  # it is a part of another tensor itself
         env: dict[Expr, Expr] = dict(zip(layout.axes, place, strict=True))
         there = tuple(ix.substitute(at_, env) for at_ in layout.index)
@@ -273,15 +299,35 @@ _TRANSFORM = "reorder(i0, i1, i2, i4, k0, i3, i5); unroll(k0); unroll(i3); vecto
 _BACK = "i1, i2, i5.o.i, i3, k0, i4, i5.i); unroll(k0); unroll(i4); vectorize(i5.i)"
 
 
+def _block(high: int, wide: int, sizes: tuple[int, int, int]) -> int:
+    """Rows of tiles whose transforms and sums stay in the second cache."""
+    a, channels, k = sizes
+    block = max(1, min(high, ROOM // (a * a * wide * (channels + k) * 4)))
+    return _over(high, _over(high, block))
+
+
+def _streams(grid: tuple[int, int], sizes: tuple[int, int, int], lanes: int) -> bool:
+    """Is less read from beyond the second cache where the kernel is read once, and the picture for
+    each part of the channels, than the other way round?"""
+    (high, wide), (a, channels, k) = grid, sizes
+    each, kernel = a * a * high * wide * 4, a * a * channels * k * 4
+    if kernel < 2 * ROOM:
+        return False
+    _, _, _, vectors = min(_gemm(high, wide, k, lanes))
+    part = each * vectors * lanes
+    parts = _over(k, vectors * lanes)
+    by_rows = _over(high, _block(high, wide, sizes)) * kernel
+    return kernel + parts * (each * channels + (2 * part if part > ROOM else 0)) < by_rows
+
+
 def _by_rows(
     stages: Stages, grid: tuple[int, int], sizes: tuple[int, int, int], lanes: int
 ) -> dict[Tensor, Schedule]:
     """Rows of tiles at a time, from the picture to the result."""
     d, v, s, rows, y = stages
     high, wide = grid
-    a, channels, k = sizes
-    block = max(1, min(high, ROOM // (a * a * wide * (channels + k) * 4)))
-    block = -(-high // -(-high // block))
+    _, _, k = sizes
+    block = _block(high, wide, sizes)
     tile = f"split(i5, {lanes}); "
     _, by_row, by_column, vectors = min(_gemm(block, wide, k, lanes))
     how = {
@@ -344,7 +390,8 @@ def transformed_kernel(m: int, w: np.ndarray) -> np.ndarray:
 def products(p: Picture, m: int) -> tuple[float, float, float]:
     """(multiply-adds of the sums, those of the transforms, bytes of the transformed kernel)."""
     a = m + KERNEL - 1
-    count = _extent(p.n) * -(-_extent(p.h) // m) * -(-_extent(p.w) // m)
+    high, wide = counts(p, m)
+    count = _extent(p.n) * high * wide
     k, c = _extent(p.k), p.channels
     there, back = 2 * a * a * a * c, m * a * (a + m) * k
     return a * a * count * k * c, count * 0.7 * (there + back), 4 * a * a * k * c

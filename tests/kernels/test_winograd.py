@@ -31,14 +31,29 @@ def test_the_matrices_are_a_convolution(m: int) -> None:
 
 
 @pytest.mark.parametrize("m", POINTS)
-@pytest.mark.parametrize("pads", [(1, 1, 1, 1), (0, 0, 0, 0), (0, 2, 1, 0)])
+@pytest.mark.parametrize(
+    ("pads", "apart"),
+    [
+        ((1, 1, 1, 1), (1, 1)),
+        ((0, 0, 0, 0), (1, 1)),
+        ((0, 2, 1, 0), (1, 1)),
+        ((6, 6, 5, 5), (3, 2)),
+    ],
+)
 @pytest.mark.parametrize(
     ("n", "channels", "out", "height", "width"),
     [(1, 16, 16, 6, 6), (2, 16, 32, 7, 9), (1, 48, 16, 11, 6), (1, 17, 24, 8, 13),
      (1, 384, 384, 6, 6)],
 )  # fmt: skip
 def test_it_is_the_convolution(
-    n: int, channels: int, out: int, height: int, width: int, pads: tuple[int, ...], m: int
+    n: int,
+    channels: int,
+    out: int,
+    height: int,
+    width: int,
+    pads: tuple[int, ...],
+    m: int,
+    apart: tuple[int, int],
 ) -> None:
     shape = (n, channels, height, width)
     types = (
@@ -46,11 +61,15 @@ def test_it_is_the_convolution(
         TensorType(F32, (out, channels, 3, 3)),
         TensorType(F32, (out,)),
     )
-    attrs = canonical_attrs(OPS["Conv"], types, {"pads": pads})
+    attrs = canonical_attrs(OPS["Conv"], types, {"pads": pads, "dilations": apart})
     (t,) = expression(OPS["Conv"], types, attrs)
     assert t.body is not None
     read_ = {x.tensor.name: x.tensor for x in loads(t.body)}
     x, w, c = (read_[name] for name in ("a0", "a1", "a2"))
+    if apart != (1, 1):
+        height, width = (n for n in t.shape[2:] if isinstance(n, int))
+        if min(height // apart[0], width // apart[1]) < m:
+            pytest.skip("smaller than a tile")
     found = contraction(t, {w})
     assert found is not None
     p = picture(t, found)
