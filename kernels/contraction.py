@@ -153,7 +153,7 @@ def _written(
     over = list(_reduced(steps, c, found.axes, layouts))
     first = [*rest[:1], *ways, *rest[1:], *after] if rest else [*ways, *after]
     deep = _deep(found.axes)
-    if deep and m is not None:
+    if deep and m is not None and len(over) == 1:
         (k,) = over
         steps.append(Split(k, deep))
         first, inner = [x for x in first if x not in after], [*after, f"{k}.i"]
