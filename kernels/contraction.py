@@ -34,6 +34,7 @@ PER_CYCLE = 2  # products, and loads
 FAR = 2  # cycles for a vector from the second cache
 STRIDED = 8  # rows of a matrix at a time: more may fall on the same places of the first cache
 NEAR = 16  # elements between neighbouring rows that are no such case
+NARROW = 3  # vectors, below which a result's width is taken as it is
 DEEP = 768  # terms of a sum that b's panel holds, so that it stays in the second cache
 
 
@@ -77,19 +78,22 @@ def _lane(t: Tensor, e: Load) -> bool:
     return bool(e.index) and bool(t.axes) and t.axes[-1] in axes_of(e.index[-1])
 
 
-def tiles(m: int, n: int, lanes: int, most: int = 14) -> Iterator[tuple[float, int, int]]:
+def tiles(
+    m: int, n: int, lanes: int, most: int = 14, registers: int = 1
+) -> Iterator[tuple[float, int, int]]:
     """Register tiles of `rows` times `vectors`: (cycles that all of them take, rows, vectors).
 
-    most: rows at most. Vectors of b come from the second cache, a row's numbers from the first.
+    most: rows at most. registers: that a vector is. Vectors of b come from the second cache, a row's numbers from the first.
     """
     for vectors in range(1, 9):
+        wide = vectors * registers
         if lanes * vectors > max(n, lanes):
             break
         for rows in range(1, max(min(m, most), 1) + 1):
-            if rows * vectors > ACCUMULATORS or rows * vectors + vectors + 1 > 32:
+            if rows * wide > ACCUMULATORS or rows * wide + wide + 1 > 32:
                 break
-            loads = max((rows + vectors) / PER_CYCLE, FAR * vectors)
-            step = max(rows * vectors / PER_CYCLE, loads, LATENCY)
+            loads = max((rows + wide) / PER_CYCLE, FAR * wide)
+            step = max(rows * wide / PER_CYCLE, loads, LATENCY)
             count = -(-m // rows) * -(-n // (lanes * vectors))
             yield count * (step + 0.25), rows, vectors
 
@@ -101,7 +105,7 @@ def scheduled(
     lanes: int,
 ) -> Schedule | None:
     """A schedule for a contraction whose b lies, or can be laid, along vectors. None: not so."""
-    out = lying(layouts.get(t), t.rank)
+    out, given = lying(layouts.get(t), t.rank), lanes
     order = [t.axes[p.axis] for p in reversed(out.parts)]  # the axes, the innermost first
     along = [x for x in order if x in c.of_b]
     across = list(dict.fromkeys(x for x in order if x in c.of_a))
@@ -112,10 +116,12 @@ def scheduled(
     m = across[0] if across else None
     if m is not None and _extent(m) < 4:
         m = max(across, key=_extent)
-    if width < lanes:
-        lanes = width
+    if width < lanes or (width % lanes and width < NARROW * lanes):
+        lanes = width  # all of it, in vectors of which the last one is shorter
     most = STRIDED if m is not None and abs(_apart(c.a, m, layouts)) > NEAR else 14
-    _, rows, vectors = min(tiles(1 if m is None else _extent(m), width, lanes, most))
+    full = -(-lanes // given)
+    some = tiles(1 if m is None else _extent(m), width, lanes, most, full)
+    _, rows, vectors = min(some)
     return _written(t, c, layouts, (m, rows), (n, vectors, lanes))
 
 

@@ -30,6 +30,7 @@ def written(kernel: Kernel, width: int) -> str:
         w.t.line(f"%local{n} = getelementptr i8, ptr %workspace, i64 {begin}")
     w.registers = {t: {} for t, scope in kernel.scratch if scope == "register"}
     w.bits = _widest(kernel, w.registers)
+    w.ahead = {p.buffer: _ahead(p.buffer) for p in kernel.packs if _bytes(p.buffer) > STREAMED}
     loops, body = _shared(kernel)
     rest = Value("%chunk", INDEX)
     for x in reversed(loops[1:]):
@@ -81,6 +82,22 @@ def _widest(kernel: Kernel, registers: Collection[Tensor]) -> int:
     return max(found, default=8)
 
 
+STREAMED = 1 << 20  # bytes of a constant that does not stay in the second cache
+PANEL = 1 << 19  # bytes of a panel that does
+NEXT = 12288  # bytes ahead in what is read once
+
+
+def _ahead(buffer: Tensor) -> int:
+    """A panel is read several times, and meanwhile the next one comes; a larger one, once."""
+    first = next((n for n in buffer.shape if isinstance(n, int) and n > 1), 1)
+    panel = _bytes(buffer) // first
+    return panel if panel <= PANEL else NEXT
+
+
+def _bytes(t: Tensor) -> int:
+    return prod(d for d in t.shape if isinstance(d, int)) * max(t.dtype.bits // 8, 1)
+
+
 def _laid_out(kernel: Kernel) -> tuple[list[tuple[Tensor, int]], int]:
     """Where each local buffer begins, and where the last one ends."""
     out: list[tuple[Tensor, int]] = []
@@ -88,8 +105,7 @@ def _laid_out(kernel: Kernel) -> tuple[list[tuple[Tensor, int]], int]:
     for t, scope in kernel.scratch:
         if scope == "local":
             out.append((t, end))
-            size = prod(d for d in t.shape if isinstance(d, int)) * max(t.dtype.bits // 8, 1)
-            end += -(-size // 64) * 64
+            end += -(-_bytes(t) // 64) * 64
     return out, end
 
 

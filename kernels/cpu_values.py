@@ -46,6 +46,7 @@ class Writer:
     known: dict[object, Value] = field(default_factory=dict)
     tables: dict[Tensor, np.ndarray] = field(default_factory=dict)
     unrolled: dict[Axis, int] = field(default_factory=dict)
+    ahead: dict[Tensor, int] = field(default_factory=dict)  # bytes between a read and a prefetch
     bits: int = 8  # of the largest element beside a register
 
 
@@ -181,6 +182,8 @@ def _near(w: Writer, buffer: Tensor, found: Address, p: Place) -> Value:
     if guard is None:
         shape = f"<{lanes} x {memory}>" if lanes else memory
         at = _pointer(w, buffer, found.moving, found.constant)
+        if buffer in w.ahead and lanes:
+            _prefetch(w, at, w.ahead[buffer])
         return _unpacked(t, f"load {shape}, ptr {at}, align {size}", kind, lanes)
     if not lanes:
         place = _flat(w, found.moving, found.constant)
@@ -191,6 +194,15 @@ def _near(w: Writer, buffer: Tensor, found: Address, p: Place) -> Value:
     t.declared.add(f"declare {shape} @{name}(ptr, <{lanes} x i1>, {shape})")
     text = f"call {shape} @{name}(ptr align {size} {at}, {mask}, {shape} zeroinitializer)"
     return _unpacked(t, text, kind, lanes)
+
+
+def _prefetch(w: Writer, at: str, ahead: int) -> None:
+    """Ask for what will be read soon."""
+    t = w.t
+    t.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+    soon = f"%{t.fresh()}"
+    t.line(f"{soon} = getelementptr i8, ptr {at}, i64 {ahead}")
+    t.line(f"call void @llvm.prefetch.p0(ptr {soon}, i32 0, i32 3, i32 1)")
 
 
 def _gather(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> Value:
