@@ -83,7 +83,8 @@ def tiles(
 ) -> Iterator[tuple[float, int, int]]:
     """Register tiles of `rows` times `vectors`: (cycles that all of them take, rows, vectors).
 
-    most: rows at most. registers: that a vector is. Vectors of b come from the second cache, a row's numbers from the first.
+    most: rows at most. registers: that a vector is. Vectors of b come from the second cache, a
+    row's numbers from the first.
     """
     for vectors in range(1, 9):
         wide = vectors * registers

@@ -11,6 +11,7 @@ import numpy as np
 from superopt.kernels import contraction as co
 from superopt.kernels import reducing as re
 from superopt.kernels import winograd as wi
+from superopt.kernels.cook_toom import POINTS, transformed_kernel
 from superopt.kernels.layout import Layout, Scatter, row_major
 from superopt.kernels.schedule import Schedule
 from superopt.te.dtype import F32
@@ -87,7 +88,7 @@ def _winograd(
     ]
     direct = wi.size(p) / lanes
     some = []
-    for m in wi.POINTS:
+    for m in POINTS:
         if min(sides) >= m:
             sums, transforms, size = wi.products(p, m)
             busy, streams = (sums + transforms) / lanes, size / BYTES_PER_CYCLE
@@ -95,7 +96,7 @@ def _winograd(
     if not some or min(some)[0] > STARTS * direct:
         return None
     made = wi.tiled(t, c, p, min(some)[1], layouts.get(t) or row_major(t.rank), lanes)
-    source = {made.kernel: (c.b.tensor, partial(wi.transformed_kernel, made.m))}
+    source = {made.kernel: (c.b.tensor, partial(transformed_kernel, made.m))}
     return Choice(
         made.root, made.schedules, (made.kernel,), made.lies, made.tables, made.first, source
     )

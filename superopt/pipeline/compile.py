@@ -88,6 +88,7 @@ class Executable:
     threads: int
     machine: Machine
     folder: Path | None
+    outputs: tuple[str, ...]
     variants: dict[tuple[tuple[str, int], ...], list[Native | Foreign]] = field(
         default_factory=dict
     )
@@ -101,21 +102,26 @@ class Executable:
     def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """The outputs by name, in the model's order."""
         given = self.given(feeds)
-        try:
-            sizes = bound_sizes(given, Reals())
-        except ValueError as e:
-            raise UsageError("the inputs do not fit", str(e), "give other shapes") from None
+        sizes = self.sizes(given)
         with self.lock:
             env: Arrays = {v: array for v, array in given.items()}  # noqa: C416
             for step in self.variant(sizes):
                 step.run(env)
             out = {}
-            names = [v.name or "" for v in self.model.source.model.graph.outputs]
-            for name, v in zip(names, self.model.graph.outputs, strict=True):
+            for name, v in zip(self.outputs, self.model.graph.outputs, strict=True):
                 out[name] = env[v] if v in env else np.array(_constant(v))
                 if isinstance(v, g.Input):
                     out[name] = np.array(out[name])
             return out
+
+    def sizes(self, given: Mapping[g.Input, np.ndarray]) -> dict[str, int]:
+        """The symbolic sizes; raises UsageError where shapes do not fit."""
+        if all(i.type.shape == a.shape for i, a in given.items() if i.type.dtype is not None):
+            return {}
+        try:
+            return bound_sizes(given, Reals())
+        except ValueError as e:
+            raise UsageError("the inputs do not fit", str(e), "give other shapes") from None
 
     def given(self, feeds: Mapping[str, Any]) -> dict[g.Input, np.ndarray]:
         """The inputs' arrays; raises UsageError where they are not as the model says."""
@@ -212,7 +218,8 @@ def compile(source: Source, *, threads: int = 1, machine: Machine | None = None)
     """
     validate(source)
     model = import_model(source)
-    out = Executable(model, threads, machine or host(), objects_folder())
+    names = tuple(v.name or "" for v in source.model.graph.outputs)
+    out = Executable(model, threads, machine or host(), objects_folder(), names)
     if not any(isinstance(d, Size) for i in model.graph.inputs for d in i.type.shape or ()):
         out.variant({})
     return out

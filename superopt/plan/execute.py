@@ -22,8 +22,8 @@ ALIGNED = 64
 
 @dataclass(slots=True)
 class Code:
-    """Code of a program. `run` takes tables of pointers; `engine` owns the code. Not to be called
-    twice at a time."""
+    """Code of a program. `run` takes tables of pointers; `engine` owns the code; places: where
+    memory, constants and the first workspace are. Not to be called twice at a time."""
 
     program: Program
     threads: int
@@ -32,18 +32,15 @@ class Code:
     constants: np.ndarray
     memory: np.ndarray
     workspaces: list[np.ndarray]
+    places: tuple[int, int, int]
     engine: Any
     pool: Pool | None = field(default=None)
 
     def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Compute the outputs: contiguous arrays of the right types, all of them."""
-        table = (ctypes.c_void_p * (len(inputs) + len(outputs)))(
-            *(a.ctypes.data for a in inputs), *(a.ctypes.data for a in outputs)
-        )
-        self.run(
-            table, self.memory.ctypes.data, self.constants.ctypes.data,
-            self.workspaces[0].ctypes.data, self.state(),
-        )  # fmt: skip
+        # The array interface is several times faster to ask than `ctypes.data`.
+        at = [a.__array_interface__["data"][0] for a in (*inputs, *outputs)]
+        self.run((ctypes.c_void_p * len(at))(*at), *self.places, self.state())
 
     def state(self) -> int:
         """What threads share; they are started here, once in each process."""
@@ -71,7 +68,9 @@ def code(program: Program, machine: Machine, threads: int, folder: Path | None) 
         kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
         work = kind(engine.get_function_address("work"))
     spaces = [aligned(program.workspace) for _ in range(some)]
-    return Code(program, some, run, work, constants, aligned(program.memory), spaces, engine)
+    memory = aligned(program.memory)
+    places = (memory.ctypes.data, constants.ctypes.data, spaces[0].ctypes.data)
+    return Code(program, some, run, work, constants, memory, spaces, places, engine)
 
 
 def aligned(size: int) -> np.ndarray:

@@ -7,12 +7,13 @@ import pytest
 
 from superopt.ir.op import canonical_attrs, expression
 from superopt.kernels.contraction import contraction
+from superopt.kernels.cook_toom import KERNEL, POINTS, matrices, transformed_kernel
 from superopt.kernels.cpu import loaded
 from superopt.kernels.layout import Scatter, parsed
 from superopt.kernels.lower import lowered
 from superopt.kernels.pack import laid, packed, read
 from superopt.kernels.walk import loads
-from superopt.kernels.winograd import KERNEL, POINTS, matrices, picture, tiled, transformed_kernel
+from superopt.kernels.winograd import picture, tiled
 from superopt.ops import OPS
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType

@@ -1,0 +1,55 @@
+"""The matrices of Cook and Toom, by which a convolution takes fewer products: Lavin and Gray,
+arXiv:1509.09308, section 4; Blahut, Fast algorithms for signal processing, chapter 5."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+
+KERNEL = 3
+# Points of evaluation whose sums round least; the last one is infinity.
+POINTS = {
+    2: (Fraction(0), Fraction(1), Fraction(-1)),
+    4: (Fraction(0), Fraction(2, 3), Fraction(-2, 3), Fraction(4, 3), Fraction(-4, 3)),
+}
+Matrix = tuple[tuple[Fraction, ...], ...]
+
+
+@lru_cache
+def matrices(m: int, r: int = KERNEL) -> tuple[Matrix, Matrix, Matrix]:
+    """(A, G, B) of F(m, r) by Cook and Toom: y = A ((G g) * (B d)), in exact fractions."""
+    points = POINTS[m]
+    infinity = (Fraction(0),) * (r - 1) + (Fraction(1),)
+    a = tuple((*(p**i for p in points), Fraction(int(i == m - 1))) for i in range(m))
+    g, b = [], []
+    for n, p in enumerate(points):
+        others = [q for k, q in enumerate(points) if k != n]
+        scale = Fraction(1)
+        for q in others:
+            scale *= p - q
+        g.append(tuple(p**k / scale for k in range(r)))
+        b.append((*_roots(others), Fraction(0)))
+    return a, (*g, infinity), (*b, tuple(_roots(points)))
+
+
+def _roots(points: Sequence[Fraction]) -> list[Fraction]:
+    """The coefficients of the polynomial with these roots, the constant one first."""
+    out = [Fraction(1)]
+    for p in points:
+        shifted = [Fraction(0), *out]
+        out = [s - p * c for s, c in zip(shifted, [*out, Fraction(0)], strict=True)]
+    return out
+
+
+def array(m: Matrix) -> np.ndarray:
+    return np.array([[float(x) for x in row] for row in m])
+
+
+def transformed_kernel(m: int, w: np.ndarray) -> np.ndarray:
+    """u[x, z, k, c] of w[k, c, i, j]: in float64, rounded once."""
+    g = array(matrices(m)[1])
+    u = np.einsum("xi,kcij,zj->xzkc", g, w.astype(np.float64), g, optimize=True)
+    return np.ascontiguousarray(u.astype(w.dtype))
