@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 KERNEL = 3
+CHUNK = 4096  # kernels of two dimensions that are transformed at a time
 # Points of evaluation whose sums round least; the last one is infinity.
 POINTS = {
     2: (Fraction(0), Fraction(1), Fraction(-1)),
@@ -51,5 +52,11 @@ def array(m: Matrix) -> np.ndarray:
 def transformed_kernel(m: int, w: np.ndarray) -> np.ndarray:
     """u[x, z, k, c] of w[k, c, i, j]: in float64, rounded once."""
     g = array(matrices(m)[1])
-    u = np.einsum("xi,kcij,zj->xzkc", g, w.astype(np.float64), g, optimize=True)
-    return np.ascontiguousarray(u.astype(w.dtype))
+    both = np.kron(g, g)
+    k, c = w.shape[:2]
+    out = np.empty((len(both), k, c), w.dtype)
+    some = max(CHUNK // c, 1)
+    for at in range(0, k, some):  # as much as stays in a cache
+        part = w[at : at + some].reshape(-1, KERNEL * KERNEL).astype(np.float64)
+        out[:, at : at + some] = (both @ part.T).reshape(len(both), -1, c)
+    return out.reshape(len(g), len(g), k, c)

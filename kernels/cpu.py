@@ -15,6 +15,7 @@ import numpy as np
 
 from superopt.kernels import cache
 from superopt.kernels.cpu_text import chunks, workspace, written
+from superopt.kernels.identity import identity, sources
 from superopt.kernels.tile import Kernel
 from superopt.te.dtype import to_numpy
 
@@ -48,11 +49,21 @@ def _initialized() -> None:
 
 def object_code(text: str, machine: Machine, folder: Path | None = None) -> bytes:
     """The object file of a module's text; from the folder where that has it, and kept there."""
-    about = "\0".join((text, machine.cpu, machine.features, llvmlite.__version__, *PASSES))
+    return _kept(text, lambda: text, machine, folder)
+
+
+def kernel_code(kernel: Kernel, machine: Machine, folder: Path | None = None) -> bytes:
+    """The object file of a kernel, likewise; its text is written only where there is none."""
+    about = f"{kernel.name} {identity(kernel)} {machine.width} {sources()}"
+    return _kept(about, lambda: written(kernel, machine.width), machine, folder)
+
+
+def _kept(about: str, text: Callable[[], str], machine: Machine, folder: Path | None) -> bytes:
+    about = "\0".join((about, machine.cpu, machine.features, llvmlite.__version__, *PASSES))
     key = blake2b(about.encode(), digest_size=20).hexdigest()
     found = cache.read(folder, key)
     if found is None:
-        module, target = _module(text, machine)
+        module, target = _module(text(), machine)
         found = bytes(target.emit_object(module))
         cache.write(folder, key, found)
     return found

@@ -13,24 +13,26 @@ from superopt.te.affine import affine
 from superopt.te.node import Apply, Axis, Const, Expr
 
 
-def packed(pack: Pack, array: np.ndarray) -> np.ndarray:
-    """The array of the source, as the kernel takes it."""
+def packed(pack: Pack, array: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """The array of the source, as the kernel takes it; in `out`, where that is given."""
     shape = [a.extent for a in pack.axes if isinstance(a.extent, int)]
+    out = np.empty(shape, array.dtype) if out is None else out.reshape(shape)
     forms = [affine(i) for i in pack.index]
     if all(f is not None for f in forms):  # a view with other strides
+        array = np.ascontiguousarray(array)
         start, strides = 0, dict.fromkeys(pack.axes, 0)
         for f, stride in zip(forms, array.strides, strict=True):
             assert f is not None
             start += f.base * stride // array.itemsize
             for a, c in f.terms:
                 strides[a] += c * stride
-        flat = np.ascontiguousarray(array).reshape(-1)[start:]
+        flat = array.reshape(-1)[start:]
         view = np.lib.stride_tricks.as_strided(flat, shape, list(strides.values()), writeable=False)
-        return np.ascontiguousarray(view)
+        np.copyto(out, view)
+        return out
     grid = dict(zip(pack.axes, np.ogrid[tuple(slice(n) for n in shape)], strict=True))
-    return np.ascontiguousarray(
-        np.broadcast_to(array[tuple(_numbers(i, grid) for i in pack.index)], shape)
-    )
+    np.copyto(out, array[tuple(_numbers(i, grid) for i in pack.index)])
+    return out
 
 
 def _numbers(e: Expr, grid: dict[Axis, np.ndarray]) -> np.ndarray:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from hashlib import blake2b
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
 from superopt.ir import graph as g
 from superopt.kernels.cpu_run import Call, Ref
-from superopt.kernels.cpu_text import chunks, workspace, written
+from superopt.kernels.cpu_text import chunks, workspace
+from superopt.kernels.identity import identity
 from superopt.kernels.layout import Layout, Scatter, row_major
 from superopt.kernels.lower import lowered
 from superopt.kernels.pack import packed
@@ -23,19 +23,39 @@ from superopt.plan.memory import ALIGNED, Life, offsets
 from superopt.plan.place import bordered, layouts
 from superopt.plan.tensors import Tensors
 from superopt.te import index as ix
-from superopt.te.expr import Tensor, compute
+from superopt.te.expr import Tensor, TensorType, compute
 from superopt.te.node import Const, Expr, Load
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """A constant of a program: `at` bytes into all of them, as its kernel reads it."""
+
+    at: int
+    type: TensorType
+    load: Callable[[], np.ndarray]
+    pack: Pack | None
+
+    def write(self, memory: np.ndarray) -> None:
+        """Put it where it belongs in the bytes of all constants."""
+        array = self.load()
+        shape = [n for n in self.type.shape or () if isinstance(n, int)]
+        end = self.at + prod(shape) * array.itemsize
+        out = memory[self.at : end].view(array.dtype).reshape(shape)
+        if self.pack is None:
+            np.copyto(out, array.reshape(shape))
+        else:
+            packed(self.pack, array, out)
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
-    """What runs. kernels: by function, in the tile-level form, and its text; constants: where each
-    lies, and how to get it; memory, workspace: bytes."""
+    """What runs. kernels: by function, in the tile-level form; memory, workspace: bytes."""
 
     inputs: tuple[g.Input, ...]
-    kernels: Mapping[str, tuple[Kernel, str]]
+    kernels: Mapping[str, Kernel]
     calls: tuple[Call, ...]
-    constants: tuple[tuple[int, Callable[[], np.ndarray]], ...]
+    constants: tuple[Held, ...]
     constant_bytes: int
     memory: int
     workspace: int
@@ -96,7 +116,7 @@ class _Builder:
             for whole, p in self.tensors.parts.items()
             for x in p.parts
         }
-        kernels: dict[str, tuple[Kernel, str]] = {}
+        kernels: dict[str, Kernel] = {}
         steps: list[tuple[str, Kernel, list[Tensor], Tensor]] = []
 
         def add(
@@ -105,9 +125,8 @@ class _Builder:
             given = [x for x in _operands(root) if x not in how.tables]
             packs = [x for x in how.packed if x in given]
             kernel = lowered("kernel", given, [root], how.schedules, layout, how.tables, packs)
-            text = written(kernel, self.width)
-            name = "k" + blake2b(text.encode(), digest_size=10).hexdigest()
-            kernels[name] = (kernel, text.replace("@kernel(", f"@{name}("))
+            name = f"k{identity(kernel)}"
+            kernels[name] = replace(kernel, name=name)
             steps.append((name, kernel, [back.get(x, x) for x in given], target))
 
         for t, now in self.current.items():
@@ -148,7 +167,7 @@ class _Builder:
 
     def placed(
         self,
-        kernels: Mapping[str, tuple[Kernel, str]],
+        kernels: Mapping[str, Kernel],
         steps: Sequence[tuple[str, Kernel, list[Tensor], Tensor]],
         where: dict[Tensor, Ref],
     ) -> Program:
@@ -165,7 +184,7 @@ class _Builder:
         lives = [Life(self.bytes(t), first[t], last[t], self.keeps(t)) for t in own]
         at, memory = offsets(lives)
         where |= {t: Ref("memory", a) for t, a in zip(own, at, strict=True)}
-        constants: list[tuple[int, Callable[[], np.ndarray]]] = []
+        constants: list[Held] = []
         held: dict[object, Ref] = {}
         end = 0
         calls = []
@@ -180,12 +199,13 @@ class _Builder:
                 key = (x, None if pack is None else (pack.axes, pack.index))
                 if key not in held:
                     held[key] = Ref("constant", end)
-                    size = prod(self.shape(x if pack is None else pack.buffer)) * _bytes(x)
-                    constants.append((end, _loader(c, pack)))
+                    buffer = x if pack is None else pack.buffer
+                    size = prod(self.shape(buffer)) * _bytes(x)
+                    constants.append(Held(end, buffer.type, c, pack))
                     end += -(-size // ALIGNED) * ALIGNED
                 refs.append(held[key])
             calls.append(Call(name, (*refs, where[t]), chunks(kernel)))
-        most = max((workspace(k) for k, _ in kernels.values()), default=0)
+        most = max((workspace(k) for k in kernels.values()), default=0)
         return Program(
             self.graph.inputs, kernels, tuple(calls), tuple(constants), end, memory, most
         )
@@ -207,10 +227,6 @@ class _Builder:
 
 def _bytes(t: Tensor) -> int:
     return max(t.dtype.bits // 8, 1)
-
-
-def _loader(load: Callable[[], np.ndarray], pack: Pack | None) -> Callable[[], np.ndarray]:
-    return load if pack is None else lambda: packed(pack, load())
 
 
 def _reading(t: Tensor, buffers: Mapping[Tensor, Tensor]) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from superopt.kernels.cpu import Machine, linked, object_code
+from superopt.kernels.cpu import Machine, kernel_code, linked, object_code
 from superopt.kernels.cpu_run import run_text
 from superopt.kernels.pool import Pool, started
 from superopt.plan.build import Program
@@ -54,14 +54,13 @@ class Code:
 
 def code(program: Program, machine: Machine, threads: int, folder: Path | None) -> Code:
     """The program as machine code. folder: where object files are kept."""
-    texts = [text for _, text in program.kernels.values()]
     some = threads if any(c.chunks > 1 for c in program.calls) else 1
-    texts.append(run_text(program.calls, some, platform.machine().lower()))
-    engine = linked([object_code(t, machine, folder) for t in texts], machine)
+    text = run_text(program.calls, some, platform.machine().lower())
+    objects = [kernel_code(k, machine, folder) for k in program.kernels.values()]
+    engine = linked([*objects, object_code(text, machine, folder)], machine)
     constants = aligned(program.constant_bytes)
-    for at, load in program.constants:
-        array = np.ascontiguousarray(load())
-        constants[at : at + array.nbytes] = array.reshape(-1).view(np.uint8)
+    for held in program.constants:
+        held.write(constants)
     run = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5)(engine.get_function_address("run"))
     work = None
     if some > 1:
