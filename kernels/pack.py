@@ -19,15 +19,13 @@ def packed(pack: Pack, array: np.ndarray, out: np.ndarray | None = None) -> np.n
     out = np.empty(shape, array.dtype) if out is None else out.reshape(shape)
     forms = [affine(i) for i in pack.index]
     if all(f is not None for f in forms):  # a view with other strides
-        array = np.ascontiguousarray(array)
-        start, strides = 0, dict.fromkeys(pack.axes, 0)
+        strides = dict.fromkeys(pack.axes, 0)
         for f, stride in zip(forms, array.strides, strict=True):
             assert f is not None
-            start += f.base * stride // array.itemsize
             for a, c in f.terms:
                 strides[a] += c * stride
-        flat = array.reshape(-1)[start:]
-        view = np.lib.stride_tricks.as_strided(flat, shape, list(strides.values()), writeable=False)
+        first = array[tuple(slice(f.base, None) for f in forms if f is not None)]
+        view = np.lib.stride_tricks.as_strided(first, shape, list(strides.values()), False, False)
         np.copyto(out, view)
         return out
     grid = dict(zip(pack.axes, np.ogrid[tuple(slice(n) for n in shape)], strict=True))

@@ -154,6 +154,12 @@ def parse_rules(text: str, source: str = "<text>", ops: Mapping[str, Op] = OPS) 
     return out
 
 
+@lru_cache
+def load_file(name: str) -> tuple[Rule, ...]:
+    """The rules of one file of the library, such as `conv.rules`."""
+    return tuple(parse_rules((LIBRARY / name).read_text(encoding="utf-8"), name))
+
+
 @lru_cache(maxsize=1)
 def load_library() -> tuple[Rule, ...]:
     """The rules that come with superopt: every `library/*.rules`, in order of file name, and then
@@ -162,7 +168,7 @@ def load_library() -> tuple[Rule, ...]:
     seen: dict[str, str] = {}
     for path in (*sorted(LIBRARY.glob("*.rules")), *sorted(LIBRARY.glob("generated/*.rules"))):
         name = path.relative_to(LIBRARY).as_posix()
-        for rule in parse_rules(path.read_text(encoding="utf-8"), name):
+        for rule in load_file(name):
             if rule.name in seen:
                 raise UsageError(f"{rule.source}: {rule.name} is already at {seen[rule.name]}")
             seen[rule.name] = rule.source

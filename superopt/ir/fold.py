@@ -16,6 +16,7 @@ from superopt.te.expr import TensorType
 GROWTH = 2.01  # the constants of a folded graph take at most this many times the original's bytes
 SLACK = 4096  # and as many bytes more, so that tiny models fold at all
 ROOM = 1 << 26  # an intermediate result may take this much, or as much as all results together
+LARGE = 1 << 20  # bytes from which on a copy of a constant is worth not making
 _LARGEST = 1 << 62
 
 # Results jump where operands hardly change: operands are rounded as at run time before these.
@@ -74,11 +75,12 @@ class Folded:
     skipped: tuple[str, ...]
 
 
-def fold(graph: g.Graph, *, limit_bytes: int | None = None) -> Folded:
+def fold(graph: g.Graph, *, limit_bytes: int | None = None, lazily: bool = False) -> Folded:
     """`graph` with every constant subgraph that a non-constant node or an output reads computed.
 
     limit_bytes: constants of the result may take this much together; by default GROWTH times the
-    bytes of the original's. The largest results are left as nodes, and so is what fails (it may
+    bytes of the original's. lazily: of a large constant that only lies otherwise no copy is made.
+    The largest results are left as nodes, and so is what fails (it may
     never be reached at run time). Floats are computed in float64 and rounded once, except before
     operators whose results jump, such as Floor and Cast.
     """
@@ -96,7 +98,7 @@ def fold(graph: g.Graph, *, limit_bytes: int | None = None) -> Folded:
     while True:
         roots = _within(graph, order, left, allowed)
         count = len(left)
-        for v, found in _values([v for v in roots if v not in change], left):
+        for v, found in _values([v for v in roots if v not in change], left, lazily):
             change[v] = found
         if len(left) == count:
             break
@@ -175,7 +177,7 @@ def _direct(graph: g.Graph, folded: Iterable[g.Value]) -> list[g.Constant]:
 
 
 def _values(
-    roots: Sequence[g.Value], left: dict[g.Node, str]
+    roots: Sequence[g.Value], left: dict[g.Node, str], lazily: bool
 ) -> Iterator[tuple[g.Value, g.Constant]]:
     """Each root as a constant; a node that fails is added to `left` and its roots are left out.
 
@@ -202,9 +204,20 @@ def _values(
             continue
         for v, array in zip(g.results(n), held[n], strict=True):
             if v in wanted:
-                yield v, g.constant(_rounded(array, v.type))
+                yield v, (lazily and _lying(n, array)) or g.constant(_rounded(array, v.type))
         if not uses.get(n):
             del held[n]
+
+
+def _lying(n: g.Node, array: np.ndarray) -> g.Constant | None:
+    """A large constant with its axes in another order, as a view of the first one."""
+    (given, *_) = n.inputs
+    if n.op.name != "Transpose" or array.nbytes < LARGE or not isinstance(given, g.Constant):
+        return None
+    key = ("transposed", given.key, n.attrs)
+    view = array.view()
+    view.flags.writeable = False
+    return g.constant(type=n.type, key=key, load=lambda: view, nbytes=array.nbytes)
 
 
 def _producers(n: g.Node) -> list[g.Node]:

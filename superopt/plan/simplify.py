@@ -8,22 +8,25 @@ from superopt.ir.substitute import Cycle, replace_all
 from superopt.rules.build import Refusal, rewrite
 from superopt.rules.context import context
 from superopt.rules.match import matches
-from superopt.rules.rule import Rule, load_library
+from superopt.rules.rule import Rule, load_file
 
 # Batch normalisation goes into the weights before it; what is left of it is a scale and a shift.
-ALWAYS = (
-    "conv-bn", "conv-bias-bn", "conv-transpose-bn", "conv-transpose-bias-bn", "gemm-bn",
-    "gemm-bn-trans", "bn-affine",
-)  # fmt: skip
+ALWAYS = {
+    "conv.rules": (
+        "conv-bn", "conv-bias-bn", "conv-transpose-bn", "conv-transpose-bias-bn", "bn-affine",
+    ),
+    "gemm.rules": ("gemm-bn", "gemm-bn-trans"),
+}  # fmt: skip
 
 
 def simplified(graph: g.Graph) -> g.Graph:
     """Constants computed, and the rules ALWAYS applied wherever they match."""
-    graph = fold(graph).graph
-    rules = {r.name: r for r in load_library()}
-    for name in ALWAYS:
-        graph = _applied(graph, rules[name])
-    return fold(graph).graph
+    graph = fold(graph, lazily=True).graph
+    for file, names in ALWAYS.items():
+        for rule in load_file(file):
+            if rule.name in names:
+                graph = _applied(graph, rule)
+    return fold(graph, lazily=True).graph
 
 
 def _applied(graph: g.Graph, rule: Rule) -> g.Graph:
