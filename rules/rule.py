@@ -23,6 +23,7 @@ from superopt.errors import UsageError
 from superopt.ir.op import Op
 from superopt.ir.syntax import Malformed, said
 from superopt.ops import OPS
+from superopt.rules.lines import STRING, logical
 from superopt.rules.syntax import AttrParam, Param, formula, params, term
 from superopt.rules.term import (
     All,
@@ -129,7 +130,7 @@ def parse_rules(text: str, source: str = "<text>", ops: Mapping[str, Op] = OPS) 
     out: list[Rule] = []
     seen: dict[str, str] = {}
     wrong: list[tuple[str, str]] = []
-    for number, line in _logical(text):
+    for number, line in logical(text):
         place = f"{source}:{number}"
         try:
             found = _rules(line, place, ops)
@@ -176,31 +177,7 @@ def load_library() -> tuple[Rule, ...]:
     return tuple(out)
 
 
-_STRING = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
-_COMMENT = re.compile(f"({_STRING})|#.*")
-
-
-def _logical(text: str) -> Iterator[tuple[int, str]]:
-    """Logical lines with the number of their first line."""
-    start, parts_ = 0, list[str]()
-    for number, raw in enumerate(text.split("\n"), 1):
-        line = _COMMENT.sub(lambda m: m[1] or "", raw).rstrip()
-        if not line.strip():
-            if not raw.strip() and parts_:  # a blank line ends a rule, a comment does not
-                yield start, " ".join(parts_)
-                parts_ = []
-            continue
-        if line[0].isspace() and parts_:
-            parts_.append(line.strip())
-            continue
-        if parts_:
-            yield start, " ".join(parts_)
-        start, parts_ = number, [line.strip()]
-    if parts_:
-        yield start, " ".join(parts_)
-
-
-_MARK = re.compile(rf"{_STRING}|<=>|=>|;|\bwhere\b|[()\[\]{{}}]")
+_MARK = re.compile(rf"{STRING}|<=>|=>|;|\bwhere\b|[()\[\]{{}}]")
 
 
 def _cut(text: str) -> list[tuple[str, str]]:
