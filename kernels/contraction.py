@@ -99,13 +99,28 @@ def tiles(
             yield count * (step + 0.25), rows, vectors
 
 
-def scheduled(
-    t: Tensor,
-    c: Contraction,
-    layouts: Mapping[Tensor, Layout | Scatter],
-    lanes: int,
-) -> Schedule | None:
-    """A schedule for a contraction whose b lies, or can be laid, along vectors. None: not so."""
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a register tile is of: some rows of `m` (None: there is one) times vectors along `n`.
+
+    lanes: of a vector, which `registers` registers hold. most: rows at most.
+    """
+
+    m: Axis | None
+    n: Axis
+    lanes: int
+    registers: int
+    most: int
+
+    def tiles(self) -> Iterator[tuple[float, int, int]]:
+        height = 1 if self.m is None else _extent(self.m)
+        return tiles(height, _extent(self.n), self.lanes, self.most, self.registers)
+
+
+def frame(
+    t: Tensor, c: Contraction, layouts: Mapping[Tensor, Layout | Scatter], lanes: int
+) -> Frame | None:
+    """The tile of a contraction whose b lies, or can be laid, along vectors. None: not so."""
     out, given = lying(layouts.get(t), t.rank), lanes
     order = [t.axes[p.axis] for p in reversed(out.parts)]  # the axes, the innermost first
     along = [x for x in order if x in c.of_b]
@@ -120,10 +135,7 @@ def scheduled(
     if width < lanes or (width % lanes and width < NARROW * lanes):
         lanes = width  # all of it, in vectors of which the last one is shorter
     most = STRIDED if m is not None and abs(_apart(c.a, m, layouts)) > NEAR else 14
-    full = -(-lanes // given)
-    some = tiles(1 if m is None else _extent(m), width, lanes, most, full)
-    _, rows, vectors = min(some)
-    return _written(t, c, layouts, (m, rows), (n, vectors, lanes))
+    return Frame(m, n, lanes, -(-lanes // given), most)
 
 
 def _apart(a: Load, m: Axis, layouts: Mapping[Tensor, Layout | Scatter]) -> int:
@@ -138,15 +150,18 @@ def _apart(a: Load, m: Axis, layouts: Mapping[Tensor, Layout | Scatter]) -> int:
     return NEAR if step is None else step
 
 
-def _written(
+def scheduled(
     t: Tensor,
     c: Contraction,
     layouts: Mapping[Tensor, Layout | Scatter],
-    by_m: tuple[Axis | None, int],
-    by_n: tuple[Axis, int, int],
+    tile_of: Frame,
+    rows: int,
+    vectors: int,
+    deep: int,
 ) -> Schedule:
-    (m, rows), (n, vectors, lanes) = by_m, by_n
-    steps: list[Primitive] = [Split(n.name, lanes), Split(f"{n.name}.o", vectors)]
+    """In tiles of `rows` times `vectors`. deep: terms of a block of the sum, 0 where it is one."""
+    m, n = tile_of.m, tile_of.n
+    steps: list[Primitive] = [Split(n.name, tile_of.lanes), Split(f"{n.name}.o", vectors)]
     outer = f"{n.name}.o.o"
     tile = [f"{n.name}.o.i", f"{n.name}.i"]
     ways = [outer]
@@ -159,7 +174,6 @@ def _written(
     assert found is not None
     over = list(_reduced(steps, c, found.axes, layouts))
     first = [*rest[:1], *ways, *rest[1:], *after] if rest else [*ways, *after]
-    deep = _deep(found.axes)
     if deep and m is not None and len(over) == 1:
         (k,) = over
         steps.append(Split(k, deep))
@@ -169,21 +183,19 @@ def _written(
         steps.append(Reorder((*first, *over, *tile)))
     steps += [Unroll(x) for x in tile[:-1]]
     steps.append(Vectorize(tile[-1]))
-    steps += _shared(first)
+    steps += [Parallel(name) for name in first[:3]]
     return tuple(steps)
 
 
-def _deep(over: tuple[Axis, ...]) -> int:
-    """The terms of a block, where one long sum is taken in blocks; else 0."""
-    if len(over) != 1 or _extent(over[0]) <= 2 * DEEP:
-        return 0
-    n = _extent(over[0])
-    return next((d for d in range(DEEP, DEEP // 3, -1) if n % d == 0), 0)
-
-
-def _shared(first: list[str]) -> list[Primitive]:
-    """Several threads do the steps of the outer loops."""
-    return [Parallel(name) for name in first[:3]]
+def blocks(t: Tensor, c: Contraction, layouts: Mapping[Tensor, Layout | Scatter]) -> list[int]:
+    """Terms that a block of the sum may have, where it is one long sum; the best one first."""
+    found = reduction(t)
+    assert found is not None
+    if len(found.axes) != 1 or _block(c.a, found.axes[0], layouts.get(c.a.tensor)) > 1:
+        return [0]
+    n = _extent(found.axes[0])
+    some = [d for d in range(DEEP, DEEP // 3, -1) if n % d == 0 and n > d]
+    return [*some[:1], 0] if n > 2 * DEEP else [0, *some[:1]]
 
 
 def _reduced(

@@ -11,8 +11,8 @@ LANES = 64  # elements of a tile
 SHARED = 2  # outer loops whose steps several threads do
 
 
-def default(s: Scheduled, layout: Layout) -> Schedule:
-    """Of the loops of `s`, not split yet."""
+def default(s: Scheduled, layout: Layout, most: int = LANES) -> Schedule:
+    """Of the loops of `s`, not split yet. most: elements of a tile."""
     steps: list[Primitive] = []
     names = [x.axis.name.removeprefix(s.prefix) for x in s.loops if not x.reduced]
     sizes = [x.extent for x in s.loops if not x.reduced]
@@ -28,8 +28,8 @@ def default(s: Scheduled, layout: Layout) -> Schedule:
         if p.block > 1:
             last, extent = (f"{last}.i", min(p.block, extent)) if p.within else (f"{last}.o", 0)
         order.append(last)
-    if extent > LANES:
-        steps.append(Split(last, LANES))
+    if extent > most:
+        steps.append(Split(last, most))
         order[-1:] = [f"{last}.o", f"{last}.i"]
     lanes = order.pop()
     shared = [] if s.prefix else [Parallel(x) for x in order[:SHARED]]

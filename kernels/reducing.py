@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 
 from superopt.kernels.contraction import strides
 from superopt.kernels.layout import Layout, Scatter, lying
+from superopt.kernels.option import Option
 from superopt.kernels.schedule import (
     Parallel,
     Primitive,
@@ -31,27 +32,66 @@ LANES = 256  # of a vectorized sum, at most: what is more is a loop
 WIDE = 64  # elements of the result at a time, where there is one row
 
 
+def options(
+    t: Tensor, layouts: Mapping[Tensor, Layout | Scatter], lanes: int
+) -> list[tuple[float, Option]]:
+    """Ways to compute a reduction, with a rank each, the best one 0; none where it is no single
+    one."""
+    found = reduction(t)
+    if found is None or not t.axes:
+        return []
+    read = [x for x in loads(found.body) if x.tensor.shape]
+    n, m, block = _frame(t, layouts)
+    last = found.axes[-1]
+    if _rows(read, n, last, layouts):
+        extent = _extent(last)
+        most = extent if extent <= LANES else _parts(extent, lanes)
+        some = [most, *(w for w in (lanes, 2 * lanes, 4 * lanes) if w < most and extent % w == 0)]
+        return [(float(k), Option.of("across", lanes=w)) for k, w in enumerate(some)]
+    wide = block or (WIDE if m is None or _extent(m) < 2 else lanes * 2)
+    rows = 1 if m is None else _even(_extent(m))
+    out = [(0.0, Option.of("along", wide=wide, rows=rows))]
+    for w in (wide,) if block else (lanes, 2 * lanes, 4 * lanes):
+        for r in {1} if m is None else {1, 2, 4, rows, ROWS}:
+            if (w, r) != (wide, rows) and w * r <= 16 * lanes:
+                out.append((1.0 + abs(w * r - wide * rows), Option.of("along", wide=w, rows=r)))
+    return out
+
+
 def scheduled(
     t: Tensor,
     layouts: Mapping[Tensor, Layout | Scatter],
     constants: Collection[Tensor],
-    lanes: int,
-    *,
-    parallel: bool = True,
-) -> tuple[Schedule, tuple[Tensor, ...]] | None:
-    """A schedule, and the constants that are packed for it; None where there is no single sum."""
+    option: Option,
+) -> tuple[Schedule, tuple[Tensor, ...]]:
+    """A schedule, and the constants that are packed for it."""
     found = reduction(t)
-    if found is None or not t.axes:
-        return None
+    assert found is not None
+    if option.algorithm == "across":
+        return _across(t, found.axes, option["lanes"]), ()
+    n, m, block = _frame(t, layouts)
     read = [x for x in loads(found.body) if x.tensor.shape]
+    how = _along(t, found.axes, n, m, bool(block), option["wide"], option["rows"])
+    return how, tuple(_packed(read, n, constants))
+
+
+def _frame(t: Tensor, layouts: Mapping[Tensor, Layout | Scatter]) -> tuple[Axis, Axis | None, int]:
+    """The axis of the result along which vectors go, the next one, and the block of the first."""
     out = lying(layouts.get(t), t.rank)
     order = list(dict.fromkeys(t.axes[p.axis] for p in reversed(out.parts)))
     order = [a for a in order if _extent(a) > 1] or order[:1]
-    last = found.axes[-1]
-    if _rows(read, order[0], last, layouts):
-        return _across(t, found.axes, lanes, parallel), ()
-    packed = tuple(_packed(read, order[0], constants))
-    return _along(t, found.axes, order, out, lanes, parallel), packed
+    block = next((p.block for p in out.parts if p.within and t.axes[p.axis] == order[0]), 0)
+    return order[0], order[1] if len(order) > 1 else None, block
+
+
+def _parts(extent: int, lanes: int) -> int:
+    """Lanes of a long sum's part; all of it, where none divides it."""
+    return max((n for n in range(lanes, LANES + 1, lanes) if extent % n == 0), default=extent)
+
+
+def _even(extent: int) -> int:
+    """Rows at a time, so that few are computed twice."""
+    return min(range(1, ROWS + 1), key=lambda r: (-(-extent // r) * (r + 1), -r))
 
 
 def _rows(
@@ -84,50 +124,32 @@ def _packed(read: list[Load], lane: Axis, constants: Collection[Tensor]) -> list
     ]
 
 
-def _across(t: Tensor, over: tuple[Axis, ...], lanes: int, parallel: bool) -> Schedule:
+def _across(t: Tensor, over: tuple[Axis, ...], lanes: int) -> Schedule:
     last = over[-1]
     steps: list[Primitive] = []
-    name = last.name
-    extent = _extent(last)
-    if extent > LANES:
-        factor = max((n for n in range(lanes, LANES + 1, lanes) if extent % n == 0), default=0)
-        if factor:
-            steps.append(Split(name, factor))
-            name = f"{name}.i"
-    steps.append(Vectorize(name)) if extent <= LANES or name != last.name else None
-    outer = [a.name for a in t.axes]
-    return (*steps, *(Parallel(a) for a in outer)) if parallel else tuple(steps)
+    if lanes < _extent(last):
+        steps += [Split(last.name, lanes), Vectorize(f"{last.name}.i")]
+    elif lanes <= LANES:
+        steps.append(Vectorize(last.name))
+    return (*steps, *(Parallel(a.name) for a in t.axes))
 
 
 def _along(
-    t: Tensor,
-    over: tuple[Axis, ...],
-    order: list[Axis],
-    out: Layout,
-    lanes: int,
-    parallel: bool,
+    t: Tensor, over: tuple[Axis, ...], n: Axis, m: Axis | None, blocked: bool, wide: int, rows: int
 ) -> Schedule:
-    n = order[0]
-    m = order[1] if len(order) > 1 else None
-    steps: list[Primitive] = []
-    block = next((p.block for p in out.parts if p.within and t.axes[p.axis] == n), 0)
-    wide = block or (WIDE if m is None or _extent(m) < 2 else lanes * 2)
-    steps.append(Split(n.name, wide))
+    steps: list[Primitive] = [Split(n.name, wide)]
     tile = [f"{n.name}.i"]
     first = [a.name for a in t.axes if a not in (n, m)]
-    place = len(first) if not block else min(1, len(first))
+    place = min(1, len(first)) if blocked else len(first)
     first.insert(place, f"{n.name}.o")
     if m is not None:
-        rows = min(range(1, ROWS + 1), key=lambda r: (-(-_extent(m) // r) * (r + 1), -r))
         steps.append(Split(m.name, rows))
         tile.insert(0, f"{m.name}.i")
         first.append(f"{m.name}.o")
     steps.append(Reorder((*first, *(a.name for a in over), *tile)))
     steps += [Unroll(x) for x in tile[:-1]]
     steps.append(Vectorize(tile[-1]))
-    if parallel:
-        steps += [Parallel(x) for x in first[:3]]
-    return tuple(steps)
+    return (*steps, *(Parallel(x) for x in first[:3]))
 
 
 def _extent(a: Axis) -> int:

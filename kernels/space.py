@@ -1,8 +1,9 @@
-"""Which schedule a kernel gets, by the kind of computation that it is."""
+"""The ways in which a kernel can compute a tensor, by the kind of computation that it is, and the
+one that should be the fastest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -12,10 +13,28 @@ from superopt.kernels import contraction as co
 from superopt.kernels import reducing as re
 from superopt.kernels import winograd as wi
 from superopt.kernels.cook_toom import POINTS, transformed_kernel
-from superopt.kernels.layout import Layout, Scatter, row_major
+from superopt.kernels.default import LANES, default
+from superopt.kernels.layout import Layout, Scatter, lying, row_major
+from superopt.kernels.option import Option
 from superopt.kernels.schedule import Schedule
+from superopt.kernels.transform import unscheduled
 from superopt.te.dtype import F32
 from superopt.te.expr import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is to be computed: a tensor from others in memory, where these lie, which of them are
+    constants. width: bytes of a vector."""
+
+    tensor: Tensor
+    layouts: Mapping[Tensor, Layout | Scatter]
+    constants: Collection[Tensor]
+    width: int
+
+    @property
+    def lanes(self) -> int:
+        return max(self.width * 8 // self.tensor.dtype.bits, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +46,7 @@ class Choice:
     kernel of its own before it, and the buffer from which that is read.
     """
 
+    option: Option
     root: Tensor
     schedules: Mapping[Tensor, Schedule] = field(default_factory=dict)
     packed: tuple[Tensor, ...] = ()
@@ -38,65 +58,147 @@ class Choice:
     )
 
 
-def choice(
-    t: Tensor,
-    layouts: Mapping[Tensor, Layout | Scatter],
-    constants: Collection[Tensor],
-    width: int,
-) -> Choice:
-    """For a tensor that is computed from others in memory. width: bytes of a vector."""
-    lanes = max(width * 8 // t.dtype.bits, 1)
-    found = co.contraction(t, constants)
+def choice(p: Problem) -> Choice:
+    """The way that should be the fastest."""
+    return chosen(p, best(p))
+
+
+def best(p: Problem) -> Option:
+    found = _product(p)
+    if found is not None:
+        c, frame = found
+        m = _tile(p, c)
+        if m:
+            picture = wi.picture(p.tensor, c)
+            assert picture is not None
+            return _winograd(wi.plans(picture, m, p.lanes)[0])
+        (_, rows, vectors), deep = min(frame.tiles()), co.blocks(p.tensor, c, p.layouts)[0]
+        return Option.of("direct", rows=rows, vectors=vectors, deep=deep)
+    some = re.options(p.tensor, p.layouts, p.lanes)
+    return min(some, key=lambda x: x[0])[1] if some else Option.of("loops", lanes=LANES)
+
+
+def options(p: Problem) -> Iterator[Option]:
+    """All ways, the one that should be the fastest first."""
+    first = best(p)
+    yield first
+    yield from (o for o in dict.fromkeys(_options(p)) if o != first)
+
+
+def _options(p: Problem) -> Iterator[Option]:
+    found = _product(p)
+    if found is not None:
+        c, frame = found
+        for _, rows, vectors in sorted(frame.tiles()):
+            for deep in co.blocks(p.tensor, c, p.layouts):
+                yield Option.of("direct", rows=rows, vectors=vectors, deep=deep)
+        picture = _picture(p, c)
+        if picture is not None:
+            for m in _fitting(picture):
+                yield from map(_winograd, wi.plans(picture, m, p.lanes))
+    for _, option in sorted(re.options(p.tensor, p.layouts, p.lanes), key=lambda x: x[0]):
+        yield option
+    if found is None:
+        yield from (Option.of("loops", lanes=n) for n in (LANES // 4, LANES // 2, LANES, 2 * LANES))
+
+
+def chosen(p: Problem, option: Option) -> Choice:
+    """What an option is for this problem. Raises ValueError where it is none of its options."""
+    match option.algorithm:
+        case "direct":
+            c, frame = _given(p, option)
+            how = co.scheduled(
+                p.tensor, c, p.layouts, frame, option["rows"], option["vectors"], option["deep"]
+            )
+            packed = (c.b.tensor,) if c.b.tensor in p.constants else ()
+            return Choice(option, p.tensor, {p.tensor: how}, packed)
+        case "winograd":
+            return _in_tiles(p, option)
+        case "along" | "across":
+            how, order = re.scheduled(p.tensor, p.layouts, p.constants, option)
+            return Choice(option, p.tensor, {p.tensor: how}, order)
+        case "loops":
+            if option["lanes"] == LANES:
+                return Choice(option, p.tensor)
+            layout = lying(p.layouts.get(p.tensor), p.tensor.rank)
+            how = default(unscheduled(p.tensor), layout, option["lanes"])
+            return Choice(option, p.tensor, {p.tensor: how})
+    raise ValueError(f"{option} is no way to compute {p.tensor.name}")
+
+
+def _product(p: Problem) -> tuple[co.Contraction, co.Frame] | None:
+    found = co.contraction(p.tensor, p.constants)
     if found is None or not found.of_b:
-        return _reduced(t, layouts, constants, lanes)
-    fast = _winograd(t, found, layouts, constants, lanes)
-    if fast is not None:
-        return fast
-    how = co.scheduled(t, found, layouts, lanes)
-    if how is None:
-        return _reduced(t, layouts, constants, lanes)
-    return Choice(t, {t: how}, (found.b.tensor,) if found.b.tensor in constants else ())
+        return None
+    frame = co.frame(p.tensor, found, p.layouts, p.lanes)
+    return None if frame is None else (found, frame)
 
 
-def _reduced(
-    t: Tensor,
-    layouts: Mapping[Tensor, Layout | Scatter],
-    constants: Collection[Tensor],
-    lanes: int,
-) -> Choice:
-    found = re.scheduled(t, layouts, constants, lanes)
-    return Choice(t) if found is None else Choice(t, {t: found[0]}, found[1])
+def _given(p: Problem, option: Option) -> tuple[co.Contraction, co.Frame]:
+    found = _product(p)
+    if found is None:
+        raise ValueError(f"{option}: {p.tensor.name} is no sum of products")
+    return found
 
+
+# --- convolutions in tiles ---
 
 BYTES_PER_CYCLE = 6  # of weights that come from memory
 STARTS = 0.75  # part of a direct convolution's time below which tiles pay
+_KNOBS = ("m", "apart", "block", "rows", "columns", "vectors")
 
 
-def _winograd(
-    t: Tensor,
-    c: co.Contraction,
-    layouts: Mapping[Tensor, Layout | Scatter],
-    constants: Collection[Tensor],
-    lanes: int,
-) -> Choice | None:
-    """A convolution in tiles, where that takes less time by the count of its products."""
-    p = wi.picture(t, c) if c.b.tensor in constants and t.dtype == F32 else None
-    if p is None or p.channels < lanes or not isinstance(p.k.extent, int) or p.k.extent < lanes:
+def _winograd(plan: wi.Plan) -> Option:
+    return Option("winograd", tuple((k, int(getattr(plan, k))) for k in _KNOBS))
+
+
+def _picture(p: Problem, c: co.Contraction) -> wi.Picture | None:
+    """The convolution that tiles can compute."""
+    if c.b.tensor not in p.constants or p.tensor.dtype != F32:
         return None
+    found = wi.picture(p.tensor, c)
+    if found is None or found.channels < p.lanes or _extent(found) < p.lanes:
+        return None
+    return found
+
+
+def _extent(p: wi.Picture) -> int:
+    return p.k.extent if isinstance(p.k.extent, int) else 0
+
+
+def _fitting(p: wi.Picture) -> list[int]:
+    """The tiles that a picture is not smaller than."""
     sides = [
         x.extent // d for x, d in zip((p.h, p.w), p.steps, strict=True) if isinstance(x.extent, int)
     ]
-    direct = wi.size(p) / lanes
+    return [m for m in POINTS if min(sides) >= m]
+
+
+def _tile(p: Problem, c: co.Contraction) -> int:
+    """The tile's side where that takes less time by the count of its products; else 0."""
+    picture = _picture(p, c)
+    if picture is None:
+        return 0
+    direct = wi.size(picture) / p.lanes
     some = []
-    for m in POINTS:
-        if min(sides) >= m:
-            sums, transforms, size = wi.products(p, m)
-            busy, streams = (sums + transforms) / lanes, size / BYTES_PER_CYCLE
-            some.append((max(busy, streams) + 0.3 * min(busy, streams), m))
-    if not some or min(some)[0] > STARTS * direct:
-        return None
-    made = wi.tiled(t, c, p, min(some)[1], layouts.get(t) or row_major(t.rank), lanes)
-    source = {made.kernel: (c.b.tensor, partial(transformed_kernel, made.m))}
+    for m in _fitting(picture):
+        sums, transforms, size = wi.products(picture, m)
+        busy, streams = (sums + transforms) / p.lanes, size / BYTES_PER_CYCLE
+        some.append((max(busy, streams) + 0.3 * min(busy, streams), m))
+    return min(some)[1] if some and min(some)[0] <= STARTS * direct else 0
+
+
+def _in_tiles(p: Problem, option: Option) -> Choice:
+    c, _ = _given(p, option)
+    picture = _picture(p, c)
+    if picture is None or option["m"] not in _fitting(picture):
+        raise ValueError(f"{option}: {p.tensor.name} is no convolution in such tiles")
+    m, apart, *rest = (option[k] for k in _KNOBS)
+    layout = p.layouts.get(p.tensor) or row_major(p.tensor.rank)
+    plan = wi.Plan(m, bool(apart), *rest)
+    made = wi.tiled(p.tensor, c, picture, plan, layout, p.lanes)
+    source = {made.kernel: (c.b.tensor, partial(transformed_kernel, m))}
     return Choice(
-        made.root, made.schedules, (made.kernel,), made.lies, made.tables, made.first, source
-    )
+        option, made.root, made.schedules, (made.kernel,), made.lies, made.tables, made.first,
+        source,
+    )  # fmt: skip

@@ -119,10 +119,25 @@ class Tiled:
     m: int
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How tiles of m x m are computed. apart: all of the picture is transformed before, by a kernel
+    of its own; else `block` rows of tiles at a time. Register tiles of the sums are of `rows` times
+    `columns` tiles, and some vectors of channels."""
+
+    m: int
+    apart: bool
+    block: int
+    rows: int
+    columns: int
+    vectors: int
+
+
 def tiled(
-    t: Tensor, c: Contraction, p: Picture, m: int, layout: Layout | Scatter, lanes: int
+    t: Tensor, c: Contraction, p: Picture, plan: Plan, layout: Layout | Scatter, lanes: int
 ) -> Tiled:
-    """The tensor by F(m x m, 3 x 3), as one kernel over blocks of rows of tiles."""
+    """The tensor by F(m x m, 3 x 3)."""
+    m = plan.m
     found = reduction(t)
     assert found is not None
     a = m + KERNEL - 1
@@ -148,10 +163,7 @@ def tiled(
         lambda xi, nu, q, y, x, ch: reduce_sum(a, lambda j: table_b[nu, j] * d[q, y, x, xi, j, ch]),
         name="v",
     )
-    # Where the kernel does not stay in a cache it may be better to read it once, for all tiles:
-    # these are transformed before, and a part of the outputs' channels is computed at a time.
-    apart = _streams((high, wide), (a, p.channels, k), lanes)
-    read = Tensor("v", kind, v.shape) if apart else v
+    read = Tensor("v", kind, v.shape) if plan.apart else v
     s = compute(
         (a, a, n, high, wide, k),
         lambda xi, nu, q, y, x, o: reduce_sum(
@@ -184,11 +196,10 @@ def tiled(
         lies = Scatter(layout.shape, layout.layout, y.axes, there)
     else:
         lies = Scatter((n, k, h, w), layout, y.axes, place)
-    sizes = (a, p.channels, k)
-    how = (_by_channels if apart else _by_rows)((d, v, s, rows, y), (high, wide), sizes, lanes)
+    how = (_by_channels if plan.apart else _by_rows)((d, v, s, rows, y), plan, lanes)
     known = matrices(m)
     tables = {table_b: array(known[2]), table_a: array(known[0])}
-    return Tiled(y, (v, read) if apart else None, lies, how, tables, u, m)
+    return Tiled(y, (v, read) if plan.apart else None, lies, how, tables, u, m)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,10 +265,29 @@ def _put(e: Expr, held: Tensor, total: Expr) -> Expr:
     return e
 
 
+TILES = 8  # register tiles that are worth trying
 ROOM = 700_000  # bytes of a block's tiles and sums: most of a core's second cache
 Stages = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 _TRANSFORM = "reorder(i0, i1, i2, i4, k0, i3, i5); unroll(k0); unroll(i3); vectorize(i5)"
 _BACK = "i1, i2, i5.o.i, i3, k0, i4, i5.i); unroll(k0); unroll(i4); vectorize(i5.i)"
+
+
+def plans(p: Picture, m: int, lanes: int) -> list[Plan]:
+    """Those for tiles of m x m, the one that should be the fastest first.
+
+    Where the kernel does not stay in a cache it may be better to read it once, for all tiles:
+    these are transformed before, and a part of the outputs' channels is computed at a time.
+    """
+    grid, sizes = counts(p, m), (m + KERNEL - 1, p.channels, _extent(p.k))
+    first = _streams(grid, sizes, lanes)
+    own = _block(*grid, sizes)
+    out = []
+    for apart in (first, not first):
+        near = (own, _over(own, 2), 2 * own)
+        for block in [grid[0]] if apart else dict.fromkeys(min(b, grid[0]) for b in near):
+            some = sorted(_gemm(block, grid[1], sizes[2], lanes))[:TILES]
+            out += [Plan(m, apart, block, *tile) for _, *tile in some]
+    return out
 
 
 def _block(high: int, wide: int, sizes: tuple[int, int, int]) -> int:
@@ -281,22 +311,16 @@ def _streams(grid: tuple[int, int], sizes: tuple[int, int, int], lanes: int) -> 
     return kernel + parts * (each * channels + (2 * part if part > ROOM else 0)) < by_rows
 
 
-def _by_rows(
-    stages: Stages, grid: tuple[int, int], sizes: tuple[int, int, int], lanes: int
-) -> dict[Tensor, Schedule]:
+def _by_rows(stages: Stages, plan: Plan, lanes: int) -> dict[Tensor, Schedule]:
     """Rows of tiles at a time, from the picture to the result."""
     d, v, s, rows, y = stages
-    high, wide = grid
-    _, _, k = sizes
-    block = _block(high, wide, sizes)
     tile = f"split(i5, {lanes}); "
-    _, by_row, by_column, vectors = min(_gemm(block, wide, k, lanes))
     how = {
-        y: f"split(i1, {block}); {tile}reorder(i0, i1.o, i1.i, i2, i5.o, i3, k0, i4, i5.i); "
+        y: f"split(i1, {plan.block}); {tile}reorder(i0, i1.o, i1.i, i2, i5.o, i3, k0, i4, i5.i); "
         "unroll(k0); unroll(i4); vectorize(i5.i); parallel(i0); parallel(i1.o)",
         rows: f"compute_at(y, i5.o); {_TRANSFORM}",
-        s: f"compute_at(y, i1.o); {tile}split(i3, {by_row}); split(i4, {by_column}); "
-        f"split(i5.o, {vectors}); "
+        s: f"compute_at(y, i1.o); {tile}split(i3, {plan.rows}); split(i4, {plan.columns}); "
+        f"split(i5.o, {plan.vectors}); "
         "reorder(i0, i1, i2, i5.o.o, i3.o, i4.o, k0, i3.i, i4.i, i5.o.i, i5.i); "
         "unroll(i3.i); unroll(i4.i); unroll(i5.o.i); vectorize(i5.i)",
         v: f"compute_at(y, i1.o); {tile}reorder(i2, i3, i4, i5.o, i0, k0, i1, i5.i); "
@@ -306,20 +330,15 @@ def _by_rows(
     return {t: parsed(text) for t, text in how.items()}
 
 
-def _by_channels(
-    stages: Stages, grid: tuple[int, int], sizes: tuple[int, int, int], lanes: int
-) -> dict[Tensor, Schedule]:
+def _by_channels(stages: Stages, plan: Plan, lanes: int) -> dict[Tensor, Schedule]:
     """All tiles at a time, for as many channels of the result as a register tile has."""
     d, v, s, rows, y = stages
-    high, wide = grid
-    _, _, k = sizes
     tile = f"split(i5, {lanes}); "
-    _, by_row, by_column, vectors = min(_gemm(high, wide, k, lanes))
     how = {
-        y: f"{tile}split(i5.o, {vectors}); reorder(i0, i5.o.o, {_BACK}; "
+        y: f"{tile}split(i5.o, {plan.vectors}); reorder(i0, i5.o.o, {_BACK}; "
         "parallel(i0); parallel(i5.o.o)",
         rows: f"compute_at(y, i5.o.i); {_TRANSFORM}",
-        s: f"compute_at(y, i5.o.o); {tile}split(i3, {by_row}); split(i4, {by_column}); "
+        s: f"compute_at(y, i5.o.o); {tile}split(i3, {plan.rows}); split(i4, {plan.columns}); "
         "reorder(i0, i1, i2, i3.o, i4.o, k0, i3.i, i4.i, i5.o, i5.i); "
         "unroll(i3.i); unroll(i4.i); unroll(i5.o); vectorize(i5.i)",
         v: f"{tile}reorder(i2, i5.o, i3, i4, i0, k0, i1, i5.i); "

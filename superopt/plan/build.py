@@ -15,7 +15,7 @@ from superopt.kernels.identity import identity
 from superopt.kernels.layout import Layout, Scatter, row_major
 from superopt.kernels.lower import lowered
 from superopt.kernels.pack import packed
-from superopt.kernels.space import Choice, choice
+from superopt.kernels.space import Choice, Problem, choice
 from superopt.kernels.tile import Kernel, Pack
 from superopt.kernels.walk import loads, stages
 from superopt.plan.inline import Inlining, in_order, inlined
@@ -140,7 +140,7 @@ class _Builder:
             elif t in self.lying:
                 layout[root] = self.lying[t]
             known = {x for x in given if x in self.tensors.constants}
-            how = choice(root, layout, known, self.width)
+            how = choice(Problem(root, layout, known, self.width))
             if how.lies is not None:
                 layout = {**layout, how.root: how.lies}
             for x, (source, make) in how.made.items():

@@ -13,7 +13,7 @@ from superopt.kernels.layout import Scatter, parsed
 from superopt.kernels.lower import lowered
 from superopt.kernels.pack import laid, packed, read
 from superopt.kernels.walk import loads
-from superopt.kernels.winograd import picture, tiled
+from superopt.kernels.winograd import picture, plans, tiled
 from superopt.ops import OPS
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
@@ -77,7 +77,7 @@ def test_it_is_the_convolution(
     assert p is not None
     border = max(pads)
     layout = parsed(f"i0 i2+{border} i3+{border} i1" if border else "i0 i2 i3 i1")
-    made = tiled(t, found, p, m, parsed("i0 i2+1 i3+1 i1"), 16)
+    made = tiled(t, found, p, plans(p, m, 16)[0], parsed("i0 i2+1 i3+1 i1"), 16)
     rng = np.random.default_rng(3)
     a = rng.standard_normal(shape).astype(np.float32)
     b = rng.standard_normal((out, channels, 3, 3)).astype(np.float32)

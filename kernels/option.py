@@ -1,0 +1,39 @@
+"""A way to compute a tensor, among those of its space: an algorithm and its numbers. Data, which
+prints as text that parses back:
+
+    direct rows=6 vectors=4 deep=0
+    winograd m=4 apart=0 block=2 rows=2 columns=3 vectors=4
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    algorithm: str
+    knobs: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join([self.algorithm, *(f"{name}={n}" for name, n in self.knobs)])
+
+    def __getitem__(self, knob: str) -> int:
+        return dict(self.knobs)[knob]
+
+    @classmethod
+    def of(cls, algorithm: str, **knobs: int) -> Self:
+        return cls(algorithm, tuple(knobs.items()))
+
+    @classmethod
+    def parsed(cls, text: str) -> Self:
+        """Raises ValueError for a text that is none."""
+        algorithm, *rest = text.split()
+        knobs = []
+        for word in rest:
+            name, sign, n = word.partition("=")
+            if not sign:
+                raise ValueError(f"{word} is no number with a name, such as rows=6")
+            knobs.append((name, int(n)))
+        return cls(algorithm, tuple(knobs))
