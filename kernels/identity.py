@@ -1,4 +1,4 @@
-"""What tells kernels apart: a digest of the tile-level form, whatever its buffers are called."""
+"""What tells kernels apart, and what they compute: digests, whatever buffers are called."""
 
 from __future__ import annotations
 
@@ -7,16 +7,36 @@ from hashlib import blake2b
 from pathlib import Path
 
 from superopt import te
+from superopt.kernels.layout import Layout, Scatter
+from superopt.kernels.space import Problem
 from superopt.kernels.tile import For, Kernel, Stmt, Store
 from superopt.te.expr import Tensor
-from superopt.te.node import Apply, Axis, Const, Expr, Index, Load
+from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
 
 SIZE = 10  # bytes of a digest
 
 
 def identity(kernel: Kernel) -> str:
     """Of kernels that become the same code. Their names are none of it."""
-    return _Written(kernel).digest()
+    w = _Written()
+    w.kernel(kernel)
+    return w.digest()
+
+
+def computation(p: Problem) -> str:
+    """Of problems that the same kernels solve."""
+    w = _Written()
+    w.tensor(p.tensor)
+    places = [(w.places[t], t) for t in w.places if t.body is None or t is p.tensor]
+    w.lines += [f"{n} {t.type} {_lies(p.layouts.get(t))} {t in p.constants}" for n, t in places]
+    return w.digest() + f"-{p.width}"
+
+
+def _lies(layout: Layout | Scatter | None) -> str:
+    if isinstance(layout, Scatter):
+        at = ", ".join(map(str, layout.index))
+        return f"{layout.layout} of {layout.shape} at {at} for {layout.axes}"
+    return str(layout or "")
 
 
 @lru_cache
@@ -32,39 +52,49 @@ def sources() -> str:
 class _Written:
     """Expressions as text, with each number's type; buffers are told by their places."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
-        self.known: dict[Expr | None, str] = {}
+    def __init__(self) -> None:
+        self.known: dict[Expr, str] = {}
         self.places: dict[Tensor, str] = {}
-        for n, p in enumerate(kernel.params):
-            self.places[p] = f"p{n}"
-        for n, (t, _) in enumerate(kernel.scratch):
-            self.places[t] = f"s{n}"
-        for n, (t, _) in enumerate(kernel.tables):
-            self.places[t] = f"t{n}"
+        self.lines: list[str] = []
 
     def digest(self) -> str:
-        k = self.kernel
-        lines = [f"{p.type}" for p in k.params]
-        lines += [f"{scope} {t.type}" for t, scope in k.scratch]
-        lines += [f"{t.type} {a.dtype} {a.shape} {a.tobytes().hex()}" for t, a in k.tables]
-        lines += [f"packed {self.places[p.buffer]}" for p in k.packs]
-        for s in k.body:
-            self.stmt(s, lines)
-        return blake2b("\n".join(lines).encode(), digest_size=SIZE).hexdigest()
+        return blake2b("\n".join(self.lines).encode(), digest_size=SIZE).hexdigest()
 
-    def stmt(self, s: Stmt, lines: list[str]) -> None:
+    def kernel(self, k: Kernel) -> None:
+        for n, p in enumerate(k.params):
+            self.places[p] = f"p{n}"
+        for n, (t, _) in enumerate(k.scratch):
+            self.places[t] = f"s{n}"
+        for n, (t, _) in enumerate(k.tables):
+            self.places[t] = f"t{n}"
+        self.lines += [f"{p.type}" for p in k.params]
+        self.lines += [f"{scope} {t.type}" for t, scope in k.scratch]
+        self.lines += [f"{t.type} {a.dtype} {a.shape} {a.tobytes().hex()}" for t, a in k.tables]
+        self.lines += [f"packed {self.places[p.buffer]}" for p in k.packs]
+        for s in k.body:
+            self.stmt(s)
+
+    def tensor(self, t: Tensor) -> str:
+        """A name for a tensor of a computation, which is written where it is first read."""
+        if t not in self.places:
+            name = self.places[t] = f"v{len(self.places)}"
+            if t.body is not None:
+                axes = " ".join(map(_axis, t.axes))
+                self.lines.append(f"{name} {t.type}[{axes}] = {self.expr(t.body)}")
+        return self.places[t]
+
+    def stmt(self, s: Stmt) -> None:
         if isinstance(s, For):
-            lines.append(f"for {_axis(s.axis)} {s.kind} {{")
+            self.lines.append(f"for {_axis(s.axis)} {s.kind} {{")
             for inner in s.body:
-                self.stmt(inner, lines)
-            lines.append("}")
+                self.stmt(inner)
+            self.lines.append("}")
             return
         axes, over = " ".join(map(_axis, s.axes)), ""
         if not isinstance(s, Store):
             over = f"{s.fn} {' '.join(map(_axis, s.over))}"
         where = ",".join(map(self.expr, s.index))
-        lines.append(f"{self.places[s.buffer]}[{where}]={self.expr(s.value)} {axes}|{over}")
+        self.lines.append(f"{self.places[s.buffer]}[{where}]={self.expr(s.value)} {axes}|{over}")
 
     def expr(self, e: Expr) -> str:
         match e:
@@ -79,7 +109,9 @@ class _Written:
                     self.known[e] = found
                 return found
             case Load(tensor, index):
-                return f"{self.places[tensor]}[{','.join(map(self.expr, index))}]"
+                return f"{self.tensor(tensor)}[{','.join(map(self.expr, index))}]"
+            case Reduce(fn, axes, body):
+                return f"{fn}({self.expr(body)} for {' '.join(map(_axis, axes))})"
             case Index(element, bound):
                 return f"at({self.expr(element)},{self.expr(bound)})"
         raise NotImplementedError(f"{type(e).__name__} in a tile: {e}")

@@ -4,6 +4,7 @@ one that should be the fastest."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -58,8 +59,12 @@ class Choice:
     )
 
 
-def choice(p: Problem) -> Choice:
-    """The way that should be the fastest."""
+def choice(p: Problem, wanted: Option | None = None) -> Choice:
+    """By the option that is wanted, where it is one of this problem's; else the way that should be
+    the fastest."""
+    if wanted is not None:
+        with suppress(ValueError, KeyError):
+            return chosen(p, wanted)
     return chosen(p, best(p))
 
 
@@ -103,7 +108,8 @@ def _options(p: Problem) -> Iterator[Option]:
 
 
 def chosen(p: Problem, option: Option) -> Choice:
-    """What an option is for this problem. Raises ValueError where it is none of its options."""
+    """What an option is for this problem. Raises ValueError or KeyError where it is none of
+    its options."""
     match option.algorithm:
         case "direct":
             c, frame = _given(p, option)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from superopt.ir import graph as g
+from superopt.kernels.built import built, operands
 from superopt.kernels.cpu_run import Call, Ref
 from superopt.kernels.cpu_text import chunks, workspace
-from superopt.kernels.identity import identity
+from superopt.kernels.identity import computation
 from superopt.kernels.layout import Layout, Scatter, row_major
-from superopt.kernels.lower import lowered
+from superopt.kernels.option import Option
 from superopt.kernels.pack import packed
-from superopt.kernels.space import Choice, Problem, choice
+from superopt.kernels.space import Problem, choice
 from superopt.kernels.tile import Kernel, Pack
-from superopt.kernels.walk import loads, stages
 from superopt.plan.inline import Inlining, in_order, inlined
 from superopt.plan.memory import ALIGNED, Life, offsets
 from superopt.plan.place import bordered, layouts
@@ -50,7 +50,9 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What runs. kernels: by function, in the tile-level form; memory, workspace: bytes."""
+    """What runs. kernels: by function, in the tile-level form; memory, workspace: bytes;
+    problems: what was to be computed, by key; options: how each of them is; solved: which problem
+    each call belongs to."""
 
     inputs: tuple[g.Input, ...]
     kernels: Mapping[str, Kernel]
@@ -59,10 +61,19 @@ class Program:
     constant_bytes: int
     memory: int
     workspace: int
+    problems: Mapping[str, Problem]
+    options: Mapping[str, Option]
+    solved: tuple[str, ...]
 
 
-def program(graph: g.Graph, sizes: Mapping[str, int], width: int) -> Program:
-    """width: bytes of a vector of the machine that it is for.
+def program(
+    graph: g.Graph,
+    sizes: Mapping[str, int],
+    width: int,
+    chosen: Mapping[str, Option] | None = None,
+) -> Program:
+    """width: bytes of a vector of the machine that it is for. chosen: how to compute problems, by
+    their keys; for all others the default holds.
 
     Raises NotImplementedError where no kernel computes an element type.
     """
@@ -74,7 +85,7 @@ def program(graph: g.Graph, sizes: Mapping[str, int], width: int) -> Program:
     pictures = bordered(in_order(outputs, parts)) & set(tensors.copies)
     current = inlined(outputs, pictures, parts, tensors.constants)
     lying = layouts(current, outputs, tensors.parts)
-    return _Builder(graph, tensors, outputs, current, lying, width).build()
+    return _Builder(graph, tensors, outputs, current, lying, width, chosen or {}).build()
 
 
 def _outputs(graph: g.Graph, tensors: Tensors) -> list[Tensor]:
@@ -92,6 +103,16 @@ def _outputs(graph: g.Graph, tensors: Tensors) -> list[Tensor]:
     return out
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A kernel's call before buffers have places."""
+
+    kernel: Kernel
+    reads: tuple[Tensor, ...]
+    target: Tensor
+    problem: str
+
+
 @dataclass(slots=True)
 class _Builder:
     graph: g.Graph
@@ -100,6 +121,7 @@ class _Builder:
     current: Mapping[Tensor, Tensor]
     lying: Mapping[Tensor, Layout]
     width: int
+    chosen: Mapping[str, Option]
 
     def build(self) -> Program:
         buffers = {t: Tensor(f"b{n}", t.dtype, t.shape) for n, t in enumerate(self.current)}
@@ -116,22 +138,12 @@ class _Builder:
             for whole, p in self.tensors.parts.items()
             for x in p.parts
         }
-        kernels: dict[str, Kernel] = {}
-        steps: list[tuple[str, Kernel, list[Tensor], Tensor]] = []
-
-        def add(
-            root: Tensor, how: Choice, layout: Mapping[Tensor, Layout | Scatter], target: Tensor
-        ) -> None:
-            given = [x for x in _operands(root) if x not in how.tables]
-            packs = [x for x in how.packed if x in given]
-            kernel = lowered("kernel", given, [root], how.schedules, layout, how.tables, packs)
-            name = f"k{identity(kernel)}"
-            kernels[name] = replace(kernel, name=name)
-            steps.append((name, kernel, [back.get(x, x) for x in given], target))
-
+        steps: list[Step] = []
+        asked: dict[str, Problem] = {}
+        used: dict[str, Option] = {}
         for t, now in self.current.items():
             root = _reading(now, buffers)
-            given = _operands(root)
+            given = operands(root)
             layout: dict[Tensor, Layout | Scatter] = {
                 b: self.lying[x] for b in given if (x := back.get(b, b)) in self.lying
             }
@@ -140,17 +152,19 @@ class _Builder:
             elif t in self.lying:
                 layout[root] = self.lying[t]
             known = {x for x in given if x in self.tensors.constants}
-            how = choice(Problem(root, layout, known, self.width))
-            if how.lies is not None:
-                layout = {**layout, how.root: how.lies}
+            problem = Problem(root, layout, known, self.width)
+            key = computation(problem)
+            how = choice(problem, self.chosen.get(key))
+            asked[key], used[key] = problem, how.option
             for x, (source, make) in how.made.items():
                 self.tensors.constants[x] = self.made(source, make)
-            if how.first is not None:
-                before, buffer = how.first
-                back[buffer] = buffer
-                add(before, how, layout, buffer)
-            add(how.root, how, layout, into[t][0] if t in into else t)
-        return self.placed(kernels, steps, where)
+            for made in built(problem, how):
+                target = made.writes
+                if target is root:
+                    target = into[t][0] if t in into else t
+                reads = tuple(back.get(x, x) for x in made.reads)
+                steps.append(Step(made.kernel, reads, target, key))
+        return self.placed(steps, where, asked, used)
 
     def part(self, root: Tensor, whole: Tensor, axis: int, begin: int) -> Scatter:
         """Where a part of another tensor lies."""
@@ -167,18 +181,19 @@ class _Builder:
 
     def placed(
         self,
-        kernels: Mapping[str, Kernel],
-        steps: Sequence[tuple[str, Kernel, list[Tensor], Tensor]],
+        steps: Sequence[Step],
         where: dict[Tensor, Ref],
+        problems: Mapping[str, Problem],
+        options: Mapping[str, Option],
     ) -> Program:
         """Buffers get their places."""
         first: dict[Tensor, int] = {}
         last: dict[Tensor, int] = {}
-        for n, (_, _, _, t) in enumerate(steps):
-            first.setdefault(t, n)
-            last[t] = n
-        for n, (_, _, given, _) in enumerate(steps):
-            for t in given:
+        for n, step in enumerate(steps):
+            first.setdefault(step.target, n)
+            last[step.target] = n
+        for n, step in enumerate(steps):
+            for t in step.reads:
                 last[t] = max(n, last.get(t, n))
         own = [t for t in first if t not in where]
         lives = [Life(self.bytes(t), first[t], last[t], self.keeps(t)) for t in own]
@@ -188,10 +203,10 @@ class _Builder:
         held: dict[object, Ref] = {}
         end = 0
         calls = []
-        for name, kernel, given, t in steps:
+        for step in steps:
             refs = []
-            packs = {p.source: p for p in kernel.packs}
-            for x in given:
+            packs = {p.source: p for p in step.kernel.packs}
+            for x in step.reads:
                 if x not in self.tensors.constants:
                     refs.append(where[x])
                     continue
@@ -204,11 +219,13 @@ class _Builder:
                     constants.append(Held(end, buffer.type, c, pack))
                     end += -(-size // ALIGNED) * ALIGNED
                 refs.append(held[key])
-            calls.append(Call(name, (*refs, where[t]), chunks(kernel)))
+            calls.append(Call(step.kernel.name, (*refs, where[step.target]), chunks(step.kernel)))
+        kernels = {step.kernel.name: step.kernel for step in steps}
         most = max((workspace(k) for k in kernels.values()), default=0)
         return Program(
-            self.graph.inputs, kernels, tuple(calls), tuple(constants), end, memory, most
-        )
+            self.graph.inputs, kernels, tuple(calls), tuple(constants), end, memory, most,
+            problems, options, tuple(step.problem for step in steps),
+        )  # fmt: skip
 
     def shape(self, t: Tensor) -> tuple[int, ...]:
         return tuple(n for n in t.shape if isinstance(n, int))
@@ -248,10 +265,3 @@ class _Reading(Inlining):
                 self.bodies.get(e.tensor, e.tensor), tuple(map(self.expr, e.index)), e.dtype
             )
         return super()._expr(e)
-
-
-def _operands(t: Tensor) -> list[Tensor]:
-    """The buffers that it reads, and what is computed on the way does."""
-    bodies = [x.body for x in stages([t]) if x.body is not None]
-    read = dict.fromkeys(x.tensor for b in bodies for x in loads(b))
-    return [x for x in read if x.body is None]

@@ -1,0 +1,50 @@
+"""The kernels of a choice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from superopt.kernels.identity import identity
+from superopt.kernels.layout import Layout, Scatter
+from superopt.kernels.lower import lowered
+from superopt.kernels.space import Choice, Problem
+from superopt.kernels.tile import Kernel
+from superopt.kernels.walk import loads, stages
+from superopt.te.expr import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A kernel, named after what it does, and the tensors that its parameters are."""
+
+    kernel: Kernel
+    reads: tuple[Tensor, ...]
+    writes: Tensor
+
+
+def built(p: Problem, how: Choice) -> list[Built]:
+    """In the order in which they run; the last one writes the problem's tensor."""
+    layout = dict(p.layouts)
+    if how.lies is not None:
+        layout[how.root] = how.lies
+    out = []
+    if how.first is not None:
+        before, buffer = how.first
+        out.append(_built(before, how, layout, buffer))
+    return [*out, _built(how.root, how, layout, p.tensor)]
+
+
+def _built(
+    root: Tensor, how: Choice, layout: dict[Tensor, Layout | Scatter], target: Tensor
+) -> Built:
+    given = [x for x in operands(root) if x not in how.tables]
+    packs = [x for x in how.packed if x in given]
+    kernel = lowered("kernel", given, [root], how.schedules, layout, how.tables, packs)
+    return Built(replace(kernel, name=f"k{identity(kernel)}"), tuple(given), target)
+
+
+def operands(t: Tensor) -> list[Tensor]:
+    """The buffers that it reads, and what is computed on the way does."""
+    bodies = [x.body for x in stages([t]) if x.body is not None]
+    read = dict.fromkeys(x.tensor for b in bodies for x in loads(b))
+    return [x for x in read if x.body is None]
