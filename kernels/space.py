@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 
 import numpy as np
 
@@ -19,8 +20,10 @@ from superopt.kernels.layout import Layout, Scatter, lying, row_major
 from superopt.kernels.option import Option
 from superopt.kernels.schedule import Schedule
 from superopt.kernels.transform import unscheduled
+from superopt.kernels.walk import loads, reductions
 from superopt.te.dtype import F32
 from superopt.te.expr import Tensor
+from superopt.te.node import Axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,20 @@ class Problem:
     @property
     def lanes(self) -> int:
         return max(self.width * 8 // self.tensor.dtype.bits, 1)
+
+    def numbers(self) -> tuple[int, ...]:
+        """What a problem's time hangs on most: elements of the result, terms of each one's sum,
+        bytes of constants and of other operands, the extents of the result's last two axes as it
+        lies, and the vector's bytes."""
+        t = self.tensor
+        sums = reductions(t.body)
+        terms = prod(_size(a) for a in sums[0].axes) if sums else 1
+        read = dict.fromkeys(x.tensor for x in loads(t.body)) if t.body is not None else {}
+        fixed = sum(_bytes(x) for x in read if x in self.constants)
+        other = sum(_bytes(x) for x in read if x not in self.constants)
+        order = [_size(t.axes[p.axis]) for p in lying(self.layouts.get(t), t.rank).parts]
+        last = [1, 1, *order][-2:]
+        return (prod(map(_size, t.axes)), terms, fixed, other, *last, self.width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +74,15 @@ class Choice:
     made: Mapping[Tensor, tuple[Tensor, Callable[[np.ndarray], np.ndarray]]] = field(
         default_factory=dict
     )
+
+
+def _size(a: Axis) -> int:
+    assert isinstance(a.extent, int)
+    return a.extent
+
+
+def _bytes(t: Tensor) -> int:
+    return prod(n for n in t.shape if isinstance(n, int)) * max(t.dtype.bits // 8, 1)
 
 
 def choice(p: Problem, wanted: Option | None = None) -> Choice:
@@ -163,20 +189,14 @@ def _picture(p: Problem, c: co.Contraction) -> wi.Picture | None:
     if c.b.tensor not in p.constants or p.tensor.dtype != F32:
         return None
     found = wi.picture(p.tensor, c)
-    if found is None or found.channels < p.lanes or _extent(found) < p.lanes:
+    if found is None or min(found.channels, _size(found.k)) < p.lanes:
         return None
     return found
 
 
-def _extent(p: wi.Picture) -> int:
-    return p.k.extent if isinstance(p.k.extent, int) else 0
-
-
 def _fitting(p: wi.Picture) -> list[int]:
     """The tiles that a picture is not smaller than."""
-    sides = [
-        x.extent // d for x, d in zip((p.h, p.w), p.steps, strict=True) if isinstance(x.extent, int)
-    ]
+    sides = [_size(x) // d for x, d in zip((p.h, p.w), p.steps, strict=True)]
     return [m for m in POINTS if min(sides) >= m]
 
 

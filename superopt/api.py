@@ -7,6 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from superopt.compiled import compilation as compilation
+from superopt.compiled import compile as compile
+from superopt.compiled import run_model as run_model
+from superopt.compiled import tune as tune
 from superopt.cost.machine import machine
 from superopt.cost.store import Store
 from superopt.errors import UsageError
@@ -14,7 +18,6 @@ from superopt.onnx_io.source import Given, read
 from superopt.pipeline import admit as admit_
 from superopt.pipeline import bench as bench_
 from superopt.pipeline import certify as certify_
-from superopt.pipeline import compile as compile_
 from superopt.pipeline import derive as derive_
 from superopt.pipeline import doctor as doctor_
 from superopt.pipeline import optimize as optimize_
@@ -25,7 +28,6 @@ from superopt.pipeline.inputs import read_inputs
 from superopt.pipeline.reporting import report_of
 from superopt.pipeline.request import Request
 from superopt.pipeline.result import Optimized as Optimized
-from superopt.report.compiled import Compilation, OutputValue
 from superopt.report.data import (
     BenchRow,
     Derivation,
@@ -135,60 +137,6 @@ def optimize(
         done = optimize_.optimize(source, request)
         digest = source.sha256 if done.winner is None else done.winner.sha256
         return Optimized(report_of(done, request.rules, digest), done.winner is not None, done)
-
-
-def compile(model: Given, *, target: str = "cpu", threads: int | None = None) -> Executable:
-    """Compile a model to machine code for this processor.
-
-        exe = superopt.compile("model.onnx")
-        outputs = exe(x=array)  # by name, in the model's order
-
-    model: a path, a file's bytes, a ModelProto or an onnx_ir model (never changed).
-    target: only "cpu". threads: 1 by default.
-
-    A model with symbolic sizes is compiled when it is first called, for the sizes that it is called
-    with, and again for others. Nodes that no kernel computes run in onnxruntime, in the same call.
-
-    Raises ModelError for an invalid model, and where it needs onnxruntime and that is not
-    installed; UsageError for another target.
-    """
-    if target != "cpu":
-        raise UsageError(f"target {target} is unknown", "there is cpu", "use that")
-    if threads is not None and threads < 1:
-        raise UsageError(f"threads {threads}", "it is at least 1", "give another")
-    return compile_.compile(read(model), threads=threads or 1)
-
-
-def compilation(
-    model: str | Path,
-    *,
-    threads: int | None = None,
-    shapes: Mapping[str, int] | None = None,
-    dump: str | Path | None = None,
-) -> Compilation:
-    """Compile a model's file, and say what became of it.
-
-    shapes: values of symbolic sizes, by their name in the model. dump: a folder for the kernels'
-    texts: in the tile-level form (.tile) and as LLVM's (.ll).
-    """
-    folder = None if dump is None else Path(dump)
-    return compile_.compilation(read(model), threads or 1, dict(shapes or {}), folder)
-
-
-def run_model(
-    model: str | Path,
-    *,
-    inputs: str | Path,
-    output: str | Path | None = None,
-    threads: int | None = None,
-) -> tuple[OutputValue, ...]:
-    """Compile a model's file and run it once. inputs, output: .npz files, by name."""
-    feeds = read_inputs(inputs)
-    assert feeds is not None
-    found = compile(model, threads=threads).run(feeds)
-    if output is not None:
-        np.savez(output, **found)  # type: ignore[arg-type]
-    return tuple(compile_.described(name, x) for name, x in found.items())
 
 
 METHODS = ("auto", "index", "rules", "numeric")

@@ -13,7 +13,7 @@ import click
 
 from superopt import __version__
 from superopt.commands.compare import bench, verify
-from superopt.commands.compiled import compile_
+from superopt.commands.compiled import compile_, tune
 from superopt.commands.compiled import run as run_
 from superopt.commands.demo import demo
 from superopt.commands.explain import explain, report
@@ -47,6 +47,7 @@ def cli() -> None:
 for command in (
     optimize,
     compile_,
+    tune,
     run_,
     demo,
     explain,

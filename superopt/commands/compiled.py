@@ -1,4 +1,4 @@
-"""`superopt compile` and `superopt run`: a model as machine code."""
+"""`superopt compile`, `superopt tune` and `superopt run`: a model as machine code."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,6 +35,45 @@ def compile_(
         from superopt.report import compiled
 
         terminal.say(compiled.compilation(found))
+    return ExitCode.OK
+
+
+@click.command()
+@options.model("model")
+@options.budget("5m")
+@options.threads
+@options.shape
+@options.store
+@options.as_json
+@options.quiet
+@options.debug
+def tune(
+    model: Path,
+    budget: float,
+    threads: int | None,
+    shapes: Mapping[str, int],
+    store: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> ExitCode:
+    """Find the fastest kernels for MODEL on this machine, by measuring them.
+
+    What is found is kept in the store of measurements, where `compile` and `run` look for it.
+    Ctrl-C stops with the best kernels so far.
+    """
+    with terminal.progress(quiet) as show, terminal.interruptible() as stop:
+        found = api().tune(
+            model, threads=threads, shapes=shapes, budget=budget, store=store, progress=show,
+            stop=stop,
+        )  # fmt: skip
+    if as_json:
+        from superopt.report.codec import dumps
+
+        terminal.say(dumps(found))
+    else:
+        from superopt.report import compiled
+
+        terminal.say(compiled.tuned(found))
     return ExitCode.OK
 
 

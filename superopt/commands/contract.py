@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
-from superopt.report.compiled import Compilation, OutputValue
+from superopt.report.compiled import Compilation, OutputValue, Tuned
 from superopt.report.data import (
     BenchRow,
     Derivation,
@@ -99,6 +99,18 @@ class Api(Protocol):
         progress: Callable[[Event], None] | None,
         stop: Callable[[], bool] | None,
     ) -> tuple[BenchRow, ...]: ...
+
+    def tune(
+        self,
+        model: Path,
+        *,
+        threads: int | None,
+        shapes: Mapping[str, int],
+        budget: float,
+        store: Path | None,
+        progress: Callable[[Event], None],
+        stop: Callable[[], bool],
+    ) -> Tuned: ...
 
     def compilation(
         self, model: Path, *, threads: int | None, shapes: Mapping[str, int], dump: Path | None

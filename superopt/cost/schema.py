@@ -17,6 +17,7 @@ Row = tuple[str | int | float, ...]
 # Five columns say what ran where; what they leave open follows.
 _TARGET = ("runtime", "version", "cpu", "flags", "threads")
 _KEY = (*_TARGET, "kind", "operator", "shapes", "dtypes")
+KEY = len(_KEY)  # columns that say what was measured
 _OPERATOR = (*_KEY, "us_median", "us_low", "us_high", "runs", "at", "machine")
 _GRAPH = (*_TARGET, "digests", "times", "at")
 
@@ -263,6 +264,13 @@ def find_operators(connection: sqlite3.Connection, keys: Sequence[Row]) -> list[
     finally:
         with suppress(sqlite3.Error):  # nothing to end after some errors
             connection.execute("ROLLBACK")
+
+
+def operators_of(connection: sqlite3.Connection, target: Row, kind: str) -> list[Row]:
+    """Every row of a kind: the key, then the values."""
+    where = " AND ".join(f"{c} = ?" for c in (*_TARGET, "kind"))
+    query = f"SELECT {', '.join(_OPERATOR)} FROM operator WHERE {where}"
+    return connection.execute(query, (*target, kind)).fetchall()
 
 
 def find_graphs(connection: sqlite3.Connection, key: Row) -> str | None:

@@ -154,6 +154,11 @@ class Store:
         rows = self._do(lambda db: schema.find_operators(db, [_key_row(key) for key in keys]))
         return {key: _measured(row) for key, row in zip(keys, rows, strict=True) if row is not None}
 
+    def of_kind(self, target: Target, kind: str) -> list[tuple[Key, Measured]]:
+        """All measurements of this kind, in no order that means anything."""
+        rows = self._do(lambda db: schema.operators_of(db, _target_row(target), kind))
+        return [(_key(row[: schema.KEY]), _measured(row[schema.KEY :])) for row in rows]
+
     def put(self, rows: Mapping[Key, Measured] | Iterable[tuple[Key, Measured]]) -> None:
         """Keeps measurements in one transaction, instead of older ones of the same keys."""
         written = [(*_key_row(key), *_value_row(value)) for key, value in dict(rows).items()]
@@ -299,6 +304,14 @@ def _target(row: schema.Row) -> Target:
 def _key_row(key: Key) -> schema.Row:
     shapes = json.dumps([list(map(int, shape)) for shape in key.shapes], separators=(",", ":"))
     return (*_target_row(key.target), key.kind, key.operator, shapes, " ".join(key.dtypes))
+
+
+def _key(row: schema.Row) -> Key:
+    *target, kind, operator, shapes, dtypes = row
+    numbers = tuple(tuple(map(int, shape)) for shape in json.loads(str(shapes)))
+    return Key(
+        str(kind), str(operator), numbers, tuple(str(dtypes).split()), _target(tuple(target))
+    )
 
 
 def _value_row(value: Measured) -> schema.Row:

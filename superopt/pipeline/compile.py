@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import platformdirs
 
 from superopt import ort
+from superopt.cost import tuned
+from superopt.cost.store import Store, default_folder
 from superopt.errors import ModelError, UsageError
 from superopt.ir import graph as g
 from superopt.ir.evaluate import bound_sizes
 from superopt.kernels.cpu import Machine, host
 from superopt.kernels.cpu_text import written
+from superopt.kernels.option import Option
 from superopt.onnx_io.extract import extracted
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.validate import validate
 from superopt.pipeline.shapes import representative
+from superopt.pipeline.tune import Progress, tune
 from superopt.plan.build import Program, program
 from superopt.plan.execute import Code, code
 from superopt.plan.segments import Segment, fallen, graph_of, segments, why_not
 from superopt.plan.simplify import simplified
-from superopt.report.compiled import Compilation, OutputValue
+from superopt.report.compiled import Compilation, OutputValue, Tuned
 from superopt.report.compiled import Foreign as Foreign_
 from superopt.te import index as ix
 from superopt.te.domain import Reals
@@ -41,7 +44,7 @@ Arrays = dict[g.Value, Any]
 
 def objects_folder() -> Path:
     """Where object files are kept."""
-    return Path(platformdirs.user_cache_dir("superopt", appauthor=False)) / "objects"
+    return default_folder() / "objects"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,8 @@ class Foreign:
 class Executable:
     """A model that was compiled. For other sizes of its inputs it is compiled again, once each.
 
-    without: nodes that turned out to have no kernel, and why. Calls from several threads wait for
+    chosen: how problems are computed that were tuned, by their keys. without: nodes that turned out
+    to have no kernel, and why. Calls from several threads wait for
     each other.
     """
 
@@ -90,6 +94,7 @@ class Executable:
     machine: Machine
     folder: Path | None
     outputs: tuple[str, ...]
+    chosen: Mapping[str, Option] = field(default_factory=dict)
     variants: dict[tuple[tuple[str, int], ...], list[Native | Foreign]] = field(
         default_factory=dict
     )
@@ -168,7 +173,7 @@ class Executable:
                 return out
 
     def native(self, s: Segment, sizes: Mapping[str, int]) -> Native:
-        made = program(simplified(graph_of(s)), sizes, self.machine.width)
+        made = program(simplified(graph_of(s)), sizes, self.machine.width, self.chosen)
         shapes = tuple(_shape(v.type, sizes) for v in s.outputs)
         return Native(s, code(made, self.machine, self.threads, self.folder), shapes)
 
@@ -183,6 +188,29 @@ class Executable:
             except NotImplementedError as e:
                 out[n] = str(e)
         return out
+
+    def tune(
+        self,
+        sizes: Mapping[str, int],
+        budget: float,
+        store: Store,
+        progress: Progress = lambda event: None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Tuned:
+        """Find faster ways to compute the kernels for inputs of these sizes, and take them.
+
+        budget: seconds.
+        """
+        programs = [s.code.program for s in self.variant(sizes) if isinstance(s, Native)]
+        parts, end = [], time.monotonic() + budget
+        for n, p in enumerate(programs):
+            share = max(end - time.monotonic(), 0.0) / (len(programs) - n)
+            parts.append(tune(p, self.machine, self.threads, store, share, progress, stop))
+        self.chosen = tuned.chosen(store, self.threads)
+        self.variants.clear()
+        self.variant(sizes)
+        kernels = tuple(k for part in parts for k in part.kernels)
+        return Tuned(kernels, sum(part.seconds for part in parts))
 
     def split(self, sizes: Mapping[str, int]) -> list[Segment]:
         return segments(self.model.graph, lambda n: not self.why_not(n, sizes))
@@ -212,15 +240,25 @@ class Executable:
         return [(n, self.why_not(n, sizes)) for n in fallen(self.split(sizes))]
 
 
-def compile(source: Source, *, threads: int = 1, machine: Machine | None = None) -> Executable:
+def compile(
+    source: Source,
+    *,
+    threads: int = 1,
+    machine: Machine | None = None,
+    store: Path | None = None,
+) -> Executable:
     """The model, to be compiled when the sizes of its inputs are known; at once, where they are.
+
+    store: where it is written how kernels were tuned, if not in the user's cache.
 
     Raises ModelError for an invalid model.
     """
     validate(source)
     model = import_model(source)
     names = tuple(v.name or "" for v in source.model.graph.outputs)
-    out = Executable(model, threads, machine or host(), objects_folder(), names)
+    with Store.open(store) as held:
+        chosen = tuned.chosen(held, threads)
+    out = Executable(model, threads, machine or host(), objects_folder(), names, chosen)
     if not any(isinstance(d, Size) for i in model.graph.inputs for d in i.type.shape or ()):
         out.variant({})
     return out

@@ -34,6 +34,38 @@ class Compilation:
 
 
 @dataclass(frozen=True, slots=True)
+class TunedKernel:
+    """A kernel that was tuned: what it computes, how often it runs, seconds by the default and by
+    the chosen option, how many were measured, and how many there are."""
+
+    result: str
+    calls: int
+    before: float
+    after: float
+    default: str
+    chosen: str
+    measured: int
+    options: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What `superopt tune` did. seconds: how long it took."""
+
+    kernels: tuple[TunedKernel, ...]
+    seconds: float
+
+    @property
+    def before(self) -> float:
+        """Seconds of all kernels by their defaults."""
+        return sum(k.calls * k.before for k in self.kernels)
+
+    @property
+    def after(self) -> float:
+        return sum(k.calls * k.after for k in self.kernels)
+
+
+@dataclass(frozen=True, slots=True)
 class OutputValue:
     """An output of a model: its type, and how large its numbers are (None: it has none)."""
 
@@ -57,6 +89,23 @@ def compilation(c: Compilation) -> str:
         cells = ((words.plain(f.node), words.plain(f.why)) for f in c.foreign)
         lines += [f"    {line}" for line in table(cells, shown=len(c.foreign))]
     return joined(lines)
+
+
+def tuned(t: Tuned) -> str:
+    """What `superopt tune` says: the kernels, those first that take longest."""
+    measured, options = sum(k.measured for k in t.kernels), sum(k.options for k in t.kernels)
+    lines = [
+        f"{words.count(len(t.kernels), 'kernel')} tuned in {t.seconds:.0f} s: {measured} of "
+        f"{options} options measured; {1e3 * t.before:.3g} ms by default, {1e3 * t.after:.3g} ms "
+        "now, each kernel by itself"
+    ]
+    rows = sorted(t.kernels, key=lambda k: -k.calls * k.before)
+    cells = [("result", "calls", "default", "now", "chosen")]
+    for k in rows:
+        now = "" if k.chosen == k.default else f"{1e6 * k.after:.1f} us"
+        option = "the default" if k.chosen == k.default else k.chosen
+        cells.append((k.result, str(k.calls), f"{1e6 * k.before:.1f} us", now, option))
+    return joined([*lines, *(f"  {line}" for line in table(cells, shown=len(cells)))])
 
 
 def outputs(values: Sequence[OutputValue]) -> str:

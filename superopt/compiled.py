@@ -1,0 +1,120 @@
+"""What people call for compiled models; `api` hands it on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from superopt.cost.store import Store
+from superopt.errors import UsageError
+from superopt.onnx_io.source import Given, read
+from superopt.pipeline import compile as compile_
+from superopt.pipeline.compile import Executable
+from superopt.pipeline.inputs import read_inputs
+from superopt.pipeline.shapes import representative
+from superopt.report.compiled import Compilation, OutputValue, Tuned
+from superopt.report.data import Event
+
+
+def compile(
+    model: Given,
+    *,
+    target: str = "cpu",
+    threads: int | None = None,
+    tune: bool = False,
+    budget: float = 300.0,
+    store: str | Path | None = None,
+) -> Executable:
+    """Compile a model to machine code for this processor.
+
+        exe = superopt.compile("model.onnx")
+        outputs = exe(x=array)  # by name, in the model's order
+
+    model: a path, a file's bytes, a ModelProto or an onnx_ir model (never changed).
+    target: only "cpu". threads: 1 by default. tune: measure for at most `budget` seconds which ways
+    to compute the model's kernels are the fastest ones, and write these down; a model with symbolic
+    sizes is tuned by `tune`, for given ones. store: the file or folder of measurements, by default
+    in the user's cache; what was tuned before is taken from there.
+
+    A model with symbolic sizes is compiled when it is first called, for the sizes that it is called
+    with, and again for others. Nodes that no kernel computes run in onnxruntime, in the same call.
+
+    Raises ModelError for an invalid model, and where it needs onnxruntime and that is not
+    installed; UsageError for another target.
+    """
+    if target != "cpu":
+        raise UsageError(f"target {target} is unknown", "there is cpu", "use that")
+    if threads is not None and threads < 1:
+        raise UsageError(f"threads {threads}", "it is at least 1", "give another")
+    place = None if store is None else Path(store)
+    exe = compile_.compile(read(model), threads=threads or 1, store=place)
+    if tune:
+        with Store.open(place) as held:
+            exe.tune({}, _positive(budget), held)
+    return exe
+
+
+def tune(
+    model: Given,
+    *,
+    threads: int | None = None,
+    shapes: Mapping[str, int] | None = None,
+    budget: float = 300.0,
+    store: str | Path | None = None,
+    progress: Callable[[Event], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Tuned:
+    """Measure for at most `budget` seconds which ways to compute a model's kernels are the fastest
+    ones on this machine, and write these down: `compile` takes them from then on.
+
+    shapes: values of symbolic sizes. store: the file or folder of measurements.
+    Raises ModelError for an invalid model.
+    """
+    place = None if store is None else Path(store)
+    exe = compile_.compile(read(model), threads=threads or 1, store=place)
+    sizes = representative(exe.model, dict(shapes or {}))
+    with Store.open(place) as held:
+        return exe.tune(
+            sizes, _positive(budget), held, progress or (lambda event: None),
+            stop or (lambda: False),
+        )  # fmt: skip
+
+
+def _positive(budget: float) -> float:
+    if not 0 < budget < float("inf"):
+        raise UsageError(f"budget {budget}", "it is a positive number of seconds", "give another")
+    return float(budget)
+
+
+def compilation(
+    model: str | Path,
+    *,
+    threads: int | None = None,
+    shapes: Mapping[str, int] | None = None,
+    dump: str | Path | None = None,
+) -> Compilation:
+    """Compile a model's file, and say what became of it.
+
+    shapes: values of symbolic sizes, by their name in the model. dump: a folder for the kernels'
+    texts: in the tile-level form (.tile) and as LLVM's (.ll).
+    """
+    folder = None if dump is None else Path(dump)
+    return compile_.compilation(read(model), threads or 1, dict(shapes or {}), folder)
+
+
+def run_model(
+    model: str | Path,
+    *,
+    inputs: str | Path,
+    output: str | Path | None = None,
+    threads: int | None = None,
+) -> tuple[OutputValue, ...]:
+    """Compile a model's file and run it once. inputs, output: .npz files, by name."""
+    feeds = read_inputs(inputs)
+    assert feeds is not None
+    found = compile(model, threads=threads).run(feeds)
+    if output is not None:
+        np.savez(output, **found)  # type: ignore[arg-type]
+    return tuple(compile_.described(name, x) for name, x in found.items())

@@ -1,0 +1,112 @@
+"""Which options of a problem to measure first, learned from those that were: gradient-boosted trees
+(Friedman, Greedy function approximation, 2001) on what is known of problems and options, and
+simulated annealing over a problem's options by what they predict (Chen et al., Learning to optimize
+tensor programs, arXiv:1805.08166, section 3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from superopt.cost.tuned import Timed
+from superopt.kernels.option import Option
+
+LEAST = 200  # measurements below which nothing is learned from
+ALGORITHMS = ("direct", "winograd", "along", "across", "loops")
+KNOBS = ("rows", "vectors", "deep", "m", "apart", "block", "columns", "wide", "lanes")
+ROUNDS, STEPS, HOT, COLD = 80, 60, 0.3, 0.01
+
+
+class Ranking:
+    """Predicts how much longer an option takes than its problem's best one: its logarithm."""
+
+    def __init__(self, trees: Any) -> None:
+        self.trees = trees
+
+    @classmethod
+    def learned(cls, some: Sequence[Timed]) -> Ranking | None:
+        """None where there is too little to learn from, or the extra `learn` is not installed."""
+        if len(some) < LEAST:
+            return None
+        try:
+            import lightgbm
+        except ImportError:
+            return None
+        best: dict[str, float] = {}
+        for t in some:
+            best[t.problem] = min(t.seconds, best.get(t.problem, math.inf))
+        rows = np.array([features(t.numbers, t.option) for t in some])
+        wanted = np.array([math.log(t.seconds / best[t.problem]) for t in some])
+        data = lightgbm.Dataset(rows, np.minimum(wanted, 1.0), free_raw_data=False)
+        about = {
+            "objective": "regression", "num_leaves": 31, "learning_rate": 0.1, "verbose": -1,
+            "min_data_in_leaf": 10, "num_threads": 1, "seed": 0, "deterministic": True,
+        }  # fmt: skip
+        return cls(lightgbm.train(about, data, num_boost_round=ROUNDS))
+
+    def predicted(self, numbers: tuple[int, ...], options: Sequence[Option]) -> np.ndarray:
+        rows = np.array([features(numbers, o) for o in options])
+        return np.asarray(self.trees.predict(rows), np.float64)
+
+    def ordered(self, numbers: tuple[int, ...], options: Sequence[Option]) -> list[Option]:
+        """The options in the order in which to measure them: those first that chains of simulated
+        annealing came by, from the best one on, and then the rest."""
+        cost = self.predicted(numbers, options)
+        found = _annealed(options, cost, np.random.default_rng(0))
+        rest = sorted(set(range(len(options))) - set(found), key=lambda n: cost[n])
+        return [options[n] for n in (*sorted(found, key=lambda n: cost[n]), *rest)]
+
+
+def features(numbers: tuple[int, ...], option: Option) -> list[float]:
+    """What is known of an option before it is measured. numbers: of its problem."""
+    elements, terms, fixed, other, second, last, width = numbers
+    knobs = dict(option.knobs)
+    lanes = max(width // 4, 1)
+    wide = knobs.get("vectors", 0) * lanes or knobs.get("wide", 0) or knobs.get("lanes", 0) or 1
+    rows = knobs.get("rows", 1) * knobs.get("columns", 1)
+    logs = [math.log2(n + 1) for n in (elements, terms, fixed, other, second, last)]
+    used = [_waste(last, wide), _waste(second, rows), float(rows * wide), rows / wide]
+    kind = [float(option.algorithm == a) for a in ALGORITHMS]
+    return [*logs, *used, *kind, *(float(knobs.get(k, -1)) for k in KNOBS)]
+
+
+def _waste(extent: int, step: int) -> float:
+    """How much more is computed in steps that do not divide an extent."""
+    return -(-extent // step) * step / max(extent, 1)
+
+
+def _annealed(
+    options: Sequence[Option], cost: np.ndarray, rng: np.random.Generator, chains: int = 8
+) -> list[int]:
+    """The options that chains stood at. A step goes to one that differs in few numbers."""
+    near = [_near(n, options) for n in range(len(options))]
+    at = [0, *(int(n) for n in rng.integers(0, len(options), chains - 1))]
+    stood = dict.fromkeys(at)
+    for step in range(STEPS):
+        heat = HOT * (COLD / HOT) ** (step / STEPS)
+        for k, here in enumerate(at):
+            there = int(rng.choice(near[here])) if near[here] else here
+            if cost[there] <= cost[here] or rng.random() < math.exp(
+                (cost[here] - cost[there]) / heat
+            ):
+                at[k] = there
+                stood[there] = None
+    return list(stood)
+
+
+def _near(n: int, options: Sequence[Option]) -> list[int]:
+    here = options[n]
+    own = dict(here.knobs)
+    out = []
+    for k, other in enumerate(options):
+        if k == n:
+            continue
+        if other.algorithm != here.algorithm:
+            continue
+        if sum(own.get(name) != value for name, value in other.knobs) <= 2:
+            out.append(k)
+    return out

@@ -1,0 +1,69 @@
+"""What is known of kernels: how long each option of a problem took, and which one was chosen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from superopt import __version__
+from superopt.cost.machine import machine
+from superopt.cost.store import Key, Measured, Store, Target
+from superopt.kernels.option import Option
+
+MEASURED, CHOSEN = "kernel", "tuned"
+Seconds = tuple[float, float, float, int]  # median, 10th and 90th percentile, of how many runs
+
+
+def target(threads: int) -> Target:
+    """Kernels of this version of superopt on this machine."""
+    return Target.on(machine(), "superopt", __version__, threads)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A measurement: the problem, by its key and what `Problem.numbers` says of it, and how."""
+
+    problem: str
+    numbers: tuple[int, ...]
+    option: Option
+    seconds: float
+
+
+def measured(store: Store, threads: int) -> list[Timed]:
+    """All that was measured on this machine."""
+    out = []
+    for key, found in store.of_kind(target(threads), MEASURED):
+        problem, option = key.operator.split(" ", 1)
+        (numbers,) = key.shapes
+        out.append(Timed(problem, numbers, Option.parsed(option), found.us_median * 1e-6))
+    return out
+
+
+def keep(
+    store: Store,
+    threads: int,
+    problem: str,
+    numbers: tuple[int, ...],
+    times: Mapping[Option, Seconds],
+    kind: str = MEASURED,
+) -> None:
+    """Write down what was measured."""
+    on = target(threads)
+    rows = {
+        Key(kind, f"{problem} {option}", (numbers,), (), on): Measured(
+            median * 1e6, low * 1e6, high * 1e6, runs, time.time()
+        )
+        for option, (median, low, high, runs) in times.items()
+    }
+    store.put(rows)
+
+
+def chosen(store: Store, threads: int) -> dict[str, Option]:
+    """The option that was chosen last for each problem."""
+    out: dict[str, tuple[float, Option]] = {}
+    for key, found in store.of_kind(target(threads), CHOSEN):
+        problem, option = key.operator.split(" ", 1)
+        if problem not in out or out[problem][0] < found.when:
+            out[problem] = (found.when, Option.parsed(option))
+    return {problem: option for problem, (_, option) in out.items()}
