@@ -12,7 +12,18 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from superopt.api import Executable, Optimized, bench, compile, derive, doctor, optimize, verify
+    from superopt.api import (
+        Executable,
+        Optimized,
+        bench,
+        compile,
+        derive,
+        doctor,
+        load,
+        optimize,
+        tune,
+        verify,
+    )
     from superopt.errors import (
         Aborted,
         CheckFailed,
@@ -40,7 +51,9 @@ _HOME = {
     "compile": "superopt.api",
     "derive": "superopt.api",
     "doctor": "superopt.api",
+    "load": "superopt.api",
     "optimize": "superopt.api",
+    "tune": "superopt.api",
     "verify": "superopt.api",
 }
 
@@ -59,7 +72,9 @@ __all__ = [
     "compile",
     "derive",
     "doctor",
+    "load",
     "optimize",
+    "tune",
     "verify",
 ]
 

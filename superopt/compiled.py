@@ -9,8 +9,11 @@ import numpy as np
 
 from superopt.cost.store import Store
 from superopt.errors import UsageError
+from superopt.onnx_io import sections
 from superopt.onnx_io.source import Given, read
 from superopt.pipeline import compile as compile_
+from superopt.pipeline import saved
+from superopt.pipeline.arrays import described
 from superopt.pipeline.compile import Executable
 from superopt.pipeline.inputs import read_inputs
 from superopt.pipeline.shapes import representative
@@ -82,6 +85,17 @@ def tune(
         )  # fmt: skip
 
 
+def load(path: str | Path, *, threads: int | None = None) -> Executable:
+    """A compiled model that `Executable.save` wrote.
+
+    threads: by default those that it was compiled for. Kernels come from the user's cache of
+    machine code, and are made again where they are not there.
+
+    Raises UsageError for a file that is none, is of another format, or is damaged.
+    """
+    return compile_.loaded(saved.read(Path(path)), threads)
+
+
 def _positive(budget: float) -> float:
     if not 0 < budget < float("inf"):
         raise UsageError(f"budget {budget}", "it is a positive number of seconds", "give another")
@@ -111,10 +125,13 @@ def run_model(
     output: str | Path | None = None,
     threads: int | None = None,
 ) -> tuple[OutputValue, ...]:
-    """Compile a model's file and run it once. inputs, output: .npz files, by name."""
+    """Run a model's file once, compiled; or one that was saved when it was. inputs, output: .npz
+    files, by name."""
     feeds = read_inputs(inputs)
     assert feeds is not None
-    found = compile(model, threads=threads).run(feeds)
+    there = sections.is_one(Path(model))
+    exe = load(model, threads=threads) if there else compile(model, threads=threads)
+    found = exe.run(feeds)
     if output is not None:
         np.savez(output, **found)  # type: ignore[arg-type]
-    return tuple(compile_.described(name, x) for name, x in found.items())
+    return tuple(described(name, x) for name, x in found.items())

@@ -29,6 +29,7 @@ _OTHER_FORMATS: Final = (
     (b"\x89HDF", "an HDF5 file, such as a Keras model", "convert it with tf2onnx"),
     (b"<!DOCTYPE", "a web page", "download the file itself, not the page that shows it"),
     (b"<html", "a web page", "download the file itself, not the page that shows it"),
+    (b"superopt", "a compiled model", "`superopt run` and `superopt.load` take it"),
     (b"\x80\x02", "a Python pickle", "export the model with torch.onnx"),
 )
 

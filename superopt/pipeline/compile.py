@@ -25,13 +25,15 @@ from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.validate import validate
+from superopt.pipeline.arrays import as_array
+from superopt.pipeline.saved import Saved, write
 from superopt.pipeline.shapes import representative
 from superopt.pipeline.tune import Progress, tune
 from superopt.plan.build import Program, program
 from superopt.plan.execute import Code, code
 from superopt.plan.segments import Segment, fallen, graph_of, segments, why_not
 from superopt.plan.simplify import simplified
-from superopt.report.compiled import Compilation, OutputValue, Tuned
+from superopt.report.compiled import Compilation, Tuned
 from superopt.report.compiled import Foreign as Foreign_
 from superopt.te import index as ix
 from superopt.te.domain import Reals
@@ -84,7 +86,8 @@ class Foreign:
 class Executable:
     """A model that was compiled. For other sizes of its inputs it is compiled again, once each.
 
-    chosen: how problems are computed that were tuned, by their keys. without: nodes that turned out
+    chosen: how problems are computed that were tuned, by their keys. packed: constants of programs
+    that are known, by the programs' identities. without: nodes that turned out
     to have no kernel, and why. Calls from several threads wait for
     each other.
     """
@@ -95,6 +98,7 @@ class Executable:
     folder: Path | None
     outputs: tuple[str, ...]
     chosen: Mapping[str, Option] = field(default_factory=dict)
+    packed: Mapping[str, np.ndarray] = field(default_factory=dict)
     variants: dict[tuple[tuple[str, int], ...], list[Native | Foreign]] = field(
         default_factory=dict
     )
@@ -119,6 +123,27 @@ class Executable:
                 if isinstance(v, g.Input):
                     out[name] = np.array(out[name])
             return out
+
+    def save(self, path: str | Path) -> None:
+        """Write the compiled model to a file, for `superopt.load`.
+
+        It holds the model, how each kernel is computed, and constants as kernels read them, for
+        the sizes that were compiled so far; no machine code. Raises UsageError where it cannot be
+        written.
+        """
+        programs = [
+            step.code for steps in self.variants.values() for step in steps
+            if isinstance(step, Native)
+        ]  # fmt: skip
+        held = Saved(
+            self.model.source,
+            self.threads,
+            self.machine.width,
+            {key: o for c in programs for key, o in c.program.options.items()},
+            tuple(dict(key) for key in self.variants),
+            {c.program.identity(): c.constants for c in programs},
+        )
+        write(held, Path(path))
 
     def sizes(self, given: Mapping[g.Input, np.ndarray]) -> dict[str, int]:
         """The symbolic sizes; raises UsageError where shapes do not fit."""
@@ -175,7 +200,9 @@ class Executable:
     def native(self, s: Segment, sizes: Mapping[str, int]) -> Native:
         made = program(simplified(graph_of(s)), sizes, self.machine.width, self.chosen)
         shapes = tuple(_shape(v.type, sizes) for v in s.outputs)
-        return Native(s, code(made, self.machine, self.threads, self.folder), shapes)
+        constants = self.packed.get(made.identity()) if self.packed else None
+        ready = code(made, self.machine, self.threads, self.folder, constants)
+        return Native(s, ready, shapes)
 
     def blamed(self, s: Segment, sizes: Mapping[str, int]) -> dict[g.Node, str]:
         """The nodes of a segment that no kernel computes, each with why."""
@@ -253,15 +280,37 @@ def compile(
 
     Raises ModelError for an invalid model.
     """
+    with Store.open(store) as held:
+        chosen = tuned.chosen(held, threads)
+    out = executable(source, threads, machine or host(), chosen, {})
+    if not any(isinstance(d, Size) for i in out.model.graph.inputs for d in i.type.shape or ()):
+        out.variant({})
+    return out
+
+
+def loaded(s: Saved, threads: int | None = None, machine: Machine | None = None) -> Executable:
+    """The compiled model; for vectors of another width kernels and constants are made again."""
+    machine = machine or host()
+    same = s.width == machine.width
+    options, constants = (s.options, s.constants) if same else ({}, {})
+    out = executable(s.source, threads or s.threads, machine, options, constants)
+    for sizes in s.sizes:
+        out.variant(sizes)
+    return out
+
+
+def executable(
+    source: Source,
+    threads: int,
+    machine: Machine,
+    chosen: Mapping[str, Option],
+    packed: Mapping[str, np.ndarray],
+) -> Executable:
+    """The model, nothing of which is compiled yet. Raises ModelError for an invalid model."""
     validate(source)
     model = import_model(source)
     names = tuple(v.name or "" for v in source.model.graph.outputs)
-    with Store.open(store) as held:
-        chosen = tuned.chosen(held, threads)
-    out = Executable(model, threads, machine or host(), objects_folder(), names, chosen)
-    if not any(isinstance(d, Size) for i in model.graph.inputs for d in i.type.shape or ()):
-        out.variant({})
-    return out
+    return Executable(model, threads, machine, objects_folder(), names, chosen, packed)
 
 
 def compilation(
@@ -306,43 +355,6 @@ def _dumped(p: Program, machine: Machine, folder: Path) -> None:
             (folder / f"{n:03}-{call.function}.ll").write_text(text, encoding="utf-8")
     except OSError as e:
         raise UsageError(f"cannot write to {folder}", str(e), "name another folder") from None
-
-
-def described(name: str, x: np.ndarray) -> OutputValue:
-    """An output in a line."""
-    numbers = isinstance(x, np.ndarray) and x.size > 0 and x.dtype.kind in "biuf"
-    least, most = (float(np.min(x)), float(np.max(x))) if numbers else (None, None)
-    shape = list(x.shape) if isinstance(x, np.ndarray) else ""
-    kind = x.dtype if isinstance(x, np.ndarray) else type(x).__name__
-    return OutputValue(name, f"{kind}{shape}", least, most)
-
-
-def as_array(name: str, t: TensorType, given: Any) -> np.ndarray:
-    """An input's array: contiguous, of the type that the model says. Raises UsageError."""
-    if t.dtype is None:
-        return given  # type: ignore[no-any-return]  # a sequence, or nothing: onnxruntime's matter
-    if not isinstance(given, (np.ndarray, np.generic, list, tuple, int, float, bool)):
-        if not hasattr(given, "__dlpack__"):
-            raise UsageError(
-                f"input {name!r} is a {type(given).__name__}",
-                "inputs are numpy arrays, or tensors that speak DLPack",
-                f"give an array: {t}",
-            )
-        given = np.from_dlpack(given)
-    array = np.asarray(given)
-    wanted = to_numpy(t.dtype)
-    if array.dtype != wanted and not isinstance(given, (np.ndarray, np.generic)):
-        array = array.astype(wanted)
-    if array.dtype != wanted:
-        todo = f"use .astype({str(wanted)!r})"
-        raise UsageError(f"input {name!r} is {array.dtype}", f"the model says {t}", todo)
-    if t.shape is not None and array.ndim != len(t.shape):
-        raise UsageError(
-            f"input {name!r} has shape {list(array.shape)}",
-            f"the model says {t}",
-            f"give it {len(t.shape)} dimensions",
-        )
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
 def _constant(v: g.Value) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from math import prod
 
 import numpy as np
@@ -64,6 +65,16 @@ class Program:
     problems: Mapping[str, Problem]
     options: Mapping[str, Option]
     solved: tuple[str, ...]
+
+    def identity(self) -> str:
+        """Of programs whose constants lie in the same places in the same order."""
+        found = blake2b(digest_size=16)
+        for c in self.constants:
+            about = "" if c.pack is None else f"{c.pack.axes} {c.pack.index}"
+            found.update(f"{c.at} {c.type} {about}\n".encode())
+        for call in self.calls:
+            found.update(f"{call}\n".encode())
+        return found.hexdigest()
 
 
 def program(

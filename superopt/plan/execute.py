@@ -52,15 +52,26 @@ class Code:
         return int(self.pool.state.ctypes.data)
 
 
-def code(program: Program, machine: Machine, threads: int, folder: Path | None) -> Code:
-    """The program as machine code. folder: where object files are kept."""
+def code(
+    program: Program,
+    machine: Machine,
+    threads: int,
+    folder: Path | None,
+    constants: np.ndarray | None = None,
+) -> Code:
+    """The program as machine code. folder: where object files are kept. constants: the bytes of
+    all of them, where these are known."""
     some = threads if any(c.chunks > 1 for c in program.calls) else 1
     text = run_text(program.calls, some, platform.machine().lower())
     objects = [kernel_code(k, machine, folder) for k in program.kernels.values()]
     engine = linked([*objects, object_code(text, machine, folder)], machine)
-    constants = aligned(program.constant_bytes)
-    for held in program.constants:
-        held.write(constants)
+    memory = aligned(program.constant_bytes)
+    if constants is not None and len(constants) == len(memory):
+        np.copyto(memory, constants)  # large pages are faster to read than a file's
+    else:
+        for held in program.constants:
+            held.write(memory)
+    constants = memory
     run = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5)(engine.get_function_address("run"))
     work = None
     if some > 1:

@@ -1,0 +1,135 @@
+"""Files of superopt's own: a description in JSON, and sections of bytes that can be mapped.
+
+    8 bytes    superopt
+    4, 8       the format's number; the length of the description (little-endian)
+    ...        the description: {"sections": [[offset, size, crc32], ...], ...}, UTF-8
+    ...        each section from a multiple of 4096 on
+
+A reader checks every length and every checksum (zlib's crc32, against damage and not against
+malice), and executes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from superopt.errors import UsageError
+from superopt.onnx_io.atomic import new_files
+from superopt.onnx_io.mapped import Backing, Region, map_file
+
+MAGIC = b"superopt"
+FORMAT = 1
+_HEAD = struct.Struct("<8sIQ")
+_PAGE = 4096
+_CHUNK = 8 << 20
+Writer = Callable[[BinaryIO], None]
+
+
+class _Counted:
+    """A file that is written to, with the checksum of what went into it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.size = 0
+        self.crc = 0
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self.size += len(view)
+        self.crc = zlib.crc32(view, self.crc)
+        self.file.write(view)
+        return len(view)
+
+
+def write(path: Path, about: Mapping[str, Any], sections: Sequence[Writer]) -> None:
+    """A file with this description and these sections, whole or not at all.
+
+    Raises UsageError where it cannot be written.
+    """
+    target = Path(os.path.realpath(path))
+    if target.is_dir() or not target.parent.is_dir():
+        why = "it is a directory" if target.is_dir() else f"there is no folder {target.parent}"
+        raise UsageError(f"{path} cannot be written", why, "name a file in a folder that exists")
+    blank = _encoded(about, [(2**62, 2**62, 2**32 - 1)] * len(sections))
+    with new_files() as new:
+        file = new(target).file
+        at = _aligned(_HEAD.size + len(blank))
+        found = []
+        for section in sections:
+            file.seek(at)
+            counted = _Counted(file)
+            section(counted)  # type: ignore[arg-type]  # only `write` is used
+            found.append((at, counted.size, counted.crc))
+            at = _aligned(at + counted.size)
+        file.truncate(at)
+        file.seek(0)
+        text = _encoded(about, found)
+        file.write(_HEAD.pack(MAGIC, FORMAT, len(text)) + text)
+
+
+def is_one(path: Path) -> bool:
+    """Does a file begin as one of these?"""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[Region]]:
+    """The description, and the sections.
+
+    Raises UsageError where the file is none of these, is of another format, or is damaged.
+    """
+    try:
+        with path.open("rb") as file:
+            backing = map_file(path, file.fileno())
+    except (OSError, ValueError) as e:
+        raise UsageError(f"{path} cannot be read", str(e), "check the path") from None
+    view = backing.view
+    if len(view) < _HEAD.size or bytes(view[:8]) != MAGIC:
+        raise UsageError(
+            f"{path} is no saved model", "it does not begin as one", "name a file that `save` wrote"
+        )
+    _, number, length = _HEAD.unpack(view[: _HEAD.size])
+    if number != FORMAT:
+        raise UsageError(
+            f"{path} is of format {number}",
+            f"this version of superopt reads format {FORMAT}",
+            "compile the model again, and save it",
+        )
+    try:
+        about = json.loads(bytes(view[_HEAD.size : _HEAD.size + length]).decode())
+        places = [(int(at), int(size), int(crc)) for at, size, crc in about["sections"]]
+    except (ValueError, TypeError, KeyError, RecursionError) as e:
+        raise damaged(path, f"its description: {e}") from None
+    return about, [_section(path, backing, *place) for place in places]
+
+
+def damaged(path: Path, why: str) -> UsageError:
+    return UsageError(f"{path} is damaged", why, "compile the model again, and save it")
+
+
+def _section(path: Path, backing: Backing, at: int, size: int, crc: int) -> Region:
+    if not 0 <= at <= at + size <= len(backing.view) or at % _PAGE:
+        raise damaged(path, f"a section of {size} bytes at {at} is beyond its end")
+    found = 0
+    for begin in range(at, at + size, _CHUNK):
+        found = zlib.crc32(backing.view[begin : min(begin + _CHUNK, at + size)], found)
+    if found != crc:
+        raise damaged(path, f"the checksum of a section is {found:08x}, not {crc:08x}")
+    return Region(backing, at, size)
+
+
+def _encoded(about: Mapping[str, Any], sections: Sequence[tuple[int, int, int]]) -> bytes:
+    return json.dumps({**about, "sections": sections}).encode()
+
+
+def _aligned(n: int) -> int:
+    return -(-n // _PAGE) * _PAGE

@@ -1,0 +1,115 @@
+"""Compiled models in files: the graph, how its kernels are computed, and their constants as they
+are read. No machine code: that is made again, or found in the user's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from superopt import __version__
+from superopt.errors import SuperoptError
+from superopt.kernels.option import Option
+from superopt.onnx_io import sections
+from superopt.onnx_io.mapped import Region
+from superopt.onnx_io.protos import tensors
+from superopt.onnx_io.skeleton import Skeleton, blob_size, copy_blob, expected_size, stub_index
+from superopt.onnx_io.source import Source
+
+ALIGNED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What is kept of a compiled model.
+
+    width: bytes of a vector that it was compiled for. options: how problems are computed, by their
+    keys. sizes: those of symbolic dimensions that were compiled. constants: bytes, as kernels read
+    them, by the identities of programs.
+    """
+
+    source: Source
+    threads: int
+    width: int
+    options: Mapping[str, Option]
+    sizes: tuple[dict[str, int], ...]
+    constants: Mapping[str, np.ndarray]
+
+
+def write(s: Saved, path: Path) -> None:
+    """Raises UsageError where the file cannot be written."""
+    skeleton = s.source.skeleton
+    places, end = [], 0
+    for blob in skeleton.blobs:
+        places.append((end, blob_size(blob)))
+        end += -(-blob_size(blob) // ALIGNED) * ALIGNED
+    about = {
+        "superopt": __version__,
+        "model": s.source.label,
+        "threads": s.threads,
+        "width": s.width,
+        "weights": places,
+        "schedules": {key: str(option) for key, option in s.options.items()},
+        "sizes": s.sizes,
+        "constants": list(s.constants),
+    }
+
+    def graph(file: BinaryIO) -> None:
+        file.write(skeleton.data)
+
+    def weights(file: BinaryIO) -> None:
+        for blob, (_, size) in zip(skeleton.blobs, places, strict=True):
+            copy_blob(blob, file)
+            file.write(bytes(-size % ALIGNED))
+
+    def held(array: np.ndarray) -> sections.Writer:
+        def put(file: BinaryIO) -> None:
+            file.write(array.data)
+
+        return put
+
+    sections.write(path, about, [graph, weights, *map(held, s.constants.values())])
+
+
+def read(path: Path) -> Saved:
+    """What `write` wrote. Raises UsageError where the file is none, or is damaged."""
+    about, found = sections.read(path)
+    try:
+        graph, weights, *others = found
+        places = [(int(at), int(size)) for at, size in about["weights"]]
+        names = map(str, about["constants"])
+        return Saved(
+            _source(path, str(about["model"]), graph, weights, places),
+            max(int(about["threads"]), 1),
+            int(about["width"]),
+            {str(k): Option.parsed(str(o)) for k, o in dict(about["schedules"]).items()},
+            tuple({str(n): int(v) for n, v in dict(each).items()} for each in about["sizes"]),
+            {
+                name: np.frombuffer(region.view(), np.uint8)
+                for name, region in zip(names, others, strict=True)
+            },
+        )
+    except SuperoptError:
+        raise
+    except Exception as e:  # of many kinds: whatever is no such description
+        raise sections.damaged(path, f"its description: {type(e).__name__}: {e}") from None
+
+
+def _source(
+    path: Path, label: str, graph: Region, weights: Region, places: list[tuple[int, int]]
+) -> Source:
+    blobs = []
+    for at, size in places:
+        if not 0 <= at <= at + size <= weights.size:
+            raise ValueError(f"{size} bytes at {at} are beyond the weights")
+        blobs.append(Region(weights.backing, weights.offset + at, size))
+    skeleton = Skeleton(bytes(graph.view()), tuple(blobs))
+    for tensor, name, _ in tensors(skeleton.proto()):
+        index = stub_index(tensor)
+        if index is not None and expected_size(tensor) != blobs[index].size:
+            raise ValueError(f"{name} has {blobs[index].size} bytes")
+    return Source(label, path, path.absolute().parent, None, skeleton, graph.size + weights.size)
