@@ -1,0 +1,157 @@
+"""Tuning: every option of a space computes the same, and what was measured is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import superopt
+from superopt.cost import tuned
+from superopt.cost.learned import LEAST, Ranking, features
+from superopt.cost.store import Store
+from superopt.cost.tuned import Timed
+from superopt.ir import graph as g
+from superopt.kernels.cpu import host
+from superopt.kernels.option import Option
+from superopt.kernels.space import best, options
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.source import read
+from superopt.plan.build import Program, program
+from superopt.plan.execute import code
+from superopt.plan.simplify import simplified
+from tests.plan.test_compile import F, model, near, net, picture, reference
+
+
+def matrices() -> object:
+    from onnx import helper
+
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.standard_normal((1600, 40)).astype(np.float32) / 40,
+        "c": rng.standard_normal((16, 16, 3, 3)).astype(np.float32) / 12,
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Softmax", ["a"], ["y"]),
+        helper.make_node("Conv", ["p", "c"], ["z"], pads=[2] * 4, dilations=[2, 2]),
+        helper.make_node("ReduceMax", ["z"], ["m"], axes=[1]),
+    ]
+    return model(nodes, {"x": (F, [6, 1600]), "p": (F, [1, 16, 9, 9])}, ["y", "m"], weights)
+
+
+MODELS = {"net": net, "matrices": matrices}
+
+
+def graph_of(m: object) -> g.Graph:
+    return simplified(import_model(read(m)).graph)  # type: ignore[arg-type]
+
+
+def each_option(p: Program) -> Iterator[tuple[str, Option]]:
+    for key, problem in p.problems.items():
+        some = list(options(problem))
+        assert some[0] == best(problem)
+        assert len(set(some)) == len(some)
+        # All of a small space; of a large one every fifth.
+        for option in some[:: 1 + len(some) // 20]:
+            yield key, option
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_every_option_computes_the_same(name: str) -> None:
+    m = MODELS[name]()
+    graph = graph_of(m)
+    sizes = {"n": 1} if name == "net" else {}
+    rng = np.random.default_rng(1)
+    shapes = {"net": [(1, 3, 9, 9)], "matrices": [(6, 1600), (1, 16, 9, 9)]}[name]
+    given = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+    feeds = {i.name: a for i, a in zip(graph.inputs, given, strict=True)}
+    wanted = reference(m, feeds)  # type: ignore[arg-type]
+    count = 0
+    for key, option in each_option(program(graph, sizes, host().width)):
+        made = program(graph, sizes, host().width, {key: option})
+        assert made.options[key] == option
+        got = [np.empty_like(a) for a in wanted.values()]
+        code(made, host(), 1, None)(given, got)
+        near(dict(zip(wanted, got, strict=True)), wanted)
+        count += 1
+    assert count > 20
+
+
+def test_options_print_and_parse() -> None:
+    some = [o for p in MODELS.values() for _, o in each_option(
+        program(graph_of(p()), {"n": 1}, host().width))]  # fmt: skip
+    assert {o.algorithm for o in some} == {"direct", "winograd", "along", "across", "loops"}
+    for o in some:
+        assert Option.parsed(str(o)) == o
+    with pytest.raises(ValueError, match="rows"):
+        Option.parsed("direct rows")
+
+
+def test_an_option_of_another_problem_is_not_taken() -> None:
+    graph = graph_of(matrices())
+    first = program(graph, {}, host().width)
+    wrong = dict.fromkeys(first.problems, Option.of("winograd", m=9))
+    assert program(graph, {}, host().width, wrong).options == first.options
+    wrong = dict.fromkeys(first.problems, Option.of("spell", n=1))
+    assert program(graph, {}, host().width, wrong).options == first.options
+
+
+def test_what_was_chosen_is_used_from_then_on(tmp_path: Path) -> None:
+    m = net(9)
+    found = superopt.tune(m, budget=30, shapes={"n": 1}, store=tmp_path)
+    assert found.kernels
+    assert all(0 < k.measured <= k.options for k in found.kernels)
+    assert found.after <= found.before
+    with Store.open(tmp_path) as store:
+        chosen = tuned.chosen(store, 1)
+        rows = tuned.measured(store, 1)
+    assert len(rows) >= sum(k.measured for k in found.kernels) - len(found.kernels)
+    exe = superopt.compile(m, store=tmp_path)
+    x = picture(1, 9)
+    near(exe(x=x), reference(m, {"x": x}))
+    (step,) = exe.variants[(("n", 1),)]
+    used = step.code.program.options  # type: ignore[union-attr]
+    assert used == {key: chosen[key] for key in used}
+
+
+def test_a_budget_is_kept_and_progress_told(tmp_path: Path) -> None:
+    events: list[object] = []
+    found = superopt.tune(net(9), budget=0.5, shapes={"n": 1}, store=tmp_path,
+                          progress=events.append)  # fmt: skip
+    assert found.seconds < 20
+    assert events
+    with pytest.raises(superopt.UsageError, match="budget"):
+        superopt.tune(net(9), budget=0, shapes={"n": 1}, store=tmp_path)
+
+
+def test_a_ranking_learns_what_is_fast() -> None:
+    """Times by a law that hangs on the numbers of options: half of the problems are learned from,
+    and in the others the fastest option is among the first that are said."""
+    pytest.importorskip("lightgbm")
+    rng = np.random.default_rng(0)
+    space = [Option.of("direct", rows=r, vectors=v, deep=0) for r in range(1, 9) for v in (1, 2, 4)]
+
+    def law(numbers: tuple[int, ...], o: Option) -> float:
+        tile = o["rows"] * o["vectors"]
+        waste = -(-numbers[4] // o["rows"]) * o["rows"] / numbers[4]
+        return 1e-6 * numbers[0] * numbers[1] * waste * (1 + abs(tile - 12) / 12)
+
+    problems = [
+        (int(n) * int(m), int(k), 4096, 4096, int(m), int(n), 64)
+        for n, m, k in rng.integers(8, 100, (30, 3))
+    ]
+    seen = [Timed(f"p{n}", p, o, law(p, o)) for n, p in enumerate(problems[:15]) for o in space]
+    assert Ranking.learned(seen[: LEAST - 1]) is None
+    ranking = Ranking.learned(seen)
+    assert ranking is not None
+    found = []
+    for p in problems[15:]:
+        order = ranking.ordered(p, space)
+        assert sorted(map(str, order)) == sorted(map(str, space))
+        best_first = min(law(p, o) for o in order[:6])
+        found.append(best_first / min(law(p, o) for o in space))
+    assert np.median(found) < 1.05
+    assert len({len(features(problems[0], o)) for o in space}) == 1
