@@ -48,6 +48,8 @@ from superopt.rulebook import rules as rules
 from superopt.rules.exactness import classed
 from superopt.rules.rule import FLOAT_CLASSES, load_library
 
+TARGETS = ("onnxruntime", "cpu")
+
 
 def optimize(
     model: Given,
@@ -73,7 +75,7 @@ def optimize(
 
     model: a path, a file's bytes, a ModelProto or an onnx_ir model (never changed).
     budget: seconds for everything; the best checked model by then is the result.
-    target: what will run the model; only "onnxruntime".
+    target: what will run the model: "onnxruntime", or "cpu", superopt's own compiler.
     rules: files with further rules of the user's; those that the result would owe something to are
         tried first, as `check_rules` does. Without `library` they are the only ones.
     shapes: values of symbolic sizes at which costs are measured, by their name in the model.
@@ -93,8 +95,10 @@ def optimize(
     Raises ModelError for an invalid model, CheckFailed when a rewritten model disagrees with the
     original or a rule of the user's is refuted, UsageError for arguments that do not fit.
     """
-    if target != "onnxruntime":
-        raise UsageError(f"target {target} is unknown", "there is onnxruntime", "use that")
+    if target not in TARGETS:
+        raise UsageError(
+            f"target {target} is unknown", f"there are {', '.join(TARGETS)}", "use one"
+        )
     if cost not in ("auto", "measured", "roofline"):
         raise UsageError(f"cost {cost!r} is unknown", "it is auto, measured or roofline", "use one")
     for name, value, least in (
@@ -133,6 +137,7 @@ def optimize(
         replay=replay,
         store=None if store is None else Path(store),
         cost=cost,
+        target=target,
     )
     with collecting_rarely():
         done = optimize_.optimize(source, request)

@@ -17,7 +17,7 @@ from superopt.report.certificate import certificate_path
 @options.budget("60s")
 @click.option(
     "--target",
-    type=click.Choice(["onnxruntime"]),
+    type=click.Choice(["onnxruntime", "cpu"]),
     default="onnxruntime",
     show_default=True,
     help="What will run the model.",

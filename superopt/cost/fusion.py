@@ -1,8 +1,9 @@
-"""What onnxruntime fuses into the node before: such a node costs nothing of its own.
+"""What a runtime fuses into the node before: such a node costs nothing of its own.
 
-From the documentation of its graph optimizations (conv, batch norm, activation and matmul-add
-fusions of the basic and extended levels). Timing whole graphs is what decides; this keeps the sum
-of parts from crediting a rewrite with what the runtime does anyway.
+For onnxruntime from the documentation of its graph optimizations (conv, batch norm, activation and
+matmul-add fusions of the basic and extended levels); for compiled models from `plan/inline.py`.
+Timing whole graphs is what decides; this keeps the sum of parts from crediting a rewrite with what
+the runtime does anyway.
 """
 
 from __future__ import annotations
@@ -36,6 +37,16 @@ def fused_away(n: g.Node, constant: tuple[bool, ...]) -> bool:
             if kind == "MatMul" and name == "Add" and constant[other]:
                 return True
     return False
+
+
+def compiled_away(n: g.Node, constant: tuple[bool, ...]) -> bool:
+    """Is `n` computed within another kernel of a compiled model? What moves elements is, where they
+    are read; what is elementwise, where an operand is made."""
+    if n.op.name in ("Identity", "Dropout") or "data" in n.op.laws:
+        return True
+    if "elementwise" not in n.op.laws and n.op.name != "BatchNormalization":
+        return False
+    return any(v is not None and g.producer(v) is not None for v in n.inputs)
 
 
 def _producer(v: g.Value) -> str | None:

@@ -1,10 +1,11 @@
-"""Costs measured in onnxruntime on one-node models, through the store."""
+"""Costs measured on one-node models, through the store."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from superopt.cost.model import stable_seed
 from superopt.cost.roofline import VIEWS, nbytes, operations, roofline
@@ -12,7 +13,7 @@ from superopt.cost.signature import Signature
 from superopt.cost.store import Key, Measured, Store, Target
 from superopt.onnx_io.exporter import ExportError
 from superopt.onnx_io.single import one_node_model
-from superopt.ort import Failed, time_single
+from superopt.ort import Failed, Timing, time_single
 from superopt.te.dtype import STRING
 from superopt.te.expr import TensorType
 
@@ -37,9 +38,25 @@ def copies_of(s: Signature) -> int:
     return max(1, min(MOST_COPIES, int(COLD_BYTES // weights)))
 
 
+class Timer(Protocol):
+    """Times one-node models, in the order given; see `superopt.ort.time_single`."""
+
+    def __call__(
+        self,
+        models: Sequence[bytes],
+        /,
+        *,
+        threads: int,
+        seconds: float | None,
+        stop: Callable[[], bool],
+    ) -> Sequence[Timing | Failed]: ...
+
+
 @dataclass(slots=True)
 class MeasuredClock:
-    """A clock that times one-node models in onnxruntime and remembers them in `store`.
+    """A clock that times one-node models and remembers them in `store`.
+
+    kind: of what is in the store; timer: runs the models, in onnxruntime by default.
 
     The cost is the 10th percentile: what disturbs a measurement only ever adds to it.
 
@@ -55,6 +72,8 @@ class MeasuredClock:
     deadline: float = float("inf")
     stop: Callable[[], bool] = lambda: False
     progress: Callable[[int, int], None] = lambda done, all: None
+    kind: str = KIND
+    timer: Timer = time_single
     measured: int = 0
     hits: int = 0
     estimated: int = 0
@@ -92,7 +111,7 @@ class MeasuredClock:
         flags = "".join("-" if o is None else "c" if o.constant else "v" for o in s.operands)
         attrs = ", ".join(f"{k}={v}" for k, v in s.attrs)
         text = f"{s.op.name}[{flags}]({attrs}) opset {self.opset}"
-        return Key(KIND, text, shapes, tuple(str(t.dtype) for t in types), self.target)
+        return Key(self.kind, text, shapes, tuple(str(t.dtype) for t in types), self.target)
 
     def _measure(
         self,
@@ -140,7 +159,7 @@ class MeasuredClock:
         out: list[float | None],
     ) -> None:
         left = self.deadline - time.monotonic()
-        timings = time_single(
+        timings = self.timer(
             [m for _, _, m in pending],
             threads=self.threads,
             seconds=None if left == float("inf") else max(left, 0.0),

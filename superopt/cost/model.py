@@ -1,4 +1,4 @@
-"""The cost of a graph: what onnxruntime takes for each of its nodes, and a price for its weights.
+"""The cost of a graph: what a runtime takes for each of its nodes, and a price for its weights.
 
 Each node is timed with weights that come from memory. In a graph, weights that several nodes share
 stay in the cache, so that two copies of a weight cost more than one: each distinct one has a price.
@@ -34,11 +34,13 @@ class Clock(Protocol):
 class Costs:
     """Costs of nodes and graphs at representative sizes; remembers what it was asked.
 
-    clock: prices signatures not seen yet; threads: for the roofline.
+    clock: prices signatures not seen yet; fused: does the runtime compute a node as part of another
+    one, given which of its operands are constants?
     """
 
     sizes: Mapping[str, int]
     clock: Clock
+    fused: Callable[[g.Node, tuple[bool, ...]], bool] = fused_away
     priced: dict[Signature, float] = field(default_factory=dict)
     constant: dict[g.Node, bool] = field(default_factory=dict)
     _nodes: dict[g.Node, float] = field(default_factory=dict)
@@ -59,7 +61,7 @@ class Costs:
                 or (v is not None and g.producer(v) is not None and is_constant(v, self.constant))
                 for v in n.inputs
             )
-            if fused_away(n, flags):
+            if self.fused(n, flags):
                 self._nodes[n] = 0.0
                 continue
             s = None if n.op.opaque else signature(n, self.sizes, flags)

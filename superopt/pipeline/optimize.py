@@ -6,9 +6,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from superopt import ort
+from superopt.cost import tuned
 from superopt.cost.clock import Ratio
+from superopt.cost.fusion import compiled_away, fused_away
 from superopt.cost.machine import Machine, machine
 from superopt.cost.measured import MeasuredClock
 from superopt.cost.model import Costs, by_roofline
@@ -32,6 +35,7 @@ from superopt.pipeline.original import Note, Original, prepare
 from superopt.pipeline.race import entrants, race, refused_at, together
 from superopt.pipeline.request import Deadline, Request
 from superopt.pipeline.scratch import Scratch
+from superopt.pipeline.timed import KIND, time_nodes
 from superopt.pipeline.worst import worst_step
 from superopt.report.certificate import Certificate
 from superopt.report.data import Event, WorstStep
@@ -118,7 +122,8 @@ class _Job:
         passed: list[Candidate] = []
         try:
             clock = self.clock(original, notes.append)
-            costs = Costs(original.sizes, clock or by_roofline(request.threads))
+            fused = compiled_away if request.target == "cpu" else fused_away
+            costs = Costs(original.sizes, clock or by_roofline(request.threads), fused)
             refusals = Refusals()
             request.progress(Event("search", "pricing the original", 0.05))
             cost_before = costs.of_graph(model.graph)
@@ -173,13 +178,19 @@ class _Job:
                 progress=lambda done, of: self.request.progress(
                     Event("measure", f"{done} of {of} new operators")
                 ),
+                **self.timer(),
             )
         return None
 
+    def timer(self) -> dict[str, Any]:
+        """What times nodes, where that is not onnxruntime."""
+        return {"kind": KIND, "timer": time_nodes} if self.request.target == "cpu" else {}
+
     def target(self) -> Target:
-        return Target.on(
-            self.machine, "onnxruntime", ort.available() or "none", self.request.threads
-        )
+        threads = self.request.threads
+        if self.request.target == "cpu":
+            return tuned.target(threads)
+        return Target.on(self.machine, "onnxruntime", ort.available() or "none", threads)
 
     def search(self, costs: Costs, refusals: Refusals, rules: Sequence[Rule]) -> Outcome:
         request, model = self.request, self.model

@@ -1,4 +1,4 @@
-"""Whole models against each other in onnxruntime, in turns: what is faster beyond noise.
+"""Whole models against each other in their runtime, in turns: what is faster beyond noise.
 
 The best few are compared roughly first; the best of these runs against the original once more, and
 only this second race counts: of several candidates the luckiest always looks faster than it is.
@@ -20,6 +20,7 @@ from superopt.pipeline.candidate import Candidate
 from superopt.pipeline.original import Note, Original
 from superopt.pipeline.request import Deadline, Request
 from superopt.pipeline.runtime import Session
+from superopt.pipeline.timed import time_models
 from superopt.report.data import Event
 
 MOST_SECONDS = 20.0
@@ -163,20 +164,26 @@ class _Timing:
     def _sitting(
         self, sessions: Sequence[Session], feed: Feeds, seconds: float
     ) -> list[list[float]] | ort.Failed:
+        begin = time.monotonic()
+
+        def enough(times: list[list[float]]) -> bool:
+            done = min(1.0, (time.monotonic() - begin) / seconds)
+            text = f"{len(sessions)} models in turns"
+            self.request.progress(Event("time", text, 0.8 + 0.2 * done))
+            return self.deadline.stop() or decided(times, self.request.seed)
+
+        if self.request.target == "cpu":
+            paths = [s.path for s in sessions if s.path is not None]
+            return time_models(
+                paths, dict(feed.arrays), threads=self.request.threads, seconds=seconds,
+                rounds=ROUNDS, seed=self.request.seed, stop=enough,
+            )  # fmt: skip
         models: list[ort.Loaded] = []
         for session in sessions:
             held = session.load()
             if isinstance(held, ort.Failed):
                 return held
             models.append(held)
-        begin = time.monotonic()
-
-        def enough(times: list[list[float]]) -> bool:
-            done = min(1.0, (time.monotonic() - begin) / seconds)
-            text = f"{len(models)} models in turns"
-            self.request.progress(Event("time", text, 0.8 + 0.2 * done))
-            return self.deadline.stop() or decided(times, self.request.seed)
-
         return ort.time_interleaved(
             models, dict(feed.arrays), threads=self.request.threads, seconds=seconds,
             rounds=ROUNDS, seed=self.request.seed, stop=enough,

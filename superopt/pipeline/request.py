@@ -32,6 +32,7 @@ class Request:
     cost: str = "auto"
     tier: str = "A"
     float_class: str = "E2"
+    target: str = "onnxruntime"
 
     @property
     def untimed(self) -> bool:

@@ -63,7 +63,7 @@ def runnable(
     return run
 
 
-def seconds(run: Callable[[], None], limit: float = SECONDS) -> tuple[float, float, float, int]:
+def seconds(run: Callable[[], object], limit: float = SECONDS) -> tuple[float, float, float, int]:
     """Median, 10th and 90th percentile of some runs, and how many."""
     run()
     times: list[float] = []

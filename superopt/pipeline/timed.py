@@ -1,0 +1,88 @@
+"""How long compiled models take: small ones of a node each, and whole ones in turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from superopt.cost.clock import LEAST_ROUNDS
+from superopt.errors import ModelError
+from superopt.onnx_io.source import read
+from superopt.ort import Failed, Timing
+from superopt.pipeline.compile import Executable, compile
+from superopt.plan.measure import seconds as seconds_of
+from superopt.te.dtype import to_numpy
+
+KIND = "compiled-node-v1"  # changes when what is timed changes
+
+
+def time_nodes(
+    models: Sequence[bytes],
+    /,
+    *,
+    threads: int,
+    seconds: float | None,
+    stop: Callable[[], bool],
+) -> list[Timing | Failed]:
+    """Each compiled, and run on random inputs: as `superopt.ort.time_single` does it there."""
+    end = float("inf") if seconds is None else time.monotonic() + seconds
+    out: list[Timing | Failed] = []
+    for model in models:
+        if stop() or time.monotonic() > end:
+            out.append(Failed("skipped", "not timed: there was no time left"))
+            continue
+        try:
+            exe = compile(read(model), threads=threads)
+            feeds = drawn(exe)
+            median, low, high, runs = seconds_of(lambda: exe.run(feeds))  # noqa: B023
+        except (ModelError, ValueError, NotImplementedError) as e:
+            out.append(Failed("error", str(e)))
+            continue
+        out.append(Timing(median * 1e6, low * 1e6, high * 1e6, runs))
+    return out
+
+
+def drawn(exe: Executable) -> dict[str, np.ndarray]:
+    """Inputs for a model without symbolic sizes: floats from a normal distribution, ones else."""
+    rng = np.random.default_rng(0)
+    out = {}
+    for i in exe.model.graph.inputs:
+        assert i.type.dtype is not None
+        assert i.type.shape is not None
+        shape = tuple(d for d in i.type.shape if isinstance(d, int))
+        kind = to_numpy(i.type.dtype)
+        floats = i.type.dtype.is_float
+        out[i.name] = rng.standard_normal(shape).astype(kind) if floats else np.ones(shape, kind)
+    return out
+
+
+def time_models(
+    paths: Sequence[Path],
+    feeds: Mapping[str, np.ndarray],
+    *,
+    threads: int,
+    seconds: float,
+    rounds: int,
+    seed: int,
+    stop: Callable[[list[list[float]]], bool],
+) -> list[list[float]]:
+    """Microseconds of whole models, a list of rounds for each, in an order that is drawn for each
+    round; as `superopt.ort.time_interleaved` does it there."""
+    ready = [compile(read(p), threads=threads) for p in paths]
+    for exe in ready:
+        exe.run(feeds)
+    times: list[list[float]] = [[] for _ in ready]
+    rng = np.random.default_rng(seed)
+    end = time.monotonic() + seconds
+    while len(times[0]) < rounds:
+        enough = time.monotonic() > end or stop(times)
+        if enough and len(times[0]) >= LEAST_ROUNDS:
+            break
+        for n in rng.permutation(len(ready)):
+            begin = time.perf_counter()
+            ready[n].run(feeds)
+            times[n].append((time.perf_counter() - begin) * 1e6)
+    return times
