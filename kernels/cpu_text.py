@@ -175,8 +175,10 @@ def _most(w: Writer, buffer: Tensor, *read: Expr) -> int:
 
 
 def _store(w: Writer, s: Store) -> None:
+    w.tile = {a: _extent(a) for a in s.axes}
     for p in _places(w, s.axes, s.buffer, s.value):
         put(w, s.buffer, s.index, w.t.splat(value(w, s.value, p), p.lanes), p)
+    w.tile = {}
     w.known.clear()  # of what was read before
 
 

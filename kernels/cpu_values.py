@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from superopt.kernels.functions import applied, cast
+from superopt.kernels.functions import applied, cast, first, transposed
 from superopt.kernels.text import Text, Value, element, number, stored
 from superopt.kernels.walk import axes_of
 from superopt.te import affine
@@ -20,6 +20,7 @@ from superopt.te.dtype import BOOL, INDEX, DType
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load
 
+LARGEST = 16  # rows of a tile that is turned
 Moving = tuple[tuple[tuple[Expr, ...], int], ...]
 
 
@@ -48,6 +49,7 @@ class Writer:
     unrolled: dict[Axis, int] = field(default_factory=dict)
     ahead: dict[Tensor, int] = field(default_factory=dict)  # bytes between a read and a prefetch
     bits: int = 8  # of the largest element beside a register
+    tile: dict[Axis, int] = field(default_factory=dict)  # extents of what is stored at once
 
 
 # --- values ---
@@ -164,14 +166,39 @@ def get(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> Value:
     found = _address(buffer, index, p)
     key: tuple[object, ...]
     if found is None or (found.step not in (0, 1) and p.lanes):
-        key = (buffer, tuple(index), tuple(p.at.items()), p.lanes, p.guard)
-        if key not in w.known:
+        key = _key(buffer, index, p)
+        if key not in w.known and not (found and _turned(w, buffer, index, p)):
             w.known[key] = _gather(w, buffer, index, p)
     else:
         key = (buffer, found, p.lanes if found.step else 0, p.guard)
         if key not in w.known:
             w.known[key] = _near(w, buffer, found, p)
     return w.known[key]
+
+
+def _key(buffer: Tensor, index: Sequence[Expr], p: Place) -> tuple[object, ...]:
+    return (buffer, tuple(index), tuple(p.at.items()), p.lanes, p.guard)
+
+
+def _turned(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> bool:
+    """Read all of a tile along another of its axes, if neighbours along that are neighbours in
+    memory, and turn it in registers; the vectors are known then."""
+    if p.guard is not None or p.lane is None or p.lanes < 2 or buffer.dtype == BOOL:
+        return False
+    for m, size in w.tile.items():
+        if m == p.lane or size & (size - 1) or not p.lanes <= size <= LARGEST:
+            continue
+        along = [Place({**p.at, m: 0, p.lane: p.at[p.lane] + j}, m, size) for j in range(p.lanes)]
+        found = [_address(buffer, index, each) for each in along]
+        if any(f is None or f.step != 1 for f in found):
+            continue
+        rows = [_near(w, buffer, f, q) for f, q in zip(found, along, strict=True) if f is not None]
+        rows += [Value("poison", buffer.dtype, size)] * (size - p.lanes)
+        for k, v in enumerate(transposed(w.t, rows)):
+            here = Place({**p.at, m: k}, p.lane, p.lanes)
+            w.known[_key(buffer, index, here)] = first(w.t, v, p.lanes)
+        return True
+    return False
 
 
 def _near(w: Writer, buffer: Tensor, found: Address, p: Place) -> Value:

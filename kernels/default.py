@@ -3,9 +3,23 @@ its last dimension vectors, within which sums are taken one term after the other
 
 from __future__ import annotations
 
-from superopt.kernels.layout import Layout
-from superopt.kernels.schedule import Parallel, Primitive, Reorder, Schedule, Split, Vectorize
+from collections.abc import Mapping
+
+from superopt.kernels.layout import Layout, Scatter, lying
+from superopt.kernels.schedule import (
+    Parallel,
+    Primitive,
+    Reorder,
+    Schedule,
+    Split,
+    Unroll,
+    Vectorize,
+)
 from superopt.kernels.transform import Scheduled
+from superopt.kernels.walk import axes_of, loads, reductions
+from superopt.te.affine import affine
+from superopt.te.expr import Tensor
+from superopt.te.node import Axis, Load
 
 LANES = 64  # elements of a tile
 SHARED = 2  # outer loops whose steps several threads do
@@ -34,3 +48,51 @@ def default(s: Scheduled, layout: Layout, most: int = LANES) -> Schedule:
     lanes = order.pop()
     shared = [] if s.prefix else [Parallel(x) for x in order[:SHARED]]
     return (*steps, Reorder((*order, *summed, lanes)), Vectorize(lanes), *shared)
+
+
+def turning(t: Tensor, layouts: Mapping[Tensor, Layout | Scatter], lanes: int) -> Schedule | None:
+    """In tiles of `lanes` by `lanes`, for what reads an operand along another axis than it writes
+    the result: both whole vectors at a time. None where there is no such operand."""
+    out = lying(layouts.get(t), t.rank)
+    if t.body is None or not out.parts or reductions(t.body):
+        return None
+    last = out.parts[-1]
+    n = t.axes[last.axis]
+    other = next(filter(None, (_along(t, x, n, layouts) for x in loads(t.body))), None)
+    if other is None or _size(n) < 2 or _size(other) < lanes:
+        return None
+    steps: list[Primitive] = [Split(other.name, lanes)]
+    order: list[str] = []
+    for p in out.parts:
+        a = t.axes[p.axis]
+        name = a.name if a != other else f"{a.name}.o"
+        if p.block > 1 and a == other:
+            return None
+        if p.block > 1 and not p.within:
+            steps.append(Split(a.name, p.block))
+        order.append(f"{name}.{'i' if p.within else 'o'}" if p.block > 1 else name)
+    inner = order.pop()
+    if _size(n) > lanes and last.block == 1:
+        steps.append(Split(inner, lanes))
+        order.append(f"{inner}.o")
+        inner = f"{inner}.i"
+    tile = f"{other.name}.i"
+    shared = [Parallel(x) for x in order[:3]]
+    return (*steps, Reorder((*order, tile, inner)), Unroll(tile), Vectorize(inner), *shared)
+
+
+def _along(t: Tensor, x: Load, n: Axis, layouts: Mapping[Tensor, Layout | Scatter]) -> Axis | None:
+    """The axis of the result along which the operand's neighbours lie, if that is another one."""
+    layout = layouts.get(x.tensor)
+    if not x.index or isinstance(layout, Scatter):
+        return None
+    place = x.index[lying(layout, x.tensor.rank).parts[-1].axis]
+    form = affine(place)
+    found = [] if form is None else [a for a, c in form.terms if c == 1 and a in t.axes]
+    moves = any(n in axes_of(i) for i in x.index)
+    return found[0] if len(found) == 1 and found[0] != n and moves else None
+
+
+def _size(a: Axis) -> int:
+    assert isinstance(a.extent, int)
+    return a.extent

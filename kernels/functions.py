@@ -240,3 +240,31 @@ def _reduced(t: Text, how: str, v: Value, args: Sequence[Value], flags: str) -> 
     t.declared.add(f"declare {one.type} @{name}({', '.join(a.type for a in args)})")
     given = ", ".join(map(str, args))
     return t.make(f"call {flags}{one.type} @{name}({given})", v.dtype, 0)
+
+
+def transposed(t: Text, rows: Sequence[Value]) -> list[Value]:
+    """Vectors of the first, second, ... lanes of these, which are as many as a vector has lanes: a
+    power of two. Each round exchanges half of two rows with each other (Eklundh, A fast computer
+    method for matrix transposing, 1972)."""
+    out, n = list(rows), len(rows)
+    step = 1
+    while step < n:
+        low = [k if not k & step else n + k - step for k in range(n)]
+        high = [k + step if not k & step else n + k for k in range(n)]
+        for i in range(n):
+            if not i & step:
+                a, b = out[i], out[i + step]
+                out[i], out[i + step] = (_shuffled(t, a, b, order) for order in (low, high))
+        step *= 2
+    return out
+
+
+def _shuffled(t: Text, a: Value, b: Value, order: Sequence[int]) -> Value:
+    places = ", ".join(f"i32 {k}" for k in order)
+    text = f"shufflevector {a}, {b}, <{len(order)} x i32> <{places}>"
+    return t.make(text, a.dtype, len(order))
+
+
+def first(t: Text, v: Value, lanes: int) -> Value:
+    """The first lanes of a vector."""
+    return v if v.lanes == lanes else _shuffled(t, v, v, range(lanes))

@@ -15,7 +15,7 @@ from superopt.kernels import contraction as co
 from superopt.kernels import reducing as re
 from superopt.kernels import winograd as wi
 from superopt.kernels.cook_toom import POINTS, transformed_kernel
-from superopt.kernels.default import LANES, default
+from superopt.kernels.default import LANES, default, turning
 from superopt.kernels.layout import Layout, Scatter, lying, row_major
 from superopt.kernels.option import Option
 from superopt.kernels.schedule import Schedule
@@ -106,7 +106,11 @@ def best(p: Problem) -> Option:
         (_, rows, vectors), deep = min(frame.tiles()), co.blocks(p.tensor, c, p.layouts)[0]
         return Option.of("direct", rows=rows, vectors=vectors, deep=deep)
     some = re.options(p.tensor, p.layouts, p.lanes)
-    return min(some, key=lambda x: x[0])[1] if some else Option.of("loops", lanes=LANES)
+    if some:
+        return min(some, key=lambda x: x[0])[1]
+    if turning(p.tensor, p.layouts, p.lanes) is not None:
+        return Option.of("turning", lanes=p.lanes)
+    return Option.of("loops", lanes=LANES)
 
 
 def options(p: Problem) -> Iterator[Option]:
@@ -129,6 +133,8 @@ def _options(p: Problem) -> Iterator[Option]:
                 yield from map(_winograd, wi.plans(picture, m, p.lanes))
     for _, option in sorted(re.options(p.tensor, p.layouts, p.lanes), key=lambda x: x[0]):
         yield option
+    if turning(p.tensor, p.layouts, p.lanes) is not None:
+        yield Option.of("turning", lanes=p.lanes)
     if found is None:
         yield from (Option.of("loops", lanes=n) for n in (LANES // 4, LANES // 2, LANES, 2 * LANES))
 
@@ -149,6 +155,10 @@ def chosen(p: Problem, option: Option) -> Choice:
         case "along" | "across":
             how, order = re.scheduled(p.tensor, p.layouts, p.constants, option)
             return Choice(option, p.tensor, {p.tensor: how}, order)
+        case "turning":
+            turned = turning(p.tensor, p.layouts, option["lanes"])
+            if turned is not None:
+                return Choice(option, p.tensor, {p.tensor: turned})
         case "loops":
             if option["lanes"] == LANES:
                 return Choice(option, p.tensor)

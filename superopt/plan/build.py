@@ -19,10 +19,11 @@ from superopt.kernels.option import Option
 from superopt.kernels.pack import packed
 from superopt.kernels.space import Problem, choice
 from superopt.kernels.tile import Kernel, Pack
+from superopt.kernels.walk import reductions
 from superopt.plan.inline import Inlining, in_order, inlined
 from superopt.plan.memory import ALIGNED, Life, offsets
-from superopt.plan.place import bordered, layouts
-from superopt.plan.tensors import Tensors
+from superopt.plan.place import layouts, slid
+from superopt.plan.tensors import Parts, Tensors
 from superopt.te import index as ix
 from superopt.te.expr import Tensor, TensorType, compute
 from superopt.te.node import Const, Expr, Load
@@ -93,8 +94,9 @@ def program(
         tensors.add(n)
     outputs = _outputs(graph, tensors)
     parts = {t: [x.tensor for x in p.parts] for t, p in tensors.parts.items()}
-    pictures = bordered(in_order(outputs, parts)) & set(tensors.copies)
+    pictures = slid(in_order(outputs, parts)) & set(tensors.copies)
     current = inlined(outputs, pictures, parts, tensors.constants)
+    outputs, current = _copied(outputs, current, tensors.parts)
     lying = layouts(current, outputs, tensors.parts)
     return _Builder(graph, tensors, outputs, current, lying, width, chosen or {}).build()
 
@@ -112,6 +114,24 @@ def _outputs(graph: g.Graph, tensors: Tensors) -> list[Tensor]:
             t = compute(source.shape, lambda *i: source[i], name="copy")  # noqa: B023
         out.append(t)
     return out
+
+
+def _copied(
+    outputs: Sequence[Tensor], current: Mapping[Tensor, Tensor], parts: Mapping[Tensor, Parts]
+) -> tuple[list[Tensor], dict[Tensor, Tensor]]:
+    """An output that windows of a sum give is computed as pictures lie, and copied then."""
+    pictures = layouts(current, (), parts)
+    out: list[Tensor] = []
+    more = dict(current)
+    for t in outputs:
+        found = reductions(current[t].body) if t in current and t in pictures else []
+        if found and len(found[0].axes) > 1:
+            copy = compute(t.shape, lambda *i, t=t: t[i], name="copy")
+            more[copy] = copy
+            out.append(copy)
+        else:
+            out.append(t)
+    return out, more
 
 
 @dataclass(frozen=True, slots=True)

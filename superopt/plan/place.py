@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from superopt.kernels.element import ranged_read
 from superopt.kernels.layout import Layout, Part
-from superopt.kernels.walk import reductions
+from superopt.kernels.walk import loads, reductions
 from superopt.plan.tensors import Parts
 from superopt.te import affine
 from superopt.te.expr import Tensor
@@ -40,13 +40,13 @@ def layouts(
     return out
 
 
-def bordered(some: Sequence[Tensor]) -> set[Tensor]:
-    """The tensors that windows of sums read beyond their edges."""
+def slid(some: Sequence[Tensor]) -> set[Tensor]:
+    """The tensors over which windows slide."""
     out = set()
     for t in some:
         for r in reductions(t.body):
-            if len(r.axes) > 1 and r.fn == "sum":
-                out |= {x.tensor for x, beyond in _read(r.body) if any(beyond.values())}
+            if len(r.axes) > 1:
+                out |= {x.tensor for x in loads(r.body) if x.tensor.rank == t.rank}
     return out
 
 

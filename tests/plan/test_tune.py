@@ -83,7 +83,7 @@ def test_every_option_computes_the_same(name: str) -> None:
 def test_options_print_and_parse() -> None:
     some = [o for p in MODELS.values() for _, o in each_option(
         program(graph_of(p()), {"n": 1}, host().width))]  # fmt: skip
-    assert {o.algorithm for o in some} == {"direct", "winograd", "along", "across", "loops"}
+    assert {o.algorithm for o in some} >= {"direct", "winograd", "along", "across", "loops"}
     for o in some:
         assert Option.parsed(str(o)) == o
     with pytest.raises(ValueError, match="rows"):
