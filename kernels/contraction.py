@@ -26,7 +26,7 @@ from superopt.kernels.transform import reduction
 from superopt.kernels.walk import axes_of, loads
 from superopt.te import affine
 from superopt.te.expr import Tensor
-from superopt.te.node import Apply, Axis, Load
+from superopt.te.node import Apply, Axis, Const, Expr, Load
 
 ACCUMULATORS = 28  # of 32 registers, the others for operands
 LATENCY = 4  # cycles until a sum can be added to again
@@ -67,10 +67,26 @@ def contraction(t: Tensor, constants: Collection[Tensor]) -> Contraction | None:
         (a.tensor in constants) == (b.tensor in constants) and _lane(t, a) and not _lane(t, b)
     ):
         a, b = b, a
-    in_a, in_b = (set[Axis]().union(*map(axes_of, e.index)) for e in (a, b))
+    in_a, in_b = (set[Axis]().union(*map(_moving, e.index)) for e in (a, b))
     of_a = tuple(x for x in t.axes if x in in_a and x not in in_b)
     of_b = tuple(x for x in t.axes if x in in_b and x not in in_a)
     return Contraction(a, b, of_a, of_b, tuple(x for x in t.axes if x in in_a and x in in_b))
+
+
+GROUP = 16  # neighbours in the result that read one element of a together, where groups are blocks
+
+
+def _moving(e: Expr) -> set[Axis]:
+    """The axes on which an index hangs; one does not count that only says in which block of at
+    least a vector an element is."""
+    match e:
+        case Apply("floordiv", (Axis(), Const(n))) if int(n) % GROUP == 0:
+            return set()
+        case Axis():
+            return {e}
+        case Apply(_, args) | Load(_, args):
+            return set().union(*map(_moving, args)) if args else set()
+    return axes_of(e)
 
 
 def _lane(t: Tensor, e: Load) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import product
 from math import prod
 
-from superopt.kernels.cpu_values import Place, Writer, get, put, tabled, value
+from superopt.kernels.address import Place
+from superopt.kernels.cpu_values import Writer, get, put, tabled, value
 from superopt.kernels.functions import across, applied, cast, fused
 from superopt.kernels.text import Text, Value, number
 from superopt.kernels.tile import For, Kernel, Stmt, Store, Update

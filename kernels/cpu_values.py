@@ -6,14 +6,14 @@ on neither lane nor place is computed once for all of the tile.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from superopt.kernels.functions import applied, cast, first, transposed
+from superopt.kernels.address import Address, Moving, Place, address, flat_index, spread
+from superopt.kernels.functions import applied, cast, first, shuffled, transposed
 from superopt.kernels.text import Text, Value, element, number, stored
-from superopt.kernels.walk import axes_of
 from superopt.te import affine
 from superopt.te import index as ix
 from superopt.te.dtype import BOOL, INDEX, DType
@@ -21,18 +21,6 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load
 
 LARGEST = 16  # rows of a tile that is turned
-Moving = tuple[tuple[tuple[Expr, ...], int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where in a tile: the tile axes' values (of the last that of lane 0), and the lanes; `guard`
-    says which of these may be read."""
-
-    at: Mapping[Axis, int] = field(default_factory=dict)
-    lane: Axis | None = None
-    lanes: int = 0
-    guard: Value | None = None
 
 
 @dataclass(slots=True)
@@ -163,7 +151,7 @@ def get(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> Value:
         slot, lanes = _register(w, buffer, index, p)
         out = Value("", buffer.dtype, lanes)
         return w.t.make(f"load {out.type}, ptr {slot}", buffer.dtype, lanes)
-    found = _address(buffer, index, p)
+    found = address(buffer, index, p)
     key: tuple[object, ...]
     if found is None or (found.step not in (0, 1) and p.lanes):
         key = _key(buffer, index, p)
@@ -189,7 +177,7 @@ def _turned(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> bool:
         if m == p.lane or size & (size - 1) or not p.lanes <= size <= LARGEST:
             continue
         along = [Place({**p.at, m: 0, p.lane: p.at[p.lane] + j}, m, size) for j in range(p.lanes)]
-        found = [_address(buffer, index, each) for each in along]
+        found = [address(buffer, index, each) for each in along]
         if any(f is None or f.step != 1 for f in found):
             continue
         rows = [_near(w, buffer, f, q) for f, q in zip(found, along, strict=True) if f is not None]
@@ -233,7 +221,32 @@ def _prefetch(w: Writer, at: str, ahead: int) -> None:
 
 
 def _gather(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> Value:
-    return _at(w, buffer, _index(w, _flat_index(buffer, index), p), p.guard)
+    where = flat_index(buffer, index)
+    steps = spread(where, p) if p.guard is None and p.lanes and buffer.dtype != BOOL else None
+    if steps is None:
+        return _at(w, buffer, _index(w, where, p), p.guard)
+    begin, order = steps
+    return _picked(w, buffer, begin, order, p)
+
+
+def _picked(w: Writer, buffer: Tensor, begin: Expr, order: Sequence[int], p: Place) -> Value:
+    """Elements at these places from `begin` on, of one vector that has them all, or of two."""
+    t, kind, lanes = w.t, buffer.dtype, p.lanes
+    size = max(kind.bits // 8, 1)
+    at = f"%{t.fresh()}"
+    t.line(f"{at} = getelementptr {stored(kind)}, ptr {w.pointers[buffer]}, {_index(w, begin, p)}")
+    last = max(order)
+    if last == 0:
+        return t.make(f"load {stored(kind)}, ptr {at}, align {size}", kind, 0)
+    wide = min(last + 1, lanes)
+    low = t.make(f"load <{wide} x {stored(kind)}>, ptr {at}, align {size}", kind, wide)
+    if last < lanes:
+        return shuffled(t, low, low, order)
+    rest = last + 1 - lanes
+    beyond = f"%{t.fresh()}"
+    t.line(f"{beyond} = getelementptr {stored(kind)}, ptr {at}, i64 {rest}")
+    high = t.make(f"load <{lanes} x {stored(kind)}>, ptr {beyond}, align {size}", kind, lanes)
+    return shuffled(t, low, high, [k if k < lanes else lanes + k - rest for k in order])
 
 
 def _at(w: Writer, buffer: Tensor, places: Value, guard: Value | None) -> Value:
@@ -281,13 +294,13 @@ def put(w: Writer, buffer: Tensor, index: Sequence[Expr], new: Value, p: Place) 
         return
     for key in [k for k in w.known if isinstance(k, tuple) and k[0] is buffer]:
         del w.known[key]  # what was read of it
-    found = _address(buffer, index, p)
+    found = address(buffer, index, p)
     size = max(buffer.dtype.bits // 8, 1)
     if found is not None and (not new.lanes or found.step == 1):
         at = _pointer(w, buffer, found.moving, found.constant)
         t.line(f"store {_packed(t, new)}, ptr {at}, align {size}")
         return
-    places = t.splat(_index(w, _flat_index(buffer, index), p), new.lanes)
+    places = t.splat(_index(w, flat_index(buffer, index), p), new.lanes)
     for k in range(new.lanes):
         one = t.make(f"extractelement {new}, i64 {k}", new.dtype, 0)
         place = t.make(f"extractelement {places}, i64 {k}", INDEX, 0)
@@ -304,13 +317,6 @@ def _packed(t: Text, v: Value) -> str:
     byte = f"%{t.fresh()}"
     t.line(f"{byte} = zext {v} to {shape}")
     return f"{shape} {byte}"
-
-
-def _flat_index(buffer: Tensor, index: Sequence[Expr]) -> Expr:
-    flat = ix.as_index(0)
-    for i, n in zip(index, buffer.shape, strict=True):
-        flat = ix.as_index(flat * n + i)
-    return flat
 
 
 def _register(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> tuple[str, int]:
@@ -331,40 +337,6 @@ def _register(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> tup
         one = element(buffer.dtype)
         w.t.entry.append(f"  {slots[key]} = alloca {f'<{lanes} x {one}>' if lanes else one}")
     return slots[key], lanes
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """The part that hangs on loops, the constant, and the step from a lane to the next."""
-
-    moving: Moving
-    constant: int
-    step: int
-
-
-def _address(buffer: Tensor, index: Sequence[Expr], p: Place) -> Address | None:
-    """An element's place; None where it is no sum of a tile's axes and of what hangs on loops."""
-    place: dict[tuple[Expr, ...], int] = {}
-    stride = 1
-    for i, n in zip(reversed(index), reversed(buffer.shape), strict=True):
-        for atoms, c in ix.polynomial(i).items():
-            place[atoms] = place.get(atoms, 0) + c * stride
-        assert isinstance(n, int)
-        stride *= n
-    moving: list[tuple[tuple[Expr, ...], int]] = []
-    constant, step = 0, 0
-    for atoms, c in place.items():
-        match atoms:
-            case ():
-                constant += c
-            case (Axis() as a,) if a in p.at:
-                constant += c * p.at[a]
-                step = c if a == p.lane and p.lanes else step
-            case _ if c:
-                if set(p.at) & set().union(*map(axes_of, atoms)):
-                    return None
-                moving.append((atoms, c))
-    return Address(tuple(moving), constant, step)
 
 
 def _flat(w: Writer, moving: Moving, constant: int) -> Value:

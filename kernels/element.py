@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from math import gcd
 
 from superopt.kernels.layout import Stored
 from superopt.kernels.schedule import IllegalSchedule
@@ -161,4 +162,22 @@ def _folded(fn: str, args: tuple[Expr, ...], dtype: DType) -> Expr:
         for a in args[1:]:
             out = ix.apply(fn, (out, a), dtype)
         return out
+    match fn, args:
+        case (("floordiv" | "mod"), (x, Const(n))) if (parts := _coarse(x, int(n))) is not None:
+            high, low, step = parts
+            out = ix.apply(fn, (high, ix.as_index(int(n) // step)), dtype)
+            return out if fn == "floordiv" else ix.as_index(out * step + low)
     return ix.apply(fn, args, dtype)
+
+
+def _coarse(x: Expr, n: int) -> tuple[Expr, Expr, int] | None:
+    """x as high * step + low, where low is below the step, and this divides n: the place within a
+    block is not what decides in which one it is."""
+    terms = ix.polynomial(x)
+    for step in sorted({gcd(c, n) for c in terms.values()}, reverse=True):
+        low = ix.from_polynomial({t: c for t, c in terms.items() if c % step})
+        within = affine.interval(low)
+        if step > 1 and within is not None and within[0] >= 0 and within[1] < step:
+            high = {t: c // step for t, c in terms.items() if not c % step}
+            return ix.from_polynomial(high), low, step
+    return None

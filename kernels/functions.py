@@ -254,12 +254,13 @@ def transposed(t: Text, rows: Sequence[Value]) -> list[Value]:
         for i in range(n):
             if not i & step:
                 a, b = out[i], out[i + step]
-                out[i], out[i + step] = (_shuffled(t, a, b, order) for order in (low, high))
+                out[i], out[i + step] = (shuffled(t, a, b, order) for order in (low, high))
         step *= 2
     return out
 
 
-def _shuffled(t: Text, a: Value, b: Value, order: Sequence[int]) -> Value:
+def shuffled(t: Text, a: Value, b: Value, order: Sequence[int]) -> Value:
+    """The lanes of two vectors in this order, those of the second one behind those of the first."""
     places = ", ".join(f"i32 {k}" for k in order)
     text = f"shufflevector {a}, {b}, <{len(order)} x i32> <{places}>"
     return t.make(text, a.dtype, len(order))
@@ -267,4 +268,4 @@ def _shuffled(t: Text, a: Value, b: Value, order: Sequence[int]) -> Value:
 
 def first(t: Text, v: Value, lanes: int) -> Value:
     """The first lanes of a vector."""
-    return v if v.lanes == lanes else _shuffled(t, v, v, range(lanes))
+    return v if v.lanes == lanes else shuffled(t, v, v, range(lanes))
