@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from superopt.kernels.text import Value
-from superopt.kernels.walk import axes_of
+from superopt.kernels.walk import axes_of, loads
 from superopt.te import index as ix
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Expr
@@ -70,6 +70,8 @@ def spread(flat: Expr, p: Place) -> tuple[Expr, tuple[int, ...]] | None:
     """A place, and how far from it each lane's element is, where that is known and less than two
     vectors; None where it is not."""
     assert p.lane is not None
+    if next(loads(flat), None) is not None:
+        return None  # an element says where
     env: dict[Expr, Expr] = {a: ix.as_index(k) for a, k in p.at.items()}
     some = []
     for k in range(p.lanes):

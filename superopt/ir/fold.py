@@ -211,8 +211,10 @@ def _values(
 
 def _lying(n: g.Node, array: np.ndarray) -> g.Constant | None:
     """A large constant with its axes in another order, as a view of the first one."""
-    (given, *_) = n.inputs
-    if n.op.name != "Transpose" or array.nbytes < LARGE or not isinstance(given, g.Constant):
+    if n.op.name != "Transpose" or array.nbytes < LARGE:
+        return None
+    (given,) = n.inputs
+    if not isinstance(given, g.Constant):
         return None
     key = ("transposed", given.key, n.attrs)
     view = array.view()

@@ -22,8 +22,9 @@ from superopt.kernels.tile import Kernel, Pack
 from superopt.kernels.walk import reductions
 from superopt.plan.inline import Inlining, in_order, inlined
 from superopt.plan.memory import ALIGNED, Life, offsets
+from superopt.plan.phases import Phase, Written
 from superopt.plan.place import layouts, slid
-from superopt.plan.tensors import Parts, Tensors
+from superopt.plan.tensors import Tensors
 from superopt.te import index as ix
 from superopt.te.expr import Tensor, TensorType, compute
 from superopt.te.node import Const, Expr, Load
@@ -93,7 +94,7 @@ def program(
     for n in g.nodes(graph):
         tensors.add(n)
     outputs = _outputs(graph, tensors)
-    parts = {t: [x.tensor for x in p.parts] for t, p in tensors.parts.items()}
+    parts = {t: [x.tensor for x in p] for t, p in tensors.parts.items()}
     pictures = slid(in_order(outputs, parts)) & set(tensors.copies)
     current = inlined(outputs, pictures, parts, tensors.constants)
     outputs, current = _copied(outputs, current, tensors.parts)
@@ -117,15 +118,18 @@ def _outputs(graph: g.Graph, tensors: Tensors) -> list[Tensor]:
 
 
 def _copied(
-    outputs: Sequence[Tensor], current: Mapping[Tensor, Tensor], parts: Mapping[Tensor, Parts]
+    outputs: Sequence[Tensor],
+    current: Mapping[Tensor, Tensor],
+    parts: Written,
 ) -> tuple[list[Tensor], dict[Tensor, Tensor]]:
     """An output that windows of a sum give is computed as pictures lie, and copied then."""
     pictures = layouts(current, (), parts)
     out: list[Tensor] = []
     more = dict(current)
     for t in outputs:
-        found = reductions(current[t].body) if t in current and t in pictures else []
-        if found and len(found[0].axes) > 1:
+        own = [x.tensor for x in parts.get(t, ())] or [t]
+        found = [r for x in own if x in current for r in reductions(current[x].body)]
+        if t in pictures and any(len(r.axes) > 1 for r in found):
             copy = compute(t.shape, lambda *i, t=t: t[i], name="copy")
             more[copy] = copy
             out.append(copy)
@@ -164,11 +168,7 @@ class _Builder:
                 where[self.tensors.copies.get(t, t)] = Ref("argument", n)
         for n, t in enumerate(self.outputs):
             where[t] = Ref("argument", len(self.graph.inputs) + n)
-        into = {
-            x.tensor: (whole, p.axis, x.begin)
-            for whole, p in self.tensors.parts.items()
-            for x in p.parts
-        }
+        into = {x.tensor: (whole, x) for whole, parts in self.tensors.parts.items() for x in parts}
         steps: list[Step] = []
         asked: dict[str, Problem] = {}
         used: dict[str, Option] = {}
@@ -197,10 +197,10 @@ class _Builder:
                 steps.append(Step(made.kernel, reads, target, key))
         return self.placed(steps, where, asked, used)
 
-    def part(self, root: Tensor, whole: Tensor, axis: int, begin: int) -> Scatter:
+    def part(self, root: Tensor, whole: Tensor, part: Phase) -> Scatter:
         """Where a part of another tensor lies."""
-        index = list(root.axes)
-        at = [ix.as_index(i + (begin if d == axis else 0)) for d, i in enumerate(index)]
+        places = zip(root.axes, part.begin, part.step, strict=True)
+        at = [ix.as_index(i * step + begin) for i, begin, step in places]
         layout = self.lying.get(whole) or row_major(whole.rank)
         return Scatter(self.shape(whole), layout, root.axes, tuple(at))
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from superopt.kernels.element import ranged_read
 from superopt.kernels.layout import Layout, Part
 from superopt.kernels.walk import loads, reductions
-from superopt.plan.tensors import Parts
+from superopt.plan.phases import Written
 from superopt.te import affine
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Expr, Load, Reduce
@@ -16,7 +16,9 @@ BLOCK = 16  # channels
 
 
 def layouts(
-    current: Mapping[Tensor, Tensor], fixed: Collection[Tensor], parts: Mapping[Tensor, Parts]
+    current: Mapping[Tensor, Tensor],
+    fixed: Collection[Tensor],
+    parts: Written,
 ) -> dict[Tensor, Layout]:
     """A layout for the tensors that kernels read as pictures; `fixed` ones have none.
 
@@ -24,12 +26,12 @@ def layouts(
     """
     pictures = _pictures(current, parts)
     out = {}
-    written = {x.tensor for p in parts.values() for x in p.parts}
+    written = {x.tensor for p in parts.values() for x in p}
     for t, borders in pictures.items():
         if t in fixed or t in written or (t not in current and t not in parts):
             continue
         c = t.shape[1]
-        begins = [x.begin for x in parts[t].parts] if t in parts and parts[t].axis == 1 else []
+        begins = [x.begin[1] for x in parts.get(t, ())]
         assert isinstance(c, int)
         space = [Part(d, border=borders[d]) for d in range(2, t.rank)]
         if not any(n % BLOCK for n in (c, *begins)):
@@ -50,9 +52,7 @@ def slid(some: Sequence[Tensor]) -> set[Tensor]:
     return out
 
 
-def _pictures(
-    current: Mapping[Tensor, Tensor], parts: Mapping[Tensor, Parts]
-) -> dict[Tensor, dict[int, int]]:
+def _pictures(current: Mapping[Tensor, Tensor], parts: Written) -> dict[Tensor, dict[int, int]]:
     """The tensors that windows slide over, or that such kernels give, and their borders."""
     out: dict[Tensor, dict[int, int]] = {}
     for t, now in current.items():
@@ -72,7 +72,7 @@ def _pictures(
         for t, now in current.items():
             more |= _joined([x for x in (t, *_same(now)) if x.rank >= 3], out)
         for t, p in parts.items():
-            more |= _joined([x for x in (t, *(x.tensor for x in p.parts)) if x.rank >= 3], out)
+            more |= _joined([x for x in (t, *(x.tensor for x in p)) if x.rank >= 3], out)
     return out
 
 

@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from superopt.ir import graph as g
 from superopt.ir.op import expression
+from superopt.plan.phases import Phase, phases
+from superopt.plan.substitute import indexed
 from superopt.te import index as ix
 from superopt.te.affine import rebuild
 from superopt.te.bind import bind
-from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor, compute, const
 from superopt.te.node import Apply, Const, Expr, Index, Load, Reduce
 
 SMALL = 1  # elements of constants that become numbers in expressions
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What is written into another tensor, from `begin` on along an axis."""
-
-    tensor: Tensor
-    begin: int
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """All of a tensor, in parts along one axis."""
-
-    axis: int
-    parts: tuple[Part, ...]
 
 
 @dataclass(slots=True)
@@ -43,7 +28,7 @@ class Tensors:
 
     sizes: Mapping[str, int]
     copies: dict[Tensor, Tensor] = field(default_factory=dict)
-    parts: dict[Tensor, Parts] = field(default_factory=dict)
+    parts: dict[Tensor, tuple[Phase, ...]] = field(default_factory=dict)
     of: dict[g.Value, Tensor | Const] = field(default_factory=dict)
     constants: dict[Tensor, Callable[[], np.ndarray]] = field(default_factory=dict)
 
@@ -84,7 +69,17 @@ class Tensors:
             self.of[n] = self.joined(n, list(given.values()), outs[0])
             return
         for v, t in zip(g.results(n), outs, strict=True):
-            self.of[v] = change.tensor(t)
+            some = phases(t)
+            if some:
+                self.of[v] = whole = Tensor("phases", t.dtype, t.shape)
+                self.parts[whole] = tuple(replace(x, tensor=self.made(change, x)) for x in some)
+            else:
+                self.of[v] = change.tensor(t)
+
+    def made(self, change: Replacing, part: Phase) -> Tensor:
+        out = change.tensor(part.tensor)
+        assert isinstance(out, Tensor)
+        return out
 
     def joined(self, n: g.Node, given: Sequence[Tensor | Const], out: Tensor) -> Tensor:
         """A tensor that is written in parts, by those that are its operands."""
@@ -99,9 +94,10 @@ class Tensors:
             shape = (*out.shape[:axis], size, *out.shape[axis + 1 :])
             if size:
                 held = compute(shape, lambda *i, x=x: x if isinstance(x, Const) else x[i])
-                parts.append(Part(held, begin))
+                at = tuple(begin if d == axis else 0 for d in range(out.rank))
+                parts.append(Phase(held, at, (1,) * out.rank))
             begin += size
-        self.parts[whole] = Parts(axis, tuple(parts))
+        self.parts[whole] = tuple(parts)
         return whole
 
 
@@ -143,11 +139,3 @@ class Replacing:
             case Index(element, bound):
                 return indexed(self.expr(element), self.expr(bound))
         return e
-
-
-def indexed(element: Expr, bound: Expr) -> Expr:
-    """An element as an index; a number is one at once."""
-    if isinstance(element, Const) and isinstance(bound, Const):
-        i = int(element.value)
-        return ix.as_index(i + int(bound.value) if i < 0 else i)
-    return Index(element, bound, INDEX)

@@ -1,0 +1,138 @@
+"""Sums of which only every s-th term counts, as several sums without the others.
+
+A transposed convolution of stride s adds to output o the terms k for which (o - k + pad) % s is 0.
+For the outputs o = s i + r these are every s-th k, whatever i is: the phase r is a convolution of
+stride 1 by a part of the kernel (Vaidyanathan, Multirate systems and filter banks, 1993, section
+4.3). Phases are written where they belong in the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import gcd, prod
+
+from superopt.kernels.walk import reductions
+from superopt.plan.substitute import placed
+from superopt.te import affine
+from superopt.te import index as ix
+from superopt.te.expr import Tensor
+from superopt.te.node import Apply, Axis, Const, Expr, Reduce
+
+MOST = 64  # phases
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """The elements begin + step * i of another tensor."""
+
+    tensor: Tensor
+    begin: tuple[int, ...]
+    step: tuple[int, ...]
+
+
+Written = Mapping[Tensor, Sequence[Phase]]  # tensors without an expression, and what is in them
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """Terms count where (o + c k + base) % step is 0, for an axis o of the result, k of the sum."""
+
+    o: Axis
+    k: Axis
+    factor: int
+    base: int
+    step: int
+
+
+def phases(t: Tensor) -> list[Phase]:
+    """The phases of a tensor; none where its sum has no such terms."""
+    found = reductions(t.body)
+    if len(found) != 1 or t.body is None:
+        return []
+    (total,) = found
+    rules = [r for r in (_rule(e, t, total) for e in _guards(total.body)) if r is not None]
+    if not rules or len({r.o for r in rules}) < len(rules):
+        return []
+    if prod(r.step for r in rules) > MOST:
+        return []
+    out = []
+    for rests in product(*(range(min(r.step, _size(r.o))) for r in rules)):
+        made = _phase(t, total, dict(zip(rules, rests, strict=True)))
+        if made is None:
+            return []
+        out.append(made)
+    return out
+
+
+def _guards(e: Expr) -> Iterator[Expr]:
+    """What is asked in conditions, each once."""
+    stack, seen = [e], set[Expr]()
+    while stack:
+        e = stack.pop()
+        match e:
+            case Apply("eq", _) if e not in seen:
+                seen.add(e)
+                yield e
+            case Apply(_, args):
+                stack += args
+
+
+def _rule(e: Expr, t: Tensor, total: Reduce) -> _Rule | None:
+    match e:
+        case Apply("eq", (Apply("mod", (distance, Const(n))), Const(0))):
+            pass
+        case _:
+            return None
+    form = affine.affine(distance)
+    if form is None or len(form.terms) != 2:
+        return None
+    own = [a for a, c in form.terms if a in t.axes and c == 1]
+    over = [(a, c) for a, c in form.terms if a in total.axes]
+    if len(own) != 1 or len(over) != 1:
+        return None
+    (o,), ((k, factor),) = own, over
+    assert isinstance(o, Axis)
+    assert isinstance(k, Axis)
+    return _Rule(o, k, factor, form.base, int(n))
+
+
+def _phase(t: Tensor, total: Reduce, rests: dict[_Rule, int]) -> Phase | None:
+    """None where a phase has no terms."""
+    assert t.body is not None
+    begin, step = [0] * t.rank, [1] * t.rank
+    axes, over = list(t.axes), list(total.axes)
+    env: dict[Axis, Expr] = {}
+    within: dict[Axis, Expr] = {}
+    for r, rest in rests.items():
+        d, k = t.axes.index(r.o), total.axes.index(r.k)
+        begin[d], step[d] = rest, r.step
+        axes[d] = Axis(r.o.name, -(-(_size(r.o) - rest) // r.step))
+        env[r.o] = ix.as_index(axes[d] * r.step + rest)
+        counts = [n for n in range(_size(r.k)) if (rest + r.factor * n + r.base) % r.step == 0]
+        if not counts:
+            return None
+        apart = r.step // gcd(r.factor, r.step)
+        over[k] = Axis(r.k.name, len(counts))
+        within[r.k] = ix.as_index(over[k] * apart + counts[0])
+    body = _with(
+        t.body, total, Reduce(total.fn, tuple(over), placed(total.body, within), total.dtype)
+    )
+    shape = tuple(a.extent for a in axes)
+    return Phase(
+        Tensor("phase", t.dtype, shape, tuple(axes), placed(body, env)), tuple(begin), tuple(step)
+    )
+
+
+def _with(e: Expr, old: Reduce, new: Reduce) -> Expr:
+    if e == old:
+        return new
+    if isinstance(e, Apply):
+        return Apply(e.fn, tuple(_with(a, old, new) for a in e.args), e.dtype)
+    return e
+
+
+def _size(a: Axis) -> int:
+    assert isinstance(a.extent, int)
+    return a.extent
