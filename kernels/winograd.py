@@ -265,6 +265,8 @@ def _put(e: Expr, held: Tensor, total: Expr) -> Expr:
     return e
 
 
+# How much slower wide register tiles are, as measured: they need more of the kernel at a time.
+WIDE = {1: 1.0, 2: 1.0, 3: 1.0, 4: 1.05}
 TILES = 8  # register tiles that are worth trying
 ROOM = 700_000  # bytes of a block's tiles and sums: most of a core's second cache
 Stages = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -349,14 +351,16 @@ def _by_channels(stages: Stages, plan: Plan, lanes: int) -> dict[Tensor, Schedul
 
 
 def _gemm(block: int, wide: int, k: int, lanes: int) -> list[tuple[float, int, int, int]]:
-    """Register tiles of the sums: cycles, rows and columns of tiles, vectors."""
+    """Register tiles of the sums: what they should take, rows and columns of tiles, vectors."""
     out = []
-    for cycles, n, vectors in tiles(block * wide, k, lanes):
+    for _, n, vectors in tiles(block * wide, k, lanes):
         for by_row in range(1, min(block, n) + 1):
             if n % by_row == 0 and n // by_row <= wide:
                 by_column = n // by_row
-                real = -(-block // by_row) * -(-wide // by_column)
-                out.append((cycles * real / -(-block * wide // n), by_row, by_column, vectors))
+                count = _over(block, by_row) * _over(wide, by_column) * _over(k, vectors * lanes)
+                slow = WIDE.get(vectors, 1.2) * (1.1 if n <= 3 else 1 if n <= 8 else 1.05)
+                slow *= 1.02 if by_row == 1 else 1
+                out.append((count * n * vectors * slow, by_row, by_column, vectors))
     return out
 
 

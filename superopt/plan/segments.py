@@ -13,6 +13,9 @@ from superopt.te.expr import TensorType
 from superopt.te.node import Expr
 
 
+PREFIXES = 64  # elements of an axis, above which a running sum is not what a kernel does well
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Nodes that run one after the other: as kernels, or else in onnxruntime. inputs: values that
@@ -42,7 +45,13 @@ def why_not(n: g.Node, sizes: Mapping[str, int]) -> str:
             return f"a shape that is known only when it runs: {t}"
     if any(_unknown(v, sizes) for _, v in n.attrs):
         return "an attribute that is known only when it runs"
+    if n.op.name == "CumSum" and _longest(n.type, sizes) > PREFIXES:
+        return "a kernel would sum each prefix anew"
     return ""
+
+
+def _longest(t: TensorType, sizes: Mapping[str, int]) -> int:
+    return max((ix.evaluate(d, dict(sizes)) for d in t.shape or ()), default=1)
 
 
 def _sized(t: TensorType, sizes: Mapping[str, int]) -> bool:

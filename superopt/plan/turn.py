@@ -27,7 +27,7 @@ def in_order_of_reading(
     copies: set[Tensor] = set()
     for t, now in current.items():
         found = contraction(now, constants)
-        turned = None if found is None else _turned(now, found, current)
+        turned = None if found is None else _turned(now, found, constants)
         if turned is None or found is None:
             out[t] = now
             continue
@@ -40,11 +40,9 @@ def in_order_of_reading(
     return out, copies
 
 
-def _turned(
-    t: Tensor, c: Contraction, current: Mapping[Tensor, Tensor]
-) -> tuple[Tensor, Load] | None:
+def _turned(t: Tensor, c: Contraction, constants: Collection[Tensor]) -> tuple[Tensor, Load] | None:
     rows = [a.extent for a in c.of_a if isinstance(a.extent, int)]
-    if not c.of_b or c.b.tensor not in current or max(rows, default=0) < ROWS:
+    if not c.of_b or c.b.tensor in constants or max(rows, default=0) < ROWS:
         return None
     lane = c.of_b[-1]
     if lane != t.axes[-1] or strides(c.b, lane) == 1:
