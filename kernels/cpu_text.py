@@ -23,7 +23,7 @@ def written(kernel: Kernel, width: int) -> str:
     """A function `void NAME(ptr, ..., ptr workspace, i64 chunk)` of a pointer for each parameter,
     and one to `workspace(kernel)` bytes, 64 of which are aligned. A kernel within parallel
     loops is called for each of their steps (`chunks(kernel)`). width: bytes of a vector."""
-    w = Writer(Text(), width, tables=dict(kernel.tables))
+    w = Writer(Text(scales=width == AVX512), width, tables=dict(kernel.tables))
     for n, p in enumerate(kernel.params):
         w.pointers[p] = f"%p{n}"
     for n, (t, begin) in enumerate(_laid_out(kernel)[0]):
@@ -83,6 +83,8 @@ def _widest(kernel: Kernel, registers: Collection[Tensor]) -> int:
     return max(found, default=8)
 
 
+APART = 4  # sums of vectors at a time
+AVX512 = 64  # bytes of a vector
 STREAMED = 1 << 20  # bytes of a constant that does not stay in the second cache
 PANEL = 1 << 19  # bytes of a panel that does
 NEXT = 12288  # bytes ahead in what is read once
@@ -186,17 +188,21 @@ def _store(w: Writer, s: Store) -> None:
 def _folded(w: Writer, s: Update, axis: Axis) -> None:
     """A sum over vectors: these are added to each other, and then their lanes."""
     fn, kind = FOLDS[s.fn], s.buffer.dtype
-    total: Value | None = None
+    totals: list[Value] = []  # several, that need not wait for each other
     ends: list[Value] = []
     most = _most(w, s.buffer, s.value)
-    for p in _places(w, (axis,), s.buffer, s.value):
+    for n, p in enumerate(_places(w, (axis,), s.buffer, s.value)):
         more = cast(w.t, w.t.splat(value(w, s.value, p), p.lanes), kind)
         if p.lanes < most:
             ends.append(across(w.t, fn, more) if p.lanes > 1 else _only(w, more))
+        elif n < APART:
+            totals.append(more)
         else:
-            total = more if total is None else applied(w.t, fn, [total, more], kind)
-    if total is not None:
-        ends.append(across(w.t, fn, total))
+            totals[n % APART] = applied(w.t, fn, [totals[n % APART], more], kind)
+    while len(totals) > 1:
+        totals = [*totals[2:], applied(w.t, fn, totals[:2], kind)]
+    if totals:
+        ends.append(across(w.t, fn, totals[0]))
     new = get(w, s.buffer, s.index, Place())
     for v in ends:
         new = applied(w.t, fn, [new, v], kind)

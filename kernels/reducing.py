@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from superopt.kernels.contraction import strides
 from superopt.kernels.layout import Layout, Scatter, lying
 from superopt.kernels.option import Option
+from superopt.kernels.rows import shared
 from superopt.kernels.schedule import (
     Parallel,
     Primitive,
@@ -38,9 +39,15 @@ def options(
     """Ways to compute a reduction, with a rank each, the best one 0; none where it is no single
     one."""
     found = reduction(t)
-    if found is None or not t.axes:
+    if found is None:
         return []
     read = [x for x in loads(found.body) if x.tensor.shape]
+    if not t.axes:
+        near = all(strides(x, found.axes[-1]) in (0, 1) for x in read)
+        plain = near and not any(x.tensor in layouts for x in read)
+        extent = _extent(found.axes[-1])
+        most = extent if extent <= LANES else _parts(extent, lanes)
+        return [(0.0, Option.of("across", lanes=most))] if plain and extent > 1 else []
     n, m, block = _frame(t, layouts)
     last = found.axes[-1]
     if _rows(read, n, last, layouts):
@@ -131,7 +138,7 @@ def _across(t: Tensor, over: tuple[Axis, ...], lanes: int) -> Schedule:
         steps += [Split(last.name, lanes), Vectorize(f"{last.name}.i")]
     elif lanes <= LANES:
         steps.append(Vectorize(last.name))
-    return (*steps, *(Parallel(a.name) for a in t.axes))
+    return (*steps, *(Parallel(name) for name in shared(t.axes)))
 
 
 def _along(

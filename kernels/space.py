@@ -4,7 +4,6 @@ one that should be the fastest."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -13,6 +12,7 @@ import numpy as np
 
 from superopt.kernels import contraction as co
 from superopt.kernels import reducing as re
+from superopt.kernels import rows
 from superopt.kernels import winograd as wi
 from superopt.kernels.cook_toom import POINTS, transformed_kernel
 from superopt.kernels.default import LANES, default, turning
@@ -29,12 +29,14 @@ from superopt.te.node import Axis
 @dataclass(frozen=True, slots=True)
 class Problem:
     """What is to be computed: a tensor from others in memory, where these lie, which of them are
-    constants. width: bytes of a vector."""
+    constants. width: bytes of a vector. lead: where it is computed row by row, of which stages are
+    within it, how many axes say which row; else 0."""
 
     tensor: Tensor
     layouts: Mapping[Tensor, Layout | Scatter]
     constants: Collection[Tensor]
     width: int
+    lead: int = 0
 
     @property
     def lanes(self) -> int:
@@ -88,13 +90,15 @@ def _bytes(t: Tensor) -> int:
 def choice(p: Problem, wanted: Option | None = None) -> Choice:
     """By the option that is wanted, where it is one of this problem's; else the way that should be
     the fastest."""
-    if wanted is not None:
-        with suppress(ValueError, KeyError):
-            return chosen(p, wanted)
-    return chosen(p, best(p))
+    first = best(p)
+    if wanted is not None and wanted != first and wanted in options(p):
+        return chosen(p, wanted)
+    return chosen(p, first)
 
 
 def best(p: Problem) -> Option:
+    if p.lead:
+        return Option.of("rows", lanes=LANES)
     found = _product(p)
     if found is not None:
         c, frame = found
@@ -121,6 +125,9 @@ def options(p: Problem) -> Iterator[Option]:
 
 
 def _options(p: Problem) -> Iterator[Option]:
+    if p.lead:
+        yield from (Option.of("rows", lanes=n) for n in (LANES // 4, LANES // 2, LANES, 2 * LANES))
+        return
     found = _product(p)
     if found is not None:
         c, frame = found
@@ -155,6 +162,8 @@ def chosen(p: Problem, option: Option) -> Choice:
         case "along" | "across":
             how, order = re.scheduled(p.tensor, p.layouts, p.constants, option)
             return Choice(option, p.tensor, {p.tensor: how}, order)
+        case "rows" if p.lead:
+            return Choice(option, p.tensor, rows.scheduled(p.tensor, p.lead, option["lanes"]))
         case "turning":
             turned = turning(p.tensor, p.layouts, option["lanes"])
             if turned is not None:

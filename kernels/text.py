@@ -55,12 +55,16 @@ def stored(dtype: DType) -> str:
 
 @dataclass(slots=True)
 class Text:
-    """The lines of a function, those at its beginning, and the declarations that it needs."""
+    """The lines of a function, those at its beginning, and the declarations that it needs.
+
+    scales: is there an instruction that multiplies by powers of two?
+    """
 
     lines: list[str] = field(default_factory=list)
     entry: list[str] = field(default_factory=list)
     declared: set[str] = field(default_factory=set)
     count: int = 0
+    scales: bool = False
 
     def line(self, text: str) -> None:
         self.lines.append("  " + text)

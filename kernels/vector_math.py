@@ -43,6 +43,11 @@ def exp(t: Text, x: Value) -> Value:
     r = _fma(t, whole, _like(-LN2_HIGH, x), x)
     r = _fma(t, whole, _like(-LN2_LOW, x), r)
     out = polynomial(t, EXP, r)
+    if t.scales:
+        kinds = f"{out.type}, {n.type}"
+        name = f"llvm.ldexp.{out.suffix}.{n.suffix}"
+        t.declared.add(f"declare {out.type} @{name}({kinds})")
+        return t.make(f"call {out.type} @{name}({out}, {n})", F32, x.lanes)
     # By two powers of 2, for one alone may be beyond what a number can hold.
     half = t.make(f"ashr {n}, {number(1, I32, x.lanes).text}", I32, x.lanes)
     rest = t.make(f"sub {n}, {half.text}", I32, x.lanes)

@@ -306,7 +306,7 @@ def _streams(grid: tuple[int, int], sizes: tuple[int, int, int], lanes: int) -> 
     each, kernel = a * a * high * wide * 4, a * a * channels * k * 4
     if kernel < 2 * ROOM:
         return False
-    _, _, _, vectors = min(_gemm(high, wide, k, lanes))
+    _, _, vectors = min(tiles(high * wide, k, lanes))
     part = each * vectors * lanes
     parts = _over(k, vectors * lanes)
     by_rows = _over(high, _block(high, wide, sizes)) * kernel

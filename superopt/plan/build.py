@@ -24,6 +24,7 @@ from superopt.plan.inline import Inlining, in_order, inlined
 from superopt.plan.memory import ALIGNED, Life, offsets
 from superopt.plan.phases import Phase, Written
 from superopt.plan.place import layouts, slid
+from superopt.plan.rows import rows
 from superopt.plan.tensors import Tensors
 from superopt.te import index as ix
 from superopt.te.expr import Tensor, TensorType, compute
@@ -99,7 +100,9 @@ def program(
     current = inlined(outputs, pictures, parts, tensors.constants)
     outputs, current = _copied(outputs, current, tensors.parts)
     lying = layouts(current, outputs, tensors.parts)
-    return _Builder(graph, tensors, outputs, current, lying, width, chosen or {}).build()
+    needed = {*outputs, *(t for some in parts.values() for t in some)}
+    current, leads = rows(current, needed, lying)
+    return _Builder(graph, tensors, outputs, current, leads, lying, width, chosen or {}).build()
 
 
 def _outputs(graph: g.Graph, tensors: Tensors) -> list[Tensor]:
@@ -154,6 +157,7 @@ class _Builder:
     tensors: Tensors
     outputs: Sequence[Tensor]
     current: Mapping[Tensor, Tensor]
+    leads: Mapping[Tensor, int]
     lying: Mapping[Tensor, Layout]
     width: int
     chosen: Mapping[str, Option]
@@ -183,7 +187,7 @@ class _Builder:
             elif t in self.lying:
                 layout[root] = self.lying[t]
             known = {x for x in given if x in self.tensors.constants}
-            problem = Problem(root, layout, known, self.width)
+            problem = Problem(root, layout, known, self.width, self.leads.get(t, 0))
             key = computation(problem)
             how = choice(problem, self.chosen.get(key))
             asked[key], used[key] = problem, how.option
@@ -285,14 +289,22 @@ def _reading(t: Tensor, buffers: Mapping[Tensor, Tensor]) -> Tensor:
 
 
 class _Reading(Inlining):
-    """Loads of others."""
+    """Loads of others; what is computed on the way stays so."""
 
     def __init__(self, buffers: Mapping[Tensor, Tensor]) -> None:
         super().__init__(buffers)
+        self.stages: dict[Tensor, Tensor] = {}
 
     def _expr(self, e: Expr) -> Expr:
         if isinstance(e, Load):
-            return Load(
-                self.bodies.get(e.tensor, e.tensor), tuple(map(self.expr, e.index)), e.dtype
-            )
+            index = tuple(map(self.expr, e.index))
+            return Load(self.bodies.get(e.tensor) or self.stage(e.tensor), index, e.dtype)
         return super()._expr(e)
+
+    def stage(self, t: Tensor) -> Tensor:
+        if t.body is None:
+            return t
+        if t not in self.stages:
+            body = self.expr(t.body)
+            self.stages[t] = Tensor(t.name, t.dtype, t.shape, t.axes, body)
+        return self.stages[t]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from superopt.kernels.element import ranged_read
 from superopt.kernels.layout import Layout, Part
-from superopt.kernels.walk import loads, reductions
+from superopt.kernels.walk import axes_of, loads, reductions
 from superopt.plan.phases import Written
 from superopt.te import affine
 from superopt.te.expr import Tensor
@@ -44,12 +44,18 @@ def layouts(
 
 def slid(some: Sequence[Tensor]) -> set[Tensor]:
     """The tensors over which windows slide."""
-    out = set()
-    for t in some:
-        for r in reductions(t.body):
-            if len(r.axes) > 1:
-                out |= {x.tensor for x in loads(r.body) if x.tensor.rank == t.rank}
-    return out
+    return {x.tensor for t in some for r in _windows(t) for x in loads(r.body) if _slides(x, t, r)}
+
+
+def _windows(t: Tensor) -> list[Reduce]:
+    """Its sums that go over more than one dimension."""
+    return [r for r in reductions(t.body) if len(r.axes) > 1]
+
+
+def _slides(x: Load, t: Tensor, r: Reduce) -> bool:
+    """Does a place in a window and the window's own place say together what is read?"""
+    own, over = set(t.axes), set(r.axes)
+    return x.tensor.rank == t.rank and any(axes_of(i) & own and axes_of(i) & over for i in x.index)
 
 
 def _pictures(current: Mapping[Tensor, Tensor], parts: Written) -> dict[Tensor, dict[int, int]]:
@@ -57,8 +63,8 @@ def _pictures(current: Mapping[Tensor, Tensor], parts: Written) -> dict[Tensor, 
     out: dict[Tensor, dict[int, int]] = {}
     for t, now in current.items():
         assert now.body is not None
-        windows = [r for r in reductions(now.body) if len(r.axes) > 1]
-        if t.rank < 3 or not windows:
+        windows = _windows(now)
+        if t.rank < 3 or not any(_slides(x, now, r) for r in windows for x in loads(r.body)):
             continue
         out.setdefault(t, dict.fromkeys(range(t.rank), 0))
         for load, border in _read(windows[0].body):
@@ -71,6 +77,9 @@ def _pictures(current: Mapping[Tensor, Tensor], parts: Written) -> dict[Tensor, 
         more = False
         for t, now in current.items():
             more |= _joined([x for x in (t, *_same(now)) if x.rank >= 3], out)
+            whole = {x.tensor for r in _windows(now) for x in loads(r.body)}
+            if t.rank >= 3 and t not in out and whole & out.keys():
+                more |= _joined([t, next(iter(whole & out.keys()))], out)
         for t, p in parts.items():
             more |= _joined([x for x in (t, *(x.tensor for x in p)) if x.rank >= 3], out)
     return out

@@ -12,7 +12,6 @@ from superopt.te.dtype import BF16, BOOL, F16, F32, F64, DType
 from superopt.te.expr import TensorType
 from superopt.te.node import Expr
 
-
 PREFIXES = 64  # elements of an axis, above which a running sum is not what a kernel does well
 
 

@@ -1,0 +1,266 @@
+"""Rows: what is computed of a row by sums over it, and element by element, as one kernel.
+
+A softmax takes the largest element of each row, subtracts it, sums what is exp of that, and divides
+by the sum. All of it is done while a row is in the cache. So are layer and RMS norm, and whatever
+else has this form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from superopt.kernels.walk import loads, reductions
+from superopt.plan.substitute import placed
+from superopt.te.expr import Tensor, compute
+from superopt.te.node import Apply, Axis, Expr, Load, Reduce
+
+ROOM = 1 << 18  # bytes of a row, and of what is kept of it
+
+
+@dataclass(slots=True)
+class _Group:
+    """root: the result; lead: how many of its axes say which row; stages: what goes into it, each
+    as it was computed."""
+
+    root: Tensor
+    lead: int
+    stages: dict[Tensor, Tensor] = field(default_factory=dict)
+
+
+def rows(
+    current: Mapping[Tensor, Tensor], stay: Collection[Tensor], pictures: Collection[Tensor]
+) -> tuple[dict[Tensor, Tensor], dict[Tensor, int]]:
+    """What is computed then: tensors of which some read others that are computed within them; and
+    of these, how many axes say which row.
+
+    stay: those that are needed in memory. pictures: those that do not lie row by row.
+    """
+    readers: dict[Tensor, set[Tensor]] = {}
+    for t, now in current.items():
+        for x in _read(now):
+            readers.setdefault(x, set()).add(t)
+    out = dict(current)
+    leads: dict[Tensor, int] = {}
+    for t in reversed(list(current)):
+        if t not in out or t.rank < 2 or t in pictures:
+            continue
+        group = _grown(t, out, {*stay, *pictures}, readers)
+        if group is not None:
+            out[t] = _fused(group, current[t])
+            leads[t] = group.lead
+            for x in group.stages:
+                del out[x]
+    return out, leads
+
+
+def _read(t: Tensor) -> set[Tensor]:
+    return set() if t.body is None else {x.tensor for x in loads(t.body)}
+
+
+def _grown(
+    t: Tensor,
+    current: Mapping[Tensor, Tensor],
+    stay: Collection[Tensor],
+    readers: Mapping[Tensor, set[Tensor]],
+) -> _Group | None:
+    """The group of a result; None where no sum over its rows is in it."""
+    now = current[t]
+    if reductions(now.body):
+        return None
+    lead = next((n for x in _read(now) if (n := _lead(x, current, t)) is not None), None)
+    if not lead:
+        return None
+    group = _Group(t, lead)
+    more = True
+    while more:
+        more = False
+        inside = {t, *group.stages}
+        for x in {u for v in inside for u in _read(current[v])} - inside:
+            if x in stay or x not in current or not readers[x] <= inside:
+                continue
+            if _is_row(x, current[x], t, lead) and all(
+                _by_rows(current[v], x, lead) for v in readers[x]
+            ):
+                group.stages[x] = current[x]
+                more = True
+    group.stages = {x: now for x, now in current.items() if x in group.stages}
+    kept = sum(prod(_sizes(x)[lead:]) * max(x.dtype.bits // 8, 1) for x in group.stages)
+    summed = any(reductions(x.body) for x in group.stages.values())
+    return group if summed and kept <= ROOM else None
+
+
+def _sizes(t: Tensor) -> list[int]:
+    return [n for n in t.shape if isinstance(n, int)]
+
+
+def _lead(x: Tensor, current: Mapping[Tensor, Tensor], root: Tensor) -> int | None:
+    """Of how many axes of the result a sum over its rows hangs."""
+    if x not in current or len(reductions(current[x].body)) != 1:
+        return None
+    sizes, own = _sizes(root), _sizes(x)
+    for lead in range(len(sizes) - 1, 0, -1):
+        rest = [1] * (len(sizes) - lead)
+        if own in (sizes[:lead], sizes[:lead] + rest) and prod(sizes[lead:]) > 1:
+            return lead
+    return None
+
+
+def _is_row(x: Tensor, now: Tensor, root: Tensor, lead: int) -> bool:
+    """Is it a number for each row, or a row of elements?"""
+    found, sizes = reductions(now.body), _sizes(root)
+    if not found and _sizes(x) == sizes:
+        return True
+    rest = [1] * (len(sizes) - lead)
+    if _sizes(x) not in (sizes[:lead], sizes[:lead] + rest):
+        return False
+    if not found:
+        return True
+    # A product of matrices has a kernel of its own.
+    return len(found) == 1 and all(_along(e, now, lead) for e in loads(found[0].body))
+
+
+def _along(e: Load, now: Tensor, lead: int) -> bool:
+    """Is it the row's own element, or the same for all rows?"""
+    own = zip(e.index, now.axes, e.tensor.shape, range(lead), strict=False)
+    return all(i == a or n == 1 for i, a, n, _ in own) or not set(now.axes[:lead]) & _axes(e)
+
+
+def _by_rows(now: Tensor, x: Tensor, lead: int) -> bool:
+    """Does it read of `x` only what belongs to its own row?"""
+    assert now.body is not None
+    return all(
+        all(
+            i == a or n == 1
+            for i, a, n in zip(e.index[:lead], now.axes[:lead], x.shape[:lead], strict=True)
+        )
+        for e in loads(now.body)
+        if e.tensor is x
+    )
+
+
+def _axes(e: Load) -> set[Expr]:
+    return {a for i in e.index for a in _inner(i)}
+
+
+def _inner(e: Expr) -> Sequence[Expr]:
+    match e:
+        case Axis():
+            return [e]
+        case Apply(_, args):
+            return [a for x in args for a in _inner(x)]
+    return []
+
+
+def _fused(group: _Group, now: Tensor) -> Tensor:
+    """The result, computed from stages that are computed from each other."""
+    done: dict[Tensor, Tensor] = {}
+    shared = _shared(group, now)
+
+    def made(t: Tensor) -> Tensor:
+        assert t.body is not None
+        body = t.body
+        if shared is not None:
+            body = _put(body, t, group.lead, shared, done)
+        return Tensor(t.name, t.dtype, t.shape, t.axes, _instead(body, done))
+
+    for n, x in enumerate(group.stages):
+        if shared is not None and shared.first is x:
+            held = shared.tensor
+            assert held.body is not None
+            done[held] = Tensor(
+                "shared", held.dtype, held.shape, held.axes, _instead(held.body, done)
+            )
+        stage = made(group.stages[x])
+        done[x] = Tensor(f"{x.name}{n}", x.dtype, x.shape, stage.axes, stage.body)
+    out = made(now)
+    assert out.body is not None
+    by_factor = _by_factor(out.body, group.lead, {})
+    return Tensor("row", out.dtype, out.shape, out.axes, by_factor)
+
+
+def _by_factor(e: Expr, lead: int, known: dict[Tensor, Tensor]) -> Expr:
+    """A division of all of a row by its number as a product, of other rounding in the last bit."""
+    match e:
+        case Apply("div", (x, Load(t) as by), dtype) if (
+            t.body is not None and dtype.is_float and prod(_sizes(t)[lead:]) == 1
+        ):
+            if t not in known:
+                known[t] = compute(t.shape, lambda *i: 1 / t[i], name=f"inverse{len(known)}")
+            factor = Load(known[t], by.index, dtype)
+            return Apply("mul", (_by_factor(x, lead, known), factor), dtype)
+        case Apply(fn, args, dtype):
+            return Apply(fn, tuple(_by_factor(a, lead, known) for a in args), dtype)
+    return e
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """A row that a sum is of, and that its readers compute again: `first` is that sum."""
+
+    tensor: Tensor
+    first: Tensor
+
+
+def _shared(group: _Group, now: Tensor) -> _Shared | None:
+    lead = group.lead
+    assert now.body is not None
+    for x, stage in group.stages.items():
+        for r in reductions(stage.body):
+            if isinstance(r.body, Load) or len(r.axes) != now.rank - lead:
+                continue
+            body = placed(r.body, _env(stage, r, now, lead))
+            if _within(now.body, body):
+                return _Shared(Tensor("shared", r.body.dtype, now.shape, now.axes, body), x)
+    return None
+
+
+def _env(stage: Tensor, r: Reduce, now: Tensor, lead: int) -> dict[Axis, Expr]:
+    """The axes of a sum as those of the result."""
+    own = zip((*stage.axes[:lead], *r.axes), now.axes, strict=True)
+    return {a: b for a, b in own}  # noqa: C416
+
+
+def _within(e: Expr, part: Expr) -> bool:
+    return e == part or (isinstance(e, Apply) and any(_within(a, part) for a in e.args))
+
+
+def _put(e: Expr, t: Tensor, lead: int, shared: _Shared, done: Mapping[Tensor, Tensor]) -> Expr:
+    """`e`, with the shared row read where it was computed."""
+    held = done.get(shared.tensor)
+    if held is None:
+        return e
+    s = shared.tensor
+    assert s.body is not None
+    for r in reductions(t.body):
+        if len(r.axes) == s.rank - lead:
+            env = dict(zip(s.axes, (*t.axes[:lead], *r.axes), strict=True))
+            e = _exchanged(e, placed(s.body, env), Load(held, tuple(env.values()), held.dtype))
+    if t.rank == s.rank:
+        env = dict(zip(s.axes, t.axes, strict=True))
+        e = _exchanged(e, placed(s.body, env), Load(held, tuple(t.axes), held.dtype))
+    return e
+
+
+def _exchanged(e: Expr, old: Expr, new: Expr) -> Expr:
+    if e == old:
+        return new
+    match e:
+        case Apply(fn, args, dtype):
+            return Apply(fn, tuple(_exchanged(a, old, new) for a in args), dtype)
+        case Reduce(fn, axes, body, dtype):
+            return Reduce(fn, axes, _exchanged(body, old, new), dtype)
+    return e
+
+
+def _instead(e: Expr, done: Mapping[Tensor, Tensor]) -> Expr:
+    """`e`, reading stages."""
+    match e:
+        case Load(t, index, dtype):
+            return Load(done.get(t, t), index, dtype)
+        case Apply(fn, args, dtype):
+            return Apply(fn, tuple(_instead(a, done) for a in args), dtype)
+        case Reduce(fn, axes, body, dtype):
+            return Reduce(fn, axes, _instead(body, done), dtype)
+    return e
