@@ -30,6 +30,7 @@ _FLOATS: Mapping[str, str] = {
     "neg": "(-{0})", "max": _MAX, "min": _MIN, "abs": "tl.abs({0})", "sign": "_sign({0})",
     "mod": "_floored({0}, {1})", "fmod": "({0} % {1})",
     "exp": "tl.exp({0})", "log": "tl.log({0})", "sin": "tl.sin({0})", "cos": "tl.cos({0})",
+    "tan": "(tl.sin({0}) / tl.cos({0}))",
     "erf": "tl.erf({0})", "sigmoid": "tl.sigmoid({0})",
     "floor": "tl.floor({0})", "ceil": "tl.ceil({0})", "round": "_even({0})",
     "isnan": "({0} != {0})", "isinf": '(tl.abs({0}) == float("inf"))',
@@ -48,6 +49,7 @@ _INTEGERS: Mapping[str, str] = {
     "mod": "_floored({0}, _divisor({1}))", "fmod": "({0} % _divisor({1}))",
     "floor": "{0}", "ceil": "{0}", "round": "{0}",
     "bitand": "({0} & {1})", "bitor": "({0} | {1})", "bitxor": "({0} ^ {1})", "bitnot": "(~{0})",
+    "shl": "_left({0}, {1})", "shr": "_right({0}, {1})",
 }  # fmt: skip
 # Unsigned numbers have no sign that `_sign` or a minus could look at.
 _SIGNED = ("neg", "abs", "sign", "mod")
@@ -79,6 +81,12 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     return tl.where(y == 0, 1, y)""",
     "_divided": """def _divided(x, y):
     return tl.where(y == 0, 0, x // tl.where(y == 0, 1, y))""",
+    "_left": """def _left(x, y):
+    much = (y < 0) | (y >= x.dtype.primitive_bitwidth)
+    return tl.where(much, 0, x << tl.where(much, 0, y))""",
+    "_right": """def _right(x, y):
+    much = (y < 0) | (y >= x.dtype.primitive_bitwidth)
+    return tl.where(much, 0, x >> tl.where(much, 0, y))""",
     "_even": """def _even(x):
     low = tl.floor(x)
     odd = low != 2 * tl.floor(low / 2)
@@ -117,6 +125,8 @@ def applied(fn: str, args: Sequence[str], kind: DType, dtype: DType) -> str:
         return f"tl.where({', '.join(args)})"
     if fn == "cast":
         return cast(args[0], kind, dtype)
+    if fn == "bitcast":
+        return f"tl.cast({args[0]}, {type_of(dtype)}, bitcast=True)"
     if kind in HALF:
         wide = F32 if dtype == kind else dtype
         return cast(applied(fn, [cast(a, kind, F32) for a in args], F32, wide), wide, dtype)

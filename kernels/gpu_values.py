@@ -12,7 +12,7 @@ import keyword
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from superopt.kernels.gpu_functions import HELPERS, applied, type_of
 from superopt.kernels.walk import axes_of, loads
 from superopt.te import affine
 from superopt.te import index as ix
-from superopt.te.dtype import F32, I32, INDEX, DType, to_numpy
+from superopt.te.dtype import BOOL, F32, I32, INDEX, DType, to_numpy
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Number
 
@@ -134,10 +134,23 @@ def within(w: Writer, axes: frozenset[Axis]) -> Block | None:
     return Block(" & ".join(tests), frozenset(some)) if tests else None
 
 
-def both(a: Block | None, b: Block | None) -> Block | None:
+def both(w: Writer, a: Block | None, b: Block | None) -> Block | None:
     if a is None or b is None:
         return a or b
-    return Block(f"{a.text} & {b.text}", a.axes | b.axes)
+    some = lifted(w, [a, b])
+    return Block(f"{some[0].text} & {some[1].text}", a.axes | b.axes)
+
+
+def lifted(w: Writer, some: Sequence[Block]) -> list[Block]:
+    """Tests that go together: scalars become blocks where others are blocks. Triton would see to it,
+    but its interpreter takes a scalar test for an integer then, which is no mask."""
+    if all(b.axes for b in some) or not any(b.axes for b in some):
+        return list(some)
+    ones = (1,) * len(w.tile)
+    return [
+        b if b.axes else replace(b, text=f"(tl.full({ones}, tl.cast({b.text}, tl.int32), tl.int32) != 0)")
+        for b in some
+    ]
 
 
 # --- values ---
@@ -155,11 +168,11 @@ def value(w: Writer, e: Expr, guard: Block | None = None) -> Block:
         case Apply("select", (test, Load(buffer, at), Const(v, dtype))) if (
             buffer not in w.registers
         ):
-            return read(w, buffer, at, both(value(w, test, guard), guard), number(v, dtype))
+            return read(w, buffer, at, both(w, value(w, test, guard), guard), number(v, dtype))
         case Apply("select", (test, yes, no), dtype):
             where = value(w, test, guard)
             other = Block(f"({where.text} == 0)", where.axes)
-            some = [where, value(w, yes, both(where, guard)), value(w, no, both(other, guard))]
+            some = [where, value(w, yes, both(w, where, guard)), value(w, no, both(w, other, guard))]
             return _applied("select", some, dtype, dtype)
         case Apply(fn, args, dtype):
             typed = all(isinstance(a, Const) for a in args)
@@ -167,7 +180,8 @@ def value(w: Writer, e: Expr, guard: Block | None = None) -> Block:
             if typed:  # or Python would compute it
                 some = [Block(f"tl.full((), {b.text}, {type_of(a.dtype)})")
                         for a, b in zip(args, some, strict=True)]  # fmt: skip
-            return _applied(fn, some, args[0].dtype, dtype)
+            kind = args[0].dtype
+            return _applied(fn, lifted(w, some) if kind == BOOL else some, kind, dtype)
     raise NotImplementedError(f"{type(e).__name__} in a tile: {e}")
 
 
@@ -250,7 +264,9 @@ def read(
     if buffer in w.registers:
         return _held(w, buffer, at)
     place = index(w, _flat(buffer, at), guard)
-    mask = both(guard, within(w, place.axes))
+    mask = both(w, guard, within(w, place.axes))
+    if mask is not None:
+        mask = lifted(w, [mask, place])[0]
     axes = place.axes | (mask.axes if mask else frozenset())
     pointer = f"{w.buffer(buffer)} + {place.text}"
     if axes != place.axes:
