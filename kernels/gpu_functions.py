@@ -51,11 +51,13 @@ _INTEGERS: Mapping[str, str] = {
     "bitand": "({0} & {1})", "bitor": "({0} | {1})", "bitxor": "({0} ^ {1})", "bitnot": "(~{0})",
     "shl": "_left({0}, {1})", "shr": "_right({0}, {1})",
 }  # fmt: skip
-# Unsigned numbers have no sign that `_sign` or a minus could look at.
-_SIGNED = ("neg", "abs", "sign", "mod")
+# The least number by -1 has no quotient; x / 0 is 0, and so is the rest. Unsigned numbers have no
+# sign that `_sign` could look at.
+_SIGNED = ("neg", "abs", "sign", "mod", "fmod", "div")
 _UNSIGNED: Mapping[str, str] = {
     **{fn: text for fn, text in _INTEGERS.items() if fn not in _SIGNED},
-    "abs": "{0}", "sign": "tl.minimum({0}, 1)", "mod": _INTEGERS["fmod"],
+    "abs": "{0}", "sign": "tl.minimum({0}, 1)", "mod": "({0} % _some({1}))",
+    "fmod": "({0} % _some({1}))", "div": "tl.where({1} == 0, 0, {0} // _some({1}))",
 }  # fmt: skip
 
 _REDUCED: Mapping[str, str] = {
@@ -78,9 +80,12 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     rest = x % y
     return tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)""",
     "_divisor": """def _divisor(y):
-    return tl.where(y == 0, 1, y)""",
+    return tl.where((y == 0) | (y == -1), 1, y)""",
     "_divided": """def _divided(x, y):
-    return tl.where(y == 0, 0, x // tl.where(y == 0, 1, y))""",
+    safe = tl.where((y == 0) | (y == -1), 1, y)
+    return tl.where(y == 0, 0, tl.where(y == -1, -x, x // safe))""",
+    "_some": """def _some(y):
+    return tl.where(y == 0, 1, y)""",
     "_left": """def _left(x, y):
     much = (y < 0) | (y >= x.dtype.primitive_bitwidth)
     return tl.where(much, 0, x << tl.where(much, 0, y))""",

@@ -55,8 +55,8 @@ def torch_type(dtype: DType) -> Any:
     """torch's element type. Raises NotImplementedError where there is none."""
     import torch
 
-    return getattr(torch, type_of(dtype).removeprefix("tl.").replace("int1", "bool", 1)
-                   if dtype.kind == "b" else type_of(dtype).removeprefix("tl."))  # fmt: skip
+    name = type_of(dtype).removeprefix("tl.")
+    return getattr(torch, "bool" if name == "int1" else name)
 
 
 def loaded(kernel: Kernel, device: str = "cpu") -> Loaded:

@@ -195,7 +195,7 @@ def _function(
 
 
 def _numbered(w: Writer, axes: Sequence[Axis], needed: bool) -> list[str]:
-    """The steps of the parallel loops, by the number of a program; the last one's are neighbours."""
+    """The steps of the parallel loops, by the number of a program; the last one changes fastest."""
     axes = gv.proper(axes)
     if not axes and not needed:
         return []
@@ -242,12 +242,12 @@ def _update(w: Writer, s: Update) -> None:
         gv.write(w, s.buffer, s.index, Block(text, frozenset(w.tile)))
         return
     w.over((*s.axes, *s.over))
-    new = gv.value(w, s.value)
-    new = _reduced(w, s, Block(cast(new.text, s.value.dtype, kind), new.axes))
+    term = gv.value(w, s.value)
+    new = _reduced(w, s, Block(cast(term.text, s.value.dtype, kind), term.axes))
     w.over(s.axes)
-    old = gv.read(w, s.buffer, s.index)
-    text = applied(FOLDS[s.fn], [old.text, new.text], kind, kind)
-    gv.write(w, s.buffer, s.index, Block(text, old.axes | new.axes))
+    was = gv.read(w, s.buffer, s.index)
+    text = applied(FOLDS[s.fn], [was.text, new.text], kind, kind)
+    gv.write(w, s.buffer, s.index, Block(text, was.axes | new.axes))
 
 
 def _reduced(w: Writer, s: Update, new: Block) -> Block:

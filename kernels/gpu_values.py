@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from superopt.kernels.gpu_functions import HELPERS, applied, type_of
+from superopt.kernels.gpu_functions import HALF, HELPERS, applied, cast, type_of
 from superopt.kernels.walk import axes_of, loads
 from superopt.te import affine
 from superopt.te import index as ix
@@ -142,15 +142,13 @@ def both(w: Writer, a: Block | None, b: Block | None) -> Block | None:
 
 
 def lifted(w: Writer, some: Sequence[Block]) -> list[Block]:
-    """Tests that go together: scalars become blocks where others are blocks. Triton would see to it,
-    but its interpreter takes a scalar test for an integer then, which is no mask."""
+    """Tests that go together: scalars become blocks where others are blocks. Triton would do this,
+    but its interpreter makes an integer of a scalar test then, which is no mask."""
     if all(b.axes for b in some) or not any(b.axes for b in some):
         return list(some)
     ones = (1,) * len(w.tile)
-    return [
-        b if b.axes else replace(b, text=f"(tl.full({ones}, tl.cast({b.text}, tl.int32), tl.int32) != 0)")
-        for b in some
-    ]
+    number = "(tl.full({}, tl.cast({}, tl.int32), tl.int32) != 0)"
+    return [b if b.axes else replace(b, text=number.format(ones, b.text)) for b in some]
 
 
 # --- values ---
@@ -172,7 +170,11 @@ def value(w: Writer, e: Expr, guard: Block | None = None) -> Block:
         case Apply("select", (test, yes, no), dtype):
             where = value(w, test, guard)
             other = Block(f"({where.text} == 0)", where.axes)
-            some = [where, value(w, yes, both(w, where, guard)), value(w, no, both(w, other, guard))]
+            some = [
+                where,
+                value(w, yes, both(w, where, guard)),
+                value(w, no, both(w, other, guard)),
+            ]
             return _applied("select", some, dtype, dtype)
         case Apply(fn, args, dtype):
             typed = all(isinstance(a, Const) for a in args)
@@ -198,7 +200,7 @@ def number(v: Number, dtype: DType) -> str:
     with np.errstate(over="ignore"):
         x = float(np.float64(float(v)).astype(to_numpy(dtype)))
     text = repr(x) if math.isfinite(x) else f'float("{x}")'
-    return text if dtype == F32 else f"tl.full((), {text}, {type_of(dtype)})"
+    return text if dtype in (F32, *HALF) else f"tl.full((), {text}, {type_of(dtype)})"
 
 
 # --- indices ---
@@ -234,7 +236,10 @@ def _atom(w: Writer, a: Expr, guard: Block | None) -> Block:
         case Axis():
             return _axis(w, a)
         case Index(element, bound):
-            some = [value(w, element, guard), index(w, bound, guard)]
+            at = value(w, element, guard)
+            if element.dtype.bits < 32:  # where the bound may have no place
+                at = Block(cast(at.text, element.dtype, I32), at.axes)
+            some = [at, index(w, bound, guard)]
             return _called("_wrapped({0}, {1})", some)
         case Apply("floordiv" | "mod" as fn, (x, Const(n) as y)) if n > 0:
             some = [index(w, x, guard), index(w, y, guard)]
