@@ -1,0 +1,162 @@
+"""The scalar functions of te/fn.py as Triton's text: a row each, for float32, float64 and integers.
+
+What Triton has no function for, or one of another meaning, is a helper: a small function that
+stands before the kernel where it is used. Floats below 32 bits are computed in float32 and rounded
+after each function, as te/domain.py has it. What has no row is not printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from superopt.te.dtype import BF16, BOOL, F16, F32, F64, INDEX, DType
+
+HALF = (F16, BF16)
+TYPES: Mapping[str, str] = MappingProxyType({
+    "bool": "tl.int1", "f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32",
+    "f64": "tl.float64", **{f"i{n}": f"tl.int{n}" for n in (8, 16, 32, 64)},
+    **{f"u{n}": f"tl.uint{n}" for n in (8, 16, 32, 64)},
+})  # fmt: skip
+
+_MAX = "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)"
+_MIN = "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)"
+_BOTH = ("add", "({0} + {1})"), ("sub", "({0} - {1})"), ("mul", "({0} * {1})")
+_COMPARED = tuple((fn, f"({{0}} {op} {{1}})") for fn, op in
+                  (("lt", "<"), ("le", "<="), ("eq", "=="), ("ne", "!=")))  # fmt: skip
+
+_FLOATS: Mapping[str, str] = {
+    **dict(_BOTH), **dict(_COMPARED),
+    "neg": "(-{0})", "max": _MAX, "min": _MIN, "abs": "tl.abs({0})", "sign": "_sign({0})",
+    "mod": "_floored({0}, {1})", "fmod": "({0} % {1})",
+    "exp": "tl.exp({0})", "log": "tl.log({0})", "sin": "tl.sin({0})", "cos": "tl.cos({0})",
+    "tan": "(tl.sin({0}) / tl.cos({0}))",
+    "erf": "tl.erf({0})", "sigmoid": "tl.sigmoid({0})",
+    "floor": "tl.floor({0})", "ceil": "tl.ceil({0})", "round": "_even({0})",
+    "isnan": "({0} != {0})", "isinf": '(tl.abs({0}) == float("inf"))',
+}  # fmt: skip
+_OF: Mapping[DType, Mapping[str, str]] = {
+    F32: {**_FLOATS, "div": "tl.div_rn({0}, {1})", "sqrt": "tl.sqrt_rn({0})",
+          "tanh": "_tanh({0})"},
+    F64: {**_FLOATS, "div": "({0} / {1})", "sqrt": "tl.sqrt({0})"},
+    BOOL: {"and": "({0} & {1})", "or": "({0} | {1})", "xor": "({0} ^ {1})", "not": "({0} == 0)",
+           "eq": "({0} == {1})", "ne": "({0} != {1})", "max": "({0} | {1})", "min": "({0} & {1})"},
+}  # fmt: skip
+_INTEGERS: Mapping[str, str] = {
+    **dict(_BOTH), **dict(_COMPARED),
+    "neg": "(-{0})", "max": "tl.maximum({0}, {1})", "min": "tl.minimum({0}, {1})",
+    "abs": "tl.abs({0})", "sign": "_sign({0})", "div": "_divided({0}, {1})",
+    "mod": "_floored({0}, _divisor({1}))", "fmod": "({0} % _divisor({1}))",
+    "floor": "{0}", "ceil": "{0}", "round": "{0}",
+    "bitand": "({0} & {1})", "bitor": "({0} | {1})", "bitxor": "({0} ^ {1})", "bitnot": "(~{0})",
+    "shl": "_left({0}, {1})", "shr": "_right({0}, {1})",
+}  # fmt: skip
+# The least number by -1 has no quotient; x / 0 is 0, and so is the rest. Unsigned numbers have no
+# sign that `_sign` could look at.
+_SIGNED = ("neg", "abs", "sign", "mod", "fmod", "div")
+_UNSIGNED: Mapping[str, str] = {
+    **{fn: text for fn, text in _INTEGERS.items() if fn not in _SIGNED},
+    "abs": "{0}", "sign": "tl.minimum({0}, 1)", "mod": "({0} % _some({1}))",
+    "fmod": "({0} % _some({1}))", "div": "tl.where({1} == 0, 0, {0} // _some({1}))",
+}  # fmt: skip
+
+_REDUCED: Mapping[str, str] = {
+    "sum": "tl.sum({0}, axis={1})", "prod": "tl.reduce({0}, {1}, _product)",
+}  # fmt: skip
+_ENDS: Mapping[str, str] = {"max": "tl.max({0}, axis={1})", "min": "tl.min({0}, axis={1})"}
+_NAN_ENDS: Mapping[str, str] = {  # tl.max leaves out what is no number
+    "max": "tl.reduce({0}, {1}, _maximum)", "min": "tl.reduce({0}, {1}, _minimum)",
+}  # fmt: skip
+_TRUTH: Mapping[str, str] = {
+    "any": "(tl.max(tl.cast({0}, tl.int32), axis={1}) != 0)",
+    "all": "(tl.min(tl.cast({0}, tl.int32), axis={1}) != 0)",
+}
+_BOOLS = {**_TRUTH, "max": _TRUTH["any"], "min": _TRUTH["all"]}
+
+HELPERS: Mapping[str, str] = MappingProxyType({
+    "_sign": """def _sign(x):
+    return tl.where(x > 0, 1, tl.where(x < 0, -1, x))""",
+    "_floored": """def _floored(x, y):
+    rest = x % y
+    return tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)""",
+    "_divisor": """def _divisor(y):
+    return tl.where((y == 0) | (y == -1), 1, y)""",
+    "_divided": """def _divided(x, y):
+    safe = tl.where((y == 0) | (y == -1), 1, y)
+    return tl.where(y == 0, 0, tl.where(y == -1, -x, x // safe))""",
+    "_some": """def _some(y):
+    return tl.where(y == 0, 1, y)""",
+    "_left": """def _left(x, y):
+    much = (y < 0) | (y >= x.dtype.primitive_bitwidth)
+    return tl.where(much, 0, x << tl.where(much, 0, y))""",
+    "_right": """def _right(x, y):
+    much = (y < 0) | (y >= x.dtype.primitive_bitwidth)
+    return tl.where(much, 0, x >> tl.where(much, 0, y))""",
+    "_even": """def _even(x):
+    low = tl.floor(x)
+    odd = low != 2 * tl.floor(low / 2)
+    return tl.where((x - low > 0.5) | ((x - low == 0.5) & odd), low + 1, low)""",
+    "_tanh": """def _tanh(x):
+    e = tl.exp(-2 * tl.abs(x))
+    y = (1 - e) / (1 + e)
+    s = x * x
+    near = x * (1 + s * (-1 / 3 + s * (2 / 15 + s * (-17 / 315 + s * (62 / 2835)))))
+    return tl.where(tl.abs(x) < 0.25, near, tl.where(x < 0, -y, y))""",
+    "_maximum": """def _maximum(x, y):
+    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)""",
+    "_minimum": """def _minimum(x, y):
+    return tl.minimum(x, y, propagate_nan=tl.PropagateNan.ALL)""",
+    "_product": """def _product(x, y):
+    return x * y""",
+    "_wrapped": """def _wrapped(i, bound):
+    i = tl.where(i < 0, i + bound, i)
+    return tl.maximum(tl.minimum(i, bound - 1), 0)""",
+})  # fmt: skip
+
+
+def type_of(dtype: DType) -> str:
+    """Triton's name of an element type. Raises NotImplementedError where it has none."""
+    if dtype.name not in TYPES:
+        raise NotImplementedError(f"no Triton kernel computes {dtype}")
+    return TYPES[dtype.name]
+
+
+def applied(fn: str, args: Sequence[str], kind: DType, dtype: DType) -> str:
+    """`fn` of texts that are of `kind`, as a text of `dtype`.
+
+    Raises NotImplementedError where Triton has neither the function nor a helper for it.
+    """
+    if fn == "select":
+        return f"tl.where({', '.join(args)})"
+    if fn == "cast":
+        return cast(args[0], kind, dtype)
+    if fn == "bitcast":
+        return f"tl.cast({args[0]}, {type_of(dtype)}, bitcast=True)"
+    if kind in HALF:
+        wide = F32 if dtype == kind else dtype
+        return cast(applied(fn, [cast(a, kind, F32) for a in args], F32, wide), wide, dtype)
+    if kind != INDEX:
+        type_of(kind)
+    rows = _OF.get(kind) or (_UNSIGNED if kind.kind == "u" else _INTEGERS)
+    if fn not in rows:
+        raise NotImplementedError(f"Triton has no {fn} of {kind}")
+    return rows[fn].format(*args)
+
+
+def reduced(fn: str, text: str, axis: int, dtype: DType) -> str:
+    """`fn` (sum, prod, max, min, any, all) over an axis of a block."""
+    rows = {**_REDUCED, **(_NAN_ENDS if dtype.is_float else _ENDS)} if dtype != BOOL else _BOOLS
+    if fn not in rows:
+        raise NotImplementedError(f"Triton has no {fn} over {dtype}")
+    out = rows[fn].format(text, axis)
+    # Sums of integers below 32 bits are of 32 bits.
+    return f"tl.cast({out}, {type_of(dtype)})" if dtype.is_int and dtype.bits < 32 else out
+
+
+def cast(text: str, kind: DType, dtype: DType) -> str:
+    """ONNX's Cast; what is out of an integer's range is left to the device."""
+    if kind == dtype:
+        return text
+    if dtype == BOOL:
+        return f"({text} != 0)"
+    return f"tl.cast({text}, {type_of(dtype)})"

@@ -1,0 +1,84 @@
+"""The GPU target: Triton's text to functions that run, on a GPU or in Triton's interpreter.
+
+Needs the extra `gpu`. TRITON_INTERPRET=1, set before triton is first imported, chooses the
+interpreter: kernels run on the CPU then, a program after the other.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from superopt.kernels.gpu_functions import type_of
+from superopt.kernels.gpu_text import Printed, printed
+from superopt.kernels.tile import Kernel
+from superopt.te.dtype import DType
+from superopt.te.expr import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A kernel's functions by name, and its own tensors: scratch and tables."""
+
+    kernel: Kernel
+    text: Printed
+    functions: Mapping[str, Any]
+    own: Mapping[Tensor, Any]
+
+    def __call__(self, *tensors: Any) -> None:
+        """Compute the last tensors (of torch) from the first ones: contiguous, of the parameters'
+        types, on the device for which the kernel is loaded.
+
+        Raises TypeError or ValueError where they are not. Not to be called twice at a time.
+        """
+        if len(tensors) != len(self.kernel.params):
+            raise TypeError(f"{len(tensors)} tensors for {len(self.kernel.params)} parameters")
+        given = dict(self.own)
+        for p, x in zip(self.kernel.params, tensors, strict=True):
+            if x.dtype != torch_type(p.dtype) or tuple(x.shape) != p.shape:
+                raise TypeError(f"{p.name} is {x.dtype}{list(x.shape)}, not {p.type}")
+            if not x.is_contiguous():
+                raise ValueError(f"{p.name} is not contiguous")
+            given[p] = x
+        with np.errstate(all="ignore"):  # the interpreter computes what no mask lets through, too
+            for launch in self.text.launches:
+                arguments = [given[t] for t in launch.buffers]
+                self.functions[launch.name][(launch.programs,)](*arguments)
+
+
+def torch_type(dtype: DType) -> Any:
+    """torch's element type. Raises NotImplementedError where there is none."""
+    import torch
+
+    name = type_of(dtype).removeprefix("tl.")
+    return getattr(torch, "bool" if name == "int1" else name)
+
+
+def loaded(kernel: Kernel, device: str = "cpu") -> Loaded:
+    """The kernel as functions for tensors on `device`: "cuda", or "cpu" in the interpreter.
+
+    Raises NotImplementedError for what Triton's text cannot say, ImportError without the extra.
+    """
+    import torch
+
+    text = printed(kernel)
+    own = {t: torch.empty(n, dtype=torch_type(t.dtype), device=device) for t, n in text.scratch}
+    for t, numbers in kernel.tables:
+        own[t] = torch.tensor(numbers, dtype=torch_type(t.dtype), device=device)
+    return Loaded(kernel, text, functions(text), own)
+
+
+def functions(text: Printed) -> dict[str, Callable[..., Any]]:
+    """The functions of a module's text, each for a launch. Triton reads a function's source, so
+    that the text is known to Python's linecache under the name of a file."""
+    name = f"<triton {blake2b(text.source.encode(), digest_size=10).hexdigest()}>"
+    lines = text.source.splitlines(keepends=True)
+    linecache.cache[name] = (len(text.source), None, lines, name)
+    space: dict[str, Any] = {"__name__": name}
+    exec(compile(text.source, name, "exec"), space)
+    return {launch.name: space[launch.name] for launch in text.launches}

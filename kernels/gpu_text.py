@@ -1,0 +1,316 @@
+"""The tile-level form as Triton's text: a function for each part of a kernel that is launched.
+
+    parallel loops around it   the programs, numbered along one dimension of the grid
+    other loops                `for`; those that are unrolled, over tl.static_range
+    a tile                     blocks over its axes (`gpu_values.py`)
+    a register                 a variable; and a local buffer whose uses are all of whole tiles
+    another local buffer       memory, of each program where but one launch uses it
+    a product summed           tl.dot where its three axes have blocks of 16 and more, and it is of
+                               floats of at most 32 bits; the sums are float32
+
+Unrolled loops around nothing but an update are axes of its tile, too: this is how a schedule says
+which part of a sum is a block. Sums of floats are in another order then. A product of halves is
+exact within a dot, where te/domain.py rounds it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from superopt.kernels import gpu_values as gv
+from superopt.kernels.gpu_functions import HALF, HELPERS, applied, cast, reduced
+from superopt.kernels.gpu_values import Block, Writer, extent
+from superopt.kernels.tile import For, Kernel, Stmt, Store, Update
+from superopt.kernels.walk import loads
+from superopt.te.dtype import BF16, F16, F32
+from superopt.te.expr import Tensor
+from superopt.te.fn import FOLDS, unit
+from superopt.te.node import Apply, Axis, Expr, Load
+
+DOT = 16  # the least extent of a dot's blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A function of pointers to `buffers`, run as so many programs at once."""
+
+    name: str
+    programs: int
+    buffers: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """A kernel in Triton: the text of a module, its launches one after the other, and how many
+    elements its scratch buffers have in memory."""
+
+    source: str
+    launches: tuple[Launch, ...]
+    scratch: tuple[tuple[Tensor, int], ...]
+
+
+def printed(kernel: Kernel) -> Printed:
+    """The kernel's functions.
+
+    Raises NotImplementedError, with the construct, for what Triton has no words for: element types,
+    scalar functions, blocks of too many elements, registers that are used in parts, buffers of 2^31
+    elements and more.
+    """
+    for t in (*kernel.params, *(t for t, _ in kernel.scratch)):
+        if _size(t) >= 1 << 31:
+            raise NotImplementedError(f"{t.name}: {t.type} has indices of more than 32 bits")
+    parts = _parts(tuple(map(_tiled, kernel.body)))
+    used = [{x.buffer for x in _uses(body)} for body in parts]
+    names = [kernel.name] if len(parts) == 1 else [f"{kernel.name}_{n}" for n in range(len(parts))]
+    memory: dict[Tensor, int] = {}
+    texts, launches = [], []
+    for name, body, buffers in zip(names, parts, used, strict=True):
+        axes, inner = _shared(body)
+        programs = math.prod(map(extent, axes))
+        own = [t for t, _ in kernel.scratch if sum(t in u for u in used) == 1 and t in buffers]
+        uses = list(_uses(inner))
+        registers = frozenset(t for t in own if _variable([x for x in uses if x.buffer is t]))
+        for t, scope in kernel.scratch:
+            if t in buffers and t not in registers:
+                if scope == "register":
+                    raise NotImplementedError(f"register {t.name}: {t.type} is not one whole tile")
+                memory[t] = _size(t) * (programs if t in own else 1)
+        order = (*kernel.params, *memory, *(t for t, _ in kernel.tables))
+        given = tuple(t for t in order if t in buffers)
+        apart = [t for t in own if t in memory and programs > 1]
+        texts.append(_function(name, given, axes, inner, registers, apart))
+        launches.append(Launch(name, programs, given))
+    return Printed(_module(texts), tuple(launches), tuple(memory.items()))
+
+
+def _size(t: Tensor) -> int:
+    return math.prod(n for n in t.shape if isinstance(n, int))
+
+
+def _module(texts: Sequence[str]) -> str:
+    code = "\n\n\n".join(f"@triton.jit\n{t}" for t in texts)
+    names = [n for n in HELPERS if re.search(rf"(?<!\w){n}(?!\w)", code)]
+    helpers = "".join(f"\n\n@triton.jit\n{HELPERS[n]}\n" for n in names)
+    return f"import triton\nimport triton.language as tl\n{helpers}\n\n{code}\n"
+
+
+# --- parts, and what they use ---
+
+
+def _parts(body: Sequence[Stmt]) -> list[tuple[Stmt, ...]]:
+    """What is launched: each parallel loop, and each run of what stands between these."""
+    out: list[tuple[Stmt, ...]] = []
+    for s in body:
+        alone = isinstance(s, For) and s.kind == "parallel"
+        if alone or not out or _shared(out[-1])[0]:
+            out.append((s,))
+        else:
+            out[-1] = (*out[-1], s)
+    return out
+
+
+def _shared(body: tuple[Stmt, ...]) -> tuple[list[Axis], tuple[Stmt, ...]]:
+    """The axes of the parallel loops that all of it is in, and what is inside them."""
+    axes = []
+    while len(body) == 1 and isinstance(body[0], For) and body[0].kind == "parallel":
+        axes.append(body[0].axis)
+        body = body[0].body
+    return axes, body
+
+
+def _tiled(s: Stmt) -> Stmt:
+    """Unrolled loops around nothing but an update become axes of its tile."""
+    if not isinstance(s, For):
+        return s
+    body = tuple(map(_tiled, s.body))
+    match body:
+        case (Update(buffer, at) as u,) if s.kind == "unroll":
+            if s.axis not in gv.hangs_on(Load(buffer, at, buffer.dtype), [s.axis]):
+                return replace(u, over=(s.axis, *u.over))
+    return replace(s, body=body)
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """A buffer at an index: in the tile of which statement, inside which loops, and how."""
+
+    buffer: Tensor
+    index: tuple[Expr, ...]
+    tile: tuple[Axis, ...]
+    path: tuple[int, ...]
+    how: str
+
+
+def _uses(body: Sequence[Stmt], path: tuple[int, ...] = ()) -> Iterator[_Use]:
+    for n, s in enumerate(body):
+        match s:
+            case For():
+                yield from _uses(s.body, (*path, n))
+            case Store() | Update():
+                over = s.over if isinstance(s, Update) else ()
+                tile = (*s.axes, *over)
+                for x in (y for e in (s.value, *s.index) for y in loads(e)):
+                    yield _Use(x.tensor, x.index, tile, path, "read")
+                how = "store" if isinstance(s, Store) else "update"
+                yield _Use(s.buffer, s.index, s.axes, path, how)
+
+
+def _variable(uses: Sequence[_Use]) -> bool:
+    """Are all uses of whole tiles, after a store that is made before each of them?"""
+    first = uses[0]
+    if first.how != "store":
+        return False
+    for x in uses:
+        axes = gv.dimensions(x.buffer, x.index)
+        if axes is None or not set(axes) <= set(x.tile) or x.path[: len(first.path)] != first.path:
+            return False
+        if x.how != "read" and len(axes) < len(gv.proper(x.tile)):
+            return False
+    return True
+
+
+# --- functions ---
+
+
+def _function(
+    name: str, buffers: Sequence[Tensor], axes: Sequence[Axis], body: Sequence[Stmt],
+    registers: frozenset[Tensor], apart: Sequence[Tensor],
+) -> str:  # fmt: skip
+    """A function's text. apart: scratch of which each program has its own."""
+    uses = list(_uses(body))
+    stored = {x.buffer for x in uses if x.how != "read"}
+    read = {x.buffer for x in uses if x.how != "store"}
+    w = Writer(registers, frozenset(stored & read) - registers)
+    w.taken.add(name)
+    given = ", ".join(w.buffer(t) for t in buffers)
+    head = _numbered(w, axes, bool(apart))
+    head += [f"{w.buffer(t)} += pid * {_size(t)}" for t in apart]
+    _body(w, body)
+    head += [f"{n} = tl.arange(0, {gv.padded(a)})" for a, n in w.ranges.items()]
+    lines = [*(f"    {x}" for x in head), *w.lines]
+    return "\n".join([f"def {name}({given}):", *(lines or ["    pass"])])
+
+
+def _numbered(w: Writer, axes: Sequence[Axis], needed: bool) -> list[str]:
+    """The steps of the parallel loops, by the number of a program; the last one changes fastest."""
+    axes = gv.proper(axes)
+    if not axes and not needed:
+        return []
+    lines = ["pid = tl.program_id(0)"]
+    below = math.prod(map(extent, axes))
+    for n, a in enumerate(axes):
+        w.names[a] = w.fresh(a.name)
+        below //= extent(a)
+        step = f"pid // {below}" if below > 1 else "pid"
+        lines.append(f"{w.names[a]} = {step}" + (f" % {extent(a)}" if n else ""))
+    return lines
+
+
+def _body(w: Writer, body: Sequence[Stmt]) -> None:
+    for s in body:
+        match s:
+            case For(_, inner, "parallel"):
+                raise NotImplementedError(f"the parallel loop {s.axis.name} is inside another one")
+            case For(axis, inner) if axis.extent == 1:
+                _body(w, inner)
+            case For(axis, inner, kind):
+                w.names[axis] = w.fresh(axis.name)
+                steps = "tl.static_range" if kind == "unroll" else "range"
+                w.line(f"for {w.names[axis]} in {steps}(0, {extent(axis)}):")
+                w.depth += 1
+                _body(w, inner)
+                w.depth -= 1
+            case Store(buffer, at, new, axes):
+                w.over(axes)
+                gv.write(w, buffer, at, gv.value(w, new))
+            case Update():
+                _update(w, s)
+
+
+def _update(w: Writer, s: Update) -> None:
+    kind = s.buffer.dtype
+    found = _dot(s)
+    if found is not None:
+        (summed,) = gv.proper(s.over)
+        x, y = (_operand(w, e, tile, summed) for e, tile in found)
+        w.over(s.axes)
+        old = gv.whole(w, gv.read(w, s.buffer, s.index), kind)
+        text = f'tl.dot({x}, {y}, {old}, input_precision="ieee")'
+        gv.write(w, s.buffer, s.index, Block(text, frozenset(w.tile)))
+        return
+    w.over((*s.axes, *s.over))
+    term = gv.value(w, s.value)
+    new = _reduced(w, s, Block(cast(term.text, s.value.dtype, kind), term.axes))
+    w.over(s.axes)
+    was = gv.read(w, s.buffer, s.index)
+    text = applied(FOLDS[s.fn], [was.text, new.text], kind, kind)
+    gv.write(w, s.buffer, s.index, Block(text, was.axes | new.axes))
+
+
+def _reduced(w: Writer, s: Update, new: Block) -> Block:
+    """The block, folded over what the update goes over."""
+    over = gv.proper(s.over)
+    if not over:
+        return new
+    kind = s.buffer.dtype
+    if not new.axes >= set(over):
+        new = Block(gv.whole(w, new, kind), frozenset(w.tile))
+    beyond = gv.within(w, frozenset(over))
+    if beyond is not None:
+        start = gv.number(unit(s.fn, kind), kind)
+        new = Block(f"tl.where({beyond.text}, {new.text}, {start})", new.axes | beyond.axes)
+    text = new.text
+    for n in range(len(w.tile) - 1, len(w.tile) - 1 - len(over), -1):
+        text = reduced(s.fn, text, n, kind)
+    return Block(text, new.axes - set(over))
+
+
+# --- dots ---
+
+
+_Operand = tuple[Expr, tuple[Axis, ...]]
+
+
+def _dot(s: Update) -> tuple[_Operand, _Operand] | None:
+    """The two factors, each with its tile, of a sum of products of matrices; None where it is none
+    that Triton takes."""
+    axes, over = gv.proper(s.axes), gv.proper(s.over)
+    match s.fn, s.value, axes, over:
+        case "sum", Apply("mul", (x, y)), (m, n), (k,):
+            pass
+        case _:
+            return None
+    x, y = _narrow(x, y)
+    if s.buffer.dtype != F32 or x.dtype not in (F16, BF16, F32):
+        return None
+    if min(gv.shape((m, n, k))) < DOT:
+        return None
+    hanging = [gv.hangs_on(e, (m, n, k)) for e in (x, y)]
+    if hanging == [(n, k), (m, k)]:
+        x, y = y, x
+    elif hanging != [(m, k), (n, k)]:
+        return None
+    return (x, (m, k)), (y, (k, n))
+
+
+def _narrow(x: Expr, y: Expr) -> tuple[Expr, Expr]:
+    """Halves, where they are made float32 for the product only: this is exact within a dot."""
+    match x, y:
+        case Apply("cast", (a,), f), Apply("cast", (b,), g) if f == g == F32:
+            if a.dtype == b.dtype and a.dtype in HALF:
+                return a, b
+    return x, y
+
+
+def _operand(w: Writer, e: Expr, tile: tuple[Axis, ...], summed: Axis) -> str:
+    """A factor of a dot: 0 beyond the extent of what is summed."""
+    w.over(tile)
+    b = gv.value(w, e)
+    text = gv.whole(w, b, e.dtype)
+    inside = gv.within(w, frozenset((summed,)))
+    if inside is None or (isinstance(e, Load) and e.tensor not in w.registers):
+        return text  # what is read is 0 there
+    return f"tl.where({inside.text}, {text}, {gv.number(0, e.dtype)})"

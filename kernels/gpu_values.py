@@ -1,0 +1,351 @@
+"""Values of a tile as Triton's text: blocks over the tile's axes, indices, reads and writes.
+
+A tile of r axes is a block of rank r. What hangs on some of them only is of extent 1 along the
+others, so that blocks of one tile always go together; what hangs on none is a scalar. Extents of
+blocks are powers of two: an axis of another extent is rounded up, and what lies beyond it is
+neither read nor stored, nor part of a reduction. An axis of one step is none: its index is 0.
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from superopt.kernels.gpu_functions import HALF, HELPERS, applied, cast, type_of
+from superopt.kernels.walk import axes_of, loads
+from superopt.te import affine
+from superopt.te import index as ix
+from superopt.te.dtype import BOOL, F32, I32, INDEX, DType, to_numpy
+from superopt.te.expr import Tensor
+from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Number
+
+LARGEST = 1 << 20  # elements of a block, by Triton's rule
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A text, and the tile's axes on which it hangs."""
+
+    text: str
+    axes: frozenset[Axis] = frozenset()
+
+
+@dataclass(slots=True)
+class Writer:
+    """A function as it grows: names, the lines of its body, and the tile that is being computed.
+
+    registers: the buffers that are variables. synced: those that a program stores to and reads.
+    """
+
+    registers: frozenset[Tensor]
+    synced: frozenset[Tensor]
+    names: dict[object, str] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=lambda: {"tl", "triton", "pid", *HELPERS})
+    ranges: dict[Axis, str] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    depth: int = 1
+    tile: tuple[Axis, ...] = ()
+    known: dict[str, str] = field(default_factory=dict)
+    loads: int = 0
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+    def fresh(self, stem: str) -> str:
+        """A name in Python that is nobody's yet."""
+        stem = re.sub(r"\W", "_", stem)
+        stem = f"_{stem}" if stem[:1].isdigit() or keyword.iskeyword(stem) or not stem else stem
+        name, n = stem, 1
+        while name in self.taken:
+            n += 1
+            name = f"{stem}_{n}"
+        self.taken.add(name)
+        return name
+
+    def buffer(self, t: Tensor) -> str:
+        if t not in self.names:
+            self.names[t] = self.fresh(t.name)
+        return self.names[t]
+
+    def over(self, axes: Sequence[Axis]) -> None:
+        """From here on a tile over these axes is computed. Raises NotImplementedError where its
+        block is too large."""
+        self.tile = proper(axes)
+        self.known.clear()
+        size = math.prod(shape(self.tile))
+        if size > LARGEST:
+            raise NotImplementedError(
+                f"a block of {size} elements over {', '.join(a.name for a in self.tile)}: Triton's "
+                f"have at most {LARGEST}; split an axis"
+            )
+
+
+def extent(a: Axis) -> int:
+    assert isinstance(a.extent, int)
+    return a.extent
+
+
+def proper(axes: Sequence[Axis]) -> tuple[Axis, ...]:
+    """The axes of more than one step."""
+    return tuple(a for a in axes if a.extent != 1)
+
+
+def padded(a: Axis) -> int:
+    """The least power of two that an axis fits into."""
+    return 1 << max(extent(a) - 1, 0).bit_length()
+
+
+def shape(axes: Sequence[Axis]) -> tuple[int, ...]:
+    return tuple(map(padded, axes))
+
+
+# --- blocks ---
+
+
+def spread(tile: Sequence[Axis], text: str, axes: Sequence[Axis]) -> str:
+    """A block over some axes of the tile, in its order, as one of the tile's rank."""
+    if not axes or len(tile) == len(axes):
+        return text
+    return f"{text}[{', '.join(':' if a in axes else 'None' for a in tile)}]"
+
+
+def whole(w: Writer, b: Block, dtype: DType) -> str:
+    """A value for each element of the tile."""
+    if b.axes == set(w.tile) and w.tile:
+        return b.text
+    how = f"tl.full({shape(w.tile)}, {b.text}, {type_of(dtype)})"
+    return f"tl.broadcast_to({b.text}, {shape(w.tile)})" if b.axes else how
+
+
+def ragged(axes: Sequence[Axis]) -> tuple[Axis, ...]:
+    """The axes that blocks go beyond."""
+    return tuple(a for a in axes if padded(a) != extent(a))
+
+
+def within(w: Writer, axes: frozenset[Axis]) -> Block | None:
+    """Where these axes of the tile are below their extents; None where they always are."""
+    some = ragged([a for a in w.tile if a in axes])
+    tests = [f"({_axis(w, a).text} < {extent(a)})" for a in some]
+    return Block(" & ".join(tests), frozenset(some)) if tests else None
+
+
+def both(w: Writer, a: Block | None, b: Block | None) -> Block | None:
+    if a is None or b is None:
+        return a or b
+    some = lifted(w, [a, b])
+    return Block(f"{some[0].text} & {some[1].text}", a.axes | b.axes)
+
+
+def lifted(w: Writer, some: Sequence[Block]) -> list[Block]:
+    """Tests that go together: scalars become blocks where others are blocks. Triton would do this,
+    but its interpreter makes an integer of a scalar test then, which is no mask."""
+    if all(b.axes for b in some) or not any(b.axes for b in some):
+        return list(some)
+    ones = (1,) * len(w.tile)
+    number = "(tl.full({}, tl.cast({}, tl.int32), tl.int32) != 0)"
+    return [b if b.axes else replace(b, text=number.format(ones, b.text)) for b in some]
+
+
+# --- values ---
+
+
+def value(w: Writer, e: Expr, guard: Block | None = None) -> Block:
+    """`e` over the tile; where the guard does not hold, nothing is read for it."""
+    if e.dtype == INDEX:
+        return index(w, e, guard)
+    match e:
+        case Const(v, dtype):
+            return Block(number(v, dtype))
+        case Load(buffer, at):
+            return read(w, buffer, at, guard)
+        case Apply("select", (test, Load(buffer, at), Const(v, dtype))) if (
+            buffer not in w.registers
+        ):
+            return read(w, buffer, at, both(w, value(w, test, guard), guard), number(v, dtype))
+        case Apply("select", (test, yes, no), dtype):
+            where = value(w, test, guard)
+            other = Block(f"({where.text} == 0)", where.axes)
+            some = [
+                where,
+                value(w, yes, both(w, where, guard)),
+                value(w, no, both(w, other, guard)),
+            ]
+            return _applied("select", some, dtype, dtype)
+        case Apply(fn, args, dtype):
+            typed = all(isinstance(a, Const) for a in args)
+            some = [value(w, a, guard) for a in args]
+            if typed:  # or Python would compute it
+                some = [Block(f"tl.full((), {b.text}, {type_of(a.dtype)})")
+                        for a, b in zip(args, some, strict=True)]  # fmt: skip
+            kind = args[0].dtype
+            return _applied(fn, lifted(w, some) if kind == BOOL else some, kind, dtype)
+    raise NotImplementedError(f"{type(e).__name__} in a tile: {e}")
+
+
+def _applied(fn: str, some: Sequence[Block], kind: DType, dtype: DType) -> Block:
+    axes = frozenset[Axis]().union(*(b.axes for b in some))
+    return Block(applied(fn, [b.text for b in some], kind, dtype), axes)
+
+
+def number(v: Number, dtype: DType) -> str:
+    """A constant: what Python would not take for its type is said to be of it."""
+    if not dtype.is_float:
+        text = str(bool(v)) if dtype.name == "bool" else str(int(v))
+        return text if dtype in (I32, INDEX) else f"tl.full((), {text}, {type_of(dtype)})"
+    with np.errstate(over="ignore"):
+        x = float(np.float64(float(v)).astype(to_numpy(dtype)))
+    text = repr(x) if math.isfinite(x) else f'float("{x}")'
+    return text if dtype in (F32, *HALF) else f"tl.full((), {text}, {type_of(dtype)})"
+
+
+# --- indices ---
+
+
+def index(w: Writer, e: Expr, guard: Block | None = None) -> Block:
+    """An index: what hangs on no axis of the tile comes first, and stays a scalar."""
+    terms: list[Block] = []
+    for atoms, c in ix.polynomial(e).items():
+        if any(isinstance(a, Axis) and a.extent == 1 for a in atoms):
+            continue
+        some = [_atom(w, a, guard) for a in atoms]
+        texts = [b.text for b in some] + ([str(c)] if c != 1 or not atoms else [])
+        terms.append(Block(" * ".join(texts), frozenset[Axis]().union(*(b.axes for b in some))))
+    if not terms:
+        return Block("0")
+    terms.sort(key=lambda b: len(b.axes) > 0)
+    text = " + ".join(b.text for b in terms)
+    axes = frozenset[Axis]().union(*(b.axes for b in terms))
+    return Block(f"({text})" if len(terms) > 1 else text, axes)
+
+
+def _axis(w: Writer, a: Axis) -> Block:
+    if a in w.tile:
+        if a not in w.ranges:
+            w.ranges[a] = w.fresh(a.name)
+        return Block(spread(w.tile, w.ranges[a], (a,)), frozenset((a,)))
+    return Block("0" if a.extent == 1 else w.names[a])
+
+
+def _atom(w: Writer, a: Expr, guard: Block | None) -> Block:
+    match a:
+        case Axis():
+            return _axis(w, a)
+        case Index(element, bound):
+            at = value(w, element, guard)
+            if element.dtype.bits < 32:  # where the bound may have no place
+                at = Block(cast(at.text, element.dtype, I32), at.axes)
+            some = [at, index(w, bound, guard)]
+            return _called("_wrapped({0}, {1})", some)
+        case Apply("floordiv" | "mod" as fn, (x, Const(n) as y)) if n > 0:
+            some = [index(w, x, guard), index(w, y, guard)]
+            low = affine.interval(x)
+            if low is not None and low[0] >= 0:
+                return _called("({0} // {1})" if fn == "floordiv" else "({0} % {1})", some)
+            # Triton divides toward zero.
+            rest = "_floored({0}, {1})"
+            return _called(f"(({{0}} - {rest}) // {{1}})" if fn == "floordiv" else rest, some)
+        case Apply("min" | "max" as fn, args):
+            return _called(f"tl.{fn}imum({{0}}, {{1}})", [index(w, x, guard) for x in args])
+    raise NotImplementedError(f"index {a}")
+
+
+def _called(template: str, some: Sequence[Block]) -> Block:
+    axes = frozenset[Axis]().union(*(b.axes for b in some))
+    return Block(template.format(*(b.text for b in some)), axes)
+
+
+# --- memory and registers ---
+
+
+def read(
+    w: Writer, buffer: Tensor, at: Sequence[Expr], guard: Block | None = None, other: str = "0"
+) -> Block:
+    """The elements at these places; where the guard does not hold, `other`."""
+    if buffer in w.registers:
+        return _held(w, buffer, at)
+    place = index(w, _flat(buffer, at), guard)
+    mask = both(w, guard, within(w, place.axes))
+    if mask is not None:
+        mask = lifted(w, [mask, place])[0]
+    axes = place.axes | (mask.axes if mask else frozenset())
+    pointer = f"{w.buffer(buffer)} + {place.text}"
+    if axes != place.axes:
+        sizes = tuple(padded(a) if a in axes else 1 for a in w.tile)
+        pointer = f"tl.broadcast_to({pointer}, {sizes})"
+    rest = f", mask={mask.text}, other={other}" if mask else ""
+    text = f"tl.load({pointer}{rest})"
+    if text not in w.known:
+        w.loads += 1
+        w.known[text] = w.fresh(f"v{w.loads}")
+        w.line(f"{w.known[text]} = {text}")
+    return Block(w.known[text], axes)
+
+
+def _held(w: Writer, buffer: Tensor, at: Sequence[Expr]) -> Block:
+    """A register, as a block of the tile."""
+    axes = dimensions(buffer, at)
+    assert axes is not None
+    ordered = [a for a in w.tile if a in axes]
+    text = _permuted(w.buffer(buffer), axes, ordered)
+    return Block(spread(w.tile, text, ordered), frozenset(axes))
+
+
+def _permuted(text: str, axes: Sequence[Axis], ordered: Sequence[Axis]) -> str:
+    """A block over `axes`, of which the dimensions take the order of the others."""
+    if list(axes) == list(ordered):
+        return text
+    return f"tl.permute({text}, {tuple(axes.index(a) for a in ordered)})"
+
+
+def write(w: Writer, buffer: Tensor, at: Sequence[Expr], new: Block) -> None:
+    """Store a value for each element of the tile."""
+    if buffer in w.registers:
+        axes = dimensions(buffer, at)
+        assert axes is not None
+        text = _permuted(whole(w, new, buffer.dtype), w.tile, axes)
+        w.line(f"{w.buffer(buffer)} = {text}")
+        return
+    place = index(w, _flat(buffer, at))
+    if place.axes != set(w.tile):
+        raise NotImplementedError(
+            f"{buffer.name}[{', '.join(map(str, at))}] is stored once for each of "
+            f"{', '.join(a.name for a in w.tile)}: the index must hang on all of them"
+        )
+    mask = within(w, place.axes)
+    rest = f", mask={mask.text}" if mask else ""
+    if buffer in w.synced:  # what others of the program read before
+        w.line("tl.debug_barrier()")
+    w.line(f"tl.store({w.buffer(buffer)} + {place.text}, {new.text}{rest})")
+    if buffer in w.synced:
+        w.line("tl.debug_barrier()")
+
+
+def _flat(buffer: Tensor, at: Sequence[Expr]) -> Expr:
+    flat = ix.as_index(0)
+    for i, n in zip(at, buffer.shape, strict=True):
+        flat = ix.as_index(flat * n + i)
+    return flat
+
+
+def dimensions(buffer: Tensor, at: Sequence[Expr]) -> tuple[Axis, ...] | None:
+    """The axes of a tile that is all of the buffer, dimension by dimension, without those of extent
+    1; None where the index says something else."""
+    found = []
+    for i, n in zip(at, buffer.shape, strict=True):
+        if n == 1:
+            continue
+        if not isinstance(i, Axis) or i.extent != n or i in found:
+            return None
+        found.append(i)
+    return tuple(found)
+
+
+def hangs_on(e: Expr, tile: Sequence[Axis]) -> tuple[Axis, ...]:
+    """The axes of a tile that a value or what it reads hangs on."""
+    found = axes_of(e) | {a for x in loads(e) for a in axes_of(x)}
+    return tuple(a for a in tile if a in found)
