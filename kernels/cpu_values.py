@@ -14,6 +14,7 @@ import numpy as np
 from superopt.kernels.address import Address, Moving, Place, address, flat_index, spread
 from superopt.kernels.functions import applied, cast, first, shuffled, transposed
 from superopt.kernels.text import Text, Value, element, number, stored
+from superopt.kernels.walk import loads
 from superopt.te import affine
 from superopt.te import index as ix
 from superopt.te.dtype import BOOL, INDEX, DType
@@ -56,7 +57,8 @@ def value(w: Writer, e: Expr, p: Place) -> Value:
         case Apply("select", (guard, yes, no), dtype):
             where = value(w, guard, p)
             inner = where if p.guard is None else _both(w, where, p.guard)
-            some = [where, value(w, yes, Place(p.at, p.lane, p.lanes, inner)), value(w, no, p)]
+            other = p if _safe(no) else Place(p.at, p.lane, p.lanes, _beside(w, where, p.guard))
+            some = [where, value(w, yes, Place(p.at, p.lane, p.lanes, inner)), value(w, no, other)]
             return applied(w.t, "select", even(w, some), dtype)
         case Apply(fn, args, dtype):
             return applied(w.t, fn, even(w, [value(w, a, p) for a in args]), dtype)
@@ -83,6 +85,23 @@ def even(w: Writer, some: Sequence[Value]) -> list[Value]:
 def _both(w: Writer, a: Value, b: Value) -> Value:
     x, y = even(w, [a, b])
     return w.t.make(f"and {x}, {y.text}", BOOL, x.lanes)
+
+
+def _safe(e: Expr) -> bool:
+    """May all that it reads be read, whatever conditions say?"""
+    for x in loads(e):
+        for i, n in zip(x.index, x.tensor.shape, strict=True):
+            where = affine.interval(i)
+            if where is None or where[0] < 0 or not isinstance(n, int) or where[1] >= n:
+                return False
+    return True
+
+
+def _beside(w: Writer, guard: Value, around: Value | None) -> Value:
+    """Where the guard does not hold, and the one around it does."""
+    ones = number(True, BOOL, guard.lanes)
+    out = w.t.make(f"xor {guard}, {ones.text}", BOOL, guard.lanes)
+    return out if around is None else _both(w, out, around)
 
 
 def _index(w: Writer, e: Expr, p: Place) -> Value:

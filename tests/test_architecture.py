@@ -40,7 +40,8 @@ PARTS |= {"openvino"}
 BELOW["pipeline"] = set(PARTS)
 PARTS |= {"pipeline"}
 BELOW["rulebook"] = PARTS
-BELOW["api"] = PARTS | {"rulebook"}
+BELOW["compiled"] = PARTS
+BELOW["api"] = PARTS | {"rulebook", "compiled"}
 BELOW["backend"] = PARTS | {"api"}
 BELOW["commands"] = PARTS | {"api", "cli"}
 BELOW["cli"] = PARTS | {"api", "commands"}
@@ -56,6 +57,7 @@ OWNERS: dict[str, set[str]] = {
     "llvmlite": {"kernels"},
     "triton": {"kernels"},
     "torch": {"kernels"},
+    "lightgbm": {"cost"},
     "ray": {"generate"},
     "jinja2": {"report"},
     "click": {"cli", "commands"},
