@@ -198,7 +198,7 @@ def _folded(w: Writer, s: Update, axis: Axis) -> None:
         elif n < APART:
             totals.append(more)
         else:
-            totals[n % APART] = applied(w.t, fn, [totals[n % APART], more], kind)
+            totals[n % APART] = applied(w.t, fn, [more, totals[n % APART]], kind)
     while len(totals) > 1:
         totals = [*totals[2:], applied(w.t, fn, totals[:2], kind)]
     if totals:
@@ -239,7 +239,8 @@ def _update(w: Writer, s: Update) -> None:
                 case _:
                     more = w.t.splat(value(w, s.value, p), p.lanes)
                     more = cast(w.t, more, s.buffer.dtype)
-                    new = applied(w.t, FOLDS[s.fn], [old, more], s.buffer.dtype)
+                    # In this order a largest element waits for less of what it was before.
+                    new = applied(w.t, FOLDS[s.fn], [more, old], s.buffer.dtype)
             put(w, s.buffer, s.index, new, p)
     if s.buffer not in w.registers:
         w.known.clear()

@@ -21,7 +21,6 @@ _INTRINSICS = {
     "abs": "fabs", "floor": "floor", "ceil": "ceil", "round": "rint", "sqrt": "sqrt", "exp": "exp",
     "log": "log", "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin", "acos": "acos",
     "atan": "atan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh", "pow": "pow",
-    "max": "maximum", "min": "minimum",
 }  # fmt: skip
 _LIBRARY = frozenset(("asinh", "acosh", "atanh", "erf", "fmod"))  # C's, a lane at a time
 _POLYNOMIALS = {"exp": vm.exp, "tanh": vm.tanh, "erf": vm.erf, "sigmoid": vm.sigmoid}
@@ -64,6 +63,8 @@ def _of_floats(t: Text, fn: str, args: Sequence[Value], dtype: DType) -> Value:
     if fn in _LIBRARY:
         return _by_lane(t, fn + ("" if dtype.bits == 64 else "f"), args)
     match fn:
+        case "max" | "min":
+            return _extreme(t, fn, args)
         case "neg":
             return t.make(f"fneg {a}", dtype, a.lanes)
         case "isnan":
@@ -83,6 +84,22 @@ def _of_floats(t: Text, fn: str, args: Sequence[Value], dtype: DType) -> Value:
         case "mod":
             return _floored(t, args, dtype)
     raise NotImplementedError(f"{fn} of {a.dtype}")
+
+
+def _extreme(t: Text, fn: str, args: Sequence[Value]) -> Value:
+    """The larger or the smaller one; NaN where one is. Of zeros the sign is not said.
+
+    `a > b ? a : b` is one instruction, and b where one is NaN: that a is none is asked besides,
+    unless it is a number.
+    """
+    a, b = sorted(args, key=lambda v: v.text.startswith("%"))
+    how = "ogt" if fn == "max" else "olt"
+    more = t.make(f"fcmp {how} {a}, {b.text}", BOOL, a.lanes)
+    out = t.make(f"select {more}, {a}, {b}", a.dtype, a.lanes)
+    if not a.text.startswith("%"):
+        return out
+    none = t.make(f"fcmp uno {a}, {a.text}", BOOL, a.lanes)
+    return t.make(f"select {none}, {a}, {out}", a.dtype, a.lanes)
 
 
 def _floored(t: Text, args: Sequence[Value], dtype: DType) -> Value:
@@ -225,6 +242,12 @@ _HORIZONTAL = {
 def across(t: Text, fn: str, v: Value) -> Value:
     """`fn` of all lanes of a vector: floats in the order that is fastest."""
     of_floats, of_integers = _HORIZONTAL[fn]
+    if v.dtype.is_float and fn in ("max", "min") and not v.lanes & (v.lanes - 1):
+        while v.lanes > 1:
+            half = v.lanes // 2
+            parts = [shuffled(t, v, v, range(k, k + half)) for k in (0, half)]
+            v = applied(t, fn, parts, v.dtype)
+        return t.make(f"extractelement {v}, i64 0", v.dtype, 0)
     if not v.dtype.is_float:
         how = of_integers
         if v.dtype.kind == "u":
