@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod
@@ -11,14 +11,17 @@ import numpy as np
 
 from superopt.ir import graph as g
 from superopt.kernels.built import built, operands
+from superopt.kernels.contraction import contraction
 from superopt.kernels.cpu_run import Call, Ref
 from superopt.kernels.cpu_text import chunks, workspace
 from superopt.kernels.identity import computation
 from superopt.kernels.layout import Layout, Scatter, row_major
+from superopt.kernels.nest import put_for
 from superopt.kernels.option import Option
 from superopt.kernels.pack import packed
 from superopt.kernels.space import Problem, choice
 from superopt.kernels.tile import Kernel, Pack
+from superopt.kernels.transform import reduction
 from superopt.kernels.walk import reductions
 from superopt.plan.inline import Inlining, in_order, inlined
 from superopt.plan.memory import ALIGNED, Life, offsets
@@ -100,6 +103,8 @@ def program(
     current = inlined(outputs, pictures, parts, tensors.constants)
     outputs, current = _copied(outputs, current, tensors.parts)
     lying = layouts(current, outputs, tensors.parts)
+    pictured = {x.tensor for t, some in tensors.parts.items() if t in lying for x in some}
+    current = _apart(current, lying.keys() | pictured, tensors.constants)
     needed = {*outputs, *(t for some in parts.values() for t in some)}
     current, leads = rows(current, needed, lying)
     return _Builder(graph, tensors, outputs, current, leads, lying, width, chosen or {}).build()
@@ -139,6 +144,26 @@ def _copied(
         else:
             out.append(t)
     return out, more
+
+
+def _apart(
+    current: Mapping[Tensor, Tensor], lying: Collection[Tensor], constants: Collection[Tensor]
+) -> dict[Tensor, Tensor]:
+    """Products of matrices in the order in which they are fast: what has another one reads them."""
+    out: dict[Tensor, Tensor] = {}
+    for t, now in current.items():
+        c = None if t in lying else contraction(now, constants)
+        found = reduction(now)
+        if c is None or found is None or not c.of_b or now.axes[-1] not in c.of_a:
+            out[t] = now
+            continue
+        order = (*(a for a in now.axes if a != c.of_b[-1]), c.of_b[-1])
+        product = Tensor("product", found.dtype, tuple(a.extent for a in order), order, found)
+        out[product] = product
+        assert now.body is not None
+        body = put_for(now.body, found, product, order)
+        out[t] = Tensor(now.name, now.dtype, now.shape, now.axes, body)
+    return out
 
 
 @dataclass(frozen=True, slots=True)

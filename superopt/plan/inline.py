@@ -16,7 +16,7 @@ from math import prod
 from superopt.kernels.walk import loads, reductions
 from superopt.plan.substitute import indexed, placed
 from superopt.plan.turn import in_order_of_reading
-from superopt.te.affine import rebuild
+from superopt.te.affine import affine, rebuild
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Const, Expr, Index, Load, Reduce
 
@@ -94,7 +94,9 @@ def _chosen(
         if t in kept or not sites[t] or now.body is None:
             continue
         if moves(now.body):
-            chosen.add(t)
+            slid = any(s.summed and windows(current[s.reader]) for s in sites[t])
+            if not slid or evenly(now.body):
+                chosen.add(t)
             continue
         if len(sites[t]) != 1:
             continue
@@ -104,7 +106,7 @@ def _chosen(
         if site.summed and not _once(current[site.reader], site, t):
             continue
         if t in summing:
-            same = prod(_sizes(t)) == prod(_sizes(site.reader))
+            same = prod(_sizes(t)) == prod(_sizes(site.reader)) and all(map(affine, site.index))
             busy = site.reader in summing or site.reader in taken or site.reader in turned
             if site.summed or busy or not same:
                 continue
@@ -145,6 +147,16 @@ def moves(e: Expr) -> bool:
         case Apply("select", (_, yes, no)):
             return moves(yes) and moves(no)
     return False
+
+
+def windows(t: Tensor) -> bool:
+    """Does a sum of it go over more than one dimension?"""
+    return any(len(r.axes) > 1 for r in reductions(t.body))
+
+
+def evenly(e: Expr) -> bool:
+    """Are neighbours read from places that are as far apart everywhere?"""
+    return all(affine(i) is not None for x in loads(e) for i in x.index)
 
 
 def _plain(e: Expr) -> bool:
