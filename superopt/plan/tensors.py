@@ -9,10 +9,10 @@ import numpy as np
 
 from superopt.ir import graph as g
 from superopt.ir.op import expression
+from superopt.kernels.inline import indexed
 from superopt.te import index as ix
 from superopt.te.affine import rebuild
 from superopt.te.bind import bind
-from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor, compute, const
 from superopt.te.node import Apply, Const, Expr, Index, Load, Reduce
 
@@ -143,11 +143,3 @@ class Replacing:
             case Index(element, bound):
                 return indexed(self.expr(element), self.expr(bound))
         return e
-
-
-def indexed(element: Expr, bound: Expr) -> Expr:
-    """An element as an index; a number is one at once."""
-    if isinstance(element, Const) and isinstance(bound, Const):
-        i = int(element.value)
-        return ix.as_index(i + int(bound.value) if i < 0 else i)
-    return Index(element, bound, INDEX)

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from superopt.ir.graph import Node
 from superopt.ir.op import expression
 from superopt.kernels import schedule as sc
+from superopt.kernels.apply import applied, transformed
 from superopt.kernels.cpu import loaded
 from superopt.kernels.lower import lowered
-from superopt.kernels.schedule import IllegalSchedule, Primitive, Schedule, parsed, text, tile
-from superopt.kernels.transform import Scheduled, applied, transformed, unscheduled
+from superopt.kernels.schedule import IllegalSchedule, Primitive, Schedule, parsed, text
+from superopt.kernels.transform import Scheduled, unscheduled
 from superopt.kernels.walk import loads, stages
 from superopt.te.expr import Tensor
 from tests.kernels.build import blank, drawn
@@ -116,7 +117,7 @@ PRIMITIVES = {
     "vectorize": "reorder(i0, k0, i1); vectorize(i1)",
     "vectors of a sum": "vectorize(k0)",
     "parallel": "parallel(i0); parallel(i1)",
-    "tile": text(tile(("i0", "i1"), (2, 16))),
+    "tile": "tile(i0, i1, 2, 16)",
     "registers": "split(i0, 2); split(i1, 16); reorder(i1.o, i0.o, k0, i0.i, i1.i); "
     "unroll(i0.i); vectorize(i1.i)",
     "sums that wait": "split(k0, 3); split(i1, 16); reorder(k0.o, i1.o, i0, k0.i, i1.i); "
@@ -151,7 +152,7 @@ ILLEGAL = {
     "fuse(i1, k0)": "one of them is of the sum",
     "reorder(i0, i0)": "an axis stands there twice",
     "vectorize(i0)": "k0 is inside it",
-    "parallel(i1)": "it is inside i0",
+    "parallel(i1)": "i1 is parallel, and inside i0",
     "compute_at(y)": "compute_at(y) is no primitive",
     "reorder(k0, i0); parallel(k0)": "it is an axis of the sum",
     "split(i0)": "split(i0) is no primitive",
