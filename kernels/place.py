@@ -129,7 +129,10 @@ def _target(
         return all[given.readers[t]]
     found = next((p for o, p in all.items() if o.name == said.tensor), None)
     if found is None:
-        raise IllegalSchedule(f"{said}: no {said.tensor} reads {t.name}")
+        reader = next(o.name for o in all if _reads(o, t))
+        raise IllegalSchedule(
+            f"{said}: {reader} reads {t.name}, and is not inside loops of {said.tensor}"
+        )
     return found
 
 

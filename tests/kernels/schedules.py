@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from superopt.kernels import schedule as sc
-from superopt.kernels.apply import applied
+from superopt.kernels.apply import transformed
 from superopt.kernels.intrinsic import INTRINSICS
 from superopt.kernels.schedule import IllegalSchedule, Primitive, Schedule
 from superopt.kernels.transform import Scheduled, unscheduled
@@ -30,13 +30,31 @@ def grown(
     s, done = unscheduled(t), tuple[Primitive, ...]()
     for draw in numbers:
         try:
-            step = _primitive(s, done, draw, sources)
-            after = applied(s, step)
+            steps = _tensorized(s, draw) or (_primitive(s, done, draw, sources),)
+            after = transformed(s, steps)
         except IllegalSchedule:
             continue
-        if legal((*done, step)):
-            s, done = after, (*done, step)
+        if legal((*done, *steps)):
+            s, done = after, (*done, *steps)
     return done
+
+
+def _tensorized(s: Scheduled, draw: Draw) -> Schedule:
+    """The tiles of an intrinsic: of some primitives, as no single one makes them."""
+    kind, which, number = draw
+    if kind < KINDS - 1:
+        return ()
+    name = list(INTRINSICS)[number % 2]
+    summed = [x.axis.name for x in s.loops if x.reduced]
+    own = [x.axis.name for x in s.loops if not x.reduced]
+    if not summed or len(own) < 2:
+        raise IllegalSchedule("no product")
+    i, j, k = own[-2], own[-1], summed[which % len(summed)]
+    tiles = (sc.Split(k, 4), sc.Tile(i, j, 4, 4)) if name != "dot4" else (sc.Split(k, 4),)
+    inner = (f"{i}.i", f"{j}.i", f"{k}.i") if name != "dot4" else (f"{k}.i",)
+    after = [x.axis.name for x in transformed(s, tiles).loops]
+    outer = [a for a in after if a not in inner]
+    return (*tiles, sc.Reorder((*outer, *inner)), sc.Tensorize(inner[0], name))
 
 
 def _primitive(s: Scheduled, done: Schedule, draw: Draw, sources: Sequence[str]) -> Primitive:
@@ -69,9 +87,6 @@ def _primitive(s: Scheduled, done: Schedule, draw: Draw, sources: Sequence[str])
             return sc.CacheRead(sources[number % len(sources)], axis)
         case 12:
             return sc.CacheWrite(axis)
-        case 13 | 14:
+        case _:
             copied = [p.axis for p in done if isinstance(p, sc.CacheRead)] or [axis]
             return sc.Pipeline(copied[which % len(copied)], 2 + number % 2)
-        case _:
-            name = list(INTRINSICS)[number % len(INTRINSICS)]
-            return sc.Tensorize(names[-1 if name == "dot4" else -3 % len(names)], name)
