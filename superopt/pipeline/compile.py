@@ -17,6 +17,7 @@ from superopt.errors import ModelError, UsageError
 from superopt.ir import graph as g
 from superopt.ir.evaluate import bound_sizes
 from superopt.kernels.cpu import Machine, host
+from superopt.kernels.dump import passes
 from superopt.onnx_io.extract import extracted
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
@@ -237,7 +238,7 @@ def compilation(
     programs = [s.code.program for s in steps if isinstance(s, Native)]
     if dump is not None:
         for n, p in enumerate(programs):
-            _dumped(p, dump if len(programs) == 1 else dump / f"part{n}")
+            _dumped(p, exe.machine, dump if len(programs) == 1 else dump / f"part{n}")
     kernels = {name for p in programs for name in p.kernels}
     foreign = tuple(
         Foreign_(f"{n.op.name} {exe.model.names.get(g.item(n, 0), '')}".strip(), why)
@@ -256,14 +257,14 @@ def compilation(
     )
 
 
-def _dumped(p: Program, folder: Path) -> None:
-    """The texts of a program, in the order in which its kernels run."""
+def _dumped(p: Program, machine: Machine, folder: Path) -> None:
+    """The texts of a program after each pass, in the order in which its kernels run."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for n, call in enumerate(p.calls):
             kernel, text = p.kernels[call.function]
-            (folder / f"{n:03}-{call.function}.tile").write_text(f"{kernel}\n", encoding="utf-8")
-            (folder / f"{n:03}-{call.function}.ll").write_text(text, encoding="utf-8")
+            for name, made in passes(kernel, text, machine):
+                (folder / f"{n:03}-{call.function}.{name}").write_text(f"{made}\n", "utf-8")
     except OSError as e:
         raise UsageError(f"cannot write to {folder}", str(e), "name another folder") from None
 
