@@ -20,8 +20,6 @@ def ahead(loop: Loop, copies: tuple[Stmt, ...], body: tuple[Stmt, ...]) -> tuple
     of the one as far ahead, and past the end that of the last step once more.
     """
     last, early = loop.extent - 1, loop.stages - 1
-    if last < 0:
-        return ()
     first = [k for k in range(early) if k <= last]
     soon = affine.rebuild("min", (ix.as_index(loop.axis + early), ix.as_index(last)), INDEX)
     return (

@@ -89,7 +89,7 @@ def _tiled(nest: Nest, s: Scheduled, inner: Inner, deepest: int) -> _Work:
         ::-1
     ]
     axes = (*(x.axis for _, x in threads), *(x.axis for x in tile))
-    if not over and not axes and free and free[-1].reduced and free[-1].kind == VECTORIZE:
+    if not over and not axes and free and free[-1].kind == VECTORIZE:
         over = [free[-1]]
     loops = tuple(rest[: len(rest) - len(tile) - len(over)])
     return _Work(nest, s, inner, loops, axes, tuple(x.axis for x in reversed(over)))
@@ -137,7 +137,7 @@ def around(
     for depth, x in reversed(loops):
         before = inner[depth]() if inner is not None and depth in inner else ()
         if x.kind == PIPELINE and inner is not None:
-            if not before:
+            if depth not in inner:
                 raise IllegalSchedule(
                     f"pipeline({x.axis.name}, {x.stages}): nothing is copied there, by cache_read "
                     "or compute_at"

@@ -14,7 +14,8 @@ from superopt.kernels.lower import lowered
 from superopt.kernels.schedule import IllegalSchedule, Schedule, parsed, text
 from superopt.kernels.transform import unscheduled
 from superopt.kernels.walk import loads, stages
-from superopt.te.expr import Tensor
+from superopt.te.dtype import I32
+from superopt.te.expr import Tensor, compute, reduce_sum
 from tests.kernels.build import blank, drawn
 from tests.kernels.schedules import Draw, draws, grown
 from tests.ops.build import made
@@ -29,6 +30,7 @@ COMPUTATIONS = {
     "sum": ("ReduceSum", "i32[3,5,4] axes=(1,) keepdims=0"),
     "transpose": ("Transpose", "i32[3,5,18] perm=(2,0,1)"),
     "add": ("Add", "i8[4,33] i8[33]"),
+    "window": ("ReduceSum", "i32[5,4] axes=(1,) keepdims=0"),
     "gather": ("Gather", "i32[9,4] i64[3] axis=0"),
 }
 
@@ -102,6 +104,8 @@ PRIMITIVES = {
     "vectorize(i1.i); cache_write(i0.o)",
     "pipeline": "split(k0, 2); reorder(k0.o, i0); cache_read(a1, k0.o); pipeline(k0.o, 2)",
     "pipeline of three": "reorder(i0, k0, i1); cache_read(a1, k0); pipeline(k0, 3)",
+    "pipeline longer than its loop": "split(k0, 6); cache_read(a0, k0.o); pipeline(k0.o, 3)",
+    "cache_write of an element": "unroll(i2); cache_write(i2)",
     "tensorize, a dot": "tensorize(k0, dot4)",
     "tensorize, a product": "tile(i0, i1, 4, 4); split(k0, 4); "
     "reorder(i0.o, i1.o, k0.o, i0.i, i1.i, k0.i); tensorize(i0.i, mma4x4x4)",
@@ -112,7 +116,11 @@ PRIMITIVES = {
 }
 
 
-OF = {"tensorize, a dot": "batched", "tensorize, a product": "squares"}  # others: of matmul
+OF = {  # the others: of matmul
+    "cache_write of an element": "transpose",
+    "tensorize, a dot": "batched",
+    "tensorize, a product": "squares",
+}
 
 
 def test_before_and_after(golden: Callable[[str, str], None]) -> None:
@@ -175,8 +183,49 @@ ILLEGAL = {
 }
 
 
-@pytest.mark.parametrize("source", ILLEGAL)
-def test_what_is_illegal_says_why(source: str) -> None:
+PRODUCT = (
+    "tile(i0, i1, 4, 4); split(k0, 4); reorder(i0.o, i1.o, k0.o, i0.i, i1.i, k0.i); "
+    "tensorize(i0.i, mma4x4x4); "
+)
+ILLEGAL_OF = {
+    "squares": {
+        PRODUCT + "reorder(i1.i, i0.i)": "reorder(i1.i, i0.i): i1.i is said to be tensorize",
+        PRODUCT + "cache_write(i1.i)": "cache_write(i1.i): i1.i is said to be tensorize already",
+        PRODUCT + "cache_read(a1, k0.i)": "cache_read(a1, k0.i): k0.i is said to be tensorize",
+        PRODUCT.replace("i0.i, i1.i", "i1.i, i0.i").replace(
+            "e(i0.i", "e(i1.i"
+        ): "is not (a[i0, k0]",
+    },
+    "pool": {"tensorize(k1, dot4)": "tensorize(k1, dot4): max is no sum"},
+    "add": {"tensorize(i1, dot4)": "tensorize(i1, dot4): t is no sum"},
+    "window": {"tensorize(k0, dot4)": "is not (a[k0] * b[k0]) in these loops"},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "why"),
+    [("matmul", *x) for x in ILLEGAL.items()]
+    + [(name, *x) for name, some in ILLEGAL_OF.items() for x in some.items()],
+)
+def test_what_is_illegal_says_why(name: str, source: str, why: str) -> None:
     with pytest.raises(IllegalSchedule) as caught:
-        run("matmul", parsed(source), [])
-    assert ILLEGAL[source] in str(caught.value)
+        run(name, parsed(source), [])
+    assert why in str(caught.value)
+
+
+def test_a_sum_of_nothing_copies_nothing() -> None:
+    a = Tensor("a", I32, (3, 0))
+    y = compute((3,), lambda i: reduce_sum(0, lambda k: a[i, k]), name="y")
+    how = parsed("cache_read(a, k0); pipeline(k0, 2)")
+    k = lowered("k", [a], [y], {y: how})
+    out = np.full(3, 7, np.int32)
+    loaded(k)(np.empty((3, 0), np.int32), out)
+    np.testing.assert_array_equal(out, 0)
+    assert "= a[" not in str(k)
+
+
+def test_a_table_is_not_copied() -> None:
+    a, t = Tensor("a", I32, (4,)), Tensor("t", I32, (4,))
+    y = compute((4,), lambda i: a[i] * t[i], name="y")
+    with pytest.raises(IllegalSchedule, match="t is a table of numbers"):
+        lowered("k", [a], [y], {y: parsed("cache_read(t, i0)")}, tables={t: np.arange(4)})

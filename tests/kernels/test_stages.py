@@ -40,8 +40,8 @@ def chain() -> dict[str, Tensor]:
 
 def product() -> dict[str, Tensor]:
     """A sum of sums, and a sum under a guard."""
-    a = Tensor("a", I32, (ROWS, 8))
-    s = compute((8, 8), lambda i, j: reduce_sum(ROWS, lambda k: a[k, i] * a[k, j]), name="s")
+    a = Tensor("a", I32, (8, 8))
+    s = compute((8, 8), lambda i, j: reduce_sum(8, lambda k: a[k, i] * a[k, j]), name="s")
     y = compute(
         (8, 8),
         lambda i, j: reduce_sum(8, lambda k: s[i, k] * select(inside(k - 2, 8), s[k - 2, j], 1)),
@@ -50,7 +50,16 @@ def product() -> dict[str, Tensor]:
     return {"a": a, "s": s, "y": y}
 
 
-NETS = {"chain": chain, "product": product}
+def nested() -> dict[str, Tensor]:
+    """A sum in a sum in a sum, all of whose axes have one name."""
+    a, b = Tensor("a", I32, (4, 4)), Tensor("b", I32, (4, 4))
+    s = compute((4,), lambda i: reduce_sum(4, lambda k: a[i, k] + b[k, i]), name="s")
+    r = compute((4,), lambda i: reduce_sum(4, lambda k: b[i, k] * s[i]), name="r")
+    y = compute((4, 4), lambda i, j: reduce_sum(4, lambda k: r[k] * a[k, j] + b[i, k]), name="y")
+    return {t.name: t for t in (a, b, s, r, y)}
+
+
+NETS = {"chain": chain, "product": product, "nested": nested}
 
 
 def kernel(net: Mapping[str, Tensor], how: Mapping[str, Schedule]) -> Kernel:
@@ -124,6 +133,11 @@ def placed(net: Mapping[str, Tensor], t: str, at: tuple[int, int]) -> Schedule:
     return (sc.ComputeAt(others[which % len(others)], axes[which // 7 % 3]),)
 
 
+def test_axes_of_one_name_are_told_apart() -> None:
+    net, inline = nested(), (sc.Inline(),)
+    np.testing.assert_array_equal(run(net, {"s": inline, "r": inline}), WANTED["nested"])
+
+
 BEFORE_AND_AFTER = {
     "inline": {"p": "inline()", "q": "inline()"},
     "compute_at": {"r": "compute_at(y, i0)", "q": "compute_at(y, i0)", "p": "compute_at(y, i0)"},
@@ -157,6 +171,24 @@ ILLEGAL = {
     ),
     "no such loop": (chain, {"q": "compute_at(r, k1)"}, "r has the loops i0, k0, i1"),
     "another reader": (chain, {"p": "compute_at(q, i0)"}, "y reads p outside of that loop"),
+    "a reader beside it": (
+        chain,
+        {"r": "compute_at(y, i0)", "q": "compute_at(y, i0)", "p": "compute_at(q, i0)"},
+        "compute_at(q, i0): y reads p outside of that loop",
+    ),
+    "another order of an operand": (
+        product,
+        {
+            "s": "tile(i0, i1, 4, 4); split(k0, 4); "
+            "reorder(i0.o, i1.o, k0.o, i0.i, i1.i, k0.i); tensorize(i0.i, mma4x4x4)"
+        },
+        "(a[k0, i0] * a[k0, i1]) is not (a[i0, k0] * b[k0, i1])",
+    ),
+    "another function": (
+        nested,
+        {"s": "tensorize(k0, dot4)"},
+        "(a[i0, k0] + b[k0, i0]) is not (a[k0] * b[k0])",
+    ),
     "beside a sum": (
         chain,
         {"p": "compute_at(q, k0)", "y": "cache_read(r, i0)"},
