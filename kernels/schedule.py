@@ -177,7 +177,7 @@ def _given(primitive: Callable[..., Primitive], args: Sequence[ast.expr]) -> lis
     out: list[object] = []
     for f, e in zip(wanted, args, strict=False):
         match e:
-            case ast.Constant(int() as number) if f.type == "int":
+            case ast.Constant(int() as number) if f.type == "int" and type(number) is int:
                 out.append(number)
             case _ if f.type == "str":
                 out.append(_name(e))

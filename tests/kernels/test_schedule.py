@@ -77,6 +77,7 @@ def legal(name: str, schedule: Schedule) -> bool:
 def test_no_schedule_changes_what_is_computed(name: str, numbers: list[Draw]) -> None:
     _, out, inputs = tensor(name)
     s = grown(out, numbers, [i.name for i in inputs], lambda s: legal(name, s))
+    assert parsed(text(s)) == s
     np.testing.assert_array_equal(run(name, s, whole(name)), WANTED[name], err_msg=text(s))
 
 
@@ -177,6 +178,7 @@ ILLEGAL = {
     "inline(); split(i0, 2)": "t has no loops then, and is said to split(i0, 2)",
     "compute_at(t, i0)": "t is a result of the kernel",
     "pipeline(k0, 2, 3)": "pipeline(k0, 2, 3) is no primitive",
+    "split(i0, True)": "split(i0, True) is no primitive",
     "split(i0)": "split(i0) is no primitive",
     "split(i0, 2": "is no primitive",
     "split(f(i0), 2)": "f(i0) is no axis",
