@@ -84,15 +84,17 @@ def _tiled(nest: Nest, s: Scheduled, inner: Inner, deepest: int) -> _Work:
     threads = [x for x in numbered if x[1].kind == VTHREAD]
     rest = [x for x in numbered if x[1].kind != VTHREAD]
     free = [x for n, x in rest if n > deepest]
-    over: list[Loop] = list(takewhile(lambda x: x.kind == TENSORIZE and x.reduced, free[::-1]))
-    tile = list(takewhile(lambda x: x.kind in TILED and not x.reduced, free[::-1][len(over) :]))[
-        ::-1
-    ]
+    over = _ending(free, lambda x: x.kind == TENSORIZE and x.reduced)
+    tile = _ending(free[: len(free) - len(over)], lambda x: x.kind in TILED and not x.reduced)
     axes = (*(x.axis for _, x in threads), *(x.axis for x in tile))
     if not over and not axes and free and free[-1].kind == VECTORIZE:
-        over = [free[-1]]
+        over = free[-1:]
     loops = tuple(rest[: len(rest) - len(tile) - len(over)])
-    return _Work(nest, s, inner, loops, axes, tuple(x.axis for x in reversed(over)))
+    return _Work(nest, s, inner, loops, axes, tuple(x.axis for x in over))
+
+
+def _ending(loops: Sequence[Loop], holds: Callable[[Loop], bool]) -> list[Loop]:
+    return list(takewhile(holds, reversed(loops)))[::-1]
 
 
 def _computed(w: _Work) -> tuple[Stmt, ...]:
