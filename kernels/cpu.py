@@ -69,6 +69,11 @@ def _kept(about: str, text: Callable[[], str], machine: Machine, folder: Path | 
     return found
 
 
+def optimized(text: str, machine: Machine) -> str:
+    """A module's text as machine code is made of it."""
+    return str(_module(text, machine)[0])
+
+
 def _module(text: str, machine: Machine) -> tuple[Any, Any]:
     _initialized()
     module = llvm.parse_assembly(text)

@@ -51,12 +51,18 @@ def chunks(kernel: Kernel) -> int:
     return prod(_extent(x) for x in _shared(kernel)[0])
 
 
+# How a processor does the steps of loops: of those around all of a kernel in calls, of those that
+# are written out as told, and of all others, a GPU's too, one after the other.
+CHUNKED = ("parallel", "block")
+LOOPS = ("serial", "thread", *CHUNKED)
+
+
 def _shared(kernel: Kernel) -> tuple[list[Axis], tuple[Stmt, ...]]:
     """The axes of the parallel loops that all of a kernel is in, and what is inside them."""
     axes, body = [], kernel.body
     while True:
         match body:
-            case (For(axis, inner, "parallel"),):
+            case (For(axis, inner, kind),) if kind in CHUNKED:
                 axes.append(axis)
                 body = inner
             case _:
@@ -133,6 +139,8 @@ def _loop(w: Writer, s: For) -> None:
             _body(w, s.body)
         w.known.clear()
         return
+    if s.kind not in LOOPS:
+        raise NotImplementedError(f"a processor has no {s.kind} loops, as {s.axis.name} is")
     if not extent:
         return
     n = t.fresh("loop")

@@ -33,6 +33,9 @@ from superopt.te.node import Apply, Axis, Expr, Load
 DOT = 16  # the least extent of a dot's blocks
 
 
+GRID = ("parallel", "block")  # loops whose steps are programs
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """A function of pointers to `buffers`, run as so many programs at once."""
@@ -104,7 +107,7 @@ def _parts(body: Sequence[Stmt]) -> list[tuple[Stmt, ...]]:
     """What is launched: each parallel loop, and each run of what stands between these."""
     out: list[tuple[Stmt, ...]] = []
     for s in body:
-        alone = isinstance(s, For) and s.kind == "parallel"
+        alone = isinstance(s, For) and s.kind in GRID
         if alone or not out or _shared(out[-1])[0]:
             out.append((s,))
         else:
@@ -115,7 +118,7 @@ def _parts(body: Sequence[Stmt]) -> list[tuple[Stmt, ...]]:
 def _shared(body: tuple[Stmt, ...]) -> tuple[list[Axis], tuple[Stmt, ...]]:
     """The axes of the parallel loops that all of it is in, and what is inside them."""
     axes = []
-    while len(body) == 1 and isinstance(body[0], For) and body[0].kind == "parallel":
+    while len(body) == 1 and isinstance(body[0], For) and body[0].kind in GRID:
         axes.append(body[0].axis)
         body = body[0].body
     return axes, body
@@ -212,7 +215,7 @@ def _numbered(w: Writer, axes: Sequence[Axis], needed: bool) -> list[str]:
 def _body(w: Writer, body: Sequence[Stmt]) -> None:
     for s in body:
         match s:
-            case For(_, inner, "parallel"):
+            case For(_, inner, "parallel" | "block"):
                 raise NotImplementedError(f"the parallel loop {s.axis.name} is inside another one")
             case For(axis, inner) if axis.extent == 1:
                 _body(w, inner)

@@ -122,13 +122,18 @@ def lying(layout: Layout | Scatter | None, rank: int) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A tensor, or a region of it from `begin` on, in a buffer."""
+    """A tensor, or a region of it from `begin` on, in a buffer; or in one of several, that at
+    `slot`, which are the first dimension."""
 
     buffer: Tensor
     layout: Layout | Scatter
     begin: tuple[Expr, ...] = ()
+    slot: tuple[Expr, ...] = ()
 
     def place(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
+        return (*self.slot, *self._place(index))
+
+    def _place(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
         if self.begin:
             index = [ix.as_index(i - b) for i, b in zip(index, self.begin, strict=True)]
         if isinstance(self.layout, Scatter):

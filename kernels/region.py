@@ -16,7 +16,7 @@ def region(t: Tensor, readers: Sequence[Scheduled], outer: Iterable[Axis]) -> Re
     """The box of `t` that all `readers` read while the axes `outer` stand still.
 
     An index a + b, where a hangs on these and b on others, begins at a + min b. What is no such
-    sum, or goes beyond the tensor, is a whole axis.
+    sum, hangs on data, or goes beyond the tensor, is a whole axis.
     """
     fixed = frozenset(outer)
     reads = [
@@ -42,6 +42,8 @@ def _span(i: Expr, fixed: frozenset[Axis]) -> Span | None:
     moving: ix.Poly = {}
     for atoms, c in ix.polynomial(i).items():
         axes = frozenset[Axis]().union(*map(axes_of, atoms)) if atoms else frozenset()
+        if any(True for a in atoms for _ in loads(a)):
+            return None
         if atoms and axes <= fixed:
             still[atoms] = c
         elif axes & fixed:

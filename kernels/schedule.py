@@ -4,14 +4,17 @@ as text that parses back:
     split(i0, 6); split(i1, 64); reorder(i1.o, i0.o, k0, i0.i, i1.i); unroll(i0.i); vectorize(i1.i)
 
 Axes are named as in the tensor's expression: i0, i1, ... of its elements, k0, ... of its reduction.
-What a primitive does, and when it may be used, is said at its function in `transform.py`.
+What a primitive does, and when it may be used, is said at the function of its name: `transform.py`
+has those that change loops, `marks.py` those that say how a loop runs, `staging.py` and `place.py`
+those that say where a tensor is computed.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, fields
 
 
 class _Written:
@@ -22,8 +25,11 @@ class _Written:
     def __str__(self) -> str:
         given = (getattr(self, name) for name in self.__match_args__)  # type: ignore[attr-defined]
         words = (", ".join(g) if isinstance(g, tuple) else str(g) for g in given)
-        name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
-        return f"{name}({', '.join(words)})"
+        return f"{_word(type(self))}({', '.join(words)})"
+
+
+def _word(primitive: type) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", primitive.__name__).lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,14 @@ class Reorder(_Written):
 
 
 @dataclass(frozen=True, slots=True)
+class Tile(_Written):
+    rows: str
+    columns: str
+    high: int
+    wide: int
+
+
+@dataclass(frozen=True, slots=True)
 class Unroll(_Written):
     axis: str
 
@@ -59,24 +73,76 @@ class Parallel(_Written):
 
 
 @dataclass(frozen=True, slots=True)
+class Bind(_Written):
+    """to: block or thread, of a GPU's grid."""
+
+    axis: str
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
+class Vthread(_Written):
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline(_Written):
+    """stages: how many steps' copies there are at a time."""
+
+    axis: str
+    stages: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Tensorize(_Written):
+    """intrinsic: a name of intrinsic.py's table."""
+
+    axis: str
+    intrinsic: str
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRead(_Written):
+    """source: the name of a tensor that is read."""
+
+    source: str
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class CacheWrite(_Written):
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
 class ComputeAt(_Written):
+    """tensor: the name of one that reads this one."""
+
     tensor: str
     axis: str
 
 
-Primitive = Split | Fuse | Reorder | Unroll | Vectorize | Parallel | ComputeAt
+@dataclass(frozen=True, slots=True)
+class Inline(_Written):
+    pass
+
+
+Primitive = (
+    Split | Fuse | Reorder | Tile | Unroll | Vectorize | Parallel | Bind | Vthread | Pipeline
+    | Tensorize | CacheRead | CacheWrite | ComputeAt | Inline
+)  # fmt: skip
 Schedule = tuple[Primitive, ...]
+PRIMITIVES: dict[str, Callable[..., Primitive]] = {
+    _word(p): p
+    for p in (
+        Split, Fuse, Reorder, Tile, Unroll, Vectorize, Parallel, Bind, Vthread, Pipeline,
+        Tensorize, CacheRead, CacheWrite, ComputeAt, Inline,
+    )
+}  # fmt: skip
 
 
 class IllegalSchedule(ValueError):
     """A primitive that cannot be used where it is; says why."""
-
-
-def tile(axes: tuple[str, str], factors: tuple[int, int]) -> Schedule:
-    """Split two axes, and put what is within a tile inside."""
-    (a, b), (m, n) = axes, factors
-    within = Reorder((f"{a}.o", f"{b}.o", f"{a}.i", f"{b}.i"))
-    return (Split(a, m), Split(b, n), within)
 
 
 def text(schedule: Schedule) -> str:
@@ -91,23 +157,33 @@ def parsed(source: str) -> Schedule:
 def _primitive(part: str) -> Primitive:
     try:
         match ast.parse(part, mode="eval").body:
-            case ast.Call(ast.Name("split"), [axis, ast.Constant(int() as factor)], []):
-                return Split(_name(axis), factor)
-            case ast.Call(ast.Name("fuse"), [outer, inner], []):
-                return Fuse(_name(outer), _name(inner))
-            case ast.Call(ast.Name("reorder"), [_, *_] as axes, []):
-                return Reorder(tuple(map(_name, axes)))
-            case ast.Call(ast.Name("unroll"), [axis], []):
-                return Unroll(_name(axis))
-            case ast.Call(ast.Name("vectorize"), [axis], []):
-                return Vectorize(_name(axis))
-            case ast.Call(ast.Name("parallel"), [axis], []):
-                return Parallel(_name(axis))
-            case ast.Call(ast.Name("compute_at"), [ast.Name(tensor), axis], []):
-                return ComputeAt(tensor, _name(axis))
+            case ast.Call(ast.Name(word), args, []) if word in PRIMITIVES:
+                given = _given(PRIMITIVES[word], args)
+                if given is not None:
+                    return PRIMITIVES[word](*given)
     except SyntaxError:
         pass
     raise IllegalSchedule(f"{part} is no primitive, such as split(i0, 8)")
+
+
+def _given(primitive: Callable[..., Primitive], args: Sequence[ast.expr]) -> list[object] | None:
+    """The fields of a primitive, each of its type; None where these are others."""
+    wanted = fields(primitive)  # type: ignore[arg-type]  # a class, which is called
+    if wanted and wanted[0].type == "tuple[str, ...]":
+        return [tuple(map(_name, args))] if args else None
+    least = sum(f.default is MISSING for f in wanted)
+    if not least <= len(args) <= len(wanted):
+        return None
+    out: list[object] = []
+    for f, e in zip(wanted, args, strict=False):
+        match e:
+            case ast.Constant(int() as number) if f.type == "int" and type(number) is int:
+                out.append(number)
+            case _ if f.type == "str":
+                out.append(_name(e))
+            case _:
+                return None
+    return out
 
 
 def _name(e: ast.expr) -> str:

@@ -9,13 +9,23 @@ buffers. Where a buffer lies is its scope:
     register  a tile: it lives from its first store to the end of the loop that this is in
 
 A product of two loads that is summed over tile axes is a dot; a target with matrix instructions
-takes it as one, the others add its products one after the other.
+takes it as one, the others add its products one after the other. Where a schedule says by which
+instruction, its name (intrinsic.py) is with the update.
+
+A loop's kind says how its steps are done:
+
+    serial         one after the other
+    parallel       in any order, and at once, by threads of a processor
+    block, thread  in any order, and at once, by the blocks of a GPU's grid, and by threads of one
+    unroll         one after the other, written out
+
+A target refuses the kinds that it has no way to do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,7 +33,7 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Expr
 
 SCOPES = ("global", "local", "register")
-KINDS = ("serial", "parallel", "unroll")
+KINDS = ("serial", "parallel", "block", "thread", "unroll")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +51,10 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """buffer[index] = fn(buffer[index], value), for all `axes` and, one after the other, `over`."""
+    """buffer[index] = fn(buffer[index], value), for all `axes` and, one after the other, `over`.
+
+    intrinsic: the name of what computes this for the last of `axes` and `over`.
+    """
 
     buffer: Tensor
     index: tuple[Expr, ...]
@@ -49,10 +62,12 @@ class Update:
     value: Expr
     axes: tuple[Axis, ...] = ()
     over: tuple[Axis, ...] = ()
+    intrinsic: str = ""
 
     def __str__(self) -> str:
         axes = _over((*self.axes, *self.over))
-        return f"{_at(self.buffer, self.index)} {self.fn}= {self.value}{axes}"
+        by = f" by {self.intrinsic}" if self.intrinsic else ""
+        return f"{_at(self.buffer, self.index)} {self.fn}= {self.value}{axes}{by}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +97,8 @@ class Kernel:
     """A function of the buffers `params`, the results last; `scratch` are its own, with scopes.
 
     tables: small buffers whose numbers are known, and become part of the code. packs: parameters
-    that are constants in another order.
+    that are constants in another order. passes: what it was before each pass that made it, by the
+    pass' name; to be printed.
     """
 
     name: str
@@ -91,6 +107,7 @@ class Kernel:
     scratch: tuple[tuple[Tensor, str], ...] = ()
     tables: tuple[tuple[Tensor, np.ndarray], ...] = ()
     packs: tuple[Pack, ...] = ()
+    passes: tuple[tuple[str, object], ...] = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:
         head = ", ".join(f"{p.name}: {p.type}" for p in self.params)

@@ -1,37 +1,36 @@
-"""What the primitives of a schedule do to the loops of one tensor: legality, before and after."""
+"""What the primitives that change loops do to those of one tensor: legality, before and after."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from superopt.kernels.schedule import (
-    ComputeAt,
-    Fuse,
-    IllegalSchedule,
-    Parallel,
-    Primitive,
-    Reorder,
-    Schedule,
-    Split,
-    Unroll,
-    Vectorize,
-)
+from superopt.kernels.schedule import IllegalSchedule
 from superopt.kernels.walk import reductions
 from superopt.te import index as ix
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Expr, Reduce
 
 SERIAL, PARALLEL, UNROLL, VECTORIZE = "serial", "parallel", "unroll", "vectorize"
+BLOCK, THREAD, VTHREAD = "block", "thread", "vthread"
+PIPELINE, TENSORIZE = "pipeline", "tensorize"
+# Of the loops whose steps are done at once: which loops they may be inside.
+OUTERMOST = {
+    PARALLEL: (PARALLEL,),
+    BLOCK: (BLOCK, VTHREAD),
+    THREAD: (BLOCK, THREAD, VTHREAD),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop that is left when all is split. reduced: it goes over what is summed."""
+    """A loop that is left when all is split. reduced: it goes over what is summed. stages: where it
+    is a pipeline, for how many steps there are copies at a time."""
 
     axis: Axis
     reduced: bool
     kind: str = SERIAL
+    stages: int = 1
 
     @property
     def extent(self) -> int:
@@ -43,13 +42,16 @@ class Loop:
 class Scheduled:
     """A tensor, its loops from the outermost on, and each of its own axes by those of the loops.
 
-    prefix: what the names of its loops begin with; a schedule leaves it out.
+    prefix: what the names of its loops begin with; a schedule leaves it out. waits: the loop inside
+    which results wait in a local buffer. intrinsic: what the loops that are tensorized compute.
     """
 
     tensor: Tensor
     loops: tuple[Loop, ...]
     origin: tuple[tuple[Axis, Expr], ...]
     prefix: str = ""
+    waits: Axis | None = None
+    intrinsic: str = ""
 
     @property
     def env(self) -> dict[Expr, Expr]:
@@ -58,9 +60,13 @@ class Scheduled:
     def __str__(self) -> str:
         lines = []
         for depth, loop in enumerate(self.loops):
-            kind = "" if loop.kind == SERIAL else f" {loop.kind}"
-            over = " reduced" if loop.reduced else ""
-            lines.append(f"{'  ' * depth}for {loop.axis.name} < {loop.extent}{kind}{over}")
+            words = [] if loop.kind == SERIAL else [loop.kind]
+            words += [self.intrinsic] if loop.kind == TENSORIZE else []
+            words += [str(loop.stages)] if loop.kind == PIPELINE else []
+            words += ["reduced"] if loop.reduced else []
+            words += ["cache_write"] if loop.axis == self.waits else []
+            head = f"{'  ' * depth}for {loop.axis.name} < {loop.extent}"
+            lines.append(" ".join([head, *words]))
         where = ", ".join(f"{a.name} = {e}" for a, e in self.origin)
         return "\n".join([*lines, f"{'  ' * len(self.loops)}{where}"])
 
@@ -77,9 +83,9 @@ def unscheduled(t: Tensor, prefix: str = "", region: Region | None = None) -> Sc
     over = () if found is None else found.axes
     summed = [Axis(prefix + a.name, a.extent) for a in over]
     loops = (*(Loop(a, False) for a in own), *(Loop(a, True) for a in summed))
-    at = [ix.as_index(begin + a) for a, (begin, _) in zip(own, region, strict=True)]
+    places = [ix.as_index(begin + a) for a, (begin, _) in zip(own, region, strict=True)]
     return Scheduled(
-        t, loops, (*zip(t.axes, at, strict=True), *zip(over, summed, strict=True)), prefix
+        t, loops, (*zip(t.axes, places, strict=True), *zip(over, summed, strict=True)), prefix
     )
 
 
@@ -94,31 +100,6 @@ def reduction(t: Tensor) -> Reduce | None:
     return found[0] if len(found) == 1 else None
 
 
-def transformed(s: Scheduled, schedule: Schedule) -> Scheduled:
-    """All of a schedule, one primitive after the other. Raises IllegalSchedule."""
-    for primitive in schedule:
-        s = applied(s, primitive)
-    return s
-
-
-def applied(s: Scheduled, primitive: Primitive) -> Scheduled:
-    match primitive:
-        case Split(axis, factor):
-            return split(s, axis, factor)
-        case Fuse(outer, inner):
-            return fuse(s, outer, inner)
-        case Reorder(axes):
-            return reorder(s, axes)
-        case Unroll(axis):
-            return marked(s, axis, UNROLL)
-        case Vectorize(axis):
-            return vectorize(s, axis)
-        case Parallel(axis):
-            return parallel(s, axis)
-        case ComputeAt():
-            return s  # what it says of the tensor that reads this one, `lower.py` does
-
-
 def split(s: Scheduled, axis: str, factor: int) -> Scheduled:
     """A loop becomes two, the inner one of `factor` steps.
 
@@ -130,9 +111,9 @@ def split(s: Scheduled, axis: str, factor: int) -> Scheduled:
     computes some elements once more: i = min(i.o * 4, 10 - 4) + i.i. What is summed would be summed
     twice: there the factor must divide the extent.
     """
-    n = _at(s, axis)
+    n = at(s, axis)
     loop = s.loops[n]
-    _plain(loop)
+    plain(loop)
     if factor < 1:
         raise IllegalSchedule(f"split({axis}, {factor}): the factor is below 1")
     factor = min(factor, max(loop.extent, 1))
@@ -156,12 +137,12 @@ def fuse(s: Scheduled, outer: str, inner: str) -> Scheduled:
     for i < 3           for i_j < 12
       for j < 4     =>    i = i_j // 4, j = i_j % 4
     """
-    n = _at(s, outer)
-    if _at(s, inner) != n + 1:
+    n = at(s, outer)
+    if at(s, inner) != n + 1:
         raise IllegalSchedule(f"fuse({outer}, {inner}): {inner} is not directly inside {outer}")
     a, b = s.loops[n : n + 2]
-    _plain(a)
-    _plain(b)
+    plain(a)
+    plain(b)
     if a.reduced != b.reduced:
         raise IllegalSchedule(f"fuse({outer}, {inner}): one of them is of the sum, the other not")
     both = Axis(f"{s.prefix}{outer}_{inner}", a.extent * b.extent)
@@ -180,54 +161,64 @@ def reorder(s: Scheduled, axes: Sequence[str]) -> Scheduled:
 
     Sums of floats are of other roundings where loops of the sum change places.
     """
-    places = [_at(s, a) for a in axes]
+    what = f"reorder({', '.join(axes)})"
+    places = [at(s, a) for a in axes]
     if len(set(places)) < len(places):
-        raise IllegalSchedule(f"reorder({', '.join(axes)}): an axis stands there twice")
+        raise IllegalSchedule(f"{what}: an axis stands there twice")
     loops = list(s.loops)
     for place, was in zip(sorted(places), places, strict=True):
+        if place != was and s.loops[was].kind == TENSORIZE:
+            raise IllegalSchedule(f"{what}: {s.loops[was].axis.name} is said to be {TENSORIZE}")
         loops[place] = s.loops[was]
-    return replace(s, loops=tuple(loops))
+    return lawful(replace(s, loops=tuple(loops)), what)
 
 
-def vectorize(s: Scheduled, axis: str) -> Scheduled:
-    """A loop's steps are done at once, as lanes of vectors: the innermost one.
+def lawful(s: Scheduled, what: str) -> Scheduled:
+    """`s`. Raises IllegalSchedule unless all its loops are where they may be: those of threads
+    outside the others, and what waits for the end of a sum outside that."""
+    for n, x in enumerate(s.loops):
+        outside = s.loops[:n]
+        if x.kind in OUTERMOST:
+            if x.reduced:
+                raise IllegalSchedule(f"{what}: it is an axis of the sum")
+            other = next((o for o in outside if o.kind not in OUTERMOST[x.kind]), None)
+            if other is not None:
+                name = other.axis.name
+                raise IllegalSchedule(f"{what}: {x.axis.name} is {x.kind}, and inside {name}")
+        if x.axis == s.waits:
+            other = next((o for o in (*outside, x) if o.reduced), None)
+            if other is not None:
+                raise IllegalSchedule(
+                    f"{what}: results that wait inside {x.axis.name} are not there before the "
+                    f"sum's loop {other.axis.name} ends"
+                )
+    return s
 
-    Where it is of the sum, the lanes are added to each other in the end.
+
+def tile(s: Scheduled, rows: str, columns: str, high: int, wide: int) -> Scheduled:
+    """Two loops become loops over tiles of `high` by `wide`, and loops within a tile: two splits
+    and a reorder.
+
+    for i < 8           for i.o < 4
+      for j < 32    =>    for j.o < 2
+                            for i.i < 2
+                              for j.i < 16
+                                i = i.o * 2 + i.i, j = j.o * 16 + j.i
     """
-    n = _at(s, axis)
-    if n != len(s.loops) - 1:
-        raise IllegalSchedule(f"vectorize({axis}): {s.loops[-1].axis.name} is inside it")
-    return marked(s, axis, VECTORIZE)
+    s = split(split(s, rows, high), columns, wide)
+    return reorder(s, (f"{rows}.o", f"{columns}.o", f"{rows}.i", f"{columns}.i"))
 
 
-def parallel(s: Scheduled, axis: str) -> Scheduled:
-    """A loop's steps are done by several threads: the outermost one, and of no sum; and then the
-    next one's, too."""
-    n = _at(s, axis)
-    if s.loops[n].reduced:
-        raise IllegalSchedule(f"parallel({axis}): it is an axis of the sum")
-    alone = next((x for x in s.loops[:n] if x.kind != PARALLEL), None)
-    if alone is not None:
-        raise IllegalSchedule(f"parallel({axis}): it is inside {alone.axis.name}")
-    return marked(s, axis, PARALLEL)
-
-
-def marked(s: Scheduled, axis: str, kind: str) -> Scheduled:
-    """The loop runs otherwise; unrolled, each of its steps is written out."""
-    n = _at(s, axis)
-    _plain(s.loops[n])
-    loops = (*s.loops[:n], replace(s.loops[n], kind=kind), *s.loops[n + 1 :])
-    return replace(s, loops=loops)
-
-
-def _at(s: Scheduled, axis: str) -> int:
+def at(s: Scheduled, axis: str) -> int:
+    """Which loop it is. Raises IllegalSchedule where there is none."""
     names = [x.axis.name.removeprefix(s.prefix) for x in s.loops]
     if axis not in names:
         raise IllegalSchedule(f"there is no loop {axis}; there are {', '.join(names)}")
     return names.index(axis)
 
 
-def _plain(loop: Loop) -> None:
+def plain(loop: Loop) -> None:
+    """Raise IllegalSchedule where it is said already how the loop runs."""
     if loop.kind != SERIAL:
         raise IllegalSchedule(f"{loop.axis.name} is said to be {loop.kind} already")
 
@@ -236,5 +227,7 @@ def _with(
     s: Scheduled, begin: int, end: int, new: tuple[Loop, ...], env: dict[Expr, Expr]
 ) -> Scheduled:
     """Other loops in the place of some, whose axes are now `env`."""
+    if any(x.axis == s.waits for x in s.loops[begin:end]):
+        raise IllegalSchedule(f"results wait inside {s.waits}: split or fuse it before cache_write")
     origin = tuple((a, ix.substitute(e, env)) for a, e in s.origin)
     return replace(s, loops=(*s.loops[:begin], *new, *s.loops[end:]), origin=origin)

@@ -112,7 +112,7 @@ def compilation(
     """Compile a model's file, and say what became of it.
 
     shapes: values of symbolic sizes, by their name in the model. dump: a folder for the kernels'
-    texts: in the tile-level form (.tile) and as LLVM's (.ll).
+    texts after each pass: from .expressions, by .tile, to LLVM's (.ll, .optimized.ll).
     """
     folder = None if dump is None else Path(dump)
     return compile_.compilation(read(model), threads or 1, dict(shapes or {}), folder)

@@ -19,6 +19,7 @@ from superopt.ir import graph as g
 from superopt.ir.evaluate import bound_sizes
 from superopt.kernels.cpu import Machine, host
 from superopt.kernels.cpu_text import written
+from superopt.kernels.dump import passes
 from superopt.kernels.option import Option
 from superopt.onnx_io.extract import extracted
 from superopt.onnx_io.importer import import_model
@@ -345,14 +346,13 @@ def compilation(
 
 
 def _dumped(p: Program, machine: Machine, folder: Path) -> None:
-    """The texts of a program, in the order in which its kernels run."""
+    """The texts of a program after each pass, in the order in which its kernels run."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for n, call in enumerate(p.calls):
             kernel = p.kernels[call.function]
-            text = written(kernel, machine.width)
-            (folder / f"{n:03}-{call.function}.tile").write_text(f"{kernel}\n", encoding="utf-8")
-            (folder / f"{n:03}-{call.function}.ll").write_text(text, encoding="utf-8")
+            for name, made in passes(kernel, written(kernel, machine.width), machine):
+                (folder / f"{n:03}-{call.function}.{name}").write_text(f"{made}\n", "utf-8")
     except OSError as e:
         raise UsageError(f"cannot write to {folder}", str(e), "name another folder") from None
 

@@ -15,6 +15,7 @@ from superopt.kernels.contraction import contraction
 from superopt.kernels.cpu_run import Call, Ref
 from superopt.kernels.cpu_text import chunks, workspace
 from superopt.kernels.identity import computation
+from superopt.kernels.inline import Inlining
 from superopt.kernels.layout import Layout, Scatter, row_major
 from superopt.kernels.nest import put_for
 from superopt.kernels.option import Option
@@ -23,7 +24,7 @@ from superopt.kernels.space import Problem, choice
 from superopt.kernels.tile import Kernel, Pack
 from superopt.kernels.transform import reduction
 from superopt.kernels.walk import reductions
-from superopt.plan.inline import Inlining, in_order, inlined
+from superopt.plan.inline import in_order, inlined
 from superopt.plan.memory import ALIGNED, Life, offsets
 from superopt.plan.phases import Phase, Written
 from superopt.plan.place import layouts, slid

@@ -10,13 +10,13 @@ What is left is a kernel each.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 
+from superopt.kernels.inline import Inlining
 from superopt.kernels.walk import loads, reductions
-from superopt.plan.substitute import indexed, placed
 from superopt.plan.turn import in_order_of_reading
-from superopt.te.affine import affine, rebuild
+from superopt.te.affine import affine
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Const, Expr, Index, Load, Reduce
 
@@ -198,35 +198,3 @@ def _applied(current: Mapping[Tensor, Tensor], chosen: Collection[Tensor]) -> di
         assert now.body is not None
         out[t] = Tensor(t.name, t.dtype, t.shape, t.axes, change.expr(now.body))
     return out
-
-
-@dataclass(slots=True)
-class Inlining:
-    """Expressions with the bodies of some tensors for the loads of these."""
-
-    bodies: Mapping[Tensor, Tensor]
-    memo: dict[int, tuple[Expr, Expr]] = field(default_factory=dict)
-
-    def expr(self, e: Expr) -> Expr:
-        found = self.memo.get(id(e))
-        if found is None:
-            found = self.memo[id(e)] = (e, self._expr(e))
-        return found[1]
-
-    def _expr(self, e: Expr) -> Expr:
-        match e:
-            case Load(t, index, dtype):
-                at = tuple(self.expr(i) for i in index)
-                new = self.bodies.get(t)
-                if new is None:
-                    return e if at == index else Load(t, at, dtype)
-                assert new.body is not None
-                return self.expr(placed(new.body, dict(zip(new.axes, at, strict=True))))
-            case Apply(fn, args, dtype):
-                some = tuple(self.expr(a) for a in args)
-                return e if some == args else rebuild(fn, some, dtype)
-            case Reduce(fn, axes, body, dtype):
-                return Reduce(fn, axes, self.expr(body), dtype)
-            case Index(element, bound):
-                return indexed(self.expr(element), self.expr(bound))
-        return e

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import product
 from math import gcd, prod
 
+from superopt.kernels.inline import placed
 from superopt.kernels.walk import reductions
-from superopt.plan.substitute import placed
 from superopt.te import affine
 from superopt.te import index as ix
 from superopt.te.expr import Tensor

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from superopt.kernels.inline import placed
 from superopt.kernels.walk import loads, reductions
-from superopt.plan.substitute import placed
 from superopt.te.expr import Tensor, compute
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from superopt.ir import graph as g
 from superopt.ir.op import expression
+from superopt.kernels.inline import indexed
 from superopt.plan.phases import Phase, phases
-from superopt.plan.substitute import indexed
 from superopt.te import index as ix
 from superopt.te.affine import rebuild
 from superopt.te.bind import bind

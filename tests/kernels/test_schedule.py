@@ -5,22 +5,24 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from superopt.ir.graph import Node
 from superopt.ir.op import expression
-from superopt.kernels import schedule as sc
+from superopt.kernels.apply import transformed
 from superopt.kernels.cpu import loaded
 from superopt.kernels.lower import lowered
-from superopt.kernels.schedule import IllegalSchedule, Primitive, Schedule, parsed, text, tile
-from superopt.kernels.transform import Scheduled, applied, transformed, unscheduled
+from superopt.kernels.schedule import IllegalSchedule, Schedule, parsed, text
+from superopt.kernels.transform import unscheduled
 from superopt.kernels.walk import loads, stages
-from superopt.te.expr import Tensor
+from superopt.te.dtype import I32
+from superopt.te.expr import Tensor, compute, reduce_sum
 from tests.kernels.build import blank, drawn
+from tests.kernels.schedules import Draw, draws, grown
 from tests.ops.build import made
 
 COMPUTATIONS = {
     "matmul": ("MatMul", "i32[7,6] i32[6,21]"),
+    "squares": ("MatMul", "i8[8,12] i8[12,9]"),
     "batched": ("MatMul", "i64[2,3,4] i64[2,4,5]"),
     "conv": ("Conv", "f32[1,3,7,6] f32[4,3,3,2] f32[4] pads=(1,0,1,1) strides=(2,1)"),
     "grouped": ("Conv", "f32[2,4,5,5] f32[6,2,3,3] group=2 dilations=(2,1)"),
@@ -28,6 +30,7 @@ COMPUTATIONS = {
     "sum": ("ReduceSum", "i32[3,5,4] axes=(1,) keepdims=0"),
     "transpose": ("Transpose", "i32[3,5,18] perm=(2,0,1)"),
     "add": ("Add", "i8[4,33] i8[33]"),
+    "window": ("ReduceSum", "i32[5,4] axes=(1,) keepdims=0"),
     "gather": ("Gather", "i32[9,4] i64[3] axis=0"),
 }
 
@@ -59,50 +62,22 @@ def whole(name: str) -> list[np.ndarray]:
 WANTED = {name: run(name, None, whole(name)) for name in COMPUTATIONS}
 
 
-@st.composite
-def steps(draw: st.DrawFn) -> Callable[[Scheduled], Schedule]:
-    """A few primitives, those that are legal where they come."""
-    numbers = draw(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 99), st.integers(1, 9)),
-                            max_size=8))  # fmt: skip
-
-    def apply(s: Scheduled) -> Schedule:
-        done: list[Primitive] = []
-        for kind, which, factor in numbers:
-            try:
-                step = _primitive(s, kind, which, factor)
-                s = applied(s, step)
-            except IllegalSchedule:
-                continue
-            done.append(step)
-        return tuple(done)
-
-    return apply
-
-
-def _primitive(s: Scheduled, kind: int, which: int, factor: int) -> Primitive:
-    names = [x.axis.name for x in s.loops]
-    axis = names[which % len(names)]
-    match kind:
-        case 0 | 1:
-            return sc.Split(axis, factor)
-        case 2:
-            return sc.Fuse(axis, names[(which + 1) % len(names)])
-        case 3:
-            turned = np.random.default_rng(which).permutation(len(names))
-            return sc.Reorder(tuple(names[k] for k in turned))
-        case 4:
-            return sc.Unroll(axis)
-        case _:
-            return sc.Vectorize(names[-1])
+def legal(name: str, schedule: Schedule) -> bool:
+    _, out, inputs = tensor(name)
+    try:
+        lowered("k", inputs, [out], {out: schedule})
+    except IllegalSchedule:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("name", COMPUTATIONS)
-@settings(max_examples=12, deadline=None, derandomize=True)
-@given(change=steps())
-def test_no_schedule_changes_what_is_computed(
-    name: str, change: Callable[[Scheduled], Schedule]
-) -> None:
-    s = change(unscheduled(tensor(name)[1]))
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(numbers=draws(10))
+def test_no_schedule_changes_what_is_computed(name: str, numbers: list[Draw]) -> None:
+    _, out, inputs = tensor(name)
+    s = grown(out, numbers, [i.name for i in inputs], lambda s: legal(name, s))
+    assert parsed(text(s)) == s
     np.testing.assert_array_equal(run(name, s, whole(name)), WANTED[name], err_msg=text(s))
 
 
@@ -116,7 +91,25 @@ PRIMITIVES = {
     "vectorize": "reorder(i0, k0, i1); vectorize(i1)",
     "vectors of a sum": "vectorize(k0)",
     "parallel": "parallel(i0); parallel(i1)",
-    "tile": text(tile(("i0", "i1"), (2, 16))),
+    "tile": "tile(i0, i1, 2, 16)",
+    "blocks and threads": "split(i1, 7); bind(i0, block); bind(i1.o, thread)",
+    "virtual threads": "split(i0, 4); vthread(i0.o)",
+    "virtual threads and vectors": "split(i0, 4); split(i1, 16); "
+    "reorder(i0.o, i1.o, i0.i, k0, i1.i); vthread(i0.o); vectorize(i1.i)",
+    "cache_read": "cache_read(a0, i0)",
+    "cache_read inside a sum": "split(k0, 3); split(i1, 16); reorder(i1.o, k0.o, i0, k0.i, i1.i); "
+    "vectorize(i1.i); cache_read(a1, k0.o)",
+    "cache_read of a copy": "split(i0, 4); cache_read(a0, i0.o); cache_read(a0.local, i0.i)",
+    "cache_write": "reorder(i1, i0); cache_write(i1)",
+    "cache_write of tiles": "tile(i0, i1, 2, 16); reorder(i1.o, i0.o, k0, i0.i, i1.i); "
+    "vectorize(i1.i); cache_write(i0.o)",
+    "pipeline": "split(k0, 2); reorder(k0.o, i0); cache_read(a1, k0.o); pipeline(k0.o, 2)",
+    "pipeline of three": "reorder(i0, k0, i1); cache_read(a1, k0); pipeline(k0, 3)",
+    "pipeline longer than its loop": "split(k0, 6); cache_read(a0, k0.o); pipeline(k0.o, 3)",
+    "cache_write of an element": "unroll(i2); cache_write(i2)",
+    "tensorize, a dot": "tensorize(k0, dot4)",
+    "tensorize, a product": "tile(i0, i1, 4, 4); split(k0, 4); "
+    "reorder(i0.o, i1.o, k0.o, i0.i, i1.i, k0.i); tensorize(i0.i, mma4x4x4)",
     "registers": "split(i0, 2); split(i1, 16); reorder(i1.o, i0.o, k0, i0.i, i1.i); "
     "unroll(i0.i); vectorize(i1.i)",
     "sums that wait": "split(k0, 3); split(i1, 16); reorder(k0.o, i1.o, i0, k0.i, i1.i); "
@@ -124,16 +117,22 @@ PRIMITIVES = {
 }
 
 
+OF = {  # the others: of matmul
+    "cache_write of an element": "transpose",
+    "tensorize, a dot": "batched",
+    "tensorize, a product": "squares",
+}
+
+
 def test_before_and_after(golden: Callable[[str, str], None]) -> None:
     lines = []
     for name, source in PRIMITIVES.items():
-        _, out, inputs = tensor("matmul")
+        of = OF.get(name, "matmul")
+        _, out, inputs = tensor(of)
         s = transformed(unscheduled(out), parsed(source))
         kernel = str(lowered("k", inputs, [out], {out: parsed(source)}))
         lines += [f"# {name}: {source}", str(s), "=>", kernel, ""]
-        np.testing.assert_array_equal(
-            run("matmul", parsed(source), whole("matmul")), WANTED["matmul"]
-        )
+        np.testing.assert_array_equal(run(of, parsed(source), whole(of)), WANTED[of], name)
     golden("schedules.txt", "\n".join(lines))
 
 
@@ -151,17 +150,84 @@ ILLEGAL = {
     "fuse(i1, k0)": "one of them is of the sum",
     "reorder(i0, i0)": "an axis stands there twice",
     "vectorize(i0)": "k0 is inside it",
-    "parallel(i1)": "it is inside i0",
+    "parallel(i1)": "i1 is parallel, and inside i0",
     "compute_at(y)": "compute_at(y) is no primitive",
     "reorder(k0, i0); parallel(k0)": "it is an axis of the sum",
+    "tile(i0, i1, 0, 4)": "split(i0, 0): the factor is below 1",
+    "tile(i0, i0, 2, 2)": "there is no loop i0; there are i0.o, i0.i, i1, k0",
+    "bind(i0, warp)": "a loop is bound to a block or a thread",
+    "bind(i0, thread); bind(i1, block)": "i1 is block, and inside i0",
+    "bind(k0, thread)": "it is an axis of the sum",
+    "bind(i0, block); reorder(i1, i0)": "reorder(i1, i0): i0 is block, and inside i1",
+    "vthread(k0)": "it is an axis of the sum",
+    "vthread(i0); unroll(i0)": "i0 is said to be vthread already",
+    "cache_read(a2, i0)": "t reads a0, a1, where 0 are a2",
+    "cache_read(a0, i2)": "there is no loop i2; there are i0, i1, k0",
+    "cache_read(a0, i0); split(i0, 2)": "cache_read(a0, i0): t has the loops i0.o, i0.i, i1, k0",
+    "cache_write(k0)": "inside k0 are not there before the sum's loop k0 ends",
+    "cache_write(i0); reorder(k0, i0)": "inside i0 are not there before the sum's loop k0 ends",
+    "cache_write(i0); cache_write(i1)": "cache_write(i1): results wait inside i0 already",
+    "cache_write(i0); split(i0, 2)": "results wait inside i0: split or fuse it before cache_write",
+    "pipeline(k0, 1)": "1 stages are fewer than 2",
+    "pipeline(k0)": "pipeline(k0, 2): nothing is copied there, by cache_read or compute_at",
+    "cache_read(a0, i0); pipeline(i0); unroll(i0)": "i0 is said to be pipeline already",
+    "tensorize(k0, dot5)": "there are the intrinsics dot4, mma4x4x4, mma16x16x16",
+    "tensorize(k0, dot4)": "the loops are k0 < 6 reduced, and not k0 < 4 reduced",
+    "unroll(k0); tensorize(k0, dot4)": "k0 is said to be unroll already",
+    "inline()": "t is a result of the kernel",
+    "inline(); split(i0, 2)": "t has no loops then, and is said to split(i0, 2)",
+    "compute_at(t, i0)": "t is a result of the kernel",
+    "pipeline(k0, 2, 3)": "pipeline(k0, 2, 3) is no primitive",
+    "split(i0, True)": "split(i0, True) is no primitive",
     "split(i0)": "split(i0) is no primitive",
     "split(i0, 2": "is no primitive",
     "split(f(i0), 2)": "f(i0) is no axis",
 }
 
 
-@pytest.mark.parametrize("source", ILLEGAL)
-def test_what_is_illegal_says_why(source: str) -> None:
+PRODUCT = (
+    "tile(i0, i1, 4, 4); split(k0, 4); reorder(i0.o, i1.o, k0.o, i0.i, i1.i, k0.i); "
+    "tensorize(i0.i, mma4x4x4); "
+)
+ILLEGAL_OF = {
+    "squares": {
+        PRODUCT + "reorder(i1.i, i0.i)": "reorder(i1.i, i0.i): i1.i is said to be tensorize",
+        PRODUCT + "cache_write(i1.i)": "cache_write(i1.i): i1.i is said to be tensorize already",
+        PRODUCT + "cache_read(a1, k0.i)": "cache_read(a1, k0.i): k0.i is said to be tensorize",
+        PRODUCT.replace("i0.i, i1.i", "i1.i, i0.i").replace(
+            "e(i0.i", "e(i1.i"
+        ): "is not (a[i0, k0]",
+    },
+    "pool": {"tensorize(k1, dot4)": "tensorize(k1, dot4): max is no sum"},
+    "add": {"tensorize(i1, dot4)": "tensorize(i1, dot4): t is no sum"},
+    "window": {"tensorize(k0, dot4)": "is not (a[k0] * b[k0]) in these loops"},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "why"),
+    [("matmul", *x) for x in ILLEGAL.items()]
+    + [(name, *x) for name, some in ILLEGAL_OF.items() for x in some.items()],
+)
+def test_what_is_illegal_says_why(name: str, source: str, why: str) -> None:
     with pytest.raises(IllegalSchedule) as caught:
-        transformed(unscheduled(tensor("matmul")[1]), parsed(source))
-    assert ILLEGAL[source] in str(caught.value)
+        run(name, parsed(source), [])
+    assert why in str(caught.value)
+
+
+def test_a_sum_of_nothing_copies_nothing() -> None:
+    a = Tensor("a", I32, (3, 0))
+    y = compute((3,), lambda i: reduce_sum(0, lambda k: a[i, k]), name="y")
+    how = parsed("cache_read(a, k0); pipeline(k0, 2)")
+    k = lowered("k", [a], [y], {y: how})
+    out = np.full(3, 7, np.int32)
+    loaded(k)(np.empty((3, 0), np.int32), out)
+    np.testing.assert_array_equal(out, 0)
+    assert "= a[" not in str(k)
+
+
+def test_a_table_is_not_copied() -> None:
+    a, t = Tensor("a", I32, (4,)), Tensor("t", I32, (4,))
+    y = compute((4,), lambda i: a[i] * t[i], name="y")
+    with pytest.raises(IllegalSchedule, match="t is a table of numbers"):
+        lowered("k", [a], [y], {y: parsed("cache_read(t, i0)")}, tables={t: np.arange(4)})

@@ -1,24 +1,59 @@
-"""Expressions with others in the place of their axes."""
+"""Expressions with other expressions in them: a tensor's body for loads of it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
+from superopt.kernels.walk import axes_of
 from superopt.te import index as ix
 from superopt.te.affine import rebuild
 from superopt.te.dtype import INDEX
+from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
+
+
+@dataclass(slots=True)
+class Inlining:
+    """Expressions with the bodies of some tensors for the loads of these."""
+
+    bodies: Mapping[Tensor, Tensor]
+    memo: dict[int, tuple[Expr, Expr]] = field(default_factory=dict)
+
+    def expr(self, e: Expr) -> Expr:
+        found = self.memo.get(id(e))
+        if found is None:
+            found = self.memo[id(e)] = (e, self._expr(e))
+        return found[1]
+
+    def _expr(self, e: Expr) -> Expr:
+        match e:
+            case Load(t, index, dtype):
+                at = tuple(self.expr(i) for i in index)
+                new = self.bodies.get(t)
+                if new is None:
+                    return e if at == index else Load(t, at, dtype)
+                assert new.body is not None
+                return self.expr(placed(new.body, dict(zip(new.axes, at, strict=True))))
+            case Apply(fn, args, dtype):
+                some = tuple(self.expr(a) for a in args)
+                return e if some == args else rebuild(fn, some, dtype)
+            case Reduce(fn, axes, body, dtype):
+                return Reduce(fn, axes, self.expr(body), dtype)
+            case Index(element, bound):
+                return indexed(self.expr(element), self.expr(bound))
+        return e
 
 
 def placed(e: Expr, env: Mapping[Axis, Expr]) -> Expr:
     """`e` with other indices for its axes."""
-    memo: dict[int, Expr] = {}
-    names = {a.name for i in env.values() for a in _axes(i)}
+    memo: dict[int, tuple[Expr, Expr]] = {}  # with what it is of, so that an id stays its own
+    names = {a.name for i in env.values() for a in axes_of(i)} | {a.name for a in env}
 
     def go(e: Expr) -> Expr:
         if id(e) not in memo:
-            memo[id(e)] = one(e)
-        return memo[id(e)]
+            memo[id(e)] = (e, one(e))
+        return memo[id(e)][1]
 
     def one(e: Expr) -> Expr:
         match e:
@@ -40,17 +75,6 @@ def placed(e: Expr, env: Mapping[Axis, Expr]) -> Expr:
         return e
 
     return go(e)
-
-
-def _axes(e: Expr) -> set[Axis]:
-    match e:
-        case Axis():
-            return {e}
-        case Apply(_, args) | Load(_, args):
-            return set().union(*map(_axes, args)) if args else set()
-        case Index(element, bound):
-            return _axes(element) | _axes(bound)
-    return set()
 
 
 def _other(name: str, taken: Collection[str]) -> str:

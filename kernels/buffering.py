@@ -1,0 +1,40 @@
+"""What a loop copies some steps before it is used: double buffering, in the tile-level form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from superopt.kernels.tile import For, Stmt
+from superopt.kernels.transform import Loop
+from superopt.te import affine
+from superopt.te import index as ix
+from superopt.te.dtype import INDEX
+from superopt.te.node import Expr
+
+
+def ahead(loop: Loop, copies: tuple[Stmt, ...], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """The loop's steps `body`, each of which uses what `copies` has put into its slot.
+
+    Before the first step there are the copies of the first stages - 1 steps; each step makes that
+    of the one as far ahead, and past the end that of the last step once more.
+    """
+    last, early = loop.extent - 1, loop.stages - 1
+    first = [k for k in range(early) if k <= last]
+    soon = affine.rebuild("min", (ix.as_index(loop.axis + early), ix.as_index(last)), INDEX)
+    return (
+        *(s for k in first for s in moved(copies, {loop.axis: ix.as_index(k)})),
+        For(loop.axis, (*moved(copies, {loop.axis: soon}), *body)),
+    )
+
+
+def moved(body: tuple[Stmt, ...], env: Mapping[Expr, Expr]) -> tuple[Stmt, ...]:
+    """The statements where other indices are for some axes."""
+    return tuple(_moved(s, env) for s in body)
+
+
+def _moved(s: Stmt, env: Mapping[Expr, Expr]) -> Stmt:
+    if isinstance(s, For):
+        return replace(s, body=moved(s.body, env))
+    index = tuple(affine.substitute(i, env) for i in s.index)
+    return replace(s, index=index, value=affine.substitute(s.value, env))

@@ -1,0 +1,82 @@
+"""Instructions of a target that compute many elements at once: each is a tensor expression.
+
+A schedule names one (`tensorize`), and the loops it names must compute that expression. Element
+types are left open, as is a conversion of an operand before the product: which types there are is
+said by the target that has the instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from superopt.kernels.schedule import IllegalSchedule
+from superopt.kernels.transform import Scheduled, reduction
+from superopt.kernels.walk import axes_of
+from superopt.te import index as ix
+from superopt.te.dtype import F32
+from superopt.te.expr import Tensor, compute, reduce_sum
+from superopt.te.node import Apply, Axis, Expr, Load, Reduce
+
+
+def _dot(k: int) -> Tensor:
+    """vpdpbusd of AVX-512 VNNI, sdot of Arm, dp4a of NVIDIA."""
+    a, b = Tensor("a", F32, (k,)), Tensor("b", F32, (k,))
+    return compute((), lambda: reduce_sum(k, lambda x: a[x] * b[x]))
+
+
+def _product(m: int, n: int, k: int) -> Tensor:
+    """Tiles of tensor cores (mma), and of AMX and SME."""
+    a, b = Tensor("a", F32, (m, k)), Tensor("b", F32, (k, n))
+    return compute((m, n), lambda i, j: reduce_sum(k, lambda x: a[i, x] * b[x, j]))
+
+
+INTRINSICS: dict[str, Tensor] = {
+    "dot4": _dot(4),
+    "mma4x4x4": _product(4, 4, 4),
+    "mma16x16x16": _product(16, 16, 16),
+}
+
+
+def matched(s: Scheduled, n: int, name: str) -> None:
+    """Raise IllegalSchedule unless the loops from the n-th on compute the intrinsic."""
+    what = f"tensorize({s.loops[n].axis.name.removeprefix(s.prefix)}, {name})"
+    if name not in INTRINSICS:
+        raise IllegalSchedule(f"{what}: there are the intrinsics {', '.join(INTRINSICS)}")
+    meant, found = INTRINSICS[name], reduction(s.tensor)
+    assert isinstance(meant.body, Reduce)
+    if found is None or found.fn != meant.body.fn:
+        raise IllegalSchedule(f"{what}: {s.tensor.name} is no {meant.body.fn}")
+    loops = [(x.axis.name, x.extent, x.reduced) for x in s.loops[n:]]
+    wanted = [(a.name, a.extent, False) for a in meant.axes]
+    wanted += [(a.name, a.extent, True) for a in meant.body.axes]
+    if [x[1:] for x in loops] != [x[1:] for x in wanted]:
+        raise IllegalSchedule(f"{what}: the loops are {_words(loops)}, and not {_words(wanted)}")
+    inner = dict(zip((x.axis for x in s.loops[n:]), (*meant.axes, *meant.body.axes), strict=True))
+    if not _same(found.body, meant.body.body, s.env, inner):
+        raise IllegalSchedule(f"{what}: {found.body} is not {meant.body.body} in these loops")
+
+
+def _words(loops: Sequence[tuple[str, object, bool]]) -> str:
+    return ", ".join(f"{name} < {n}{' reduced' * over}" for name, n, over in loops)
+
+
+def _same(e: Expr, meant: Expr, env: dict[Expr, Expr], inner: dict[Axis, Axis]) -> bool:
+    match e, meant:
+        case Apply("cast", (x,)), Load():
+            return _same(x, meant, env, inner)
+        case Apply(f, some), Apply(g, others) if f == g and len(some) == len(others):
+            return all(_same(x, y, env, inner) for x, y in zip(some, others, strict=True))
+        case Load(_, index), Load(_, wanted):
+            moving = (_moving(ix.substitute(i, env), inner) for i in index)
+            return tuple(i for i in moving if i is not None) == wanted
+    return False
+
+
+def _moving(i: Expr, inner: dict[Axis, Axis]) -> Expr | None:
+    """What of an index moves with the inner loops, by the intrinsic's axes; None where nothing."""
+    part: ix.Poly = {
+        atoms: c
+        for atoms, c in ix.polynomial(i).items()
+        if any(axes_of(a) & inner.keys() for a in atoms)
+    }
+    return ix.substitute(ix.from_polynomial(part), dict(inner.items())) if part else None

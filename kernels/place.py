@@ -1,0 +1,157 @@
+"""Where tensors are computed that are so at a loop of one that reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from superopt.kernels.apply import transformed
+from superopt.kernels.default import default
+from superopt.kernels.element import Nest
+from superopt.kernels.layout import Layout, Scatter, Stored, lying, row_major
+from superopt.kernels.nest import Inner, nested, put_for
+from superopt.kernels.region import region
+from superopt.kernels.schedule import CacheRead, ComputeAt, IllegalSchedule, Schedule
+from superopt.kernels.tile import Stmt
+from superopt.kernels.transform import (
+    PIPELINE,
+    TENSORIZE,
+    VTHREAD,
+    Scheduled,
+    reduction,
+    unscheduled,
+)
+from superopt.kernels.walk import loads, stages
+from superopt.te import index as ix
+from superopt.te.expr import Tensor
+from superopt.te.node import Axis, Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What is said of the tensors `order`, of which each comes behind those it reads. at: of those
+    that are computed at loops of others, where; readers: of copies, which read them."""
+
+    order: Sequence[Tensor]
+    schedules: Mapping[Tensor, Schedule]
+    layouts: Mapping[Tensor, Layout | Scatter]
+    at: Mapping[Tensor, ComputeAt | CacheRead]
+    readers: Mapping[Tensor, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A tensor's loops, inside which others' they are, and what is computed at each depth."""
+
+    loops: Scheduled
+    outer: tuple[Axis, ...] = ()
+    inner: dict[int, list[Tensor]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        t = self.loops.tensor
+        where = f" inside {', '.join(a.name for a in self.outer)}" if self.outer else ""
+        return f"{t.name}: {t.type}{where}\n{self.loops}"
+
+
+def placed(nest: Nest, root: Scheduled, given: Given) -> dict[Tensor, Placed]:
+    """The loops of a tensor, and of all that is computed at these."""
+    out = {root.tensor: Placed(root)}
+    for t in reversed(stages([root.tensor])):
+        if t in given.at and any(_reads(p.loops.tensor, t) for p in out.values()):
+            _compute_at(nest, t, given, out)
+    return out
+
+
+def emitted(nest: Nest, t: Tensor, all: Mapping[Tensor, Placed]) -> tuple[Stmt, ...]:
+    """The statements of a tensor, and of all that is computed at its loops."""
+    p = all[t]
+
+    def inside(some: Sequence[Tensor]) -> tuple[Stmt, ...]:
+        return tuple(s for o in some for s in emitted(nest, o, all))
+
+    inner: Inner = {depth: partial(inside, some) for depth, some in p.inner.items()}
+    return nested(nest, p.loops, p.outer, inner)
+
+
+def _compute_at(nest: Nest, t: Tensor, given: Given, all: dict[Tensor, Placed]) -> None:
+    """A tensor is computed at a loop of one that reads it: as much of it as is read inside.
+
+    for i < 64                    for i.o < 8
+      t[i] = ..                     for i < 8
+    for i.o < 8             =>        t[i] = ..
+      for i.i < 8                   for i.i < 8
+        y[i] = t[i] * 2               y[i] = t[i] * 2
+
+    All that read it must do so inside that loop; inside a loop of a sum, only its terms may.
+    """
+    said = given.at[t]
+    target = _target(t, said, given, all)
+    s = target.loops
+    names = [x.axis.name.removeprefix(s.prefix) for x in s.loops]
+    if said.axis not in names:
+        raise IllegalSchedule(f"{said}: {s.tensor.name} has the loops {', '.join(names)}")
+    depth = names.index(said.axis) + 1
+    while depth and s.loops[depth - 1].kind == VTHREAD:
+        depth -= 1  # for all virtual threads
+    around = [x for x in s.loops[:depth] if x.kind != VTHREAD]
+    outer = (*target.outer, *(x.axis for x in around))
+    if any(x.kind == TENSORIZE for x in around):
+        raise IllegalSchedule(f"{said}: {said.axis} is said to be {TENSORIZE}")
+    if any(x.reduced for x in around) and _reads_besides(s.tensor, t):
+        raise IllegalSchedule(f"{said}: it is inside a sum, and read outside of it, too")
+    for reader in (r for r in given.order if _reads(r, t)):
+        where = all[reader].outer if reader in all else None
+        if reader is not s.tensor and (where is None or where[: len(outer)] != outer):
+            raise IllegalSchedule(f"{said}: {reader.name} reads {t.name} outside of that loop")
+    layout = given.layouts.get(t) or row_major(t.rank)
+    if isinstance(layout, Scatter):
+        raise IllegalSchedule(f"{t.name} is computed at {said}: it cannot lie as a part of another")
+    readers = [p.loops for p in all.values() if _reads(p.loops.tensor, t)]
+    box = region(t, readers, outer)
+    shape = layout.shape([n for _, n in box])
+    begin, slot = tuple(b for b, _ in box), tuple[Expr, ...]()
+    if around and around[-1].kind == PIPELINE:
+        loop = around[-1]
+        shape, slot = (loop.stages, *shape), (ix.as_index(loop.axis % loop.stages),)
+    buffer = Tensor(nest.fresh("t"), t.dtype, shape)
+    nest.stored[t] = Stored(buffer, layout, begin, slot)
+    nest.scratch.append((buffer, "local"))
+    own = unscheduled(t, f"{buffer.name}.", box)
+    all[t] = Placed(scheduled(own, given.schedules.get(t), layout), outer)
+    target.inner.setdefault(depth, []).insert(0, t)
+
+
+def _target(
+    t: Tensor, said: ComputeAt | CacheRead, given: Given, all: Mapping[Tensor, Placed]
+) -> Placed:
+    if isinstance(said, CacheRead):
+        return all[given.readers[t]]
+    found = next((p for o, p in all.items() if o.name == said.tensor), None)
+    if found is None:
+        reader = next(o.name for o in all if _reads(o, t))
+        raise IllegalSchedule(
+            f"{said}: {reader} reads {t.name}, and is not inside loops of {said.tensor}"
+        )
+    return found
+
+
+def _reads(t: Tensor, other: Tensor) -> bool:
+    return t.body is not None and any(x.tensor is other for x in loads(t.body))
+
+
+def _reads_besides(t: Tensor, other: Tensor) -> bool:
+    """Does `t` read it outside of its sum?"""
+    found = reduction(t)
+    if found is None or t.body is None:
+        return False
+    rest = put_for(t.body, found, Tensor("sum", found.dtype, ()), ())
+    return any(x.tensor is other for x in loads(rest))
+
+
+def scheduled(s: Scheduled, schedule: Schedule | None, layout: Layout | Scatter) -> Scheduled:
+    """By its schedule, or where that says only where, by the default one."""
+    steps = schedule or ()
+    if all(isinstance(p, ComputeAt) for p in steps):
+        steps = (*default(s, lying(layout, s.tensor.rank)), *steps)
+    return transformed(s, steps)

@@ -1,0 +1,130 @@
+"""Which tensors have loops at all: those that are computed where they are read (`inline`) do not,
+and copies of what is read (`cache_read`) do."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from superopt.kernels.inline import Inlining
+from superopt.kernels.schedule import CacheRead, IllegalSchedule, Inline, Schedule
+from superopt.kernels.walk import loads, reductions, stages
+from superopt.te.expr import Tensor, compute
+from superopt.te.node import Apply, Expr, Reduce
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """The tensors with loops, each behind those it reads. now: of those given, what stands for
+    them. copies: by which primitive, and for which tensor they are made."""
+
+    order: tuple[Tensor, ...]
+    now: Mapping[Tensor, Tensor]
+    copies: Mapping[Tensor, tuple[CacheRead, Tensor]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return "\n".join(map(equation, self.order))
+
+
+def equation(t: Tensor) -> str:
+    """A tensor as its element."""
+    return f"{t.name}[{', '.join(a.name for a in t.axes)}]: {t.type} = {t.body}"
+
+
+def staged(
+    outputs: Sequence[Tensor], schedules: Mapping[Tensor, Schedule], known: Collection[Tensor] = ()
+) -> Staged:
+    """The tensors that `outputs` are computed from, and these. known: tables, which have numbers
+    and no memory. Raises IllegalSchedule."""
+    order = stages(outputs)
+    if not any(isinstance(p, Inline | CacheRead) for t in order for p in schedules.get(t, ())):
+        return Staged(tuple(order), {t: t for t in order})
+    bodies: dict[Tensor, Tensor] = {}
+    now: dict[Tensor, Tensor] = {}
+    copies: dict[Tensor, tuple[CacheRead, Tensor]] = {}
+    for t in order:
+        steps = schedules.get(t, ())
+        assert t.body is not None
+        _checked(t, bodies)
+        body = Inlining(bodies).expr(t.body)
+        if any(isinstance(p, Inline) for p in steps):
+            bodies[t] = inlined(t, body, steps, outputs)
+            continue
+        made = []
+        for p in steps:
+            if isinstance(p, CacheRead):
+                body, copy = cached(t, body, p, known)
+                made.append((copy, p))
+        now[t] = Tensor(t.name, t.dtype, t.shape, t.axes, body)
+        bodies[t] = _as(t, now[t])
+        copies |= {copy: (p, now[t]) for copy, p in made}
+    return Staged(tuple(stages([now[o] for o in outputs])), now, copies)
+
+
+def inlined(t: Tensor, body: Expr, steps: Schedule, outputs: Collection[Tensor]) -> Tensor:
+    """A tensor is computed where it is read, and has no loops of its own.
+
+    t[i] = a[i] * 2         =>    y[i] = a[i] * 2 + a[i + 1] * 2
+    y[i] = t[i] + t[i + 1]
+
+    Not a result. A sum may not be read under a guard: it would be computed where that fails.
+    """
+    if steps != (Inline(),):
+        other = next((p for p in steps if p != Inline()), Inline())
+        raise IllegalSchedule(f"inline(): {t.name} has no loops then, and is said to {other}")
+    if t in outputs:
+        raise IllegalSchedule(f"inline(): {t.name} is a result of the kernel")
+    return Tensor(t.name, t.dtype, t.shape, t.axes, body)
+
+
+def cached(t: Tensor, body: Expr, p: CacheRead, known: Collection[Tensor]) -> tuple[Expr, Tensor]:
+    """What `t` reads of a tensor inside a loop is copied into a local buffer first, SOURCE.local.
+
+    for i < 4                     for i < 4
+      for k < 8             =>      for k < 8
+        y[i] += a[k, i]               a.local[k] = a[k, i]
+                                    for k < 8
+                                      y[i] += a.local[k]
+
+    Which part that is, is found from the indices (region.py), as for compute_at.
+    """
+    read = {x.tensor: None for x in loads(body)}
+    found = [x for x in read if x.name == p.source]
+    if len(found) != 1:
+        names = ", ".join(x.name for x in read) or "nothing"
+        raise IllegalSchedule(f"{p}: {t.name} reads {names}, where {len(found)} are {p.source}")
+    (source,) = found
+    if source in known:
+        raise IllegalSchedule(f"{p}: {p.source} is a table of numbers, which are in the code")
+    copy = compute(source.shape, lambda *i: source[i], name=f"{source.name}.local")
+    return Inlining({source: _as(source, copy)}).expr(body), copy
+
+
+def _as(t: Tensor, other: Tensor) -> Tensor:
+    """`t` as a part of expressions: the element of another tensor that stands for it."""
+    return compute(t.shape, lambda *i: other[i])
+
+
+def _checked(reader: Tensor, bodies: Mapping[Tensor, Tensor]) -> None:
+    assert reader.body is not None
+    for t in _guarded(reader.body, False):
+        if t in bodies and reductions(bodies[t].body):
+            raise IllegalSchedule(
+                f"inline(): {t.name} is a sum, and {reader.name} reads it under a guard"
+            )
+
+
+def _guarded(e: Expr, guard: bool) -> Iterator[Tensor]:
+    """The tensors that are read where a guard holds."""
+    match e:
+        case Apply("select", (condition, yes, no)):
+            yield from _guarded(condition, guard)
+            yield from _guarded(yes, True)
+            yield from _guarded(no, True)
+        case Apply(_, args):
+            for a in args:
+                yield from _guarded(a, guard)
+        case Reduce(_, _, body):
+            yield from _guarded(body, guard)
+        case _ if guard:
+            yield from (x.tensor for x in loads(e))

@@ -1,0 +1,214 @@
+"""Schedules of several tensors: which are inlined, and at whose loops the others are computed."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from superopt.kernels import schedule as sc
+from superopt.kernels.cpu import loaded
+from superopt.kernels.lower import lowered
+from superopt.kernels.schedule import IllegalSchedule, Schedule, parsed, text
+from superopt.kernels.tile import Kernel
+from superopt.te.dtype import I32
+from superopt.te.expr import Tensor, compute, inside, reduce_sum, select
+from tests.kernels.build import blank
+from tests.kernels.schedules import Draw, draws, grown
+
+ROWS, COLUMNS = 6, 22
+
+
+def chain() -> dict[str, Tensor]:
+    """Elements, sums of neighbours, a product, and a result that reads two of them."""
+    a, b = Tensor("a", I32, (ROWS, COLUMNS)), Tensor("b", I32, (COLUMNS - 2, 8))
+    p = compute((ROWS, COLUMNS), lambda i, j: a[i, j] * 3 + a[i, COLUMNS - 1 - j], name="p")
+    q = compute(
+        (ROWS, COLUMNS - 2), lambda i, j: reduce_sum(3, lambda k: p[i, j + k]) + p[i, 0], name="q"
+    )
+    r = compute(
+        (ROWS, 8), lambda i, j: reduce_sum(COLUMNS - 2, lambda k: q[i, k] * b[k, j]), name="r"
+    )
+    y = compute(
+        (ROWS, 8),
+        lambda i, j: r[i, j] + select(inside(j - 1, 8), p[i, j - 1], -1),
+        name="y",
+    )
+    return {t.name: t for t in (a, b, p, q, r, y)}
+
+
+def product() -> dict[str, Tensor]:
+    """A sum of sums, and a sum under a guard."""
+    a = Tensor("a", I32, (8, 8))
+    s = compute((8, 8), lambda i, j: reduce_sum(8, lambda k: a[k, i] * a[k, j]), name="s")
+    y = compute(
+        (8, 8),
+        lambda i, j: reduce_sum(8, lambda k: s[i, k] * select(inside(k - 2, 8), s[k - 2, j], 1)),
+        name="y",
+    )
+    return {"a": a, "s": s, "y": y}
+
+
+def nested() -> dict[str, Tensor]:
+    """A sum in a sum in a sum, all of whose axes have one name."""
+    a, b = Tensor("a", I32, (4, 4)), Tensor("b", I32, (4, 4))
+    s = compute((4,), lambda i: reduce_sum(4, lambda k: a[i, k] + b[k, i]), name="s")
+    r = compute((4,), lambda i: reduce_sum(4, lambda k: b[i, k] * s[i]), name="r")
+    y = compute((4, 4), lambda i, j: reduce_sum(4, lambda k: r[k] * a[k, j] + b[i, k]), name="y")
+    return {t.name: t for t in (a, b, s, r, y)}
+
+
+NETS = {"chain": chain, "product": product, "nested": nested}
+
+
+def kernel(net: Mapping[str, Tensor], how: Mapping[str, Schedule]) -> Kernel:
+    inputs = [t for t in net.values() if t.body is None]
+    return lowered("k", inputs, [net["y"]], {net[name]: s for name, s in how.items()})
+
+
+def run(net: Mapping[str, Tensor], how: Mapping[str, Schedule]) -> np.ndarray:
+    k = kernel(net, how)
+    rng = np.random.default_rng(3)
+    given = [rng.integers(-9, 9, p.shape, np.int32) for p in k.params[:-1]]
+    (out,) = blank(k, 1)
+    loaded(k)(*given, out)
+    return out
+
+
+WANTED = {name: run(make(), {}) for name, make in NETS.items()}
+
+
+def test_what_is_not_scheduled_is_right() -> None:
+    net = chain()
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(-9, 9, net[name].shape, np.int32) for name in "ab")
+    p = a * 3 + a[:, ::-1]
+    q = p[:, :-2] + p[:, 1:-1] + p[:, 2:] + p[:, :1]
+    before = np.concatenate([np.full((ROWS, 1), -1), p[:, :7]], axis=1)
+    np.testing.assert_array_equal(WANTED["chain"], q @ b + before)
+
+
+@pytest.mark.parametrize("name", NETS)
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    order=st.permutations(["p", "q", "r", "s", "y"]),
+    numbers=st.lists(draws(6), min_size=5, max_size=5),
+    where=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 99)), min_size=5, max_size=5),
+)
+def test_no_schedules_change_what_is_computed(
+    name: str, order: list[str], numbers: list[list[Draw]], where: list[tuple[int, int]]
+) -> None:
+    net = NETS[name]()
+    how: dict[str, Schedule] = {}
+
+    def legal(t: str, s: Schedule) -> bool:
+        try:
+            kernel(net, {**how, t: s})
+        except IllegalSchedule:
+            return False
+        return True
+
+    for t, draw, at in zip(order, numbers, where, strict=True):
+        if t in net:
+            first = placed(net, t, at)
+            first = first if legal(t, first) else ()
+            sources = [*net, "a.local"]
+            how[t] = first
+            if first != (sc.Inline(),):
+                how[t] += grown(net[t], draw, sources, lambda s: legal(t, (*how[t], *s)))  # noqa: B023
+    said = "\n".join(f"{t}: {text(s)}" for t, s in how.items())
+    np.testing.assert_array_equal(run(net, how), WANTED[name], err_msg=said)
+
+
+def placed(net: Mapping[str, Tensor], t: str, at: tuple[int, int]) -> Schedule:
+    """Inline, at a loop of one of the others, or neither."""
+    kind, which = at
+    others = [x for x in net if x != t and net[x].body is not None]
+    if kind == 0 or not others:
+        return ()
+    if kind == 1:
+        return (sc.Inline(),)
+    axes = ("i0", "i1", "k0")
+    return (sc.ComputeAt(others[which % len(others)], axes[which // 7 % 3]),)
+
+
+def test_axes_of_one_name_are_told_apart() -> None:
+    net, inline = nested(), (sc.Inline(),)
+    np.testing.assert_array_equal(run(net, {"s": inline, "r": inline}), WANTED["nested"])
+
+
+BEFORE_AND_AFTER = {
+    "inline": {"p": "inline()", "q": "inline()"},
+    "compute_at": {"r": "compute_at(y, i0)", "q": "compute_at(y, i0)", "p": "compute_at(y, i0)"},
+    "compute_at inside a sum": {
+        "q": "compute_at(r, k0)",
+        "r": "reorder(i0, k0, i1); vectorize(i1)",
+    },
+    "compute_at, some steps ahead": {
+        "q": "compute_at(r, k0.o)",
+        "r": "split(k0, 5); reorder(i0, k0.o, i1, k0.i); pipeline(k0.o, 2)",
+    },
+}
+
+
+def test_before_and_after(golden: Callable[[str, str], None]) -> None:
+    lines = ["\n".join(f"{t.name} = {t.body}" for t in chain().values() if t.body is not None), ""]
+    for name, how in BEFORE_AND_AFTER.items():
+        net, said = chain(), {t: parsed(s) for t, s in how.items()}
+        lines += [f"# {name}", *(f"{t}: {s}" for t, s in how.items()), "=>"]
+        lines += [str(kernel(net, said)), ""]
+        np.testing.assert_array_equal(run(net, said), WANTED["chain"], name)
+    golden("stages.txt", "\n".join(lines))
+
+
+ILLEGAL = {
+    "a sum under a guard": (product, {"s": "inline()"}, "s is a sum, and y reads it under a guard"),
+    "no reader": (
+        chain,
+        {"p": "compute_at(b, i0)"},
+        "compute_at(b, i0): q reads p, and is not inside loops of b",
+    ),
+    "no such loop": (chain, {"q": "compute_at(r, k1)"}, "r has the loops i0, k0, i1"),
+    "another reader": (chain, {"p": "compute_at(q, i0)"}, "y reads p outside of that loop"),
+    "a reader beside it": (
+        chain,
+        {"r": "compute_at(y, i0)", "q": "compute_at(y, i0)", "p": "compute_at(q, i0)"},
+        "compute_at(q, i0): y reads p outside of that loop",
+    ),
+    "another order of an operand": (
+        product,
+        {
+            "s": "tile(i0, i1, 4, 4); split(k0, 4); "
+            "reorder(i0.o, i1.o, k0.o, i0.i, i1.i, k0.i); tensorize(i0.i, mma4x4x4)"
+        },
+        "(a[k0, i0] * a[k0, i1]) is not (a[i0, k0] * b[k0, i1])",
+    ),
+    "another function": (
+        nested,
+        {"s": "tensorize(k0, dot4)"},
+        "(a[i0, k0] + b[k0, i0]) is not (a[k0] * b[k0])",
+    ),
+    "beside a sum": (
+        chain,
+        {"p": "compute_at(q, k0)", "y": "cache_read(r, i0)"},
+        "compute_at(q, k0): it is inside a sum, and read outside of it, too",
+    ),
+    "a read that is gone": (chain, {"q": "inline()", "r": "cache_read(q, i0)"}, "r reads p, b"),
+    "inside an instruction": (
+        chain,
+        {
+            "q": "compute_at(r, k0.i)",
+            "r": "split(k0, 4); reorder(i0, i1, k0.o, k0.i); tensorize(k0.i, dot4)",
+        },
+        "compute_at(r, k0.i): k0.i is said to be tensorize",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ILLEGAL)
+def test_what_is_illegal_says_why(name: str) -> None:
+    make, how, why = ILLEGAL[name]
+    with pytest.raises(IllegalSchedule) as caught:
+        kernel(make(), {t: parsed(s) for t, s in how.items()})
+    assert why in str(caught.value)

@@ -1,0 +1,27 @@
+"""`superopt compile --dump`: a model's kernels after each pass."""
+
+from pathlib import Path
+
+import onnx
+
+from superopt import api
+from tests.kernels.test_passes import NAMES
+from tests.plan.test_compile import net
+
+
+def test_each_pass_of_each_kernel_is_a_file(tmp_path: Path) -> None:
+    onnx.save(net(), tmp_path / "m.onnx")
+    folder = tmp_path / "dump"
+    said = api.compilation(tmp_path / "m.onnx", threads=1, shapes={"n": 2}, dump=folder)
+    assert said.kernels > 3
+    kernels: dict[str, dict[str, str]] = {}
+    for path in folder.iterdir():
+        kernel, _, name = path.name.partition(".")
+        kernels.setdefault(kernel, {})[name] = path.read_text()
+    assert len(kernels) == said.calls
+    for texts in kernels.values():
+        assert sorted(texts) == sorted(NAMES)
+        assert texts["tile"].startswith("kernel(")
+        assert all(texts[name].strip() for name in NAMES if name != "schedule")
+    assert any("vectorize" in texts["schedule"] for texts in kernels.values())
+    assert any("for i1" in texts["loops"] for texts in kernels.values())
