@@ -30,13 +30,15 @@ from superopt.te.node import Axis
 class Problem:
     """What is to be computed: a tensor from others in memory, where these lie, which of them are
     constants. width: bytes of a vector. lead: where it is computed row by row, of which stages are
-    within it, how many axes say which row; else 0."""
+    within it, how many axes say which row; else 0. tiles: may convolutions be computed in tiles
+    (Winograd), of other roundings?"""
 
     tensor: Tensor
     layouts: Mapping[Tensor, Layout | Scatter]
     constants: Collection[Tensor]
     width: int
     lead: int = 0
+    tiles: bool = True
 
     @property
     def lanes(self) -> int:
@@ -205,7 +207,7 @@ def _winograd(plan: wi.Plan) -> Option:
 
 def _picture(p: Problem, c: co.Contraction) -> wi.Picture | None:
     """The convolution that tiles can compute."""
-    if c.b.tensor not in p.constants or p.tensor.dtype != F32:
+    if not p.tiles or c.b.tensor not in p.constants or p.tensor.dtype != F32:
         return None
     found = wi.picture(p.tensor, c)
     if found is None or min(found.channels, _size(found.k)) < p.lanes:

@@ -29,6 +29,7 @@ def compile(
     tune: bool = False,
     budget: float = 300.0,
     store: str | Path | None = None,
+    float_class: str = "E2",
 ) -> Executable:
     """Compile a model to machine code for this processor.
 
@@ -39,7 +40,9 @@ def compile(
     target: only "cpu". threads: 1 by default. tune: measure for at most `budget` seconds which ways
     to compute the model's kernels are the fastest ones, and write these down; a model with symbolic
     sizes is tuned by `tune`, for given ones. store: the file or folder of measurements, by default
-    in the user's cache; what was tuned before is taken from there.
+    in the user's cache; what was tuned before is taken from there. float_class: how much floats may
+    change: "E1" sums in another order, "E2" products distributed over sums, too (convolutions in
+    Winograd's tiles, batch normalisation in weights).
 
     A model with symbolic sizes is compiled when it is first called, for the sizes that it is called
     with, and again for others. Nodes that no kernel computes run in onnxruntime, in the same call.
@@ -52,7 +55,10 @@ def compile(
     if threads is not None and threads < 1:
         raise UsageError(f"threads {threads}", "it is at least 1", "give another")
     place = None if store is None else Path(store)
-    exe = compile_.compile(read(model), threads=threads or 1, store=place)
+    if float_class not in ("E1", "E2"):
+        raise UsageError(f"float_class {float_class!r}", "there are E1 and E2", "use one of them")
+    source, some = read(model), threads or 1
+    exe = compile_.compile(source, threads=some, store=place, float_class=float_class)
     if tune:
         with Store.open(place) as held:
             exe.tune({}, _positive(budget), held)
@@ -108,6 +114,7 @@ def compilation(
     threads: int | None = None,
     shapes: Mapping[str, int] | None = None,
     dump: str | Path | None = None,
+    float_class: str = "E2",
 ) -> Compilation:
     """Compile a model's file, and say what became of it.
 
@@ -115,7 +122,7 @@ def compilation(
     texts after each pass: from .expressions, by .tile, to LLVM's (.ll, .optimized.ll).
     """
     folder = None if dump is None else Path(dump)
-    return compile_.compilation(read(model), threads or 1, dict(shapes or {}), folder)
+    return compile_.compilation(read(model), threads or 1, dict(shapes or {}), folder, float_class)
 
 
 def run_model(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from superopt.errors import Aborted
-from superopt.report.compiled import Compilation, Foreign, OutputValue
+from superopt.report.compiled import Compilation, Foreign, OutputValue, Tuned, TunedKernel
 from superopt.report.data import (
     BenchRow,
     Derivation,
@@ -45,6 +45,14 @@ GENERATION = Generation((FAMILY,), "found", (7,), 10.5, 110.0)
 COMPILATION = Compilation(
     *("model.onnx", 2, 1.25, 69, 21, 24, 94_811_000, 8_720_000),
     (Foreign("TopK best", "TopK has no tensor expression"),),
+)
+_TILES = "winograd m=4 apart=0 block=2 rows=2 columns=2 vectors=4"
+TUNED = Tuned(
+    (
+        TunedKernel("f32[1, 64, 55, 55]", 2, 240e-6, 185e-6, "direct rows=6", _TILES, 111, 111),
+        TunedKernel("f32[1, 1000]", 1, 12.1e-6, 12.1e-6, "across lanes=8", "across lanes=8", 3, 7),
+    ),
+    85.4,
 )
 OUTPUTS = (
     OutputValue("logits", "float32[1, 1000]", -1.5, 2.25),
@@ -189,10 +197,22 @@ class FakeApi:
         return tuple(BenchRow(str(m), name, BEFORE, None) for m in models for name in vs)
 
     def compilation(
-        self, model: Path, *, threads: int | None, shapes: Mapping[str, int], dump: Path | None
+        self,
+        model: Path,
+        *,
+        threads: int | None,
+        shapes: Mapping[str, int],
+        dump: Path | None,
+        float_class: str,
     ) -> Compilation:
-        self.asked = {"threads": threads, "shapes": shapes, "dump": dump}
+        self.asked = {
+            "threads": threads, "shapes": shapes, "dump": dump, "float_class": float_class
+        }  # fmt: skip
         return COMPILATION
+
+    def tune(self, model: Path, *, stop: object, progress: object, **asked: object) -> Tuned:
+        self.asked = dict(asked)
+        return TUNED
 
     def run_model(
         self, model: Path, *, inputs: Path, output: Path | None, threads: int | None

@@ -374,10 +374,22 @@ def test_compile_says_what_became_of_the_model(
     api = FakeApi()
     done = superopt("compile", model, "--threads", 2, "--shape", "n=4", "--dump", tmp_path, api=api)
     assert done.code == 0
-    assert api.asked == {"threads": 2, "shapes": {"n": 4}, "dump": tmp_path}
+    assert api.asked == {
+        "threads": 2, "shapes": {"n": 4}, "dump": tmp_path, "float_class": "E2"
+    }  # fmt: skip
     golden("compilation.txt", done.out)
     found = json.loads(superopt("compile", model, "--json", api=api).out)
     assert found["foreign"] == [{"node": "TopK best", "why": COMPILATION.foreign[0].why}]
+
+
+def test_tune_says_what_was_found(
+    superopt: Run, model: Path, tmp_path: Path, golden: Callable[[str, str], None]
+) -> None:
+    api = FakeApi()
+    done = superopt("tune", model, "--budget", "2m", "--store", tmp_path, "--quiet", api=api)
+    assert done.code == 0
+    assert api.asked == {"threads": None, "shapes": {}, "budget": 120.0, "store": tmp_path}
+    golden("tuned.txt", done.out)
 
 
 def test_run_says_what_the_outputs_are(

@@ -17,16 +17,30 @@ from superopt.errors import ExitCode
 @click.option(
     "--dump", type=options.NEW_FILE, metavar="FOLDER", help="Write the kernels there, as text."
 )
+@click.option(
+    "--float-class",
+    type=click.Choice(["E1", "E2"]),
+    default="E2",
+    show_default=True,
+    help="How much floats may change; with E1 convolutions are not computed in tiles.",
+)
 @options.as_json
 @options.debug
 def compile_(
-    model: Path, threads: int | None, shapes: Mapping[str, int], dump: Path | None, as_json: bool
+    model: Path,
+    threads: int | None,
+    shapes: Mapping[str, int],
+    dump: Path | None,
+    float_class: str,
+    as_json: bool,
 ) -> ExitCode:
     """Compile MODEL for this processor, and say what became of it.
 
     The machine code stays in the user's cache: running the model is fast to start from then on.
     """
-    found = api().compilation(model, threads=threads, shapes=shapes, dump=dump)
+    found = api().compilation(
+        model, threads=threads, shapes=shapes, dump=dump, float_class=float_class
+    )
     if as_json:
         from superopt.report.codec import dumps
 

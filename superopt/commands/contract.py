@@ -113,7 +113,13 @@ class Api(Protocol):
     ) -> Tuned: ...
 
     def compilation(
-        self, model: Path, *, threads: int | None, shapes: Mapping[str, int], dump: Path | None
+        self,
+        model: Path,
+        *,
+        threads: int | None,
+        shapes: Mapping[str, int],
+        dump: Path | None,
+        float_class: str,
     ) -> Compilation: ...
 
     def run_model(

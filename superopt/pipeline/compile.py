@@ -43,6 +43,7 @@ from superopt.te.expr import TensorType
 from superopt.te.node import Size
 
 Arrays = dict[g.Value, Any]
+TILES = "E2"  # the class of floats of convolutions in tiles: products are distributed over sums
 
 
 def objects_folder() -> Path:
@@ -88,9 +89,9 @@ class Executable:
     """A model that was compiled. For other sizes of its inputs it is compiled again, once each.
 
     chosen: how problems are computed that were tuned, by their keys. packed: constants of programs
-    that are known, by the programs' identities. without: nodes that turned out
-    to have no kernel, and why. Calls from several threads wait for
-    each other.
+    that are known, by the programs' identities. float_class: how much floats may change. without:
+    nodes that turned out to have no kernel, and why. Calls from several threads wait for each
+    other.
     """
 
     model: Model
@@ -100,6 +101,7 @@ class Executable:
     outputs: tuple[str, ...]
     chosen: Mapping[str, Option] = field(default_factory=dict)
     packed: Mapping[str, np.ndarray] = field(default_factory=dict)
+    float_class: str = "E2"
     variants: dict[tuple[tuple[str, int], ...], list[Native | Foreign]] = field(
         default_factory=dict
     )
@@ -140,6 +142,7 @@ class Executable:
             self.model.source,
             self.threads,
             self.machine.width,
+            self.float_class,
             {key: o for c in programs for key, o in c.program.options.items()},
             tuple(dict(key) for key in self.variants),
             {c.program.identity(): c.constants for c in programs},
@@ -199,7 +202,9 @@ class Executable:
                 return out
 
     def native(self, s: Segment, sizes: Mapping[str, int]) -> Native:
-        made = program(simplified(graph_of(s)), sizes, self.machine.width, self.chosen)
+        graph = simplified(graph_of(s), self.float_class)
+        tiles = self.float_class >= TILES
+        made = program(graph, sizes, self.machine.width, self.chosen, tiles)
         shapes = tuple(_shape(v.type, sizes) for v in s.outputs)
         constants = self.packed.get(made.identity()) if self.packed else None
         ready = code(made, self.machine, self.threads, self.folder, constants)
@@ -274,6 +279,7 @@ def compile(
     threads: int = 1,
     machine: Machine | None = None,
     store: Path | None = None,
+    float_class: str = "E2",
 ) -> Executable:
     """The model, to be compiled when the sizes of its inputs are known; at once, where they are.
 
@@ -283,7 +289,7 @@ def compile(
     """
     with Store.open(store) as held:
         chosen = tuned.chosen(held, threads)
-    out = executable(source, threads, machine or host(), chosen, {})
+    out = executable(source, threads, machine or host(), chosen, {}, float_class)
     if not any(isinstance(d, Size) for i in out.model.graph.inputs for d in i.type.shape or ()):
         out.variant({})
     return out
@@ -294,7 +300,7 @@ def loaded(s: Saved, threads: int | None = None, machine: Machine | None = None)
     machine = machine or host()
     same = s.width == machine.width
     options, constants = (s.options, s.constants) if same else ({}, {})
-    out = executable(s.source, threads or s.threads, machine, options, constants)
+    out = executable(s.source, threads or s.threads, machine, options, constants, s.float_class)
     for sizes in s.sizes:
         out.variant(sizes)
     return out
@@ -306,20 +312,25 @@ def executable(
     machine: Machine,
     chosen: Mapping[str, Option],
     packed: Mapping[str, np.ndarray],
+    float_class: str,
 ) -> Executable:
     """The model, nothing of which is compiled yet. Raises ModelError for an invalid model."""
     validate(source)
     model = import_model(source)
     names = tuple(v.name or "" for v in source.model.graph.outputs)
-    return Executable(model, threads, machine, objects_folder(), names, chosen, packed)
+    return Executable(model, threads, machine, objects_folder(), names, chosen, packed, float_class)
 
 
 def compilation(
-    source: Source, threads: int, shapes: Mapping[str, int], dump: Path | None
+    source: Source,
+    threads: int,
+    shapes: Mapping[str, int],
+    dump: Path | None,
+    float_class: str = "E2",
 ) -> Compilation:
     """Compile for these sizes, and say what became of the model."""
     begin = time.monotonic()
-    exe = compile(source, threads=threads)
+    exe = compile(source, threads=threads, float_class=float_class)
     sizes = representative(exe.model, shapes)
     steps = exe.variant(sizes)
     seconds = time.monotonic() - begin

@@ -27,14 +27,15 @@ ALIGNED = 64
 class Saved:
     """What is kept of a compiled model.
 
-    width: bytes of a vector that it was compiled for. options: how problems are computed, by their
-    keys. sizes: those of symbolic dimensions that were compiled. constants: bytes, as kernels read
-    them, by the identities of programs.
+    width: bytes of a vector that it was compiled for. float_class: how much floats may change.
+    options: how problems are computed, by their keys. sizes: those of symbolic dimensions that were
+    compiled. constants: bytes, as kernels read them, by the identities of programs.
     """
 
     source: Source
     threads: int
     width: int
+    float_class: str
     options: Mapping[str, Option]
     sizes: tuple[dict[str, int], ...]
     constants: Mapping[str, np.ndarray]
@@ -52,6 +53,7 @@ def write(s: Saved, path: Path) -> None:
         "model": s.source.label,
         "threads": s.threads,
         "width": s.width,
+        "float_class": s.float_class,
         "weights": places,
         "schedules": {key: str(option) for key, option in s.options.items()},
         "sizes": s.sizes,
@@ -86,6 +88,7 @@ def read(path: Path) -> Saved:
             _source(path, str(about["model"]), graph, weights, places),
             max(int(about["threads"]), 1),
             int(about["width"]),
+            str(about["float_class"]),
             {str(k): Option.parsed(str(o)) for k, o in dict(about["schedules"]).items()},
             tuple({str(n): int(v) for n, v in dict(each).items()} for each in about["sizes"]),
             {

@@ -89,9 +89,10 @@ def program(
     sizes: Mapping[str, int],
     width: int,
     chosen: Mapping[str, Option] | None = None,
+    tiles: bool = True,
 ) -> Program:
     """width: bytes of a vector of the machine that it is for. chosen: how to compute problems, by
-    their keys; for all others the default holds.
+    their keys; for all others the default holds. tiles: may convolutions be computed in tiles?
 
     Raises NotImplementedError where no kernel computes an element type.
     """
@@ -108,7 +109,8 @@ def program(
     current = _apart(current, lying.keys() | pictured, tensors.constants)
     needed = {*outputs, *(t for some in parts.values() for t in some)}
     current, leads = rows(current, needed, lying)
-    return _Builder(graph, tensors, outputs, current, leads, lying, width, chosen or {}).build()
+    made = _Builder(graph, tensors, outputs, current, leads, lying, width, chosen or {}, tiles)
+    return made.build()
 
 
 def _outputs(graph: g.Graph, tensors: Tensors) -> list[Tensor]:
@@ -187,6 +189,7 @@ class _Builder:
     lying: Mapping[Tensor, Layout]
     width: int
     chosen: Mapping[str, Option]
+    tiles: bool
 
     def build(self) -> Program:
         buffers = {t: Tensor(f"b{n}", t.dtype, t.shape) for n, t in enumerate(self.current)}
@@ -213,7 +216,8 @@ class _Builder:
             elif t in self.lying:
                 layout[root] = self.lying[t]
             known = {x for x in given if x in self.tensors.constants}
-            problem = Problem(root, layout, known, self.width, self.leads.get(t, 0))
+            lead = self.leads.get(t, 0)
+            problem = Problem(root, layout, known, self.width, lead, self.tiles)
             key = computation(problem)
             how = choice(problem, self.chosen.get(key))
             asked[key], used[key] = problem, how.option

@@ -19,12 +19,13 @@ ALWAYS = {
 }  # fmt: skip
 
 
-def simplified(graph: g.Graph) -> g.Graph:
-    """Constants computed, and the rules ALWAYS applied wherever they match."""
+def simplified(graph: g.Graph, float_class: str = "E2") -> g.Graph:
+    """Constants computed, and the rules ALWAYS applied wherever they match, if they change floats
+    no more than the class says."""
     graph = fold(graph, lazily=True).graph
     for file, names in ALWAYS.items():
         for rule in load_file(file):
-            if rule.name in names:
+            if rule.name in names and rule.float_class <= float_class:
                 graph = _applied(graph, rule)
     return fold(graph, lazily=True).graph
 

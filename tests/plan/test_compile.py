@@ -245,3 +245,27 @@ def test_real_models(name: str, weightless_models: dict[str, Path]) -> None:
     exe = superopt.compile(made)
     near(exe.run(feeds), ort.run(session, feeds))
     assert all(isinstance(s, Native) for v in exe.variants.values() for s in v)
+
+
+def test_without_tiles_and_folded_weights_where_floats_must_not_change_so_much() -> None:
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.standard_normal((64, 64, 3, 3)).astype(np.float32) / 24,
+        **{n: np.abs(rng.standard_normal(64)).astype(np.float32) + 0.5 for n in "sbmv"},
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1] * 4),
+        helper.make_node("BatchNormalization", ["a", "s", "b", "m", "v"], ["y"]),
+    ]
+    m = model(nodes, {"x": (F, [1, 64, 16, 16])}, ["y"], weights)
+    x = rng.standard_normal((1, 64, 16, 16)).astype(np.float32)
+    found = {}
+    for float_class in ("E1", "E2"):
+        exe = superopt.compile(m, float_class=float_class)
+        near(exe(x=x), reference(m, {"x": x}))
+        (step,) = exe.variants[()]
+        assert isinstance(step, Native)
+        found[float_class] = {o.algorithm for o in step.code.program.options.values()}
+    assert "winograd" in found["E2"] - found["E1"]
+    with pytest.raises(UsageError, match="float_class"):
+        superopt.compile(m, float_class="E0")
