@@ -382,6 +382,19 @@ def test_compile_says_what_became_of_the_model(
     assert found["foreign"] == [{"node": "TopK best", "why": COMPILATION.foreign[0].why}]
 
 
+def test_explain_says_what_a_compiled_model_leaves_to_onnxruntime(
+    superopt: Run, model: Path, tmp_path: Path, golden: Callable[[str, str], None]
+) -> None:
+    done = superopt("explain", model, api=FakeApi())
+    assert done.code == 0
+    golden("fallen.txt", done.out)
+    found = json.loads(superopt("explain", model, "--json", api=FakeApi()).out)
+    assert [f["node"] for f in found] == [f.node for f in COMPILATION.foreign]
+    report = tmp_path / "report.json"
+    report.write_text("{}")
+    assert "name one" in superopt("explain", report, api=FakeApi()).err
+
+
 def test_tune_says_what_was_found(
     superopt: Run, model: Path, tmp_path: Path, golden: Callable[[str, str], None]
 ) -> None:

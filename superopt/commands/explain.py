@@ -27,7 +27,7 @@ def _stored(path: Path) -> Report:
 
 @click.command()
 @click.argument("source", type=options.FILE)
-@click.argument("name")
+@click.argument("name", required=False)
 @options.budget("10s")
 @options.rules
 @options.shape
@@ -38,7 +38,7 @@ def _stored(path: Path) -> Report:
 @options.debug
 def explain(
     source: Path,
-    name: str,
+    name: str | None,
     budget: float,
     rules: tuple[Path, ...],
     shapes: Mapping[str, int],
@@ -50,9 +50,14 @@ def explain(
     """Say why a node or a rule was rewritten, or was not.
 
     NAME is a rule, a node or a value. SOURCE is a model, which is then searched for the budget,
-    or a report that `superopt optimize --json` wrote.
+    or a report that `superopt optimize --json` wrote. Without NAME: which nodes of a model run in
+    onnxruntime when it is compiled, and why.
     """
     from superopt.report import codec, group, text
+
+    if name is None:
+        _compiled(source, threads, shapes, as_json)
+        return ExitCode.OK
 
     names = {name}
     missed: tuple[Rejected, ...] = ()
@@ -91,6 +96,17 @@ def explain(
         if not steps and not rejected:
             terminal.say("no rule of the library matches there\n")
     return ExitCode.OK
+
+
+def _compiled(source: Path, threads: int | None, shapes: Mapping[str, int], as_json: bool) -> None:
+    from superopt.report import codec, compiled
+
+    if source.suffix == ".json":
+        raise UsageError(
+            f"{source} is a report", "of it a rule, a node or a value is explained", "name one"
+        )
+    found = api().compilation(source, threads=threads, shapes=shapes, dump=None, float_class="E2")
+    terminal.say(codec.dumps(found.foreign) if as_json else compiled.fallen(found))
 
 
 def _nothing_about(name: str, report: Report) -> UsageError:

@@ -85,10 +85,23 @@ def compilation(c: Compilation) -> str:
         f"  {words.size(c.constants)} of constants, {words.size(c.memory)} of memory",
     ]
     if c.foreign:
-        lines.append(f"  in onnxruntime run {words.count(len(c.foreign), 'node')}:")
-        cells = ((words.plain(f.node), words.plain(f.why)) for f in c.foreign)
-        lines += [f"    {line}" for line in table(cells, shown=len(c.foreign))]
+        lines += _foreign(c)
     return joined(lines)
+
+
+def _foreign(c: Compilation) -> list[str]:
+    cells = ((words.plain(f.node), words.plain(f.why)) for f in c.foreign)
+    rows = table(cells, shown=len(c.foreign))
+    head = f"  in onnxruntime run {words.count(len(c.foreign), 'node')}:"
+    return [head, *(f"    {line}" for line in rows)]
+
+
+def fallen(c: Compilation) -> str:
+    """What `superopt explain MODEL` says."""
+    nodes = words.count(c.nodes, "node")
+    if not c.foreign:
+        return f"{words.plain(c.model)}: all of its {nodes} run as kernels when it is compiled\n"
+    return joined([f"{words.plain(c.model)}: {nodes}; when it is compiled", *_foreign(c)])
 
 
 def tuned(t: Tuned) -> str:
