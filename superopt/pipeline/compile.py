@@ -29,20 +29,20 @@ from superopt.onnx_io.validate import validate
 from superopt.pipeline.arrays import as_array
 from superopt.pipeline.saved import Saved, write
 from superopt.pipeline.shapes import representative
+from superopt.pipeline.steps import Arrays, Foreign, Native
 from superopt.pipeline.tune import Progress, tune
 from superopt.plan.build import Program, program
-from superopt.plan.execute import Code, code
+from superopt.plan.execute import code
 from superopt.plan.segments import Segment, fallen, graph_of, segments, why_not
 from superopt.plan.simplify import simplified
 from superopt.report.compiled import Compilation, Tuned
 from superopt.report.compiled import Foreign as Foreign_
 from superopt.te import index as ix
 from superopt.te.domain import Reals
-from superopt.te.dtype import DType, to_numpy
+from superopt.te.dtype import to_numpy
 from superopt.te.expr import TensorType
 from superopt.te.node import Size
 
-Arrays = dict[g.Value, Any]
 TILES = "E2"  # the class of floats of convolutions in tiles: products are distributed over sums
 
 
@@ -51,44 +51,12 @@ def objects_folder() -> Path:
     return default_folder() / "objects"
 
 
-@dataclass(frozen=True, slots=True)
-class Native:
-    """A segment as machine code."""
-
-    segment: Segment
-    code: Code
-    shapes: tuple[tuple[int, ...], ...]  # of the outputs
-
-    def run(self, env: Arrays) -> None:
-        given = [env[v] for v in self.segment.inputs]
-        out = [
-            np.empty(shape, to_numpy(_dtype(v.type)))
-            for v, shape in zip(self.segment.outputs, self.shapes, strict=True)
-        ]
-        self.code(given, out)
-        env.update(zip(self.segment.outputs, out, strict=True))
-
-
-@dataclass(frozen=True, slots=True)
-class Foreign:
-    """A segment in onnxruntime. given: its inputs' names, and the values that these are."""
-
-    segment: Segment
-    session: ort.Session
-    given: Mapping[str, g.Value]
-    outputs: tuple[str, ...]
-
-    def run(self, env: Arrays) -> None:
-        feeds = {name: env[v] for name, v in self.given.items()}
-        found = ort.run(self.session, feeds, self.outputs)
-        env.update((v, found[n]) for v, n in zip(self.segment.outputs, self.outputs, strict=True))
-
-
 @dataclass(slots=True)
 class Executable:
     """A model that was compiled. For other sizes of its inputs it is compiled again, once each.
 
-    chosen: how problems are computed that were tuned, by their keys. packed: constants of programs
+    outputs: names; ports: inputs, with their element types and ranks. chosen: how problems are
+    computed that were tuned, by their keys. packed: constants of programs
     that are known, by the programs' identities. float_class: how much floats may change. without:
     nodes that turned out to have no kernel, and why. Calls from several threads wait for each
     other.
@@ -99,6 +67,7 @@ class Executable:
     machine: Machine
     folder: Path | None
     outputs: tuple[str, ...]
+    ports: tuple[tuple[g.Input, np.dtype | None, int | None], ...]
     chosen: Mapping[str, Option] = field(default_factory=dict)
     packed: Mapping[str, np.ndarray] = field(default_factory=dict)
     float_class: str = "E2"
@@ -160,27 +129,39 @@ class Executable:
 
     def given(self, feeds: Mapping[str, Any]) -> dict[g.Input, np.ndarray]:
         """The inputs' arrays; raises UsageError where they are not as the model says."""
-        inputs = {i.name: i for i in self.model.graph.inputs}
-        for name in feeds:
-            if name not in inputs:
-                raise UsageError(
-                    f"no input {name!r}", f"there are {', '.join(inputs) or 'none'}", "leave it out"
-                )
         out = {}
-        for name, i in inputs.items():
-            if name in feeds:
-                out[i] = as_array(name, i.type, feeds[name])
+        for i, dtype, rank in self.ports:
+            array = feeds.get(i.name, self)
+            if (
+                type(array) is np.ndarray and array.dtype == dtype and array.ndim == rank
+                and array.flags.c_contiguous
+            ):  # fmt: skip
+                out[i] = array
+            elif array is not self:
+                out[i] = as_array(i.name, i.type, array)
             elif i in self.model.overridable:
                 default = self.model.overridable[i].const_value
                 assert default is not None
                 out[i] = default.numpy()
             else:
+                self.known(feeds)
                 raise UsageError(
-                    f"no value for input {name!r}",
+                    f"no value for input {i.name!r}",
                     f"values were given for {', '.join(map(repr, feeds)) or 'none'}",
                     f"give an array: {i.type}",
                 )
+        if len(feeds) > len(out) or not all(i.name in feeds for i in out):
+            self.known(feeds)
         return out
+
+    def known(self, feeds: Mapping[str, Any]) -> None:
+        """Raises UsageError for a name that is no input's."""
+        names = [i.name for i in self.model.graph.inputs]
+        for name in feeds:
+            if name not in names:
+                raise UsageError(
+                    f"no input {name!r}", f"there are {', '.join(names) or 'none'}", "leave it out"
+                )
 
     def variant(self, sizes: Mapping[str, int]) -> list[Native | Foreign]:
         """The steps for inputs of these sizes."""
@@ -318,7 +299,16 @@ def executable(
     validate(source)
     model = import_model(source)
     names = tuple(v.name or "" for v in source.model.graph.outputs)
-    return Executable(model, threads, machine, objects_folder(), names, chosen, packed, float_class)
+    ports = tuple((i, *_port(i.type)) for i in model.graph.inputs)
+    return Executable(
+        model, threads, machine, objects_folder(), names, ports, chosen, packed, float_class
+    )
+
+
+def _port(t: TensorType) -> tuple[np.dtype | None, int | None]:
+    """An input's element type and rank; None for what only `as_array` can tell."""
+    dtype = None if t.dtype is None else np.dtype(to_numpy(t.dtype))
+    return dtype, None if t.shape is None else len(t.shape)
 
 
 def compilation(
@@ -371,11 +361,6 @@ def _dumped(p: Program, machine: Machine, folder: Path) -> None:
 def _constant(v: g.Value) -> np.ndarray:
     assert isinstance(v, g.Constant)
     return v.load()
-
-
-def _dtype(t: TensorType) -> DType:
-    assert t.dtype is not None
-    return t.dtype
 
 
 def _shape(t: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:

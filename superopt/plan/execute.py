@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,27 @@ from superopt.kernels.pool import Pool, started
 from superopt.plan.build import Program
 
 ALIGNED = 64
+
+
+def _place_of_data() -> int:
+    """Where numpy's arrays hold the address of their elements: bytes from the object's own; 0 where
+    that cannot be seen. Reading it there takes a fifth of the time of asking for it."""
+    if sys.implementation.name != "cpython":
+        return 0
+    probe = np.zeros(1)
+    places = range(8, 48, 8)
+    held = (ctypes.c_void_p.from_address(id(probe) + n).value == probe.ctypes.data for n in places)
+    return next((n for n, found in zip(places, held, strict=True) if found), 0)
+
+
+_DATA = _place_of_data()
+
+
+def _address(a: np.ndarray) -> int:
+    """Of an array's first element."""
+    if _DATA:
+        return ctypes.c_void_p.from_address(id(a) + _DATA).value or 0
+    return int(a.ctypes.data)
 
 
 @dataclass(slots=True)
@@ -38,8 +60,7 @@ class Code:
 
     def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Compute the outputs: contiguous arrays of the right types, all of them."""
-        # The array interface is several times faster to ask than `ctypes.data`.
-        at = [a.__array_interface__["data"][0] for a in (*inputs, *outputs)]
+        at = [_address(a) for a in (*inputs, *outputs)]
         self.run((ctypes.c_void_p * len(at))(*at), *self.places, self.state())
 
     def state(self) -> int:

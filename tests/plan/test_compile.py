@@ -15,7 +15,7 @@ import superopt
 from superopt import ort
 from superopt.errors import ModelError, UsageError
 from superopt.onnx_io.weightless import fill
-from superopt.pipeline.compile import Foreign, Native
+from superopt.pipeline.steps import Foreign, Native
 
 Model = onnx.ModelProto
 F, I = TensorProto.FLOAT, TensorProto.INT64  # noqa: E741

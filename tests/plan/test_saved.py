@@ -18,7 +18,7 @@ from superopt.errors import ModelError, SuperoptError, UsageError
 from superopt.kernels.cpu import Machine, host
 from superopt.pipeline import compile as compile_
 from superopt.pipeline import saved
-from superopt.pipeline.compile import Foreign, Native
+from superopt.pipeline.steps import Foreign, Native
 from tests.plan.test_compile import F, model, net, picture
 
 HEAD = struct.Struct("<8sIQ")
