@@ -30,8 +30,10 @@ from superopt.te.node import Apply, Axis, Const, Expr, Load
 
 ACCUMULATORS = 28  # of 32 registers, the others for operands
 LATENCY = 4  # cycles until a sum can be added to again
-PER_CYCLE = 2  # products, and loads
-FAR = 2  # cycles for a vector from the second cache
+# Fitted to measurements of 115 kernels (scripts/bench_tuning.py's), in products of a vector each:
+NEAR_ROW = 0.5  # a number from the first cache
+FAR = 1.5  # a vector from the second one
+BESIDE = 0.2  # part of what is not the bottleneck that shows
 STRIDED = 8  # rows of a matrix at a time: more may fall on the same places of the first cache
 NEAR = 16  # elements between neighbouring rows that are no such case
 NARROW = 3  # vectors, below which a result's width is taken as it is
@@ -109,10 +111,10 @@ def tiles(
         for rows in range(1, max(min(m, most), 1) + 1):
             if rows * wide > ACCUMULATORS or rows * wide + wide + 1 > 32:
                 break
-            loads = max((rows + wide) / PER_CYCLE, FAR * wide)
-            step = max(rows * wide / PER_CYCLE, loads, LATENCY)
+            busy, loads = rows * wide, NEAR_ROW * rows + FAR * wide
+            step = max(busy, loads, LATENCY) + BESIDE * min(busy, loads)
             count = -(-m // rows) * -(-n // (lanes * vectors))
-            yield count * (step + 0.25), rows, vectors
+            yield count * step, rows, vectors
 
 
 @dataclass(frozen=True, slots=True)
