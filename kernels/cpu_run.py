@@ -55,7 +55,7 @@ def run_text(calls: Sequence[Call], threads: int = 1, processor: str = "x86_64")
     if threads == 1:
         lines += _alone(calls)
     else:
-        lines += _together(calls, processor)
+        lines += _together(calls, processor, threads)
     return "\n".join([*lines, ""])
 
 
@@ -98,19 +98,46 @@ def _alone(calls: Sequence[Call]) -> Iterator[str]:
     yield "  ret void\n}"
 
 
-def _together(calls: Sequence[Call], processor: str) -> Iterator[str]:
+GROUPS = 16  # of chunks for each thread, so that few wait in the end and few ask for more
+
+
+def _grouped(k: int, call: Call, threads: int) -> tuple[int, list[str]]:
+    """The chunks of a kernel in groups: how many, and a function of one of these."""
+    size = max(1, call.chunks // (GROUPS * threads))
+    count = -(-call.chunks // size)
+    return count, [
+        f"define private void @group{k}({_GIVEN}, i64 %group) {{\nentry:",
+        f"  %begin = mul i64 %group, {size}",
+        f"  %next = add i64 %begin, {size}",
+        f"  %over = icmp ugt i64 %next, {call.chunks}",
+        f"  %end = select i1 %over, i64 {call.chunks}, i64 %next",
+        "  br label %loop",
+        "loop:",
+        "  %chunk = phi i64 [%begin, %entry], [%after, %loop]",
+        f"  call void @call{k}({_GIVEN}, i64 %chunk)",
+        "  %after = add i64 %chunk, 1",
+        "  %more = icmp ult i64 %after, %end",
+        "  br i1 %more, label %loop, label %done",
+        "done:\n  ret void\n}",
+    ]
+
+
+def _together(calls: Sequence[Call], processor: str, threads: int) -> Iterator[str]:
     n = len(calls)
+    groups = [_grouped(k, c, threads) for k, c in enumerate(calls)]
+    for _, lines in groups:
+        yield from lines
     yield "declare i32 @sched_yield()"
     yield "declare i64 @syscall(i64, ...)"
     yield f"declare void {_PAUSES[_x86(processor)].replace('i32 1', 'i32')}"
-    yield f"@chunks = private constant [{n} x i64] [{', '.join(f'i64 {c.chunks}' for c in calls)}]"
+    yield f"@chunks = private constant [{n} x i64] [{', '.join(f'i64 {c}' for c, _ in groups)}]"
     yield from _chunk(calls)
     yield from _run(calls, processor)
     yield from _work(n, processor)
 
 
 def _chunk(calls: Sequence[Call]) -> Iterator[str]:
-    """Chunk number `chunk` of kernel number `k`."""
+    """Group number `chunk` of the chunks of kernel number `k`."""
     yield f"define private void @chunk(i64 %k, {_GIVEN}, i64 %chunk) {{"
     yield "  switch i64 %k, label %none ["
     for k in range(len(calls)):
@@ -118,7 +145,7 @@ def _chunk(calls: Sequence[Call]) -> Iterator[str]:
     yield "  ]"
     for k in range(len(calls)):
         yield f"call{k}:"
-        yield f"  call void @call{k}({_GIVEN}, i64 %chunk)"
+        yield f"  call void @group{k}({_GIVEN}, i64 %chunk)"
         yield "  ret void"
     yield "none:\n  ret void\n}"
 
