@@ -40,7 +40,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Aborted": "superopt.errors",
     "CheckFailed": "superopt.errors",
-    "Executable": "superopt.api",
+    "Executable": "superopt.compiled",
     "ExitCode": "superopt.errors",
     "ModelError": "superopt.errors",
     "Optimized": "superopt.api",
@@ -48,12 +48,12 @@ _HOME = {
     "Undecided": "superopt.errors",
     "UsageError": "superopt.errors",
     "bench": "superopt.api",
-    "compile": "superopt.api",
+    "compile": "superopt.compiled",
     "derive": "superopt.api",
     "doctor": "superopt.api",
-    "load": "superopt.api",
+    "load": "superopt.compiled",
     "optimize": "superopt.api",
-    "tune": "superopt.api",
+    "tune": "superopt.compiled",
     "verify": "superopt.api",
 }
 

@@ -14,7 +14,7 @@ from superopt.onnx_io.source import Given, read
 from superopt.pipeline import compile as compile_
 from superopt.pipeline import saved
 from superopt.pipeline.arrays import described
-from superopt.pipeline.compile import Executable
+from superopt.pipeline.compile import Executable as Executable
 from superopt.pipeline.inputs import read_inputs
 from superopt.pipeline.shapes import representative
 from superopt.report.compiled import Compilation, OutputValue, Tuned

@@ -46,7 +46,7 @@ BELOW["backend"] = PARTS | {"api"}
 BELOW["commands"] = PARTS | {"api", "cli"}
 BELOW["cli"] = PARTS | {"api", "commands"}
 BELOW["__main__"] = {"cli"}
-BELOW["__init__"] = PARTS | {"api"}
+BELOW["__init__"] = PARTS | {"api", "compiled"}
 
 OWNERS: dict[str, set[str]] = {
     "onnx": {"onnx_io", "backend"},
