@@ -1,0 +1,68 @@
+"""The commands about compiled models, over a fake api."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.fake_api import COMPILATION, FakeApi
+
+Run = Callable[..., SimpleNamespace]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"original")
+    return path
+
+
+def test_compile_says_what_became_of_the_model(
+    superopt: Run, model: Path, tmp_path: Path, golden: Callable[[str, str], None]
+) -> None:
+    api = FakeApi()
+    done = superopt("compile", model, "--threads", 2, "--shape", "n=4", "--dump", tmp_path, api=api)
+    assert done.code == 0
+    assert api.asked == {
+        "threads": 2, "shapes": {"n": 4}, "dump": tmp_path, "float_class": "E2"
+    }  # fmt: skip
+    golden("compilation.txt", done.out)
+    found = json.loads(superopt("compile", model, "--json", api=api).out)
+    assert found["foreign"] == [{"node": "TopK best", "why": COMPILATION.foreign[0].why}]
+
+
+def test_explain_says_what_a_compiled_model_leaves_to_onnxruntime(
+    superopt: Run, model: Path, tmp_path: Path, golden: Callable[[str, str], None]
+) -> None:
+    done = superopt("explain", model, api=FakeApi())
+    assert done.code == 0
+    golden("fallen.txt", done.out)
+    found = json.loads(superopt("explain", model, "--json", api=FakeApi()).out)
+    assert [f["node"] for f in found] == [f.node for f in COMPILATION.foreign]
+    report = tmp_path / "report.json"
+    report.write_text("{}")
+    assert "name one" in superopt("explain", report, api=FakeApi()).err
+
+
+def test_tune_says_what_was_found(
+    superopt: Run, model: Path, tmp_path: Path, golden: Callable[[str, str], None]
+) -> None:
+    api = FakeApi()
+    done = superopt("tune", model, "--budget", "2m", "--store", tmp_path, "--quiet", api=api)
+    assert done.code == 0
+    assert api.asked == {"threads": None, "shapes": {}, "budget": 120.0, "store": tmp_path}
+    golden("tuned.txt", done.out)
+
+
+def test_run_says_what_the_outputs_are(
+    superopt: Run, model: Path, tmp_path: Path, golden: Callable[[str, str], None]
+) -> None:
+    api = FakeApi()
+    x, y = tmp_path / "x.npz", tmp_path / "y.npz"
+    x.touch()
+    done = superopt("run", model, "--inputs", x, "-o", y, api=api)
+    assert done.code == 0
+    assert api.asked == {"inputs": x, "output": y, "threads": None}
+    golden("outputs.txt", done.out)
