@@ -188,7 +188,16 @@ class Executable:
         made = program(graph, sizes, self.machine.width, self.chosen, tiles)
         shapes = tuple(_shape(v.type, sizes) for v in s.outputs)
         constants = self.packed.get(made.identity()) if self.packed else None
-        ready = code(made, self.machine, self.threads, self.folder, constants)
+        try:
+            ready = code(made, self.machine, self.threads, self.folder, constants)
+        except MemoryError:
+            needs = made.constant_bytes + made.memory + self.threads * made.workspace
+            at = ", ".join(f"{k}={n}" for k, n in sizes.items())
+            raise ModelError(
+                f"{self.model.source.label}: out of memory{' at ' * bool(at)}{at}",
+                f"its kernels need {needs} bytes",
+                "give smaller inputs, or the process more memory",
+            ) from None
         return Native(s, ready, shapes)
 
     def blamed(self, s: Segment, sizes: Mapping[str, int]) -> dict[g.Node, str]:

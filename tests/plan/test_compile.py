@@ -269,3 +269,9 @@ def test_without_tiles_and_folded_weights_where_floats_must_not_change_so_much()
     assert "winograd" in found["E2"] - found["E1"]
     with pytest.raises(UsageError, match="float_class"):
         superopt.compile(m, float_class="E0")
+
+
+def test_sizes_for_which_there_is_no_memory() -> None:
+    exe = superopt.compile(net("s"))
+    with pytest.raises(ModelError, match=r"out of memory at .*s=3000000"):
+        exe.variant({"n": 1, "s": 3_000_000})
