@@ -11,7 +11,10 @@ one word, the ticket: the kernel's number above, the next chunk below. Whoever a
 taken a chunk. `work` is what the other threads do until they are told to stop: they take chunks,
 and count them as done. So nobody waits for a thread that has not taken anything, as when its
 processor is busy with something else; and a kernel of one chunk costs nothing. Threads that find
-nothing to do spin, and then sleep (a futex, on Linux) until there is something.
+find nothing to do spin, and then sleep (a futex, on Linux) until there is something.
+
+Where calls are timed `run` has one more parameter, `ptr times`: it reads the clock when it begins
+and after each kernel (CLOCK_BYTES each: seconds and nanoseconds).
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ PLACES = ("argument", "memory", "constant")
 # Words of `state`, each in a cache line of its own; the table of pointers is in one.
 TICKET, DONE, WAKE, SLEEPERS, STOP, BASE, ARGS = 0, 8, 16, 24, 32, 40, 48
 STATE_BYTES = 512
+CLOCK_BYTES = 16
 SPINS = 4000  # looks for something to do, before a thread sleeps
 YIELDS = 20000  # looks for the last chunks, before the processor is given to others
 
@@ -45,17 +49,20 @@ class Call:
     chunks: int
 
 
-def run_text(calls: Sequence[Call], threads: int = 1, processor: str = "x86_64") -> str:
+def run_text(
+    calls: Sequence[Call], threads: int = 1, processor: str = "x86_64", timed: bool = False
+) -> str:
     """LLVM's text of the functions; without `work` where there is one thread."""
     kinds = {c.function: len(c.given) for c in calls}
     lines = [
         f"declare void @{f}({', '.join(['ptr'] * (count + 1))}, i64)" for f, count in kinds.items()
     ]
     lines += [line for k, c in enumerate(calls) for line in _call(k, c)]
+    lines += _stamp() if timed else ()
     if threads == 1:
-        lines += _alone(calls)
+        lines += _alone(calls, timed)
     else:
-        lines += _together(calls, processor, threads)
+        lines += _together(calls, processor, threads, timed)
     return "\n".join([*lines, ""])
 
 
@@ -79,12 +86,35 @@ def _call(k: int, call: Call) -> Iterator[str]:
     yield "}"
 
 
-def _alone(calls: Sequence[Call]) -> Iterator[str]:
-    yield f"define void @run({_GIVEN}, ptr %state) {{\nentry:"
+def _stamp() -> Iterator[str]:
+    """Reading number `n` of the clock."""
+    yield "declare i32 @clock_gettime(i32, ptr)"
+    yield "define private void @stamp(ptr %times, i64 %n) {"
+    yield f"  %at = getelementptr [{CLOCK_BYTES} x i8], ptr %times, i64 %n"
+    yield f"  %failed = call i32 @clock_gettime(i32 {_MONOTONIC}, ptr %at)"
+    yield "  ret void\n}"
+
+
+_MONOTONIC = 6 if sys.platform == "darwin" else 1  # the clock's number
+
+
+def _begin(timed: bool) -> Iterator[str]:
+    yield f"define void @run({_GIVEN}, ptr %state{', ptr %times' * timed}) {{\nentry:"
+    yield from _read(0, timed)
+
+
+def _read(n: int, timed: bool) -> Iterator[str]:
+    if timed:
+        yield f"  call void @stamp(ptr %times, i64 {n})"
+
+
+def _alone(calls: Sequence[Call], timed: bool) -> Iterator[str]:
+    yield from _begin(timed)
     before = "entry"
     for k, call in enumerate(calls):
         if call.chunks == 1:
             yield f"  call void @call{k}({_GIVEN}, i64 0)"
+            yield from _read(k + 1, timed)
             continue
         yield f"  br label %loop{k}"
         yield f"loop{k}:"
@@ -94,6 +124,7 @@ def _alone(calls: Sequence[Call]) -> Iterator[str]:
         yield f"  %more{k} = icmp ult i64 %next{k}, {call.chunks}"
         yield f"  br i1 %more{k}, label %loop{k}, label %done{k}"
         yield f"done{k}:"
+        yield from _read(k + 1, timed)
         before = f"done{k}"
     yield "  ret void\n}"
 
@@ -122,7 +153,7 @@ def _grouped(k: int, call: Call, threads: int) -> tuple[int, list[str]]:
     ]
 
 
-def _together(calls: Sequence[Call], processor: str, threads: int) -> Iterator[str]:
+def _together(calls: Sequence[Call], processor: str, threads: int, timed: bool) -> Iterator[str]:
     n = len(calls)
     groups = [_grouped(k, c, threads) for k, c in enumerate(calls)]
     for _, lines in groups:
@@ -132,7 +163,7 @@ def _together(calls: Sequence[Call], processor: str, threads: int) -> Iterator[s
     yield f"declare void {_PAUSES[_x86(processor)].replace('i32 1', 'i32')}"
     yield f"@chunks = private constant [{n} x i64] [{', '.join(f'i64 {c}' for c, _ in groups)}]"
     yield from _chunk(calls)
-    yield from _run(calls, processor)
+    yield from _run(calls, processor, timed)
     yield from _work(n, processor)
 
 
@@ -185,7 +216,7 @@ def _take(k: str, chunks: str, given: str) -> Iterator[str]:
     yield "  br label %look"
 
 
-def _run(calls: Sequence[Call], processor: str) -> Iterator[str]:
+def _run(calls: Sequence[Call], processor: str, timed: bool) -> Iterator[str]:
     n = len(calls)
     yield f"define private void @share(i64 %k, i64 %base, {_GIVEN}, ptr %state) {{\nentry:"
     yield _word("ticket", TICKET)
@@ -225,7 +256,7 @@ def _run(calls: Sequence[Call], processor: str) -> Iterator[str]:
     yield "  %again = add i64 %tries, 1"
     yield "  br label %wait"
     yield "end:\n  ret void\n}"
-    yield f"define void @run({_GIVEN}, ptr %state) {{\nentry:"
+    yield from _begin(timed)
     yield _word("at", ARGS)
     for j, name in enumerate(("args", "memory", "constants")):
         yield f"  %at{j} = getelementptr i64, ptr %at, i64 {j}"
@@ -241,6 +272,7 @@ def _run(calls: Sequence[Call], processor: str) -> Iterator[str]:
             yield f"  call void @call{k}({_GIVEN}, i64 0)"
         else:
             yield f"  call void @share(i64 {k}, i64 %number, {_GIVEN}, ptr %state)"
+        yield from _read(k + 1, timed)
     yield "  ret void\n}"
 
 

@@ -12,6 +12,7 @@ from superopt.errors import UsageError
 from superopt.onnx_io import sections
 from superopt.onnx_io.source import Given, read
 from superopt.pipeline import compile as compile_
+from superopt.pipeline import profile as profile_
 from superopt.pipeline import saved
 from superopt.pipeline.arrays import described
 from superopt.pipeline.compile import Executable as Executable
@@ -19,6 +20,7 @@ from superopt.pipeline.inputs import read_inputs
 from superopt.pipeline.shapes import representative
 from superopt.report.compiled import Compilation, OutputValue, Tuned
 from superopt.report.data import Event
+from superopt.report.profile import Profile
 
 
 def compile(
@@ -125,6 +127,30 @@ def compilation(
     return compile_.compilation(read(model), threads or 1, dict(shapes or {}), folder, float_class)
 
 
+def profile(
+    model: str | Path,
+    *,
+    threads: int | None = None,
+    shapes: Mapping[str, int] | None = None,
+    inputs: str | Path | None = None,
+    seconds: float = 2.0,
+    stop: Callable[[], bool] | None = None,
+) -> Profile:
+    """Run a model's file compiled (or one that was saved when it was), and time its kernels.
+
+    shapes: values of symbolic sizes. inputs: a .npz file, by name; else they are drawn.
+    """
+    given = None if inputs is None else read_inputs(inputs)
+    exe = _executable(model, threads)
+    never = stop or (lambda: False)
+    return profile_.profile(exe, given, dict(shapes or {}), seconds, never)
+
+
+def _executable(model: str | Path, threads: int | None) -> Executable:
+    there = sections.is_one(Path(model))
+    return load(model, threads=threads) if there else compile(model, threads=threads)
+
+
 def run_model(
     model: str | Path,
     *,
@@ -136,9 +162,7 @@ def run_model(
     files, by name."""
     feeds = read_inputs(inputs)
     assert feeds is not None
-    there = sections.is_one(Path(model))
-    exe = load(model, threads=threads) if there else compile(model, threads=threads)
-    found = exe.run(feeds)
+    found = _executable(model, threads).run(feeds)
     if output is not None:
         np.savez(output, **found)  # type: ignore[arg-type]
     return tuple(described(name, x) for name, x in found.items())

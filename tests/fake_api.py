@@ -27,6 +27,7 @@ from superopt.report.data import (
 )
 from superopt.report.diagram import RuleDiagram
 from superopt.report.library import RuleReport
+from superopt.report.profile import Part, Profile
 from tests.sample_report import BEFORE, FASTER, UNCHANGED
 from tests.sample_rules import DIAGRAM, RULES
 
@@ -54,6 +55,19 @@ TUNED = Tuned(
     ),
     85.4,
 )
+_SLOW = Part(
+    "/layer/Relu", ("Conv", "Add", "Relu"), "f32[1, 64, 56, 56]", "winograd m=4", 1e-3,
+    231_211_008, 1_753_088, 2.1e-3, 4e-5,
+)  # fmt: skip
+PROFILE = Profile(
+    "model.onnx", (("n", 4),), 2, "AMD EPYC, 2 cores, Linux", 100, 2e-3, 110e9,
+    ((1 << 14, 150e9), (1 << 28, 27e9)),
+    (
+        Part("", ("copy",), "f32[1, 3, 224, 224]", "turning", 1e-4, 0, 1_204_224, 0.0, 1e-5),
+        _SLOW,
+        Part("best", ("TopK",), "", "onnxruntime", 8e-4, 0, 0, 0.0, 0.0),
+    ),
+)  # fmt: skip
 OUTPUTS = (
     OutputValue("logits", "float32[1, 1000]", -1.5, 2.25),
     OutputValue("names", "object[3]", None, None),
@@ -213,6 +227,10 @@ class FakeApi:
     def tune(self, model: Path, *, stop: object, progress: object, **asked: object) -> Tuned:
         self.asked = dict(asked)
         return TUNED
+
+    def profile(self, model: Path, *, stop: object, **asked: object) -> Profile:
+        self.asked = dict(asked)
+        return PROFILE
 
     def run_model(
         self, model: Path, *, inputs: Path, output: Path | None, threads: int | None

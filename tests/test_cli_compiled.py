@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.fake_api import COMPILATION, FakeApi
+from tests.fake_api import COMPILATION, PROFILE, FakeApi
 
 Run = Callable[..., SimpleNamespace]
 
@@ -54,6 +54,20 @@ def test_tune_says_what_was_found(
     assert done.code == 0
     assert api.asked == {"threads": None, "shapes": {}, "budget": 120.0, "store": tmp_path}
     golden("tuned.txt", done.out)
+
+
+def test_profile_says_how_long_kernels_take(
+    superopt: Run, model: Path, tmp_path: Path, golden: Callable[[str, str], None]
+) -> None:
+    api = FakeApi()
+    picture = tmp_path / "p.svg"
+    done = superopt("profile", model, "--shape", "n=4", "--svg", picture, api=api)
+    assert done.code == 0
+    assert api.asked == {"threads": None, "shapes": {"n": 4}, "inputs": None, "seconds": 2.0}
+    golden("profile.txt", done.out)
+    golden("profile.svg", picture.read_text())
+    found = json.loads(superopt("profile", model, "--json", api=api).out)
+    assert [p["how"] for p in found["parts"]] == [p.how for p in PROFILE.parts]
 
 
 def test_run_says_what_the_outputs_are(

@@ -93,6 +93,55 @@ def tune(
 
 @click.command()
 @options.model("model")
+@options.threads
+@options.shape
+@click.option("--inputs", type=options.FILE, metavar="X.npz", help="Arrays; else drawn.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, min_open=True),
+    default=2.0,
+    show_default=True,
+    help="How long to run it.",
+)
+@click.option("--svg", type=options.NEW_FILE, metavar="P.svg", help="Write a picture of it.")
+@click.option("--all", "whole", is_flag=True, help="Show every kernel.")
+@options.as_json
+@options.debug
+def profile(
+    model: Path,
+    threads: int | None,
+    shapes: Mapping[str, int],
+    inputs: Path | None,
+    seconds: float,
+    svg: Path | None,
+    whole: bool,
+    as_json: bool,
+) -> ExitCode:
+    """Run MODEL compiled, and say how long each kernel takes.
+
+    Beside the time stands the share of the roofline: how long it must take at this machine's
+    measured peaks (multiply-adds, bytes from caches and memory), in per cent of how long it took.
+    """
+    terminal.check_outputs(model, inputs, svg=svg)
+    with terminal.interruptible() as stop:
+        found = api().profile(
+            model, threads=threads, shapes=shapes, inputs=inputs, seconds=seconds, stop=stop
+        )
+    if svg is not None:
+        svg.write_text(found.svg())
+    if as_json:
+        from superopt.report.codec import dumps
+
+        terminal.say(dumps(found))
+    else:
+        from superopt.report.profile import SHOWN, text
+
+        terminal.say(text(found, len(found.parts) if whole else SHOWN))
+    return ExitCode.OK
+
+
+@click.command()
+@options.model("model")
 @click.option(
     "--inputs", type=options.FILE, metavar="X.npz", required=True, help="Arrays, by input name."
 )

@@ -25,6 +25,7 @@ from superopt.report.data import (
 )
 from superopt.report.diagram import RuleDiagram
 from superopt.report.library import RuleReport
+from superopt.report.profile import Profile
 
 HOME = "superopt.api"
 
@@ -121,6 +122,17 @@ class Api(Protocol):
         dump: Path | None,
         float_class: str,
     ) -> Compilation: ...
+
+    def profile(
+        self,
+        model: Path,
+        *,
+        threads: int | None,
+        shapes: Mapping[str, int],
+        inputs: Path | None,
+        seconds: float,
+        stop: Callable[[], bool],
+    ) -> Profile: ...
 
     def run_model(
         self, model: Path, *, inputs: Path, output: Path | None, threads: int | None

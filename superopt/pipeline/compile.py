@@ -27,6 +27,7 @@ from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.validate import validate
 from superopt.pipeline.arrays import as_array
+from superopt.pipeline.profile import profile
 from superopt.pipeline.saved import Saved, write
 from superopt.pipeline.shapes import representative
 from superopt.pipeline.steps import Arrays, Foreign, Native
@@ -37,6 +38,7 @@ from superopt.plan.segments import Segment, fallen, graph_of, segments, why_not
 from superopt.plan.simplify import simplified
 from superopt.report.compiled import Compilation, Tuned
 from superopt.report.compiled import Foreign as Foreign_
+from superopt.report.profile import Profile
 from superopt.te import index as ix
 from superopt.te.domain import Reals
 from superopt.te.dtype import to_numpy
@@ -95,6 +97,14 @@ class Executable:
                 if isinstance(v, g.Input):
                     out[name] = np.array(out[name])
             return out
+
+    def profile(self, feeds: Mapping[str, Any] | None = None, *, seconds: float = 2.0) -> Profile:
+        """How long each kernel takes, and how long it must take at least on this machine.
+
+        feeds: inputs by name; else they are drawn. seconds: how long the model is run. `print` it
+        for a table; its `svg()` is a picture.
+        """
+        return profile(self, feeds, seconds=seconds)
 
     def save(self, path: str | Path) -> None:
         """Write the compiled model to a file, for `superopt.load`.

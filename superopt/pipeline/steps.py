@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,12 @@ import numpy as np
 from superopt import ort
 from superopt.ir import graph as g
 from superopt.plan.execute import Code
-from superopt.plan.segments import Segment
+from superopt.plan.segments import Segment, graph_of
 from superopt.te.dtype import DType, to_numpy
 from superopt.te.expr import TensorType
 
 Arrays = dict[g.Value, Any]
+Run = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +27,17 @@ class Native:
     code: Code
     shapes: tuple[tuple[int, ...], ...]  # of the outputs
 
-    def run(self, env: Arrays) -> None:
+    def graph(self) -> g.Graph:
+        return graph_of(self.segment)
+
+    def run(self, env: Arrays, code: Run | None = None) -> None:
+        """code: in place of its own."""
         given = [env[v] for v in self.segment.inputs]
         out = [
             np.empty(shape, to_numpy(_dtype(v.type)))
             for v, shape in zip(self.segment.outputs, self.shapes, strict=True)
         ]
-        self.code(given, out)
+        (code or self.code)(given, out)
         env.update(zip(self.segment.outputs, out, strict=True))
 
 

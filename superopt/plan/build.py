@@ -26,6 +26,7 @@ from superopt.kernels.transform import reduction
 from superopt.kernels.walk import reductions
 from superopt.plan.inline import in_order, inlined
 from superopt.plan.memory import ALIGNED, Life, offsets
+from superopt.plan.origins import Origins, origins
 from superopt.plan.phases import Phase, Written
 from superopt.plan.place import layouts, slid
 from superopt.plan.rows import rows
@@ -60,9 +61,9 @@ class Held:
 class Program:
     """What runs. kernels: by function, in the tile-level form; memory, workspace: bytes;
     problems: what was to be computed, by key; options: how each of them is; solved: which problem
-    each call belongs to."""
+    each call belongs to; results: the tensor that it computes, or helps to; origins: where these
+    come from."""
 
-    inputs: tuple[g.Input, ...]
     kernels: Mapping[str, Kernel]
     calls: tuple[Call, ...]
     constants: tuple[Held, ...]
@@ -72,6 +73,8 @@ class Program:
     problems: Mapping[str, Problem]
     options: Mapping[str, Option]
     solved: tuple[str, ...]
+    results: tuple[Tensor, ...] = ()
+    origins: Origins | None = None
 
     def identity(self) -> str:
         """Of programs whose constants lie in the same places in the same order."""
@@ -177,6 +180,7 @@ class Step:
     reads: tuple[Tensor, ...]
     target: Tensor
     problem: str
+    result: Tensor
 
 
 @dataclass(slots=True)
@@ -228,7 +232,7 @@ class _Builder:
                 if target is root:
                     target = into[t][0] if t in into else t
                 reads = tuple(back.get(x, x) for x in made.reads)
-                steps.append(Step(made.kernel, reads, target, key))
+                steps.append(Step(made.kernel, reads, target, key, t))
         return self.placed(steps, where, asked, used)
 
     def part(self, root: Tensor, whole: Tensor, part: Phase) -> Scatter:
@@ -288,8 +292,9 @@ class _Builder:
         kernels = {step.kernel.name: step.kernel for step in steps}
         most = max((workspace(k) for k in kernels.values()), default=0)
         return Program(
-            self.graph.inputs, kernels, tuple(calls), tuple(constants), end, memory, most,
+            kernels, tuple(calls), tuple(constants), end, memory, most,
             problems, options, tuple(step.problem for step in steps),
+            tuple(step.result for step in steps), origins(self.graph, self.tensors, self.current),
         )  # fmt: skip
 
     def shape(self, t: Tensor) -> tuple[int, ...]:

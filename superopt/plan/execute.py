@@ -7,14 +7,14 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from superopt.kernels.cpu import Machine, kernel_code, linked, object_code
-from superopt.kernels.cpu_run import run_text
+from superopt.kernels.cpu_run import CLOCK_BYTES, run_text
 from superopt.kernels.pool import Pool, started
 from superopt.plan.build import Program
 
@@ -83,9 +83,7 @@ def code(
     """The program as machine code. folder: where object files are kept. constants: the bytes of
     all of them, where these are known."""
     some = threads if any(c.chunks > 1 for c in program.calls) else 1
-    text = run_text(program.calls, some, platform.machine().lower())
-    objects = [kernel_code(k, machine, folder) for k in program.kernels.values()]
-    engine = linked([*objects, object_code(text, machine, folder)], machine)
+    engine, run, work = _functions(program, machine, some, folder)
     memory = aligned(program.constant_bytes)
     if constants is not None and len(constants) == len(memory):
         np.copyto(memory, constants)  # large pages are faster to read than a file's
@@ -93,15 +91,49 @@ def code(
         for held in program.constants:
             held.write(memory)
     constants = memory
-    run = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5)(engine.get_function_address("run"))
-    work = None
-    if some > 1:
-        kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
-        work = kind(engine.get_function_address("work"))
     spaces = [aligned(program.workspace) for _ in range(some)]
     memory = aligned(program.memory)
     places = (memory.ctypes.data, constants.ctypes.data, spaces[0].ctypes.data)
     return Code(program, some, run, work, constants, memory, spaces, places, engine)
+
+
+def _functions(
+    program: Program, machine: Machine, threads: int, folder: Path | None, timed: bool = False
+) -> tuple[Any, Callable[..., None], Callable[..., None] | None]:
+    """The engine that owns the code, `run`, and on several threads `work`."""
+    text = run_text(program.calls, threads, platform.machine().lower(), timed)
+    objects = [kernel_code(k, machine, folder) for k in program.kernels.values()]
+    engine = linked([*objects, object_code(text, machine, folder)], machine)
+    kinds = [ctypes.c_void_p] * (6 if timed else 5)
+    run = ctypes.CFUNCTYPE(None, *kinds)(engine.get_function_address("run"))
+    if threads == 1:
+        return engine, run, None
+    kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+    return engine, run, kind(engine.get_function_address("work"))
+
+
+@dataclass(slots=True)
+class Timed:
+    """A program that reads the clock after each call; seconds: of each of the last run's."""
+
+    code: Code
+    seconds: np.ndarray
+
+    def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        c = self.code
+        at = [_address(a) for a in (*inputs, *outputs)]
+        words = CLOCK_BYTES // 8
+        clock = np.zeros((len(self.seconds) + 1, words), np.int64)
+        c.run((ctypes.c_void_p * len(at))(*at), *c.places, c.state(), clock.ctypes.data)
+        passed = np.diff(clock, axis=0)
+        self.seconds[:] = passed[:, 0] + 1e-9 * passed[:, 1]
+
+
+def timed(c: Code, machine: Machine, folder: Path | None) -> Timed:
+    """The same program, on the same memory, with the time of each of its calls."""
+    engine, run, work = _functions(c.program, machine, c.threads, folder, timed=True)
+    own = replace(c, engine=engine, run=run, work=work, pool=None)
+    return Timed(own, np.zeros(len(c.program.calls)))
 
 
 def aligned(size: int) -> np.ndarray:

@@ -24,13 +24,14 @@ SMALL = 1  # elements of constants that become numbers in expressions
 class Tensors:
     """of: each value's tensor; constants: those that are known, and their numbers;
     copies: of inputs, which stay only if they need a border; parts: of tensors that have no
-    expression, because they are written in parts."""
+    expression, because they are written in parts; nodes: the node that a tensor is of."""
 
     sizes: Mapping[str, int]
     copies: dict[Tensor, Tensor] = field(default_factory=dict)
     parts: dict[Tensor, tuple[Phase, ...]] = field(default_factory=dict)
     of: dict[g.Value, Tensor | Const] = field(default_factory=dict)
     constants: dict[Tensor, Callable[[], np.ndarray]] = field(default_factory=dict)
+    nodes: dict[Tensor, g.Node] = field(default_factory=dict)
 
     def leaf(self, v: g.Value) -> Tensor | Const:
         """The tensor of a value that is not computed here."""
@@ -75,6 +76,9 @@ class Tensors:
                 self.parts[whole] = tuple(replace(x, tensor=self.made(change, x)) for x in some)
             else:
                 self.of[v] = change.tensor(t)
+        for x in change.done.values():
+            if isinstance(x, Tensor) and x not in self.copies and x not in given.values():
+                self.nodes[x] = n
 
     def made(self, change: Replacing, part: Phase) -> Tensor:
         out = change.tensor(part.tensor)
@@ -96,6 +100,7 @@ class Tensors:
                 held = compute(shape, lambda *i, x=x: x if isinstance(x, Const) else x[i])
                 at = tuple(begin if d == axis else 0 for d in range(out.rank))
                 parts.append(Phase(held, at, (1,) * out.rank))
+                self.nodes[held] = n
             begin += size
         self.parts[whole] = tuple(parts)
         return whole

@@ -1,0 +1,141 @@
+"""What this machine can do at most, measured: multiply-adds, and bytes of memory and of caches."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from superopt.kernels.cpu import Machine, linked, object_code
+
+CHAINS = 12  # of multiply-adds that do not wait for each other
+STEPS = 20_000
+SIZES = tuple(1 << n for n in (14, 16, 18, *range(20, 29)))  # bytes: 16 KiB to 256 MiB
+TAKES, MANY = 3, 12  # of them counts the best one
+SECONDS = 0.002  # of one take, at least
+GONE = 1 << 22  # bytes that one call goes through, at least
+
+
+_SUMMED = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """flops: operations in float32 per second; bandwidths: bytes per second, by how many bytes are
+    gone through again and again."""
+
+    flops: float
+    bandwidths: tuple[tuple[int, float], ...]
+
+    def bandwidth(self, size: int) -> float:
+        """Of as many bytes: from the cache that holds them, or from memory."""
+        return next((rate for n, rate in self.bandwidths if n >= size), self.memory)
+
+    @property
+    def memory(self) -> float:
+        return self.bandwidths[-1][1]
+
+
+@lru_cache(maxsize=8)
+def peak(machine: Machine, threads: int) -> Peak:
+    """Of so many threads together."""
+    engine = linked([object_code(_text(machine.width // 4), machine)], machine)
+    kinds = {"spin": (ctypes.c_int64, ctypes.c_void_p), "sum": _SUMMED}
+    spin, read = (
+        ctypes.CFUNCTYPE(None, *kind)(engine.get_function_address(name))
+        for name, kind in kinds.items()
+    )
+    sink = np.zeros(16, np.float32)
+    operations = 2 * CHAINS * STEPS * (machine.width // 4)
+    with ThreadPoolExecutor(threads) as pool:
+
+        def least(runs: Sequence[Callable[[], object]], takes: int = TAKES) -> float:
+            """Seconds of all of them at a time."""
+            count, best = 1, float("inf")
+            for _ in range(takes):
+                while True:
+                    begin = time.perf_counter()
+                    for waiting in [pool.submit(_often, run, count) for run in runs]:
+                        waiting.result()
+                    taken = time.perf_counter() - begin
+                    if taken > SECONDS:
+                        break
+                    count *= 2
+                best = min(best, taken / count)
+            return best
+
+        flops = (
+            threads * operations / least([lambda: spin(STEPS, sink.ctypes.data)] * threads, MANY)
+        )
+        rates = []
+        for size in SIZES:
+            given = [np.ones(size // 4, np.float32) for _ in range(threads)]
+            halves = [(a[: len(a) // 2], a[len(a) // 2 :]) for a in given]
+            again = max(1, GONE // size)
+            reads = [lambda a=a: read(a.ctypes.data, a.nbytes, again) for a in given]  # noqa: B023
+            copies = [lambda h=h: np.copyto(*h) for h in halves]
+            rates.append((size, threads * size / min(least(reads) / again, least(copies))))
+    return Peak(flops, tuple(rates))
+
+
+def _often(run: Callable[[], object], count: int) -> None:
+    for _ in range(count):
+        run()
+
+
+def _text(lanes: int) -> str:
+    """spin: so many multiply-adds of each chain. sum: of so many bytes, a multiple of 8 vectors,
+    so many times."""
+    kind = f"<{lanes} x float>"
+    fma = f"@llvm.fma.v{lanes}f32"
+    half = "<" + ", ".join(["float 0.5"] * lanes) + ">"
+    chains, rows = range(CHAINS), range(8)
+    lines = [
+        f"declare {kind} {fma}({kind}, {kind}, {kind})",
+        "define void @spin(i64 %steps, ptr %out) {\nentry:\n  br label %loop\nloop:",
+        "  %n = phi i64 [0, %entry], [%more, %loop]",
+        *(f"  %a{k} = phi {kind} [zeroinitializer, %entry], [%b{k}, %loop]" for k in chains),
+        *(
+            f"  %b{k} = call {kind} {fma}({kind} %a{k}, {kind} {half}, {kind} {half})"
+            for k in chains
+        ),
+        "  %more = add i64 %n, 1",
+        "  %on = icmp ult i64 %more, %steps",
+        "  br i1 %on, label %loop, label %done\ndone:",
+        *_joined([f"%b{k}" for k in chains], kind),
+        "  ret void\n}",
+        "define void @sum(ptr %from, i64 %bytes, i64 %times) {\nentry:\n  %out = alloca float",
+        "  br label %again\nagain:",
+        "  %time = phi i64 [0, %entry], [%next, %done]",
+        "  br label %loop\nloop:\n  %n = phi i64 [0, %again], [%more, %loop]",
+        *(f"  %a{k} = phi {kind} [zeroinitializer, %again], [%b{k}, %loop]" for k in rows),
+        "  %at = getelementptr i8, ptr %from, i64 %n",
+        *(f"  %p{k} = getelementptr {kind}, ptr %at, i64 {k}" for k in rows),
+        *(f"  %x{k} = load {kind}, ptr %p{k}, align 4" for k in rows),
+        *(f"  %b{k} = fadd {kind} %a{k}, %x{k}" for k in rows),
+        f"  %more = add i64 %n, {len(rows) * lanes * 4}",
+        "  %on = icmp ult i64 %more, %bytes",
+        "  br i1 %on, label %loop, label %done\ndone:",
+        *_joined([f"%b{k}" for k in rows], kind),
+        "  %next = add i64 %time, 1",
+        "  %not.yet = icmp ult i64 %next, %times",
+        "  br i1 %not.yet, label %again, label %end\nend:",
+        "  ret void\n}",
+    ]
+    return "\n".join(lines)
+
+
+def _joined(values: list[str], kind: str) -> list[str]:
+    """Their sum's first lane in memory, so that none of them is left out."""
+    lines = []
+    total = values[0]
+    for k, v in enumerate(values[1:]):
+        lines.append(f"  %t{k} = fadd {kind} {total}, {v}")
+        total = f"%t{k}"
+    lines.append(f"  %first = extractelement {kind} {total}, i64 0")
+    return [*lines, "  store volatile float %first, ptr %out"]

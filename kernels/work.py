@@ -1,0 +1,101 @@
+"""How much there is to compute: operations, and bytes of what is read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import lru_cache
+from math import prod
+
+from superopt.kernels.functions import applied
+from superopt.kernels.text import Text, Value
+from superopt.kernels.walk import loads, stages
+from superopt.te.dtype import DType
+from superopt.te.expr import Tensor
+from superopt.te.node import Apply, Axis, Expr, Index, Load, Reduce
+
+_FREE = frozenset(("select", "cast", "bitcast"))
+_WEIGHTS = (("llvm.fma", 2), (" fadd ", 1), (" fsub ", 1), (" fmul ", 1), (" fdiv ", 1))
+
+
+def operations(t: Tensor) -> int:
+    """Operations on elements: a multiply-add is two, a function as many as its polynomial has, any
+    other one is one; each counted once for the axes that it hangs on. Indices, casts and choices
+    count nothing."""
+    count = 0
+    for x in stages([t]):
+        assert x.body is not None
+        hangs = _Hanging()
+        hangs.on(x.body)
+        count += sum(cost * _steps(axes) for axes, cost in hangs.operations)
+    return count
+
+
+def moved(t: Tensor, constants: Collection[Tensor]) -> tuple[int, int]:
+    """Bytes of constants, and of all else, that are read and written, each element once. Of a table
+    of which single rows are looked up, only as many are counted as are read."""
+    hangs = _Hanging()
+    read: dict[Tensor, int] = {}
+    for x in stages([t]):
+        assert x.body is not None
+        for load in loads(x.body):
+            if load.tensor.body is None:
+                read[load.tensor] = read.get(load.tensor, 0) + _steps(hangs.on(load))
+    size = {x: min(n, prod(_numbers(x))) * _bytes(x) for x, n in read.items()}
+    fixed = sum(n for x, n in size.items() if x in constants)
+    return fixed, prod(_numbers(t)) * _bytes(t) + sum(size.values()) - fixed
+
+
+class _Hanging:
+    """The axes of expressions; and of each operation on elements in them, with what it costs."""
+
+    def __init__(self) -> None:
+        self.known: dict[Expr, frozenset[Axis]] = {}
+        self.operations: list[tuple[frozenset[Axis], int]] = []
+
+    def on(self, e: Expr) -> frozenset[Axis]:
+        found = self.known.get(e)
+        if found is None:
+            found = self.known[e] = self._on(e)
+        return found
+
+    def _on(self, e: Expr) -> frozenset[Axis]:
+        match e:
+            case Axis():
+                return frozenset((e,))
+            case Apply(fn, args):
+                axes = frozenset[Axis]().union(*map(self.on, args))
+                if fn not in _FREE and args[0].dtype.kind != "x":
+                    self.operations.append((axes, _cost(fn, args[0].dtype, len(args), e.dtype)))
+                return axes
+            case Load(_, index):
+                return frozenset[Axis]().union(*map(self.on, index))
+            case Index(element, bound):
+                return self.on(element) | self.on(bound)
+            case Reduce(_, axes, body):
+                inside = self.on(body) | frozenset(axes)
+                self.operations.append((inside, 1))
+                return inside - frozenset(axes)
+        return frozenset()
+
+
+@lru_cache(maxsize=256)
+def _cost(fn: str, of: DType, count: int, dtype: DType) -> int:
+    """Operations of a function, as it is written."""
+    t = Text(scales=True)
+    try:
+        applied(t, fn, [Value(f"%a{n}", of) for n in range(count)], dtype)
+    except NotImplementedError:
+        return 1
+    return max(1, sum(n for line in t.lines for what, n in _WEIGHTS if what in line))
+
+
+def _steps(axes: Collection[Axis]) -> int:
+    return prod(a.extent for a in axes if isinstance(a.extent, int))
+
+
+def _numbers(t: Tensor) -> list[int]:
+    return [n for n in t.shape if isinstance(n, int)]
+
+
+def _bytes(t: Tensor) -> int:
+    return max(t.dtype.bits // 8, 1)

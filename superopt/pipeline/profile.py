@@ -1,0 +1,142 @@
+"""`profile`: how long each kernel of a compiled model takes, and how long it must take at least."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from superopt.check.inputs import feeds
+from superopt.cost.machine import machine
+from superopt.errors import UsageError
+from superopt.ir import graph as g
+from superopt.kernels import work
+from superopt.kernels.peak import Peak, peak
+from superopt.pipeline.shapes import representative
+from superopt.pipeline.steps import Arrays, Foreign, Native
+from superopt.plan.execute import Timed, timed
+from superopt.plan.origins import named
+from superopt.report.profile import Part, Profile
+from superopt.te.dtype import F64
+
+if TYPE_CHECKING:
+    from superopt.pipeline.compile import Executable
+
+LEAST = 5  # runs
+
+
+@dataclass(slots=True)
+class _Lane:
+    """A step of the model, and the seconds of its calls in each run."""
+
+    step: Native | Foreign
+    clock: Timed | None
+    seconds: list[np.ndarray] = field(default_factory=list)
+
+    def run(self, env: Arrays) -> None:
+        if isinstance(self.step, Native) and self.clock is not None:
+            self.step.run(env, self.clock)
+            self.seconds.append(self.clock.seconds.copy())
+            return
+        begin = time.perf_counter()
+        self.step.run(env)
+        self.seconds.append(np.array([time.perf_counter() - begin]))
+
+
+def profile(
+    exe: Executable,
+    given: Mapping[str, np.ndarray] | None = None,
+    shapes: Mapping[str, int] | None = None,
+    seconds: float = 2.0,
+    stop: Callable[[], bool] = lambda: False,
+) -> Profile:
+    """Run the model for so long, each kernel of it timed; medians.
+
+    given: inputs by name; where there are none, they are drawn, for the values of symbolic sizes
+    that `shapes` has. Raises UsageError where none can be drawn.
+    """
+    if not 0 < seconds < float("inf"):
+        raise UsageError(f"{seconds} seconds", "it is a positive number", "give another")
+    if given is None:
+        at = representative(exe.model, shapes or {})
+        try:
+            given = next(feeds(exe.model.graph, at, 0)).arrays
+        except (TypeError, KeyError, MemoryError) as e:
+            raise UsageError(
+                f"{exe.model.source.label}: no inputs can be drawn", str(e), "give inputs"
+            ) from None
+    arrays = exe.given(given)
+    sizes = exe.sizes(arrays)
+    with exe.lock:
+        lanes = [
+            _Lane(s, timed(s.code, exe.machine, exe.folder) if isinstance(s, Native) else None)
+            for s in exe.variant(sizes)
+        ]
+        end = time.monotonic() + seconds
+        while len(lanes[0].seconds if lanes else "enough") < LEAST or (
+            time.monotonic() < end and not stop()
+        ):
+            env: Arrays = {v: array for v, array in arrays.items()}  # noqa: C416
+            for lane in lanes:
+                lane.run(env)
+            if not lanes:
+                break
+    most = peak(exe.machine, exe.threads)
+    parts = tuple(p for lane in lanes for p in _parts(exe, lane, most, sizes))
+    runs = len(lanes[0].seconds) if lanes else 0
+    total = np.sum([[x.sum() for x in lane.seconds] for lane in lanes], axis=0) if lanes else [0.0]
+    return Profile(
+        exe.model.source.label,
+        tuple(sizes.items()),
+        exe.threads,
+        machine().text,
+        runs,
+        float(np.median(total)),
+        most.flops,
+        most.bandwidths,
+        parts,
+    )
+
+
+def _parts(exe: Executable, lane: _Lane, most: Peak, sizes: Mapping[str, int]) -> list[Part]:
+    median = np.median(np.stack(lane.seconds), axis=0)
+    if isinstance(lane.step, Foreign):
+        nodes = lane.step.segment.nodes
+        name = exe.model.names.get(g.item(nodes[-1], 0), "")
+        ops = tuple(n.op.name for n in nodes)
+        return [Part(name, ops, "", "onnxruntime", float(median[0]), 0, 0, 0.0, 0.0)]
+    return _kernels(exe, lane.step, median, most)
+
+
+def _kernels(exe: Executable, step: Native, median: np.ndarray, most: Peak) -> list[Part]:
+    program = step.code.program
+    come = program.origins
+    assert come is not None
+    names = named(step.graph(), come.graph, exe.model.names)
+    out = []
+    for n, key in enumerate(program.solved):
+        result = program.results[n]
+        nodes = come.of(result)
+        value = come.value(result)
+        how = str(program.options[key])
+        first = n + 1 < len(program.results) and program.results[n + 1] is result
+        t = program.problems[key].tensor
+        count, fixed, other = 0, 0, 0
+        if not first:  # what prepares the next call does nothing that is asked for
+            count = work.operations(t)
+            fixed, other = work.moved(t, program.problems[key].constants)
+        rate = most.flops / 2 if t.dtype == F64 else most.flops
+        arithmetic = count / rate
+        memory = fixed / most.bandwidth(program.constant_bytes) + other / most.bandwidth(other)
+        shown = tuple(x.op.name for x in nodes) or (result.name,)
+        name = "" if value is None else names.get(value, "")
+        out.append(
+            Part(
+                name, shown, str(t.type), f"{how}: its first step" if first else how,
+                float(median[n]), count, fixed + other, arithmetic, memory,
+            )
+        )  # fmt: skip
+    return out

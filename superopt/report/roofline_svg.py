@@ -1,0 +1,155 @@
+"""A profile as one self-contained SVG: the roofline, a dot for each kernel, and a bar for those
+that take longest.
+
+Williams, Waterman, Patterson: Roofline, CACM 2009.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from math import log10
+from typing import TYPE_CHECKING
+
+from superopt.report import words
+
+if TYPE_CHECKING:
+    from superopt.report.profile import Part, Profile
+
+WIDTH, PLOT, LEFT, TOP, EDGE = 900.0, 380.0, 70.0, 88.0, 24.0
+ROW, BARS = 22.0, 14
+LEAST, LARGEST = 2.5, 18.0  # radius of a dot
+
+STYLE = """
+text { font: 12px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace;
+  fill: #1b1f24; }
+.page { fill: #fbfbfa; }
+.name { font-size: 16px; font-weight: 600; }
+.axis, .said { fill: #59626d; }
+.grid { stroke: #d9dde2; stroke-width: 1; }
+.roof { fill: none; stroke: #59626d; stroke-width: 1.6; }
+.cache { stroke-dasharray: 5 4; }
+.dot { stroke-width: 1; fill-opacity: 0.35; }
+.bar { fill-opacity: 0.85; }
+.flops { fill: #0067a5; stroke: #0067a5; }
+.bytes { fill: #b8500c; stroke: #b8500c; }
+.other { fill: #7a848f; stroke: #7a848f; }
+.bar { stroke: none; }
+.done { fill: #1b1f24; fill-opacity: 0.25; }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e8eaed; }
+  .page { fill: #14171a; }
+  .axis, .said { fill: #a3acb6; }
+  .grid { stroke: #363d45; }
+  .roof { stroke: #a3acb6; }
+  .flops { fill: #56b4e9; stroke: #56b4e9; }
+  .bytes { fill: #f0a35e; stroke: #f0a35e; }
+  .done { fill: #ffffff; }
+}
+"""
+
+
+def page(p: Profile) -> str:
+    """The drawing as an SVG document, in ASCII, so that it is the same in any encoding."""
+    text = "\n".join(_page(p)) + "\n"
+    return text.encode("ascii", "xmlcharrefreplace").decode()
+
+
+def _page(p: Profile) -> Iterator[str]:
+    longest = sorted(p.parts, key=lambda x: -x.seconds)[:BARS]
+    height = TOP + PLOT + 80 + ROW * len(longest) + EDGE
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {height:g}" '
+        f'width="{WIDTH:g}" height="{height:g}" role="img">'
+    )
+    what = f"{p.model}: {words.time(1e6 * p.seconds)} a run, {100 * p.share:.0f} % of the roofline"
+    yield f"<title>{_said(what)}</title>"
+    yield f"<style>{STYLE}</style>"
+    yield f'<rect class="page" width="{WIDTH:g}" height="{height:g}"/>'
+    yield _text("name", EDGE, 30, what)
+    about = f"{words.count(p.threads, 'thread')}, {p.machine}; a dot's area is its time"
+    yield _text("said", EDGE, 50, about)
+    yield from _roofline(p)
+    yield from _bars(p, longest, TOP + PLOT + 60)
+    yield "</svg>"
+
+
+def _roofline(p: Profile) -> Iterator[str]:
+    dots = [x for x in p.parts if x.operations and x.bytes and x.seconds > 0]
+    across = [x.operations / x.bytes for x in dots]
+    up = [x.operations / x.seconds / 1e9 for x in dots]
+    memory = p.bandwidths[-1][1]
+    cache = max(rate for _, rate in p.bandwidths)
+    low, high = _decades([*across, p.flops / cache, p.flops / memory])
+    least, most = _decades([*up, p.flops / 1e9])
+
+    def x(value: float) -> float:
+        return LEFT + (WIDTH - LEFT - EDGE) * (log10(value) - low) / (high - low)
+
+    def y(value: float) -> float:
+        return TOP + PLOT * (most - log10(value)) / (most - least)
+
+    for n in range(low, high + 1):
+        at = x(10.0**n)
+        yield f'<path class="grid" d="M{at:.1f} {TOP:g}V{TOP + PLOT:g}"/>'
+        yield _text("axis", at - 12, TOP + PLOT + 16, f"{10.0**n:g}")
+    for n in range(least, most + 1):
+        at = y(10.0**n)
+        yield f'<path class="grid" d="M{LEFT:g} {at:.1f}H{WIDTH - EDGE:g}"/>'
+        yield _text("axis", LEFT - 46, at + 4, f"{10.0**n:g}")
+    yield _text("axis", WIDTH - EDGE - 190, TOP + PLOT + 34, "operations for each byte")
+    yield _text("axis", EDGE, TOP - 6, "GFLOP/s")
+    for rate, kind in ((memory, "roof"), (cache, "roof cache")):
+        begin = max(10.0**low, 10.0**least * 1e9 / rate)
+        knee = p.flops / rate
+        points = [(begin, begin * rate / 1e9), (knee, p.flops / 1e9), (10.0**high, p.flops / 1e9)]
+        path = "L".join(f"{x(a):.1f} {y(b):.1f}" for a, b in points)
+        yield f'<path class="{kind}" d="M{path}"/>'
+    total = max((d.seconds for d in dots), default=1.0)
+    for d, a, b in sorted(zip(dots, across, up, strict=True), key=lambda z: -z[0].seconds):
+        radius = max(LEAST, LARGEST * (d.seconds / total) ** 0.5)
+        told = f"{d.label}: {words.time(1e6 * d.seconds)}, {b:.1f} GFLOP/s, {100 * d.share:.0f} %"
+        yield (
+            f'<circle class="dot {_kind(d)}" cx="{x(a):.1f}" cy="{y(b):.1f}" r="{radius:.1f}">'
+            f"<title>{_said(told)}</title></circle>"
+        )
+
+
+def _bars(p: Profile, parts: list[Part], top: float) -> Iterator[str]:
+    """How long they take; the dark part is what they must take at least."""
+    longest = max((x.seconds for x in parts), default=1.0)
+    for n, part in enumerate(parts):
+        y = top + n * ROW
+        size = 260.0 * part.seconds / longest
+        done = min(size, 260.0 * part.least / longest)
+        yield (
+            f'<rect class="bar {_kind(part)}" x="{EDGE:g}" y="{y:.1f}" width="{size:.1f}" '
+            f'height="{ROW - 6:g}"/>'
+        )
+        yield (
+            f'<rect class="done" x="{EDGE:g}" y="{y:.1f}" width="{done:.1f}" height="{ROW - 6:g}"/>'
+        )
+        share = f", {100 * part.share:.0f} %" if part.least else ""
+        told = f"{words.time(1e6 * part.seconds)}{share}  {part.label} {part.type}"
+        yield _text("label", EDGE + 270, y + 12, told[:84])
+
+
+def _kind(part: Part) -> str:
+    if not part.least:
+        return "other"
+    return "flops" if part.arithmetic >= part.memory else "bytes"
+
+
+def _decades(values: list[float]) -> tuple[int, int]:
+    """The powers of ten around them."""
+    logs = [log10(v) for v in values if v > 0]
+    low, high = min(logs), max(logs)
+    return int(low // 1), max(int(-(-high // 1)), int(low // 1) + 1)
+
+
+def _text(kind: str, x: float, y: float, text: str) -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{_said(text)}</text>'
+
+
+def _said(text: str) -> str:
+    return escape(words.plain(text))
