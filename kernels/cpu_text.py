@@ -10,6 +10,7 @@ from math import prod
 from superopt.kernels.address import Place
 from superopt.kernels.cpu_values import Writer, get, put, tabled, value
 from superopt.kernels.functions import across, applied, cast, fused
+from superopt.kernels.prefetch import ahead
 from superopt.kernels.text import Text, Value, number
 from superopt.kernels.tile import For, Kernel, Stmt, Store, Update
 from superopt.kernels.walk import loads
@@ -31,7 +32,7 @@ def written(kernel: Kernel, width: int) -> str:
         w.t.line(f"%local{n} = getelementptr i8, ptr %workspace, i64 {begin}")
     w.registers = {t: {} for t, scope in kernel.scratch if scope == "register"}
     w.bits = _widest(kernel, w.registers)
-    w.ahead = {p.buffer: _ahead(p.buffer) for p in kernel.packs if _bytes(p.buffer) > STREAMED}
+    w.ahead = ahead(kernel)
     loops, body = _shared(kernel)
     rest = Value("%chunk", INDEX)
     for x in reversed(loops[1:]):
@@ -91,16 +92,6 @@ def _widest(kernel: Kernel, registers: Collection[Tensor]) -> int:
 
 APART = 4  # sums of vectors at a time
 AVX512 = 64  # bytes of a vector
-STREAMED = 1 << 20  # bytes of a constant that does not stay in the second cache
-PANEL = 1 << 19  # bytes of a panel that does
-NEXT = 12288  # bytes ahead in what is read once
-
-
-def _ahead(buffer: Tensor) -> int:
-    """A panel is read several times, and meanwhile the next one comes; a larger one, once."""
-    first = next((n for n in buffer.shape if isinstance(n, int) and n > 1), 1)
-    panel = _bytes(buffer) // first
-    return panel if panel <= PANEL else NEXT
 
 
 def _bytes(t: Tensor) -> int:

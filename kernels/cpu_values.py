@@ -231,12 +231,13 @@ def _near(w: Writer, buffer: Tensor, found: Address, p: Place) -> Value:
 
 
 def _prefetch(w: Writer, at: str, ahead: int) -> None:
-    """Ask for what will be read soon."""
+    """Ask for what will be read soon, into the second cache: the first one is full of what is read
+    now."""
     t = w.t
     t.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     soon = f"%{t.fresh()}"
     t.line(f"{soon} = getelementptr i8, ptr {at}, i64 {ahead}")
-    t.line(f"call void @llvm.prefetch.p0(ptr {soon}, i32 0, i32 3, i32 1)")
+    t.line(f"call void @llvm.prefetch.p0(ptr {soon}, i32 0, i32 2, i32 1)")
 
 
 def _gather(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> Value:

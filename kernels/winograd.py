@@ -358,10 +358,16 @@ def _gemm(block: int, wide: int, k: int, lanes: int) -> list[tuple[float, int, i
             if n % by_row == 0 and n // by_row <= wide:
                 by_column = n // by_row
                 count = _over(block, by_row) * _over(wide, by_column) * _over(k, vectors * lanes)
-                slow = WIDE.get(vectors, 1.2) * (1.1 if n <= 3 else 1 if n <= 8 else 1.05)
+                slow = WIDE.get(vectors, 1.2) * _few(n)
                 slow *= 1.02 if by_row == 1 else 1
                 out.append((count * n * vectors * slow, by_row, by_column, vectors))
     return out
+
+
+def _few(n: int) -> float:
+    """How much slower register tiles of so many tiles are, as measured: of few, the kernel is read
+    more often; of many, nothing is left for what comes next."""
+    return 1.1 if n <= 3 else 1.02 if n <= 4 else 1.0 if n <= 8 else 1.05
 
 
 def products(p: Picture, m: int) -> tuple[float, float, float]:

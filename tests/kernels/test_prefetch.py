@@ -1,0 +1,41 @@
+"""How far ahead constants are asked for."""
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import superopt
+from superopt.kernels.prefetch import NEXT, PANEL, ahead
+from superopt.pipeline.steps import Native
+from tests.plan.test_compile import F, model
+
+
+def drawn(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+# operator, inputs' shape, weights' shape; which part is read again and again, by the default option
+CASES = {
+    "panels of a product": ("MatMul", [128, 768], (768, 768), lambda s: PANEL >= s > NEXT),
+    "what is read once": ("MatMul", [1, 1024], (1024, 1024), lambda s: s == NEXT),
+    "tiles' products": ("Conv", [1, 256, 14, 14], (256, 256, 3, 3), lambda s: s == 4 * 256 * 16),
+    "what stays in the cache": ("MatMul", [128, 256], (256, 256), None),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_part_that_comes_next_is_asked_for(name: str) -> None:
+    op, shape, weight, right = CASES[name]
+    pads = {"pads": [1] * 4} if op == "Conv" else {}
+    m = model([helper.make_node(op, ["x", "w"], ["y"], **pads)], {"x": (F, shape)}, ["y"],
+              {"w": drawn(*weight)})  # fmt: skip
+    (step,) = superopt.compile(m).variant({})
+    assert isinstance(step, Native)
+    program = step.code.program
+    width = superopt.compile(m).machine.width
+    found = [n for k in program.kernels.values() for n in ahead(k).values()]
+    if right is None:
+        assert not found
+    elif width == 64 or op != "Conv":
+        assert len(found) == 1
+        assert right(found[0])
