@@ -9,20 +9,26 @@ from functools import lru_cache
 
 import numpy as np
 
-KERNEL = 3
 CHUNK = 4096  # kernels of two dimensions that are transformed at a time
-# Points of evaluation whose sums round least; the last one is infinity.
+# Points of evaluation whose sums round least, by how many there are beside infinity.
 POINTS = {
-    2: (Fraction(0), Fraction(1), Fraction(-1)),
-    4: (Fraction(0), Fraction(2, 3), Fraction(-2, 3), Fraction(4, 3), Fraction(-4, 3)),
+    0: (),
+    3: tuple(map(Fraction, ("0", "1", "-1"))),
+    5: tuple(map(Fraction, ("0", "2/3", "-2/3", "4/3", "-4/3"))),
+    7: tuple(map(Fraction, ("0", "1/2", "-1/2", "1", "-1", "2", "-2"))),
 }
 Matrix = tuple[tuple[Fraction, ...], ...]
 
 
+def known(m: int, r: int) -> bool:
+    """Are there points for m outputs of a kernel of r?"""
+    return m + r - 2 in POINTS
+
+
 @lru_cache
-def matrices(m: int, r: int = KERNEL) -> tuple[Matrix, Matrix, Matrix]:
+def matrices(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
     """(A, G, B) of F(m, r) by Cook and Toom: y = A ((G g) * (B d)), in exact fractions."""
-    points = POINTS[m]
+    points = POINTS[m + r - 2]
     infinity = (Fraction(0),) * (r - 1) + (Fraction(1),)
     a = tuple((*(p**i for p in points), Fraction(int(i == m - 1))) for i in range(m))
     g, b = [], []
@@ -49,14 +55,21 @@ def array(m: Matrix) -> np.ndarray:
     return np.array([[float(x) for x in row] for row in m])
 
 
-def transformed_kernel(m: int, w: np.ndarray) -> np.ndarray:
-    """u[x, z, k, c] of w[k, c, i, j]: in float64, rounded once."""
-    g = array(matrices(m)[1])
-    both = np.kron(g, g)
+def amplification(m: int, r: int) -> float:
+    """By what rounding grows, other than in the sum itself: the largest, over outputs, of the norm
+    of what each product adds to it, by the norms of the rows of G and B."""
+    a, g, b = (array(x) ** 2 for x in matrices(m, r))
+    return float(np.sqrt((a @ (g.sum(1) * b.sum(1))).max()))
+
+
+def transformed_kernel(tile: tuple[int, int], w: np.ndarray) -> np.ndarray:
+    """u[x, z, k, c] of w[k, c, i, j], for tiles of these sides: in float64, rounded once."""
+    g, h = (array(matrices(m, r)[1]) for m, r in zip(tile, w.shape[2:], strict=True))
+    both = np.kron(g, h)
     k, c = w.shape[:2]
     out = np.empty((len(both), k, c), w.dtype)
     some = max(CHUNK // c, 1)
     for at in range(0, k, some):  # as much as stays in a cache
-        part = w[at : at + some].reshape(-1, KERNEL * KERNEL).astype(np.float64)
+        part = w[at : at + some].reshape(-1, both.shape[1]).astype(np.float64)
         out[:, at : at + some] = (both @ part.T).reshape(len(both), -1, c)
-    return out.reshape(len(g), len(g), k, c)
+    return out.reshape(len(g), len(h), k, c)

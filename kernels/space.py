@@ -14,10 +14,12 @@ from superopt.kernels import contraction as co
 from superopt.kernels import reducing as re
 from superopt.kernels import rows
 from superopt.kernels import winograd as wi
-from superopt.kernels.cook_toom import POINTS, transformed_kernel
+from superopt.kernels.cook_toom import transformed_kernel
 from superopt.kernels.default import LANES, default, turning
 from superopt.kernels.layout import Layout, Scatter, lying, row_major
 from superopt.kernels.option import Option
+from superopt.kernels.picture import Picture
+from superopt.kernels.picture import picture as find
 from superopt.kernels.schedule import Schedule
 from superopt.kernels.transform import unscheduled
 from superopt.kernels.walk import loads, reductions
@@ -106,7 +108,7 @@ def best(p: Problem) -> Option:
         c, frame = found
         m = _tile(p, c)
         if m:
-            picture = wi.picture(p.tensor, c)
+            picture = find(p.tensor, c)
             assert picture is not None
             return _winograd(wi.plans(picture, m, p.lanes)[0])
         (_, rows, vectors), deep = min(frame.tiles()), co.blocks(p.tensor, c, p.layouts)[0]
@@ -138,7 +140,7 @@ def _options(p: Problem) -> Iterator[Option]:
                 yield Option.of("direct", rows=rows, vectors=vectors, deep=deep)
         picture = _picture(p, c)
         if picture is not None:
-            for m in _fitting(picture):
+            for m in picture.fitting():
                 yield from map(_winograd, wi.plans(picture, m, p.lanes))
     for _, option in sorted(re.options(p.tensor, p.layouts, p.lanes), key=lambda x: x[0]):
         yield option
@@ -205,20 +207,14 @@ def _winograd(plan: wi.Plan) -> Option:
     return Option("winograd", tuple((k, int(getattr(plan, k))) for k in _KNOBS))
 
 
-def _picture(p: Problem, c: co.Contraction) -> wi.Picture | None:
+def _picture(p: Problem, c: co.Contraction) -> Picture | None:
     """The convolution that tiles can compute."""
     if not p.tiles or c.b.tensor not in p.constants or p.tensor.dtype != F32:
         return None
-    found = wi.picture(p.tensor, c)
+    found = find(p.tensor, c)
     if found is None or min(found.channels, _size(found.k)) < p.lanes:
         return None
     return found
-
-
-def _fitting(p: wi.Picture) -> list[int]:
-    """The tiles that a picture is not smaller than."""
-    sides = [_size(x) // d for x, d in zip((p.h, p.w), p.steps, strict=True)]
-    return [m for m in POINTS if min(sides) >= m]
 
 
 def _tile(p: Problem, c: co.Contraction) -> int:
@@ -226,9 +222,9 @@ def _tile(p: Problem, c: co.Contraction) -> int:
     picture = _picture(p, c)
     if picture is None:
         return 0
-    direct = wi.size(picture) / p.lanes
+    direct = picture.size / p.lanes
     some = []
-    for m in _fitting(picture):
+    for m in picture.fitting():
         sums, transforms, size = wi.products(picture, m)
         busy, streams = (sums + transforms) / p.lanes, size / BYTES_PER_CYCLE
         some.append((max(busy, streams) + 0.3 * min(busy, streams), m))
@@ -238,13 +234,13 @@ def _tile(p: Problem, c: co.Contraction) -> int:
 def _in_tiles(p: Problem, option: Option) -> Choice:
     c, _ = _given(p, option)
     picture = _picture(p, c)
-    if picture is None or option["m"] not in _fitting(picture):
+    if picture is None or option["m"] not in picture.fitting():
         raise ValueError(f"{option}: {p.tensor.name} is no convolution in such tiles")
     m, apart, *rest = (option[k] for k in _KNOBS)
     layout = p.layouts.get(p.tensor) or row_major(p.tensor.rank)
     plan = wi.Plan(m, bool(apart), *rest)
     made = wi.tiled(p.tensor, c, picture, plan, layout, p.lanes)
-    source = {made.kernel: (c.b.tensor, partial(transformed_kernel, m))}
+    source = {made.kernel: (c.b.tensor, partial(transformed_kernel, picture.tile(m)))}
     return Choice(
         option, made.root, made.schedules, (made.kernel,), made.lies, made.tables, made.first,
         source,

@@ -1,15 +1,18 @@
 """Convolutions by fewer products: Winograd, Arithmetic complexity of computations, 1980; Lavin and
 Gray, arXiv:1509.09308, section 4.
 
-For m outputs of a kernel of r, a = m + r - 1 products instead of m r; in two dimensions a^2 instead
-of (m r)^2. Tiles of the picture are transformed (v), multiplied with the transformed kernel and
-summed over channels (s), and the sums are transformed back (y):
+For m outputs of a kernel of r, a = m + r - 1 products instead of m r; in two dimensions the product
+of both. Tiles of the picture are transformed (v), multiplied with the transformed kernel and
+summed over channels (s), and the sums are transformed back (y), by matrices A and B for rows, D and
+E for columns:
 
-    d[.., x, j]  = sum(B[x, i] * picture[.., i, j] for i < a)
-    v[x, z, ..]  = sum(B[z, j] * d[.., x, j] for j < a)
+    d[.., x, j]  = sum(B[x, i] * picture[.., i, j] for i)
+    v[x, z, ..]  = sum(E[z, j] * d[.., x, j] for j)
     s[x, z, .., k] = sum(v[x, z, .., c] * u[x, z, k, c] for c)
-    o[.., i, z]  = sum(A[i, x] * s[x, z, ..] for x < a)
-    y[.., i, j]  = sum(A[j, z] * o[.., i, z] for z < a)
+    o[.., i, z]  = sum(A[i, x] * s[x, z, ..] for x)
+    y[.., i, j]  = sum(D[j, z] * o[.., i, z] for z)
+
+Along a side where the kernel has one element nothing is transformed: a tile has one, too.
 
 Where m does not divide a side, the last tile begins where it just fits, and gives some elements
 once more. A dilated kernel has tiles of every d-th element.
@@ -19,87 +22,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from superopt.kernels.contraction import Contraction, tiles
-from superopt.kernels.cook_toom import KERNEL, array, matrices
+from superopt.kernels.cook_toom import array, matrices
 from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.nest import put_for
+from superopt.kernels.picture import Picture, counts, extent, over, start
 from superopt.kernels.schedule import Schedule, parsed
 from superopt.kernels.transform import reduction
-from superopt.te import affine
 from superopt.te import index as ix
 from superopt.te.affine import rebuild
 from superopt.te.expr import Tensor, compute, reduce_sum, select
 from superopt.te.node import Apply, Axis, Const, Expr, Load, Reduce
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A convolution of a 3 x 3 kernel at stride 1: its axes, how far from an output's place its
-    window begins, and how far apart what it reads is (dilations)."""
-
-    n: Axis
-    k: Axis
-    h: Axis
-    w: Axis
-    channels: int
-    first: tuple[int, int]
-    steps: tuple[int, int]
-
-
-def picture(t: Tensor, c: Contraction) -> Picture | None:
-    """The convolution that a contraction is, if Winograd's tiles can compute it."""
-    found = reduction(t)
-    if found is None or len(found.axes) != 3 or t.rank != 4 or len(c.a.index) != 4:
-        return None
-    kc, kh, kw = found.axes
-    if c.b.index[1:] != (kc, kh, kw) or kh.extent != KERNEL or kw.extent != KERNEL:
-        return None
-    k, n = c.b.index[0], t.axes[0]
-    one = c.a.index[0] == ix.as_index(0) and n.extent == 1
-    if not (one or c.a.index[0] == n) or k not in t.axes or c.a.index[1] != kc:
-        return None
-    sides = []
-    for i, over in ((c.a.index[2], kh), (c.a.index[3], kw)):
-        form = affine.affine(i)
-        if form is None or len(form.terms) != 2 or form.coefficient(over) < 1:
-            return None
-        ((side, step),) = [x for x in form.terms if x[0] != over]
-        if step != 1 or side not in t.axes:
-            return None
-        sides.append((side, form.base, form.coefficient(over)))
-    (h, top, down), (w, left, right) = sides
-    if (n, k, h, w) != t.axes or not isinstance(kc.extent, int):
-        return None
-    assert isinstance(k, Axis)
-    return Picture(n, k, h, w, kc.extent, (top, left), (down, right))
-
-
-def counts(p: Picture, m: int) -> tuple[int, int]:
-    """Rows and columns of tiles."""
-    sides = zip((_extent(p.h), _extent(p.w)), p.steps, strict=True)
-    high, wide = (d * _over(_over(n, d), m) for n, d in sides)
-    return high, wide
-
-
-def _over(n: int, d: int) -> int:
-    """n / d, rounded up."""
-    return -(-n // d)
-
-
-def start(tile: Expr, extent: int, m: int, apart: int) -> Expr:
-    """Where a tile begins. The outputs of a dilated convolution that read the same places, every
-    `apart`-th, are a convolution by themselves: its tiles come after each other."""
-    if apart == 1:
-        begin, phase, own = tile * m, ix.as_index(0), ix.as_index(extent)
-    else:
-        each = _over(_over(extent, apart), m)
-        phase = ix.as_index(tile // each)
-        begin, own = tile % each * m, ix.as_index((extent - phase + apart - 1) // apart)
-    first = ix.apply("min", (ix.as_index(begin), ix.as_index(own - m)), tile.dtype)
-    return ix.as_index(first * apart + phase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +53,6 @@ class Tiled:
     schedules: Mapping[Tensor, Schedule]
     tables: Mapping[Tensor, np.ndarray]
     kernel: Tensor
-    m: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +73,15 @@ def tiled(
     t: Tensor, c: Contraction, p: Picture, plan: Plan, layout: Layout | Scatter, lanes: int
 ) -> Tiled:
     """The tensor by F(m x m, 3 x 3)."""
-    m = plan.m
     found = reduction(t)
     assert found is not None
-    a = m + KERNEL - 1
     kind = found.dtype
-    n, k, h, w = (_extent(x) for x in (p.n, p.k, p.h, p.w))
-    (down, right), (high, wide) = p.steps, counts(p, m)
-    table_b, table_a = Tensor("B", kind, (a, a)), Tensor("A", kind, (m, a))
-    u = Tensor("u", kind, (a, a, k, p.channels))
+    n, k, h, w = (extent(x) for x in (p.n, p.k, p.h, p.w))
+    (down, right), (high, wide) = p.steps, counts(p, plan.m)
+    (a, b), (mh, mw) = p.reads(plan.m), p.tile(plan.m)
+    table_b, table_a = Tensor("B", kind, (a, a)), Tensor("A", kind, (mh, a))
+    table_e, table_d = Tensor("E", kind, (b, b)), Tensor("D", kind, (mw, b))
+    u = Tensor("u", kind, (a, b, k, p.channels))
     factor = _factor(found, c)
 
     def at(q: Expr, ch: Expr, i: Expr, j: Expr) -> Expr:
@@ -153,42 +89,42 @@ def tiled(
         return _placed(factor.body, env)
 
     def columns(q: Expr, y: Expr, x: Expr, xi: Expr, j: Expr, ch: Expr) -> Expr:
-        top, left = start(y, h, m, down) + p.first[0], start(x, w, m, right) + p.first[1]
+        top, left = start(y, h, mh, down) + p.first[0], start(x, w, mw, right) + p.first[1]
         column = left + j * right
         return reduce_sum(a, lambda i: table_b[xi, i] * at(q, ch, top + i * down, column))
 
-    d = compute((n, high, wide, a, a, p.channels), columns, name="d")
+    d = compute((n, high, wide, a, b, p.channels), columns, name="d")
     v = compute(
-        (a, a, n, high, wide, p.channels),
-        lambda xi, nu, q, y, x, ch: reduce_sum(a, lambda j: table_b[nu, j] * d[q, y, x, xi, j, ch]),
+        (a, b, n, high, wide, p.channels),
+        lambda xi, nu, q, y, x, ch: reduce_sum(b, lambda j: table_e[nu, j] * d[q, y, x, xi, j, ch]),
         name="v",
     )
     read = Tensor("v", kind, v.shape) if plan.apart else v
     s = compute(
-        (a, a, n, high, wide, k),
+        (a, b, n, high, wide, k),
         lambda xi, nu, q, y, x, o: reduce_sum(
             p.channels, lambda ch: read[xi, nu, q, y, x, ch] * u[xi, nu, o, ch]
         ),
         name="s",
     )
     rows = compute(
-        (n, high, wide, m, a, k),
+        (n, high, wide, mh, b, k),
         lambda q, y, x, i, nu, o: reduce_sum(a, lambda xi: table_a[i, xi] * s[xi, nu, q, y, x, o]),
         name="o",
     )
 
     def back(q: Expr, y: Expr, x: Expr, i: Expr, j: Expr, o: Expr) -> Expr:
-        total = reduce_sum(a, lambda nu: table_a[j, nu] * rows[q, y, x, i, nu, o])
-        row, column = start(y, h, m, down) + i * down, start(x, w, m, right) + j * right
+        total = reduce_sum(b, lambda nu: table_d[j, nu] * rows[q, y, x, i, nu, o])
+        row, column = start(y, h, mh, down) + i * down, start(x, w, mw, right) + j * right
         env: dict[Expr, Expr] = {p.n: q, p.k: o, p.h: row, p.w: column}
         held = Tensor("sum", kind, ())
         assert t.body is not None
         after = _placed(put_for(t.body, found, held, ()), env)
         return _put(after, held, total)
 
-    y = compute((n, high, wide, m, m, k), back, name="y")
+    y = compute((n, high, wide, mh, mw, k), back, name="y")
     q, ty, tx, i, j, o = y.axes
-    row, column = start(ty, h, m, down) + i * down, start(tx, w, m, right) + j * right
+    row, column = start(ty, h, mh, down) + i * down, start(tx, w, mw, right) + j * right
     place = (q, o, ix.as_index(row), ix.as_index(column))
     if isinstance(layout, Scatter):  # it is a part of another tensor itself
         env: dict[Expr, Expr] = dict(zip(layout.axes, place, strict=True))
@@ -197,9 +133,12 @@ def tiled(
     else:
         lies = Scatter((n, k, h, w), layout, y.axes, place)
     how = (_by_channels if plan.apart else _by_rows)((d, v, s, rows, y), plan, lanes)
-    known = matrices(m)
-    tables = {table_b: array(known[2]), table_a: array(known[0])}
-    return Tiled(y, (v, read) if plan.apart else None, lies, how, tables, u, m)
+    by_rows, by_columns = (matrices(*x) for x in zip((mh, mw), p.kernel, strict=True))
+    tables = {
+        table_b: array(by_rows[2]), table_a: array(by_rows[0]),
+        table_e: array(by_columns[2]), table_d: array(by_columns[0]),
+    }  # fmt: skip
+    return Tiled(y, (v, read) if plan.apart else None, lies, how, tables, u)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,12 +219,12 @@ def plans(p: Picture, m: int, lanes: int) -> list[Plan]:
     Where the kernel does not stay in a cache it may be better to read it once, for all tiles:
     these are transformed before, and a part of the outputs' channels is computed at a time.
     """
-    grid, sizes = counts(p, m), (m + KERNEL - 1, p.channels, _extent(p.k))
+    grid, sizes = counts(p, m), (prod(p.reads(m)), p.channels, extent(p.k))
     first = _streams(grid, sizes, lanes)
     own = _block(*grid, sizes)
     out = []
     for apart in (first, not first):
-        near = (own, _over(own, 2), 2 * own)
+        near = (own, over(own, 2), 2 * own)
         for block in [grid[0]] if apart else dict.fromkeys(min(b, grid[0]) for b in near):
             some = sorted(_gemm(block, grid[1], sizes[2], lanes))[:TILES]
             out += [Plan(m, apart, block, *tile) for _, *tile in some]
@@ -294,22 +233,22 @@ def plans(p: Picture, m: int, lanes: int) -> list[Plan]:
 
 def _block(high: int, wide: int, sizes: tuple[int, int, int]) -> int:
     """Rows of tiles whose transforms and sums stay in the second cache."""
-    a, channels, k = sizes
-    block = max(1, min(high, ROOM // (a * a * wide * (channels + k) * 4)))
-    return _over(high, _over(high, block))
+    products, channels, k = sizes
+    block = max(1, min(high, ROOM // (products * wide * (channels + k) * 4)))
+    return over(high, over(high, block))
 
 
 def _streams(grid: tuple[int, int], sizes: tuple[int, int, int], lanes: int) -> bool:
     """Is less read from beyond the second cache where the kernel is read once, and the picture for
     each part of the channels, than the other way round?"""
-    (high, wide), (a, channels, k) = grid, sizes
-    each, kernel = a * a * high * wide * 4, a * a * channels * k * 4
+    (high, wide), (count, channels, k) = grid, sizes
+    each, kernel = count * high * wide * 4, count * channels * k * 4
     if kernel < 2 * ROOM:
         return False
     _, _, vectors = min(tiles(high * wide, k, lanes))
     part = each * vectors * lanes
-    parts = _over(k, vectors * lanes)
-    by_rows = _over(high, _block(high, wide, sizes)) * kernel
+    parts = over(k, vectors * lanes)
+    by_rows = over(high, _block(high, wide, sizes)) * kernel
     return kernel + parts * (each * channels + (2 * part if part > ROOM else 0)) < by_rows
 
 
@@ -357,7 +296,7 @@ def _gemm(block: int, wide: int, k: int, lanes: int) -> list[tuple[float, int, i
         for by_row in range(1, min(block, n) + 1):
             if n % by_row == 0 and n // by_row <= wide:
                 by_column = n // by_row
-                count = _over(block, by_row) * _over(wide, by_column) * _over(k, vectors * lanes)
+                count = over(block, by_row) * over(wide, by_column) * over(k, vectors * lanes)
                 slow = WIDE.get(vectors, 1.2) * _few(n)
                 slow *= 1.02 if by_row == 1 else 1
                 out.append((count * n * vectors * slow, by_row, by_column, vectors))
@@ -372,20 +311,9 @@ def _few(n: int) -> float:
 
 def products(p: Picture, m: int) -> tuple[float, float, float]:
     """(multiply-adds of the sums, those of the transforms, bytes of the transformed kernel)."""
-    a = m + KERNEL - 1
-    high, wide = counts(p, m)
-    count = _extent(p.n) * high * wide
-    k, c = _extent(p.k), p.channels
-    there, back = 2 * a * a * a * c, m * a * (a + m) * k
-    return a * a * count * k * c, count * 0.7 * (there + back), 4 * a * a * k * c
-
-
-def size(p: Picture) -> float:
-    """The multiply-adds of the direct convolution."""
-    n, k, h, w = (_extent(x) for x in (p.n, p.k, p.h, p.w))
-    return float(n * k * h * w * p.channels * KERNEL * KERNEL)
-
-
-def _extent(a: Axis) -> int:
-    assert isinstance(a.extent, int)
-    return a.extent
+    (a, b), (mh, mw), (high, wide) = p.reads(m), p.tile(m), counts(p, m)
+    count = extent(p.n) * high * wide
+    k, c = extent(p.k), p.channels
+    down, right = p.kernel[0] > 1, p.kernel[1] > 1  # along which something is transformed
+    there, back = a * b * (a * down + b * right) * c, mh * b * (a * down + mw * right) * k
+    return a * b * count * k * c, count * 0.7 * (there + back), 4 * a * b * k * c

@@ -7,80 +7,132 @@ import pytest
 
 from superopt.ir.op import canonical_attrs, expression
 from superopt.kernels.contraction import contraction
-from superopt.kernels.cook_toom import KERNEL, POINTS, matrices, transformed_kernel
+from superopt.kernels.cook_toom import POINTS, amplification, matrices, transformed_kernel
 from superopt.kernels.cpu import loaded
 from superopt.kernels.layout import Scatter, parsed
 from superopt.kernels.lower import lowered
 from superopt.kernels.pack import laid, packed, read
+from superopt.kernels.picture import MOST, SIDES, picture
 from superopt.kernels.walk import loads
-from superopt.kernels.winograd import picture, plans, tiled
+from superopt.kernels.winograd import plans, tiled
 from superopt.ops import OPS
 from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
+from superopt.te.expr import Tensor, TensorType
+
+PAIRS = [(m, r) for m in SIDES for r in (3, 5, 7) if m + r - 2 in POINTS]
 
 
-@pytest.mark.parametrize("m", POINTS)
-def test_the_matrices_are_a_convolution(m: int) -> None:
+@pytest.mark.parametrize(("m", "r"), [*PAIRS, (1, 1)])
+def test_the_matrices_are_a_convolution(m: int, r: int) -> None:
     """A ((G g) * (B d)) is bilinear in g and d: equal on all pairs of unit vectors, so equal."""
-    a, g, b = matrices(m)
-    size = m + KERNEL - 1
-    for i in range(KERNEL):
+    a, g, b = matrices(m, r)
+    size = m + r - 1
+    for i in range(r):
         for j in range(size):
             products = [g[x][i] * b[x][j] for x in range(size)]
             got = [sum(a[y][x] * products[x] for x in range(size)) for y in range(m)]
             assert got == [Fraction(int(j == y + i)) for y in range(m)]
 
 
-@pytest.mark.parametrize("m", POINTS)
-@pytest.mark.parametrize(
-    ("pads", "apart"),
-    [
-        ((1, 1, 1, 1), (1, 1)),
-        ((0, 0, 0, 0), (1, 1)),
-        ((0, 2, 1, 0), (1, 1)),
-        ((6, 6, 5, 5), (3, 2)),
-    ],
-)
-@pytest.mark.parametrize(
-    ("n", "channels", "out", "height", "width"),
-    [(1, 16, 16, 6, 6), (2, 16, 32, 7, 9), (1, 48, 16, 11, 6), (1, 17, 24, 8, 13),
-     (1, 384, 384, 6, 6)],
-)  # fmt: skip
-def test_it_is_the_convolution(
-    n: int,
-    channels: int,
-    out: int,
-    height: int,
-    width: int,
-    pads: tuple[int, ...],
-    m: int,
+@pytest.mark.parametrize(("m", "r"), PAIRS)
+def test_rounding_grows_by_no_more_than_is_said(m: int, r: int) -> None:
+    """Of one channel, against float64: the error of the largest output by the norms of operands."""
+    a, g, b = (np.array(x, float) for x in matrices(m, r))
+    rng = np.random.default_rng(0)
+    w, d = rng.standard_normal((r, 4000)), rng.standard_normal((m + r - 1, 4000))
+    exact = np.stack([sum(w[k] * d[i + k] for k in range(r)) for i in range(m)])
+    products = (g @ w).astype(np.float32) * (b @ d).astype(np.float32)
+    found = a @ products.astype(np.float64)
+    error = np.sqrt(np.mean((found - exact) ** 2, axis=1)).max()
+    assert error < 2 * amplification(m, r) * 2.0**-24
+    assert amplification(m, r) < MOST
+
+
+def convolution(
+    shape: tuple[int, ...], out: int, kernel: tuple[int, int], pads: tuple[int, ...],
     apart: tuple[int, int],
-) -> None:
-    shape = (n, channels, height, width)
+) -> Tensor:  # fmt: skip
     types = (
         TensorType(F32, shape),
-        TensorType(F32, (out, channels, 3, 3)),
+        TensorType(F32, (out, shape[1], *kernel)),
         TensorType(F32, (out,)),
     )
     attrs = canonical_attrs(OPS["Conv"], types, {"pads": pads, "dilations": apart})
     (t,) = expression(OPS["Conv"], types, attrs)
+    return t
+
+
+KERNELS = {  # kernel, and the sides of tiles that do not round too badly
+    (3, 3): [2, 4], (1, 3): [2, 4], (3, 1): [2, 4], (5, 5): [2], (1, 5): [2, 4], (5, 1): [2, 4],
+    (1, 7): [2], (7, 1): [2], (7, 7): [], (3, 5): [2], (3, 7): [2], (1, 1): None, (2, 2): [],
+    (1, 4): [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_which_convolutions_are_computed_in_tiles(kernel: tuple[int, int]) -> None:
+    t = convolution((1, 16, 30, 30), 16, kernel, (0, 0, 0, 0), (1, 1))
+    assert t.body is not None
+    (w,) = (x.tensor for x in loads(t.body) if x.tensor.name == "a1")
+    found = contraction(t, {w})
+    assert found is not None
+    p = picture(t, found)
+    assert (None if p is None else p.fitting()) == KERNELS[kernel]
+
+
+SHAPES = [
+    (1, 16, 16, 6, 6), (2, 16, 32, 7, 9), (1, 48, 16, 11, 6), (1, 17, 24, 8, 13),
+    (1, 384, 384, 6, 6),
+]  # fmt: skip
+CASES = [
+    *(
+        (m, (3, 3), pads, apart, shape)
+        for m in (2, 4)
+        for pads, apart in [
+            ((1, 1, 1, 1), (1, 1)),
+            ((0, 0, 0, 0), (1, 1)),
+            ((0, 2, 1, 0), (1, 1)),
+            ((6, 6, 5, 5), (3, 2)),
+        ]
+        for shape in SHAPES
+    ),
+    *(
+        (m, kernel, tuple(r // 2 for r in kernel * 2), (1, 1), shape)
+        for kernel, some in KERNELS.items()
+        for m in some or ()
+        for shape in SHAPES[1:4]
+    ),
+    (2, (1, 7), (0, 6, 0, 6), (1, 2), (1, 16, 16, 5, 11)),
+    (4, (3, 1), (3, 0, 3, 0), (3, 1), (1, 16, 16, 13, 5)),
+]
+
+
+@pytest.mark.parametrize(("m", "kernel", "pads", "apart", "sizes"), CASES)
+def test_it_is_the_convolution(
+    m: int,
+    kernel: tuple[int, int],
+    pads: tuple[int, ...],
+    apart: tuple[int, int],
+    sizes: tuple[int, ...],
+) -> None:
+    n, channels, out, height, width = sizes
+    shape = (n, channels, height, width)
+    t = convolution(shape, out, kernel, pads, apart)
     assert t.body is not None
     read_ = {x.tensor.name: x.tensor for x in loads(t.body)}
     x, w, c = (read_[name] for name in ("a0", "a1", "a2"))
-    if apart != (1, 1):
-        height, width = (n for n in t.shape[2:] if isinstance(n, int))
-        if min(height // apart[0], width // apart[1]) < m:
-            pytest.skip("smaller than a tile")
     found = contraction(t, {w})
     assert found is not None
     p = picture(t, found)
     assert p is not None
+    if m not in p.fitting():
+        pytest.skip("smaller than a tile")
     border = max(pads)
     layout = parsed(f"i0 i2+{border} i3+{border} i1" if border else "i0 i2 i3 i1")
     made = tiled(t, found, p, plans(p, m, 16)[0], parsed("i0 i2+1 i3+1 i1"), 16)
     rng = np.random.default_rng(3)
     a = rng.standard_normal(shape).astype(np.float32)
-    b = rng.standard_normal((out, channels, 3, 3)).astype(np.float32)
+    b = rng.standard_normal((out, channels, *kernel)).astype(np.float32)
     bias = rng.standard_normal(out).astype(np.float32)
     wanted = np.zeros(tuple(int(d) for d in t.shape if isinstance(d, int)), np.float32)
     loaded(lowered("k", [x, w, c], [t]))(a, b, bias, wanted)
@@ -88,16 +140,16 @@ def test_it_is_the_convolution(
     given, arrays = [x], [laid(layout, a)]
     if made.first is not None:
         before, buffer = made.first
-        kernel = lowered("k", [x], [before], made.schedules, lies, made.tables)
+        code = lowered("k", [x], [before], made.schedules, lies, made.tables)
         arrays = [np.zeros(before.shape, np.float32)]
-        loaded(kernel)(laid(layout, a), arrays[0])
+        loaded(code)(laid(layout, a), arrays[0])
         given = [buffer]
-    kernel = lowered(
+    code = lowered(
         "k", [*given, made.kernel, c], [made.root], made.schedules, lies, made.tables, [made.kernel]
     )
-    (pack,) = kernel.packs
+    (pack,) = code.packs
     assert isinstance(made.lies, Scatter)
     got = laid(made.lies.layout, np.zeros_like(wanted))
-    loaded(kernel)(*arrays, packed(pack, transformed_kernel(m, b)), bias, got)
+    loaded(code)(*arrays, packed(pack, transformed_kernel(p.tile(m), b)), bias, got)
     got = read(made.lies.layout, got, wanted.shape)
     np.testing.assert_allclose(got, wanted, atol=2e-5 * np.abs(wanted).max())
