@@ -26,6 +26,7 @@ from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.validate import validate
+from superopt.pipeline import export
 from superopt.pipeline.arrays import as_array
 from superopt.pipeline.saved import Saved, write
 from superopt.pipeline.shapes import representative
@@ -37,6 +38,7 @@ from superopt.plan.segments import Segment, fallen, graph_of, segments, why_not
 from superopt.plan.simplify import simplified
 from superopt.report.compiled import Compilation, Tuned
 from superopt.report.compiled import Foreign as Foreign_
+from superopt.report.exported import Exported
 from superopt.te import index as ix
 from superopt.te.domain import Reals
 from superopt.te.dtype import to_numpy
@@ -117,6 +119,20 @@ class Executable:
             {c.program.identity(): c.constants for c in programs},
         )
         write(held, Path(path))
+
+    def export(self, path: str | Path, *, shapes: Mapping[str, int] | None = None) -> Exported:
+        """Write the model as a shared object that C can call, with its header and weights.
+
+            exe.export("out/resnet")  # out/libresnet.so, out/resnet.h, out/resnet.weights
+
+        path: a folder, for files named as the model is, or the files' name. shapes: symbolic sizes,
+        where not exactly one set of them was compiled. The code is for Linux on x86-64, and for
+        processors that have what this one has.
+
+        Raises UsageError where parts run in onnxruntime, where there is no C compiler, and where
+        a file cannot be written.
+        """
+        return export.export(self, Path(path), shapes or {})
 
     def sizes(self, given: Mapping[g.Input, np.ndarray]) -> dict[str, int]:
         """The symbolic sizes; raises UsageError where shapes do not fit."""

@@ -83,9 +83,7 @@ def code(
     """The program as machine code. folder: where object files are kept. constants: the bytes of
     all of them, where these are known."""
     some = threads if any(c.chunks > 1 for c in program.calls) else 1
-    text = run_text(program.calls, some, platform.machine().lower())
-    objects = [kernel_code(k, machine, folder) for k in program.kernels.values()]
-    engine = linked([*objects, object_code(text, machine, folder)], machine)
+    engine = linked(objects(program, machine, some, folder), machine)
     memory = aligned(program.constant_bytes)
     if constants is not None and len(constants) == len(memory):
         np.copyto(memory, constants)  # large pages are faster to read than a file's
@@ -102,6 +100,16 @@ def code(
     memory = aligned(program.memory)
     places = (memory.ctypes.data, constants.ctypes.data, spaces[0].ctypes.data)
     return Code(program, some, run, work, constants, memory, spaces, places, engine)
+
+
+def objects(
+    program: Program, machine: Machine, threads: int, folder: Path | None, shared: bool = False
+) -> list[bytes]:
+    """The object files of a program: of its kernels, and of `run`, which calls them. shared: for a
+    shared object."""
+    text = run_text(program.calls, threads, platform.machine().lower())
+    kernels = [kernel_code(k, machine, folder, shared) for k in program.kernels.values()]
+    return [*kernels, object_code(text, machine, folder, shared)]
 
 
 def aligned(size: int) -> np.ndarray:
