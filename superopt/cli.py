@@ -13,7 +13,7 @@ import click
 
 from superopt import __version__
 from superopt.commands.compare import bench, verify
-from superopt.commands.compiled import compile_, tune
+from superopt.commands.compiled import compile_, export, tune
 from superopt.commands.compiled import run as run_
 from superopt.commands.demo import demo
 from superopt.commands.explain import explain, report
@@ -49,6 +49,7 @@ for command in (
     compile_,
     tune,
     run_,
+    export,
     demo,
     explain,
     report,

@@ -17,7 +17,7 @@ from superopt.pipeline.arrays import described
 from superopt.pipeline.compile import Executable as Executable
 from superopt.pipeline.inputs import read_inputs
 from superopt.pipeline.shapes import representative
-from superopt.report.compiled import Compilation, OutputValue, Tuned
+from superopt.report.compiled import Compilation, Exported, OutputValue, Tuned
 from superopt.report.data import Event
 
 
@@ -125,6 +125,21 @@ def compilation(
     return compile_.compilation(read(model), threads or 1, dict(shapes or {}), folder, float_class)
 
 
+def export_model(
+    model: str | Path,
+    *,
+    output: str | Path,
+    threads: int | None = None,
+    shapes: Mapping[str, int] | None = None,
+) -> Exported:
+    """Write a model's file, compiled, or one that was saved when it was, as a shared object with a
+    C header and weights; see `Executable.export`.
+
+    output: a folder, or the files' name. shapes: values of symbolic sizes.
+    """
+    return _executable(Path(model), threads).export(output, shapes=shapes)
+
+
 def run_model(
     model: str | Path,
     *,
@@ -136,9 +151,13 @@ def run_model(
     files, by name."""
     feeds = read_inputs(inputs)
     assert feeds is not None
-    there = sections.is_one(Path(model))
-    exe = load(model, threads=threads) if there else compile(model, threads=threads)
-    found = exe.run(feeds)
+    found = _executable(Path(model), threads).run(feeds)
     if output is not None:
         np.savez(output, **found)  # type: ignore[arg-type]
     return tuple(described(name, x) for name, x in found.items())
+
+
+def _executable(model: Path, threads: int | None) -> Executable:
+    """Of a model's file, or of one that `Executable.save` wrote."""
+    there = sections.is_one(model)
+    return load(model, threads=threads) if there else compile(model, threads=threads)

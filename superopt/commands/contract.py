@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
-from superopt.report.compiled import Compilation, OutputValue, Tuned
+from superopt.report.compiled import Compilation, Exported, OutputValue, Tuned
 from superopt.report.data import (
     BenchRow,
     Derivation,
@@ -121,6 +121,10 @@ class Api(Protocol):
         dump: Path | None,
         float_class: str,
     ) -> Compilation: ...
+
+    def export_model(
+        self, model: Path, *, output: Path, threads: int | None, shapes: Mapping[str, int]
+    ) -> Exported: ...
 
     def run_model(
         self, model: Path, *, inputs: Path, output: Path | None, threads: int | None

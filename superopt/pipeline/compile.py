@@ -36,9 +36,8 @@ from superopt.plan.build import Program, program
 from superopt.plan.execute import code
 from superopt.plan.segments import Segment, fallen, graph_of, segments, why_not
 from superopt.plan.simplify import simplified
-from superopt.report.compiled import Compilation, Tuned
+from superopt.report.compiled import Compilation, Exported, Tuned
 from superopt.report.compiled import Foreign as Foreign_
-from superopt.report.exported import Exported
 from superopt.te import index as ix
 from superopt.te.domain import Reals
 from superopt.te.dtype import to_numpy
@@ -132,7 +131,8 @@ class Executable:
         Raises UsageError where parts run in onnxruntime, where there is no C compiler, and where
         a file cannot be written.
         """
-        return export.export(self, Path(path), shapes or {})
+        with self.lock:
+            return export.export(self, Path(path), shapes or {})
 
     def sizes(self, given: Mapping[g.Input, np.ndarray]) -> dict[str, int]:
         """The symbolic sizes; raises UsageError where shapes do not fit."""

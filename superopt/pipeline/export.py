@@ -27,7 +27,8 @@ from superopt.pipeline.shapes import representative
 from superopt.pipeline.steps import Foreign, Native
 from superopt.plan.execute import ALIGNED, objects
 from superopt.plan.segments import computes
-from superopt.report.exported import Exported, Library, Place, Port, header, source
+from superopt.report.c_text import Library, Place, header, source
+from superopt.report.compiled import Exported, Port
 from superopt.te import index as ix
 from superopt.te.dtype import to_numpy
 
@@ -210,26 +211,26 @@ def _library(
 ) -> Library:
     inputs, outputs = model.graph.inputs, model.graph.outputs
     defaults = {
-        i: weights.add(v.const_value.numpy())
+        inputs.index(i): weights.add(v.const_value.numpy())
         for i, v in model.overridable.items()
         if v.const_value is not None
     }
     theirs = {our: name for name, our in model.symbols.items()}
     names_of = [v.name or "" for v in model.source.model.graph.outputs]
-    ins = tuple(_port(i.name, i, at, defaults.get(i)) for i in inputs)
+    ins = tuple(_port(i.name, i, at) for i in inputs)
     outs = tuple(_port(name, v, at) for name, v in zip(names_of, outputs, strict=True))
     written = native.segment.outputs if native else ()
     given = native.segment.inputs if native else ()
-    arguments = [Place("inputs", inputs.index(v)) for v in given if isinstance(v, g.Input)]
-    arguments += [Place("outputs", outputs.index(v)) for v in written]
+    arguments = [Place("INPUT", inputs.index(v)) for v in given if isinstance(v, g.Input)]
+    arguments += [Place("OUTPUT", outputs.index(v)) for v in written]
     copies: list[tuple[int, Place]] = []
     for n, v in enumerate(outputs):
         if isinstance(v, g.Constant):
-            copies.append((n, Place("weights", weights.add(v.load()))))
+            copies.append((n, Place("HELD", weights.add(v.load()))))
         elif isinstance(v, g.Input):
-            copies.append((n, Place("inputs", inputs.index(v))))
+            copies.append((n, Place("INPUT", inputs.index(v))))
         elif outputs.index(v) != n:
-            copies.append((n, Place("outputs", outputs.index(v))))
+            copies.append((n, Place("OUTPUT", outputs.index(v))))
     program = native.code.program if native else None
     return Library(
         __version__,
@@ -241,6 +242,7 @@ def _library(
         native.code.threads if native else 1,
         ins,
         outs,
+        defaults,
         tuple(arguments),
         tuple(copies),
         weights.size,
@@ -252,7 +254,7 @@ def _library(
     )
 
 
-def _port(name: str, v: g.Value, at: Mapping[str, int], default: int | None = None) -> Port:
+def _port(name: str, v: g.Value, at: Mapping[str, int]) -> Port:
     t = v.type
     if not computes(t.dtype) or t.dtype is None or t.shape is None:
         raise UsageError(
@@ -260,7 +262,7 @@ def _port(name: str, v: g.Value, at: Mapping[str, int], default: int | None = No
         )
     shape = tuple(ix.evaluate(d, dict(at)) for d in t.shape)
     kind = to_numpy(t.dtype)
-    return Port(name, str(kind), shape, prod(shape) * kind.itemsize, default)
+    return Port(name, str(kind), shape, prod(shape) * kind.itemsize)
 
 
 def _rounded(n: int) -> int:

@@ -50,10 +50,10 @@ def shared_object(
         (folder / f"model.{suffix}").write_text(text, "utf-8")
     for n, each in enumerate(code):
         (folder / f"{n}.o").write_bytes(each)
-    # Other libraries have functions of the same names: kernels, and `run`.
+    # Other libraries have functions of the same names: kernels, `run`, and an older one all.
     (folder / "seen").write_text(f"{{ global: {name}_*; local: *; }};")
     out = folder / "model.so"
-    options = ["-soname", f"lib{file}.so", "--version-script=seen", "-z", "defs",
+    options = ["-soname", f"lib{file}.so", "--version-script=seen", "-Bsymbolic", "-z", "defs",
                "-z", "noexecstack"]  # fmt: skip
     given = ["model.c", *(f"{n}.o" for n in range(len(code)))]
     passed = [word for o in options for word in ("-Xlinker", o)]
