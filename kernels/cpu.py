@@ -52,8 +52,8 @@ def host() -> Machine:
 
 
 def checkable(machine: Machine) -> tuple[Machine, tuple[str, ...]]:
-    """An x86-64 machine without the features that a C program cannot ask its processor for; and
-    those that it must ask for."""
+    """An x86-64 machine, as `host` gives it, without the features that a C program cannot ask its
+    processor for; and those that it must ask for."""
     there = {f[1:] for f in machine.features.split(",") if f.startswith("+")}
     needs = tuple(f for f in ASKED if f in there)
     kept = {*ALWAYS, *needs, *(f for f, other in BESIDES.items() if other in needs)} & there

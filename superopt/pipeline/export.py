@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import sys
 import tempfile
@@ -34,8 +35,8 @@ from superopt.te.dtype import to_numpy
 
 POOL = {"STATE_BYTES": STATE_BYTES, "TICKET": TICKET, "WAKE": WAKE, "STOP": STOP,
         "NOTHING": NOTHING}  # fmt: skip
-# With these a name of ours would be one of POSIX's: sem_open, ...
-TAKEN = ("mq", "sem", "shm")
+# With these a name of ours would be one of POSIX's: sem_open, W_OK, ...
+TAKEN = ("f", "mq", "r", "sem", "shm", "w", "x")
 _WORDS = 1 << 20  # at a time
 
 
@@ -76,7 +77,7 @@ def identifier(file: str) -> str:
     out = re.sub(r"[^0-9A-Za-z_]", "_", file)
     if not re.match("[A-Za-z]", out):
         out = f"model_{out.lstrip('_')}"
-    return f"{out}_model" if out in TAKEN else out
+    return f"{out}_model" if out.lower() in TAKEN else out
 
 
 class Compiled(Protocol):
@@ -96,11 +97,9 @@ class Compiled(Protocol):
 
 def export(exe: Compiled, path: Path, shapes: Mapping[str, int]) -> Exported:
     """Write the files; see `Executable.export`."""
-    here = sys.platform, exe.machine.features.partition(",")[0]
-    if here != ("linux", "+64bit"):
-        raise UsageError(
-            "no shared object is made here", f"this is {sys.platform}", "use Linux on x86-64"
-        )
+    here = f"{sys.platform} on {platform.machine()}"
+    if here != "linux on x86_64":
+        raise UsageError("no shared object is made here", f"this is {here}", "use Linux on x86_64")
     model = exe.model
     where, cc = names(path, model.source.label), compiler()
     at = _sizes(exe, shapes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 import shutil
 import subprocess
 import sys
@@ -40,7 +41,7 @@ from tests.plan.test_compile import F, model, net, picture
 from tests.plan.test_saved import partly_foreign
 
 CC = next((c for c in COMPILERS if shutil.which(c)), None)
-HERE = sys.platform == "linux" and host().features.startswith("+64bit")
+HERE = sys.platform == "linux" and platform.machine() == "x86_64"
 pytestmark = pytest.mark.skipif(
     CC is None or not HERE, reason="shared objects need Linux on x86-64 and a C compiler"
 )
@@ -308,6 +309,7 @@ FILES = {
     "_x": ("_x", "model_x"),
     "größe": ("größe", "gr__e"),
     "sem": ("sem", "sem_model"),
+    "W": ("W", "W_model"),
     "int": ("int", "int"),
     "TYPES": ("TYPES", "TYPES"),
 }
@@ -323,6 +325,13 @@ def test_names_of_files_become_names_in_c(name: str, tmp_path: Path) -> None:
     o = InC(e)
     np.testing.assert_array_equal(o.run(feeds)["y"], floats(3))
     o.close()
+
+
+def test_other_systems_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exe = superopt.compile(only_constants()[0])
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    with pytest.raises(UsageError, match="this is linux on aarch64"):
+        exe.export(tmp_path / "m")
 
 
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:
