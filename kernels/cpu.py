@@ -23,6 +23,15 @@ from superopt.te.dtype import to_numpy
 # more of LLVM's middle end takes time and finds nothing.
 PASSES = ("sroa", "simplify_cfg", "instruction_combine")
 ALIGNED = 64
+# What every x86-64 processor has, what C compilers can ask one for (__builtin_cpu_supports), and
+# what comes with such.
+ALWAYS = ("64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2")
+ASKED = (
+    "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "avx", "avx2", "fma", "bmi", "bmi2", "gfni",
+    "avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl", "avx512ifma", "avx512vbmi",
+    "avx512vbmi2", "avx512vnni", "avx512bitalg", "avx512vpopcntdq", "avx512bf16",
+)  # fmt: skip
+BESIDES = {"f16c": "avx2"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +51,48 @@ def host() -> Machine:
     return Machine(llvm.get_host_cpu_name(), has.flatten(), width)
 
 
+def checkable(machine: Machine) -> tuple[Machine, tuple[str, ...]]:
+    """An x86-64 machine, as `host` gives it, without the features that a C program cannot ask its
+    processor for; and those that it must ask for."""
+    there = {f[1:] for f in machine.features.split(",") if f.startswith("+")}
+    needs = tuple(f for f in ASKED if f in there)
+    kept = {*ALWAYS, *needs, *(f for f, other in BESIDES.items() if other in needs)} & there
+    names = [f[1:] for f in machine.features.split(",")]
+    # Last what it is to be without: LLVM then leaves out what implies it, too.
+    features = [*(f"+{f}" for f in names if f in kept), *(f"-{f}" for f in names if f not in kept)]
+    return Machine(machine.cpu, ",".join(features), machine.width), needs
+
+
 def _initialized() -> None:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
 
 
-def object_code(text: str, machine: Machine, folder: Path | None = None) -> bytes:
-    """The object file of a module's text; from the folder where that has it, and kept there."""
-    return _kept(text, lambda: text, machine, folder)
+def object_code(
+    text: str, machine: Machine, folder: Path | None = None, shared: bool = False
+) -> bytes:
+    """The object file of a module's text; from the folder where that has it, and kept there.
+    shared: for a shared object, not for this process."""
+    return _kept(text, lambda: text, machine, folder, shared)
 
 
-def kernel_code(kernel: Kernel, machine: Machine, folder: Path | None = None) -> bytes:
+def kernel_code(
+    kernel: Kernel, machine: Machine, folder: Path | None = None, shared: bool = False
+) -> bytes:
     """The object file of a kernel, likewise; its text is written only where there is none."""
     about = f"{kernel.name} {identity(kernel)} {machine.width} {sources()}"
-    return _kept(about, lambda: written(kernel, machine.width), machine, folder)
+    return _kept(about, lambda: written(kernel, machine.width), machine, folder, shared)
 
 
-def _kept(about: str, text: Callable[[], str], machine: Machine, folder: Path | None) -> bytes:
-    about = "\0".join((about, machine.cpu, machine.features, llvmlite.__version__, *PASSES))
+def _kept(
+    about: str, text: Callable[[], str], machine: Machine, folder: Path | None, shared: bool
+) -> bytes:
+    kind = ("shared",) if shared else ()
+    about = "\0".join((about, machine.cpu, machine.features, llvmlite.__version__, *PASSES, *kind))
     key = blake2b(about.encode(), digest_size=20).hexdigest()
     found = cache.read(folder, key)
     if found is None:
-        module, target = _module(text(), machine)
+        module, target = _module(text(), machine, shared)
         found = bytes(target.emit_object(module))
         cache.write(folder, key, found)
     return found
@@ -74,18 +103,19 @@ def optimized(text: str, machine: Machine) -> str:
     return str(_module(text, machine)[0])
 
 
-def _module(text: str, machine: Machine) -> tuple[Any, Any]:
+def _module(text: str, machine: Machine, shared: bool = False) -> tuple[Any, Any]:
     _initialized()
     module = llvm.parse_assembly(text)
     module.verify()
-    target = _target(machine)
+    target = _target(machine, shared)
     _optimized(module, target, PASSES)
     return module, target
 
 
-def _target(machine: Machine) -> Any:
+def _target(machine: Machine, shared: bool = False) -> Any:
+    kind = {"reloc": "pic", "codemodel": "default"} if shared else {"jit": True}
     return llvm.Target.from_default_triple().create_target_machine(
-        cpu=machine.cpu, features=machine.features, opt=3, jit=True
+        cpu=machine.cpu, features=machine.features, opt=3, **kind
     )
 
 

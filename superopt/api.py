@@ -9,6 +9,7 @@ import numpy as np
 
 from superopt.compiled import compilation as compilation
 from superopt.compiled import compile as compile
+from superopt.compiled import export_model as export_model
 from superopt.compiled import load as load
 from superopt.compiled import profile as profile
 from superopt.compiled import run_model as run_model

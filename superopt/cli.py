@@ -13,7 +13,7 @@ import click
 
 from superopt import __version__
 from superopt.commands.compare import bench, verify
-from superopt.commands.compiled import compile_, profile, tune
+from superopt.commands.compiled import compile_, export, profile, tune
 from superopt.commands.compiled import run as run_
 from superopt.commands.demo import demo
 from superopt.commands.explain import explain, report
@@ -50,6 +50,7 @@ for command in (
     tune,
     run_,
     profile,
+    export,
     demo,
     explain,
     report,

@@ -11,6 +11,7 @@ from superopt.cost.store import Store
 from superopt.errors import UsageError
 from superopt.onnx_io import sections
 from superopt.onnx_io.source import Given, read
+from superopt.pipeline import compilation as compilation_
 from superopt.pipeline import compile as compile_
 from superopt.pipeline import profile as profile_
 from superopt.pipeline import saved
@@ -18,7 +19,7 @@ from superopt.pipeline.arrays import described
 from superopt.pipeline.compile import Executable as Executable
 from superopt.pipeline.inputs import read_inputs
 from superopt.pipeline.shapes import representative
-from superopt.report.compiled import Compilation, OutputValue, Tuned
+from superopt.report.compiled import Compilation, Exported, OutputValue, Tuned
 from superopt.report.data import Event
 from superopt.report.profile import Profile
 
@@ -124,7 +125,9 @@ def compilation(
     texts after each pass: from .expressions, by .tile, to LLVM's (.ll, .optimized.ll).
     """
     folder = None if dump is None else Path(dump)
-    return compile_.compilation(read(model), threads or 1, dict(shapes or {}), folder, float_class)
+    return compilation_.compilation(
+        read(model), threads or 1, dict(shapes or {}), folder, float_class
+    )
 
 
 def profile(
@@ -141,14 +144,24 @@ def profile(
     shapes: values of symbolic sizes. inputs: a .npz file, by name; else they are drawn.
     """
     given = None if inputs is None else read_inputs(inputs)
-    exe = _executable(model, threads)
+    exe = _executable(Path(model), threads)
     never = stop or (lambda: False)
     return profile_.profile(exe, given, dict(shapes or {}), seconds, never)
 
 
-def _executable(model: str | Path, threads: int | None) -> Executable:
-    there = sections.is_one(Path(model))
-    return load(model, threads=threads) if there else compile(model, threads=threads)
+def export_model(
+    model: str | Path,
+    *,
+    output: str | Path,
+    threads: int | None = None,
+    shapes: Mapping[str, int] | None = None,
+) -> Exported:
+    """Write a model's file, compiled, or one that was saved when it was, as a shared object with a
+    C header and weights; see `Executable.export`.
+
+    output: a folder, or the files' name. shapes: values of symbolic sizes.
+    """
+    return _executable(Path(model), threads).export(output, shapes=shapes)
 
 
 def run_model(
@@ -162,7 +175,13 @@ def run_model(
     files, by name."""
     feeds = read_inputs(inputs)
     assert feeds is not None
-    found = _executable(model, threads).run(feeds)
+    found = _executable(Path(model), threads).run(feeds)
     if output is not None:
         np.savez(output, **found)  # type: ignore[arg-type]
     return tuple(described(name, x) for name, x in found.items())
+
+
+def _executable(model: Path, threads: int | None) -> Executable:
+    """Of a model's file, or of one that `Executable.save` wrote."""
+    there = sections.is_one(model)
+    return load(model, threads=threads) if there else compile(model, threads=threads)

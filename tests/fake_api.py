@@ -7,7 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from superopt.errors import Aborted
-from superopt.report.compiled import Compilation, Foreign, OutputValue, Tuned, TunedKernel
+from superopt.report.compiled import (
+    Compilation,
+    Exported,
+    Foreign,
+    OutputValue,
+    Port,
+    Tuned,
+    TunedKernel,
+)
 from superopt.report.data import (
     BenchRow,
     Derivation,
@@ -71,6 +79,12 @@ PROFILE = Profile(
 OUTPUTS = (
     OutputValue("logits", "float32[1, 1000]", -1.5, 2.25),
     OutputValue("names", "object[3]", None, None),
+)
+EXPORTED = Exported(
+    *("model.onnx", "model", 2, ("avx2", "fma")),
+    (Port("x", "float32", (1, 3, 224, 224), 602_112),),
+    (Port("logits", "float32", (1, 1000), 4000), Port("n", "int64", (), 8)),
+    (("out/libmodel.so", 63_624), ("out/model.h", 3004), ("out/model.weights", 46_810_000)),
 )
 STEP = DerivedStep("r", True, "Relu(x)", "A", "E1")
 
@@ -231,6 +245,12 @@ class FakeApi:
     def profile(self, model: Path, *, stop: object, **asked: object) -> Profile:
         self.asked = dict(asked)
         return PROFILE
+
+    def export_model(
+        self, model: Path, *, output: Path, threads: int | None, shapes: Mapping[str, int]
+    ) -> Exported:
+        self.asked = {"output": output, "threads": threads, "shapes": shapes}
+        return EXPORTED
 
     def run_model(
         self, model: Path, *, inputs: Path, output: Path | None, threads: int | None

@@ -80,3 +80,18 @@ def test_run_says_what_the_outputs_are(
     assert done.code == 0
     assert api.asked == {"inputs": x, "output": y, "threads": None}
     golden("outputs.txt", done.out)
+
+
+def test_export_says_what_was_written(
+    superopt: Run, model: Path, tmp_path: Path, golden: Callable[[str, str], None]
+) -> None:
+    api = FakeApi()
+    done = superopt(
+        "export", model, "-o", tmp_path, "--threads", 2, "--shape", "n=4", "--shape", "s=9",
+        api=api,
+    )  # fmt: skip
+    assert done.code == 0
+    assert api.asked == {"output": tmp_path, "threads": 2, "shapes": {"n": 4, "s": 9}}
+    golden("exported.txt", done.out)
+    found = json.loads(superopt("export", model, "-o", tmp_path, "--json", api=api).out)
+    assert found["outputs"][1] == {"name": "n", "dtype": "int64", "shape": [], "bytes": 8}

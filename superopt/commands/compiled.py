@@ -1,4 +1,4 @@
-"""`superopt compile`, `superopt tune` and `superopt run`: a model as machine code."""
+"""`superopt compile`, `tune`, `run` and `export`: a model as machine code."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -165,4 +165,38 @@ def run(
         from superopt.report import compiled
 
         terminal.say(compiled.outputs(found))
+    return ExitCode.OK
+
+
+@click.command()
+@options.model("model")
+@click.option(
+    "-o",
+    "--output",
+    type=options.NEW_FILE,
+    metavar="PATH",
+    required=True,
+    help="A folder, or the files' name in one, without an ending.",
+)
+@options.threads
+@options.sizes("Sizes of all symbolic dimensions.")
+@options.as_json
+@options.debug
+def export(
+    model: Path, output: Path, threads: int | None, shapes: Mapping[str, int], as_json: bool
+) -> ExitCode:
+    """Write MODEL as a shared object, with a C header and weights.
+
+    A C program links with it and needs no Python. MODEL may also be a file that
+    `Executable.save` wrote. A C compiler is needed ($CC, cc, gcc or clang).
+    """
+    found = api().export_model(model, output=output, threads=threads, shapes=shapes)
+    if as_json:
+        from superopt.report.codec import dumps
+
+        terminal.say(dumps(found))
+    else:
+        from superopt.report import compiled
+
+        terminal.say(compiled.exported(found))
     return ExitCode.OK

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
-from superopt.report.compiled import Compilation, OutputValue, Tuned
+from superopt.report.compiled import Compilation, Exported, OutputValue, Tuned
 from superopt.report.data import (
     BenchRow,
     Derivation,
@@ -133,6 +133,10 @@ class Api(Protocol):
         seconds: float,
         stop: Callable[[], bool],
     ) -> Profile: ...
+
+    def export_model(
+        self, model: Path, *, output: Path, threads: int | None, shapes: Mapping[str, int]
+    ) -> Exported: ...
 
     def run_model(
         self, model: Path, *, inputs: Path, output: Path | None, threads: int | None

@@ -67,14 +67,14 @@ def budget(default: str) -> Callable[[F], F]:
     return duration("--budget", default, "Time to spend, as 60s, 2m or 1.5.")
 
 
-shape = click.option(
-    "--shape",
-    "shapes",
-    multiple=True,
-    metavar="DIM=N,...",
-    callback=_merge,
-    help="Sizes of symbolic dimensions to measure at.",
-)
+def sizes(text: str) -> Callable[[F], F]:
+    """An option whose value is sizes of symbolic dimensions."""
+    return click.option(
+        "--shape", "shapes", multiple=True, metavar="DIM=N,...", callback=_merge, help=text
+    )
+
+
+shape = sizes("Sizes of symbolic dimensions to measure at.")
 inputs = click.option(
     "--inputs", type=FILE, metavar="X.npz", help="Also check on these inputs, by name."
 )

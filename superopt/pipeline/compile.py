@@ -18,26 +18,23 @@ from superopt.errors import ModelError, UsageError
 from superopt.ir import graph as g
 from superopt.ir.evaluate import bound_sizes
 from superopt.kernels.cpu import Machine, host
-from superopt.kernels.cpu_text import written
-from superopt.kernels.dump import passes
 from superopt.kernels.option import Option
 from superopt.onnx_io.extract import extracted
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.validate import validate
+from superopt.pipeline import export
 from superopt.pipeline.arrays import as_array
 from superopt.pipeline.profile import profile
 from superopt.pipeline.saved import Saved, write
-from superopt.pipeline.shapes import representative
 from superopt.pipeline.steps import Arrays, Foreign, Native
 from superopt.pipeline.tune import Progress, tune
-from superopt.plan.build import Program, program
+from superopt.plan.build import program
 from superopt.plan.execute import code
 from superopt.plan.segments import Segment, fallen, graph_of, segments, why_not
 from superopt.plan.simplify import simplified
-from superopt.report.compiled import Compilation, Tuned
-from superopt.report.compiled import Foreign as Foreign_
+from superopt.report.compiled import Exported, Tuned
 from superopt.report.profile import Profile
 from superopt.te import index as ix
 from superopt.te.domain import Reals
@@ -127,6 +124,21 @@ class Executable:
             {c.program.identity(): c.constants for c in programs},
         )
         write(held, Path(path))
+
+    def export(self, path: str | Path, *, shapes: Mapping[str, int] | None = None) -> Exported:
+        """Write the model as a shared object that C can call, with its header and weights.
+
+            exe.export("out/resnet")  # out/libresnet.so, out/resnet.h, out/resnet.weights
+
+        path: a folder, for files named as the model is, or the files' name. shapes: symbolic sizes,
+        where not exactly one set of them was compiled. The code is for Linux on x86-64, and for
+        processors that have what this one has.
+
+        Raises UsageError where parts run in onnxruntime, where there is no C compiler, and where
+        a file cannot be written.
+        """
+        with self.lock:
+            return export.export(self, Path(path), shapes or {})
 
     def sizes(self, given: Mapping[g.Input, np.ndarray]) -> dict[str, int]:
         """The symbolic sizes; raises UsageError where shapes do not fit."""
@@ -328,53 +340,6 @@ def _port(t: TensorType) -> tuple[np.dtype | None, int | None]:
     """An input's element type and rank; None for what only `as_array` can tell."""
     dtype = None if t.dtype is None else np.dtype(to_numpy(t.dtype))
     return dtype, None if t.shape is None else len(t.shape)
-
-
-def compilation(
-    source: Source,
-    threads: int,
-    shapes: Mapping[str, int],
-    dump: Path | None,
-    float_class: str = "E2",
-) -> Compilation:
-    """Compile for these sizes, and say what became of the model."""
-    begin = time.monotonic()
-    exe = compile(source, threads=threads, float_class=float_class)
-    sizes = representative(exe.model, shapes)
-    steps = exe.variant(sizes)
-    seconds = time.monotonic() - begin
-    programs = [s.code.program for s in steps if isinstance(s, Native)]
-    if dump is not None:
-        for n, p in enumerate(programs):
-            _dumped(p, exe.machine, dump if len(programs) == 1 else dump / f"part{n}")
-    kernels = {name for p in programs for name in p.kernels}
-    foreign = tuple(
-        Foreign_(f"{n.op.name} {exe.model.names.get(g.item(n, 0), '')}".strip(), why)
-        for n, why in exe.fallen(sizes)
-    )
-    return Compilation(
-        source.label,
-        threads,
-        seconds,
-        len(g.nodes(exe.model.graph)),
-        len(kernels),
-        sum(len(p.calls) for p in programs),
-        sum(p.constant_bytes for p in programs),
-        sum(p.memory + threads * p.workspace for p in programs),
-        foreign,
-    )
-
-
-def _dumped(p: Program, machine: Machine, folder: Path) -> None:
-    """The texts of a program after each pass, in the order in which its kernels run."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for n, call in enumerate(p.calls):
-            kernel = p.kernels[call.function]
-            for name, made in passes(kernel, written(kernel, machine.width), machine):
-                (folder / f"{n:03}-{call.function}.{name}").write_text(f"{made}\n", "utf-8")
-    except OSError as e:
-        raise UsageError(f"cannot write to {folder}", str(e), "name another folder") from None
 
 
 def _constant(v: g.Value) -> np.ndarray:

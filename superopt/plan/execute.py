@@ -101,9 +101,7 @@ def _functions(
     program: Program, machine: Machine, threads: int, folder: Path | None, timed: bool = False
 ) -> tuple[Any, Callable[..., None], Callable[..., None] | None]:
     """The engine that owns the code, `run`, and on several threads `work`."""
-    text = run_text(program.calls, threads, platform.machine().lower(), timed)
-    objects = [kernel_code(k, machine, folder) for k in program.kernels.values()]
-    engine = linked([*objects, object_code(text, machine, folder)], machine)
+    engine = linked(objects(program, machine, threads, folder, timed=timed), machine)
     kinds = [ctypes.c_void_p] * (6 if timed else 5)
     run = ctypes.CFUNCTYPE(None, *kinds)(engine.get_function_address("run"))
     if threads == 1:
@@ -134,6 +132,22 @@ def timed(c: Code, machine: Machine, folder: Path | None) -> Timed:
     engine, run, work = _functions(c.program, machine, c.threads, folder, timed=True)
     own = replace(c, engine=engine, run=run, work=work, pool=None)
     return Timed(own, np.zeros(len(c.program.calls)))
+
+
+def objects(
+    program: Program,
+    machine: Machine,
+    threads: int,
+    folder: Path | None,
+    *,
+    shared: bool = False,
+    timed: bool = False,
+) -> list[bytes]:
+    """The object files of a program: of its kernels, and of `run`, which calls them. shared: for a
+    shared object. timed: does `run` read the clock after each?"""
+    text = run_text(program.calls, threads, platform.machine().lower(), timed)
+    kernels = [kernel_code(k, machine, folder, shared) for k in program.kernels.values()]
+    return [*kernels, object_code(text, machine, folder, shared)]
 
 
 def aligned(size: int) -> np.ndarray:

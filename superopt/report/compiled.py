@@ -75,6 +75,34 @@ class OutputValue:
     most: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of an exported model; dtype: numpy's name."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+
+    @property
+    def type(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What `superopt export` did. name: with which all names in C begin; needs: of a processor;
+    files: the library, its header and its weights, with their bytes."""
+
+    model: str
+    name: str
+    threads: int
+    needs: tuple[str, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    files: tuple[tuple[str, int], ...]
+
+
 def compilation(c: Compilation) -> str:
     """What `superopt compile` says."""
     kernels = words.count(c.kernels, "kernel")
@@ -119,6 +147,22 @@ def tuned(t: Tuned) -> str:
         option = "the default" if k.chosen == k.default else k.chosen
         cells.append((k.result, str(k.calls), f"{1e6 * k.before:.1f} us", now, option))
     return joined([*lines, *(f"  {line}" for line in table(cells, shown=len(cells)))])
+
+
+def exported(e: Exported) -> str:
+    """What `superopt export` says."""
+    threads = words.count(e.threads, "thread")
+    lines = [
+        f"{words.plain(e.model)}: {e.name}_run in C, on {threads}, for processors that have what "
+        "this one has"
+    ]
+    lines += table([(words.plain(f), words.size(n)) for f, n in e.files])
+    rows = [
+        (f"{what}[{n}]", words.plain(p.name), p.type)
+        for what, ports in (("inputs", e.inputs), ("outputs", e.outputs))
+        for n, p in enumerate(ports)
+    ]
+    return joined([*lines, *table(rows, shown=len(rows))])
 
 
 def outputs(values: Sequence[OutputValue]) -> str:

@@ -1,0 +1,66 @@
+"""What became of a model that was compiled: numbers, and the texts of its kernels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from superopt.errors import UsageError
+from superopt.ir import graph as g
+from superopt.kernels.cpu import Machine
+from superopt.kernels.cpu_text import written
+from superopt.kernels.dump import passes
+from superopt.onnx_io.source import Source
+from superopt.pipeline.compile import compile
+from superopt.pipeline.shapes import representative
+from superopt.pipeline.steps import Native
+from superopt.plan.build import Program
+from superopt.report.compiled import Compilation, Foreign
+
+
+def compilation(
+    source: Source,
+    threads: int,
+    shapes: Mapping[str, int],
+    dump: Path | None,
+    float_class: str = "E2",
+) -> Compilation:
+    """Compile for these sizes, and say what became of the model."""
+    begin = time.monotonic()
+    exe = compile(source, threads=threads, float_class=float_class)
+    sizes = representative(exe.model, shapes)
+    steps = exe.variant(sizes)
+    seconds = time.monotonic() - begin
+    programs = [s.code.program for s in steps if isinstance(s, Native)]
+    if dump is not None:
+        for n, p in enumerate(programs):
+            _dumped(p, exe.machine, dump if len(programs) == 1 else dump / f"part{n}")
+    kernels = {name for p in programs for name in p.kernels}
+    foreign = tuple(
+        Foreign(f"{n.op.name} {exe.model.names.get(g.item(n, 0), '')}".strip(), why)
+        for n, why in exe.fallen(sizes)
+    )
+    return Compilation(
+        source.label,
+        threads,
+        seconds,
+        len(g.nodes(exe.model.graph)),
+        len(kernels),
+        sum(len(p.calls) for p in programs),
+        sum(p.constant_bytes for p in programs),
+        sum(p.memory + threads * p.workspace for p in programs),
+        foreign,
+    )
+
+
+def _dumped(p: Program, machine: Machine, folder: Path) -> None:
+    """The texts of a program after each pass, in the order in which its kernels run."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for n, call in enumerate(p.calls):
+            kernel = p.kernels[call.function]
+            for name, made in passes(kernel, written(kernel, machine.width), machine):
+                (folder / f"{n:03}-{call.function}.{name}").write_text(f"{made}\n", "utf-8")
+    except OSError as e:
+        raise UsageError(f"cannot write to {folder}", str(e), "name another folder") from None

@@ -1,0 +1,268 @@
+"""Compiled models as shared objects: with a C header, and weights in a file of their own."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from math import prod
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import numpy as np
+
+from superopt import __version__
+from superopt.errors import UsageError
+from superopt.ir import graph as g
+from superopt.kernels.cpu import Machine, checkable
+from superopt.kernels.cpu_run import STATE_BYTES, STOP, TICKET, WAKE
+from superopt.kernels.pool import NOTHING
+from superopt.onnx_io.atomic import NewFile, new_files
+from superopt.onnx_io.model import Model
+from superopt.pipeline.linker import compiler, shared_object
+from superopt.pipeline.shapes import representative
+from superopt.pipeline.steps import Foreign, Native
+from superopt.plan.execute import ALIGNED, objects
+from superopt.plan.segments import computes
+from superopt.report.c_text import Library, Place, header, source
+from superopt.report.compiled import Exported, Port
+from superopt.te import index as ix
+from superopt.te.dtype import to_numpy
+
+POOL = {"STATE_BYTES": STATE_BYTES, "TICKET": TICKET, "WAKE": WAKE, "STOP": STOP,
+        "NOTHING": NOTHING}  # fmt: skip
+# With these a name of ours would be one of POSIX's: sem_open, W_OK, ...
+TAKEN = ("f", "mq", "r", "sem", "shm", "w", "x")
+_WORDS = 1 << 20  # at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Of the files, and of what is in them."""
+
+    folder: Path
+    file: str
+    name: str
+
+    @property
+    def files(self) -> tuple[Path, Path, Path]:
+        """The library, its header and its weights."""
+        names = (f"lib{self.file}.so", f"{self.file}.h", f"{self.file}.weights")
+        return tuple(self.folder / n for n in names)  # type: ignore[return-value]
+
+
+def names(path: Path, label: str) -> Names:
+    """path: a folder, for files named as the model is; or the files' name in one."""
+    within = path.is_dir()
+    folder, file = (path, Path(label).stem) if within else (path.parent, path.name)
+    if not within and (done := re.fullmatch(r"(?:lib)?(.+)\.so|(.+)\.(?:h|weights)", file)):
+        file = done[1] or done[2]
+    if not folder.is_dir():
+        raise UsageError(
+            f"{path} cannot be written", f"there is no folder {folder}", "make it, or name another"
+        )
+    out = Names(folder, file, identifier(file))
+    for each in out.files:
+        if each.is_dir():
+            raise UsageError(f"{each} cannot be written", "it is a directory", "name another file")
+    return out
+
+
+def identifier(file: str) -> str:
+    """A C identifier: the file's name, as far as that is one."""
+    out = re.sub(r"[^0-9A-Za-z_]", "_", file)
+    if not re.match("[A-Za-z]", out):
+        out = f"model_{out.lstrip('_')}"
+    return f"{out}_model" if out.lower() in TAKEN else out
+
+
+class Compiled(Protocol):
+    """What is needed of an `Executable`."""
+
+    @property
+    def model(self) -> Model: ...
+    @property
+    def machine(self) -> Machine: ...
+    @property
+    def folder(self) -> Path | None: ...
+    @property
+    def variants(self) -> Mapping[tuple[tuple[str, int], ...], object]: ...
+    def variant(self, sizes: Mapping[str, int]) -> Sequence[Native | Foreign]: ...
+    def fallen(self, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]: ...
+
+
+def export(exe: Compiled, path: Path, shapes: Mapping[str, int]) -> Exported:
+    """Write the files; see `Executable.export`."""
+    here = f"{sys.platform} on {platform.machine()}"
+    if here != "linux on x86_64":
+        raise UsageError("no shared object is made here", f"this is {here}", "use Linux on x86_64")
+    model = exe.model
+    where, cc = names(path, model.source.label), compiler()
+    at = _sizes(exe, shapes)
+    native = _native(exe, at)
+    machine, needs = checkable(exe.machine)
+    weights = _Weights()
+    if native is not None:
+        weights.add(native.code.constants)
+    library = _library(model, native, at, where, needs, weights)
+    program = None if native is None else native.code.program
+    folder, threads = exe.folder, library.threads
+    code = [] if program is None else objects(program, machine, threads, folder, shared=True)
+    text = header(library)
+    with tempfile.TemporaryDirectory() as temporary:
+        texts = text, source(library)
+        made = shared_object(cc, Path(temporary), texts, code, where.name, where.file)
+    about = (made, text.encode(), library.head.encode())
+    with new_files() as new:
+        *_, last = [_begun(new(f), data) for f, data in zip(where.files, about, strict=True)]
+        for part in weights.parts():
+            last.write(part.data)
+    files = tuple((str(f), f.stat().st_size) for f in where.files)
+    return Exported(
+        model.source.label, where.name, threads, needs, library.inputs, library.outputs, files
+    )
+
+
+def _begun(new: NewFile, data: bytes) -> BinaryIO:
+    new.file.write(data)
+    return new.file
+
+
+def _sizes(exe: Compiled, given: Mapping[str, int]) -> dict[str, int]:
+    """Of all symbolic dimensions: the given ones, or the only ones that were compiled."""
+    model = exe.model
+    if not given and len(exe.variants) == 1:
+        return dict(*exe.variants)
+    known = {theirs: our for theirs, our in model.symbols.items() if our in model.sizes}
+    missing = sorted(theirs for theirs, our in known.items() if not {theirs, our} & given.keys())
+    if missing:
+        raise UsageError(
+            f"{model.source.label}: no value for {', '.join(missing)}",
+            "a shared object is for one value of each symbolic size",
+            f"name it: --shape {missing[0]}=1, or shapes={{{missing[0]!r}: 1}}",
+        )
+    found = representative(model, given)
+    return {name: n for name, n in found.items() if name in model.sizes}
+
+
+def _native(exe: Compiled, at: Mapping[str, int]) -> Native | None:
+    """What is computed, if anything is. Raises UsageError where nodes run in onnxruntime."""
+    steps = [] if exe.fallen(at) else exe.variant(at)
+    if fallen := exe.fallen(at):
+        of = exe.model.names
+        each = (f"{n.op.name} {of.get(g.item(n, 0), '')}".strip() + f" ({w})" for n, w in fallen)
+        raise UsageError(
+            f"{exe.model.source.label} cannot be exported",
+            f"in onnxruntime run {', '.join(each)}",
+            "export a model without these nodes",
+        )
+    return next((s for s in steps if isinstance(s, Native)), None)
+
+
+class _Weights:
+    """Arrays, each from a multiple of 64 bytes on."""
+
+    def __init__(self) -> None:
+        self.arrays: list[np.ndarray] = []
+        self.size = 0
+
+    def add(self, array: np.ndarray) -> int:
+        """Where it is."""
+        at = self.size
+        self.arrays.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        self.size += _rounded(array.nbytes)
+        return at
+
+    def parts(self) -> Iterator[np.ndarray]:
+        for a in self.arrays:
+            yield a
+            yield np.zeros(-len(a) % ALIGNED, np.uint8)
+
+    def digest(self) -> str:
+        found = blake2b(digest_size=16)
+        for part in self.parts():
+            found.update(part.data)
+        return found.hexdigest()
+
+    def sums(self) -> tuple[int, int]:
+        """Of words of 64 bits, modulo 2^64; and of these sums, which tell where words are."""
+        first = second = 0
+        for a in self.arrays:
+            words = np.concatenate([a, np.zeros(-len(a) % ALIGNED, np.uint8)]).view("<u8")
+            for k in range(0, len(words), _WORDS):
+                running = np.cumsum(words[k : k + _WORDS], dtype=np.uint64)
+                second += first * len(running) + int(np.sum(running, dtype=np.uint64))
+                first += int(running[-1])
+        return first % 2**64, second % 2**64
+
+
+def _library(
+    model: Model,
+    native: Native | None,
+    at: Mapping[str, int],
+    where: Names,
+    needs: tuple[str, ...],
+    weights: _Weights,
+) -> Library:
+    inputs, outputs = model.graph.inputs, model.graph.outputs
+    defaults = {
+        inputs.index(i): weights.add(v.const_value.numpy())
+        for i, v in model.overridable.items()
+        if v.const_value is not None
+    }
+    theirs = {our: name for name, our in model.symbols.items()}
+    names_of = [v.name or "" for v in model.source.model.graph.outputs]
+    ins = tuple(_port(i.name, i, at) for i in inputs)
+    outs = tuple(_port(name, v, at) for name, v in zip(names_of, outputs, strict=True))
+    written = native.segment.outputs if native else ()
+    given = native.segment.inputs if native else ()
+    arguments = [Place("INPUT", inputs.index(v)) for v in given if isinstance(v, g.Input)]
+    arguments += [Place("OUTPUT", outputs.index(v)) for v in written]
+    copies: list[tuple[int, Place]] = []
+    for n, v in enumerate(outputs):
+        if isinstance(v, g.Constant):
+            copies.append((n, Place("HELD", weights.add(v.load()))))
+        elif isinstance(v, g.Input):
+            copies.append((n, Place("INPUT", inputs.index(v))))
+        elif outputs.index(v) != n:
+            copies.append((n, Place("OUTPUT", outputs.index(v))))
+    program = native.code.program if native else None
+    return Library(
+        __version__,
+        model.source.label,
+        where.name,
+        where.file,
+        {theirs.get(our, our): n for our, n in at.items()},
+        needs,
+        native.code.threads if native else 1,
+        ins,
+        outs,
+        defaults,
+        tuple(arguments),
+        tuple(copies),
+        weights.size,
+        _rounded(program.memory) if program else 0,
+        _rounded(program.workspace) if program else 0,
+        weights.digest(),
+        weights.sums(),
+        POOL,
+    )
+
+
+def _port(name: str, v: g.Value, at: Mapping[str, int]) -> Port:
+    t = v.type
+    if not computes(t.dtype) or t.dtype is None or t.shape is None:
+        raise UsageError(
+            f"{name} is {t}", "C has no such tensors", "leave it out of the model's interface"
+        )
+    shape = tuple(ix.evaluate(d, dict(at)) for d in t.shape)
+    kind = to_numpy(t.dtype)
+    return Port(name, str(kind), shape, prod(shape) * kind.itemsize)
+
+
+def _rounded(n: int) -> int:
+    return -(-n // ALIGNED) * ALIGNED

@@ -1,0 +1,237 @@
+"""A model as C: the header, and the source of what it declares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from textwrap import fill
+
+from superopt.report import words
+from superopt.report.compiled import Port
+
+HEAD = 64  # bytes of a file of weights before the first of them
+# Element types, by ONNX's numbers (TensorProto.DataType).
+TYPES = {
+    "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7,
+    "bool": 9, "float16": 10, "float64": 11, "uint32": 12, "uint64": 13, "bfloat16": 16,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor is: the caller's INPUT or OUTPUT of this number, or HELD so many bytes into
+    the weights."""
+
+    where: str
+    at: int
+
+    def __str__(self) -> str:
+        return f"{{{self.where}, {self.at}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """What the texts say.
+
+    name: a C identifier, with which all names begin; file: the files' name, as in libNAME.so.
+    sizes: of symbolic dimensions. needs: features of processors, as `__builtin_cpu_supports` has
+    them. defaults: where in the weights an input is that need not be given, by its number.
+    arguments: of `run`; copies: to outputs that no kernel writes, by their numbers. weights,
+    memory, workspace: bytes, the last ones for each thread, multiples of 64. digest: of the
+    weights; sums: of their words of 64 bits modulo 2^64, and of these sums. pool: where words are
+    in `run`'s state, and what they are at first.
+    """
+
+    superopt: str
+    model: str
+    name: str
+    file: str
+    sizes: Mapping[str, int]
+    needs: tuple[str, ...]
+    threads: int
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    defaults: Mapping[int, int]
+    arguments: tuple[Place, ...]
+    copies: tuple[tuple[int, Place], ...]
+    weights: int
+    memory: int
+    workspace: int
+    digest: str
+    sums: tuple[int, int]
+    pool: Mapping[str, int]
+
+    @property
+    def head(self) -> str:
+        """How the file of weights begins."""
+        return f"superopt weights 1 {self.digest}\n".ljust(HEAD)
+
+
+def header(x: Library) -> str:
+    """The header."""
+    upper = x.name.upper()
+    types = {p.dtype for p in (*x.inputs, *x.outputs)}
+    sizes = {"INPUTS": len(x.inputs), "OUTPUTS": len(x.outputs), "THREADS": x.threads}
+    for what, ports in (("INPUT", x.inputs), ("OUTPUT", x.outputs)):
+        sizes |= {f"{what}_{n}_BYTES": p.bytes for n, p in enumerate(ports)}
+    numbers = (f"#define {upper}_{t.upper()} {n}" for t, n in TYPES.items() if t in types)
+    text = _HEADER.replace("NAME", upper).replace("name_", f"{x.name}_")
+    text = text.replace("@TYPES@", "\n".join(numbers))
+    text = text.replace("@SIZES@", "\n".join(f"#define {upper}_{k} {n}" for k, n in sizes.items()))
+    return "\n".join([*_about(x), text])
+
+
+def _about(x: Library) -> Iterator[str]:
+    needs = f", on processors with {', '.join(x.needs)}" if x.needs else ""
+    yield f"/* {comment(x.model)} as machine code, made by superopt {x.superopt}."
+    yield ""
+    yield _paragraph(f"For Linux on x86-64{needs}. Link with lib{x.file}.so.")
+    if x.sizes:
+        yield _paragraph(f"Made for {', '.join(f'{k} = {n}' for k, n in x.sizes.items())}.")
+    yield ""
+    for what, ports in (("inputs", x.inputs), ("outputs", x.outputs)):
+        for n, p in enumerate(ports):
+            other = ", or NULL for its default" if what == "inputs" and n in x.defaults else ""
+            shown = comment(literal(p.name))
+            yield f"   {what}[{n}]: {shown}, {p.type}, {p.bytes} bytes{other}"
+    yield ""
+    yield _paragraph(
+        "Elements of a tensor lie side by side, the last dimension's first, from a multiple of an"
+        " element's size on. A bool is a byte, 0 or 1; float16 and bfloat16 are two bytes."
+    )
+    yield ""
+    weights = comment(literal(f"{x.file}.weights"))
+    yield "       int error;"
+    yield f"       {x.name}_model *model = {x.name}_open({weights}, &error);"
+    yield f"       if (model == NULL) {{ puts({x.name}_error(error)); exit(1); }}"
+    yield f"       error = {x.name}_run(model, inputs, outputs);"
+    yield f"       {x.name}_close(model);"
+    yield "*/"
+
+
+_HEADER = """\
+#ifndef NAME_H
+#define NAME_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+@SIZES@
+
+/* Element types, by ONNX's numbers. */
+@TYPES@
+
+/* What is wrong; name_error says it in words. */
+enum {
+    NAME_OK = 0,
+    NAME_NO_FILE = 1,      /* the weights cannot be read: errno says why */
+    NAME_OTHER_FILE = 2,   /* these are no weights, or another model's */
+    NAME_DAMAGED = 3,      /* the weights are not whole */
+    NAME_NO_PROCESSOR = 4, /* this processor lacks what the code needs */
+    NAME_NO_MEMORY = 5,
+    NAME_NO_THREADS = 6,   /* a thread cannot be started */
+    NAME_NO_TENSOR = 7     /* a pointer is NULL that must not be */
+};
+
+typedef struct {
+    const char *name;     /* the model's, in UTF-8 */
+    int type;             /* of the elements */
+    int rank;
+    const int64_t *shape; /* `rank` sizes */
+    size_t bytes;         /* of all elements */
+} name_tensor;
+
+/* Each ends with a tensor whose name is NULL. */
+extern const name_tensor name_inputs[NAME_INPUTS + 1];
+extern const name_tensor name_outputs[NAME_OUTPUTS + 1];
+
+typedef struct name_model name_model;
+
+/* The model, with memory and threads of its own, and its weights: the file is checked and mapped,
+   and must not change until the model is closed. NULL where that fails; *error then says why
+   (`error` may be NULL). */
+name_model *name_open(const char *weights, int *error);
+
+/* Compute all outputs into memory of the caller's, which overlaps no input. Returns NAME_OK or
+   NAME_NO_TENSOR. Not to be called twice at a time with one model, nor in a fork of the process
+   that opened it; several models may run at once. */
+int name_run(name_model *model, const void *const inputs[], void *const outputs[]);
+
+/* Give all of it back. NULL is no model, and nothing is done. */
+void name_close(name_model *model);
+
+/* An error in words. */
+const char *name_error(int error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
+"""
+
+
+def source(x: Library) -> str:
+    """The source; the header is model.h."""
+    return "\n".join(_tables(x)) + files("superopt.report").joinpath("export.c").read_text("utf-8")
+
+
+def _tables(x: Library) -> Iterator[str]:
+    yield "#define _GNU_SOURCE"
+    yield '#include "model.h"'
+    yield f"#define NAME(x) {x.name}_##x"
+    yield f"#define CODE(x) {x.name.upper()}_##x"
+    numbers = {
+        "INPUTS": len(x.inputs), "OUTPUTS": len(x.outputs), "THREADS": x.threads,
+        "ARGUMENTS": len(x.arguments), "COPIES": len(x.copies), "WEIGHTS": x.weights,
+        "MEMORY": x.memory, "WORKSPACE": x.workspace, **x.pool,
+        "SUM": f"UINT64_C({x.sums[0]})", "SUMS": f"UINT64_C({x.sums[1]})", "NONE": "SIZE_MAX",
+        "FITS": " && ".join(["1", *(f'__builtin_cpu_supports("{f}")' for f in x.needs)]),
+        "NEEDS": literal(", ".join(x.needs)),
+    }  # fmt: skip
+    yield from (f"#define {k} {v}" for k, v in numbers.items())
+    yield f"static const char head[] = {literal(x.head)};"
+    yield "typedef struct { enum { INPUT, OUTPUT, HELD } where; size_t at; } place;"
+    yield f"static const place arguments[] = {_listed(x.arguments, '{0}')};"
+    yield "static const struct { int to; place from; } copies[] = " + _listed(
+        (f"{{{to}, {place}}}" for to, place in x.copies), "{0}"
+    ) + ";"  # fmt: skip
+    defaults = (x.defaults.get(n, "NONE") for n in range(len(x.inputs)))
+    yield f"static const size_t defaults[] = {_listed(defaults, 'NONE')};"
+    for what, ports in (("inputs", x.inputs), ("outputs", x.outputs)):
+        for n, p in enumerate(ports):
+            yield f"static const int64_t shape_of_{what}_{n}[] = {_listed(p.shape, '0')};"
+        rows = (
+            f"{{{literal(p.name)}, CODE({p.dtype.upper()}), {len(p.shape)}, shape_of_{what}_{n}, "
+            f"{p.bytes}}}"
+            for n, p in enumerate(ports)
+        )
+        yield f"const {x.name}_tensor {x.name}_{what}[] = {_listed(rows, '{0}')};"
+    yield ""
+
+
+def _listed(items: Iterable[object], last: str) -> str:
+    """An initializer; C has no empty arrays."""
+    return f"{{{', '.join([*map(str, items), last])}}}"
+
+
+def literal(text: str) -> str:
+    """A string literal, of UTF-8."""
+    plain = set(range(32, 127)) - set(b'"\\?')  # trigraphs begin with ??
+    return '"' + "".join(chr(b) if b in plain else f"\\{b:03o}" for b in text.encode()) + '"'
+
+
+def comment(text: str) -> str:
+    """Text that begins and ends no comment."""
+    return words.plain(text).replace("*/", "* /").replace("/*", "/ *")
+
+
+def _paragraph(text: str) -> str:
+    margin = "   "
+    text = comment(text)
+    return fill(text, 100, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False)
