@@ -1,4 +1,4 @@
-"""How far ahead constants are asked for that do not stay in a core's second cache."""
+"""How far ahead buffers are asked for that do not stay in a core's second cache."""
 
 from __future__ import annotations
 
@@ -7,25 +7,44 @@ from math import prod
 
 from superopt.kernels.tile import For, Kernel, Stmt
 from superopt.kernels.walk import axes_of, loads
+from superopt.te import index as ix
+from superopt.te.affine import affine
 from superopt.te.expr import Tensor
-from superopt.te.node import Axis
+from superopt.te.node import Axis, Expr, Load
 
-STREAMED = 1 << 20  # bytes of a constant that does not stay in the second cache
+STREAMED = 1 << 20  # bytes of a buffer that does not stay in the second cache
 PANEL = 1 << 19  # bytes of a part that does, together with the next one
 NEXT = 12288  # bytes ahead in what is read once
+SOON = 2048  # bytes ahead in what is read in large steps, which the processor does not foresee
 
 
 def ahead(kernel: Kernel) -> dict[Tensor, int]:
-    """Bytes between what is read of such constants, and what is asked for meanwhile.
+    """Bytes between what is read of such buffers, and what is asked for meanwhile.
 
-    A part that is read several times before the next one is: that one. Else what comes soon.
+    Of a constant a part that is read several times before the next one is: that one. Else what
+    comes soon. Of others, only what is read in steps (as by windows that do not touch).
     """
-    large = {p.buffer for p in kernel.packs if _bytes(p.buffer) > STREAMED}
+    fixed = {p.buffer for p in kernel.packs}
+    large = {p for p in kernel.params if _bytes(p) > STREAMED}
     out: dict[Tensor, int] = {}
-    for buffer, loops, tile in _reads(kernel.body, large, ()) if large else ():
-        part = _again(loops, tile) * max(buffer.dtype.bits // 8, 1)
-        out[buffer] = NEXT if part > PANEL else -(-NEXT // part) * part if part < NEXT else part
+    for load, loops, own in _reads(kernel.body, large, ()) if large else ():
+        buffer = load.tensor
+        if buffer in fixed:
+            used = set().union(*map(axes_of, load.index))
+            tile = prod(_extent(a) for a in own if a in used)
+            told = [(f.axis, f.kind == "unroll", f.axis in used) for f in loops]
+            part = _again(told, tile) * max(buffer.dtype.bits // 8, 1)
+            out[buffer] = NEXT if part > PANEL else -(-NEXT // part) * part if part < NEXT else part
+        elif _steps(load, loops, own):
+            out[buffer] = SOON
     return out
+
+
+def _steps(load: Load, loops: Sequence[For], own: Collection[Axis]) -> bool:
+    """Do neighbours of a tile lie apart in some dimension?"""
+    first: dict[Expr, Expr] = {f.axis: ix.as_index(0) for f in loops}
+    forms = [affine(ix.substitute(i, first)) for i in load.index]
+    return any(f.coefficient(a) > 1 for f in forms if f is not None for a in own)
 
 
 Loop = tuple[Axis, bool, bool]  # is it written out? does the place that is read hang on it?
@@ -33,18 +52,15 @@ Loop = tuple[Axis, bool, bool]  # is it written out? does the place that is read
 
 def _reads(
     body: Sequence[Stmt], buffers: Collection[Tensor], around: tuple[For, ...]
-) -> Iterator[tuple[Tensor, list[Loop], int]]:
-    """Each of these buffers with the loops in which it is read, and how many elements at a time."""
+) -> Iterator[tuple[Load, tuple[For, ...], tuple[Axis, ...]]]:
+    """What is read of these buffers, the loops that it is in, and the axes of its tile."""
     for s in body:
         if isinstance(s, For):
             yield from _reads(s.body, buffers, (*around, s))
             continue
         for load in loads(s.value):
             if load.tensor in buffers:
-                used = set().union(*map(axes_of, load.index))
-                loops = [(f.axis, f.kind == "unroll", f.axis in used) for f in around]
-                own = (*s.axes, *getattr(s, "over", ()))
-                yield load.tensor, loops, prod(_extent(a) for a in own if a in used)
+                yield load, around, (*s.axes, *getattr(s, "over", ()))
 
 
 def _again(loops: Sequence[Loop], tile: int) -> int:

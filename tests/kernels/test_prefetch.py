@@ -5,7 +5,7 @@ import pytest
 from onnx import helper
 
 import superopt
-from superopt.kernels.prefetch import NEXT, PANEL, ahead
+from superopt.kernels.prefetch import NEXT, PANEL, SOON, ahead
 from superopt.pipeline.steps import Native
 from tests.plan.test_compile import F, model
 
@@ -39,3 +39,17 @@ def test_the_part_that_comes_next_is_asked_for(name: str) -> None:
     elif width == 64 or op != "Conv":
         assert len(found) == 1
         assert right(found[0])
+
+
+@pytest.mark.parametrize(("stride", "asked"), [(1, []), (2, [SOON]), (3, [SOON])])
+def test_what_is_read_in_steps_is_asked_for(stride: int, asked: list[int]) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("MaxPool", ["a"], ["y"], kernel_shape=[3, 3], strides=[stride] * 2),
+    ]
+    m = model(nodes, {"x": (F, [1, 3, 97, 97])}, ["y"], {"w": drawn(64, 3, 1, 1)})
+    (step,) = superopt.compile(m).variant({})
+    assert isinstance(step, Native)
+    program = step.code.program
+    pool = program.kernels[program.calls[-1 if len(program.calls) == 2 else -2].function]
+    assert list(ahead(pool).values()) == asked
