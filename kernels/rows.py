@@ -17,6 +17,13 @@ SUMMED = 256  # lanes of a sum at a time, at most
 def scheduled(t: Tensor, lead: int, lanes: int) -> Mapping[Tensor, Schedule]:
     """Of a tensor and of its stages: these are computed in the loop over rows, of which `lead` axes
     say which. lanes: elements at a time."""
+    out = within(t, lead, lanes)
+    out[t] = (*out[t], *(Parallel(name) for name in shared(t.axes[:lead])))
+    return out
+
+
+def within(t: Tensor, lead: int, lanes: int) -> dict[Tensor, Schedule]:
+    """The same, as a part of another kernel."""
     row = t.axes[lead - 1].name
     out: dict[Tensor, Schedule] = {}
     for s in stages([t]):
@@ -26,7 +33,6 @@ def scheduled(t: Tensor, lead: int, lanes: int) -> Mapping[Tensor, Schedule]:
             out[s] = (*steps, *_sum(found.axes[-1]))
         else:
             out[s] = (*steps, *_vectors(s.axes[-1], lanes if s.rank == t.rank else 1))
-    out[t] = (*out[t], *(Parallel(name) for name in shared(t.axes[:lead])))
     return out
 
 

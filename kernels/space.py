@@ -10,6 +10,7 @@ from math import prod
 
 import numpy as np
 
+from superopt.kernels import attention as at
 from superopt.kernels import contraction as co
 from superopt.kernels import reducing as re
 from superopt.kernels import rows
@@ -101,6 +102,9 @@ def choice(p: Problem, wanted: Option | None = None) -> Choice:
 
 
 def best(p: Problem) -> Option:
+    fused = _attention(p)
+    if fused is not None:
+        return _blocked(*next(at.options(fused)))
     if p.lead:
         return Option.of("rows", lanes=LANES)
     found = _product(p)
@@ -129,6 +133,10 @@ def options(p: Problem) -> Iterator[Option]:
 
 
 def _options(p: Problem) -> Iterator[Option]:
+    fused = _attention(p)
+    if fused is not None:
+        yield from (_blocked(*some) for some in at.options(fused))
+        return
     if p.lead:
         yield from (Option.of("rows", lanes=n) for n in (LANES // 4, LANES // 2, LANES, 2 * LANES))
         return
@@ -166,6 +174,12 @@ def chosen(p: Problem, option: Option) -> Choice:
         case "along" | "across":
             how, order = re.scheduled(p.tensor, p.layouts, p.constants, option)
             return Choice(option, p.tensor, {p.tensor: how}, order)
+        case "attention":
+            fused = _attention(p)
+            if fused is not None:
+                knobs = tuple(option[k] for k in _BLOCKED)
+                held = [x for x in at.operands(fused) if x in p.constants]
+                return Choice(option, p.tensor, at.scheduled(fused, knobs, LANES), tuple(held))
         case "rows" if p.lead:
             return Choice(option, p.tensor, rows.scheduled(p.tensor, p.lead, option["lanes"]))
         case "turning":
@@ -194,6 +208,17 @@ def _given(p: Problem, option: Option) -> tuple[co.Contraction, co.Frame]:
     if found is None:
         raise ValueError(f"{option}: {p.tensor.name} is no sum of products")
     return found
+
+
+_BLOCKED = ("block", "rows", "vectors", "before", "wide")
+
+
+def _blocked(*knobs: int) -> Option:
+    return Option("attention", tuple(zip(_BLOCKED, knobs, strict=True)))
+
+
+def _attention(p: Problem) -> at.Attention | None:
+    return at.attention(p.tensor, p.constants, p.layouts, p.lanes) if p.lead else None
 
 
 # --- convolutions in tiles ---

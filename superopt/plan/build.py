@@ -24,6 +24,7 @@ from superopt.kernels.space import Problem, choice
 from superopt.kernels.tile import Kernel, Pack
 from superopt.kernels.transform import reduction
 from superopt.kernels.walk import reductions
+from superopt.plan.attention import attention
 from superopt.plan.inline import in_order, inlined
 from superopt.plan.memory import ALIGNED, Life, offsets
 from superopt.plan.origins import Origins, origins
@@ -31,6 +32,7 @@ from superopt.plan.phases import Phase, Written
 from superopt.plan.place import layouts, slid
 from superopt.plan.rows import rows
 from superopt.plan.tensors import Tensors
+from superopt.plan.turn import panels
 from superopt.te import index as ix
 from superopt.te.expr import Tensor, TensorType, compute
 from superopt.te.node import Const, Expr, Load
@@ -107,11 +109,12 @@ def program(
     pictures = slid(in_order(outputs, parts)) & set(tensors.copies)
     current = inlined(outputs, pictures, parts, tensors.constants)
     outputs, current = _copied(outputs, current, tensors.parts)
-    lying = layouts(current, outputs, tensors.parts)
+    lying = layouts(current, outputs, tensors.parts) | panels(current, width)
     pictured = {x.tensor for t, some in tensors.parts.items() if t in lying for x in some}
     current = _apart(current, lying.keys() | pictured, tensors.constants)
     needed = {*outputs, *(t for some in parts.values() for t in some)}
     current, leads = rows(current, needed, lying)
+    current, leads = attention(current, leads, needed, lying, tensors.constants, width)
     made = _Builder(graph, tensors, outputs, current, leads, lying, width, chosen or {}, tiles)
     return made.build()
 

@@ -163,14 +163,14 @@ def _fused(group: _Group, now: Tensor) -> Tensor:
         body = t.body
         if shared is not None:
             body = _put(body, t, group.lead, shared, done)
-        return Tensor(t.name, t.dtype, t.shape, t.axes, _instead(body, done))
+        return Tensor(t.name, t.dtype, t.shape, t.axes, instead(body, done))
 
     for n, x in enumerate(group.stages):
         if shared is not None and shared.first is x:
             held = shared.tensor
             assert held.body is not None
             done[held] = Tensor(
-                "shared", held.dtype, held.shape, held.axes, _instead(held.body, done)
+                "shared", held.dtype, held.shape, held.axes, instead(held.body, done)
             )
         stage = made(group.stages[x])
         done[x] = Tensor(f"{x.name}{n}", x.dtype, x.shape, stage.axes, stage.body)
@@ -254,13 +254,13 @@ def _exchanged(e: Expr, old: Expr, new: Expr) -> Expr:
     return e
 
 
-def _instead(e: Expr, done: Mapping[Tensor, Tensor]) -> Expr:
+def instead(e: Expr, done: Mapping[Tensor, Tensor]) -> Expr:
     """`e`, reading stages."""
     match e:
         case Load(t, index, dtype):
             return Load(done.get(t, t), index, dtype)
         case Apply(fn, args, dtype):
-            return Apply(fn, tuple(_instead(a, done) for a in args), dtype)
+            return Apply(fn, tuple(instead(a, done) for a in args), dtype)
         case Reduce(fn, axes, body, dtype):
-            return Reduce(fn, axes, _instead(body, done), dtype)
+            return Reduce(fn, axes, instead(body, done), dtype)
     return e

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from superopt.kernels.contraction import Contraction, contraction, strides
+from superopt.kernels.layout import Layout, Part
 from superopt.kernels.transform import reduction
 from superopt.kernels.walk import axes_of
 from superopt.te import index as ix
 from superopt.te.expr import Tensor, compute
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
 
+TURNED = "turned"
 ROWS = 4  # of the other operand, at least: each element is read so many times
 
 
@@ -40,6 +42,19 @@ def in_order_of_reading(
     return out, copies
 
 
+def panels(current: Collection[Tensor], width: int) -> dict[Tensor, Layout]:
+    """Such copies lie as vectors are read one after the other: rows of a large power of two would
+    all come to the same places of the first cache."""
+    out = {}
+    for t in current:
+        n, lanes = t.shape[-1] if t.rank else 0, max(width * 8 // t.dtype.bits, 1)
+        if t.name == TURNED and t.rank > 1 and isinstance(n, int) and n % lanes == 0 and n > lanes:
+            *others, row, last = range(t.rank)
+            block = Part(last, lanes), Part(last, lanes, within=True)
+            out[t] = Layout((*map(Part, others), block[0], Part(row), block[1]))
+    return out
+
+
 def _turned(t: Tensor, c: Contraction, constants: Collection[Tensor]) -> tuple[Tensor, Load] | None:
     rows = [a.extent for a in c.of_a if isinstance(a.extent, int)]
     if not c.of_b or c.b.tensor in constants or max(rows, default=0) < ROWS:
@@ -59,7 +74,7 @@ def _turned(t: Tensor, c: Contraction, constants: Collection[Tensor]) -> tuple[T
         env: dict[Expr, Expr] = dict(zip(axes, i, strict=True))
         return c.b.tensor[tuple(ix.substitute(e, env) for e in c.b.index)]
 
-    copy = compute([a.extent for a in axes], element, name="turned")
+    copy = compute([a.extent for a in axes], element, name=TURNED)
     return copy, copy[axes]
 
 

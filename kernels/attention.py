@@ -1,0 +1,150 @@
+"""Rows that are multiplied with a matrix: attention, a block of rows at a time.
+
+    s[i, j] = sum(q[i, c] * k[c, j] for c)
+    p[i, j]                                   of the row s[i], as a softmax
+    y[i, d] = sum(p[i, j] * v[j, d] for j)
+
+What is between the products stays in the second cache. As in Dao et al., FlashAttention,
+arXiv:2205.14135, section 3.1, but with whole rows: no sum is scaled again, and rounding is that of
+the parts by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from superopt.kernels import contraction as co
+from superopt.kernels import rows
+from superopt.kernels.layout import Layout, Scatter, row_major
+from superopt.kernels.schedule import (
+    ComputeAt,
+    Parallel,
+    Primitive,
+    Reorder,
+    Schedule,
+    Split,
+    Unroll,
+    Vectorize,
+)
+from superopt.kernels.transform import reduction
+from superopt.kernels.walk import loads, stages
+from superopt.te.expr import Tensor
+from superopt.te.node import Axis
+
+ROOM = 400_000  # bytes of a block's scores and rows, of a core's second cache
+BLOCKS = (16, 32, 24, 48, 8, 4)  # rows of a block, the best number first
+LONG = 1024  # elements of a row from which on the matrices come from beyond that cache: 32 rows
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The product `t`, whose operand is computed by rows; these, and the product that they are of
+    (None: they are of what is in memory). frame, before: how both are tiled."""
+
+    t: Tensor
+    c: co.Contraction
+    frame: co.Frame
+    row: Tensor
+    scores: Tensor | None
+    before: co.Frame | None
+
+    @property
+    def m(self) -> Axis:
+        assert self.frame.m is not None
+        return self.frame.m
+
+
+def attention(
+    t: Tensor,
+    constants: Collection[Tensor],
+    layouts: Mapping[Tensor, Layout | Scatter],
+    lanes: int,
+) -> Attention | None:
+    """What `t` is, if it is such a product."""
+    c = co.contraction(t, constants)
+    if c is None or c.a.tensor.body is None or not c.of_b:
+        return None
+    frame = co.frame(t, c, layouts, lanes)
+    row = c.a.tensor
+    if frame is None or frame.m is None or c.a.index[-2] != frame.m:
+        return None
+    found = [s for s in stages([row]) if s is not row and co.contraction(s, constants) is not None]
+    if not found:
+        return Attention(t, c, frame, row, None, None)
+    (scores,) = found
+    inner = co.contraction(scores, constants)
+    assert inner is not None
+    before = co.frame(scores, inner, {**layouts, scores: row_major(scores.rank)}, lanes)
+    if before is None or before.m != scores.axes[-2]:
+        return None
+    return Attention(t, c, frame, row, scores, before)
+
+
+def options(a: Attention) -> Iterator[tuple[int, int, int, int, int]]:
+    """(rows of a block; rows and vectors of the product's tiles; those of the scores'), the best
+    one first."""
+    height, length = _size(a.m), _size(a.row.axes[-1])
+    each = (2 if a.scores is not None else 1) * length * 4
+    fitting = [n for n in BLOCKS if n <= height and n * each <= ROOM] or [min(BLOCKS[-1], height)]
+    if length > LONG:
+        fitting.sort(key=lambda n: n != max(BLOCKS[:2]))
+    for block in fitting:
+        some = sorted(co.tiles(block, _size(a.frame.n), a.frame.lanes, 8, a.frame.registers))
+        for _, high, wide in some[:2]:
+            if a.before is None:
+                yield block, high, wide, 0, 0
+                continue
+            n = a.before
+            for _, r, v in sorted(co.tiles(block, _size(n.n), n.lanes, 8, n.registers))[:2]:
+                yield block, high, wide, r, v
+
+
+def scheduled(a: Attention, option: tuple[int, ...], lanes: int) -> Mapping[Tensor, Schedule]:
+    """By one of the options. lanes: elements of a row at a time."""
+    block, high, wide, r, v = option
+    t, m, n = a.t, a.m, a.frame.n
+    found = reduction(t)
+    assert found is not None
+    rest = [x.name for x in t.axes if x not in (m, n)]
+    over = [x.name for x in found.axes]
+    tile = [f"{m.name}.i.i", f"{n.name}.o.i", f"{n.name}.i"]
+    outer = [*rest, f"{m.name}.o"]
+    steps: list[Primitive] = [
+        Split(n.name, a.frame.lanes), Split(f"{n.name}.o", wide),
+        Split(m.name, block), Split(f"{m.name}.i", high),
+        Reorder((*outer, f"{n.name}.o.o", f"{m.name}.i.o", *over, *tile)),
+        *(Unroll(x) for x in tile[:-1]), Vectorize(tile[-1]), *map(Parallel, outer),
+    ]  # fmt: skip
+    at = ComputeAt(t.name, f"{m.name}.o")
+    out: dict[Tensor, Schedule] = {t: tuple(steps)}
+    for s, how in rows.within(a.row, a.row.rank - 1, lanes).items():
+        out[s] = (at, *how) if s is a.row else how
+    if a.scores is not None and a.before is not None:
+        out[a.scores] = (at, *_product(a.scores, a.before, r, v))
+    return out
+
+
+def _product(s: Tensor, frame: co.Frame, high: int, wide: int) -> Iterator[Primitive]:
+    m, n = frame.m, frame.n
+    found = reduction(s)
+    assert found is not None
+    assert m is not None
+    rest = [x.name for x in s.axes if x not in (m, n)]
+    tile = [f"{m.name}.i", f"{n.name}.o.i", f"{n.name}.i"]
+    yield from (Split(n.name, frame.lanes), Split(f"{n.name}.o", wide), Split(m.name, high))
+    over = [x.name for x in found.axes]
+    yield Reorder((*rest, f"{n.name}.o.o", f"{m.name}.o", *over, *tile))
+    yield from map(Unroll, tile[:-1])
+    yield Vectorize(tile[-1])
+
+
+def operands(a: Attention) -> list[Tensor]:
+    """The matrices that it multiplies with, and what the scores are of."""
+    bodies = [s.body for s in (a.t, a.scores) if s is not None and s.body is not None]
+    return [x.tensor for b in bodies for x in loads(b) if x.tensor.body is None]
+
+
+def _size(a: Axis) -> int:
+    assert isinstance(a.extent, int)
+    return a.extent

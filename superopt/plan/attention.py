@@ -1,0 +1,126 @@
+"""Attention: a product of rows that are computed from another product, as one kernel.
+
+Only where what is between the products does not stay in the second cache: else three kernels are as
+fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from math import prod
+
+from superopt.kernels.attention import attention as found_in
+from superopt.kernels.contraction import contraction, strides
+from superopt.kernels.layout import Layout
+from superopt.kernels.transform import reduction
+from superopt.kernels.walk import loads
+from superopt.plan.rows import instead
+from superopt.te.dtype import F32
+from superopt.te.expr import Tensor
+
+LARGE = 1 << 20  # bytes of the rows
+
+
+def attention(
+    current: Mapping[Tensor, Tensor],
+    leads: Mapping[Tensor, int],
+    stay: Collection[Tensor],
+    lying: Mapping[Tensor, Layout],
+    constants: Collection[Tensor],
+    width: int,
+) -> tuple[dict[Tensor, Tensor], dict[Tensor, int]]:
+    """What is computed then, and how many axes say which row of those that are computed by rows.
+
+    stay: those that are needed in memory. lying: pictures. width: bytes of a vector.
+    """
+    readers: dict[Tensor, list[Tensor]] = {}
+    for t, now in current.items():
+        for x in _read(now, current):
+            readers.setdefault(x, []).append(t)
+
+    def only(x: Tensor, reader: Tensor) -> bool:
+        """Is it for this one alone?"""
+        return x not in stay and x not in lying and readers.get(x) == [reader]
+
+    out, rows = dict(current), dict(leads)
+    for t, now in current.items():
+        c = contraction(now, constants)
+        if c is None or t in lying or c.a.tensor not in leads or now.dtype != F32:
+            continue
+        row = c.a.tensor
+        if not only(row, t) or not _by_rows(now, row, leads[row]):
+            continue
+        scores = [x for x in _read(out[row], current) if only(x, row)]
+        scores = [x for x in scores if _scores(current[x], row, constants)]
+        if prod(_sizes(row)) * 4 < LARGE or len(scores) > 1:
+            continue
+        buffers = {x: Tensor(x.name, x.dtype, x.shape) for x in current}
+        if found_in(_fused(t, out, row, scores, buffers), constants, {}, width * 8 // F32.bits):
+            out[t], rows[t] = _fused(t, out, row, scores, {}), leads[row]
+            for x in (row, *scores):
+                del out[x]
+    return out, rows
+
+
+def _fused(
+    t: Tensor, current: Mapping[Tensor, Tensor], row: Tensor, scores: Collection[Tensor],
+    buffers: Mapping[Tensor, Tensor],
+) -> Tensor:  # fmt: skip
+    """The product, computed from its rows, and these from the scores; read from these buffers."""
+    done = dict(buffers)
+    for x in (*scores, row):
+        for s in _inside(current[x], current):
+            assert s.body is not None
+            made = Tensor(s.name, s.dtype, s.shape, s.axes, instead(s.body, done))
+            done[s] = made
+        done[x] = done[current[x]]
+    now = current[t]
+    assert now.body is not None
+    return Tensor("attention", now.dtype, now.shape, now.axes, instead(now.body, done))
+
+
+def _inside(t: Tensor, current: Mapping[Tensor, Tensor]) -> list[Tensor]:
+    """What is computed on the way, and the tensor: each behind those it reads."""
+    out: dict[Tensor, None] = {}
+
+    def visit(x: Tensor) -> None:
+        assert x.body is not None
+        for load in loads(x.body):
+            own = load.tensor.body is not None and load.tensor not in current
+            if own and load.tensor not in out:
+                visit(load.tensor)
+        out[x] = None
+
+    visit(t)
+    return list(out)
+
+
+def _read(t: Tensor, current: Mapping[Tensor, Tensor]) -> list[Tensor]:
+    """Those of `current` that it reads, and what is computed on the way does."""
+    bodies = [s.body for s in _inside(t, current) if s.body is not None]
+    return list(dict.fromkeys(x.tensor for b in bodies for x in loads(b) if x.tensor in current))
+
+
+def _by_rows(now: Tensor, row: Tensor, lead: int) -> bool:
+    """Does each element of the product read one row, which all of its axes but the last one say?"""
+    assert now.body is not None
+    found = reduction(now)
+    some = [x for x in loads(now.body) if x.tensor is row]
+    if found is None or len(found.axes) != 1 or len(some) != 1 or lead != row.rank - 1:
+        return False
+    *own, last = some[0].index
+    axes = [i for i, n in zip(own, row.shape, strict=False) if n != 1]
+    others = [a for a in now.axes[:-1] if a.extent != 1]
+    return last == found.axes[0] and len(set(axes)) == len(axes) and set(axes) == set(others)
+
+
+def _scores(now: Tensor, row: Tensor, constants: Collection[Tensor]) -> bool:
+    """Is it a product along whose rows vectors go?"""
+    c = contraction(now, constants)
+    if c is None or now.shape != row.shape or not c.of_b or c.of_b[-1] != now.axes[-1]:
+        return False
+    return now.axes[-2] in c.of_a and (c.b.tensor in constants or strides(c.b, now.axes[-1]) == 1)
+
+
+def _sizes(t: Tensor) -> list[int]:
+    return [n for n in t.shape if isinstance(n, int)]
