@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import gcd
 
 from superopt.kernels.text import Value
 from superopt.kernels.walk import axes_of, loads
@@ -53,8 +54,12 @@ def address(buffer: Tensor, index: Sequence[Expr], p: Place) -> Address | None:
                 constant += c * p.at[a]
                 step = c if a == p.lane and p.lanes else step
             case _ if c:
-                if set(p.at) & set().union(*map(axes_of, atoms)):
+                within = set(p.at) & set().union(*map(axes_of, atoms))
+                if p.lane in within or (within and any(True for a in atoms for _ in loads(a))):
                     return None
+                if within:  # as in min(.., ..): known where a tile is written out
+                    known: dict[Expr, Expr] = {a: ix.as_index(p.at[a]) for a in within}
+                    return address(buffer, [ix.substitute(i, known) for i in index], p)
                 moving.append((atoms, c))
     return Address(tuple(moving), constant, step)
 
@@ -66,9 +71,13 @@ def flat_index(buffer: Tensor, index: Sequence[Expr]) -> Expr:
     return flat
 
 
-def spread(flat: Expr, p: Place) -> tuple[Expr, tuple[int, ...]] | None:
-    """A place, and how far from it each lane's element is, where that is known and less than two
-    vectors; None where it is not."""
+def spread(flat: Expr, size: int, p: Place) -> tuple[Expr, tuple[int, ...], int] | None:
+    """A place, how far from it each lane's element is, and how many elements there are from it on;
+    None where that is not known, or two vectors do not have them.
+
+    size: of the buffer. Parts of it that do not depend on loops begin at the place: what else of
+    one of them is read, is so from the same vector.
+    """
     assert p.lane is not None
     if next(loads(flat), None) is not None:
         return None  # an element says where
@@ -80,10 +89,13 @@ def spread(flat: Expr, p: Place) -> tuple[Expr, tuple[int, ...]] | None:
     fixed = [at.pop((), 0) for at in some]
     if any(at != some[0] for at in some):
         return None
+    part = gcd(size, *some[0].values())
     low = min(fixed)
-    order = tuple(n - low for n in fixed)
-    if max(order) >= 2 * p.lanes:
+    if low - low % part + 2 * p.lanes <= max(fixed):
+        part = 1
+    if low - low % part + 2 * p.lanes <= max(fixed):
         return None
-    n = fixed.index(low)
-    begin = ix.substitute(flat, {**env, p.lane: ix.as_index(p.at[p.lane] + n)})
-    return ix.as_index(begin), order
+    low -= low % part
+    order = tuple(n - low for n in fixed)
+    count = min(-(-(max(order) + 1) // part) * part, 2 * p.lanes)
+    return ix.from_polynomial({**some[0], (): low}), order, count

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 
@@ -242,31 +243,42 @@ def _prefetch(w: Writer, at: str, ahead: int) -> None:
 
 def _gather(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> Value:
     where = flat_index(buffer, index)
-    steps = spread(where, p) if p.guard is None and p.lanes and buffer.dtype != BOOL else None
-    if steps is None:
+    near = p.guard is None and p.lanes and buffer.dtype != BOOL
+    size = prod(n for n in buffer.shape if isinstance(n, int))
+    told: dict[Expr, Expr] = {a: ix.as_index(k) for a, k in w.unrolled.items()}
+    found = spread(ix.substitute(where, told), size, p) if near else None
+    if found is None:
         return _at(w, buffer, _index(w, where, p), p.guard)
-    begin, order = steps
-    return _picked(w, buffer, begin, order, p)
+    return _picked(w, buffer, *found, p)
 
 
-def _picked(w: Writer, buffer: Tensor, begin: Expr, order: Sequence[int], p: Place) -> Value:
+def _picked(
+    w: Writer, buffer: Tensor, begin: Expr, order: Sequence[int], count: int, p: Place
+) -> Value:
     """Elements at these places from `begin` on, of one vector that has them all, or of two."""
-    t, kind, lanes = w.t, buffer.dtype, p.lanes
-    size = max(kind.bits // 8, 1)
-    at = f"%{t.fresh()}"
-    t.line(f"{at} = getelementptr {stored(kind)}, ptr {w.pointers[buffer]}, {_index(w, begin, p)}")
-    last = max(order)
-    if last == 0:
-        return t.make(f"load {stored(kind)}, ptr {at}, align {size}", kind, 0)
-    wide = min(last + 1, lanes)
-    low = t.make(f"load <{wide} x {stored(kind)}>, ptr {at}, align {size}", kind, wide)
-    if last < lanes:
+    t, lanes = w.t, p.lanes
+    if max(order) == 0:
+        return _vector(w, buffer, begin, 0, 0, p)
+    low = _vector(w, buffer, begin, 0, min(count, lanes), p)
+    if max(order) < lanes:
         return shuffled(t, low, low, order)
-    rest = last + 1 - lanes
-    beyond = f"%{t.fresh()}"
-    t.line(f"{beyond} = getelementptr {stored(kind)}, ptr {at}, i64 {rest}")
-    high = t.make(f"load <{lanes} x {stored(kind)}>, ptr {beyond}, align {size}", kind, lanes)
+    rest = count - lanes
+    high = _vector(w, buffer, begin, rest, lanes, p)
     return shuffled(t, low, high, [k if k < lanes else lanes + k - rest for k in order])
+
+
+def _vector(w: Writer, buffer: Tensor, begin: Expr, more: int, lanes: int, p: Place) -> Value:
+    """Neighbours, `more` elements behind a place; once, whatever is picked of them."""
+    key = (buffer, "vector", begin, more, lanes)
+    if key not in w.known:
+        t, kind = w.t, buffer.dtype
+        at = f"%{t.fresh()}"
+        where = _index(w, ix.as_index(begin + more), p)
+        t.line(f"{at} = getelementptr {stored(kind)}, ptr {w.pointers[buffer]}, {where}")
+        shape = f"<{lanes} x {stored(kind)}>" if lanes else stored(kind)
+        size = max(kind.bits // 8, 1)
+        w.known[key] = t.make(f"load {shape}, ptr {at}, align {size}", kind, lanes)
+    return w.known[key]
 
 
 def _at(w: Writer, buffer: Tensor, places: Value, guard: Value | None) -> Value:

@@ -8,7 +8,7 @@ across             vectors of what is summed, added to each other in the end: wh
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from superopt.kernels.contraction import strides
 from superopt.kernels.layout import Layout, Scatter, lying
@@ -25,10 +25,12 @@ from superopt.kernels.schedule import (
 )
 from superopt.kernels.transform import reduction
 from superopt.kernels.walk import axes_of, loads
+from superopt.te.affine import affine
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Load
 
 ROWS = 8  # sums at a time
+FEW = 8  # terms of a sum that are written out
 LANES = 256  # of a vectorized sum, at most: what is more is a loop
 WIDE = 64  # elements of the result at a time, where there is one row
 
@@ -55,7 +57,8 @@ def options(
         most = extent if extent <= LANES else _parts(extent, lanes)
         some = [most, *(w for w in (lanes, 2 * lanes, 4 * lanes) if w < most and extent % w == 0)]
         return [(float(k), Option.of("across", lanes=w)) for k, w in enumerate(some)]
-    wide = block or (WIDE if m is None or _extent(m) < 2 else lanes * 2)
+    picked = any(_within(read, n, a) for a in found.axes)
+    wide = block or (WIDE if m is None or _extent(m) < 2 else lanes if picked else lanes * 2)
     rows = 1 if m is None else _even(_extent(m))
     out = [(0.0, Option.of("along", wide=wide, rows=rows))]
     for w in (wide,) if block else (lanes, 2 * lanes, 4 * lanes):
@@ -78,7 +81,9 @@ def scheduled(
         return _across(t, found.axes, option["lanes"]), ()
     n, m, block = _frame(t, layouts)
     read = [x for x in loads(found.body) if x.tensor.shape]
-    how = _along(t, found.axes, n, m, bool(block), option["wide"], option["rows"])
+    over = sorted(found.axes, key=lambda a: _within(read, n, a))
+    written = {a.name for a in over if _within(read, n, a)}
+    how = _along(t, over, written, n, m, bool(block), option["wide"], option["rows"])
     return how, tuple(_packed(read, n, constants))
 
 
@@ -141,9 +146,18 @@ def _across(t: Tensor, over: tuple[Axis, ...], lanes: int) -> Schedule:
     return (*steps, *(Parallel(name) for name in shared(t.axes)))
 
 
+def _within(read: list[Load], lane: Axis, a: Axis) -> bool:
+    """Does it say where within a few neighbours something is, and the lanes, which of these (the
+    channels of groups)? Then a vector of all of them is read once, and its parts are picked."""
+    return 1 < _extent(a) <= FEW and any(
+        {a, lane} <= axes_of(i) and affine(i) is None for x in read for i in x.index
+    )
+
+
 def _along(
-    t: Tensor, over: tuple[Axis, ...], n: Axis, m: Axis | None, blocked: bool, wide: int, rows: int
-) -> Schedule:
+    t: Tensor, over: Sequence[Axis], written: Collection[str], n: Axis, m: Axis | None,
+    blocked: bool, wide: int, rows: int,
+) -> Schedule:  # fmt: skip
     steps: list[Primitive] = [Split(n.name, wide)]
     tile = [f"{n.name}.i"]
     first = [a.name for a in t.axes if a not in (n, m)]
@@ -154,7 +168,7 @@ def _along(
         tile.insert(0, f"{m.name}.i")
         first.append(f"{m.name}.o")
     steps.append(Reorder((*first, *(a.name for a in over), *tile)))
-    steps += [Unroll(x) for x in tile[:-1]]
+    steps += [Unroll(x) for x in (*written, *tile[:-1])]
     steps.append(Vectorize(tile[-1]))
     return (*steps, *(Parallel(x) for x in first[:3]))
 

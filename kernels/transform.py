@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 
 from superopt.kernels.schedule import IllegalSchedule
 from superopt.kernels.walk import reductions
@@ -126,7 +127,11 @@ def split(s: Scheduled, axis: str, factor: int) -> Scheduled:
     outer, inner = Axis(f"{name}.o", blocks), Axis(f"{name}.i", factor)
     begin = ix.as_index(outer * factor)
     if loop.extent % factor:
-        begin = ix.apply("min", (begin, ix.as_index(loop.extent - factor)), begin.dtype)
+        last = loop.extent - factor
+        step = gcd(factor, last)  # outside, so that it is seen in which block of it something is
+        begin = ix.as_index(begin // step)
+        begin = ix.apply("min", (begin, ix.as_index(last // step)), begin.dtype)
+        begin = ix.as_index(begin * step)
     new = tuple(Loop(a, loop.reduced) for a in (outer, inner))
     return _with(s, n, n + 1, new, {loop.axis: ix.as_index(begin + inner)})
 
