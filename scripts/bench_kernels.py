@@ -34,9 +34,10 @@ SLOWER = 0.95  # of the better peer: noted
 
 HEAD = """# Kernels against onnxruntime and OpenVINO
 
-By `scripts/bench_kernels.py` on {machine}; onnxruntime {ort}, OpenVINO {openvino}. Batch 1,
-float32, weights drawn; medians of runs in turns in one process, in us, each a call from Python.
-{note}
+By `scripts/bench_kernels.py --threads {threads} --seconds {seconds}`, on {machine};
+onnxruntime {ort}, OpenVINO {openvino} in float32. Batch 1, weights drawn; medians of runs in turns
+in one process, in us, each a call from Python; direct convolutions by `float_class="E1"`, all else by
+the default. {note}
 
 - *kernels us*: our kernels alone, each timed within the call (`exe.profile()`), and by it *GFLOP/s*
   and *roof %*: the least time by the roofline, divided by the time. The least time is that of the
@@ -125,7 +126,7 @@ def text(found: dict) -> str:
         f"{min(r):.0f} to {max(r):.0f} GFLOP/s at {t} thread{'s' * (t != '1')}"
         for t, r in rates.items()
     )
-    head = HEAD.format(**found["about"], flops=flops)
+    head = HEAD.format(**found["about"], threads=",".join(rates), flops=flops)
     return head + "\n" + "\n".join(table(t, f) for t, f in sorted(found["threads"].items()))
 
 
@@ -146,6 +147,7 @@ def main() -> None:
         "machine": machine().text,
         "ort": ort.available(),
         "openvino": openvino.version(),
+        "seconds": f"{args.seconds:g}",
         "note": args.note or found.get("about", {}).get("note", ""),
     }
     for threads in args.threads.split(","):

@@ -13,7 +13,7 @@ from superopt.pipeline.steps import Native
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
-from bench_kernels import missed, table
+from bench_kernels import missed, text
 from kernel_cases import FAMILIES, Case, conv, model
 from peers import difference
 
@@ -73,16 +73,19 @@ def test_what_is_noted(more: dict, said: str) -> None:
     assert missed(measured(**more)) == said
 
 
-def test_table(golden: Callable[[str, str], None]) -> None:
+def test_text(golden: Callable[[str, str], None]) -> None:
     cases = {
         "8x8x8": measured(target={"share": 0.9, "ratio": 0.0}),
         "3x3": measured(ratio=0.5, by="bytes", target={"share": 0.0, "ratio": 1.8}),
-        "odd": measured(foreign=True),
+        "odd": measured(foreign=True, flops=1.1e11),
     }
-    golden(
-        "bench-kernels.md",
-        table("1", {"products": {"date": "2030-01-02", "load": 0.25, "cases": cases}}),
-    )
+    family = {"date": "2030-01-02", "load": 0.25, "cases": cases}
+    about = {"machine": "a machine", "ort": "1.0", "openvino": "2030.1", "seconds": "2"}
+    found = {
+        "about": {**about, "note": "The machine was quiet."},
+        "threads": {"1": {"products": family}, "2": {"products": family}},
+    }
+    golden("bench-kernels.md", text(found))
 
 
 def test_difference() -> None:
