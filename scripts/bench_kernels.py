@@ -36,8 +36,8 @@ HEAD = """# Kernels against onnxruntime and OpenVINO
 
 By `scripts/bench_kernels.py --threads {threads} --seconds {seconds}`, on {machine};
 onnxruntime {ort}, OpenVINO {openvino} in float32. Batch 1, weights drawn; medians of runs in turns
-in one process, in us, each a call from Python; direct convolutions by `float_class="E1"`, all else by
-the default. {note}
+in one process, in us, each a call from Python; direct convolutions by `float_class="E1"`, all else
+by the default. {note}
 
 - *kernels us*: our kernels alone, each timed within the call (`exe.profile()`), and by it *GFLOP/s*
   and *roof %*: the least time by the roofline, divided by the time. The least time is that of the

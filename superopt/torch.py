@@ -32,9 +32,9 @@ def prepare(path: Path, feeds: Mapping[str, np.ndarray], threads: int) -> Callab
         raise UsageError(
             f"{missing} is not installed", "--vs torch needs it", 'pip install "superopt[bench]"'
         ) from None
-    except (RuntimeError, OSError) as e:  # torch and torchvision of different kinds
+    except (RuntimeError, OSError) as e:  # as with torch for the CPU and torchvision for a GPU
         raise UsageError(
-            "onnx2torch cannot be imported", str(e).strip(), "install torch and torchvision anew"
+            "onnx2torch cannot be imported", str(e), "install torch and torchvision of one kind"
         ) from None
     try:
         with warnings.catch_warnings(), torch.no_grad():
