@@ -130,9 +130,23 @@ def test_a_model_that_torch_does_not_take(model: Path, monkeypatch: pytest.Monke
     assert len(two.note) < 300
 
 
-def test_torch_for_real(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("torch", "onnx2torch"):
-        pytest.importorskip(name, reason=f"the extra bench is not installed: no {name}")
+def test_an_importer_that_does_not_load(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake(monkeypatch)
+    (tmp_path / "onnx2torch.py").write_text("raise RuntimeError('torchvision::nms is missing')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "onnx2torch")
+    with pytest.raises(UsageError, match="torchvision::nms is missing"):
+        torch.prepare(model, {"b": B, "a": A}, 1)
+
+
+def test_torch_for_real(model: Path) -> None:
+    try:
+        for name in ("torch", "onnx2torch"):
+            pytest.importorskip(name, reason=f"the extra bench is not installed: no {name}")
+    except RuntimeError as e:
+        pytest.skip(f"torch and torchvision of different kinds: {e}")
     if not shutil.which("g++"):
         pytest.skip("torch.compile needs a C++ compiler")
     feeds = {"b": B, "a": A}
