@@ -13,21 +13,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from superopt import openvino, ort
+from peers import RUNTIMES, drawn, geometric_mean, in_turns
+
+from superopt import ort
 from superopt.cost.machine import machine
 from superopt.onnx_io.weightless import fill
-from superopt.ort.timing import interleave, prepare
 
 SIZES = {"batch": 1, "sequence": 128}
 
@@ -40,19 +38,6 @@ exe = superopt.compile(sys.argv[1], threads=int(sys.argv[2]))
 exe.variant({k: int(v) for k, v in (p.split("=") for p in sys.argv[3:])})
 print(time.monotonic() - begin)
 """
-
-
-def drawn(session: ort.Session, seed: int) -> dict[str, np.ndarray]:
-    """Standard normal floats, whole numbers 0 or 1."""
-    rng = np.random.default_rng(seed)
-    out = {}
-    for port in session.inputs:
-        shape = [d if isinstance(d, int) else SIZES.get(str(d), 8) for d in port.shape]
-        whole = "int64" in port.type
-        out[port.name] = (
-            rng.integers(0, 2, shape) if whole else rng.standard_normal(shape).astype(np.float32)
-        )
-    return out
 
 
 def compile_seconds(path: Path, threads: int, cache: Path) -> float:
@@ -77,27 +62,10 @@ def measure(path: Path, threads: int, seconds: float, work: Path) -> dict[str, o
     cache = work / f"cache-{path.stem}-{threads}"
     cold, warm = (compile_seconds(path, threads, cache) for _ in range(2))
     session = ort.session(path, threads)
-    feeds = drawn(session, 0)
+    feeds = drawn(session, 0, SIZES)
     exe = superopt.compile(path, threads=threads)
-    wanted, got = ort.run(session, feeds), exe.run(feeds)
-    error = max(_error(got[n], np.asarray(w)) for n, w in wanted.items())
-    runs: dict[str, Callable[[], object]] = {
-        "superopt": lambda: exe.run(feeds),
-        "onnxruntime": prepare(session, feeds),
-        "openvino": openvino.prepare(path, feeds, threads),
-    }
-    times = interleave(list(runs.values()), seconds, 15, 0)
-    us = {name: statistics.median(t) for name, t in zip(runs, times, strict=True)}
-    best = [min(pair) for pair in zip(*times[1:], strict=True)]
-    ratio = statistics.median(b / a for a, b in zip(times[0], best, strict=True))
-    return {"us": us, "ratio": ratio, "cold": cold, "warm": warm, "error": error}
-
-
-def _error(got: np.ndarray, wanted: np.ndarray) -> float:
-    if wanted.dtype.kind != "f":
-        return float(np.max(got != wanted, initial=0))
-    rms = math.sqrt(float(np.mean(np.square(wanted, dtype=np.float64)))) or 1.0
-    return float(np.max(np.abs(got.astype(np.float64) - wanted), initial=0)) / rms
+    found = in_turns(exe, session, path, feeds, threads, seconds)
+    return {**found, "cold": cold, "warm": warm}
 
 
 def table(found: dict[str, dict[str, dict]]) -> str:
@@ -112,14 +80,13 @@ def table(found: dict[str, dict[str, dict]]) -> str:
             "|---|---|---|---|---|---|---|---|",
         ]
         for name, m in models.items():
-            us = [m["us"][k] / 1e3 for k in ("superopt", "onnxruntime", "openvino")]
+            us = [m["us"][k] / 1e3 for k in RUNTIMES]
             shown = " | ".join(f"{t:.3f}" for t in us)
             lines.append(
                 f"| {name} | {shown} | {m['ratio']:.2f} | {m['error']:.1e} | {m['cold']:.1f} |"
                 f" {m['warm']:.1f} |"
             )
-        ratios = [m["ratio"] for m in models.values()]
-        mean = math.exp(statistics.fmean(map(math.log, ratios)))
+        mean = geometric_mean([m["ratio"] for m in models.values()])
         lines += ["", f"Geometric mean of the ratios: {mean:.2f}.", ""]
     return "\n".join(lines)
 

@@ -204,8 +204,8 @@ def bench(
     progress: Callable[[Event], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> tuple[BenchRow, ...]:
-    """Time models in turns, in onnxruntime ("ort"), "openvino" and compiled ("superopt"): medians
-    with intervals."""
+    """Time models in turns, in onnxruntime ("ort"), "openvino", "torch" (torch.compile on the CPU)
+    and compiled ("superopt"): medians with intervals."""
     return bench_.bench(
         [Path(m) for m in models],
         vs=vs,

@@ -35,8 +35,8 @@ BELOW: dict[str, set[str]] = {
     "report": set(),  # plain data and text: whoever writes a report fills in the data
 }
 PARTS = set(BELOW)
-BELOW["openvino"] = set()  # a peer to be compared with
-PARTS |= {"openvino"}
+BELOW["openvino"] = BELOW["torch"] = set()  # peers to be compared with
+PARTS |= {"openvino", "torch"}
 BELOW["pipeline"] = set(PARTS)
 PARTS |= {"pipeline"}
 BELOW["rulebook"] = PARTS
@@ -56,7 +56,8 @@ OWNERS: dict[str, set[str]] = {
     "z3": {"verifier"},
     "llvmlite": {"kernels"},
     "triton": {"kernels"},
-    "torch": {"kernels"},
+    "torch": {"kernels", "torch"},
+    "onnx2torch": {"torch"},
     "lightgbm": {"cost"},
     "ray": {"generate"},
     "jinja2": {"report"},
@@ -64,7 +65,7 @@ OWNERS: dict[str, set[str]] = {
     "rich": {"cli", "commands"},
 }
 # Importing these in a function is how a part works without them.
-OPTIONAL = {"onnxruntime", "openvino", "torch", "triton", "lightgbm", "ray"}
+OPTIONAL = {"onnxruntime", "openvino", "torch", "onnx2torch", "triton", "lightgbm", "ray"}
 # Whose start must be fast: they import what a call needs when it is made.
 LAZY = {"__init__", "cli", "commands"}
 # What LAZY parts may import at the top of a file.

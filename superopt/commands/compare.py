@@ -9,7 +9,7 @@ from superopt.commands import options, terminal
 from superopt.commands.contract import api
 from superopt.errors import ExitCode
 
-RUNTIMES = ("ort", "openvino", "superopt")
+RUNTIMES = ("ort", "openvino", "torch", "superopt")
 CODES = {
     "proved": ExitCode.OK,
     "agrees": ExitCode.UNDECIDED,
@@ -37,7 +37,7 @@ def _runtimes(ctx: click.Context, param: click.Parameter, value: str) -> tuple[s
     show_default=True,
     metavar="NAME,...",
     callback=_runtimes,
-    help="Runtimes to compare: ort, openvino, superopt (compiled).",
+    help="Runtimes to compare: ort, openvino, torch (torch.compile), superopt (compiled).",
 )
 @options.threads
 @options.duration("--seconds", "10s", "Time to measure.")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from superopt import openvino, ort
+from superopt import openvino, ort, torch
 from superopt.check.inputs import feeds
 from superopt.cost.clock import compare
 from superopt.cost.machine import machine
@@ -23,7 +23,7 @@ from superopt.pipeline.reporting import interval, latency
 from superopt.pipeline.shapes import representative
 from superopt.report.data import BenchRow, Event
 
-RUNTIMES = ("ort", "openvino", "superopt")
+RUNTIMES = ("ort", "openvino", "torch", "superopt")
 ROUNDS = 40
 SITTINGS = 2
 TELL_EVERY = 0.5  # seconds between two events, which would disturb the caches
@@ -72,7 +72,9 @@ def bench(
             raise UsageError(
                 f"{path.name} cannot be timed", f"no inputs can be drawn: {e}", "leave it out"
             ) from None
-        arrays = first if first is not None and _fits(first, made) else made
+        arrays = dict(made)
+        if first is not None and _fits(first, made):
+            arrays = {name: first[name] for name in made}
         first = arrays if first is None else first
         for runtime in vs:
             progress(Event("load", f"{path.name} in {runtime}"))
@@ -103,11 +105,15 @@ def _lane(path: Path, runtime: str, arrays: Mapping[str, np.ndarray], threads: i
     def in_openvino() -> Callable[[], object]:
         return openvino.prepare(path, arrays, threads)
 
+    def in_torch() -> Callable[[], object]:
+        return torch.prepare(path, arrays, threads)
+
     def compiled() -> Callable[[], object]:
         exe = compile_(read(path), threads=threads)
         return lambda: exe.run(arrays)
 
-    load = {"ort": in_ort, "openvino": in_openvino, "superopt": compiled}[runtime]
+    loads = {"ort": in_ort, "openvino": in_openvino, "torch": in_torch, "superopt": compiled}
+    load = loads[runtime]
     try:
         load()()
     except SuperoptError as e:
@@ -122,6 +128,8 @@ def _called(runtime: str) -> str:
             return f"onnxruntime {ort.available()}"
         case "openvino":
             return f"openvino {openvino.version()}"
+        case "torch":
+            return f"torch {torch.version()}"
     return "superopt (compiled)"
 
 

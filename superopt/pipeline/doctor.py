@@ -24,6 +24,8 @@ _CORE = (
 _EXTRAS = (
     ("onnxruntime", "ort", "measured costs, timing and the check in the runtime"),
     ("openvino", "bench", "`superopt bench --vs openvino`"),
+    ("torch", "bench", "`superopt bench --vs torch`"),
+    ("onnx2torch", "bench", "`superopt bench --vs torch`"),
 )
 _FLAVOURS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
 
