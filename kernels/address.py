@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import gcd
+from math import gcd, prod
 
 from superopt.kernels.text import Value
 from superopt.kernels.walk import axes_of, loads
@@ -71,12 +71,12 @@ def flat_index(buffer: Tensor, index: Sequence[Expr]) -> Expr:
     return flat
 
 
-def spread(flat: Expr, size: int, p: Place) -> tuple[Expr, tuple[int, ...], int] | None:
+def spread(flat: Expr, buffer: Tensor, p: Place) -> tuple[Expr, tuple[int, ...], int] | None:
     """A place, how far from it each lane's element is, and how many elements there are from it on;
     None where that is not known, or two vectors do not have them.
 
-    size: of the buffer. Parts of it that do not depend on loops begin at the place: what else of
-    one of them is read, is so from the same vector.
+    Where loops go in steps of some elements, the place is at such a step: what else is read of the
+    same ones is in the same vector.
     """
     assert p.lane is not None
     if next(loads(flat), None) is not None:
@@ -89,7 +89,8 @@ def spread(flat: Expr, size: int, p: Place) -> tuple[Expr, tuple[int, ...], int]
     fixed = [at.pop((), 0) for at in some]
     if any(at != some[0] for at in some):
         return None
-    part = gcd(size, *some[0].values())
+    size = prod(n for n in buffer.shape if isinstance(n, int))
+    part = gcd(size, *some[0].values())  # so that no more is read than the buffer has
     low = min(fixed)
     if low - low % part + 2 * p.lanes <= max(fixed):
         part = 1

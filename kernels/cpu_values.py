@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import prod
 
 import numpy as np
 
@@ -244,9 +243,8 @@ def _prefetch(w: Writer, at: str, ahead: int) -> None:
 def _gather(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> Value:
     where = flat_index(buffer, index)
     near = p.guard is None and p.lanes and buffer.dtype != BOOL
-    size = prod(n for n in buffer.shape if isinstance(n, int))
     told: dict[Expr, Expr] = {a: ix.as_index(k) for a, k in w.unrolled.items()}
-    found = spread(ix.substitute(where, told), size, p) if near else None
+    found = spread(ix.substitute(where, told), buffer, p) if near else None
     if found is None:
         return _at(w, buffer, _index(w, where, p), p.guard)
     return _picked(w, buffer, *found, p)
