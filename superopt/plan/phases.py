@@ -116,7 +116,7 @@ def _phase(t: Tensor, total: Reduce, rests: dict[_Rule, int]) -> Phase | None:
         apart = r.step // gcd(r.factor, r.step)
         over[k] = Axis(r.k.name, len(counts))
         within[r.k] = ix.as_index(over[k] * apart + counts[0])
-    body = _with(
+    body = replaced(
         t.body, total, Reduce(total.fn, tuple(over), placed(total.body, within), total.dtype)
     )
     shape = tuple(a.extent for a in axes)
@@ -125,11 +125,11 @@ def _phase(t: Tensor, total: Reduce, rests: dict[_Rule, int]) -> Phase | None:
     )
 
 
-def _with(e: Expr, old: Reduce, new: Reduce) -> Expr:
+def replaced(e: Expr, old: Reduce, new: Reduce) -> Expr:
     if e == old:
         return new
     if isinstance(e, Apply):
-        return Apply(e.fn, tuple(_with(a, old, new) for a in e.args), e.dtype)
+        return Apply(e.fn, tuple(replaced(a, old, new) for a in e.args), e.dtype)
     return e
 
 

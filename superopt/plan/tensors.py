@@ -11,6 +11,7 @@ from superopt.ir import graph as g
 from superopt.ir.op import expression
 from superopt.kernels.inline import indexed
 from superopt.plan.phases import Phase, phases
+from superopt.plan.taps import windows
 from superopt.te import index as ix
 from superopt.te.affine import rebuild
 from superopt.te.bind import bind
@@ -70,7 +71,7 @@ class Tensors:
             self.of[n] = self.joined(n, list(given.values()), outs[0])
             return
         for v, t in zip(g.results(n), outs, strict=True):
-            some = phases(t)
+            some = phases(t) or windows(t)
             if some:
                 self.of[v] = whole = Tensor("phases", t.dtype, t.shape)
                 self.parts[whole] = tuple(replace(x, tensor=self.made(change, x)) for x in some)

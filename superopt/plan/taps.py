@@ -1,0 +1,114 @@
+"""Windows that reach far beyond the edge, as parts of the result that need fewer of their terms.
+
+Of a dilated convolution whose kernel is as wide as the picture (atrous pyramid pooling; Chen et
+al., arXiv:1706.05587) most terms are zeros of the padding. Where other terms begin to count along
+an axis, the result is cut: each part is a sum of its own terms, and is written where it belongs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from superopt.kernels.element import ranged_read
+from superopt.kernels.inline import placed
+from superopt.kernels.walk import reductions
+from superopt.plan.phases import Phase, replaced
+from superopt.te import index as ix
+from superopt.te.affine import affine
+from superopt.te.expr import Tensor
+from superopt.te.node import Apply, Axis, Expr, Load, Reduce
+
+PAYS = 0.6  # of the terms that are left, at most
+MOST = 25  # parts
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Along an axis of the result: the part from `begin` on, of `size`, and which terms count."""
+
+    o: Axis
+    k: Axis
+    begin: int
+    size: int
+    first: int
+    count: int
+
+
+def windows(t: Tensor) -> list[Phase]:
+    """The parts of a tensor; none where it is as well computed as a whole."""
+    found = reductions(t.body)
+    if len(found) != 1 or found[0].fn != "sum" or t.body is None:
+        return []
+    (total,) = found
+    cuts = _cuts(t, total)
+    if not cuts or prod(map(len, cuts)) > MOST:
+        return []
+    left = sum(prod(c.size * c.count for c in some) for some in product(*cuts))
+    if left > PAYS * prod(_size(some[0].o) * _size(some[0].k) for some in cuts):
+        return []
+    return [_part(t, total, some) for some in product(*cuts)]
+
+
+def _cuts(t: Tensor, total: Reduce) -> list[list[_Cut]]:
+    out = []
+    for load in _padded(total.body):
+        for i, n in zip(load.index, load.tensor.shape, strict=True):
+            form = affine(i)
+            if form is None or len(form.terms) != 2 or not isinstance(n, int):
+                continue
+            own = [(a, c) for a, c in form.terms if isinstance(a, Axis) and a in t.axes]
+            over = [(a, c) for a, c in form.terms if isinstance(a, Axis) and a in total.axes]
+            if len(own) == len(over) == 1 and ix.bounds(i) != (0, n - 1):
+                (o, step), (k, apart) = own[0], over[0]
+                if step > 0 and apart > 0:
+                    out.append(_along(o, k, [(o, step), (k, apart)], form.base, n))
+    axes = [some[0].o for some in out]
+    return out if len(set(axes)) == len(axes) else []
+
+
+def _along(o: Axis, k: Axis, terms: list[tuple[Axis, int]], base: int, n: int) -> list[_Cut]:
+    """The axis cut wherever another term begins or ends to count."""
+    (_, step), (_, apart) = terms
+    out: list[_Cut] = []
+    for at in range(_size(o)):
+        some = [x for x in range(_size(k)) if 0 <= at * step + x * apart + base < n] or [0]
+        if out and (out[-1].first, out[-1].count) == (some[0], len(some)):
+            out[-1] = _Cut(o, k, out[-1].begin, out[-1].size + 1, some[0], len(some))
+        else:
+            out.append(_Cut(o, k, at, 1, some[0], len(some)))
+    return out
+
+
+def _padded(e: Expr) -> Iterator[Load]:
+    """What is read, and is zero beyond the edge."""
+    match e:
+        case Apply("select", (guard, Load() as load, zero)) if ranged_read(guard, load, zero):
+            yield load
+        case Apply(_, args):
+            for a in args:
+                yield from _padded(a)
+
+
+def _part(t: Tensor, total: Reduce, cuts: tuple[_Cut, ...]) -> Phase:
+    assert t.body is not None
+    begin, axes, over = [0] * t.rank, list(t.axes), list(total.axes)
+    env: dict[Axis, Expr] = {}
+    within: dict[Axis, Expr] = {}
+    for c in cuts:
+        d, k = t.axes.index(c.o), total.axes.index(c.k)
+        begin[d], axes[d] = c.begin, Axis(c.o.name, c.size)
+        env[c.o] = ix.as_index(axes[d] + c.begin)
+        over[k] = Axis(c.k.name, c.count)
+        within[c.k] = ix.as_index(over[k] + c.first)
+    new = Reduce(total.fn, tuple(over), placed(total.body, within), total.dtype)
+    body = placed(replaced(t.body, total, new), env)
+    shape = tuple(a.extent for a in axes)
+    return Phase(Tensor("part", t.dtype, shape, tuple(axes), body), tuple(begin), (1,) * t.rank)
+
+
+def _size(a: Axis) -> int:
+    assert isinstance(a.extent, int)
+    return a.extent
