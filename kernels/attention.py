@@ -72,9 +72,10 @@ def attention(
     found = [s for s in stages([row]) if s is not row and co.contraction(s, constants) is not None]
     if not found:
         return Attention(t, c, frame, row, None, None)
-    (scores,) = found
+    scores = found[0]
     inner = co.contraction(scores, constants)
-    assert inner is not None
+    if inner is None or len(found) > 1:
+        return None
     before = co.frame(scores, inner, {**layouts, scores: row_major(scores.rank)}, lanes)
     if before is None or before.m != scores.axes[-2]:
         return None

@@ -75,33 +75,29 @@ def profile(
             _Lane(s, timed(s.code, exe.machine, exe.folder) if isinstance(s, Native) else None)
             for s in exe.variant(sizes)
         ]
-        end = time.monotonic() + seconds
-        while len(lanes[0].seconds if lanes else "enough") < LEAST or (
-            time.monotonic() < end and not stop()
-        ):
+        end, runs = time.monotonic() + seconds, 0
+        while lanes and (runs < LEAST or (time.monotonic() < end and not stop())):
             env: Arrays = {v: array for v, array in arrays.items()}  # noqa: C416
             for lane in lanes:
                 lane.run(env)
-            if not lanes:
-                break
+            runs += 1
     most = peak(exe.machine, exe.threads)
-    parts = tuple(p for lane in lanes for p in _parts(exe, lane, most, sizes))
-    runs = len(lanes[0].seconds) if lanes else 0
-    total = np.sum([[x.sum() for x in lane.seconds] for lane in lanes], axis=0) if lanes else [0.0]
+    parts = tuple(p for lane in lanes for p in _parts(exe, lane, most))
+    total = [sum(float(lane.seconds[n].sum()) for lane in lanes) for n in range(runs)]
     return Profile(
         exe.model.source.label,
         tuple(sizes.items()),
         exe.threads,
         machine().text,
         runs,
-        float(np.median(total)),
+        float(np.median(total)) if total else 0.0,
         most.flops,
         most.bandwidths,
         parts,
     )
 
 
-def _parts(exe: Executable, lane: _Lane, most: Peak, sizes: Mapping[str, int]) -> list[Part]:
+def _parts(exe: Executable, lane: _Lane, most: Peak) -> list[Part]:
     median = np.median(np.stack(lane.seconds), axis=0)
     if isinstance(lane.step, Foreign):
         nodes = lane.step.segment.nodes

@@ -86,10 +86,10 @@ def text(p: Profile, shown: int = SHOWN) -> str:
     at = "".join(f", {name}={n}" for name, n in p.sizes)
     memory = p.bandwidths[-1][1]
     cache = max(rate for _, rate in p.bandwidths)
-    flops = sum(part.operations for part in p.parts)
+    rate = sum(part.operations for part in p.parts) / p.seconds / 1e9 if p.seconds else 0.0
     lines = [
         f"{words.plain(p.model)}{at}: {words.time(1e6 * p.seconds)} a run, the median of {p.runs},"
-        f" on {words.count(p.threads, 'thread')}; {flops / p.seconds / 1e9:.1f} GFLOP/s,"
+        f" on {words.count(p.threads, 'thread')}; {rate:.1f} GFLOP/s,"
         f" {100 * p.share:.0f} % of the roofline",
         f"  {p.machine}; at most {p.flops / 1e9:.0f} GFLOP/s, {cache / 1e9:.0f} GB/s from caches,"
         f" {memory / 1e9:.0f} GB/s from memory",

@@ -131,3 +131,10 @@ def test_no_inputs_can_be_drawn() -> None:
         superopt.compile(net(9)).profile({})
     with pytest.raises(superopt.UsageError, match="seconds"):
         superopt.compile(net(9)).profile(seconds=0)
+
+
+def test_a_model_without_kernels() -> None:
+    m = model([helper.make_node("Identity", ["x"], ["y"])], {"x": (F, [3])}, ["y"])
+    found = superopt.compile(m).profile(seconds=0.05)
+    assert "GFLOP/s" in str(found)
+    assert ET.fromstring(found.svg()).tag.endswith("svg")
