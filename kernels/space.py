@@ -14,6 +14,7 @@ from superopt.kernels import attention as at
 from superopt.kernels import contraction as co
 from superopt.kernels import reducing as re
 from superopt.kernels import rows
+from superopt.kernels import strassen as st
 from superopt.kernels import winograd as wi
 from superopt.kernels.cook_toom import transformed_kernel
 from superopt.kernels.default import LANES, default, turning
@@ -115,6 +116,11 @@ def best(p: Problem) -> Option:
             picture = find(p.tensor, c)
             assert picture is not None
             return _winograd(wi.plans(picture, m, p.lanes)[0])
+        square = _square(p, c)
+        if square is not None:
+            plan = st.best(square, p.lanes, min(frame.tiles())[0])
+            if plan is not None:
+                return _parts(plan)
         (_, rows, vectors), deep = min(frame.tiles()), co.blocks(p.tensor, c, p.layouts)[0]
         return Option.of("direct", rows=rows, vectors=vectors, deep=deep)
     some = re.options(p.tensor, p.layouts, p.lanes)
@@ -150,6 +156,9 @@ def _options(p: Problem) -> Iterator[Option]:
         if picture is not None:
             for m in picture.fitting():
                 yield from map(_winograd, wi.plans(picture, m, p.lanes))
+        square = _square(p, c)
+        if square is not None:
+            yield from map(_parts, st.plans(square, p.lanes))
     for _, option in sorted(re.options(p.tensor, p.layouts, p.lanes), key=lambda x: x[0]):
         yield option
     if turning(p.tensor, p.layouts, p.lanes) is not None:
@@ -171,6 +180,8 @@ def chosen(p: Problem, option: Option) -> Choice:
             return Choice(option, p.tensor, {p.tensor: how}, packed)
         case "winograd":
             return _in_tiles(p, option)
+        case "strassen":
+            return _in_parts(p, option)
         case "along" | "across":
             how, order = re.scheduled(p.tensor, p.layouts, p.constants, option)
             return Choice(option, p.tensor, {p.tensor: how}, order)
@@ -266,6 +277,37 @@ def _in_tiles(p: Problem, option: Option) -> Choice:
     plan = wi.Plan(m, bool(apart), *rest)
     made = wi.tiled(p.tensor, c, picture, plan, layout, p.lanes)
     source = {made.kernel: (c.b.tensor, partial(transformed_kernel, picture.tile(m)))}
+    return Choice(
+        option, made.root, made.schedules, (made.kernel,), made.lies, made.tables, made.first,
+        source,
+    )  # fmt: skip
+
+
+# --- products of matrices by parts ---
+
+_CUT = ("levels", "apart", "block", "rows", "vectors", "deep")
+
+
+def _parts(plan: st.Plan) -> Option:
+    return Option("strassen", tuple((k, int(getattr(plan, k))) for k in _CUT))
+
+
+def _square(p: Problem, c: co.Contraction) -> st.Square | None:
+    """The product of matrices that parts can compute."""
+    if not p.tiles or c.b.tensor not in p.constants or p.tensor.dtype != F32:
+        return None
+    return st.square(p.tensor, c)
+
+
+def _in_parts(p: Problem, option: Option) -> Choice:
+    c, _ = _given(p, option)
+    square = _square(p, c)
+    if square is None or not st.fits(square, option["levels"], p.lanes):
+        raise ValueError(f"{option}: {p.tensor.name} is no product of matrices in such parts")
+    levels, apart, *rest = (option[k] for k in _CUT)
+    layout = p.layouts.get(p.tensor) or row_major(p.tensor.rank)
+    made = st.cut(p.tensor, c, square, st.Plan(levels, bool(apart), *rest), layout, p.lanes)
+    source = {made.kernel: (c.b.tensor, partial(st.combined, levels, st.matrix(c, square)))}
     return Choice(
         option, made.root, made.schedules, (made.kernel,), made.lies, made.tables, made.first,
         source,

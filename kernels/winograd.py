@@ -28,14 +28,14 @@ import numpy as np
 
 from superopt.kernels.contraction import Contraction, tiles
 from superopt.kernels.cook_toom import array, matrices
+from superopt.kernels.factor import placed, put
 from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.nest import put_for
 from superopt.kernels.picture import Picture, counts, extent, over, start
 from superopt.kernels.schedule import Schedule, parsed
 from superopt.kernels.transform import reduction
 from superopt.te import index as ix
-from superopt.te.affine import rebuild
-from superopt.te.expr import Tensor, compute, reduce_sum, select
+from superopt.te.expr import Tensor, compute, reduce_sum
 from superopt.te.node import Apply, Axis, Const, Expr, Load, Reduce
 
 
@@ -86,7 +86,7 @@ def tiled(
 
     def at(q: Expr, ch: Expr, i: Expr, j: Expr) -> Expr:
         env: dict[Expr, Expr] = dict(zip(factor.axes, (q, ch, i, j), strict=True))
-        return _placed(factor.body, env)
+        return placed(factor.body, env)
 
     def columns(q: Expr, y: Expr, x: Expr, xi: Expr, j: Expr, ch: Expr) -> Expr:
         top, left = start(y, h, mh, down) + p.first[0], start(x, w, mw, right) + p.first[1]
@@ -119,8 +119,8 @@ def tiled(
         env: dict[Expr, Expr] = {p.n: q, p.k: o, p.h: row, p.w: column}
         held = Tensor("sum", kind, ())
         assert t.body is not None
-        after = _placed(put_for(t.body, found, held, ()), env)
-        return _put(after, held, total)
+        after = placed(put_for(t.body, found, held, ()), env)
+        return put(after, held, total)
 
     y = compute((n, high, wide, mh, mw, k), back, name="y")
     q, ty, tx, i, j, o = y.axes
@@ -176,31 +176,6 @@ def _exchanged(e: Expr, env: Mapping[Expr, Expr]) -> Expr:
             return Load(t, tuple(_exchanged(i, env) for i in index), dtype)
         case Apply(fn, args, dtype):
             return Apply(fn, tuple(_exchanged(a, env) for a in args), dtype)
-    return e
-
-
-def _placed(e: Expr, env: Mapping[Expr, Expr]) -> Expr:
-    match e:
-        case Axis():
-            return env.get(e, e)
-        case Load(t, index, dtype):
-            return Load(t, tuple(ix.as_index(_placed(i, env)) for i in index), dtype)
-        case Apply("select", (guard, yes, no)):
-            g = _placed(guard, env)
-            if isinstance(g, Const):
-                return _placed(yes if g.value else no, env)
-            return select(g, _placed(yes, env), _placed(no, env))
-        case Apply(fn, args, dtype):
-            return rebuild(fn, tuple(_placed(a, env) for a in args), dtype)
-    return e
-
-
-def _put(e: Expr, held: Tensor, total: Expr) -> Expr:
-    match e:
-        case Load(t) if t is held:
-            return total
-        case Apply(fn, args, dtype):
-            return Apply(fn, tuple(_put(a, held, total) for a in args), dtype)
     return e
 
 

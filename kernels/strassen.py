@@ -1,0 +1,308 @@
+"""Products of matrices by fewer products: Strassen, Gaussian elimination is not optimal, 1969.
+
+Each operand is cut in two along both of its axes; seven products of sums of its quarters take the
+place of eight products of quarters. For quarters (r, s) of a, (s, c) of b and (r, c) of y:
+
+    p[i, x, k]    = sum(A[x, r, s] * a[r, i, s, k] for r, s)
+    q[x, k, n]    = sum(B[x, s, c] * b[s, k, c, n] for s, c)        a constant: ahead of time
+    s[x, i, n]    = sum(p[i, x, k] * q[x, k, n] for k)
+    y[i, r, c, n] = sum(C[r, c, x] * s[x, i, n] for x)
+
+Where the number of rows is odd the second half begins one row before the first one's end, and
+gives that row once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from superopt.kernels.contraction import DEEP, Contraction, tiles
+from superopt.kernels.factor import placed, put
+from superopt.kernels.layout import Layout, Scatter
+from superopt.kernels.nest import put_for
+from superopt.kernels.pack import packed
+from superopt.kernels.picture import extent, over
+from superopt.kernels.schedule import Schedule, parsed
+from superopt.kernels.tile import Pack
+from superopt.kernels.transform import reduction
+from superopt.kernels.walk import axes_of
+from superopt.te import index as ix
+from superopt.te.expr import Tensor, compute, reduce_sum
+from superopt.te.node import Apply, Axis, Expr
+
+# [x][r][s], [x][s][c] and [r][c][x], of Strassen's own seven products: other ones take fewer sums
+# where these share what they have in common, and round more.
+A = (
+    (1, 0, 0, 1),
+    (0, 0, 1, 1),
+    (1, 0, 0, 0),
+    (0, 0, 0, 1),
+    (1, 1, 0, 0),
+    (-1, 0, 1, 0),
+    (0, 1, 0, -1),
+)
+B = (
+    (1, 0, 0, 1),
+    (1, 0, 0, 0),
+    (0, 1, 0, -1),
+    (-1, 0, 1, 0),
+    (0, 0, 0, 1),
+    (1, 1, 0, 0),
+    (0, 0, 1, 1),
+)
+C = ((1, 0, 0, 1, -1, 0, 1), (0, 0, 1, 0, 1, 0, 0), (0, 1, 0, 1, 0, 0, 0), (1, -1, 1, 0, 0, 1, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Square:
+    """A product of matrices: of `rows`, all other axes of the result together, `n` columns, and `k`
+    terms."""
+
+    rows: tuple[Axis, ...]
+    n: Axis
+    k: Axis
+
+    @property
+    def m(self) -> int:
+        return prod(map(extent, self.rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """levels: quarters of quarters, so many times. apart: the sums of a's parts are computed by a
+    kernel of its own, before; else for `block` rows of each part at a time. Register tiles of the
+    products are of `rows` times `vectors`; deep: terms of a block of their sums, 0 where it is
+    one."""
+
+    levels: int
+    apart: bool
+    block: int
+    rows: int
+    vectors: int
+    deep: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A product of matrices by parts: what computes it, and what is known of that (as of
+    winograd.Tiled; kernel: the sums of b's parts)."""
+
+    root: Tensor
+    first: tuple[Tensor, Tensor] | None
+    lies: Scatter
+    schedules: Mapping[Tensor, Schedule]
+    tables: Mapping[Tensor, np.ndarray]
+    kernel: Tensor
+
+
+def square(t: Tensor, c: Contraction) -> Square | None:
+    """The product of matrices that a contraction is, if parts can compute it."""
+    found = reduction(t)
+    if found is None or not isinstance(found.body, Apply) or c.b not in found.body.args:
+        return None
+    long = [x for x in found.axes if extent(x) > 1]
+    columns = [x for x in c.of_b if extent(x) > 1]
+    rows = tuple(x for x in t.axes if extent(x) > 1 and x not in columns)
+    if len(long) != 1 or len(columns) != 1 or not set(rows) <= set(c.of_a):
+        return None
+    return Square(rows, columns[0], long[0])
+
+
+def cut(
+    t: Tensor, c: Contraction, p: Square, plan: Plan, layout: Layout | Scatter, lanes: int
+) -> Cut:
+    """The tensor by Strassen's products."""
+    found = reduction(t)
+    assert found is not None
+    assert isinstance(found.body, Apply)
+    kind, parts = found.dtype, 2**plan.levels
+    count, m, n, k = 7**plan.levels, high(p, parts), extent(p.n) // parts, extent(p.k) // parts
+    table_a = Tensor("A", kind, (count, parts, parts))
+    table_c = Tensor("C", kind, (parts, parts, count))
+    q = Tensor("q", kind, (count, k, n))
+    factor = next(e for e in found.body.args if e is not c.b)
+    none: dict[Expr, Expr] = dict.fromkeys((*t.axes, *found.axes), ix.as_index(0))
+
+    def row(part: Expr, i: Expr) -> dict[Expr, Expr]:
+        """The row's axes: row i of a part."""
+        at = ix.apply("min", (ix.as_index(part * m), ix.as_index(p.m - m)), part.dtype) + i
+        out: dict[Expr, Expr] = {}
+        for x in reversed(p.rows):
+            out[x] = ix.as_index(at % extent(x)) if x is not p.rows[0] else ix.as_index(at)
+            at = at // extent(x)
+        return out
+
+    def element(r: Expr, i: Expr, s: Expr, j: Expr) -> Expr:
+        return placed(factor, {**none, **row(r, i), p.k: ix.as_index(s * k + j)})
+
+    sums = compute(
+        (m, count, k),
+        lambda i, x, j: reduce_sum(
+            (parts, parts), lambda r, s: table_a[x, r, s] * element(r, i, s, j)
+        ),
+        name="p",
+    )
+    read = Tensor("p", kind, sums.shape) if plan.apart else sums
+    products = compute(
+        (count, m, n),
+        lambda x, i, o: reduce_sum(k, lambda j: read[i, x, j] * q[x, j, o]),
+        name="s",
+    )
+
+    def back(i: Expr, r: Expr, s: Expr, o: Expr) -> Expr:
+        total = reduce_sum(count, lambda x: table_c[r, s, x] * products[x, i, o])
+        held = Tensor("sum", kind, ())
+        assert t.body is not None
+        env = {**none, **row(r, i), p.n: ix.as_index(s * n + o)}
+        return put(placed(put_for(t.body, found, held, ()), env), held, total)
+
+    y = compute((m, parts, parts, n), back, name="y")
+    i, r, s, o = y.axes
+    env = {**none, **row(r, i), p.n: ix.as_index(s * n + o)}
+    place = tuple(ix.as_index(env[x]) for x in t.axes)
+    if isinstance(layout, Scatter):  # it is a part of another tensor itself
+        outer: dict[Expr, Expr] = dict(zip(layout.axes, place, strict=True))
+        there = tuple(ix.substitute(at, outer) for at in layout.index)
+        lies = Scatter(layout.shape, layout.layout, y.axes, there)
+    else:
+        lies = Scatter(tuple(extent(x) for x in t.axes), layout, y.axes, place)
+    a, _, b = tables(plan.levels)
+    return Cut(
+        y, (sums, read) if plan.apart else None, lies,
+        _scheduled(sums, products, y, plan, lanes), {table_a: a, table_c: b}, q,
+    )  # fmt: skip
+
+
+def _scheduled(
+    sums: Tensor, products: Tensor, y: Tensor, plan: Plan, lanes: int
+) -> dict[Tensor, Schedule]:
+    """A panel of `vectors` at a time, of all products."""
+    tile = f"split(i3, {lanes}); split(i3.o, {plan.vectors}); "
+    inner = "i0.i, i3.o.i, k0, i1, i2, i3.i); unroll(k0); unroll(i1); unroll(i2); vectorize(i3.i)"
+    over, inside = (
+        ("k0.o, i1.o, k0.i", f"split(k0, {plan.deep}); ") if plan.deep else ("i1.o, k0", "")
+    )
+    turn = f"split(i2, {lanes}); reorder(i0, i2.o, k0, k1, i1, i2.i); unroll(k0); unroll(k1); "
+    turn += "unroll(i1); vectorize(i2.i)"
+    how = {
+        y: f"split(i0, {plan.block}); {tile}reorder(i0.o, i3.o.o, {inner}; parallel(i0.o)"
+        + ("; parallel(i3.o.o)" if plan.apart else ""),
+        products: f"compute_at(y, i3.o.o); {inside}split(i2, {lanes}); split(i1, {plan.rows}); "
+        f"reorder(i0, {over}, i1.i, i2.o, i2.i); unroll(i1.i); unroll(i2.o); vectorize(i2.i)",
+        sums: f"{turn}; parallel(i0)" if plan.apart else f"compute_at(y, i0.o); {turn}",
+    }
+    return {t: parsed(text) for t, text in how.items()}
+
+
+def tables(levels: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """[x][r][s], [x][s][c], [r][c][x], for quarters of quarters, `levels` times."""
+    one = (np.reshape(A, (7, 2, 2)), np.reshape(B, (7, 2, 2)), np.reshape(C, (2, 2, 7)))
+    out = one
+    for _ in range(levels - 1):
+        out = tuple(np.kron(x, y) for x, y in zip(out, one, strict=True))  # type: ignore[assignment]
+    return out
+
+
+def matrix(c: Contraction, p: Square) -> Pack:
+    """b as a matrix of terms and columns."""
+    none: dict[Expr, Expr] = dict.fromkeys((*c.of_b, *c.of_a), ix.as_index(0))
+    axes = {x: x for e in c.b.index for x in axes_of(e)}
+    env = {**none, **{x: ix.as_index(0) for x in axes}, p.k: p.k, p.n: p.n}
+    index = tuple(ix.substitute(e, env) for e in c.b.index)
+    buffer = Tensor("b", c.b.dtype, (p.k.extent, p.n.extent))
+    return Pack(c.b.tensor, buffer, (p.k, p.n), index)
+
+
+def combined(levels: int, how: Pack, b: np.ndarray) -> np.ndarray:
+    """q[x, k, n] of the constant that is b."""
+    w, b = packed(how, b), tables(levels)[1]
+    parts = 2**levels
+    k, n = (x // parts for x in w.shape)
+    out = np.empty((len(b), k, n), w.dtype)
+    for x, table in enumerate(b):
+        some = [
+            (table[s, c], w[s * k : (s + 1) * k, c * n : (c + 1) * n])
+            for s, c in np.argwhere(table)
+        ]
+        for at, (sign, part) in enumerate(some):
+            if at == 0:
+                np.multiply(part, w.dtype.type(sign), out=out[x])
+            elif sign > 0:
+                np.add(out[x], part, out=out[x])
+            else:
+                np.subtract(out[x], part, out=out[x])
+    return out
+
+
+# Rounding grows by 2.4 with each level, at most (by its norm, as that of Winograd's tiles): twice
+# it is by 6, where F(4 x 4, 3 x 3) has 9; a third time it would be too much.
+LEVELS = (1, 2)
+FEW = 4  # rows of a part, at least
+# Cycles for each vector, as measured: of the sums of a's parts, and of a product until it is in the
+# result. In the same unit as a register tile's (contraction.tiles).
+SUMMED, ADDED = 8, 5
+BYTES_PER_CYCLE = 6  # of the constant, which comes from memory
+STARTS = 0.95  # part of the time of the product as it is below which parts pay
+ROOM = 700_000  # bytes of a block's sums and products: most of a core's second cache
+TILES = 6  # register tiles that are worth trying
+
+
+def fits(p: Square, levels: int, lanes: int) -> bool:
+    """Do all parts have whole vectors, and some rows?"""
+    parts = 2**levels
+    wide = extent(p.n) % (parts * lanes) == 0 and extent(p.k) % (parts * lanes) == 0
+    return wide and high(p, parts) >= FEW
+
+
+def best(p: Square, lanes: int, direct: float) -> Plan | None:
+    """The way that should be the fastest, if it is one by parts. direct: what a register tile of
+    the product as it is takes, for each of its terms."""
+    size = 4 * extent(p.k) * extent(p.n) / BYTES_PER_CYCLE
+    some = [(_time(direct * extent(p.k), size), 0)]
+    for levels in LEVELS:
+        if fits(p, levels, lanes):
+            parts, count = 2**levels, 7**levels
+            m, n, k = high(p, parts), extent(p.n) // parts, extent(p.k) // parts
+            products = min(tiles(m, n, lanes))[0] * k
+            moved = m * (k * SUMMED + n * ADDED) / lanes
+            some.append((_time(count * (products + moved), (7 / 4) ** levels * size), levels))
+    least, levels = min(some)
+    if not levels or least > STARTS * some[0][0]:
+        return None
+    return next(x for x in plans(p, lanes) if x.levels == levels)
+
+
+def _time(busy: float, streams: float) -> float:
+    return max(busy, streams) + 0.3 * min(busy, streams)
+
+
+def plans(p: Square, lanes: int) -> list[Plan]:
+    """All, of each number of levels the one that should be the fastest first."""
+    out = []
+    for levels in LEVELS:
+        if not fits(p, levels, lanes):
+            continue
+        parts, count = 2**levels, 7**levels
+        m, n, k = high(p, parts), extent(p.n) // parts, extent(p.k) // parts
+        deep = [d for d in range(DEEP, DEEP // 3, -1) if k % d == 0 and k > d][:1]
+        for _, rows, vectors in _tiles(m, n, lanes):
+            own = count * 4 * (k + vectors * lanes)  # bytes for each row
+            block = over(m, over(m, max(min(m, ROOM // own), min(m, rows))))
+            for apart, high_ in ((False, block), (True, m)):
+                out += [Plan(levels, apart, high_, rows, vectors, d) for d in (0, *deep)]
+    return out
+
+
+def _tiles(m: int, n: int, lanes: int) -> list[tuple[float, int, int]]:
+    """Register tiles whose panels divide the columns, so that no column is computed twice."""
+    some = [x for x in tiles(m, n, lanes) if (n // lanes) % x[2] == 0]
+    return sorted(some)[:TILES]
+
+
+def high(p: Square, parts: int) -> int:
+    """Rows of a part."""
+    return -(-p.m // parts)

@@ -1,0 +1,153 @@
+"""Strassen's products: the identity, exactly; and products, of matrices and pictures, by parts."""
+
+import numpy as np
+import pytest
+
+from superopt.ir.op import canonical_attrs, expression
+from superopt.kernels.built import built
+from superopt.kernels.contraction import contraction
+from superopt.kernels.cpu import loaded
+from superopt.kernels.layout import Layout, Scatter, parsed
+from superopt.kernels.lower import lowered
+from superopt.kernels.pack import laid, packed, read
+from superopt.kernels.space import Problem, chosen, options
+from superopt.kernels.strassen import LEVELS, best, combined, fits, matrix, square, tables
+from superopt.kernels.walk import loads
+from superopt.ops import OPS
+from superopt.te.dtype import F32
+from superopt.te.expr import Tensor, TensorType
+
+
+@pytest.mark.parametrize("levels", LEVELS)
+def test_the_tables_are_a_product_of_matrices(levels: int) -> None:
+    """Bilinear in both: equal on all pairs of unit matrices, so equal."""
+    a, b, c = tables(levels)
+    found = np.einsum("xrs,xtc,pqx->rstcpq", a, b, c)
+    eye = np.eye(2**levels, dtype=a.dtype)
+    np.testing.assert_array_equal(found, np.einsum("st,rp,cq->rstcpq", eye, eye, eye))
+
+
+@pytest.mark.parametrize("levels", LEVELS)
+def test_rounding_grows_by_no_more_than_is_said(levels: int) -> None:
+    """Of numbers rounded once after each sum of parts, by those that a plain product has."""
+    a, b, c = tables(levels)
+    norms = (a**2).sum((1, 2)) * (b**2).sum((1, 2))
+    grown = np.sqrt(np.einsum("rcx,x->rc", c**2, norms).max() / 2**levels)
+    assert grown < 2.45**levels + 0.01
+    rng = np.random.default_rng(0)
+    parts, n = 2**levels, 64
+    x, y = (rng.standard_normal((parts, n, parts, n)).astype(np.float32) for _ in range(2))
+    exact = np.einsum("risk,skcn->ricn", x.astype(float), y.astype(float))
+    p = np.einsum("xrs,risk->xik", a, x.astype(float)).astype(np.float32)
+    q = np.einsum("xsc,skcn->xkn", b, y.astype(float)).astype(np.float32)
+    products = (p @ q).astype(float)
+    got = np.einsum("rcx,xin->ricn", c, products)
+    plain = x.reshape(parts * n, -1) @ y.reshape(parts * n, -1)
+    ours = np.sqrt(np.mean((got - exact) ** 2))
+    theirs = np.sqrt(np.mean((plain.reshape(exact.shape) - exact) ** 2))
+    assert ours < 2 * grown * theirs
+
+
+def product(op: str, *shapes: tuple[int, ...], **attrs: object) -> tuple[Tensor, list[Tensor]]:
+    """The expression, and its operands."""
+    types = tuple(TensorType(F32, s) for s in shapes)
+    (t,) = expression(OPS[op], types, canonical_attrs(OPS[op], types, attrs))
+    assert t.body is not None
+    found = {x.tensor.name: x.tensor for x in loads(t.body)}
+    return t, [found[name] for name in sorted(found)]
+
+
+CASES = {
+    "matrices": ("MatMul", [(64, 128), (128, 192)], None, None),
+    "odd": ("MatMul", [(61, 64), (64, 128)], None, None),
+    "batch": ("MatMul", [(3, 1, 21, 64), (64, 64)], None, None),
+    "Gemm": ("Gemm", [(30, 128), (128, 64), (64,)], None, None),
+    "picture": ("Conv", [(1, 64, 7, 9), (128, 64, 1, 1), (128,)], "i0 i1//16 i2 i3 i1%16",
+                "i0 i1//16 i2+1 i3+1 i1%16"),
+    "pictures": ("Conv", [(2, 64, 5, 5), (64, 64, 1, 1), (64,)], "i0 i2+2 i3+2 i1", "i0 i2 i3 i1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("apart", [0, 1])
+@pytest.mark.parametrize("levels", LEVELS)
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_the_product(case: str, levels: int, apart: int) -> None:
+    op, shapes, lies, out = CASES[case]
+    t, [x, w, *rest] = product(op, *shapes)
+    layouts: dict[Tensor, Layout | Scatter] = {}
+    if lies is not None and out is not None:
+        layouts = {x: parsed(lies), t: parsed(out)}
+    p = Problem(t, layouts, {w}, 64)
+    some = [o for o in options(p) if o.algorithm == "strassen" and o["levels"] == levels]
+    some = [o for o in some if o["apart"] == apart]
+    assert some, "no such option"
+    rng = np.random.default_rng(3)
+    given = {i: rng.standard_normal(i.shape).astype(np.float32) for i in (x, w, *rest)}
+    wanted = np.zeros(tuple(n for n in t.shape if isinstance(n, int)), np.float32)
+    loaded(lowered("k", [x, w, *rest], [t]))(*given.values(), wanted)
+    for option in (some[0], some[-1]):
+        choice = chosen(p, option)
+        held = {i: laid(layouts[i], a) if i in layouts else a for i, a in given.items()}  # type: ignore[arg-type]
+        for kernel in built(p, choice):
+            arrays = []
+            packs = {k.source: k for k in kernel.kernel.packs}
+            for i in kernel.reads:
+                if i in choice.made:
+                    source, make = choice.made[i]
+                    arrays.append(packed(packs[i], make(given[source])))
+                else:
+                    arrays.append(held[i])
+            buffer = kernel.kernel.params[-1]
+            held[kernel.writes] = np.zeros(
+                [n for n in buffer.shape if isinstance(n, int)], np.float32
+            )
+            loaded(kernel.kernel)(*arrays, held[kernel.writes])
+        layout = layouts.get(t)
+        got = held[t] if layout is None else read(layout, held[t], wanted.shape)  # type: ignore[arg-type]
+        np.testing.assert_allclose(
+            got.reshape(wanted.shape), wanted, atol=1e-5 * np.abs(wanted).max()
+        )
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "attrs"),
+    [
+        ("MatMul", [(64, 63), (63, 64)], {}),  # terms that are no whole vectors
+        ("MatMul", [(64, 64), (64, 72)], {}),
+        ("MatMul", [(6, 64), (64, 64)], {}),  # too few rows
+        ("Conv", [(1, 64, 8, 8), (64, 64, 3, 3)], {"pads": (1, 1, 1, 1)}),
+        ("Conv", [(1, 128, 8, 8), (64, 64, 1, 1)], {"group": 2}),
+        ("MatMul", [(2, 64, 64), (2, 64, 64)], {}),  # a constant for each of a batch
+    ],
+)
+def test_what_parts_do_not_compute(
+    op: str, shapes: list[tuple[int, ...]], attrs: dict[str, object]
+) -> None:
+    t, [_, w] = product(op, *shapes, **attrs)
+    p = Problem(t, {}, {w}, 64)
+    assert all(o.algorithm != "strassen" for o in options(p))
+
+
+def test_only_constants_and_only_where_it_pays() -> None:
+    t, [_, w] = product("MatMul", (512, 512), (512, 512))
+    assert next(options(Problem(t, {}, {w}, 64))).algorithm == "strassen"
+    assert all(o.algorithm != "strassen" for o in options(Problem(t, {}, {w}, 64, tiles=False)))
+    assert all(o.algorithm != "strassen" for o in options(Problem(t, {}, set(), 64)))
+    c = contraction(t, {w})
+    assert c is not None
+    s = square(t, c)
+    assert s is not None
+    assert fits(s, 2, 16)
+    assert best(s, 16, 1.0) is None  # where the product as it is would take no time
+
+
+def test_a_matrix_that_is_turned() -> None:
+    t, [_, w] = product("Gemm", (32, 64), (64, 64), transB=1)
+    c = contraction(t, {w})
+    assert c is not None
+    s = square(t, c)
+    assert s is not None
+    b = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    q = combined(1, matrix(c, s), b)
+    np.testing.assert_array_equal(q[1], b.T[:32, :32])
+    np.testing.assert_array_equal(q[0], b.T[:32, :32] + b.T[32:, 32:])
