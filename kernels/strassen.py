@@ -209,9 +209,8 @@ def tables(levels: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def matrix(c: Contraction, p: Square) -> Pack:
     """b as a matrix of terms and columns."""
-    none: dict[Expr, Expr] = dict.fromkeys((*c.of_b, *c.of_a), ix.as_index(0))
-    axes = {x: x for e in c.b.index for x in axes_of(e)}
-    env = {**none, **{x: ix.as_index(0) for x in axes}, p.k: p.k, p.n: p.n}
+    axes = [x for e in c.b.index for x in axes_of(e)]
+    env: dict[Expr, Expr] = {x: x if x in (p.k, p.n) else ix.as_index(0) for x in axes}
     index = tuple(ix.substitute(e, env) for e in c.b.index)
     buffer = Tensor("b", c.b.dtype, (p.k.extent, p.n.extent))
     return Pack(c.b.tensor, buffer, (p.k, p.n), index)

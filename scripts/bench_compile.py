@@ -6,7 +6,9 @@
 Weights are drawn. Each model is compiled by the default call, `superopt.compile(path, threads=n)`,
 with an empty cache of object files and again with the full one; then it runs in turns with both
 peers in one process (OpenVINO in float32): medians of rounds, and the ratio to the faster peer.
-Outputs are compared with onnxruntime's: the largest difference by the output's rms.
+Outputs are compared with onnxruntime's: the largest difference by the output's rms. Beside them
+runs what `superopt.optimize` makes of the graph, in both peers, so that what the graph gains and
+what kernels gain are told apart. `bench_models.py --compiled` is the same.
 """
 
 from __future__ import annotations
@@ -21,12 +23,30 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from peers import RUNTIMES, drawn, geometric_mean, in_turns
+from peers import GRAPHS, RUNTIMES, drawn, geometric_mean, in_turns
 
-from superopt import ort
+from superopt import openvino, ort
 from superopt.cost.machine import machine
 from superopt.onnx_io.weightless import fill
 
+HEAD = """# Compiled models against onnxruntime and OpenVINO
+
+By `scripts/bench_compile.py`, on {machine}; onnxruntime {ort}, OpenVINO {openvino} in float32.
+Batch 1, weights drawn; medians of runs in turns in one process. The compiled model is that of the
+default call, `superopt.compile(path, threads=n)`.
+
+- *graph in ...*: what `superopt.optimize(path, budget={budget})` makes of the model, run by that
+  peer; *the same* where it left the model as it was.
+- *roofline %*: the least time by this machine's measured peaks, of all kernels, by the time that
+  they take. Operations are those of the model as it is, so that convolutions in tiles and products
+  of matrices by parts, which take fewer, may be above 100 %; rows of tables are counted as if none
+  stayed in a cache.
+- *error / rms*: the largest difference from onnxruntime's output, by the output's rms.
+- *compile s*: what the call takes in a new process, from an empty and from a full cache of object
+  files.
+
+"""
+BUDGET = 30  # seconds
 SIZES = {"batch": 1, "sequence": 128}
 
 # In a process of its own, so that nothing is loaded: seconds of the call that compiles.
@@ -64,8 +84,13 @@ def measure(path: Path, threads: int, seconds: float, work: Path) -> dict[str, o
     session = ort.session(path, threads)
     feeds = drawn(session, 0, SIZES)
     exe = superopt.compile(path, threads=threads)
-    found = in_turns(exe, session, path, feeds, threads, seconds)
-    return {**found, "cold": cold, "warm": warm}
+    result = superopt.optimize(path, budget=BUDGET, threads=1)
+    fast = work / f"{path.stem}.fast.onnx"
+    result.save(fast)
+    found = in_turns(exe, session, path, feeds, threads, seconds, fast if result.changed else None)
+    p = exe.profile(feeds, seconds=seconds / 4)
+    share = sum(x.least for x in p.parts) / p.seconds
+    return {**found, "cold": cold, "warm": warm, "share": share, "changed": result.changed}
 
 
 def table(found: dict[str, dict[str, dict]]) -> str:
@@ -75,19 +100,22 @@ def table(found: dict[str, dict[str, dict]]) -> str:
         lines += [
             f"## {threads} thread{'s' if threads != '1' else ''}",
             "",
-            "| model | superopt ms | onnxruntime ms | OpenVINO ms | better peer / superopt |"
-            " error / rms | compile s | from the cache s |",
-            "|---|---|---|---|---|---|---|---|",
+            "| model | superopt ms | onnxruntime ms | OpenVINO ms | **better peer / superopt** |"
+            " graph in onnxruntime ms | graph in OpenVINO ms | roofline % | error / rms |"
+            " compile s | from the cache s |",
+            "|" + "---|" * 11,
         ]
         for name, m in models.items():
             us = [m["us"][k] / 1e3 for k in RUNTIMES]
             shown = " | ".join(f"{t:.3f}" for t in us)
+            graph = [m["us"].get(k) for k in GRAPHS]
+            told = " | ".join("the same" if t is None else f"{t / 1e3:.3f}" for t in graph)
             lines.append(
-                f"| {name} | {shown} | {m['ratio']:.2f} | {m['error']:.1e} | {m['cold']:.1f} |"
-                f" {m['warm']:.1f} |"
+                f"| {name} | {shown} | **{m['ratio']:.2f}** | {told} | {100 * m['share']:.0f} |"
+                f" {m['error']:.1e} | {m['cold']:.1f} | {m['warm']:.2f} |"
             )
         mean = geometric_mean([m["ratio"] for m in models.values()])
-        lines += ["", f"Geometric mean of the ratios: {mean:.2f}.", ""]
+        lines += ["", f"Geometric mean of the ratios: **{mean:.2f}**.", ""]
     return "\n".join(lines)
 
 
@@ -102,7 +130,7 @@ def main() -> None:
     names = sorted(p.stem for p in args.models.glob("*.onnx"))
     wanted = args.only.split(",") if args.only else names
     found = json.loads(args.out.read_text()) if args.out.exists() else {}
-    found["machine"] = str(machine())
+    found["machine"] = machine().text
     with tempfile.TemporaryDirectory() as folder:
         for name in wanted:
             path = Path(folder) / f"{name}.onnx"
@@ -113,10 +141,8 @@ def main() -> None:
                 print(threads, name, json.dumps(got), flush=True)
                 args.out.write_text(json.dumps(found, indent=1) + "\n")
             path.unlink()
-    head = (
-        "# Compiled models against onnxruntime and OpenVINO\n\n"
-        f"By `scripts/bench_compile.py`, on {found['machine']}. Batch 1, float32, weights drawn;"
-        " medians of runs in turns in one process.\n\n"
+    head = HEAD.format(
+        machine=found["machine"], ort=ort.available(), openvino=openvino.version(), budget=BUDGET
     )
     body = table({k: found[k] for k in sorted(found) if k != "machine"})
     args.out.with_suffix(".md").write_text(head + body)

@@ -9,6 +9,8 @@ then the original and the result in onnxruntime, all its optimizations on for bo
 (medians, 95 % bootstrap interval of the ratio). Where the result is a copy of the original its
 ratio is 1, and what was measured shows the noise. The numbers lie in a JSON file beside the table;
 models that are in it already are not measured again unless they are named by --only.
+
+With --compiled, compiled models are measured instead (bench_compile.py, whose options it takes).
 """
 
 from __future__ import annotations
@@ -108,6 +110,13 @@ def table(rows: list[dict[str, object]], threads: list[int]) -> str:
 
 
 def main() -> None:
+    if "--compiled" in sys.argv:
+        sys.argv.remove("--compiled")
+        sys.path.insert(0, str(Path(__file__).resolve().parent))
+        import bench_compile
+
+        bench_compile.main()
+        return
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -15,6 +15,7 @@ from superopt.pipeline.compile import Executable
 
 ROUNDS = 15
 RUNTIMES = ("superopt", "onnxruntime", "openvino")
+GRAPHS = ("graph in onnxruntime", "graph in openvino")  # an optimized model in the peers
 
 
 def drawn(
@@ -41,10 +42,11 @@ def in_turns(
     feeds: Mapping[str, np.ndarray],
     threads: int,
     seconds: float,
+    fast: Path | None = None,
 ) -> dict[str, object]:
-    """us: medians of each of RUNTIMES, in one process, one after another in each round. ratio: of
-    the better peer in a round to ours, the median. error: the largest difference of an output from
-    onnxruntime's, by the output's rms."""
+    """us: medians of each of RUNTIMES, in one process, one after another in each round, and of
+    GRAPHS, where there is a `fast` model. ratio: of the better peer in a round to ours, the median.
+    error: the largest difference of an output from onnxruntime's, by the output's rms."""
     wanted, got = ort.run(session, feeds), exe.run(feeds)
     error = max(difference(got[n], np.asarray(w)) for n, w in wanted.items())
     runs: list[Callable[[], object]] = [
@@ -52,10 +54,13 @@ def in_turns(
         prepare(session, feeds),
         openvino.prepare(path, feeds, threads),
     ]
+    if fast is not None:
+        again = ort.session(fast, threads)
+        runs += [prepare(again, feeds), openvino.prepare(fast, feeds, threads)]
     pause = SPINNING if threads > 1 else 0.0
     times = interleave(runs, seconds, ROUNDS, 0, pause=pause)
-    us = {name: statistics.median(t) for name, t in zip(RUNTIMES, times, strict=True)}
-    best = [min(pair) for pair in zip(*times[1:], strict=True)]
+    us = {name: statistics.median(t) for name, t in zip((*RUNTIMES, *GRAPHS), times, strict=False)}
+    best = [min(pair) for pair in zip(*times[1:3], strict=True)]
     ratio = statistics.median(b / a for a, b in zip(times[0], best, strict=True))
     return {"us": us, "ratio": ratio, "error": error}
 

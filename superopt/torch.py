@@ -6,13 +6,15 @@ import textwrap
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from superopt.errors import UsageError
 
 LONGEST = 160  # characters of a reason
-_OPTIONS = {"freezing": True}  # of torch.compile: weights are constants, packed ahead of time
+# Of torch.compile: weights are constants, packed ahead of time.
+_OPTIONS: dict[str, Any] = {"freezing": True}
 
 
 def prepare(path: Path, feeds: Mapping[str, np.ndarray], threads: int) -> Callable[[], object]:
