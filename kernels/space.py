@@ -118,7 +118,8 @@ def best(p: Problem) -> Option:
             return _winograd(wi.plans(picture, m, p.lanes)[0])
         square = _square(p, c)
         if square is not None:
-            plan = st.best(square, p.lanes, min(frame.tiles())[0])
+            times = square.m // (1 if frame.m is None else _size(frame.m))
+            plan = st.best(square, p.lanes, times * min(frame.tiles())[0])
             if plan is not None:
                 return _parts(plan)
         (_, rows, vectors), deep = min(frame.tiles()), co.blocks(p.tensor, c, p.layouts)[0]

@@ -73,8 +73,8 @@ class Square:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """levels: quarters of quarters, so many times. apart: the sums of a's parts are computed by a
-    kernel of its own, before; else for `block` rows of each part at a time. Register tiles of the
+    """levels: quarters of quarters, so many times. apart: all sums of a's parts are computed by a
+    kernel of its own, before; else those of `block` rows of each part at a time. Register tiles of the
     products are of `rows` times `vectors`; deep: terms of a block of their sums, 0 where it is
     one."""
 
@@ -246,7 +246,7 @@ FEW = 4  # rows of a part, at least
 SUMMED, ADDED = 8, 5
 BYTES_PER_CYCLE = 6  # of the constant, which comes from memory
 STARTS = 0.95  # part of the time of the product as it is below which parts pay
-ROOM = 700_000  # bytes of a block's sums and products: most of a core's second cache
+ROOM = 8_000_000  # bytes of the sums of a's parts, which are read once for each panel
 TILES = 6  # register tiles that are worth trying
 
 
@@ -288,11 +288,13 @@ def plans(p: Square, lanes: int) -> list[Plan]:
         parts, count = 2**levels, 7**levels
         m, n, k = high(p, parts), extent(p.n) // parts, extent(p.k) // parts
         deep = [d for d in range(DEEP, DEEP // 3, -1) if k % d == 0 and k > d][:1]
+        size = count * 4 * k  # bytes of the sums for a row of each part
+        whole = m * size <= ROOM
         for _, rows, vectors in _tiles(m, n, lanes):
-            own = count * 4 * (k + vectors * lanes)  # bytes for each row
-            block = over(m, over(m, max(min(m, ROOM // own), min(m, rows))))
-            for apart, high_ in ((False, block), (True, m)):
-                out += [Plan(levels, apart, high_, rows, vectors, d) for d in (0, *deep)]
+            some = max(min(ROOM // 2 // size // rows, over(m, rows) // 2), 1) * rows
+            ways = ((True, m), (False, min(some, m)))
+            for apart, block in ways if whole else reversed(ways):
+                out += [Plan(levels, apart, block, rows, vectors, d) for d in (0, *deep)]
     return out
 
 
