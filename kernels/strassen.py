@@ -104,6 +104,8 @@ def square(t: Tensor, c: Contraction) -> Square | None:
     found = reduction(t)
     if found is None or not isinstance(found.body, Apply) or c.b not in found.body.args:
         return None
+    if 0 in (extent(x) for x in (*t.axes, *found.axes)):
+        return None
     long = [x for x in found.axes if extent(x) > 1]
     columns = [x for x in c.of_b if extent(x) > 1]
     rows = tuple(x for x in t.axes if extent(x) > 1 and x not in columns)

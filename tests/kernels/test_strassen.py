@@ -115,6 +115,8 @@ def test_it_is_the_product(case: str, levels: int, apart: int) -> None:
         ("MatMul", [(64, 63), (63, 64)], {}),  # terms that are no whole vectors
         ("MatMul", [(64, 64), (64, 72)], {}),
         ("MatMul", [(6, 64), (64, 64)], {}),  # too few rows
+        ("MatMul", [(0, 64), (64, 64)], {}),
+        ("MatMul", [(2, 0, 32, 64), (64, 64)], {}),
         ("Conv", [(1, 64, 8, 8), (64, 64, 3, 3)], {"pads": (1, 1, 1, 1)}),
         ("Conv", [(1, 128, 8, 8), (64, 64, 1, 1)], {"group": 2}),
         ("MatMul", [(2, 64, 64), (2, 64, 64)], {}),  # a constant for each of a batch
