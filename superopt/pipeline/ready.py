@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import blake2b
@@ -39,8 +40,9 @@ if TYPE_CHECKING:
     from superopt.plan.segments import Segment
 
 FORMAT = 1
-MOST = 8 << 30  # bytes of constants that are kept; what was not used for the longest time goes
+MOST = 4 << 30  # bytes of constants that are kept; what was not used for the longest time goes
 _CHUNK = 1 << 20
+_ABANDONED = 3600.0  # seconds
 # How long a file must have been at rest: more than the clock's step, whether files' times have
 # parts of seconds or not.
 _FINE, _COARSE = 100_000_000, 2_100_000_000  # nanoseconds
@@ -223,7 +225,7 @@ def _read(key: str, kind: str, parsed: Callable[[bytes], _T | None]) -> _T | Non
     held = files.read(folder(), key, kind)
     try:
         return None if held is None else parsed(held)
-    except (ValueError, TypeError, LookupError):  # what another version wrote
+    except (ValueError, TypeError, LookupError, MemoryError):  # the compiler says more of these
         return None
 
 
@@ -262,8 +264,12 @@ def _constants(path: Path, size: int, check: str) -> np.ndarray | None:
 
 
 def _trimmed(where: Path, more: int) -> None:
-    """Make room for constants of so many bytes."""
+    """Make room for constants of so many bytes, and remove what writers left that were ended."""
     held = []
+    for part in where.glob("*.part"):
+        with suppress(OSError):
+            if time.time() - part.stat().st_mtime > _ABANDONED:
+                part.unlink()
     for path in where.glob("*.constants"):
         try:
             state = path.stat()
