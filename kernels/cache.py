@@ -1,4 +1,4 @@
-"""Object files on disk, by the digest of what they were made from.
+"""Object files on disk, and other things that were made, by the digest of what from.
 
 The folder is the user's own: one that others could write to is not used, for what is in it is run.
 A file begins with the digest of its contents, so that a torn one is not. What cannot be read or
@@ -30,28 +30,34 @@ def private(folder: Path) -> bool:
     return found.st_uid == os.getuid() and not others
 
 
-def read(folder: Path | None, key: str) -> bytes | None:
-    """The object file of this key; None where there is none that is whole."""
+def read(folder: Path | None, key: str, kind: str = "o") -> bytes | None:
+    """The object file (or another kind of file) of this key; None where there is none that is
+    whole."""
     if folder is None or not private(folder):
         return None
     try:
-        held = (folder / f"{key}.o").read_bytes()
+        held = (folder / f"{key}.{kind}").read_bytes()
     except OSError:
         return None
     code = held[DIGEST:]
     return code if held[:DIGEST] == _digest(code) else None
 
 
-def write(folder: Path | None, key: str, code: bytes) -> None:
-    """Keep an object file; another process may do the same at once."""
-    if folder is None or not private(folder):
-        return
+def write(folder: Path | None, key: str, code: bytes, kind: str = "o") -> None:
+    """Keep such a file; another process may do the same at once."""
+    if folder is not None and private(folder):
+        put(folder / f"{key}.{kind}", _digest(code), code)
+
+
+def put(path: Path, *parts: bytes | memoryview) -> None:
+    """A file of these bytes, whole or not at all."""
     with contextlib.suppress(OSError):
-        handle, name = tempfile.mkstemp(dir=folder, suffix=".part")
+        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
         try:
             with os.fdopen(handle, "wb") as f:
-                f.write(_digest(code) + code)
-            os.replace(name, folder / f"{key}.o")
+                for part in parts:
+                    f.write(part)
+            os.replace(name, path)
         except OSError:
             os.unlink(name)
             raise

@@ -9,12 +9,15 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import llvmlite
 import llvmlite.binding as llvm
 import numpy as np
 
 from superopt.kernels import cache
 from superopt.kernels.cpu_text import chunks, workspace, written
+from superopt.kernels.engine import VERSION, initialized, target
+from superopt.kernels.engine import Machine as Machine
+from superopt.kernels.engine import host as host
+from superopt.kernels.engine import linked as linked
 from superopt.kernels.identity import identity, sources
 from superopt.kernels.tile import Kernel
 from superopt.te.dtype import to_numpy
@@ -34,23 +37,6 @@ ASKED = (
 BESIDES = {"f16c": "avx2"}
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What code is for: LLVM's names of a processor and of its features, and a vector's bytes."""
-
-    cpu: str
-    features: str
-    width: int
-
-
-def host() -> Machine:
-    """This machine."""
-    _initialized()
-    has = llvm.get_host_cpu_features()
-    width = 64 if has.get("avx512f") else 32 if has.get("avx") else 16
-    return Machine(llvm.get_host_cpu_name(), has.flatten(), width)
-
-
 def checkable(machine: Machine) -> tuple[Machine, tuple[str, ...]]:
     """An x86-64 machine, as `host` gives it, without the features that a C program cannot ask its
     processor for; and those that it must ask for."""
@@ -61,11 +47,6 @@ def checkable(machine: Machine) -> tuple[Machine, tuple[str, ...]]:
     # Last what it is to be without: LLVM then leaves out what implies it, too.
     features = [*(f"+{f}" for f in names if f in kept), *(f"-{f}" for f in names if f not in kept)]
     return Machine(machine.cpu, ",".join(features), machine.width), needs
-
-
-def _initialized() -> None:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
 
 
 def object_code(
@@ -88,12 +69,12 @@ def _kept(
     about: str, text: Callable[[], str], machine: Machine, folder: Path | None, shared: bool
 ) -> bytes:
     kind = ("shared",) if shared else ()
-    about = "\0".join((about, machine.cpu, machine.features, llvmlite.__version__, *PASSES, *kind))
+    about = "\0".join((about, machine.cpu, machine.features, VERSION, *PASSES, *kind))
     key = blake2b(about.encode(), digest_size=20).hexdigest()
     found = cache.read(folder, key)
     if found is None:
-        module, target = _module(text(), machine, shared)
-        found = bytes(target.emit_object(module))
+        module, made = _module(text(), machine, shared)
+        found = bytes(made.emit_object(module))
         cache.write(folder, key, found)
     return found
 
@@ -104,29 +85,12 @@ def optimized(text: str, machine: Machine) -> str:
 
 
 def _module(text: str, machine: Machine, shared: bool = False) -> tuple[Any, Any]:
-    _initialized()
+    initialized()
     module = llvm.parse_assembly(text)
     module.verify()
-    target = _target(machine, shared)
-    _optimized(module, target, PASSES)
-    return module, target
-
-
-def _target(machine: Machine, shared: bool = False) -> Any:
-    kind = {"reloc": "pic", "codemodel": "default"} if shared else {"jit": True}
-    return llvm.Target.from_default_triple().create_target_machine(
-        cpu=machine.cpu, features=machine.features, opt=3, **kind
-    )
-
-
-def linked(objects: Sequence[bytes], machine: Machine) -> Any:
-    """Object files as machine code that can be called: an engine with get_function_address."""
-    _initialized()
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target(machine))
-    for code in objects:
-        engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(code))
-    engine.finalize_object()
-    return engine
+    made = target(machine, shared)
+    _optimized(module, made, PASSES)
+    return module, made
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +132,8 @@ def loaded(kernel: Kernel, machine: Machine | None = None) -> Loaded:
     return Loaded(kernel, run, np.empty(workspace(kernel) + ALIGNED, np.uint8), engine)
 
 
-def _optimized(module: Any, target: Any, passes: Sequence[str]) -> None:
-    builder = llvm.create_pass_builder(target, llvm.create_pipeline_tuning_options(speed_level=3))
+def _optimized(module: Any, made: Any, passes: Sequence[str]) -> None:
+    builder = llvm.create_pass_builder(made, llvm.create_pipeline_tuning_options(speed_level=3))
     manager = llvm.create_new_module_pass_manager()
     for name in passes:
         getattr(manager, f"add_{name}_pass")()

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
+from superopt.errors import ModelError, UsageError
+from superopt.kernels.engine import host
+from superopt.pipeline import ready
+from superopt.pipeline.arrays import symbolic
+from superopt.pipeline.executable import Executable as Executable
+from superopt.pipeline.executable import Sizes, Steps
+from superopt.pipeline.native import Native
 
-from superopt.cost.store import Store
-from superopt.errors import UsageError
-from superopt.onnx_io import sections
-from superopt.onnx_io.source import Given, read
-from superopt.pipeline import compilation as compilation_
-from superopt.pipeline import compile as compile_
-from superopt.pipeline import profile as profile_
-from superopt.pipeline import saved
-from superopt.pipeline.arrays import described
-from superopt.pipeline.compile import Executable as Executable
-from superopt.pipeline.inputs import read_inputs
-from superopt.pipeline.shapes import representative
-from superopt.report.compiled import Compilation, Exported, OutputValue, Tuned
-from superopt.report.data import Event
-from superopt.report.profile import Profile
+if TYPE_CHECKING:
+    from superopt.onnx_io.source import Given, Source
+    from superopt.pipeline.compile import Compiler
+    from superopt.report.compiled import Compilation, Exported, OutputValue, Tuned
+    from superopt.report.data import Event
+    from superopt.report.profile import Profile
 
 
 def compile(
@@ -60,12 +59,80 @@ def compile(
     place = None if store is None else Path(store)
     if float_class not in ("E1", "E2"):
         raise UsageError(f"float_class {float_class!r}", "there are E1 and E2", "use one of them")
-    source, some = read(model), threads or 1
-    exe = compile_.compile(source, threads=some, store=place, float_class=float_class)
+    options = ready.Options(threads or 1, float_class, host(), place)
+    if isinstance(model, str | Path):
+        exe = _from_file(Path(model), options)
+    else:
+        from superopt.onnx_io.source import read
+        from superopt.pipeline.compile import executable
+
+        exe = executable(_compiler(read(model), options))
+    if not symbolic(exe.ports):
+        exe.variant({})
     if tune:
+        from superopt.cost.store import Store
+
         with Store.open(place) as held:
             exe.tune({}, _positive(budget), held)
     return exe
+
+
+def _compiler(source: Source, options: ready.Options) -> Compiler:
+    from superopt.pipeline.compile import compiler
+
+    o = options
+    return compiler(source, o.threads, o.machine, o.store, o.float_class)
+
+
+def _from_file(path: Path, options: ready.Options) -> Executable:
+    """The model in a file; its programs are kept, and found again. Where they are found neither the
+    model nor the compiler is loaded until something else is asked of it."""
+    watch = ready.Watch.on(path)
+    digest = ready.digest_of(path)
+    kept = None if digest is None else ready.Kept(options.key(digest), options.machine)
+    about = None if kept is None else kept.interface()
+    if kept is None or about is None:
+        from superopt.onnx_io.source import read
+
+        source = read(path)
+        made = _compiler(source, options)
+        digest = source.sha256
+        folder = path.absolute().parent
+        watch.keep(digest, [folder / location for location in source.skeleton.files])
+        kept = ready.Kept(options.key(digest), options.machine)
+        about = ready.Interface(made.ports(), made.names())
+        if not any(p.optional for p in about.ports):
+            kept.keep_interface(about)
+
+        def make() -> Compiler:
+            return made
+    else:
+        make = cache(partial(_again, path, options, digest))
+
+    def find(sizes: Sizes) -> Native | None:
+        return kept.find(sizes, lambda how: make().planned(dict(sizes), how))
+
+    def keep(sizes: Sizes, steps: Steps) -> None:
+        if len(steps) == 1 and isinstance(steps[0], Native) and steps[0].whole is not None:
+            kept.keep(sizes, steps[0], make().image(steps[0]))
+
+    return Executable(
+        about.ports, about.outputs, options.threads, options.machine, make, find, keep
+    )
+
+
+def _again(path: Path, options: ready.Options, digest: str | None) -> Compiler:
+    """The compiler of a model of which there is only its program so far."""
+    from superopt.onnx_io.source import read
+
+    source = read(path)
+    if source.sha256 != digest:
+        raise ModelError(
+            f"{path} is another model now",
+            "it was changed after it was compiled",
+            "compile it again",
+        )
+    return _compiler(source, options)
 
 
 def tune(
@@ -84,6 +151,11 @@ def tune(
     shapes: values of symbolic sizes. store: the file or folder of measurements.
     Raises ModelError for an invalid model.
     """
+    from superopt.cost.store import Store
+    from superopt.onnx_io.source import read
+    from superopt.pipeline import compile as compile_
+    from superopt.pipeline.shapes import representative
+
     place = None if store is None else Path(store)
     exe = compile_.compile(read(model), threads=threads or 1, store=place)
     sizes = representative(exe.model, dict(shapes or {}))
@@ -102,6 +174,9 @@ def load(path: str | Path, *, threads: int | None = None) -> Executable:
 
     Raises UsageError for a file that is none, is of another format, or is damaged.
     """
+    from superopt.pipeline import compile as compile_
+    from superopt.pipeline import saved
+
     return compile_.loaded(saved.read(Path(path)), threads)
 
 
@@ -124,6 +199,9 @@ def compilation(
     shapes: values of symbolic sizes, by their name in the model. dump: a folder for the kernels'
     texts after each pass: from .expressions, by .tile, to LLVM's (.ll, .optimized.ll).
     """
+    from superopt.onnx_io.source import read
+    from superopt.pipeline import compilation as compilation_
+
     folder = None if dump is None else Path(dump)
     return compilation_.compilation(
         read(model), threads or 1, dict(shapes or {}), folder, float_class
@@ -143,6 +221,9 @@ def profile(
 
     shapes: values of symbolic sizes. inputs: a .npz file, by name; else they are drawn.
     """
+    from superopt.pipeline import profile as profile_
+    from superopt.pipeline.inputs import read_inputs
+
     given = None if inputs is None else read_inputs(inputs)
     exe = _executable(Path(model), threads)
     never = stop or (lambda: False)
@@ -173,6 +254,11 @@ def run_model(
 ) -> tuple[OutputValue, ...]:
     """Run a model's file once, compiled; or one that was saved when it was. inputs, output: .npz
     files, by name."""
+    import numpy as np
+
+    from superopt.pipeline.described import described
+    from superopt.pipeline.inputs import read_inputs
+
     feeds = read_inputs(inputs)
     assert feeds is not None
     found = _executable(Path(model), threads).run(feeds)
@@ -183,5 +269,7 @@ def run_model(
 
 def _executable(model: Path, threads: int | None) -> Executable:
     """Of a model's file, or of one that `Executable.save` wrote."""
+    from superopt.onnx_io import sections
+
     there = sections.is_one(model)
     return load(model, threads=threads) if there else compile(model, threads=threads)

@@ -19,13 +19,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-import platformdirs
-
 from superopt.cost import schema
+from superopt.cost.folder import FILE as FILE
+from superopt.cost.folder import default_folder as default_folder
+from superopt.cost.folder import store_file
 from superopt.cost.machine import Machine
 from superopt.errors import UsageError
 
-FILE = "costs.sqlite3"
 Times = tuple[tuple[float, ...], ...]
 """Whole-graph timings: for each graph a time in us for each round."""
 _T = TypeVar("_T")
@@ -85,12 +85,6 @@ class Stats:
     targets: tuple[Target, ...]
 
 
-def default_folder() -> Path:
-    """Where the store lies: $SUPEROPT_CACHE, else the user's cache folder of the system."""
-    named = os.environ.get("SUPEROPT_CACHE")
-    return Path(named) if named else Path(platformdirs.user_cache_dir("superopt", appauthor=False))
-
-
 class Store:
     """An open store.  A context manager; may be used from several threads.
 
@@ -114,9 +108,7 @@ class Store:
         A corrupt file is renamed and begun anew; where the place cannot be written the store is in
         memory, on top of what can be read.
         """
-        place = default_folder() if path is None else Path(path)
-        if path is None or os.path.isdir(place):
-            place = place / FILE
+        place = store_file(path)
         notes: list[str] = []
         connection, reason = schema.opened(place, notes)
         if reason:

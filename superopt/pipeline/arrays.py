@@ -1,49 +1,72 @@
-"""Arrays that people give to a compiled model, and what is said of those that they get."""
+"""Arrays that people give to a compiled model."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from superopt.errors import UsageError
-from superopt.report.compiled import OutputValue
-from superopt.te.dtype import to_numpy
-from superopt.te.expr import TensorType
 
 
-def described(name: str, x: np.ndarray) -> OutputValue:
-    """An output in a line."""
-    numbers = isinstance(x, np.ndarray) and x.size > 0 and x.dtype.kind in "biuf"
-    least, most = (float(np.min(x)), float(np.max(x))) if numbers else (None, None)
-    shape = list(x.shape) if isinstance(x, np.ndarray) else ""
-    kind = x.dtype if isinstance(x, np.ndarray) else type(x).__name__
-    return OutputValue(name, f"{kind}{shape}", least, most)
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input of a model. dtype: None for what is no tensor; shape: numbers, names of symbolic
+    sizes, or other texts for what is computed of these; None where the model does not say; text:
+    its type, for messages; optional: has the model a value for it?"""
+
+    name: str
+    dtype: np.dtype | None
+    shape: tuple[int | str, ...] | None
+    text: str
+    optional: bool = False
 
 
-def as_array(name: str, t: TensorType, given: Any) -> np.ndarray:
+def symbolic(ports: Sequence[Port]) -> bool:
+    """Are sizes among these that only a call tells?"""
+    return any(isinstance(d, str) for p in ports for d in p.shape or ())
+
+
+def sizes_of(ports: Sequence[Port], arrays: Sequence[np.ndarray]) -> dict[str, int] | None:
+    """The symbolic sizes, where this is plain; None where something does not fit or is not
+    plain."""
+    out: dict[str, int] = {}
+    for port, array in zip(ports, arrays, strict=True):
+        if port.dtype is None or port.shape is None or len(port.shape) != array.ndim:
+            return None
+        for d, n in zip(port.shape, array.shape, strict=True):
+            if isinstance(d, str) and not d.isidentifier():
+                return None
+            if n != (d if isinstance(d, int) else out.setdefault(d, n)):
+                return None
+    return out
+
+
+def as_array(port: Port, given: Any) -> np.ndarray:
     """An input's array: contiguous, of the type that the model says. Raises UsageError."""
-    if t.dtype is None:
+    name, wanted = port.name, port.dtype
+    if wanted is None:
         return given  # type: ignore[no-any-return]  # a sequence, or nothing: onnxruntime's matter
     if not isinstance(given, (np.ndarray, np.generic, list, tuple, int, float, bool)):
         if not hasattr(given, "__dlpack__"):
             raise UsageError(
                 f"input {name!r} is a {type(given).__name__}",
                 "inputs are numpy arrays, or tensors that speak DLPack",
-                f"give an array: {t}",
+                f"give an array: {port.text}",
             )
         given = np.from_dlpack(given)
     array = np.asarray(given)
-    wanted = to_numpy(t.dtype)
     if array.dtype != wanted and not isinstance(given, (np.ndarray, np.generic)):
         array = array.astype(wanted)
     if array.dtype != wanted:
         todo = f"use .astype({str(wanted)!r})"
-        raise UsageError(f"input {name!r} is {array.dtype}", f"the model says {t}", todo)
-    if t.shape is not None and array.ndim != len(t.shape):
+        raise UsageError(f"input {name!r} is {array.dtype}", f"the model says {port.text}", todo)
+    if port.shape is not None and array.ndim != len(port.shape):
         raise UsageError(
             f"input {name!r} has shape {list(array.shape)}",
-            f"the model says {t}",
-            f"give it {len(t.shape)} dimensions",
+            f"the model says {port.text}",
+            f"give it {len(port.shape)} dimensions",
         )
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)

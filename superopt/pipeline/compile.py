@@ -1,11 +1,10 @@
-"""`compile`: a model as machine code, and calls of it."""
+"""`compile`: a model as machine code."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,17 @@ from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.validate import validate
 from superopt.pipeline import export
-from superopt.pipeline.arrays import as_array
+from superopt.pipeline.arrays import Port, symbolic
+from superopt.pipeline.executable import Executable as Executable
+from superopt.pipeline.executable import Steps
+from superopt.pipeline.native import Native, Whole
 from superopt.pipeline.profile import profile
 from superopt.pipeline.saved import Saved, write
-from superopt.pipeline.steps import Arrays, Foreign, Native
+from superopt.pipeline.steps import Arrays, Foreign
 from superopt.pipeline.tune import Progress, tune
-from superopt.plan.build import program
-from superopt.plan.execute import code
+from superopt.plan.build import Program, program
+from superopt.plan.execute import code, image
+from superopt.plan.image import Image
 from superopt.plan.segments import Segment, fallen, graph_of, segments, why_not
 from superopt.plan.simplify import simplified
 from superopt.report.compiled import Exported, Tuned
@@ -40,7 +43,6 @@ from superopt.te import index as ix
 from superopt.te.domain import Reals
 from superopt.te.dtype import to_numpy
 from superopt.te.expr import TensorType
-from superopt.te.node import Size
 
 TILES = "E2"  # the class of floats of convolutions in tiles: products are distributed over sums
 
@@ -51,97 +53,50 @@ def objects_folder() -> Path:
 
 
 @dataclass(slots=True)
-class Executable:
-    """A model that was compiled. For other sizes of its inputs it is compiled again, once each.
-
-    outputs: names; ports: inputs, with their element types and ranks. chosen: how problems are
-    computed that were tuned, by their keys. packed: constants of programs
-    that are known, by the programs' identities. float_class: how much floats may change. without:
-    nodes that turned out to have no kernel, and why. Calls from several threads wait for each
-    other.
+class Compiler:
+    """A model, and how it is compiled. chosen: how problems are computed that were tuned, by their
+    keys. packed: constants of programs that are known, by the programs' identities. float_class:
+    how much floats may change. without: nodes that turned out to have no kernel, and why.
     """
 
     model: Model
     threads: int
     machine: Machine
     folder: Path | None
-    outputs: tuple[str, ...]
-    ports: tuple[tuple[g.Input, np.dtype | None, int | None], ...]
     chosen: Mapping[str, Option] = field(default_factory=dict)
     packed: Mapping[str, np.ndarray] = field(default_factory=dict)
     float_class: str = "E2"
-    variants: dict[tuple[tuple[str, int], ...], list[Native | Foreign]] = field(
-        default_factory=dict
-    )
     without: dict[g.Node, str] = field(default_factory=dict)
-    lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def __call__(self, **feeds: Any) -> dict[str, np.ndarray]:
-        """The outputs by name, in the model's order; inputs are given by their names."""
-        return self.run(feeds)
+    def run(self, steps: Steps, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs by name, in the model's order, of the inputs in order."""
+        graph = self.model.graph
+        env: Arrays = dict(zip(graph.inputs, arrays, strict=True))
+        for step in steps:
+            step.run(env)
+        out = {}
+        for name, v in zip(self.names(), graph.outputs, strict=True):
+            out[name] = env[v] if v in env else np.array(_constant(v))
+            if isinstance(v, g.Input):
+                out[name] = np.array(out[name])
+        return out
 
-    def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """The outputs by name, in the model's order."""
-        given = self.given(feeds)
-        sizes = self.sizes(given)
-        with self.lock:
-            env: Arrays = {v: array for v, array in given.items()}  # noqa: C416
-            for step in self.variant(sizes):
-                step.run(env)
-            out = {}
-            for name, v in zip(self.outputs, self.model.graph.outputs, strict=True):
-                out[name] = env[v] if v in env else np.array(_constant(v))
-                if isinstance(v, g.Input):
-                    out[name] = np.array(out[name])
-            return out
+    def names(self) -> tuple[str, ...]:
+        """Of the outputs."""
+        return tuple(v.name or "" for v in self.model.source.model.graph.outputs)
 
-    def profile(self, feeds: Mapping[str, Any] | None = None, *, seconds: float = 2.0) -> Profile:
-        """How long each kernel takes, and how long it must take at least on this machine.
+    def ports(self) -> tuple[Port, ...]:
+        return tuple(_port(i, i in self.model.overridable) for i in self.model.graph.inputs)
 
-        feeds: inputs by name; else they are drawn. seconds: how long the model is run. `print` it
-        for a table; its `svg()` is a picture.
-        """
-        return profile(self, feeds, seconds=seconds)
+    def default(self, name: str) -> np.ndarray:
+        """The model's own value for an input."""
+        (found,) = (v for i, v in self.model.overridable.items() if i.name == name)
+        assert found.const_value is not None
+        return found.const_value.numpy()
 
-    def save(self, path: str | Path) -> None:
-        """Write the compiled model to a file, for `superopt.load`.
-
-        It holds the model, how each kernel is computed, and constants as kernels read them, for
-        the sizes that were compiled so far; no machine code. Raises UsageError where it cannot be
-        written.
-        """
-        programs = [
-            step.code for steps in self.variants.values() for step in steps
-            if isinstance(step, Native)
-        ]  # fmt: skip
-        held = Saved(
-            self.model.source,
-            self.threads,
-            self.machine.width,
-            self.float_class,
-            {key: o for c in programs for key, o in c.program.options.items()},
-            tuple(dict(key) for key in self.variants),
-            {c.program.identity(): c.constants for c in programs},
-        )
-        write(held, Path(path))
-
-    def export(self, path: str | Path, *, shapes: Mapping[str, int] | None = None) -> Exported:
-        """Write the model as a shared object that C can call, with its header and weights.
-
-            exe.export("out/resnet")  # out/libresnet.so, out/resnet.h, out/resnet.weights
-
-        path: a folder, for files named as the model is, or the files' name. shapes: symbolic sizes,
-        where not exactly one set of them was compiled. The code is for Linux on x86-64, and for
-        processors that have what this one has.
-
-        Raises UsageError where parts run in onnxruntime, where there is no C compiler, and where
-        a file cannot be written.
-        """
-        with self.lock:
-            return export.export(self, Path(path), shapes or {})
-
-    def sizes(self, given: Mapping[g.Input, np.ndarray]) -> dict[str, int]:
+    def sizes(self, arrays: Sequence[np.ndarray]) -> dict[str, int]:
         """The symbolic sizes; raises UsageError where shapes do not fit."""
+        given = dict(zip(self.model.graph.inputs, arrays, strict=True))
         if all(i.type.shape == a.shape for i, a in given.items() if i.type.dtype is not None):
             return {}
         try:
@@ -149,66 +104,24 @@ class Executable:
         except ValueError as e:
             raise UsageError("the inputs do not fit", str(e), "give other shapes") from None
 
-    def given(self, feeds: Mapping[str, Any]) -> dict[g.Input, np.ndarray]:
-        """The inputs' arrays; raises UsageError where they are not as the model says."""
-        out = {}
-        for i, dtype, rank in self.ports:
-            array = feeds.get(i.name, self)
-            if (
-                type(array) is np.ndarray and array.dtype == dtype and array.ndim == rank
-                and array.flags.c_contiguous
-            ):  # fmt: skip
-                out[i] = array
-            elif array is not self:
-                out[i] = as_array(i.name, i.type, array)
-            elif i in self.model.overridable:
-                default = self.model.overridable[i].const_value
-                assert default is not None
-                out[i] = default.numpy()
-            else:
-                self.known(feeds)
-                raise UsageError(
-                    f"no value for input {i.name!r}",
-                    f"values were given for {', '.join(map(repr, feeds)) or 'none'}",
-                    f"give an array: {i.type}",
-                )
-        if len(feeds) > len(out) or not all(i.name in feeds for i in out):
-            self.known(feeds)
-        return out
-
-    def known(self, feeds: Mapping[str, Any]) -> None:
-        """Raises UsageError for a name that is no input's."""
-        names = [i.name for i in self.model.graph.inputs]
-        for name in feeds:
-            if name not in names:
-                raise UsageError(
-                    f"no input {name!r}", f"there are {', '.join(names) or 'none'}", "leave it out"
-                )
-
-    def variant(self, sizes: Mapping[str, int]) -> list[Native | Foreign]:
+    def compiled(self, sizes: Mapping[str, int]) -> Steps:
         """The steps for inputs of these sizes."""
-        key = tuple(sorted(sizes.items()))
-        if key not in self.variants:
-            self.variants[key] = self.compiled(sizes)
-        return self.variants[key]
-
-    def compiled(self, sizes: Mapping[str, int]) -> list[Native | Foreign]:
         while True:
-            out: list[Native | Foreign] = []
-            for s in self.split(sizes):
+            out: Steps = []
+            parts = self.split(sizes)
+            for s in parts:
                 try:
-                    out.append(self.native(s, sizes) if s.native else self.foreign(s))
+                    alone = len(parts) == 1
+                    out.append(self.native(s, sizes, alone) if s.native else self.foreign(s))
                 except NotImplementedError as e:
                     self.without |= self.blamed(s, sizes) or dict.fromkeys(s.nodes, str(e))
                     break
             else:
                 return out
 
-    def native(self, s: Segment, sizes: Mapping[str, int]) -> Native:
-        graph = simplified(graph_of(s), self.float_class)
-        tiles = self.float_class >= TILES
-        made = program(graph, sizes, self.machine.width, self.chosen, tiles)
-        shapes = tuple(_shape(v.type, sizes) for v in s.outputs)
+    def native(self, s: Segment, sizes: Mapping[str, int], alone: bool) -> Native:
+        made = self.program(s, sizes)
+        specs = tuple((_shape(v.type, sizes), _dtype(v.type)) for v in s.outputs)
         constants = self.packed.get(made.identity()) if self.packed else None
         try:
             ready = code(made, self.machine, self.threads, self.folder, constants)
@@ -220,7 +133,34 @@ class Executable:
                 f"its kernels need {needs} bytes",
                 "give smaller inputs, or the process more memory",
             ) from None
-        return Native(s, ready, shapes)
+        return Native(ready, specs, lambda: s, self.whole(s) if alone else None)
+
+    def program(self, s: Segment, sizes: Mapping[str, int]) -> Program:
+        graph = simplified(graph_of(s), self.float_class)
+        tiles = self.float_class >= TILES
+        return program(graph, sizes, self.machine.width, self.chosen, tiles)
+
+    def planned(
+        self, sizes: Mapping[str, int], options: Mapping[str, str]
+    ) -> tuple[Segment, Program]:
+        """The only segment, and how its program was planned when it was compiled, with these
+        options."""
+        (s,) = self.split(sizes)
+        own = {key: Option.parsed(text) for key, text in options.items()}
+        return s, replace(self, chosen=own).program(s, sizes)
+
+    def image(self, made: Native) -> Image:
+        """What code and sizes a part was compiled to."""
+        return image(made.code.program, self.machine, self.threads, self.folder)
+
+    def whole(self, s: Segment) -> Whole | None:
+        """How the only segment gives the model's outputs; None where not all of them are its."""
+        graph = self.model.graph
+        if not set(graph.outputs) <= set(s.outputs):
+            return None
+        takes = tuple(graph.inputs.index(v) for v in s.inputs if isinstance(v, g.Input))
+        gives = (s.outputs.index(v) for v in graph.outputs)
+        return Whole(takes, dict(zip(self.names(), gives, strict=True)))
 
     def blamed(self, s: Segment, sizes: Mapping[str, int]) -> dict[g.Node, str]:
         """The nodes of a segment that no kernel computes, each with why."""
@@ -236,26 +176,43 @@ class Executable:
 
     def tune(
         self,
-        sizes: Mapping[str, int],
+        steps: Steps,
         budget: float,
         store: Store,
-        progress: Progress = lambda event: None,
-        stop: Callable[[], bool] = lambda: False,
+        progress: Progress,
+        stop: Callable[[], bool],
     ) -> Tuned:
-        """Find faster ways to compute the kernels for inputs of these sizes, and take them.
-
-        budget: seconds.
-        """
-        programs = [s.code.program for s in self.variant(sizes) if isinstance(s, Native)]
+        """Find faster ways to compute the kernels of these steps, and take them from now on."""
+        programs = [s.code.program for s in steps if isinstance(s, Native)]
         parts, end = [], time.monotonic() + budget
         for n, p in enumerate(programs):
             share = max(end - time.monotonic(), 0.0) / (len(programs) - n)
             parts.append(tune(p, self.machine, self.threads, store, share, progress, stop))
         self.chosen = tuned.chosen(store, self.threads)
-        self.variants.clear()
-        self.variant(sizes)
         kernels = tuple(k for part in parts for k in part.kernels)
         return Tuned(kernels, sum(part.seconds for part in parts))
+
+    def profile(self, exe: Executable, feeds: Mapping[str, Any] | None, seconds: float) -> Profile:
+        return profile(exe, feeds, seconds=seconds)
+
+    def export(self, exe: Executable, path: Path, shapes: Mapping[str, int]) -> Exported:
+        return export.export(exe, path, shapes)
+
+    def save(self, exe: Executable, path: Path) -> None:
+        programs = [
+            step.code for steps in exe.variants.values() for step in steps
+            if isinstance(step, Native)
+        ]  # fmt: skip
+        held = Saved(
+            self.model.source,
+            self.threads,
+            self.machine.width,
+            self.float_class,
+            {key: o for c in programs for key, o in c.program.options.items()},
+            tuple(dict(key) for key in exe.variants),
+            {c.program.identity(): c.constants for c in programs},
+        )
+        write(held, path)
 
     def split(self, sizes: Mapping[str, int]) -> list[Segment]:
         return segments(self.model.graph, lambda n: not self.why_not(n, sizes))
@@ -299,12 +256,20 @@ def compile(
 
     Raises ModelError for an invalid model.
     """
-    with Store.open(store) as held:
-        chosen = tuned.chosen(held, threads)
-    out = executable(source, threads, machine or host(), chosen, {}, float_class)
-    if not any(isinstance(d, Size) for i in out.model.graph.inputs for d in i.type.shape or ()):
+    made = compiler(source, threads, machine or host(), store, float_class)
+    out = executable(made)
+    if not symbolic(out.ports):
         out.variant({})
     return out
+
+
+def compiler(
+    source: Source, threads: int, machine: Machine, store: Path | None, float_class: str
+) -> Compiler:
+    """Of the model, with what was tuned. Raises ModelError for an invalid model."""
+    with Store.open(store) as held:
+        chosen = tuned.chosen(held, threads)
+    return _compiler(source, threads, machine, chosen, {}, float_class)
 
 
 def loaded(s: Saved, threads: int | None = None, machine: Machine | None = None) -> Executable:
@@ -312,34 +277,36 @@ def loaded(s: Saved, threads: int | None = None, machine: Machine | None = None)
     machine = machine or host()
     same = s.width == machine.width
     options, constants = (s.options, s.constants) if same else ({}, {})
-    out = executable(s.source, threads or s.threads, machine, options, constants, s.float_class)
+    some = threads or s.threads
+    out = executable(_compiler(s.source, some, machine, options, constants, s.float_class))
     for sizes in s.sizes:
         out.variant(sizes)
     return out
 
 
-def executable(
+def executable(made: Compiler) -> Executable:
+    """The model, nothing of which is compiled yet."""
+    return Executable(made.ports(), made.names(), made.threads, made.machine, lambda: made)
+
+
+def _compiler(
     source: Source,
     threads: int,
     machine: Machine,
     chosen: Mapping[str, Option],
     packed: Mapping[str, np.ndarray],
     float_class: str,
-) -> Executable:
-    """The model, nothing of which is compiled yet. Raises ModelError for an invalid model."""
+) -> Compiler:
     validate(source)
-    model = import_model(source)
-    names = tuple(v.name or "" for v in source.model.graph.outputs)
-    ports = tuple((i, *_port(i.type)) for i in model.graph.inputs)
-    return Executable(
-        model, threads, machine, objects_folder(), names, ports, chosen, packed, float_class
-    )
+    folder = objects_folder()
+    return Compiler(import_model(source), threads, machine, folder, chosen, packed, float_class)
 
 
-def _port(t: TensorType) -> tuple[np.dtype | None, int | None]:
-    """An input's element type and rank; None for what only `as_array` can tell."""
-    dtype = None if t.dtype is None else np.dtype(to_numpy(t.dtype))
-    return dtype, None if t.shape is None else len(t.shape)
+def _port(i: g.Input, optional: bool) -> Port:
+    t = i.type
+    dtype = None if t.dtype is None else _dtype(t)
+    shape = None if t.shape is None else tuple(d if isinstance(d, int) else str(d) for d in t.shape)
+    return Port(i.name, dtype, shape, str(t), optional)
 
 
 def _constant(v: g.Value) -> np.ndarray:
@@ -350,3 +317,8 @@ def _constant(v: g.Value) -> np.ndarray:
 def _shape(t: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
     assert t.shape is not None
     return tuple(ix.evaluate(d, dict(sizes)) for d in t.shape)
+
+
+def _dtype(t: TensorType) -> np.dtype:
+    assert t.dtype is not None
+    return np.dtype(to_numpy(t.dtype))

@@ -26,7 +26,8 @@ from superopt.onnx_io.model import Model
 from superopt.pipeline.linker import compiler, shared_object
 from superopt.pipeline.shapes import representative
 from superopt.pipeline.steps import Foreign, Native
-from superopt.plan.execute import ALIGNED, objects
+from superopt.plan.execute import objects
+from superopt.plan.image import ALIGNED
 from superopt.plan.segments import computes
 from superopt.report.c_text import Library, Place, header, source
 from superopt.report.compiled import Exported, Port

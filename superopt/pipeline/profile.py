@@ -19,11 +19,12 @@ from superopt.pipeline.shapes import representative
 from superopt.pipeline.steps import Arrays, Foreign, Native
 from superopt.plan.execute import Timed, timed
 from superopt.plan.origins import named
+from superopt.plan.segments import graph_of
 from superopt.report.profile import Part, Profile
 from superopt.te.dtype import F64
 
 if TYPE_CHECKING:
-    from superopt.pipeline.compile import Executable
+    from superopt.pipeline.executable import Executable
 
 LEAST = 5  # runs
 
@@ -77,7 +78,7 @@ def profile(
         ]
         end, runs = time.monotonic() + seconds, 0
         while lanes and (runs < LEAST or (time.monotonic() < end and not stop())):
-            env: Arrays = {v: array for v, array in arrays.items()}  # noqa: C416
+            env: Arrays = dict(zip(exe.model.graph.inputs, arrays, strict=True))
             for lane in lanes:
                 lane.run(env)
             runs += 1
@@ -111,7 +112,7 @@ def _kernels(exe: Executable, step: Native, median: np.ndarray, most: Peak) -> l
     program = step.code.program
     come = program.origins
     assert come is not None
-    names = named(step.graph(), come.graph, exe.model.names)
+    names = named(graph_of(step.segment), come.graph, exe.model.names)
     out = []
     for n, key in enumerate(program.solved):
         result = program.results[n]

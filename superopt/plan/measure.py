@@ -17,7 +17,8 @@ from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.option import Option
 from superopt.kernels.space import Problem, chosen
 from superopt.plan.build import Program
-from superopt.plan.execute import Code, aligned, code
+from superopt.plan.execute import code
+from superopt.plan.image import Code, aligned
 from superopt.te.dtype import to_numpy
 from superopt.te.expr import Tensor
 

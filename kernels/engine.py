@@ -1,0 +1,53 @@
+"""Machine code in this process: for which processor, and object files that are linked. What has
+only these to do loads no more than this file: not the compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+
+VERSION: str = llvmlite.__version__
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What code is for: LLVM's names of a processor and of its features, and a vector's bytes."""
+
+    cpu: str
+    features: str
+    width: int
+
+
+def host() -> Machine:
+    """This machine."""
+    initialized()
+    has = llvm.get_host_cpu_features()
+    width = 64 if has.get("avx512f") else 32 if has.get("avx") else 16
+    return Machine(llvm.get_host_cpu_name(), has.flatten(), width)
+
+
+def initialized() -> None:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+def target(machine: Machine, shared: bool = False) -> Any:
+    """shared: for a shared object, not for this process."""
+    kind = {"reloc": "pic", "codemodel": "default"} if shared else {"jit": True}
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=machine.cpu, features=machine.features, opt=3, **kind
+    )
+
+
+def linked(objects: Sequence[bytes], machine: Machine) -> Any:
+    """Object files as machine code that can be called: an engine with get_function_address."""
+    initialized()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target(machine))
+    for code in objects:
+        engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return engine

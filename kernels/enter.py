@@ -1,0 +1,69 @@
+"""Calls of a program with a tuple of numpy arrays, in machine code.
+
+    void enter(PyObject *arrays, ptr fixed)
+
+It reads where each array's elements are, and calls `run` with a table of these places: Python's
+ways to ask for one take a microsecond each. fixed: a table of memory, constants, workspace and
+state. Where tuples hold their items, and arrays the address of their elements, is found by looking,
+and there is no `enter` where it is not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import cache
+
+import numpy as np
+
+FIXED = ("memory", "constants", "workspace", "state")
+_FIRST, _LAST = 8, 40  # bytes into an object, where to look
+
+
+@cache
+def places() -> tuple[int, int] | None:
+    """Bytes from a tuple's own address to its first item's, and from an array's own to that of its
+    elements; None where they are not where they are in CPython."""
+    if sys.implementation.name != "cpython":
+        return None
+    some = tuple(np.zeros(n) for n in (1, 2, 3))
+    other = some[1:]
+    items = _place([(id(some), id(some[0])), (id(other), id(some[1]))])
+    data = _place([(id(a), a.ctypes.data) for a in some])
+    if items is None or data is None:
+        return None
+    words = [ctypes.c_void_p.from_address(id(some) + items + 8 * n).value for n in range(3)]
+    return (items, data) if words == [id(a) for a in some] else None
+
+
+def _place(held: list[tuple[int, int]]) -> int | None:
+    """At how many bytes from each first address the second one is written."""
+    for n in range(_FIRST, _LAST, 8):
+        if all(ctypes.c_void_p.from_address(at + n).value == wanted for at, wanted in held):
+            return n
+    return None
+
+
+def enter_text(count: int, items: int, data: int) -> str:
+    """LLVM's text of `enter` for this many arrays."""
+    lines = [
+        "declare void @run(ptr, ptr, ptr, ptr, ptr)",
+        "define void @enter(ptr %arrays, ptr %fixed) {",
+        f"  %args = alloca [{max(count, 1)} x ptr]",
+    ]
+    for n in range(count):
+        lines += [
+            f"  %item{n} = getelementptr i8, ptr %arrays, i64 {items + 8 * n}",
+            f"  %array{n} = load ptr, ptr %item{n}",
+            f"  %place{n} = getelementptr i8, ptr %array{n}, i64 {data}",
+            f"  %data{n} = load ptr, ptr %place{n}",
+            f"  %arg{n} = getelementptr ptr, ptr %args, i64 {n}",
+            f"  store ptr %data{n}, ptr %arg{n}",
+        ]
+    for n, name in enumerate(FIXED):
+        lines += [
+            f"  %at.{name} = getelementptr ptr, ptr %fixed, i64 {n}",
+            f"  %{name} = load ptr, ptr %at.{name}",
+        ]
+    given = ", ".join(f"ptr %{name}" for name in ("args", *FIXED))
+    return "\n".join([*lines, f"  call void @run({given})", "  ret void\n}\n"])

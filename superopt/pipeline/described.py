@@ -1,0 +1,16 @@
+"""What is said of a compiled model's outputs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from superopt.report.compiled import OutputValue
+
+
+def described(name: str, x: np.ndarray) -> OutputValue:
+    """An output in a line."""
+    numbers = isinstance(x, np.ndarray) and x.size > 0 and x.dtype.kind in "biuf"
+    least, most = (float(np.min(x)), float(np.max(x))) if numbers else (None, None)
+    shape = list(x.shape) if isinstance(x, np.ndarray) else ""
+    kind = x.dtype if isinstance(x, np.ndarray) else type(x).__name__
+    return OutputValue(name, f"{kind}{shape}", least, most)

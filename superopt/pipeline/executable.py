@@ -1,0 +1,233 @@
+"""Compiled models: calls of them, and what they are asked for besides.
+
+What a call needs is here; the compiler is loaded when something is asked of it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from superopt.errors import UsageError
+from superopt.kernels.engine import Machine
+from superopt.pipeline.arrays import Port, as_array, sizes_of
+from superopt.pipeline.native import Native, Spec, Whole
+
+if TYPE_CHECKING:
+    from superopt.cost.store import Store
+    from superopt.ir import graph as g
+    from superopt.onnx_io.model import Model
+    from superopt.pipeline.compile import Compiler
+    from superopt.pipeline.steps import Foreign
+    from superopt.pipeline.tune import Progress
+    from superopt.report.compiled import Exported, Tuned
+    from superopt.report.profile import Profile
+
+Sizes = tuple[tuple[str, int], ...]
+Steps = list["Native | Foreign"]
+_NDARRAY, _EMPTY = np.ndarray, np.empty
+
+
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """A program that is the whole model, and what it takes and gives: see Native and Whole."""
+
+    inputs: tuple[tuple[str, np.dtype | None, tuple[int, ...]], ...]
+    takes: tuple[int, ...] | None  # None where these are all inputs in order
+    specs: tuple[Spec, ...]
+    gives: tuple[tuple[str, int], ...]
+    call: Callable[[tuple[np.ndarray, ...]], None]
+
+    @classmethod
+    def of(
+        cls, native: Native, whole: Whole, ports: Sequence[Port], given: Sequence[np.ndarray]
+    ) -> _Last:
+        inputs = tuple((p.name, p.dtype, a.shape) for p, a in zip(ports, given, strict=True))
+        takes = None if whole.takes == tuple(range(len(ports))) else whole.takes
+        return cls(inputs, takes, native.specs, (*whole.gives.items(),), native.code.call)
+
+
+@dataclass(slots=True)
+class Executable:
+    """A model that was compiled. For other sizes of its inputs it is compiled again, once each.
+
+    ports: inputs; outputs: names. make: gives the compiler. find, keep: steps that were compiled
+    earlier, in this process or another; what to do with those that are new. Calls from several
+    threads wait for each other.
+    """
+
+    ports: tuple[Port, ...]
+    outputs: tuple[str, ...]
+    threads: int
+    machine: Machine
+    make: Callable[[], Compiler]
+    find: Callable[[Sizes], Native | None] = lambda sizes: None
+    keep: Callable[[Sizes, Steps], None] = lambda sizes, steps: None
+    variants: dict[Sizes, Steps] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    _compiler: Compiler | None = None
+    # What was called last, in which most calls fit.
+    _last: _Last | None = None
+
+    def __call__(self, **feeds: Any) -> dict[str, np.ndarray]:
+        """The outputs by name, in the model's order; inputs are given by their names."""
+        return self.run(feeds)
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """The outputs by name, in the model's order."""
+        # First the usual case in as few steps as Python allows: arrays as they are to be, of the
+        # shapes of the last call.
+        last = self._last
+        if last is None or len(feeds) != len(last.inputs):
+            return self._run(feeds)
+        given = []
+        for name, dtype, shape in last.inputs:
+            a = feeds.get(name)
+            if (
+                type(a) is not _NDARRAY or a.dtype is not dtype or a.shape != shape
+                or not a.flags.c_contiguous
+            ):  # fmt: skip
+                return self._run(feeds)
+            given.append(a)
+        return self._called(last, given)
+
+    def _called(self, last: _Last, given: list[np.ndarray]) -> dict[str, np.ndarray]:
+        out = [_EMPTY(shape, dtype) for shape, dtype in last.specs]
+        arrays = (*(given if last.takes is None else [given[n] for n in last.takes]), *out)
+        with self.lock:
+            last.call(arrays)
+        return {name: out[n] for name, n in last.gives}
+
+    def _run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        given = self.given(feeds)
+        sizes = self.sizes(given)
+        with self.lock:
+            steps = self.variant(sizes)
+            first = steps[0] if len(steps) == 1 else None
+            if not isinstance(first, Native) or first.whole is None:
+                return self.compiler.run(steps, given)
+        self._last = last = _Last.of(first, first.whole, self.ports, given)
+        return self._called(last, given)
+
+    def given(self, feeds: Mapping[str, Any]) -> list[np.ndarray]:
+        """The inputs' arrays; raises UsageError where they are not as the model says."""
+        out = []
+        for port in self.ports:
+            array = feeds.get(port.name, self)
+            if array is not self:
+                out.append(as_array(port, array))
+            elif port.optional:
+                out.append(self.compiler.default(port.name))
+            else:
+                self._known(feeds)
+                raise UsageError(
+                    f"no value for input {port.name!r}",
+                    f"values were given for {', '.join(map(repr, feeds)) or 'none'}",
+                    f"give an array: {port.text}",
+                )
+        self._known(feeds)
+        return out
+
+    def _known(self, feeds: Mapping[str, Any]) -> None:
+        """Raises UsageError for a name that is no input's."""
+        names = [p.name for p in self.ports]
+        for name in feeds:
+            if name not in names:
+                raise UsageError(
+                    f"no input {name!r}", f"there are {', '.join(names) or 'none'}", "leave it out"
+                )
+
+    def sizes(self, arrays: list[np.ndarray]) -> dict[str, int]:
+        """The symbolic sizes; raises UsageError where shapes do not fit."""
+        plain = sizes_of(self.ports, arrays)
+        return self.compiler.sizes(arrays) if plain is None else plain
+
+    def variant(self, sizes: Mapping[str, int]) -> Steps:
+        """The steps for inputs of these sizes."""
+        key = tuple(sorted(sizes.items()))
+        if key not in self.variants:
+            if (found := self.find(key)) is not None:
+                self.variants[key] = [found]
+            else:
+                self.variants[key] = self.compiler.compiled(sizes)
+                self.keep(key, self.variants[key])
+        return self.variants[key]
+
+    @property
+    def compiler(self) -> Compiler:
+        with self.lock:
+            if self._compiler is None:
+                self._compiler = self.make()
+            return self._compiler
+
+    @property
+    def model(self) -> Model:
+        return self.compiler.model
+
+    @property
+    def folder(self) -> Path | None:
+        """Where object files are kept."""
+        return self.compiler.folder
+
+    def fallen(self, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]:
+        """The nodes that run in onnxruntime, and why."""
+        return self.compiler.fallen(sizes)
+
+    def profile(self, feeds: Mapping[str, Any] | None = None, *, seconds: float = 2.0) -> Profile:
+        """How long each kernel takes, and how long it must take at least on this machine.
+
+        feeds: inputs by name; else they are drawn. seconds: how long the model is run. `print` it
+        for a table; its `svg()` is a picture.
+        """
+        return self.compiler.profile(self, feeds, seconds)
+
+    def save(self, path: str | Path) -> None:
+        """Write the compiled model to a file, for `superopt.load`.
+
+        It holds the model, how each kernel is computed, and constants as kernels read them, for
+        the sizes that were compiled so far; no machine code. Raises UsageError where it cannot be
+        written.
+        """
+        self.compiler.save(self, Path(path))
+
+    def export(self, path: str | Path, *, shapes: Mapping[str, int] | None = None) -> Exported:
+        """Write the model as a shared object that C can call, with its header and weights.
+
+            exe.export("out/resnet")  # out/libresnet.so, out/resnet.h, out/resnet.weights
+
+        path: a folder, for files named as the model is, or the files' name. shapes: symbolic sizes,
+        where not exactly one set of them was compiled. The code is for Linux on x86-64, and for
+        processors that have what this one has.
+
+        Raises UsageError where parts run in onnxruntime, where there is no C compiler, and where
+        a file cannot be written.
+        """
+        with self.lock:
+            return self.compiler.export(self, Path(path), shapes or {})
+
+    def tune(
+        self,
+        sizes: Mapping[str, int],
+        budget: float,
+        store: Store,
+        progress: Progress = lambda event: None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Tuned:
+        """Find faster ways to compute the kernels for inputs of these sizes, and take them.
+
+        budget: seconds.
+        """
+        steps = self.variant(sizes)
+        done = self.compiler.tune(steps, budget, store, progress, stop)
+        with self.lock:
+            # What was kept was made with the options before.
+            self.find, self.keep = lambda key: None, lambda key, made: None
+            self.variants.clear()
+            self._last = None
+        self.variant(sizes)
+        return done
