@@ -45,7 +45,9 @@ def exp(t: Text, x: Value) -> Value:
     if t.scales and x.lanes == SCALED:
         kinds, name = f"{x.type}, {x.type}, {x.type}", "llvm.x86.avx512.mask.scalef.ps.512"
         t.declared.add(f"declare {x.type} @{name}({kinds}, i16, i32)")
-        given = f"{out}, {n}, {x.type} zeroinitializer, i16 -1, i32 4"  # all lanes; rounded as usual
+        given = (
+            f"{out}, {n}, {x.type} zeroinitializer, i16 -1, i32 4"  # all lanes; rounded as usual
+        )
         return t.make(f"call {x.type} @{name}({given})", F32, x.lanes)
     bits = t.make(f"bitcast {whole} to {Value('', I32, x.lanes).type}", I32, x.lanes)
     n = t.make(f"sub {bits}, {number(ROUNDS_BITS, I32, x.lanes).text}", I32, x.lanes)
