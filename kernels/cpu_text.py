@@ -3,13 +3,14 @@ and a register each where it is one of the kernel's own."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from itertools import product
 from math import prod
 
 from superopt.kernels.address import Place
+from superopt.kernels.cpu_fold import folded, places
 from superopt.kernels.cpu_values import Writer, get, put, tabled, value
-from superopt.kernels.functions import across, applied, cast, fused
+from superopt.kernels.functions import applied, cast, fused
 from superopt.kernels.prefetch import ahead
 from superopt.kernels.text import Text, Value, number
 from superopt.kernels.tile import For, Kernel, Stmt, Store, Update
@@ -17,7 +18,7 @@ from superopt.kernels.walk import loads
 from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor
 from superopt.te.fn import FOLDS
-from superopt.te.node import Apply, Axis, Expr
+from superopt.te.node import Apply, Axis
 
 
 def written(kernel: Kernel, width: int) -> str:
@@ -90,7 +91,6 @@ def _widest(kernel: Kernel, registers: Collection[Tensor]) -> int:
     return max(found, default=8)
 
 
-APART = 4  # sums of vectors at a time
 AVX512 = 64  # bytes of a vector
 
 
@@ -134,20 +134,10 @@ def _loop(w: Writer, s: For) -> None:
         raise NotImplementedError(f"a processor has no {s.kind} loops, as {s.axis.name} is")
     if not extent:
         return
-    n = t.fresh("loop")
-    t.entry.append(f"  %{n}.at = alloca i64")
-    t.line(f"store i64 0, ptr %{n}.at")
-    t.line(f"br label %{n}")
-    t.lines.append(f"{n}:")
-    w.loops[s.axis] = counter = t.make(f"load i64, ptr %{n}.at", INDEX, 0)
-    w.known.clear()
-    _body(w, s.body)
-    w.known.clear()
-    t.line(f"%{n}.next = add nuw nsw {counter}, 1")
-    t.line(f"store i64 %{n}.next, ptr %{n}.at")
-    t.line(f"%{n}.more = icmp ult i64 %{n}.next, {extent}")
-    t.line(f"br i1 %{n}.more, label %{n}, label %{n}.end")
-    t.lines.append(f"{n}.end:")
+    with t.steps(extent) as w.loops[s.axis]:
+        w.known.clear()
+        _body(w, s.body)
+        w.known.clear()
 
 
 def _extent(axis: Axis) -> int:
@@ -155,73 +145,22 @@ def _extent(axis: Axis) -> int:
     return axis.extent
 
 
-def _places(w: Writer, axes: Sequence[Axis], buffer: Tensor, *read: Expr) -> Iterator[Place]:
-    """Each vector of a tile of `buffer`, that is made of what is read."""
-    if not axes:
-        yield Place()
-        return
-    *outer, last = axes
-    most = _most(w, buffer, *read)
-    for where in product(*(range(_extent(a)) for a in outer)):
-        at = dict(zip(outer, where, strict=True))
-        for begin in range(0, _extent(last), most):
-            lanes = min(most, _extent(last) - begin)
-            yield Place({**at, last: begin}, last, lanes)
-
-
-def _most(w: Writer, buffer: Tensor, *read: Expr) -> int:
-    """The lanes of a vector."""
-    held = buffer in w.registers or any(x.tensor in w.registers for e in read for x in loads(e))
-    bits = w.bits if held else max(buffer.dtype.bits, 8)
-    return max(w.width * 8 // bits, 1)
-
-
 def _store(w: Writer, s: Store) -> None:
     w.tile = {a: _extent(a) for a in s.axes}
-    for p in _places(w, s.axes, s.buffer, s.value):
+    for p in places(w, s.axes, s.buffer, s.value):
         put(w, s.buffer, s.index, w.t.splat(value(w, s.value, p), p.lanes), p)
     w.tile = {}
     w.known.clear()  # of what was read before
 
 
-def _folded(w: Writer, s: Update, axis: Axis) -> None:
-    """A sum over vectors: these are added to each other, and then their lanes."""
-    fn, kind = FOLDS[s.fn], s.buffer.dtype
-    totals: list[Value] = []  # several, that need not wait for each other
-    ends: list[Value] = []
-    most = _most(w, s.buffer, s.value)
-    for n, p in enumerate(_places(w, (axis,), s.buffer, s.value)):
-        more = cast(w.t, w.t.splat(value(w, s.value, p), p.lanes), kind)
-        if p.lanes < most:
-            ends.append(across(w.t, fn, more) if p.lanes > 1 else _only(w, more))
-        elif n < APART:
-            totals.append(more)
-        else:
-            totals[n % APART] = applied(w.t, fn, [more, totals[n % APART]], kind)
-    while len(totals) > 1:
-        totals = [*totals[2:], applied(w.t, fn, totals[:2], kind)]
-    if totals:
-        ends.append(across(w.t, fn, totals[0]))
-    new = get(w, s.buffer, s.index, Place())
-    for v in ends:
-        new = applied(w.t, fn, [new, v], kind)
-    put(w, s.buffer, s.index, new, Place())
-    if s.buffer not in w.registers:
-        w.known.clear()
-
-
-def _only(w: Writer, v: Value) -> Value:
-    return w.t.make(f"extractelement {v}, i64 0", v.dtype, 0) if v.lanes else v
-
-
 def _update(w: Writer, s: Update) -> None:
     match s.axes, s.over:
         case (), (axis,) if _extent(axis) > 1:
-            _folded(w, s, axis)
+            folded(w, s, axis)
             return
     for k in product(*(range(_extent(a)) for a in s.over)):
         inner = dict(zip(s.over, k, strict=True))
-        for p in _places(w, s.axes, s.buffer, s.value):
+        for p in places(w, s.axes, s.buffer, s.value):
             p = Place({**p.at, **inner}, p.lane, p.lanes)
             old = w.t.splat(get(w, s.buffer, s.index, p), p.lanes)
             match s.fn, s.value:

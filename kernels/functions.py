@@ -242,11 +242,12 @@ _HORIZONTAL = {
 def across(t: Text, fn: str, v: Value) -> Value:
     """`fn` of all lanes of a vector: floats in the order that is fastest."""
     of_floats, of_integers = _HORIZONTAL[fn]
-    if v.dtype.is_float and fn in ("max", "min") and not v.lanes & (v.lanes - 1):
+    if v.dtype.is_float and fn in ("max", "min"):
+        v = padded(t, v, float("-inf" if fn == "max" else "inf"), 1 << (v.lanes - 1).bit_length())
         while v.lanes > 1:
             half = v.lanes // 2
             parts = [shuffled(t, v, v, range(k, k + half)) for k in (0, half)]
-            v = applied(t, fn, parts, v.dtype)
+            v = joined(t, fn, parts[1:], parts[0])
         return t.make(f"extractelement {v}, i64 0", v.dtype, 0)
     if not v.dtype.is_float:
         how = of_integers
@@ -255,6 +256,44 @@ def across(t: Text, fn: str, v: Value) -> Value:
         return _reduced(t, how, v, [v], "")
     start = {"add": [number(-0.0, v.dtype)], "mul": [number(1, v.dtype)]}.get(fn, [])
     return _reduced(t, of_floats, v, [*start, v], "reassoc " if start else "")
+
+
+def joined(t: Text, fn: str, some: Sequence[Value], old: Value) -> Value:
+    """`fn` of all of these and of `old`, which stays none where it is no number.
+
+    Of floats the largest one is asked for as the processor has it, and for two at a time whether
+    one of them is none.
+    """
+    if not some:
+        return old
+    how = fn in ("max", "min") and old.dtype.is_float
+    fold = _more if how else applied
+    left = list(some)
+    while len(left) > 1:
+        left = [*left[2:], fold(t, fn, left[:2], old.dtype)]
+    out = fold(t, fn, [left[0], old], old.dtype)
+    if not how:
+        return out
+    pairs = [(a, some[min(k + 1, len(some) - 1)]) for k, a in enumerate(some) if not k % 2]
+    none = [t.make(f"fcmp uno {a}, {b.text}", BOOL, a.lanes) for a, b in pairs]
+    while len(none) > 1:
+        none = [*none[2:], applied(t, "or", none[:2], BOOL)]
+    return t.make(f"select {none[0]}, {like(float('nan'), out)}, {out}", out.dtype, out.lanes)
+
+
+def _more(t: Text, fn: str, args: Sequence[Value], dtype: DType) -> Value:
+    """The larger or the smaller one in one instruction: the second one, where one is none."""
+    a, b = args
+    more = t.make(f"fcmp {'ogt' if fn == 'max' else 'olt'} {a}, {b.text}", BOOL, a.lanes)
+    return t.make(f"select {more}, {a}, {b}", dtype, a.lanes)
+
+
+def padded(t: Text, v: Value, rest: Number, lanes: int) -> Value:
+    """A vector of more lanes, which are `rest`."""
+    if v.lanes >= lanes:
+        return v
+    order = [*range(v.lanes), *([v.lanes] * (lanes - v.lanes))]
+    return shuffled(t, v, like(rest, v), order)
 
 
 def _reduced(t: Text, how: str, v: Value, args: Sequence[Value], flags: str) -> Value:

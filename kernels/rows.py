@@ -3,37 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 
-from superopt.kernels.schedule import ComputeAt, Parallel, Primitive, Schedule, Split, Vectorize
+from superopt.kernels.schedule import (
+    ComputeAt,
+    Inline,
+    Parallel,
+    Primitive,
+    Schedule,
+    Split,
+    Vectorize,
+)
 from superopt.kernels.transform import reduction
-from superopt.kernels.walk import stages
+from superopt.kernels.walk import loads, stages
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis
 
 CHUNKS = 8
-SUMMED = 256  # lanes of a sum at a time, at most
+ROWS = 8  # at a time, at most
+ROOM = 1 << 14  # bytes of rows in the first cache
+SUMMED = 4096  # terms of a sum at a time, at most
 
 
 def scheduled(t: Tensor, lead: int, lanes: int) -> Mapping[Tensor, Schedule]:
     """Of a tensor and of its stages: these are computed in the loop over rows, of which `lead` axes
     say which. lanes: elements at a time."""
-    out = within(t, lead, lanes)
-    out[t] = (*out[t], *(Parallel(name) for name in shared(t.axes[:lead])))
+    row, block = t.axes[lead - 1].name, _block(t, lead)
+    split = f"{row}.o" if block > 1 else row
+    out = within(t, lead, lanes, split)
+    chunks = [split if name == row else name for name in shared(t.axes[:lead])]
+    first = [Split(row, block)] if block > 1 else []
+    out[t] = (*first, *out[t], *map(Parallel, chunks))
     return out
 
 
-def within(t: Tensor, lead: int, lanes: int) -> dict[Tensor, Schedule]:
-    """The same, as a part of another kernel."""
-    row = t.axes[lead - 1].name
+def within(t: Tensor, lead: int, lanes: int, at: str = "") -> dict[Tensor, Schedule]:
+    """The same, as a part of another kernel. at: the loop of `t` at which stages are computed."""
+    row = at or t.axes[lead - 1].name
     out: dict[Tensor, Schedule] = {}
-    for s in stages([t]):
-        steps = [] if s is t else [ComputeAt(t.name, row)]
+    order = stages([t])
+    for s in order:
         found = reduction(s)
+        if s is not t and found is None and s.rank == t.rank and _once(s, order):
+            out[s] = (Inline(),)
+            continue
+        steps = [] if s is t else [ComputeAt(t.name, row)]
         if found is not None:
             out[s] = (*steps, *_sum(found.axes[-1]))
         else:
             out[s] = (*steps, *_vectors(s.axes[-1], lanes if s.rank == t.rank else 1))
     return out
+
+
+def _block(t: Tensor, lead: int) -> int:
+    """Rows at a time, in the first cache: what one of them waits for, others need not."""
+    order = stages([t])
+    kept = 1 + sum(s.rank == t.rank and reduction(s) is None for s in order if s is not t)
+    each = kept * prod(map(_size, t.axes[lead:])) * max(t.dtype.bits // 8, 1)
+    rows = prod(map(_size, t.axes[:lead]))
+    return max(1, min(ROWS, ROOM // each, rows // CHUNKS, _size(t.axes[lead - 1])))
+
+
+def _once(s: Tensor, order: Sequence[Tensor]) -> bool:
+    """Is it read in one place, and need not be kept?"""
+    read = [x for o in order if o.body is not None for x in loads(o.body) if x.tensor is s]
+    return len(set(read)) == 1
 
 
 def shared(axes: Sequence[Axis]) -> Iterator[str]:
@@ -54,7 +88,7 @@ def _vectors(last: Axis, lanes: int) -> list[Primitive]:
 
 
 def _sum(last: Axis) -> list[Primitive]:
-    """Across vectors, as many as divide what is summed."""
+    """Across vectors: of all, or of as many terms as divide a long sum."""
     extent = _size(last)
     if extent <= SUMMED:
         return [Vectorize(last.name)]

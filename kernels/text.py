@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -86,6 +87,22 @@ class Text:
         self.declared.add(f"declare {out.type} @{name}({kinds})")
         given = ", ".join(map(str, args))
         return self.make(f"call {out.type} @{name}({given})", dtype, lanes)
+
+    @contextmanager
+    def steps(self, extent: int) -> Iterator[Value]:
+        """A loop around what is written meanwhile: its counter. The extent is not 0."""
+        n = self.fresh("loop")
+        self.entry.append(f"  %{n}.at = alloca i64")
+        self.line(f"store i64 0, ptr %{n}.at")
+        self.line(f"br label %{n}")
+        self.lines.append(f"{n}:")
+        counter = self.make(f"load i64, ptr %{n}.at", INDEX, 0)
+        yield counter
+        self.line(f"%{n}.next = add nuw nsw {counter}, 1")
+        self.line(f"store i64 %{n}.next, ptr %{n}.at")
+        self.line(f"%{n}.more = icmp ult i64 %{n}.next, {extent}")
+        self.line(f"br i1 %{n}.more, label %{n}, label %{n}.end")
+        self.lines.append(f"{n}.end:")
 
     def splat(self, v: Value, lanes: int) -> Value:
         """`v` in each of `lanes`."""

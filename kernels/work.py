@@ -14,6 +14,7 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Expr, Index, Load, Reduce
 
 _FREE = frozenset(("select", "cast", "bitcast"))
+_LANES = 16  # of a vector, as most are
 _WEIGHTS = (("llvm.fma", 2), (" fadd ", 1), (" fsub ", 1), (" fmul ", 1), (" fdiv ", 1))
 
 
@@ -83,7 +84,7 @@ def _cost(fn: str, of: DType, count: int, dtype: DType) -> int:
     """Operations of a function, as it is written."""
     t = Text(scales=True)
     try:
-        applied(t, fn, [Value(f"%a{n}", of) for n in range(count)], dtype)
+        applied(t, fn, [Value(f"%a{n}", of, _LANES) for n in range(count)], dtype)
     except NotImplementedError:
         return 1
     return max(1, sum(n for line in t.lines for what, n in _WEIGHTS if what in line))

@@ -83,7 +83,7 @@ def main() -> None:
         print(
             f"  largest absolute error {np.abs(got - np.vectorize(f)(x.astype(float))).max():.2g}"
         )
-    shown("EXP", exponential(6))
+    shown("EXP", exponential(5))
 
 
 def _horner(c: np.ndarray, t: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from superopt.kernels.inline import placed
-from superopt.kernels.walk import loads, reductions
+from superopt.kernels.walk import axes_of, loads, reductions
 from superopt.te.expr import Tensor, compute
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
 
@@ -176,22 +176,33 @@ def _fused(group: _Group, now: Tensor) -> Tensor:
         done[x] = Tensor(f"{x.name}{n}", x.dtype, x.shape, stage.axes, stage.body)
     out = made(now)
     assert out.body is not None
-    by_factor = _by_factor(out.body, group.lead, {})
-    return Tensor("row", out.dtype, out.shape, out.axes, by_factor)
+    body = _with_numbers(out.body, now, group.lead, {})
+    return Tensor("row", out.dtype, out.shape, out.axes, body)
 
 
-def _by_factor(e: Expr, lead: int, known: dict[Tensor, Tensor]) -> Expr:
-    """A division of all of a row by its number as a product, of other rounding in the last bit."""
+def _with_numbers(e: Expr, now: Tensor, lead: int, known: dict[Expr, Tensor]) -> Expr:
+    """What is the same for all of a row is computed once; and a division by it is a product with
+    its inverse, of other rounding in the last bit."""
+    axes = now.axes[:lead]
+
+    def number(x: Expr) -> Expr:
+        if x not in known:
+            new = compute(now.shape[:lead], lambda *i: placed(x, dict(zip(axes, i, strict=True))),
+                          name=f"number{len(known)}")  # fmt: skip
+            known[x] = new
+        return Load(known[x], axes, x.dtype)
+
+    def once(x: Expr) -> bool:
+        some = any(load.tensor.body is not None for load in loads(x))
+        return some and x.dtype.is_float and axes_of(x) <= set(axes)
+
     match e:
-        case Apply("div", (x, Load(t) as by), dtype) if (
-            t.body is not None and dtype.is_float and prod(_sizes(t)[lead:]) == 1
-        ):
-            if t not in known:
-                known[t] = compute(t.shape, lambda *i: 1 / t[i], name=f"inverse{len(known)}")
-            factor = Load(known[t], by.index, dtype)
-            return Apply("mul", (_by_factor(x, lead, known), factor), dtype)
+        case Apply("div", (x, by), dtype) if once(by) and not once(x):
+            return Apply("mul", (_with_numbers(x, now, lead, known), number(1 / by)), dtype)
         case Apply(fn, args, dtype):
-            return Apply(fn, tuple(_by_factor(a, lead, known) for a in args), dtype)
+            if once(e):
+                return number(e)
+            return Apply(fn, tuple(_with_numbers(a, now, lead, known) for a in args), dtype)
     return e
 
 

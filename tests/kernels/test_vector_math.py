@@ -11,7 +11,7 @@ from superopt.te.dtype import F32
 from superopt.te.expr import Tensor, apply, compute
 
 FUNCTIONS = {
-    "exp": (np.exp, 1.5e-7, (-87.0, 88.5)),
+    "exp": (np.exp, 1.8e-7, (-87.0, 88.5)),
     "tanh": (np.tanh, 4e-7, (-12.0, 12.0)),
     "erf": (np.vectorize(math.erf), 4e-7, (-6.0, 6.0)),
     "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 3e-7, (-80.0, 80.0)),

@@ -1,0 +1,95 @@
+"""Tiles as vectors, and sums over all of a tile: vectors are added to each other, and in the end
+their lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from superopt.kernels.address import Place
+from superopt.kernels.cpu_values import Writer, get, put, value
+from superopt.kernels.functions import across, applied, cast, joined, padded
+from superopt.kernels.inline import placed
+from superopt.kernels.text import Value, number
+from superopt.kernels.tile import Update
+from superopt.kernels.walk import loads
+from superopt.te import index as ix
+from superopt.te.expr import Tensor
+from superopt.te.fn import FOLDS, unit
+from superopt.te.node import Axis, Expr
+
+APART = 4  # totals, that need not wait for each other
+STEP = 16  # vectors that are written out: of more there is a loop
+
+
+def places(w: Writer, axes: Sequence[Axis], buffer: Tensor, *read: Expr) -> Iterator[Place]:
+    """Each vector of a tile of `buffer`, that is made of what is read."""
+    if not axes:
+        yield Place()
+        return
+    *outer, last = axes
+    most = _most(w, buffer, *read)
+    for where in product(*(range(_extent(a)) for a in outer)):
+        at = dict(zip(outer, where, strict=True))
+        for begin in range(0, _extent(last), most):
+            lanes = min(most, _extent(last) - begin)
+            yield Place({**at, last: begin}, last, lanes)
+
+
+def _most(w: Writer, buffer: Tensor, *read: Expr) -> int:
+    """The lanes of a vector."""
+    held = buffer in w.registers or any(x.tensor in w.registers for e in read for x in loads(e))
+    bits = w.bits if held else max(buffer.dtype.bits, 8)
+    return max(w.width * 8 // bits, 1)
+
+
+def folded(w: Writer, s: Update, axis: Axis) -> None:
+    """A sum over an axis of vectors."""
+    fn, extent, most = FOLDS[s.fn], _extent(axis), _most(w, s.buffer, s.value)
+    steps = extent // (STEP * most)
+    held = any(x.tensor in w.registers or x.tensor in w.tables for x in loads(s.value))
+    totals: list[Value] = []
+    done = 0
+    if steps > 1 and not held:
+        totals, done = _looped(w, s, axis, steps, most), steps * STEP * most
+    rest = [_term(w, s, s.value, axis, k, min(most, extent - k)) for k in range(done, extent, most)]
+    if rest and extent > most:
+        rest[-1] = padded(w.t, rest[-1], unit(s.fn, s.buffer.dtype), most)
+    if not totals:
+        totals, rest = rest[:APART], rest[APART:]
+    totals = [joined(w.t, fn, rest[j::APART], x) for j, x in enumerate(totals)]
+    total = across(w.t, fn, joined(w.t, fn, totals[1:], totals[0]))
+    old = get(w, s.buffer, s.index, Place())
+    put(w, s.buffer, s.index, applied(w.t, fn, [old, total], s.buffer.dtype), Place())
+    if s.buffer not in w.registers:
+        w.known.clear()
+
+
+def _looped(w: Writer, s: Update, axis: Axis, steps: int, most: int) -> list[Value]:
+    """Totals of the first vectors, in a loop of some at a time."""
+    size, kind = STEP * most, s.buffer.dtype
+    outer, inner = Axis(w.t.fresh("step"), steps), Axis(w.t.fresh("lane"), size)
+    term = placed(s.value, {axis: ix.as_index(outer * size + inner)})
+    start = number(unit(s.fn, kind), kind, most)
+    slots = [f"%{w.t.fresh('total')}" for _ in range(APART)]
+    for slot in slots:
+        w.t.entry.append(f"  {slot} = alloca {start.type}")
+        w.t.line(f"store {start}, ptr {slot}")
+    with w.t.steps(steps) as w.loops[outer]:
+        w.known.clear()
+        some = [_term(w, s, term, inner, k, most) for k in range(0, size, most)]
+        for j, slot in enumerate(slots):
+            old = w.t.make(f"load {start.type}, ptr {slot}", kind, most)
+            w.t.line(f"store {joined(w.t, FOLDS[s.fn], some[j::APART], old)}, ptr {slot}")
+        w.known.clear()
+    return [w.t.make(f"load {start.type}, ptr {slot}", kind, most) for slot in slots]
+
+
+def _term(w: Writer, s: Update, term: Expr, axis: Axis, begin: int, lanes: int) -> Value:
+    some = value(w, term, Place({axis: begin}, axis, lanes))
+    return cast(w.t, w.t.splat(some, lanes), s.buffer.dtype)
+
+
+def _extent(axis: Axis) -> int:
+    assert isinstance(axis.extent, int)
+    return axis.extent
