@@ -147,6 +147,8 @@ def frame(
         return None
     n = along[0]
     width = _extent(n)
+    if not width:
+        return None
     m = across[0] if across else None
     if m is not None and _extent(m) < 4:
         m = max(across, key=_extent)

@@ -74,8 +74,10 @@ def value(nest: Nest, e: Expr, env: Env, axes: tuple[Axis, ...], before: list[St
 
 
 def _packed(nest: Nest, t: Tensor, place: tuple[Expr, ...]) -> Expr:
-    """The element of a constant that is packed in the order of the loops it hangs on."""
+    """The element of a constant that is packed in the order of the loops it hangs on; where a guard
+    keeps it from being read, any other one."""
     known = nest.packed[t]
+    place = tuple(_kept_in(i, n) for i, n in zip(place, t.shape, strict=True))
     if known is None:
         inside = set().union(*map(axes_of, place)) if place else set()
         axes = tuple(a for a in nest.order if a in inside)
@@ -88,6 +90,16 @@ def _packed(nest: Nest, t: Tensor, place: tuple[Expr, ...]) -> Expr:
     if known.index != place:
         raise IllegalSchedule(f"{t.name} is packed, and read in two ways")
     return Load(known.buffer, known.axes, t.dtype)
+
+
+def _kept_in(i: Expr, n: Dim) -> Expr:
+    """The index, or the nearest one that is in range."""
+    assert isinstance(n, int)
+    where = affine.interval(i)
+    if where is not None and where[0] >= 0 and where[1] < n:
+        return i
+    top = ix.apply("min", (i, ix.as_index(n - 1)), INDEX)
+    return ix.apply("max", (top, ix.as_index(0)), INDEX)
 
 
 def _bordered(nest: Nest, t: Tensor, guard: Expr, at: Sequence[Expr], env: Env) -> bool:

@@ -133,6 +133,7 @@ def _packed(read: list[Load], lane: Axis, constants: Collection[Tensor]) -> list
         and counts[x.tensor] == 1
         and any(lane in axes_of(i) for i in x.index)
         and strides(x, lane) != 1
+        and not any(True for i in x.index for _ in loads(i))  # rows that data chooses
     ]
 
 

@@ -65,9 +65,10 @@ def _turned(t: Tensor, c: Contraction, constants: Collection[Tensor]) -> tuple[T
     found = reduction(t)
     assert found is not None
     used = set[Axis]().union(*map(axes_of, c.b.index))
-    if not used <= {*t.axes, *found.axes}:
-        return None
-    others = [a for a in (*c.both, *c.of_b[:-1], *found.axes) if a in used and a != lane]
+    over = (*c.both, *c.of_b[:-1], *found.axes)
+    if not used <= {*over, lane}:
+        return None  # blocks of groups hang on an axis of the other operand
+    others = [a for a in over if a in used and a != lane]
     axes = (*others, lane)
 
     def element(*i: Expr) -> Expr:

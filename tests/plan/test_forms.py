@@ -16,7 +16,7 @@ import superopt
 from superopt.kernels.cpu import host
 from superopt.pipeline.steps import Native
 from superopt.plan.build import Program
-from tests.plan.test_compile import F, model, near, reference
+from tests.plan.test_compile import F, I, model, near, reference
 
 node = helper.make_node
 Shapes = Mapping[str, Sequence[int]]
@@ -122,6 +122,23 @@ FORMS: dict[str, tuple[list, Shapes, Mapping[str, np.ndarray]]] = {
         [node("Conv", ["x", "w"], ["y"], group=3, **CONV)],
         {"x": (1, 15, 7, 7)}, weights(w=(21, 5, 3, 3)),
     ),
+    "groups of kernels that are given": (
+        [node("Conv", ["x", "w"], ["y"], group=4, **CONV)],
+        {"x": (2, 16, 9, 8), "w": (64, 4, 3, 3)}, {},
+    ),
+    "a border around constants": (
+        [node("Where", ["c", "k", "x"], ["a"]), node("Conv", ["a", "w"], ["y"], group=4, **CONV)],
+        {"x": (1, 4, 11, 9)},
+        weights(k=(1, 4, 11, 9), w=(4, 1, 3, 3)) | {"c": np.eye(11, 9)[None, None] > 0},
+    ),
+    "sums of rows that numbers choose": (
+        [node("Cast", ["x"], ["i"], to=I), node("Gather", ["w", "i"], ["a"]),
+         node("ReduceSum", ["a", "s"], ["y"], keepdims=0)],
+        {"x": (8, 3)}, weights(w=(50, 16)) | {"s": np.array([1])},
+    ),
+    "products of no columns": (
+        [node("Gemm", ["x", "z"], ["y"], transA=1)], {"x": (5, 3), "z": (5, 0)}, {},
+    ),
     "channels in another order": (
         [node("Conv", ["x", "u"], ["a"]), node("Reshape", ["a", "s1"], ["b"]),
          node("Transpose", ["b"], ["c"], perm=[0, 2, 1, 3, 4]), node("Reshape", ["c", "s2"], ["d"]),
@@ -177,7 +194,9 @@ def test_it_is_computed(name: str, threads: int) -> None:
     nodes, shapes, known = FORMS[name]
     m = build(nodes, shapes, known)
     feeds = feeds_of(shapes)
-    near(superopt.compile(m, threads=threads).run(feeds), reference(m, feeds))
+    exe = superopt.compile(m, threads=threads)
+    near(exe.run(feeds), reference(m, feeds))
+    assert not exe.fallen({})
 
 
 def test_numbers_that_are_none_are_the_largest() -> None:
