@@ -35,7 +35,8 @@ class Problem:
     """What is to be computed: a tensor from others in memory, where these lie, which of them are
     constants. width: bytes of a vector. lead: where it is computed row by row, of which stages are
     within it, how many axes say which row; else 0. tiles: may convolutions be computed in tiles
-    (Winograd), of other roundings?"""
+    (Winograd), of other roundings? levels: how often products of matrices may be cut (Strassen),
+    of which constants become larger, too."""
 
     tensor: Tensor
     layouts: Mapping[Tensor, Layout | Scatter]
@@ -43,6 +44,7 @@ class Problem:
     width: int
     lead: int = 0
     tiles: bool = True
+    levels: int = max(st.LEVELS)
 
     @property
     def lanes(self) -> int:
@@ -119,7 +121,7 @@ def best(p: Problem) -> Option:
         square = _square(p, c)
         if square is not None:
             times = square.m // (1 if frame.m is None else _size(frame.m))
-            plan = st.best(square, p.lanes, times * min(frame.tiles())[0])
+            plan = st.best(square, p.lanes, p.levels, times * min(frame.tiles())[0])
             if plan is not None:
                 return _parts(plan)
         (_, rows, vectors), deep = min(frame.tiles()), co.blocks(p.tensor, c, p.layouts)[0]
@@ -159,7 +161,7 @@ def _options(p: Problem) -> Iterator[Option]:
                 yield from map(_winograd, wi.plans(picture, m, p.lanes))
         square = _square(p, c)
         if square is not None:
-            yield from map(_parts, st.plans(square, p.lanes))
+            yield from map(_parts, st.plans(square, p.lanes, p.levels))
     for _, option in sorted(re.options(p.tensor, p.layouts, p.lanes), key=lambda x: x[0]):
         yield option
     if turning(p.tensor, p.layouts, p.lanes) is not None:
@@ -295,7 +297,7 @@ def _parts(plan: st.Plan) -> Option:
 
 def _square(p: Problem, c: co.Contraction) -> st.Square | None:
     """The product of matrices that parts can compute."""
-    if not p.tiles or c.b.tensor not in p.constants or p.tensor.dtype != F32:
+    if not p.levels or c.b.tensor not in p.constants or p.tensor.dtype != F32:
         return None
     return st.square(p.tensor, c)
 
@@ -303,7 +305,7 @@ def _square(p: Problem, c: co.Contraction) -> st.Square | None:
 def _in_parts(p: Problem, option: Option) -> Choice:
     c, _ = _given(p, option)
     square = _square(p, c)
-    if square is None or not st.fits(square, option["levels"], p.lanes):
+    if square is None or not st.fits(square, min(option["levels"], p.levels), p.lanes):
         raise ValueError(f"{option}: {p.tensor.name} is no product of matrices in such parts")
     levels, apart, *rest = (option[k] for k in _CUT)
     layout = p.layouts.get(p.tensor) or row_major(p.tensor.rank)

@@ -74,8 +74,8 @@ class Square:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """levels: quarters of quarters, so many times. apart: all sums of a's parts are computed by a
-    kernel of its own, before; else those of `block` rows of each part at a time. Register tiles of the
-    products are of `rows` times `vectors`; deep: terms of a block of their sums, 0 where it is
+    kernel of its own, before; else those of `block` rows of each part at a time. Register tiles of
+    the products are of `rows` times `vectors`; deep: terms of a block of their sums, 0 where it is
     one."""
 
     levels: int
@@ -259,12 +259,12 @@ def fits(p: Square, levels: int, lanes: int) -> bool:
     return wide and high(p, parts) >= FEW
 
 
-def best(p: Square, lanes: int, direct: float) -> Plan | None:
-    """The way that should be the fastest, if it is one by parts. direct: what a register tile of
-    the product as it is takes, for each of its terms."""
+def best(p: Square, lanes: int, most: int, direct: float) -> Plan | None:
+    """The way that should be the fastest, if it is one by parts. most: levels. direct: what
+    the product as it is takes for each of its terms, in the unit of register tiles."""
     size = 4 * extent(p.k) * extent(p.n) / BYTES_PER_CYCLE
     some = [(_time(direct * extent(p.k), size), 0)]
-    for levels in LEVELS:
+    for levels in LEVELS[:most]:
         if fits(p, levels, lanes):
             parts, count = 2**levels, 7**levels
             m, n, k = high(p, parts), extent(p.n) // parts, extent(p.k) // parts
@@ -274,17 +274,17 @@ def best(p: Square, lanes: int, direct: float) -> Plan | None:
     least, levels = min(some)
     if not levels or least > STARTS * some[0][0]:
         return None
-    return next(x for x in plans(p, lanes) if x.levels == levels)
+    return next(x for x in plans(p, lanes, most) if x.levels == levels)
 
 
 def _time(busy: float, streams: float) -> float:
     return max(busy, streams) + 0.3 * min(busy, streams)
 
 
-def plans(p: Square, lanes: int) -> list[Plan]:
+def plans(p: Square, lanes: int, most: int) -> list[Plan]:
     """All, of each number of levels the one that should be the fastest first."""
     out = []
-    for levels in LEVELS:
+    for levels in LEVELS[:most]:
         if not fits(p, levels, lanes):
             continue
         parts, count = 2**levels, 7**levels

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod
@@ -36,6 +36,9 @@ from superopt.plan.turn import panels
 from superopt.te import index as ix
 from superopt.te.expr import Tensor, TensorType, compute
 from superopt.te.node import Const, Expr, Load
+
+# Bytes of a model's constants up to which their products are cut once, and twice.
+ROOM = (2**30, 2**29)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +212,7 @@ class _Builder:
         for n, t in enumerate(self.outputs):
             where[t] = Ref("argument", len(self.graph.inputs) + n)
         into = {x.tensor: (whole, x) for whole, parts in self.tensors.parts.items() for x in parts}
+        levels = _levels(map(self.bytes, self.tensors.constants)) if self.tiles else 0
         steps: list[Step] = []
         asked: dict[str, Problem] = {}
         used: dict[str, Option] = {}
@@ -224,7 +228,7 @@ class _Builder:
                 layout[root] = self.lying[t]
             known = {x for x in given if x in self.tensors.constants}
             lead = self.leads.get(t, 0)
-            problem = Problem(root, layout, known, self.width, lead, self.tiles)
+            problem = Problem(root, layout, known, self.width, lead, self.tiles, levels)
             key = computation(problem)
             how = choice(problem, self.chosen.get(key))
             asked[key], used[key] = problem, how.option
@@ -313,6 +317,14 @@ class _Builder:
         if layout is None or not any(p.border for p in layout.parts):
             return None
         return (t.dtype, layout.shape(self.shape(t)), layout)
+
+
+def _levels(constants: Iterable[int]) -> int:
+    """How often products of matrices may be cut: with each level a constant is 7/4 times as large.
+
+    constants: their bytes."""
+    total = sum(constants)
+    return sum(total <= most for most in ROOM)
 
 
 def _bytes(t: Tensor) -> int:

@@ -132,15 +132,16 @@ def test_what_parts_do_not_compute(
 
 def test_only_constants_and_only_where_it_pays() -> None:
     t, [_, w] = product("MatMul", (512, 512), (512, 512))
-    assert next(options(Problem(t, {}, {w}, 64))).algorithm == "strassen"
-    assert all(o.algorithm != "strassen" for o in options(Problem(t, {}, {w}, 64, tiles=False)))
+    assert next(options(Problem(t, {}, {w}, 64)))["levels"] == 2
+    assert next(options(Problem(t, {}, {w}, 64, levels=1)))["levels"] == 1
+    assert all(o.algorithm != "strassen" for o in options(Problem(t, {}, {w}, 64, levels=0)))
     assert all(o.algorithm != "strassen" for o in options(Problem(t, {}, set(), 64)))
     c = contraction(t, {w})
     assert c is not None
     s = square(t, c)
     assert s is not None
     assert fits(s, 2, 16)
-    assert best(s, 16, 1.0) is None  # where the product as it is would take no time
+    assert best(s, 16, 2, 1.0) is None  # where the product as it is would take no time
 
 
 def test_a_matrix_that_is_turned() -> None:
