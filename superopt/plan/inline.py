@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import prod
 
 from superopt.kernels.inline import Inlining
-from superopt.kernels.walk import loads, reductions
+from superopt.kernels.walk import axes_of, loads, reductions
 from superopt.plan.turn import in_order_of_reading
 from superopt.te.affine import affine
 from superopt.te.expr import Tensor
@@ -95,7 +95,7 @@ def _chosen(
             continue
         if moves(now.body):
             slid = any(s.summed and windows(current[s.reader]) for s in sites[t])
-            if not slid or evenly(now.body):
+            if not slid or (evenly(now.body) and ordered(now)):
                 chosen.add(t)
             continue
         if len(sites[t]) != 1:
@@ -157,6 +157,18 @@ def windows(t: Tensor) -> bool:
 def evenly(e: Expr) -> bool:
     """Are neighbours read from places that are as far apart everywhere?"""
     return all(affine(i) is not None for x in loads(e) for i in x.index)
+
+
+def ordered(t: Tensor) -> bool:
+    """Does what is read have its axes in the order of those of `t`? Where channels come last, a
+    picture lies as it is read only if it is copied."""
+    assert t.body is not None
+    for x in loads(t.body):
+        some = [[t.axes.index(a) for a in axes_of(i) if a in t.axes] for i in x.index]
+        found = [n for each in some for n in sorted(each)]
+        if found != sorted(found):
+            return False
+    return True
 
 
 def _plain(e: Expr) -> bool:

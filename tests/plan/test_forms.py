@@ -139,6 +139,24 @@ FORMS: dict[str, tuple[list, Shapes, Mapping[str, np.ndarray]]] = {
     "products of no columns": (
         [node("Gemm", ["x", "z"], ["y"], transA=1)], {"x": (5, 3), "z": (5, 0)}, {},
     ),
+    "a large product, and a norm of what it is added to": (
+        [node("MatMul", ["x", "w"], ["a"]), node("Add", ["a", "b"], ["c"]),
+         node("Tanh", ["c"], ["d"]), node("MatMul", ["d", "v"], ["e"]),
+         node("Add", ["e", "x"], ["f"]), node("LayerNormalization", ["f", "s", "b2"], ["y"])],
+        {"x": (1, 131, 256)},
+        weights(w=(256, 512), b=(512,), v=(512, 256), s=(256,), b2=(256,)),
+    ),
+    "a large product of pixels, as a part of a concatenation": (
+        [node("Conv", ["x", "w"], ["a"]), node("Relu", ["a"], ["b"]),
+         node("Conv", ["b", "v"], ["c"], **CONV), node("Concat", ["b", "c"], ["y"], axis=1)],
+        {"x": (1, 512, 13, 11)}, weights(w=(256, 512, 1, 1), v=(32, 256, 3, 3)),
+    ),
+    "channels come last, before windows": (
+        [node("LayerNormalization", ["x", "s", "b"], ["a"]),
+         node("Transpose", ["a"], ["t"], perm=[0, 3, 1, 2]),
+         node("Conv", ["t", "w"], ["y"], group=32, pads=[3] * 4)],
+        {"x": (1, 9, 11, 32)}, weights(s=(32,), b=(32,), w=(32, 1, 7, 7)),
+    ),
     "channels in another order": (
         [node("Conv", ["x", "u"], ["a"]), node("Reshape", ["a", "s1"], ["b"]),
          node("Transpose", ["b"], ["c"], perm=[0, 2, 1, 3, 4]), node("Reshape", ["c", "s2"], ["d"]),
@@ -213,6 +231,21 @@ def test_rows_are_one_kernel(name: str) -> None:
     nodes, shapes, known = FORMS[name]
     found = program_of(build(nodes, shapes, known))
     assert [o.algorithm for o in found.options.values()] == ["rows"]
+
+
+def test_pictures_whose_channels_come_last_are_copied_first() -> None:
+    nodes, shapes, known = FORMS["channels come last, before windows"]
+    found = program_of(build(nodes, shapes, known))
+    layouts = [str(x) for p in found.problems.values() for x in p.layouts.values()]
+    assert "i0 i1//16 i2+3 i3+3 i1%16" in layouts
+
+
+@pytest.mark.skipif(host().width < 64, reason="as many lanes")
+@pytest.mark.parametrize("name", [n for n in FORMS if n.startswith("a large product")])
+def test_large_products_are_computed_by_parts(name: str) -> None:
+    nodes, shapes, known = FORMS[name]
+    found = program_of(build(nodes, shapes, known))
+    assert "strassen" in {o.algorithm for o in found.options.values()}
 
 
 @pytest.mark.skipif(host().width < 64, reason="vectors of 16 elements")
