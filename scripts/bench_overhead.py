@@ -78,7 +78,8 @@ def overhead(exe: Executable, sizes: dict[str, int]) -> tuple[float, float, floa
     out = [np.empty(shape, dtype) for shape, dtype in step.specs]
     fixed = (table((*given, *out)), *code.places, code.state())
     lanes: tuple[Callable[[], object], ...] = (lambda: exe.run(feeds), lambda: code.run(*fixed))
-    count = max(1, int(0.002 / each(lanes[1], 3)))
+    # Loops are short, that most are not interrupted where others use the machine as well.
+    count = max(1, int(0.0002 / each(lanes[1], 3)))
     times: list[list[float]] = []
     end = time.perf_counter() + SECONDS
     while len(times) < 20 or time.perf_counter() < end:
