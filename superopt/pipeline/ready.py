@@ -149,6 +149,7 @@ class Kept:
 
 def digest_of(path: Path) -> str | None:
     """The digest of a model's files, where that is known of these."""
+    path = path.absolute()  # beside which others are
     state = _state(path)
 
     def parsed(held: bytes) -> str | None:
@@ -169,7 +170,7 @@ class Watch:
 
     @classmethod
     def on(cls, path: Path) -> Watch:
-        return cls(path, _state(path), time.time_ns())
+        return cls(path.absolute(), _state(path), time.time_ns())
 
     def keep(self, digest: str, others: Sequence[Path]) -> None:
         """Write down the digest of the file, and of the others that it names, if it is what is
