@@ -28,6 +28,7 @@ from superopt.pipeline import export
 from superopt.pipeline.arrays import as_array
 from superopt.pipeline.profile import profile
 from superopt.pipeline.saved import Saved, write
+from superopt.pipeline.sized import sized
 from superopt.pipeline.steps import Arrays, Foreign, Native
 from superopt.pipeline.tune import Progress, tune
 from superopt.plan.build import program
@@ -57,8 +58,8 @@ class Executable:
     outputs: names; ports: inputs, with their element types and ranks. chosen: how problems are
     computed that were tuned, by their keys. packed: constants of programs
     that are known, by the programs' identities. float_class: how much floats may change. without:
-    nodes that turned out to have no kernel, and why. Calls from several threads wait for each
-    other.
+    nodes that turned out to have no kernel, and why. fixed: what `at` gives, by sizes. Calls from
+    several threads wait for each other.
     """
 
     model: Model
@@ -74,6 +75,7 @@ class Executable:
         default_factory=dict
     )
     without: dict[g.Node, str] = field(default_factory=dict)
+    fixed: dict[tuple[tuple[str, int], ...], Executable] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __call__(self, **feeds: Any) -> dict[str, np.ndarray]:
@@ -84,6 +86,8 @@ class Executable:
         """The outputs by name, in the model's order."""
         given = self.given(feeds)
         sizes = self.sizes(given)
+        if sizes and (other := self.at(sizes)) is not self:
+            return other.run(feeds)
         with self.lock:
             env: Arrays = {v: array for v, array in given.items()}  # noqa: C416
             for step in self.variant(sizes):
@@ -185,10 +189,34 @@ class Executable:
                     f"no input {name!r}", f"there are {', '.join(names) or 'none'}", "leave it out"
                 )
 
+    def at(self, sizes: Mapping[str, int]) -> Executable:
+        """The model itself; or, where these sizes leave shapes unknown, as those that are computed
+        by Concat and Reshape may be, the one in which the inputs have these sizes."""
+        key = tuple(sorted(sizes.items()))
+        found = self.fixed.get(key)
+        if found is None:
+            with self.lock:
+                found = self.fixed[key] = self._at(sizes) or self
+                if found is not self:
+                    self.variants[key] = found.variant({})
+        return found
+
+    def _at(self, sizes: Mapping[str, int]) -> Executable | None:
+        if not sizes or not fallen(self.split(sizes)):
+            return None
+        try:
+            model = import_model(sized(self.model, sizes))
+        except ModelError:
+            return None
+        return _executable(
+            model, self.threads, self.machine, self.folder, self.outputs, self.chosen,
+            self.packed, self.float_class,
+        )  # fmt: skip
+
     def variant(self, sizes: Mapping[str, int]) -> list[Native | Foreign]:
         """The steps for inputs of these sizes."""
         key = tuple(sorted(sizes.items()))
-        if key not in self.variants:
+        if key not in self.variants and self.at(sizes) is self:
             self.variants[key] = self.compiled(sizes)
         return self.variants[key]
 
@@ -253,6 +281,7 @@ class Executable:
             parts.append(tune(p, self.machine, self.threads, store, share, progress, stop))
         self.chosen = tuned.chosen(store, self.threads)
         self.variants.clear()
+        self.fixed.clear()
         self.variant(sizes)
         kernels = tuple(k for part in parts for k in part.kernels)
         return Tuned(kernels, sum(part.seconds for part in parts))
@@ -282,6 +311,9 @@ class Executable:
 
     def fallen(self, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]:
         """The nodes that run in onnxruntime, and why."""
+        other = self.at(sizes)
+        if other is not self:
+            return other.fallen({})
         return [(n, self.why_not(n, sizes)) for n in fallen(self.split(sizes))]
 
 
@@ -330,10 +362,23 @@ def executable(
     validate(source)
     model = import_model(source)
     names = tuple(v.name or "" for v in source.model.graph.outputs)
-    ports = tuple((i, *_port(i.type)) for i in model.graph.inputs)
-    return Executable(
-        model, threads, machine, objects_folder(), names, ports, chosen, packed, float_class
+    return _executable(
+        model, threads, machine, objects_folder(), names, chosen, packed, float_class
     )
+
+
+def _executable(
+    model: Model,
+    threads: int,
+    machine: Machine,
+    folder: Path | None,
+    outputs: tuple[str, ...],
+    chosen: Mapping[str, Option],
+    packed: Mapping[str, np.ndarray],
+    float_class: str,
+) -> Executable:
+    ports = tuple((i, *_port(i.type)) for i in model.graph.inputs)
+    return Executable(model, threads, machine, folder, outputs, ports, chosen, packed, float_class)
 
 
 def _port(t: TensorType) -> tuple[np.dtype | None, int | None]:

@@ -86,6 +86,39 @@ def test_it_computes_the_model_at_any_size(threads: int) -> None:
     assert all(isinstance(s, Native) for v in exe.variants.values() for s in v)
 
 
+def halves() -> Model:
+    """A picture beside what its halves give: of one size where that is even, which only numbers
+    tell."""
+    node = helper.make_node
+    return model(
+        [
+            node("MaxPool", ["x"], ["a"], kernel_shape=[2, 2], strides=[2, 2]),
+            node("Resize", ["a", "", "s"], ["b"], mode="nearest"),
+            node("Concat", ["b", "x"], ["c"], axis=1),
+            node("Softmax", ["c"], ["y"], axis=1),
+        ],
+        {"x": (F, ["n", 3, "h", "h"])},
+        ["y", "a"],
+        {"s": np.array([1, 1, 2, 2], np.float32)},
+    )
+
+
+def test_sizes_that_fit_only_as_numbers_have_kernels(tmp_path: Path) -> None:
+    exe = superopt.compile(halves())
+    for n, size in ((1, 8), (2, 14), (1, 8)):
+        x = picture(n, size)
+        near(exe(x=x), reference(halves(), {"x": x}))
+    assert len(exe.variants) == 2
+    assert all(isinstance(s, Native) for v in exe.variants.values() for s in v)
+    assert not exe.fallen({"n": 1, "h": 8})
+    assert "y" in str(exe.profile({"x": picture(2, 14)}, seconds=0.01))
+    exe.save(tmp_path / "model.superopt")
+    again = superopt.load(tmp_path / "model.superopt")
+    np.testing.assert_array_equal(again(x=x)["y"], exe(x=x)["y"])
+    assert again.variants.keys() == exe.variants.keys()
+    exe.export(tmp_path / "c", shapes={"n": 1, "h": 8})
+
+
 def test_results_stay_the_same_and_are_the_caller_s() -> None:
     """Borders and memory that is used again hold nothing of an earlier call."""
     exe = superopt.compile(net(9))

@@ -1,0 +1,28 @@
+"""A model with numbers in place of its inputs' symbolic sizes: what is computed from these, as the
+shape of a Reshape, is then known when the model is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from superopt.onnx_io.model import Model
+from superopt.onnx_io.skeleton import Skeleton
+from superopt.onnx_io.source import Source
+from superopt.te import index as ix
+
+
+def sized(model: Model, sizes: Mapping[str, int]) -> Source:
+    """sizes: by our names."""
+    source = model.source
+    proto = source.skeleton.proto()
+    types = {i.name: i.type for i in model.graph.inputs}
+    for given in proto.graph.input:
+        t = types.get(given.name)
+        if t is None or t.dtype is None or t.shape is None:
+            continue
+        for d, n in zip(given.type.tensor_type.shape.dim, t.shape, strict=True):
+            if ix.symbols(n) <= sizes.keys():
+                d.dim_value = ix.evaluate(n, dict(sizes))
+    skeleton = Skeleton(proto.SerializeToString(), source.skeleton.blobs, source.skeleton.files)
+    return replace(source, raw=None, skeleton=skeleton)
