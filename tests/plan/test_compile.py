@@ -215,6 +215,8 @@ WRONG: dict[str, tuple[dict, str]] = {
     "shape": ({"x": X[:, :3]}, "axis 1 is 3, not 4"),
     "rank": ({"x": X[0]}, "give it 2 dimensions"),
     "kind": ({"x": "abc"}, "is a str"),
+    "rows of a list": ({"x": [[1, 2, 3, 4], [5]]}, "is a list that is no array"),
+    "words": ({"x": [["a"] * 4]}, "is a list that is no array"),
 }
 
 
@@ -224,6 +226,25 @@ def test_inputs_that_do_not_fit_are_named(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         superopt.compile(matmul()).run(feeds)
     assert why in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [-1, 300, 1.5, float("nan")])
+def test_numbers_of_a_list_that_do_not_fit_are_refused(number: float) -> None:
+    u8 = TensorProto.UINT8
+    exe = superopt.compile(model([helper.make_node("Neg", ["x"], ["y"])], {"x": (I, [2])}, ["y"]))
+    assert exe(x=[3, -4])["y"].tolist() == [-3, 4]
+    cast = [helper.make_node("Cast", ["x"], ["y"], to=F)]
+    with pytest.raises(UsageError, match="numbers that are no uint8"):
+        superopt.compile(model(cast, {"x": (u8, [2])}, ["y"]))(x=[1, number])
+
+
+def test_tensors_that_give_nothing_are_refused() -> None:
+    class Elsewhere(Tensor):
+        def __dlpack__(self, **given: object) -> object:
+            raise BufferError("on another device")
+
+    with pytest.raises(UsageError, match="on another device"):
+        superopt.compile(matmul())(x=Elsewhere(X))
 
 
 def test_arrays_of_any_kind_are_taken() -> None:
