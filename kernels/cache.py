@@ -1,8 +1,8 @@
 """Object files on disk, by the digest of what they were made from.
 
 The folder is the user's own: one that others could write to is not used, for what is in it is run.
-A file begins with the digest of its contents, so that a torn one is not. What cannot be read or
-written is compiled again, and no error.
+A file begins with the digest of its key and contents, so that a torn one is not, nor one of another
+name. What cannot be read or written is compiled again, and no error.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read(folder: Path | None, key: str) -> bytes | None:
     except OSError:
         return None
     code = held[DIGEST:]
-    return code if held[:DIGEST] == _digest(code) else None
+    return code if held[:DIGEST] == _digest(key, code) else None
 
 
 def write(folder: Path | None, key: str, code: bytes) -> None:
@@ -50,12 +50,12 @@ def write(folder: Path | None, key: str, code: bytes) -> None:
         handle, name = tempfile.mkstemp(dir=folder, suffix=".part")
         try:
             with os.fdopen(handle, "wb") as f:
-                f.write(_digest(code) + code)
+                f.write(_digest(key, code) + code)
             os.replace(name, folder / f"{key}.o")
         except OSError:
             os.unlink(name)
             raise
 
 
-def _digest(code: bytes) -> bytes:
-    return blake2b(code, digest_size=DIGEST).digest()
+def _digest(key: str, code: bytes) -> bytes:
+    return blake2b(code, digest_size=DIGEST, key=blake2b(key.encode()).digest()).digest()

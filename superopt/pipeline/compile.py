@@ -24,7 +24,7 @@ from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.validate import validate
-from superopt.pipeline import export
+from superopt.pipeline import export, forks
 from superopt.pipeline.arrays import as_array
 from superopt.pipeline.profile import profile
 from superopt.pipeline.saved import Saved, write
@@ -51,7 +51,7 @@ def objects_folder() -> Path:
     return default_folder() / "objects"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Executable:
     """A model that was compiled. For other sizes of its inputs it is compiled again, once each.
 
@@ -77,6 +77,9 @@ class Executable:
     without: dict[g.Node, str] = field(default_factory=dict)
     fixed: dict[tuple[tuple[str, int], ...], Executable] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        forks.known.add(self)
 
     def __call__(self, **feeds: Any) -> dict[str, np.ndarray]:
         """The outputs by name, in the model's order; inputs are given by their names."""
@@ -202,11 +205,8 @@ class Executable:
         return found
 
     def _at(self, sizes: Mapping[str, int]) -> Executable | None:
-        if not sizes or not fallen(self.split(sizes)):
-            return None
-        try:
-            model = import_model(sized(self.model, sizes))
-        except ModelError:
+        model = sized(self.model, sizes) if sizes and fallen(self.split(sizes)) else None
+        if model is None:
             return None
         return _executable(
             model, self.threads, self.machine, self.folder, self.outputs, self.chosen,

@@ -6,14 +6,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from superopt.errors import ModelError
+from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.skeleton import Skeleton
 from superopt.onnx_io.source import Source
 from superopt.te import index as ix
 
 
-def sized(model: Model, sizes: Mapping[str, int]) -> Source:
-    """sizes: by our names."""
+def sized(model: Model, sizes: Mapping[str, int]) -> Model | None:
+    """sizes: by our names. None where the model makes no sense at them."""
+    try:
+        return import_model(_source(model, sizes))
+    except ModelError:
+        return None
+
+
+def _source(model: Model, sizes: Mapping[str, int]) -> Source:
     source = model.source
     proto = source.skeleton.proto()
     types = {i.name: i.type for i in model.graph.inputs}

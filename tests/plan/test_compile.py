@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -160,6 +161,30 @@ def test_a_fork_has_threads_of_its_own() -> None:
         os._exit(0 if same else 1)
     assert os.waitpid(child, 0)[1] == 0
     np.testing.assert_array_equal(exe(x=picture(1, 9))["y"], wanted)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_fork_waits_for_no_thread_that_is_not_in_it() -> None:
+    exe = superopt.compile(net(9))
+    wanted = exe(x=picture(1, 9))["y"]
+    begun, end = threading.Event(), threading.Event()
+
+    def call() -> None:
+        with exe.lock:
+            begun.set()
+            end.wait(60)
+
+    other = threading.Thread(target=call)
+    other.start()
+    begun.wait(60)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        same = np.array_equal(exe(x=picture(1, 9))["y"], wanted)
+        os._exit(0 if same else 1)
+    end.set()
+    other.join(60)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_what_has_no_kernel_runs_in_onnxruntime() -> None:
