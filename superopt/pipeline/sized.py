@@ -15,11 +15,14 @@ from superopt.te import index as ix
 
 
 def sized(model: Model, sizes: Mapping[str, int]) -> Model | None:
-    """sizes: by our names. None where the model makes no sense at them."""
+    """sizes: by our names. None where the model makes no sense at them, and where some of its
+    inputs' sizes are symbolic even then, as those of an input that is an output may be."""
     try:
-        return import_model(_source(model, sizes))
+        out = import_model(_source(model, sizes))
     except ModelError:
         return None
+    some = (d for i in out.graph.inputs for d in i.type.shape or ())
+    return None if any(ix.symbols(d) for d in some) else out
 
 
 def _source(model: Model, sizes: Mapping[str, int]) -> Source:
