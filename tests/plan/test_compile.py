@@ -122,9 +122,12 @@ def test_sizes_that_fit_only_as_numbers_have_kernels(tmp_path: Path) -> None:
 
 def test_sizes_may_stay_symbolic() -> None:
     """An input that is an output, too, and is said to have any size there."""
-    m = model([helper.make_node("NonZero", ["x"], ["y"])], {"x": (F, [2, 3])}, ["y"])
-    m.graph.output.append(helper.make_tensor_value_info("x", F, ["a", "b"]))
-    assert superopt.compile(m)(x=np.ones((2, 3), np.float32))["y"].shape == (2, 6)
+    m = model([helper.make_node("NonZero", ["x"], ["y"])], {"x": (F, [2, 3]), "z": (I, [5])}, ["y"])
+    m.graph.output.append(helper.make_tensor_value_info("z", I, ["a"]))
+    x, z = np.ones((2, 3), np.float32), np.arange(5)
+    exe = superopt.compile(m)
+    assert exe(x=x, z=z)["y"].shape == (2, 6)
+    assert exe.at({"a": 5}) is exe
 
 
 def test_results_stay_the_same_and_are_the_caller_s() -> None:
