@@ -59,7 +59,8 @@ def address(buffer: Tensor, index: Sequence[Expr], p: Place) -> Address | None:
                     return None
                 if within:  # as in min(.., ..): known where a tile is written out
                     known: dict[Expr, Expr] = {a: ix.as_index(p.at[a]) for a in within}
-                    return address(buffer, [ix.substitute(i, known) for i in index], p)
+                    told = [ix.substitute(i, known) for i in index]
+                    return None if told == list(index) else address(buffer, told, p)
                 moving.append((atoms, c))
     return Address(tuple(moving), constant, step)
 
@@ -85,6 +86,8 @@ def spread(flat: Expr, buffer: Tensor, p: Place) -> tuple[Expr, tuple[int, ...],
     some = []
     for k in range(p.lanes):
         at = ix.substitute(flat, {**env, p.lane: ix.as_index(p.at[p.lane] + k)})
+        if axes_of(at) & env.keys():
+            return None  # what is computed from elements' numbers
         some.append(dict(ix.polynomial(at)))
     fixed = [at.pop((), 0) for at in some]
     if any(at != some[0] for at in some):

@@ -1,8 +1,8 @@
 """Object files on disk, and other things that were made, by the digest of what from.
 
 The folder is the user's own: one that others could write to is not used, for what is in it is run.
-A file begins with the digest of its contents, so that a torn one is not. What cannot be read or
-written is compiled again, and no error.
+A file begins with the digest of its key and contents, so that a torn one is not, nor one of another
+name. What cannot be read or written is compiled again, and no error.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def read(folder: Path | None, key: str, kind: str = "o") -> bytes | None:
     except OSError:
         return None
     code = held[DIGEST:]
-    return code if held[:DIGEST] == _digest(code) else None
+    return code if held[:DIGEST] == _digest(key, code) else None
 
 
 def write(folder: Path | None, key: str, code: bytes, kind: str = "o") -> None:
     """Keep such a file; another process may do the same at once."""
     if folder is not None and private(folder):
-        put(folder / f"{key}.{kind}", _digest(code), code)
+        put(folder / f"{key}.{kind}", _digest(key, code), code)
 
 
 def put(path: Path, *parts: bytes | memoryview) -> None:
@@ -63,5 +63,5 @@ def put(path: Path, *parts: bytes | memoryview) -> None:
             raise
 
 
-def _digest(code: bytes) -> bytes:
-    return blake2b(code, digest_size=DIGEST).digest()
+def _digest(key: str, code: bytes) -> bytes:
+    return blake2b(code, digest_size=DIGEST, key=blake2b(key.encode()).digest()).digest()

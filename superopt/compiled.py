@@ -64,9 +64,8 @@ def compile(
         exe = _from_file(Path(model), options)
     else:
         from superopt.onnx_io.source import read
-        from superopt.pipeline.compile import executable
 
-        exe = executable(_compiler(read(model), options))
+        exe = _compiler(read(model), options).executable()
     if not symbolic(exe.ports):
         exe.variant({})
     if tune:

@@ -44,22 +44,40 @@ def sizes_of(ports: Sequence[Port], arrays: Sequence[np.ndarray]) -> dict[str, i
     return out
 
 
+def _array(port: Port, given: Any, wanted: np.dtype) -> np.ndarray:
+    if isinstance(given, (np.ndarray, np.generic)):
+        return np.asarray(given)
+    if not isinstance(given, (list, tuple, int, float, bool)):
+        if not hasattr(given, "__dlpack__"):
+            raise UsageError(
+                f"input {port.name!r} is a {type(given).__name__}",
+                "inputs are numpy arrays, or tensors that speak DLPack",
+                f"give an array: {port.text}",
+            )
+        return np.from_dlpack(given)
+    numbers = np.asarray(given)
+    with np.errstate(all="ignore"):
+        out = numbers.astype(wanted)
+    if out.dtype.kind in "iub" and not np.array_equal(out, numbers):
+        raise UsageError(
+            f"input {port.name!r} has numbers that are no {wanted}", f"the model says {port.text}",
+            "give an array of this type",
+        )  # fmt: skip
+    return out
+
+
 def as_array(port: Port, given: Any) -> np.ndarray:
     """An input's array: contiguous, of the type that the model says. Raises UsageError."""
     name, wanted = port.name, port.dtype
     if wanted is None:
         return given  # type: ignore[no-any-return]  # a sequence, or nothing: onnxruntime's matter
-    if not isinstance(given, (np.ndarray, np.generic, list, tuple, int, float, bool)):
-        if not hasattr(given, "__dlpack__"):
-            raise UsageError(
-                f"input {name!r} is a {type(given).__name__}",
-                "inputs are numpy arrays, or tensors that speak DLPack",
-                f"give an array: {port.text}",
-            )
-        given = np.from_dlpack(given)
-    array = np.asarray(given)
-    if array.dtype != wanted and not isinstance(given, (np.ndarray, np.generic)):
-        array = array.astype(wanted)
+    try:
+        array = _array(port, given, wanted)
+    except (ValueError, TypeError, BufferError, RuntimeError) as e:  # of lists, and of libraries
+        raise UsageError(
+            f"input {name!r} is a {type(given).__name__} that is no array", str(e),
+            f"give an array: {port.text}",
+        ) from None  # fmt: skip
     if array.dtype != wanted:
         todo = f"use .astype({str(wanted)!r})"
         raise UsageError(f"input {name!r} is {array.dtype}", f"the model says {port.text}", todo)

@@ -37,8 +37,9 @@ def compilation(
         for n, p in enumerate(programs):
             _dumped(p, exe.machine, dump if len(programs) == 1 else dump / f"part{n}")
     kernels = {name for p in programs for name in p.kernels}
+    names = exe.at(sizes).model.names
     foreign = tuple(
-        Foreign(f"{n.op.name} {exe.model.names.get(g.item(n, 0), '')}".strip(), why)
+        Foreign(f"{n.op.name} {names.get(g.item(n, 0), '')}".strip(), why)
         for n, why in exe.fallen(sizes)
     )
     return Compilation(

@@ -26,10 +26,11 @@ from superopt.onnx_io.validate import validate
 from superopt.pipeline import export
 from superopt.pipeline.arrays import Port, symbolic
 from superopt.pipeline.executable import Executable as Executable
-from superopt.pipeline.executable import Steps
+from superopt.pipeline.executable import Sizes, Steps
 from superopt.pipeline.native import Native, Whole
 from superopt.pipeline.profile import profile
 from superopt.pipeline.saved import Saved, write
+from superopt.pipeline.sized import sized
 from superopt.pipeline.steps import Arrays, Foreign
 from superopt.pipeline.tune import Progress, tune
 from superopt.plan.build import Program, program
@@ -56,7 +57,8 @@ def objects_folder() -> Path:
 class Compiler:
     """A model, and how it is compiled. chosen: how problems are computed that were tuned, by their
     keys. packed: constants of programs that are known, by the programs' identities. float_class:
-    how much floats may change. without: nodes that turned out to have no kernel, and why.
+    how much floats may change. without: nodes that turned out to have no kernel, and why. fixed:
+    what `at` gives, by sizes.
     """
 
     model: Model
@@ -67,6 +69,24 @@ class Compiler:
     packed: Mapping[str, np.ndarray] = field(default_factory=dict)
     float_class: str = "E2"
     without: dict[g.Node, str] = field(default_factory=dict)
+    fixed: dict[Sizes, Compiler] = field(default_factory=dict)
+
+    def at(self, sizes: Mapping[str, int]) -> Compiler:
+        """The compiler itself; or, where these sizes leave shapes unknown, as those that are
+        computed by Concat and Reshape may be, that of the model whose inputs have these sizes."""
+        key = tuple(sorted(sizes.items()))
+        if key not in self.fixed:
+            model = sized(self.model, sizes) if sizes and fallen(self.split(sizes)) else None
+            other = None if model is None else replace(self, model=model, without={}, fixed={})
+            self.fixed[key] = other or self
+        return self.fixed[key]
+
+    def executable(self) -> Executable:
+        """The model, nothing of which is compiled yet."""
+        return Executable(self.ports(), self.names(), self.threads, self.machine, lambda: self)
+
+    def ports(self) -> tuple[Port, ...]:
+        return tuple(_port(i, i in self.model.overridable) for i in self.model.graph.inputs)
 
     def run(self, steps: Steps, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs by name, in the model's order, of the inputs in order."""
@@ -85,9 +105,6 @@ class Compiler:
         """Of the outputs."""
         return tuple(v.name or "" for v in self.model.source.model.graph.outputs)
 
-    def ports(self) -> tuple[Port, ...]:
-        return tuple(_port(i, i in self.model.overridable) for i in self.model.graph.inputs)
-
     def default(self, name: str) -> np.ndarray:
         """The model's own value for an input."""
         (found,) = (v for i, v in self.model.overridable.items() if i.name == name)
@@ -105,7 +122,9 @@ class Compiler:
             raise UsageError("the inputs do not fit", str(e), "give other shapes") from None
 
     def compiled(self, sizes: Mapping[str, int]) -> Steps:
-        """The steps for inputs of these sizes."""
+        """The steps for inputs of these sizes, of the model of which `at` is."""
+        if (other := self.at(sizes)) is not self:
+            return other.compiled({})
         while True:
             out: Steps = []
             parts = self.split(sizes)
@@ -145,6 +164,8 @@ class Compiler:
     ) -> tuple[Segment, Program]:
         """The only segment, and how its program was planned when it was compiled, with these
         options."""
+        if (other := self.at(sizes)) is not self:
+            return other.planned({}, options)
         (s,) = self.split(sizes)
         own = {key: Option.parsed(text) for key, text in options.items()}
         return s, replace(self, chosen=own).program(s, sizes)
@@ -189,6 +210,7 @@ class Compiler:
             share = max(end - time.monotonic(), 0.0) / (len(programs) - n)
             parts.append(tune(p, self.machine, self.threads, store, share, progress, stop))
         self.chosen = tuned.chosen(store, self.threads)
+        self.fixed.clear()
         kernels = tuple(k for part in parts for k in part.kernels)
         return Tuned(kernels, sum(part.seconds for part in parts))
 
@@ -239,6 +261,8 @@ class Compiler:
 
     def fallen(self, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]:
         """The nodes that run in onnxruntime, and why."""
+        if (other := self.at(sizes)) is not self:
+            return other.fallen({})
         return [(n, self.why_not(n, sizes)) for n in fallen(self.split(sizes))]
 
 
@@ -257,7 +281,7 @@ def compile(
     Raises ModelError for an invalid model.
     """
     made = compiler(source, threads, machine or host(), store, float_class)
-    out = executable(made)
+    out = made.executable()
     if not symbolic(out.ports):
         out.variant({})
     return out
@@ -278,15 +302,10 @@ def loaded(s: Saved, threads: int | None = None, machine: Machine | None = None)
     same = s.width == machine.width
     options, constants = (s.options, s.constants) if same else ({}, {})
     some = threads or s.threads
-    out = executable(_compiler(s.source, some, machine, options, constants, s.float_class))
+    out = _compiler(s.source, some, machine, options, constants, s.float_class).executable()
     for sizes in s.sizes:
         out.variant(sizes)
     return out
-
-
-def executable(made: Compiler) -> Executable:
-    """The model, nothing of which is compiled yet."""
-    return Executable(made.ports(), made.names(), made.threads, made.machine, lambda: made)
 
 
 def _compiler(

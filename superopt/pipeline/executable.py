@@ -15,6 +15,7 @@ import numpy as np
 
 from superopt.errors import UsageError
 from superopt.kernels.engine import Machine
+from superopt.pipeline import forks
 from superopt.pipeline.arrays import Port, as_array, sizes_of
 from superopt.pipeline.native import Native, Spec, Whole
 
@@ -52,7 +53,7 @@ class _Last:
         return cls(inputs, takes, native.specs, (*whole.gives.items(),), native.code.call)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Executable:
     """A model that was compiled. For other sizes of its inputs it is compiled again, once each.
 
@@ -73,6 +74,9 @@ class Executable:
     _compiler: Compiler | None = None
     # What was called last, in which most calls fit.
     _last: _Last | None = None
+
+    def __post_init__(self) -> None:
+        forks.known.add(self)
 
     def __call__(self, **feeds: Any) -> dict[str, np.ndarray]:
         """The outputs by name, in the model's order; inputs are given by their names."""
@@ -110,7 +114,7 @@ class Executable:
             steps = self.variant(sizes)
             first = steps[0] if len(steps) == 1 else None
             if not isinstance(first, Native) or first.whole is None:
-                return self.compiler.run(steps, given)
+                return self.compiler.at(sizes).run(steps, given)
         self._last = last = _Last.of(first, first.whole, self.ports, given)
         return self._called(last, given)
 
@@ -157,6 +161,15 @@ class Executable:
                 self.variants[key] = self.compiler.compiled(sizes)
                 self.keep(key, self.variants[key])
         return self.variants[key]
+
+    def at(self, sizes: Mapping[str, int]) -> Executable:
+        """The model itself, or the one that is compiled for these sizes alone (Compiler.at)."""
+        made = self.compiler.at(sizes)
+        if made is self.compiler:
+            return self
+        out = made.executable()
+        out.variants[()] = self.variant(sizes)
+        return out
 
     @property
     def compiler(self) -> Compiler:

@@ -94,6 +94,7 @@ class Compiled(Protocol):
     def variants(self) -> Mapping[tuple[tuple[str, int], ...], object]: ...
     def variant(self, sizes: Mapping[str, int]) -> Sequence[Native | Foreign]: ...
     def fallen(self, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]: ...
+    def at(self, sizes: Mapping[str, int]) -> Compiled: ...
 
 
 def export(exe: Compiled, path: Path, shapes: Mapping[str, int]) -> Exported:
@@ -101,9 +102,11 @@ def export(exe: Compiled, path: Path, shapes: Mapping[str, int]) -> Exported:
     here = f"{sys.platform} on {platform.machine()}"
     if here != "linux on x86_64":
         raise UsageError("no shared object is made here", f"this is {here}", "use Linux on x86_64")
+    at = _sizes(exe, shapes)
+    if (other := exe.at(at)) is not exe:
+        return export(other, path, {})
     model = exe.model
     where, cc = names(path, model.source.label), compiler()
-    at = _sizes(exe, shapes)
     native = _native(exe, at)
     machine, needs = checkable(exe.machine)
     weights = _Weights()

@@ -38,6 +38,15 @@ def test_a_torn_file_is_not(tmp_path: Path, cut: int) -> None:
     assert object_code(TEXT, host(), tmp_path / "o") == code
 
 
+def test_a_file_of_another_name_is_not(tmp_path: Path) -> None:
+    code = object_code(TEXT, host(), tmp_path)
+    (file,) = tmp_path.glob("*.o")
+    object_code(TEXT.replace("@answer", "@other"), host(), tmp_path)
+    (other,) = set(tmp_path.glob("*.o")) - {file}
+    file.write_bytes(other.read_bytes())
+    assert object_code(TEXT, host(), tmp_path) == code
+
+
 def test_a_folder_of_others_is_not_used(tmp_path: Path) -> None:
     folder = tmp_path / "open"
     folder.mkdir(mode=0o777)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -86,6 +87,49 @@ def test_it_computes_the_model_at_any_size(threads: int) -> None:
     assert all(isinstance(s, Native) for v in exe.variants.values() for s in v)
 
 
+def halves() -> Model:
+    """A picture beside what its halves give: of one size where that is even, which only numbers
+    tell."""
+    node = helper.make_node
+    return model(
+        [
+            node("MaxPool", ["x"], ["a"], kernel_shape=[2, 2], strides=[2, 2]),
+            node("Resize", ["a", "", "s"], ["b"], mode="nearest"),
+            node("Concat", ["b", "x"], ["c"], axis=1),
+            node("Softmax", ["c"], ["y"], axis=1),
+        ],
+        {"x": (F, ["n", 3, "h", "h"])},
+        ["y", "a"],
+        {"s": np.array([1, 1, 2, 2], np.float32)},
+    )
+
+
+def test_sizes_that_fit_only_as_numbers_have_kernels(tmp_path: Path) -> None:
+    exe = superopt.compile(halves())
+    for n, size in ((1, 8), (2, 14), (1, 8)):
+        x = picture(n, size)
+        near(exe(x=x), reference(halves(), {"x": x}))
+    assert len(exe.variants) == 2
+    assert all(isinstance(s, Native) for v in exe.variants.values() for s in v)
+    assert not exe.fallen({"n": 1, "h": 8})
+    assert "y" in str(exe.profile({"x": picture(2, 14)}, seconds=0.01))
+    exe.save(tmp_path / "model.superopt")
+    again = superopt.load(tmp_path / "model.superopt")
+    np.testing.assert_array_equal(again(x=x)["y"], exe(x=x)["y"])
+    assert again.variants.keys() == exe.variants.keys()
+    exe.export(tmp_path / "c", shapes={"n": 1, "h": 8})
+
+
+def test_sizes_may_stay_symbolic() -> None:
+    """An input that is an output, too, and is said to have any size there."""
+    m = model([helper.make_node("NonZero", ["x"], ["y"])], {"x": (F, [2, 3]), "z": (I, [5])}, ["y"])
+    m.graph.output.append(helper.make_tensor_value_info("z", I, ["a"]))
+    x, z = np.ones((2, 3), np.float32), np.arange(5)
+    exe = superopt.compile(m)
+    assert exe(x=x, z=z)["y"].shape == (2, 6)
+    assert exe.at({"a": 5}) is exe
+
+
 def test_results_stay_the_same_and_are_the_caller_s() -> None:
     """Borders and memory that is used again hold nothing of an earlier call."""
     exe = superopt.compile(net(9))
@@ -127,6 +171,30 @@ def test_a_fork_has_threads_of_its_own() -> None:
         os._exit(0 if same else 1)
     assert os.waitpid(child, 0)[1] == 0
     np.testing.assert_array_equal(exe(x=picture(1, 9))["y"], wanted)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_fork_waits_for_no_thread_that_is_not_in_it() -> None:
+    exe = superopt.compile(net(9))
+    wanted = exe(x=picture(1, 9))["y"]
+    begun, end = threading.Event(), threading.Event()
+
+    def call() -> None:
+        with exe.lock:
+            begun.set()
+            end.wait(60)
+
+    other = threading.Thread(target=call)
+    other.start()
+    begun.wait(60)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        same = np.array_equal(exe(x=picture(1, 9))["y"], wanted)
+        os._exit(0 if same else 1)
+    end.set()
+    other.join(60)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_what_has_no_kernel_runs_in_onnxruntime() -> None:
@@ -182,6 +250,8 @@ WRONG: dict[str, tuple[dict, str]] = {
     "shape": ({"x": X[:, :3]}, "axis 1 is 3, not 4"),
     "rank": ({"x": X[0]}, "give it 2 dimensions"),
     "kind": ({"x": "abc"}, "is a str"),
+    "rows of a list": ({"x": [[1, 2, 3, 4], [5]]}, "is a list that is no array"),
+    "words": ({"x": [["a"] * 4]}, "is a list that is no array"),
 }
 
 
@@ -191,6 +261,25 @@ def test_inputs_that_do_not_fit_are_named(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         superopt.compile(matmul()).run(feeds)
     assert why in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [-1, 300, 1.5, float("nan")])
+def test_numbers_of_a_list_that_do_not_fit_are_refused(number: float) -> None:
+    u8 = TensorProto.UINT8
+    exe = superopt.compile(model([helper.make_node("Neg", ["x"], ["y"])], {"x": (I, [2])}, ["y"]))
+    assert exe(x=[3, -4])["y"].tolist() == [-3, 4]
+    cast = [helper.make_node("Cast", ["x"], ["y"], to=F)]
+    with pytest.raises(UsageError, match="numbers that are no uint8"):
+        superopt.compile(model(cast, {"x": (u8, [2])}, ["y"]))(x=[1, number])
+
+
+def test_tensors_that_give_nothing_are_refused() -> None:
+    class Elsewhere(Tensor):
+        def __dlpack__(self, **given: object) -> object:
+            raise BufferError("on another device")
+
+    with pytest.raises(UsageError, match="on another device"):
+        superopt.compile(matmul())(x=Elsewhere(X))
 
 
 def test_arrays_of_any_kind_are_taken() -> None:

@@ -136,6 +136,11 @@ FORMS: dict[str, tuple[list, Shapes, Mapping[str, np.ndarray]]] = {
          node("ReduceSum", ["a", "s"], ["y"], keepdims=0)],
         {"x": (8, 3)}, weights(w=(50, 16)) | {"s": np.array([1])},
     ),
+    "sums of rows in another order": (
+        [node("ReverseSequence", ["x", "n"], ["a"]),
+         node("ReduceSum", ["a", "s"], ["y"], keepdims=0)],
+        {"x": (7, 1, 31)}, {"n": np.array([4]), "s": np.array([1])},
+    ),
     "products of no columns": (
         [node("Gemm", ["x", "z"], ["y"], transA=1)], {"x": (5, 3), "z": (5, 0)}, {},
     ),

@@ -1,0 +1,40 @@
+"""A model with numbers in place of its inputs' symbolic sizes: what is computed from these, as the
+shape of a Reshape, is then known when the model is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from superopt.errors import ModelError
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.model import Model
+from superopt.onnx_io.skeleton import Skeleton
+from superopt.onnx_io.source import Source
+from superopt.te import index as ix
+
+
+def sized(model: Model, sizes: Mapping[str, int]) -> Model | None:
+    """sizes: by our names. None where the model makes no sense at them, and where some of its
+    inputs' sizes are symbolic even then, as those of an input that is an output may be."""
+    try:
+        out = import_model(_source(model, sizes))
+    except ModelError:
+        return None
+    some = (d for i in out.graph.inputs for d in i.type.shape or ())
+    return None if any(ix.symbols(d) for d in some) else out
+
+
+def _source(model: Model, sizes: Mapping[str, int]) -> Source:
+    source = model.source
+    proto = source.skeleton.proto()
+    types = {i.name: i.type for i in model.graph.inputs}
+    for given in proto.graph.input:
+        t = types.get(given.name)
+        if t is None or t.dtype is None or t.shape is None:
+            continue
+        for d, n in zip(given.type.tensor_type.shape.dim, t.shape, strict=True):
+            if ix.symbols(n) <= sizes.keys():
+                d.dim_value = ix.evaluate(n, dict(sizes))
+    skeleton = Skeleton(proto.SerializeToString(), source.skeleton.blobs, source.skeleton.files)
+    return replace(source, raw=None, skeleton=skeleton)
