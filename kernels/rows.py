@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
+from superopt.kernels.contraction import strides
 from superopt.kernels.schedule import (
     ComputeAt,
+    Fuse,
     Inline,
     Parallel,
     Primitive,
@@ -17,7 +19,7 @@ from superopt.kernels.schedule import (
 from superopt.kernels.transform import reduction
 from superopt.kernels.walk import loads, stages
 from superopt.te.expr import Tensor
-from superopt.te.node import Axis
+from superopt.te.node import Axis, Load, Reduce
 
 CHUNKS = 8
 ROWS = 8  # at a time, at most
@@ -49,7 +51,7 @@ def within(t: Tensor, lead: int, lanes: int, at: str = "") -> dict[Tensor, Sched
             continue
         steps = [] if s is t else [ComputeAt(t.name, row)]
         if found is not None:
-            out[s] = (*steps, *_sum(found.axes[-1]))
+            out[s] = (*steps, *summed(found))
         else:
             out[s] = (*steps, *_vectors(s.axes[-1], lanes if s.rank == t.rank else 1))
     return out
@@ -87,13 +89,28 @@ def _vectors(last: Axis, lanes: int) -> list[Primitive]:
     return [Split(last.name, lanes), Vectorize(f"{last.name}.i")]
 
 
-def _sum(last: Axis) -> list[Primitive]:
-    """Across vectors: of all, or of as many terms as divide a long sum."""
-    extent = _size(last)
-    if extent <= SUMMED:
-        return [Vectorize(last.name)]
-    factor = next((n for n in range(SUMMED, SUMMED // 16, -1) if extent % n == 0), 0)
-    return [Split(last.name, factor), Vectorize(f"{last.name}.i")] if factor else []
+def summed(found: Reduce, most: int = SUMMED) -> list[Primitive]:
+    """Across vectors: of all, or of as many terms as divide a long sum. Axes whose elements lie in
+    a row are one."""
+    *outer, last = found.axes
+    steps: list[Primitive] = []
+    name, extent = last.name, _size(last)
+    while outer and all(_together(x, outer[-1], last, extent) for x in loads(found.body)):
+        a = outer.pop()
+        steps.append(Fuse(a.name, name))
+        name, extent = f"{a.name}_{name}", extent * _size(a)
+    if extent <= most:
+        return [*steps, Vectorize(name)]
+    factor = next((n for n in range(most, most // 16, -1) if extent % n == 0), 0)
+    if factor:
+        steps += [Split(name, factor), Vectorize(f"{name}.i")]
+    return steps
+
+
+def _together(x: Load, outer: Axis, last: Axis, extent: int) -> bool:
+    """Does the outer axis go on where `extent` elements along the last one end?"""
+    far, near = strides(x, outer), strides(x, last)
+    return far is not None and near is not None and far == near * extent
 
 
 def _size(a: Axis) -> int:
