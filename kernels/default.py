@@ -25,6 +25,7 @@ from superopt.te.node import Axis, Load
 
 LANES = 64  # elements of a tile
 SHARED = 2  # outer loops whose steps several threads do
+LEAST = 4  # rows of a tile that is turned
 GRAIN = 4096  # elements, or terms of sums, of such a step, which is a call
 
 
@@ -82,9 +83,10 @@ def turning(t: Tensor, layouts: Mapping[Tensor, Layout | Scatter], lanes: int) -
     last = out.parts[-1]
     n = t.axes[last.axis]
     other = next(filter(None, (_along(t, x, n, layouts) for x in loads(t.body))), None)
-    if other is None or _size(n) < 2 or _size(other) < lanes:
+    if other is None or _size(n) < 2 or _size(other) < LEAST:
         return None
-    steps: list[Primitive] = [Split(other.name, lanes)]
+    high = min(lanes, 1 << (_size(other).bit_length() - 1))
+    steps: list[Primitive] = [Split(other.name, high)]
     order: list[str] = []
     for p in out.parts:
         a = t.axes[p.axis]
