@@ -30,11 +30,11 @@ SUMMED = 4096  # terms of a sum at a time, at most
 def scheduled(t: Tensor, lead: int, lanes: int) -> Mapping[Tensor, Schedule]:
     """Of a tensor and of its stages: these are computed in the loop over rows, of which `lead` axes
     say which. lanes: elements at a time."""
-    row, block = t.axes[lead - 1].name, _block(t, lead)
-    split = f"{row}.o" if block > 1 else row
+    row, some = t.axes[lead - 1].name, block(t, lead)
+    split = f"{row}.o" if some > 1 else row
     out = within(t, lead, lanes, split)
     chunks = [split if name == row else name for name in shared(t.axes[:lead])]
-    first = [Split(row, block)] if block > 1 else []
+    first = [Split(row, some)] if some > 1 else []
     out[t] = (*first, *out[t], *map(Parallel, chunks))
     return out
 
@@ -57,7 +57,7 @@ def within(t: Tensor, lead: int, lanes: int, at: str = "") -> dict[Tensor, Sched
     return out
 
 
-def _block(t: Tensor, lead: int) -> int:
+def block(t: Tensor, lead: int) -> int:
     """Rows at a time, in the first cache: what one of them waits for, others need not."""
     order = stages([t])
     kept = 1 + sum(s.rank == t.rank and reduction(s) is None for s in order if s is not t)
