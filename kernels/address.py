@@ -10,7 +10,7 @@ from superopt.kernels.text import Value
 from superopt.kernels.walk import axes_of, loads
 from superopt.te import index as ix
 from superopt.te.expr import Tensor
-from superopt.te.node import Axis, Expr
+from superopt.te.node import Apply, Axis, Const, Expr
 
 Moving = tuple[tuple[tuple[Expr, ...], int], ...]
 
@@ -70,6 +70,26 @@ def flat_index(buffer: Tensor, index: Sequence[Expr]) -> Expr:
     for i, n in zip(index, buffer.shape, strict=True):
         flat = ix.as_index(flat * n + i)
     return flat
+
+
+def rejoined(flat: Expr) -> Expr | None:
+    """x // n * n + x % n as x, wherever that is in a place; None where it is not."""
+    place = dict(ix.polynomial(flat))
+    found = False
+    while True:
+        for atoms, c in place.items():
+            match atoms:
+                case (Apply("floordiv", (x, Const(n) as by)),):
+                    rest = (ix.mod(x, by),)
+                    if place.get(rest, 0) * int(n) == c:
+                        break
+        else:
+            return ix.from_polynomial(place) if found else None
+        found = True
+        each = place.pop(rest)
+        del place[atoms]
+        for more, k in ix.polynomial(x).items():
+            place[more] = place.get(more, 0) + each * k
 
 
 def spread(flat: Expr, buffer: Tensor, p: Place) -> tuple[Expr, tuple[int, ...], int] | None:

@@ -119,8 +119,12 @@ def scheduled(a: Attention, option: tuple[int, ...], lanes: int) -> Mapping[Tens
     ]  # fmt: skip
     at = ComputeAt(t.name, f"{m.name}.o")
     out: dict[Tensor, Schedule] = {t: tuple(steps)}
-    for s, how in rows.within(a.row, a.row.rank - 1, lanes).items():
-        out[s] = (at, *how) if s is a.row else how
+    lead = a.row.rank - 1
+    of_row, some = a.row.axes[lead - 1].name, min(rows.block(a.row, lead), block)
+    split = (Split(of_row, some),) if some > 1 else ()
+    where = f"{of_row}.o" if split else of_row
+    for s, how in rows.within(a.row, lead, lanes, where).items():
+        out[s] = (at, *split, *how) if s is a.row else how
     if a.scores is not None and a.before is not None:
         out[a.scores] = (at, *_product(a.scores, a.before, r, v))
     return out

@@ -4,9 +4,10 @@ their lanes."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 
-from superopt.kernels.address import Place
+from superopt.kernels.address import Place, flat_index, rejoined
 from superopt.kernels.cpu_values import Writer, get, put, value
 from superopt.kernels.functions import across, applied, cast, joined, padded
 from superopt.kernels.inline import placed
@@ -14,9 +15,10 @@ from superopt.kernels.text import Value, number
 from superopt.kernels.tile import Update
 from superopt.kernels.walk import loads
 from superopt.te import index as ix
+from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor
 from superopt.te.fn import FOLDS, unit
-from superopt.te.node import Axis, Expr
+from superopt.te.node import Apply, Axis, Expr, Load
 
 APART = 4  # totals, that need not wait for each other
 STEP = 16  # vectors that are written out: of more there is a loop
@@ -48,6 +50,7 @@ def folded(w: Writer, s: Update, axis: Axis) -> None:
     fn, extent, most = FOLDS[s.fn], _extent(axis), _most(w, s.buffer, s.value)
     steps = extent // (STEP * most)
     held = any(x.tensor in w.registers or x.tensor in w.tables for x in loads(s.value))
+    s = replace(s, value=_in_a_row(s.value))
     totals: list[Value] = []
     done = 0
     if steps > 1 and not held:
@@ -63,6 +66,19 @@ def folded(w: Writer, s: Update, axis: Axis) -> None:
     put(w, s.buffer, s.index, applied(w.t, fn, [old, total], s.buffer.dtype), Place())
     if s.buffer not in w.registers:
         w.known.clear()
+
+
+def _in_a_row(e: Expr) -> Expr:
+    """Where two loops are one, and what they read lies so: x[f // 56, f % 56] as x[0, f]."""
+    match e:
+        case Load(buffer, index, dtype) if len(index) > 1:
+            flat = rejoined(flat_index(buffer, index))
+            if flat is None:
+                return e
+            return Load(buffer, (*[ix.as_index(0)] * (len(index) - 1), flat), dtype)
+        case Apply(fn, args, dtype) if dtype != INDEX:
+            return Apply(fn, tuple(map(_in_a_row, args)), dtype)
+    return e
 
 
 def _looped(w: Writer, s: Update, axis: Axis, steps: int, most: int) -> list[Value]:

@@ -10,7 +10,7 @@ from math import prod
 from superopt.kernels.address import Place
 from superopt.kernels.cpu_fold import folded, places
 from superopt.kernels.cpu_values import Writer, get, put, tabled, value
-from superopt.kernels.functions import applied, cast, fused
+from superopt.kernels.functions import applied, cast, fused, joined
 from superopt.kernels.prefetch import ahead
 from superopt.kernels.text import Text, Value, number
 from superopt.kernels.tile import For, Kernel, Stmt, Store, Update
@@ -177,8 +177,7 @@ def _update(w: Writer, s: Update) -> None:
                 case _:
                     more = w.t.splat(value(w, s.value, p), p.lanes)
                     more = cast(w.t, more, s.buffer.dtype)
-                    # In this order a largest element waits for less of what it was before.
-                    new = applied(w.t, FOLDS[s.fn], [more, old], s.buffer.dtype)
+                    new = joined(w.t, FOLDS[s.fn], [more], old)
             put(w, s.buffer, s.index, new, p)
     if s.buffer not in w.registers:
         w.known.clear()

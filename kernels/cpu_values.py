@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from superopt.kernels.address import Address, Moving, Place, address, flat_index, spread
-from superopt.kernels.functions import applied, cast, first, shuffled, transposed
+from superopt.kernels.functions import applied, cast, first, shuffled, stacked, transposed
 from superopt.kernels.text import Text, Value, element, number, stored
 from superopt.kernels.walk import loads
 from superopt.te import affine
@@ -21,7 +21,7 @@ from superopt.te.dtype import BOOL, INDEX, DType
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load
 
-LARGEST = 16  # rows of a tile that is turned
+LEAST, LARGEST = 4, 16  # rows of a tile that is turned
 
 
 @dataclass(slots=True)
@@ -193,7 +193,8 @@ def _turned(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> bool:
     if p.guard is not None or p.lane is None or p.lanes < 2 or buffer.dtype == BOOL:
         return False
     for m, size in w.tile.items():
-        if m == p.lane or size & (size - 1) or not p.lanes <= size <= LARGEST:
+        fits = LEAST <= size <= LARGEST and not size & (size - 1)
+        if m == p.lane or not fits or (size < p.lanes and p.lanes & (p.lanes - 1)):
             continue
         along = [Place({**p.at, m: 0, p.lane: p.at[p.lane] + j}, m, size) for j in range(p.lanes)]
         found = [address(buffer, index, each) for each in along]
@@ -201,7 +202,7 @@ def _turned(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> bool:
             continue
         rows = [_near(w, buffer, f, q) for f, q in zip(found, along, strict=True) if f is not None]
         rows += [Value("poison", buffer.dtype, size)] * (size - p.lanes)
-        for k, v in enumerate(transposed(w.t, rows)):
+        for k, v in enumerate(transposed(w.t, stacked(w.t, rows, size))):
             here = Place({**p.at, m: k}, p.lane, p.lanes)
             w.known[_key(buffer, index, here)] = first(w.t, v, p.lanes)
         return True

@@ -3,8 +3,10 @@ its last dimension vectors, within which sums are taken one term after the other
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import prod
 
+from superopt.kernels.apply import transformed
 from superopt.kernels.layout import Layout, Scatter, lying
 from superopt.kernels.schedule import (
     Parallel,
@@ -23,6 +25,8 @@ from superopt.te.node import Axis, Load
 
 LANES = 64  # elements of a tile
 SHARED = 2  # outer loops whose steps several threads do
+LEAST = 4  # rows of a tile that is turned
+GRAIN = 4096  # elements, or terms of sums, of such a step, which is a call
 
 
 def default(s: Scheduled, layout: Layout, most: int = LANES) -> Schedule:
@@ -46,8 +50,28 @@ def default(s: Scheduled, layout: Layout, most: int = LANES) -> Schedule:
         steps.append(Split(last, most))
         order[-1:] = [f"{last}.o", f"{last}.i"]
     lanes = order.pop()
-    shared = [] if s.prefix else [Parallel(x) for x in order[:SHARED]]
-    return (*steps, Reorder((*order, *summed, lanes)), Vectorize(lanes), *shared)
+    if s.prefix:
+        return (*steps, Reorder((*order, *summed, lanes)), Vectorize(lanes))
+    reorder = Reorder((*order, *summed, lanes))
+    loops = transformed(s, (*steps, reorder)).loops
+    within = prod(x.extent for x in loops[len(order) :])
+    split, outer = _shared(order, [x.extent for x in loops[: len(order)]], within)
+    return (*steps, reorder, *split, Vectorize(lanes), *map(Parallel, outer[:SHARED]))
+
+
+def _shared(
+    order: Sequence[str], sizes: Sequence[int], inside: int
+) -> tuple[list[Primitive], list[str]]:
+    """The loops whose steps threads share, and the last one of them split so that a step is not too
+    little. inside: how much there is inside these loops."""
+    for n in reversed(range(len(order))):
+        part = GRAIN // max(inside, 1)
+        if part < sizes[n]:
+            if part < 2:
+                return [], list(order[: n + 1])
+            return [Split(order[n], part)], [*order[:n], f"{order[n]}.o"]
+        inside *= sizes[n]
+    return [], list(order)
 
 
 def turning(t: Tensor, layouts: Mapping[Tensor, Layout | Scatter], lanes: int) -> Schedule | None:
@@ -59,9 +83,10 @@ def turning(t: Tensor, layouts: Mapping[Tensor, Layout | Scatter], lanes: int) -
     last = out.parts[-1]
     n = t.axes[last.axis]
     other = next(filter(None, (_along(t, x, n, layouts) for x in loads(t.body))), None)
-    if other is None or _size(n) < 2 or _size(other) < lanes:
+    if other is None or _size(n) < 2 or _size(other) < LEAST:
         return None
-    steps: list[Primitive] = [Split(other.name, lanes)]
+    high = min(lanes, 1 << (_size(other).bit_length() - 1))
+    steps: list[Primitive] = [Split(other.name, high)]
     order: list[str] = []
     for p in out.parts:
         a = t.axes[p.axis]

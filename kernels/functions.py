@@ -305,20 +305,29 @@ def _reduced(t: Text, how: str, v: Value, args: Sequence[Value], flags: str) -> 
 
 
 def transposed(t: Text, rows: Sequence[Value]) -> list[Value]:
-    """Vectors of the first, second, ... lanes of these, which are as many as a vector has lanes: a
-    power of two. Each round exchanges half of two rows with each other (Eklundh, A fast computer
-    method for matrix transposing, 1972)."""
-    out, n = list(rows), len(rows)
+    """Vectors of the first, second, ... lanes of these, a power of two of them; where vectors have
+    more lanes than there are rows, of each part of as many. Each round exchanges half of two rows
+    with each other (Eklundh, A fast computer method for matrix transposing, 1972)."""
+    out, n, lanes = list(rows), len(rows), rows[0].lanes
     step = 1
     while step < n:
-        low = [k if not k & step else n + k - step for k in range(n)]
-        high = [k + step if not k & step else n + k for k in range(n)]
+        low = [k if not k & step else lanes + k - step for k in range(lanes)]
+        high = [k + step if not k & step else lanes + k for k in range(lanes)]
         for i in range(n):
             if not i & step:
                 a, b = out[i], out[i + step]
                 out[i], out[i + step] = (shuffled(t, a, b, order) for order in (low, high))
         step *= 2
     return out
+
+
+def stacked(t: Text, rows: Sequence[Value], count: int) -> list[Value]:
+    """As many vectors, each of one row after the other: the k-th, the (k + count)-th, ..."""
+    out = [list(rows[k::count]) for k in range(count)]
+    while len(out[0]) > 1:
+        both = range(2 * out[0][0].lanes)
+        out = [[shuffled(t, a, b, both) for a, b in zip(x[::2], x[1::2], strict=True)] for x in out]
+    return [x for (x,) in out]
 
 
 def shuffled(t: Text, a: Value, b: Value, order: Sequence[int]) -> Value:

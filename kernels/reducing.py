@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from superopt.kernels.contraction import strides
 from superopt.kernels.layout import Layout, Scatter, lying
 from superopt.kernels.option import Option
-from superopt.kernels.rows import shared
+from superopt.kernels.rows import SUMMED, shared, summed
 from superopt.kernels.schedule import (
     Parallel,
     Primitive,
@@ -27,11 +27,10 @@ from superopt.kernels.transform import reduction
 from superopt.kernels.walk import axes_of, loads
 from superopt.te.affine import affine
 from superopt.te.expr import Tensor
-from superopt.te.node import Axis, Load
+from superopt.te.node import Axis, Load, Reduce
 
 ROWS = 8  # sums at a time
 FEW = 8  # terms of a sum that are written out
-LANES = 256  # of a vectorized sum, at most: what is more is a loop
 WIDE = 64  # elements of the result at a time, where there is one row
 
 
@@ -47,15 +46,12 @@ def options(
     if not t.axes:
         near = all(strides(x, found.axes[-1]) in (0, 1) for x in read)
         plain = near and not any(x.tensor in layouts for x in read)
-        extent = _extent(found.axes[-1])
-        most = extent if extent <= LANES else _parts(extent, lanes)
-        return [(0.0, Option.of("across", lanes=most))] if plain and extent > 1 else []
+        several = plain and _extent(found.axes[-1]) > 1
+        return [(0.0, Option.of("across", lanes=SUMMED))] if several else []
     n, m, block = _frame(t, layouts)
     last = found.axes[-1]
     if _rows(read, n, last, layouts):
-        extent = _extent(last)
-        most = extent if extent <= LANES else _parts(extent, lanes)
-        some = [most, *(w for w in (lanes, 2 * lanes, 4 * lanes) if w < most and extent % w == 0)]
+        some = (SUMMED, SUMMED // 4, SUMMED // 16)
         return [(float(k), Option.of("across", lanes=w)) for k, w in enumerate(some)]
     picked = any(_within(read, n, a) for a in found.axes)
     wide = block or (WIDE if m is None or _extent(m) < 2 else lanes if picked else lanes * 2)
@@ -78,7 +74,7 @@ def scheduled(
     found = reduction(t)
     assert found is not None
     if option.algorithm == "across":
-        return _across(t, found.axes, option["lanes"]), ()
+        return _across(t, found, option["lanes"]), ()
     n, m, block = _frame(t, layouts)
     read = [x for x in loads(found.body) if x.tensor.shape]
     over = sorted(found.axes, key=lambda a: _within(read, n, a))
@@ -94,11 +90,6 @@ def _frame(t: Tensor, layouts: Mapping[Tensor, Layout | Scatter]) -> tuple[Axis,
     order = [a for a in order if _extent(a) > 1] or order[:1]
     block = next((p.block for p in out.parts if p.within and t.axes[p.axis] == order[0]), 0)
     return order[0], order[1] if len(order) > 1 else None, block
-
-
-def _parts(extent: int, lanes: int) -> int:
-    """Lanes of a long sum's part; all of it, where none divides it."""
-    return max((n for n in range(lanes, LANES + 1, lanes) if extent % n == 0), default=extent)
 
 
 def _even(extent: int) -> int:
@@ -137,14 +128,8 @@ def _packed(read: list[Load], lane: Axis, constants: Collection[Tensor]) -> list
     ]
 
 
-def _across(t: Tensor, over: tuple[Axis, ...], lanes: int) -> Schedule:
-    last = over[-1]
-    steps: list[Primitive] = []
-    if lanes < _extent(last):
-        steps += [Split(last.name, lanes), Vectorize(f"{last.name}.i")]
-    elif lanes <= LANES:
-        steps.append(Vectorize(last.name))
-    return (*steps, *(Parallel(name) for name in shared(t.axes)))
+def _across(t: Tensor, found: Reduce, lanes: int) -> Schedule:
+    return (*summed(found, lanes), *(Parallel(name) for name in shared(t.axes)))
 
 
 def _within(read: list[Load], lane: Axis, a: Axis) -> bool:

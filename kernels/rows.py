@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
+from superopt.kernels.contraction import strides
 from superopt.kernels.schedule import (
     ComputeAt,
+    Fuse,
     Inline,
     Parallel,
     Primitive,
@@ -17,7 +19,7 @@ from superopt.kernels.schedule import (
 from superopt.kernels.transform import reduction
 from superopt.kernels.walk import loads, stages
 from superopt.te.expr import Tensor
-from superopt.te.node import Axis
+from superopt.te.node import Axis, Load, Reduce
 
 CHUNKS = 8
 ROWS = 8  # at a time, at most
@@ -28,11 +30,11 @@ SUMMED = 4096  # terms of a sum at a time, at most
 def scheduled(t: Tensor, lead: int, lanes: int) -> Mapping[Tensor, Schedule]:
     """Of a tensor and of its stages: these are computed in the loop over rows, of which `lead` axes
     say which. lanes: elements at a time."""
-    row, block = t.axes[lead - 1].name, _block(t, lead)
-    split = f"{row}.o" if block > 1 else row
+    row, some = t.axes[lead - 1].name, block(t, lead)
+    split = f"{row}.o" if some > 1 else row
     out = within(t, lead, lanes, split)
     chunks = [split if name == row else name for name in shared(t.axes[:lead])]
-    first = [Split(row, block)] if block > 1 else []
+    first = [Split(row, some)] if some > 1 else []
     out[t] = (*first, *out[t], *map(Parallel, chunks))
     return out
 
@@ -49,13 +51,13 @@ def within(t: Tensor, lead: int, lanes: int, at: str = "") -> dict[Tensor, Sched
             continue
         steps = [] if s is t else [ComputeAt(t.name, row)]
         if found is not None:
-            out[s] = (*steps, *_sum(found.axes[-1]))
+            out[s] = (*steps, *summed(found))
         else:
             out[s] = (*steps, *_vectors(s.axes[-1], lanes if s.rank == t.rank else 1))
     return out
 
 
-def _block(t: Tensor, lead: int) -> int:
+def block(t: Tensor, lead: int) -> int:
     """Rows at a time, in the first cache: what one of them waits for, others need not."""
     order = stages([t])
     kept = 1 + sum(s.rank == t.rank and reduction(s) is None for s in order if s is not t)
@@ -87,13 +89,28 @@ def _vectors(last: Axis, lanes: int) -> list[Primitive]:
     return [Split(last.name, lanes), Vectorize(f"{last.name}.i")]
 
 
-def _sum(last: Axis) -> list[Primitive]:
-    """Across vectors: of all, or of as many terms as divide a long sum."""
-    extent = _size(last)
-    if extent <= SUMMED:
-        return [Vectorize(last.name)]
-    factor = next((n for n in range(SUMMED, SUMMED // 16, -1) if extent % n == 0), 0)
-    return [Split(last.name, factor), Vectorize(f"{last.name}.i")] if factor else []
+def summed(found: Reduce, most: int = SUMMED) -> list[Primitive]:
+    """Across vectors: of all, or of as many terms as divide a long sum. Axes whose elements lie in
+    a row are one."""
+    *outer, last = found.axes
+    steps: list[Primitive] = []
+    name, extent = last.name, _size(last)
+    while outer and all(_together(x, outer[-1], last, extent) for x in loads(found.body)):
+        a = outer.pop()
+        steps.append(Fuse(a.name, name))
+        name, extent = f"{a.name}_{name}", extent * _size(a)
+    if extent <= most:
+        return [*steps, Vectorize(name)]
+    factor = next((n for n in range(most, most // 16, -1) if extent % n == 0), 0)
+    if factor:
+        steps += [Split(name, factor), Vectorize(f"{name}.i")]
+    return steps
+
+
+def _together(x: Load, outer: Axis, last: Axis, extent: int) -> bool:
+    """Does the outer axis go on where `extent` elements along the last one end?"""
+    far, near = strides(x, outer), strides(x, last)
+    return far is not None and near is not None and far == near * extent
 
 
 def _size(a: Axis) -> int:
