@@ -127,6 +127,14 @@ def plain(error: BaseException) -> str:
     return text if len(text) <= 600 else text[:597] + "..."
 
 
+def plainly(session: Session, outputs: Sequence[str]) -> bool:
+    """Are all inputs, and these outputs, tensors of numbers that numpy has?"""
+    wanted = [p for p in session.outputs if p.name in outputs]
+    some = [p.type for p in (*session.inputs, *wanted)]
+    other = {*FOREIGN, "string"}
+    return all(t.startswith("tensor(") and element_of(t) not in other for t in some)
+
+
 def run(session: Session, feeds: Feeds, outputs: Sequence[str] | None = None) -> dict[str, Value]:
     """The outputs (all, or those named) for the given inputs, by name.
 

@@ -31,12 +31,12 @@ from superopt.pipeline.native import Native, Whole
 from superopt.pipeline.profile import profile
 from superopt.pipeline.saved import Saved, write
 from superopt.pipeline.sized import sized
-from superopt.pipeline.steps import Arrays, Foreign
+from superopt.pipeline.steps import Arrays, Direct, Foreign
 from superopt.pipeline.tune import Progress, tune
 from superopt.plan.build import Program, program
 from superopt.plan.execute import code, image
 from superopt.plan.image import Image
-from superopt.plan.segments import Segment, fallen, graph_of, segments, why_not
+from superopt.plan.segments import BESIDE, Segment, fallen, graph_of, why_not, worthwhile
 from superopt.plan.simplify import simplified
 from superopt.report.compiled import Exported, Tuned
 from superopt.report.profile import Profile
@@ -100,6 +100,14 @@ class Compiler:
             if isinstance(v, g.Input):
                 out[name] = np.array(out[name])
         return out
+
+    def direct(self, steps: Steps) -> Direct | None:
+        """What runs the model, where that is onnxruntime alone (Foreign.direct)."""
+        (step,) = steps
+        if not isinstance(step, Foreign):
+            return None
+        graph = self.model.graph
+        return step.direct(graph.inputs, dict(zip(self.names(), graph.outputs, strict=True)))
 
     def names(self) -> tuple[str, ...]:
         """Of the outputs."""
@@ -237,7 +245,7 @@ class Compiler:
         write(held, path)
 
     def split(self, sizes: Mapping[str, int]) -> list[Segment]:
-        return segments(self.model.graph, lambda n: not self.why_not(n, sizes))
+        return worthwhile(self.model.graph, lambda n: not self.why_not(n, sizes), sizes)
 
     def why_not(self, n: g.Node, sizes: Mapping[str, int]) -> str:
         """Why a node runs in onnxruntime; empty where it does not."""
@@ -263,7 +271,7 @@ class Compiler:
         """The nodes that run in onnxruntime, and why."""
         if (other := self.at(sizes)) is not self:
             return other.fallen({})
-        return [(n, self.why_not(n, sizes)) for n in fallen(self.split(sizes))]
+        return [(n, self.why_not(n, sizes) or BESIDE) for n in fallen(self.split(sizes))]
 
 
 def compile(

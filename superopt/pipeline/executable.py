@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from superopt.ir import graph as g
     from superopt.onnx_io.model import Model
     from superopt.pipeline.compile import Compiler
-    from superopt.pipeline.steps import Foreign
+    from superopt.pipeline.steps import Direct, Foreign
     from superopt.pipeline.tune import Progress
     from superopt.report.compiled import Exported, Tuned
     from superopt.report.profile import Profile
@@ -36,13 +36,15 @@ _NDARRAY, _EMPTY = np.ndarray, np.empty
 
 @dataclass(frozen=True, slots=True)
 class _Last:
-    """A program that is the whole model, and what it takes and gives: see Native and Whole."""
+    """A program that is the whole model, and what it takes and gives: see Native and Whole. direct:
+    the whole model in onnxruntime, in its place."""
 
     inputs: tuple[tuple[str, np.dtype | None, tuple[int, ...]], ...]
     takes: tuple[int, ...] | None  # None where these are all inputs in order
     specs: tuple[Spec, ...]
     gives: tuple[tuple[str, int], ...]
     call: Callable[[tuple[np.ndarray, ...]], None]
+    direct: Direct | None = None
 
     @classmethod
     def of(
@@ -51,6 +53,10 @@ class _Last:
         inputs = tuple((p.name, p.dtype, a.shape) for p, a in zip(ports, given, strict=True))
         takes = None if whole.takes == tuple(range(len(ports))) else whole.takes
         return cls(inputs, takes, native.specs, (*whole.gives.items(),), native.code.call)
+
+
+def _nothing(arrays: tuple[np.ndarray, ...]) -> None:
+    """The call of a model that has no kernels."""
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -98,6 +104,11 @@ class Executable:
             ):  # fmt: skip
                 return self._run(feeds)
             given.append(a)
+        if last.direct is not None:
+            try:
+                return last.direct(given)
+            except Exception:  # of a dozen types; the other way says what is wrong
+                return self._run(feeds)
         return self._called(last, given)
 
     def _called(self, last: _Last, given: list[np.ndarray]) -> dict[str, np.ndarray]:
@@ -114,7 +125,12 @@ class Executable:
             steps = self.variant(sizes)
             first = steps[0] if len(steps) == 1 else None
             if not isinstance(first, Native) or first.whole is None:
-                return self.compiler.at(sizes).run(steps, given)
+                made = self.compiler.at(sizes)
+                if first is not None and (direct := made.direct(steps)) is not None:
+                    ports = zip(self.ports, given, strict=True)
+                    inputs = tuple((p.name, p.dtype, a.shape) for p, a in ports)
+                    self._last = _Last(inputs, None, (), (), _nothing, direct)
+                return made.run(steps, given)
         self._last = last = _Last.of(first, first.whole, self.ports, given)
         return self._called(last, given)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from superopt.cost.roofline import roofline
+from superopt.cost.signature import signature
 from superopt.ir import graph as g
 from superopt.ir.substitute import substituted
 from superopt.te import index as ix
@@ -12,6 +14,9 @@ from superopt.te.dtype import BF16, BOOL, F16, F32, F64, DType
 from superopt.te.expr import TensorType
 from superopt.te.node import Expr
 
+# What it takes at least that kernels run between nodes in onnxruntime: two calls more, and arrays.
+CHANGE_US = 20.0
+BESIDE = "it has little to do, and runs with what it is between"
 PREFIXES = 64  # elements of an axis, above which a running sum is not what a kernel does well
 
 
@@ -80,6 +85,36 @@ def segments(graph: g.Graph, native: Callable[[g.Node], bool]) -> list[Segment]:
             groups.append((kind, group))
         kind = not kind
     return [_bounded(graph, kind, group) for kind, group in groups]
+
+
+def worthwhile(
+    graph: g.Graph, native: Callable[[g.Node], bool], sizes: Mapping[str, int]
+) -> list[Segment]:
+    """The same, but kernels between nodes that run in onnxruntime only where they have enough to do
+    that changing over pays: else these nodes run there, too."""
+    small: set[g.Node] = set()
+
+    def large(n: g.Node) -> bool:
+        return n not in small and native(n)
+
+    while True:
+        some = segments(graph, large)
+        if all(s.native for s in some):
+            return some
+        more = {n for s in some if s.native and _work(s, sizes) < CHANGE_US for n in s.nodes}
+        if not more:
+            return some
+        small |= more
+
+
+def _work(s: Segment, sizes: Mapping[str, int]) -> float:
+    """Microseconds, by the roofline of its nodes, each with what it costs to call it."""
+    total = 0.0
+    for n in s.nodes:
+        fixed = tuple(v is None or isinstance(v, g.Constant) for v in n.inputs)
+        known = signature(n, sizes, fixed)
+        total += CHANGE_US if known is None else roofline(known)
+    return total
 
 
 def _producer(v: g.Value | None) -> g.Node | None:
