@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from superopt.report.profile import Profile
 
 
+MOST_THREADS = 1024  # as on the command line
+
+
 def compile(
     model: Given,
     *,
@@ -54,8 +57,7 @@ def compile(
     """
     if target != "cpu":
         raise UsageError(f"target {target} is unknown", "there is cpu", "use that")
-    if threads is not None and threads < 1:
-        raise UsageError(f"threads {threads}", "it is at least 1", "give another")
+    _threads(threads)
     place = None if store is None else Path(store)
     if float_class not in ("E1", "E2"):
         raise UsageError(f"float_class {float_class!r}", "there are E1 and E2", "use one of them")
@@ -74,6 +76,14 @@ def compile(
         with Store.open(place) as held:
             exe.tune({}, _positive(budget), held)
     return exe
+
+
+def _threads(given: object) -> None:
+    """Raises UsageError for what is no number of threads."""
+    if given is not None and (type(given) is not int or not 1 <= given <= MOST_THREADS):
+        raise UsageError(
+            f"threads {given!r}", f"it is a whole number from 1 to {MOST_THREADS}", "give another"
+        )
 
 
 def _compiler(source: Source, options: ready.Options) -> Compiler:
@@ -176,6 +186,7 @@ def load(path: str | Path, *, threads: int | None = None) -> Executable:
     from superopt.pipeline import compile as compile_
     from superopt.pipeline import saved
 
+    _threads(threads)
     return compile_.loaded(saved.read(Path(path)), threads)
 
 

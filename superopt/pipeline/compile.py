@@ -149,6 +149,13 @@ class Compiler:
     def native(self, s: Segment, sizes: Mapping[str, int], alone: bool) -> Native:
         made = self.program(s, sizes)
         specs = tuple((_shape(v.type, sizes), _dtype(v.type)) for v in s.outputs)
+        for v, (shape, _) in zip(s.outputs, specs, strict=True):
+            if min(shape, default=0) < 0:
+                raise ModelError(
+                    f"{self.model.source.label}: {self.model.names.get(v, 'a value')} has shape"
+                    f" {list(shape)}",
+                    "a window is larger than what it goes over", "give larger inputs",
+                )  # fmt: skip
         constants = self.packed.get(made.identity()) if self.packed else None
         try:
             ready = code(made, self.machine, self.threads, self.folder, constants)

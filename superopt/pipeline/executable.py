@@ -93,7 +93,7 @@ class Executable:
         # First the usual case in as few steps as Python allows: arrays as they are to be, of the
         # shapes of the last call.
         last = self._last
-        if last is None or len(feeds) != len(last.inputs):
+        if last is None or type(feeds) is not dict or len(feeds) != len(last.inputs):
             return self._run(feeds)
         given = []
         for name, dtype, shape in last.inputs:
@@ -136,6 +136,10 @@ class Executable:
 
     def given(self, feeds: Mapping[str, Any]) -> list[np.ndarray]:
         """The inputs' arrays; raises UsageError where they are not as the model says."""
+        if not isinstance(feeds, Mapping):
+            raise UsageError(
+                f"inputs are a {type(feeds).__name__}", "they are given by name", "give a dict"
+            )
         out = []
         for port in self.ports:
             array = feeds.get(port.name, self)

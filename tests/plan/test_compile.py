@@ -17,6 +17,7 @@ from superopt import ort
 from superopt.errors import ModelError, UsageError
 from superopt.onnx_io.weightless import fill
 from superopt.pipeline.steps import Foreign, Native
+from superopt.plan.segments import BESIDE
 
 Model = onnx.ModelProto
 F, I = TensorProto.FLOAT, TensorProto.INT64  # noqa: E741
@@ -310,8 +311,12 @@ class Tensor:
 def test_other_targets_and_models_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="target cuda is unknown"):
         superopt.compile(matmul(), target="cuda")
-    with pytest.raises(UsageError, match="threads 0"):
-        superopt.compile(matmul(), threads=0)
+    for threads in (0, 1025, 1.5, "2", True):
+        with pytest.raises(UsageError, match=f"threads {threads!r}"):
+            superopt.compile(matmul(), threads=threads)  # type: ignore[arg-type]
+    for feeds in (None, [1]):
+        with pytest.raises(UsageError, match="they are given by name"):
+            superopt.compile(matmul()).run(feeds)  # type: ignore[arg-type]
     with pytest.raises(ModelError):
         superopt.compile(tmp_path / "none.onnx")
 
@@ -358,6 +363,45 @@ def test_without_tiles_and_folded_weights_where_floats_must_not_change_so_much()
     assert "winograd" in found["E2"] - found["E1"]
     with pytest.raises(UsageError, match="float_class"):
         superopt.compile(m, float_class="E0")
+
+
+def test_a_window_that_is_larger_than_what_it_goes_over() -> None:
+    nodes = [helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[9], strides=[3])]
+    m = model(nodes, {"x": (F, [1, 1, "n"])}, ["y"], {})
+    exe = superopt.compile(m)
+    assert exe.run({"x": np.ones((1, 1, 9), np.float32)})["y"].shape == (1, 1, 1)
+    with pytest.raises(ModelError, match=r"y has shape \[1, 1, -1\]"):
+        exe.run({"x": np.ones((1, 1, 4), np.float32)})
+
+
+def little_beside_recurrence() -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    known = {
+        "w": rng.standard_normal((1, 32, 8)).astype(np.float32),
+        "r": rng.standard_normal((1, 32, 8)).astype(np.float32),
+        "v": rng.standard_normal((8, 4)).astype(np.float32),
+        "one": np.array([1]),
+    }
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+        helper.make_node("LSTM", ["t", "w", "r"], ["", "h"], hidden_size=8),
+        helper.make_node("MatMul", ["h", "v"], ["a"]),
+        helper.make_node("Relu", ["a"], ["y"]),
+    ]
+    return model(nodes, {"x": (F, [2, 5, 8])}, ["y"], known)
+
+
+def test_what_has_little_to_do_runs_with_what_it_is_beside() -> None:
+    m = little_beside_recurrence()
+    exe = superopt.compile(m)
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, 5, 8)).astype(np.float32)}
+    wanted = reference(m, feeds)
+    for _ in range(3):  # the first call, and direct ones
+        near(exe.run(feeds), wanted)
+    assert {why for n, why in exe.fallen({}) if n.op.name != "LSTM"} == {BESIDE}
+    with pytest.raises(UsageError, match="shape"):
+        exe.run({"x": np.ones((2, 5), np.float32)})
+    near(exe.run(feeds), wanted)
 
 
 def test_sizes_for_which_there_is_no_memory() -> None:
