@@ -1,5 +1,6 @@
 """Whether a model makes sense, found without touching its weights."""
 
+from superopt.errors import ModelError
 from superopt.onnx_io.calls import check_calls, check_size
 from superopt.onnx_io.checker import complaint
 from superopt.onnx_io.complaints import translated
@@ -28,3 +29,19 @@ def validate(source: Source) -> None:
     seconds = 3 + nodes // 20_000 + len(data) // (20 << 20)
     if (found := complaint(data, seconds)) is not None:
         raise translated(found, model, label)
+
+
+def harmless(source: Source) -> bool:
+    """Is nothing wrong but what the model means: is it whole, of a bearable size, with names that
+    lead somewhere and its data in its own file? A runtime may read such a model that ONNX's checker
+    refuses."""
+    label, model = source.label, source.skeleton.proto()
+    try:
+        check_versions(model, label)
+        check_depth(model, label)
+        check_size(model, label)
+        check_tensors(model, source.skeleton.blobs, label)
+        check_names(model, label)
+    except ModelError:
+        return False
+    return not source.has_external_data

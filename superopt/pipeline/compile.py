@@ -28,6 +28,7 @@ from superopt.pipeline.arrays import Port, symbolic
 from superopt.pipeline.executable import Executable as Executable
 from superopt.pipeline.executable import Sizes, Steps
 from superopt.pipeline.native import Native, Whole
+from superopt.pipeline.outside import outside
 from superopt.pipeline.profile import profile
 from superopt.pipeline.saved import Saved, write
 from superopt.pipeline.sized import sized
@@ -58,7 +59,7 @@ class Compiler:
     """A model, and how it is compiled. chosen: how problems are computed that were tuned, by their
     keys. packed: constants of programs that are known, by the programs' identities. float_class:
     how much floats may change. without: nodes that turned out to have no kernel, and why. fixed:
-    what `at` gives, by sizes.
+    what `at` gives, by sizes. session: runs the model, where superopt does not read it (`outside`).
     """
 
     model: Model
@@ -70,13 +71,15 @@ class Compiler:
     float_class: str = "E2"
     without: dict[g.Node, str] = field(default_factory=dict)
     fixed: dict[Sizes, Compiler] = field(default_factory=dict)
+    session: ort.Session | None = None
 
     def at(self, sizes: Mapping[str, int]) -> Compiler:
         """The compiler itself; or, where these sizes leave shapes unknown, as those that are
         computed by Concat and Reshape may be, that of the model whose inputs have these sizes."""
         key = tuple(sorted(sizes.items()))
         if key not in self.fixed:
-            model = sized(self.model, sizes) if sizes and fallen(self.split(sizes)) else None
+            open_ = self.session is None and sizes and fallen(self.split(sizes))
+            model = sized(self.model, sizes) if open_ else None
             other = None if model is None else replace(self, model=model, without={}, fixed={})
             self.fixed[key] = other or self
         return self.fixed[key]
@@ -236,6 +239,10 @@ class Compiler:
         return export.export(exe, path, shapes)
 
     def save(self, exe: Executable, path: Path) -> None:
+        if self.session is not None:
+            (why,) = self.without.values()
+            what = f"{self.model.source.label} cannot be saved"
+            raise UsageError(what, why, "keep the model itself")
         programs = [
             step.code for steps in exe.variants.values() for step in steps
             if isinstance(step, Native)
@@ -269,6 +276,8 @@ class Compiler:
         names = self.model.names
         outputs = tuple(names[v] for v in s.outputs)
         given = {names[v]: v for v in s.inputs}
+        if self.session is not None:
+            return Foreign(s, self.session, given, outputs)
         part, wanted = extracted(self.model, {n: v.type for n, v in given.items()}, outputs)
         own = {i.name: i for i in self.model.graph.inputs}
         session = ort.session(part, self.threads)
@@ -331,8 +340,19 @@ def _compiler(
     packed: Mapping[str, np.ndarray],
     float_class: str,
 ) -> Compiler:
-    validate(source)
     folder = objects_folder()
+    try:
+        validate(source)
+    except ModelError as e:
+        found = outside(source, threads)
+        if found is None:
+            raise
+        model, why = import_model(found[0]), f"onnxruntime reads the model, superopt does not: {e}"
+        without = {n: " ".join(why.split()) for n in g.nodes(model.graph)}
+        return Compiler(
+            model, threads, machine, folder, float_class=float_class, without=without,
+            session=found[1],
+        )  # fmt: skip
     return Compiler(import_model(source), threads, machine, folder, chosen, packed, float_class)
 
 

@@ -16,8 +16,7 @@ import superopt
 from superopt import ort
 from superopt.errors import ModelError, UsageError
 from superopt.onnx_io.weightless import fill
-from superopt.pipeline.steps import Foreign, Native
-from superopt.plan.segments import BESIDE
+from superopt.pipeline.steps import Native
 
 Model = onnx.ModelProto
 F, I = TensorProto.FLOAT, TensorProto.INT64  # noqa: E741
@@ -198,28 +197,6 @@ def test_a_fork_waits_for_no_thread_that_is_not_in_it() -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_what_has_no_kernel_runs_in_onnxruntime() -> None:
-    node = helper.make_node
-    m = model(
-        [
-            node("Relu", ["x"], ["a"]),
-            node("TopK", ["a", "k"], ["b", "i"], axis=1),
-            node("Mul", ["b", "b"], ["c"]),
-            node("NonZero", ["c"], ["z"]),
-            node("Exp", ["c"], ["y"]),
-        ],
-        {"x": (F, [4, 9])},
-        ["y", "i", "z"],
-        {"k": np.array([3], np.int64)},
-    )
-    exe = superopt.compile(m)
-    x = np.random.default_rng(0).standard_normal((4, 9)).astype(np.float32)
-    near(exe(x=x), reference(m, {"x": x}))
-    (steps,) = exe.variants.values()
-    assert [type(s) for s in steps] == [Native, Foreign, Native, Foreign]
-    assert {n.op.name for n, _ in exe.fallen({})} == {"TopK", "NonZero"}
-
-
 def test_constants_and_inputs_may_be_outputs() -> None:
     m = model(
         [helper.make_node("Identity", ["w"], ["y"]), helper.make_node("Identity", ["x"], ["z"])],
@@ -372,36 +349,6 @@ def test_a_window_that_is_larger_than_what_it_goes_over() -> None:
     assert exe.run({"x": np.ones((1, 1, 9), np.float32)})["y"].shape == (1, 1, 1)
     with pytest.raises(ModelError, match=r"y has shape \[1, 1, -1\]"):
         exe.run({"x": np.ones((1, 1, 4), np.float32)})
-
-
-def little_beside_recurrence() -> onnx.ModelProto:
-    rng = np.random.default_rng(0)
-    known = {
-        "w": rng.standard_normal((1, 32, 8)).astype(np.float32),
-        "r": rng.standard_normal((1, 32, 8)).astype(np.float32),
-        "v": rng.standard_normal((8, 4)).astype(np.float32),
-        "one": np.array([1]),
-    }
-    nodes = [
-        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
-        helper.make_node("LSTM", ["t", "w", "r"], ["", "h"], hidden_size=8),
-        helper.make_node("MatMul", ["h", "v"], ["a"]),
-        helper.make_node("Relu", ["a"], ["y"]),
-    ]
-    return model(nodes, {"x": (F, [2, 5, 8])}, ["y"], known)
-
-
-def test_what_has_little_to_do_runs_with_what_it_is_beside() -> None:
-    m = little_beside_recurrence()
-    exe = superopt.compile(m)
-    feeds = {"x": np.random.default_rng(1).standard_normal((2, 5, 8)).astype(np.float32)}
-    wanted = reference(m, feeds)
-    for _ in range(3):  # the first call, and direct ones
-        near(exe.run(feeds), wanted)
-    assert {why for n, why in exe.fallen({}) if n.op.name != "LSTM"} == {BESIDE}
-    with pytest.raises(UsageError, match="shape"):
-        exe.run({"x": np.ones((2, 5), np.float32)})
-    near(exe.run(feeds), wanted)
 
 
 def test_sizes_for_which_there_is_no_memory() -> None:

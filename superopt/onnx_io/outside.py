@@ -1,0 +1,29 @@
+"""A model of one node that stands for another model, which only onnxruntime reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+from onnx import helper
+
+from superopt.onnx_io.source import Source, read
+
+DOMAIN = "superopt.outside"
+Port = tuple[str, str, Sequence[int | str | None]]  # name, onnxruntime's element type, shape
+
+
+def around(name: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> Source:
+    """The model. Raises ValueError for an element type that ONNX does not know."""
+    given, gives = ([_value(p) for p in some] for some in (inputs, outputs))
+    takes, makes = ([p[0] for p in some] for some in (inputs, outputs))
+    node = helper.make_node("Model", takes, makes, name, domain=DOMAIN)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+    graph = helper.make_graph([node], name, given, gives)
+    return read(helper.make_model(graph, opset_imports=opsets, ir_version=8))
+
+
+def _value(p: Port) -> onnx.ValueInfoProto:
+    name, element, shape = p
+    kind = onnx.TensorProto.DataType.Value(element.upper())
+    return helper.make_tensor_value_info(name, kind, list(shape))

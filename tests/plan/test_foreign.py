@@ -1,0 +1,98 @@
+"""What runs in onnxruntime: nodes without a kernel, what has little to do beside them, and models
+that only onnxruntime reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import superopt
+from superopt.errors import ModelError, UsageError
+from superopt.pipeline.steps import Foreign, Native
+from superopt.plan.segments import BESIDE
+from tests.plan.test_compile import F, model, near, reference
+
+
+def test_what_has_no_kernel_runs_in_onnxruntime() -> None:
+    node = helper.make_node
+    m = model(
+        [
+            node("Relu", ["x"], ["a"]),
+            node("TopK", ["a", "k"], ["b", "i"], axis=1),
+            node("Mul", ["b", "b"], ["c"]),
+            node("NonZero", ["c"], ["z"]),
+            node("Exp", ["c"], ["y"]),
+        ],
+        {"x": (F, [400, 900])},
+        ["y", "i", "z"],
+        {"k": np.array([300], np.int64)},
+    )
+    exe = superopt.compile(m)
+    x = np.random.default_rng(0).standard_normal((400, 900)).astype(np.float32)
+    near(exe(x=x), reference(m, {"x": x}))
+    (steps,) = exe.variants.values()
+    assert [type(s) for s in steps] == [Native, Foreign, Native, Foreign]
+    assert {n.op.name for n, _ in exe.fallen({})} == {"TopK", "NonZero"}
+
+
+def little_beside_recurrence() -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    known = {
+        "w": rng.standard_normal((1, 32, 8)).astype(np.float32),
+        "r": rng.standard_normal((1, 32, 8)).astype(np.float32),
+        "v": rng.standard_normal((8, 4)).astype(np.float32),
+        "one": np.array([1]),
+    }
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+        helper.make_node("LSTM", ["t", "w", "r"], ["", "h"], hidden_size=8),
+        helper.make_node("MatMul", ["h", "v"], ["a"]),
+        helper.make_node("Relu", ["a"], ["y"]),
+    ]
+    return model(nodes, {"x": (F, [2, 5, 8])}, ["y"], known)
+
+
+def test_what_has_little_to_do_runs_with_what_it_is_beside() -> None:
+    m = little_beside_recurrence()
+    exe = superopt.compile(m)
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, 5, 8)).astype(np.float32)}
+    wanted = reference(m, feeds)
+    for _ in range(3):  # the first call, and direct ones
+        near(exe.run(feeds), wanted)
+    assert {why for n, why in exe.fallen({}) if n.op.name != "LSTM"} == {BESIDE}
+    with pytest.raises(UsageError, match="shape"):
+        exe.run({"x": np.ones((2, 5), np.float32)})
+    near(exe.run(feeds), wanted)
+
+
+def norm(opset: int) -> onnx.ModelProto:
+    nodes = [helper.make_node("LayerNormalization", ["x", "s"], ["y"])]
+    m = model(nodes, {"x": (F, ["n", 8])}, ["y"], {"s": np.ones(8, np.float32)})
+    m.opset_import[0].version = opset
+    return m
+
+
+def test_what_only_onnxruntime_reads_runs_there(tmp_path: Path) -> None:
+    """It had this operator before ONNX did."""
+    exe = superopt.compile(norm(13))
+    right = superopt.compile(norm(17))
+    for n in (2, 3, 3):
+        x = np.random.default_rng(n).standard_normal((n, 8)).astype(np.float32)
+        near(exe(x=x), right(x=x))
+    ((_, why),) = exe.fallen({"n": 3})
+    assert "LayerNormalization exists since opset 17" in why
+    with pytest.raises(UsageError, match="cannot be saved"):
+        exe.save(tmp_path / "m.superopt")
+    with pytest.raises(UsageError, match="cannot be exported"):
+        exe.export(tmp_path / "m", shapes={"n": 2})
+
+
+def test_what_onnxruntime_does_not_read_is_refused() -> None:
+    m = norm(17)
+    m.graph.node[0].op_type = "LayerNormalisation"
+    with pytest.raises(ModelError, match="LayerNormalisation"):
+        superopt.compile(m)
