@@ -19,6 +19,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -84,13 +85,22 @@ def measure(path: Path, threads: int, seconds: float, work: Path) -> dict[str, o
     session = ort.session(path, threads)
     feeds = drawn(session, 0, SIZES)
     exe = superopt.compile(path, threads=threads)
-    result = superopt.optimize(path, budget=BUDGET, threads=1)
-    fast = work / f"{path.stem}.fast.onnx"
-    result.save(fast)
-    found = in_turns(exe, session, path, feeds, threads, seconds, fast if result.changed else None)
+    fast = optimized(path)
+    found = in_turns(exe, session, path, feeds, threads, seconds, fast)
     p = exe.profile(feeds, seconds=seconds / 4)
     share = sum(x.least for x in p.parts) / p.seconds
-    return {**found, "cold": cold, "warm": warm, "share": share, "changed": result.changed}
+    return {**found, "cold": cold, "warm": warm, "share": share, "changed": fast is not None}
+
+
+@cache
+def optimized(path: Path) -> Path | None:
+    """The file of the optimized model; None where that is the same."""
+    import superopt
+
+    result = superopt.optimize(path, budget=BUDGET, threads=1)
+    fast = path.with_suffix(".fast.onnx")
+    result.save(fast)
+    return fast if result.changed else None
 
 
 def table(found: dict[str, dict[str, dict]]) -> str:
@@ -140,7 +150,8 @@ def main() -> None:
                 found.setdefault(threads, {})[name] = got
                 print(threads, name, json.dumps(got), flush=True)
                 args.out.write_text(json.dumps(found, indent=1) + "\n")
-            path.unlink()
+            for file in Path(folder).glob(f"{name}.*onnx*"):
+                file.unlink()
     head = HEAD.format(
         machine=found["machine"], ort=ort.available(), openvino=openvino.version(), budget=BUDGET
     )
