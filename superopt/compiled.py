@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 
 MOST_THREADS = 1024  # as on the command line
+GRAPH_PART = 1 / 3  # of the time for tuning, for the graph
 
 
 def compile(
@@ -61,6 +64,8 @@ def compile(
     place = None if store is None else Path(store)
     if float_class not in ("E1", "E2"):
         raise UsageError(f"float_class {float_class!r}", "there are E1 and E2", "use one of them")
+    if tune:
+        _tuned(model, threads=threads, budget=budget, store=store)
     options = ready.Options(threads or 1, float_class, host(), place)
     if isinstance(model, str | Path):
         exe = _from_file(Path(model), options)
@@ -70,11 +75,6 @@ def compile(
         exe = _compiler(read(model), options).executable()
     if not symbolic(exe.ports):
         exe.variant({})
-    if tune:
-        from superopt.cost.store import Store
-
-        with Store.open(place) as held:
-            exe.tune({}, _positive(budget), held)
     return exe
 
 
@@ -154,8 +154,9 @@ def tune(
     progress: Callable[[Event], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Tuned:
-    """Measure for at most `budget` seconds which ways to compute a model's kernels are the fastest
-    ones on this machine, and write these down: `compile` takes them from then on.
+    """Measure for at most `budget` seconds what is the fastest on this machine, and write it down:
+    `compile` takes it from then on. First which rewrites of the graph (a third of the time, checked
+    as `optimize` does), then which ways to compute its kernels.
 
     shapes: values of symbolic sizes. store: the file or folder of measurements.
     Raises ModelError for an invalid model.
@@ -163,16 +164,27 @@ def tune(
     from superopt.cost.store import Store
     from superopt.onnx_io.source import read
     from superopt.pipeline import compile as compile_
+    from superopt.pipeline.rewritten import search
     from superopt.pipeline.shapes import representative
 
-    place = None if store is None else Path(store)
-    exe = compile_.compile(read(model), threads=threads or 1, store=place)
+    _threads(threads)
+    place, some, begin = None if store is None else Path(store), threads or 1, time.monotonic()
+    seconds, stopped = _positive(budget), stop or (lambda: False)
+    show = progress or (lambda event: None)
+    source = read(model)
+    rewrites, faster = search(
+        source, some, dict(shapes or {}), GRAPH_PART * seconds, place, show, stopped
+    )
+    exe = compile_.compile(source, threads=some, store=place)
     sizes = representative(exe.model, dict(shapes or {}))
     with Store.open(place) as held:
-        return exe.tune(
-            sizes, _positive(budget), held, progress or (lambda event: None),
-            stop or (lambda: False),
-        )  # fmt: skip
+        left = max(seconds - (time.monotonic() - begin), 0.0)
+        found = exe.tune(sizes, left, held, show, stopped)
+    took = time.monotonic() - begin
+    return replace(found, seconds=took, rewrites=rewrites, faster=faster)
+
+
+_tuned = tune  # a parameter of `compile` has its name
 
 
 def load(path: str | Path, *, threads: int | None = None) -> Executable:

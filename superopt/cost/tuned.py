@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from superopt import __version__
@@ -11,7 +11,7 @@ from superopt.cost.machine import machine
 from superopt.cost.store import Key, Measured, Store, Target
 from superopt.kernels.option import Option
 
-MEASURED, CHOSEN = "kernel", "tuned"
+MEASURED, CHOSEN, GRAPH = "kernel", "tuned", "rewrites"
 Seconds = tuple[float, float, float, int]  # median, 10th and 90th percentile, of how many runs
 
 
@@ -67,3 +67,18 @@ def chosen(store: Store, threads: int) -> dict[str, Option]:
         if problem not in out or out[problem][0] < found.when:
             out[problem] = (found.when, Option.parsed(option))
     return {problem: option for problem, (_, option) in out.items()}
+
+
+def keep_graph(store: Store, threads: int, model: str, decisions: str, us: Seconds) -> None:
+    """Write down how a model's graph became faster: the log of decisions, and microseconds of it,
+    compiled. model: the digest of its file."""
+    key = Key(GRAPH, f"{model} {decisions}", (), (), target(threads))
+    store.put({key: Measured(*us, time.time())})
+
+
+def graph(store: Store, threads: int, model: Callable[[], str]) -> str | None:
+    """The log that was kept last for a model. model: gives its digest, where there are any."""
+    some = store.of_kind(target(threads), GRAPH)
+    own = [(m.when, k.operator.split(" ", 1)) for k, m in some]
+    found = [(when, text) for when, (digest, text) in own if digest == model()] if own else []
+    return max(found)[1] if found else None

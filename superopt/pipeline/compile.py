@@ -317,6 +317,11 @@ def compiler(
     """Of the model, with what was tuned. Raises ModelError for an invalid model."""
     with Store.open(store) as held:
         chosen = tuned.chosen(held, threads)
+        log = tuned.graph(held, threads, lambda: source.sha256)
+    if log is not None and float_class >= TILES:
+        from superopt.pipeline.rewritten import rewritten
+
+        source = rewritten(source, log)
     return _compiler(source, threads, machine, chosen, {}, float_class)
 
 
