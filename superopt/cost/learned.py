@@ -16,8 +16,8 @@ from superopt.cost.tuned import Timed
 from superopt.kernels.option import Option
 
 LEAST = 200  # measurements below which nothing is learned from
-ALGORITHMS = ("direct", "winograd", "along", "across", "loops", "turning", "rows")
-KNOBS = ("rows", "vectors", "deep", "m", "apart", "block", "columns", "wide", "lanes")
+ALGORITHMS = ("direct", "winograd", "strassen", "along", "across", "loops", "turning", "rows")
+KNOBS = ("rows", "vectors", "deep", "m", "levels", "apart", "block", "columns", "wide", "lanes")
 ROUNDS, STEPS, HOT, COLD = 80, 60, 0.3, 0.01
 
 

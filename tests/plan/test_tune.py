@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 import superopt
 from superopt.cost import tuned
@@ -19,15 +21,16 @@ from superopt.kernels.option import Option
 from superopt.kernels.space import best, options
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read
+from superopt.pipeline.optimize import decisions, optimize
+from superopt.pipeline.request import Request
 from superopt.plan.build import Program, program
 from superopt.plan.execute import code
 from superopt.plan.simplify import simplified
+from superopt.rules.rule import load_library
 from tests.plan.test_compile import F, model, near, net, picture, reference
 
 
-def matrices() -> object:
-    from onnx import helper
-
+def matrices() -> onnx.ModelProto:
     rng = np.random.default_rng(0)
     weights = {
         "w": rng.standard_normal((1600, 40)).astype(np.float32) / 40,
@@ -45,7 +48,23 @@ def matrices() -> object:
     return model(nodes, {"x": (F, [6, 1600]), "p": (F, [1, 16, 9, 9])}, outputs, weights)
 
 
-MODELS = {"net": net, "matrices": matrices}
+def squares() -> onnx.ModelProto:
+    """Products that may be computed by parts, once and twice."""
+    rng = np.random.default_rng(0)
+    known = {
+        "w": rng.standard_normal((64, 128)).astype(np.float32) / 8,
+        "c": rng.standard_normal((64, 64, 1, 1)).astype(np.float32) / 8,
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Relu", ["a"], ["y"]),
+        helper.make_node("Relu", ["p"], ["q"]),
+        helper.make_node("Conv", ["q", "c"], ["z"]),
+    ]
+    return model(nodes, {"x": (F, [21, 64]), "p": (F, [1, 64, 5, 7])}, ["y", "z"], known)
+
+
+MODELS = {"net": net, "matrices": matrices, "squares": squares}
 
 
 def graph_of(m: object) -> g.Graph:
@@ -68,10 +87,10 @@ def test_every_option_computes_the_same(name: str) -> None:
     graph = graph_of(m)
     sizes = {"n": 1} if name == "net" else {}
     rng = np.random.default_rng(1)
-    shapes = {"net": [(1, 3, 9, 9)], "matrices": [(6, 1600), (1, 16, 9, 9)]}[name]
+    shapes = [[n if isinstance(n, int) else 1 for n in i.type.shape or ()] for i in graph.inputs]
     given = [rng.standard_normal(s).astype(np.float32) for s in shapes]
     feeds = {i.name: a for i, a in zip(graph.inputs, given, strict=True)}
-    wanted = reference(m, feeds)  # type: ignore[arg-type]
+    wanted = reference(m, feeds)
     count = 0
     for key, option in each_option(program(graph, sizes, host().width)):
         made = program(graph, sizes, host().width, {key: option})
@@ -158,3 +177,42 @@ def test_a_ranking_learns_what_is_fast() -> None:
         found.append(best_first / min(law(p, o) for o in space))
     assert np.median(found) < 1.05
     assert len({len(features(problems[0], o)) for o in space}) == 1
+
+
+def merged() -> onnx.ModelProto:
+    """Two products of one operand, which are one by a rule."""
+    rng = np.random.default_rng(0)
+    known = {k: rng.standard_normal((32, 32)).astype(np.float32) for k in "ab"}
+    nodes = [
+        helper.make_node("MatMul", ["x", "a"], ["p"]),
+        helper.make_node("MatMul", ["x", "b"], ["q"]),
+        helper.make_node("Mul", ["p", "q"], ["y"]),
+    ]
+    return model(nodes, {"x": (F, [4, 32])}, ["y"], known)
+
+
+def products(graph: g.Graph) -> int:
+    return sum(n.op.name == "MatMul" for n in g.nodes(graph))
+
+
+def test_the_graph_that_was_found_is_compiled(tmp_path: Path) -> None:
+    m = merged()
+    source = read(m)
+    done = optimize(source, Request(budget=10, rules=load_library(), cost="roofline", target="cpu"))
+    done.scratch.remove()
+    assert done.winner is not None
+    before = superopt.compile(m, store=tmp_path)
+    with Store.open(tmp_path) as store:
+        tuned.keep_graph(store, 1, source.sha256, decisions(done), (1.0, 1.0, 1.0, 1))
+    after = superopt.compile(m, store=tmp_path)
+    assert products(before.model.graph) == 2
+    assert products(after.model.graph) == 1
+    feeds = {"x": np.random.default_rng(1).standard_normal((4, 32)).astype(np.float32)}
+    near(after.run(feeds), before.run(feeds))
+    same = superopt.compile(m, store=tmp_path, float_class="E1")
+    assert products(same.model.graph) == 2
+    with Store.open(tmp_path) as store:  # of another version's rules
+        log = decisions(done).replace(done.winner.variant.steps[0].rule, "forgotten")
+        tuned.keep_graph(store, 1, source.sha256, log, (1.0, 1.0, 1.0, 1))
+    again = superopt.compile(m, store=tmp_path)
+    assert products(again.model.graph) == 2
