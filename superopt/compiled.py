@@ -90,7 +90,13 @@ def _compiler(source: Source, options: ready.Options) -> Compiler:
     from superopt.pipeline.compile import compiler
 
     o = options
-    return compiler(source, o.threads, o.machine, o.store, o.float_class)
+    return compiler(source, o.threads, o.machine, o.store, o.float_class, _rewrite)
+
+
+def _rewrite(source: Source, log: str) -> Source:
+    from superopt.pipeline.rewritten import rewritten
+
+    return rewritten(source, log)
 
 
 def _from_file(path: Path, options: ready.Options) -> Executable:
@@ -175,7 +181,7 @@ def tune(
     rewrites, faster = search(
         source, some, dict(shapes or {}), GRAPH_PART * seconds, place, show, stopped
     )
-    exe = compile_.compile(source, threads=some, store=place)
+    exe = compile_.compile(source, threads=some, store=place, rewrite=_rewrite)
     sizes = representative(exe.model, dict(shapes or {}))
     with Store.open(place) as held:
         left = max(seconds - (time.monotonic() - begin), 0.0)

@@ -20,6 +20,7 @@ from superopt.onnx_io.validate import validate
 from superopt.ort.timing import SPINNING, interleave, prepare
 from superopt.pipeline.compile import compile as compile_
 from superopt.pipeline.reporting import interval, latency
+from superopt.pipeline.rewritten import rewritten
 from superopt.pipeline.shapes import representative
 from superopt.report.data import BenchRow, Event
 
@@ -109,7 +110,7 @@ def _lane(path: Path, runtime: str, arrays: Mapping[str, np.ndarray], threads: i
         return torch.prepare(path, arrays, threads)
 
     def compiled() -> Callable[[], object]:
-        exe = compile_(read(path), threads=threads)
+        exe = compile_(read(path), threads=threads, rewrite=rewritten)
         return lambda: exe.run(arrays)
 
     loads = {"ort": in_ort, "openvino": in_openvino, "torch": in_torch, "superopt": compiled}

@@ -13,6 +13,7 @@ from superopt.kernels.cpu_text import written
 from superopt.kernels.dump import passes
 from superopt.onnx_io.source import Source
 from superopt.pipeline.compile import compile
+from superopt.pipeline.rewritten import rewritten
 from superopt.pipeline.shapes import representative
 from superopt.pipeline.steps import Native
 from superopt.plan.build import Program
@@ -28,7 +29,7 @@ def compilation(
 ) -> Compilation:
     """Compile for these sizes, and say what became of the model."""
     begin = time.monotonic()
-    exe = compile(source, threads=threads, float_class=float_class)
+    exe = compile(source, threads=threads, float_class=float_class, rewrite=rewritten)
     sizes = representative(exe.model, shapes)
     steps = exe.variant(sizes)
     seconds = time.monotonic() - begin

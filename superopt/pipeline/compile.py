@@ -47,6 +47,7 @@ from superopt.te.dtype import to_numpy
 from superopt.te.expr import TensorType
 
 TILES = "E2"  # the class of floats of convolutions in tiles: products are distributed over sums
+Rewrite = Callable[[Source, str], Source]
 
 
 def objects_folder() -> Path:
@@ -297,6 +298,7 @@ def compile(
     machine: Machine | None = None,
     store: Path | None = None,
     float_class: str = "E2",
+    rewrite: Rewrite | None = None,
 ) -> Executable:
     """The model, to be compiled when the sizes of its inputs are known; at once, where they are.
 
@@ -304,7 +306,7 @@ def compile(
 
     Raises ModelError for an invalid model.
     """
-    made = compiler(source, threads, machine or host(), store, float_class)
+    made = compiler(source, threads, machine or host(), store, float_class, rewrite)
     out = made.executable()
     if not symbolic(out.ports):
         out.variant({})
@@ -312,16 +314,20 @@ def compile(
 
 
 def compiler(
-    source: Source, threads: int, machine: Machine, store: Path | None, float_class: str
+    source: Source,
+    threads: int,
+    machine: Machine,
+    store: Path | None,
+    float_class: str,
+    rewrite: Rewrite | None = None,
 ) -> Compiler:
-    """Of the model, with what was tuned. Raises ModelError for an invalid model."""
+    """Of the model, with what was tuned. rewrite: makes the graph that was found, by a log
+    (`rewritten`). Raises ModelError for an invalid model."""
     with Store.open(store) as held:
         chosen = tuned.chosen(held, threads)
         log = tuned.graph(held, threads, lambda: source.sha256)
-    if log is not None and float_class >= TILES:
-        from superopt.pipeline.rewritten import rewritten
-
-        source = rewritten(source, log)
+    if log is not None and rewrite is not None and float_class >= TILES:
+        source = rewrite(source, log)
     return _compiler(source, threads, machine, chosen, {}, float_class)
 
 

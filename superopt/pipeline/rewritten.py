@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import onnx_ir as oir
-
 from superopt.cost import tuned
 from superopt.cost.store import Store
 from superopt.errors import SuperoptError
@@ -28,7 +26,7 @@ def rewritten(source: Source, log: str) -> Source:
     try:
         model = import_model(source)
         steps = replay(log, model.graph, load_library(), source.sha256)
-        made: oir.Model = export_model(model, fold(steps[-1].after).graph)
+        made = export_model(model, fold(steps[-1].after).graph)
         return replace(read(made), label=source.label)
     except SuperoptError:  # of another version's rules
         return source

@@ -103,7 +103,7 @@ def test_parts_in_onnxruntime_are_timed_too() -> None:
             helper.make_node("Relu", ["x"], ["a"]),
             helper.make_node("NonZero", ["a"], ["y"]),
         ],
-        {"x": (F, [100])},
+        {"x": (F, [100_000])},  # enough for a kernel of its own
         ["y"],
     )
     found = superopt.compile(m).profile(seconds=0.05)
