@@ -251,6 +251,8 @@ BYTES_PER_CYCLE = 8  # of the constant, which comes from memory
 BESIDE = 0.2  # part of what is not the bottleneck that shows
 STARTS = 0.97  # part of the time of the product as it is below which parts pay
 ROOM = 8_000_000  # bytes of the sums of a's parts, which are read once for each panel
+CHUNKS = 6  # for threads, at least, where there are blocks of LEAST rows
+LEAST = 7
 TILES = 6  # register tiles that are worth trying
 
 
@@ -296,10 +298,20 @@ def plans(p: Square, lanes: int, most: int) -> list[Plan]:
         whole = m * size <= ROOM
         for _, rows, vectors in _tiles(m, n, lanes):
             some = max(min(ROOM // 2 // size // rows, over(m, rows) // 2), 1) * rows
-            ways = ((True, m), (False, min(some, m)))
-            for apart, block in ways if whole else reversed(ways):
+            own = (True, _block(m, rows, over(n, vectors * lanes)))
+            ways = [own, (False, min(some, m))] if whole else [(False, min(some, m)), own]
+            for apart, block in ways:
                 out += [Plan(levels, apart, block, rows, vectors, d) for d in (0, *deep)]
     return out
+
+
+def _block(m: int, rows: int, panels: int) -> int:
+    """Rows at a time, so that there are chunks for several threads: as many as divide the register
+    tiles of a part, for else some rows are computed twice."""
+    count = over(m, rows)
+    some = [j for j in range(1, count + 1) if count % j == 0 and rows * j >= LEAST]
+    enough = [j for j in some if panels * count // j >= CHUNKS]
+    return min(rows * (max(enough) if enough else min(some, default=count)), m)
 
 
 def _tiles(m: int, n: int, lanes: int) -> list[tuple[float, int, int]]:
