@@ -252,7 +252,7 @@ BESIDE = 0.2  # part of what is not the bottleneck that shows
 STARTS = 0.97  # part of the time of the product as it is below which parts pay
 ROOM = 8_000_000  # bytes of the sums of a's parts, which are read once for each panel
 CHUNKS = 6  # for threads, at least, where there are blocks of LEAST rows
-LEAST = 7
+LEAST, TWICE = 7, 1.035
 TILES = 6  # register tiles that are worth trying
 
 
@@ -306,11 +306,14 @@ def plans(p: Square, lanes: int, most: int) -> list[Plan]:
 
 
 def _block(m: int, rows: int, panels: int) -> int:
-    """Rows at a time, so that there are chunks for several threads: as many as divide the register
-    tiles of a part, for else some rows are computed twice."""
+    """Rows at a time, so that there are chunks for several threads, and few rows are computed twice
+    because the last block overlaps another."""
     count = over(m, rows)
-    some = [j for j in range(1, count + 1) if count % j == 0 and rows * j >= LEAST]
-    enough = [j for j in some if panels * count // j >= CHUNKS]
+    some = [
+        j for j in range(1, count + 1)
+        if rows * j >= LEAST and over(count, j) * j <= TWICE * count
+    ]  # fmt: skip
+    enough = [j for j in some if panels * over(count, j) >= CHUNKS]
     return min(rows * (max(enough) if enough else min(some, default=count)), m)
 
 
