@@ -120,7 +120,8 @@ def best(p: Problem) -> Option:
             return _winograd(wi.plans(picture, m, p.lanes)[0])
         square = _square(p, c)
         if square is not None:
-            times = square.m // (1 if frame.m is None else _size(frame.m))
+            rows = square.count * square.high
+            times = rows // (1 if frame.m is None else _size(frame.m))
             plan = st.best(square, p.lanes, p.levels, times * min(frame.tiles())[0])
             if plan is not None:
                 return _parts(plan)

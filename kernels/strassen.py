@@ -59,15 +59,25 @@ C = ((1, 0, 0, 1, -1, 0, 1), (0, 0, 1, 0, 1, 0, 0), (0, 1, 0, 1, 0, 0, 0), (1, -
 
 @dataclass(frozen=True, slots=True)
 class Square:
-    """A product of matrices: of `rows`, all other axes of the result together, `n` columns, and `k`
-    terms."""
+    """A product of matrices: of `rows`, axes of the result together, `n` columns, and `k` terms;
+    and that for each of `images`, where the first axis of several says which.
 
+    Rows of different images are never in one sum: what is not a number in one of them, or far
+    larger than elsewhere, shows in the rows with which it is summed, too.
+    """
+
+    images: Axis | None
     rows: tuple[Axis, ...]
     n: Axis
     k: Axis
 
     @property
-    def m(self) -> int:
+    def count(self) -> int:
+        return 1 if self.images is None else extent(self.images)
+
+    @property
+    def high(self) -> int:
+        """Rows of an image."""
         return prod(map(extent, self.rows))
 
 
@@ -111,7 +121,9 @@ def square(t: Tensor, c: Contraction) -> Square | None:
     rows = tuple(x for x in t.axes if extent(x) > 1 and x not in columns)
     if len(long) != 1 or len(columns) != 1 or not set(rows) <= set(c.of_a):
         return None
-    return Square(rows, columns[0], long[0])
+    several = len(rows) > 1 and rows[0] is t.axes[0]
+    images, rows = (rows[0], rows[1:]) if several else (None, rows)
+    return Square(images, rows, columns[0], long[0])
 
 
 def cut(
@@ -131,8 +143,12 @@ def cut(
 
     def row(part: Expr, i: Expr) -> dict[Expr, Expr]:
         """The row's axes: row i of a part."""
-        at = ix.apply("min", (ix.as_index(part * m), ix.as_index(p.m - m)), part.dtype) + i
+        each = m // p.count
         out: dict[Expr, Expr] = {}
+        if p.images is not None:
+            out[p.images], i = ix.as_index(i // each), ix.as_index(i % each)
+        begin = ix.as_index(part * each), ix.as_index(p.high - each)
+        at = ix.apply("min", begin, part.dtype) + i
         for x in reversed(p.rows):
             out[x] = ix.as_index(at % extent(x)) if x is not p.rows[0] else ix.as_index(at)
             at = at // extent(x)
@@ -260,7 +276,7 @@ def fits(p: Square, levels: int, lanes: int) -> bool:
     """Do all parts have whole vectors, and some rows?"""
     parts = 2**levels
     wide = extent(p.n) % (parts * lanes) == 0 and extent(p.k) % (parts * lanes) == 0
-    return wide and high(p, parts) >= FEW
+    return wide and over(p.high, parts) >= FEW
 
 
 def best(p: Square, lanes: int, most: int, direct: float) -> Plan | None:
@@ -324,5 +340,5 @@ def _tiles(m: int, n: int, lanes: int) -> list[tuple[float, int, int]]:
 
 
 def high(p: Square, parts: int) -> int:
-    """Rows of a part."""
-    return -(-p.m // parts)
+    """Rows of a part, of all images."""
+    return p.count * over(p.high, parts)

@@ -1,8 +1,10 @@
 """Strassen's products: the identity, exactly; and products, of matrices and pictures, by parts."""
 
 import numpy as np
+import onnx
 import pytest
 
+import superopt
 from superopt.ir.op import canonical_attrs, expression
 from superopt.kernels.built import built
 from superopt.kernels.contraction import contraction
@@ -16,6 +18,7 @@ from superopt.kernels.walk import loads
 from superopt.ops import OPS
 from superopt.te.dtype import F32
 from superopt.te.expr import Tensor, TensorType
+from tests.plan.test_compile import F, model
 
 
 @pytest.mark.parametrize("levels", LEVELS)
@@ -61,6 +64,7 @@ CASES = {
     "matrices": ("MatMul", [(64, 128), (128, 192)], None, None),
     "odd": ("MatMul", [(61, 64), (64, 128)], None, None),
     "batch": ("MatMul", [(3, 1, 21, 64), (64, 64)], None, None),
+    "one of a batch": ("MatMul", [(1, 3, 7, 64), (64, 64)], None, None),
     "Gemm": ("Gemm", [(30, 128), (128, 64), (64,)], None, None),
     "picture": ("Conv", [(1, 64, 7, 9), (128, 64, 1, 1), (128,)], "i0 i1//16 i2 i3 i1%16",
                 "i0 i1//16 i2+1 i3+1 i1%16"),
@@ -154,3 +158,18 @@ def test_a_matrix_that_is_turned() -> None:
     q = combined(1, matrix(c, s), b)
     np.testing.assert_array_equal(q[1], b.T[:32, :32])
     np.testing.assert_array_equal(q[0], b.T[:32, :32] + b.T[32:, 32:])
+
+
+def test_what_is_no_number_stays_in_its_image() -> None:
+    rng = np.random.default_rng(0)
+    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+    w = rng.standard_normal((256, 256)).astype(np.float32)
+    m = model([node], {"x": (F, [3, 64, 256])}, ["y"], {"w": w})
+    exe = superopt.compile(m)
+    (step,) = exe.variants[()]
+    assert "strassen" in {o.algorithm for o in step.code.program.options.values()}
+    x = rng.standard_normal((3, 64, 256)).astype(np.float32)
+    x[1, 5, 7] = np.nan
+    y = exe(x=x)["y"]
+    assert np.isnan(y[1, 5]).all()
+    assert np.isfinite(y[[0, 2]]).all()
