@@ -50,7 +50,8 @@ def compile(
     sizes is tuned by `tune`, for given ones. store: the file or folder of measurements, by default
     in the user's cache; what was tuned before is taken from there. float_class: how much floats may
     change: "E1" sums in another order, "E2" products distributed over sums, too (convolutions in
-    Winograd's tiles, batch normalisation in weights).
+    Winograd's tiles, products of matrices by Strassen's parts, batch normalisation in weights):
+    then what is infinite, or no number, reaches some results more.
 
     A model with symbolic sizes is compiled when it is first called, for the sizes that it is called
     with, and again for others. Nodes that no kernel computes run in onnxruntime, in the same call.
