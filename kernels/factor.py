@@ -1,14 +1,36 @@
-"""What stands in a computation at other indices: for the forms that put another computation in the
-place of a sum of products (Winograd's, Strassen's)."""
+"""Forms that put another computation in the place of a sum of products (Winograd's, Strassen's):
+what one consists of, and what stands in a computation at other indices."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+import numpy as np
+
+from superopt.kernels.layout import Scatter
+from superopt.kernels.schedule import Schedule
 from superopt.te import index as ix
 from superopt.te.affine import rebuild
 from superopt.te.expr import Tensor, select
 from superopt.te.node import Apply, Axis, Const, Expr, Load
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A sum of products by another computation: what computes it, where that lies, and what is
+    known of it.
+
+    kernel: the constant, transformed. first: the other operand, transformed, where that is a kernel
+    of its own, and the buffer from which it is read then.
+    """
+
+    root: Tensor
+    first: tuple[Tensor, Tensor] | None
+    lies: Scatter
+    schedules: Mapping[Tensor, Schedule]
+    tables: Mapping[Tensor, np.ndarray]
+    kernel: Tensor
 
 
 def placed(e: Expr, env: Mapping[Expr, Expr]) -> Expr:

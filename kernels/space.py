@@ -18,6 +18,7 @@ from superopt.kernels import strassen as st
 from superopt.kernels import winograd as wi
 from superopt.kernels.cook_toom import transformed_kernel
 from superopt.kernels.default import LANES, default, turning
+from superopt.kernels.factor import Form
 from superopt.kernels.layout import Layout, Scatter, lying, row_major
 from superopt.kernels.option import Option
 from superopt.kernels.picture import Picture
@@ -280,10 +281,15 @@ def _in_tiles(p: Problem, option: Option) -> Choice:
     layout = p.layouts.get(p.tensor) or row_major(p.tensor.rank)
     plan = wi.Plan(m, bool(apart), *rest)
     made = wi.tiled(p.tensor, c, picture, plan, layout, p.lanes)
-    source = {made.kernel: (c.b.tensor, partial(transformed_kernel, picture.tile(m)))}
+    return _formed(option, made, c, partial(transformed_kernel, picture.tile(m)))
+
+
+def _formed(
+    option: Option, made: Form, c: co.Contraction, make: Callable[[np.ndarray], np.ndarray]
+) -> Choice:
     return Choice(
         option, made.root, made.schedules, (made.kernel,), made.lies, made.tables, made.first,
-        source,
+        {made.kernel: (c.b.tensor, make)},
     )  # fmt: skip
 
 
@@ -306,13 +312,9 @@ def _square(p: Problem, c: co.Contraction) -> st.Square | None:
 def _in_parts(p: Problem, option: Option) -> Choice:
     c, _ = _given(p, option)
     square = _square(p, c)
-    if square is None or not st.fits(square, min(option["levels"], p.levels), p.lanes):
-        raise ValueError(f"{option}: {p.tensor.name} is no product of matrices in such parts")
     levels, apart, *rest = (option[k] for k in _CUT)
+    if square is None or levels > p.levels or not st.fits(square, levels, p.lanes):
+        raise ValueError(f"{option}: {p.tensor.name} is no product of matrices in such parts")
     layout = p.layouts.get(p.tensor) or row_major(p.tensor.rank)
     made = st.cut(p.tensor, c, square, st.Plan(levels, bool(apart), *rest), layout, p.lanes)
-    source = {made.kernel: (c.b.tensor, partial(st.combined, levels, st.matrix(c, square)))}
-    return Choice(
-        option, made.root, made.schedules, (made.kernel,), made.lies, made.tables, made.first,
-        source,
-    )  # fmt: skip
+    return _formed(option, made, c, partial(st.combined, levels, st.matrix(c, square)))

@@ -14,14 +14,13 @@ gives that row once more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from superopt.kernels.contraction import DEEP, Contraction, tiles
-from superopt.kernels.factor import placed, put
+from superopt.kernels.factor import Form, placed, put
 from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.nest import put_for
 from superopt.kernels.pack import packed
@@ -96,19 +95,6 @@ class Plan:
     deep: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A product of matrices by parts: what computes it, and what is known of that (as of
-    winograd.Tiled; kernel: the sums of b's parts)."""
-
-    root: Tensor
-    first: tuple[Tensor, Tensor] | None
-    lies: Scatter
-    schedules: Mapping[Tensor, Schedule]
-    tables: Mapping[Tensor, np.ndarray]
-    kernel: Tensor
-
-
 def square(t: Tensor, c: Contraction) -> Square | None:
     """The product of matrices that a contraction is, if parts can compute it."""
     found = reduction(t)
@@ -128,7 +114,7 @@ def square(t: Tensor, c: Contraction) -> Square | None:
 
 def cut(
     t: Tensor, c: Contraction, p: Square, plan: Plan, layout: Layout | Scatter, lanes: int
-) -> Cut:
+) -> Form:
     """The tensor by Strassen's products."""
     found = reduction(t)
     assert found is not None
@@ -189,7 +175,7 @@ def cut(
     else:
         lies = Scatter(tuple(extent(x) for x in t.axes), layout, y.axes, place)
     a, _, b = tables(plan.levels)
-    return Cut(
+    return Form(
         y, (sums, read) if plan.apart else None, lies,
         _scheduled(sums, products, y, plan, lanes), {table_a: a, table_c: b}, q,
     )  # fmt: skip

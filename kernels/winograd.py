@@ -24,11 +24,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-import numpy as np
-
 from superopt.kernels.contraction import Contraction, tiles
 from superopt.kernels.cook_toom import array, matrices
-from superopt.kernels.factor import placed, put
+from superopt.kernels.factor import Form, placed, put
 from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.nest import put_for
 from superopt.kernels.picture import Picture, counts, extent, over, start
@@ -37,22 +35,6 @@ from superopt.kernels.transform import reduction
 from superopt.te import index as ix
 from superopt.te.expr import Tensor, compute, reduce_sum
 from superopt.te.node import Apply, Axis, Const, Expr, Load, Reduce
-
-
-@dataclass(frozen=True, slots=True)
-class Tiled:
-    """A convolution in tiles: what computes it, and what is known of that.
-
-    kernel: the transformed kernel. first: the transformed picture, where that is a kernel of its
-    own, and the buffer from which it is read then.
-    """
-
-    root: Tensor
-    first: tuple[Tensor, Tensor] | None
-    lies: Scatter
-    schedules: Mapping[Tensor, Schedule]
-    tables: Mapping[Tensor, np.ndarray]
-    kernel: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +53,7 @@ class Plan:
 
 def tiled(
     t: Tensor, c: Contraction, p: Picture, plan: Plan, layout: Layout | Scatter, lanes: int
-) -> Tiled:
+) -> Form:
     """The tensor by F(m x m, 3 x 3)."""
     found = reduction(t)
     assert found is not None
@@ -138,7 +120,7 @@ def tiled(
         table_b: array(by_rows[2]), table_a: array(by_rows[0]),
         table_e: array(by_columns[2]), table_d: array(by_columns[0]),
     }  # fmt: skip
-    return Tiled(y, (v, read) if plan.apart else None, lies, how, tables, u)
+    return Form(y, (v, read) if plan.apart else None, lies, how, tables, u)
 
 
 @dataclass(frozen=True, slots=True)
