@@ -47,6 +47,12 @@ class Layout:
         """The zeros on each side of an axis."""
         return next((p.border for p in self.parts if p.axis == axis), 0)
 
+    def borders(self) -> tuple[int, ...] | None:
+        """The zeros on each side of each dimension; None where they are parts of blocks."""
+        if any(p.border and p.block > 1 for p in self.parts):
+            return None
+        return tuple(p.border for p in self.parts)
+
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Of the buffer of a tensor of this shape."""
         return tuple(

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import prod
 
 import numpy as np
 
 from superopt.ir import graph as g
+from superopt.kernels import border
 from superopt.kernels.built import built, operands
 from superopt.kernels.contraction import contraction
 from superopt.kernels.cpu_run import Call, Ref
 from superopt.kernels.cpu_text import chunks, workspace
-from superopt.kernels.identity import computation
+from superopt.kernels.identity import computation, identity
 from superopt.kernels.inline import Inlining
 from superopt.kernels.layout import Layout, Scatter, row_major
 from superopt.kernels.nest import put_for
@@ -272,14 +273,21 @@ class _Builder:
             for t in step.reads:
                 last[t] = max(n, last.get(t, n))
         own = [t for t in first if t not in where]
-        lives = [Life(self.bytes(t), first[t], last[t], self.keeps(t)) for t in own]
-        at, memory = offsets(lives)
+        lives = [Life(self.bytes(t), first[t], last[t], *self.keeps(t)) for t in own]
+        at, memory, shared = offsets(lives)
         where |= {t: Ref("memory", a) for t, a in zip(own, at, strict=True)}
+        cleared = {own[n] for n in shared}
         constants: list[Held] = []
         held: dict[object, Ref] = {}
         end = 0
-        calls = []
-        for step in steps:
+        calls: list[Call] = []
+        run: list[Step] = []
+        for n, step in enumerate(steps):
+            if step.target in cleared and first[step.target] == n:
+                clear = self.clear(step.target)
+                run.append(replace(step, kernel=clear))
+                calls.append(Call(clear.name, (where[step.target],), chunks(clear)))
+            run.append(step)
             refs = []
             packs = {p.source: p for p in step.kernel.packs}
             for x in step.reads:
@@ -296,12 +304,12 @@ class _Builder:
                     end += -(-size // ALIGNED) * ALIGNED
                 refs.append(held[key])
             calls.append(Call(step.kernel.name, (*refs, where[step.target]), chunks(step.kernel)))
-        kernels = {step.kernel.name: step.kernel for step in steps}
+        kernels = {step.kernel.name: step.kernel for step in run}
         most = max((workspace(k) for k in kernels.values()), default=0)
         return Program(
             kernels, tuple(calls), tuple(constants), end, memory, most,
-            problems, options, tuple(step.problem for step in steps),
-            tuple(step.result for step in steps), origins(self.graph, self.tensors, self.current),
+            problems, options, tuple(step.problem for step in run),
+            tuple(step.result for step in run), origins(self.graph, self.tensors, self.current),
         )  # fmt: skip
 
     def shape(self, t: Tensor) -> tuple[int, ...]:
@@ -311,12 +319,21 @@ class _Builder:
         layout = self.lying.get(t) or row_major(t.rank)
         return prod(layout.shape(self.shape(t))) * _bytes(t)
 
-    def keeps(self, t: Tensor) -> object:
-        """Zeros around it are to stay."""
+    def keeps(self, t: Tensor) -> tuple[object, int | None]:
+        """Which zeros around it are to stay, and the bytes of these."""
         layout = self.lying.get(t)
         if layout is None or not any(p.border for p in layout.parts):
-            return None
-        return (t.dtype, layout.shape(self.shape(t)), layout)
+            return None, None
+        shape = layout.shape(self.shape(t))
+        zeros = layout.borders()
+        clear = None if zeros is None else border.written(shape, zeros) * _bytes(t)
+        return (t.dtype, shape, layout), clear
+
+    def clear(self, t: Tensor) -> Kernel:
+        """Writes the zeros around it."""
+        layout = self.lying[t]
+        made = border.clear(t.dtype, layout.shape(self.shape(t)), layout.borders() or ())
+        return replace(made, name=f"k{identity(made)}")
 
 
 def _levels(constants: Iterable[int]) -> int:

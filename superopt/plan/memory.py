@@ -10,30 +10,53 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 ALIGNED = 64
+# Buffers that are kept apart for their borders cost cache: their lines are fetched in each run, and
+# drive others out. From so many bytes on borders are written anew if there are that many times more
+# bytes to be saved than written.
+LARGE = 1 << 15
+CLEARED = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
     """A buffer's bytes, the steps from its first to its last use, and what its contents are when it
-    is not in use: only buffers of equal `keeps` share memory (borders of zeros stay zeros)."""
+    is not in use: only buffers of equal `keeps` share memory (borders of zeros stay zeros).
+
+    clear: the bytes that are to be written each time if it shares memory with others all the same;
+    None where nothing writes them.
+    """
 
     bytes: int
     first: int
     last: int
     keeps: object = None
+    clear: int | None = None
 
 
-def offsets(lives: Sequence[Life]) -> tuple[list[int], int]:
-    """Where each buffer begins, and how many bytes there are in all."""
+def offsets(lives: Sequence[Life]) -> tuple[list[int], int, set[int]]:
+    """Where each buffer begins, how many bytes there are in all, and the numbers of the buffers
+    whose borders are to be cleared."""
     out = [0] * len(lives)
+    apart: dict[object, list[int]] = {}
+    for n, x in enumerate(lives):
+        apart.setdefault(x.keeps, []).append(n)
+    free = apart.pop(None, [])
+    cleared: set[int] = set()
     end = 0
-    for keeps in dict.fromkeys(x.keeps for x in lives):
-        group = [n for n, x in enumerate(lives) if x.keeps == keeps]
-        placed, top = _shared([lives[n] for n in group], keeps is None)
+    for group in apart.values():
+        placed, top = _shared([lives[n] for n in group], free=False)
+        clear = [lives[n].clear for n in group]
+        if top >= LARGE and None not in clear and CLEARED * sum(c or 0 for c in clear) <= top:
+            free += group
+            cleared.update(group)
+            continue
         for n, at in zip(group, placed, strict=True):
             out[n] = end + at
         end += top
-    return out, end
+    placed, top = _shared([lives[n] for n in free], free=True)
+    for n, at in zip(free, placed, strict=True):
+        out[n] = end + at
+    return out, end + top, cleared
 
 
 def _shared(lives: Sequence[Life], free: bool) -> tuple[list[int], int]:

@@ -142,6 +142,24 @@ def test_results_stay_the_same_and_are_the_caller_s() -> None:
         np.testing.assert_array_equal(first[name], a)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_borders_are_zeros_in_memory_that_was_another_s(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds: list[int] = []
+    for least in (1 << 60, 0):
+        monkeypatch.setattr("superopt.plan.memory.LARGE", least)
+        monkeypatch.setattr("superopt.plan.memory.CLEARED", 0)
+        exe = superopt.compile(net(19), threads=threads)
+        wanted = reference(net(19), {"x": picture(1, 19)})
+        near(exe(x=picture(1, 19)), wanted)
+        exe(x=np.full((1, 3, 19, 19), np.nan, np.float32))
+        near(exe(x=picture(1, 19)), wanted)
+        (steps,) = exe.variants.values()
+        kinds.append(len(steps[0].code.program.calls))  # type: ignore[union-attr]
+    assert kinds[0] < kinds[1]
+
+
 def test_several_threads_may_call_it() -> None:
     exe = superopt.compile(net(9), threads=2)
     wanted = exe(x=picture(1, 9))["y"]

@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from superopt.plan.memory import ALIGNED, Life, offsets
+from superopt.plan.memory import ALIGNED, CLEARED, LARGE, Life, offsets
 
 LIVES = st.lists(
     st.builds(
-        lambda size, first, length, keeps: Life(size, first, first + length, keeps),
-        st.integers(0, 500), st.integers(0, 8), st.integers(0, 4),
-        st.sampled_from([None, None, "a", "b"]),
+        lambda size, first, length, keeps, clear: Life(size, first, first + length, keeps, clear),
+        st.sampled_from([0, 60, 500, LARGE, 3 * LARGE]), st.integers(0, 8), st.integers(0, 4),
+        st.sampled_from([None, None, "a", "b"]), st.sampled_from([None, 0, LARGE // 4, LARGE]),
     ),
     max_size=14,
 )  # fmt: skip
@@ -17,17 +17,39 @@ LIVES = st.lists(
 
 @given(LIVES)
 def test_what_is_in_use_at_once_is_apart(lives: list[Life]) -> None:
-    at, top = offsets(lives)
+    at, top, cleared = offsets(lives)
+
+    def told(n: int) -> bool:
+        """May its memory be anybody's?"""
+        return lives[n].keeps is None or n in cleared
+
+    assert all(lives[n].clear is not None for n in cleared)
     for n, (a, x) in enumerate(zip(at, lives, strict=True)):
         assert a % ALIGNED == 0
         assert a + x.bytes <= top
-        for b, y in zip(at[:n], lives[:n], strict=True):
+        for m, (b, y) in enumerate(zip(at[:n], lives[:n], strict=True)):
             together = x.first <= y.last and y.first <= x.last
             overlap = a < b + y.bytes and b < a + x.bytes
-            assert not (overlap and (together or x.keeps != y.keeps))
+            kept = x.keeps != y.keeps and not (told(n) and told(m))
+            assert not (overlap and (together or kept))
 
 
 def test_memory_is_shared() -> None:
-    at, top = offsets([Life(64, 0, 1), Life(64, 1, 2), Life(64, 2, 3), Life(64, 3, 4)])
+    at, top, _ = offsets([Life(64, 0, 1), Life(64, 1, 2), Life(64, 2, 3), Life(64, 3, 4)])
     assert top == 128
     assert at[0] == at[2] != at[1] == at[3]
+
+
+def test_borders_are_written_anew_where_that_is_less() -> None:
+    """Two pictures of one kind, not at once with what has no border."""
+    size = 4 * LARGE
+
+    def placed(clear: int | None) -> tuple[int, set[int]]:
+        pictures = [Life(size, 0, 1, "a", clear), Life(size, 4, 5, "a", clear)]
+        _, top, cleared = offsets([*pictures, Life(size, 2, 3)])
+        return top, cleared
+
+    few = size // (2 * CLEARED)
+    assert placed(few) == (size, {0, 1})
+    assert placed(few + 1) == (2 * size, set())
+    assert placed(None) == (2 * size, set())

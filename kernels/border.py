@@ -1,0 +1,63 @@
+"""Zeros around a picture, written anew: where its memory has been another buffer's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from superopt.kernels.tile import For, Kernel, Stmt, Store
+from superopt.te import index as ix
+from superopt.te.dtype import DType
+from superopt.te.expr import Tensor
+from superopt.te.node import Axis, Const, Expr
+
+TILE = 64  # elements that are written at once
+
+
+def clear(dtype: DType, shape: Sequence[int], borders: Sequence[int]) -> Kernel:
+    """A kernel of one buffer of this shape, with so many zeros on both sides of each dimension.
+
+    Dimensions that lead to the first with a border are one parallel loop."""
+    size = prod(shape)
+    buffer = Tensor("picture", dtype, (size,))
+    first = next(d for d, b in enumerate(borders) if b)
+    whole = Axis("plane", prod(shape[:first]))
+    body: list[Stmt] = []
+    for d in range(first, len(shape)):
+        if not borders[d]:
+            continue
+        # dimensions on the way have their own zeros written already: what is between these is left
+        loops = [Axis(f"i{d}.{k}", shape[k] - 2 * borders[k]) for k in range(first, d)]
+        at: Expr = ix.as_index(whole * prod(shape[first:]))
+        for k, axis in enumerate(loops, start=first):
+            at = ix.as_index(at + (axis + borders[k]) * prod(shape[k + 1 :]))
+        inner = prod(shape[d + 1 :])
+        run = borders[d] * inner
+        stores: tuple[Stmt, ...] = (
+            *_run(buffer, at, run, f"before{d}"),
+            *_run(buffer, ix.as_index(at + (shape[d] * inner - run)), run, f"after{d}"),
+        )
+        for axis in reversed(loops):
+            stores = (For(axis, stores),)
+        body += stores
+    return Kernel("clear", (buffer,), (For(whole, tuple(body), "parallel"),))
+
+
+def written(shape: Sequence[int], borders: Sequence[int]) -> int:
+    """The elements of the border."""
+    return prod(shape) - prod(n - 2 * b for n, b in zip(shape, borders, strict=True))
+
+
+def _run(buffer: Tensor, at: Expr, count: int, name: str) -> list[Stmt]:
+    """Zeros from `at` on."""
+    out: list[Stmt] = []
+    zero = Const(0, buffer.dtype)
+    full, rest = divmod(count, TILE)
+    if full:
+        step, lane = Axis(f"{name}.step", full), Axis(f"{name}.lane", TILE)
+        place = ix.as_index(at + step * TILE + lane)
+        out.append(For(step, (Store(buffer, (place,), zero, (lane,)),)))
+    if rest:
+        lane = Axis(f"{name}.rest", rest)
+        out.append(Store(buffer, (ix.as_index(at + (full * TILE + lane)),), zero, (lane,)))
+    return out
