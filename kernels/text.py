@@ -108,6 +108,8 @@ class Text:
         """`v` in each of `lanes`."""
         if v.lanes == lanes:
             return v
+        if not v.text.startswith("%"):
+            return repeated(v, lanes)
         wide = Value("", v.dtype, lanes)
         one = self.make(f"insertelement {wide.type} poison, {v}, i64 0", v.dtype, lanes)
         zeros = f"<{lanes} x i32> zeroinitializer"
@@ -116,7 +118,6 @@ class Text:
 
 def number(value: Number | bool, dtype: DType, lanes: int = 0) -> Value:
     """A constant; floats are written as the bits of the double that they are."""
-    one = element(dtype)
     if dtype.is_float:
         x = float(value)
         if dtype != F64:
@@ -127,6 +128,10 @@ def number(value: Number | bool, dtype: DType, lanes: int = 0) -> Value:
         text = "true" if value else "false"
     else:
         text = str(int(value))
-    if not lanes:
-        return Value(text, dtype)
-    return Value("<" + ", ".join([f"{one} {text}"] * lanes) + ">", dtype, lanes)
+    only = Value(text, dtype)
+    return repeated(only, lanes) if lanes else only
+
+
+def repeated(only: Value, lanes: int) -> Value:
+    """A constant in each of `lanes`."""
+    return Value("<" + ", ".join([str(only)] * lanes) + ">", only.dtype, lanes)

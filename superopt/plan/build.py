@@ -30,7 +30,7 @@ from superopt.plan.inline import in_order, inlined
 from superopt.plan.memory import ALIGNED, Life, offsets
 from superopt.plan.origins import Origins, origins
 from superopt.plan.phases import Phase, Written
-from superopt.plan.place import layouts, slid
+from superopt.plan.place import apart, layouts
 from superopt.plan.rows import rows
 from superopt.plan.tensors import Tensors
 from superopt.plan.turn import panels
@@ -110,7 +110,7 @@ def program(
         tensors.add(n)
     outputs = _outputs(graph, tensors)
     parts = {t: [x.tensor for x in p] for t, p in tensors.parts.items()}
-    pictures = slid(in_order(outputs, parts)) & set(tensors.copies)
+    pictures = apart(in_order(outputs, parts), tensors.copies)
     current = inlined(outputs, pictures, parts, tensors.constants)
     outputs, current = _copied(outputs, current, tensors.parts)
     lying = layouts(current, outputs, tensors.parts) | panels(current, width)

@@ -13,6 +13,7 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Expr, Load, Reduce
 
 BLOCK = 16  # channels
+FEW = 8  # channels that are no vector
 
 
 def layouts(
@@ -37,6 +38,8 @@ def layouts(
         if not any(n % BLOCK for n in (c, *begins)):
             channels = Part(1, BLOCK), Part(1, BLOCK, within=True)
             out[t] = Layout((Part(0), channels[0], *space, channels[1]))
+        elif _few(t) and isinstance(current[t].body, Load):
+            out[t] = Layout((Part(0), Part(1), *space))  # a copy: whole rows of it
         else:
             out[t] = Layout((Part(0), *space, Part(1)))
     return out
@@ -45,6 +48,21 @@ def layouts(
 def slid(some: Sequence[Tensor]) -> set[Tensor]:
     """The tensors over which windows slide."""
     return {x.tensor for t in some for r in _windows(t) for x in loads(r.body) if _slides(x, t, r)}
+
+
+def apart(some: Sequence[Tensor], copies: Collection[Tensor]) -> set[Tensor]:
+    """Copies over which windows slide, but those that are as good to read where they came from: of
+    few channels, and nowhere read beyond the edge."""
+    beyond: set[Tensor] = set()
+    for t in some:
+        for r in _windows(t):
+            plain = {id(x) for x, border in _read(r.body) if not any(border.values())}
+            beyond |= {x.tensor for x in loads(r.body) if id(x) not in plain}
+    return {t for t in slid(some) & set(copies) if t in beyond or not _few(t)}
+
+
+def _few(t: Tensor) -> bool:
+    return isinstance(t.shape[1], int) and t.shape[1] < FEW
 
 
 def _windows(t: Tensor) -> list[Reduce]:
