@@ -13,6 +13,8 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Expr, Load
 
 STREAMED = 1 << 20  # bytes of a buffer that does not stay in the second cache
+PARTS = 1 << 18  # bytes of one that is read in many places at a time, far apart
+PAGE = 4096
 PANEL = 1 << 19  # bytes of a part that does, together with the next one
 NEXT = 12288  # bytes ahead in what is read once
 SOON = 2048  # bytes ahead in what is read in large steps, which the processor does not foresee
@@ -22,10 +24,14 @@ def ahead(kernel: Kernel) -> dict[Tensor, int]:
     """Bytes between what is read of such buffers, and what is asked for meanwhile.
 
     Of a constant a part that is read several times before the next one is: that one. Else what
-    comes soon. Of others, only what is read in steps (as by windows that do not touch).
+    comes soon. Of others, only what is read in steps (as by windows that do not touch), or in many
+    places at a time (where tables say how their elements are summed).
     """
     fixed = {p.buffer for p in kernel.packs}
-    large = {p for p in kernel.params if _bytes(p) > STREAMED}
+    parts = bool(kernel.tables)
+    large = {
+        p for p in kernel.params if _bytes(p) > (STREAMED if p in fixed or not parts else PARTS)
+    }
     out: dict[Tensor, int] = {}
     for load, loops, own in _reads(kernel.body, large, ()) if large else ():
         buffer = load.tensor
@@ -35,9 +41,26 @@ def ahead(kernel: Kernel) -> dict[Tensor, int]:
             told = [(f.axis, f.kind == "unroll", f.axis in used) for f in loops]
             part = _again(told, tile) * max(buffer.dtype.bits // 8, 1)
             out[buffer] = NEXT if part > PANEL else -(-NEXT // part) * part if part < NEXT else part
-        elif _steps(load, loops, own):
+        elif (parts and _jumps(load, loops)) or (not parts and _steps(load, loops, own)):
             out[buffer] = SOON
     return out
+
+
+def _jumps(load: Load, loops: Sequence[For]) -> bool:
+    """Does each step of the innermost loop read another page?"""
+    written = [f for f in loops if f.kind != "unroll"]
+    if not written:
+        return False
+    inner = written[-1].axis
+    others: dict[Expr, Expr] = {f.axis: ix.as_index(0) for f in loops if f.axis is not inner}
+    pitch = max(load.dtype.bits // 8, 1)
+    moved = 0
+    for i, n in zip(reversed(load.index), reversed(load.tensor.shape), strict=True):
+        form = affine(ix.substitute(i, others))
+        moved += pitch * (0 if form is None else abs(form.coefficient(inner)))
+        assert isinstance(n, int)
+        pitch *= n
+    return moved >= PAGE
 
 
 def _steps(load: Load, loops: Sequence[For], own: Collection[Axis]) -> bool:

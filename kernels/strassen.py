@@ -245,14 +245,17 @@ def combined(levels: int, how: Pack, b: np.ndarray) -> np.ndarray:
 # it is by 6, where F(4 x 4, 3 x 3) has 9; a third time it would be too much.
 LEVELS = (1, 2)
 FEW = 4  # rows of a part, at least
-# Fitted to measurements of 16 products, M x K x N from 49 x 160 x 960 to 3136 x 64 x 256; what is
-# predicted is within 4 % of these. Cycles for each vector: of the sums of a's parts, and of a
-# product until it is in the result; in the unit of register tiles (contraction.tiles).
-SUMMED, ADDED = 8, 3
+# Fitted to measurements of 26 products, M x K x N from 49 x 160 x 960 to 3136 x 64 x 256; what is
+# predicted is within 4 % of these, mostly. Cycles for each vector: of the sums of a's parts, and of a
+# product until it is in the result, where parts have at most NEAR rows, and more; in the unit of
+# register tiles (contraction.tiles).
+NEAR = 49
+SUMMED, ADDED = (8, 5), (2, 7)
 BYTES_PER_CYCLE = 8  # of the constant, which comes from memory
 BESIDE = 0.2  # part of what is not the bottleneck that shows
 STARTS = 0.97  # part of the time of the product as it is below which parts pay
 ROOM = 8_000_000  # bytes of the sums of a's parts, which are read once for each panel
+HELD = 100_000  # bytes of a block's products, which stay in the second cache with all else
 CHUNKS = 6  # for threads, at least, where there are blocks of LEAST rows
 LEAST, TWICE = 7, 1.035
 TILES = 6  # register tiles that are worth trying
@@ -275,7 +278,8 @@ def best(p: Square, lanes: int, most: int, direct: float) -> Plan | None:
             parts, count = 2**levels, 7**levels
             m, n, k = high(p, parts), extent(p.n) // parts, extent(p.k) // parts
             products = min(tiles(m, n, lanes))[0] * k
-            moved = m * (k * SUMMED + n * ADDED) / lanes
+            far = m > NEAR
+            moved = m * (k * SUMMED[far] + n * ADDED[far]) / lanes
             some.append((_time(count * (products + moved), (7 / 4) ** levels * size), levels))
     least, levels = min(some)
     if not levels or least > STARTS * some[0][0]:
@@ -299,9 +303,11 @@ def plans(p: Square, lanes: int, most: int) -> list[Plan]:
         size = count * 4 * k  # bytes of the sums for a row of each part
         whole = m * size <= ROOM
         for _, rows, vectors in _tiles(m, n, lanes):
-            some = max(min(ROOM // 2 // size // rows, over(m, rows) // 2), 1) * rows
+            inside = min(max(HELD // (count * 4 * vectors * lanes) // rows, 1) * rows, m)
             own = (True, _block(m, rows, over(n, vectors * lanes)))
-            ways = [own, (False, min(some, m))] if whole else [(False, min(some, m)), own]
+            ways = [(False, inside), own]
+            if whole and over(m, inside) < CHUNKS:
+                ways = [own, (False, inside)]
             for apart, block in ways:
                 out += [Plan(levels, apart, block, rows, vectors, d) for d in (0, *deep)]
     return out

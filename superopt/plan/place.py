@@ -38,7 +38,7 @@ def layouts(
         if not any(n % BLOCK for n in (c, *begins)):
             channels = Part(1, BLOCK), Part(1, BLOCK, within=True)
             out[t] = Layout((Part(0), channels[0], *space, channels[1]))
-        elif _few(t) and isinstance(current[t].body, Load):
+        elif _few(t) and t in current and isinstance(current[t].body, Load):
             out[t] = Layout((Part(0), Part(1), *space))  # a copy: whole rows of it
         else:
             out[t] = Layout((Part(0), *space, Part(1)))
