@@ -246,16 +246,18 @@ def combined(levels: int, how: Pack, b: np.ndarray) -> np.ndarray:
 LEVELS = (1, 2)
 FEW = 4  # rows of a part, at least
 # Fitted to measurements of 26 products, M x K x N from 49 x 160 x 960 to 3136 x 64 x 256; what is
-# predicted is within 4 % of these, mostly. Cycles for each vector: of the sums of a's parts, and of a
-# product until it is in the result, where parts have at most NEAR rows, and more; in the unit of
-# register tiles (contraction.tiles).
-NEAR = 49
-SUMMED, ADDED = (8, 5), (2, 7)
-BYTES_PER_CYCLE = 8  # of the constant, which comes from memory
-BESIDE = 0.2  # part of what is not the bottleneck that shows
-STARTS = 0.97  # part of the time of the product as it is below which parts pay
+# predicted is within 4 % of these, mostly. Cycles for each vector, by the levels: of the sums of a's
+# parts, and of a product until it is in the result; in the unit of register tiles
+# (contraction.tiles).
+SUMMED, ADDED = {1: 6, 2: 5}, {1: 6, 2: 3}
+BYTES_PER_CYCLE = 6  # of the constant, which comes from memory
+BESIDE = 0.1  # part of what is not the bottleneck that shows
+STARTS = 0.985  # part of the time of the product as it is below which parts pay
 ROOM = 8_000_000  # bytes of the sums of a's parts, which are read once for each panel
-HELD = 100_000  # bytes of a block's products, which stay in the second cache with all else
+# Bytes of the products of a register tile, which stay near: tiles are one vector wide, and at least
+# ENOUGH rows high, which is what keeps a core busy.
+HELD = 48_000
+ENOUGH = 8
 CHUNKS = 6  # for threads, at least, where there are blocks of LEAST rows
 LEAST, TWICE = 7, 1.035
 TILES = 6  # register tiles that are worth trying
@@ -277,9 +279,8 @@ def best(p: Square, lanes: int, most: int, direct: float) -> Plan | None:
         if fits(p, levels, lanes):
             parts, count = 2**levels, 7**levels
             m, n, k = high(p, parts), extent(p.n) // parts, extent(p.k) // parts
-            products = min(tiles(m, n, lanes))[0] * k
-            far = m > NEAR
-            moved = m * (k * SUMMED[far] + n * ADDED[far]) / lanes
+            products = _tiles(m, n, lanes, count)[0][0] * k
+            moved = m * (k * SUMMED[levels] + n * ADDED[levels]) / lanes
             some.append((_time(count * (products + moved), (7 / 4) ** levels * size), levels))
     least, levels = min(some)
     if not levels or least > STARTS * some[0][0]:
@@ -302,7 +303,7 @@ def plans(p: Square, lanes: int, most: int) -> list[Plan]:
         deep = [d for d in range(DEEP, DEEP // 3, -1) if k % d == 0 and k > d][:1]
         size = count * 4 * k  # bytes of the sums for a row of each part
         whole = m * size <= ROOM
-        for _, rows, vectors in _tiles(m, n, lanes):
+        for _, rows, vectors in _tiles(m, n, lanes, count):
             inside = min(max(HELD // (count * 4 * vectors * lanes) // rows, 1) * rows, m)
             own = (True, _block(m, rows, over(n, vectors * lanes)))
             ways = [(False, inside), own]
@@ -325,10 +326,13 @@ def _block(m: int, rows: int, panels: int) -> int:
     return min(rows * (max(enough) if enough else min(some, default=count)), m)
 
 
-def _tiles(m: int, n: int, lanes: int) -> list[tuple[float, int, int]]:
-    """Register tiles whose panels divide the columns, so that no column is computed twice."""
+def _tiles(m: int, n: int, lanes: int, count: int) -> list[tuple[float, int, int]]:
+    """Register tiles whose panels divide the columns, so that no column is computed twice, and
+    of which all products stay near."""
     some = [x for x in tiles(m, n, lanes) if (n // lanes) % x[2] == 0]
-    return sorted(some)[:TILES]
+    near = [x for x in some if count * 4 * lanes * x[1] * x[2] <= HELD]
+    high = [x for x in near if x[1] * x[2] >= min(m, ENOUGH) and (x[2] == 1 or count == 7)]
+    return sorted(high or near)[:TILES]
 
 
 def high(p: Square, parts: int) -> int:
