@@ -317,4 +317,4 @@ def _in_parts(p: Problem, option: Option) -> Choice:
         raise ValueError(f"{option}: {p.tensor.name} is no product of matrices in such parts")
     layout = p.layouts.get(p.tensor) or row_major(p.tensor.rank)
     made = st.cut(p.tensor, c, square, st.Plan(levels, bool(apart), *rest), layout, p.lanes)
-    return _formed(option, made, c, partial(st.combined, levels, st.matrix(c, square)))
+    return _formed(option, made, c, partial(st.combined, levels, p.lanes, st.matrix(c, square)))

@@ -123,7 +123,7 @@ def cut(
     count, m, n, k = 7**plan.levels, high(p, parts), extent(p.n) // parts, extent(p.k) // parts
     table_a = Tensor("A", kind, (count, parts, parts))
     table_c = Tensor("C", kind, (parts, parts, count))
-    q = Tensor("q", kind, (count, k, n))
+    q = Tensor("q", kind, (count, n // lanes, k, lanes))  # a panel of a vector's columns at a time
     factor = next(e for e in found.body.args if e is not c.b)
     none: dict[Expr, Expr] = dict.fromkeys((*t.axes, *found.axes), ix.as_index(0))
 
@@ -153,7 +153,9 @@ def cut(
     read = Tensor("p", kind, sums.shape) if plan.apart else sums
     products = compute(
         (count, m, n),
-        lambda x, i, o: reduce_sum(k, lambda j: read[i, x, j] * q[x, j, o]),
+        lambda x, i, o: reduce_sum(
+            k, lambda j: read[i, x, j] * q[x, o // lanes, j, o % lanes]
+        ),
         name="s",
     )
 
@@ -220,8 +222,8 @@ def matrix(c: Contraction, p: Square) -> Pack:
     return Pack(c.b.tensor, buffer, (p.k, p.n), index)
 
 
-def combined(levels: int, how: Pack, b: np.ndarray) -> np.ndarray:
-    """q[x, k, n] of the constant that is b."""
+def combined(levels: int, lanes: int, how: Pack, b: np.ndarray) -> np.ndarray:
+    """q[x, k, n] of the constant that is b, in panels: [x, n // lanes, k, n % lanes]."""
     w, b = packed(how, b), tables(levels)[1]
     parts = 2**levels
     k, n = (x // parts for x in w.shape)
@@ -238,26 +240,28 @@ def combined(levels: int, how: Pack, b: np.ndarray) -> np.ndarray:
                 np.add(out[x], part, out=out[x])
             else:
                 np.subtract(out[x], part, out=out[x])
-    return out
+    panels = out.reshape(len(b), k, n // lanes, lanes)
+    return np.ascontiguousarray(panels.transpose(0, 2, 1, 3))
 
 
 # Rounding grows by 2.4 with each level, at most (by its norm, as that of Winograd's tiles): twice
 # it is by 6, where F(4 x 4, 3 x 3) has 9; a third time it would be too much.
 LEVELS = (1, 2)
 FEW = 4  # rows of a part, at least
-# Fitted to measurements of 26 products, M x K x N from 49 x 160 x 960 to 3136 x 64 x 256; what is
-# predicted is within 4 % of these, mostly. Cycles for each vector, by the levels: of the sums of a's
-# parts, and of a product until it is in the result; in the unit of register tiles
-# (contraction.tiles).
-SUMMED, ADDED = {1: 6, 2: 5}, {1: 6, 2: 3}
-BYTES_PER_CYCLE = 6  # of the constant, which comes from memory
-BESIDE = 0.1  # part of what is not the bottleneck that shows
-STARTS = 0.985  # part of the time of the product as it is below which parts pay
+# Fitted to measurements of 27 products, M x K x N from 49 x 160 x 960 to 3136 x 64 x 256; most are
+# predicted within 3 %. Cycles for each vector, of the sums of a's parts, and of a product until it
+# is in the result, in the unit of register tiles (contraction.tiles); and what part of that unit
+# these take here.
+SUMMED, ADDED, TAKEN = 6, 3.5, 0.96
+BYTES_PER_CYCLE = 8  # of the constant, which comes from memory
+BESIDE = 0.2  # part of what is not the bottleneck that shows
+STARTS = 0.965  # part of the time of the product as it is below which parts pay
 ROOM = 8_000_000  # bytes of the sums of a's parts, which are read once for each panel
 # Bytes of the products of a register tile, which stay near: tiles are one vector wide, and at least
 # ENOUGH rows high, which is what keeps a core busy.
 HELD = 48_000
 ENOUGH = 8
+PAGE = 4096  # bytes: of rows that are so far apart a cache holds no more than ENOUGH
 CHUNKS = 6  # for threads, at least, where there are blocks of LEAST rows
 LEAST, TWICE = 7, 1.035
 TILES = 6  # register tiles that are worth trying
@@ -279,8 +283,8 @@ def best(p: Square, lanes: int, most: int, direct: float) -> Plan | None:
         if fits(p, levels, lanes):
             parts, count = 2**levels, 7**levels
             m, n, k = high(p, parts), extent(p.n) // parts, extent(p.k) // parts
-            products = _tiles(m, n, lanes, count)[0][0] * k
-            moved = m * (k * SUMMED[levels] + n * ADDED[levels]) / lanes
+            products = _tiles(m, n, k, lanes, count)[0][0] * k * TAKEN
+            moved = m * (k * SUMMED + n * ADDED) / lanes
             some.append((_time(count * (products + moved), (7 / 4) ** levels * size), levels))
     least, levels = min(some)
     if not levels or least > STARTS * some[0][0]:
@@ -303,7 +307,7 @@ def plans(p: Square, lanes: int, most: int) -> list[Plan]:
         deep = [d for d in range(DEEP, DEEP // 3, -1) if k % d == 0 and k > d][:1]
         size = count * 4 * k  # bytes of the sums for a row of each part
         whole = m * size <= ROOM
-        for _, rows, vectors in _tiles(m, n, lanes, count):
+        for _, rows, vectors in _tiles(m, n, k, lanes, count):
             inside = min(max(HELD // (count * 4 * vectors * lanes) // rows, 1) * rows, m)
             own = (True, _block(m, rows, over(n, vectors * lanes)))
             ways = [(False, inside), own]
@@ -326,12 +330,14 @@ def _block(m: int, rows: int, panels: int) -> int:
     return min(rows * (max(enough) if enough else min(some, default=count)), m)
 
 
-def _tiles(m: int, n: int, lanes: int, count: int) -> list[tuple[float, int, int]]:
+def _tiles(m: int, n: int, k: int, lanes: int, count: int) -> list[tuple[float, int, int]]:
     """Register tiles whose panels divide the columns, so that no column is computed twice, and
     of which all products stay near."""
-    some = [x for x in tiles(m, n, lanes) if (n // lanes) % x[2] == 0]
+    pitch = count * 4 * k
+    some = tiles(m, n, lanes, ENOUGH if pitch % PAGE == 0 else 14)
+    some = [x for x in some if (n // lanes) % x[2] == 0]
     near = [x for x in some if count * 4 * lanes * x[1] * x[2] <= HELD]
-    high = [x for x in near if x[1] * x[2] >= min(m, ENOUGH) and (x[2] == 1 or count == 7)]
+    high = [x for x in near if x[1] >= min(m, ENOUGH) and x[2] == 1]
     return sorted(high or near)[:TILES]
 
 

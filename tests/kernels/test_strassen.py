@@ -155,7 +155,9 @@ def test_a_matrix_that_is_turned() -> None:
     s = square(t, c)
     assert s is not None
     b = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
-    q = combined(1, matrix(c, s), b)
+    panels = combined(1, 16, matrix(c, s), b)
+    assert panels.shape == (7, 2, 32, 16)
+    q = panels.transpose(0, 2, 1, 3).reshape(7, 32, 32)
     np.testing.assert_array_equal(q[1], b.T[:32, :32])
     np.testing.assert_array_equal(q[0], b.T[:32, :32] + b.T[32:, 32:])
 
