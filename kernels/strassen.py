@@ -153,9 +153,7 @@ def cut(
     read = Tensor("p", kind, sums.shape) if plan.apart else sums
     products = compute(
         (count, m, n),
-        lambda x, i, o: reduce_sum(
-            k, lambda j: read[i, x, j] * q[x, o // lanes, j, o % lanes]
-        ),
+        lambda x, i, o: reduce_sum(k, lambda j: read[i, x, j] * q[x, o // lanes, j, o % lanes]),
         name="s",
     )
 
@@ -334,8 +332,8 @@ def _tiles(m: int, n: int, k: int, lanes: int, count: int) -> list[tuple[float, 
     """Register tiles whose panels divide the columns, so that no column is computed twice, and
     of which all products stay near."""
     pitch = count * 4 * k
-    some = tiles(m, n, lanes, ENOUGH if pitch % PAGE == 0 else 14)
-    some = [x for x in some if (n // lanes) % x[2] == 0]
+    most = ENOUGH if pitch % PAGE == 0 else 14
+    some = [x for x in tiles(m, n, lanes, most) if (n // lanes) % x[2] == 0]
     near = [x for x in some if count * 4 * lanes * x[1] * x[2] <= HELD]
     high = [x for x in near if x[1] >= min(m, ENOUGH) and x[2] == 1]
     return sorted(high or near)[:TILES]

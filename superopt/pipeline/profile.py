@@ -130,11 +130,13 @@ def _kernels(exe: Executable, step: Native, median: np.ndarray, most: Peak) -> l
         rate = most.flops / 2 if t.dtype == F64 else most.flops
         arithmetic = count / rate
         memory = fixed / most.bandwidth(program.constant_bytes) + other / most.bandwidth(other)
+        if first:  # a call that reads nothing writes zeros around its result
+            how += ": its border" if len(program.calls[n].given) == 1 else ": its first step"
         shown = tuple(x.op.name for x in nodes) or (result.name,)
         name = "" if value is None else names.get(value, "")
         out.append(
             Part(
-                name, shown, str(t.type), f"{how}: its first step" if first else how,
+                name, shown, str(t.type), how,
                 float(median[n]), count, fixed + other, arithmetic, memory,
             )
         )  # fmt: skip
