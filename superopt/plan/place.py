@@ -62,7 +62,7 @@ def apart(some: Sequence[Tensor], copies: Collection[Tensor]) -> set[Tensor]:
 
 
 def _few(t: Tensor) -> bool:
-    return isinstance(t.shape[1], int) and t.shape[1] < FEW
+    return t.rank > 2 and isinstance(t.shape[1], int) and t.shape[1] < FEW
 
 
 def _windows(t: Tensor) -> list[Reduce]:
