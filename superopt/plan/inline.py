@@ -21,6 +21,10 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Const, Expr, Index, Load, Reduce
 
 
+SIMPLE = ("add", "sub", "mul", "neg", "abs", "max", "min", "select", "cast", "lt", "le", "eq")
+WIDER = 4  # elements of a reader for each one that it reads
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """Where a tensor is read: by which, at which index; `summed`: within a sum of that."""
@@ -105,6 +109,8 @@ def _chosen(
             continue  # it goes into another first, which may read it many times
         if site.summed and not _once(current[site.reader], site, t):
             continue
+        if _gate(now, current) and WIDER * prod(_sizes(t)) <= prod(_sizes(site.reader)):
+            continue
         if t in summing:
             same = prod(_sizes(t)) == prod(_sizes(site.reader)) and all(map(affine, site.index))
             busy = site.reader in summing or site.reader in taken or site.reader in turned
@@ -113,6 +119,24 @@ def _chosen(
             taken.add(site.reader)
         chosen.add(t)
     return chosen
+
+
+def _gate(now: Tensor, current: Mapping[Tensor, Tensor]) -> bool:
+    """Is it a costly function of what a product gives, as squeeze and excite have it? It is an end
+    of that product then, and not computed anew for each element that is scaled by it."""
+    assert now.body is not None
+    before = [current[x.tensor] for x in loads(now.body) if x.tensor in current]
+    products = [r for x in before for r in reductions(x.body) if _products(r.body)]
+    return bool(products) and not _simple(now.body)
+
+
+def _simple(e: Expr) -> bool:
+    match e:
+        case Apply(fn, args):
+            return fn in SIMPLE and all(map(_simple, args))
+        case Reduce(_, _, body):
+            return _simple(body)
+    return True
 
 
 def _once(reader: Tensor, site: Site, t: Tensor) -> bool:
