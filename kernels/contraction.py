@@ -26,7 +26,7 @@ from superopt.kernels.transform import reduction
 from superopt.kernels.walk import axes_of, loads
 from superopt.te import affine
 from superopt.te.expr import Tensor
-from superopt.te.node import Apply, Axis, Const, Expr, Load
+from superopt.te.node import Apply, Axis, Const, Expr, Load, Reduce
 
 ACCUMULATORS = 28  # of 32 registers, the others for operands
 LATENCY = 4  # cycles until a sum can be added to again
@@ -65,9 +65,13 @@ def contraction(t: Tensor, constants: Collection[Tensor]) -> Contraction | None:
     if any(len(ls) != 1 for ls in some):
         return None
     a, b = some[0][0], some[1][0]
-    if (a.tensor in constants and b.tensor not in constants) or (
-        (a.tensor in constants) == (b.tensor in constants) and _lane(t, a) and not _lane(t, b)
-    ):
+    alike = (a.tensor in constants) == (b.tensor in constants)
+    slid = [_slides(t, found, e) for e in (a, b)]
+    if slid[0] != slid[1] and alike:  # windows go over a
+        turned = slid[1]
+    else:
+        turned = alike and _lane(t, a) and not _lane(t, b)
+    if turned or (a.tensor in constants and b.tensor not in constants):
         a, b = b, a
     in_a, in_b = (set[Axis]().union(*map(_moving, e.index)) for e in (a, b))
     of_a = tuple(x for x in t.axes if x in in_a and x not in in_b)
@@ -89,6 +93,12 @@ def _moving(e: Expr) -> set[Axis]:
         case Apply(_, args) | Load(_, args):
             return set().union(*map(_moving, args)) if args else set()
     return axes_of(e)
+
+
+def _slides(t: Tensor, r: Reduce, e: Load) -> bool:
+    """Do a window's place and the place in it say together what is read?"""
+    own, over = set(t.axes), set(r.axes)
+    return any(axes_of(i) & own and axes_of(i) & over for i in e.index)
 
 
 def _lane(t: Tensor, e: Load) -> bool:

@@ -20,7 +20,6 @@ from superopt.te.affine import affine
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Const, Expr, Index, Load, Reduce
 
-
 SIMPLE = ("add", "sub", "mul", "neg", "abs", "max", "min", "select", "cast", "lt", "le", "eq")
 WIDER = 4  # elements of a reader for each one that it reads
 

@@ -86,7 +86,7 @@ def _pictures(current: Mapping[Tensor, Tensor], parts: Written) -> dict[Tensor, 
             continue
         out.setdefault(t, dict.fromkeys(range(t.rank), 0))
         for load, border in _read(windows[0].body):
-            if load.tensor.rank == t.rank:
+            if _slides(load, now, windows[0]):
                 known = out.setdefault(load.tensor, dict.fromkeys(range(t.rank), 0))
                 for d, b in border.items():
                     known[d] = max(known[d], b)

@@ -60,10 +60,11 @@ def _turned(t: Tensor, c: Contraction, constants: Collection[Tensor]) -> tuple[T
     if not c.of_b or c.b.tensor in constants or max(rows, default=0) < ROWS:
         return None
     lane = c.of_b[-1]
-    if lane != t.axes[-1] or strides(c.b, lane) == 1:
-        return None
     found = reduction(t)
     assert found is not None
+    windows = t.rank > 2 and len(found.axes) > 1 and lane == t.axes[1]  # a picture's channels
+    if not (windows or lane == t.axes[-1]) or strides(c.b, lane) == 1:
+        return None
     used = set[Axis]().union(*map(axes_of, c.b.index))
     over = (*c.both, *c.of_b[:-1], *found.axes)
     if not used <= {*over, lane}:

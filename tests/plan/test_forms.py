@@ -297,3 +297,46 @@ def test_transpositions(perm: list[int], shape: list[int]) -> None:
     m = build([node("Transpose", ["x"], ["y"], perm=perm)], {"x": shape})
     x = feeds_of({"x": shape})["x"]
     np.testing.assert_array_equal(superopt.compile(m).run({"x": x})["y"], x.transpose(perm))
+
+
+def test_weights_that_are_computed_are_turned() -> None:
+    """A convolution's weights that another node gives: copied as a kernel reads them, and not
+    gone through in the order in which they lie."""
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((48, 32, 3, 3)).astype(np.float32)
+    nodes = [
+        onnx.helper.make_node("Mul", ["w", "s"], ["v"]),
+        onnx.helper.make_node("Conv", ["x", "v"], ["c"], pads=[1] * 4),
+        onnx.helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    m = model(nodes, {"x": (F, [2, 32, 9, 9]), "s": (F, [1, 32, 1, 1])}, ["y"], {"w": w})
+    exe = superopt.compile(m)
+    (step,) = exe.variants[()]
+    program = step.code.program
+    ways = {program.results[n].name: str(program.options[k]) for n, k in enumerate(program.solved)}
+    assert any(how.startswith("direct") for how in ways.values()), ways
+    feeds = {
+        "x": rng.standard_normal((2, 32, 9, 9)).astype(np.float32),
+        "s": rng.standard_normal((1, 32, 1, 1)).astype(np.float32),
+    }
+    near(exe.run(feeds), reference(m, feeds))
+
+
+def test_a_gate_is_computed_once() -> None:
+    """Sigmoid ends the product that it is of; what it scales only reads it."""
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((64, 64, 1, 1)).astype(np.float32)
+    nodes = [
+        onnx.helper.make_node("GlobalAveragePool", ["x"], ["p"]),
+        onnx.helper.make_node("Conv", ["p", "w"], ["c"]),
+        onnx.helper.make_node("Sigmoid", ["c"], ["g"]),
+        onnx.helper.make_node("Mul", ["x", "g"], ["y"]),
+    ]
+    m = model(nodes, {"x": (F, [1, 64, 14, 14])}, ["y"], {"w": w})
+    exe = superopt.compile(m)
+    (step,) = exe.variants[()]
+    said = [str(t.body) for t in (p.tensor for p in step.code.program.problems.values())]
+    assert [s for s in said if "sigmoid" in s and "sum" in s], said
+    assert not [s for s in said if "sigmoid" in s and "sum" not in s], said
+    x = {"x": rng.standard_normal((1, 64, 14, 14)).astype(np.float32)}
+    near(exe.run(x), reference(m, x))
