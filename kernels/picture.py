@@ -99,14 +99,30 @@ def counts(p: Picture, m: int) -> tuple[int, int]:
 def start(tile: Expr, size: int, m: int, apart: int) -> Expr:
     """Where a tile begins. The outputs of a dilated convolution that read the same places, every
     `apart`-th, are a convolution by themselves: its tiles come after each other."""
-    if apart == 1:
-        begin, phase, own = tile * m, ix.as_index(0), ix.as_index(size)
-    else:
-        each = over(over(size, apart), m)
-        phase = ix.as_index(tile // each)
-        begin, own = tile % each * m, ix.as_index((size - phase + apart - 1) // apart)
-    first = ix.apply("min", (ix.as_index(begin), ix.as_index(own - m)), tile.dtype)
+    begin, phase, own = _begin(tile, size, m, apart)
+    first = ix.apply("min", (begin, ix.as_index(own - m)), tile.dtype)
     return ix.as_index(first * apart + phase)
+
+
+def stored(tile: Expr, i: Expr, size: int, m: int, apart: int) -> Expr:
+    """Where element i of a tile goes. What the tile before has given is not given again, rounded
+    otherwise, by another thread: it goes to the place of the first element that is new, which is
+    stored after it."""
+    begin, phase, own = _begin(tile, size, m, apart)
+    first = ix.apply("min", (begin, ix.as_index(own - m)), tile.dtype)
+    new = ix.apply("min", (begin, ix.as_index(own - 1)), tile.dtype)
+    at = ix.apply("max", (ix.as_index(first + i), new), tile.dtype)
+    return ix.as_index(at * apart + phase)
+
+
+def _begin(tile: Expr, size: int, m: int, apart: int) -> tuple[Expr, Expr, Expr]:
+    """Where a tile would begin, among the outputs of its phase; the phase; how many it has."""
+    if apart == 1:
+        return ix.as_index(tile * m), ix.as_index(0), ix.as_index(size)
+    each = over(over(size, apart), m)
+    phase = ix.as_index(tile // each)
+    own = ix.as_index((size - phase + apart - 1) // apart)
+    return ix.as_index(tile % each * m), phase, own
 
 
 def over(n: int, d: int) -> int:

@@ -127,14 +127,21 @@ def cut(
     factor = next(e for e in found.body.args if e is not c.b)
     none: dict[Expr, Expr] = dict.fromkeys((*t.axes, *found.axes), ix.as_index(0))
 
-    def row(part: Expr, i: Expr) -> dict[Expr, Expr]:
-        """The row's axes: row i of a part."""
-        each = m // p.count
+    each = m // p.count
+    twice = parts * each - p.high  # rows that the last part gives once more
+    chunked = plan.block > twice and (p.count == 1 or each % plan.block == 0)
+
+    def row(part: Expr, i: Expr, stored: bool = False) -> dict[Expr, Expr]:
+        """The row's axes: row i of a part. stored: a row that another part gives, too, is not given
+        again, rounded otherwise, by another thread: it goes to the place of the first row that is
+        new, which the same chunk stores after it."""
         out: dict[Expr, Expr] = {}
         if p.images is not None:
             out[p.images], i = ix.as_index(i // each), ix.as_index(i % each)
         begin = ix.as_index(part * each), ix.as_index(p.high - each)
-        at = ix.apply("min", begin, part.dtype) + i
+        at = ix.as_index(ix.apply("min", begin, part.dtype) + i)
+        if stored and twice and chunked:
+            at = ix.apply("max", (at, begin[0]), part.dtype)
         for x in reversed(p.rows):
             out[x] = ix.as_index(at % extent(x)) if x is not p.rows[0] else ix.as_index(at)
             at = at // extent(x)
@@ -166,7 +173,7 @@ def cut(
 
     y = compute((m, parts, parts, n), back, name="y")
     i, r, s, o = y.axes
-    env = {**none, **row(r, i), p.n: ix.as_index(s * n + o)}
+    env = {**none, **row(r, i, stored=True), p.n: ix.as_index(s * n + o)}
     place = tuple(ix.as_index(env[x]) for x in t.axes)
     if isinstance(layout, Scatter):  # it is a part of another tensor itself
         outer: dict[Expr, Expr] = dict(zip(layout.axes, place, strict=True))

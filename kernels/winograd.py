@@ -29,7 +29,7 @@ from superopt.kernels.cook_toom import array, matrices
 from superopt.kernels.factor import Form, placed, put
 from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.nest import put_for
-from superopt.kernels.picture import Picture, counts, extent, over, start
+from superopt.kernels.picture import Picture, counts, extent, over, start, stored
 from superopt.kernels.schedule import Schedule, parsed
 from superopt.kernels.transform import reduction
 from superopt.te import index as ix
@@ -106,8 +106,8 @@ def tiled(
 
     y = compute((n, high, wide, mh, mw, k), back, name="y")
     q, ty, tx, i, j, o = y.axes
-    row, column = start(ty, h, mh, down) + i * down, start(tx, w, mw, right) + j * right
-    place = (q, o, ix.as_index(row), ix.as_index(column))
+    row = stored(ty, i, h, mh, down)  # a row of tiles is a chunk, in which columns have their order
+    place = (q, o, row, ix.as_index(start(tx, w, mw, right) + j * right))
     if isinstance(layout, Scatter):  # it is a part of another tensor itself
         env: dict[Expr, Expr] = dict(zip(layout.axes, place, strict=True))
         there = tuple(ix.substitute(at_, env) for at_ in layout.index)

@@ -340,3 +340,27 @@ def test_a_gate_is_computed_once() -> None:
     assert not [s for s in said if "sigmoid" in s and "sum" not in s], said
     x = {"x": rng.standard_normal((1, 64, 14, 14)).astype(np.float32)}
     near(exe.run(x), reference(m, x))
+
+
+@pytest.mark.parametrize(
+    ("size", "weight", "apart"),
+    [(17, (256, 24, 3, 3), 2), (57, (160, 160, 3, 3), 1), (15, (512, 512, 1, 1), 1)],
+)
+def test_two_threads_give_the_same_each_time(
+    size: int, weight: tuple[int, ...], apart: int
+) -> None:
+    """Where tiles, and parts, give elements twice it is always the same ones that stay."""
+    rng = np.random.default_rng(0)
+    how = {"pads": [apart * (weight[2] // 2)] * 4, "dilations": [apart] * 2}
+    nodes = [
+        onnx.helper.make_node("Relu", ["x"], ["a"]),
+        onnx.helper.make_node("Conv", ["a", "w"], ["y"], **how),
+    ]
+    w = rng.standard_normal(weight).astype(np.float32)
+    m = model(nodes, {"x": (F, [1, weight[1], size, size])}, ["y"], {"w": w})
+    exe = superopt.compile(m, threads=2)
+    x = rng.standard_normal((1, weight[1], size, size)).astype(np.float32)
+    first = exe(x=x)["y"].copy()
+    near({"y": first}, reference(m, {"x": x}))
+    for _ in range(300):
+        np.testing.assert_array_equal(exe(x=x)["y"], first)
