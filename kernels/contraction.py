@@ -23,10 +23,10 @@ from superopt.kernels.schedule import (
     Vectorize,
 )
 from superopt.kernels.transform import reduction
-from superopt.kernels.walk import axes_of, loads
+from superopt.kernels.walk import axes_of, loads, slides
 from superopt.te import affine
 from superopt.te.expr import Tensor
-from superopt.te.node import Apply, Axis, Const, Expr, Load, Reduce
+from superopt.te.node import Apply, Axis, Const, Expr, Load
 
 ACCUMULATORS = 28  # of 32 registers, the others for operands
 LATENCY = 4  # cycles until a sum can be added to again
@@ -66,7 +66,7 @@ def contraction(t: Tensor, constants: Collection[Tensor]) -> Contraction | None:
         return None
     a, b = some[0][0], some[1][0]
     alike = (a.tensor in constants) == (b.tensor in constants)
-    slid = [_slides(t, found, e) for e in (a, b)]
+    slid = [slides(t, found, e) for e in (a, b)]
     if slid[0] != slid[1] and alike:  # windows go over a
         turned = slid[1]
     else:
@@ -93,12 +93,6 @@ def _moving(e: Expr) -> set[Axis]:
         case Apply(_, args) | Load(_, args):
             return set().union(*map(_moving, args)) if args else set()
     return axes_of(e)
-
-
-def _slides(t: Tensor, r: Reduce, e: Load) -> bool:
-    """Do a window's place and the place in it say together what is read?"""
-    own, over = set(t.axes), set(r.axes)
-    return any(axes_of(i) & own and axes_of(i) & over for i in e.index)
 
 
 def _lane(t: Tensor, e: Load) -> bool:

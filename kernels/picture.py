@@ -99,8 +99,7 @@ def counts(p: Picture, m: int) -> tuple[int, int]:
 def start(tile: Expr, size: int, m: int, apart: int) -> Expr:
     """Where a tile begins. The outputs of a dilated convolution that read the same places, every
     `apart`-th, are a convolution by themselves: its tiles come after each other."""
-    begin, phase, own = _begin(tile, size, m, apart)
-    first = ix.apply("min", (begin, ix.as_index(own - m)), tile.dtype)
+    first, _, phase = _begins(tile, size, m, apart)
     return ix.as_index(first * apart + phase)
 
 
@@ -108,21 +107,23 @@ def stored(tile: Expr, i: Expr, size: int, m: int, apart: int) -> Expr:
     """Where element i of a tile goes. What the tile before has given is not given again, rounded
     otherwise, by another thread: it goes to the place of the first element that is new, which is
     stored after it."""
-    begin, phase, own = _begin(tile, size, m, apart)
-    first = ix.apply("min", (begin, ix.as_index(own - m)), tile.dtype)
-    new = ix.apply("min", (begin, ix.as_index(own - 1)), tile.dtype)
+    first, new, phase = _begins(tile, size, m, apart)
     at = ix.apply("max", (ix.as_index(first + i), new), tile.dtype)
     return ix.as_index(at * apart + phase)
 
 
-def _begin(tile: Expr, size: int, m: int, apart: int) -> tuple[Expr, Expr, Expr]:
-    """Where a tile would begin, among the outputs of its phase; the phase; how many it has."""
+def _begins(tile: Expr, size: int, m: int, apart: int) -> tuple[Expr, Expr, Expr]:
+    """The first element of a tile, and the first that no tile before it has, among the outputs of
+    its phase; and the phase."""
     if apart == 1:
-        return ix.as_index(tile * m), ix.as_index(0), ix.as_index(size)
-    each = over(over(size, apart), m)
-    phase = ix.as_index(tile // each)
-    own = ix.as_index((size - phase + apart - 1) // apart)
-    return ix.as_index(tile % each * m), phase, own
+        begin, phase, own = ix.as_index(tile * m), ix.as_index(0), ix.as_index(size)
+    else:
+        each = over(over(size, apart), m)
+        phase = ix.as_index(tile // each)
+        begin = ix.as_index(tile % each * m)
+        own = ix.as_index((size - phase + apart - 1) // apart)
+    first, new = (ix.apply("min", (begin, ix.as_index(own - n)), tile.dtype) for n in (m, 1))
+    return first, new, phase
 
 
 def over(n: int, d: int) -> int:

@@ -51,6 +51,12 @@ def reductions(e: Expr | None) -> list[Reduce]:
     return []
 
 
+def slides(t: Tensor, r: Reduce, e: Load) -> bool:
+    """Do a window's own place and a place in it say together what is read?"""
+    own, over = set(t.axes), set(r.axes)
+    return any(axes_of(i) & own and axes_of(i) & over for i in e.index)
+
+
 def axes_of(e: Expr) -> set[Axis]:
     """The axes that an index hangs on."""
     match e:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from superopt.kernels.element import ranged_read
 from superopt.kernels.layout import Layout, Part
-from superopt.kernels.walk import axes_of, loads, reductions
+from superopt.kernels.walk import loads, reductions, slides
 from superopt.plan.phases import Written
 from superopt.te import affine
 from superopt.te.expr import Tensor
@@ -71,9 +71,7 @@ def _windows(t: Tensor) -> list[Reduce]:
 
 
 def _slides(x: Load, t: Tensor, r: Reduce) -> bool:
-    """Does a place in a window and the window's own place say together what is read?"""
-    own, over = set(t.axes), set(r.axes)
-    return x.tensor.rank == t.rank and any(axes_of(i) & own and axes_of(i) & over for i in x.index)
+    return x.tensor.rank == t.rank and slides(t, r, x)
 
 
 def _pictures(current: Mapping[Tensor, Tensor], parts: Written) -> dict[Tensor, dict[int, int]]:

@@ -9,13 +9,24 @@ from superopt.ir.op import canonical_attrs, expression
 from superopt.kernels.built import built
 from superopt.kernels.contraction import contraction
 from superopt.kernels.cpu import loaded
-from superopt.kernels.layout import Layout, Scatter, parsed
+from superopt.kernels.layout import Layout, Scatter, parsed, row_major
 from superopt.kernels.lower import lowered
 from superopt.kernels.pack import laid, packed, read
 from superopt.kernels.space import Problem, chosen, options
-from superopt.kernels.strassen import LEVELS, best, combined, fits, matrix, square, tables
+from superopt.kernels.strassen import (
+    LEVELS,
+    Plan,
+    best,
+    combined,
+    cut,
+    fits,
+    matrix,
+    square,
+    tables,
+)
 from superopt.kernels.walk import loads
 from superopt.ops import OPS
+from superopt.te import index as ix
 from superopt.te.dtype import F32
 from superopt.te.expr import Tensor, TensorType
 from tests.plan.test_compile import F, model
@@ -175,3 +186,36 @@ def test_what_is_no_number_stays_in_its_image() -> None:
     y = exe(x=x)["y"]
     assert np.isnan(y[1, 5]).all()
     assert np.isfinite(y[[0, 2]]).all()
+
+
+@pytest.mark.parametrize("high", [49, 53, 61, 64, 225])
+@pytest.mark.parametrize("block", [4, 7, 8, 14])
+@pytest.mark.parametrize("levels", [1, 2])
+def test_a_row_has_one_origin_in_whatever_order_chunks_end(
+    high: int, block: int, levels: int
+) -> None:
+    """The last that each chunk stores in a row is of the same part and row of it."""
+    t, [_, w] = product("MatMul", (high, 64), (64, 64))
+    c = contraction(t, {w})
+    assert c is not None
+    s = square(t, c)
+    assert s is not None
+    made = cut(t, c, s, Plan(levels, False, block, block, 1, 0), row_major(2), 16)
+    i, r = made.root.axes[:2]
+    m, parts = i.extent, r.extent
+    assert isinstance(m, int)
+    assert isinstance(parts, int)
+    origins: dict[str, set[tuple[int, int]]] = {}
+    for begin in {min(b, max(m - block, 0)) for b in range(0, m, block)}:
+        last = {}
+        for x in range(begin, min(begin + block, m)):
+            for part in range(parts):
+                env = {i: ix.as_index(x), r: ix.as_index(part)}
+                last[str(ix.substitute(made.lies.index[0], env))] = (part, x)
+        for row, origin in last.items():
+            origins.setdefault(row, set()).add(origin)
+    assert origins.keys() == {str(n) for n in range(high)}
+    assert all(len(found) == 1 for found in origins.values()), origins
+    for row, found in origins.items():  # and it is this row that was computed
+        ((part, x),) = found
+        assert min(part * m, high - m) + x == int(row)
