@@ -8,6 +8,7 @@ from math import gcd, prod
 
 from superopt.kernels.text import Value
 from superopt.kernels.walk import axes_of, loads
+from superopt.te import affine
 from superopt.te import index as ix
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr
@@ -123,3 +124,22 @@ def spread(flat: Expr, buffer: Tensor, p: Place) -> tuple[Expr, tuple[int, ...],
     order = tuple(n - low for n in fixed)
     count = min(-(-(max(order) + 1) // part) * part, 2 * p.lanes)
     return ix.from_polynomial({**some[0], (): low}), order, count
+
+
+def runs(flat: Expr, p: Place) -> list[tuple[int, Expr, int]]:
+    """The lanes as runs of neighbours in memory: (first lane, its place, how many)."""
+    assert p.lane is not None
+    out: list[tuple[int, Expr, int]] = []
+    last: tuple[int, dict[tuple[Expr, ...], int]] | None = None
+    env: dict[Expr, Expr] = {a: ix.as_index(k) for a, k in p.at.items()}
+    for k in range(p.lanes):
+        place = affine.substitute(flat, {**env, p.lane: ix.as_index(p.at[p.lane] + k)})
+        terms = dict(ix.polynomial(place))
+        now = terms.pop((), 0), terms
+        if last is not None and now == (last[0] + 1, last[1]):
+            first, begin, count = out[-1]
+            out[-1] = first, begin, count + 1
+        else:
+            out.append((k, place, 1))
+        last = now
+    return out

@@ -37,6 +37,8 @@ BESIDE = 0.2  # part of what is not the bottleneck that shows
 STRIDED = 8  # rows of a matrix at a time: more may fall on the same places of the first cache
 NEAR = 16  # elements between neighbouring rows that are no such case
 NARROW = 3  # vectors, below which a result's width is taken as it is
+ROWS = 4  # that read a matrix, from which on it is worth another order
+VECTOR = 16  # elements of one, at most
 DEEP = 768  # terms of a sum that b's panel holds, so that it stays in the second cache
 
 
@@ -52,8 +54,11 @@ class Contraction:
     both: tuple[Axis, ...]
 
 
-def contraction(t: Tensor, constants: Collection[Tensor]) -> Contraction | None:
-    """The sum of products that `t` is, or is made of."""
+def contraction(
+    t: Tensor, constants: Collection[Tensor], vector: int = VECTOR
+) -> Contraction | None:
+    """The sum of products that `t` is, or is made of. vector: neighbours in the result that read
+    one element of a together, where groups are multiples of it."""
     found = reduction(t)
     if found is None or found.fn != "sum" or not found.dtype.is_float:
         return None
@@ -66,32 +71,36 @@ def contraction(t: Tensor, constants: Collection[Tensor]) -> Contraction | None:
         return None
     a, b = some[0][0], some[1][0]
     alike = (a.tensor in constants) == (b.tensor in constants)
-    slid = [slides(t, found, e) for e in (a, b)]
+    both = _hangs(a, vector) & _hangs(
+        b, vector
+    )  # heads that lie side by side are no places of a window
+    slid = [slides(set(t.axes) - both, found.axes, e) for e in (a, b)]
     if slid[0] != slid[1] and alike:  # windows go over a
         turned = slid[1]
     else:
         turned = alike and _lane(t, a) and not _lane(t, b)
     if turned or (a.tensor in constants and b.tensor not in constants):
         a, b = b, a
-    in_a, in_b = (set[Axis]().union(*map(_moving, e.index)) for e in (a, b))
+    in_a, in_b = _hangs(a, vector), _hangs(b, vector)
     of_a = tuple(x for x in t.axes if x in in_a and x not in in_b)
     of_b = tuple(x for x in t.axes if x in in_b and x not in in_a)
     return Contraction(a, b, of_a, of_b, tuple(x for x in t.axes if x in in_a and x in in_b))
 
 
-GROUP = 16  # neighbours in the result that read one element of a together, where groups are blocks
+def _hangs(e: Load, vector: int) -> set[Axis]:
+    return set[Axis]().union(*(_moving(i, vector) for i in e.index))
 
 
-def _moving(e: Expr) -> set[Axis]:
+def _moving(e: Expr, vector: int) -> set[Axis]:
     """The axes on which an index hangs; one does not count that only says in which block of at
     least a vector an element is."""
     match e:
-        case Apply("floordiv", (Axis(), Const(n))) if int(n) % GROUP == 0:
+        case Apply("floordiv", (Axis(), Const(n))) if int(n) % vector == 0:
             return set()
         case Axis():
             return {e}
         case Apply(_, args) | Load(_, args):
-            return set().union(*map(_moving, args)) if args else set()
+            return set[Axis]().union(*(_moving(a, vector) for a in args))
     return axes_of(e)
 
 
@@ -135,8 +144,8 @@ class Frame:
     most: int
 
     def tiles(self) -> Iterator[tuple[float, int, int]]:
-        height = 1 if self.m is None else _extent(self.m)
-        return tiles(height, _extent(self.n), self.lanes, self.most, self.registers)
+        height = 1 if self.m is None else extent(self.m)
+        return tiles(height, extent(self.n), self.lanes, self.most, self.registers)
 
 
 def frame(
@@ -150,12 +159,12 @@ def frame(
     if not along or along[0] != order[0]:
         return None
     n = along[0]
-    width = _extent(n)
+    width = extent(n)
     if not width:
         return None
     m = across[0] if across else None
-    if m is not None and _extent(m) < 4:
-        m = max(across, key=_extent)
+    if m is not None and extent(m) < 4:
+        m = max(across, key=extent)
     if width < lanes or (width % lanes and width < NARROW * lanes):
         lanes = width  # all of it, in vectors of which the last one is shorter
     most = STRIDED if m is not None and abs(_apart(c.a, m, layouts)) > NEAR else 14
@@ -211,13 +220,29 @@ def scheduled(
     return tuple(steps)
 
 
+def streamed(t: Tensor, c: Contraction, columns: int, terms: int, lanes: int) -> Schedule:
+    """One row times a matrix that lies row by row, of which each number is read once: some rows of
+    it at a time, as they come from memory, added to `columns` sums that wait in a cache."""
+    n, found = c.of_b[-1], reduction(t)
+    assert found is not None
+    rest = [x.name for x in t.axes if x != n]
+    *outer, k = [x.name for x in found.axes]
+    part, inner = f"{n.name}.o", f"{n.name}.i"
+    steps: list[Primitive] = [
+        Split(n.name, columns), Split(inner, 2 * lanes), Split(k, terms),
+        Reorder((*rest, part, *outer, f"{k}.o", f"{inner}.o", f"{k}.i", f"{inner}.i")),
+        Unroll(f"{k}.i"), Vectorize(f"{inner}.i"), *map(Parallel, (*rest, part)[:3]),
+    ]  # fmt: skip
+    return tuple(steps)
+
+
 def blocks(t: Tensor, c: Contraction, layouts: Mapping[Tensor, Layout | Scatter]) -> list[int]:
     """Terms that a block of the sum may have, where it is one long sum; the best one first."""
     found = reduction(t)
     assert found is not None
     if len(found.axes) != 1 or _block(c.a, found.axes[0], layouts.get(c.a.tensor)) > 1:
         return [0]
-    n = _extent(found.axes[0])
+    n = extent(found.axes[0])
     some = [d for d in range(DEEP, DEEP // 3, -1) if n % d == 0 and n > d]
     return [*some[:1], 0] if n > 2 * DEEP else [0, *some[:1]]
 
@@ -232,7 +257,7 @@ def _reduced(
     last = []
     for k in over:
         block = _block(c.a, k, layouts.get(c.a.tensor))
-        if block > 1 and _extent(k) > block and _extent(k) % block == 0:
+        if block > 1 and extent(k) > block and extent(k) % block == 0:
             steps.append(Split(k.name, block))
             last.append(f"{k.name}.i")
             yield f"{k.name}.o"
@@ -250,7 +275,7 @@ def _block(a: Load, k: Axis, layout: Layout | Scatter | None) -> int:
     return 1
 
 
-def _extent(a: Axis) -> int:
+def extent(a: Axis) -> int:
     assert isinstance(a.extent, int)
     return a.extent
 

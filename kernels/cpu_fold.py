@@ -8,7 +8,8 @@ from dataclasses import replace
 from itertools import product
 
 from superopt.kernels.address import Place, flat_index, rejoined
-from superopt.kernels.cpu_values import Writer, get, put, value
+from superopt.kernels.cpu_store import put
+from superopt.kernels.cpu_values import Writer, get, value
 from superopt.kernels.functions import across, applied, cast, joined, padded
 from superopt.kernels.inline import placed
 from superopt.kernels.text import Value, number

@@ -47,7 +47,7 @@ class Writer:
 def value(w: Writer, e: Expr, p: Place) -> Value:
     """The value of `e` there: a scalar where no lane differs."""
     if e.dtype == INDEX:
-        return _index(w, e, p)
+        return index_value(w, e, p)
     match e:
         case Const(v, dtype):
             return number(v, dtype)
@@ -104,7 +104,7 @@ def _beside(w: Writer, guard: Value, around: Value | None) -> Value:
     return out if around is None else _both(w, out, around)
 
 
-def _index(w: Writer, e: Expr, p: Place) -> Value:
+def index_value(w: Writer, e: Expr, p: Place) -> Value:
     """An index: a scalar where it does not hang on the lane."""
     total: Value | None = None
     for atoms, c in ix.polynomial(e).items():
@@ -132,21 +132,21 @@ def _atom(w: Writer, a: Expr, p: Place) -> Value:
         case Axis():
             return w.loops[a]
         case Index(found, bound):
-            return _wrapped(w, value(w, found, p), _index(w, bound, p))
+            return _wrapped(w, value(w, found, p), index_value(w, bound, p))
         case Apply("floordiv" | "mod" as fn, (x, y)):
             low = affine.interval(x)
             if low is not None and low[0] >= 0 and isinstance(y, Const):
-                u, v = even(w, [_index(w, x, p), _index(w, y, p)])
+                u, v = even(w, [index_value(w, x, p), index_value(w, y, p)])
                 how = "udiv" if fn == "floordiv" else "urem"
                 return w.t.make(f"{how} {u}, {v.text}", INDEX, u.lanes)
-            u, v = even(w, [_index(w, x, p), _index(w, y, p)])
+            u, v = even(w, [index_value(w, x, p), index_value(w, y, p)])
             rest = applied(w.t, "mod", [u, v], INDEX)
             if fn == "mod":
                 return rest
             whole = w.t.make(f"sub {u}, {rest.text}", INDEX, u.lanes)
             return applied(w.t, "div", [whole, v], INDEX)
         case Apply("min" | "max" as fn, args):
-            return applied(w.t, fn, even(w, [_index(w, x, p) for x in args]), INDEX)
+            return applied(w.t, fn, even(w, [index_value(w, x, p) for x in args]), INDEX)
     raise NotImplementedError(f"index {a}")
 
 
@@ -167,7 +167,7 @@ def _wrapped(w: Writer, i: Value, bound: Value) -> Value:
 
 def get(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> Value:
     if buffer in w.registers:
-        slot, lanes = _register(w, buffer, index, p)
+        slot, lanes = register(w, buffer, index, p)
         out = Value("", buffer.dtype, lanes)
         return w.t.make(f"load {out.type}, ptr {slot}", buffer.dtype, lanes)
     found = address(buffer, index, p)
@@ -216,7 +216,7 @@ def _near(w: Writer, buffer: Tensor, found: Address, p: Place) -> Value:
     lanes = p.lanes if found.step else 0
     if guard is None:
         shape = f"<{lanes} x {memory}>" if lanes else memory
-        at = _pointer(w, buffer, found.moving, found.constant)
+        at = pointer(w, buffer, found.moving, found.constant)
         if buffer in w.ahead and lanes:
             _prefetch(w, at, w.ahead[buffer])
         return _unpacked(t, f"load {shape}, ptr {at}, align {size}", kind, lanes)
@@ -224,7 +224,7 @@ def _near(w: Writer, buffer: Tensor, found: Address, p: Place) -> Value:
         place = _flat(w, found.moving, found.constant)
         return _at(w, buffer, place, guard)
     shape, mask = f"<{lanes} x {memory}>", t.splat(guard, lanes)
-    at = _pointer(w, buffer, found.moving, found.constant, inbounds="")
+    at = pointer(w, buffer, found.moving, found.constant, inbounds="")
     name = f"llvm.masked.load.v{lanes}{_suffix(kind)}.p0"
     t.declared.add(f"declare {shape} @{name}(ptr, <{lanes} x i1>, {shape})")
     text = f"call {shape} @{name}(ptr align {size} {at}, {mask}, {shape} zeroinitializer)"
@@ -247,7 +247,7 @@ def _gather(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> Value
     told: dict[Expr, Expr] = {a: ix.as_index(k) for a, k in w.unrolled.items()}
     found = spread(ix.substitute(where, told), buffer, p) if near else None
     if found is None:
-        return _at(w, buffer, _index(w, where, p), p.guard)
+        return _at(w, buffer, index_value(w, where, p), p.guard)
     return _picked(w, buffer, *found, p)
 
 
@@ -272,7 +272,7 @@ def _vector(w: Writer, buffer: Tensor, begin: Expr, more: int, lanes: int, p: Pl
     if key not in w.known:
         t, kind = w.t, buffer.dtype
         at = f"%{t.fresh()}"
-        where = _index(w, ix.as_index(begin + more), p)
+        where = index_value(w, ix.as_index(begin + more), p)
         t.line(f"{at} = getelementptr {stored(kind)}, ptr {w.pointers[buffer]}, {where}")
         shape = f"<{lanes} x {stored(kind)}>" if lanes else stored(kind)
         size = max(kind.bits // 8, 1)
@@ -316,41 +316,7 @@ def _unpacked(t: Text, load: str, kind: DType, lanes: int) -> Value:
     return t.make(f"icmp ne {shape} {byte}, {zero}", BOOL, lanes)
 
 
-def put(w: Writer, buffer: Tensor, index: Sequence[Expr], new: Value, p: Place) -> None:
-    """Store a vector, or a scalar where the place has no lanes."""
-    t = w.t
-    if buffer in w.registers:
-        slot, _ = _register(w, buffer, index, p)
-        t.line(f"store {new}, ptr {slot}")
-        return
-    for key in [k for k in w.known if isinstance(k, tuple) and k[0] is buffer]:
-        del w.known[key]  # what was read of it
-    found = address(buffer, index, p)
-    size = max(buffer.dtype.bits // 8, 1)
-    if found is not None and (not new.lanes or found.step == 1):
-        at = _pointer(w, buffer, found.moving, found.constant)
-        t.line(f"store {_packed(t, new)}, ptr {at}, align {size}")
-        return
-    places = t.splat(_index(w, flat_index(buffer, index), p), new.lanes)
-    for k in range(new.lanes):
-        one = t.make(f"extractelement {new}, i64 {k}", new.dtype, 0)
-        place = t.make(f"extractelement {places}, i64 {k}", INDEX, 0)
-        at = f"%{t.fresh()}"
-        t.line(f"{at} = getelementptr {stored(buffer.dtype)}, ptr {w.pointers[buffer]}, {place}")
-        t.line(f"store {_packed(t, one)}, ptr {at}, align {size}")
-
-
-def _packed(t: Text, v: Value) -> str:
-    """A value as it is stored: a bool as a byte."""
-    if v.dtype != BOOL:
-        return str(v)
-    shape = f"<{v.lanes} x i8>" if v.lanes else "i8"
-    byte = f"%{t.fresh()}"
-    t.line(f"{byte} = zext {v} to {shape}")
-    return f"{shape} {byte}"
-
-
-def _register(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> tuple[str, int]:
+def register(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> tuple[str, int]:
     """The slot of a vector of a tile, of which LLVM makes a register; how many lanes it has."""
     where, lanes = [], 0
     for i in index:
@@ -381,7 +347,7 @@ def _flat(w: Writer, moving: Moving, constant: int) -> Value:
     return total
 
 
-def _pointer(
+def pointer(
     w: Writer, buffer: Tensor, moving: Moving, constant: int, inbounds: str = " inbounds"
 ) -> str:
     memory, base = stored(buffer.dtype), w.pointers[buffer]

@@ -21,6 +21,15 @@ class Machine:
     features: str
     width: int
 
+    @property
+    def unit(self) -> int:
+        """The bytes of a vector that are multiplied at a time."""
+        return HALVES.get(self.cpu, self.width)
+
+
+# Processors that multiply the halves of a vector one after the other.
+HALVES = {"znver4": 32}
+
 
 def host() -> Machine:
     """This machine."""

@@ -9,6 +9,7 @@ across             vectors of what is summed, added to each other in the end: wh
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from math import prod
 
 from superopt.kernels.contraction import strides
 from superopt.kernels.layout import Layout, Scatter, lying
@@ -27,10 +28,11 @@ from superopt.kernels.transform import reduction
 from superopt.kernels.walk import axes_of, loads
 from superopt.te.affine import affine
 from superopt.te.expr import Tensor
-from superopt.te.node import Axis, Load, Reduce
+from superopt.te.node import Axis, Expr, Load, Reduce
 
 ROWS = 8  # sums at a time
 FEW = 8  # terms of a sum that are written out
+WINDOW = 16  # elements of a window that are written out
 WIDE = 64  # elements of the result at a time, where there is one row
 
 
@@ -78,7 +80,8 @@ def scheduled(
     n, m, block = _frame(t, layouts)
     read = [x for x in loads(found.body) if x.tensor.shape]
     over = sorted(found.axes, key=lambda a: _within(read, n, a))
-    written = {a.name for a in over if _within(read, n, a)}
+    few = _few(over) if found.fn in ("max", "min") else []
+    written = [a.name for a in over if a in few or _within(read, n, a)]
     how = _along(t, over, written, n, m, bool(block), option["wide"], option["rows"])
     return how, tuple(_packed(read, n, constants))
 
@@ -103,13 +106,22 @@ def _rows(
     """Do neighbours of the sum lie next to each other, and those of the result do not?"""
     if _extent(last) < 4:
         return False
-    if any(x.tensor in layouts for x in read):
-        return False  # pictures: their channels are neighbours
+    if any(x.tensor in layouts for x in read):  # pictures: their channels are neighbours
+        some = [x for x in read if any(last in axes_of(i) for i in x.index)]
+        return bool(some) and all(_beside(x, layouts) == last for x in some)
     along = [strides(x, last) for x in read]
     other = [strides(x, lane) for x in read]
     if _extent(lane) < 4:
         return all(s in (0, 1) for s in along)
     return 1 in along and all(s in (0, 1) for s in along) and any(s not in (0, 1) for s in other)
+
+
+def _beside(x: Load, layouts: Mapping[Tensor, Layout | Scatter]) -> Expr | None:
+    """What says which of the elements that lie next to each other is read."""
+    layout = layouts.get(x.tensor)
+    if isinstance(layout, Scatter):
+        return None
+    return x.index[lying(layout, x.tensor.rank).parts[-1].axis]
 
 
 def _packed(read: list[Load], lane: Axis, constants: Collection[Tensor]) -> list[Tensor]:
@@ -138,6 +150,12 @@ def _within(read: list[Load], lane: Axis, a: Axis) -> bool:
     return 1 < _extent(a) <= FEW and any(
         {a, lane} <= axes_of(i) and affine(i) is None for x in read for i in x.index
     )
+
+
+def _few(over: Sequence[Axis]) -> list[Axis]:
+    """The innermost axes of a window that are written out: then NaN is asked for in fewer steps."""
+    sizes = [prod(map(_extent, over[n:])) for n in range(len(over))]
+    return [a for a, size in zip(over, sizes, strict=True) if size <= WINDOW]
 
 
 def _along(

@@ -19,12 +19,13 @@ from superopt.kernels import winograd as wi
 from superopt.kernels.cook_toom import transformed_kernel
 from superopt.kernels.default import LANES, default, turning
 from superopt.kernels.factor import Form
+from superopt.kernels.groups import Groups, groups
 from superopt.kernels.layout import Layout, Scatter, lying, row_major
 from superopt.kernels.option import Option
 from superopt.kernels.picture import Picture
 from superopt.kernels.picture import picture as find
 from superopt.kernels.schedule import Schedule
-from superopt.kernels.transform import unscheduled
+from superopt.kernels.transform import reduction, unscheduled
 from superopt.kernels.walk import loads, reductions
 from superopt.te.dtype import F32
 from superopt.te.expr import Tensor
@@ -37,7 +38,8 @@ class Problem:
     constants. width: bytes of a vector. lead: where it is computed row by row, of which stages are
     within it, how many axes say which row; else 0. tiles: may convolutions be computed in tiles
     (Winograd), of other roundings? levels: how often products of matrices may be cut (Strassen),
-    of which constants become larger, too."""
+    of which constants become larger, too? unit: bytes of a vector that are multiplied at a time,
+    where it takes several such steps; 0: all."""
 
     tensor: Tensor
     layouts: Mapping[Tensor, Layout | Scatter]
@@ -46,10 +48,16 @@ class Problem:
     lead: int = 0
     tiles: bool = True
     levels: int = max(st.LEVELS)
+    unit: int = 0
 
     @property
     def lanes(self) -> int:
         return max(self.width * 8 // self.tensor.dtype.bits, 1)
+
+    @property
+    def parts(self) -> int:
+        """The lanes of a vector that are multiplied at a time."""
+        return max(min(self.unit or self.width, self.width) * 8 // self.tensor.dtype.bits, 1)
 
     def numbers(self) -> tuple[int, ...]:
         """What a problem's time hangs on most: elements of the result, terms of each one's sum,
@@ -126,8 +134,14 @@ def best(p: Problem) -> Option:
             plan = st.best(square, p.lanes, p.levels, times * min(frame.tiles())[0])
             if plan is not None:
                 return _parts(plan)
+        if flowing := list(_streams(p, c)):
+            return flowing[0]
         (_, rows, vectors), deep = min(frame.tiles()), co.blocks(p.tensor, c, p.layouts)[0]
         return Option.of("direct", rows=rows, vectors=vectors, deep=deep)
+    each = _groups(p)
+    if each is not None:
+        _, rows, vectors = min(each.frame.tiles())
+        return Option.of("groups", rows=rows, vectors=vectors)
     some = re.options(p.tensor, p.layouts, p.lanes)
     if some:
         return min(some, key=lambda x: x[0])[1]
@@ -154,6 +168,7 @@ def _options(p: Problem) -> Iterator[Option]:
     found = _product(p)
     if found is not None:
         c, frame = found
+        yield from _streams(p, c)
         for _, rows, vectors in sorted(frame.tiles()):
             for deep in co.blocks(p.tensor, c, p.layouts):
                 yield Option.of("direct", rows=rows, vectors=vectors, deep=deep)
@@ -164,6 +179,10 @@ def _options(p: Problem) -> Iterator[Option]:
         square = _square(p, c)
         if square is not None:
             yield from map(_parts, st.plans(square, p.lanes, p.levels))
+    each = _groups(p)
+    if each is not None:
+        for _, rows, vectors in sorted(each.frame.tiles()):
+            yield Option.of("groups", rows=rows, vectors=vectors)
     for _, option in sorted(re.options(p.tensor, p.layouts, p.lanes), key=lambda x: x[0]):
         yield option
     if turning(p.tensor, p.layouts, p.lanes) is not None:
@@ -183,6 +202,12 @@ def chosen(p: Problem, option: Option) -> Choice:
             )
             packed = (c.b.tensor,) if c.b.tensor in p.constants else ()
             return Choice(option, p.tensor, {p.tensor: how}, packed)
+        case "streamed":
+            c, frame = _given(p, option)
+            how = co.streamed(p.tensor, c, option["columns"], option["terms"], frame.lanes)
+            return Choice(option, p.tensor, {p.tensor: how})
+        case "groups":
+            return _in_groups(p, option)
         case "winograd":
             return _in_tiles(p, option)
         case "strassen":
@@ -212,11 +237,37 @@ def chosen(p: Problem, option: Option) -> Choice:
 
 
 def _product(p: Problem) -> tuple[co.Contraction, co.Frame] | None:
-    found = co.contraction(p.tensor, p.constants)
-    if found is None or not found.of_b:
-        return None
-    frame = co.frame(p.tensor, found, p.layouts, p.lanes)
-    return None if frame is None else (found, frame)
+    for lanes in dict.fromkeys((p.lanes, p.parts)):  # of groups a part of a vector may be in one
+        found = co.contraction(p.tensor, p.constants, lanes)
+        if found is None:
+            return None
+        if found.of_b and not _dotted(p, found):
+            frame = co.frame(p.tensor, found, p.layouts, lanes)
+            return None if frame is None else (found, frame)
+    return None
+
+
+def _dotted(p: Problem, c: co.Contraction) -> bool:
+    """Is it few rows, times a matrix whose columns lie one after the other? These are read once, as
+    they lie, and what is summed is across vectors."""
+    rows = prod(_size(a) for a in c.of_a)
+    if rows >= co.ROWS or c.b.tensor in p.constants or c.b.tensor in p.layouts:
+        return False
+    found = reduction(p.tensor)
+    return found is not None and co.strides(c.b, found.axes[-1]) == 1 != co.strides(c.b, c.of_b[-1])
+
+
+def _streams(p: Problem, c: co.Contraction) -> Iterator[Option]:
+    """Ways for one row, times a matrix that lies row by row and is no constant; the best first."""
+    rows, n, found = prod(_size(a) for a in c.of_a), c.of_b[-1], reduction(p.tensor)
+    if rows > 1 or found is None or c.b.tensor in p.constants or c.b.tensor in p.layouts:
+        return
+    if p.tensor.axes[-1] != n or co.strides(c.b, n) != 1 or _size(n) < 2 * p.lanes:
+        return
+    for columns in (2048, 4096, 1024):
+        for terms in (8, 4):
+            if _size(found.axes[-1]) % terms == 0:
+                yield Option.of("streamed", columns=columns, terms=terms)
 
 
 def _given(p: Problem, option: Option) -> tuple[co.Contraction, co.Frame]:
@@ -224,6 +275,21 @@ def _given(p: Problem, option: Option) -> tuple[co.Contraction, co.Frame]:
     if found is None:
         raise ValueError(f"{option}: {p.tensor.name} is no sum of products")
     return found
+
+
+def _groups(p: Problem) -> Groups | None:
+    return groups(p.tensor, p.constants, p.layouts, p.lanes)
+
+
+def _in_groups(p: Problem, option: Option) -> Choice:
+    each = _groups(p)
+    if each is None:
+        raise ValueError(f"{option}: {p.tensor.name} is no product in groups")
+    how = co.scheduled(
+        each.root, each.c, p.layouts, each.frame, option["rows"], option["vectors"], 0
+    )
+    packed = (each.c.b.tensor,) if each.c.b.tensor in p.constants else ()
+    return Choice(option, each.root, {each.root: how}, packed, each.lies)
 
 
 _BLOCKED = ("block", "rows", "vectors", "before", "wide")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Expr, Index, Load, Reduce
@@ -51,10 +51,10 @@ def reductions(e: Expr | None) -> list[Reduce]:
     return []
 
 
-def slides(t: Tensor, r: Reduce, e: Load) -> bool:
+def slides(own: Collection[Axis], over: Collection[Axis], e: Load) -> bool:
     """Do a window's own place and a place in it say together what is read?"""
-    own, over = set(t.axes), set(r.axes)
-    return any(axes_of(i) & own and axes_of(i) & over for i in e.index)
+    each = [axes_of(i) for i in e.index]
+    return any(axes & set(own) and axes & set(over) for axes in each)
 
 
 def axes_of(e: Expr) -> set[Axis]:

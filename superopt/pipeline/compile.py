@@ -37,7 +37,7 @@ from superopt.pipeline.tune import Progress, tune
 from superopt.plan.build import Program, program
 from superopt.plan.execute import code, image
 from superopt.plan.image import Image
-from superopt.plan.segments import BESIDE, Segment, fallen, graph_of, why_not, worthwhile
+from superopt.plan.segments import BESIDE, Segment, fallen, graph_of, why_not, why_slow, worthwhile
 from superopt.plan.simplify import simplified
 from superopt.report.compiled import Exported, Tuned
 from superopt.report.profile import Profile
@@ -61,6 +61,7 @@ class Compiler:
     keys. packed: constants of programs that are known, by the programs' identities. float_class:
     how much floats may change. without: nodes that turned out to have no kernel, and why. fixed:
     what `at` gives, by sizes. session: runs the model, where superopt does not read it (`outside`).
+    own: whatever has a kernel is to run as one, also where onnxruntime is faster.
     """
 
     model: Model
@@ -73,6 +74,7 @@ class Compiler:
     without: dict[g.Node, str] = field(default_factory=dict)
     fixed: dict[Sizes, Compiler] = field(default_factory=dict)
     session: ort.Session | None = None
+    own: bool = False
 
     def at(self, sizes: Mapping[str, int]) -> Compiler:
         """The compiler itself; or, where these sizes leave shapes unknown, as those that are
@@ -176,7 +178,7 @@ class Compiler:
     def program(self, s: Segment, sizes: Mapping[str, int]) -> Program:
         graph = simplified(graph_of(s), self.float_class)
         tiles = self.float_class >= TILES
-        return program(graph, sizes, self.machine.width, self.chosen, tiles)
+        return program(graph, sizes, self.machine.width, self.chosen, tiles, self.machine.unit)
 
     def planned(
         self, sizes: Mapping[str, int], options: Mapping[str, str]
@@ -209,7 +211,7 @@ class Compiler:
             inputs = tuple(v for v in n.inputs if v is not None and not isinstance(v, g.Constant))
             alone = Segment((n,), True, tuple(dict.fromkeys(inputs)), g.results(n))
             try:
-                program(graph_of(alone), sizes, self.machine.width)
+                program(graph_of(alone), sizes, self.machine.width, unit=self.machine.unit)
             except NotImplementedError as e:
                 out[n] = str(e)
         return out
@@ -237,6 +239,11 @@ class Compiler:
         return profile(exe, feeds, seconds=seconds)
 
     def export(self, exe: Executable, path: Path, shapes: Mapping[str, int]) -> Exported:
+        known = [dict(key) for key in exe.variants]
+        if any(map(self.fallen, (*known, shapes))):  # it may have kernels all the same
+            exe = replace(self, own=True, without={}, fixed={}).executable()
+            for sizes in known:
+                exe.variant(sizes)
         return export.export(exe, path, shapes)
 
     def save(self, exe: Executable, path: Path) -> None:
@@ -264,7 +271,10 @@ class Compiler:
 
     def why_not(self, n: g.Node, sizes: Mapping[str, int]) -> str:
         """Why a node runs in onnxruntime; empty where it does not."""
-        return self.without.get(n) or why_not(n, sizes)
+        why = self.without.get(n) or why_not(n, sizes)
+        if why or self.own or not (slow := why_slow(n, sizes)):
+            return why
+        return slow if ort.available() is not None else ""
 
     def foreign(self, s: Segment) -> Foreign:
         if ort.available() is None:

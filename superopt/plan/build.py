@@ -99,9 +99,11 @@ def program(
     width: int,
     chosen: Mapping[str, Option] | None = None,
     tiles: bool = True,
+    unit: int = 0,
 ) -> Program:
     """width: bytes of a vector of the machine that it is for. chosen: how to compute problems, by
     their keys; for all others the default holds. tiles: may convolutions be computed in tiles?
+    unit: bytes of a vector that the machine multiplies at a time; 0: all.
 
     Raises NotImplementedError where no kernel computes an element type.
     """
@@ -119,8 +121,8 @@ def program(
     needed = {*outputs, *(t for some in parts.values() for t in some)}
     current, leads = rows(current, needed, lying)
     current, leads = attention(current, leads, needed, lying, tensors.constants, width)
-    made = _Builder(graph, tensors, outputs, current, leads, lying, width, chosen or {}, tiles)
-    return made.build()
+    how = chosen or {}
+    return _Builder(graph, tensors, outputs, current, leads, lying, width, how, tiles, unit).build()
 
 
 def _outputs(graph: g.Graph, tensors: Tensors) -> list[Tensor]:
@@ -201,6 +203,7 @@ class _Builder:
     width: int
     chosen: Mapping[str, Option]
     tiles: bool
+    unit: int
 
     def build(self) -> Program:
         buffers = {t: Tensor(f"b{n}", t.dtype, t.shape) for n, t in enumerate(self.current)}
@@ -229,7 +232,7 @@ class _Builder:
                 layout[root] = self.lying[t]
             known = {x for x in given if x in self.tensors.constants}
             lead = self.leads.get(t, 0)
-            problem = Problem(root, layout, known, self.width, lead, self.tiles, levels)
+            problem = Problem(root, layout, known, self.width, lead, self.tiles, levels, self.unit)
             key = computation(problem)
             how = choice(problem, self.chosen.get(key))
             asked[key], used[key] = problem, how.option

@@ -71,7 +71,7 @@ def _windows(t: Tensor) -> list[Reduce]:
 
 
 def _slides(x: Load, t: Tensor, r: Reduce) -> bool:
-    return x.tensor.rank == t.rank and slides(t, r, x)
+    return x.tensor.rank == t.rank and slides(t.axes, r.axes, x)
 
 
 def _pictures(current: Mapping[Tensor, Tensor], parts: Written) -> dict[Tensor, dict[int, int]]:

@@ -118,13 +118,23 @@ def _is_row(x: Tensor, now: Tensor, root: Tensor, lead: int) -> bool:
     if not found:
         return True
     # A product of matrices has a kernel of its own.
-    return len(found) == 1 and all(_along(e, now, lead) for e in loads(found[0].body))
+    return len(found) == 1 and (
+        all(_along(e, now, lead) for e in loads(found[0].body))
+        or all(
+            _wherever(e, now, lead) for e in loads(found[0].body) if set(found[0].axes) & _axes(e)
+        )
+    )
 
 
 def _along(e: Load, now: Tensor, lead: int) -> bool:
     """Is it the row's own element, or the same for all rows?"""
     own = zip(e.index, now.axes, e.tensor.shape, range(lead), strict=False)
     return all(i == a or n == 1 for i, a, n, _ in own) or not set(now.axes[:lead]) & _axes(e)
+
+
+def _wherever(e: Load, now: Tensor, lead: int) -> bool:
+    """Is it the row's own element, wherever that lies: as the channels of a picture's pixel?"""
+    return {a for a in now.axes[:lead] if a.extent != 1} <= _axes(e)
 
 
 def _by_rows(now: Tensor, x: Tensor, lead: int) -> bool:

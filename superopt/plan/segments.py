@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 
 from superopt.cost.roofline import roofline
 from superopt.cost.signature import signature
@@ -17,7 +18,10 @@ from superopt.te.node import Expr
 # What it takes at least that kernels run between nodes in onnxruntime: two calls more, and arrays.
 CHANGE_US = 20.0
 BESIDE = "it has little to do, and runs with what it is between"
-PREFIXES = 64  # elements of an axis, above which a running sum is not what a kernel does well
+# What kernels do not do well: elements of an axis of running sums; indices that are compared with
+# each place, for each element of the result.
+PREFIXES = 64
+COMPARED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +53,35 @@ def why_not(n: g.Node, sizes: Mapping[str, int]) -> str:
             return f"a shape that is known only when it runs: {t}"
     if any(_unknown(v, sizes) for _, v in n.attrs):
         return "an attribute that is known only when it runs"
-    if n.op.name == "CumSum" and _longest(n.type, sizes) > PREFIXES:
-        return "a kernel would sum each prefix anew"
     return ""
 
 
-def _longest(t: TensorType, sizes: Mapping[str, int]) -> int:
-    return max((ix.evaluate(d, dict(sizes)) for d in t.shape or ()), default=1)
+def why_slow(n: g.Node, sizes: Mapping[str, int]) -> str:
+    """Why onnxruntime, if it is there, computes a node faster than its kernel would; empty where it
+    does not."""
+    match n.op.name:
+        case "CumSum" if max(_numbers(n.type, sizes), default=1) > PREFIXES:
+            return "a kernel would sum each prefix anew"
+        case "ScatterElements" | "ScatterND":
+            result, indices = _numbers(n.type, sizes), n.inputs[1]
+            assert indices is not None
+            shape = _numbers(indices.type, sizes)
+            places, rows = prod(result), prod(shape[:-1])
+            if n.op.name == "ScatterElements":
+                axis = dict(n.attrs)["axis"]
+                assert isinstance(axis, int)
+                rows = shape[axis]
+            elif shape:
+                places = prod(result[: shape[-1]])
+            if places * rows > COMPARED * prod(result):
+                return "a kernel would compare each place with all indices"
+        case "GridSample":
+            return "a kernel would compute its places anew for each channel"
+    return ""
+
+
+def _numbers(t: TensorType, sizes: Mapping[str, int]) -> list[int]:
+    return [ix.evaluate(d, dict(sizes)) for d in t.shape or ()]
 
 
 def _sized(t: TensorType, sizes: Mapping[str, int]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from superopt.kernels.contraction import Contraction, contraction, strides
+from superopt.kernels.contraction import ROWS, Contraction, contraction, strides
 from superopt.kernels.layout import Layout, Part
 from superopt.kernels.transform import reduction
 from superopt.kernels.walk import axes_of
@@ -18,7 +18,6 @@ from superopt.te.expr import Tensor, compute
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
 
 TURNED = "turned"
-ROWS = 4  # of the other operand, at least: each element is read so many times
 
 
 def in_order_of_reading(

@@ -1,0 +1,137 @@
+"""Channels: groups of any width, sums over the channels of a picture, heads side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+import superopt
+from superopt.kernels.walk import reductions
+from tests.plan.test_compile import near, reference
+from tests.plan.test_forms import CONV, Shapes, build, feeds_of, node, program_of, weights
+
+FORMS: dict[str, tuple[list, Shapes, Mapping[str, np.ndarray]]] = {
+    "groups of twelve channels": (
+        [node("Conv", ["x", "w", "b"], ["a"], group=4, **CONV), node("Relu", ["a"], ["y"])],
+        {"x": (2, 48, 9, 7)}, weights(w=(48, 12, 3, 3), b=(48,)),
+    ),
+    "groups of twenty channels, added to": (
+        [node("Conv", ["x", "w"], ["a"], group=3, strides=[2, 2], **CONV),
+         node("Conv", ["x", "v"], ["b"], strides=[2, 2]), node("Add", ["a", "b"], ["y"])],
+        {"x": (1, 60, 9, 7)}, weights(w=(60, 20, 3, 3), v=(60, 60, 1, 1)),
+    ),
+    "groups of six channels of ten, as a part of a concatenation": (
+        [node("Conv", ["x", "w"], ["a"], group=5, **CONV), node("Conv", ["x", "v"], ["b"], **CONV),
+         node("Concat", ["a", "b"], ["y"], axis=1)],
+        {"x": (1, 50, 8, 9)}, weights(w=(30, 10, 3, 3), v=(7, 50, 3, 3)),
+    ),
+    "groups of columns": (
+        [node("Conv", ["x", "w"], ["y"], group=2, dilations=[2], pads=[2, 1])],
+        {"x": (3, 36, 17)}, weights(w=(36, 18, 3)),
+    ),
+    "groups of 24 channels": (
+        [node("Conv", ["x", "w"], ["a"], group=2, **CONV), node("Sigmoid", ["a"], ["y"])],
+        {"x": (1, 48, 9, 9)}, weights(w=(48, 24, 3, 3)),
+    ),
+    "groups of eight channels": (
+        [node("Conv", ["x", "w"], ["y"], group=5, strides=[2, 2], **CONV)],
+        {"x": (1, 40, 9, 9)}, weights(w=(40, 8, 3, 3)),
+    ),
+    "a norm over the channels of a picture": (
+        [node("Conv", ["x", "w"], ["a"], **CONV),
+         node("Transpose", ["a"], ["b"], perm=[0, 2, 3, 1]),
+         node("LayerNormalization", ["b", "s", "t"], ["c"]), node("MatMul", ["c", "v"], ["y"])],
+        {"x": (1, 20, 7, 9)}, weights(w=(40, 20, 3, 3), s=(40,), t=(40,), v=(40, 24)),
+    ),
+    "a norm over channels, and windows of it": (
+        [node("Conv", ["x", "w"], ["a"], **CONV),
+         node("Transpose", ["a"], ["b"], perm=[0, 2, 3, 1]),
+         node("LayerNormalization", ["b", "s", "t"], ["c"]),
+         node("Transpose", ["c"], ["d"], perm=[0, 3, 1, 2]),
+         node("Conv", ["d", "v"], ["y"], strides=[2, 2])],
+        {"x": (1, 20, 7, 9)}, weights(w=(37, 20, 3, 3), s=(37,), t=(37,), v=(24, 37, 2, 2)),
+    ),
+    "heads side by side in rows": (
+        [node("Reshape", ["x", "n"], ["a"]), node("Transpose", ["a"], ["t"], perm=[0, 2, 1, 3]),
+         node("Mul", ["t", "c"], ["q"]), node("Reshape", ["z", "n"], ["b"]),
+         node("Transpose", ["b"], ["k"], perm=[0, 2, 3, 1]), node("MatMul", ["q", "k"], ["y"])],
+        {"x": (2, 19, 24), "z": (2, 23, 24)},
+        {"n": np.array([2, -1, 3, 8]), "c": np.array(0.3, np.float32)},
+    ),
+    "a row times a matrix that is given": (
+        [node("MatMul", ["x", "z"], ["y"])], {"x": (1, 72), "z": (72, 2100)}, {},
+    ),
+    "an odd row times a matrix that is given": (
+        [node("MatMul", ["x", "z"], ["y"])], {"x": (1, 67), "z": (67, 300)}, {},
+    ),
+    "a row times each row of a matrix": (
+        [node("Transpose", ["z"], ["t"], perm=[0, 2, 1]), node("MatMul", ["x", "t"], ["y"])],
+        {"x": (3, 1, 40), "z": (3, 77, 40)}, {},
+    ),
+    "windows that overlap": (
+        [node("MaxPool", ["x"], ["y"], kernel_shape=[3, 5], pads=[1, 2, 1, 2])],
+        {"x": (1, 20, 9, 11)}, {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", FORMS)
+def test_it_is_computed(name: str, threads: int) -> None:
+    nodes, shapes, known = FORMS[name]
+    m = build(nodes, shapes, known)
+    feeds = feeds_of(shapes)
+    near(superopt.compile(m, threads=threads).run(feeds), reference(m, feeds))
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithm"),
+    [("groups of twelve channels", "groups"), ("groups of twenty channels, added to", "groups"),
+     ("groups of six channels of ten, as a part of a concatenation", "groups"),
+     ("groups of columns", "groups"), ("a norm over the channels of a picture", "rows"),
+     ("a norm over channels, and windows of it", "across"),
+     ("a row times a matrix that is given", "streamed"),
+     ("a row times each row of a matrix", "across")],
+)  # fmt: skip
+def test_it_has_a_kernel_of_its_own(name: str, algorithm: str) -> None:
+    nodes, shapes, known = FORMS[name]
+    found = program_of(build(nodes, shapes, known))
+    assert algorithm in {o.algorithm for o in found.options.values()}
+
+
+def test_heads_side_by_side_are_no_windows() -> None:
+    """Vectors go along what is looked for, and not along who looks for it."""
+    nodes, shapes, known = FORMS["heads side by side in rows"]
+    found = program_of(build(nodes, shapes, known))
+    products = [p.tensor.shape for p in found.problems.values() if reductions(p.tensor.body)]
+    assert products == [(2, 3, 19, 23)]
+
+
+@pytest.mark.parametrize("kernel", [(2, 2), (3, 3), (5, 5)])
+def test_a_nan_is_the_largest_of_each_window_that_has_it(kernel: tuple[int, int]) -> None:
+    pool = node("MaxPool", ["x"], ["y"], kernel_shape=list(kernel))
+    m = build([pool], {"x": (1, 16, 9, 9)})
+    x = np.random.default_rng(0).standard_normal((1, 16, 9, 9)).astype(np.float32)
+    for channel in range(16):
+        x[0, channel, channel % 9, (3 * channel) % 9] = np.nan
+    high, wide = kernel
+    windows = np.lib.stride_tricks.sliding_window_view(x, (1, 1, high, wide))
+    wanted = windows.max(axis=(4, 5, 6, 7))  # NumPy's is NaN where one is
+    assert np.isnan(wanted).any()
+    np.testing.assert_array_equal(superopt.compile(m).run({"x": x})["y"], wanted)
+
+
+def test_what_onnxruntime_does_faster_runs_there() -> None:
+    """A kernel compares each place with each index; it is taken where there is nothing else."""
+    indices = np.arange(24).reshape(8, 3) % 8
+    nodes = [node("ScatterElements", ["x", "i", "u"], ["y"])]
+    m = build(nodes, {"x": (9, 3), "u": (8, 3)}, {"i": indices})
+    feeds = feeds_of({"x": (9, 3), "u": (8, 3)})
+    exe = superopt.compile(m)
+    ((_, why),) = exe.fallen({})
+    assert why == "a kernel would compare each place with all indices"
+    near(exe.run(feeds), reference(m, feeds))
+    one = build(nodes, {"x": (9, 3), "u": (1, 3)}, {"i": indices[:1]})
+    assert not superopt.compile(one).fallen({})
