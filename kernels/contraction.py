@@ -71,17 +71,15 @@ def contraction(
         return None
     a, b = some[0][0], some[1][0]
     alike = (a.tensor in constants) == (b.tensor in constants)
-    both = _hangs(a, vector) & _hangs(
-        b, vector
-    )  # heads that lie side by side are no places of a window
-    slid = [slides(set(t.axes) - both, found.axes, e) for e in (a, b)]
+    in_a, in_b = _hangs(a, vector), _hangs(b, vector)
+    # Of axes of both operands none is a window's place: heads that lie side by side.
+    slid = [slides(set(t.axes) - (in_a & in_b), found.axes, e) for e in (a, b)]
     if slid[0] != slid[1] and alike:  # windows go over a
         turned = slid[1]
     else:
         turned = alike and _lane(t, a) and not _lane(t, b)
     if turned or (a.tensor in constants and b.tensor not in constants):
-        a, b = b, a
-    in_a, in_b = _hangs(a, vector), _hangs(b, vector)
+        a, b, in_a, in_b = b, a, in_b, in_a
     of_a = tuple(x for x in t.axes if x in in_a and x not in in_b)
     of_b = tuple(x for x in t.axes if x in in_b and x not in in_a)
     return Contraction(a, b, of_a, of_b, tuple(x for x in t.axes if x in in_a and x in in_b))

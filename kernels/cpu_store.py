@@ -30,17 +30,15 @@ def put(w: Writer, buffer: Tensor, index: Sequence[Expr], new: Value, p: Place) 
         return
     flat = flat_index(buffer, index)
     some = runs(flat, p)
-    if len(some) == new.lanes:
-        places = t.splat(index_value(w, flat, p), new.lanes)
+    apart = len(some) == new.lanes
+    places = t.splat(index_value(w, flat, p), new.lanes) if apart else new
     for begin, place, count in some:
-        if count > 1:
+        if apart:
+            part = t.make(f"extractelement {new}, i64 {begin}", new.dtype, 0)
+            where = t.make(f"extractelement {places}, i64 {begin}", INDEX, 0)
+        else:
             part = shuffled(t, new, new, range(begin, begin + count))
             where = index_value(w, place, p)
-        else:
-            part = t.make(f"extractelement {new}, i64 {begin}", new.dtype, 0)
-            where = index_value(w, place, p)
-            if len(some) == new.lanes:
-                where = t.make(f"extractelement {places}, i64 {begin}", INDEX, 0)
         at = f"%{t.fresh()}"
         t.line(f"{at} = getelementptr {stored(buffer.dtype)}, ptr {w.pointers[buffer]}, {where}")
         t.line(f"store {_packed(t, part)}, ptr {at}, align {size}")
