@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from superopt.kernels.address import Address, Moving, Place, address, flat_index, spread
-from superopt.kernels.functions import applied, cast, first, shuffled, stacked, transposed
+from superopt.kernels.functions import POWERS, applied, cast, first, shuffled, stacked, transposed, raised
 from superopt.kernels.text import Text, Value, element, number, stored
 from superopt.kernels.walk import loads
 from superopt.te import affine
@@ -60,6 +60,8 @@ def value(w: Writer, e: Expr, p: Place) -> Value:
             other = p if _safe(no) else Place(p.at, p.lane, p.lanes, _beside(w, where, p.guard))
             some = [where, value(w, yes, Place(p.at, p.lane, p.lanes, inner)), value(w, no, other)]
             return applied(w.t, "select", even(w, some), dtype)
+        case Apply("pow", (x, Const(n))) if n in POWERS:
+            return raised(w.t, value(w, x, p), n)
         case Apply(fn, args, dtype):
             return applied(w.t, fn, even(w, [value(w, a, p) for a in args]), dtype)
     raise NotImplementedError(f"{type(e).__name__} in a tile: {e}")

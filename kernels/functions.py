@@ -6,9 +6,11 @@ has it. Integers wrap around, divide toward zero, and x / 0 is 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 from superopt.kernels import vector_math as vm
+from superopt.kernels import wide_math
 from superopt.kernels.text import Text, Value, number
 from superopt.te.dtype import BF16, BOOL, F16, F32, DType
 from superopt.te.node import Number
@@ -23,7 +25,8 @@ _INTRINSICS = {
     "atan": "atan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh", "pow": "pow",
 }  # fmt: skip
 _LIBRARY = frozenset(("asinh", "acosh", "atanh", "erf", "fmod"))  # C's, a lane at a time
-_POLYNOMIALS = {"exp": vm.exp, "tanh": vm.tanh, "erf": vm.erf, "sigmoid": vm.sigmoid}
+_POLYNOMIALS: dict[str, Callable[[Text, Value], Value]] = {"exp": vm.exp, "tanh": vm.tanh, "erf": vm.erf, "sigmoid": vm.sigmoid,
+                **wide_math.FUNCTIONS}  # fmt: skip
 HALF = (F16, BF16)
 
 
@@ -45,6 +48,31 @@ def applied(t: Text, fn: str, args: Sequence[Value], dtype: DType) -> Value:
     return _of_integers(t, fn, args, dtype)
 
 
+POWERS = (-2, -1, -0.5, 0.5, 1, 2, 3, 4)
+
+
+def raised(t: Text, x: Value, n: Number) -> Value:
+    """x^n for n in POWERS, by products and roots."""
+    if x.dtype in HALF:
+        return cast(t, raised(t, cast(t, x, F32), n), x.dtype)
+
+    def times(a: Value, b: Value) -> Value:
+        return applied(t, "mul", [a, b], x.dtype)
+
+    n = float(n)
+    if n == 1:
+        return x
+    if abs(n) == 0.5:  # infinite of -infinity, and +0 of -0, where the root is not
+        root = applied(t, "sqrt", [applied(t, "add", [x, like(0, x)], x.dtype)], x.dtype)
+        least = applied(t, "eq", [x, like(-math.inf, x)], BOOL)
+        root = applied(t, "select", [least, like(math.inf, x), root], x.dtype)
+        return root if n > 0 else applied(t, "div", [like(1, x), root], x.dtype)
+    if n < 0:  # first the inverse: a square may be beyond what a number can hold
+        x = applied(t, "div", [like(1, x), x], x.dtype)
+    square = times(x, x) if abs(n) > 1 else x
+    return times(square, square) if n == 4 else times(square, x) if n == 3 else square
+
+
 def fused(t: Text, a: Value, b: Value, c: Value) -> Value:
     """a * b + c, rounded once."""
     return t.call(f"llvm.fma.{a.suffix}", [a, b, c], a.dtype)
@@ -54,6 +82,8 @@ def _of_floats(t: Text, fn: str, args: Sequence[Value], dtype: DType) -> Value:
     a = args[0]
     if dtype == F32 and fn in _POLYNOMIALS:
         return _POLYNOMIALS[fn](t, a)
+    if dtype == F32 and fn == "pow":
+        return wide_math.power(t, a, args[1])
     if fn in _FLOAT:
         return t.make(f"{_FLOAT[fn]} {a}, {args[1].text}", dtype, a.lanes)
     if fn in _COMPARED:
@@ -61,7 +91,7 @@ def _of_floats(t: Text, fn: str, args: Sequence[Value], dtype: DType) -> Value:
     if fn in _INTRINSICS:
         return t.call(f"llvm.{_INTRINSICS[fn]}.{a.suffix}", args, dtype)
     if fn in _LIBRARY:
-        return _by_lane(t, fn + ("" if dtype.bits == 64 else "f"), args)
+        return t.each(fn + ("" if dtype.bits == 64 else "f"), args)
     match fn:
         case "max" | "min":
             return _extreme(t, fn, args)
@@ -105,7 +135,7 @@ def _extreme(t: Text, fn: str, args: Sequence[Value]) -> Value:
 def _floored(t: Text, args: Sequence[Value], dtype: DType) -> Value:
     """The remainder with the sign of the divisor."""
     a, b = args
-    rest = _by_lane(t, "fmod" + ("" if dtype.bits == 64 else "f"), args)
+    rest = t.each("fmod" + ("" if dtype.bits == 64 else "f"), args)
     zero = like(0, a)
     some = t.make(f"fcmp une {rest}, {zero.text}", BOOL, a.lanes)
     low, below = (t.make(f"fcmp olt {v}, {zero.text}", BOOL, a.lanes) for v in (rest, b))
@@ -185,18 +215,6 @@ def _shifted(t: Text, fn: str, args: Sequence[Value]) -> Value:
     safe = t.make(f"select {much}, {like(0, b)}, {b}", b.dtype, a.lanes)
     out = t.make(f"{how} {a}, {safe.text}", a.dtype, a.lanes)
     return t.make(f"select {much}, {like(0, a)}, {out}", a.dtype, a.lanes)
-
-
-def _by_lane(t: Text, name: str, args: Sequence[Value]) -> Value:
-    a = args[0]
-    if not a.lanes:
-        return t.call(name, args, a.dtype)
-    out = Value("poison", a.dtype, a.lanes)
-    for k in range(a.lanes):
-        one = [t.make(f"extractelement {v}, i64 {k}", v.dtype, 0) for v in args]
-        found = t.call(name, one, a.dtype)
-        out = t.make(f"insertelement {out}, {found}, i64 {k}", a.dtype, a.lanes)
-    return out
 
 
 def cast(t: Text, x: Value, dtype: DType) -> Value:

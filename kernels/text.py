@@ -88,6 +88,18 @@ class Text:
         given = ", ".join(map(str, args))
         return self.make(f"call {out.type} @{name}({given})", dtype, lanes)
 
+    def each(self, name: str, args: Sequence[Value]) -> Value:
+        """A function of C's library, which knows no vectors, of one lane after the other."""
+        a = args[0]
+        if not a.lanes:
+            return self.call(name, args, a.dtype)
+        out = Value("poison", a.dtype, a.lanes)
+        for k in range(a.lanes):
+            one = [self.make(f"extractelement {v}, i64 {k}", v.dtype, 0) for v in args]
+            found = self.call(name, one, a.dtype)
+            out = self.make(f"insertelement {out}, {found}, i64 {k}", a.dtype, a.lanes)
+        return out
+
     @contextmanager
     def steps(self, extent: int) -> Iterator[Value]:
         """A loop around what is written meanwhile: its counter. The extent is not 0."""

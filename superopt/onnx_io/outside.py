@@ -1,8 +1,10 @@
-"""A model of one node that stands for another model, which only onnxruntime reads."""
+"""Models that only onnxruntime reads: one of one node that stands for such a model, and the model
+with what it does not declare."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import onnx
 from onnx import helper
@@ -21,6 +23,19 @@ def around(name: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> Source
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
     graph = helper.make_graph([node], name, given, gives)
     return read(helper.make_model(graph, opset_imports=opsets, ir_version=8))
+
+
+def declared(source: Source, outputs: Sequence[Port]) -> Source:
+    """The model with types and shapes of the outputs that it leaves out; but not where there are
+    said to be no axes, which onnxruntime says of what it does not know, too. Raises ValueError as
+    above."""
+    model = source.skeleton.proto()
+    known = {p[0]: _value(p) for p in outputs if p[2]}
+    for value in model.graph.output:
+        if value.name in known and not value.type.tensor_type.HasField("shape"):
+            value.CopyFrom(known[value.name])
+    skeleton = replace(source.skeleton, data=model.SerializeToString())
+    return replace(source, path=None, raw=None, skeleton=skeleton)
 
 
 def _value(p: Port) -> onnx.ValueInfoProto:

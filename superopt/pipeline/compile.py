@@ -361,20 +361,22 @@ def _compiler(
     packed: Mapping[str, np.ndarray],
     float_class: str,
 ) -> Compiler:
-    folder = objects_folder()
+    folder, session, without = objects_folder(), None, ""
     try:
         validate(source)
     except ModelError as e:
         found = outside(source, threads)
         if found is None:
             raise
-        model, why = import_model(found[0]), f"onnxruntime reads the model, superopt does not: {e}"
-        without = {n: " ".join(why.split()) for n in g.nodes(model.graph)}
-        return Compiler(
-            model, threads, machine, folder, float_class=float_class, without=without,
-            session=found[1],
-        )  # fmt: skip
-    return Compiler(import_model(source), threads, machine, folder, chosen, packed, float_class)
+        source, session = found
+        without = " ".join(f"onnxruntime reads the model, superopt does not: {e}".split())
+    model = import_model(source)
+    if session is None:
+        return Compiler(model, threads, machine, folder, chosen, packed, float_class)
+    return Compiler(
+        model, threads, machine, folder, float_class=float_class, session=session,
+        without=dict.fromkeys(g.nodes(model.graph), without),
+    )  # fmt: skip
 
 
 def _port(i: g.Input, optional: bool) -> Port:

@@ -1,38 +1,55 @@
 """Models that ONNX's checker refuses and onnxruntime runs: as it ran its own operators under ONNX's
-name before ONNX had them. They run there, whole."""
+name before ONNX had them, or does not need the shapes of outputs to be told. Those it tells itself;
+then a model is as others are. Else it runs there, whole."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from superopt import ort
 from superopt.errors import ModelError, UsageError
-from superopt.onnx_io.outside import around
+from superopt.onnx_io.outside import Port, around, declared
 from superopt.onnx_io.source import Source
-from superopt.onnx_io.validate import harmless
+from superopt.onnx_io.validate import harmless, validate
 from superopt.ort.values import element_of
 
 
-def outside(source: Source, threads: int) -> tuple[Source, ort.Session] | None:
-    """A model that stands for it, and what runs it; None where onnxruntime does not, either. It is
-    loaded in another process first, which it may crash."""
-    if ort.available() is None or not harmless(source):
+def outside(source: Source, threads: int) -> tuple[Source, ort.Session | None] | None:
+    """The model with what it leaves out, where it is valid with that; else a model that stands for
+    it, and what runs it. None where onnxruntime does not, either. It is loaded in another process
+    first, which it may crash."""
+    held: bytes | Path | None = source.path
+    if held is None and source.raw is not None:
+        held = bytes(source.raw.view())
+    if held is None or ort.available() is None or not harmless(source):
         return None
-    held = (
-        bytes(source.skeleton.proto().SerializeToString()) if source.path is None else source.path
-    )
     with ort.Worker(limit=LIMIT) as worker:
         if isinstance(worker.load(held, threads=threads), ort.Failed):
             return None
     try:
         session = ort.session(held, threads)
-        ports = (
-            [(p.name, element_of(p.type), p.shape) for p in some]
-            for some in (session.inputs, session.outputs)
-        )
-        return replace(around("model", *ports), label=source.label), session
+        inputs, outputs = _ports(session)
+        full = _valid(declared(source, outputs))
+        if full is not None:
+            return full, None
+        return replace(around("model", inputs, outputs), label=source.label), session
     except (ModelError, UsageError, ValueError):  # ValueError: of what is no tensor
         return None
+
+
+def _valid(source: Source) -> Source | None:
+    try:
+        validate(source)
+    except ModelError:
+        return None
+    return source
+
+
+def _ports(session: ort.Session) -> list[list[Port]]:
+    """Of inputs and of outputs."""
+    both = (session.inputs, session.outputs)
+    return [[(p.name, element_of(p.type), p.shape) for p in some] for some in both]
 
 
 LIMIT = 60.0  # seconds

@@ -74,6 +74,11 @@ def _slides(x: Load, t: Tensor, r: Reduce) -> bool:
     return x.tensor.rank == t.rank and slides(t.axes, r.axes, x)
 
 
+def _turned(t: Tensor) -> bool:
+    """Do windows slide along its second dimension, where a picture has channels?"""
+    return any(slides(t.axes[1:2], r.axes, x) for r in _windows(t) for x in loads(r.body))
+
+
 def _pictures(current: Mapping[Tensor, Tensor], parts: Written) -> dict[Tensor, dict[int, int]]:
     """The tensors that windows slide over, or that such kernels give, and their borders."""
     out: dict[Tensor, dict[int, int]] = {}
@@ -82,7 +87,8 @@ def _pictures(current: Mapping[Tensor, Tensor], parts: Written) -> dict[Tensor, 
         windows = _windows(now)
         if t.rank < 3 or not any(_slides(x, now, r) for r in windows for x in loads(r.body)):
             continue
-        out.setdefault(t, dict.fromkeys(range(t.rank), 0))
+        if not _turned(now):
+            out.setdefault(t, dict.fromkeys(range(t.rank), 0))
         for load, border in _read(windows[0].body):
             if _slides(load, now, windows[0]):
                 known = out.setdefault(load.tensor, dict.fromkeys(range(t.rank), 0))
@@ -93,7 +99,7 @@ def _pictures(current: Mapping[Tensor, Tensor], parts: Written) -> dict[Tensor, 
         more = False
         for t, now in current.items():
             more |= _joined([x for x in (t, *_same(now)) if x.rank >= 3], out)
-            whole = {x.tensor for r in _windows(now) for x in loads(r.body)}
+            whole = {x.tensor for r in _windows(now) for x in loads(r.body) if not _turned(now)}
             if t.rank >= 3 and t not in out and whole & out.keys():
                 more |= _joined([t, next(iter(whole & out.keys()))], out)
         for t, p in parts.items():

@@ -1,0 +1,274 @@
+"""Functions of float32 that are computed in float64, as LLVM's text: vectors of them, where C's
+library takes one element at a time.
+
+In float64 Taylor's series of a few terms are exact enough (1e-9 relative), and so is a sum of which
+most cancels; the result is rounded to float32 once, so that it is within 0.6 ulp, 4e-8 relative.
+
+    log                 log(m) + e log(2) for x = m 2^e, m in [sqrt(1/2), sqrt(2)):
+                        log(m) = 2 atanh((m - 1) / (m + 1))
+    pow                 2^(y log2|x|), and what C99 (F.9.4.4) says of signs, zeros and infinities
+    sin, cos, tan       of what is left of x after the next multiple of pi / 2, which is taken off
+                        in two parts (Cody and Waite); beyond 2^40 by C's library
+    asin, acos, atan    atan of a quotient, turned by pi / 4 or pi / 2 where that is not small
+    sinh, cosh          of e^x; asinh, acosh, atanh: of log. Where these cancel, series
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from superopt.kernels.text import Text, Value, number
+from superopt.te.dtype import BOOL, F32, F64, I64, DType
+
+LOG = tuple(2 / (2 * k + 1) for k in range(7))  # of atanh, in squares
+ATAN = tuple((-1) ** k / (2 * k + 1) for k in range(12))
+SIN = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(6))
+COS = tuple((-1) ** k / math.factorial(2 * k) for k in range(7))
+EXP = tuple(1 / math.factorial(k) for k in range(9))
+SINH = tuple(1 / math.factorial(2 * k + 1) for k in range(6))
+HALF_PI, HALF_PI_REST = math.pi / 2, 6.123233995736766e-17
+FAR = 2.0**40  # beyond this a multiple of pi / 2 in two parts is not exact enough
+ROUNDS = 1.5 * 2**52  # what is added to it is a whole number in its last bits
+ROUNDS_BITS = 0x4338000000000000
+SMALL = 1e-3  # below this a series of two terms
+
+
+class Wide:
+    """Arithmetic in float64, of values of some lanes."""
+
+    def __init__(self, t: Text, lanes: int) -> None:
+        self.t, self.lanes = t, lanes
+
+    def of(self, x: Value) -> Value:
+        return self.t.make(f"fpext {x} to {Value('', F64, x.lanes).type}", F64, x.lanes)
+
+    def rounded(self, x: Value) -> Value:
+        return self.t.make(f"fptrunc {x} to {Value('', F32, x.lanes).type}", F32, x.lanes)
+
+    def num(self, v: float, dtype: DType = F64) -> Value:
+        return number(v, dtype, self.lanes)
+
+    def op(self, name: str, a: Value, b: Value | float) -> Value:
+        b = b if isinstance(b, Value) else self.num(b, a.dtype)
+        return self.t.make(f"{name} {a}, {b.text}", a.dtype, a.lanes)
+
+    def call(self, name: str, *args: Value) -> Value:
+        return self.t.call(f"llvm.{name}.{args[0].suffix}", args, args[0].dtype)
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        return self.call("fma", a, b, c)
+
+    def asks(self, how: str, a: Value, b: Value | float) -> Value:
+        b = b if isinstance(b, Value) else self.num(b, a.dtype)
+        kind = "fcmp" if a.dtype.is_float else "icmp"
+        return self.t.make(f"{kind} {how} {a}, {b.text}", BOOL, a.lanes)
+
+    def either(self, where: Value, yes: Value, no: Value) -> Value:
+        return self.t.make(f"select {where}, {yes}, {no}", yes.dtype, yes.lanes)
+
+    def series(self, coefficients: Sequence[float], x: Value) -> Value:
+        out = self.num(coefficients[-1])
+        for c in reversed(coefficients[:-1]):
+            out = self.fma(out, x, self.num(c))
+        return out
+
+    def odd(self, coefficients: Sequence[float], x: Value) -> Value:
+        return self.op("fmul", x, self.series(coefficients, self.op("fmul", x, x)))
+
+    def bits(self, x: Value, to: DType) -> Value:
+        return self.t.make(f"bitcast {x} to {Value('', to, x.lanes).type}", to, x.lanes)
+
+    def whole(self, x: Value) -> Value:
+        """An integer of a whole number below 2^51."""
+        return self.op("sub", self.bits(self.op("fadd", x, ROUNDS), I64), ROUNDS_BITS)
+
+    def float(self, n: Value) -> Value:
+        """The inverse: processors without AVX-512 convert these one by one."""
+        return self.op("fsub", self.bits(self.op("add", n, ROUNDS_BITS), F64), ROUNDS)
+
+    def log(self, x: Value) -> Value:
+        """NaN below 0, and infinities of 0 and of infinity; x is no subnormal of float64."""
+        raw = self.bits(x, I64)
+        above = self.op("sub", raw, 0x3FE6A09E667F3BCD)  # the bits of sqrt(1/2)
+        exponent = self.op("ashr", above, 52)
+        m = self.bits(self.op("sub", raw, self.op("shl", exponent, 52)), F64)
+        s = self.op("fdiv", self.op("fsub", m, 1.0), self.op("fadd", m, 1.0))
+        out = self.fma(self.float(exponent), self.num(math.log(2)), self.odd(LOG, s))
+        out = self.either(self.asks("oeq", x, math.inf), x, out)
+        out = self.either(self.asks("oeq", x, 0.0), self.num(-math.inf), out)
+        out = self.either(self.asks("olt", x, 0.0), self.num(math.nan), out)
+        return self.either(self.asks("uno", x, x), x, out)
+
+    def exp(self, x: Value) -> Value:
+        """Of what is beyond float32 something beyond it."""
+        for how, bound in (("olt", -700.0), ("ogt", 700.0)):
+            x = self.either(self.asks(how, x, bound), self.num(bound), x)
+        n = self.call("rint", self.op("fmul", x, 1 / math.log(2)))
+        out = self.series(EXP, self.fma(n, self.num(-math.log(2)), x))
+        scale = self.op("shl", self.op("add", self.whole(n), 1023), 52)
+        return self.op("fmul", out, self.bits(scale, F64))
+
+    def atan(self, above: Value, below: Value) -> Value:
+        """Of a quotient of numbers that are not negative, not both 0."""
+        steep = self.asks("ogt", above, self.op("fmul", below, 1 + math.sqrt(2)))
+        some = self.asks("ogt", above, self.op("fmul", below, math.sqrt(2) - 1))
+        turned = self.op("fsub", above, below), self.op("fadd", above, below)
+        top = self.either(some, turned[0], above)
+        bottom = self.either(some, turned[1], below)
+        top = self.either(steep, self.t.make(f"fneg {below}", F64, below.lanes), top)
+        bottom = self.either(steep, above, bottom)
+        base = self.either(some, self.num(math.pi / 4), self.num(0.0))
+        base = self.either(steep, self.num(math.pi / 2), base)
+        return self.op("fadd", base, self.odd(ATAN, self.op("fdiv", top, bottom)))
+
+
+def log(t: Text, x: Value) -> Value:
+    w = Wide(t, x.lanes)
+    return w.rounded(w.log(w.of(x)))
+
+
+def power(t: Text, x: Value, y: Value) -> Value:
+    """C99, F.9.4.4."""
+    w = Wide(t, x.lanes)
+    a, b = w.of(x), w.of(y)
+    z = w.op("fmul", b, w.log(w.call("fabs", a)))
+    out = w.exp(z)
+    # 0 times infinity: x^0, 1^y, (-1)^inf. They are 1, also where the other one is no number.
+    plain = w.asks("ord", x, y)
+    one = w.asks("uno", z, z)
+    one = w.t.make(f"and {one}, {plain.text}", BOOL, x.lanes)
+    out = w.either(one, w.num(1.0), out)
+    whole = w.asks("oeq", w.call("rint", b), b)
+    half = w.op("fmul", b, 0.5)
+    even = w.asks("oeq", w.call("rint", half), half)
+    signed = w.either(even, out, w.call("copysign", out, a))
+    out = w.either(whole, signed, out)
+    negative = w.asks("olt", a, 0.0)
+    finite = w.asks("one", a, -math.inf)
+    root = w.t.make(f"and {negative}, {finite.text}", BOOL, x.lanes)
+    broken = w.t.make(f"xor {whole}, {w.num(1, BOOL).text}", BOOL, x.lanes)
+    out = w.either(w.t.make(f"and {root}, {broken.text}", BOOL, x.lanes), w.num(math.nan), out)
+    out = w.either(w.asks("oeq", a, 1.0), w.num(1.0), out)
+    return w.rounded(w.either(w.asks("oeq", b, 0.0), w.num(1.0), out))
+
+
+def circular(fn: str) -> Callable[[Text, Value], Value]:
+    """sin, cos or tan."""
+
+    def of(t: Text, x: Value) -> Value:
+        w = Wide(t, x.lanes)
+        size = w.call("fabs", x)
+        far = w.asks("ogt", size, FAR)
+        out = w.rounded(_near(w, fn, w.of(size)))
+        if fn != "cos":
+            out = w.op("fmul", out, w.call("copysign", w.num(1.0, F32), x))
+        return _rarely(t, far, x, out, fn)
+
+    return of
+
+
+def _near(w: Wide, fn: str, x: Value) -> Value:
+    n = w.call("rint", w.op("fmul", x, 1 / HALF_PI))
+    minus = w.t.make(f"fneg {n}", F64, n.lanes)
+    r = w.fma(minus, w.num(HALF_PI), x)
+    r = w.fma(minus, w.num(HALF_PI_REST), r)
+    quarter = w.whole(n)
+    sine, cosine = w.odd(SIN, r), w.series(COS, w.op("fmul", r, r))
+    odd = w.asks("ne", w.op("and", quarter, 1), 0)
+    if fn == "tan":
+        other = w.t.make(f"fneg {cosine}", F64, n.lanes)
+        return w.op("fdiv", w.either(odd, other, sine), w.either(odd, sine, cosine))
+    first, second = (sine, cosine) if fn == "sin" else (cosine, sine)
+    out = w.either(odd, second, first)
+    turned = quarter if fn == "sin" else w.op("add", quarter, 1)
+    below = w.asks("ne", w.op("and", turned, 2), 0)
+    return w.either(below, w.t.make(f"fneg {out}", F64, n.lanes), out)
+
+
+def _rarely(t: Text, where: Value, x: Value, out: Value, fn: str) -> Value:
+    """`out`, but where some lane says so, what C's library says of each."""
+    some = where
+    if where.lanes:
+        reduce = f"llvm.vector.reduce.or.v{where.lanes}i1"
+        t.declared.add(f"declare i1 @{reduce}({where.type})")
+        some = t.make(f"call i1 @{reduce}({where})", BOOL, 0)
+    name = t.fresh("far")
+    t.entry.append(f"  %{name}.at = alloca {out.type}")
+    t.line(f"store {out}, ptr %{name}.at")
+    t.line(f"br i1 {some.text}, label %{name}, label %{name}.end")
+    t.lines.append(f"{name}:")
+    t.line(f"store {t.each(fn + 'f', [x])}, ptr %{name}.at")
+    t.line(f"br label %{name}.end")
+    t.lines.append(f"{name}.end:")
+    return t.make(f"load {out.type}, ptr %{name}.at", out.dtype, out.lanes)
+
+
+def _asin(w: Wide, x: Value) -> Value:
+    rest = w.op("fmul", w.t.make(f"fsub {w.num(1.0)}, {x.text}", F64, x.lanes),
+                w.op("fadd", x, 1.0))  # fmt: skip
+    return w.atan(x, w.call("sqrt", rest))
+
+
+def _sinh(w: Wide, x: Value) -> Value:
+    e = w.exp(x)
+    inverse = w.t.make(f"fdiv {w.num(1.0)}, {e.text}", F64, x.lanes)
+    out = w.op("fmul", w.op("fsub", e, inverse), 0.5)
+    return w.either(w.asks("olt", x, 1.0), w.odd(SINH, x), out)
+
+
+def _asinh(w: Wide, x: Value) -> Value:
+    root = w.call("sqrt", w.fma(x, x, w.num(1.0)))
+    return _smaller(w, x, w.log(w.op("fadd", x, root)), -1 / 6)
+
+
+def _atanh(w: Wide, x: Value) -> Value:
+    less = w.t.make(f"fsub {w.num(1.0)}, {x.text}", F64, x.lanes)
+    both = w.log(w.op("fdiv", w.op("fadd", x, 1.0), less))
+    return _smaller(w, x, w.op("fmul", both, 0.5), 1 / 3)
+
+
+def _smaller(w: Wide, x: Value, out: Value, cubed: float) -> Value:
+    return w.either(w.asks("olt", x, SMALL), w.odd((1.0, cubed), x), out)
+
+
+def odd(of: Callable[[Wide, Value], Value]) -> Callable[[Text, Value], Value]:
+    """A function of |x| as one of x, for which f(-x) = -f(x)."""
+
+    def whole(t: Text, x: Value) -> Value:
+        w = Wide(t, x.lanes)
+        out = w.rounded(of(w, w.of(w.call("fabs", x))))
+        return w.op("fmul", out, w.call("copysign", w.num(1.0, F32), x))
+
+    return whole
+
+
+def acos(t: Text, x: Value) -> Value:
+    """2 atan(sqrt((1 - x) / (1 + x)))."""
+    w = Wide(t, x.lanes)
+    a = w.of(x)
+    less = w.t.make(f"fsub {w.num(1.0)}, {a.text}", F64, x.lanes)
+    more = w.op("fadd", a, 1.0)
+    return w.rounded(w.op("fmul", w.atan(w.call("sqrt", less), w.call("sqrt", more)), 2.0))
+
+
+def cosh(t: Text, x: Value) -> Value:
+    w = Wide(t, x.lanes)
+    e = w.exp(w.of(x))
+    inverse = w.t.make(f"fdiv {w.num(1.0)}, {e.text}", F64, x.lanes)
+    return w.rounded(w.op("fmul", w.op("fadd", e, inverse), 0.5))
+
+
+def acosh(t: Text, x: Value) -> Value:
+    w = Wide(t, x.lanes)
+    a = w.of(x)
+    less, more = (w.call("sqrt", w.op("fadd", a, v)) for v in (-1.0, 1.0))  # both: NaN below 1
+    root = w.op("fmul", less, more)
+    return w.rounded(w.log(w.op("fadd", a, root)))
+
+
+FUNCTIONS: dict[str, Callable[[Text, Value], Value]] = {
+    "log": log, "sin": circular("sin"), "cos": circular("cos"), "tan": circular("tan"),
+    "asin": odd(_asin), "acos": acos, "atan": odd(lambda w, x: w.atan(x, w.num(1.0))),
+    "sinh": odd(_sinh), "cosh": cosh, "asinh": odd(_asinh), "acosh": acosh, "atanh": odd(_atanh),
+}  # fmt: skip
