@@ -31,7 +31,7 @@ BELOW: dict[str, set[str]] = {
     "cost": {"ort", "onnx_io", "kernels", "ir", "te"},
     "search": {"cost", "rules", "ir"},
     "check": {"report", "rules", "ort", "onnx_io", "ops", "ir", "te"},
-    "plan": {"rules", "cost", "kernels", "ort", "onnx_io", "ir", "te"},
+    "plan": {"rules", "cost", "kernels", "ops", "ort", "onnx_io", "ir", "te"},
     "report": set(),  # plain data and text: whoever writes a report fills in the data
 }
 PARTS = set(BELOW)

@@ -373,10 +373,8 @@ def _compiler(
     model = import_model(source)
     if session is None:
         return Compiler(model, threads, machine, folder, chosen, packed, float_class)
-    return Compiler(
-        model, threads, machine, folder, float_class=float_class, session=session,
-        without=dict.fromkeys(g.nodes(model.graph), without),
-    )  # fmt: skip
+    said = dict.fromkeys(g.nodes(model.graph), without)
+    return Compiler(model, threads, machine, folder, {}, {}, float_class, said, session=session)
 
 
 def _port(i: g.Input, optional: bool) -> Port:

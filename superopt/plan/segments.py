@@ -10,6 +10,7 @@ from superopt.cost.roofline import roofline
 from superopt.cost.signature import signature
 from superopt.ir import graph as g
 from superopt.ir.substitute import substituted
+from superopt.plan.recurrent import recurrent
 from superopt.te import index as ix
 from superopt.te.dtype import BF16, BOOL, F16, F32, F64, DType
 from superopt.te.expr import TensorType
@@ -44,9 +45,11 @@ def computes(dtype: DType | None) -> bool:
 
 def why_not(n: g.Node, sizes: Mapping[str, int]) -> str:
     """Why a node has no kernel; empty where it has one."""
-    if n.op.opaque:
+    written = recurrent(n) is not None
+    if n.op.opaque and not written:
         return f"{n.op.name} has no tensor expression"
-    for t in (*(v.type for v in n.inputs if v is not None), *n.types):
+    gives = (t for t in n.types if t.dtype is not None or not written)  # some that nobody wants
+    for t in (*(v.type for v in n.inputs if v is not None), *gives):
         if not computes(t.dtype):
             return f"no kernel computes {t.dtype or 'what is no tensor'}"
         if not _sized(t, sizes):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from superopt.ir import graph as g
 from superopt.ir.fold import fold
 from superopt.ir.substitute import Cycle, replace_all
+from superopt.plan.recurrent import unrolled
 from superopt.rules.build import Refusal, rewrite
 from superopt.rules.context import context
 from superopt.rules.match import matches
@@ -20,9 +21,9 @@ ALWAYS = {
 
 
 def simplified(graph: g.Graph, float_class: str = "E2") -> g.Graph:
-    """Constants computed, and the rules ALWAYS applied wherever they match, if they change floats
-    no more than the class says."""
-    graph = fold(graph, lazily=True).graph
+    """Recurrent nodes as their steps, constants computed, and the rules ALWAYS applied wherever
+    they match, if they change floats no more than the class says."""
+    graph = fold(unrolled(graph), lazily=True).graph
     for file, names in ALWAYS.items():
         for rule in load_file(file):
             if rule.name in names and rule.float_class <= float_class:

@@ -49,7 +49,7 @@ def little_beside_recurrence() -> onnx.ModelProto:
     }
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
-        helper.make_node("LSTM", ["t", "w", "r"], ["", "h"], hidden_size=8),
+        helper.make_node("LSTM", ["t", "w", "r"], ["", "h"], hidden_size=8, clip=9.0),
         helper.make_node("MatMul", ["h", "v"], ["a"]),
         helper.make_node("Relu", ["a"], ["y"]),
     ]
@@ -96,3 +96,20 @@ def test_what_onnxruntime_does_not_read_is_refused() -> None:
     m.graph.node[0].op_type = "LayerNormalisation"
     with pytest.raises(ModelError, match="LayerNormalisation"):
         superopt.compile(m)
+
+
+def test_outputs_may_have_no_shapes(tmp_path: Path) -> None:
+    """onnxruntime says which ones they have; then it is a model as others are."""
+    m = norm(17)
+    plain = superopt.compile(m)
+    m.graph.output[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(onnx.checker.ValidationError, match="shape"):
+        onnx.checker.check_model(m)
+    onnx.save(m, tmp_path / "m.onnx")
+    x = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
+    for given in (m, tmp_path / "m.onnx"):
+        exe = superopt.compile(given)
+        near(exe(x=x), plain(x=x))
+        assert not exe.fallen({"n": 3})
+        exe.save(tmp_path / "m.superopt")
+        near(superopt.load(tmp_path / "m.superopt")(x=x), plain(x=x))

@@ -1,0 +1,221 @@
+"""LSTM, GRU and RNN as their steps, one after the other: so they have kernels as the rest does,
+what is between steps is fused, and products with the inputs of all steps are one.
+
+Where the number of steps is known and not large, and the node asks for nothing unusual (other
+functions, clipping, peepholes, sequences of several lengths).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from superopt.ir import graph as g
+from superopt.ir.op import Attr, Payload
+from superopt.ir.substitute import replace_all
+from superopt.ops import OPS
+from superopt.te.dtype import F32, F64, to_numpy
+
+STEPS = 256  # in both directions together: their number is that of kernels
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+USUAL = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"], "RNN": ["tanh"]}
+# Their inputs, by place; peepholes are another one of LSTM's.
+X, W, R, B, LENGTHS, H, C = range(7)
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrent:
+    """Such a node. steps, batch, size: of x; hidden: elements of the state; backward: for each
+    direction, does it begin at the end? apart: GRU's linear_before_reset. first: are batches the
+    first dimension of x, and of states?"""
+
+    node: g.Node
+    kind: str
+    steps: int
+    batch: int
+    hidden: int
+    backward: tuple[bool, ...]
+    apart: bool
+    first: bool
+
+    def input(self, k: int) -> g.Value | None:
+        return self.node.inputs[k] if k < len(self.node.inputs) else None
+
+
+def recurrent(n: g.Node) -> Recurrent | None:
+    """The node, where its steps can be written out."""
+    if n.op.name not in GATES or n.op.domain or not n.op.opaque:
+        return None
+    payload = n.attr("payload")
+    assert isinstance(payload, Payload)
+    said = {k: a.value for k, a in cast(Any, payload.content).attributes.items()}
+    first = bool(said.get("layout", 0))
+    x, r = (_known(n.inputs[k] if k < len(n.inputs) else None) for k in (X, R))
+    if x is None or r is None:
+        return None
+    steps, batch = (x[1], x[0]) if first else (x[0], x[1])
+    count, _, hidden = r
+    direction = said.get("direction", "forward")
+    backward = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+    told = [str(f).lower() for f in said.get("activations", ())]
+    usual = not told or told == USUAL[n.op.name] * count
+    plain = usual and "clip" not in said and not said.get("input_forget", 0)
+    out = Recurrent(
+        n, n.op.name, steps, batch, hidden, backward.get(str(direction), ()),
+        bool(said.get("linear_before_reset", 0)), first,
+    )  # fmt: skip
+    whole = len(out.backward) == count and _whole(out.input(LENGTHS), steps)
+    kinds = {v.type.dtype for k, v in enumerate(n.inputs) if v is not None and k != LENGTHS}
+    if not plain or not whole or len(n.inputs) > 7 or len(kinds) > 1 or kinds - {F32, F64}:
+        return None
+    return out if steps * count <= STEPS else None
+
+
+def _known(v: g.Value | None) -> tuple[int, ...] | None:
+    """The three sizes of a value, where they are known and not 0."""
+    shape = None if v is None else v.type.shape
+    if shape is None or len(shape) != 3:
+        return None
+    out = tuple(d for d in shape if isinstance(d, int) and d > 0)
+    return out if len(out) == 3 else None
+
+
+def _whole(lengths: g.Value | None, steps: int) -> bool:
+    """Are all sequences as long as there are steps?"""
+    if lengths is None:
+        return True
+    return isinstance(lengths, g.Constant) and bool(np.all(lengths.load() == steps))
+
+
+def unrolled(graph: g.Graph) -> g.Graph:
+    """The graph with the steps of such nodes written out."""
+    while True:
+        found = next((r for n in g.nodes(graph) if (r := recurrent(n)) is not None), None)
+        if found is None:
+            return graph
+        results = g.results(found.node)
+        made = _written(found)
+        graph = replace_all(graph, dict(zip(results, made, strict=False)))
+
+
+def _do(name: str, *inputs: g.Value | None, **attrs: Attr) -> g.Value:
+    return g.node(OPS[name], inputs, **attrs)
+
+
+def _part(x: g.Value, axis: int, begin: int, end: int) -> g.Value:
+    return _do("Slice", x, axes=(axis,), starts=(begin,), ends=(end,), steps=(1,))
+
+
+def _at(x: g.Value, axis: int, k: int) -> g.Value:
+    """What is left of a dimension is not there."""
+    return _do("Squeeze", _part(x, axis, k, k + 1), axes=(axis,))
+
+
+def _written(r: Recurrent) -> list[g.Value]:
+    """Y, Y_h and Y_c."""
+    x = r.input(X)
+    assert x is not None
+    x = _do("Transpose", x, perm=(1, 0, 2)) if r.first else x
+    ways = [_direction(r, x, d) for d in range(len(r.backward))]
+    each = [[_do("Unsqueeze", h, axes=(0, 1)) for h in hs] for hs, _ in ways]
+    steps = [_joined([hs[t] for hs in each], 1) for t in range(r.steps)]
+    last = [hs[0] if back else hs[-1] for (hs, _), back in zip(ways, r.backward, strict=True)]
+    states = [last, [c for _, c in ways if c is not None]]
+    out = [_joined(steps, 0)]
+    out += [_joined([_do("Unsqueeze", v, axes=(0,)) for v in some], 0) for some in states if some]
+    if r.first:
+        y, *ends = out
+        out = [_do("Transpose", y, perm=(2, 0, 1, 3))]
+        out += [_do("Transpose", v, perm=(1, 0, 2)) for v in ends]
+    return out
+
+
+def _joined(some: Sequence[g.Value], axis: int) -> g.Value:
+    return some[0] if len(some) == 1 else _do("Concat", *some, axis=axis)
+
+
+def _direction(r: Recurrent, x: g.Value, d: int) -> tuple[list[g.Value], g.Value | None]:
+    """The states after each step, in the order of time, and what LSTM keeps beside."""
+    w, m = (
+        _do("Transpose", _at(v, 0, d), perm=(1, 0))
+        for v in (r.input(W), r.input(R)) if v is not None
+    )  # fmt: skip
+    bias, own = _biases(r, d)
+    given = _do("MatMul", x, w)
+    given = given if bias is None else _do("Add", given, bias)
+    h, c = (None if v is None else _at(v, 1 if r.first else 0, d) for v in (r.input(H), r.input(C)))
+    out: list[g.Value] = [x] * r.steps
+    for t in reversed(range(r.steps)) if r.backward[d] else range(r.steps):
+        step = _STEPS[r.kind]
+        h, c = step(r, _at(given, 0, t), h, c, m, own)
+        out[t] = h
+    return out, c
+
+
+def _biases(r: Recurrent, d: int) -> tuple[g.Value | None, g.Value | None]:
+    """What is added to the products with x, and what a GRU adds to that with its state before it is
+    reset."""
+    both = r.input(B)
+    if both is None:
+        return None, None
+    n, both = GATES[r.kind] * r.hidden, _at(both, 0, d)
+    of_x, of_h = _part(both, 0, 0, n), _part(both, 0, n, 2 * n)
+    if not r.apart:
+        return _do("Add", of_x, of_h), None
+    own = _part(of_h, 0, 2 * r.hidden, n)
+    rest = _part(of_h, 0, 0, 2 * r.hidden)
+    gates = _do("Add", _part(of_x, 0, 0, 2 * r.hidden), rest)
+    return _do("Concat", gates, _part(of_x, 0, 2 * r.hidden, n), axis=0), own
+
+
+State = tuple[g.Value, g.Value | None]
+
+
+def _gate(r: Recurrent, x: g.Value, k: int, function: str, count: int = 1) -> g.Value:
+    return _do(function, _part(x, 1, k * r.hidden, (k + count) * r.hidden))
+
+
+def _lstm(
+    r: Recurrent, x: g.Value, h: g.Value | None, c: g.Value | None, m: g.Value, _: g.Value | None
+) -> State:
+    s = x if h is None else _do("Add", x, _do("MatMul", h, m))
+    i, o, f = (_gate(r, s, k, "Sigmoid") for k in range(3))
+    new = _do("Mul", i, _gate(r, s, 3, "Tanh"))
+    c = new if c is None else _do("Add", _do("Mul", f, c), new)
+    return _do("Mul", o, _do("Tanh", c)), c
+
+
+def _gru(
+    r: Recurrent, x: g.Value, h: g.Value | None, _: g.Value | None, m: g.Value, own: g.Value | None
+) -> State:
+    n = r.hidden
+    h = _zeros(r, x) if h is None else h
+    mine = _part(m, 1, 0, 3 * n if r.apart else 2 * n)
+    p = _do("MatMul", h, mine)
+    s = _do("Add", _part(x, 1, 0, 2 * n), _part(p, 1, 0, 2 * n) if r.apart else p)
+    z, reset = (_gate(r, s, k, "Sigmoid") for k in range(2))
+    if r.apart:
+        q = _part(p, 1, 2 * n, 3 * n)
+        q = _do("Mul", reset, q if own is None else _do("Add", q, own))
+    else:
+        q = _do("MatMul", _do("Mul", reset, h), _part(m, 1, 2 * n, 3 * n))
+    new = _do("Tanh", _do("Add", _part(x, 1, 2 * n, 3 * n), q))
+    # z h + (1 - z) new
+    return _do("Add", new, _do("Mul", z, _do("Sub", h, new))), None
+
+
+def _rnn(
+    r: Recurrent, x: g.Value, h: g.Value | None, _: g.Value | None, m: g.Value, own: g.Value | None
+) -> State:
+    return _do("Tanh", x if h is None else _do("Add", x, _do("MatMul", h, m))), None
+
+
+def _zeros(r: Recurrent, x: g.Value) -> g.Value:
+    assert x.type.dtype is not None
+    return g.constant(np.zeros((r.batch, r.hidden), to_numpy(x.type.dtype)))
+
+
+_STEPS: dict[str, Callable[..., State]] = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}

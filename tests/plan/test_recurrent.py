@@ -1,0 +1,133 @@
+"""LSTM, GRU and RNN written out as their steps, against onnxruntime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import superopt
+from superopt.plan.recurrent import GATES, STEPS
+from tests.plan.test_compile import near, reference
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "no bias": {"bias": False},
+    "reverse": {"direction": "reverse"},
+    "both ways": {"direction": "bidirectional"},
+    "given states": {"states": True},
+    "both ways from given states": {"direction": "bidirectional", "states": True},
+    "lengths that say nothing": {"lengths": True},
+    "one step": {"steps": 1},
+    "small": {"hidden": 1, "size": 1, "batch": 1},
+    "as wide as vectors": {"hidden": 32, "batch": 1, "steps": 7},
+    "its usual functions": {"named": True, "direction": "bidirectional"},
+}
+USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+
+
+def recurrent(
+    kind: str, steps: int = 5, batch: int = 3, size: int = 6, hidden: int = 9, bias: bool = True,
+    direction: str = "forward", states: bool = False, lengths: bool = False, named: bool = False,
+    **attrs: Any,
+) -> onnx.ModelProto:  # fmt: skip
+    rng = np.random.default_rng(0)
+    d, n = 1 + (direction == "bidirectional"), GATES[kind]
+
+    def drawn(*shape: int) -> np.ndarray:
+        return (rng.standard_normal(shape) * 0.5).astype(np.float32)
+
+    known = {"w": drawn(d, n * hidden, size), "r": drawn(d, n * hidden, hidden)}
+    inputs = {"x": (steps, batch, size)}
+    given = ["x", "w", "r", "", "", "", ""]
+    if bias:
+        known["b"], given[3] = drawn(d, 2 * n * hidden), "b"
+    if lengths:
+        known["l"], given[4] = np.full(batch, steps, np.int32), "l"
+    if states:
+        inputs["h"], given[5] = (d, batch, hidden), "h"
+        if kind == "LSTM":
+            inputs["c"], given[6] = (d, batch, hidden), "c"
+    while not given[-1]:
+        given.pop()
+    outputs = ["y", "yh", "yc"][: 3 if kind == "LSTM" else 2]
+    if named:
+        attrs["activations"] = USUAL[kind] * d
+    node = helper.make_node(kind, given, outputs, hidden_size=hidden, direction=direction, **attrs)
+    float_ = TensorProto.FLOAT
+    graph = helper.make_graph(
+        [node], "recurrent",
+        [helper.make_tensor_value_info(k, float_, s) for k, s in inputs.items()],
+        [helper.make_tensor_value_info(k, float_, None) for k in outputs],
+        [onnx.numpy_helper.from_array(v, k) for k, v in known.items()],
+    )  # fmt: skip
+    m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    found = onnx.shape_inference.infer_shapes(m)
+    onnx.checker.check_model(found, full_check=True)
+    return found
+
+
+def feeds(m: onnx.ModelProto) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    known = {t.name for t in m.graph.initializer}
+    return {
+        i.name: rng.standard_normal([d.dim_value for d in i.type.tensor_type.shape.dim]).astype(
+            np.float32
+        )
+        for i in m.graph.input
+        if i.name not in known
+    }
+
+
+def check(m: onnx.ModelProto) -> superopt.Executable:
+    exe, x = superopt.compile(m), feeds(m)
+    near(exe(**x), reference(m, x))
+    return exe
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", GATES)
+def test_steps(kind: str, case: str) -> None:
+    exe = check(recurrent(kind, **CASES[case]))
+    assert not exe.fallen({})
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_only_the_last_state(kind: str) -> None:
+    m = recurrent(kind, direction="bidirectional")
+    m.graph.node[0].output[0] = ""
+    del m.graph.output[0]
+    assert not check(m).fallen({})
+
+
+def test_any_number_of_sequences() -> None:
+    m = recurrent("LSTM")
+    for i in (m.graph.input[0], *m.graph.output):
+        i.type.tensor_type.shape.dim[2 if i.name == "y" else 1].dim_param = "n"
+    exe = superopt.compile(m)
+    for n in (1, 2):
+        x = {"x": np.random.default_rng(n).standard_normal((5, n, 6)).astype(np.float32)}
+        near(exe(**x), reference(m, x))
+        assert not exe.fallen({"n": n})
+
+
+def test_reset_after_the_product() -> None:
+    for bias in (True, False):
+        assert not check(recurrent("GRU", bias=bias, linear_before_reset=1, states=True)).fallen({})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"activations": ["Relu"]},
+        {"clip": 0.5},
+        {"steps": STEPS + 1},
+    ],
+    ids=lambda o: next(iter(o)),
+)
+def test_what_is_unusual_runs_in_onnxruntime(other: dict[str, Any]) -> None:
+    exe = check(recurrent("RNN", **other))
+    assert [n.op.name for n, _ in exe.fallen({})] == ["RNN"]
