@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from superopt.kernels.contraction import Contraction
 from superopt.kernels.cook_toom import amplification, known
@@ -17,18 +18,88 @@ SIDES = (2, 4)  # of tiles
 
 
 @dataclass(frozen=True, slots=True)
+class Depth:
+    """A third dimension, whose slices are summed over: its axis in the result, the slices that are
+    read for one, and which these are: first + stride * i + apart * k."""
+
+    axis: Axis
+    taps: int
+    first: int
+    stride: int
+    apart: int
+
+    @property
+    def reach(self) -> int:
+        """Slices from the first one that is read to the last one."""
+        return (extent(self.axis) - 1) * self.stride + (self.taps - 1) * self.apart + 1
+
+
+@dataclass(frozen=True, slots=True)
 class Picture:
     """A convolution at stride 1: its axes, its kernel's sides, how far from an output's place its
-    window begins, and how far apart what it reads is (dilations)."""
+    window begins, and how far apart what it reads is (dilations). Along one dimension only (h is
+    None) it is a picture of one row; in three it is many pictures, of which some are summed."""
 
     n: Axis
     k: Axis
-    h: Axis
+    h: Axis | None
     w: Axis
     channels: int
     kernel: tuple[int, int]
     first: tuple[int, int]
     steps: tuple[int, int]
+    depth: Depth | None = None
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Rows and columns of the result."""
+        return 1 if self.h is None else extent(self.h), extent(self.w)
+
+    @property
+    def pictures(self) -> tuple[int, int]:
+        """How many are given, and how many there are in the result."""
+        n = extent(self.n)
+        return (n, n) if self.depth is None else (n * self.depth.reach, n * extent(self.depth.axis))
+
+    @property
+    def taps(self) -> int:
+        """Pictures that are summed."""
+        return 1 if self.depth is None else self.depth.taps
+
+    @property
+    def over(self) -> tuple[int, ...]:
+        """What its sums go over, but for the window."""
+        return (self.channels,) if self.depth is None else (self.depth.taps, self.channels)
+
+    def given(self, q: Expr, c: Expr, row: Expr, column: Expr) -> tuple[Expr, ...]:
+        """The index of an element of picture q that is given."""
+        if self.h is None:
+            return q, c, column
+        if self.depth is None:
+            return q, c, row, column
+        n, z = self._split(q, self.depth.reach)
+        return n, c, ix.as_index(z + self.depth.first), row, column
+
+    def made(self, q: Expr, o: Expr, row: Expr, column: Expr) -> dict[Expr, Expr]:
+        """The index of an element of picture q of the result, by its axes in order."""
+        if self.h is None:
+            return {self.n: q, self.k: o, self.w: column}
+        if self.depth is None:
+            return {self.n: q, self.k: o, self.h: row, self.w: column}
+        n, z = self._split(q, extent(self.depth.axis))
+        return {self.n: n, self.k: o, self.depth.axis: z, self.h: row, self.w: column}
+
+    def summed(self, q: Expr, tap: Expr) -> Expr:
+        """The picture that is given, that is a term of picture q of the result."""
+        assert self.depth is not None
+        n, z = self._split(q, extent(self.depth.axis))
+        slice_ = z * self.depth.stride + tap * self.depth.apart
+        return ix.as_index(n * self.depth.reach + slice_)
+
+    def _split(self, q: Expr, each: int) -> tuple[Expr, Expr]:
+        if extent(self.n) == 1:
+            return ix.as_index(0), q
+        return ix.as_index(q // each), ix.as_index(q % each)
 
     def tile(self, m: int) -> tuple[int, int]:
         """The sides of a tile: 1, where the kernel has one row or column."""
@@ -43,12 +114,12 @@ class Picture:
     @property
     def size(self) -> int:
         """The multiply-adds of the direct convolution."""
-        n, k, h, w = (extent(x) for x in (self.n, self.k, self.h, self.w))
-        return n * k * h * w * self.channels * self.kernel[0] * self.kernel[1]
+        (high, wide), (r, s) = self.sides, self.kernel
+        return self.pictures[1] * extent(self.k) * high * wide * self.channels * self.taps * r * s
 
     def fitting(self) -> list[int]:
         """The tiles that it is not smaller than, and that do not round too badly."""
-        sides = [extent(x) // d for x, d in zip((self.h, self.w), self.steps, strict=True)]
+        sides = [x // d for x, d in zip(self.sides, self.steps, strict=True)]
         out = []
         for m in SIDES:
             pairs = list(zip(self.tile(m), self.kernel, sides, strict=True))
@@ -62,36 +133,47 @@ class Picture:
 def picture(t: Tensor, c: Contraction) -> Picture | None:
     """The convolution that a contraction is, if tiles can compute it."""
     found = reduction(t)
-    if found is None or len(found.axes) != 3 or t.rank != 4 or len(c.a.index) != 4:
+    if found is None or t.rank not in (3, 4, 5) or not t.rank == len(c.a.index) == len(c.b.index):
         return None
-    kc, kh, kw = found.axes
-    if c.b.index[1:] != (kc, kh, kw) or extent(kh) * extent(kw) == 1:
+    kc, *over = found.axes
+    if c.b.index[1:] != found.axes or prod(map(extent, over[-2:])) == 1:
         return None
     k, n = c.b.index[0], t.axes[0]
     one = c.a.index[0] == ix.as_index(0) and n.extent == 1
-    if not (one or c.a.index[0] == n) or k not in t.axes or c.a.index[1] != kc:
+    if not (one or c.a.index[0] == n) or k != t.axes[1] or c.a.index[1] != kc:
         return None
-    sides = []
-    for i, over in ((c.a.index[2], kh), (c.a.index[3], kw)):
-        form = affine.affine(i)
-        if form is None or len(form.terms) != 2 or form.coefficient(over) < 1:
-            return None
-        ((side, step),) = [x for x in form.terms if x[0] != over]
-        if step != 1 or side not in t.axes:
-            return None
-        apart = form.coefficient(over) if extent(over) > 1 else 1
-        sides.append((side, form.base, apart))
-    (h, top, down), (w, left, right) = sides
-    if (n, k, h, w) != t.axes or not isinstance(kc.extent, int):
+    sides = [_side(i, a, t) for i, a in zip(c.a.index[2:], over, strict=True)]
+    if [None if x is None else x[0] for x in sides] != [*t.axes[2:]]:
+        return None
+    some = [x for x in sides if x is not None]
+    if any(stride != 1 for _, _, stride, _ in some[-2:]) or not isinstance(kc.extent, int):
         return None
     assert isinstance(k, Axis)
-    kernel = (extent(kh), extent(kw))
-    return Picture(n, k, h, w, kc.extent, kernel, (top, left), (down, right))
+    w, left, _, right = some[-1]
+    h, top, _, down = some[-2] if len(some) > 1 else (None, 0, 1, 1)
+    kernel = (1 if h is None else extent(over[-2]), extent(over[-1]))
+    depth = None
+    if t.rank == 5:
+        axis, first, stride, apart = some[0]
+        depth = Depth(axis, extent(over[0]), first, stride, apart)
+    return Picture(n, k, h, w, kc.extent, kernel, (top, left), (down, right), depth)
+
+
+def _side(i: Expr, over: Axis, t: Tensor) -> tuple[Axis, int, int, int] | None:
+    """Of a dimension of what is read: the result's axis, where the first window begins, and how far
+    apart windows are, and what one of them reads."""
+    form = affine.affine(i)
+    if form is None or len(form.terms) != 2 or form.coefficient(over) < 1:
+        return None
+    ((side, step),) = [x for x in form.terms if x[0] != over]
+    if step < 1 or not isinstance(side, Axis) or side not in t.axes:
+        return None
+    return side, form.base, step, form.coefficient(over) if extent(over) > 1 else 1
 
 
 def counts(p: Picture, m: int) -> tuple[int, int]:
     """Rows and columns of tiles."""
-    sides = zip((extent(p.h), extent(p.w)), p.steps, p.tile(m), strict=True)
+    sides = zip(p.sides, p.steps, p.tile(m), strict=True)
     high, wide = (d * over(over(n, d), side) for n, d, side in sides)
     return high, wide
 

@@ -58,16 +58,16 @@ def tiled(
     found = reduction(t)
     assert found is not None
     kind = found.dtype
-    n, k, h, w = (extent(x) for x in (p.n, p.k, p.h, p.w))
+    (given, n), k, (h, w) = p.pictures, extent(p.k), p.sides
     (down, right), (high, wide) = p.steps, counts(p, plan.m)
     (a, b), (mh, mw) = p.reads(plan.m), p.tile(plan.m)
     table_b, table_a = Tensor("B", kind, (a, a)), Tensor("A", kind, (mh, a))
     table_e, table_d = Tensor("E", kind, (b, b)), Tensor("D", kind, (mw, b))
-    u = Tensor("u", kind, (a, b, k, p.channels))
+    u = Tensor("u", kind, (a, b, k, *p.over))
     factor = _factor(found, c)
 
     def at(q: Expr, ch: Expr, i: Expr, j: Expr) -> Expr:
-        env: dict[Expr, Expr] = dict(zip(factor.axes, (q, ch, i, j), strict=True))
+        env: dict[Expr, Expr] = dict(zip(factor.axes, p.given(q, ch, i, j), strict=True))
         return placed(factor.body, env)
 
     def columns(q: Expr, y: Expr, x: Expr, xi: Expr, j: Expr, ch: Expr) -> Expr:
@@ -75,20 +75,24 @@ def tiled(
         column = left + j * right
         return reduce_sum(a, lambda i: table_b[xi, i] * at(q, ch, top + i * down, column))
 
-    d = compute((n, high, wide, a, b, p.channels), columns, name="d")
+    d = compute((given, high, wide, a, b, p.channels), columns, name="d")
     v = compute(
-        (a, b, n, high, wide, p.channels),
+        (a, b, given, high, wide, p.channels),
         lambda xi, nu, q, y, x, ch: reduce_sum(b, lambda j: table_e[nu, j] * d[q, y, x, xi, j, ch]),
         name="v",
     )
     read = Tensor("v", kind, v.shape) if plan.apart else v
-    s = compute(
-        (a, b, n, high, wide, k),
-        lambda xi, nu, q, y, x, o: reduce_sum(
-            p.channels, lambda ch: read[xi, nu, q, y, x, ch] * u[xi, nu, o, ch]
-        ),
-        name="s",
-    )
+
+    def sums(xi: Expr, nu: Expr, q: Expr, y: Expr, x: Expr, o: Expr) -> Expr:
+        if p.depth is None:
+            return reduce_sum(
+                p.over, lambda ch: read[xi, nu, q, y, x, ch] * u[xi, nu, o, ch]
+            )
+        return reduce_sum(
+            p.over, lambda z, ch: read[xi, nu, p.summed(q, z), y, x, ch] * u[xi, nu, o, z, ch]
+        )
+
+    s = compute((a, b, n, high, wide, k), sums, name="s")
     rows = compute(
         (n, high, wide, mh, b, k),
         lambda q, y, x, i, nu, o: reduce_sum(a, lambda xi: table_a[i, xi] * s[xi, nu, q, y, x, o]),
@@ -98,7 +102,7 @@ def tiled(
     def back(q: Expr, y: Expr, x: Expr, i: Expr, j: Expr, o: Expr) -> Expr:
         total = reduce_sum(b, lambda nu: table_d[j, nu] * rows[q, y, x, i, nu, o])
         row, column = start(y, h, mh, down) + i * down, start(x, w, mw, right) + j * right
-        env: dict[Expr, Expr] = {p.n: q, p.k: o, p.h: row, p.w: column}
+        env = p.made(q, o, ix.as_index(row), ix.as_index(column))
         held = Tensor("sum", kind, ())
         assert t.body is not None
         after = placed(put_for(t.body, found, held, ()), env)
@@ -107,13 +111,13 @@ def tiled(
     y = compute((n, high, wide, mh, mw, k), back, name="y")
     q, ty, tx, i, j, o = y.axes
     row = stored(ty, i, h, mh, down)  # a row of tiles is a chunk, in which columns have their order
-    place = (q, o, row, ix.as_index(start(tx, w, mw, right) + j * right))
+    place = tuple(p.made(q, o, row, ix.as_index(start(tx, w, mw, right) + j * right)).values())
     if isinstance(layout, Scatter):  # it is a part of another tensor itself
         env: dict[Expr, Expr] = dict(zip(layout.axes, place, strict=True))
         there = tuple(ix.substitute(at_, env) for at_ in layout.index)
         lies = Scatter(layout.shape, layout.layout, y.axes, there)
     else:
-        lies = Scatter((n, k, h, w), layout, y.axes, place)
+        lies = Scatter(tuple(map(extent, t.axes)), layout, y.axes, place)
     how = (_by_channels if plan.apart else _by_rows)((d, v, s, rows, y), plan, lanes)
     by_rows, by_columns = (matrices(*x) for x in zip((mh, mw), p.kernel, strict=True))
     tables = {
@@ -176,8 +180,8 @@ def plans(p: Picture, m: int, lanes: int) -> list[Plan]:
     Where the kernel does not stay in a cache it may be better to read it once, for all tiles:
     these are transformed before, and a part of the outputs' channels is computed at a time.
     """
-    grid, sizes = counts(p, m), (prod(p.reads(m)), p.channels, extent(p.k))
-    first = _streams(grid, sizes, lanes)
+    grid, sizes = counts(p, m), (prod(p.reads(m)), p.channels * p.taps, extent(p.k))
+    first = p.taps > 1 or _streams(grid, sizes, lanes)  # else it is transformed for each term anew
     own = _block(*grid, sizes)
     out = []
     for apart in (first, not first):
@@ -209,6 +213,12 @@ def _streams(grid: tuple[int, int], sizes: tuple[int, int, int], lanes: int) -> 
     return kernel + parts * (each * channels + (2 * part if part > ROOM else 0)) < by_rows
 
 
+def _over(sums: Tensor) -> str:
+    found = reduction(sums)
+    assert found is not None
+    return ", ".join(a.name for a in found.axes)
+
+
 def _by_rows(stages: Stages, plan: Plan, lanes: int) -> dict[Tensor, Schedule]:
     """Rows of tiles at a time, from the picture to the result."""
     d, v, s, rows, y = stages
@@ -219,7 +229,7 @@ def _by_rows(stages: Stages, plan: Plan, lanes: int) -> dict[Tensor, Schedule]:
         rows: f"compute_at(y, i5.o); {_TRANSFORM}",
         s: f"compute_at(y, i1.o); {tile}split(i3, {plan.rows}); split(i4, {plan.columns}); "
         f"split(i5.o, {plan.vectors}); "
-        "reorder(i0, i1, i2, i5.o.o, i3.o, i4.o, k0, i3.i, i4.i, i5.o.i, i5.i); "
+        f"reorder(i0, i1, i2, i5.o.o, i3.o, i4.o, {_over(s)}, i3.i, i4.i, i5.o.i, i5.i); "
         "unroll(i3.i); unroll(i4.i); unroll(i5.o.i); vectorize(i5.i)",
         v: f"compute_at(y, i1.o); {tile}reorder(i2, i3, i4, i5.o, i0, k0, i1, i5.i); "
         "unroll(k0); unroll(i1); vectorize(i5.i)",
@@ -237,7 +247,7 @@ def _by_channels(stages: Stages, plan: Plan, lanes: int) -> dict[Tensor, Schedul
         "parallel(i0); parallel(i5.o.o)",
         rows: f"compute_at(y, i5.o.i); {_TRANSFORM}",
         s: f"compute_at(y, i5.o.o); {tile}split(i3, {plan.rows}); split(i4, {plan.columns}); "
-        "reorder(i0, i1, i2, i3.o, i4.o, k0, i3.i, i4.i, i5.o, i5.i); "
+        f"reorder(i0, i1, i2, i3.o, i4.o, {_over(s)}, i3.i, i4.i, i5.o, i5.i); "
         "unroll(i3.i); unroll(i4.i); unroll(i5.o); vectorize(i5.i)",
         v: f"{tile}reorder(i2, i5.o, i3, i4, i0, k0, i1, i5.i); "
         "unroll(k0); unroll(i1); vectorize(i5.i); parallel(i2); parallel(i5.o); parallel(i3)",
@@ -269,8 +279,9 @@ def _few(n: int) -> float:
 def products(p: Picture, m: int) -> tuple[float, float, float]:
     """(multiply-adds of the sums, those of the transforms, bytes of the transformed kernel)."""
     (a, b), (mh, mw), (high, wide) = p.reads(m), p.tile(m), counts(p, m)
-    count = extent(p.n) * high * wide
+    given, made = (n * high * wide for n in p.pictures)
     k, c = extent(p.k), p.channels
     down, right = p.kernel[0] > 1, p.kernel[1] > 1  # along which something is transformed
     there, back = a * b * (a * down + b * right) * c, mh * b * (a * down + mw * right) * k
-    return a * b * count * k * c, count * 0.7 * (there + back), 4 * a * b * k * c
+    sums, size = made * a * b * k * c * p.taps, 4 * a * b * k * c * p.taps
+    return sums, 0.7 * (given * there + made * back), size

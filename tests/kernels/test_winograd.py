@@ -49,15 +49,16 @@ def test_rounding_grows_by_no_more_than_is_said(m: int, r: int) -> None:
 
 
 def convolution(
-    shape: tuple[int, ...], out: int, kernel: tuple[int, int], pads: tuple[int, ...],
-    apart: tuple[int, int],
+    shape: tuple[int, ...], out: int, kernel: tuple[int, ...], pads: tuple[int, ...],
+    apart: tuple[int, ...], strides: tuple[int, ...] | None = None,
 ) -> Tensor:  # fmt: skip
     types = (
         TensorType(F32, shape),
         TensorType(F32, (out, shape[1], *kernel)),
         TensorType(F32, (out,)),
     )
-    attrs = canonical_attrs(OPS["Conv"], types, {"pads": pads, "dilations": apart})
+    said = {"pads": pads, "dilations": apart} | ({} if strides is None else {"strides": strides})
+    attrs = canonical_attrs(OPS["Conv"], types, said)
     (t,) = expression(OPS["Conv"], types, attrs)
     return t
 
@@ -110,14 +111,56 @@ CASES = [
 @pytest.mark.parametrize(("m", "kernel", "pads", "apart", "sizes"), CASES)
 def test_it_is_the_convolution(
     m: int,
-    kernel: tuple[int, int],
+    kernel: tuple[int, ...],
     pads: tuple[int, ...],
-    apart: tuple[int, int],
+    apart: tuple[int, ...],
     sizes: tuple[int, ...],
 ) -> None:
     n, channels, out, height, width = sizes
-    shape = (n, channels, height, width)
-    t = convolution(shape, out, kernel, pads, apart)
+    it_is_the_convolution(m, (n, channels, height, width), out, kernel, pads, apart, None)
+
+
+LINES = [
+    (m, (r,), pads, (d,), (n, c, size))
+    for m, r in ((2, 3), (4, 3), (2, 5), (4, 5), (2, 7))
+    for pads, d in (((0, 0), 1), ((1, 2), 1), ((4, 0), 2))
+    for n, c, size in ((1, 16, 31), (2, 24, 18))
+]
+BODIES = [
+    (m, kernel, pads, (apart, 1, 1), (stride, 1, 1), (n, 16, deep, 7, 9))
+    for m in (2, 4)
+    for kernel, pads in (
+        ((3, 3, 3), (1,) * 6),
+        ((2, 3, 3), (1, 0, 0, 0, 2, 1)),
+        ((1, 3, 3), (0,) * 6),
+    )
+    for stride, apart, n, deep in ((1, 1, 1, 4), (2, 1, 1, 5), (1, 2, 2, 5), (2, 1, 2, 6))
+]
+
+
+@pytest.mark.parametrize(("m", "kernel", "pads", "apart", "shape"), LINES)
+def test_along_one_dimension(
+    m: int, kernel: tuple[int, ...], pads: tuple[int, ...], apart: tuple[int, ...],
+    shape: tuple[int, ...],
+) -> None:  # fmt: skip
+    it_is_the_convolution(m, shape, 32, kernel, pads, apart, None)
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["at once", "transformed before"])
+@pytest.mark.parametrize(("m", "kernel", "pads", "apart", "strides", "shape"), BODIES)
+def test_in_three_dimensions(
+    m: int, kernel: tuple[int, ...], pads: tuple[int, ...], apart: tuple[int, ...],
+    strides: tuple[int, ...], shape: tuple[int, ...], before: bool,
+) -> None:  # fmt: skip
+    it_is_the_convolution(m, shape, 32, kernel, pads, apart, strides, before)
+
+
+def it_is_the_convolution(
+    m: int, shape: tuple[int, ...], out: int, kernel: tuple[int, ...], pads: tuple[int, ...],
+    apart: tuple[int, ...], strides: tuple[int, ...] | None, before: bool | None = None,
+) -> None:  # fmt: skip
+    t = convolution(shape, out, kernel, pads, apart, strides)
+    channels = shape[1]
     assert t.body is not None
     read_ = {x.tensor.name: x.tensor for x in loads(t.body)}
     x, w, c = (read_[name] for name in ("a0", "a1", "a2"))
@@ -128,8 +171,13 @@ def test_it_is_the_convolution(
     if m not in p.fitting():
         pytest.skip("smaller than a tile")
     border = max(pads)
-    layout = parsed(f"i0 i2+{border} i3+{border} i1" if border else "i0 i2 i3 i1")
-    made = tiled(t, found, p, plans(p, m, 16)[0], parsed("i0 i2+1 i3+1 i1"), 16)
+    space = range(2, len(shape))
+    layout = parsed(
+        " ".join(["i0", *(f"i{d}+{border}" if border else f"i{d}" for d in space), "i1"])
+    )
+    lies_ = parsed(" ".join(["i0", *(f"i{d}+1" for d in space), "i1"]))
+    plan = next(x for x in plans(p, m, 16) if before is None or x.apart == before)
+    made = tiled(t, found, p, plan, lies_, 16)
     rng = np.random.default_rng(3)
     a = rng.standard_normal(shape).astype(np.float32)
     b = rng.standard_normal((out, channels, *kernel)).astype(np.float32)
