@@ -64,9 +64,9 @@ def amplification(m: int, r: int) -> float:
 
 def transformed_kernel(tile: tuple[int, int], w: np.ndarray) -> np.ndarray:
     """u[x, z, k, c] of w[k, c, i, j], for tiles of these sides: in float64, rounded once. Of
-    w[k, c, j] there is one row, and of w[k, c, d, i, j] it is u[x, z, k, d, c]."""
+    w[k, c, i] there is one column, and of w[k, c, d, i, j] it is u[x, z, k, d, c]."""
     if w.ndim == 3:
-        return transformed_kernel(tile, w[:, :, None])
+        return transformed_kernel(tile, w[..., None])
     if w.ndim == 5:
         k, c, d = w.shape[:3]
         slices = np.moveaxis(w, 2, 1).reshape(k * d, c, *w.shape[3:])

@@ -6,12 +6,14 @@
 args is a table of pointers, to the inputs and outputs of a call; in memory and constants buffers
 lie at fixed places; a thread's workspace is its own.
 
-The thread that calls `run` goes through the kernels. A kernel of several chunks is announced by
-one word, the ticket: the kernel's number above, the next chunk below. Whoever adds one to it has
-taken a chunk. `work` is what the other threads do until they are told to stop: they take chunks,
-and count them as done. So nobody waits for a thread that has not taken anything, as when its
-processor is busy with something else; and a kernel of one chunk costs nothing. Threads that find
-find nothing to do spin, and then sleep (a futex, on Linux) until there is something.
+The thread that calls `run` goes through the kernels. The chunks of a kernel are shared out: each
+thread has a part of them, the same in each call, so that what it reads and writes stays in its
+core's caches. A part has a word, its ticket: the kernel's number above, the next chunk below.
+Whoever adds one to it has taken a chunk: first of its own part, then of the others'. `work` is what
+the other threads do until they are told to stop: they look for a new number, take chunks, and count
+them as done. So nobody waits for a thread that has not taken anything, as when its processor is
+busy with something else; and a kernel of one chunk costs nothing. Threads that find nothing to do
+spin, and then sleep (a futex, on Linux) until there is something.
 
 Where calls are timed `run` has one more parameter, `ptr times`: it reads the clock when it begins
 and after each kernel (CLOCK_BYTES each: seconds and nanoseconds).
@@ -24,9 +26,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 PLACES = ("argument", "memory", "constant")
-# Words of `state`, each in a cache line of its own; the table of pointers is in one.
-TICKET, DONE, WAKE, SLEEPERS, STOP, BASE, ARGS = 0, 8, 16, 24, 32, 40, 48
-STATE_BYTES = 512
+# Words of `state`, all 0 at first, each in a cache line of its own; the table of pointers is in one,
+# and tickets are the last ones.
+NUMBER, DONE, WAKE, SLEEPERS, STOP, BASE, ARGS, JOINED, TICKETS = range(0, 72, 8)
+LINE = 8  # words
+PARTS = 64  # of a kernel's chunks, at most
+STATE_BYTES = 8 * (TICKETS + LINE * PARTS)
 CLOCK_BYTES = 16
 SPINS = 4000  # looks for something to do, before a thread sleeps
 YIELDS = 20000  # looks for the last chunks, before the processor is given to others
@@ -163,8 +168,10 @@ def _together(calls: Sequence[Call], processor: str, threads: int, timed: bool) 
     yield f"declare void {_PAUSES[_x86(processor)].replace('i32 1', 'i32')}"
     yield f"@chunks = private constant [{n} x i64] [{', '.join(f'i64 {c}' for c, _ in groups)}]"
     yield from _chunk(calls)
-    yield from _run(calls, processor, timed)
-    yield from _work(n, processor)
+    parts = min(threads, PARTS)
+    yield from _take(n, parts)
+    yield from _run(calls, processor, parts, timed)
+    yield from _work(processor)
 
 
 def _chunk(calls: Sequence[Call]) -> Iterator[str]:
@@ -196,49 +203,87 @@ def _x86(processor: str) -> bool:
 _PAUSES = {True: "@llvm.x86.sse2.pause()", False: "@llvm.aarch64.hint(i32 1)"}
 
 
-def _take(k: str, chunks: str, given: str) -> Iterator[str]:
-    """From label `look` on: take a chunk, do it and look again; else go to `left`."""
+def _take(n: int, parts: int) -> Iterator[str]:
+    """`drain`: take chunks of one's own part, and then of others', until there are none."""
+    yield "define private i64 @free(i64 %word, i64 %part) {"
+    yield "  %number = lshr i64 %word, 32"
+    yield "  %next = and i64 %word, 4294967295"
+    yield f"  %k = urem i64 %number, {n}"
+    yield "  %slot = getelementptr [1 x i64], ptr @chunks, i64 0, i64 %k"
+    yield "  %all = load i64, ptr %slot"
+    yield "  %after = add i64 %part, 1"
+    for name, part in (("begin", "part"), ("end", "after")):
+        yield f"  %{name}.all = mul i64 %all, %{part}"
+        yield f"  %{name} = udiv i64 %{name}.all, {parts}"
+    yield "  %chunk = add i64 %begin, %next"
+    yield "  %left = icmp ult i64 %chunk, %end"
+    yield "  %told = icmp ne i64 %number, 0"
+    yield "  %some = and i1 %left, %told"
+    yield "  %out = select i1 %some, i64 %chunk, i64 -1"
+    yield "  ret i64 %out\n}"
+    yield "define private void @drain(i64 %own, ptr %state, ptr %workspace) {\nentry:"
+    yield _word("done", DONE)
+    yield _word("at", ARGS)
+    yield "  br label %part"
+    yield "part:"
+    yield "  %n = phi i64 [0, %entry], [%n.next, %none]"
+    yield "  %n.own = add i64 %own, %n"
+    yield f"  %i = urem i64 %n.own, {parts}"
+    yield f"  %line = mul i64 %i, {LINE}"
+    yield f"  %place = add i64 %line, {TICKETS}"
+    yield "  %ticket = getelementptr i64, ptr %state, i64 %place"
+    yield "  br label %look"
     yield "look:"
     yield "  %seen = load atomic i64, ptr %ticket acquire, align 8"
-    yield "  %seen.chunk = and i64 %seen, 4294967295"
-    yield from (line.replace("FROM", "seen") for line in (k, chunks) if line)
-    yield "  %free = icmp ult i64 %seen.chunk, %seen.chunks"
-    yield "  br i1 %free, label %take, label %left"
+    yield "  %seen.chunk = call i64 @free(i64 %seen, i64 %i)"
+    yield "  %some = icmp sge i64 %seen.chunk, 0"
+    yield "  br i1 %some, label %take, label %none"
     yield "take:"
     yield "  %got = atomicrmw add ptr %ticket, i64 1 acq_rel"
-    yield "  %got.chunk = and i64 %got, 4294967295"
-    yield from (line.replace("FROM", "got") for line in (k, chunks) if line)
-    yield "  %mine = icmp ult i64 %got.chunk, %got.chunks"
-    yield "  br i1 %mine, label %do, label %left"
+    yield "  %chunk = call i64 @free(i64 %got, i64 %i)"
+    yield "  %mine = icmp sge i64 %chunk, 0"
+    yield "  br i1 %mine, label %do, label %none"
     yield "do:"
-    yield given
+    yield "  %number = lshr i64 %got, 32"
+    yield f"  %k = urem i64 %number, {n}"
+    for j, name in enumerate(("args", "memory", "constants")):
+        yield f"  %at{j} = getelementptr i64, ptr %at, i64 {j}"
+        yield f"  %{name} = load ptr, ptr %at{j}"
+    yield f"  call void @chunk(i64 %k, {_GIVEN}, i64 %chunk)"
     yield "  %was = atomicrmw add ptr %done, i64 1 acq_rel"
     yield "  br label %look"
+    yield "none:"
+    yield "  %n.next = add i64 %n, 1"
+    yield f"  %more = icmp ult i64 %n.next, {parts}"
+    yield "  br i1 %more, label %part, label %end"
+    yield "end:\n  ret void\n}"
 
 
-def _run(calls: Sequence[Call], processor: str, timed: bool) -> Iterator[str]:
+def _run(calls: Sequence[Call], processor: str, parts: int, timed: bool) -> Iterator[str]:
     n = len(calls)
-    yield f"define private void @share(i64 %k, i64 %base, {_GIVEN}, ptr %state) {{\nentry:"
-    yield _word("ticket", TICKET)
+    yield "define private void @share(i64 %k, i64 %base, ptr %workspace, ptr %state) {\nentry:"
+    yield _word("number", NUMBER)
     yield _word("done", DONE)
     yield "  %slot = getelementptr [1 x i64], ptr @chunks, i64 0, i64 %k"
     yield "  %all = load i64, ptr %slot"
     yield "  store atomic i64 0, ptr %done monotonic, align 8"
-    yield "  %number = add i64 %base, %k"
-    yield "  %first = shl i64 %number, 32"
-    yield "  store atomic i64 %first, ptr %ticket seq_cst, align 8"
+    yield "  %new = add i64 %base, %k"
+    yield "  %first = shl i64 %new, 32"
+    for i in range(parts):
+        yield _word(f"ticket{i}", TICKETS + LINE * i)
+        yield f"  store atomic i64 %first, ptr %ticket{i} release, align 8"
+    yield "  store atomic i64 %new, ptr %number seq_cst, align 8"
     yield _word("sleepers", SLEEPERS)
     yield _word("wake", WAKE)
     yield "  %asleep = load atomic i64, ptr %sleepers seq_cst, align 8"
     yield "  %some = icmp ne i64 %asleep, 0"
-    yield "  br i1 %some, label %rouse, label %look"
+    yield "  br i1 %some, label %rouse, label %left"
     yield "rouse:"
     yield "  %told = atomicrmw add ptr %wake, i64 1 seq_cst"
     yield from _futex(processor, "i64 1, i64 2147483647")
-    yield "  br label %look"
-    known = "  %FROM.chunks = add i64 %all, 0"
-    yield from _take("", known, f"  call void @chunk(i64 %k, {_GIVEN}, i64 %got.chunk)")
+    yield "  br label %left"
     yield "left:"
+    yield "  call void @drain(i64 0, ptr %state, ptr %workspace)"
     yield "  br label %wait"
     yield "wait:"
     yield "  %tries = phi i64 [0, %left], [%again, %spin], [0, %give]"
@@ -265,13 +310,13 @@ def _run(calls: Sequence[Call], processor: str, timed: bool) -> Iterator[str]:
     yield "  %old = load i64, ptr %base"
     yield f"  %next = add i64 %old, {n}"
     yield "  %large = icmp ugt i64 %next, 2147483647"
-    yield "  %number = select i1 %large, i64 0, i64 %next"
+    yield f"  %number = select i1 %large, i64 {n}, i64 %next"  # never 0
     yield "  store i64 %number, ptr %base"
     for k, call in enumerate(calls):
         if call.chunks == 1:
             yield f"  call void @call{k}({_GIVEN}, i64 0)"
         else:
-            yield f"  call void @share(i64 {k}, i64 %number, {_GIVEN}, ptr %state)"
+            yield f"  call void @share(i64 {k}, i64 %number, ptr %workspace, ptr %state)"
         yield from _read(k + 1, timed)
     yield "  ret void\n}"
 
@@ -285,44 +330,34 @@ def _futex(processor: str, rest: str) -> Iterator[str]:
     yield f"  %woken = call i64 (i64, ...) @syscall(i64 {number}, ptr %wake, {rest}, ptr null)"
 
 
-def _work(n: int, processor: str) -> Iterator[str]:
+def _work(processor: str) -> Iterator[str]:
     yield "define void @work(ptr %state, ptr %workspace) {\nentry:"
-    for name, at in (("ticket", TICKET), ("done", DONE), ("wake", WAKE), ("sleepers", SLEEPERS),
-                     ("stop", STOP), ("at", ARGS)):  # fmt: skip
+    for name, at in (("number", NUMBER), ("wake", WAKE), ("sleepers", SLEEPERS), ("stop", STOP),
+                     ("joined", JOINED)):  # fmt: skip
         yield _word(name, at)
-    yield "  %tries = alloca i64"
-    yield "  %before = alloca i64"
-    yield "  store i64 0, ptr %tries"
+    yield "  %before = atomicrmw add ptr %joined, i64 1 monotonic"
+    yield "  %own = add i64 %before, 1"
     yield "  br label %look"
-    which = (
-        "  store i64 %FROM, ptr %before\n"
-        "  %FROM.number = lshr i64 %FROM, 32\n"
-        f"  %FROM.k = urem i64 %FROM.number, {n}\n"
-        "  %FROM.slot = getelementptr [1 x i64], ptr @chunks, i64 0, i64 %FROM.k"
-    )
-    given = "\n".join(
-        [
-            "  store i64 0, ptr %tries",
-            "  %args = load ptr, ptr %at",
-            "  %at1 = getelementptr i64, ptr %at, i64 1",
-            "  %memory = load ptr, ptr %at1",
-            "  %at2 = getelementptr i64, ptr %at, i64 2",
-            "  %constants = load ptr, ptr %at2",
-            f"  call void @chunk(i64 %got.k, {_GIVEN}, i64 %got.chunk)",
-        ]
-    )
-    yield from _take(which, "  %FROM.chunks = load i64, ptr %FROM.slot", given)
-    yield "left:"
+    yield "look:"
+    yield "  %seen = load atomic i64, ptr %number acquire, align 8"
+    yield "  call void @drain(i64 %own, ptr %state, ptr %workspace)"
+    yield "  br label %idle"
+    yield "idle:"
+    yield "  %tries = phi i64 [0, %look], [%more, %spin], [0, %rested]"
     yield "  %ended = load atomic i64, ptr %stop acquire, align 8"
     yield "  %quit = icmp ne i64 %ended, 0"
-    yield "  br i1 %quit, label %end, label %idle"
-    yield "idle:"
+    yield "  br i1 %quit, label %end, label %ask"
+    yield "ask:"
+    yield "  %now = load atomic i64, ptr %number acquire, align 8"
+    yield "  %other = icmp ne i64 %now, %seen"
+    yield "  br i1 %other, label %look, label %tire"
+    yield "tire:"
     yield _pause(processor)
-    yield "  %count = load i64, ptr %tries"
-    yield "  %more = add i64 %count, 1"
-    yield "  store i64 %more, ptr %tries"
+    yield "  %more = add i64 %tries, 1"
     yield f"  %tired = icmp ugt i64 %more, {SPINS}"
-    yield "  br i1 %tired, label %sleep, label %look"
+    yield "  br i1 %tired, label %sleep, label %spin"
+    yield "spin:"
+    yield "  br label %idle"
     yield "sleep:"
     # Announced first, then looked again: what is announced in between sees the sleeper, and changes
     # the word on which it would sleep.
@@ -331,9 +366,8 @@ def _work(n: int, processor: str) -> Iterator[str]:
     yield "  %one.more = atomicrmw add ptr %sleepers, i64 1 seq_cst"
     yield "  %stopped = load atomic i64, ptr %stop seq_cst, align 8"
     yield "  %leave = icmp ne i64 %stopped, 0"
-    yield "  %last = load atomic i64, ptr %ticket seq_cst, align 8"
-    yield "  %old = load i64, ptr %before"
-    yield "  %new = icmp ne i64 %last, %old"
+    yield "  %last = load atomic i64, ptr %number seq_cst, align 8"
+    yield "  %new = icmp ne i64 %last, %seen"
     yield "  %stay = or i1 %leave, %new"
     yield "  br i1 %stay, label %up, label %rest"
     yield "rest:"
@@ -341,6 +375,7 @@ def _work(n: int, processor: str) -> Iterator[str]:
     yield "  br label %up"
     yield "up:"
     yield "  %one.less = atomicrmw sub ptr %sleepers, i64 1 seq_cst"
-    yield "  store i64 0, ptr %tries"
-    yield "  br label %look"
+    yield "  br label %rested"
+    yield "rested:"
+    yield "  br label %idle"
     yield "end:\n  ret void\n}"

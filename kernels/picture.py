@@ -37,13 +37,13 @@ class Depth:
 @dataclass(frozen=True, slots=True)
 class Picture:
     """A convolution at stride 1: its axes, its kernel's sides, how far from an output's place its
-    window begins, and how far apart what it reads is (dilations). Along one dimension only (h is
-    None) it is a picture of one row; in three it is many pictures, of which some are summed."""
+    window begins, and how far apart what it reads is (dilations). Along one dimension only (w is
+    None) it is a picture of one column; in three it is many pictures, of which some are summed."""
 
     n: Axis
     k: Axis
-    h: Axis | None
-    w: Axis
+    h: Axis
+    w: Axis | None
     channels: int
     kernel: tuple[int, int]
     first: tuple[int, int]
@@ -53,7 +53,7 @@ class Picture:
     @property
     def sides(self) -> tuple[int, int]:
         """Rows and columns of the result."""
-        return 1 if self.h is None else extent(self.h), extent(self.w)
+        return extent(self.h), 1 if self.w is None else extent(self.w)
 
     @property
     def pictures(self) -> tuple[int, int]:
@@ -73,8 +73,8 @@ class Picture:
 
     def given(self, q: Expr, c: Expr, row: Expr, column: Expr) -> tuple[Expr, ...]:
         """The index of an element of picture q that is given."""
-        if self.h is None:
-            return q, c, column
+        if self.w is None:
+            return q, c, row
         if self.depth is None:
             return q, c, row, column
         n, z = self._split(q, self.depth.reach)
@@ -82,8 +82,8 @@ class Picture:
 
     def made(self, q: Expr, o: Expr, row: Expr, column: Expr) -> dict[Expr, Expr]:
         """The index of an element of picture q of the result, by its axes in order."""
-        if self.h is None:
-            return {self.n: q, self.k: o, self.w: column}
+        if self.w is None:
+            return {self.n: q, self.k: o, self.h: row}
         if self.depth is None:
             return {self.n: q, self.k: o, self.h: row, self.w: column}
         n, z = self._split(q, extent(self.depth.axis))
@@ -149,9 +149,9 @@ def picture(t: Tensor, c: Contraction) -> Picture | None:
     if any(stride != 1 for _, _, stride, _ in some[-2:]) or not isinstance(kc.extent, int):
         return None
     assert isinstance(k, Axis)
-    w, left, _, right = some[-1]
-    h, top, _, down = some[-2] if len(some) > 1 else (None, 0, 1, 1)
-    kernel = (1 if h is None else extent(over[-2]), extent(over[-1]))
+    h, top, _, down = some[-2] if len(some) > 1 else some[0]
+    w, left, _, right = some[-1] if len(some) > 1 else (None, 0, 1, 1)
+    kernel = (extent(over[-1 if w is None else -2]), 1 if w is None else extent(over[-1]))
     depth = None
     if t.rank == 5:
         axis, first, stride, apart = some[0]

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from superopt.kernels.cpu_run import STATE_BYTES, STOP, TICKET, WAKE
+from superopt.kernels.cpu_run import STATE_BYTES, STOP, WAKE
 
-NOTHING = 2**31 - 1  # a chunk that no kernel has
 Work = Callable[[int, int], None]
 
 
@@ -32,7 +31,6 @@ def started(work: Work, workspaces: list[int], owns: object) -> Pool:
     held = np.zeros(STATE_BYTES + 64, np.uint8)
     begin = -held.ctypes.data % 64
     state = held[begin : begin + STATE_BYTES]
-    state.view(np.int64)[TICKET] = NOTHING
     at = state.ctypes.data
     threads = tuple(
         threading.Thread(target=work, args=(at, w), name="superopt", daemon=True)

@@ -169,6 +169,7 @@ def _exchanged(e: Expr, env: Mapping[Expr, Expr]) -> Expr:
 WIDE = {1: 1.0, 2: 1.0, 3: 1.0, 4: 1.05}
 TILES = 8  # register tiles that are worth trying
 ROOM = 700_000  # bytes of a block's tiles and sums: most of a core's second cache
+SHARES = 8  # parts at least of what is one column
 Stages = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 _TRANSFORM = "reorder(i0, i1, i2, i4, k0, i3, i5); unroll(k0); unroll(i3); vectorize(i5)"
 _BACK = "i1, i2, i5.o.i, i3, k0, i4, i5.i); unroll(k0); unroll(i4); vectorize(i5.i)"
@@ -183,6 +184,8 @@ def plans(p: Picture, m: int, lanes: int) -> list[Plan]:
     grid, sizes = counts(p, m), (prod(p.reads(m)), p.channels * p.taps, extent(p.k))
     first = p.taps > 1 or _streams(grid, sizes, lanes)  # else it is transformed for each term anew
     own = _block(*grid, sizes)
+    if p.w is None:  # there are no columns that several threads could share
+        own = min(own, over(grid[0], SHARES))
     out = []
     for apart in (first, not first):
         near = (own, over(own, 2), 2 * own)

@@ -19,8 +19,7 @@ from superopt import __version__
 from superopt.errors import UsageError
 from superopt.ir import graph as g
 from superopt.kernels.cpu import Machine, checkable
-from superopt.kernels.cpu_run import STATE_BYTES, STOP, TICKET, WAKE
-from superopt.kernels.pool import NOTHING
+from superopt.kernels.cpu_run import STATE_BYTES, STOP, WAKE
 from superopt.onnx_io.atomic import NewFile, new_files
 from superopt.onnx_io.model import Model
 from superopt.pipeline.linker import compiler, shared_object
@@ -34,8 +33,7 @@ from superopt.report.compiled import Exported, Port
 from superopt.te import index as ix
 from superopt.te.dtype import to_numpy
 
-POOL = {"STATE_BYTES": STATE_BYTES, "TICKET": TICKET, "WAKE": WAKE, "STOP": STOP,
-        "NOTHING": NOTHING}  # fmt: skip
+POOL = {"STATE_BYTES": STATE_BYTES, "WAKE": WAKE, "STOP": STOP}
 # With these a name of ours would be one of POSIX's: sem_open, W_OK, ...
 TAKEN = ("f", "mq", "r", "sem", "shm", "w", "x")
 _WORDS = 1 << 20  # at a time

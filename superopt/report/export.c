@@ -100,7 +100,7 @@ static int started(struct NAME(model) * model)
 {
 #if THREADS > 1
     sigset_t all, before;
-    ((int64_t *)model->state)[TICKET] = NOTHING;
+    memset(model->state, 0, STATE_BYTES);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the caller's threads */
     for (int n = 1; n < THREADS; n++) {
