@@ -176,7 +176,7 @@ class Compiler:
         return Native(ready, specs, lambda: s, self.whole(s) if alone else None)
 
     def program(self, s: Segment, sizes: Mapping[str, int]) -> Program:
-        graph = simplified(graph_of(s), self.float_class)
+        graph = simplified(graph_of(s), self.float_class, self.threads)
         tiles = self.float_class >= TILES
         return program(graph, sizes, self.machine.width, self.chosen, tiles, self.machine.unit)
 

@@ -17,9 +17,11 @@ from superopt.ir import graph as g
 from superopt.ir.op import Attr, Payload
 from superopt.ir.substitute import replace_all
 from superopt.ops import OPS
+from superopt.ops.slicing import PAST_START
 from superopt.te.dtype import F32, F64, to_numpy
 
 STEPS = 256  # in both directions together: their number is that of kernels
+NEAR = 2**19  # bytes of matrices that stay in the second cache
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 USUAL = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"], "RNN": ["tanh"]}
 # Their inputs, by place; peepholes are another one of LSTM's.
@@ -90,14 +92,15 @@ def _whole(lengths: g.Value | None, steps: int) -> bool:
     return isinstance(lengths, g.Constant) and bool(np.all(lengths.load() == steps))
 
 
-def unrolled(graph: g.Graph) -> g.Graph:
+def unrolled(graph: g.Graph, threads: int = 1) -> g.Graph:
     """The graph with the steps of such nodes written out."""
     while True:
         found = next((r for n in g.nodes(graph) if (r := recurrent(n)) is not None), None)
         if found is None:
             return graph
         results = g.results(found.node)
-        made = _written(found)
+        size = 4 * len(found.backward) * GATES[found.kind] * found.hidden**2
+        made = _written(found, threads > 1 or size <= NEAR)
         graph = replace_all(graph, dict(zip(results, made, strict=False)))
 
 
@@ -114,68 +117,90 @@ def _at(x: g.Value, axis: int, k: int) -> g.Value:
     return _do("Squeeze", _part(x, axis, k, k + 1), axes=(axis,))
 
 
-def _written(r: Recurrent) -> list[g.Value]:
-    """Y, Y_h and Y_c."""
-    x = r.input(X)
-    assert x is not None
-    x = _do("Transpose", x, perm=(1, 0, 2)) if r.first else x
-    ways = [_direction(r, x, d) for d in range(len(r.backward))]
-    each = [[_do("Unsqueeze", h, axes=(0, 1)) for h in hs] for hs, _ in ways]
-    steps = [_joined([hs[t] for hs in each], 1) for t in range(r.steps)]
-    last = [hs[0] if back else hs[-1] for (hs, _), back in zip(ways, r.backward, strict=True)]
-    states = [last, [c for _, c in ways if c is not None]]
-    out = [_joined(steps, 0)]
-    out += [_joined([_do("Unsqueeze", v, axes=(0,)) for v in some], 0) for some in states if some]
+def _turned(x: g.Value, axis: int) -> g.Value:
+    return _do("Slice", x, axes=(axis,), starts=(-1,), ends=(PAST_START,), steps=(-1,))
+
+
+def _written(r: Recurrent, together: bool) -> list[g.Value]:
+    """Y, Y_h and Y_c. Step k of a direction that begins at the end is that many before the last.
+
+    together: both directions are one computation, of which two threads have one each; else they
+    come after each other, so that the matrix of one stays in a core's second cache.
+    """
+    every = tuple(range(len(r.backward)))
+    some = [_directions(r, ds) for ds in ([every] if together else [(d,) for d in every])]
+    ys, hs, cs = zip(*some, strict=True)
+    ways = [_part(y, 1, d, d + 1) for y in ys for d in range(len(every) // len(ys))]
+    ways = [_turned(v, 0) if back else v for v, back in zip(ways, r.backward, strict=True)]
+    out = [_joined(ways, 1), _joined(hs, 0)]
+    out += [_joined(cs, 0)] if r.kind == "LSTM" else []
+    perms = ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))
     if r.first:
-        y, *ends = out
-        out = [_do("Transpose", y, perm=(2, 0, 1, 3))]
-        out += [_do("Transpose", v, perm=(1, 0, 2)) for v in ends]
+        out = [_do("Transpose", v, perm=p) for v, p in zip(out, perms, strict=False)]
     return out
+
+
+def _directions(r: Recurrent, ds: Sequence[int]) -> tuple[g.Value, g.Value, g.Value | None]:
+    """The states after each step of these directions, and the last ones."""
+    h, c = (_chosen(_first(r, r.input(k)), ds) for k in (H, C))
+    given, own = _products(r, ds)
+    m = _chosen(r.input(R), ds)
+    assert m is not None
+    m = _do("Transpose", m, perm=(0, 2, 1))
+    states = []
+    for k in range(r.steps):
+        h, c = _STEPS[r.kind](r, _at(given, 1, k), h, c, m, own)
+        states.append(_do("Unsqueeze", h, axes=(0,)))
+    assert h is not None
+    return _joined(states, 0), h, c
+
+
+def _chosen(x: g.Value | None, ds: Sequence[int]) -> g.Value | None:
+    return None if x is None else _part(x, 0, ds[0], ds[-1] + 1)
+
+
+def _first(r: Recurrent, state: g.Value | None) -> g.Value | None:
+    return _do("Transpose", state, perm=(1, 0, 2)) if r.first and state is not None else state
 
 
 def _joined(some: Sequence[g.Value], axis: int) -> g.Value:
     return some[0] if len(some) == 1 else _do("Concat", *some, axis=axis)
 
 
-def _direction(r: Recurrent, x: g.Value, d: int) -> tuple[list[g.Value], g.Value | None]:
-    """The states after each step, in the order of time, and what LSTM keeps beside."""
-    w, m = (
-        _do("Transpose", _at(v, 0, d), perm=(1, 0))
-        for v in (r.input(W), r.input(R)) if v is not None
-    )  # fmt: skip
-    bias, own = _biases(r, d)
-    given = _do("MatMul", x, w)
-    given = given if bias is None else _do("Add", given, bias)
-    h, c = (None if v is None else _at(v, 1 if r.first else 0, d) for v in (r.input(H), r.input(C)))
-    out: list[g.Value] = [x] * r.steps
-    for t in reversed(range(r.steps)) if r.backward[d] else range(r.steps):
-        step = _STEPS[r.kind]
-        h, c = step(r, _at(given, 0, t), h, c, m, own)
-        out[t] = h
-    return out, c
+def _products(r: Recurrent, ds: Sequence[int]) -> tuple[g.Value, g.Value | None]:
+    """By direction and step what comes from x, with biases; and what a GRU adds to the product with
+    its state before it is reset."""
+    x, w, b = r.input(X), r.input(W), r.input(B)
+    assert x is not None
+    assert w is not None
+    x = _do("Transpose", x, perm=(1, 0, 2)) if r.first else x
+    some, own = [], []
+    for d in ds:
+        given = _do("MatMul", x, _do("Transpose", _at(w, 0, d), perm=(1, 0)))
+        if b is not None:
+            bias, rest = _biases(r, _at(b, 0, d))
+            given = _do("Add", given, bias)
+            own += [] if rest is None else [_do("Unsqueeze", rest, axes=(0, 1))]
+        given = _turned(given, 0) if r.backward[d] else given
+        some.append(_do("Unsqueeze", given, axes=(0,)))
+    return _joined(some, 0), _joined(own, 0) if own else None
 
 
-def _biases(r: Recurrent, d: int) -> tuple[g.Value | None, g.Value | None]:
-    """What is added to the products with x, and what a GRU adds to that with its state before it is
-    reset."""
-    both = r.input(B)
-    if both is None:
-        return None, None
-    n, both = GATES[r.kind] * r.hidden, _at(both, 0, d)
+def _biases(r: Recurrent, both: g.Value) -> tuple[g.Value, g.Value | None]:
+    n = GATES[r.kind] * r.hidden
     of_x, of_h = _part(both, 0, 0, n), _part(both, 0, n, 2 * n)
     if not r.apart:
         return _do("Add", of_x, of_h), None
-    own = _part(of_h, 0, 2 * r.hidden, n)
-    rest = _part(of_h, 0, 0, 2 * r.hidden)
-    gates = _do("Add", _part(of_x, 0, 0, 2 * r.hidden), rest)
-    return _do("Concat", gates, _part(of_x, 0, 2 * r.hidden, n), axis=0), own
+    reset = 2 * r.hidden
+    gates = _do("Add", _part(of_x, 0, 0, reset), _part(of_h, 0, 0, reset))
+    return _do("Concat", gates, _part(of_x, 0, reset, n), axis=0), _part(of_h, 0, reset, n)
 
 
 State = tuple[g.Value, g.Value | None]
 
 
-def _gate(r: Recurrent, x: g.Value, k: int, function: str, count: int = 1) -> g.Value:
-    return _do(function, _part(x, 1, k * r.hidden, (k + count) * r.hidden))
+def _gate(r: Recurrent, x: g.Value, k: int, function: str) -> g.Value:
+    return _do(function, _part(x, 2, k * r.hidden, (k + 1) * r.hidden))
 
 
 def _lstm(
@@ -193,18 +218,16 @@ def _gru(
 ) -> State:
     n = r.hidden
     h = _zeros(r, x) if h is None else h
-    mine = _part(m, 1, 0, 3 * n if r.apart else 2 * n)
-    p = _do("MatMul", h, mine)
-    s = _do("Add", _part(x, 1, 0, 2 * n), _part(p, 1, 0, 2 * n) if r.apart else p)
+    p = _do("MatMul", h, m if r.apart else _part(m, 2, 0, 2 * n))
+    s = _do("Add", _part(x, 2, 0, 2 * n), _part(p, 2, 0, 2 * n) if r.apart else p)
     z, reset = (_gate(r, s, k, "Sigmoid") for k in range(2))
     if r.apart:
-        q = _part(p, 1, 2 * n, 3 * n)
+        q = _part(p, 2, 2 * n, 3 * n)
         q = _do("Mul", reset, q if own is None else _do("Add", q, own))
     else:
-        q = _do("MatMul", _do("Mul", reset, h), _part(m, 1, 2 * n, 3 * n))
-    new = _do("Tanh", _do("Add", _part(x, 1, 2 * n, 3 * n), q))
-    # z h + (1 - z) new
-    return _do("Add", new, _do("Mul", z, _do("Sub", h, new))), None
+        q = _do("MatMul", _do("Mul", reset, h), _part(m, 2, 2 * n, 3 * n))
+    new = _do("Tanh", _do("Add", _part(x, 2, 2 * n, 3 * n), q))
+    return _do("Add", new, _do("Mul", z, _do("Sub", h, new))), None  # z h + (1 - z) new
 
 
 def _rnn(
@@ -215,7 +238,7 @@ def _rnn(
 
 def _zeros(r: Recurrent, x: g.Value) -> g.Value:
     assert x.type.dtype is not None
-    return g.constant(np.zeros((r.batch, r.hidden), to_numpy(x.type.dtype)))
+    return g.constant(np.zeros((1, r.batch, r.hidden), to_numpy(x.type.dtype)))
 
 
 _STEPS: dict[str, Callable[..., State]] = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}

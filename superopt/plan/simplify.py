@@ -20,10 +20,10 @@ ALWAYS = {
 }  # fmt: skip
 
 
-def simplified(graph: g.Graph, float_class: str = "E2") -> g.Graph:
+def simplified(graph: g.Graph, float_class: str = "E2", threads: int = 1) -> g.Graph:
     """Recurrent nodes as their steps, constants computed, and the rules ALWAYS applied wherever
     they match, if they change floats no more than the class says."""
-    graph = fold(unrolled(graph), lazily=True).graph
+    graph = fold(unrolled(graph, threads), lazily=True).graph
     for file, names in ALWAYS.items():
         for rule in load_file(file):
             if rule.name in names and rule.float_class <= float_class:

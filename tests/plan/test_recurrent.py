@@ -82,8 +82,8 @@ def feeds(m: onnx.ModelProto) -> dict[str, np.ndarray]:
     }
 
 
-def check(m: onnx.ModelProto) -> superopt.Executable:
-    exe, x = superopt.compile(m), feeds(m)
+def check(m: onnx.ModelProto, threads: int = 1) -> superopt.Executable:
+    exe, x = superopt.compile(m, threads=threads), feeds(m)
     near(exe(**x), reference(m, x))
     return exe
 
@@ -91,8 +91,13 @@ def check(m: onnx.ModelProto) -> superopt.Executable:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", GATES)
 def test_steps(kind: str, case: str) -> None:
-    exe = check(recurrent(kind, **CASES[case]))
-    assert not exe.fallen({})
+    assert not check(recurrent(kind, **CASES[case])).fallen({})
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("kind", GATES)
+def test_both_directions_at_once_and_one_after_the_other(kind: str, threads: int) -> None:
+    check(recurrent(kind, direction="bidirectional", hidden=200, steps=3, states=True), threads)
 
 
 @pytest.mark.parametrize("kind", GATES)
