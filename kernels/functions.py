@@ -25,8 +25,10 @@ _INTRINSICS = {
     "atan": "atan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh", "pow": "pow",
 }  # fmt: skip
 _LIBRARY = frozenset(("asinh", "acosh", "atanh", "erf", "fmod"))  # C's, a lane at a time
-_POLYNOMIALS: dict[str, Callable[[Text, Value], Value]] = {"exp": vm.exp, "tanh": vm.tanh, "erf": vm.erf, "sigmoid": vm.sigmoid,
-                **wide_math.FUNCTIONS}  # fmt: skip
+_VECTORS: dict[str, Callable[..., Value]] = {  # of float32
+    **wide_math.FUNCTIONS, "exp": vm.exp, "log": vm.log, "tanh": vm.tanh, "erf": vm.erf,
+    "sigmoid": vm.sigmoid,
+}  # fmt: skip
 HALF = (F16, BF16)
 
 
@@ -48,7 +50,7 @@ def applied(t: Text, fn: str, args: Sequence[Value], dtype: DType) -> Value:
     return _of_integers(t, fn, args, dtype)
 
 
-POWERS = (-2, -1, -0.5, 0.5, 1, 2, 3, 4)
+POWERS = (-2, -1, -0.75, -0.5, 0.5, 0.75, 1, 1.5, 2, 3, 4)
 
 
 def raised(t: Text, x: Value, n: Number) -> Value:
@@ -62,10 +64,13 @@ def raised(t: Text, x: Value, n: Number) -> Value:
     n = float(n)
     if n == 1:
         return x
-    if abs(n) == 0.5:  # infinite of -infinity, and +0 of -0, where the root is not
+    if n % 1:  # infinite of -infinity, and +0 of -0, where the root is not
         root = applied(t, "sqrt", [applied(t, "add", [x, like(0, x)], x.dtype)], x.dtype)
         least = applied(t, "eq", [x, like(-math.inf, x)], BOOL)
         root = applied(t, "select", [least, like(math.inf, x), root], x.dtype)
+        if abs(n) != 0.5:
+            other = x if n == 1.5 else applied(t, "sqrt", [root], x.dtype)
+            root = times(root, applied(t, "abs", [other], x.dtype))
         return root if n > 0 else applied(t, "div", [like(1, x), root], x.dtype)
     if n < 0:  # first the inverse: a square may be beyond what a number can hold
         x = applied(t, "div", [like(1, x), x], x.dtype)
@@ -80,10 +85,8 @@ def fused(t: Text, a: Value, b: Value, c: Value) -> Value:
 
 def _of_floats(t: Text, fn: str, args: Sequence[Value], dtype: DType) -> Value:
     a = args[0]
-    if dtype == F32 and fn in _POLYNOMIALS:
-        return _POLYNOMIALS[fn](t, a)
-    if dtype == F32 and fn == "pow":
-        return wide_math.power(t, a, args[1])
+    if dtype == F32 and fn in _VECTORS:
+        return _VECTORS[fn](t, *args)
     if fn in _FLOAT:
         return t.make(f"{_FLOAT[fn]} {a}, {args[1].text}", dtype, a.lanes)
     if fn in _COMPARED:
@@ -135,7 +138,7 @@ def _extreme(t: Text, fn: str, args: Sequence[Value]) -> Value:
 def _floored(t: Text, args: Sequence[Value], dtype: DType) -> Value:
     """The remainder with the sign of the divisor."""
     a, b = args
-    rest = t.each("fmod" + ("" if dtype.bits == 64 else "f"), args)
+    rest = applied(t, "fmod", args, dtype)
     zero = like(0, a)
     some = t.make(f"fcmp une {rest}, {zero.text}", BOOL, a.lanes)
     low, below = (t.make(f"fcmp olt {v}, {zero.text}", BOOL, a.lanes) for v in (rest, b))

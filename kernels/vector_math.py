@@ -1,8 +1,9 @@
-"""exp, tanh, erf and sigmoid of float32 as LLVM's text: polynomials instead of C's library, which
+"""exp, log, tanh, erf and sigmoid of float32 as LLVM's text: polynomials instead of C's library, which
 takes one element at a time.
 
     function   largest error                      how
     exp        1.8e-7 relative (subnormals: 1 ulp of them)   Cody and Waite's reduction, degree 5
+    log        1.2e-7 relative                    log(m) + e ln(2), by what follows for m = 1 + f
     tanh       4e-7 relative                      x P(x^2) / Q(x^2), degrees 5 and 3, to |x| = 9
     erf        4e-7 relative                      the same, degrees 6 and 4, to |x| = 4
     sigmoid    3e-7 relative                      1 / (1 + exp(-x))
@@ -12,6 +13,7 @@ The coefficients are printed by scripts/fit_functions.py. NaN stays NaN.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from superopt.kernels.text import Text, Value, number
@@ -26,6 +28,9 @@ TANH_ABOVE = (0.9999999403953552, 0.1291922777891159, 0.002920760540291667, 9.26
 TANH_BELOW = (1.0, 0.4625250995159149, 0.02376316301524639, 0.00022810004884377122)
 EXP = (1.0, 1.0, 0.499992311000824, 0.16667114198207855, 0.041890114545822144,
        0.008312525227665901)  # fmt: skip
+ATANH = tuple(2 / (2 * k + 1) for k in range(1, 5))  # the series, in squares, but its first term
+SQRT_HALF_BITS = 0x3F3504F3
+LEAST = 2.0**-126  # what is smaller has another form
 LOG2_E = 1.4426950408889634
 LN2_HIGH, LN2_LOW = 0.693359375, -0.00021219444170128554  # 9 bits, and the rest of ln(2)
 ROUNDS = 12582912.0  # 1.5 * 2^23: what is added to it is a whole number in its last bits
@@ -64,6 +69,39 @@ def _power(t: Text, n: Value) -> Value:
     biased = t.make(f"add {n}, {number(127, I32, n.lanes).text}", I32, n.lanes)
     bits = t.make(f"shl {biased}, {number(23, I32, n.lanes).text}", I32, n.lanes)
     return t.make(f"bitcast {bits} to {Value('', F32, n.lanes).type}", F32, n.lanes)
+
+
+def log(t: Text, x: Value) -> Value:
+    """For x = m 2^e, m in [sqrt(1/2), sqrt(2)), f = m - 1: with s = f / (2 + f), of which 2 atanh(s)
+    is the logarithm, log(m) = f - f^2 / 2 + s (f^2 / 2 + R(s^2)), of which the first term is exact
+    and the others are smaller."""
+
+    def op(name: str, a: Value, b: Value | float) -> Value:
+        b = b if isinstance(b, Value) else number(b, a.dtype, a.lanes)
+        return t.make(f"{name} {a}, {b.text}", a.dtype, a.lanes)
+
+    def either(how: str, bound: float, yes: Value, no: Value) -> Value:
+        where = t.make(f"fcmp {how} {x}, {_like(bound, x).text}", BOOL, x.lanes)
+        return t.make(f"select {where}, {yes}, {no}", F32, x.lanes)
+
+    raw = either("olt", LEAST, op("fmul", x, 2.0**24), x)
+    raw = t.make(f"bitcast {raw} to {Value('', I32, x.lanes).type}", I32, x.lanes)
+    whole = op("ashr", op("sub", raw, SQRT_HALF_BITS), 23)
+    rest = op("sub", raw, op("shl", whole, 23))
+    f = op("fsub", t.make(f"bitcast {rest} to {x.type}", F32, x.lanes), 1.0)
+    e = t.make(f"sitofp {whole} to {x.type}", F32, x.lanes)
+    e = op("fsub", e, either("olt", LEAST, _like(24.0, x), _like(0.0, x)))
+    s = op("fdiv", f, op("fadd", f, 2.0))
+    square = op("fmul", s, s)
+    half = op("fmul", op("fmul", f, f), 0.5)
+    r = op("fmul", square, polynomial(t, ATANH, square))
+    small = _fma(t, s, op("fadd", half, r), op("fmul", e, LN2_LOW))
+    out = op("fsub", f, op("fsub", half, small))
+    out = _fma(t, e, _like(LN2_HIGH, x), out)
+    for how, bound, value in (("oeq", math.inf, math.inf), ("oeq", 0.0, -math.inf),
+                              ("olt", 0.0, math.nan)):  # fmt: skip
+        out = either(how, bound, _like(value, x), out)
+    return either("uno", 0.0, x, out)
 
 
 def tanh(t: Text, x: Value) -> Value:

@@ -4,9 +4,9 @@ library takes one element at a time.
 In float64 Taylor's series of a few terms are exact enough (1e-9 relative), and so is a sum of which
 most cancels; the result is rounded to float32 once, so that it is within 0.6 ulp, 4e-8 relative.
 
-    log                 log(m) + e log(2) for x = m 2^e, m in [sqrt(1/2), sqrt(2)):
-                        log(m) = 2 atanh((m - 1) / (m + 1))
-    pow                 2^(y log2|x|), and what C99 (F.9.4.4) says of signs, zeros and infinities
+    pow                 e^(y log|x|), and what C99 (F.9.4.4) says of signs, zeros and infinities;
+                        log(m 2^e) = 2 atanh((m - 1) / (m + 1)) + e log(2)
+    fmod                x - y trunc(x / y), where that is exact; beyond by C's library
     sin, cos, tan       of what is left of x after the next multiple of pi / 2, which is taken off
                         in two parts (Cody and Waite); beyond 2^40 by C's library
     asin, acos, atan    atan of a quotient, turned by pi / 4 or pi / 2 where that is not small
@@ -123,11 +123,6 @@ class Wide:
         return self.op("fadd", base, self.odd(ATAN, self.op("fdiv", top, bottom)))
 
 
-def log(t: Text, x: Value) -> Value:
-    w = Wide(t, x.lanes)
-    return w.rounded(w.log(w.of(x)))
-
-
 def power(t: Text, x: Value, y: Value) -> Value:
     """C99, F.9.4.4."""
     w = Wide(t, x.lanes)
@@ -153,6 +148,20 @@ def power(t: Text, x: Value, y: Value) -> Value:
     return w.rounded(w.either(w.asks("oeq", b, 0.0), w.num(1.0), out))
 
 
+def remainder(t: Text, x: Value, y: Value) -> Value:
+    """C99's fmod: what is left of x, with its sign. A quotient below 2^28 times y is exact in
+    float64, and so is the rest; it is too large, or below 0, by one y where x / y was rounded."""
+    w = Wide(t, x.lanes)
+    a, b = (w.of(w.call("fabs", v)) for v in (x, y))
+    q = w.call("trunc", w.op("fdiv", a, b))
+    rest = w.fma(w.t.make(f"fneg {q}", F64, q.lanes), b, a)
+    rest = w.either(w.asks("olt", rest, 0.0), w.op("fadd", rest, b), rest)
+    rest = w.either(w.asks("oge", rest, b), w.op("fsub", rest, b), rest)
+    out = w.call("copysign", w.rounded(rest), x)
+    far, endless = w.asks("uge", q, 2.0**28), w.asks("oeq", b, math.inf)
+    return _rarely(t, t.make(f"or {far}, {endless.text}", BOOL, x.lanes), [x, y], out, "fmod")
+
+
 def circular(fn: str) -> Callable[[Text, Value], Value]:
     """sin, cos or tan."""
 
@@ -163,7 +172,7 @@ def circular(fn: str) -> Callable[[Text, Value], Value]:
         out = w.rounded(_near(w, fn, w.of(size)))
         if fn != "cos":
             out = w.op("fmul", out, w.call("copysign", w.num(1.0, F32), x))
-        return _rarely(t, far, x, out, fn)
+        return _rarely(t, far, [x], out, fn)
 
     return of
 
@@ -186,7 +195,7 @@ def _near(w: Wide, fn: str, x: Value) -> Value:
     return w.either(below, w.t.make(f"fneg {out}", F64, n.lanes), out)
 
 
-def _rarely(t: Text, where: Value, x: Value, out: Value, fn: str) -> Value:
+def _rarely(t: Text, where: Value, given: Sequence[Value], out: Value, fn: str) -> Value:
     """`out`, but where some lane says so, what C's library says of each."""
     some = where
     if where.lanes:
@@ -198,7 +207,7 @@ def _rarely(t: Text, where: Value, x: Value, out: Value, fn: str) -> Value:
     t.line(f"store {out}, ptr %{name}.at")
     t.line(f"br i1 {some.text}, label %{name}, label %{name}.end")
     t.lines.append(f"{name}:")
-    t.line(f"store {t.each(fn + 'f', [x])}, ptr %{name}.at")
+    t.line(f"store {t.each(fn + 'f', given)}, ptr %{name}.at")
     t.line(f"br label %{name}.end")
     t.lines.append(f"{name}.end:")
     return t.make(f"load {out.type}, ptr %{name}.at", out.dtype, out.lanes)
@@ -267,8 +276,9 @@ def acosh(t: Text, x: Value) -> Value:
     return w.rounded(w.log(w.op("fadd", a, root)))
 
 
-FUNCTIONS: dict[str, Callable[[Text, Value], Value]] = {
-    "log": log, "sin": circular("sin"), "cos": circular("cos"), "tan": circular("tan"),
+FUNCTIONS: dict[str, Callable[..., Value]] = {
+    "pow": power, "fmod": remainder,
+    "sin": circular("sin"), "cos": circular("cos"), "tan": circular("tan"),
     "asin": odd(_asin), "acos": acos, "atan": odd(lambda w, x: w.atan(x, w.num(1.0))),
     "sinh": odd(_sinh), "cosh": cosh, "asinh": odd(_asinh), "acosh": acosh, "atanh": odd(_atanh),
 }  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from superopt.kernels.element import ranged_read
 from superopt.kernels.layout import Layout, Part
-from superopt.kernels.walk import loads, reductions, slides
+from superopt.kernels.walk import axes_of, loads, reductions, slides
 from superopt.plan.phases import Written
 from superopt.te import affine
 from superopt.te.expr import Tensor
@@ -75,8 +75,12 @@ def _slides(x: Load, t: Tensor, r: Reduce) -> bool:
 
 
 def _turned(t: Tensor) -> bool:
-    """Do windows slide along its second dimension, where a picture has channels?"""
-    return any(slides(t.axes[1:2], r.axes, x) for r in _windows(t) for x in loads(r.body))
+    """Do windows slide over the space of what is read along its second dimension, where a picture
+    has channels?"""
+    return any(
+        t.axes[1] in axes_of(i)
+        for r in _windows(t) for x in loads(r.body) if _slides(x, t, r) for i in x.index[2:]
+    )  # fmt: skip
 
 
 def _pictures(current: Mapping[Tensor, Tensor], parts: Written) -> dict[Tensor, dict[int, int]]:

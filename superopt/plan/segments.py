@@ -21,7 +21,7 @@ CHANGE_US = 20.0
 BESIDE = "it has little to do, and runs with what it is between"
 # What kernels do not do well: elements of an axis of running sums; indices that are compared with
 # each place, for each element of the result.
-PREFIXES = 64
+PREFIXES = 16
 COMPARED = 4
 
 
