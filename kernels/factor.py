@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from superopt.kernels.layout import Scatter
+from superopt.kernels.layout import Layout, Scatter, row_major
 from superopt.kernels.schedule import Schedule
 from superopt.te import index as ix
 from superopt.te.affine import rebuild
@@ -31,6 +31,19 @@ class Form:
     schedules: Mapping[Tensor, Schedule]
     tables: Mapping[Tensor, np.ndarray]
     kernel: Tensor
+
+
+def scattered(
+    t: Tensor, layout: Layout | Scatter | None, axes: tuple[Axis, ...], index: tuple[Expr, ...]
+) -> Scatter:
+    """Where elements lie that are said by other axes than those of `t`, at `index` of which they
+    are."""
+    if isinstance(layout, Scatter):  # it is a part of another tensor itself
+        env: dict[Expr, Expr] = dict(zip(layout.axes, index, strict=True))
+        there = tuple(ix.substitute(i, env) for i in layout.index)
+        return Scatter(layout.shape, layout.layout, axes, there)
+    shape = tuple(a.extent for a in t.axes if isinstance(a.extent, int))
+    return Scatter(shape, layout or row_major(t.rank), axes, index)
 
 
 def placed(e: Expr, env: Mapping[Expr, Expr]) -> Expr:

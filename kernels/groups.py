@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import cast
 
 from superopt.kernels import contraction as co
+from superopt.kernels.factor import scattered
 from superopt.kernels.inline import placed
-from superopt.kernels.layout import Layout, Part, Scatter, row_major
+from superopt.kernels.layout import Layout, Part, Scatter
 from superopt.te import index as ix
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Load
@@ -60,13 +61,7 @@ def groups(
     if frame is None:
         return None
     index = tuple(channel if a == axis else a for a in t.axes)
-    layout = layouts.get(t) or row_major(t.rank)
-    if isinstance(layout, Scatter):  # it is a part of another tensor itself
-        outer: dict[Expr, Expr] = dict(zip(layout.axes, index, strict=True))
-        there = tuple(ix.substitute(i, outer) for i in layout.index)
-        lies = Scatter(layout.shape, layout.layout, axes, there)
-    else:
-        lies = Scatter(tuple(map(co.extent, t.axes)), layout, axes, index)
+    lies = scattered(t, layouts.get(t), axes, index)
     return Groups(root, lies, c, frame)
 
 

@@ -19,6 +19,8 @@ from superopt.kernels import winograd as wi
 from superopt.kernels.cook_toom import transformed_kernel
 from superopt.kernels.default import LANES, default, turning
 from superopt.kernels.factor import Form
+from superopt.kernels.few import Few, few
+from superopt.kernels.few import scheduled as in_lanes
 from superopt.kernels.groups import Groups, groups
 from superopt.kernels.layout import Layout, Scatter, lying, row_major
 from superopt.kernels.option import Option
@@ -136,6 +138,8 @@ def best(p: Problem) -> Option:
                 return _parts(plan)
         if flowing := list(_streams(p, c)):
             return flowing[0]
+        if (narrow := _few(p)) is not None:
+            return Option.of("few", rows=narrow.rows[0])
         (_, rows, vectors), deep = min(frame.tiles()), co.blocks(p.tensor, c, p.layouts)[0]
         return Option.of("direct", rows=rows, vectors=vectors, deep=deep)
     each = _groups(p)
@@ -169,6 +173,8 @@ def _options(p: Problem) -> Iterator[Option]:
     if found is not None:
         c, frame = found
         yield from _streams(p, c)
+        narrow = _few(p)
+        yield from () if narrow is None else (Option.of("few", rows=n) for n in narrow.rows)
         for _, rows, vectors in sorted(frame.tiles()):
             for deep in co.blocks(p.tensor, c, p.layouts):
                 yield Option.of("direct", rows=rows, vectors=vectors, deep=deep)
@@ -206,6 +212,10 @@ def chosen(p: Problem, option: Option) -> Choice:
             c, frame = _given(p, option)
             how = co.streamed(p.tensor, c, option["columns"], option["terms"], frame.lanes)
             return Choice(option, p.tensor, {p.tensor: how})
+        case "few":
+            if (narrow := _few(p)) is not None:
+                how_ = in_lanes(narrow, option["rows"])
+                return Choice(option, narrow.root, how_, (narrow.b,), narrow.lies)
         case "groups":
             return _in_groups(p, option)
         case "winograd":
@@ -275,6 +285,10 @@ def _given(p: Problem, option: Option) -> tuple[co.Contraction, co.Frame]:
     if found is None:
         raise ValueError(f"{option}: {p.tensor.name} is no sum of products")
     return found
+
+
+def _few(p: Problem) -> Few | None:
+    return few(p.tensor, p.constants, p.layouts, p.lanes)
 
 
 def _groups(p: Problem) -> Groups | None:

@@ -20,7 +20,7 @@ from math import prod
 import numpy as np
 
 from superopt.kernels.contraction import DEEP, Contraction, tiles
-from superopt.kernels.factor import Form, placed, put
+from superopt.kernels.factor import Form, placed, put, scattered
 from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.nest import put_for
 from superopt.kernels.pack import packed
@@ -175,12 +175,7 @@ def cut(
     i, r, s, o = y.axes
     env = {**none, **row(r, i, stored=True), p.n: ix.as_index(s * n + o)}
     place = tuple(ix.as_index(env[x]) for x in t.axes)
-    if isinstance(layout, Scatter):  # it is a part of another tensor itself
-        outer: dict[Expr, Expr] = dict(zip(layout.axes, place, strict=True))
-        there = tuple(ix.substitute(at, outer) for at in layout.index)
-        lies = Scatter(layout.shape, layout.layout, y.axes, there)
-    else:
-        lies = Scatter(tuple(extent(x) for x in t.axes), layout, y.axes, place)
+    lies = scattered(t, layout, y.axes, place)
     a, _, b = tables(plan.levels)
     return Form(
         y, (sums, read) if plan.apart else None, lies,

@@ -26,7 +26,7 @@ from math import prod
 
 from superopt.kernels.contraction import Contraction, tiles
 from superopt.kernels.cook_toom import array, matrices
-from superopt.kernels.factor import Form, placed, put
+from superopt.kernels.factor import Form, placed, put, scattered
 from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.nest import put_for
 from superopt.kernels.picture import Picture, counts, extent, over, start, stored
@@ -112,12 +112,7 @@ def tiled(
     q, ty, tx, i, j, o = y.axes
     row = stored(ty, i, h, mh, down)  # a row of tiles is a chunk, in which columns have their order
     place = tuple(p.made(q, o, row, ix.as_index(start(tx, w, mw, right) + j * right)).values())
-    if isinstance(layout, Scatter):  # it is a part of another tensor itself
-        env: dict[Expr, Expr] = dict(zip(layout.axes, place, strict=True))
-        there = tuple(ix.substitute(at_, env) for at_ in layout.index)
-        lies = Scatter(layout.shape, layout.layout, y.axes, there)
-    else:
-        lies = Scatter(tuple(map(extent, t.axes)), layout, y.axes, place)
+    lies = scattered(t, layout, y.axes, place)
     how = (_by_channels if plan.apart else _by_rows)((d, v, s, rows, y), plan, lanes)
     by_rows, by_columns = (matrices(*x) for x in zip((mh, mw), p.kernel, strict=True))
     tables = {

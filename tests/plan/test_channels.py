@@ -70,6 +70,43 @@ FORMS: dict[str, tuple[list, Shapes, Mapping[str, np.ndarray]]] = {
         [node("Transpose", ["z"], ["t"], perm=[0, 2, 1]), node("MatMul", ["x", "t"], ["y"])],
         {"x": (3, 1, 40), "z": (3, 77, 40)}, {},
     ),
+    "three channels of many": (
+        [node("Conv", ["x", "w"], ["a"], **CONV), node("Conv", ["a", "v", "b"], ["c"], **CONV),
+         node("Tanh", ["c"], ["y"])],
+        {"x": (2, 8, 9, 13)}, weights(w=(48, 8, 3, 3), v=(3, 48, 3, 3), b=(3,)),
+    ),
+    "one channel of many, as a part of a concatenation": (
+        [node("Conv", ["x", "w"], ["a"], **CONV), node("Conv", ["a", "v"], ["b"], **CONV),
+         node("Concat", ["b", "a"], ["c"], axis=1), node("Conv", ["c", "u"], ["y"], **CONV)],
+        {"x": (1, 8, 9, 7)}, weights(w=(16, 8, 3, 3), v=(1, 16, 3, 3), u=(4, 17, 3, 3)),
+    ),
+    "two channels of many, along one dimension": (
+        [node("Conv", ["x", "w"], ["a"], pads=[1, 1]),
+         node("Conv", ["a", "v"], ["y"], strides=[2], pads=[2, 2])],
+        {"x": (1, 8, 29)}, weights(w=(32, 8, 3), v=(2, 32, 5)),
+    ),
+    "two channels of many, in three dimensions": (
+        [node("Conv", ["x", "w"], ["a"]), node("Conv", ["a", "v"], ["y"], pads=[1] * 6)],
+        {"x": (1, 8, 4, 5, 6)}, weights(w=(16, 8, 1, 1, 1), v=(2, 16, 3, 3, 3)),
+    ),
+    "phases of three channels": (
+        [node("Conv", ["x", "w"], ["a"], **CONV),
+         node("ConvTranspose", ["a", "v", "b"], ["y"], strides=[2, 2], pads=[1] * 4)],
+        {"x": (1, 8, 7, 6)}, weights(w=(64, 8, 3, 3), v=(64, 3, 4, 4), b=(3,)),
+    ),
+    "few columns of long rows": (
+        [node("MatMul", ["x", "w"], ["a"]), node("Add", ["a", "b"], ["y"])],
+        {"x": (37, 320)}, weights(w=(320, 2), b=(2,)),
+    ),
+    "a convolution that gives rows": (
+        [node("Conv", ["x", "w"], ["a"], pads=[1, 1]), node("Conv", ["a", "v", "b"], ["c"]),
+         node("Transpose", ["c"], ["t"], perm=[0, 2, 1]), node("Add", ["t", "z"], ["y"])],
+        {"x": (1, 16, 48), "z": (1, 48, 80)}, weights(w=(64, 16, 3), v=(80, 64, 1), b=(80,)),
+    ),
+    "depthwise alone": (
+        [node("Conv", ["x", "w"], ["y"], group=32, **CONV)],
+        {"x": (1, 32, 9, 9)}, weights(w=(32, 1, 3, 3)),
+    ),
     "windows that overlap": (
         [node("MaxPool", ["x"], ["y"], kernel_shape=[3, 5], pads=[1, 2, 1, 2])],
         {"x": (1, 20, 9, 11)}, {},
@@ -93,12 +130,30 @@ def test_it_is_computed(name: str, threads: int) -> None:
      ("groups of columns", "groups"), ("a norm over the channels of a picture", "rows"),
      ("a norm over channels, and windows of it", "across"),
      ("a row times a matrix that is given", "streamed"),
-     ("a row times each row of a matrix", "across")],
+     ("a row times each row of a matrix", "across"), ("three channels of many", "few"),
+     ("one channel of many, as a part of a concatenation", "few"),
+     ("two channels of many, along one dimension", "few"),
+     ("two channels of many, in three dimensions", "few"), ("phases of three channels", "few"),
+     ("few columns of long rows", "few")],
 )  # fmt: skip
 def test_it_has_a_kernel_of_its_own(name: str, algorithm: str) -> None:
     nodes, shapes, known = FORMS[name]
     found = program_of(build(nodes, shapes, known))
     assert algorithm in {o.algorithm for o in found.options.values()}
+
+
+def test_what_is_no_picture_lies_row_by_row() -> None:
+    """The channels of what a convolution gives are its last dimension; those of what is convolved
+    in groups of one lie in blocks."""
+    nodes, shapes, known = FORMS["a convolution that gives rows"]
+    found = program_of(build(nodes, shapes, known))
+    last = found.problems[found.solved[-1]]
+    assert last.tensor.shape == (1, 48, 80)
+    assert last.tensor not in last.layouts
+    nodes, shapes, known = FORMS["depthwise alone"]
+    found = program_of(build(nodes, shapes, known))
+    (own,) = (p for p in found.problems.values() if reductions(p.tensor.body))
+    assert str(own.layouts[own.tensor]) == "i0 i1//16 i2 i3 i1%16"
 
 
 def test_heads_side_by_side_are_no_windows() -> None:

@@ -1,0 +1,140 @@
+"""Convolutions and products with few results for each place: vectors go along what is summed.
+
+    y[k, h] = sum(x[c, h + r] * b[k, c, r] for c, r)
+
+with, say, three channels k leaves most lanes of a vector of channels empty. Where the elements that
+are summed lie next to each other a vector takes a part of the sum in each lane, and in the end the
+lanes are added:
+
+    p[h, k, l] = sum(x[c * lanes + l, h + r] * b[k, c * lanes + l, r] for c, r)
+    y[k, h] = sum(p[h, k, l] for l)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from superopt.kernels import contraction as co
+from superopt.kernels.factor import put, scattered
+from superopt.kernels.inline import placed
+from superopt.kernels.layout import Layout, Scatter, lying
+from superopt.kernels.nest import put_for
+from superopt.kernels.rows import shared
+from superopt.kernels.schedule import (
+    ComputeAt,
+    Parallel,
+    Reorder,
+    Schedule,
+    Split,
+    Unroll,
+    Vectorize,
+)
+from superopt.kernels.transform import reduction
+from superopt.te import index as ix
+from superopt.te.expr import Tensor, compute, reduce_sum
+from superopt.te.node import Axis, Expr
+
+HELD = 24  # vectors of sums at a time
+ADDED = 10.0  # products of vectors that adding the lanes of one takes as long as
+PAYS = 0.75  # part of the time of vectors along the results below which this pays
+
+
+@dataclass(frozen=True, slots=True)
+class Few:
+    """root: the result, of sums of lanes; lies: where; parts: what these are of; k: the axis of the results of a
+    place, m: that along which there are several places at a time; b: the constant."""
+
+    root: Tensor
+    lies: Scatter
+    parts: Tensor
+    k: Axis
+    m: Axis
+    b: Tensor
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """How many places at a time, the best first."""
+        most = max(1, min(HELD // co.extent(self.k), co.extent(self.m)))
+        return tuple(dict.fromkeys((most, max(1, most // 2))))
+
+
+def few(
+    t: Tensor,
+    constants: Collection[Tensor],
+    layouts: Mapping[Tensor, Layout | Scatter],
+    lanes: int,
+) -> Few | None:
+    """How this computes `t`; None where it is not worth it."""
+    c, found = co.contraction(t, constants), reduction(t)
+    if c is None or found is None or len(c.of_b) != 1 or not c.of_a or c.both:
+        return None
+    (k,) = c.of_b
+    along = _beside(c, layouts)
+    if c.b.tensor not in constants or along not in found.axes or co.extent(along) % lanes:
+        return None
+    count, terms = co.extent(k), prod(map(co.extent, found.axes))
+    if k == along or count * (terms / lanes + ADDED) > PAYS * -(-count // lanes) * terms:
+        return None
+    others = [a for a in t.axes if a != k]
+    over = [a for a in found.axes if a != along]
+    m = max(reversed(others), key=co.extent)
+    body, each = found.body, (*map(co.extent, over), co.extent(along) // lanes)
+
+    def part(*index: Expr) -> Expr:
+        *at, lane = index
+        own: dict[Axis, Expr] = dict(zip((*others, k), at, strict=True))
+
+        def term(*sums: Expr) -> Expr:
+            *rest, block = sums
+            own.update(zip(over, rest, strict=True))
+            return placed(body, own | {along: ix.as_index(block * lanes + lane)})
+
+        return reduce_sum(each, term)
+
+    parts = compute((*map(co.extent, others), count, lanes), part, name="p")
+    held = Tensor("sum", found.dtype, ())
+    total = reduce_sum(lanes, lambda lane: parts[(*others, k, lane)])
+    assert t.body is not None
+    whole = put(put_for(t.body, found, held, ()), held, total)
+    root = Tensor("y", t.dtype, t.shape, t.axes, whole)
+    lies = scattered(t, layouts.get(t), t.axes, t.axes)
+    return Few(root, lies, parts, k, m, c.b.tensor)
+
+
+def _beside(c: co.Contraction, layouts: Mapping[Tensor, Layout | Scatter]) -> Axis | None:
+    """The axis along which the elements of the other operand lie next to each other."""
+    layout = layouts.get(c.a.tensor)
+    if isinstance(layout, Scatter) or not c.a.index:
+        return None
+    at = c.a.index[lying(layout, c.a.tensor.rank).parts[-1].axis]
+    return at if isinstance(at, Axis) else None
+
+
+def scheduled(f: Few, rows: int) -> dict[Tensor, Schedule]:
+    """rows: places at a time."""
+    t, (found, sums) = f.root, (reduction(f.root), reduction(f.parts))
+    assert found is not None
+    assert sums is not None
+    others = [a for a in t.axes if a != f.k]
+    outer = [a.name for a in others if a != f.m]
+    (lane,) = found.axes
+    at = others.index(f.m)
+    *places, k, within = f.parts.axes
+    each = places[at].name
+    first = [a.name for a in places if a.name != each]
+    chunks = shared([a for a in t.axes if a.name in outer])
+    return {
+        t: (
+            Split(f.m.name, rows),
+            Reorder((*outer, f"{f.m.name}.o", f"{f.m.name}.i", f.k.name, lane.name)),
+            Unroll(f"{f.m.name}.i"), Unroll(f.k.name), Vectorize(lane.name),
+            *map(Parallel, chunks),
+        ),
+        f.parts: (
+            ComputeAt(t.name, f"{f.m.name}.o"),
+            Reorder((*first, *(a.name for a in sums.axes), each, k.name, within.name)),
+            Unroll(each), Unroll(k.name), Vectorize(within.name),
+        ),
+    }  # fmt: skip
