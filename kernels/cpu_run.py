@@ -26,8 +26,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 PLACES = ("argument", "memory", "constant")
-# Words of `state`, all 0 at first, each in a cache line of its own; the table of pointers is in one,
-# and tickets are the last ones.
+# Words of `state`, all 0 at first, each in a line of the cache of its own; the table of pointers is
+# in one, and tickets are the last ones.
 NUMBER, DONE, WAKE, SLEEPERS, STOP, BASE, ARGS, JOINED, TICKETS = range(0, 72, 8)
 LINE = 8  # words
 PARTS = 64  # of a kernel's chunks, at most

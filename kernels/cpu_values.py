@@ -12,7 +12,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from superopt.kernels.address import Address, Moving, Place, address, flat_index, spread
-from superopt.kernels.functions import POWERS, applied, cast, first, shuffled, stacked, transposed, raised
+from superopt.kernels.functions import (
+    POWERS,
+    applied,
+    cast,
+    first,
+    raised,
+    shuffled,
+    stacked,
+    transposed,
+)
 from superopt.kernels.text import Text, Value, element, number, stored
 from superopt.kernels.walk import loads
 from superopt.te import affine

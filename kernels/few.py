@@ -43,8 +43,8 @@ PAYS = 0.75  # part of the time of vectors along the results below which this pa
 
 @dataclass(frozen=True, slots=True)
 class Few:
-    """root: the result, of sums of lanes; lies: where; parts: what these are of; k: the axis of the results of a
-    place, m: that along which there are several places at a time; b: the constant."""
+    """root: the result, of sums of lanes; lies: where; parts: what these are of; k: the axis of the
+    results of a place, m: that along which there are several places at a time; b: the constant."""
 
     root: Tensor
     lies: Scatter

@@ -1,5 +1,5 @@
-"""exp, log, tanh, erf and sigmoid of float32 as LLVM's text: polynomials instead of C's library, which
-takes one element at a time.
+"""exp, log, tanh, erf and sigmoid of float32 as LLVM's text: polynomials instead of C's library,
+which takes one element at a time.
 
     function   largest error                      how
     exp        1.8e-7 relative (subnormals: 1 ulp of them)   Cody and Waite's reduction, degree 5
@@ -72,9 +72,9 @@ def _power(t: Text, n: Value) -> Value:
 
 
 def log(t: Text, x: Value) -> Value:
-    """For x = m 2^e, m in [sqrt(1/2), sqrt(2)), f = m - 1: with s = f / (2 + f), of which 2 atanh(s)
-    is the logarithm, log(m) = f - f^2 / 2 + s (f^2 / 2 + R(s^2)), of which the first term is exact
-    and the others are smaller."""
+    """For x = m 2^e, m in [sqrt(1/2), sqrt(2)), f = m - 1: with s = f / (2 + f), of which
+    2 atanh(s) is the logarithm, log(m) = f - f^2 / 2 + s (f^2 / 2 + R(s^2)), of which the first
+    term is exact and the others are smaller."""
 
     def op(name: str, a: Value, b: Value | float) -> Value:
         b = b if isinstance(b, Value) else number(b, a.dtype, a.lanes)

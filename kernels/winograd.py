@@ -85,9 +85,7 @@ def tiled(
 
     def sums(xi: Expr, nu: Expr, q: Expr, y: Expr, x: Expr, o: Expr) -> Expr:
         if p.depth is None:
-            return reduce_sum(
-                p.over, lambda ch: read[xi, nu, q, y, x, ch] * u[xi, nu, o, ch]
-            )
+            return reduce_sum(p.over, lambda ch: read[xi, nu, q, y, x, ch] * u[xi, nu, o, ch])
         return reduce_sum(
             p.over, lambda z, ch: read[xi, nu, p.summed(q, z), y, x, ch] * u[xi, nu, o, z, ch]
         )
