@@ -29,6 +29,7 @@ from superopt.pipeline.executable import Executable as Executable
 from superopt.pipeline.executable import Sizes, Steps
 from superopt.pipeline.native import Native, Whole
 from superopt.pipeline.outside import outside
+from superopt.pipeline.ports import dtype_of, port, shape_at
 from superopt.pipeline.profile import profile
 from superopt.pipeline.saved import Saved, write
 from superopt.pipeline.sized import sized
@@ -37,14 +38,21 @@ from superopt.pipeline.tune import Progress, tune
 from superopt.plan.build import Program, program
 from superopt.plan.execute import code, image
 from superopt.plan.image import Image
-from superopt.plan.segments import BESIDE, Segment, fallen, graph_of, why_not, why_slow, worthwhile
+from superopt.plan.segments import (
+    BESIDE,
+    INTEGERS,
+    Segment,
+    fallen,
+    graph_of,
+    integers,
+    why_not,
+    why_slow,
+    worthwhile,
+)  # fmt: skip
 from superopt.plan.simplify import simplified
 from superopt.report.compiled import Exported, Tuned
 from superopt.report.profile import Profile
-from superopt.te import index as ix
 from superopt.te.domain import Reals
-from superopt.te.dtype import to_numpy
-from superopt.te.expr import TensorType
 
 TILES = "E2"  # the class of floats of convolutions in tiles: products are distributed over sums
 Rewrite = Callable[[Source, str], Source]
@@ -83,7 +91,8 @@ class Compiler:
         if key not in self.fixed:
             open_ = self.session is None and sizes and fallen(self.split(sizes))
             model = sized(self.model, sizes) if open_ else None
-            other = None if model is None else replace(self, model=model, without={}, fixed={})
+            own = {} if model is None or self.own else _without(model)
+            other = None if model is None else replace(self, model=model, without=own, fixed={})
             self.fixed[key] = other or self
         return self.fixed[key]
 
@@ -92,7 +101,7 @@ class Compiler:
         return Executable(self.ports(), self.names(), self.threads, self.machine, lambda: self)
 
     def ports(self) -> tuple[Port, ...]:
-        return tuple(_port(i, i in self.model.overridable) for i in self.model.graph.inputs)
+        return tuple(port(i, i in self.model.overridable) for i in self.model.graph.inputs)
 
     def run(self, steps: Steps, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs by name, in the model's order, of the inputs in order."""
@@ -154,7 +163,7 @@ class Compiler:
 
     def native(self, s: Segment, sizes: Mapping[str, int], alone: bool) -> Native:
         made = self.program(s, sizes)
-        specs = tuple((_shape(v.type, sizes), _dtype(v.type)) for v in s.outputs)
+        specs = tuple((shape_at(v.type, sizes), dtype_of(v.type)) for v in s.outputs)
         for v, (shape, _) in zip(s.outputs, specs, strict=True):
             if min(shape, default=0) < 0:
                 raise ModelError(
@@ -372,28 +381,18 @@ def _compiler(
         without = " ".join(f"onnxruntime reads the model, superopt does not: {e}".split())
     model = import_model(source)
     if session is None:
-        return Compiler(model, threads, machine, folder, chosen, packed, float_class)
+        said = _without(model)
+        return Compiler(model, threads, machine, folder, chosen, packed, float_class, said)
     said = dict.fromkeys(g.nodes(model.graph), without)
     return Compiler(model, threads, machine, folder, {}, {}, float_class, said, session=session)
 
 
-def _port(i: g.Input, optional: bool) -> Port:
-    t = i.type
-    dtype = None if t.dtype is None else _dtype(t)
-    shape = None if t.shape is None else tuple(d if isinstance(d, int) else str(d) for d in t.shape)
-    return Port(i.name, dtype, shape, str(t), optional)
+def _without(model: Model) -> dict[g.Node, str]:
+    """All nodes, where onnxruntime is there and has faster kernels for the whole of it."""
+    whole = ort.available() is not None and integers(model.graph)
+    return dict.fromkeys(g.nodes(model.graph), INTEGERS) if whole else {}
 
 
 def _constant(v: g.Value) -> np.ndarray:
     assert isinstance(v, g.Constant)
     return v.load()
-
-
-def _shape(t: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    assert t.shape is not None
-    return tuple(ix.evaluate(d, dict(sizes)) for d in t.shape)
-
-
-def _dtype(t: TensorType) -> np.dtype:
-    assert t.dtype is not None
-    return np.dtype(to_numpy(t.dtype))

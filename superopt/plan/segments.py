@@ -21,6 +21,9 @@ CHANGE_US = 20.0
 BESIDE = "it has little to do, and runs with what it is between"
 # What kernels do not do well: elements of an axis of running sums; indices that are compared with
 # each place, for each element of the result.
+INTEGERS = "onnxruntime multiplies integers, where kernels would multiply floats"
+INTEGER = frozenset(("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "QGemm"))
+PRODUCTS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 PREFIXES = 16
 COMPARED = 4
 
@@ -81,6 +84,18 @@ def why_slow(n: g.Node, sizes: Mapping[str, int]) -> str:
         case "GridSample":
             return "a kernel would compute its places anew for each channel"
     return ""
+
+
+def integers(graph: g.Graph) -> bool:
+    """Does it multiply integers of eight bits, or floats that such integers stand for?"""
+    return any(n.op.name in INTEGER or _quantized(n) for n in g.nodes(graph))
+
+
+def _quantized(n: g.Node) -> bool:
+    made = [None if v is None else g.producer(v) for v in n.inputs[:2]]
+    return n.op.name in PRODUCTS and all(
+        p is not None and p.op.name == "DequantizeLinear" for p in made
+    )
 
 
 def _numbers(t: TensorType, sizes: Mapping[str, int]) -> list[int]:

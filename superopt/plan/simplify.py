@@ -6,11 +6,13 @@ from superopt.ir import graph as g
 from superopt.ir.fold import fold
 from superopt.ir.substitute import Cycle, replace_all
 from superopt.plan.recurrent import unrolled
+from superopt.plan.widen import widened
 from superopt.rules.build import Refusal, rewrite
 from superopt.rules.context import context
 from superopt.rules.match import matches
 from superopt.rules.rule import Rule, load_file
 
+WIDENED = "E2"  # the class of floats of what is not rounded in between
 # Batch normalisation goes into the weights before it; what is left of it is a scale and a shift.
 ALWAYS = {
     "conv.rules": (
@@ -21,9 +23,10 @@ ALWAYS = {
 
 
 def simplified(graph: g.Graph, float_class: str = "E2", threads: int = 1) -> g.Graph:
-    """Recurrent nodes as their steps, constants computed, and the rules ALWAYS applied wherever
-    they match, if they change floats no more than the class says."""
-    graph = fold(unrolled(graph, threads), lazily=True).graph
+    """Recurrent nodes as their steps, small floats computed as float32, constants computed, and the
+    rules ALWAYS applied wherever they match, if they change floats no more than the class says."""
+    graph = unrolled(graph, threads)
+    graph = fold(widened(graph) if float_class >= WIDENED else graph, lazily=True).graph
     for file, names in ALWAYS.items():
         for rule in load_file(file):
             if rule.name in names and rule.float_class <= float_class:

@@ -1,0 +1,31 @@
+"""What arrays a graph's values are: of which type, and of which shape at some sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from superopt.ir import graph as g
+from superopt.pipeline.arrays import Port
+from superopt.te import index as ix
+from superopt.te.dtype import to_numpy
+from superopt.te.expr import TensorType
+
+
+def port(i: g.Input, optional: bool) -> Port:
+    """An input, as people see it. optional: has the model a value for it?"""
+    t = i.type
+    dtype = None if t.dtype is None else dtype_of(t)
+    shape = None if t.shape is None else tuple(d if isinstance(d, int) else str(d) for d in t.shape)
+    return Port(i.name, dtype, shape, str(t), optional)
+
+
+def shape_at(t: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    assert t.shape is not None
+    return tuple(ix.evaluate(d, dict(sizes)) for d in t.shape)
+
+
+def dtype_of(t: TensorType) -> np.dtype:
+    assert t.dtype is not None
+    return np.dtype(to_numpy(t.dtype))
