@@ -136,3 +136,34 @@ def test_reset_after_the_product() -> None:
 def test_what_is_unusual_runs_in_onnxruntime(other: dict[str, Any]) -> None:
     exe = check(recurrent("RNN", **other))
     assert [n.op.name for n, _ in exe.fallen({})] == ["RNN"]
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_batches_may_come_first(kind: str) -> None:
+    """As onnxruntime has it not: the same numbers as with steps first, turned round."""
+    plain, m = (recurrent(kind, direction="bidirectional", states=True) for _ in range(2))
+    m.graph.node[0].attribute.append(helper.make_attribute("layout", 1))
+    for v in (*m.graph.input, *m.graph.output):
+        dims = v.type.tensor_type.shape.dim
+        turned = [dims[k].dim_value for k in ((2, 0, 1, 3) if len(dims) == 4 else (1, 0, 2))]
+        for d, n in zip(dims, turned, strict=True):
+            d.dim_value = n
+    x = feeds(plain)
+    wanted = superopt.compile(plain)(**x)
+    got = superopt.compile(m)(**{k: v.swapaxes(0, 1) for k, v in x.items()})
+    for k, v in wanted.items():
+        np.testing.assert_array_equal(got[k], np.moveaxis(v, -2, 0))
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_float64(kind: str) -> None:
+    plain, m = (recurrent(kind, direction="bidirectional", states=True) for _ in range(2))
+    for t in m.graph.initializer:
+        array = onnx.numpy_helper.to_array(t).astype(np.float64)
+        t.CopyFrom(onnx.numpy_helper.from_array(array, t.name))
+    for v in (*m.graph.input, *m.graph.output):
+        v.type.tensor_type.elem_type = TensorProto.DOUBLE
+    x = feeds(plain)
+    got = superopt.compile(m)(**{k: v.astype(np.float64) for k, v in x.items()})
+    wanted = superopt.compile(plain)(**x)
+    near(got, {k: v.astype(np.float64) for k, v in wanted.items()})
