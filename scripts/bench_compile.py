@@ -68,10 +68,11 @@ def compile_seconds(path: Path, threads: int, cache: Path) -> float:
     model = superopt.compile(path, threads=threads).model
     sizes = {our: SIZES.get(theirs, 8) for theirs, our in model.symbols.items()}
     given = [f"{k}={v}" for k, v in sizes.items() if k in model.sizes]
+    own = {k: v for k, v in os.environ.items() if k != "SUPEROPT_CACHE"}  # it would be that one
     done = subprocess.run(
         [sys.executable, "-c", _COMPILE, str(path), str(threads), *given],
         capture_output=True, text=True, check=True,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+        env={**own, "XDG_CACHE_HOME": str(cache)},
     )  # fmt: skip
     return float(done.stdout)
 
