@@ -75,7 +75,7 @@ def few(
     if c.b.tensor not in constants or along not in found.axes or co.extent(along) % lanes:
         return None
     count, terms = co.extent(k), prod(map(co.extent, found.axes))
-    if k == along or count * (terms / lanes + ADDED) > PAYS * -(-count // lanes) * terms:
+    if count * (terms / lanes + ADDED) > PAYS * -(-count // lanes) * terms:
         return None
     others = [a for a in t.axes if a != k]
     over = [a for a in found.axes if a != along]

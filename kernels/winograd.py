@@ -54,7 +54,7 @@ class Plan:
 def tiled(
     t: Tensor, c: Contraction, p: Picture, plan: Plan, layout: Layout | Scatter, lanes: int
 ) -> Form:
-    """The tensor by F(m x m, 3 x 3)."""
+    """The tensor by F(m x m, r x s), for a kernel of r x s."""
     found = reduction(t)
     assert found is not None
     kind = found.dtype

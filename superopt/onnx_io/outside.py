@@ -33,7 +33,7 @@ def declared(source: Source, outputs: Sequence[Port]) -> Source:
     known = {p[0]: _value(p) for p in outputs if p[2]}
     for value in model.graph.output:
         if value.name in known and not value.type.tensor_type.HasField("shape"):
-            value.CopyFrom(known[value.name])
+            value.type.CopyFrom(known[value.name].type)
     skeleton = replace(source.skeleton, data=model.SerializeToString())
     return replace(source, path=None, raw=None, skeleton=skeleton)
 

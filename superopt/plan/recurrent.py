@@ -73,7 +73,24 @@ def recurrent(n: g.Node) -> Recurrent | None:
     kinds = {v.type.dtype for k, v in enumerate(n.inputs) if v is not None and k != LENGTHS}
     if not plain or not whole or len(n.inputs) > 7 or len(kinds) > 1 or kinds - {F32, F64}:
         return None
+    if said.get("hidden_size", hidden) != hidden or not _fits(out, x[2]):
+        return None
     return out if steps * count <= STEPS else None
+
+
+def _fits(r: Recurrent, size: int) -> bool:
+    """Have all inputs and results the shapes that the sizes of x and of the state ask for? size:
+    elements of x in a step."""
+    d, gates = len(r.backward), GATES[r.kind] * r.hidden
+    state = (r.batch, d, r.hidden) if r.first else (d, r.batch, r.hidden)
+    wanted = {
+        W: (d, gates, size), R: (d, gates, r.hidden), B: (d, 2 * gates), LENGTHS: (r.batch,),
+        H: state, C: state,
+    }  # fmt: skip
+    y = (r.batch, r.steps, d, r.hidden) if r.first else (r.steps, d, r.batch, r.hidden)
+    given = [(r.input(k), shape) for k, shape in wanted.items()]
+    made = [t.shape == s for t, s in zip(r.node.types, (y, state, state), strict=False) if t.dtype]
+    return all(made) and all(v is None or v.type.shape == shape for v, shape in given)
 
 
 def _known(v: g.Value | None) -> tuple[int, ...] | None:
@@ -99,7 +116,10 @@ def unrolled(graph: g.Graph, threads: int = 1) -> g.Graph:
         if found is None:
             return graph
         results = g.results(found.node)
-        size = 4 * len(found.backward) * GATES[found.kind] * found.hidden**2
+        matrix = found.input(R)
+        assert matrix is not None and matrix.type.dtype is not None  # noqa: PT018
+        bytes_ = matrix.type.dtype.bits // 8
+        size = bytes_ * len(found.backward) * GATES[found.kind] * found.hidden**2
         made = _written(found, threads > 1 or size <= NEAR)
         graph = replace_all(graph, dict(zip(results, made, strict=False)))
 

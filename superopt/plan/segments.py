@@ -19,11 +19,11 @@ from superopt.te.node import Expr
 # What it takes at least that kernels run between nodes in onnxruntime: two calls more, and arrays.
 CHANGE_US = 20.0
 BESIDE = "it has little to do, and runs with what it is between"
-# What kernels do not do well: elements of an axis of running sums; indices that are compared with
-# each place, for each element of the result.
 INTEGERS = "onnxruntime multiplies integers, where kernels would multiply floats"
 INTEGER = frozenset(("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "QGemm"))
 PRODUCTS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
+# What kernels do not do well: elements of an axis of running sums; indices that are compared with
+# each place, for each element of the result.
 PREFIXES = 16
 COMPARED = 4
 

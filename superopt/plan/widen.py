@@ -1,6 +1,7 @@
 """float16 and bfloat16 computed in float32 throughout, and rounded where they leave: as runtimes do
 on processors without arithmetic for them. Products are then those of float32, in tiles and parts,
-and nothing is rounded in between; so it is of the class of what is computed otherwise (E2)."""
+and nothing is rounded in between. Comparisons and whole parts are then of what is not rounded, as
+onnxruntime has it, too; with the float class E1 each operator rounds."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from superopt.te.dtype import BF16, F16, F32, DType
 from superopt.te.expr import TensorType
 
 NARROW = (F16, BF16)
-EXACT = frozenset(("Cast", "CastLike", "BitCast", "QuantizeLinear"))  # what asks how many bits
+# What asks for a number's bits, or whether it is beyond what these hold.
+EXACT = frozenset(("Cast", "CastLike", "BitCast", "QuantizeLinear", "IsInf", "IsNaN"))
 
 
 def widened(graph: g.Graph) -> g.Graph:

@@ -92,6 +92,16 @@ def test_a_cast_rounds() -> None:
     np.testing.assert_array_equal(got["z"], a + a)
 
 
+def test_what_is_infinite_is_so_by_its_own_type() -> None:
+    half, bool_ = TensorProto.FLOAT16, TensorProto.BOOL
+    m = made(
+        [node("Mul", ["x", "x"], ["a"]), node("IsInf", ["a"], ["y"])],
+        {"x": (half, [3])}, {"y": bool_}, {},
+    )  # fmt: skip
+    x = np.array([2048, 1, 3000], np.float16)
+    np.testing.assert_array_equal(superopt.compile(m)(x=x)["y"], [True, False, True])
+
+
 def test_no_model_of_other_floats_is_changed() -> None:
     rng = np.random.default_rng(0)
     m = made(

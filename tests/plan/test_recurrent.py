@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import superopt
+from superopt.errors import ModelError
 from superopt.plan.recurrent import GATES, STEPS
 from tests.plan.test_compile import near, reference
 
@@ -167,3 +168,38 @@ def test_float64(kind: str) -> None:
     got = superopt.compile(m)(**{k: v.astype(np.float64) for k, v in x.items()})
     wanted = superopt.compile(plain)(**x)
     near(got, {k: v.astype(np.float64) for k, v in wanted.items()})
+
+
+def test_shapes_that_do_not_fit_are_onnxruntimes_to_tell() -> None:
+    """A state of other rows, and a size that the matrices have not: refused, and not computed."""
+    for kind in GATES:
+        m = recurrent(kind, batch=1, states=True)
+        (h,) = (i for i in m.graph.input if i.name == "h")
+        h.type.tensor_type.shape.dim[1].dim_value = 60
+        x = feeds(m)
+        with pytest.raises(ModelError):
+            superopt.compile(m)(**x)
+        m = recurrent(kind)
+        (hidden,) = (a for a in m.graph.node[0].attribute if a.name == "hidden_size")
+        hidden.i = 5
+        for v in m.graph.output:
+            v.type.tensor_type.shape.dim[len(v.type.tensor_type.shape.dim) - 1].dim_value = 5
+        with pytest.raises(ModelError):
+            superopt.compile(m)(**feeds(m))
+
+
+def test_matrices_of_symbolic_sizes() -> None:
+    m = recurrent("LSTM")
+    (w,) = (t for t in m.graph.initializer if t.name == "w")
+    m.graph.initializer.remove(w)
+    m.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, ["d", "g", "i"]))
+    x = feeds(recurrent("LSTM")) | {"w": onnx.numpy_helper.to_array(w)}
+    near(superopt.compile(m)(**x), reference(m, x))
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_sequences_of_several_lengths(kind: str) -> None:
+    m = recurrent(kind, lengths=True)
+    (lengths,) = (t for t in m.graph.initializer if t.name == "l")
+    lengths.CopyFrom(onnx.numpy_helper.from_array(np.array([5, 3, 1], np.int32), "l"))
+    assert [n.op.name for n, _ in check(m).fallen({})] == [kind]
