@@ -38,6 +38,7 @@ from superopt.te.node import Axis, Expr
 
 HELD = 24  # vectors of sums at a time
 ADDED = 10.0  # products of vectors that adding the lanes of one takes as long as
+MOST = 10  # results of a place: of more, each product waits for its own part of the constant
 PAYS = 0.75  # part of the time of vectors along the results below which this pays
 
 
@@ -75,7 +76,7 @@ def few(
     if c.b.tensor not in constants or along not in found.axes or co.extent(along) % lanes:
         return None
     count, terms = co.extent(k), prod(map(co.extent, found.axes))
-    if count * (terms / lanes + ADDED) > PAYS * -(-count // lanes) * terms:
+    if count > MOST or count * (terms / lanes + ADDED) > PAYS * terms:
         return None
     others = [a for a in t.axes if a != k]
     over = [a for a in found.axes if a != along]

@@ -94,8 +94,13 @@ def integers(graph: g.Graph) -> bool:
 def _quantized(n: g.Node) -> bool:
     made = [None if v is None else g.producer(v) for v in n.inputs[:2]]
     return n.op.name in PRODUCTS and all(
-        p is not None and p.op.name == "DequantizeLinear" for p in made
+        p is not None and p.op.name == "DequantizeLinear" and _byte(p.inputs[0]) for p in made
     )
+
+
+def _byte(v: g.Value | None) -> bool:
+    dtype = None if v is None else v.type.dtype
+    return dtype is not None and dtype.is_int and dtype.bits == 8
 
 
 def _numbers(t: TensorType, sizes: Mapping[str, int]) -> list[int]:

@@ -142,6 +142,12 @@ def test_it_has_a_kernel_of_its_own(name: str, algorithm: str) -> None:
     assert algorithm in {o.algorithm for o in found.options.values()}
 
 
+@pytest.mark.parametrize("count", [17, 20, 33])
+def test_what_fills_vectors_is_not_few(count: int) -> None:
+    m = build([node("MatMul", ["x", "w"], ["y"])], {"x": (37, 1024)}, weights(w=(1024, count)))
+    assert "few" not in {o.algorithm for o in program_of(m).options.values()}
+
+
 def test_what_is_no_picture_lies_row_by_row() -> None:
     """The channels of what a convolution gives are its last dimension; those of what is convolved
     in groups of one lie in blocks."""

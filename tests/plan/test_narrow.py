@@ -128,6 +128,19 @@ def quantized(weights_only: bool) -> onnx.ModelProto:
     return made(nodes, {"x": (float_, ["n", 16])}, {"y": float_}, known)
 
 
+def test_integers_of_32_bits_are_no_such_model() -> None:
+    m = quantized(weights_only=False)
+    wide = onnx.ModelProto()
+    wide.CopyFrom(m)
+    (w,) = (t for t in wide.graph.initializer if t.name == "w8")
+    w.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(w).astype(np.int32), "w8"))
+    del wide.graph.node[0].input[2]  # it has no zero point
+    exe = superopt.compile(wide)
+    x = {"x": np.random.default_rng(0).standard_normal((2, 16)).astype(np.float32)}
+    near(exe.run(x), reference(m, x))
+    assert INTEGERS not in {why for _, why in exe.fallen({"n": 2})}
+
+
 def test_products_of_integers_run_in_onnxruntime() -> None:
     m = quantized(weights_only=False)
     exe = superopt.compile(m)
