@@ -65,9 +65,7 @@ def value(w: Writer, e: Expr, p: Place) -> Value:
             return get(w, buffer, index, p) if found is None else number(found, e.dtype)
         case Apply("select", (guard, yes, no), dtype):
             where = value(w, guard, p)
-            inner = where if p.guard is None else _both(w, where, p.guard)
-            other = p if _safe(no) else Place(p.at, p.lane, p.lanes, _beside(w, where, p.guard))
-            some = [where, value(w, yes, Place(p.at, p.lane, p.lanes, inner)), value(w, no, other)]
+            some = [where, _chosen(w, yes, where, True, p), _chosen(w, no, where, False, p)]
             return applied(w.t, "select", even(w, some), dtype)
         case Apply("pow", (x, Const(n))) if n in POWERS:
             return raised(w.t, value(w, x, p), n)
@@ -108,11 +106,15 @@ def _safe(e: Expr) -> bool:
     return True
 
 
-def _beside(w: Writer, guard: Value, around: Value | None) -> Value:
-    """Where the guard does not hold, and the one around it does."""
-    ones = number(True, BOOL, guard.lanes)
-    out = w.t.make(f"xor {guard}, {ones.text}", BOOL, guard.lanes)
-    return out if around is None else _both(w, out, around)
+def _chosen(w: Writer, e: Expr, guard: Value, holds: bool, p: Place) -> Value:
+    """The value of `e`, of which something may be read only where the guard holds, or does not."""
+    if _safe(e):
+        return value(w, e, p)
+    if not holds:
+        ones = number(True, BOOL, guard.lanes)
+        guard = w.t.make(f"xor {guard}, {ones.text}", BOOL, guard.lanes)
+    inner = guard if p.guard is None else _both(w, guard, p.guard)
+    return value(w, e, Place(p.at, p.lane, p.lanes, inner))
 
 
 def index_value(w: Writer, e: Expr, p: Place) -> Value:

@@ -24,7 +24,7 @@ _INTRINSICS = {
     "log": "log", "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin", "acos": "acos",
     "atan": "atan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh", "pow": "pow",
 }  # fmt: skip
-_LIBRARY = frozenset(("asinh", "acosh", "atanh", "erf", "fmod"))  # C's, a lane at a time
+_LIBRARY = frozenset(("asinh", "acosh", "atanh", "erf", "fmod"))  # C's of float64, by lanes
 _VECTORS: dict[str, Callable[..., Value]] = {  # of float32
     **wide_math.FUNCTIONS, "exp": vm.exp, "log": vm.log, "tanh": vm.tanh, "erf": vm.erf,
     "sigmoid": vm.sigmoid,
@@ -94,7 +94,7 @@ def _of_floats(t: Text, fn: str, args: Sequence[Value], dtype: DType) -> Value:
     if fn in _INTRINSICS:
         return t.call(f"llvm.{_INTRINSICS[fn]}.{a.suffix}", args, dtype)
     if fn in _LIBRARY:
-        return t.each(fn + ("" if dtype.bits == 64 else "f"), args)
+        return t.each(fn, args)
     match fn:
         case "max" | "min":
             return _extreme(t, fn, args)

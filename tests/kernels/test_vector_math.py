@@ -184,3 +184,13 @@ def test_a_far_number_changes_no_other(fn: str) -> None:
     beside[5] = 2e12
     same = np.arange(x.size) != 5
     np.testing.assert_array_equal(computed(fn, beside)[same], computed(fn, x)[same])
+
+
+@pytest.mark.parametrize("fn", ["sin", "cos", "tan"])
+def test_angles_far_from_zero(fn: str) -> None:
+    """Up to 2^40, where the functions are C's."""
+    x = np.geomspace(1e4, 2**40, 50_021).astype(np.float32)
+    x = np.concatenate([x, -x])
+    wanted = FUNCTIONS[fn][0](x.astype(np.float64))
+    error = np.abs(computed(fn, x) - wanted) / np.abs(wanted)
+    assert error.max() < WIDE, x[error.argmax()]
