@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from math import gcd, prod
 
 from superopt.kernels.text import Value
-from superopt.kernels.walk import axes_of, loads
 from superopt.te import affine
 from superopt.te import index as ix
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr
+from superopt.te.walk import axes_of, loads
 
 Moving = tuple[tuple[tuple[Expr, ...], int], ...]
 

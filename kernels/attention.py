@@ -28,9 +28,9 @@ from superopt.kernels.schedule import (
     Vectorize,
 )
 from superopt.kernels.transform import reduction
-from superopt.kernels.walk import loads, stages
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis
+from superopt.te.walk import loads, stages
 
 ROOM = 400_000  # bytes of a block's scores and rows, of a core's second cache
 BLOCKS = (16, 32, 24, 48, 8, 4)  # rows of a block, the best number first

@@ -9,8 +9,8 @@ from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.lower import lowered
 from superopt.kernels.space import Choice, Problem
 from superopt.kernels.tile import Kernel
-from superopt.kernels.walk import loads, stages
 from superopt.te.expr import Tensor
+from superopt.te.walk import loads, stages
 
 
 @dataclass(frozen=True, slots=True)

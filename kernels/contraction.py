@@ -23,10 +23,10 @@ from superopt.kernels.schedule import (
     Vectorize,
 )
 from superopt.kernels.transform import reduction
-from superopt.kernels.walk import axes_of, loads, slides
 from superopt.te import affine
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Load
+from superopt.te.walk import axes_of, loads, slides
 
 ACCUMULATORS = 28  # of 32 registers, the others for operands
 LATENCY = 4  # cycles until a sum can be added to again

@@ -11,15 +11,15 @@ from superopt.kernels.address import Place, flat_index, rejoined
 from superopt.kernels.cpu_store import put
 from superopt.kernels.cpu_values import Writer, get, value
 from superopt.kernels.functions import across, applied, cast, joined, padded
-from superopt.kernels.inline import placed
 from superopt.kernels.text import Value, number
 from superopt.kernels.tile import Update
-from superopt.kernels.walk import loads
 from superopt.te import index as ix
 from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor
 from superopt.te.fn import FOLDS, unit
+from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Expr, Load
+from superopt.te.walk import loads
 
 APART = 4  # totals, that need not wait for each other
 STEP = 16  # vectors that are written out: of more there is a loop

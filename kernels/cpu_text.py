@@ -15,11 +15,11 @@ from superopt.kernels.functions import applied, cast, fused, joined
 from superopt.kernels.prefetch import ahead
 from superopt.kernels.text import Text, Value, number
 from superopt.kernels.tile import For, Kernel, Stmt, Store, Update
-from superopt.kernels.walk import loads
 from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor
 from superopt.te.fn import FOLDS
 from superopt.te.node import Apply, Axis
+from superopt.te.walk import loads
 
 
 def written(kernel: Kernel, width: int) -> str:

@@ -23,12 +23,12 @@ from superopt.kernels.functions import (
     transposed,
 )
 from superopt.kernels.text import Text, Value, element, number, stored
-from superopt.kernels.walk import loads
 from superopt.te import affine
 from superopt.te import index as ix
 from superopt.te.dtype import BOOL, INDEX, DType
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load
+from superopt.te.walk import loads
 
 LEAST, LARGEST = 4, 16  # rows of a tile that is turned
 

@@ -18,10 +18,10 @@ from superopt.kernels.schedule import (
     Vectorize,
 )
 from superopt.kernels.transform import Scheduled
-from superopt.kernels.walk import axes_of, loads, reductions
 from superopt.te.affine import affine
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Load
+from superopt.te.walk import axes_of, loads, reductions
 
 LANES = 64  # elements of a tile
 SHARED = 2  # outer loops whose steps several threads do

@@ -11,13 +11,13 @@ from math import gcd
 from superopt.kernels.layout import Stored
 from superopt.kernels.schedule import IllegalSchedule
 from superopt.kernels.tile import For, Pack, Stmt, Store, Update
-from superopt.kernels.walk import axes_of
 from superopt.te import affine
 from superopt.te import index as ix
 from superopt.te.dtype import F32, INDEX, DType
 from superopt.te.expr import Tensor, cast, const
 from superopt.te.fn import unit
 from superopt.te.node import Apply, Axis, Const, Dim, Expr, Index, Load, Reduce
+from superopt.te.walk import axes_of
 
 Env = Mapping[Expr, Expr]
 

@@ -18,7 +18,6 @@ from math import prod
 
 from superopt.kernels import contraction as co
 from superopt.kernels.factor import put, scattered
-from superopt.kernels.inline import placed
 from superopt.kernels.layout import Layout, Scatter, lying
 from superopt.kernels.nest import put_for
 from superopt.kernels.rows import shared
@@ -34,6 +33,7 @@ from superopt.kernels.schedule import (
 from superopt.kernels.transform import reduction
 from superopt.te import index as ix
 from superopt.te.expr import Tensor, compute, reduce_sum
+from superopt.te.inline import placed
 from superopt.te.node import Axis, Expr
 
 HELD = 24  # vectors of sums at a time

@@ -24,11 +24,11 @@ from superopt.kernels import gpu_values as gv
 from superopt.kernels.gpu_functions import HALF, HELPERS, applied, cast, reduced
 from superopt.kernels.gpu_values import Block, Writer, extent
 from superopt.kernels.tile import For, Kernel, Stmt, Store, Update
-from superopt.kernels.walk import loads
 from superopt.te.dtype import BF16, F16, F32
 from superopt.te.expr import Tensor
 from superopt.te.fn import FOLDS, unit
 from superopt.te.node import Apply, Axis, Expr, Load
+from superopt.te.walk import loads
 
 DOT = 16  # the least extent of a dot's blocks
 

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from superopt.kernels.gpu_functions import HALF, HELPERS, applied, cast, type_of
-from superopt.kernels.walk import axes_of, loads
 from superopt.te import affine
 from superopt.te import index as ix
 from superopt.te.dtype import BOOL, F32, I32, INDEX, DType, to_numpy
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Number
+from superopt.te.walk import axes_of, loads
 
 LARGEST = 1 << 20  # elements of a block, by Triton's rule
 

@@ -14,10 +14,10 @@ from typing import cast
 
 from superopt.kernels import contraction as co
 from superopt.kernels.factor import scattered
-from superopt.kernels.inline import placed
 from superopt.kernels.layout import Layout, Part, Scatter
 from superopt.te import index as ix
 from superopt.te.expr import Tensor
+from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Const, Expr, Load
 
 

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from superopt.kernels.schedule import IllegalSchedule
 from superopt.kernels.transform import Scheduled, reduction
-from superopt.kernels.walk import axes_of
 from superopt.te import index as ix
 from superopt.te.dtype import F32
 from superopt.te.expr import Tensor, compute, reduce_sum
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
+from superopt.te.walk import axes_of
 
 
 def _dot(k: int) -> Tensor:

@@ -23,8 +23,8 @@ from superopt.kernels.schedule import CacheRead, ComputeAt, IllegalSchedule, Sch
 from superopt.kernels.staging import Staged, staged
 from superopt.kernels.tile import Kernel, Stmt
 from superopt.kernels.transform import unscheduled
-from superopt.kernels.walk import stages
 from superopt.te.expr import Tensor
+from superopt.te.walk import stages
 
 
 def lowered(

@@ -22,10 +22,10 @@ from superopt.kernels.transform import (
     reduction,
     unscheduled,
 )
-from superopt.kernels.walk import loads, stages
 from superopt.te import index as ix
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Expr
+from superopt.te.walk import loads, stages
 
 
 @dataclass(frozen=True, slots=True)

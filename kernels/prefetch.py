@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator, Sequence
 from math import prod
 
 from superopt.kernels.tile import For, Kernel, Stmt
-from superopt.kernels.walk import axes_of, loads
 from superopt.te import index as ix
 from superopt.te.affine import affine
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Expr, Load
+from superopt.te.walk import axes_of, loads
 
 STREAMED = 1 << 20  # bytes of a buffer that does not stay in the second cache
 PARTS = 1 << 18  # bytes of one that is read in many places at a time, far apart

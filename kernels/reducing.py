@@ -25,10 +25,10 @@ from superopt.kernels.schedule import (
     Vectorize,
 )
 from superopt.kernels.transform import reduction
-from superopt.kernels.walk import axes_of, loads
 from superopt.te.affine import affine
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Expr, Load, Reduce
+from superopt.te.walk import axes_of, loads
 
 ROWS = 8  # sums at a time
 FEW = 8  # terms of a sum that are written out

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from superopt.kernels.transform import Region, Scheduled
-from superopt.kernels.walk import axes_of, loads
 from superopt.te import affine
 from superopt.te import index as ix
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Expr
+from superopt.te.walk import axes_of, loads
 
 
 def region(t: Tensor, readers: Sequence[Scheduled], outer: Iterable[Axis]) -> Region:

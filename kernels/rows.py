@@ -17,9 +17,9 @@ from superopt.kernels.schedule import (
     Vectorize,
 )
 from superopt.kernels.transform import reduction
-from superopt.kernels.walk import loads, stages
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Load, Reduce
+from superopt.te.walk import loads, stages
 
 CHUNKS = 8
 ROWS = 8  # at a time, at most

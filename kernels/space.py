@@ -28,10 +28,10 @@ from superopt.kernels.picture import Picture
 from superopt.kernels.picture import picture as find
 from superopt.kernels.schedule import Schedule
 from superopt.kernels.transform import reduction, unscheduled
-from superopt.kernels.walk import loads, reductions
 from superopt.te.dtype import F32
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis
+from superopt.te.walk import loads, reductions
 
 
 @dataclass(frozen=True, slots=True)

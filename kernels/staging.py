@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from superopt.kernels.inline import Inlining
 from superopt.kernels.schedule import CacheRead, IllegalSchedule, Inline, Schedule
-from superopt.kernels.walk import loads, reductions, stages
 from superopt.te.expr import Tensor, compute
+from superopt.te.inline import Inlining
 from superopt.te.node import Apply, Expr, Reduce
+from superopt.te.walk import loads, reductions, stages
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,10 @@ from superopt.kernels.picture import extent, over
 from superopt.kernels.schedule import Schedule, parsed
 from superopt.kernels.tile import Pack
 from superopt.kernels.transform import reduction
-from superopt.kernels.walk import axes_of
 from superopt.te import index as ix
 from superopt.te.expr import Tensor, compute, reduce_sum
 from superopt.te.node import Apply, Axis, Expr
+from superopt.te.walk import axes_of
 
 # [x][r][s], [x][s][c] and [r][c][x], of Strassen's own seven products: other ones take fewer sums
 # where these share what they have in common, and round more.

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from superopt.kernels.schedule import IllegalSchedule
-from superopt.kernels.walk import reductions
 from superopt.te import index as ix
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Expr, Reduce
+from superopt.te.walk import reductions
 
 SERIAL, PARALLEL, UNROLL, VECTORIZE = "serial", "parallel", "unroll", "vectorize"
 BLOCK, THREAD, VTHREAD = "block", "thread", "vthread"

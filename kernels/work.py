@@ -8,10 +8,10 @@ from math import prod
 
 from superopt.kernels.functions import applied
 from superopt.kernels.text import Text, Value
-from superopt.kernels.walk import loads, stages
 from superopt.te.dtype import DType
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Expr, Index, Load, Reduce
+from superopt.te.walk import loads, stages
 
 _FREE = frozenset(("select", "cast", "bitcast"))
 _LANES = 16  # of a vector, as most are

@@ -13,10 +13,10 @@ from superopt.kernels.attention import attention as found_in
 from superopt.kernels.contraction import contraction, strides
 from superopt.kernels.layout import Layout
 from superopt.kernels.transform import reduction
-from superopt.kernels.walk import loads
 from superopt.plan.rows import instead
 from superopt.te.dtype import F32
 from superopt.te.expr import Tensor
+from superopt.te.walk import loads
 
 LARGE = 1 << 20  # bytes of the rows
 

@@ -16,7 +16,6 @@ from superopt.kernels.contraction import contraction
 from superopt.kernels.cpu_run import Call, Ref
 from superopt.kernels.cpu_text import chunks, workspace
 from superopt.kernels.identity import computation, identity
-from superopt.kernels.inline import Inlining
 from superopt.kernels.layout import Layout, Scatter, row_major
 from superopt.kernels.nest import put_for
 from superopt.kernels.option import Option
@@ -24,7 +23,6 @@ from superopt.kernels.pack import packed
 from superopt.kernels.space import Problem, choice
 from superopt.kernels.tile import Kernel, Pack
 from superopt.kernels.transform import reduction
-from superopt.kernels.walk import reductions
 from superopt.plan.attention import attention
 from superopt.plan.inline import in_order, inlined
 from superopt.plan.memory import ALIGNED, Life, offsets
@@ -36,7 +34,9 @@ from superopt.plan.tensors import Tensors
 from superopt.plan.turn import panels
 from superopt.te import index as ix
 from superopt.te.expr import Tensor, TensorType, compute
+from superopt.te.inline import Inlining
 from superopt.te.node import Const, Expr, Load
+from superopt.te.walk import reductions
 
 # Bytes of a model's constants up to which their products are cut once, and twice.
 ROOM = (2**30, 2**29)

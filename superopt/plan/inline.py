@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from superopt.kernels.inline import Inlining
-from superopt.kernels.walk import axes_of, loads, reductions
 from superopt.plan.turn import in_order_of_reading
 from superopt.te.affine import affine
 from superopt.te.expr import Tensor
+from superopt.te.inline import Inlining
 from superopt.te.node import Apply, Const, Expr, Index, Load, Reduce
+from superopt.te.walk import axes_of, loads, reductions
 
 SIMPLE = ("add", "sub", "mul", "neg", "abs", "max", "min", "select", "cast", "lt", "le", "eq")
 WIDER = 4  # elements of a reader for each one that it reads

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from superopt.ir import graph as g
-from superopt.kernels.walk import loads
 from superopt.plan.tensors import Tensors
 from superopt.te.expr import Tensor
+from superopt.te.walk import loads
 
 
 @dataclass(frozen=True, slots=True)

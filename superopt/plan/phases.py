@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from itertools import product
 from math import gcd, prod
 
-from superopt.kernels.inline import placed
-from superopt.kernels.walk import reductions
 from superopt.te import affine
 from superopt.te import index as ix
 from superopt.te.expr import Tensor
+from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Const, Expr, Reduce
+from superopt.te.walk import reductions
 
 MOST = 64  # phases
 

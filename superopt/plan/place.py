@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 from superopt.kernels.element import ranged_read
 from superopt.kernels.layout import Layout, Part
-from superopt.kernels.walk import axes_of, loads, reductions, slides
 from superopt.plan.phases import Written
 from superopt.te import affine
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Expr, Load, Reduce
+from superopt.te.walk import axes_of, loads, reductions, slides
 
 BLOCK = 16  # channels
 FEW = 8  # channels that are no vector

@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from superopt.kernels.inline import placed
-from superopt.kernels.walk import axes_of, loads, reductions
 from superopt.te.expr import Tensor, compute
+from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
+from superopt.te.walk import axes_of, loads, reductions
 
 ROOM = 1 << 18  # bytes of a row, and of what is kept of it
 

@@ -13,13 +13,13 @@ from itertools import product
 from math import prod
 
 from superopt.kernels.element import ranged_read
-from superopt.kernels.inline import placed
-from superopt.kernels.walk import reductions
 from superopt.plan.phases import Phase, replaced
 from superopt.te import index as ix
 from superopt.te.affine import affine
 from superopt.te.expr import Tensor
+from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
+from superopt.te.walk import reductions
 
 PAYS = 0.6  # of the terms that are left, at most
 MOST = 25  # parts

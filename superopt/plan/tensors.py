@@ -9,13 +9,13 @@ import numpy as np
 
 from superopt.ir import graph as g
 from superopt.ir.op import expression
-from superopt.kernels.inline import indexed
 from superopt.plan.phases import Phase, phases
 from superopt.plan.taps import windows
 from superopt.te import index as ix
 from superopt.te.affine import rebuild
 from superopt.te.bind import bind
 from superopt.te.expr import Tensor, compute, const
+from superopt.te.inline import indexed
 from superopt.te.node import Apply, Const, Expr, Index, Load, Reduce
 
 SMALL = 1  # elements of constants that become numbers in expressions

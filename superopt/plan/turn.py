@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping
 from superopt.kernels.contraction import ROWS, Contraction, contraction, strides
 from superopt.kernels.layout import Layout, Part
 from superopt.kernels.transform import reduction
-from superopt.kernels.walk import axes_of
 from superopt.te import index as ix
 from superopt.te.expr import Tensor, compute
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
+from superopt.te.walk import axes_of
 
 TURNED = "turned"
 

@@ -8,9 +8,9 @@ from superopt.ir.graph import Node
 from superopt.ir.op import expression
 from superopt.kernels.lower import lowered
 from superopt.kernels.tile import Kernel
-from superopt.kernels.walk import loads, stages
 from superopt.te.dtype import BOOL, to_numpy
 from superopt.te.expr import Tensor, TensorType, placeholder
+from superopt.te.walk import loads, stages
 
 
 def kernel_of(n: Node) -> Kernel:

@@ -9,11 +9,11 @@ from superopt.kernels.layout import Scatter, parsed, row_major
 from superopt.kernels.lower import lowered
 from superopt.kernels.pack import laid, packed, read
 from superopt.kernels.schedule import parsed as schedule
-from superopt.kernels.walk import loads
 from superopt.ops import OPS
 from superopt.te import index as ix
 from superopt.te.dtype import F32
 from superopt.te.expr import Tensor, TensorType, compute
+from superopt.te.walk import loads
 
 TEXTS = [
     "i0 i1 i2 i3",

@@ -13,9 +13,9 @@ from superopt.kernels.cpu import loaded
 from superopt.kernels.lower import lowered
 from superopt.kernels.schedule import IllegalSchedule, Schedule, parsed, text
 from superopt.kernels.transform import unscheduled
-from superopt.kernels.walk import loads, stages
 from superopt.te.dtype import I32
 from superopt.te.expr import Tensor, compute, reduce_sum
+from superopt.te.walk import loads, stages
 from tests.kernels.build import blank, drawn
 from tests.kernels.schedules import Draw, draws, grown
 from tests.ops.build import made

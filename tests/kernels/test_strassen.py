@@ -24,11 +24,11 @@ from superopt.kernels.strassen import (
     square,
     tables,
 )
-from superopt.kernels.walk import loads
 from superopt.ops import OPS
 from superopt.te import index as ix
 from superopt.te.dtype import F32
 from superopt.te.expr import Tensor, TensorType
+from superopt.te.walk import loads
 from tests.plan.test_compile import F, model
 
 

@@ -13,11 +13,11 @@ from superopt.kernels.layout import Scatter, parsed
 from superopt.kernels.lower import lowered
 from superopt.kernels.pack import laid, packed, read
 from superopt.kernels.picture import MOST, SIDES, picture
-from superopt.kernels.walk import loads
 from superopt.kernels.winograd import plans, tiled
 from superopt.ops import OPS
 from superopt.te.dtype import F32
 from superopt.te.expr import Tensor, TensorType
+from superopt.te.walk import loads
 
 PAIRS = [(m, r) for m in SIDES for r in (3, 5, 7) if m + r - 2 in POINTS]
 

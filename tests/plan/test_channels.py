@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import superopt
-from superopt.kernels.walk import reductions
+from superopt.te.walk import reductions
 from tests.plan.test_compile import near, reference
 from tests.plan.test_forms import CONV, Shapes, build, feeds_of, node, program_of, weights
 

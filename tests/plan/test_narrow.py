@@ -9,9 +9,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import superopt
-from superopt.kernels.walk import reductions
 from superopt.plan.segments import INTEGERS
 from superopt.te.dtype import F16, F32
+from superopt.te.walk import reductions
 from tests.plan.test_compile import near, reference
 from tests.plan.test_forms import node, program_of
 

@@ -1,8 +1,8 @@
 """Other indices for an expression's axes."""
 
-from superopt.kernels.inline import placed
 from superopt.te.dtype import I32
 from superopt.te.expr import Tensor, compute, reduce_sum
+from superopt.te.inline import placed
 from superopt.te.node import Axis
 
 A = Tensor("a", I32, (4, 4))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from superopt.kernels.walk import axes_of
 from superopt.te import index as ix
 from superopt.te.affine import rebuild
 from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
+from superopt.te.walk import axes_of
 
 
 @dataclass(slots=True)
