@@ -27,6 +27,7 @@ BELOW: dict[str, set[str]] = {
     "onnx_io": {"ops", "ir", "te"},
     "ort": {"onnx_io", "ir"},
     "verifier": {"rules", "ops", "ir", "te"},
+    "partial": {"verifier", "rules", "ops", "ir", "te"},
     "generate": {"verifier", "rules", "ops", "ir", "te"},
     "cost": {"ort", "onnx_io", "kernels", "ir", "te"},
     "search": {"cost", "rules", "ir"},

@@ -40,6 +40,24 @@ def loads(e: Expr) -> Iterator[Load]:
             yield from loads(bound)
 
 
+def parts(e: Expr) -> Iterator[Expr]:
+    """`e` and all expressions in it, each once."""
+    stack, seen = [e], set[int]()
+    while stack:
+        e = stack.pop()
+        if id(e) in seen:
+            continue
+        seen.add(id(e))
+        yield e
+        match e:
+            case Apply(_, args) | Load(_, args):
+                stack += args
+            case Reduce(_, _, body):
+                stack.append(body)
+            case Index(element, bound):
+                stack += (element, bound)
+
+
 def reductions(e: Expr | None) -> list[Reduce]:
     """Every reduction in `e` once, the outer ones first."""
     match e:

@@ -1,0 +1,1 @@
+"""Partially equivalent programs: where they are equal, and what corrects them."""

@@ -1,0 +1,117 @@
+"""Parts of a tensor: boxes of every step-th element along each axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+import numpy as np
+
+PERIODS = (2, 3, 4, 5, 6, 7, 8)  # steps that are looked for
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """The indices begin, begin + step, ... below end."""
+
+    begin: int
+    end: int
+    step: int = 1
+
+    @property
+    def count(self) -> int:
+        return len(self.indices())
+
+    def indices(self) -> range:
+        return range(self.begin, self.end, self.step)
+
+    def at(self, k: int) -> int:
+        """The k-th index."""
+        return self.begin + k * self.step
+
+    def part(self, begin: int, end: int, step: int = 1) -> Span:
+        """Of its indices those from the begin-th on, below the end-th, every step-th."""
+        last = begin + (len(range(begin, end, step)) - 1) * step
+        return Span(self.at(begin), self.at(last) + 1, self.step * step)
+
+    def __str__(self) -> str:
+        if self.count == 1:
+            return str(self.begin)
+        return f"{self.begin}:{self.end}" + (f":{self.step}" if self.step > 1 else "")
+
+
+Box = tuple[Span, ...]
+
+
+def whole(shape: Sequence[int]) -> Box:
+    return tuple(Span(0, n) for n in shape)
+
+
+def volume(box: Box) -> int:
+    """Elements of a box."""
+    return prod(s.count for s in box)
+
+
+def singles(box: Box) -> list[Box]:
+    """Its elements, as boxes."""
+    return [tuple(Span(i, i + 1) for i in at) for at in product(*map(Span.indices, box))]
+
+
+def show(box: Box) -> str:
+    return "[" + ", ".join(map(str, box)) + "]"
+
+
+def where(box: Box) -> tuple[slice, ...]:
+    """The box, for numpy."""
+    return tuple(slice(s.begin, s.end, s.step) for s in box)
+
+
+def mask(boxes: Iterable[Box], shape: Sequence[int]) -> np.ndarray:
+    """Which elements lie in one of the boxes."""
+    out = np.zeros(tuple(shape), bool)
+    for b in boxes:
+        out[where(b)] = True
+    return out
+
+
+def joined(boxes: Iterable[Box], shape: Sequence[int]) -> tuple[Box, ...]:
+    """The same elements as fewer boxes. Boxes that are alike along all axes but one become one,
+    axis after axis, from the last on. They must not overlap."""
+    some = list(boxes)
+    for axis in reversed(range(len(shape))):
+        alike: dict[tuple[Box, Box], list[Span]] = {}
+        for b in some:
+            alike.setdefault((b[:axis], b[axis + 1 :]), []).append(b[axis])
+        some = [
+            (*before, s, *behind)
+            for (before, behind), spans in alike.items()
+            for s in spans_of(spans, shape[axis])
+        ]
+    return tuple(sorted(some))
+
+
+def spans_of(spans: Sequence[Span], size: int) -> list[Span]:
+    """The same indices, of which all are below `size`, as few spans: runs, or every n-th."""
+    if len(spans) == 1:
+        return list(spans)
+    there = np.zeros(size, bool)
+    for s in spans:
+        there[s.begin : s.end : s.step] = True
+    least = _runs(there, 1)
+    for step in PERIODS:
+        if len(least) > 1 and step < size:
+            least = min(least, _runs(there, step), key=len)
+    return least
+
+
+def _runs(there: np.ndarray, step: int) -> list[Span]:
+    out = []
+    for rest in range(step):
+        own = there[rest::step].astype(np.int8)
+        edges = np.diff(own, prepend=0, append=0)
+        for a, b in zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), strict=True):
+            first, last = rest + int(a) * step, rest + (int(b) - 1) * step
+            out.append(Span(first, last + 1, step if last > first else 1))
+    return out

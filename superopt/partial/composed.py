@@ -1,0 +1,79 @@
+"""A value of a graph as one tensor expression of what the graph is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from superopt.ir import graph as g
+from superopt.ir.op import expression
+from superopt.te.affine import rebuild
+from superopt.te.expr import Tensor, placeholder
+from superopt.te.inline import indexed, placed
+from superopt.te.node import Apply, Const, Expr, Index, Load, Reduce
+from superopt.verifier.written import written
+
+
+@dataclass(slots=True)
+class Composed:
+    """Values as tensors: each reads inputs only, and constants whose numbers follow no pattern.
+    Two values that are composed by one of these share their leaves."""
+
+    leaves: dict[g.Value, Tensor] = field(default_factory=dict)
+    of: dict[g.Value, Tensor] = field(default_factory=dict)
+
+    def tensor(self, v: g.Value) -> Tensor:
+        """Raises InferError where an operator has no tensor expression."""
+        n = g.producer(v)
+        if n is None:
+            return self.leaf(v)
+        if v not in self.of:
+            types = tuple(None if x is None else x.type for x in n.inputs)
+            given = {f"a{k}": self.tensor(x) for k, x in enumerate(n.inputs) if x is not None}
+            for out, t in zip(g.results(n), expression(n.op, types, n.attrs), strict=True):
+                assert t.body is not None
+                self.of[out] = Tensor(t.name, t.dtype, t.shape, t.axes, _read(t.body, given))
+        return self.of[v]
+
+    def leaf(self, v: g.Value) -> Tensor:
+        if v not in self.leaves:
+            name = f"x{len(self.leaves)}"
+            self.leaves[v] = (
+                written(v, name) if isinstance(v, g.Constant) else placeholder(name, v.type)
+            )
+        return self.leaves[v]
+
+
+def _read(e: Expr, given: Mapping[str, Tensor]) -> Expr:
+    """`e` with what is given for its placeholders, and nothing read that is computed."""
+    memo: dict[int, tuple[Expr, Expr]] = {}
+
+    def go(e: Expr) -> Expr:
+        if id(e) not in memo:
+            memo[id(e)] = (e, one(e))
+        return memo[id(e)][1]
+
+    def one(e: Expr) -> Expr:
+        match e:
+            case Load(t, index, dtype):
+                at = tuple(map(go, index))
+                if t.body is not None:
+                    return go(placed(t.body, dict(zip(t.axes, at, strict=True))))
+                new = given[t.name]
+                if new.body is None:
+                    return Load(new, at, dtype)
+                return placed(new.body, dict(zip(new.axes, at, strict=True)))
+            case Apply("select", (guard, yes, no), dtype):
+                asked = go(guard)
+                if isinstance(asked, Const):
+                    return go(yes if asked.value else no)
+                return rebuild("select", (asked, go(yes), go(no)), dtype)
+            case Apply(fn, args, dtype):
+                return rebuild(fn, tuple(map(go, args)), dtype)
+            case Reduce(fn, axes, body, dtype):
+                return Reduce(fn, axes, go(body), dtype)
+            case Index(element, bound):
+                return indexed(go(element), go(bound))
+        return e
+
+    return go(e)

@@ -1,0 +1,205 @@
+"""On which elements two programs are equal: boxes, found by few elements in each.
+
+Programs are compared cell by cell (`cells.py`), at m + 1 elements of each of m axes and some more,
+on random inputs over a prime field (PET, section 5.2). What is found so is a claim about the cells,
+which `proof.py` proves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from superopt.ir import graph as g
+from superopt.partial.boxes import Box, joined, mask, singles, volume
+from superopt.partial.cells import Cell, cells
+from superopt.partial.composed import Composed
+from superopt.partial.points import MODULUS, Points
+from superopt.te.affine import rebuild
+from superopt.te.expr import Tensor
+from superopt.te.fn import function
+from superopt.te.inline import placed
+from superopt.te.node import Apply, Axis, Expr, Index, Load, Reduce
+from superopt.te.walk import axes_of, parts, reductions
+
+INPUTS = 2  # that are tried
+ORDERED = 64  # where maxima are taken, which may be equal though their terms are not
+SMALL = 256  # elements of a cell that are looked at one by one
+MIXED = 4096  # of one that is equal at some
+MORE = 3  # elements of a cell beside its first and those next to it
+
+
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """equal, different: boxes that do not overlap, and all of the shape. elements: how many were
+    compared. chance: that one of them is equal by chance, at most (Schwartz and Zippel): the degree
+    by the modulus, for each of the inputs; None where maxima are taken, of which less is known."""
+
+    shape: tuple[int, ...]
+    equal: tuple[Box, ...]
+    different: tuple[Box, ...]
+    elements: int
+    chance: Fraction | None
+
+    @property
+    def share(self) -> float:
+        """Of the elements that are equal."""
+        total = sum(map(volume, self.equal)) + sum(map(volume, self.different))
+        return sum(map(volume, self.equal)) / total if total else 1.0
+
+    def mask(self) -> np.ndarray:
+        return mask(self.equal, self.shape)
+
+
+def regions(a: g.Value, b: g.Value) -> Regions:
+    """Where a == b, whatever both are given. They must have the same type, of sizes that are
+    numbers; constants may be anything. Raises ValueError for other types, InferError where an
+    operator has no tensor expression, TooMany where the index maps break too often."""
+    both = Composed()
+    return of_tensors(both.tensor(a), both.tensor(b))
+
+
+def of_tensors(a: Tensor, b: Tensor) -> Regions:
+    """As above, of tensors that read inputs only."""
+    if a.type != b.type:
+        raise ValueError(f"{a.type} and {b.type}")
+    shape = tuple(d for d in a.shape if isinstance(d, int))
+    if len(shape) < a.rank:
+        raise ValueError(f"{a.type} has symbolic sizes")
+    assert a.body is not None
+    assert b.body is not None
+    bodies = [a.body, placed(b.body, dict(zip(b.axes, a.axes, strict=True)))]
+    found = cells(a.axes, bodies)
+    equal, different, count = _compared(a.axes, bodies, found)
+    degree = max(_degree(a.body), _degree(b.body))
+    chance = None if _ordered(bodies) else Fraction(degree, MODULUS) ** INPUTS
+    return Regions(shape, joined(equal, shape), joined(different, shape), count, chance)
+
+
+def _compared(
+    axes: Sequence[Axis], bodies: Sequence[Expr], found: Sequence[Cell]
+) -> tuple[list[Box], list[Box], int]:
+    """The boxes that are equal, those that are not, and how many elements were compared. What is
+    not equal and small is looked at element by element: index maps may meet there (a transpose
+    leaves the diagonal as it is)."""
+    rng = np.random.default_rng(0)
+    same, count = _alike(axes, bodies, [_elements(c.box, rng) for c in found])
+    equal, different = [], []
+    for c, s in zip(found, same, strict=True):
+        if s.all():
+            equal.append(c.box)
+        elif volume(c.box) > (MIXED if s.any() else SMALL):
+            different.append(c.box)
+        else:
+            each = singles(c.box)
+            places = np.array([[s.begin for s in b] for b in each], np.int64)
+            (own,), more = _alike(axes, bodies, [places])
+            count += more
+            equal += [b for b, s in zip(each, own, strict=True) if s]
+            different += [b for b, s in zip(each, own, strict=True) if not s]
+    return equal, different, count
+
+
+def _alike(
+    axes: Sequence[Axis], bodies: Sequence[Expr], some: Sequence[np.ndarray]
+) -> tuple[list[np.ndarray], int]:
+    """Which elements are equal, of several lists of these; and their number."""
+    if not some:
+        return [], 0
+    places = np.concatenate(some)
+    same = np.ones(len(places), bool)
+    short = shortened(bodies)
+    for seed in range(ORDERED if _ordered(bodies) else INPUTS):
+        points = Points(seed)
+        left, right = (points.values(e, axes, places) for e in short)
+        same &= left == right
+    return np.split(same, np.cumsum([len(s) for s in some])[:-1]), len(places)
+
+
+def _elements(box: Box, rng: np.random.Generator) -> np.ndarray:
+    """The first element of a box, its neighbours along each axis, and some at random."""
+    counts = np.array([s.count for s in box], np.int64)
+    first = np.zeros((1, len(box)), np.int64)
+    next_ = np.eye(len(box), dtype=np.int64)[counts > 1]
+    more = rng.integers(0, counts, (MORE, len(box)))
+    at = np.unique(np.concatenate([first, next_, more, counts[None] - 1]), axis=0)
+    begins, steps = (np.array([getattr(s, k) for s in box], np.int64) for k in ("begin", "step"))
+    return np.asarray(begins + at * steps)
+
+
+def _ordered(bodies: Iterable[Expr]) -> bool:
+    """Is anything compared, or the largest of something taken?"""
+    return any(
+        (isinstance(e, Reduce) and e.fn in ("max", "min"))
+        or (isinstance(e, Apply) and e.args[0].dtype.is_float and function(e.fn).field == "order")
+        for body in bodies
+        for e in parts(body)
+    )
+
+
+def _degree(e: Expr) -> int:
+    """Of an element as a polynomial in what is given; a function counts as one more thing given."""
+    match e:
+        case Load():
+            return 1
+        case Reduce(_, _, body):
+            return _degree(body)
+        case Apply("mul", args):
+            return sum(map(_degree, args))
+        case Apply(_, args):
+            return max(map(_degree, args))
+    return 0
+
+
+FEW = 2
+
+
+def shortened(bodies: Sequence[Expr]) -> list[Expr]:
+    """Sums over long axes (channels) as sums over few of their places, where these are all alike:
+    an axis is only read by, as an index of its own, and all axes of its extent are such. Then the
+    terms of one place are of other variables than those of another, and what is equal for few
+    places is equal for all."""
+    plain: dict[int, bool] = {}
+    for body in bodies:
+        for r in reductions(body):
+            for a in r.axes:
+                assert isinstance(a.extent, int)
+                fine = r.fn == "sum" and _only_read(r.body, a)
+                plain[a.extent] = plain.get(a.extent, True) and fine
+    few = {n for n, fine in plain.items() if fine and n > FEW}
+    return [_with_few(b, few) for b in bodies] if few else list(bodies)
+
+
+def _only_read(e: Expr, a: Axis) -> bool:
+    """Does `a` occur only as an index of what is read?"""
+    match e:
+        case Axis():
+            return e != a
+        case Load(_, index):
+            return all(i == a or a not in axes_of(i) for i in index)
+        case Apply(_, args):
+            return all(_only_read(x, a) for x in args)
+        case Reduce(_, _, body):
+            return _only_read(body, a)
+        case Index(element, bound):
+            return _only_read(element, a) and _only_read(bound, a)
+    return True
+
+
+def _with_few(e: Expr, few: Collection[int]) -> Expr:
+    match e:
+        case Axis(name, int() as n):
+            return Axis(name, FEW) if n in few and name.startswith("k") else e
+        case Reduce(fn, axes, body, dtype):
+            some = tuple(_with_few(a, few) for a in axes)
+            return Reduce(fn, some, _with_few(body, few), dtype)  # type: ignore[arg-type]
+        case Apply(fn, args, dtype):
+            return rebuild(fn, tuple(_with_few(a, few) for a in args), dtype)
+        case Load(t, index, dtype):
+            return Load(t, tuple(_with_few(i, few) for i in index), dtype)
+        case Index(element, bound):
+            return Index(_with_few(element, few), _with_few(bound, few))
+    return e
