@@ -80,16 +80,23 @@ def joined(boxes: Iterable[Box], shape: Sequence[int]) -> tuple[Box, ...]:
     """The same elements as fewer boxes. Boxes that are alike along all axes but one become one,
     axis after axis, from the last on. They must not overlap."""
     some = list(boxes)
-    for axis in reversed(range(len(shape))):
-        alike: dict[tuple[Box, Box], list[Span]] = {}
-        for b in some:
-            alike.setdefault((b[:axis], b[axis + 1 :]), []).append(b[axis])
-        some = [
-            (*before, s, *behind)
-            for (before, behind), spans in alike.items()
-            for s in spans_of(spans, shape[axis])
-        ]
+    before = 0
+    while len(some) != before:
+        before = len(some)
+        for axis in reversed(range(len(shape))):
+            some = _joined_along(axis, some, shape[axis])
     return tuple(sorted(some))
+
+
+def _joined_along(axis: int, boxes: Iterable[Box], size: int) -> list[Box]:
+    alike: dict[tuple[Box, Box], list[Span]] = {}
+    for b in boxes:
+        alike.setdefault((b[:axis], b[axis + 1 :]), []).append(b[axis])
+    return [
+        (*before, s, *behind)
+        for (before, behind), spans in alike.items()
+        for s in spans_of(spans, size)
+    ]
 
 
 def spans_of(spans: Sequence[Span], size: int) -> list[Span]:

@@ -88,18 +88,20 @@ def _compared(
     rng = np.random.default_rng(0)
     same, count = _alike(axes, bodies, [_elements(c.box, rng) for c in found])
     equal, different = [], []
+    apart: list[Box] = []
     for c, s in zip(found, same, strict=True):
         if s.all():
             equal.append(c.box)
         elif volume(c.box) > (MIXED if s.any() else SMALL):
             different.append(c.box)
         else:
-            each = singles(c.box)
-            places = np.array([[s.begin for s in b] for b in each], np.int64)
-            (own,), more = _alike(axes, bodies, [places])
-            count += more
-            equal += [b for b, s in zip(each, own, strict=True) if s]
-            different += [b for b, s in zip(each, own, strict=True) if not s]
+            apart += singles(c.box)
+    if apart:
+        places = np.array([[s.begin for s in b] for b in apart], np.int64)
+        (each,), more = _alike(axes, bodies, [places])
+        count += more
+        equal += [b for b, s in zip(apart, each, strict=True) if s]
+        different += [b for b, s in zip(apart, each, strict=True) if not s]
     return equal, different, count
 
 
