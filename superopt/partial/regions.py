@@ -161,18 +161,29 @@ FEW = 2
 
 def shortened(bodies: Sequence[Expr]) -> list[Expr]:
     """Sums over long axes (channels) as sums over few of their places, where these are all alike:
-    an axis is only read by, as an index of its own, and all axes of its extent are such. Then the
-    terms of one place are of other variables than those of another, and what is equal for few
-    places is equal for all."""
-    plain: dict[int, bool] = {}
-    for body in bodies:
-        for r in reductions(body):
-            for a in r.axes:
-                assert isinstance(a.extent, int)
-                fine = r.fn == "sum" and _only_read(r.body, a)
-                plain[a.extent] = plain.get(a.extent, True) and fine
-    few = {n for n, fine in plain.items() if fine and n > FEW}
+    such an axis is only read by, as an index of its own, and where it is read by nothing else is.
+    Then the terms of one place are of other variables than those of another, and what is equal for
+    few places is equal for all."""
+    fine: dict[int, bool] = {}
+    for r in (r for body in bodies for r in reductions(body)):
+        for a in r.axes:
+            n = _size(a)
+            fine[n] = fine.get(n, True) and r.fn == "sum" and _only_read(r.body, a)
+    places: dict[tuple[Tensor, int], set[int | None]] = {}
+    for e in (e for body in bodies for e in parts(body) if isinstance(e, Load)):
+        for d, i in enumerate(e.index):
+            own = _size(i) if isinstance(i, Axis) and i.name.startswith("k") else None
+            places.setdefault((e.tensor, d), set()).add(own)
+    for some in places.values():
+        if len(some) > 1:
+            fine.update((n, False) for n in some if n is not None)
+    few = {n for n, yes in fine.items() if yes and n > FEW}
     return [_with_few(b, few) for b in bodies] if few else list(bodies)
+
+
+def _size(a: Axis) -> int:
+    assert isinstance(a.extent, int)
+    return a.extent
 
 
 def _only_read(e: Expr, a: Axis) -> bool:

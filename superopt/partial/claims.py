@@ -1,0 +1,61 @@
+"""What is said of a program, its mutant and their parts, as rules; and their proofs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from superopt.ir.syntax import expression
+from superopt.ops import OPS
+from superopt.partial.symbolic import Part, Parts
+from superopt.rules.rule import Rule
+from superopt.rules.syntax import formula
+from superopt.rules.term import App, Formula, Lit, Seq, Term
+from superopt.rules.term import Call as Call
+from superopt.verifier.prove import Limits, prove
+from superopt.verifier.verdict import Verdict
+
+
+def parsed(text: str) -> Formula:
+    """A formula of sizes."""
+    return formula(expression(text), OPS)
+
+
+def cut(t: Term, part: Part) -> Term:
+    """The part of what a term computes."""
+    axes = [(d, r) for d, r in enumerate(part) if not r.whole]
+    if not axes:
+        return t
+    attrs = {
+        "starts": Seq(tuple(parsed(r.begin) for _, r in axes)),
+        "ends": Seq(tuple(parsed(r.end) for _, r in axes)),
+        "axes": Seq(tuple(Lit(d) for d, _ in axes)),
+        "steps": Seq(tuple(Lit(r.step) for _, r in axes)),
+    }
+    return App(OPS["Slice"], (t,), tuple(sorted(attrs.items())))
+
+
+def conditions(parts: Parts) -> tuple[Formula, ...]:
+    """That the boxes are there: each begins within the whole, and before it ends."""
+    out: dict[Formula, None] = {}
+    for part in (*parts.equal, *parts.different):
+        for r in part:
+            for small, large in ((r.begin, r.end), ("0", r.begin)):
+                told = f"{small} {'<' if large == r.end else '<='} {large}"
+                if not r.whole and not (small.isdigit() and large.isdigit()):
+                    out[parsed(told)] = None
+    return tuple(out)
+
+
+def claims(pair: Rule, parts: Parts) -> list[Rule]:
+    """For each box that is said to be equal: that it is."""
+    (left,), (right,) = pair.lhs, pair.rhs
+    where = (*pair.where, *conditions(parts))
+    out = []
+    for n, part in enumerate(parts.equal):
+        sides = {"lhs": (cut(left, part),), "rhs": (cut(right, part),), "where": where}
+        out.append(replace(pair, name=f"{pair.name}[{n}]", float_class="E2", **sides))
+    return out
+
+
+def proved(claim: Rule, limits: Limits | None = None) -> Verdict:
+    return prove(claim, limits)

@@ -1,0 +1,91 @@
+"""A pair of programs at some sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+
+from superopt.ir import graph as g
+from superopt.rules.instances import given
+from superopt.rules.rule import Rule
+from superopt.rules.syntax import Param
+from superopt.rules.term import Formula, Lit, Name
+from superopt.te.dtype import F32
+from superopt.te.expr import TensorType
+
+LARGEST, LEAST = 14, 6
+ATTEMPTS = 400
+COUNT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A program and its mutant."""
+
+    sizes: Mapping[str, int]
+    left: g.Value
+    right: g.Value
+
+
+def names_of(pair: Rule) -> list[str]:
+    """The names of its sizes, in order. Raises ValueError for operands of any rank."""
+    out: list[str] = []
+    for p in pair.params:
+        if not isinstance(p, Param) or p.run or p.shape is None:
+            raise ValueError(f"{pair.name}: {p} has no shape of named sizes")
+        for d in p.shape:
+            match d:
+                case Name(name):
+                    out.append(name)
+                case Lit():
+                    pass
+                case _:
+                    raise ValueError(f"{pair.name}: {p} has no shape of named sizes")
+    return list(dict.fromkeys(out))
+
+
+def at(pair: Rule, sizes: Mapping[str, int]) -> Sized | None:
+    """The pair at these sizes; None where they do not fit."""
+    operands = {}
+    for p in pair.params:
+        assert isinstance(p, Param)
+        assert p.shape is not None
+        shape = tuple(_number(d, sizes) for d in p.shape)
+        operands[p.name] = g.Input(p.name, TensorType(F32, shape))
+    made = given(pair, {**operands, **sizes}, 0)
+    if made is None or len(made.lhs) > 1:
+        return None
+    return Sized(sizes, made.lhs[0], made.rhs[0])
+
+
+def _number(d: Formula, sizes: Mapping[str, int]) -> int:
+    match d:
+        case Name(name):
+            return sizes[name]
+        case Lit(int() as n):
+            return n
+    raise ValueError(f"no size: {d}")
+
+
+def some(pair: Rule, seed: int = 0, count: int = COUNT) -> list[Sized]:
+    """The pair at several sizes, all of them different, and no two of a kind equal."""
+    rng, names = Random(seed), names_of(pair)
+    out: list[Sized] = []
+    used: dict[str, set[int]] = {n: set() for n in names}
+    for attempt in range(ATTEMPTS):
+        free = attempt > ATTEMPTS // 2  # some have few that fit
+        values = rng.sample(range(LEAST, LARGEST + 1), min(len(names), LARGEST + 1 - LEAST))
+        if len(values) < len(names):
+            values = [rng.randint(LEAST, LARGEST) for _ in names]
+        sizes = dict(zip(names, values, strict=True))
+        if not free and any(n in used[name] for name, n in sizes.items()):
+            continue
+        made = at(pair, sizes)
+        if made is not None:
+            out.append(made)
+            for name, n in sizes.items():
+                used[name].add(n)
+        if len(out) == count:
+            break
+    return out

@@ -1,0 +1,115 @@
+"""Where a program and its mutant are equal, for all sizes.
+
+Regions at a few sizes tell where boxes begin and end; what these places have in common, as a
+formula of the sizes, is a claim, and one that the verifier proves: the part of the program is the
+part of the mutant (`claims.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from superopt.partial.boxes import Box
+from superopt.partial.regions import Regions, regions
+from superopt.partial.sizes import Sized
+
+Formula = str  # of sizes, as rules have them
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """From begin, below end, every step-th index of an axis; whole: all of it."""
+
+    begin: Formula
+    end: Formula
+    step: int = 1
+    whole: bool = False
+
+    def __str__(self) -> str:
+        if self.whole:
+            return ":"
+        return f"{self.begin}:{self.end}" + (f":{self.step}" if self.step > 1 else "")
+
+
+Part = tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """equal, different: together the whole. seen: regions at sizes, which they are read off."""
+
+    shape: tuple[Formula, ...]
+    equal: tuple[Part, ...]
+    different: tuple[Part, ...]
+    seen: tuple[tuple[Sizes, Regions], ...]
+
+
+class NoFormula(ValueError):
+    """Boxes at several sizes have nothing in common."""
+
+
+def show(part: Part) -> str:
+    return "[" + ", ".join(map(str, part)) + "]"
+
+
+def parts(some: Sequence[Sized]) -> Parts:
+    """Raises NoFormula where regions at these sizes are of unlike kinds, or there are too few."""
+    if len(some) < 2:
+        raise NoFormula(f"the sizes fit at {len(some)} places only")
+    found = [(s.sizes, regions(s.left, s.right)) for s in some]
+    sizes = [dict(s) for s, _ in found]
+    shape = tuple(
+        formula(sizes, [r.shape[d] for _, r in found]) for d in range(len(found[0][1].shape))
+    )
+    kinds = []
+    for pick in (lambda r: r.equal, lambda r: r.different):
+        boxes = [pick(r) for _, r in found]
+        if len(set(map(len, boxes))) > 1:
+            raise NoFormula(f"{' and '.join(str(len(b)) for b in boxes)} boxes")
+        kinds.append(tuple(_part(sizes, b, shape) for b in zip(*boxes, strict=True)))
+    return Parts(shape, kinds[0], kinds[1], tuple(found))
+
+
+def _part(sizes: Sequence[Sizes], boxes: Sequence[Box], shape: Sequence[Formula]) -> Part:
+    """The boxes at several sizes as one of formulas."""
+    out = []
+    for d, spans in enumerate(zip(*boxes, strict=True)):
+        steps = {s.step for s in spans if s.count > 1}
+        if len(steps) > 1:
+            raise NoFormula(f"steps of {sorted(steps)}")
+        begin = formula(sizes, [s.begin for s in spans])
+        end = formula(sizes, [s.end for s in spans])
+        step = steps.pop() if steps else 1
+        out.append(Range(begin, end, step, begin == "0" and end == shape[d] and step == 1))
+    return tuple(out)
+
+
+def formula(sizes: Sequence[Sizes], values: Sequence[int]) -> Formula:
+    """The simplest of some formulas that has these values. Raises NoFormula where none has."""
+    if len(set(values)) == 1:
+        return str(values[0])
+    for text, value in _terms(sizes[0]):
+        for factor in (1, 2, 3, 4):
+            rest = {v - factor * value(s) for v, s in zip(values, sizes, strict=True)}
+            if len(rest) == 1:
+                (base,) = rest
+                scaled = text if factor == 1 else f"{factor}*{text}"
+                return scaled if not base else f"{scaled}{'+' if base > 0 else '-'}{abs(base)}"
+    raise NoFormula(f"no formula of {', '.join(sizes[0])} is {values} at {[*map(dict, sizes)]}")
+
+
+def _terms(names: Sizes) -> Iterator[tuple[Formula, Callable[[Sizes], int]]]:
+    for n in names:
+        yield n, lambda s, n=n: s[n]
+    for n in names:
+        for by in (2, 3):
+            yield f"({n}//{by})", lambda s, n=n, by=by: s[n] // by
+    for n in names:
+        yield f"(({n}+1)//2)", lambda s, n=n: (s[n] + 1) // 2
+    both = [(a, b) for k, a in enumerate(names) for b in list(names)[k:]]
+    for a, b in both:
+        yield f"({a}+{b})", lambda s, a=a, b=b: s[a] + s[b]
+    for a, b in both:
+        yield f"({a}*{b})", lambda s, a=a, b=b: s[a] * s[b]
