@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 
 PERIODS = (2, 3, 4, 5, 6, 7, 8)  # steps that are looked for
+OFTEN = 3  # elements that make a step
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -109,7 +110,9 @@ def spans_of(spans: Sequence[Span], size: int) -> list[Span]:
     least = _runs(there, 1)
     for step in PERIODS:
         if len(least) > 1 and step < size:
-            least = min(least, _runs(there, step), key=len)
+            other = _runs(there, step)
+            if all(s.count not in range(2, OFTEN) for s in other):  # two ends are no period
+                least = min(least, other, key=len)
     return least
 
 

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from superopt.ir.syntax import expression
 from superopt.ops import OPS
 from superopt.partial.symbolic import Part, Parts
+from superopt.partial.terms import parsed
 from superopt.rules.rule import Rule
-from superopt.rules.syntax import formula
 from superopt.rules.term import App, Formula, Lit, Seq, Term
-from superopt.rules.term import Call as Call
-from superopt.verifier.prove import Limits, prove
-from superopt.verifier.verdict import Verdict
-
-
-def parsed(text: str) -> Formula:
-    """A formula of sizes."""
-    return formula(expression(text), OPS)
 
 
 def cut(t: Term, part: Part) -> Term:
@@ -52,10 +43,7 @@ def claims(pair: Rule, parts: Parts) -> list[Rule]:
     where = (*pair.where, *conditions(parts))
     out = []
     for n, part in enumerate(parts.equal):
-        sides = {"lhs": (cut(left, part),), "rhs": (cut(right, part),), "where": where}
-        out.append(replace(pair, name=f"{pair.name}[{n}]", float_class="E2", **sides))
+        lhs, rhs = (cut(left, part),), (cut(right, part),)
+        name = f"{pair.name}[{n}]"
+        out.append(replace(pair, name=name, lhs=lhs, rhs=rhs, where=where, float_class="E2"))
     return out
-
-
-def proved(claim: Rule, limits: Limits | None = None) -> Verdict:
-    return prove(claim, limits)

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import combinations_with_replacement
+from math import prod
 
 from superopt.partial.boxes import Box
 from superopt.partial.regions import Regions, regions
@@ -63,13 +66,16 @@ def parts(some: Sequence[Sized]) -> Parts:
     shape = tuple(
         formula(sizes, [r.shape[d] for _, r in found]) for d in range(len(found[0][1].shape))
     )
-    kinds = []
-    for pick in (lambda r: r.equal, lambda r: r.different):
-        boxes = [pick(r) for _, r in found]
-        if len(set(map(len, boxes))) > 1:
-            raise NoFormula(f"{' and '.join(str(len(b)) for b in boxes)} boxes")
-        kinds.append(tuple(_part(sizes, b, shape) for b in zip(*boxes, strict=True)))
-    return Parts(shape, kinds[0], kinds[1], tuple(found))
+    equal = _parts(sizes, [r.equal for _, r in found], shape)
+    return Parts(shape, equal, _parts(sizes, [r.different for _, r in found], shape), tuple(found))
+
+
+def _parts(
+    sizes: Sequence[Sizes], boxes: Sequence[Sequence[Box]], shape: Sequence[Formula]
+) -> tuple[Part, ...]:
+    if len(set(map(len, boxes))) > 1:
+        raise NoFormula(f"{' and '.join(str(len(b)) for b in boxes)} boxes")
+    return tuple(_part(sizes, b, shape) for b in zip(*boxes, strict=True))
 
 
 def _part(sizes: Sequence[Sizes], boxes: Sequence[Box], shape: Sequence[Formula]) -> Part:
@@ -101,15 +107,26 @@ def formula(sizes: Sequence[Sizes], values: Sequence[int]) -> Formula:
 
 
 def _terms(names: Sizes) -> Iterator[tuple[Formula, Callable[[Sizes], int]]]:
+    """Formulas and their values, the simpler ones first."""
     for n in names:
-        yield n, lambda s, n=n: s[n]
+        yield n, partial(_product, (n,))
     for n in names:
-        for by in (2, 3):
-            yield f"({n}//{by})", lambda s, n=n, by=by: s[n] // by
-    for n in names:
-        yield f"(({n}+1)//2)", lambda s, n=n: (s[n] + 1) // 2
-    both = [(a, b) for k, a in enumerate(names) for b in list(names)[k:]]
-    for a, b in both:
-        yield f"({a}+{b})", lambda s, a=a, b=b: s[a] + s[b]
-    for a, b in both:
-        yield f"({a}*{b})", lambda s, a=a, b=b: s[a] * s[b]
+        yield from ((f"({n}//{by})", partial(_quotient, n, by, 0)) for by in (2, 3))
+        yield f"(({n}+1)//2)", partial(_quotient, n, 2, 1)
+    for a, b in combinations_with_replacement(names, 2):
+        yield f"({a}+{b})", partial(_sum, a, b)
+    for count in (2, 3):
+        for some in combinations_with_replacement(names, count):
+            yield f"({'*'.join(some)})", partial(_product, some)
+
+
+def _product(names: Sequence[str], s: Sizes) -> int:
+    return prod(s[n] for n in names)
+
+
+def _quotient(n: str, by: int, more: int, s: Sizes) -> int:
+    return (s[n] + more) // by
+
+
+def _sum(a: str, b: str, s: Sizes) -> int:
+    return s[a] + s[b]

@@ -1,0 +1,116 @@
+"""Corrections: what makes a mutant the program.
+
+Recomputed: the boxes that are wrong come from the program, of what they need; the others from the
+mutant, and all are joined. Widened: between what was laid side by side there are so many zeros that
+nothing reaches across, and these are left out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, cast
+
+from superopt.ir import graph as g
+from superopt.ops import OPS
+from superopt.partial.boxes import Box, Span, volume, whole
+from superopt.partial.regions import Regions
+from superopt.partial.restrict import restricted, shape_of, sliced
+
+# A box and whether the mutant is right there.
+Told = tuple[Box, bool]
+
+
+class NoCorrection(ValueError):
+    """A mutant is right nowhere, or its boxes cannot be joined along axes."""
+
+
+def recomputed(program: g.Value, mutant: g.Value, r: Regions) -> g.Value:
+    """The mutant where it is right and the program where it is not. Raises NoCorrection."""
+    if not r.equal:
+        raise NoCorrection("the mutant is right nowhere")
+    told = [(b, True) for b in r.equal] + [(b, False) for b in r.different]
+    return _joined(whole(r.shape), told, program, mutant)
+
+
+def _joined(within: Box, told: Sequence[Told], program: g.Value, mutant: g.Value) -> g.Value:
+    """The part of the result in a box, of which those told are the parts."""
+    if len({right for _, right in told}) == 1:
+        return sliced(mutant, within) if told[0][1] else restricted(program, within)
+    for axis in _by_share(within, told):
+        cuts = _cuts(within[axis], axis, told)
+        if not cuts:
+            continue
+        ends = [within[axis].begin, *cuts, within[axis].end]
+        pieces = []
+        for low, high in pairwise(ends):
+            part = (*within[:axis], Span(low, high), *within[axis + 1 :])
+            own = [(_cut(b, axis, low, high), t) for b, t in told if low <= b[axis].begin < high]
+            pieces.append(_joined(part, own, program, mutant))
+        return g.node(OPS["Concat"], pieces, axis=axis)
+    raise NoCorrection("no axis has a place that no box goes across")
+
+
+def _by_share(within: Box, told: Sequence[Told]) -> list[int]:
+    """Axes, those first along which there are the fewest pieces."""
+    return sorted(range(len(within)), key=lambda a: len(_cuts(within[a], a, told)))
+
+
+def _cuts(own: Span, axis: int, told: Sequence[Told]) -> list[int]:
+    """Places between the ends of `own` at which boxes begin or end, and across which none goes."""
+    if any(b[axis].step > 1 for b, _ in told):
+        return []
+    points = {p for b, _ in told for p in (b[axis].begin, b[axis].end)}
+    return [
+        p
+        for p in sorted(points)
+        if own.begin < p < own.end and not any(b[axis].begin < p < b[axis].end for b, _ in told)
+    ]
+
+
+def _cut(b: Box, axis: int, low: int, high: int) -> Box:
+    s = b[axis]
+    return (*b[:axis], Span(max(s.begin, low), min(s.end, high)), *b[axis + 1 :])
+
+
+def widened(program: g.Value, mutant: g.Value) -> g.Value:
+    """The mutant, where it is a window over what was joined along an axis of the picture, with
+    zeros in between. Raises NoCorrection."""
+    n = g.producer(mutant)
+    x = n.inputs[0] if n is not None and n.op.name in ("Conv", "AveragePool") else None
+    joined = None if x is None else g.producer(x)
+    if n is None or joined is None or joined.op.name != "Concat":
+        raise NoCorrection("the mutant is no window over what is joined")
+    axis = cast(int, joined.attr("axis"))
+    if axis < 2:
+        raise NoCorrection("what is joined are images or channels, which do not meet")
+    rank = len(shape_of(x)) if x is not None else 0
+    pads, strides = (cast(Any, n.attr(k)) for k in ("pads", "strides"))
+    d, spatial = axis - 2, rank - 2
+    gap = max(pads[d], pads[d + spatial])
+    pieces, begins, at = [], [], 0
+    for k, v in enumerate(joined.inputs):
+        assert v is not None
+        size = shape_of(v)[axis]
+        begins.append(at)
+        last = k == len(joined.inputs) - 1
+        more = 0 if last else gap + -(size + gap) % strides[d]
+        ends = [0] * (2 * rank)
+        ends[rank + axis] = more
+        pieces.append(v if not more else g.node(OPS["Pad"], [v], pads=tuple(ends)))
+        at += size + more
+    wide = g.node(n.op, [g.node(joined.op, pieces, axis=axis), *n.inputs[1:]], **dict(n.attrs))
+    out = []
+    counts = [-(-shape_of(cast(g.Value, v))[axis] // strides[d]) for v in joined.inputs]
+    if sum(counts) != shape_of(program)[axis]:
+        raise NoCorrection("images have other sizes than their results")
+    for begin, count in zip(begins, counts, strict=True):
+        box = list(whole(shape_of(wide)))
+        box[axis] = Span(begin // strides[d], begin // strides[d] + count)
+        out.append(sliced(wide, tuple(box)))
+    return g.node(OPS["Concat"], out, axis=axis)
+
+
+def wrong(r: Regions) -> int:
+    """Elements that a correction computes again."""
+    return sum(map(volume, r.different))

@@ -1,0 +1,61 @@
+"""Programs at several sizes as one term, whose attributes are formulas of the sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from superopt.ir import graph as g
+from superopt.ir.text import told_attrs
+from superopt.partial.symbolic import NoFormula, Sizes, formula
+from superopt.partial.terms import parsed
+from superopt.rules.term import App, Formula, Lit, Pick, Seq, Term, Var
+
+
+def generalised(values: Sequence[g.Value], sizes: Sequence[Sizes]) -> Term:
+    """The term that each of the values is, at its sizes. Raises NoFormula."""
+    return _General(sizes, {}).term(tuple(values))
+
+
+class _General:
+    def __init__(self, sizes: Sequence[Sizes], memo: dict[tuple[g.Value, ...], Term]) -> None:
+        self.sizes, self.memo = sizes, memo
+
+    def term(self, some: tuple[g.Value, ...]) -> Term:
+        if some not in self.memo:
+            self.memo[some] = self._term(some)
+        return self.memo[some]
+
+    def _term(self, some: tuple[g.Value, ...]) -> Term:
+        first = some[0]
+        if isinstance(first, g.Input):
+            if any(not isinstance(v, g.Input) or v.name != first.name for v in some):
+                raise NoFormula(f"{first.name} is something else at other sizes")
+            return Var(first.name)
+        nodes = [g.producer(v) for v in some]
+        n = nodes[0]
+        if n is None or any(m is None or m.op != n.op for m in nodes):
+            raise NoFormula("other operators at other sizes")
+        if any(len(m.inputs) != len(n.inputs) for m in nodes if m is not None):
+            raise NoFormula(f"{n.op.name} has other operands at other sizes")
+        if any(v is None for m in nodes if m is not None for v in m.inputs):
+            raise NoFormula(f"{n.op.name} without one of its operands")
+        columns = zip(*(m.inputs for m in nodes if m is not None), strict=True)
+        operands = tuple(self.term(tuple(v for v in c if v is not None)) for c in columns)
+        app = App(n.op, operands, self.attrs([m for m in nodes if m is not None]))
+        return app if len(n.types) == 1 else Pick(app, getattr(first, "index", 0))
+
+    def attrs(self, nodes: Sequence[g.Node]) -> tuple[tuple[str, Formula], ...]:
+        names = sorted({k for n in nodes for k, _ in told_attrs(n)})
+        return tuple((k, self.attr([n.attr(k) for n in nodes])) for k in names)
+
+    def attr(self, values: Sequence[Any]) -> Formula:
+        if all(isinstance(v, tuple) for v in values):
+            if len({len(v) for v in values}) > 1:
+                raise NoFormula(f"attributes {values}")
+            return Seq(tuple(self.attr(column) for column in zip(*values, strict=True)))
+        if all(isinstance(v, int) for v in values):
+            return parsed(formula(self.sizes, values))
+        if len(set(values)) > 1:
+            raise NoFormula(f"attributes {values}")
+        return Lit(values[0])

@@ -1,0 +1,164 @@
+"""A part of a program's result, computed from the parts of what it is given that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from superopt.ir import graph as g
+from superopt.ops import OPS
+from superopt.partial.boxes import Box, Span, whole
+
+
+class Everything(Exception):
+    """A part needs no less of an operator than the whole."""
+
+
+def sliced(v: g.Value, box: Box) -> g.Value:
+    """The part of a value; the value, where that is all of it."""
+    shape = shape_of(v)
+    axes = [d for d, (s, n) in enumerate(zip(box, shape, strict=True)) if s != Span(0, n)]
+    if not axes:
+        return v
+    own = [box[d] for d in axes]
+    return g.node(
+        OPS["Slice"], [v], axes=tuple(axes), starts=tuple(s.begin for s in own),
+        ends=tuple(s.end for s in own), steps=tuple(s.step for s in own),
+    )  # fmt: skip
+
+
+def restricted(v: g.Value, box: Box) -> g.Value:
+    """v[box], by what it is computed of; a cut of the result where nothing is saved so."""
+    if box == whole(shape_of(v)):
+        return v
+    n = g.producer(v)
+    part = None if n is None else _PARTS.get(n.op.name)
+    if n is None or part is None or n.op.domain:
+        return sliced(v, box)
+    try:
+        return part(n, box)
+    except Everything:
+        return sliced(v, box)
+
+
+def _conv(n: g.Node, box: Box) -> g.Value:
+    """A window's results need what is under these windows; images and kernels stay apart."""
+    x, w = n.inputs[0], n.inputs[1]
+    assert x is not None
+    assert w is not None
+    xs, ws = shape_of(x), shape_of(w)
+    group = _attr(n, "group")
+    over, kernels = Span(0, xs[1]), [Span(0, d) for d in ws]
+    if box[1] != Span(0, ws[0]):
+        if group != 1:
+            raise Everything
+        kernels[0] = box[1]
+    spatial, geometry = _windows(n, box[2:], xs[2:], ws[2:])
+    given: list[g.Value | None] = [
+        restricted(x, (box[0], over, *spatial)),
+        sliced(w, tuple(kernels)),
+    ]
+    bias = n.inputs[2] if len(n.inputs) > 2 else None
+    if bias is not None:
+        given.append(sliced(bias, (box[1],)))
+    return g.node(n.op, given, group=group, dilations=_attr(n, "dilations"), **geometry)
+
+
+def _pool(n: g.Node, box: Box) -> g.Value:
+    if n.attr("count_include_pad") == 0:
+        raise Everything  # a window says how many places of its picture it has
+    (x,) = n.inputs
+    assert x is not None
+    size = _attr(n, "kernel_shape")
+    spatial, geometry = _windows(n, box[2:], shape_of(x)[2:], size)
+    given = restricted(x, (*box[:2], *spatial))
+    return g.node(n.op, [given], kernel_shape=size, count_include_pad=1,
+                  dilations=_attr(n, "dilations"), **geometry)  # fmt: skip
+
+
+def _windows(
+    n: g.Node, box: Box, sizes: Sequence[int], kernel: Sequence[int]
+) -> tuple[list[Span], dict[str, Any]]:
+    """What of the picture these results see, and their strides and pads within it."""
+    pads, strides = _attr(n, "pads"), _attr(n, "strides")
+    seen, steps, begins, ends = [], [], [], []
+    for d, (own, size, k) in enumerate(zip(box, sizes, kernel, strict=True)):
+        reach = (k - 1) * _attr(n, "dilations")[d] + 1
+        low = own.begin * strides[d] - pads[d]
+        high = own.indices()[-1] * strides[d] - pads[d] + reach
+        begins.append(max(0, -low))
+        ends.append(max(0, high - size))
+        seen.append(Span(max(0, low), min(size, high)))
+        steps.append(strides[d] * own.step)
+        if seen[-1].count < 1:
+            raise Everything
+    return seen, {"strides": tuple(steps), "pads": (*begins, *ends)}
+
+
+def _concat(n: g.Node, box: Box) -> g.Value:
+    axis = _attr(n, "axis")
+    own = box[axis]
+    out, begin = [], 0
+    for x in n.inputs:
+        assert x is not None
+        size = shape_of(x)[axis]
+        there = [i - begin for i in own.indices() if begin <= i < begin + size]
+        if there:
+            part = list(box)
+            part[axis] = Span(there[0], there[-1] + 1, own.step if len(there) > 1 else 1)
+            out.append(restricted(x, tuple(part)))
+        begin += size
+    return out[0] if len(out) == 1 else g.node(n.op, out, axis=axis)
+
+
+def _matmul(n: g.Node, box: Box) -> g.Value:
+    a, b = n.inputs
+    assert a is not None
+    assert b is not None
+    if len(shape_of(a)) < 2 or len(shape_of(b)) < 2:
+        raise Everything
+    left = [
+        *_broadcast(a, (*box[:-2], box[-2], box[-1])),
+    ]
+    left[-1] = Span(0, shape_of(a)[-1])
+    right = _broadcast(b, box)
+    right[-2] = Span(0, shape_of(b)[-2])
+    return g.node(n.op, [restricted(a, tuple(left)), restricted(b, tuple(right))])
+
+
+def _elementwise(n: g.Node, box: Box) -> g.Value:
+    given = [None if x is None else restricted(x, tuple(_broadcast(x, box))) for x in n.inputs]
+    return g.node(n.op, given, **dict(n.attrs))
+
+
+def _broadcast(x: g.Value, box: Box) -> list[Span]:
+    """What a part of a result needs of an operand that may be broadcast."""
+    shape = shape_of(x)
+    own = box[len(box) - len(shape) :]
+    return [Span(0, 1) if n == 1 else s for s, n in zip(own, shape, strict=True)]
+
+
+def _transpose(n: g.Node, box: Box) -> g.Value:
+    (x,) = n.inputs
+    assert x is not None
+    perm = _attr(n, "perm")
+    part = [box[perm.index(d)] for d in range(len(perm))]
+    return g.node(n.op, [restricted(x, tuple(part))], perm=perm)
+
+
+_PARTS: dict[str, Callable[[g.Node, Box], g.Value]] = {
+    "Conv": _conv, "AveragePool": _pool, "Concat": _concat, "MatMul": _matmul,
+    "Transpose": _transpose,
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Neg", "Relu", "Identity"), _elementwise),
+}  # fmt: skip
+
+
+def shape_of(v: g.Value) -> tuple[int, ...]:
+    assert v.type.shape is not None
+    out = tuple(d for d in v.type.shape if isinstance(d, int))
+    assert len(out) == len(v.type.shape), v.type
+    return out
+
+
+def _attr(n: g.Node, name: str) -> Any:
+    return n.attr(name)

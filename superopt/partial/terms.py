@@ -1,0 +1,13 @@
+"""Terms of rules, made of text."""
+
+from __future__ import annotations
+
+from superopt.ir.syntax import expression
+from superopt.ops import OPS
+from superopt.rules import syntax
+from superopt.rules.term import Formula
+
+
+def parsed(text: str) -> Formula:
+    """A formula of sizes."""
+    return syntax.formula(expression(text), OPS)
