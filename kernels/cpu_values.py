@@ -23,9 +23,10 @@ from superopt.kernels.functions import (
     transposed,
 )
 from superopt.kernels.text import Text, Value, element, number, stored
+from superopt.kernels.vector_math import log_of_one_more
 from superopt.te import affine
 from superopt.te import index as ix
-from superopt.te.dtype import BOOL, INDEX, DType
+from superopt.te.dtype import BOOL, F32, F64, INDEX, DType
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load
 from superopt.te.walk import loads
@@ -67,6 +68,8 @@ def value(w: Writer, e: Expr, p: Place) -> Value:
             where = value(w, guard, p)
             some = [where, _chosen(w, yes, where, True, p), _chosen(w, no, where, False, p)]
             return applied(w.t, "select", even(w, some), dtype)
+        case Apply("log", (Apply("add", (Const(1), x) | (x, Const(1))),)) if x.dtype in (F32, F64):
+            return log_of_one_more(w.t, value(w, x, p))
         case Apply("pow", (x, Const(n))) if n in POWERS:
             return raised(w.t, value(w, x, p), n)
         case Apply(fn, args, dtype):

@@ -71,6 +71,23 @@ def _power(t: Text, n: Value) -> Value:
     return t.make(f"bitcast {bits} to {Value('', F32, n.lanes).type}", F32, n.lanes)
 
 
+def log_of_one_more(t: Text, x: Value) -> Value:
+    """log(1 + x), which near 0 is x: what 1 + x rounds away counts by its share of that (Kahan).
+    For float64 as for float32."""
+
+    def op(name: str, a: Value, b: Value) -> Value:
+        return t.make(f"{name} {a}, {b.text}", a.dtype, a.lanes)
+
+    one = number(1, x.dtype, x.lanes)
+    whole = op("fadd", x, one)
+    lost = op("fdiv", op("fsub", x, op("fsub", whole, one)), whole)
+    out = log(t, whole) if x.dtype == F32 else t.call(f"llvm.log.{x.suffix}", [whole], x.dtype)
+    small = t.make(
+        f"fcmp olt {t.call(f'llvm.fabs.{x.suffix}', [x], x.dtype)}, {one.text}", BOOL, x.lanes
+    )
+    return t.make(f"select {small}, {op('fadd', out, lost)}, {out}", x.dtype, x.lanes)
+
+
 def log(t: Text, x: Value) -> Value:
     """For x = m 2^e, m in [sqrt(1/2), sqrt(2)), f = m - 1: with s = f / (2 + f), of which
     2 atanh(s) is the logarithm, log(m) = f - f^2 / 2 + s (f^2 / 2 + R(s^2)), of which the first

@@ -48,6 +48,8 @@ class Points:
         if t in self.known:
             held = self.known[t]
             return held.reshape(*self.domain.lead(t.dtype), -1)[..., where]
+        if not where.ndim:  # numpy warns of single numbers that wrap around
+            return self.read(t, where[None])[..., 0]
         state = mix(where.astype(np.uint64) ^ np.uint64(key(self.seed, t.name)))
         if not t.dtype.is_float:
             return (state % np.uint64(97)).astype(self.domain.store(t.dtype))

@@ -19,7 +19,7 @@ from superopt.partial.cells import Cell, cells
 from superopt.partial.composed import Composed
 from superopt.partial.points import MODULUS, Points
 from superopt.te.affine import rebuild
-from superopt.te.expr import Tensor
+from superopt.te.expr import Tensor, compute
 from superopt.te.fn import function
 from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Expr, Index, Load, Reduce
@@ -69,6 +69,7 @@ def of_tensors(a: Tensor, b: Tensor) -> Regions:
     shape = tuple(d for d in a.shape if isinstance(d, int))
     if len(shape) < a.rank:
         raise ValueError(f"{a.type} has symbolic sizes")
+    a, b = _computed(a), _computed(b)
     assert a.body is not None
     assert b.body is not None
     bodies = [a.body, placed(b.body, dict(zip(b.axes, a.axes, strict=True)))]
@@ -77,6 +78,10 @@ def of_tensors(a: Tensor, b: Tensor) -> Regions:
     degree = max(_degree(a.body), _degree(b.body))
     chance = None if _ordered(bodies) else Fraction(degree, MODULUS) ** INPUTS
     return Regions(shape, joined(equal, shape), joined(different, shape), count, chance)
+
+
+def _computed(t: Tensor) -> Tensor:
+    return t if t.body is not None else compute(t.shape, lambda *i: t[i])
 
 
 def _compared(

@@ -1,0 +1,97 @@
+"""Partial rules: every family, what is proved of it, and what must not be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from superopt.partial import claims
+from superopt.partial.pairs import load_pairs, partial_rule
+from superopt.partial.sizes import some
+from superopt.partial.symbolic import NoFormula, Part, Parts, Range, formula, parts, show
+from superopt.rules.rule import Rule, parse_rules
+from superopt.verifier.prove import Limits, prove
+from superopt.verifier.verdict import Proved
+
+OPEN = {  # of which the prover does not prove all boxes
+    "batch-in-a-row", "dilated-ragged-columns",
+}  # fmt: skip
+WHOLE = {  # of which the boxes are proved, and no correction at once
+    "batch-in-a-column", "any-batch-in-a-row", "rows-as-a-batch", "columns-as-a-batch",
+    "averages-of-rows-as-a-batch", "dilated-as-blocks",
+}  # fmt: skip
+QUICK = Limits(seconds=5)
+PAIRS = {p.name: p for p in load_pairs()}
+
+
+@pytest.mark.parametrize("name", sorted(PAIRS.keys() - OPEN))
+def test_families(name: str) -> None:
+    made = partial_rule(PAIRS[name], QUICK)
+    assert made.proved
+    if name not in WHOLE:
+        assert isinstance(made.corrected[0].verdict, Proved)
+
+
+@pytest.mark.parametrize(
+    "name", ["side-by-side", "stacked", "any-batch-in-a-row", "parallel-dilated"]
+)
+def test_no_larger_box_is_proved(name: str) -> None:
+    """A box that takes in one more row or column is refuted."""
+    pair = PAIRS[name]
+    found = parts(some(pair))
+    for part in found.equal:
+        for wider in _wider(part, found):
+            claim = claims.claims(pair, replace(found, equal=(wider,)))[0]
+            claim = replace(claim, where=pair.where)
+            assert not isinstance(prove(claim, QUICK), Proved), show(wider)
+
+
+def _wider(part: Part, found: Parts) -> list[Part]:
+    out = []
+    for d, r in enumerate(part):
+        if r.whole:
+            continue
+        if r.begin != "0":
+            out.append((*part[:d], replace(r, begin=f"{r.begin}-1"), *part[d + 1 :]))
+        if r.end != found.shape[d]:
+            out.append((*part[:d], replace(r, end=f"{r.end}+1"), *part[d + 1 :]))
+    return out
+
+
+WRONG = """
+gap-too-small(x: f[1,c,h,w], y: f[1,c,h,w], k: f[o,c,5,5]):
+    Concat(Conv(x, k, pads=(2,2,2,2)), Conv(y, k, pads=(2,2,2,2)), axis=3)
+    => Concat(
+        Slice(Conv(Concat(Pad(x, pads=(0,0,0,0,0,0,0,1)), y, axis=3), k, pads=(2,2,2,2)),
+              starts=(0,), ends=(w,), axes=(3,)),
+        Slice(Conv(Concat(Pad(x, pads=(0,0,0,0,0,0,0,1)), y, axis=3), k, pads=(2,2,2,2)),
+              starts=(w+1,), ends=(2*w+1,), axes=(3,)), axis=3) ; float=E2
+wrong-phase(x: f[n,c,h,w], k: f[o,c,1,2]): Conv(x, k, strides=(1,2))
+    => Conv(Slice(x, starts=(0,), ends=(w,), axes=(3,), steps=(2,)),
+            Slice(k, starts=(0,), ends=(1,), axes=(3,))) where w % 2 == 0 ; float=E2
+"""
+
+
+@pytest.mark.parametrize("pair", parse_rules(WRONG), ids=lambda r: r.name)
+def test_wrong_mutants_are_not_called_right(pair: Rule) -> None:
+    made = partial_rule(pair, QUICK)
+    assert made.parts.different
+    assert not isinstance(prove(pair, QUICK), Proved)
+
+
+def test_formulas() -> None:
+    sizes = [{"h": 6, "w": 8}, {"h": 9, "w": 7}, {"h": 11, "w": 13}]
+    assert formula(sizes, [4, 4, 4]) == "4"
+    assert formula(sizes, [7, 6, 12]) == "w-1"
+    assert formula(sizes, [13, 19, 23]) == "2*h+1"
+    assert formula(sizes, [3, 4, 5]) == "(h//2)"
+    assert formula(sizes, [48, 63, 143]) == "(h*w)"
+    with pytest.raises(NoFormula, match="no formula of h, w"):
+        formula(sizes, [1, 5, 2])
+
+
+def test_shown() -> None:
+    assert show((Range("0", "n", 1, True), Range("w-1", "w+1"), Range("0", "h", 2))) == (
+        "[:, w-1:w+1, 0:h:2]"
+    )

@@ -1,0 +1,159 @@
+"""Regions against the comparison of every element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from superopt.generate.build import value
+from superopt.generate.enumerated import enumerated, read
+from superopt.generate.families import FAMILIES
+from superopt.ir import graph as g
+from superopt.ir.evaluate import evaluate
+from superopt.ir.op import InferError
+from superopt.ops import OPS
+from superopt.partial.boxes import show
+from superopt.partial.cells import TooMany
+from superopt.partial.regions import regions
+from superopt.te.dtype import F32
+from superopt.te.expr import TensorType
+from superopt.te.field import PrimeField
+
+
+def given_(name: str, *shape: int) -> g.Input:
+    return g.Input(name, TensorType(F32, shape))
+
+
+def apply(op: str, *operands: g.Value, **attrs: Any) -> g.Value:
+    return g.node(OPS[op], operands, **attrs)
+
+
+def inputs_of(*values: g.Value) -> tuple[g.Input, ...]:
+    read = [v for n in g.nodes(values) for v in n.inputs]
+    return tuple(dict.fromkeys(v for v in (*values, *read) if isinstance(v, g.Input)))
+
+
+def truth(a: g.Value, b: g.Value) -> np.ndarray:
+    """Every element, on inputs that are none of those that regions are found with."""
+    inputs = inputs_of(a, b)
+    same = np.ones(a.type.shape, bool)
+    for seed in (101, 102):
+        field = PrimeField(seed)
+        feeds = {i.name: field.random(i.type, seed + k) for k, i in enumerate(inputs)}
+        left, right = evaluate(g.Graph(inputs, (a, b)), feeds, field)
+        same &= field.agree(np.asarray(left), np.asarray(right), F32)
+    return same
+
+
+def exact(a: g.Value, b: g.Value) -> None:
+    found = regions(a, b)
+    np.testing.assert_array_equal(found.mask(), truth(a, b))
+
+
+@pytest.mark.parametrize("family", ["borders", "kernels", "pools"])
+def test_of_all_enumerated_pairs(family: str) -> None:
+    """Of products and sums: of maxima chance says more than two inputs do."""
+    held = FAMILIES[family]()
+    count = 0
+    for p in read(enumerated((held, min(3, held.top), 0))).partial:
+        inputs = tuple(given_(f"v{k}", *held.inputs[i]) for k, i in enumerate(p.sides.inputs))
+        a, b = (value(s, held, inputs) for s in (p.sides.left, p.sides.right))
+        if regions(a, b).chance is not None:
+            exact(a, b)
+            count += 1
+    assert count > 20
+
+
+def test_two_images_side_by_side() -> None:
+    x, y, k = given_("x", 1, 3, 5, 8), given_("y", 1, 3, 5, 8), given_("k", 4, 3, 3, 3)
+    pads = (1, 1, 1, 1)
+    a = apply("Concat", *(apply("Conv", v, k, pads=pads) for v in (x, y)), axis=3)
+    b = apply("Conv", apply("Concat", x, y, axis=3), k, pads=pads)
+    found = regions(a, b)
+    assert [*map(show, found.equal)] == ["[0, 0:4, 0:5, 0:7]", "[0, 0:4, 0:5, 9:16]"]
+    assert [*map(show, found.different)] == ["[0, 0:4, 0:5, 7:9]"]
+    assert found.chance is not None
+    assert 0 < found.chance < 1e-17
+
+
+def test_what_meets_on_a_diagonal() -> None:
+    x = given_("x", 7, 7)
+    exact(x, apply("Transpose", x, perm=(1, 0)))
+    exact(apply("Neg", x), apply("Transpose", apply("Neg", x), perm=(1, 0)))
+
+
+def test_sums_of_unequal_length() -> None:
+    """An axis of channels is not shortened where the other program reads it by half."""
+    x, k = given_("x", 1, 12, 3, 3), given_("k", 2, 12, 1, 1)
+    half: dict[str, Any] = {"starts": (0,), "ends": (6,), "axes": (1,)}
+    a = apply("Conv", x, k)
+    exact(a, apply("Conv", apply("Slice", x, **half), apply("Slice", k, **half)))
+    x, y = given_("x", 5, 12), given_("y", 12, 4)
+    padded = apply("MatMul", apply("Pad", x, pads=(0, 0, 0, 2)), apply("Pad", y, pads=(0, 0, 2, 0)))
+    exact(apply("MatMul", x, y), padded)
+
+
+def test_every_other_row() -> None:
+    x = given_("x", 8, 5)
+    pairs = apply("Transpose", apply("Reshape", x, shape=(4, 2, 5)), perm=(1, 0, 2))
+    exact(x, apply("Reshape", pairs, shape=(8, 5)))
+    wrong = apply("Slice", x, starts=(1,), ends=(8,), axes=(0,), steps=(2,))
+    right = apply("Slice", x, starts=(0,), ends=(8,), axes=(0,), steps=(2,))
+    each = [apply("Unsqueeze", v, axes=(1,)) for v in (right, apply("Neg", wrong))]
+    half = apply("Reshape", apply("Concat", *each, axis=1), shape=(8, 5))
+    exact(x, half)
+    assert [*map(show, regions(x, half).equal)] == ["[0:7:2, 0:5]"]
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 2, 1, 9), (2, 1, 2, 2)])
+def test_images_smaller_than_kernels(shape: tuple[int, ...]) -> None:
+    x, k = given_("x", *shape), given_("k", 1, shape[1], 5, 5)
+    exact(
+        apply("Conv", x, k, pads=(2, 2, 2, 2)),
+        apply("Conv", apply("Pad", x, pads=(0, 0, 2, 2, 0, 0, 2, 2), mode="edge"), k),
+    )
+
+
+def test_nothing_is_equal_of_nothing() -> None:
+    x = given_("x", 0, 3)
+    found = regions(x, apply("Neg", x))
+    assert (found.equal, found.different, found.share) == ((), (), 1.0)
+
+
+def test_other_types_and_symbolic_sizes_are_refused() -> None:
+    x = given_("x", 2, 3)
+    with pytest.raises(ValueError, match=r"f32\[2, 3\] and f32\[3, 2\]"):
+        regions(x, apply("Transpose", x, perm=(1, 0)))
+
+
+windows = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(0, 3), st.integers(0, 3))
+
+
+@settings(max_examples=60, deadline=None)
+@given(windows, windows, st.integers(3, 11), st.sampled_from([2, 3]), st.booleans())
+def test_of_random_windows(
+    one: tuple[int, ...], other: tuple[int, ...], width: int, axis: int, joined: bool
+) -> None:
+    """Two convolutions of one image or of several, of any strides, dilations and pads."""
+    x, y = given_("x", 1, 2, 4, width), given_("y", 1, 2, 4, width)
+    k = given_("k", 2, 2, 1, 3)
+    whole = apply("Concat", x, y, axis=axis)
+
+    def conv(v: g.Value, w: tuple[int, ...]) -> g.Value:
+        step, dilation, low, high = w
+        return apply(
+            "Conv", v, k, strides=(1, step), dilations=(1, dilation), pads=(0, low, 0, high)
+        )
+
+    try:
+        a = apply("Concat", conv(x, one), conv(y, one), axis=axis) if joined else conv(whole, one)
+        b = conv(whole, other)
+        if a.type != b.type:
+            return
+        exact(a, b)
+    except (InferError, TooMany):
+        return
