@@ -7,7 +7,7 @@ nothing reaches across, and these are left out again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, cast
 
@@ -27,16 +27,26 @@ class NoCorrection(ValueError):
 
 def recomputed(program: g.Value, mutant: g.Value, r: Regions) -> g.Value:
     """The mutant where it is right and the program where it is not. Raises NoCorrection."""
+    return assembled(r, lambda box, right: part(program, mutant, box, right))
+
+
+def part(program: g.Value, mutant: g.Value, box: Box, right: bool) -> g.Value:
+    return sliced(mutant, box) if right else restricted(program, box)
+
+
+def assembled(r: Regions, make: Callable[[Box, bool], g.Value]) -> g.Value:
+    """What is made for each of some boxes, joined; make: told the box, and whether the mutant is
+    right there. Raises NoCorrection."""
     if not r.equal:
         raise NoCorrection("the mutant is right nowhere")
     told = [(b, True) for b in r.equal] + [(b, False) for b in r.different]
-    return _joined(whole(r.shape), told, program, mutant)
+    return _joined(whole(r.shape), told, make)
 
 
-def _joined(within: Box, told: Sequence[Told], program: g.Value, mutant: g.Value) -> g.Value:
+def _joined(within: Box, told: Sequence[Told], make: Callable[[Box, bool], g.Value]) -> g.Value:
     """The part of the result in a box, of which those told are the parts."""
     if len({right for _, right in told}) == 1:
-        return sliced(mutant, within) if told[0][1] else restricted(program, within)
+        return make(within, told[0][1])
     for axis in _by_share(within, told):
         cuts = _cuts(within[axis], axis, told)
         if not cuts:
@@ -44,9 +54,9 @@ def _joined(within: Box, told: Sequence[Told], program: g.Value, mutant: g.Value
         ends = [within[axis].begin, *cuts, within[axis].end]
         pieces = []
         for low, high in pairwise(ends):
-            part = (*within[:axis], Span(low, high), *within[axis + 1 :])
-            own = [(_cut(b, axis, low, high), t) for b, t in told if low <= b[axis].begin < high]
-            pieces.append(_joined(part, own, program, mutant))
+            own = (*within[:axis], Span(low, high), *within[axis + 1 :])
+            some = [(_cut(b, axis, low, high), t) for b, t in told if low <= b[axis].begin < high]
+            pieces.append(_joined(own, some, make))
         return g.node(OPS["Concat"], pieces, axis=axis)
     raise NoCorrection("no axis has a place that no box goes across")
 

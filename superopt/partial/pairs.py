@@ -7,26 +7,44 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from superopt.ir import graph as g
+from superopt.ops import OPS
 from superopt.partial import claims, correct, sizes
+from superopt.partial.boxes import Box
+from superopt.partial.correct import Told
 from superopt.partial.generalise import generalised
 from superopt.partial.regions import Regions
+from superopt.partial.restrict import sliced
 from superopt.partial.sizes import Sized
 from superopt.partial.symbolic import NoFormula, Parts, parts
+from superopt.partial.terms import parsed
 from superopt.rules.rule import LIBRARY, Rule, parse_rules
+from superopt.rules.syntax import AttrParam, Param
+from superopt.rules.term import Formula, Term
+from superopt.te.dtype import F32
+from superopt.te.expr import TensorType
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved, Verdict
 
 FOLDER = LIBRARY / "partial"
+WHOLE = 2.0  # seconds for the proof of a correction in one piece
 HOW = ("recomputed", "widened")
 
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """The program as its mutant and a correction: an ordinary rule."""
+    """The program as its mutant and a correction: an ordinary rule. parts: where the prover does
+    not prove it whole, what it follows from: that parts of a tensor that are joined are the tensor,
+    and that each part of the program is what the rule has there."""
 
     how: str
     rule: Rule
     verdict: Verdict
+    parts: tuple[tuple[Rule, Verdict], ...] = ()
+
+    @property
+    def proved(self) -> bool:
+        by_parts = bool(self.parts) and all(isinstance(v, Proved) for _, v in self.parts)
+        return by_parts or isinstance(self.verdict, Proved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +87,7 @@ def partial_rule(pair: Rule, limits: Limits | None = None, seed: int = 0) -> Par
         own = replace(pair, float_class="E2")
         return PartialRule(pair, found, told, (Corrected("equal", own, told[0][1]),))
     made = [c for how in HOW for c in _corrected(how, pair, found, some, limits)]
-    made.sort(key=lambda c: not isinstance(c.verdict, Proved))
+    made.sort(key=lambda c: not c.proved)
     return PartialRule(pair, found, told, tuple(made))
 
 
@@ -85,10 +103,72 @@ def _corrected(
     where = (*pair.where, *claims.conditions(found))
     name = f"{pair.name}-{how}"
     rule = replace(pair, name=name, rhs=(term,), where=where, float_class="E2")
-    return [Corrected(how, rule, prove(rule, limits))]
+    limit = limits or Limits()
+    verdict = prove(rule, replace(limit, seconds=min(limit.seconds, WHOLE)))
+    if isinstance(verdict, Proved) or how != "recomputed":
+        return [Corrected(how, rule, verdict)]
+    try:
+        lemmas = [(r, prove(r, limits)) for r in _lemmas(pair, found, some, where)]
+    except NoFormula:
+        lemmas = []
+    return [Corrected(how, rule, verdict, tuple(lemmas))]
 
 
 def _value(how: str, s: Sized, r: Regions) -> g.Value:
     if how == "recomputed":
         return correct.recomputed(s.left, s.right, r)
     return correct.widened(s.left, s.right)
+
+
+def _lemmas(
+    pair: Rule, found: Parts, some: Sequence[Sized], where: tuple[Formula, ...]
+) -> list[Rule]:
+    """What a recomputed correction follows from: see `Corrected`. Raises NoFormula."""
+    told = [_leaves(r) for _, r in found.seen]
+    if len({tuple(right for _, right in t) for t in told}) > 1:
+        raise NoFormula("other parts at other sizes")
+    at = [s.sizes for s in some]
+    out = []
+    for n, boxes in enumerate(zip(*told, strict=True)):
+        lhs = [sliced(s.left, b) for s, (b, _) in zip(some, boxes, strict=True)]
+        rhs = [correct.part(s.left, s.right, *b) for s, b in zip(some, boxes, strict=True)]
+        if lhs != rhs:
+            said, has = ((generalised(side, at),) for side in (lhs, rhs))
+            out.append(_rule(pair, f"part {n}", pair.params, said, has, where))
+    whole = [g.Input("t", s.left.type) for s in some]
+    joins = [
+        correct.assembled(r, lambda box, _, t=t: sliced(t, box))  # type: ignore[misc]
+        for t, (_, r) in zip(whole, found.seen, strict=True)
+    ]
+    t = Param("t", "f", tuple(parsed(d) for d in found.shape))
+    neg = [
+        (g.node(OPS["Neg"], [t]), g.node(OPS["Neg"], [j]))
+        for t, j in zip(whole, joins, strict=True)
+    ]
+    lhs_, rhs_ = (generalised(side, at) for side in zip(*neg, strict=True))
+    out.append(_rule(pair, "joined", (t,), (lhs_,), (rhs_,), where))
+    return out
+
+
+def _leaves(r: Regions) -> list[Told]:
+    """The boxes of a correction, in order."""
+    out: list[Told] = []
+
+    def note(box: Box, right: bool) -> g.Value:
+        out.append((box, right))
+        return g.Input(f"{len(out)}", TensorType(F32, tuple(s.count for s in box)))
+
+    correct.assembled(r, note)
+    return out
+
+
+def _rule(
+    pair: Rule,
+    name: str,
+    params: tuple[Param | AttrParam, ...],
+    lhs: tuple[Term, ...],
+    rhs: tuple[Term, ...],
+    where: tuple[Formula, ...],
+) -> Rule:
+    named = replace(pair, name=f"{pair.name}-{name}", params=params, float_class="E2")
+    return replace(named, lhs=lhs, rhs=rhs, where=where)

@@ -27,7 +27,7 @@ from superopt.te.walk import axes_of, parts, reductions
 
 INPUTS = 2  # that are tried
 ORDERED = 64  # where maxima are taken, which may be equal though their terms are not
-SMALL = 256  # elements of a cell that are looked at one by one
+SMALL = 32  # elements of a cell that are looked at one by one
 MIXED = 4096  # of one that is equal at some
 MORE = 3  # elements of a cell beside its first and those next to it
 

@@ -14,7 +14,7 @@ from superopt.rules.term import Formula, Lit, Name
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 
-LARGEST, LEAST = 14, 6
+LARGEST, LEAST = 24, 8
 ATTEMPTS = 400
 COUNT = 4
 
