@@ -151,9 +151,10 @@ def fuse(s: Scheduled, outer: str, inner: str) -> Scheduled:
     if a.reduced != b.reduced:
         raise IllegalSchedule(f"fuse({outer}, {inner}): one of them is of the sum, the other not")
     both = Axis(f"{s.prefix}{outer}_{inner}", a.extent * b.extent)
+    size = b.extent or 1  # of nothing any place is one
     env: dict[Expr, Expr] = {
-        a.axis: ix.as_index(both // b.extent),
-        b.axis: ix.as_index(both % b.extent),
+        a.axis: ix.as_index(both // size),
+        b.axis: ix.as_index(both % size),
     }
     return _with(s, n, n + 2, (Loop(both, a.reduced),), env)
 

@@ -364,3 +364,19 @@ def test_two_threads_give_the_same_each_time(
     near({"y": first}, reference(m, {"x": x}))
     for _ in range(300):
         np.testing.assert_array_equal(exe(x=x)["y"], first)
+
+
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMax", "ReduceProd", "ReduceMean"])
+@pytest.mark.parametrize("shape", [(2, 0, 3), (0,), (3, 0)])
+def test_sums_of_nothing(op: str, shape: tuple[int, ...]) -> None:
+    m = build([node(op, ["x"], ["y"], keepdims=0)], {"x": shape})
+    feeds = {"x": np.zeros(shape, np.float32)}
+    near(superopt.compile(m)(**feeds), reference(m, feeds))
+
+
+def test_the_logarithm_of_a_small_softplus() -> None:
+    """Which is its argument, where that is far below 0."""
+    x = np.linspace(-80, 20, 1001, dtype=np.float32)
+    m = build([node("Softplus", ["x"], ["s"]), node("Log", ["s"], ["y"])], {"x": x.shape})
+    wanted = np.log(np.log1p(np.exp(x.astype(np.float64))))
+    np.testing.assert_allclose(superopt.compile(m)(x=x)["y"], wanted, rtol=1e-6, atol=1e-6)
