@@ -197,17 +197,17 @@ def groups() -> Family:
     )
 
 
-def borders() -> Family:
+def borders(h: int = 6, w: int = 4, c: int = 1) -> Family:
     """One image and its parts: side by side, one above the other, and as a batch; rows of every
     second one; convolutions that reach across the seams. Most of what is equal here is so in parts
-    of the output only."""
-    h, w = 6, 4
-    image = (1, 1, h, w)
-    wide = (1, 1, h // 2, 2 * w)
+    of the output only. At other sizes, of which h is even and none is 1 but that of channels, the
+    same terms are others of their kind."""
+    image = (1, c, h, w)
+    wide = (1, c, h // 2, 2 * w)
 
     def conv(size: Shape, step: Shape, pads: Shape) -> Use:
         made = use("Conv", 2, strides=(1, 1), dilations=step, group=1, pads=pads)
-        return fitting(made, (1, MANY, MANY), (1, 1, *size))
+        return fitting(made, (c, MANY, MANY), (c, c, *size))
 
     around: dict[str, Attr] = {"kernel_shape": (3, 3), "pads": SAME, "strides": (1, 1)}
     pools = (
@@ -216,7 +216,7 @@ def borders() -> Family:
     )
     return Family(
         "borders",
-        {"x": image, "y": image, "k": (1, 1, 3, 3), "v": (1, 1, 3, 1), "p": (1, 1, 1, 1)},
+        {"x": image, "y": image, "k": (c, c, 3, 3), "v": (c, c, 3, 1), "p": (c, c, 1, 1)},
         {},
         (
             conv((3, 3), (1, 1), SAME),
@@ -228,16 +228,16 @@ def borders() -> Family:
             fitting(use("Pad", 1, pads=(0, 0, 1, 1, 0, 0, 1, 1)), (1, 1, 1, 1)),
             fitting(use("Pad", 1, pads=(0, 0, 0, 1, 0, 0, 0, 1)), (1, 1, 3, 1)),
             fitting(use("Pad", 1, pads=(0, 0, 1, 0, 0, 0, 1, 0)), (1, 1, 1, 1)),
-            fitting(use("Pad", 1, pads=(0, 0, 1, 0, 0, 0, 1, 0)), (1, 1, MANY, w)),
+            fitting(use("Pad", 1, pads=(0, 0, 1, 0, 0, 0, 1, 0)), (1, c, MANY, w)),
             *(
-                fitting(u, (1, MANY, MANY), (1, MANY, MANY))
+                fitting(u, (c, MANY, MANY), (c, MANY, MANY))
                 for u in each("Concat", 2, "axis", (0, 2, 3))
             ),
             *parts("Split", 2, axis=0, split=(1, 1)),
             *parts("Split", 2, axis=2, split=(h, h)),
             *parts("Split", 2, axis=3, split=(w, w)),
-            *each("Reshape", 1, "shape", [(2, 1, h // 2, w), wide, image]),
-            *(fitting(u, (1, MANY, MANY)) for u in pools),
+            *each("Reshape", 1, "shape", [(2, c, h // 2, w), wide, image]),
+            *(fitting(u, (c, MANY, MANY)) for u in pools),
         ),
         2 * h * w,
         samples=2,

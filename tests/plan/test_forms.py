@@ -366,7 +366,7 @@ def test_two_threads_give_the_same_each_time(
         np.testing.assert_array_equal(exe(x=x)["y"], first)
 
 
-@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMax", "ReduceProd", "ReduceMean"])
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMax", "ReduceProd"])
 @pytest.mark.parametrize("shape", [(2, 0, 3), (0,), (3, 0)])
 def test_sums_of_nothing(op: str, shape: tuple[int, ...]) -> None:
     m = build([node(op, ["x"], ["y"], keepdims=0)], {"x": shape})
