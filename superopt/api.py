@@ -41,6 +41,7 @@ from superopt.report.data import (
 )
 from superopt.report.words import count
 from superopt.rulebook import check_rules as check_rules
+from superopt.rulebook import generate_mutants as generate_mutants
 from superopt.rulebook import generate_rules as generate_rules
 from superopt.rulebook import own_rules
 from superopt.rulebook import rule_diagram as rule_diagram

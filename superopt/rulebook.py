@@ -9,7 +9,8 @@ from superopt.errors import UsageError
 from superopt.pipeline import generate as generate_
 from superopt.pipeline import judge as judge_
 from superopt.pipeline import known as known_
-from superopt.report.data import Event, Generation, RuleCount, RuleInfo, RuleVerdict
+from superopt.pipeline import mutants as mutants_
+from superopt.report.data import Event, Generation, Mutation, RuleCount, RuleInfo, RuleVerdict
 from superopt.report.diagram import RuleDiagram
 from superopt.report.library import RuleReport
 from superopt.rules.rule import Rule, load_library, parse_rules
@@ -135,3 +136,28 @@ def generate_rules(
         progress or (lambda event: None),
     )
     return generate_.generation(order)
+
+
+def generate_mutants(
+    out: str | Path,
+    *,
+    families: Sequence[str] = (),
+    max_ops: int = 3,
+    seed: int = 0,
+    progress: Callable[[Event], None] | None = None,
+) -> Mutation:
+    """Find programs that are equal in parts by enumeration, prove which parts these are, for all
+    sizes, and what corrects the others. Writes to the folder `out`, for each family: NAME.pairs,
+    programs and mutants; NAME.corrected.rules, rules that are proved; NAME.regions.json, what is
+    known of each.
+
+    families: by name, all of them by default. max_ops: operators of a graph at most. A run that was
+    killed goes on when it is asked for again with the same folder.
+
+    Raises UsageError for a family that is unknown, and for a folder of another run.
+    """
+    if max_ops < 1:
+        raise UsageError(f"max_ops {max_ops}", "it is at least 1", "give another")
+    return mutants_.mutants(
+        Path(out), tuple(families), max_ops, seed, progress or (lambda event: None)
+    )

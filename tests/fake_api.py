@@ -25,6 +25,8 @@ from superopt.report.data import (
     Finding,
     Generation,
     LevelCount,
+    MutantCount,
+    Mutation,
     Rejected,
     Report,
     RuleCount,
@@ -195,6 +197,16 @@ class FakeApi:
         for _ in range(self.interrupt):
             signal.raise_signal(signal.SIGINT)
         return GENERATION
+
+    def generate_mutants(
+        self, out: Path, *, families: Sequence[str], max_ops: int, seed: int, progress: Progress
+    ) -> Mutation:
+        self.asked = {name: value for name, value in locals().items() if name != "self"}
+        progress(Event("mutants", "borders: 1 of 9 pairs", 0.1))
+        for _ in range(self.interrupt):
+            signal.raise_signal(signal.SIGINT)
+        count = MutantCount("borders", 9, 4, 3, {"no formula of the sizes": 5}, 1.25)
+        return Mutation((count,), "own")
 
     def derive(
         self,

@@ -15,6 +15,7 @@ from superopt.report.data import (
     Event,
     Finding,
     Generation,
+    Mutation,
     Rejected,
     Report,
     RuleCount,
@@ -169,6 +170,16 @@ class Api(Protocol):
         seed: int,
         progress: Callable[[Event], None] | None,
     ) -> Generation: ...
+
+    def generate_mutants(
+        self,
+        out: Path,
+        *,
+        families: Sequence[str],
+        max_ops: int,
+        seed: int,
+        progress: Callable[[Event], None] | None,
+    ) -> Mutation: ...
 
     def values_of(self, model: Path, node: str) -> tuple[str, ...]:
         """The values that the node of this name writes; empty if there is no such node."""

@@ -169,12 +169,18 @@ def report(part: str, rules: tuple[Path, ...], html: Path | None, as_json: bool)
     metavar="ADDRESS",
     help="Work on this Ray cluster; local starts one of --jobs CPUs.",
 )
+@click.option(
+    "--partial",
+    is_flag=True,
+    help="Programs that are equal in parts, and what corrects them, instead of rules.",
+)
 @options.seed
 @options.as_json
 @options.quiet
 @options.debug
 def generate(
     out: Path,
+    partial: bool,
     families: tuple[str, ...],
     ops: str | None,
     shapes: str | None,
@@ -190,6 +196,16 @@ def generate(
     Enumerates operator graphs, compares what they compute over a prime field, and writes the rules
     that explain what is equal. A run that was killed goes on where it was.
     """
+    if partial:
+        refused = {"--ops": ops, "--shapes": shapes, "--ray": ray, "--jobs": jobs > 1 or None}
+        for option, given in refused.items():
+            if given is not None:
+                raise UsageError(
+                    f"{option} and --partial exclude each other",
+                    "mutants are of families with sizes of their own, one process",
+                    "leave one of them out",
+                )
+        return _mutants(out, families, max_ops, seed, as_json, quiet)
     try:
         with terminal.progress(quiet) as show_event:
             made = api().generate_rules(
@@ -215,6 +231,29 @@ def generate(
         from superopt.report import rules_text
 
         terminal.say(rules_text.generation(made))
+    return ExitCode.OK
+
+
+def _mutants(
+    out: Path, families: tuple[str, ...], most: int, seed: int, as_json: bool, quiet: bool
+) -> ExitCode:
+    try:
+        with terminal.progress(quiet) as show_event:
+            made = api().generate_mutants(
+                out, families=families, max_ops=most, seed=seed, progress=show_event
+            )
+    except KeyboardInterrupt:
+        raise Aborted(
+            "aborted", "interrupted", f"the same command goes on with what is in {out}"
+        ) from None
+    if as_json:
+        from superopt.report.codec import dumps
+
+        terminal.say(dumps(made))
+    else:
+        from superopt.report import rules_text
+
+        terminal.say(rules_text.mutation(made))
     return ExitCode.OK
 
 

@@ -7,8 +7,11 @@ from typing import Any
 
 from superopt.ir import graph as g
 from superopt.ir.text import told_attrs
+from superopt.partial.sizes import Sized
 from superopt.partial.symbolic import NoFormula, Sizes, formula
 from superopt.partial.terms import parsed
+from superopt.rules.rule import Rule
+from superopt.rules.syntax import Param
 from superopt.rules.term import App, Formula, Lit, Pick, Seq, Term, Var
 
 
@@ -59,3 +62,24 @@ class _General:
         if len(set(values)) > 1:
             raise NoFormula(f"attributes {values}")
         return Lit(values[0])
+
+
+def pair_of(name: str, some: Sequence[Sized], where: tuple[Formula, ...] = ()) -> Rule:
+    """The pair `program => mutant` that is these two at these sizes. Raises NoFormula."""
+    at = [s.sizes for s in some]
+    left, right = ([s.left for s in some], [s.right for s in some])
+    lhs, rhs = generalised(left, at), generalised(right, at)
+    given = [inputs(s.left, s.right) for s in some]
+    params = []
+    for column in zip(*given, strict=True):
+        shapes = zip(*(v.type.shape or () for v in column), strict=True)
+        dims = tuple(parsed(formula(at, [int(d) for d in dim])) for dim in shapes)
+        params.append(Param(column[0].name, "f", dims))
+    return Rule(name, tuple(params), (lhs,), (rhs,), where, "E2", "generated")
+
+
+def inputs(*values: g.Value) -> list[g.Input]:
+    """The inputs that some values are computed from, by name."""
+    read = [v for n in g.nodes(values) for v in n.inputs]
+    found = {v.name: v for v in (*values, *read) if isinstance(v, g.Input)}
+    return [found[n] for n in sorted(found)]

@@ -80,7 +80,11 @@ def load_pairs() -> tuple[Rule, ...]:
 def partial_rule(pair: Rule, limits: Limits | None = None, seed: int = 0) -> PartialRule:
     """Regions at some sizes, their formulas, the proofs, and the corrections. Raises NoFormula,
     InferError, TooMany (see `regions`), and ValueError for pairs of tensors of any rank."""
-    some = sizes.some(pair, seed)
+    return of_some(pair, sizes.some(pair, seed), limits)
+
+
+def of_some(pair: Rule, some: Sequence[Sized], limits: Limits | None = None) -> PartialRule:
+    """The same, of the pair at these sizes."""
     found = parts(some)
     told = tuple((c, prove(c, limits)) for c in claims.claims(pair, found))
     if not found.different:

@@ -286,6 +286,28 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
+class MutantCount:
+    """Programs and mutants of a family: pairs that enumeration found to be equal in parts; those
+    of which all boxes are proved for all sizes, each once; of how many a correction is; why others
+    were dropped, and how many. Seconds."""
+
+    family: str
+    enumerated: int
+    proved: int
+    corrected: int
+    dropped: dict[str, int]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """A run of the generator of mutants. folder: where its files are."""
+
+    families: tuple[MutantCount, ...]
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
 class BenchRow:
     """One model in one runtime; `speedup` is against the first row's latency."""
 

@@ -8,6 +8,7 @@ from superopt.report.data import (
     Decision,
     Derivation,
     Generation,
+    Mutation,
     RuleCount,
     RuleInfo,
     RuleVerdict,
@@ -102,6 +103,25 @@ def derivation(found: Derivation, a: str, b: str) -> str:
         lines.append(f"     {step.after}")
     lines += legend({s.tier for s in found.steps}, {s.float_class for s in found.steps})
     return joined(map(words.plain, lines))
+
+
+def mutation(made: Mutation) -> str:
+    """What a run of the generator of mutants found."""
+    lines: list[str] = []
+    for f in made.families:
+        lines.append(
+            f"{f.family}: {words.count(f.proved, 'program')} with a mutant whose right parts are"
+            f" proved for all sizes, {f.corrected} of them with a proved correction"
+        )
+        lines.append(
+            f"  {words.count(f.enumerated, 'pair')} equal in parts were enumerated;"
+            f" {f.seconds:.1f} s"
+        )
+        lines += [f"  dropped, {why}: {n}" for why, n in f.dropped.items()]
+    lines.append(
+        f"in {made.folder}: NAME.pairs, NAME.corrected.rules and NAME.regions.json for each family"
+    )
+    return "\n".join(lines)
 
 
 def generation(made: Generation) -> str:
