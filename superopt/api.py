@@ -44,6 +44,7 @@ from superopt.rulebook import check_rules as check_rules
 from superopt.rulebook import generate_mutants as generate_mutants
 from superopt.rulebook import generate_rules as generate_rules
 from superopt.rulebook import own_rules
+from superopt.rulebook import partial_rule as partial_rule
 from superopt.rulebook import rule_diagram as rule_diagram
 from superopt.rulebook import rule_report as rule_report
 from superopt.rulebook import rule_stats as rule_stats

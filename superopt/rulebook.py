@@ -10,9 +10,11 @@ from superopt.pipeline import generate as generate_
 from superopt.pipeline import judge as judge_
 from superopt.pipeline import known as known_
 from superopt.pipeline import mutants as mutants_
+from superopt.pipeline import partial_page as partial_page_
 from superopt.report.data import Event, Generation, Mutation, RuleCount, RuleInfo, RuleVerdict
 from superopt.report.diagram import RuleDiagram
 from superopt.report.library import RuleReport
+from superopt.report.partial import PartialPage
 from superopt.rules.rule import Rule, load_library, parse_rules
 from superopt.rules.stated import tier
 
@@ -52,6 +54,21 @@ def rule_diagram(name: str, files: Sequence[str | Path] = ()) -> RuleDiagram | N
     if not found:
         return None
     return known_.described(found[-1], found[-1] in own)
+
+
+def partial_rule(name: str, files: Sequence[str | Path] = ()) -> PartialPage | None:
+    """A program and its mutant, where that is right, and what corrects it, all proved anew; None if
+    no pair has this name. files: of pairs (`rules/library/partial/families.pairs` says how they are
+    written); a pair of theirs goes before one of the library with its name.
+
+    Raises UsageError for a pair of which no regions can be said as formulas of its sizes.
+    """
+    try:
+        return partial_page_.page(name, own_rules(files))
+    except ValueError as e:
+        raise UsageError(
+            f"nothing is known of {name}", str(e), "give operands named sizes, as x: f[n, c, h, w]"
+        ) from None
 
 
 def rule_report(files: Sequence[str | Path] = (), part: str = "") -> RuleReport:

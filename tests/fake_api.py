@@ -198,6 +198,9 @@ class FakeApi:
             signal.raise_signal(signal.SIGINT)
         return GENERATION
 
+    def partial_rule(self, name: str, files: Sequence[Path]) -> None:
+        return None
+
     def generate_mutants(
         self, out: Path, *, families: Sequence[str], max_ops: int, seed: int, progress: Progress
     ) -> Mutation:

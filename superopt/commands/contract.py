@@ -26,6 +26,7 @@ from superopt.report.data import (
 )
 from superopt.report.diagram import RuleDiagram
 from superopt.report.library import RuleReport
+from superopt.report.partial import PartialPage
 from superopt.report.profile import Profile
 
 HOME = "superopt.api"
@@ -191,6 +192,9 @@ class Api(Protocol):
 
     def rule_diagram(self, name: str, files: Sequence[Path]) -> RuleDiagram | None:
         """Both sides of a rule as graphs; None if no rule has this name."""
+
+    def partial_rule(self, name: str, files: Sequence[Path]) -> PartialPage | None:
+        """What is known of a program and its mutant; None if no pair has this name."""
 
     def rule_report(self, files: Sequence[Path], part: str) -> RuleReport:
         """What is known of the library's rules and those of the files, of those with `part` in

@@ -2,12 +2,16 @@
 
 import difflib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from superopt.commands import options, terminal
 from superopt.commands.contract import api
 from superopt.errors import Aborted, ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from superopt.report.partial import PartialPage
 
 
 @click.group()
@@ -60,7 +64,11 @@ def stats(rules: tuple[Path, ...], as_json: bool) -> ExitCode:
 @options.as_json
 @options.debug
 def show(name: str, svg: Path | None, rules: tuple[Path, ...], as_json: bool) -> ExitCode:
-    """Draw both sides of a rule, and say how far it is proved and where it is from."""
+    """Draw both sides of a rule, and say how far it is proved and where it is from.
+
+    Of a program and its mutant (rules/library/partial, or a FILE.pairs): where the mutant is right,
+    for all sizes, and what corrects it.
+    """
     on_stdout = svg == Path("-")
     if on_stdout and as_json:
         raise UsageError(
@@ -68,7 +76,11 @@ def show(name: str, svg: Path | None, rules: tuple[Path, ...], as_json: bool) ->
         )
     if svg is not None and not on_stdout:
         terminal.check_outputs(*rules, svg=svg)
+    pairs = [r for r in rules if r.suffix == ".pairs"]
+    rules = tuple(r for r in rules if r not in pairs)
     found = api().rule_diagram(name, rules)
+    if found is None and (partial := api().partial_rule(name, pairs)) is not None:
+        return _shown(partial, svg, as_json)
     if found is None:
         known = [rule.name for rule in api().rules(rules)]
         near = difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)
@@ -94,6 +106,22 @@ def show(name: str, svg: Path | None, rules: tuple[Path, ...], as_json: bool) ->
     terminal.say(tree.page(found, terminal.columns(), ascii_only=not terminal.shows("├─└│")))
     if svg is not None:
         terminal.say(f"\nwrote {svg} ({words.size(svg.stat().st_size)})\n")
+    return ExitCode.OK
+
+
+def _shown(page: "PartialPage", svg: Path | None, as_json: bool) -> ExitCode:
+    if svg is not None:
+        raise UsageError(
+            f"--svg {svg}", f"{page.name} is no rule, and has no drawing", "leave --svg out"
+        )
+    if as_json:
+        from superopt.report.codec import dumps
+
+        terminal.say(dumps(page))
+    else:
+        from superopt.report.partial import text
+
+        terminal.say(text(page))
     return ExitCode.OK
 
 

@@ -1,0 +1,61 @@
+"""`rules show` of a partial rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from superopt.partial.pairs import PartialRule, load_pairs, partial_rule
+from superopt.partial.regions import Regions
+from superopt.partial.symbolic import show
+from superopt.report.partial import RIGHT, WRONG, Correction, PartialPage, Proof
+from superopt.rules.rule import Rule, show_side
+from superopt.rules.term import show as shown
+from superopt.verifier.verdict import Proved, Verdict
+
+WIDEST = 76
+
+
+def page(name: str, own: Sequence[Rule] = ()) -> PartialPage | None:
+    """What is known of a pair of one's own, or of the library; None where none has this name."""
+    found = [p for p in (*load_pairs(), *own) if p.name == name]
+    return _page(partial_rule(found[-1])) if found else None
+
+
+def _page(made: PartialRule) -> PartialPage:
+    pair, parts = made.pair, made.parts
+    sizes, seen = parts.seen[0]
+    equal = [
+        Proof(show(box), isinstance(v, Proved), str(v))
+        for box, (_, v) in zip(parts.equal, made.claims, strict=True)
+    ]
+    corrections = [
+        Correction(
+            c.how, _sides(c.rule), _proof(c.rule, c.verdict), tuple(_proof(*p) for p in c.parts)
+        )
+        for c in made.corrected
+    ]
+    return PartialPage(
+        pair.name, ", ".join(map(str, pair.params)), show_side(pair.lhs), show_side(pair.rhs),
+        ", ".join(map(shown, pair.where)), parts.shape, tuple(equal),
+        tuple(show(b) for b in parts.different), dict(sizes), seen.share, _picture(seen),
+        tuple(corrections),
+    )  # fmt: skip
+
+
+def _sides(r: Rule) -> str:
+    where = f" where {', '.join(map(shown, r.where))}" if r.where else ""
+    return f"{show_side(r.lhs)} => {show_side(r.rhs)}{where}"
+
+
+def _proof(r: Rule, v: Verdict) -> Proof:
+    return Proof(r.name, isinstance(v, Proved), str(v))
+
+
+def _picture(r: Regions) -> tuple[str, ...]:
+    """Lines of the last axis, under each other along the one before: wrong where it ever is."""
+    right = r.mask()
+    flat = right.reshape(-1, *right.shape[-2:]) if right.ndim > 1 else right.reshape(1, 1, -1)
+    plane = np.asarray(flat.all(axis=0))[:, :WIDEST]
+    return tuple("".join(RIGHT if x else WRONG for x in line) for line in plane)

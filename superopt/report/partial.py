@@ -1,0 +1,87 @@
+"""A partial rule: a program, its mutant, where that is right, and what corrects it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from superopt.report.words import count
+
+RIGHT, WRONG = ".", "#"
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What is claimed, and what the prover says of it."""
+
+    claim: str
+    proved: bool
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """How a mutant is corrected: recomputed, widened, or equal, where nothing is wrong. rule: its
+    text. by_parts: what it follows from, where it was not proved in one piece."""
+
+    how: str
+    rule: str
+    proof: Proof
+    by_parts: tuple[Proof, ...]
+
+    @property
+    def proved(self) -> bool:
+        parts = bool(self.by_parts) and all(p.proved for p in self.by_parts)
+        return parts or self.proof.proved
+
+
+@dataclass(frozen=True, slots=True)
+class PartialPage:
+    """program, mutant: both sides, as rules have them. where: conditions. shape, equal, different:
+    of the result, and of boxes of it, as formulas of the sizes. sizes: those of the picture, whose
+    lines say of each element along the result's last two axes at which the mutant is ever wrong
+    whether it is; share: of all that it computes right there."""
+
+    name: str
+    params: str
+    program: str
+    mutant: str
+    where: str
+    shape: tuple[str, ...]
+    equal: tuple[Proof, ...]
+    different: tuple[str, ...]
+    sizes: dict[str, int]
+    share: float
+    picture: tuple[str, ...]
+    corrections: tuple[Correction, ...]
+
+
+def text(page: PartialPage) -> str:
+    """For the terminal."""
+    lines = [
+        f"{page.name}({page.params})" + (f" where {page.where}" if page.where else ""),
+        f"  program  {page.program}",
+        f"  mutant   {page.mutant}",
+        "",
+        f"of the result, [{', '.join(page.shape)}], the mutant is",
+    ]
+    lines += [
+        f"  right on  {p.claim}  {'proved' if p.proved else 'NOT PROVED'}" for p in page.equal
+    ]
+    lines += [f"  wrong on  {box}" for box in page.different]
+    sizes = ", ".join(f"{n} = {v}" for n, v in page.sizes.items())
+    lines += [
+        "",
+        f"at {sizes}: {100 * page.share:.1f} % right; the last two axes, {WRONG} is wrong",
+    ]
+    lines += [f"  {line}" for line in page.picture]
+    lines.append("")
+    for c in page.corrections:
+        lines += [f"{c.how}: {'proved' if c.proved else 'not proved'}", f"  {c.rule}"]
+        lines.append(f"  {c.proof.verdict}")
+        if c.by_parts:
+            done = sum(p.proved for p in c.by_parts)
+            lines.append(f"  by parts: {done} of {count(len(c.by_parts), 'claim')} proved")
+            lines += [f"    {p.claim}: {p.verdict}" for p in c.by_parts]
+    if not page.corrections:
+        lines.append("no correction was found")
+    return "\n".join(lines)

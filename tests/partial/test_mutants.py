@@ -1,0 +1,72 @@
+"""`rules generate --partial` and `rules show` of a pair."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from superopt.api import generate_mutants, partial_rule
+from superopt.errors import UsageError
+from superopt.report.codec import dumps
+from superopt.report.partial import text
+from superopt.report.rules_text import mutation
+from superopt.rules.rule import parse_rules
+from superopt.verifier.prove import Limits, prove
+from superopt.verifier.verdict import Proved
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("mutants")
+    made = generate_mutants(out, max_ops=2)
+    (count,) = made.families
+    assert count.enumerated > 20
+    assert count.corrected > 8
+    assert count.proved + sum(count.dropped.values()) == count.enumerated
+    assert "borders: " in mutation(made)
+    assert json.loads(dumps(made))
+    return out
+
+
+def test_corrected_mutants_are_rules_that_are_proved(folder: Path) -> None:
+    rules = parse_rules((folder / "borders.corrected.rules").read_text())
+    assert len(rules) > 8
+    for rule in rules[:5]:
+        assert isinstance(prove(rule, Limits(seconds=10)), Proved), rule.name
+
+
+def test_pairs_can_be_shown(folder: Path) -> None:
+    file = folder / "borders.pairs"
+    name = file.read_text().partition("(")[0]
+    page = partial_rule(name, [file])
+    assert page is not None
+    assert page.different
+    assert all(p.proved for p in page.equal)
+
+
+def test_a_run_goes_on_where_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (folder / "borders.corrected.rules").read_bytes()
+    monkeypatch.setattr("superopt.pipeline.mutants.of_some", None)  # nothing is found anew
+    generate_mutants(folder, max_ops=2)
+    assert (folder / "borders.corrected.rules").read_bytes() == before
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no family of mutants 'sums'"):
+        generate_mutants(tmp_path, families=["sums"])
+    with pytest.raises(UsageError, match="max_ops 0"):
+        generate_mutants(tmp_path, max_ops=0)
+    assert partial_rule("nosuch") is None
+    pairs = tmp_path / "own.pairs"
+    pairs.write_text("loose(x: f): Relu(Relu(x)) => Relu(x)\n")
+    with pytest.raises(UsageError, match="nothing is known of loose"):
+        partial_rule("loose", [pairs])
+
+
+def test_the_page(golden: Callable[[str, str], None]) -> None:
+    page = partial_rule("product-with-the-first")
+    assert page is not None
+    golden("partial.txt", text(page))
