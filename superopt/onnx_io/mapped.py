@@ -25,6 +25,18 @@ class Backing:
     name: str  # for messages
     view: memoryview
     mapping: mmap.mmap | None = None
+    stamp: tuple[int, ...] = ()  # of the file, when it was mapped
+
+    def unchanged(self) -> bool:
+        """Was the mapped file not written again in place? (One that another was renamed over
+        stays as it was, for us.)"""
+        if self.mapping is None:
+            return True
+        try:
+            now = _stamp(os.stat(self.name))
+        except OSError:
+            return True  # it has no name any more
+        return now[:2] != self.stamp[:2] or now == self.stamp
 
     def whole(self) -> "Region":
         return Region(self, 0, len(self.view))
@@ -82,7 +94,12 @@ def map_file(path: Path, descriptor: int) -> Backing:
     if os.fstat(descriptor).st_size == 0:  # cannot be mapped, and need not be
         return Backing(str(path), memoryview(b""))
     mapping = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-    return Backing(str(path), memoryview(mapping), mapping)
+    stamp = _stamp(os.fstat(descriptor))
+    return Backing(str(path), memoryview(mapping), mapping, stamp)
+
+
+def _stamp(s: os.stat_result) -> tuple[int, ...]:
+    return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns
 
 
 def byte_size(dtype: ir.DataType, dims: tuple[int, ...]) -> int:

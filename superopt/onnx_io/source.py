@@ -83,6 +83,19 @@ class Source:
                 digest.update(blob.tobytes())
         return digest.hexdigest()
 
+    def check(self) -> None:
+        """Raise ModelError if a file of the model's was written again since it was read."""
+        own = [] if self.raw is None else [self.raw]
+        regions = (*own, *(b for b in self.skeleton.blobs if isinstance(b, Region)))
+        stored = dict.fromkeys(r.backing for r in regions)
+        for backing in (*stored, *self.skeleton.files.values()):
+            if not backing.unchanged():
+                raise ModelError(
+                    f"{backing.name} was written again since it was read",
+                    "what was computed before is of other weights",
+                    "read the model anew; a new file that is renamed over it changes nothing",
+                )
+
     @property
     def has_external_data(self) -> bool:
         return bool(self.skeleton.files)

@@ -146,6 +146,7 @@ class Compiler:
 
     def compiled(self, sizes: Mapping[str, int]) -> Steps:
         """The steps for inputs of these sizes, of the model of which `at` is."""
+        self.model.source.check()
         if (other := self.at(sizes)) is not self:
             return other.compiled({})
         while True:

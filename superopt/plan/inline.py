@@ -21,6 +21,7 @@ from superopt.te.node import Apply, Const, Expr, Index, Load, Reduce
 from superopt.te.walk import axes_of, loads, reductions
 
 SIMPLE = ("add", "sub", "mul", "neg", "abs", "max", "min", "select", "cast", "lt", "le", "eq")
+LONGEST = 2000  # functions in an expression
 WIDER = 4  # elements of a reader for each one that it reads
 
 
@@ -46,9 +47,35 @@ def inlined(
     written = parts or {}
     current = {t: t for t in in_order(outputs, written)}
     stay = {*outputs, *kept, *(t for some in written.values() for t in some)}
+    stay |= _large(current)
     current = _settled(current, stay)
     current, turned = in_order_of_reading(current, constants)
     return _settled(current, stay | turned, turned)
+
+
+def _large(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
+    """What stays, so that no expression would be written out at a length of thousands: what is read
+    twice by each of its readers doubles with each of these."""
+    out: set[Tensor] = set()
+    length: dict[Tensor, int] = {}
+    for t, now in current.items():
+        assert now.body is not None
+        length[t] = _length(now.body, length)
+        if length[t] > LONGEST:
+            out.add(t)
+            length[t] = 1
+    return out
+
+
+def _length(e: Expr, length: Mapping[Tensor, int]) -> int:
+    match e:
+        case Apply(_, args):
+            return 1 + sum(_length(a, length) for a in args)
+        case Reduce(_, _, body):
+            return 1 + _length(body, length)
+        case Load(t, _):
+            return length.get(t, 1)
+    return 1
 
 
 def _settled(

@@ -59,6 +59,8 @@ def recurrent(n: g.Node) -> Recurrent | None:
     if x is None or r is None:
         return None
     steps, batch = (x[1], x[0]) if first else (x[0], x[1])
+    if not steps or 0 in r:
+        return None
     count, _, hidden = r
     direction = said.get("direction", "forward")
     backward = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
@@ -94,12 +96,10 @@ def _fits(r: Recurrent, size: int) -> bool:
 
 
 def _known(v: g.Value | None) -> tuple[int, ...] | None:
-    """The three sizes of a value, where they are known and not 0."""
+    """The three sizes of a value, where they are known."""
     shape = None if v is None else v.type.shape
-    if shape is None or len(shape) != 3:
-        return None
-    out = tuple(d for d in shape if isinstance(d, int) and d > 0)
-    return out if len(out) == 3 else None
+    out = tuple(d for d in shape or () if isinstance(d, int))
+    return out if len(out) == 3 == len(shape or ()) else None
 
 
 def _whole(lengths: g.Value | None, steps: int) -> bool:

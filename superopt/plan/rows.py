@@ -13,7 +13,7 @@ from math import prod
 
 from superopt.te.expr import Tensor, compute
 from superopt.te.inline import placed
-from superopt.te.node import Apply, Axis, Expr, Load, Reduce
+from superopt.te.node import Apply, Axis, Const, Expr, Load, Reduce
 from superopt.te.walk import axes_of, loads, reductions
 
 ROOM = 1 << 18  # bytes of a row, and of what is kept of it
@@ -192,7 +192,7 @@ def _fused(group: _Group, now: Tensor) -> Tensor:
 
 def _with_numbers(e: Expr, now: Tensor, lead: int, known: dict[Expr, Tensor]) -> Expr:
     """What is the same for all of a row is computed once; and a division by it is a product with
-    its inverse, of other rounding in the last bit."""
+    its inverse, of other rounding in the last bit, where that is not too large for a number."""
     axes = now.axes[:lead]
 
     def number(x: Expr) -> Expr:
@@ -207,12 +207,40 @@ def _with_numbers(e: Expr, now: Tensor, lead: int, known: dict[Expr, Tensor]) ->
         return some and x.dtype.is_float and axes_of(x) <= set(axes)
 
     match e:
-        case Apply("div", (x, by), dtype) if once(by) and not once(x):
+        case Apply("div", (x, by), dtype) if once(by) and not once(x) and _has_inverse(by):
             return Apply("mul", (_with_numbers(x, now, lead, known), number(1 / by)), dtype)
         case Apply(fn, args, dtype):
             if once(e):
                 return number(e)
             return Apply(fn, tuple(_with_numbers(a, now, lead, known) for a in args), dtype)
+    return e
+
+
+LEAST = 1e-30  # of whose inverse, and of its neighbours', floats are
+
+
+def _has_inverse(e: Expr) -> bool:
+    """Is a divisor 0, or no smaller than it may be? Where something is added to a number, it is
+    that or not near 0 (a root's variance and epsilon); and one of what softmax sums is 1."""
+    match _behind(e):
+        case Apply("add" | "max", (_, Const(c)) | (Const(c), _)):
+            return bool(abs(float(c)) >= LEAST)
+        case Apply("sqrt" | "abs" | "neg", (x,)):
+            return _has_inverse(x)
+        case Reduce("sum", _, body):
+            match _behind(body):
+                case Apply("exp", (x,)):
+                    gap = _behind(x)
+                    less = gap.args[1] if isinstance(gap, Apply) and gap.fn == "sub" else x
+                    most = _behind(less)
+                    return isinstance(most, Reduce) and most.fn == "max"
+    return False
+
+
+def _behind(e: Expr) -> Expr:
+    """What is read, where that is computed."""
+    while isinstance(e, Load) and e.tensor.body is not None:
+        e = e.tensor.body
     return e
 
 

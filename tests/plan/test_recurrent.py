@@ -203,3 +203,14 @@ def test_sequences_of_several_lengths(kind: str) -> None:
     (lengths,) = (t for t in m.graph.initializer if t.name == "l")
     lengths.CopyFrom(onnx.numpy_helper.from_array(np.array([5, 3, 1], np.int32), "l"))
     assert [n.op.name for n, _ in check(m).fallen({})] == [kind]
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_no_sequences(kind: str) -> None:
+    m = recurrent(kind)
+    for v in (*m.graph.input, *m.graph.output):
+        dims = v.type.tensor_type.shape.dim
+        dims[len(dims) - 2].dim_param = "n"
+    exe = superopt.compile(m)
+    got = exe(x=np.zeros((5, 0, 6), np.float32))
+    assert [v.size for v in got.values()] == [0] * len(got)
