@@ -373,30 +373,3 @@ def test_sizes_for_which_there_is_no_memory() -> None:
     exe = superopt.compile(net("s"))
     with pytest.raises(ModelError, match=r"out of memory at .*s=3000000"):
         exe.variant({"n": 1, "s": 3_000_000})
-
-
-def test_a_file_that_is_written_again_is_noticed(tmp_path: Path) -> None:
-    """Other sizes would be compiled of its new weights, or end the process where it is shorter."""
-    path, saved = tmp_path / "m.onnx", tmp_path / "m.superopt"
-    onnx.save(net(), path)
-    exe = superopt.compile(path)
-    exe.save(saved)
-    loaded = superopt.load(saved)
-    exe(x=picture(1, 9))
-    for file, own in ((path, exe), (saved, loaded)):
-        with file.open("r+b") as f:
-            f.truncate(100)
-        with pytest.raises(ModelError, match="was written again since it was read"):
-            own(x=picture(2, 9))
-    assert exe(x=picture(1, 9))["y"].shape == (1, 10)
-
-
-def test_a_file_that_another_is_renamed_over_stays(tmp_path: Path) -> None:
-    path, other = tmp_path / "m.onnx", tmp_path / "n.onnx"
-    onnx.save(net(), path)
-    exe = superopt.compile(path)
-    wanted = exe(x=picture(1, 9))
-    other.write_bytes(b"no model")
-    other.replace(path)
-    near(superopt.compile(net())(x=picture(2, 9)), exe(x=picture(2, 9)))
-    near(exe(x=picture(1, 9)), wanted)

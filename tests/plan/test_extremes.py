@@ -1,0 +1,47 @@
+"""Numbers, sizes and graphs at the ends of what there is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import superopt
+from tests.plan.test_compile import near, reference
+from tests.plan.test_forms import build, node
+
+
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMax", "ReduceProd"])
+@pytest.mark.parametrize("shape", [(2, 0, 3), (0,), (3, 0)])
+def test_sums_of_nothing(op: str, shape: tuple[int, ...]) -> None:
+    m = build([node(op, ["x"], ["y"], keepdims=0)], {"x": shape})
+    feeds = {"x": np.zeros(shape, np.float32)}
+    near(superopt.compile(m)(**feeds), reference(m, feeds))
+
+
+def test_the_logarithm_of_a_small_softplus() -> None:
+    """Which is its argument, where that is far below 0."""
+    x = np.linspace(-80, 20, 1001, dtype=np.float32)
+    m = build([node("Softplus", ["x"], ["s"]), node("Log", ["s"], ["y"])], {"x": x.shape})
+    wanted = np.log(np.log1p(np.exp(x.astype(np.float64))))
+    np.testing.assert_allclose(superopt.compile(m)(x=x)["y"], wanted, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("float_class", ["E1", "E2"])
+def test_sums_of_which_no_inverse_is_a_number(float_class: str) -> None:
+    x = np.zeros((2, 40), np.float32)
+    x[0, 3], x[1] = 1e-40, 2e-40
+    total = {"a": np.array([1], np.int64)}
+    nodes = [node("ReduceSum", ["x", "a"], ["s"], keepdims=1), node("Div", ["x", "s"], ["y"])]
+    m = build(nodes, {"x": x.shape}, total)
+    near(superopt.compile(m, float_class=float_class)(x=x), reference(m, {"x": x}))
+
+
+def test_what_is_read_twice_forty_times() -> None:
+    """It would be an expression of 2^40 terms."""
+    nodes, now = [], "x"
+    for i in range(40):
+        nodes += [node("Add", [now, now], [f"a{i}"]), node("Mul", [f"a{i}", "c"], [f"m{i}"])]
+        now = f"m{i}"
+    m = build(nodes, {"x": (3, 50)}, {"c": np.array(0.51, np.float32)}, out=now)
+    x = np.random.default_rng(0).random((3, 50), np.float32)
+    np.testing.assert_allclose(superopt.compile(m)(x=x)[now], x * 1.02**40, rtol=1e-5)
