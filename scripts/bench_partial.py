@@ -8,6 +8,8 @@
 2. The families of rules/library/partial: boxes as formulas of the sizes, proved for all of them;
    corrections, which are rules, proved likewise.
 3. Subgraphs at the sizes of models: the time to find regions.
+4. Random sizes of the families, from 1: mutants with their corrections against the programs, on
+   every element.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from statistics import median
 from typing import Any
 
@@ -29,8 +32,10 @@ from superopt.generate.families import FAMILIES
 from superopt.ir import graph as g
 from superopt.ir.evaluate import evaluate
 from superopt.ops import OPS
-from superopt.partial import boxes, symbolic
-from superopt.partial.pairs import load_pairs, partial_rule
+from superopt.partial import boxes, sizes, symbolic
+from superopt.partial.correct import NoCorrection
+from superopt.partial.generalise import inputs
+from superopt.partial.pairs import HOW, correction, load_pairs, partial_rule
 from superopt.partial.regions import regions
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
@@ -150,6 +155,36 @@ def analysis() -> Iterator[list[str]]:
         yield [name, f"{100 * found.share:.1f} %", wrong, str(found.elements), f"{median(ms):.0f}"]
 
 
+@dataclass(frozen=True)
+class Fuzzed:
+    """Corrected mutants; of these wrong ones; and pairs that have no correction at some sizes."""
+
+    corrected: int
+    wrong: int
+    without: int
+
+
+def fuzzed(count: int) -> Fuzzed:
+    rng = Random(0)
+    pairs, made, wrong, without = load_pairs(), 0, 0, 0
+    while made < count:
+        pair = rng.choice(pairs)
+        some = sizes.at(pair, {n: rng.randint(1, 9) for n in sizes.names_of(pair)})
+        if some is None:
+            continue
+        found = regions(some.left, some.right)
+        for how in HOW:
+            try:
+                fixed = correction(how, some, found)
+            except NoCorrection:
+                without += 1
+                continue
+            made += 1
+            given_ = tuple(inputs(some.left, fixed))
+            wrong += not everywhere(some.left, fixed, given_).all()
+    return Fuzzed(made, wrong, without)
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -159,6 +194,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--markdown", type=Path)
     options.add_argument("--seconds", type=float, default=20.0, help="for a proof")
+    options.add_argument("--fuzz", type=int, default=1000, help="corrected mutants to be tried")
     given_ = options.parse_args()
     out = [
         f"# Partially equivalent programs\n\nBy `scripts/bench_partial.py`, on {machine().label}."
@@ -184,6 +220,13 @@ def main() -> None:
     out.append(f"## Analysis\n\nRegions of subgraphs at their sizes: the median of {TIMES} runs.\n")
     head = ["subgraph", "right", "wrong on", "elements compared", "ms"]
     out.append(table(head, list(analysis())))
+    done = fuzzed(given_.fuzz)
+    out.append(
+        f"## Random sizes\n\n{done.corrected} corrected mutants of the families at random sizes "
+        f"from 1 to 9: {done.wrong} differ from their program on any element. {done.without} times "
+        "there was no such correction (the mutant is right nowhere, or is no window over what lies "
+        "side by side)."
+    )
     text = "\n\n".join(out) + "\n"
     print(text)
     if given_.markdown:

@@ -100,7 +100,7 @@ def _corrected(
 ) -> list[Corrected]:
     """The pair with such a correction, where it has one."""
     try:
-        values = [_value(how, s, r) for s, (_, r) in zip(some, found.seen, strict=True)]
+        values = [correction(how, s, r) for s, (_, r) in zip(some, found.seen, strict=True)]
         term = generalised(values, [s.sizes for s in some])
     except (correct.NoCorrection, NoFormula):
         return []
@@ -118,7 +118,8 @@ def _corrected(
     return [Corrected(how, rule, verdict, tuple(lemmas))]
 
 
-def _value(how: str, s: Sized, r: Regions) -> g.Value:
+def correction(how: str, s: Sized, r: Regions) -> g.Value:
+    """The program at these sizes as its mutant and a correction. Raises NoCorrection."""
     if how == "recomputed":
         return correct.recomputed(s.left, s.right, r)
     return correct.widened(s.left, s.right)

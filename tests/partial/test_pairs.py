@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
 from superopt.partial import claims
-from superopt.partial.pairs import load_pairs, partial_rule
-from superopt.partial.sizes import some
+from superopt.partial.correct import NoCorrection
+from superopt.partial.pairs import HOW, correction, load_pairs, partial_rule
+from superopt.partial.regions import regions
+from superopt.partial.sizes import at, names_of, some
 from superopt.partial.symbolic import NoFormula, Part, Parts, Range, formula, parts, show
 from superopt.rules.rule import Rule, parse_rules
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
+from tests.partial.test_regions import truth
 
 OPEN = {  # of which the prover does not prove all boxes
     "batch-in-a-row", "dilated-ragged-columns",
@@ -52,6 +56,27 @@ def _wider(part: Part, found: Parts) -> list[Part]:
         if r.end != found.shape[d]:
             out.append((*part[:d], replace(r, end=f"{r.end}+1"), *part[d + 1 :]))
     return out
+
+
+@pytest.mark.parametrize("name", sorted(PAIRS))
+def test_corrections_at_random_sizes(name: str) -> None:
+    """Small ones, too, at which a box is empty, or an image smaller than the kernel."""
+    rng, tried = Random(name), 0
+    for _ in range(200):
+        pair = at(PAIRS[name], {n: rng.randint(1, 7) for n in names_of(PAIRS[name])})
+        if pair is None:
+            continue
+        found = regions(pair.left, pair.right)
+        for how in HOW:
+            try:
+                fixed = correction(how, pair, found)
+            except NoCorrection:
+                continue
+            assert truth(pair.left, fixed).all(), (how, pair.sizes)
+        tried += 1
+        if tried == 4:
+            break
+    assert tried
 
 
 WRONG = """
