@@ -12,7 +12,8 @@ from onnx import helper
 from superopt.onnx_io.source import Source, read
 
 DOMAIN = "superopt.outside"
-Port = tuple[str, str, Sequence[int | str | None]]  # name, onnxruntime's element type, shape
+# Name, onnxruntime's element type, and shape, None where that is not known.
+Port = tuple[str, str, Sequence[int | str | None] | None]
 
 
 def around(name: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> Source:
@@ -26,11 +27,10 @@ def around(name: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> Source
 
 
 def declared(source: Source, outputs: Sequence[Port]) -> Source:
-    """The model with types and shapes of the outputs that it leaves out; but not where there are
-    said to be no axes, which onnxruntime says of what it does not know, too. Raises ValueError as
-    above."""
+    """The model with types and shapes of the outputs that it leaves out and that are known. Raises
+    ValueError as above."""
     model = source.skeleton.proto()
-    known = {p[0]: _value(p) for p in outputs if p[2]}
+    known = {p[0]: _value(p) for p in outputs if p[2] is not None}
     for value in model.graph.output:
         if value.name in known and not value.type.tensor_type.HasField("shape"):
             value.type.CopyFrom(known[value.name].type)
@@ -41,4 +41,4 @@ def declared(source: Source, outputs: Sequence[Port]) -> Source:
 def _value(p: Port) -> onnx.ValueInfoProto:
     name, element, shape = p
     kind = onnx.TensorProto.DataType.Value(element.upper())
-    return helper.make_tensor_value_info(name, kind, list(shape))
+    return helper.make_tensor_value_info(name, kind, None if shape is None else list(shape))

@@ -54,6 +54,7 @@ from superopt.report.compiled import Exported, Tuned
 from superopt.report.profile import Profile
 from superopt.te.domain import Reals
 
+NO_KERNEL = (NotImplementedError, RecursionError, ZeroDivisionError)  # too deep; in what is empty
 TILES = "E2"  # the class of floats of convolutions in tiles: products are distributed over sums
 Rewrite = Callable[[Source, str], Source]
 
@@ -156,7 +157,7 @@ class Compiler:
                 try:
                     alone = len(parts) == 1
                     out.append(self.native(s, sizes, alone) if s.native else self.foreign(s))
-                except NotImplementedError as e:
+                except NO_KERNEL as e:
                     self.without |= self.blamed(s, sizes) or dict.fromkeys(s.nodes, str(e))
                     break
             else:
@@ -222,7 +223,7 @@ class Compiler:
             alone = Segment((n,), True, tuple(dict.fromkeys(inputs)), g.results(n))
             try:
                 program(graph_of(alone), sizes, self.machine.width, unit=self.machine.unit)
-            except NotImplementedError as e:
+            except NO_KERNEL as e:
                 out[n] = str(e)
         return out
 

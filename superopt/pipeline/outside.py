@@ -29,7 +29,7 @@ def outside(source: Source, threads: int) -> tuple[Source, ort.Session | None] |
             return None
     try:
         session = ort.session(held, threads)
-        inputs, outputs = _ports(session)
+        inputs, outputs = _ports(session, source)
         full = _valid(declared(source, outputs))
         if full is not None:
             return full, None
@@ -46,10 +46,16 @@ def _valid(source: Source) -> Source | None:
     return source
 
 
-def _ports(session: ort.Session) -> list[list[Port]]:
-    """Of inputs and of outputs."""
+def _ports(session: ort.Session, source: Source) -> list[list[Port]]:
+    """Of inputs and of outputs. Where the model tells no shape, onnxruntime says that there are no
+    axes."""
+    graph = source.skeleton.proto().graph
+    told = {v.name for v in (*graph.input, *graph.output) if v.type.tensor_type.HasField("shape")}
     both = (session.inputs, session.outputs)
-    return [[(p.name, element_of(p.type), p.shape) for p in some] for some in both]
+    return [
+        [(p.name, element_of(p.type), p.shape if p.shape or p.name in told else None) for p in some]
+        for some in both
+    ]
 
 
 LIMIT = 60.0  # seconds

@@ -19,9 +19,12 @@ from superopt.te.expr import Tensor
 from superopt.te.inline import Inlining
 from superopt.te.node import Apply, Const, Expr, Index, Load, Reduce
 from superopt.te.walk import axes_of, loads, reductions
+from superopt.te.walk import parts as parts_of
 
 SIMPLE = ("add", "sub", "mul", "neg", "abs", "max", "min", "select", "cast", "lt", "le", "eq")
-LONGEST = 2000  # functions in an expression
+LONGEST = 150  # functions in an expression
+FOLDED = 12  # quotients and rests in its indices
+_FOLDS = ("floordiv", "mod")
 WIDER = 4  # elements of a reader for each one that it reads
 
 
@@ -54,16 +57,19 @@ def inlined(
 
 
 def _large(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
-    """What stays, so that no expression would be written out at a length of thousands: what is read
-    twice by each of its readers doubles with each of these."""
+    """What stays, so that no expression becomes long or deep: what is read twice by each of its
+    readers doubles with each of these, and so do indices of what is folded again and again."""
     out: set[Tensor] = set()
     length: dict[Tensor, int] = {}
+    folds: dict[Tensor, int] = {}
     for t, now in current.items():
         assert now.body is not None
         length[t] = _length(now.body, length)
-        if length[t] > LONGEST:
+        folds[t] = sum(isinstance(e, Apply) and e.fn in _FOLDS for e in parts_of(now.body))
+        folds[t] += max((folds.get(x.tensor, 0) for x in loads(now.body)), default=0)
+        if length[t] > LONGEST or folds[t] > FOLDED:
             out.add(t)
-            length[t] = 1
+            length[t], folds[t] = 1, 0
     return out
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -45,3 +47,64 @@ def test_what_is_read_twice_forty_times() -> None:
     m = build(nodes, {"x": (3, 50)}, {"c": np.array(0.51, np.float32)}, out=now)
     x = np.random.default_rng(0).random((3, 50), np.float32)
     np.testing.assert_allclose(superopt.compile(m)(x=x)[now], x * 1.02**40, rtol=1e-5)
+
+
+def chain(count: int, step: Callable[[int, str], tuple[list, str]]) -> tuple[list, str]:
+    nodes, now = [], "x"
+    for k in range(count):
+        own, now = step(k, now)
+        nodes += own
+    return nodes, now
+
+
+def cubes(k: int, v: str) -> tuple[list, str]:
+    return [node("Mul", [v, v], [f"s{k}"]), node("Mul", [f"s{k}", v], [f"t{k}"]),
+            node("Tanh", [f"t{k}"], [f"v{k}"])], f"v{k}"  # fmt: skip
+
+
+def folds(k: int, v: str) -> tuple[list, str]:
+    return [node("Transpose", [v], [f"t{k}"]), node("Reshape", [f"t{k}", "sh"], [f"v{k}"])], f"v{k}"
+
+
+def deep(k: int, v: str) -> tuple[list, str]:
+    return [node("Tanh", [v], [f"v{k}"])], f"v{k}"
+
+
+CHAINS = {"cubes": (cubes, 20), "folds": (folds, 20), "deep": (deep, 400)}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_long_chains(name: str) -> None:
+    step, count = CHAINS[name]
+    nodes, out = chain(count, step)
+    m = build(nodes, {"x": (4, 33)}, {"sh": np.array([4, 33], np.int64)}, out=out)
+    feeds = {"x": np.random.default_rng(0).random((4, 33), np.float32)}
+    near(superopt.compile(m)(**feeds), reference(m, feeds))
+
+
+def test_a_sum_of_hundreds() -> None:
+    """Deeper than Python goes: it runs in onnxruntime."""
+    m = build([node("Sum", ["x", *["c"] * 300], ["y"])], {"x": (3,)}, {"c": np.ones(3, np.float32)})
+    np.testing.assert_array_equal(superopt.compile(m)(x=np.zeros(3, np.float32))["y"], 300)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("Transpose", ["x"], ["t"], perm=[2, 0, 1]), node("Flatten", ["t"], ["y"])],
+        [node("Reshape", ["x", "sh"], ["y"], allowzero=1)],
+    ],
+)
+def test_what_is_folded_of_nothing(nodes: list) -> None:
+    m = build(nodes, {"x": (3, 0, 4)}, {"sh": np.array([0, 6], np.int64)})
+    feeds = {"x": np.zeros((3, 0, 4), np.float32)}
+    near(superopt.compile(m)(**feeds), reference(m, feeds))
+
+
+def test_an_input_of_any_rank() -> None:
+    """onnxruntime reads it, ONNX's checker does not."""
+    m = build([node("Relu", ["x"], ["y"])], {"x": (1,)})
+    for v in (*m.graph.input, *m.graph.output):
+        v.type.tensor_type.ClearField("shape")
+    for shape in ((3, 9), (), (2, 1, 5)):
+        assert superopt.compile(m)(x=np.ones(shape, np.float32))["y"].shape == shape
