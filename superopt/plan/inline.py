@@ -58,7 +58,8 @@ def inlined(
 
 def _large(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
     """What stays, so that no expression becomes long or deep: what is read twice by each of its
-    readers doubles with each of these, and so do indices of what is folded again and again."""
+    readers doubles with each of these, and so do indices of what is folded again and again. A
+    sum ends an expression."""
     out: set[Tensor] = set()
     length: dict[Tensor, int] = {}
     folds: dict[Tensor, int] = {}
@@ -69,6 +70,7 @@ def _large(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
         folds[t] += max((folds.get(x.tensor, 0) for x in loads(now.body)), default=0)
         if length[t] > LONGEST or folds[t] > FOLDED:
             out.add(t)
+        if t in out or sums(now.body):
             length[t], folds[t] = 1, 0
     return out
 
