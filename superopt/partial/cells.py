@@ -74,7 +74,7 @@ def _part(cell: Cell, k: int, own: Span) -> Cell:
 def _next_cut(cell: Cell) -> tuple[int, list[Span]] | None:
     """An axis, and the spans into which it is to be cut; None where nothing breaks."""
     forms: list[Expr] = []
-    for e in {e for b in cell.bodies for e in _asked(b)}:
+    for e in dict.fromkeys(e for b in cell.bodies for e in _asked(b)):
         if e.fn in ("floordiv", "mod"):
             cut = _folded(cell, e)
             if cut is not None:
