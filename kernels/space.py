@@ -41,7 +41,7 @@ class Problem:
     within it, how many axes say which row; else 0. tiles: may convolutions be computed in tiles
     (Winograd), of other roundings? levels: how often products of matrices may be cut (Strassen),
     of which constants become larger, too? unit: bytes of a vector that are multiplied at a time,
-    where it takes several such steps; 0: all."""
+    where it takes several such steps; 0: all. dilated: may dilated convolutions be in tiles?"""
 
     tensor: Tensor
     layouts: Mapping[Tensor, Layout | Scatter]
@@ -51,6 +51,7 @@ class Problem:
     tiles: bool = True
     levels: int = max(st.LEVELS)
     unit: int = 0
+    dilated: bool = True
 
     @property
     def lanes(self) -> int:
@@ -299,9 +300,8 @@ def _in_groups(p: Problem, option: Option) -> Choice:
     each = _groups(p)
     if each is None:
         raise ValueError(f"{option}: {p.tensor.name} is no product in groups")
-    how = co.scheduled(
-        each.root, each.c, p.layouts, each.frame, option["rows"], option["vectors"], 0
-    )
+    knobs = option["rows"], option["vectors"], 0
+    how = co.scheduled(each.root, each.c, p.layouts, each.frame, *knobs)
     packed = (each.c.b.tensor,) if each.c.b.tensor in p.constants else ()
     return Choice(option, each.root, {each.root: how}, packed, each.lies)
 
@@ -335,7 +335,7 @@ def _picture(p: Problem, c: co.Contraction) -> Picture | None:
     found = find(p.tensor, c)
     if found is None or min(found.channels, _size(found.k)) < p.lanes:
         return None
-    return found
+    return found if p.dilated or max(found.steps) == 1 else None
 
 
 def _tile(p: Problem, c: co.Contraction) -> int:

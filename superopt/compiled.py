@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from superopt.errors import ModelError, UsageError
 from superopt.kernels.engine import host
 from superopt.pipeline import ready
+from superopt.pipeline.allowed import Allowed
 from superopt.pipeline.arrays import symbolic
 from superopt.pipeline.executable import Executable as Executable
 from superopt.pipeline.executable import Sizes, Steps
@@ -38,6 +39,7 @@ def compile(
     budget: float = 300.0,
     store: str | Path | None = None,
     float_class: str = "E2",
+    partial: bool = True,
 ) -> Executable:
     """Compile a model to machine code for this processor.
 
@@ -51,7 +53,8 @@ def compile(
     in the user's cache; what was tuned before is taken from there. float_class: how much floats may
     change: "E1" sums in another order, "E2" products distributed over sums, too (convolutions in
     Winograd's tiles, products of matrices by Strassen's parts, batch normalisation in weights):
-    then what is infinite, or no number, reaches some results more.
+    then what is infinite, or no number, reaches some results more. partial: may programs be used
+    that compute most of a result, with what corrects the rest (dilated convolutions as dense ones)?
 
     A model with symbolic sizes is compiled when it is first called, for the sizes that it is called
     with, and again for others. Nodes that no kernel computes run in onnxruntime, in the same call.
@@ -67,7 +70,7 @@ def compile(
         raise UsageError(f"float_class {float_class!r}", "there are E1 and E2", "use one of them")
     if tune:
         _tuned(model, threads=threads, budget=budget, store=store)
-    options = ready.Options(threads or 1, float_class, host(), place)
+    options = ready.Options(threads or 1, Allowed(float_class, bool(partial)), host(), place)
     if isinstance(model, str | Path):
         exe = _from_file(Path(model), options)
     else:
@@ -91,7 +94,7 @@ def _compiler(source: Source, options: ready.Options) -> Compiler:
     from superopt.pipeline.compile import compiler
 
     o = options
-    return compiler(source, o.threads, o.machine, o.store, o.float_class, _rewrite)
+    return compiler(source, o.threads, o.machine, o.store, o.allowed, _rewrite)
 
 
 def _rewrite(source: Source, log: str) -> Source:
@@ -233,7 +236,7 @@ def compilation(
 
     folder = None if dump is None else Path(dump)
     return compilation_.compilation(
-        read(model), threads or 1, dict(shapes or {}), folder, float_class
+        read(model), threads or 1, dict(shapes or {}), folder, Allowed(float_class)
     )
 
 

@@ -12,6 +12,7 @@ from superopt.kernels.cpu import Machine
 from superopt.kernels.cpu_text import written
 from superopt.kernels.dump import passes
 from superopt.onnx_io.source import Source
+from superopt.pipeline.allowed import ALL, Allowed
 from superopt.pipeline.compile import compile
 from superopt.pipeline.rewritten import rewritten
 from superopt.pipeline.shapes import representative
@@ -25,11 +26,11 @@ def compilation(
     threads: int,
     shapes: Mapping[str, int],
     dump: Path | None,
-    float_class: str = "E2",
+    allowed: Allowed = ALL,
 ) -> Compilation:
     """Compile for these sizes, and say what became of the model."""
     begin = time.monotonic()
-    exe = compile(source, threads=threads, float_class=float_class, rewrite=rewritten)
+    exe = compile(source, threads=threads, allowed=allowed, rewrite=rewritten)
     sizes = representative(exe.model, shapes)
     steps = exe.variant(sizes)
     seconds = time.monotonic() - begin

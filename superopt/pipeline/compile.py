@@ -24,6 +24,7 @@ from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.validate import validate
 from superopt.pipeline import export
+from superopt.pipeline.allowed import ALL, Allowed
 from superopt.pipeline.arrays import Port, symbolic
 from superopt.pipeline.executable import Executable as Executable
 from superopt.pipeline.executable import Sizes, Steps
@@ -55,7 +56,6 @@ from superopt.report.profile import Profile
 from superopt.te.domain import Reals
 
 NO_KERNEL = (NotImplementedError, RecursionError, ZeroDivisionError)  # too deep; in what is empty
-TILES = "E2"  # the class of floats of convolutions in tiles: products are distributed over sums
 Rewrite = Callable[[Source, str], Source]
 
 
@@ -67,8 +67,8 @@ def objects_folder() -> Path:
 @dataclass(slots=True)
 class Compiler:
     """A model, and how it is compiled. chosen: how problems are computed that were tuned, by their
-    keys. packed: constants of programs that are known, by the programs' identities. float_class:
-    how much floats may change. without: nodes that turned out to have no kernel, and why. fixed:
+    keys. packed: constants of programs that are known, by the programs' identities. allowed: what
+    may be done. without: nodes that turned out to have no kernel, and why. fixed:
     what `at` gives, by sizes. session: runs the model, where superopt does not read it (`outside`).
     own: whatever has a kernel is to run as one, also where onnxruntime is faster.
     """
@@ -79,7 +79,7 @@ class Compiler:
     folder: Path | None
     chosen: Mapping[str, Option] = field(default_factory=dict)
     packed: Mapping[str, np.ndarray] = field(default_factory=dict)
-    float_class: str = "E2"
+    allowed: Allowed = ALL
     without: dict[g.Node, str] = field(default_factory=dict)
     fixed: dict[Sizes, Compiler] = field(default_factory=dict)
     session: ort.Session | None = None
@@ -187,9 +187,9 @@ class Compiler:
         return Native(ready, specs, lambda: s, self.whole(s) if alone else None)
 
     def program(self, s: Segment, sizes: Mapping[str, int]) -> Program:
-        graph = simplified(graph_of(s), self.float_class, self.threads)
-        tiles = self.float_class >= TILES
-        return program(graph, sizes, self.machine.width, self.chosen, tiles, self.machine.unit)
+        may, on = self.allowed, self.machine
+        graph = simplified(graph_of(s), may.float_class, self.threads)
+        return program(graph, sizes, on.width, self.chosen, may.tiles, on.unit, may.partial)
 
     def planned(
         self, sizes: Mapping[str, int], options: Mapping[str, str]
@@ -270,7 +270,7 @@ class Compiler:
             self.model.source,
             self.threads,
             self.machine.width,
-            self.float_class,
+            self.allowed,
             {key: o for c in programs for key, o in c.program.options.items()},
             tuple(dict(key) for key in exe.variants),
             {c.program.identity(): c.constants for c in programs},
@@ -318,7 +318,7 @@ def compile(
     threads: int = 1,
     machine: Machine | None = None,
     store: Path | None = None,
-    float_class: str = "E2",
+    allowed: Allowed = ALL,
     rewrite: Rewrite | None = None,
 ) -> Executable:
     """The model, to be compiled when the sizes of its inputs are known; at once, where they are.
@@ -327,7 +327,7 @@ def compile(
 
     Raises ModelError for an invalid model.
     """
-    made = compiler(source, threads, machine or host(), store, float_class, rewrite)
+    made = compiler(source, threads, machine or host(), store, allowed, rewrite)
     out = made.executable()
     if not symbolic(out.ports):
         out.variant({})
@@ -339,7 +339,7 @@ def compiler(
     threads: int,
     machine: Machine,
     store: Path | None,
-    float_class: str,
+    allowed: Allowed,
     rewrite: Rewrite | None = None,
 ) -> Compiler:
     """Of the model, with what was tuned. rewrite: makes the graph that was found, by a log
@@ -347,9 +347,9 @@ def compiler(
     with Store.open(store) as held:
         chosen = tuned.chosen(held, threads)
         log = tuned.graph(held, threads, lambda: source.sha256)
-    if log is not None and rewrite is not None and float_class >= TILES:
+    if log is not None and rewrite is not None and allowed.tiles:
         source = rewrite(source, log)
-    return _compiler(source, threads, machine, chosen, {}, float_class)
+    return _compiler(source, threads, machine, chosen, {}, allowed)
 
 
 def loaded(s: Saved, threads: int | None = None, machine: Machine | None = None) -> Executable:
@@ -358,7 +358,7 @@ def loaded(s: Saved, threads: int | None = None, machine: Machine | None = None)
     same = s.width == machine.width
     options, constants = (s.options, s.constants) if same else ({}, {})
     some = threads or s.threads
-    out = _compiler(s.source, some, machine, options, constants, s.float_class).executable()
+    out = _compiler(s.source, some, machine, options, constants, s.allowed).executable()
     for sizes in s.sizes:
         out.variant(sizes)
     return out
@@ -370,7 +370,7 @@ def _compiler(
     machine: Machine,
     chosen: Mapping[str, Option],
     packed: Mapping[str, np.ndarray],
-    float_class: str,
+    allowed: Allowed,
 ) -> Compiler:
     folder, session, without = objects_folder(), None, ""
     try:
@@ -384,9 +384,9 @@ def _compiler(
     model = import_model(source)
     if session is None:
         said = _without(model)
-        return Compiler(model, threads, machine, folder, chosen, packed, float_class, said)
+        return Compiler(model, threads, machine, folder, chosen, packed, allowed, said)
     said = dict.fromkeys(g.nodes(model.graph), without)
-    return Compiler(model, threads, machine, folder, {}, {}, float_class, said, session=session)
+    return Compiler(model, threads, machine, folder, {}, {}, allowed, said, session=session)
 
 
 def _without(model: Model) -> dict[g.Node, str]:

@@ -31,6 +31,7 @@ from superopt.cost.folder import default_folder, store_file
 from superopt.kernels import cache as files
 from superopt.kernels.engine import VERSION, Machine
 from superopt.kernels.enter import places
+from superopt.pipeline.allowed import Allowed
 from superopt.pipeline.arrays import Port
 from superopt.pipeline.native import Native, Whole
 from superopt.plan.image import Image, aligned, ready
@@ -59,16 +60,16 @@ class Options:
     """What a model is compiled with. store: where measurements are kept."""
 
     threads: int
-    float_class: str
+    allowed: Allowed
     machine: Machine
     store: Path | None
 
     def key(self, digest: str) -> str:
         """Of a model whose files have this digest."""
-        on = self.machine
+        on, may = self.machine, self.allowed
         about = (
-            FORMAT, digest, self.threads, self.float_class, on.cpu, on.features, on.width,
-            VERSION, np.__version__, sys.version, places(), _sources(),
+            FORMAT, digest, self.threads, may.float_class, may.partial, on.cpu, on.features,
+            on.width, VERSION, np.__version__, sys.version, places(), _sources(),
             _state(store_file(self.store)),
         )  # fmt: skip
         return _digest(about)

@@ -19,6 +19,7 @@ from superopt.onnx_io.mapped import Region
 from superopt.onnx_io.protos import tensors
 from superopt.onnx_io.skeleton import Skeleton, blob_size, copy_blob, expected_size, stub_index
 from superopt.onnx_io.source import Source
+from superopt.pipeline.allowed import Allowed
 
 ALIGNED = 64
 
@@ -27,7 +28,7 @@ ALIGNED = 64
 class Saved:
     """What is kept of a compiled model.
 
-    width: bytes of a vector that it was compiled for. float_class: how much floats may change.
+    width: bytes of a vector that it was compiled for. allowed: what may be done to the model.
     options: how problems are computed, by their keys. sizes: those of symbolic dimensions that were
     compiled. constants: bytes, as kernels read them, by the identities of programs.
     """
@@ -35,7 +36,7 @@ class Saved:
     source: Source
     threads: int
     width: int
-    float_class: str
+    allowed: Allowed
     options: Mapping[str, Option]
     sizes: tuple[dict[str, int], ...]
     constants: Mapping[str, np.ndarray]
@@ -53,7 +54,8 @@ def write(s: Saved, path: Path) -> None:
         "model": s.source.label,
         "threads": s.threads,
         "width": s.width,
-        "float_class": s.float_class,
+        "float_class": s.allowed.float_class,
+        "partial": s.allowed.partial,
         "weights": places,
         "schedules": {key: str(option) for key, option in s.options.items()},
         "sizes": s.sizes,
@@ -88,7 +90,7 @@ def read(path: Path) -> Saved:
             _source(path, str(about["model"]), graph, weights, places),
             max(int(about["threads"]), 1),
             int(about["width"]),
-            str(about["float_class"]),
+            Allowed(str(about["float_class"]), bool(about.get("partial", True))),
             {str(k): Option.parsed(str(o)) for k, o in dict(about["schedules"]).items()},
             tuple({str(n): int(v) for n, v in dict(each).items()} for each in about["sizes"]),
             {

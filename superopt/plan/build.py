@@ -100,10 +100,12 @@ def program(
     chosen: Mapping[str, Option] | None = None,
     tiles: bool = True,
     unit: int = 0,
+    dilated: bool = True,
 ) -> Program:
     """width: bytes of a vector of the machine that it is for. chosen: how to compute problems, by
     their keys; for all others the default holds. tiles: may convolutions be computed in tiles?
-    unit: bytes of a vector that the machine multiplies at a time; 0: all.
+    unit: bytes of a vector that the machine multiplies at a time; 0: all. dilated: and
+    dilated ones, in tiles of every d-th element?
 
     Raises NotImplementedError where no kernel computes an element type.
     """
@@ -122,7 +124,9 @@ def program(
     current, leads = rows(current, needed, lying)
     current, leads = attention(current, leads, needed, lying, tensors.constants, width)
     how = chosen or {}
-    return _Builder(graph, tensors, outputs, current, leads, lying, width, how, tiles, unit).build()
+    return _Builder(
+        graph, tensors, outputs, current, leads, lying, width, how, tiles, unit, dilated
+    ).build()
 
 
 def _outputs(graph: g.Graph, tensors: Tensors) -> list[Tensor]:
@@ -204,6 +208,7 @@ class _Builder:
     chosen: Mapping[str, Option]
     tiles: bool
     unit: int
+    dilated: bool
 
     def build(self) -> Program:
         buffers = {t: Tensor(f"b{n}", t.dtype, t.shape) for n, t in enumerate(self.current)}
@@ -232,7 +237,9 @@ class _Builder:
                 layout[root] = self.lying[t]
             known = {x for x in given if x in self.tensors.constants}
             lead = self.leads.get(t, 0)
-            problem = Problem(root, layout, known, self.width, lead, self.tiles, levels, self.unit)
+            problem = Problem(
+                root, layout, known, self.width, lead, self.tiles, levels, self.unit, self.dilated
+            )
             key = computation(problem)
             how = choice(problem, self.chosen.get(key))
             asked[key], used[key] = problem, how.option

@@ -93,8 +93,8 @@ def test_no_machine_code_is_in_the_file(tmp_path: Path) -> None:
     _, _, length = HEAD.unpack(data[: HEAD.size])
     about = json.loads(data[HEAD.size : HEAD.size + length])
     assert set(about) == {
-        "superopt", "model", "threads", "width", "float_class", "weights", "schedules", "sizes",
-        "constants", "sections",
+        "superopt", "model", "threads", "width", "float_class", "partial", "weights", "schedules",
+        "sizes", "constants", "sections",
     }  # fmt: skip
     assert {o.split()[0] for o in about["schedules"].values()} <= set(ALGORITHMS)
 

@@ -16,7 +16,7 @@ from superopt.ops import OPS
 from superopt.plan.taps import windows
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
-from tests.plan.test_compile import F, model
+from tests.plan.test_compile import F, model, near, reference
 
 # picture, kernel, pads, dilations, strides, groups; how many parts there are
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict, int]] = {
@@ -80,3 +80,17 @@ def test_parts_are_the_whole(name: str, tmp_path: Path) -> None:
     (wanted,) = ort.run(ort.session(tmp_path / "m.onnx", 1), {"x": x}).values()
     got = superopt.compile(made)(x=x)["y"]
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=2e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("partial", [True, False])
+def test_dilated_convolutions_in_tiles(partial: bool) -> None:
+    """As dense ones of every other element; not, where nothing equal in parts may be used."""
+    w = np.random.default_rng(0).standard_normal((32, 32, 3, 3)).astype(np.float32) / 17
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], pads=[2] * 4, dilations=[2, 2])]
+    m = model(nodes, {"x": (F, [1, 32, 27, 30])}, ["y"], {"w": w})
+    x = np.random.default_rng(1).standard_normal((1, 32, 27, 30)).astype(np.float32)
+    exe = superopt.compile(m, partial=partial)
+    near(exe(x=x), reference(m, {"x": x}))
+    (step,) = exe.variants[()]
+    found = {o.algorithm for o in step.code.program.options.values()}
+    assert ("winograd" in found) == partial
