@@ -10,11 +10,15 @@
 3. Subgraphs at the sizes of models: the time to find regions.
 4. Random sizes of the families, from 1: mutants with their corrections against the programs, on
    every element.
+5. With --models FOLDER (../shared/models): the compiled model with and without partial rules, and
+   the better of onnxruntime and OpenVINO, in turns, one thread.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,12 +29,19 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from peers import drawn, in_turns
+
+import superopt
+from superopt import ort
 from superopt.cost.machine import machine
 from superopt.generate.build import value
 from superopt.generate.enumerated import enumerated, read
 from superopt.generate.families import FAMILIES
 from superopt.ir import graph as g
 from superopt.ir.evaluate import evaluate
+from superopt.onnx_io.weightless import fill
 from superopt.ops import OPS
 from superopt.partial import boxes, sizes, symbolic
 from superopt.partial.correct import NoCorrection
@@ -185,6 +196,34 @@ def fuzzed(count: int) -> Fuzzed:
     return Fuzzed(made, wrong, without)
 
 
+MODELS = ("bert_base_12l", "csrnet", "inception_v3", "resnet18")
+
+
+def models(folder: Path, seconds: float) -> Iterator[list[str]]:
+    """Each in turns with itself without partial rules, then with the peers. Their weights are
+    drawn."""
+    held = Path(tempfile.mkdtemp())
+    for name in MODELS:
+        path = held / f"{name}.onnx"
+        path.write_bytes(fill(folder / f"{name}.onnx").SerializeToString())
+        session = ort.session(path, 1)
+        feeds = drawn(session, 1, {})
+        both = [superopt.compile(path, threads=1, partial=p) for p in (True, False)]
+        took: list[list[float]] = [[], []]
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end or len(took[0]) < TIMES:
+            for exe, ms in zip(both, took, strict=True):
+                begin = time.perf_counter()
+                exe.run(feeds)
+                ms.append(1e3 * (time.perf_counter() - begin))
+        with_, without = (median(ms[1:]) for ms in took)
+        peers = in_turns(both[0], session, path, feeds, 1, seconds)
+        yield [
+            path.stem, f"{with_:.2f}", f"{without:.2f}", f"{without / with_:.2f}",
+            f"{peers['ratio']:.2f}", f"{peers['error']:.0e}",
+        ]  # fmt: skip
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -195,6 +234,8 @@ def main() -> None:
     options.add_argument("--markdown", type=Path)
     options.add_argument("--seconds", type=float, default=20.0, help="for a proof")
     options.add_argument("--fuzz", type=int, default=1000, help="corrected mutants to be tried")
+    options.add_argument("--models", type=Path, metavar="FOLDER")
+    options.add_argument("--model-seconds", type=float, default=4.0)
     given_ = options.parse_args()
     out = [
         f"# Partially equivalent programs\n\nBy `scripts/bench_partial.py`, on {machine().label}."
@@ -227,6 +268,14 @@ def main() -> None:
         "there was no such correction (the mutant is right nowhere, or is no window over what lies "
         "side by side)."
     )
+    if given_.models:
+        out.append(
+            "## Models\n\nCompiled, one thread, batch 1, medians in ms; and the better peer's time "
+            "by ours (*peer*). *error*: the largest difference from onnxruntime's output, by its "
+            "rms.\n"
+        )
+        head = ["model", "with", "without", "without / with", "peer", "error"]
+        out.append(table(head, list(models(given_.models, given_.model_seconds))))
     text = "\n\n".join(out) + "\n"
     print(text)
     if given_.markdown:
