@@ -209,6 +209,8 @@ def load(path: str | Path, *, threads: int | None = None) -> Executable:
     from superopt.pipeline import saved
 
     _threads(threads)
+    if not isinstance(path, str | Path):
+        raise UsageError(f"{type(path).__name__} is no path", "load reads a file", "give its path")
     return compile_.loaded(saved.read(Path(path)), threads)
 
 

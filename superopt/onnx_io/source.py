@@ -11,7 +11,7 @@ from typing import Final
 import onnx
 import onnx_ir as ir
 
-from superopt.errors import ModelError
+from superopt.errors import ModelError, UsageError
 from superopt.onnx_io.mapped import Backing, Region, map_file
 from superopt.onnx_io.skeleton import (
     PROTOBUF_LIMIT,
@@ -106,7 +106,8 @@ def read(source: Given) -> Source:
 
     The weights stay where they are: a file and its external data are mapped into memory.
     Raises ModelError if there is no such file, if it is not an ONNX file, or if its external
-    data is missing or outside its folder.  `validate` says whether the model makes sense.
+    data is missing or outside its folder, UsageError for what is none of these.  `validate` says
+    whether the model makes sense.
     """
     match source:
         case str() | Path():
@@ -118,6 +119,12 @@ def read(source: Given) -> Source:
             skeleton, written = of_proto(source, None, "the model")
             raw = None if written is None else written.whole()
             return _source("the model", None, raw, skeleton)
+        case _ if not hasattr(source, "graph"):
+            raise UsageError(
+                f"{type(source).__name__} is no model",
+                "a model is a path, a file's bytes, a ModelProto or an onnx_ir model",
+                "give one of these",
+            )
         case _:
             return _source("the model", None, None, of_model(source, "the model"))
 

@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 import superopt
-from superopt.errors import ModelError
+from superopt.errors import ModelError, UsageError
 from tests.plan.test_compile import F, model
 
 
@@ -55,3 +55,11 @@ def test_one_that_another_is_renamed_over_stays(
     other.replace(path)
     assert exe(x=ones(3))["y"][0, 0] == 64
     assert superopt.compile(path)(x=ones(3))["y"][0, 0] == 128
+
+
+@pytest.mark.parametrize("what", [3, None, bytearray(b"model"), ["m.onnx"]])
+def test_what_is_no_model(what: object) -> None:
+    with pytest.raises(UsageError, match="is no model"):
+        superopt.compile(what)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="is no path"):
+        superopt.load(what)  # type: ignore[arg-type]
