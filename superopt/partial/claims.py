@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from superopt.ops import OPS
@@ -37,12 +38,12 @@ def conditions(parts: Parts) -> tuple[Formula, ...]:
     return tuple(out)
 
 
-def claims(pair: Rule, parts: Parts) -> list[Rule]:
-    """For each box that is said to be equal: that it is."""
+def claims(pair: Rule, parts: Parts, some: Sequence[Part] | None = None) -> list[Rule]:
+    """For each box that is said to be equal, or some of these: that it is."""
     (left,), (right,) = pair.lhs, pair.rhs
     where = (*pair.where, *conditions(parts))
     out = []
-    for n, part in enumerate(parts.equal):
+    for n, part in enumerate(parts.equal if some is None else some):
         lhs, rhs = (cut(left, part),), (cut(right, part),)
         name = f"{pair.name}[{n}]"
         out.append(replace(pair, name=name, lhs=lhs, rhs=rhs, where=where, float_class="E2"))

@@ -15,7 +15,7 @@ from superopt.partial.generalise import generalised
 from superopt.partial.regions import Regions
 from superopt.partial.restrict import sliced
 from superopt.partial.sizes import Sized
-from superopt.partial.symbolic import NoFormula, Parts, parts
+from superopt.partial.symbolic import NoFormula, Part, Parts, Range, parts
 from superopt.partial.terms import parsed
 from superopt.rules.rule import LIBRARY, Rule, parse_rules
 from superopt.rules.syntax import AttrParam, Param
@@ -27,6 +27,7 @@ from superopt.verifier.verdict import Proved, Verdict
 
 FOLDER = LIBRARY / "partial"
 WHOLE = 2.0  # seconds for the proof of a correction in one piece
+FEW = 4  # elements of an axis along which a box is taken apart
 HOW = ("recomputed", "widened")
 
 
@@ -85,14 +86,46 @@ def partial_rule(pair: Rule, limits: Limits | None = None, seed: int = 0) -> Par
 
 def of_some(pair: Rule, some: Sequence[Sized], limits: Limits | None = None) -> PartialRule:
     """The same, of the pair at these sizes."""
-    found = parts(some)
-    told = tuple((c, prove(c, limits)) for c in claims.claims(pair, found))
+    found, told = _claimed(pair, parts(some), limits or Limits())
     if not found.different:
         own = replace(pair, float_class="E2")
-        return PartialRule(pair, found, told, (Corrected("equal", own, told[0][1]),))
+        verdict = told[0][1] if len(told) == 1 else prove(own, limits)
+        return PartialRule(pair, found, told, (Corrected("equal", own, verdict),))
     made = [c for how in HOW for c in _corrected(how, pair, found, some, limits)]
     made.sort(key=lambda c: not c.proved)
     return PartialRule(pair, found, told, tuple(made))
+
+
+def _claimed(
+    pair: Rule, found: Parts, limits: Limits
+) -> tuple[Parts, tuple[tuple[Rule, Verdict], ...]]:
+    """What the prover says of each box that is equal. One that it does not prove soon is taken
+    apart along an axis of few elements (a batch of two), if it proves all of these."""
+    soon = replace(limits, seconds=min(limits.seconds, WHOLE))
+    equal: list[Part] = []
+    told: list[tuple[Rule, Verdict]] = []
+    for part in found.equal:
+        (claim,) = claims.claims(pair, found, [part])
+        verdict = prove(claim, soon)
+        apart = [] if isinstance(verdict, Proved) else _apart(part)
+        each = [(c, prove(c, limits)) for c in claims.claims(pair, found, apart)]
+        if each and all(isinstance(v, Proved) for _, v in each):
+            equal += apart
+            told += each
+            continue
+        if not isinstance(verdict, Proved):
+            verdict = prove(claim, limits)
+        equal.append(part)
+        told.append((claim, verdict))
+    return replace(found, equal=tuple(equal)), tuple(told)
+
+
+def _apart(part: Part) -> list[Part]:
+    for d, r in enumerate(part):
+        if r.begin.isdigit() and r.end.isdigit() and 1 < int(r.end) - int(r.begin) <= FEW:
+            places = range(int(r.begin), int(r.end), r.step)
+            return [(*part[:d], Range(str(i), str(i + 1)), *part[d + 1 :]) for i in places]
+    return []
 
 
 def _corrected(

@@ -21,7 +21,7 @@ from tests.partial.test_regions import truth
 OPEN = {  # of which the prover does not prove all boxes
     "batch-in-a-row", "dilated-ragged-columns",
 }  # fmt: skip
-QUICK = Limits(seconds=5)
+QUICK = Limits(seconds=15)
 PAIRS = {p.name: p for p in load_pairs()}
 
 
