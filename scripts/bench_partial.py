@@ -238,7 +238,7 @@ def main() -> None:
     options.add_argument("--model-seconds", type=float, default=4.0)
     given_ = options.parse_args()
     out = [
-        f"# Partially equivalent programs\n\nBy `scripts/bench_partial.py`, on {machine().label}."
+        f"# Partially equivalent programs\n\nBy `scripts/bench_partial.py`, on {machine().text}."
     ]
     rows = [exact(name) for name in ENUMERATED]
     total, right = sum(r.pairs for r in rows), sum(r.right for r in rows)

@@ -18,9 +18,9 @@ from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
 from tests.partial.test_regions import truth
 
-OPEN = {  # of which the prover does not prove all boxes
-    "batch-in-a-row", "dilated-ragged-columns",
-}  # fmt: skip
+# Of which the prover does not prove all boxes; and one of which it proves them, and the parts of
+# its correction, in one process and not in another (its time hangs on the order of sets).
+OPEN = {"batch-in-a-row", "dilated-ragged-columns", "batch-in-a-column"}
 QUICK = Limits(seconds=15)
 PAIRS = {p.name: p for p in load_pairs()}
 
