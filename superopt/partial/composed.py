@@ -45,7 +45,9 @@ class Composed:
 
 
 def _read(e: Expr, given: Mapping[str, Tensor]) -> Expr:
-    """`e` with what is given for its placeholders, and nothing read that is computed."""
+    """`e` with what is given for its placeholders, and nothing read that is computed. What is given
+    is not built again (as `Inlining` does): quotients of quotients took another form then, and
+    csrnet's dilated convolution as a dense one took 6 s instead of 33 ms to be compared."""
     memo: dict[int, tuple[Expr, Expr]] = {}
 
     def go(e: Expr) -> Expr:
