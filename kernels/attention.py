@@ -60,12 +60,13 @@ def attention(
     constants: Collection[Tensor],
     layouts: Mapping[Tensor, Layout | Scatter],
     lanes: int,
+    registers: int = co.REGISTERS,
 ) -> Attention | None:
     """What `t` is, if it is such a product."""
     c = co.contraction(t, constants)
     if c is None or c.a.tensor.body is None or not c.of_b:
         return None
-    frame = co.frame(t, c, layouts, lanes)
+    frame = co.frame(t, c, layouts, lanes, registers)
     row = c.a.tensor
     if frame is None or frame.m is None or c.a.index[-2] != frame.m:
         return None
@@ -76,7 +77,8 @@ def attention(
     inner = co.contraction(scores, constants)
     if inner is None or len(found) > 1:
         return None
-    before = co.frame(scores, inner, {**layouts, scores: row_major(scores.rank)}, lanes)
+    within = {**layouts, scores: row_major(scores.rank)}
+    before = co.frame(scores, inner, within, lanes, registers)
     if before is None or before.m != scores.axes[-2]:
         return None
     return Attention(t, c, frame, row, scores, before)
@@ -91,14 +93,17 @@ def options(a: Attention) -> Iterator[tuple[int, int, int, int, int]]:
     if length > LONG:
         fitting.sort(key=lambda n: n != max(BLOCKS[:2]))
     for block in fitting:
-        some = sorted(co.tiles(block, _size(a.frame.n), a.frame.lanes, 8, a.frame.registers))
+        some = sorted(_tiles(block, a.frame))
         for _, high, wide in some[:2]:
             if a.before is None:
                 yield block, high, wide, 0, 0
                 continue
-            n = a.before
-            for _, r, v in sorted(co.tiles(block, _size(n.n), n.lanes, 8, n.registers))[:2]:
+            for _, r, v in sorted(_tiles(block, a.before))[:2]:
                 yield block, high, wide, r, v
+
+
+def _tiles(block: int, f: co.Frame) -> Iterator[tuple[float, int, int]]:
+    return co.tiles(block, _size(f.n), f.lanes, 8, f.each, f.registers)
 
 
 def scheduled(a: Attention, option: tuple[int, ...], lanes: int) -> Mapping[Tensor, Schedule]:

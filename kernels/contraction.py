@@ -9,8 +9,10 @@ it is read (Goto and van de Geijn, Anatomy of high-performance matrix multiplica
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from superopt.kernels.layout import Layout, Scatter, lying
 from superopt.kernels.schedule import (
@@ -28,11 +30,15 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Load
 from superopt.te.walk import axes_of, loads, slides
 
-ACCUMULATORS = 28  # of 32 registers, the others for operands
-LATENCY = 4  # cycles until a sum can be added to again
+REGISTERS = 32
+OPERANDS = 4  # registers that are not for sums
+LATENCY = {32: 4, 16: 8}  # products until a sum can be added to again, by registers
 # Fitted to measurements of 115 kernels (scripts/bench_tuning.py's), in products of a vector each:
-NEAR_ROW = 0.5  # a number from the first cache
+NEAR_ROW = {32: 0.5, 16: 0.9}  # a number from the first cache, by registers: with 16 there is no
+# multiplication that reads one itself
 FAR = 1.5  # a vector from the second one
+FEWER = 16  # registers, and caches that are smaller: what it takes there, by the panel's bytes
+FARTHER = ((24_000, 1.0), (50_000, 2.0), (math.inf, 4.0))
 BESIDE = 0.2  # part of what is not the bottleneck that shows
 STRIDED = 8  # rows of a matrix at a time: more may fall on the same places of the first cache
 NEAR = 16  # elements between neighbouring rows that are no such case
@@ -107,23 +113,37 @@ def _lane(t: Tensor, e: Load) -> bool:
     return bool(e.index) and bool(t.axes) and t.axes[-1] in axes_of(e.index[-1])
 
 
+def _far(registers: int, panel: int) -> float:
+    """What a vector of b takes, of a panel of so many bytes."""
+    if registers != FEWER:
+        return FAR
+    return next(far for most, far in FARTHER if panel <= most)
+
+
 def tiles(
-    m: int, n: int, lanes: int, most: int = 14, registers: int = 1
+    m: int,
+    n: int,
+    lanes: int,
+    most: int = 14,
+    each: int = 1,
+    registers: int = REGISTERS,
+    terms: int = 1,
 ) -> Iterator[tuple[float, int, int]]:
     """Register tiles of `rows` times `vectors`: (cycles that all of them take, rows, vectors).
 
-    most: rows at most. registers: that a vector is. Vectors of b come from the second cache, a
-    row's numbers from the first.
+    most: rows at most. each: registers that a vector is, of so many. terms: of a sum. Vectors of b
+    come from the second cache, a row's numbers from the first.
     """
     for vectors in range(1, 9):
-        wide = vectors * registers
+        wide = vectors * each
+        far = _far(registers, terms * lanes * vectors * 4)
         if lanes * vectors > max(n, lanes):
             break
         for rows in range(1, max(min(m, most), 1) + 1):
-            if rows * wide > ACCUMULATORS or rows * wide + wide + 1 > 32:
+            if rows * wide > registers - OPERANDS or rows * wide + wide + 1 > registers:
                 break
-            busy, loads = rows * wide, NEAR_ROW * rows + FAR * wide
-            step = max(busy, loads, LATENCY) + BESIDE * min(busy, loads)
+            busy, loads = rows * wide, NEAR_ROW[registers] * rows + far * wide
+            step = max(busy, loads, LATENCY[registers]) + BESIDE * min(busy, loads)
             count = -(-m // rows) * -(-n // (lanes * vectors))
             yield count * step, rows, vectors
 
@@ -132,22 +152,30 @@ def tiles(
 class Frame:
     """What a register tile is of: some rows of `m` (None: there is one) times vectors along `n`.
 
-    lanes: of a vector, which `registers` registers hold. most: rows at most.
+    lanes: of a vector, which `each` registers hold, of so many. most: rows at most.
     """
 
     m: Axis | None
     n: Axis
     lanes: int
-    registers: int
+    each: int
     most: int
+    registers: int = REGISTERS
+    terms: int = 1
 
     def tiles(self) -> Iterator[tuple[float, int, int]]:
         height = 1 if self.m is None else extent(self.m)
-        return tiles(height, extent(self.n), self.lanes, self.most, self.registers)
+        return tiles(
+            height, extent(self.n), self.lanes, self.most, self.each, self.registers, self.terms
+        )
 
 
 def frame(
-    t: Tensor, c: Contraction, layouts: Mapping[Tensor, Layout | Scatter], lanes: int
+    t: Tensor,
+    c: Contraction,
+    layouts: Mapping[Tensor, Layout | Scatter],
+    lanes: int,
+    registers: int = REGISTERS,
 ) -> Frame | None:
     """The tile of a contraction whose b lies, or can be laid, along vectors. None: not so."""
     out, given = lying(layouts.get(t), t.rank), lanes
@@ -166,7 +194,9 @@ def frame(
     if width < lanes or (width % lanes and width < NARROW * lanes):
         lanes = width  # all of it, in vectors of which the last one is shorter
     most = STRIDED if m is not None and abs(_apart(c.a, m, layouts)) > NEAR else 14
-    return Frame(m, n, lanes, -(-lanes // given), most)
+    found = reduction(t)
+    terms = 1 if found is None else prod(map(extent, found.axes))
+    return Frame(m, n, lanes, -(-lanes // given), most, registers, terms)
 
 
 def _apart(a: Load, m: Axis, layouts: Mapping[Tensor, Layout | Scatter]) -> int:
@@ -205,6 +235,8 @@ def scheduled(
     assert found is not None
     over = list(_reduced(steps, c, found.axes, layouts))
     first = [*rest[:1], *ways, *rest[1:], *after] if rest else [*ways, *after]
+    if tile_of.registers == FEWER and len(rest) > 1 and _by_rows(c, rest, tile_of, vectors, t):
+        first = [*rest, *ways, *after]
     if deep and m is not None and len(over) == 1:
         (k,) = over
         steps.append(Split(k, deep))
@@ -216,6 +248,18 @@ def scheduled(
     steps.append(Vectorize(tile[-1]))
     steps += [Parallel(name) for name in first[:3]]
     return tuple(steps)
+
+
+def _by_rows(c: Contraction, rest: Sequence[str], f: Frame, vectors: int, t: Tensor) -> bool:
+    """Is less read anew where the rows of a picture are outermost, and b is read for each of them,
+    than where a is, for each panel of b?"""
+    high = prod(extent(x) for x in t.axes if x.name in rest[1:])
+    panels = -(-extent(f.n) // (f.lanes * vectors))
+    return _elements(c.b.tensor) * high < _elements(c.a.tensor) * panels
+
+
+def _elements(t: Tensor) -> int:
+    return prod(n for n in t.shape if isinstance(n, int))
 
 
 def streamed(t: Tensor, c: Contraction, columns: int, terms: int, lanes: int) -> Schedule:

@@ -26,6 +26,11 @@ class Machine:
         """The bytes of a vector that are multiplied at a time."""
         return HALVES.get(self.cpu, self.width)
 
+    @property
+    def registers(self) -> int:
+        """For vectors."""
+        return 32 if self.width == 64 or "+neon" in self.features.split(",") else 16
+
 
 # Processors that multiply the halves of a vector one after the other.
 HALVES = {"znver4": 32}

@@ -36,7 +36,7 @@ from superopt.te.expr import Tensor, compute, reduce_sum
 from superopt.te.inline import placed
 from superopt.te.node import Axis, Expr
 
-HELD = 24  # vectors of sums at a time
+OPERANDS = 8  # registers that are not for sums
 ADDED = 10.0  # products of vectors that adding the lanes of one takes as long as
 MOST = 10  # results of a place: of more, each product waits for its own part of the constant
 PAYS = 0.75  # part of the time of vectors along the results below which this pays
@@ -53,11 +53,12 @@ class Few:
     k: Axis
     m: Axis
     b: Tensor
+    registers: int
 
     @property
     def rows(self) -> tuple[int, ...]:
         """How many places at a time, the best first."""
-        most = max(1, min(HELD // co.extent(self.k), co.extent(self.m)))
+        most = max(1, min((self.registers - OPERANDS) // co.extent(self.k), co.extent(self.m)))
         return tuple(dict.fromkeys((most, max(1, most // 2))))
 
 
@@ -66,6 +67,7 @@ def few(
     constants: Collection[Tensor],
     layouts: Mapping[Tensor, Layout | Scatter],
     lanes: int,
+    registers: int = co.REGISTERS,
 ) -> Few | None:
     """How this computes `t`; None where it is not worth it."""
     c, found = co.contraction(t, constants), reduction(t)
@@ -101,7 +103,7 @@ def few(
     whole = put(put_for(t.body, found, held, ()), held, total)
     root = Tensor("y", t.dtype, t.shape, t.axes, whole)
     lies = scattered(t, layouts.get(t), t.axes, t.axes)
-    return Few(root, lies, parts, k, m, c.b.tensor)
+    return Few(root, lies, parts, k, m, c.b.tensor, registers)
 
 
 def _beside(c: co.Contraction, layouts: Mapping[Tensor, Layout | Scatter]) -> Axis | None:

@@ -36,6 +36,7 @@ def groups(
     constants: Collection[Tensor],
     layouts: Mapping[Tensor, Layout | Scatter],
     lanes: int,
+    registers: int = co.REGISTERS,
 ) -> Groups | None:
     """The products of the groups of `t`, if it is one of several; None where each group has but one
     channel, or whole vectors."""
@@ -57,7 +58,7 @@ def groups(
         return None
     inner = [n for n in range(len(axes)) if n != at + 1]
     along = Layout(tuple(map(Part, (*inner, at + 1))))
-    frame = co.frame(root, c, {**layouts, root: along}, lanes)
+    frame = co.frame(root, c, {**layouts, root: along}, lanes, registers)
     if frame is None:
         return None
     index = tuple(channel if a == axis else a for a in t.axes)

@@ -41,7 +41,8 @@ class Problem:
     within it, how many axes say which row; else 0. tiles: may convolutions be computed in tiles
     (Winograd), of other roundings? levels: how often products of matrices may be cut (Strassen),
     of which constants become larger, too? unit: bytes of a vector that are multiplied at a time,
-    where it takes several such steps; 0: all. dilated: may dilated convolutions be in tiles?"""
+    where it takes several such steps; 0: all. dilated: may dilated convolutions be in tiles?
+    registers: of vectors."""
 
     tensor: Tensor
     layouts: Mapping[Tensor, Layout | Scatter]
@@ -52,6 +53,7 @@ class Problem:
     levels: int = max(st.LEVELS)
     unit: int = 0
     dilated: bool = True
+    registers: int = co.REGISTERS
 
     @property
     def lanes(self) -> int:
@@ -129,12 +131,12 @@ def best(p: Problem) -> Option:
         if m:
             picture = find(p.tensor, c)
             assert picture is not None
-            return _winograd(wi.plans(picture, m, p.lanes)[0])
+            return _winograd(wi.plans(picture, m, p.lanes, p.registers)[0])
         square = _square(p, c)
         if square is not None:
             rows = square.count * square.high
             times = rows // (1 if frame.m is None else _size(frame.m))
-            plan = st.best(square, p.lanes, p.levels, times * min(frame.tiles())[0])
+            plan = st.best(square, p.lanes, p.levels, times * min(frame.tiles())[0], p.registers)
             if plan is not None:
                 return _parts(plan)
         if flowing := list(_streams(p, c)):
@@ -182,10 +184,10 @@ def _options(p: Problem) -> Iterator[Option]:
         picture = _picture(p, c)
         if picture is not None:
             for m in picture.fitting():
-                yield from map(_winograd, wi.plans(picture, m, p.lanes))
+                yield from map(_winograd, wi.plans(picture, m, p.lanes, p.registers))
         square = _square(p, c)
         if square is not None:
-            yield from map(_parts, st.plans(square, p.lanes, p.levels))
+            yield from map(_parts, st.plans(square, p.lanes, p.levels, p.registers))
     each = _groups(p)
     if each is not None:
         for _, rows, vectors in sorted(each.frame.tiles()):
@@ -253,7 +255,7 @@ def _product(p: Problem) -> tuple[co.Contraction, co.Frame] | None:
         if found is None:
             return None
         if found.of_b and not _dotted(p, found):
-            frame = co.frame(p.tensor, found, p.layouts, lanes)
+            frame = co.frame(p.tensor, found, p.layouts, lanes, p.registers)
             return None if frame is None else (found, frame)
     return None
 
@@ -289,11 +291,11 @@ def _given(p: Problem, option: Option) -> tuple[co.Contraction, co.Frame]:
 
 
 def _few(p: Problem) -> Few | None:
-    return few(p.tensor, p.constants, p.layouts, p.lanes)
+    return few(p.tensor, p.constants, p.layouts, p.lanes, p.registers)
 
 
 def _groups(p: Problem) -> Groups | None:
-    return groups(p.tensor, p.constants, p.layouts, p.lanes)
+    return groups(p.tensor, p.constants, p.layouts, p.lanes, p.registers)
 
 
 def _in_groups(p: Problem, option: Option) -> Choice:
@@ -314,12 +316,14 @@ def _blocked(*knobs: int) -> Option:
 
 
 def _attention(p: Problem) -> at.Attention | None:
-    return at.attention(p.tensor, p.constants, p.layouts, p.lanes) if p.lead else None
+    if not p.lead:
+        return None
+    return at.attention(p.tensor, p.constants, p.layouts, p.lanes, p.registers)
 
 
 # --- convolutions in tiles ---
 
-BYTES_PER_CYCLE = 6  # of weights that come from memory
+BYTES_PER_CYCLE = {32: 6, 16: 3}  # of weights that come from memory, by registers
 STARTS = 0.75  # part of a direct convolution's time below which tiles pay
 _KNOBS = ("m", "apart", "block", "rows", "columns", "vectors")
 
@@ -347,7 +351,7 @@ def _tile(p: Problem, c: co.Contraction) -> int:
     some = []
     for m in picture.fitting():
         sums, transforms, size = wi.products(picture, m)
-        busy, streams = (sums + transforms) / p.lanes, size / BYTES_PER_CYCLE
+        busy, streams = (sums + transforms) / p.lanes, size / BYTES_PER_CYCLE[p.registers]
         some.append((max(busy, streams) + 0.3 * min(busy, streams), m))
     return min(some)[1] if some and min(some)[0] <= STARTS * direct else 0
 

@@ -19,7 +19,7 @@ from math import prod
 
 import numpy as np
 
-from superopt.kernels.contraction import DEEP, Contraction, tiles
+from superopt.kernels.contraction import DEEP, REGISTERS, Contraction, tiles
 from superopt.kernels.factor import Form, placed, put, scattered
 from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.nest import put_for
@@ -253,7 +253,8 @@ FEW = 4  # rows of a part, at least
 # is in the result, in the unit of register tiles (contraction.tiles); and what part of that unit
 # these take here.
 SUMMED, ADDED, TAKEN = 6, 3.5, 0.96
-BYTES_PER_CYCLE = 8  # of the constant, which comes from memory
+MOVED = {32: 1.0, 16: 3.0}  # times the first two, by registers: smaller caches come with fewer
+BYTES_PER_CYCLE = {32: 8, 16: 4}  # of the constant, which comes from memory, by registers
 BESIDE = 0.2  # part of what is not the bottleneck that shows
 STARTS = 0.965  # part of the time of the product as it is below which parts pay
 ROOM = 8_000_000  # bytes of the sums of a's parts, which are read once for each panel
@@ -274,29 +275,31 @@ def fits(p: Square, levels: int, lanes: int) -> bool:
     return wide and over(p.high, parts) >= FEW
 
 
-def best(p: Square, lanes: int, most: int, direct: float) -> Plan | None:
+def best(
+    p: Square, lanes: int, most: int, direct: float, registers: int = REGISTERS
+) -> Plan | None:
     """The way that should be the fastest, if it is one by parts. most: levels. direct: what
     the product as it is takes for each of its terms, in the unit of register tiles."""
-    size = 4 * extent(p.k) * extent(p.n) / BYTES_PER_CYCLE
+    size = 4 * extent(p.k) * extent(p.n) / BYTES_PER_CYCLE[registers]
     some = [(_time(direct * extent(p.k), size), 0)]
     for levels in LEVELS[:most]:
         if fits(p, levels, lanes):
             parts, count = 2**levels, 7**levels
             m, n, k = high(p, parts), extent(p.n) // parts, extent(p.k) // parts
-            products = _tiles(m, n, k, lanes, count)[0][0] * k * TAKEN
-            moved = m * (k * SUMMED + n * ADDED) / lanes
+            products = _tiles(m, n, k, lanes, count, registers)[0][0] * k * TAKEN
+            moved = MOVED[registers] * m * (k * SUMMED + n * ADDED) / lanes
             some.append((_time(count * (products + moved), (7 / 4) ** levels * size), levels))
     least, levels = min(some)
     if not levels or least > STARTS * some[0][0]:
         return None
-    return next(x for x in plans(p, lanes, most) if x.levels == levels)
+    return next(x for x in plans(p, lanes, most, registers) if x.levels == levels)
 
 
 def _time(busy: float, streams: float) -> float:
     return max(busy, streams) + BESIDE * min(busy, streams)
 
 
-def plans(p: Square, lanes: int, most: int) -> list[Plan]:
+def plans(p: Square, lanes: int, most: int, registers: int = REGISTERS) -> list[Plan]:
     """All, of each number of levels the one that should be the fastest first."""
     out = []
     for levels in LEVELS[:most]:
@@ -307,7 +310,7 @@ def plans(p: Square, lanes: int, most: int) -> list[Plan]:
         deep = [d for d in range(DEEP, DEEP // 3, -1) if k % d == 0 and k > d][:1]
         size = count * 4 * k  # bytes of the sums for a row of each part
         whole = m * size <= ROOM
-        for _, rows, vectors in _tiles(m, n, k, lanes, count):
+        for _, rows, vectors in _tiles(m, n, k, lanes, count, registers):
             inside = min(max(HELD // (count * 4 * vectors * lanes) // rows, 1) * rows, m)
             own = (True, _block(m, rows, over(n, vectors * lanes)))
             ways = [(False, inside), own]
@@ -330,12 +333,15 @@ def _block(m: int, rows: int, panels: int) -> int:
     return min(rows * (max(enough) if enough else min(some, default=count)), m)
 
 
-def _tiles(m: int, n: int, k: int, lanes: int, count: int) -> list[tuple[float, int, int]]:
+def _tiles(
+    m: int, n: int, k: int, lanes: int, count: int, registers: int
+) -> list[tuple[float, int, int]]:
     """Register tiles whose panels divide the columns, so that no column is computed twice, and
     of which all products stay near."""
     pitch = count * 4 * k
     most = ENOUGH if pitch % PAGE == 0 else 14
-    some = [x for x in tiles(m, n, lanes, most) if (n // lanes) % x[2] == 0]
+    every = tiles(m, n, lanes, most, registers=registers)
+    some = [x for x in every if (n // lanes) % x[2] == 0]
     near = [x for x in some if count * 4 * lanes * x[1] * x[2] <= HELD]
     high = [x for x in near if x[1] >= min(m, ENOUGH) and x[2] == 1]
     return sorted(high or near)[:TILES]

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from superopt.kernels.contraction import Contraction, tiles
+from superopt.kernels.contraction import REGISTERS, Contraction, tiles
 from superopt.kernels.cook_toom import array, matrices
 from superopt.kernels.factor import Form, placed, put, scattered
 from superopt.kernels.layout import Layout, Scatter
@@ -168,14 +168,16 @@ _TRANSFORM = "reorder(i0, i1, i2, i4, k0, i3, i5); unroll(k0); unroll(i3); vecto
 _BACK = "i1, i2, i5.o.i, i3, k0, i4, i5.i); unroll(k0); unroll(i4); vectorize(i5.i)"
 
 
-def plans(p: Picture, m: int, lanes: int) -> list[Plan]:
+def plans(p: Picture, m: int, lanes: int, registers: int = REGISTERS) -> list[Plan]:
     """Those for tiles of m x m, the one that should be the fastest first.
 
     Where the kernel does not stay in a cache it may be better to read it once, for all tiles:
     these are transformed before, and a part of the outputs' channels is computed at a time.
     """
     grid, sizes = counts(p, m), (prod(p.reads(m)), p.channels * p.taps, extent(p.k))
-    first = p.taps > 1 or _streams(grid, sizes, lanes)  # else it is transformed for each term anew
+    first = p.taps > 1 or _streams(
+        grid, sizes, lanes, registers
+    )  # else it is transformed for each term anew
     own = _block(*grid, sizes)
     if p.w is None:  # there are no columns that several threads could share
         own = min(own, over(grid[0], SHARES))
@@ -183,7 +185,7 @@ def plans(p: Picture, m: int, lanes: int) -> list[Plan]:
     for apart in (first, not first):
         near = (own, over(own, 2), 2 * own)
         for block in [grid[0]] if apart else dict.fromkeys(min(b, grid[0]) for b in near):
-            some = sorted(_gemm(block, grid[1], sizes[2], lanes))[:TILES]
+            some = sorted(_gemm(block, grid[1], sizes[2], lanes, registers))[:TILES]
             out += [Plan(m, apart, block, *tile) for _, *tile in some]
     return out
 
@@ -195,14 +197,16 @@ def _block(high: int, wide: int, sizes: tuple[int, int, int]) -> int:
     return over(high, over(high, block))
 
 
-def _streams(grid: tuple[int, int], sizes: tuple[int, int, int], lanes: int) -> bool:
+def _streams(
+    grid: tuple[int, int], sizes: tuple[int, int, int], lanes: int, registers: int
+) -> bool:
     """Is less read from beyond the second cache where the kernel is read once, and the picture for
     each part of the channels, than the other way round?"""
     (high, wide), (count, channels, k) = grid, sizes
     each, kernel = count * high * wide * 4, count * channels * k * 4
     if kernel < 2 * ROOM:
         return False
-    _, _, vectors = min(tiles(high * wide, k, lanes))
+    _, _, vectors = min(tiles(high * wide, k, lanes, registers=registers))
     part = each * vectors * lanes
     parts = over(k, vectors * lanes)
     by_rows = over(high, _block(high, wide, sizes)) * kernel
@@ -252,10 +256,12 @@ def _by_channels(stages: Stages, plan: Plan, lanes: int) -> dict[Tensor, Schedul
     return {t: parsed(text) for t, text in how.items()}
 
 
-def _gemm(block: int, wide: int, k: int, lanes: int) -> list[tuple[float, int, int, int]]:
+def _gemm(
+    block: int, wide: int, k: int, lanes: int, registers: int
+) -> list[tuple[float, int, int, int]]:
     """Register tiles of the sums: what they should take, rows and columns of tiles, vectors."""
     out = []
-    for _, n, vectors in tiles(block * wide, k, lanes):
+    for _, n, vectors in tiles(block * wide, k, lanes, registers=registers):
         for by_row in range(1, min(block, n) + 1):
             if n % by_row == 0 and n // by_row <= wide:
                 by_column = n // by_row

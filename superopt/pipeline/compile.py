@@ -189,7 +189,9 @@ class Compiler:
     def program(self, s: Segment, sizes: Mapping[str, int]) -> Program:
         may, on = self.allowed, self.machine
         graph = simplified(graph_of(s), may.float_class, self.threads)
-        return program(graph, sizes, on.width, self.chosen, may.tiles, on.unit, may.partial)
+        return program(
+            graph, sizes, on.width, self.chosen, may.tiles, on.unit, may.partial, on.registers
+        )
 
     def planned(
         self, sizes: Mapping[str, int], options: Mapping[str, str]

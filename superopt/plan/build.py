@@ -12,7 +12,7 @@ import numpy as np
 from superopt.ir import graph as g
 from superopt.kernels import border
 from superopt.kernels.built import built, operands
-from superopt.kernels.contraction import contraction
+from superopt.kernels.contraction import REGISTERS, contraction
 from superopt.kernels.cpu_run import Call, Ref
 from superopt.kernels.cpu_text import chunks, workspace
 from superopt.kernels.identity import computation, identity
@@ -27,6 +27,7 @@ from superopt.plan.attention import attention
 from superopt.plan.inline import in_order, inlined
 from superopt.plan.memory import ALIGNED, Life, offsets
 from superopt.plan.origins import Origins, origins
+from superopt.plan.patch import patched
 from superopt.plan.phases import Phase, Written
 from superopt.plan.place import apart, layouts
 from superopt.plan.rows import rows
@@ -101,15 +102,16 @@ def program(
     tiles: bool = True,
     unit: int = 0,
     dilated: bool = True,
+    registers: int = REGISTERS,
 ) -> Program:
     """width: bytes of a vector of the machine that it is for. chosen: how to compute problems, by
     their keys; for all others the default holds. tiles: may convolutions be computed in tiles?
     unit: bytes of a vector that the machine multiplies at a time; 0: all. dilated: and
-    dilated ones, in tiles of every d-th element?
+    dilated ones, in tiles of every d-th element? registers: of vectors.
 
     Raises NotImplementedError where no kernel computes an element type.
     """
-    tensors = Tensors(sizes)
+    tensors = Tensors(sizes, patches=patched(graph, sizes))
     for n in g.nodes(graph):
         tensors.add(n)
     outputs = _outputs(graph, tensors)
@@ -125,7 +127,7 @@ def program(
     current, leads = attention(current, leads, needed, lying, tensors.constants, width)
     how = chosen or {}
     return _Builder(
-        graph, tensors, outputs, current, leads, lying, width, how, tiles, unit, dilated
+        graph, tensors, outputs, current, leads, lying, width, how, tiles, unit, dilated, registers
     ).build()
 
 
@@ -209,6 +211,7 @@ class _Builder:
     tiles: bool
     unit: int
     dilated: bool
+    registers: int
 
     def build(self) -> Program:
         buffers = {t: Tensor(f"b{n}", t.dtype, t.shape) for n, t in enumerate(self.current)}
@@ -238,7 +241,16 @@ class _Builder:
             known = {x for x in given if x in self.tensors.constants}
             lead = self.leads.get(t, 0)
             problem = Problem(
-                root, layout, known, self.width, lead, self.tiles, levels, self.unit, self.dilated
+                root,
+                layout,
+                known,
+                self.width,
+                lead,
+                self.tiles,
+                levels,
+                self.unit,
+                self.dilated,
+                self.registers,
             )
             key = computation(problem)
             how = choice(problem, self.chosen.get(key))

@@ -96,7 +96,8 @@ def _settled(
 
 
 def in_order(outputs: Sequence[Tensor], parts: Mapping[Tensor, Sequence[Tensor]]) -> list[Tensor]:
-    """The tensors that are computed, each behind those that it reads."""
+    """The tensors that are computed, each behind those that it reads, and over which it is
+    written."""
     done: dict[Tensor, None] = {}
     stack = [(o, False) for o in reversed(outputs)]
     while stack:
@@ -106,7 +107,7 @@ def in_order(outputs: Sequence[Tensor], parts: Mapping[Tensor, Sequence[Tensor]]
             continue
         if t in done:
             continue
-        for x in parts.get(t, ()):
+        for x in reversed(parts.get(t, ())):
             stack.append((x, False))
         if t.body is not None:
             stack.append((t, True))

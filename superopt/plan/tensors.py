@@ -9,12 +9,13 @@ import numpy as np
 
 from superopt.ir import graph as g
 from superopt.ir.op import expression
+from superopt.plan.patch import Patched
 from superopt.plan.phases import Phase, phases
 from superopt.plan.taps import windows
 from superopt.te import index as ix
 from superopt.te.affine import rebuild
 from superopt.te.bind import bind
-from superopt.te.expr import Tensor, compute, const
+from superopt.te.expr import Dim, Tensor, compute, const
 from superopt.te.inline import indexed
 from superopt.te.node import Apply, Const, Expr, Index, Load, Reduce
 
@@ -30,6 +31,7 @@ class Tensors:
     sizes: Mapping[str, int]
     copies: dict[Tensor, Tensor] = field(default_factory=dict)
     parts: dict[Tensor, tuple[Phase, ...]] = field(default_factory=dict)
+    patches: Mapping[g.Node, Patched] = field(default_factory=dict)
     of: dict[g.Value, Tensor | Const] = field(default_factory=dict)
     constants: dict[Tensor, Callable[[], np.ndarray]] = field(default_factory=dict)
     nodes: dict[Tensor, g.Node] = field(default_factory=dict)
@@ -39,8 +41,7 @@ class Tensors:
         if v not in self.of:
             t = v.type
             assert t.dtype is not None
-            assert t.shape is not None
-            shape = tuple(ix.evaluate(d, dict(self.sizes)) for d in t.shape)
+            shape = self.shape(v)
             made: Tensor | Const = Tensor(f"x{len(self.of)}", t.dtype, shape)
             if isinstance(v, g.Constant):
                 if int(np.prod(shape)) == SMALL and t.dtype.kind in "iufb":
@@ -61,6 +62,9 @@ class Tensors:
 
     def add(self, n: g.Node) -> None:
         """The results of a node with a tensor expression."""
+        if n in self.patches:
+            self.of[n] = self.patched(n, self.patches[n])
+            return
         types = tuple(None if v is None else v.type for v in n.inputs)
         outs = expression(n.op, types, n.attrs)
         if self.sizes:
@@ -86,6 +90,19 @@ class Tensors:
         assert isinstance(out, Tensor)
         return out
 
+    def patched(self, n: g.Node, p: Patched) -> Tensor:
+        """A tensor with others written over it."""
+        for x in g.nodes(p.values):
+            if g.results(x)[0] not in self.of:
+                self.add(x)
+        base = self.leaf(p.base)
+        assert isinstance(base, Tensor)
+        whole = Tensor("patched", base.dtype, base.shape)
+        own = self.part(n, base, base.shape, (0,) * base.rank)
+        over = (self.part(n, self.leaf(v), self.shape(v), at) for at, v in p.over)
+        self.parts[whole] = (own, *over)
+        return whole
+
     def joined(self, n: g.Node, given: Sequence[Tensor | Const], out: Tensor) -> Tensor:
         """A tensor that is written in parts, by those that are its operands."""
         axis = n.attr("axis")
@@ -98,13 +115,23 @@ class Tensors:
             assert isinstance(size, int)
             shape = (*out.shape[:axis], size, *out.shape[axis + 1 :])
             if size:
-                held = compute(shape, lambda *i, x=x: x if isinstance(x, Const) else x[i])
                 at = tuple(begin if d == axis else 0 for d in range(out.rank))
-                parts.append(Phase(held, at, (1,) * out.rank))
-                self.nodes[held] = n
+                parts.append(self.part(n, x, shape, at))
             begin += size
         self.parts[whole] = tuple(parts)
         return whole
+
+    def part(
+        self, n: g.Node, x: Tensor | Const, shape: Sequence[Dim], begin: tuple[int, ...]
+    ) -> Phase:
+        """What of a node's result is computed as `x`, of this shape, and begins there."""
+        held = compute(shape, lambda *i: x if isinstance(x, Const) else x[i])
+        self.nodes[held] = n
+        return Phase(held, begin, (1,) * len(shape))
+
+    def shape(self, v: g.Value) -> tuple[int, ...]:
+        assert v.type.shape is not None
+        return tuple(ix.evaluate(d, dict(self.sizes)) for d in v.type.shape)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,126 @@
+"""What is joined of parts of one tensor, each where it was, and of others: that tensor, with the
+others written over it.
+
+A program that is corrected where it is wrong (`superopt.partial.correct`) looks so. It is computed
+as a whole, in place, and costs no copy; what is written over it costs what it takes to compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from superopt.ir import graph as g
+from superopt.te import index as ix
+
+LEAST = 0.5  # of the elements are those of the tensor, or it is not computed as a whole
+Shape = tuple[int, ...]
+Sizes = dict[str, int]
+Once = Callable[[g.Value], bool]  # is it read once?
+
+
+@dataclass(frozen=True, slots=True)
+class Patched:
+    """base: of the same shape as the whole; over: what is written over it in this order, and where
+    that begins."""
+
+    base: g.Value
+    over: tuple[tuple[Shape, g.Value], ...]
+
+    @property
+    def values(self) -> tuple[g.Value, ...]:
+        return (self.base, *(v for _, v in self.over))
+
+
+def patched(graph: g.Graph, sizes: Mapping[str, int]) -> dict[g.Node, Patched]:
+    """The nodes of a graph that are computed so."""
+    readers = g.users(graph)
+    known = dict(sizes)
+
+    def once(v: g.Value) -> bool:
+        return len(readers.get(v, ())) == 1 and v not in graph.outputs
+
+    out: dict[g.Node, Patched] = {}
+    for n in g.nodes(graph):
+        before = n.inputs[0] if n.inputs else None
+        if n.op.name == "Concat" and not n.op.domain:
+            found = _joined(n, known, once, readers)
+            if found is not None:
+                out[n] = found
+        elif "elementwise" in n.op.laws and len(n.types) == 1 and before in out and once(before):
+            assert isinstance(before, g.Node)
+            if all(v is None or _single(v) for v in n.inputs[1:]):
+                out[n] = _after(n, out[before])
+    return out
+
+
+def _single(v: g.Value) -> bool:
+    """Is it a number?"""
+    return isinstance(v, g.Constant) and v.type.shape == ()
+
+
+def _after(n: g.Node, p: Patched) -> Patched:
+    """The operator, of one operand beside numbers, on each of these."""
+
+    def made(v: g.Value) -> g.Value:
+        return g.node(n.op, (v, *n.inputs[1:]), **dict(n.attrs))
+
+    return Patched(made(p.base), tuple((at, made(v)) for at, v in p.over))
+
+
+def _joined(
+    n: g.Node, sizes: Sizes, once: Once, readers: Mapping[g.Value, Sequence[g.Node]]
+) -> Patched | None:
+    shape = _shape(n, sizes)
+    if not prod(shape):
+        return None
+    leaves = list(_leaves(n, (0,) * len(shape), sizes, once))
+    kept: dict[g.Value, list[g.Value]] = {}
+    for at, v in leaves:
+        base = _kept(v, at, shape, sizes)
+        if base is not None and once(v):
+            kept.setdefault(base, []).append(v)
+    for base, own in kept.items():
+        share = sum(prod(_shape(v, sizes)) for v in own) / prod(shape)
+        if share >= LEAST and g.producer(base) is not None and len(readers[base]) == len(own):
+            over = tuple((at, v) for at, v in leaves if v not in own and prod(_shape(v, sizes)))
+            return Patched(base, over)
+    return None
+
+
+def _leaves(n: g.Node, at: Shape, sizes: Sizes, once: Once) -> Iterator[tuple[Shape, g.Value]]:
+    """What is joined, through joins that nothing else reads, and where it begins."""
+    axis = n.attr("axis")
+    assert isinstance(axis, int)
+    for v in n.inputs:
+        assert v is not None
+        p = g.producer(v)
+        if isinstance(p, g.Node) and p.op is n.op and once(v):
+            yield from _leaves(p, at, sizes, once)
+        else:
+            yield at, v
+        at = (*at[:axis], at[axis] + _shape(v, sizes)[axis], *at[axis + 1 :])
+
+
+def _kept(v: g.Value, at: Shape, shape: Shape, sizes: Sizes) -> g.Value | None:
+    """What `v` is the part of that begins at `at`, if that has this shape."""
+    n = g.producer(v)
+    if n is None or n.op.name != "Slice" or n.op.domain:
+        return None
+    (x,) = n.inputs
+    assert x is not None
+    axes, starts, steps = (_numbers(n.attr(k), sizes) for k in ("axes", "starts", "steps"))
+    begin = dict(zip(axes, starts, strict=True))
+    if any(s != 1 for s in steps) or _shape(x, sizes) != shape:
+        return None
+    return x if all(begin.get(d, 0) == a for d, a in enumerate(at)) else None
+
+
+def _shape(v: g.Value, sizes: Sizes) -> Shape:
+    return _numbers(v.type.shape, sizes)
+
+
+def _numbers(some: object, sizes: Sizes) -> Shape:
+    assert isinstance(some, Sequence)
+    return tuple(ix.evaluate(d, sizes) for d in some)
