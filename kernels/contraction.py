@@ -34,7 +34,7 @@ REGISTERS = 32
 OPERANDS = 4  # registers that are not for sums
 LATENCY = {32: 4, 16: 8}  # products until a sum can be added to again, by registers
 # Fitted to measurements of 115 kernels (scripts/bench_tuning.py's), in products of a vector each:
-NEAR_ROW = {32: 0.5, 16: 0.9}  # a number from the first cache, by registers: with 16 there is no
+NEAR_ROW = {32: 0.5, 16: 1.0}  # a number from the first cache, by registers: with 16 there is no
 # multiplication that reads one itself
 FAR = 1.5  # a vector from the second one
 FEWER = 16  # registers, and caches that are smaller: what it takes there, by the panel's bytes

@@ -253,7 +253,7 @@ FEW = 4  # rows of a part, at least
 # is in the result, in the unit of register tiles (contraction.tiles); and what part of that unit
 # these take here.
 SUMMED, ADDED, TAKEN = 6, 3.5, 0.96
-MOVED = {32: 1.0, 16: 3.0}  # times the first two, by registers: smaller caches come with fewer
+MOVED = {32: 1.0, 16: 4.5}  # times the first two, by registers: smaller caches come with fewer
 BYTES_PER_CYCLE = {32: 8, 16: 4}  # of the constant, which comes from memory, by registers
 BESIDE = 0.2  # part of what is not the bottleneck that shows
 STARTS = 0.965  # part of the time of the product as it is below which parts pay
@@ -262,6 +262,7 @@ ROOM = 8_000_000  # bytes of the sums of a's parts, which are read once for each
 # ENOUGH rows high, which is what keeps a core busy.
 HELD = 48_000
 ENOUGH = 8
+TALL = {32: (ENOUGH, 1), 16: (6, 2)}  # rows at least and vectors at most, by registers
 PAGE = 4096  # bytes: of rows that are so far apart a cache holds no more than ENOUGH
 CHUNKS = 6  # for threads, at least, where there are blocks of LEAST rows
 LEAST, TWICE = 7, 1.035
@@ -340,10 +341,11 @@ def _tiles(
     of which all products stay near."""
     pitch = count * 4 * k
     most = ENOUGH if pitch % PAGE == 0 else 14
-    every = tiles(m, n, lanes, most, registers=registers)
+    every = tiles(m, n, lanes, most, registers=registers, terms=k)
     some = [x for x in every if (n // lanes) % x[2] == 0]
     near = [x for x in some if count * 4 * lanes * x[1] * x[2] <= HELD]
-    high = [x for x in near if x[1] >= min(m, ENOUGH) and x[2] == 1]
+    least, wide = TALL[registers]
+    high = [x for x in near if x[1] >= min(m, least) and x[2] <= wide]
     return sorted(high or near)[:TILES]
 
 

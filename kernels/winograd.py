@@ -162,6 +162,8 @@ def _exchanged(e: Expr, env: Mapping[Expr, Expr]) -> Expr:
 WIDE = {1: 1.0, 2: 1.0, 3: 1.0, 4: 1.05}
 TILES = 8  # register tiles that are worth trying
 ROOM = 700_000  # bytes of a block's tiles and sums: most of a core's second cache
+NEAR = {32: ROOM, 16: ROOM // 2}
+ONCE = 700  # terms of a panel that is not near, since it is read for few tiles
 SHARES = 8  # parts at least of what is one column
 Stages = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 _TRANSFORM = "reorder(i0, i1, i2, i4, k0, i3, i5); unroll(k0); unroll(i3); vectorize(i5)"
@@ -178,7 +180,7 @@ def plans(p: Picture, m: int, lanes: int, registers: int = REGISTERS) -> list[Pl
     first = p.taps > 1 or _streams(
         grid, sizes, lanes, registers
     )  # else it is transformed for each term anew
-    own = _block(*grid, sizes)
+    own = _block(*grid, sizes, registers)
     if p.w is None:  # there are no columns that several threads could share
         own = min(own, over(grid[0], SHARES))
     out = []
@@ -190,10 +192,14 @@ def plans(p: Picture, m: int, lanes: int, registers: int = REGISTERS) -> list[Pl
     return out
 
 
-def _block(high: int, wide: int, sizes: tuple[int, int, int]) -> int:
-    """Rows of tiles whose transforms and sums stay in the second cache."""
+def _block(high: int, wide: int, sizes: tuple[int, int, int], registers: int) -> int:
+    """Rows of tiles whose transforms and sums stay in the second cache; or more, where that is
+    small, and the kernel does not stay there either: it is read for each block."""
     products, channels, k = sizes
-    block = max(1, min(high, ROOM // (products * wide * (channels + k) * 4)))
+    beyond = registers < REGISTERS and products * channels * k * 4 > 4 * ROOM
+    block = max(
+        1, min(high, NEAR[registers] * (1 + 3 * beyond) // (products * wide * (channels + k) * 4))
+    )
     return over(high, over(high, block))
 
 
@@ -209,7 +215,7 @@ def _streams(
     _, _, vectors = min(tiles(high * wide, k, lanes, registers=registers))
     part = each * vectors * lanes
     parts = over(k, vectors * lanes)
-    by_rows = over(high, _block(high, wide, sizes)) * kernel
+    by_rows = over(high, _block(high, wide, sizes, registers)) * kernel
     return kernel + parts * (each * channels + (2 * part if part > ROOM else 0)) < by_rows
 
 
@@ -261,13 +267,14 @@ def _gemm(
 ) -> list[tuple[float, int, int, int]]:
     """Register tiles of the sums: what they should take, rows and columns of tiles, vectors."""
     out = []
-    for _, n, vectors in tiles(block * wide, k, lanes, registers=registers):
+    for time, n, vectors in tiles(block * wide, k, lanes, registers=registers, terms=ONCE):
+        each = time / (over(block * wide, n) * over(k, vectors * lanes) * n * vectors)
         for by_row in range(1, min(block, n) + 1):
             if n % by_row == 0 and n // by_row <= wide:
                 by_column = n // by_row
                 count = over(block, by_row) * over(wide, by_column) * over(k, vectors * lanes)
-                slow = WIDE.get(vectors, 1.2) * _few(n)
-                slow *= 1.02 if by_row == 1 else 1
+                slow = each if registers < REGISTERS else WIDE.get(vectors, 1.2) * _few(n)
+                slow *= 1.02 if by_row == 1 and registers == REGISTERS else 1
                 out.append((count * n * vectors * slow, by_row, by_column, vectors))
     return out
 

@@ -73,7 +73,8 @@ def _joined(
     n: g.Node, sizes: Sizes, once: Once, readers: Mapping[g.Value, Sequence[g.Node]]
 ) -> Patched | None:
     shape = _shape(n, sizes)
-    if not prod(shape):
+    whole = _count(n, sizes)
+    if not whole:
         return None
     leaves = list(_leaves(n, (0,) * len(shape), sizes, once))
     kept: dict[g.Value, list[g.Value]] = {}
@@ -82,9 +83,13 @@ def _joined(
         if base is not None and once(v):
             kept.setdefault(base, []).append(v)
     for base, own in kept.items():
-        share = sum(prod(_shape(v, sizes)) for v in own) / prod(shape)
-        if share >= LEAST and g.producer(base) is not None and len(readers[base]) == len(own):
-            over = tuple((at, v) for at, v in leaves if v not in own and prod(_shape(v, sizes)))
+        size = sum(_count(v, sizes) for v in own)
+        if (
+            size >= LEAST * whole
+            and g.producer(base) is not None
+            and len(readers[base]) == len(own)
+        ):
+            over = tuple((at, v) for at, v in leaves if v not in own and 0 not in _shape(v, sizes))
             return Patched(base, over)
     return None
 
@@ -119,6 +124,10 @@ def _kept(v: g.Value, at: Shape, shape: Shape, sizes: Sizes) -> g.Value | None:
 
 def _shape(v: g.Value, sizes: Sizes) -> Shape:
     return _numbers(v.type.shape, sizes)
+
+
+def _count(v: g.Value, sizes: Sizes) -> int:
+    return int(prod(_shape(v, sizes)))
 
 
 def _numbers(some: object, sizes: Sizes) -> Shape:
