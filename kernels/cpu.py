@@ -86,6 +86,8 @@ def optimized(text: str, machine: Machine) -> str:
 
 def _module(text: str, machine: Machine, shared: bool = False) -> tuple[Any, Any]:
     initialized()
+    if "half" in text and "+sse2" in machine.features and "+f16c" not in machine.features:
+        raise NotImplementedError("this processor has no instructions for float16")
     module = llvm.parse_assembly(text)
     module.verify()
     made = target(machine, shared)

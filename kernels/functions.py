@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from superopt.kernels import vector_math as vm
 from superopt.kernels import wide_math
 from superopt.kernels.text import Text, Value, number
-from superopt.te.dtype import BF16, BOOL, F16, F32, DType
+from superopt.te.dtype import BF16, BOOL, F16, F32, I16, I32, DType
 from superopt.te.node import Number
 
 _FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
@@ -231,9 +231,11 @@ def cast(t: Text, x: Value, dtype: DType) -> Value:
             return t.make(f"fcmp une {x}, {like(0, x).text}", BOOL, n)
         return t.make(f"icmp ne {x}, {like(0, x).text}", BOOL, n)
     signed = "u" if kind.kind == "u" or kind == BOOL else "s"
+    if dtype in HALF and kind != F32:
+        return cast(t, cast(t, x, F32), dtype)
+    if dtype == BF16:
+        return _bfloat(t, x)
     if kind.is_float and dtype.is_float:
-        if kind in HALF and dtype in HALF:
-            return cast(t, cast(t, x, F32), dtype)
         how = "fpext" if dtype.bits > kind.bits else "fptrunc"
     elif kind.is_float:
         letter = "u" if dtype.kind == "u" else "s"
@@ -247,6 +249,27 @@ def cast(t: Text, x: Value, dtype: DType) -> Value:
         wider = dtype.bits > (1 if kind == BOOL else kind.bits)
         how = "trunc" if not wider else "zext" if signed == "u" else "sext"
     return t.make(f"{how} {x} to {to}", dtype, n)
+
+
+def _bfloat(t: Text, x: Value) -> Value:
+    """The upper half of a float32, rounded to even: few processors have an instruction, and LLVM
+    calls a function of a compiler's library for the others."""
+    n = x.lanes
+
+    def op(text: str) -> Value:
+        return t.make(text, I32, n)
+
+    whole = Value("", I32, n)
+    bits = op(f"bitcast {x} to {whole.type}")
+    odd = op(f"and {op(f'lshr {bits}, {like(16, whole).text}')}, {like(1, whole).text}")
+    more = op(f"add {odd}, {like(0x7FFF, whole).text}")
+    rounded = op(f"add {bits}, {more.text}")
+    quiet = op(f"or {bits}, {like(1 << 22, whole).text}")
+    nan = t.make(f"fcmp uno {x}, {x.text}", BOOL, n)
+    kept = op(f"select {nan}, {quiet}, {rounded}")
+    upper = op(f"lshr {kept}, {like(16, whole).text}")
+    short = t.make(f"trunc {upper} to {Value('', I16, n).type}", I16, n)
+    return t.make(f"bitcast {short} to {Value('', BF16, n).type}", BF16, n)
 
 
 def like(value: Number, v: Value) -> Value:

@@ -47,6 +47,8 @@ from superopt.rules.term import (
 
 FLOAT_CLASSES = ("E0", "E1", "E2", "E3")  # bit-exact, reassociated, distributed, exceptional
 LIBRARY = Path(__file__).resolve().parent / "library"
+MADE = "partial/"  # of pairs of programs that are equal in parts
+PARTS = ("*.rules", "generated/*.rules", "partial/*.rules")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,11 @@ class Rule:
     caveat: str = ""
     text: str = field(default="", compare=False)
     source: str = field(default="", compare=False)
+
+    @property
+    def made(self) -> bool:
+        """Is it of a pair of programs that are equal in parts?"""
+        return self.source.startswith(MADE)
 
     def __hash__(self) -> int:  # cheap: plans are kept by rule
         return hash(self.name)
@@ -164,10 +171,10 @@ def load_file(name: str) -> tuple[Rule, ...]:
 @lru_cache(maxsize=1)
 def load_library() -> tuple[Rule, ...]:
     """The rules that come with superopt: every `library/*.rules`, in order of file name, and then
-    those that were generated, `library/generated/*.rules`."""
+    those that were generated, `library/generated/*.rules`, or made of pairs, `partial/*.rules`."""
     out: list[Rule] = []
     seen: dict[str, str] = {}
-    for path in (*sorted(LIBRARY.glob("*.rules")), *sorted(LIBRARY.glob("generated/*.rules"))):
+    for path in (p for part in PARTS for p in sorted(LIBRARY.glob(part))):
         name = path.relative_to(LIBRARY).as_posix()
         for rule in load_file(name):
             if rule.name in seen:

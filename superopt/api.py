@@ -74,6 +74,7 @@ def optimize(
     cost: str = "auto",
     tier: str = "A",
     float_class: str = "E2",
+    partial: bool = True,
 ) -> Optimized:
     """Find a faster model that computes the same.
 
@@ -95,6 +96,7 @@ def optimize(
     float_class: of these rules, at most: "E0" bit-exact, "E1" sums and products in another order,
         "E2" these distributed, "E3" other results where numbers overflow or are none. A rule of the
         user's is in the class that is computed of it, if that is above the one it names.
+    partial: may programs become such as are equal in parts, with what corrects the rest?
 
     Raises ModelError for an invalid model, CheckFailed when a rewritten model disagrees with the
     original or a rule of the user's is refuted, UsageError for arguments that do not fit.
@@ -127,7 +129,7 @@ def optimize(
     own = tuple(map(classed, own_rules(rules)))
     request = Request(
         budget=float(budget),
-        rules=(*(load_library() if library else ()), *own),
+        rules=(*(r for r in (load_library() if library else ()) if partial or not r.made), *own),
         tier=tier,
         float_class=float_class,
         untried=frozenset(r.name for r in own),

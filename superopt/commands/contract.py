@@ -72,6 +72,7 @@ class Api(Protocol):
         cost: str,
         tier: str = "A",
         float_class: str = "E2",
+        partial: bool = True,
     ) -> Optimized:
         """Raises ModelError, CheckFailed; returns the best checked model once `stop()` is true."""
 

@@ -58,6 +58,11 @@ from superopt.report.certificate import certificate_path
     "how they are distributed, E3 overflow and NaN.",
 )
 @click.option(
+    "--partial/--no-partial",
+    default=True,
+    help="Without programs that are equal in parts, and corrected.",
+)
+@click.option(
     "--decisions", type=options.NEW_FILE, metavar="FILE", help="Write the search's decisions."
 )
 @click.option(
@@ -84,6 +89,7 @@ def optimize(
     cost: str,
     tier: str,
     float_class: str,
+    partial: bool,
     decisions: Path | None,
     replay: Path | None,
     store: Path | None,
@@ -130,6 +136,7 @@ def optimize(
             cost=cost,
             tier=tier,
             float_class=float_class,
+            partial=partial,
         )
         if output is not None:
             certificate = found.save(output)

@@ -8,7 +8,10 @@ import numpy as np
 
 from superopt.partial.pairs import PartialRule, load_pairs, partial_rule
 from superopt.partial.regions import Regions
+from superopt.partial.sizes import some
+from superopt.partial.symbolic import parts as formulas
 from superopt.partial.symbolic import show
+from superopt.report.diagram import InParts
 from superopt.report.partial import RIGHT, WRONG, Correction, PartialPage, Proof
 from superopt.rules.rule import Rule, show_side
 from superopt.rules.term import show as shown
@@ -41,6 +44,24 @@ def _page(made: PartialRule) -> PartialPage:
         ", ".join(map(shown, pair.where)), parts.shape, tuple(equal),
         tuple(show(b) for b in parts.different), dict(sizes), seen.share, _picture(seen),
         tuple(corrections),
+    )  # fmt: skip
+
+
+def in_parts(rule: Rule) -> InParts | None:
+    """Of a rule that was made of a pair; None for others."""
+    if not rule.made:
+        return None
+    name, _, how = rule.name.rpartition("-")
+    pairs = {p.name: p for p in load_pairs()}
+    pair = pairs.get(rule.name) or pairs.get(name)
+    if pair is None:
+        return None
+    found = formulas(some(pair))
+    sizes, seen = found.seen[0]
+    return InParts(
+        rule.name, how if pair.name == name else "equal", found.shape,
+        tuple(map(show, found.equal)), tuple(map(show, found.different)),
+        tuple(sizes.items()), seen.share, _picture(seen),
     )  # fmt: skip
 
 

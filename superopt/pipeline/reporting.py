@@ -12,6 +12,7 @@ from superopt.onnx_io.source import read
 from superopt.pipeline.known import described
 from superopt.pipeline.naming import REASONS, Names
 from superopt.pipeline.optimize import Done
+from superopt.pipeline.partial_page import in_parts
 from superopt.pipeline.versions import version_of, versions
 from superopt.report.data import (
     FORMAT,
@@ -85,6 +86,7 @@ def report_of(done: Done, rules: Iterable[Rule], optimized_sha256: str) -> Repor
         machine=done.machine.text,
         changed=winner is not None,
         versions=versions(),
+        partial=tuple(p for r in fired if r in book and (p := in_parts(book[r])) is not None),
     )
 
 

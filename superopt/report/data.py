@@ -7,7 +7,7 @@ absolute, against the original model evaluated in float64.
 from dataclasses import dataclass
 from typing import Literal
 
-from superopt.report.diagram import RuleDiagram
+from superopt.report.diagram import InParts, RuleDiagram
 
 FORMAT = 2  # the version of the stored form; raised when a reader of the old form would go wrong
 
@@ -144,7 +144,7 @@ class Report:
     where nothing was timed.  `opaque`: nodes that were carried through untouched, each with why.
     `operators`: how many nodes of each type there are, before and after. `rules`: those of the
     steps, with their proofs. `worst_step`: None where no step adds any error, and where nobody
-    looked: `worst_step_note` says which.
+    looked: `worst_step_note` says which. `partial`: of rules of programs that are equal in parts.
     """
 
     version: int
@@ -172,6 +172,7 @@ class Report:
     machine: str
     changed: bool
     versions: tuple[tuple[str, str], ...]
+    partial: tuple[InParts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from superopt.report.diagram import InParts
 from superopt.report.words import count
 
 RIGHT, WRONG = ".", "#"
@@ -53,6 +54,19 @@ class PartialPage:
     share: float
     picture: tuple[str, ...]
     corrections: tuple[Correction, ...]
+
+
+def in_parts(found: InParts) -> list[str]:
+    """For the terminal."""
+    sizes = ", ".join(f"{n} = {v}" for n, v in found.sizes)
+    lines = [f"  {found.rule}: of [{', '.join(found.shape)}] the mutant computes right"]
+    lines += [f"    {box}" for box in found.right]
+    if not found.wrong:
+        return [*lines, "    which is all of it"]
+    how = "computed by the program" if found.how == "recomputed" else "kept apart by zeros"
+    lines += [f"    {box} is wrong, and {how}" for box in found.wrong]
+    lines.append(f"    at {sizes}: {100 * found.share:.1f} % right; {WRONG} is wrong:")
+    return [*lines, *(f"      {line}" for line in found.picture)]
 
 
 def text(page: PartialPage) -> str:

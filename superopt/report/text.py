@@ -17,6 +17,7 @@ from superopt.report.data import (
 )
 from superopt.report.diagram import RuleDiagram
 from superopt.report.group import applied, refused
+from superopt.report.partial import in_parts
 from superopt.report.table import SHOWN, joined, table
 from superopt.report.wrap import broken
 
@@ -53,6 +54,11 @@ def _summary(r: Report) -> Iterator[str]:
         )
     yield from _errors(r.check)
     yield from _applied(r.steps, {rule.name: rule for rule in r.rules})
+    if r.partial:
+        yield ""
+        yield "equal in parts, and corrected"
+        for found in r.partial:
+            yield from map(words.plain, in_parts(found))
     yield from _refused(r.rejected)
     yield from _left_out(r.left_out)
     yield from _untouched(r.opaque)

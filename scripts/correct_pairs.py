@@ -1,0 +1,69 @@
+"""Make rules of the library's pairs: programs as their mutants and what corrects these.
+
+    python scripts/correct_pairs.py [--write] [--seconds 20]
+
+Of each pair whose corrections are proved in one piece, the first of them; of one that is equal
+everywhere, the pair itself. With --write they go to rules/library/partial/corrected.rules, of which
+`verify_rules.py --write --new` and `float_classes.py --write` then say what they say of all rules.
+What is known already, as a rule of the library, is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from superopt.onnx_io.atomic import new_files
+from superopt.partial.pairs import FOLDER, load_pairs, partial_rule
+from superopt.partial.symbolic import NoFormula
+from superopt.rules.rule import Rule, load_library
+from superopt.rules.stated import proof_key
+from superopt.verifier.prove import Limits
+from superopt.verifier.verdict import Proved
+
+FILE = FOLDER / "corrected.rules"
+HEAD = """\
+# Programs as mutants of theirs, and what corrects these: made of families.pairs by
+# scripts/correct_pairs.py, which proved each. `superopt rules show` of a pair says where its mutant
+# is right.
+"""
+
+
+def corrected(limits: Limits) -> list[Rule]:
+    known = {proof_key(r) for r in load_library() if not r.source.startswith("partial/")}
+    out = []
+    for pair in load_pairs():
+        try:
+            made = partial_rule(pair, limits)
+        except NoFormula as e:
+            print(f"{pair.name}: {e}", file=sys.stderr)
+            continue
+        whole = [c for c in made.corrected if isinstance(c.verdict, Proved)]
+        if not whole:
+            print(f"{pair.name}: no correction is proved in one piece", file=sys.stderr)
+        elif proof_key(whole[0].rule) in known:
+            print(f"{pair.name}: is a rule of the library", file=sys.stderr)
+        else:
+            out.append(whole[0].rule)
+    return out
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    options.add_argument("--write", action="store_true")
+    options.add_argument("--seconds", type=float, default=20.0, help="for a proof")
+    given = options.parse_args()
+    text = HEAD + "".join(f"{r}\n" for r in corrected(Limits(seconds=given.seconds)))
+    if not given.write:
+        print(text, end="")
+        return 0
+    with new_files() as create:
+        create(FILE).file.write(text.encode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
