@@ -41,8 +41,7 @@ class Problem:
     within it, how many axes say which row; else 0. tiles: may convolutions be computed in tiles
     (Winograd), of other roundings? levels: how often products of matrices may be cut (Strassen),
     of which constants become larger, too? unit: bytes of a vector that are multiplied at a time,
-    where it takes several such steps; 0: all. dilated: may dilated convolutions be in tiles?
-    registers: of vectors."""
+    where it takes several steps; 0: all. dilated: may such be in tiles? registers: of vectors."""
 
     tensor: Tensor
     layouts: Mapping[Tensor, Layout | Scatter]
@@ -316,9 +315,8 @@ def _blocked(*knobs: int) -> Option:
 
 
 def _attention(p: Problem) -> at.Attention | None:
-    if not p.lead:
-        return None
-    return at.attention(p.tensor, p.constants, p.layouts, p.lanes, p.registers)
+    given = p.tensor, p.constants, p.layouts, p.lanes, p.registers
+    return at.attention(*given) if p.lead else None
 
 
 # --- convolutions in tiles ---
@@ -357,8 +355,7 @@ def _tile(p: Problem, c: co.Contraction) -> int:
 
 
 def _in_tiles(p: Problem, option: Option) -> Choice:
-    c, _ = _given(p, option)
-    picture = _picture(p, c)
+    picture = _picture(p, c := _given(p, option)[0])
     if picture is None or option["m"] not in picture.fitting():
         raise ValueError(f"{option}: {p.tensor.name} is no convolution in such tiles")
     m, apart, *rest = (option[k] for k in _KNOBS)
@@ -394,8 +391,7 @@ def _square(p: Problem, c: co.Contraction) -> st.Square | None:
 
 
 def _in_parts(p: Problem, option: Option) -> Choice:
-    c, _ = _given(p, option)
-    square = _square(p, c)
+    square = _square(p, c := _given(p, option)[0])
     levels, apart, *rest = (option[k] for k in _CUT)
     if square is None or levels > p.levels or not st.fits(square, levels, p.lanes):
         raise ValueError(f"{option}: {p.tensor.name} is no product of matrices in such parts")

@@ -82,9 +82,9 @@ def walk(model: Model, rules: Book, steps: int, each: int, seed: int) -> Walk:
             near = made if rng.random() < STAY else []
         if (k + 1) % each and k + 1 < steps:
             continue
-        off = _off(now, feed.arrays, base)
-        if off <= ALLOWED:
-            sure, out.farthest = now, max(out.farthest, off)
+        far = off(now, feed.arrays, base)
+        if far <= ALLOWED:
+            sure, out.farthest = now, max(out.farthest, far)
         else:
             out.wrong.append(_blame(model, path, feed.arrays, base))
             now = sure
@@ -103,7 +103,7 @@ def _choice(some: Sequence[Move], used: Counter[str], rng: random.Random) -> Mov
     return rng.choice(by[name])
 
 
-def _off(graph: g.Graph, given: Arrays, base: Sequence[np.ndarray]) -> float:
+def off(graph: g.Graph, given: Arrays, base: Sequence[np.ndarray]) -> float:
     """How far the outputs are from `base` at most, in parts of an element and a typical one."""
     most = 0.0
     for a, b in zip(evaluate(graph, given, Reals(F64)), base, strict=True):
@@ -125,11 +125,11 @@ def _blame(
     """The first wrong step of a path, which ends wrong."""
     names = Names(model.names)
     for move, after in path:
-        off = _off(after, given, base)
-        if off > ALLOWED:
+        far = off(after, given, base)
+        if far > ALLOWED:
             before = "; ".join(names.text(v, 3) for v in move.change)
             made = "; ".join(names.text(v, 3) for v in move.change.values())
-            return f"{move.rule.name} ({move.rule.source}), off by {off:.2g}: {before} => {made}"
+            return f"{move.rule.name} ({move.rule.source}), off by {far:.2g}: {before} => {made}"
     return "a step that cannot be seen again"
 
 

@@ -187,11 +187,9 @@ class Compiler:
         return Native(ready, specs, lambda: s, self.whole(s) if alone else None)
 
     def program(self, s: Segment, sizes: Mapping[str, int]) -> Program:
-        may, on = self.allowed, self.machine
-        graph = simplified(graph_of(s), may.float_class, self.threads)
-        return program(
-            graph, sizes, on.width, self.chosen, may.tiles, on.unit, may.partial, on.registers
-        )
+        may, on, how = self.allowed, self.machine, self.chosen
+        given = simplified(graph_of(s), may.float_class, self.threads), sizes, on.width, how
+        return program(*given, may.tiles, on.unit, may.partial, on.registers)
 
     def planned(
         self, sizes: Mapping[str, int], options: Mapping[str, str]

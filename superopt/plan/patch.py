@@ -18,6 +18,7 @@ LEAST = 0.5  # of the elements are those of the tensor, or it is not computed as
 Shape = tuple[int, ...]
 Sizes = dict[str, int]
 Once = Callable[[g.Value], bool]  # is it read once?
+Reads = Callable[[g.Value], int]  # how often
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +40,16 @@ def patched(graph: g.Graph, sizes: Mapping[str, int]) -> dict[g.Node, Patched]:
     known = dict(sizes)
 
     def once(v: g.Value) -> bool:
-        return len(readers.get(v, ())) == 1 and v not in graph.outputs
+        return reads(v) == 1
+
+    def reads(v: g.Value) -> int:
+        return len(readers.get(v, ())) + (v in graph.outputs)
 
     out: dict[g.Node, Patched] = {}
     for n in g.nodes(graph):
         before = n.inputs[0] if n.inputs else None
         if n.op.name == "Concat" and not n.op.domain:
-            found = _joined(n, known, once, readers)
+            found = _joined(n, known, once, reads)
             if found is not None:
                 out[n] = found
         elif "elementwise" in n.op.laws and len(n.types) == 1 and before in out and once(before):
@@ -69,9 +73,7 @@ def _after(n: g.Node, p: Patched) -> Patched:
     return Patched(made(p.base), tuple((at, made(v)) for at, v in p.over))
 
 
-def _joined(
-    n: g.Node, sizes: Sizes, once: Once, readers: Mapping[g.Value, Sequence[g.Node]]
-) -> Patched | None:
+def _joined(n: g.Node, sizes: Sizes, once: Once, reads: Reads) -> Patched | None:
     shape = _shape(n, sizes)
     whole = _count(n, sizes)
     if not whole:
@@ -84,11 +86,7 @@ def _joined(
             kept.setdefault(base, []).append(v)
     for base, own in kept.items():
         size = sum(_count(v, sizes) for v in own)
-        if (
-            size >= LEAST * whole
-            and g.producer(base) is not None
-            and len(readers[base]) == len(own)
-        ):
+        if size >= LEAST * whole and g.producer(base) is not None and reads(base) == len(own):
             over = tuple((at, v) for at, v in leaves if v not in own and 0 not in _shape(v, sizes))
             return Patched(base, over)
     return None

@@ -1,0 +1,59 @@
+"""Register tiles are no larger than a machine's registers: what does not fit is slow, not wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from superopt.kernels.contraction import tiles
+from superopt.kernels.engine import Machine, host
+from superopt.kernels.layout import parsed
+from superopt.kernels.option import Option
+from superopt.kernels.space import Problem, best, options
+from tests.kernels.test_strassen import product
+
+CASES: dict[str, tuple[str, list[tuple[int, ...]], dict[str, Any]]] = {
+    "3x3": ("Conv", [(1, 64, 28, 28), (128, 64, 3, 3)], {"pads": (1, 1, 1, 1)}),
+    "3x3 of stride 2": ("Conv", [(1, 64, 28, 28), (128, 64, 3, 3)], {"strides": (2, 2)}),
+    "1x1": ("Conv", [(1, 256, 14, 14), (512, 256, 1, 1)], {}),
+    "matrices": ("MatMul", [(128, 768), (768, 768)], {}),
+    "few": ("MatMul", [(64, 256), (256, 3)], {}),
+}
+
+
+def problem(case: str, width: int, registers: int) -> Problem:
+    op, shapes, attrs = CASES[case]
+    t, [x, w] = product(op, *shapes, **attrs)
+    lies = {x: parsed("i0 i1//16 i2+1 i3+1 i1%16"), t: parsed("i0 i1//16 i2 i3 i1%16")}
+    return Problem(t, lies if op == "Conv" else {}, {w}, width, registers=registers)
+
+
+def held(o: Option) -> int:
+    """Vectors of a tile of the products."""
+    knobs = dict(o.knobs)
+    return knobs.get("rows", 1) * knobs.get("columns", 1) * knobs.get("vectors", 1)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("width", "registers"), [(64, 32), (32, 16), (16, 16)])
+def test_tiles_fit(case: str, width: int, registers: int) -> None:
+    p = problem(case, width, registers)
+    some = [o for o in options(p) if o.algorithm in ("direct", "winograd", "strassen", "few")]
+    assert some
+    assert all(held(o) < registers for o in some)
+
+
+def test_a_tile_keeps_the_machine_busy() -> None:
+    """Sums are added to again after four cycles: fewer than eight at a time would wait."""
+    _, rows, vectors = min(tiles(56, 128, 8, registers=16))
+    assert 8 <= rows * vectors <= 12
+    assert held(best(problem("3x3 of stride 2", 32, 16))) <= 12
+
+
+def test_machines() -> None:
+    assert Machine("znver3", "+avx,+avx2", 32).registers == 16
+    assert Machine("znver4", "+avx512f", 64).registers == 32
+    assert Machine("neoverse-n1", "+neon,+fp-armv8", 16).registers == 32
+    assert Machine("x86-64", "+sse2", 16).registers == 16
+    assert host().registers in (16, 32)

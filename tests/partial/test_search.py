@@ -1,0 +1,108 @@
+"""Corrected mutants are rules of the library: they are proved, searched with, and reported."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import onnx
+import pytest
+
+from scripts.fuzz_partial import subgraph, usable, wrong
+from superopt.api import optimize
+from superopt.partial.pairs import load_pairs
+from superopt.pipeline.partial_page import in_parts
+from superopt.report import partial as texts
+from superopt.report.codec import from_json, to_json
+from superopt.report.html import page
+from superopt.report.text import summary
+from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.stated import tier
+from superopt.search.book import book
+from tests.plan.test_compile import F, model
+from tests.plan.test_forms import weights
+
+MADE = {r.name: r for r in load_library() if r.made}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_every_one_is_proved_and_says_where_it_is_right(name: str) -> None:
+    assert tier(MADE[name]) == "A"
+    found = in_parts(MADE[name])
+    assert found is not None
+    assert 0 < found.share <= 1
+    assert (found.share == 1) == (not found.wrong)
+    assert bool(found.wrong) == (found.how in ("recomputed", "widened"))
+    assert found.rule == name
+
+
+def test_most_pairs_have_one() -> None:
+    names = {p.name for p in load_pairs()}
+    assert len(MADE) >= 30
+    assert {r.rpartition("-")[0] for r in MADE} | MADE.keys() >= {"stacked", "dilated-as-a-batch"}
+    assert all(n in names or n.rpartition("-")[0] in names for n in MADE)
+
+
+def test_what_is_said(golden: Callable[[str, str], None]) -> None:
+    some = [in_parts(MADE[n]) for n in ("side-by-side-recomputed", "dilated-as-a-batch")]
+    golden("in_parts.txt", "\n".join(line for p in some if p for line in texts.in_parts(p)) + "\n")
+
+
+def siamese() -> onnx.ModelProto:
+    nodes = [
+        onnx.helper.make_node("Conv", ["x", "k"], ["a"], pads=[1, 1, 1, 1]),
+        onnx.helper.make_node("Conv", ["y", "k"], ["b"], pads=[1, 1, 1, 1]),
+        onnx.helper.make_node("Concat", ["a", "b"], ["z"], axis=3),
+    ]
+    shape = (F, [1, 16, 7, 7])
+    return model(nodes, {"x": shape, "y": shape}, ["z"], weights(k=(16, 16, 3, 3)))
+
+
+@pytest.mark.parametrize("partial", [True, False])
+def test_the_search_takes_them(partial: bool) -> None:
+    found = optimize(siamese(), budget=10, cost="roofline", partial=partial).report
+    tried = {r.rule for r in found.rejected} | {s.rule for s in found.steps}
+    assert bool(tried & MADE.keys()) == partial
+
+
+def test_reports() -> None:
+    """The picture is in the text, the page and the document."""
+    found = optimize(siamese(), budget=10, cost="roofline").report
+    shown = in_parts(MADE["side-by-side-recomputed"])
+    assert shown is not None
+    report = replace(found, partial=(shown,))
+    assert all(line in summary(report) for line in shown.picture)
+    assert all(line in page(report) for line in shown.picture)
+    assert from_json(to_json(report)) == report
+
+
+def test_random_subgraphs() -> None:
+    rules = usable()
+    partial, every = book(r for r in rules if r.made), book(rules)
+    rng = random.Random(7)
+    said = []
+    while len(said) < 12:
+        graph = subgraph(rng)
+        one = None if graph is None else wrong(graph, partial, every, rng, not said)
+        if one is not None:
+            said.append(one)
+    assert said == [""] * 12
+
+
+WRONG = """
+side-by-side-uncorrected(x: f[1,c,h,w], y: f[1,c,h,w], k: f[o,c,3,3]):
+    Concat(Conv(x, k, pads=(1,1,1,1)), Conv(y, k, pads=(1,1,1,1)), axis=3)
+    => Conv(Concat(x, y, axis=3), k, pads=(1,1,1,1))
+"""
+
+
+def test_a_mutant_that_is_not_corrected_is_found_out() -> None:
+    (bad,) = parse_rules(WRONG)
+    assert isinstance(bad, Rule)
+    rng, some = random.Random(0), book([bad])
+    said = None
+    while said is None:
+        graph = subgraph(rng)
+        said = None if graph is None else wrong(graph, some, some, rng, run=False)
+    assert "off by" in said

@@ -1,0 +1,127 @@
+"""A corrected program is computed in place: the mutant as a whole, and over it what corrects it."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import superopt
+from superopt.ir import graph as g
+from superopt.kernels.cpu import host
+from superopt.ops import OPS
+from superopt.partial.correct import recomputed
+from superopt.partial.pairs import load_pairs
+from superopt.partial.regions import regions
+from superopt.partial.sizes import at, names_of
+from superopt.plan.build import program
+from superopt.plan.execute import code
+from superopt.plan.patch import patched
+from superopt.te.dtype import F32
+from superopt.te.expr import TensorType
+from tests.plan.test_compile import F, I, model, near, reference
+from tests.plan.test_forms import weights
+
+NODE = helper.make_node
+SIZES = {"c": 16, "o": 16, "p": 32, "h": 12, "w": 18, "v": 8, "n": 2, "d": 4, "m": 9, "l": 8}
+WIDE = {"side-by-side", "stacked", "three-side-by-side", "rows-as-a-batch", "side-by-side-signals"}
+PAIRS = {p.name: p for p in load_pairs()}
+
+
+@pytest.mark.parametrize("name", sorted(WIDE))
+def test_corrections(name: str) -> None:
+    pair = PAIRS[name]
+    s = at(pair, {n: SIZES[n] for n in names_of(pair)})
+    assert s is not None
+    v = recomputed(s.left, s.right, regions(s.left, s.right))
+    read = [x for n in g.nodes((s.left, v)) for x in n.inputs if isinstance(x, g.Input)]
+    inputs = tuple(dict.fromkeys(read))
+    graph = g.Graph(inputs, (v,))
+    (found,) = [p for n, p in patched(graph, {}).items() if n is v]
+    assert found.base is s.right
+    assert sum(np.prod(x.type.shape) for _, x in found.over) < np.prod(v.type.shape) / 2
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal(x.type.shape).astype(np.float32) for x in inputs]
+    out = [np.empty(v.type.shape, np.float32) for _ in range(2)]
+    for y, root in zip(out, (s.left, v), strict=True):
+        m = host()
+        made = program(g.Graph(inputs, (root,)), {}, m.width, registers=m.registers)
+        code(made, m, 1, None)(given, (y,))
+    np.testing.assert_allclose(out[1], out[0], rtol=1e-5, atol=1e-4)
+
+
+def _x(*shape: int) -> g.Input:
+    return g.Input("x", TensorType(F32, shape))
+
+
+def _cut(v: g.Value, begin: int, end: int, axis: int = 0) -> g.Value:
+    return g.node(OPS["Slice"], [v], starts=(begin,), ends=(end,), axes=(axis,))
+
+
+def _joined(*some: g.Value, axis: int = 0) -> g.Node:
+    return g.node(OPS["Concat"], some, axis=axis)
+
+
+def test_where_it_holds() -> None:
+    x = _x(8, 4)
+    base = g.node(OPS["Relu"], [x])
+    other = g.node(OPS["Neg"], [_cut(x, 5, 6)])
+
+    def found(y: g.Value, *more: g.Value) -> bool:
+        assert g.producer(y) is not None
+        return g.producer(y) in patched(g.Graph((x,), (y, *more)), {})
+
+    whole = _joined(_cut(base, 0, 5), other, _cut(base, 6, 8))
+    assert found(whole)
+    assert found(_joined(_cut(base, 0, 5), _joined(other, _cut(base, 6, 8))))  # of joins
+    assert found(g.node(OPS["Relu"], [whole]))  # and what is elementwise after it
+    assert not found(g.node(OPS["Relu"], [whole]), whole)  # which is read itself, too
+    assert not found(whole, base)  # the mutant is there anyway
+    assert not found(_joined(_cut(base, 1, 6), other, _cut(base, 6, 8)))  # another place
+    assert not found(_joined(_cut(base, 0, 3), g.node(OPS["Neg"], [_cut(x, 3, 8)])))  # too little
+    assert not found(_joined(_cut(x, 0, 5), other, _cut(x, 6, 8)))  # what is given, not computed
+    assert not found(_joined(_cut(base, 0, 7), other, other))  # of another shape
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_models(rows: int) -> None:
+    """With an activation after it, of a size that the model does not say, given to two readers."""
+    nodes = [
+        NODE("Conv", ["x", "w"], ["m"], pads=[1, 1, 1, 1]),
+        NODE("Conv", ["x", "k"], ["c"], pads=[1, 1, 1, 1]),
+        NODE("Slice", ["m", "zero", "four", "axis"], ["left"]),
+        NODE("Slice", ["c", "four", "five", "axis"], ["seam"]),
+        NODE("Slice", ["m", "five", "end", "axis"], ["right"]),
+        NODE("Concat", ["seam", "right"], ["rest"], axis=3),
+        NODE("Concat", ["left", "rest"], ["y"], axis=3),
+        NODE("Relu", ["y"], ["z"]),
+        NODE("Add", ["z", "x"], ["u"]),
+        NODE("MaxPool", ["z"], ["v"], kernel_shape=[1, 2]),
+    ]
+    places = {"zero": 0, "four": 4, "five": 5, "end": 9, "axis": 3}
+    known = {k: np.array([v], np.int64) for k, v in places.items()}
+    known |= weights(w=(16, 16, 3, 3), k=(16, 16, 3, 3))
+    made: onnx.ModelProto = model(nodes, {"x": (F, [1, 16, "h", 9])}, ["u", "v"], known)
+    x = np.random.default_rng(0).standard_normal((1, 16, rows, 9)).astype(np.float32)
+    exe = superopt.compile(made)
+    got, wanted = exe(x=x), reference(made, {"x": x})
+    near(got, wanted)
+
+
+def test_integers() -> None:
+    """What is no kernel's sum is patched likewise."""
+    nodes = [
+        NODE("Mul", ["x", "x"], ["m"]),
+        NODE("Slice", ["m", "zero", "four"], ["a"]),
+        NODE("Slice", ["x", "four", "five"], ["b"]),
+        NODE("Slice", ["m", "five", "end"], ["c"]),
+        NODE("Concat", ["a", "b", "c"], ["y"], axis=0),
+    ]
+    places = {"zero": 0, "four": 4, "five": 5, "end": 9}
+    known = {k: np.array([v], np.int64) for k, v in places.items()}
+    exe = superopt.compile(model(nodes, {"x": (I, [9, 2])}, ["y"], known))
+    x = np.arange(18, dtype=np.int64).reshape(9, 2)
+    wanted = x * x
+    wanted[4] = x[4]
+    np.testing.assert_array_equal(exe(x=x)["y"], wanted)
