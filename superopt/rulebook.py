@@ -6,11 +6,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from superopt.errors import UsageError
+from superopt.onnx_io.source import Given, read
+from superopt.onnx_io.validate import validate
 from superopt.pipeline import generate as generate_
 from superopt.pipeline import judge as judge_
 from superopt.pipeline import known as known_
 from superopt.pipeline import mutants as mutants_
 from superopt.pipeline import partial_page as partial_page_
+from superopt.pipeline.own_mutants import own_mutants
 from superopt.report.data import Event, Generation, Mutation, RuleCount, RuleInfo, RuleVerdict
 from superopt.report.diagram import RuleDiagram
 from superopt.report.library import RuleReport
@@ -161,6 +164,8 @@ def generate_mutants(
     families: Sequence[str] = (),
     max_ops: int = 3,
     seed: int = 0,
+    model: Given | None = None,
+    store: str | Path | None = None,
     progress: Callable[[Event], None] | None = None,
 ) -> Mutation:
     """Find programs that are equal in parts by enumeration, prove which parts these are, for all
@@ -170,11 +175,22 @@ def generate_mutants(
 
     families: by name, all of them by default. max_ops: operators of a graph at most. A run that was
     killed goes on when it is asked for again with the same folder.
+    model: instead of families, mutants of this model's windows over pictures (convolutions, means)
+    at the shapes that they have; NAME is the model's. Kept are those that cost less, by measured
+    costs of superopt's own compiler, which are in `store` (default: the user's cache folder).
 
-    Raises UsageError for a family that is unknown, and for a folder of another run.
+    Raises UsageError for a family that is unknown, for families of a model, and for a folder of
+    another run; ModelError for an invalid model.
     """
+    show = progress or (lambda event: None)
+    if model is not None:
+        if families:
+            raise UsageError(
+                "a model has no families", f"given are {', '.join(families)}", "leave one out"
+            )
+        source = read(model)
+        validate(source)
+        return own_mutants(source, Path(out), None if store is None else Path(store), show)
     if max_ops < 1:
         raise UsageError(f"max_ops {max_ops}", "it is at least 1", "give another")
-    return mutants_.mutants(
-        Path(out), tuple(families), max_ops, seed, progress or (lambda event: None)
-    )
+    return mutants_.mutants(Path(out), tuple(families), max_ops, seed, show)

@@ -144,6 +144,7 @@ class FakeApi:
         cost: str,
         tier: str = "A",
         float_class: str = "E2",
+        partial: bool = True,
     ) -> Optimized:
         self.asked = {name: value for name, value in locals().items() if name != "self"}
         assert progress is not None
@@ -202,7 +203,14 @@ class FakeApi:
         return None
 
     def generate_mutants(
-        self, out: Path, *, families: Sequence[str], max_ops: int, seed: int, progress: Progress
+        self,
+        out: Path,
+        *,
+        families: Sequence[str],
+        max_ops: int,
+        seed: int,
+        model: Path | None,
+        progress: Progress,
     ) -> Mutation:
         self.asked = {name: value for name, value in locals().items() if name != "self"}
         progress(Event("mutants", "borders: 1 of 9 pairs", 0.1))

@@ -180,6 +180,7 @@ class Api(Protocol):
         families: Sequence[str],
         max_ops: int,
         seed: int,
+        model: Path | None,
         progress: Callable[[Event], None] | None,
     ) -> Mutation: ...
 

@@ -60,6 +60,7 @@ from superopt.report.certificate import certificate_path
 @click.option(
     "--partial/--no-partial",
     default=True,
+    hidden=True,  # for comparisons: README.md, docs/design.md
     help="Without programs that are equal in parts, and corrected.",
 )
 @click.option(

@@ -202,6 +202,9 @@ def report(part: str, rules: tuple[Path, ...], html: Path | None, as_json: bool)
     is_flag=True,
     help="Programs that are equal in parts, and what corrects them, instead of rules.",
 )
+@click.option(
+    "--model", type=options.FILE, metavar="MODEL", help="With --partial: of this model's windows."
+)
 @options.seed
 @options.as_json
 @options.quiet
@@ -209,6 +212,7 @@ def report(part: str, rules: tuple[Path, ...], html: Path | None, as_json: bool)
 def generate(
     out: Path,
     partial: bool,
+    model: Path | None,
     families: tuple[str, ...],
     ops: str | None,
     shapes: str | None,
@@ -233,7 +237,9 @@ def generate(
                     "mutants are of families with sizes of their own, one process",
                     "leave one of them out",
                 )
-        return _mutants(out, families, max_ops, seed, as_json, quiet)
+        return _mutants(out, families, model, max_ops, seed, as_json, quiet)
+    if model is not None:
+        raise UsageError("--model needs --partial", "rules are of families", "add --partial")
     try:
         with terminal.progress(quiet) as show_event:
             made = api().generate_rules(
@@ -263,12 +269,18 @@ def generate(
 
 
 def _mutants(
-    out: Path, families: tuple[str, ...], most: int, seed: int, as_json: bool, quiet: bool
+    out: Path,
+    families: tuple[str, ...],
+    model: Path | None,
+    most: int,
+    seed: int,
+    as_json: bool,
+    quiet: bool,
 ) -> ExitCode:
     try:
         with terminal.progress(quiet) as show_event:
             made = api().generate_mutants(
-                out, families=families, max_ops=most, seed=seed, progress=show_event
+                out, families=families, max_ops=most, seed=seed, model=model, progress=show_event
             )
     except KeyboardInterrupt:
         raise Aborted(

@@ -57,8 +57,20 @@ def _joined(within: Box, told: Sequence[Told], make: Callable[[Box, bool], g.Val
             own = (*within[:axis], Span(low, high), *within[axis + 1 :])
             some = [(_cut(b, axis, low, high), t) for b, t in told if low <= b[axis].begin < high]
             pieces.append(_joined(own, some, make))
-        return g.node(OPS["Concat"], pieces, axis=axis)
+        return g.node(OPS["Concat"], _flat(pieces, axis), axis=axis)
     raise NoCorrection("no axis has a place that no box goes across")
+
+
+def _flat(some: Sequence[g.Value], axis: int) -> list[g.Value]:
+    """What is joined along the axis of parts that are joined along it is joined at once."""
+    out: list[g.Value] = []
+    for v in some:
+        n = g.producer(v)
+        if n is not None and n.op.name == "Concat" and n.attr("axis") == axis:
+            out += _flat([x for x in n.inputs if x is not None], axis)
+        else:
+            out.append(v)
+    return out
 
 
 def _by_share(within: Box, told: Sequence[Told]) -> list[int]:

@@ -302,10 +302,13 @@ class MutantCount:
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """A run of the generator of mutants. folder: where its files are."""
+    """A run of the generator of mutants. folder: where its files are. model: is it of a model's
+    windows? `proved` counts those then that are corrected, `corrected` what is proved and cheaper.
+    """
 
     families: tuple[MutantCount, ...]
     folder: str
+    model: bool = False
 
 
 @dataclass(frozen=True, slots=True)

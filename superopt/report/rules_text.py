@@ -109,6 +109,17 @@ def mutation(made: Mutation) -> str:
     """What a run of the generator of mutants found."""
     lines: list[str] = []
     for f in made.families:
+        if made.model:
+            lines.append(
+                f"{f.family}: {words.count(f.enumerated, 'mutant')} of its windows; {f.proved} of"
+                f" them corrected, {f.corrected} of these cost less, and are proved;"
+                f" {f.seconds:.1f} s"
+            )
+            lines += [f"  dropped, {why}: {n}" for why, n in f.dropped.items()]
+            name = f"{made.folder}/{f.family}"
+            lines.append(f"{name}.corrected.rules: give it to optimize and verify as --rules;")
+            lines.append(f"{name}.regions.json says where each mutant is right")
+            return "\n".join(lines)
         lines.append(
             f"{f.family}: {words.count(f.proved, 'program')} with a mutant whose right parts are"
             f" proved for all sizes, {f.corrected} of them with a proved correction"

@@ -1,0 +1,118 @@
+"""Mutants of a window over pictures: what moves from one of their axes to another before, and back
+after.
+
+A part of an axis, f blocks of neighbours or every f-th element, becomes part of another axis: rows
+become a batch (as space-to-batch has it), a batch becomes one wide picture, a tall picture a wide
+one. The window may then have another dilation, stride or padding. One or two such moves are made;
+what they do at the seams is what `regions` finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from superopt.ir import graph as g
+from superopt.ir.op import InferError
+from superopt.ops import OPS
+from superopt.partial.restrict import shape_of
+
+FACTORS = (2, 3, 4)
+WINDOWS = ("Conv", "AveragePool")
+FIRST = 2  # axes before the sides of a picture: images and channels
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """f parts of an axis, which go to another one, before what is there. phases: every f-th element
+    is a part; else f blocks."""
+
+    axis: int
+    to: int
+    f: int
+    phases: bool
+
+
+def mutants(program: g.Value) -> Iterator[tuple[str, g.Value]]:
+    """Of a window over something, of sizes that are numbers: names and mutants of the same shape,
+    each once. None for other programs."""
+    n = g.producer(program)
+    if n is None or n.op.name not in WINDOWS or n.op.domain or n.inputs[0] is None:
+        return
+    x = n.inputs[0]
+    seen = {program}
+    for moves in _moves(shape_of(x)):
+        for how in _windows(n, moves):
+            try:
+                made = _moved(n, x, moves, how)
+            except InferError:
+                continue
+            if made is not None and made.type == program.type and made not in seen:
+                seen.add(made)
+                yield "-".join(map(_name, moves)), made
+
+
+def _name(m: Move) -> str:
+    return f"{m.f}-{'phases' if m.phases else 'blocks'}-of-{'nchwd'[m.axis]}-to-{'nchwd'[m.to]}"
+
+
+def _moves(shape: tuple[int, ...]) -> Iterator[tuple[Move, ...]]:
+    """One, or two of the same kind, of both sides to the batch."""
+    sides = range(FIRST, len(shape))
+    for axis, to, phases in product((0, *sides), (0, *sides), (False, True)):
+        for f in sorted({*FACTORS, shape[axis] if axis == 0 else 2}):
+            if axis != to and f > 1 and shape[axis] % f == 0:
+                yield (Move(axis, to, f, phases),)
+    for f, phases in product(FACTORS, (True, False)):
+        if len(shape) == 4 and all(shape[d] % f == 0 for d in sides):
+            yield tuple(Move(d, 0, f, phases) for d in sides)
+
+
+def _windows(n: g.Node, moves: tuple[Move, ...]) -> Iterator[dict[str, Any]]:
+    """Attributes of the window: its own, and a dilation and padding that are f times less."""
+    own: dict[str, Any] = {k: n.attr(k) for k in ("dilations", "pads", "strides")}
+    yield own
+    less = {k: list(v) for k, v in own.items()}
+    sides = len(less["dilations"])
+    for m in moves:
+        d = m.axis - FIRST
+        if d < 0 or not m.phases:
+            return
+        for k, at in (("dilations", d), ("pads", d), ("pads", d + sides)):
+            if less[k][at] % m.f:
+                return
+            less[k][at] //= m.f
+    yield {k: tuple(v) for k, v in less.items()}
+
+
+def _moved(n: g.Node, x: g.Value, moves: tuple[Move, ...], how: dict[str, Any]) -> g.Value | None:
+    """The window between the moves; None where what it gives cannot be moved back."""
+    for m in moves:
+        x = there(x, m)
+    made: g.Value = g.node(n.op, (x, *n.inputs[1:]), **{**dict(n.attrs), **how})
+    for m in reversed(moves):
+        if shape_of(made)[m.to] % m.f:
+            return None
+        made = there(made, replace(m, axis=m.to, to=m.axis), back=m.phases)
+    return made
+
+
+def there(x: g.Value, m: Move, back: bool | None = None) -> g.Value:
+    """The move; back: undo one, of phases or not, whose axes are given the other way round."""
+    shape = list(shape_of(x))
+    phases = m.phases if back is None else False
+    after = back is True  # the part goes behind what is there
+    split = (shape[m.axis] // m.f, m.f) if phases else (m.f, shape[m.axis] // m.f)
+    apart = [*shape[: m.axis], *split, *shape[m.axis + 1 :]]
+    part = m.axis + 1 if phases else m.axis
+    order = [d for d in range(len(apart)) if d != part]
+    target = m.to if m.to < m.axis else m.to + 1  # of the axis, among the ones that are apart
+    order.insert(order.index(target) + after, part)
+    out = list(shape)
+    out[m.axis] //= m.f
+    out[m.to] *= m.f
+    cut = g.node(OPS["Reshape"], [x], shape=tuple(apart))
+    turned = g.node(OPS["Transpose"], [cut], perm=tuple(order))
+    return g.node(OPS["Reshape"], [turned], shape=tuple(out))

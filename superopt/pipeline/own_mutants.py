@@ -1,0 +1,290 @@
+"""`rules generate --partial --model`: mutants of a model's own windows, at the shapes that it has.
+
+Between what is not linear a model computes windows over pictures. Each distinct one is a program of
+its own (what is added or scaled beside it is left to the rules): its mutants are what moves between
+axes before and back after (`superopt.partial.moves`). Where they are right is found, the rest is
+corrected, and the whole is priced as the search prices graphs. Those that may be faster are proved,
+for these sides and any number of channels, and are rules. The folder's journal keeps what was
+found of a program for other models.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from superopt import __version__
+from superopt.cost import tuned
+from superopt.cost.fusion import compiled_away
+from superopt.cost.measured import MeasuredClock
+from superopt.cost.model import Costs
+from superopt.cost.store import Store
+from superopt.generate.journal import Journal
+from superopt.ir import graph as g
+from superopt.ir.op import InferError
+from superopt.ir.substitute import replace_all
+from superopt.onnx_io.atomic import new_files
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.source import Source
+from superopt.ops import OPS
+from superopt.partial.boxes import Box
+from superopt.partial.cells import TooMany
+from superopt.partial.correct import NoCorrection, recomputed
+from superopt.partial.generalise import inputs, pair_of
+from superopt.partial.moves import WINDOWS, mutants
+from superopt.partial.regions import Regions, regions
+from superopt.partial.sizes import Sized, at
+from superopt.partial.symbolic import NoFormula
+from superopt.pipeline.timed import KIND, time_nodes
+from superopt.report.data import Event, MutantCount, Mutation
+from superopt.rules.exactness import classed
+from superopt.rules.rule import Rule, parse_rules
+from superopt.te.dtype import F32
+from superopt.te.expr import TensorType
+from superopt.verifier.bounded import best_proof
+from superopt.verifier.prove import Limits
+from superopt.verifier.verdict import Proved
+
+LEAST = 0.5  # of a program's elements, that a mutant has right
+BEST = 3  # mutants of a program that are kept
+JOURNAL = "windows.jsonl"
+LIMITS = Limits(seconds=4)
+Line = dict[str, Any]
+
+
+def own_mutants(
+    source: Source, out: Path, store: Path | None, progress: Callable[[Event], None]
+) -> Mutation:
+    """Write NAME.pairs, NAME.corrected.rules and NAME.regions.json for a model of this name.
+
+    Raises ModelError for an invalid model, UsageError for the folder of another run.
+    """
+    begin = time.monotonic()
+    model = import_model(source)
+    journal = Journal.open(out / JOURNAL, f"mutants of windows, superopt {__version__}")
+    lines: list[Line] = []
+    some: list[tuple[Window, list[Line]]] = []
+    programs = list(dict.fromkeys(_programs(model.graph)))
+    try:
+        for n, p in enumerate(programs):
+            progress(Event("mutants", f"{n + 1} of {len(programs)} windows", n / len(programs)))
+            if p.key not in journal.known:
+                journal.add(p.key, json.dumps(list(_mutated(p))))
+            found = json.loads(journal.known[p.key])
+            lines += found
+            some.append((p, [line for line in found if "dropped" not in line]))
+        with Store.open(store) as held:
+            opset, version = model.opset, source.model.ir_version
+            clock = MeasuredClock(
+                held, tuned.target(1), opset, version, 1, kind=KIND, timer=time_nodes,
+                progress=lambda done, of: progress(Event("measure", f"{done} of {of} operators")),
+            )  # fmt: skip
+            cheap = list(_faster(some, Costs({}, clock, compiled_away)))
+        for n, line in enumerate(cheap):
+            progress(Event("mutants", f"proof {n + 1} of {len(cheap)}", n / len(cheap)))
+            rule = line["corrected"]
+            if rule not in journal.known:
+                journal.add(rule, json.dumps(_proved(rule)))
+            line.update(json.loads(journal.known[rule]))
+    finally:
+        journal.close()
+    fast = [line for line in cheap if "dropped" not in line]
+    _written(out, Path(source.label).stem, fast)
+    dropped = Counter(x["dropped"] for x in (*lines, *cheap) if "dropped" in x)
+    kept = sum(len(found) for _, found in some)
+    dropped["dearer than the program, or than better ones"] = kept - len(cheap)
+    count = MutantCount(
+        Path(source.label).stem, len(lines), kept, len(fast),
+        {k: v for k, v in dropped.most_common() if v}, time.monotonic() - begin,
+    )  # fmt: skip
+    return Mutation((count,), str(out), model=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window over pictures: op, attrs; image: its size but for channels; kernel: that of a
+    convolution's, bias: has it one? channels: of what it reads and gives, where it is in a model,
+    None where they are a part of it (groups)."""
+
+    op: str
+    attrs: tuple[tuple[str, Any], ...]
+    image: tuple[int, ...]
+    kernel: tuple[int, ...]
+    bias: bool
+    channels: tuple[int, int]
+
+    @property
+    def key(self) -> str:
+        """Of windows that have the same mutants."""
+        said = json.dumps((self.op, self.attrs, self.image, self.kernel, self.bias))
+        return f"{said} {self.channels}" if self.fixed else said
+
+    @property
+    def fixed(self) -> bool:
+        return bool(dict(self.attrs).get("group", 1) != 1)
+
+    def at(self, c: int, o: int) -> g.Value:
+        """With so many channels."""
+        group = dict(self.attrs).get("group", 1)
+        n, *sides = self.image
+        shapes = {"x": (n, c, *sides)}
+        if self.kernel:
+            shapes["k"] = (o, c // group, *self.kernel)
+        if self.bias:
+            shapes["b"] = (o,)
+        given = [g.Input(name, TensorType(F32, shape)) for name, shape in shapes.items()]
+        return g.node(OPS[self.op], given, **dict(self.attrs))
+
+    def sizes(self) -> list[dict[str, int]]:
+        """At which mutants are made: what these have in common are formulas of the channels."""
+        if self.fixed:
+            return [{}]
+        some = [
+            {"c": 2, "o": 3},
+            {"c": 3, "o": 7},
+            {"c": 5, "o": 4},
+        ]  # neither a formula of the other
+        return some if self.kernel else [{"c": x["c"]} for x in some]
+
+    def some(self) -> list[g.Value]:
+        own = dict(zip("co", self.channels, strict=True))
+        return [self.at(**{**own, **({"o": 0} if "o" not in x else {}), **x}) for x in self.sizes()]
+
+
+def _programs(graph: g.Graph) -> Iterator[Window]:
+    """The windows of a graph; not those of sizes that are not known."""
+    for n in g.nodes(graph):
+        if n.op.name not in WINDOWS or n.op.domain:
+            continue
+        types = [v.type for v in n.inputs if v is not None]
+        if not all(map(_known, (*types, n.type))) or types[0].dtype != F32:
+            continue
+        image, out = ([int(d) for d in t.shape or ()] for t in (types[0], n.type))  # type: ignore[arg-type]
+        kernel = tuple(int(d) for d in (types[1].shape or ())[2:]) if len(types) > 1 else ()  # type: ignore[arg-type]
+        yield Window(
+            n.op.name, n.attrs, (image[0], *image[2:]), kernel, len(types) > 2, (image[1], out[1])
+        )
+
+
+def _known(t: TensorType) -> bool:
+    return t.shape is not None and all(isinstance(d, int) and d > 0 for d in t.shape)
+
+
+def _mutated(w: Window) -> Iterator[Line]:
+    """What is said of each mutant of a program that is right somewhere."""
+    programs = w.some()
+    seen: Counter[str] = Counter()
+    for (name, first), *others in zip(*map(mutants, programs), strict=True):
+        made = [first, *(m for _, m in others)]
+        try:
+            found = [regions(*both) for both in zip(programs, made, strict=True)]
+        except (TooMany, InferError, ValueError):
+            yield {"dropped": "too many break points"}
+            continue
+        if found[0].share < LEAST:
+            continue
+        seen[name] += 1
+        called = f"{name}-{seen[name]}" if seen[name] > 1 else name
+        yield _said(called, w.sizes(), programs, made, found)
+
+
+def _said(
+    name: str,
+    sizes: Sequence[dict[str, int]],
+    programs: Sequence[g.Value],
+    made: Sequence[g.Value],
+    found: Sequence[Regions],
+) -> Line:
+    try:
+        fixed = [
+            recomputed(p, m, r) if r.different else m
+            for p, m, r in zip(programs, made, found, strict=True)
+        ]
+        pair, rule = (
+            pair_of(name, [Sized(*x) for x in zip(sizes, programs, right, strict=True)])
+            for right in (made, fixed)
+        )
+    except (NoCorrection, NoFormula):
+        return {"dropped": "no correction along axes"}
+    r = found[0]
+    return {
+        "pair": str(pair), "corrected": str(rule), "share": r.share,
+        "equal": _boxes(r.equal), "different": _boxes(r.different),
+    }  # fmt: skip
+
+
+def _proved(text: str) -> Line:
+    """The rule as it may be applied, in the float class that is computed of it, and its proof."""
+    (rule,) = parse_rules(text)
+    verdict = best_proof(rule, LIMITS)
+    if not isinstance(verdict, Proved):
+        return {"dropped": "not proved"}
+    return {"corrected": str(classed(rule)), "proof": str(verdict)}
+
+
+def _boxes(some: Sequence[Box]) -> list[str]:
+    def span(begin: int, end: int, step: int) -> str:
+        return f"{begin}:{end}" + (f":{step}" if step > 1 else "")
+
+    return ["[" + ", ".join(span(s.begin, s.end, s.step) for s in box) + "]" for box in some]
+
+
+def _faster(some: Sequence[tuple[Window, list[Line]]], costs: Costs) -> Iterator[Line]:
+    """Those that are priced below their programs, the best ones of each; one that is for several
+    channels once."""
+    seen: set[str] = set()
+    for w, lines in some:
+        own = {} if w.fixed else dict(zip("co", w.channels, strict=True))
+        priced: list[tuple[float, int, Line]] = []
+        for n, line in enumerate(lines):
+            (rule,) = parse_rules(line["corrected"])
+            both = at(rule, own)
+            if both is None:
+                continue
+            before, after = (costs.of_graph(_graph(v)) for v in (both.left, both.right))
+            if after < before:
+                priced.append((after, n, {**line, "us": [before, after]}))
+        for _, _, line in sorted(priced, key=lambda x: x[:2])[:BEST]:
+            if line["corrected"] not in seen:
+                seen.add(line["corrected"])
+                yield line
+
+
+def _graph(v: g.Value) -> g.Graph:
+    """With weights that are known, as they are in models."""
+    given = inputs(v)
+    rng = np.random.default_rng(0)
+    known: dict[g.Value, g.Value] = {}
+    for i in given:
+        if i.name != "x":
+            shape = [int(d) for d in i.type.shape or ()]  # type: ignore[arg-type]
+            known[i] = g.constant(rng.standard_normal(shape, np.float32))
+    whole = replace_all(g.Graph((), (v,)), known)
+    return replace(whole, inputs=tuple(i for i in given if i not in known))
+
+
+def _written(out: Path, name: str, lines: Sequence[Line]) -> None:
+    named: list[Line] = []
+    for n, line in enumerate(lines):
+        pair, fixed = (_renamed(line[k], f"{name}-{n}") for k in ("pair", "corrected"))
+        named.append({**line, "pair": str(pair), "corrected": str(fixed)})
+    with new_files() as create:
+        for suffix, content in (
+            ("pairs", "".join(f"{x['pair']}\n" for x in named)),
+            ("corrected.rules", "".join(f"{x['corrected']}\n" for x in named)),
+            ("regions.json", json.dumps(named, indent=1) + "\n"),
+        ):
+            create(out / f"{name}.{suffix}").file.write(content.encode())
+
+
+def _renamed(text: str, before: str) -> Rule:
+    """Rules of one name are one; these are of several programs."""
+    (rule,) = parse_rules(text)
+    return replace(rule, name=f"{before}-{rule.name}", text="")

@@ -1,0 +1,123 @@
+"""Mutants of windows by moves between axes; and those of a model's own windows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from superopt.api import generate_mutants
+from superopt.errors import UsageError
+from superopt.ir import graph as g
+from superopt.ir.evaluate import evaluate
+from superopt.ops import OPS
+from superopt.partial.correct import NoCorrection, recomputed
+from superopt.partial.generalise import inputs
+from superopt.partial.moves import Move, mutants, there
+from superopt.partial.regions import regions
+from superopt.rules.rule import parse_rules
+from superopt.te.domain import Reals
+from superopt.te.dtype import F32, F64
+from superopt.te.expr import TensorType
+from tests.plan.test_compile import F, model
+from tests.plan.test_forms import weights
+
+
+def given(name: str, *shape: int) -> g.Input:
+    return g.Input(name, TensorType(F32, shape))
+
+
+@pytest.mark.parametrize("phases", [True, False])
+@pytest.mark.parametrize(("axis", "to"), [(0, 2), (0, 3), (2, 0), (2, 3), (3, 0), (3, 2)])
+def test_a_move_and_back_is_nothing(axis: int, to: int, phases: bool) -> None:
+    x = given("x", 2, 3, 4, 6)
+    made = there(x, Move(axis, to, 2, phases))
+    made = there(made, Move(to, axis, 2, phases), back=phases)
+    a = np.arange(144, dtype=np.float32).reshape(2, 3, 4, 6)
+    (got,) = evaluate(g.Graph((x,), (made,)), {"x": a}, Reals(F64))
+    np.testing.assert_array_equal(got, a)
+
+
+CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "3x3": ((1, 2, 8, 8), (3, 2, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "a batch": ((2, 2, 4, 4), (3, 2, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "dilated": ((1, 2, 8, 8), (3, 2, 3, 3), {"pads": (2, 2, 2, 2), "dilations": (2, 2)}),
+    "strided": ((1, 2, 8, 8), (3, 2, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
+    "1x1": ((1, 2, 4, 6), (3, 2, 1, 1), {}),
+    "of groups": ((1, 4, 8, 8), (4, 1, 3, 3), {"pads": (1, 1, 1, 1), "group": 4}),
+    "a signal": ((1, 2, 12), (3, 2, 3), {"pads": (1, 1)}),
+    "larger than its picture": ((2, 1, 2, 2), (1, 1, 5, 5), {"pads": (2, 2, 2, 2)}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_corrected_mutants_are_the_program(case: str) -> None:
+    x, k, attrs = CASES[case]
+    program = g.node(OPS["Conv"], [given("x", *x), given("k", *k)], **attrs)
+    rng = np.random.default_rng(0)
+    arrays = {i.name: rng.standard_normal(i.type.shape) for i in inputs(program)}
+    (wanted,) = evaluate(g.Graph(tuple(inputs(program)), (program,)), arrays, Reals(F64))
+    count = corrected = 0
+    for name, mutant in mutants(program):
+        r = regions(program, mutant)
+        (plain,) = evaluate(g.Graph(tuple(inputs(program)), (mutant,)), arrays, Reals(F64))
+        right = np.isclose(plain, wanted, rtol=1e-9, atol=1e-9)
+        np.testing.assert_array_equal(right, r.mask(), name)
+        count += 1
+        try:
+            fixed = recomputed(program, mutant, r)
+        except NoCorrection:
+            continue
+        (got,) = evaluate(g.Graph(tuple(inputs(program)), (fixed,)), arrays, Reals(F64))
+        np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9)
+        corrected += 1
+    assert count
+    assert corrected or case == "larger than its picture"
+
+
+def test_a_dilated_one_becomes_a_dense_one() -> None:
+    x, k, attrs = CASES["dilated"]
+    program = g.node(OPS["Conv"], [given("x", *x), given("k", *k)], **attrs)
+    dense = [
+        m for name, m in mutants(program)
+        if regions(program, m).share == 1
+        and all(n.attr("dilations") == (1, 1) for n in g.nodes([m]) if n.op.name == "Conv")
+    ]  # fmt: skip
+    assert dense
+
+
+def net() -> onnx.ModelProto:
+    nodes = [
+        onnx.helper.make_node("Conv", ["x", "w"], ["a"], pads=[2] * 4, dilations=[2, 2]),
+        onnx.helper.make_node("Relu", ["a"], ["b"]),
+        onnx.helper.make_node("Conv", ["b", "v"], ["y"], pads=[2] * 4, dilations=[2, 2]),
+    ]
+    known = weights(w=(8, 4, 3, 3), v=(16, 8, 3, 3))
+    return model(nodes, {"x": (F, [1, 4, 8, 8])}, ["y"], known)
+
+
+def test_a_model_s_own(tmp_path: Path) -> None:
+    path, store = tmp_path / "net.onnx", tmp_path / "costs.db"
+    onnx.save(net(), path)
+    made = generate_mutants(tmp_path / "out", model=path, store=store)
+    (count,) = made.families
+    assert made.model
+    assert count.family == "net"
+    assert count.proved >= 4
+    text = (tmp_path / "out" / "net.corrected.rules").read_text()
+    rules = parse_rules(text)
+    assert len(rules) == count.corrected
+    again = generate_mutants(tmp_path / "out", model=path, store=store)
+    assert (tmp_path / "out" / "net.corrected.rules").read_text() == text
+    assert again.families[0].proved == count.proved
+    assert again.families[0].seconds < max(0.5 * count.seconds, 1.0)
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    onnx.save(net(), path)
+    with pytest.raises(UsageError, match="a model has no families"):
+        generate_mutants(tmp_path, model=path, families=["borders"])
