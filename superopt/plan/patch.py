@@ -79,16 +79,17 @@ def _joined(n: g.Node, sizes: Sizes, once: Once, reads: Reads) -> Patched | None
     if not whole:
         return None
     leaves = list(_leaves(n, (0,) * len(shape), sizes, once))
-    kept: dict[g.Value, list[g.Value]] = {}
-    for at, v in leaves:
+    kept: dict[g.Value, list[int]] = {}
+    for k, (at, v) in enumerate(leaves):
         base = _kept(v, at, shape, sizes)
         if base is not None and once(v):
-            kept.setdefault(base, []).append(v)
+            kept.setdefault(base, []).append(k)
     for base, own in kept.items():
-        size = sum(_count(v, sizes) for v in own)
-        if size >= LEAST * whole and g.producer(base) is not None and reads(base) == len(own):
-            over = tuple((at, v) for at, v in leaves if v not in own and 0 not in _shape(v, sizes))
-            return Patched(base, over)
+        size = sum(_count(leaves[k][1], sizes) for k in own)
+        alone = reads(base) == len({leaves[k][1] for k in own})
+        if size >= LEAST * whole and g.producer(base) is not None and alone:
+            others = (x for k, x in enumerate(leaves) if k not in own)  # a part may be there twice
+            return Patched(base, tuple((at, v) for at, v in others if 0 not in _shape(v, sizes)))
     return None
 
 

@@ -125,3 +125,15 @@ def test_integers() -> None:
     wanted = x * x
     wanted[4] = x[4]
     np.testing.assert_array_equal(exe(x=x)["y"], wanted)
+
+
+def test_a_part_that_is_there_twice() -> None:
+    nodes = [
+        NODE("Mul", ["x", "x"], ["m"]),
+        NODE("Slice", ["m", "zero", "four"], ["a"]),
+        NODE("Concat", ["a", "a"], ["y"], axis=0),
+    ]
+    known = {k: np.array([v], np.int64) for k, v in {"zero": 0, "four": 4}.items()}
+    exe = superopt.compile(model(nodes, {"x": (F, [8, 2])}, ["y"], known))
+    x = np.arange(16, dtype=np.float32).reshape(8, 2)
+    np.testing.assert_array_equal(exe(x=x)["y"], np.concatenate([(x * x)[:4]] * 2))
