@@ -71,7 +71,8 @@ def own_mutants(
     journal = Journal.open(out / JOURNAL, f"mutants of windows, superopt {__version__}")
     lines: list[Line] = []
     some: list[tuple[Window, list[Line]]] = []
-    programs = list(dict.fromkeys(_programs(model.graph)))
+    every = list(_programs(model.graph))
+    programs = list(dict.fromkeys(w for w in every if w is not None))
     try:
         for n, p in enumerate(programs):
             progress(Event("mutants", f"{n + 1} of {len(programs)} windows", n / len(programs)))
@@ -99,6 +100,7 @@ def own_mutants(
     _written(out, Path(source.label).stem, fast)
     dropped = Counter(x["dropped"] for x in (*lines, *cheap) if "dropped" in x)
     kept = sum(len(found) for _, found in some)
+    dropped["windows of sizes that are not known, or not of float32"] = every.count(None)
     dropped["dearer than the program, or than better ones"] = kept - len(cheap)
     count = MutantCount(
         Path(source.label).stem, len(lines), kept, len(fast),
@@ -155,16 +157,17 @@ class Window:
 
     def some(self) -> list[g.Value]:
         own = dict(zip("co", self.channels, strict=True))
-        return [self.at(**{**own, **({"o": 0} if "o" not in x else {}), **x}) for x in self.sizes()]
+        return [self.at(**{**own, **x}) for x in self.sizes()]
 
 
-def _programs(graph: g.Graph) -> Iterator[Window]:
-    """The windows of a graph; not those of sizes that are not known."""
+def _programs(graph: g.Graph) -> Iterator[Window | None]:
+    """The windows of a graph; None for one of sizes that are not known."""
     for n in g.nodes(graph):
         if n.op.name not in WINDOWS or n.op.domain:
             continue
         types = [v.type for v in n.inputs if v is not None]
         if not all(map(_known, (*types, n.type))) or types[0].dtype != F32:
+            yield None
             continue
         image, out = ([int(d) for d in t.shape or ()] for t in (types[0], n.type))  # type: ignore[arg-type]
         kernel = tuple(int(d) for d in (types[1].shape or ())[2:]) if len(types) > 1 else ()  # type: ignore[arg-type]
@@ -181,8 +184,12 @@ def _mutated(w: Window) -> Iterator[Line]:
     """What is said of each mutant of a program that is right somewhere."""
     programs = w.some()
     seen: Counter[str] = Counter()
-    for (name, first), *others in zip(*map(mutants, programs), strict=True):
-        made = [first, *(m for _, m in others)]
+    each = [list(mutants(p)) for p in programs]
+    if len({tuple(name for name, _ in some) for some in each}) > 1:
+        yield {"dropped": "other mutants at other channels"}
+        return
+    for column in zip(*each, strict=True):
+        name, made = column[0][0], [m for _, m in column]
         try:
             found = [regions(*both) for both in zip(programs, made, strict=True)]
         except (TooMany, InferError, ValueError):

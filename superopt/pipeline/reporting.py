@@ -156,7 +156,8 @@ def check_result(checked: Checked | None) -> CheckResult | None:
 def _latencies(done: Done) -> tuple[Latency | None, Latency | None, Interval | None]:
     if not done.times or done.ratio is None:
         return None, None, None
-    runtime = f"onnxruntime {version_of('onnxruntime')}"
+    runner = "superopt" if done.request.target == "cpu" else "onnxruntime"
+    runtime = f"{runner} {version_of(runner)}"
     a, b = (latency(t, done.request.threads, runtime, done.machine.text) for t in done.times)
     return a, b, interval(done.ratio)
 

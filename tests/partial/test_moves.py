@@ -116,6 +116,23 @@ def test_a_model_s_own(tmp_path: Path) -> None:
     assert again.families[0].seconds < max(0.5 * count.seconds, 1.0)
 
 
+def test_means_and_sizes_that_are_not_known(tmp_path: Path) -> None:
+    pool = {"kernel_shape": [3, 3], "pads": [1] * 4, "strides": [1, 1]}
+    nodes = [
+        onnx.helper.make_node("AveragePool", ["x"], ["a"], count_include_pad=1, **pool),
+        onnx.helper.make_node("Conv", ["a", "w"], ["b"], group=4, pads=[1] * 4),
+        onnx.helper.make_node("Conv", ["u", "w"], ["c"], group=4),
+    ]
+    shapes = {"x": (F, [2, 4, 4, 4]), "u": (F, ["n", 4, 4, 4])}
+    made = generate_mutants(
+        tmp_path, model=model(nodes, shapes, ["b", "c"], weights(w=(4, 1, 3, 3))),
+        store=tmp_path / "costs.db",
+    )  # fmt: skip
+    (count,) = made.families
+    assert count.proved >= 4
+    assert count.dropped["windows of sizes that are not known, or not of float32"] == 1
+
+
 def test_what_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     onnx.save(net(), path)
