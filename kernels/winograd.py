@@ -177,9 +177,8 @@ def plans(p: Picture, m: int, lanes: int, registers: int = REGISTERS) -> list[Pl
     these are transformed before, and a part of the outputs' channels is computed at a time.
     """
     grid, sizes = counts(p, m), (prod(p.reads(m)), p.channels * p.taps, extent(p.k))
-    first = p.taps > 1 or _streams(
-        grid, sizes, lanes, registers
-    )  # else it is transformed for each term anew
+    # Where it has several terms it would be transformed for each of them anew.
+    first = p.taps > 1 or _streams(grid, sizes, lanes, registers)
     own = _block(*grid, sizes, registers)
     if p.w is None:  # there are no columns that several threads could share
         own = min(own, over(grid[0], SHARES))

@@ -3,7 +3,7 @@ after.
 
 A part of an axis, f blocks of neighbours or every f-th element, becomes part of another axis: rows
 become a batch (as space-to-batch has it), a batch becomes one wide picture, a tall picture a wide
-one. The window may then have another dilation, stride or padding. One or two such moves are made;
+one. The window may then have another dilation and padding. One or two such moves are made;
 what they do at the seams is what `regions` finds.
 """
 
@@ -37,7 +37,7 @@ class Move:
 
 def mutants(program: g.Value) -> Iterator[tuple[str, g.Value]]:
     """Of a window over something, of sizes that are numbers: names and mutants of the same shape,
-    each once. None for other programs."""
+    each once; nothing for other programs."""
     n = g.producer(program)
     if n is None or n.op.name not in WINDOWS or n.op.domain or n.inputs[0] is None:
         return
