@@ -18,6 +18,9 @@ class Factor:
     level: int
     free: frozenset[Var]
 
+    def __hash__(self) -> int:
+        return self.number
+
     def __lt__(self, other: Factor) -> bool:
         return self.number < other.number
 

@@ -23,6 +23,9 @@ class Guard:
             found.kind, found.p = kind, p
         return found
 
+    def __hash__(self) -> int:
+        return self.p.number
+
     def __str__(self) -> str:
         sign = {"ge": ">=", "eq": "==", "ne": "!="}[self.kind]
         return f"{self.p} {sign} 0"

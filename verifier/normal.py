@@ -100,6 +100,9 @@ class NF:
         self.level = max((level_of(t) for t in terms), default=0)
         self._vars: frozenset[Var] | None = None
 
+    def __hash__(self) -> int:
+        return self.number
+
     def __repr__(self) -> str:
         return " + ".join(map(str, self.terms)) or "0"
 
@@ -156,6 +159,7 @@ def forget() -> None:
     """Empty the tables."""
     _FORMS.clear()
     _FACTORS.clear()
+    _COUNT[0] = 0
 
 
 def _number() -> int:

@@ -19,6 +19,10 @@ class Atom:
     number: int
     poly: Poly | None
 
+    def __hash__(self) -> int:
+        """Not by where it lies in memory: sets come in one order then, and proofs in one way."""
+        return self.number
+
     def __lt__(self, other: Atom) -> bool:
         return self.number < other.number
 
@@ -92,6 +96,9 @@ class Poly:
     def __init__(self, terms: tuple[tuple[Mono, int], ...], number: int) -> None:
         self.terms, self.number = terms, number
         self._vars: frozenset[Var] | None = None
+
+    def __hash__(self) -> int:
+        return self.number
 
     def __repr__(self) -> str:
         return " + ".join("*".join([str(c), *map(str, m)]) for m, c in self.terms) or "0"
@@ -180,13 +187,16 @@ _POLYS: dict[frozenset[tuple[Mono, int]], Poly] = {}
 _CONSTANTS: dict[int, Poly] = {}
 _ATOMS: dict[object, Atom] = {}
 _COUNT = [0]
+_BEFORE = [0]  # of the count, when the tables were last emptied
 
 
 def forget() -> None:
-    """Empty the tables: no polynomial made before may be used after."""
+    """Empty the tables: no polynomial made before may be used after. Numbers begin anew, so that a
+    proof does not hang on those before it."""
     _POLYS.clear()
     _POLYS.update((frozenset(p.terms), p) for p in _CONSTANTS.values())
     _ATOMS.clear()
+    _BEFORE[0] = _COUNT[0]
 
 
 def made_so_far() -> int:
@@ -196,7 +206,12 @@ def made_so_far() -> int:
 
 def _number() -> int:
     _COUNT[0] += 1
-    return _COUNT[0]
+    return _COUNT[0] - _BEFORE[0]
+
+
+def _number_of(n: int) -> int:
+    """Of a constant, which outlives `forget`: below those of all others."""
+    return -2 * n - 2 if n >= 0 else 2 * n - 1
 
 
 def _interned(key: object, atom: Atom) -> Atom:
@@ -212,8 +227,10 @@ def made(terms: Mapping[Mono, int]) -> Poly:
     key = frozenset([t for t in terms.items() if t[1]])
     found = _POLYS.get(key)
     if found is None:
-        rest = sorted(key, key=_term_order) if len(key) > 1 else key
-        found = _POLYS[key] = Poly(tuple(rest), _number())
+        rest = tuple(sorted(key, key=_term_order) if len(key) > 1 else key)
+        constant = not rest or (len(rest) == 1 and not rest[0][0])
+        number = _number_of(rest[0][1] if rest else 0) if constant else _number()
+        found = _POLYS[key] = Poly(rest, number)
     return found
 
 

@@ -18,10 +18,7 @@ from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
 from tests.partial.test_regions import truth
 
-# Of which the prover does not prove all boxes; and one of which it proves them, but the correction
-# in one process and not in another (its time hangs on the order of sets).
-OPEN = {"batch-in-a-row", "dilated-ragged-columns"}
-UNSURE = "batch-in-a-column"
+OPEN = {"batch-in-a-row", "dilated-ragged-columns"}  # the prover does not prove all their boxes
 QUICK = Limits(seconds=15)
 PAIRS = {p.name: p for p in load_pairs()}
 
@@ -30,7 +27,7 @@ PAIRS = {p.name: p for p in load_pairs()}
 def test_families(name: str) -> None:
     made = partial_rule(PAIRS[name], QUICK)
     assert made.proved
-    assert made.corrected[0].proved or name == UNSURE
+    assert made.corrected[0].proved
 
 
 @pytest.mark.parametrize(
