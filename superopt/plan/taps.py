@@ -72,13 +72,24 @@ def _cuts(t: Tensor, total: Reduce) -> list[list[_Cut]]:
 def _along(o: Axis, k: Axis, terms: list[tuple[Axis, int]], base: int, n: int) -> list[_Cut]:
     """The axis cut wherever another term begins or ends to count."""
     (_, step), (_, apart) = terms
+    size, most = _size(o), _size(k)
+
+    def first_at(place: int, pace: int) -> int:
+        """From where on pace * x is at least `place`."""
+        return -(-place // pace)
+
+    edges = (e - x * apart - base for x in range(most) for e in (0, n))
+    begins = sorted({0, *(p for e in edges if 0 < (p := first_at(e, step)) < size)})
     out: list[_Cut] = []
-    for at in range(_size(o)):
-        some = [x for x in range(_size(k)) if 0 <= at * step + x * apart + base < n] or [0]
-        if out and (out[-1].first, out[-1].count) == (some[0], len(some)):
-            out[-1] = _Cut(o, k, out[-1].begin, out[-1].size + 1, some[0], len(some))
+    for at, end in zip(begins, [*begins[1:], size], strict=True):
+        first = max(first_at(-base - at * step, apart), 0)
+        count = min(first_at(n - base - at * step, apart), most) - first
+        if count <= 0:
+            first, count = 0, 1  # of zeros
+        if out and (out[-1].first, out[-1].count) == (first, count):
+            out[-1] = _Cut(o, k, out[-1].begin, out[-1].size + end - at, first, count)
         else:
-            out.append(_Cut(o, k, at, 1, some[0], len(some)))
+            out.append(_Cut(o, k, at, end - at, first, count))
     return out
 
 
