@@ -22,6 +22,7 @@ from superopt.kernels.functions import (
     stacked,
     transposed,
 )
+from superopt.kernels.prefetch import LINE, Ahead
 from superopt.kernels.text import Text, Value, element, number, stored
 from superopt.kernels.vector_math import log_of_one_more
 from superopt.te import affine
@@ -46,7 +47,7 @@ class Writer:
     known: dict[object, Value] = field(default_factory=dict)
     tables: dict[Tensor, np.ndarray] = field(default_factory=dict)
     unrolled: dict[Axis, int] = field(default_factory=dict)
-    ahead: dict[Tensor, int] = field(default_factory=dict)  # bytes between a read and a prefetch
+    ahead: dict[Tensor, Ahead] = field(default_factory=dict)
     bits: int = 8  # of the largest element beside a register
     tile: dict[Axis, int] = field(default_factory=dict)  # extents of what is stored at once
 
@@ -234,7 +235,7 @@ def _near(w: Writer, buffer: Tensor, found: Address, p: Place) -> Value:
         shape = f"<{lanes} x {memory}>" if lanes else memory
         at = pointer(w, buffer, found.moving, found.constant)
         if buffer in w.ahead and lanes:
-            _prefetch(w, at, w.ahead[buffer])
+            _prefetch(w, buffer, found)
         return _unpacked(t, f"load {shape}, ptr {at}, align {size}", kind, lanes)
     if not lanes:
         place = _flat(w, found.moving, found.constant)
@@ -247,13 +248,23 @@ def _near(w: Writer, buffer: Tensor, found: Address, p: Place) -> Value:
     return _unpacked(t, text, kind, lanes)
 
 
-def _prefetch(w: Writer, at: str, ahead: int) -> None:
+def _prefetch(w: Writer, buffer: Tensor, found: Address) -> None:
     """Ask for what will be read soon, into the second cache: the first one is full of what is read
     now."""
-    t = w.t
+    t, how, size = w.t, w.ahead[buffer], max(buffer.dtype.bits // 8, 1)
+    times, moving, constant = how.times, found.moving, found.constant
+    along = [c for atoms, c in moving if atoms[0] in how.within]
+    if times > 1 and along and min(along) >= times:
+        if constant % (LINE // size * times):
+            return  # a line is asked for once
+        share = how.part // size // times
+        moving = (
+            *((atoms, c // times if atoms[0] in how.within else c) for atoms, c in moving),
+            *(((a,), share * count) for a, count in how.again),
+        )
+        constant //= times
+    soon = pointer(w, buffer, moving, constant + how.bytes // size, inbounds="")
     t.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-    soon = f"%{t.fresh()}"
-    t.line(f"{soon} = getelementptr i8, ptr {at}, i64 {ahead}")
     t.line(f"call void @llvm.prefetch.p0(ptr {soon}, i32 0, i32 2, i32 1)")
 
 

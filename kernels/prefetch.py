@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from superopt.kernels.tile import For, Kernel, Stmt
@@ -15,13 +16,32 @@ from superopt.te.walk import axes_of, loads
 STREAMED = 1 << 20  # bytes of a buffer that does not stay in the second cache
 PARTS = 1 << 18  # bytes of one that is read in many places at a time, far apart
 PAGE = 4096
+LINE = 64  # bytes that memory gives at a time
 PANEL = 1 << 19  # bytes of a part that does, together with the next one
 NEXT = 12288  # bytes ahead in what is read once
 SOON = 2048  # bytes ahead in what is read in large steps, which the processor does not foresee
 
 
-def ahead(kernel: Kernel) -> dict[Tensor, int]:
-    """Bytes between what is read of such buffers, and what is asked for meanwhile.
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What is asked for while something is read: what lies so many bytes after it. again: where
+    this is the next part of a buffer, of `part` bytes, the loops that read a part again, and how
+    often the steps of each: each time a share of the next part is asked for, so that memory is
+    busy all the time, and not only the first time. within: the loops along the part."""
+
+    bytes: int
+    part: int = 0
+    again: tuple[tuple[Axis, int], ...] = ()
+    within: tuple[Axis, ...] = ()
+
+    @property
+    def times(self) -> int:
+        """How often a part is read."""
+        return prod(_extent(a) for a, _ in self.again)
+
+
+def ahead(kernel: Kernel) -> dict[Tensor, Ahead]:
+    """What is asked for while such buffers are read.
 
     Of a constant a part that is read several times before the next one is: that one. Else what
     comes soon. Of others, only what is read in steps (as by windows that do not touch), or in many
@@ -32,7 +52,7 @@ def ahead(kernel: Kernel) -> dict[Tensor, int]:
     large = {
         p for p in kernel.params if _bytes(p) > (STREAMED if p in fixed or not parts else PARTS)
     }
-    out: dict[Tensor, int] = {}
+    out: dict[Tensor, Ahead] = {}
     for load, loops, own in _reads(kernel.body, large, ()) if large else ():
         buffer = load.tensor
         if buffer in fixed:
@@ -40,9 +60,12 @@ def ahead(kernel: Kernel) -> dict[Tensor, int]:
             tile = prod(_extent(a) for a in own if a in used)
             told = [(f.axis, f.kind == "unroll", f.axis in used) for f in loops]
             part = _again(told, tile) * max(buffer.dtype.bits // 8, 1)
-            out[buffer] = NEXT if part > PANEL else -(-NEXT // part) * part if part < NEXT else part
+            if part > PANEL:
+                out[buffer] = Ahead(NEXT)
+            else:
+                out[buffer] = Ahead(-(-NEXT // part) * part, part, *_shares(told))
         elif (parts and _jumps(load, loops)) or (not parts and _steps(load, loops, own)):
-            out[buffer] = SOON
+            out[buffer] = Ahead(SOON)
     return out
 
 
@@ -95,6 +118,21 @@ def _again(loops: Sequence[Loop], tile: int) -> int:
             return tile * prod(_extent(a) for a, _, more in loops[n:] if more)
         moved |= used
     return tile * prod(_extent(a) for a, _, used in loops if used)
+
+
+def _shares(loops: Sequence[Loop]) -> tuple[tuple[tuple[Axis, int], ...], tuple[Axis, ...]]:
+    """The loops that read a part again, and those along it; none where they are not so nested."""
+    some = [(axis, used) for axis, written, used in loops if not written and _extent(axis) > 1]
+    first = next((n for n, (_, used) in enumerate(some) if used), len(some))
+    begin = next((n for n, (_, used) in enumerate(some) if n > first and not used), len(some))
+    end = next((n for n, (_, used) in enumerate(some) if n > begin and used), len(some))
+    if not all(used for _, used in some[end:]):
+        return (), ()
+    again, count = [], 1
+    for axis, _ in reversed(some[begin:end]):
+        again.append((axis, count))
+        count *= _extent(axis)
+    return tuple(again), tuple(axis for axis, _ in some[end:])
 
 
 def _extent(a: Axis) -> int:
