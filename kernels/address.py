@@ -45,6 +45,7 @@ def address(buffer: Tensor, index: Sequence[Expr], p: Place) -> Address | None:
             place[atoms] = place.get(atoms, 0) + c * stride
         assert isinstance(n, int)
         stride *= n
+    _rejoin(place)
     moving: list[tuple[tuple[Expr, ...], int]] = []
     constant, step = 0, 0
     for atoms, c in place.items():
@@ -76,6 +77,11 @@ def flat_index(buffer: Tensor, index: Sequence[Expr]) -> Expr:
 def rejoined(flat: Expr) -> Expr | None:
     """x // n * n + x % n as x, wherever that is in a place; None where it is not."""
     place = dict(ix.polynomial(flat))
+    return ix.from_polynomial(place) if _rejoin(place) else None
+
+
+def _rejoin(place: dict[tuple[Expr, ...], int]) -> bool:
+    """Write x for x // n * n + x % n; was there any?"""
     found = False
     while True:
         for atoms, c in place.items():
@@ -85,7 +91,7 @@ def rejoined(flat: Expr) -> Expr | None:
                     if place.get(rest, 0) * int(n) == c:
                         break
         else:
-            return ix.from_polynomial(place) if found else None
+            return found
         found = True
         each = place.pop(rest)
         del place[atoms]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from superopt.kernels.identity import identity
 from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.lower import lowered
-from superopt.kernels.space import Choice, Problem
+from superopt.kernels.problem import Choice, Problem
 from superopt.kernels.tile import Kernel
 from superopt.te.expr import Tensor
 from superopt.te.walk import loads, stages

@@ -193,13 +193,13 @@ def frame(
         m = max(across, key=extent)
     if width < lanes or (width % lanes and width < NARROW * lanes):
         lanes = width  # all of it, in vectors of which the last one is shorter
-    most = STRIDED if m is not None and abs(_apart(c.a, m, layouts)) > NEAR else 14
+    most = STRIDED if m is not None and abs(apart(c.a, m, layouts)) > NEAR else 14
     found = reduction(t)
     terms = 1 if found is None else prod(map(extent, found.axes))
     return Frame(m, n, lanes, -(-lanes // given), most, registers, terms)
 
 
-def _apart(a: Load, m: Axis, layouts: Mapping[Tensor, Layout | Scatter]) -> int:
+def apart(a: Load, m: Axis, layouts: Mapping[Tensor, Layout | Scatter]) -> int:
     """How many elements are between those of neighbouring rows."""
     layout = layouts.get(a.tensor)
     if isinstance(layout, Layout):
@@ -219,8 +219,11 @@ def scheduled(
     rows: int,
     vectors: int,
     deep: int,
+    block: int = 0,
 ) -> Schedule:
-    """In tiles of `rows` times `vectors`. deep: terms of a block of the sum, 0 where it is one."""
+    """In tiles of `rows` times `vectors`. deep: terms of a block of the sum, 0 where it is one.
+    block: tiles of rows for which all of b is read, then the next ones; 0: each of b's panels is
+    read for all rows."""
     m, n = tile_of.m, tile_of.n
     steps: list[Primitive] = [Split(n.name, tile_of.lanes), Split(f"{n.name}.o", vectors)]
     outer = f"{n.name}.o.o"
@@ -237,6 +240,10 @@ def scheduled(
     first = [*rest[:1], *ways, *rest[1:], *after] if rest else [*ways, *after]
     if tile_of.registers == FEWER and len(rest) > 1 and _by_rows(c, rest, tile_of, vectors, t):
         first = [*rest, *ways, *after]
+    if block and m is not None:
+        steps.append(Split(f"{m.name}.o", block))
+        after = [f"{m.name}.o.i"]
+        first = [*rest, f"{m.name}.o.o", *ways, *after]
     if deep and m is not None and len(over) == 1:
         (k,) = over
         steps.append(Split(k, deep))
@@ -255,10 +262,10 @@ def _by_rows(c: Contraction, rest: Sequence[str], f: Frame, vectors: int, t: Ten
     than where a is, for each panel of b?"""
     high = prod(extent(x) for x in t.axes if x.name in rest[1:])
     panels = -(-extent(f.n) // (f.lanes * vectors))
-    return _elements(c.b.tensor) * high < _elements(c.a.tensor) * panels
+    return elements(c.b.tensor) * high < elements(c.a.tensor) * panels
 
 
-def _elements(t: Tensor) -> int:
+def elements(t: Tensor) -> int:
     return prod(n for n in t.shape if isinstance(n, int))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from superopt import te
 from superopt.kernels.layout import Layout, Scatter
-from superopt.kernels.space import Problem
+from superopt.kernels.problem import Problem
 from superopt.kernels.tile import For, Kernel, Stmt, Store
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce

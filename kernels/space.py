@@ -3,8 +3,7 @@ one that should be the fastest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from functools import partial
 from math import prod
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from superopt.kernels import attention as at
 from superopt.kernels import contraction as co
+from superopt.kernels import flat as fl
 from superopt.kernels import reducing as re
 from superopt.kernels import rows
 from superopt.kernels import strassen as st
@@ -22,90 +22,13 @@ from superopt.kernels.factor import Form
 from superopt.kernels.few import Few, few
 from superopt.kernels.few import scheduled as in_lanes
 from superopt.kernels.groups import Groups, groups
-from superopt.kernels.layout import Layout, Scatter, lying, row_major
+from superopt.kernels.layout import lying, row_major
 from superopt.kernels.option import Option
 from superopt.kernels.picture import Picture
 from superopt.kernels.picture import picture as find
-from superopt.kernels.schedule import Schedule
+from superopt.kernels.problem import Choice, Problem
 from superopt.kernels.transform import reduction, unscheduled
 from superopt.te.dtype import F32
-from superopt.te.expr import Tensor
-from superopt.te.node import Axis
-from superopt.te.walk import loads, reductions
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """What is to be computed: a tensor from others in memory, where these lie, which of them are
-    constants. width: bytes of a vector. lead: where it is computed row by row, of which stages are
-    within it, how many axes say which row; else 0. tiles: may convolutions be computed in tiles
-    (Winograd), of other roundings? levels: how often products of matrices may be cut (Strassen),
-    of which constants become larger, too? unit: bytes of a vector that are multiplied at a time,
-    where it takes several steps; 0: all. dilated: may such be in tiles? registers: of vectors."""
-
-    tensor: Tensor
-    layouts: Mapping[Tensor, Layout | Scatter]
-    constants: Collection[Tensor]
-    width: int
-    lead: int = 0
-    tiles: bool = True
-    levels: int = max(st.LEVELS)
-    unit: int = 0
-    dilated: bool = True
-    registers: int = co.REGISTERS
-
-    @property
-    def lanes(self) -> int:
-        return max(self.width * 8 // self.tensor.dtype.bits, 1)
-
-    @property
-    def parts(self) -> int:
-        """The lanes of a vector that are multiplied at a time."""
-        return max(min(self.unit or self.width, self.width) * 8 // self.tensor.dtype.bits, 1)
-
-    def numbers(self) -> tuple[int, ...]:
-        """What a problem's time hangs on most: elements of the result, terms of each one's sum,
-        bytes of constants and of other operands, the extents of the result's last two axes as it
-        lies, and the vector's bytes."""
-        t = self.tensor
-        sums = reductions(t.body)
-        terms = prod(_size(a) for a in sums[0].axes) if sums else 1
-        read = dict.fromkeys(x.tensor for x in loads(t.body)) if t.body is not None else {}
-        fixed = sum(_bytes(x) for x in read if x in self.constants)
-        other = sum(_bytes(x) for x in read if x not in self.constants)
-        order = [_size(t.axes[p.axis]) for p in lying(self.layouts.get(t), t.rank).parts]
-        last = [1, 1, *order][-2:]
-        return (prod(map(_size, t.axes)), terms, fixed, other, *last, self.width)
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """How a kernel computes a tensor.
-
-    root: what is computed in its place; lies: where, if not as the tensor does. packed: constants
-    in the order in which they are read. made: constants that are made of others. first: what is a
-    kernel of its own before it, and the buffer from which that is read.
-    """
-
-    option: Option
-    root: Tensor
-    schedules: Mapping[Tensor, Schedule] = field(default_factory=dict)
-    packed: tuple[Tensor, ...] = ()
-    lies: Scatter | None = None
-    tables: Mapping[Tensor, np.ndarray] = field(default_factory=dict)
-    first: tuple[Tensor, Tensor] | None = None
-    made: Mapping[Tensor, tuple[Tensor, Callable[[np.ndarray], np.ndarray]]] = field(
-        default_factory=dict
-    )
-
-
-def _size(a: Axis) -> int:
-    assert isinstance(a.extent, int)
-    return a.extent
-
-
-def _bytes(t: Tensor) -> int:
-    return prod(n for n in t.shape if isinstance(n, int)) * max(t.dtype.bits // 8, 1)
 
 
 def choice(p: Problem, wanted: Option | None = None) -> Choice:
@@ -134,7 +57,7 @@ def best(p: Problem) -> Option:
         square = _square(p, c)
         if square is not None:
             rows = square.count * square.high
-            times = rows // (1 if frame.m is None else _size(frame.m))
+            times = rows // (1 if frame.m is None else co.extent(frame.m))
             plan = st.best(square, p.lanes, p.levels, times * min(frame.tiles())[0], p.registers)
             if plan is not None:
                 return _parts(plan)
@@ -142,8 +65,11 @@ def best(p: Problem) -> Option:
             return flowing[0]
         if (narrow := _few(p)) is not None:
             return Option.of("few", rows=narrow.rows[0])
-        (_, rows, vectors), deep = min(frame.tiles()), co.blocks(p.tensor, c, p.layouts)[0]
-        return Option.of("direct", rows=rows, vectors=vectors, deep=deep)
+        how, deep = "direct", co.blocks(p.tensor, c, p.layouts)[0]
+        (_, rows, vectors) = min(frame.tiles())
+        if (one := fl.flat(p.tensor, c, frame, p.constants, p.layouts)) and fl.pays(one, frame):
+            how, (_, rows, vectors) = "flat", min(one.frame.tiles())
+        return Option.of(how, rows=rows, vectors=vectors, deep=deep)
     each = _groups(p)
     if each is not None:
         _, rows, vectors = min(each.frame.tiles())
@@ -180,6 +106,10 @@ def _options(p: Problem) -> Iterator[Option]:
         for _, rows, vectors in sorted(frame.tiles()):
             for deep in co.blocks(p.tensor, c, p.layouts):
                 yield Option.of("direct", rows=rows, vectors=vectors, deep=deep)
+        if one := fl.flat(p.tensor, c, frame, p.constants, p.layouts):
+            for _, rows_, vectors in sorted(one.frame.tiles()):
+                for deep in co.blocks(p.tensor, c, p.layouts):
+                    yield Option.of("flat", rows=rows_, vectors=vectors, deep=deep)
         picture = _picture(p, c)
         if picture is not None:
             for m in picture.fitting():
@@ -210,6 +140,13 @@ def chosen(p: Problem, option: Option) -> Choice:
             )
             packed = (c.b.tensor,) if c.b.tensor in p.constants else ()
             return Choice(option, p.tensor, {p.tensor: how}, packed)
+        case "flat":
+            c, frame = _given(p, option)
+            if one := fl.flat(p.tensor, c, frame, p.constants, p.layouts):
+                rows_, wide, deep = option["rows"], option["vectors"], option["deep"]
+                how = fl.scheduled(one, p.layouts, rows_, wide, deep)
+                packed = (one.c.b.tensor,) if one.c.b.tensor in p.constants else ()
+                return Choice(option, one.root, {one.root: how}, packed, one.lies)
         case "streamed":
             c, frame = _given(p, option)
             how = co.streamed(p.tensor, c, option["columns"], option["terms"], frame.lanes)
@@ -262,7 +199,7 @@ def _product(p: Problem) -> tuple[co.Contraction, co.Frame] | None:
 def _dotted(p: Problem, c: co.Contraction) -> bool:
     """Is it few rows, times a matrix whose columns lie one after the other? These are read once, as
     they lie, and what is summed is across vectors."""
-    rows = prod(_size(a) for a in c.of_a)
+    rows = prod(co.extent(a) for a in c.of_a)
     if rows >= co.ROWS or c.b.tensor in p.constants or c.b.tensor in p.layouts:
         return False
     found = reduction(p.tensor)
@@ -271,14 +208,14 @@ def _dotted(p: Problem, c: co.Contraction) -> bool:
 
 def _streams(p: Problem, c: co.Contraction) -> Iterator[Option]:
     """Ways for one row, times a matrix that lies row by row and is no constant; the best first."""
-    rows, n, found = prod(_size(a) for a in c.of_a), c.of_b[-1], reduction(p.tensor)
+    rows, n, found = prod(co.extent(a) for a in c.of_a), c.of_b[-1], reduction(p.tensor)
     if rows > 1 or found is None or c.b.tensor in p.constants or c.b.tensor in p.layouts:
         return
-    if p.tensor.axes[-1] != n or co.strides(c.b, n) != 1 or _size(n) < 2 * p.lanes:
+    if p.tensor.axes[-1] != n or co.strides(c.b, n) != 1 or co.extent(n) < 2 * p.lanes:
         return
     for columns in (2048, 4096, 1024):
         for terms in (8, 4):
-            if _size(found.axes[-1]) % terms == 0:
+            if co.extent(found.axes[-1]) % terms == 0:
                 yield Option.of("streamed", columns=columns, terms=terms)
 
 
@@ -335,7 +272,7 @@ def _picture(p: Problem, c: co.Contraction) -> Picture | None:
     if not p.tiles or c.b.tensor not in p.constants or p.tensor.dtype != F32:
         return None
     found = find(p.tensor, c)
-    if found is None or min(found.channels, _size(found.k)) < p.lanes:
+    if found is None or min(found.channels, co.extent(found.k)) < p.lanes:
         return None
     return found if p.dilated or max(found.steps) == 1 else None
 

@@ -16,7 +16,17 @@ from superopt.cost.tuned import Timed
 from superopt.kernels.option import Option
 
 LEAST = 200  # measurements below which nothing is learned from
-ALGORITHMS = ("direct", "winograd", "strassen", "along", "across", "loops", "turning", "rows")
+ALGORITHMS = (
+    "direct",
+    "winograd",
+    "strassen",
+    "along",
+    "across",
+    "loops",
+    "turning",
+    "rows",
+    "flat",
+)
 KNOBS = ("rows", "vectors", "deep", "m", "levels", "apart", "block", "columns", "wide", "lanes")
 ROUNDS, STEPS, HOT, COLD = 80, 60, 0.3, 0.01
 

@@ -16,7 +16,8 @@ from superopt.cost.store import Store
 from superopt.cost.tuned import Seconds
 from superopt.kernels.cpu import Machine
 from superopt.kernels.option import Option
-from superopt.kernels.space import Problem, options
+from superopt.kernels.problem import Problem
+from superopt.kernels.space import options
 from superopt.plan.build import Program
 from superopt.plan.measure import runnable, seconds
 from superopt.report.compiled import Tuned, TunedKernel

@@ -20,7 +20,8 @@ from superopt.kernels.layout import Layout, Scatter, row_major
 from superopt.kernels.nest import put_for
 from superopt.kernels.option import Option
 from superopt.kernels.pack import packed
-from superopt.kernels.space import Problem, choice
+from superopt.kernels.problem import Problem
+from superopt.kernels.space import choice
 from superopt.kernels.tile import Kernel, Pack
 from superopt.kernels.transform import reduction
 from superopt.plan.attention import attention

@@ -15,7 +15,8 @@ from superopt.kernels.cpu_run import Call, Ref
 from superopt.kernels.cpu_text import chunks, workspace
 from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.option import Option
-from superopt.kernels.space import Problem, chosen
+from superopt.kernels.problem import Problem
+from superopt.kernels.space import chosen
 from superopt.plan.build import Program
 from superopt.plan.execute import code
 from superopt.plan.image import Code, aligned

@@ -12,7 +12,8 @@ from superopt.kernels.cpu import loaded
 from superopt.kernels.layout import Layout, Scatter, parsed, row_major
 from superopt.kernels.lower import lowered
 from superopt.kernels.pack import laid, packed, read
-from superopt.kernels.space import Problem, chosen, options
+from superopt.kernels.problem import Problem
+from superopt.kernels.space import chosen, options
 from superopt.kernels.strassen import (
     LEVELS,
     Plan,

@@ -1,0 +1,135 @@
+"""Rows of a picture as one row: where its width is no multiple of a register tile's height.
+
+    y[h, w, n] = sum(x[h * s + i, w * s + j, k] * b[i, j, k, n] for i, j, k)
+
+is, with r = h * W + w, a product whose rows are all of the picture's elements. Of 7 x 7 elements in
+tiles of 4, 13 tiles are computed, and not two in each row. Where windows touch, the factors of a
+tile lie in one row, too; else each of its rows has a place of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from superopt.kernels import contraction as co
+from superopt.kernels.element import ranged_read
+from superopt.kernels.factor import scattered
+from superopt.kernels.layout import Layout, Part, Scatter, lying
+from superopt.kernels.schedule import Schedule
+from superopt.te import index as ix
+from superopt.te.affine import interval
+from superopt.te.expr import Tensor
+from superopt.te.inline import placed
+from superopt.te.node import Apply, Axis, Expr, Load, Reduce
+from superopt.te.walk import axes_of
+
+PLACES = 6  # rows of a tile, where each has a place of its own: registers for addresses are few
+# Parts of the time by rows of the picture below which it is done: where factors lie in one row, and
+# where each row of a tile has a place of its own, as measured in four models.
+PAYS = {True: 0.97, False: 0.9}
+NEAR = {32: 600_000, 16: 250_000}  # bytes of factors that stay in the second cache, by registers
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """root: the result, with one axis for two; lies: where. touch: do the factors of neighbouring
+    rows follow each other in memory?"""
+
+    root: Tensor
+    lies: Scatter
+    c: co.Contraction
+    frame: co.Frame
+    touch: bool
+
+
+def flat(
+    t: Tensor,
+    c: co.Contraction,
+    frame: co.Frame,
+    constants: Collection[Tensor],
+    layouts: Mapping[Tensor, Layout | Scatter],
+) -> Flat | None:
+    """The product with rows of two axes of `t`; None where there are none beside each other."""
+    parts, w = lying(layouts.get(t), t.rank).parts, frame.m
+    order = [t.axes[p.axis] for p in parts]
+    if w is None or w not in order[1:] or t.body is None:
+        return None
+    h = order[order.index(w) - 1]
+    if (
+        order.count(h) + order.count(w) > 2
+        or h not in c.of_a
+        or min(co.extent(h), co.extent(w)) < 2
+    ):
+        return None
+    if any(axes_of(e) & {h, w} for e in _guarded(t.body, layouts)):
+        return None
+    name = next(x for x in ("r", "r_", "r__") if x not in {a.name for a in t.axes})
+    r, wide = Axis(name, co.extent(h) * co.extent(w)), co.extent(w)
+    env: dict[Axis, Expr] = {h: ix.as_index(r // wide), w: ix.as_index(r % wide)}
+    axes = tuple(r if a is h else a for a in t.axes if a is not w)
+    root = Tensor("y", t.dtype, tuple(a.extent for a in axes), axes, placed(t.body, env))
+    new = co.contraction(root, constants)
+    if new is None or new.of_b != c.of_b or r not in new.of_a:
+        return None
+    along = Layout(tuple(_renamed(p, t, axes, r) for p in parts if t.axes[p.axis] is not w))
+    of = co.frame(root, new, {**layouts, root: along}, frame.lanes, frame.registers)
+    if of is None or of.m is not r:
+        return None
+    touch = _touch(c, h, w, layouts)
+    most = frame.most if touch else min(frame.most, PLACES)
+    lies = scattered(t, layouts.get(t), axes, tuple(env.get(a, a) for a in t.axes))
+    return Flat(root, lies, new, replace(of, most=most), touch)
+
+
+def _renamed(p: Part, t: Tensor, axes: tuple[Axis, ...], r: Axis) -> Part:
+    own = t.axes[p.axis]
+    return replace(p, axis=axes.index(own)) if own in axes else Part(axes.index(r))
+
+
+def pays(f: Flat, by_rows: co.Frame) -> bool:
+    """Is it faster than row by row?"""
+    assert f.frame.m is not None
+    assert by_rows.m is not None
+    times = co.extent(f.frame.m) // co.extent(by_rows.m)
+    return min(f.frame.tiles())[0] < PAYS[f.touch] * times * min(by_rows.tiles())[0]
+
+
+def scheduled(
+    f: Flat, layouts: Mapping[Tensor, Layout | Scatter], rows: int, vectors: int, deep: int
+) -> Schedule:
+    """In tiles of `rows` times `vectors`; see contraction.scheduled. As many rows at a time as have
+    factors that stay near, in blocks of which the last one overlaps another by the fewest tiles."""
+    assert f.frame.m is not None
+    high = co.extent(f.frame.m)
+    tiles, each = -(-high // rows), 4 * co.elements(f.c.a.tensor) * rows // high
+    least = -(-tiles * each // NEAR[f.frame.registers])
+    if least < 2:
+        return co.scheduled(f.root, f.c, layouts, f.frame, rows, vectors, deep)
+    count = min(range(least, min(2 * least, tiles) + 1), key=lambda n: -(-tiles // n) * n)
+    block = -(-tiles // count)
+    return co.scheduled(f.root, f.c, layouts, f.frame, rows, vectors, deep, block)
+
+
+def _touch(c: co.Contraction, h: Axis, w: Axis, layouts: Mapping[Tensor, Layout | Scatter]) -> bool:
+    """Do the factors of neighbouring rows follow each other in memory?"""
+    return co.apart(c.a, h, layouts) == co.extent(w) * co.apart(c.a, w, layouts)
+
+
+def _guarded(e: Expr, layouts: Mapping[Tensor, Layout | Scatter]) -> Iterator[Expr]:
+    """Conditions, but for those of reads past an edge, beyond which there are zeros."""
+    match e:
+        case Apply("select", (guard, Load() as load, zero)) if ranged_read(guard, load, zero):
+            lies = layouts.get(load.tensor)
+            for d, (i, n) in enumerate(zip(load.index, load.tensor.shape, strict=True)):
+                border = lies.border(d) if isinstance(lies, Layout) else 0
+                where = interval(i)
+                assert isinstance(n, int)
+                if where is None or where[0] < -border or where[1] >= n + border:
+                    yield guard
+        case Apply(fn, args):
+            yield from args[:1] if fn == "select" else ()
+            for a in args:
+                yield from _guarded(a, layouts)
+        case Reduce(_, _, body):
+            yield from _guarded(body, layouts)

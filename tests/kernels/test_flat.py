@@ -1,0 +1,102 @@
+"""Rows of a picture as one row: the same results, with edges, strides, additions and borders."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from superopt.kernels.engine import host
+from superopt.kernels.layout import parsed
+from superopt.kernels.problem import Problem
+from superopt.kernels.space import best, chosen, options
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.source import read
+from superopt.plan.build import program
+from superopt.plan.execute import code
+from tests.kernels.test_strassen import product
+from tests.plan.test_compile import F, model, near, reference
+
+# channels, height, width, outputs, kernel, stride, pads, and what comes after
+CASES = {
+    "1x1": (24, 7, 7, 40, 1, 1, 0, ""),
+    "1x1 with an addition": (24, 5, 9, 40, 1, 1, 0, "add"),
+    "a result with a border": (24, 7, 7, 32, 1, 1, 0, "conv"),
+    "3x3 of stride 2": (16, 13, 11, 32, 3, 2, 1, ""),
+    "many rows": (512, 31, 29, 16, 1, 1, 0, ""),
+    "of a few columns": (16, 9, 2, 24, 1, 1, 0, "add"),
+}
+
+
+def net(name: str) -> object:
+    c, h, w, k, kernel, stride, pad, after = CASES[name]
+    rng = np.random.default_rng(3)
+    known = {
+        "v": rng.standard_normal((c, 3, 1, 1)).astype(np.float32),
+        "w": rng.standard_normal((k, c, kernel, kernel)).astype(np.float32),
+    }
+    how = {"strides": [stride] * 2, "pads": [pad] * 4}
+    nodes = [
+        helper.make_node("Conv", ["x", "v"], ["a"]),
+        helper.make_node("Conv", ["a", "w"], ["y"], **how),
+    ]
+    if after == "add":
+        known["u"] = rng.standard_normal((k, 3, 1, 1)).astype(np.float32)
+        nodes += [
+            helper.make_node("Conv", ["x", "u"], ["b"]),
+            helper.make_node("Add", ["y", "b"], ["z"]),
+        ]
+    elif after == "conv":
+        known["u"] = rng.standard_normal((16, k, 3, 3)).astype(np.float32)
+        nodes += [helper.make_node("Conv", ["y", "u"], ["z"], pads=[1] * 4)]
+    return model(nodes, {"x": (F, [2, 3, h, w])}, ["z" if after else "y"], known)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("registers", "threads"), [(16, 1), (16, 2), (32, 2)])
+def test_the_same(name: str, registers: int, threads: int) -> None:
+    m, machine = net(name), host()
+    graph = import_model(read(m)).graph  # type: ignore[arg-type]
+    shape = [n for n in graph.inputs[0].type.shape or () if isinstance(n, int)]
+    given = [np.random.default_rng(1).standard_normal(shape).astype(np.float32)]
+    wanted = reference(m, {"x": given[0]})
+    first = program(graph, {}, machine.width, registers=registers)
+    count = 0
+    for key, problem in first.problems.items():
+        some = [o for o in options(problem) if o.algorithm == "flat"]
+        for option in some[:: 1 + len(some) // 4]:
+            made = program(graph, {}, machine.width, {key: option}, registers=registers)
+            got = [np.full_like(a, np.nan) for a in wanted.values()]
+            code(made, machine, threads, None)(given, got)
+            near(dict(zip(wanted, got, strict=True)), wanted)
+            count += 1
+    assert count
+
+
+def problem(kernel: int, size: int, stride: int, border: int) -> Problem:
+    pads = (kernel // 2,) * 4
+    shapes = [(1, 64, size, size), (96, 64, kernel, kernel)]
+    t, [x, w] = product("Conv", *shapes, strides=(stride, stride), pads=pads)
+    lies = {
+        x: parsed(f"i0 i1//16 i2+{border} i3+{border} i1%16"),
+        t: parsed("i0 i1//16 i2 i3 i1%16"),
+    }
+    return Problem(t, lies, {w}, 32, registers=16, levels=0)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "size", "stride", "border", "how"),
+    [
+        (1, 13, 1, 0, "flat"),  # 43 tiles of 4 rows in the place of 52
+        (1, 28, 1, 0, "direct"),  # whose width is a multiple
+        (3, 14, 2, 1, "flat"),
+        (3, 14, 2, 0, "direct"),  # what is beyond the edge is not there
+    ],
+)
+def test_where_it_pays(kernel: int, size: int, stride: int, border: int, how: str) -> None:
+    p = problem(kernel, size, stride, border)
+    assert best(p).algorithm == how
+    some = [o for o in options(p) if o.algorithm == "flat"]
+    assert bool(some) == (how == "flat" or bool(border) or kernel == 1)
+    for o in some:
+        assert chosen(p, o).option == o
