@@ -75,7 +75,7 @@ def test_the_same(name: str, registers: int, threads: int) -> None:
 
 def problem(kernel: int, size: int, stride: int, border: int) -> Problem:
     pads = (kernel // 2,) * 4
-    shapes = [(1, 64, size, size), (96, 64, kernel, kernel)]
+    shapes = [(1, 256, size, size), (256, 256, kernel, kernel)]
     t, [x, w] = product("Conv", *shapes, strides=(stride, stride), pads=pads)
     lies = {
         x: parsed(f"i0 i1//16 i2+{border} i3+{border} i1%16"),
@@ -89,7 +89,7 @@ def problem(kernel: int, size: int, stride: int, border: int) -> Problem:
     [
         (1, 13, 1, 0, "flat"),  # 43 tiles of 4 rows in the place of 52
         (1, 28, 1, 0, "direct"),  # whose width is a multiple
-        (3, 14, 2, 1, "flat"),
+        (3, 14, 2, 1, "flat"),  # 9 tiles of 6 rows in the place of 7 rows
         (3, 14, 2, 0, "direct"),  # what is beyond the edge is not there
     ],
 )
