@@ -22,7 +22,7 @@ from superopt.kernels.functions import (
     stacked,
     transposed,
 )
-from superopt.kernels.prefetch import LINE, Ahead
+from superopt.kernels.prefetch import Ahead, asked
 from superopt.kernels.text import Text, Value, element, number, stored
 from superopt.kernels.vector_math import log_of_one_more
 from superopt.te import affine
@@ -251,21 +251,12 @@ def _near(w: Writer, buffer: Tensor, found: Address, p: Place) -> Value:
 def _prefetch(w: Writer, buffer: Tensor, found: Address) -> None:
     """Ask for what will be read soon, into the second cache: the first one is full of what is read
     now."""
-    t, how, size = w.t, w.ahead[buffer], max(buffer.dtype.bits // 8, 1)
-    times, moving, constant = how.times, found.moving, found.constant
-    along = [c for atoms, c in moving if atoms[0] in how.within]
-    if times > 1 and along and min(along) >= times:
-        if constant % (LINE // size * times):
-            return  # a line is asked for once
-        share = how.part // size // times
-        moving = (
-            *((atoms, c // times if atoms[0] in how.within else c) for atoms, c in moving),
-            *(((a,), share * count) for a, count in how.again),
-        )
-        constant //= times
-    soon = pointer(w, buffer, moving, constant + how.bytes // size, inbounds="")
-    t.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-    t.line(f"call void @llvm.prefetch.p0(ptr {soon}, i32 0, i32 2, i32 1)")
+    soon = asked(w.ahead[buffer], found.moving, found.constant, max(buffer.dtype.bits // 8, 1))
+    if soon is None:
+        return
+    at = pointer(w, buffer, *soon, inbounds="")
+    w.t.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+    w.t.line(f"call void @llvm.prefetch.p0(ptr {at}, i32 0, i32 2, i32 1)")
 
 
 def _gather(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> Value:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from superopt.kernels.address import Moving
 from superopt.kernels.tile import For, Kernel, Stmt
 from superopt.te import index as ix
 from superopt.te.affine import affine
@@ -67,6 +68,22 @@ def ahead(kernel: Kernel) -> dict[Tensor, Ahead]:
         elif (parts and _jumps(load, loops)) or (not parts and _steps(load, loops, own)):
             out[buffer] = Ahead(SOON)
     return out
+
+
+def asked(how: Ahead, moving: Moving, constant: int, size: int) -> tuple[Moving, int] | None:
+    """The place that is asked for where one is read, both as elements of `size` bytes from a
+    buffer's begin; None where another read asks for its line."""
+    times = how.times
+    along = [c for atoms, c in moving if atoms[0] in how.within]
+    if times == 1 or not along or min(along) < times:
+        return moving, constant + how.bytes // size
+    if constant % (LINE // size * times):
+        return None
+    # Up, where it does not divide: shares overlap, and nothing is left out.
+    slower = tuple((a, -(-c // times) if a[0] in how.within else c) for a, c in moving)
+    share = how.part // size // times
+    turns = tuple(((a,), share * count) for a, count in how.again)
+    return (*slower, *turns), constant // times + how.bytes // size
 
 
 def _jumps(load: Load, loops: Sequence[For]) -> bool:

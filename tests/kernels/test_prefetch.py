@@ -1,12 +1,15 @@
 """How far ahead constants are asked for."""
 
+from typing import cast
+
 import numpy as np
 import pytest
 from onnx import helper
 
 import superopt
-from superopt.kernels.prefetch import NEXT, PANEL, SOON, ahead
+from superopt.kernels.prefetch import NEXT, PANEL, SOON, Ahead, ahead, asked
 from superopt.pipeline.steps import Native
+from superopt.te.node import Axis
 from tests.plan.test_compile import F, model
 
 
@@ -41,8 +44,36 @@ def test_the_part_that_comes_next_is_asked_for(name: str) -> None:
         assert right(found[0])
 
 
-@pytest.mark.parametrize(("stride", "asked"), [(1, []), (2, [SOON]), (3, [SOON])])
-def test_what_is_read_in_steps_is_asked_for(stride: int, asked: list[int]) -> None:
+@pytest.mark.parametrize("times", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("vectors", [1, 2, 3])
+@pytest.mark.parametrize("bytes_", [32, 64])
+def test_each_line_of_the_next_part_is_asked_for(times: int, vectors: int, bytes_: int) -> None:
+    """By one of the readings of the part before, each of which asks for as many."""
+    steps, size = 192, 4
+    step = vectors * bytes_ // size
+    k, m = Axis("k", steps), Axis("m", times)
+    part = steps * step * size
+    how = Ahead(part, part, ((m, 1),) if times > 1 else (), (k,))
+    lines: list[set[int]] = []
+    for turn in range(times):
+        lines.append(set())
+        for i in range(steps):
+            for v in range(vectors):
+                soon = asked(how, (((k,), step),), v * bytes_ // size, size)
+                if soon is not None:
+                    at = {k: i, m: turn}
+                    place = soon[1] + sum(c * at[cast(Axis, a)] for (a,), c in soon[0])
+                    lines[-1].add(place * size // 64)
+    wanted = set(range(part // 64, 2 * part // 64))
+    assert set().union(*lines) >= wanted
+    if step % times == 0:
+        assert set().union(*lines) == wanted
+        assert sum(map(len, lines)) <= len(wanted) + times
+    assert max(map(len, lines)) <= 1.5 * (len(wanted) / times + 1)
+
+
+@pytest.mark.parametrize(("stride", "wanted"), [(1, []), (2, [SOON]), (3, [SOON])])
+def test_what_is_read_in_steps_is_asked_for(stride: int, wanted: list[int]) -> None:
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"]),
         helper.make_node("MaxPool", ["a"], ["y"], kernel_shape=[3, 3], strides=[stride] * 2),
@@ -52,4 +83,4 @@ def test_what_is_read_in_steps_is_asked_for(stride: int, asked: list[int]) -> No
     assert isinstance(step, Native)
     program = step.code.program
     pool = program.kernels[program.calls[-1 if len(program.calls) == 2 else -2].function]
-    assert [a.bytes for a in ahead(pool).values()] == asked
+    assert [a.bytes for a in ahead(pool).values()] == wanted
