@@ -88,7 +88,7 @@ def _rejoin(place: dict[tuple[Expr, ...], int]) -> bool:
             match atoms:
                 case (Apply("floordiv", (x, Const(n) as by)),):
                     rest = (ix.mod(x, by),)
-                    if place.get(rest, 0) * int(n) == c:
+                    if c and place.get(rest, 0) * int(n) == c:
                         break
         else:
             return found

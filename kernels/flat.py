@@ -9,6 +9,7 @@ tile lie in one row, too; else each of its rows has a place of its own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -79,7 +80,7 @@ def flat(
     touch = _touch(c, h, w, layouts)
     most = frame.most if touch else min(frame.most, PLACES)
     lies = scattered(t, layouts.get(t), axes, tuple(env.get(a, a) for a in t.axes))
-    return Flat(root, lies, new, replace(of, most=most), touch)
+    return Flat(root, lies, new, replace(of, most=most, each=frame.each), touch)
 
 
 def _renamed(p: Part, t: Tensor, axes: tuple[Axis, ...], r: Axis) -> Part:
@@ -102,8 +103,9 @@ def scheduled(
     factors that stay near, in blocks of which the last one overlaps another by the fewest tiles."""
     assert f.frame.m is not None
     high = co.extent(f.frame.m)
-    tiles, each = -(-high // rows), 4 * co.elements(f.c.a.tensor) * rows // high
-    least = -(-tiles * each // NEAR[f.frame.registers])
+    tiles, every = -(-high // rows), max(math.prod(map(co.extent, f.c.of_a)), 1)
+    each = 4 * co.elements(f.c.a.tensor) * rows // every
+    least = min(-(-tiles * each // NEAR[f.frame.registers]), tiles)
     if least < 2:
         return co.scheduled(f.root, f.c, layouts, f.frame, rows, vectors, deep)
     count = min(range(least, min(2 * least, tiles) + 1), key=lambda n: -(-tiles // n) * n)

@@ -101,7 +101,7 @@ def _claimed(
 ) -> tuple[Parts, tuple[tuple[Rule, Verdict], ...]]:
     """What the prover says of each box that is equal. One that it does not prove soon is taken
     apart along an axis of few elements (a batch of two), if it proves all of these."""
-    soon = replace(limits, work=WHOLE)
+    soon = replace(limits, work=min(limits.work, WHOLE))
     equal: list[Part] = []
     told: list[tuple[Rule, Verdict]] = []
     for part in found.equal:
@@ -141,7 +141,7 @@ def _corrected(
     name = f"{pair.name}-{how}"
     rule = replace(pair, name=name, rhs=(term,), where=where, float_class="E2")
     limit = limits or Limits()
-    verdict = prove(rule, replace(limit, work=WHOLE))
+    verdict = prove(rule, replace(limit, work=min(limit.work, WHOLE)))
     if isinstance(verdict, Proved) or how != "recomputed":
         return [Corrected(how, rule, verdict)]
     try:

@@ -100,3 +100,23 @@ def test_where_it_pays(kernel: int, size: int, stride: int, border: int, how: st
     assert bool(some) == (how == "flat" or bool(border) or kernel == 1)
     for o in some:
         assert chosen(p, o).option == o
+
+
+@pytest.mark.parametrize("registers", [16, 32])
+@pytest.mark.parametrize(
+    ("shape", "k", "n"), [((4, 13), 40000, 64), ((2, 7), 16384, 64), ((8, 9), 14336, 128)]
+)
+def test_a_row_of_factors_that_is_larger_than_a_cache(
+    shape: tuple[int, int], k: int, n: int, registers: int
+) -> None:
+    t, [_, w] = product("MatMul", (*shape, k), (k, n))
+    p = Problem(t, {}, {w}, registers * 2, registers=registers, levels=0)
+    assert all(chosen(p, o).option == o for o in options(p))
+
+
+def test_a_vector_of_several_registers_stays_one() -> None:
+    t, [x, w] = product("Conv", (1, 64, 28, 28), (40, 64, 1, 1))
+    lies = {v: parsed("i0 i2 i3 i1") for v in (x, t)}
+    p = Problem(t, lies, {w}, 64, registers=32, levels=0)
+    some = [o for o in options(p) if o.algorithm in ("direct", "flat")]
+    assert all(o["rows"] * o["vectors"] * 3 < 32 for o in some)
