@@ -322,7 +322,6 @@ class Reader:
         return out if side else N.minus(N.constant(1), out)
 
 
-NONE = Facts()
 ZERO = P.const(0)
 
 

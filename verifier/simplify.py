@@ -110,9 +110,12 @@ NOTHING = Facts()
 
 
 def forget() -> None:
+    """Nothing that was found out without hypotheses is known; samples are drawn anew."""
     NOTHING.known.clear()
     NOTHING.weakly.clear()
     NOTHING.children.clear()
+    NOTHING.order_known.clear()
+    NOTHING.samples = None
 
 
 STRONG = [False]  # is Z3 asked whether guards hold? only where a first attempt failed

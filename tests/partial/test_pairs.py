@@ -19,7 +19,7 @@ from superopt.verifier.verdict import Proved
 from tests.partial.test_regions import truth
 
 OPEN = {"batch-in-a-row", "dilated-ragged-columns"}  # the prover does not prove all their boxes
-QUICK = Limits(seconds=60)  # of work that is the same everywhere: a slow machine takes longer
+QUICK = Limits(seconds=15)
 PAIRS = {p.name: p for p in load_pairs()}
 
 

@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
+from dataclasses import fields
 
 from superopt.partial.pairs import load_pairs, partial_rule
 from superopt.rules.rule import load_library
-from superopt.verifier import guard
+from superopt.verifier import guard, simplify
+from superopt.verifier.facts import Facts
 from superopt.verifier.prove import Limits, prove
 
 SOME = 12  # rules of the library, from its first to its last
@@ -26,6 +28,15 @@ def steps() -> list[tuple[str, int, int]]:
         prove(rule, Limits(seconds=60, work=2_000, beyond=500))
         out.append((rule.name, guard.TALLY.work(), guard.TALLY.queries))
     return out
+
+
+def test_nothing_is_kept_of_a_proof() -> None:
+    steps()
+    simplify.NOTHING.models()  # drawn as proofs draw them
+    simplify.forget()
+    new = Facts()
+    for f in fields(Facts):
+        assert getattr(simplify.NOTHING, f.name) == getattr(new, f.name), f.name
 
 
 def test_proofs_do_not_hang_on_those_before() -> None:
