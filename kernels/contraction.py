@@ -193,22 +193,26 @@ def frame(
         m = max(across, key=extent)
     if width < lanes or (width % lanes and width < NARROW * lanes):
         lanes = width  # all of it, in vectors of which the last one is shorter
-    most = STRIDED if m is not None and abs(apart(c.a, m, layouts)) > NEAR else 14
+    most = STRIDED if m is not None and abs(_apart(c.a, m, layouts)) > NEAR else 14
     found = reduction(t)
     terms = 1 if found is None else prod(map(extent, found.axes))
     return Frame(m, n, lanes, -(-lanes // given), most, registers, terms)
 
 
-def apart(a: Load, m: Axis, layouts: Mapping[Tensor, Layout | Scatter]) -> int:
+def _apart(a: Load, m: Axis, layouts: Mapping[Tensor, Layout | Scatter]) -> int:
     """How many elements are between those of neighbouring rows."""
-    layout = layouts.get(a.tensor)
-    if isinstance(layout, Layout):
-        shape = [n for n in a.tensor.shape if isinstance(n, int)]
-        inside = Tensor(a.tensor.name, a.dtype, layout.shape(shape))
-        step = strides(Load(inside, layout.place(a.index), a.dtype), m)
-    else:
-        step = strides(a, m)
+    step = strides(in_memory(a, layouts), m)
     return NEAR if step is None else step
+
+
+def in_memory(e: Load, layouts: Mapping[Tensor, Layout | Scatter]) -> Load:
+    """The read with the place in the buffer for its index."""
+    layout = layouts.get(e.tensor)
+    if not isinstance(layout, Layout):
+        return e
+    shape = [n for n in e.tensor.shape if isinstance(n, int)]
+    inside = Tensor(e.tensor.name, e.dtype, layout.shape(shape))
+    return Load(inside, layout.place(e.index), e.dtype)
 
 
 def scheduled(

@@ -10,8 +10,9 @@ tile lie in one row, too; else each of its rows has a place of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 
 from superopt.kernels import contraction as co
 from superopt.kernels.element import ranged_read
@@ -65,7 +66,7 @@ def flat(
         return None
     if any(axes_of(e) & {h, w} for e in _guarded(t.body, layouts)):
         return None
-    name = next(x for x in ("r", "r_", "r__") if x not in {a.name for a in t.axes})
+    name = next(x for x in (f"r{n}" for n in count()) if x not in {a.name for a in t.axes})
     r, wide = Axis(name, co.extent(h) * co.extent(w)), co.extent(w)
     env: dict[Axis, Expr] = {h: ix.as_index(r // wide), w: ix.as_index(r % wide)}
     axes = tuple(r if a == h else a for a in t.axes if a != w)
@@ -84,6 +85,7 @@ def flat(
 
 
 def _renamed(p: Part, t: Tensor, axes: tuple[Axis, ...], r: Axis) -> Part:
+    """The part of a layout with the new axes: r, which has no border, is in h's place."""
     own = t.axes[p.axis]
     return replace(p, axis=axes.index(own)) if own in axes else Part(axes.index(r))
 
@@ -108,27 +110,23 @@ def scheduled(
     least = min(-(-tiles * each // NEAR[f.frame.registers]), tiles)
     if least < 2:
         return co.scheduled(f.root, f.c, layouts, f.frame, rows, vectors, deep)
-    count = min(range(least, min(2 * least, tiles) + 1), key=lambda n: -(-tiles // n) * n)
-    block = -(-tiles // count)
+    parts = min(range(least, min(2 * least, tiles) + 1), key=lambda n: -(-tiles // n) * n)
+    block = -(-tiles // parts)
     return co.scheduled(f.root, f.c, layouts, f.frame, rows, vectors, deep, block)
 
 
 def _touch(c: co.Contraction, h: Axis, w: Axis, layouts: Mapping[Tensor, Layout | Scatter]) -> bool:
     """Do the factors of neighbouring rows follow each other in memory?"""
-    layout, shape = layouts.get(c.a.tensor), [n for n in c.a.tensor.shape if isinstance(n, int)]
-    index: Sequence[Expr] = c.a.index
-    if isinstance(layout, Scatter):
+    if isinstance(layouts.get(c.a.tensor), Scatter):
         return False
-    if layout is not None:
-        index, shape = layout.place(index), list(layout.shape(shape))
-    buffer = Tensor(c.a.tensor.name, c.a.dtype, tuple(shape))
+    read = co.in_memory(c.a, layouts)
     steps = []
     for own in (h, w):
         others: dict[Expr, Expr] = {
-            a: ix.as_index(0) for i in index for a in axes_of(i) if a != own
+            a: ix.as_index(0) for i in read.index for a in axes_of(i) if a != own
         }
-        place = tuple(ix.substitute(i, others) for i in index)
-        steps.append(co.strides(Load(buffer, place, c.a.dtype), own))
+        place = tuple(ix.substitute(i, others) for i in read.index)
+        steps.append(co.strides(Load(read.tensor, place, read.dtype), own))
     return steps[1] is not None and steps[0] == co.extent(w) * steps[1]
 
 

@@ -67,7 +67,7 @@ def best(p: Problem) -> Option:
             return Option.of("few", rows=narrow.rows[0])
         how, deep = "direct", co.blocks(p.tensor, c, p.layouts)[0]
         (_, rows, vectors) = min(frame.tiles())
-        if (one := fl.flat(p.tensor, c, frame, p.constants, p.layouts)) and fl.pays(one, frame):
+        if (one := _flat(p, c, frame)) and fl.pays(one, frame):
             how, (_, rows, vectors) = "flat", min(one.frame.tiles())
         return Option.of(how, rows=rows, vectors=vectors, deep=deep)
     each = _groups(p)
@@ -106,7 +106,7 @@ def _options(p: Problem) -> Iterator[Option]:
         for _, rows, vectors in sorted(frame.tiles()):
             for deep in co.blocks(p.tensor, c, p.layouts):
                 yield Option.of("direct", rows=rows, vectors=vectors, deep=deep)
-        if one := fl.flat(p.tensor, c, frame, p.constants, p.layouts):
+        if one := _flat(p, c, frame):
             for _, rows_, vectors in sorted(one.frame.tiles()):
                 for deep in co.blocks(p.tensor, c, p.layouts):
                     yield Option.of("flat", rows=rows_, vectors=vectors, deep=deep)
@@ -142,7 +142,7 @@ def chosen(p: Problem, option: Option) -> Choice:
             return Choice(option, p.tensor, {p.tensor: how}, packed)
         case "flat":
             c, frame = _given(p, option)
-            if one := fl.flat(p.tensor, c, frame, p.constants, p.layouts):
+            if one := _flat(p, c, frame):
                 rows_, wide, deep = option["rows"], option["vectors"], option["deep"]
                 how = fl.scheduled(one, p.layouts, rows_, wide, deep)
                 packed = (one.c.b.tensor,) if one.c.b.tensor in p.constants else ()
@@ -224,6 +224,10 @@ def _given(p: Problem, option: Option) -> tuple[co.Contraction, co.Frame]:
     if found is None:
         raise ValueError(f"{option}: {p.tensor.name} is no sum of products")
     return found
+
+
+def _flat(p: Problem, c: co.Contraction, by_rows: co.Frame) -> fl.Flat | None:
+    return fl.flat(p.tensor, c, by_rows, p.constants, p.layouts)
 
 
 def _few(p: Problem) -> Few | None:
