@@ -1,6 +1,5 @@
 """What all tests share: paths, the models beside the checkout, a deterministic hypothesis."""
 
-import gc
 import os
 import signal
 import sys
@@ -80,10 +79,3 @@ def superopt(
         return SimpleNamespace(code=code, out=captured.out, err=captured.err)
 
     return call
-
-
-def pytest_collection_finish() -> None:
-    """What was collected (15,000 tests, onnx's cases with their arrays) stays to the end: looking
-    through it in each collection of garbage took a third of a second, and more with each test."""
-    gc.collect()
-    gc.freeze()
