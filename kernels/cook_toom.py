@@ -12,22 +12,71 @@ import numpy as np
 CHUNK = 4096  # kernels of two dimensions that are transformed at a time
 # Points of evaluation whose sums round least, by how many there are beside infinity.
 POINTS = {
-    0: (),
+    2: tuple(map(Fraction, ("0", "-1"))),
     3: tuple(map(Fraction, ("0", "1", "-1"))),
+    4: tuple(map(Fraction, ("0", "-1", "2/3", "3/2"))),
     5: tuple(map(Fraction, ("0", "2/3", "-2/3", "4/3", "-4/3"))),
     7: tuple(map(Fraction, ("0", "1/2", "-1/2", "1", "-1", "2", "-2"))),
 }
 Matrix = tuple[tuple[Fraction, ...], ...]
 
 
-def known(m: int, r: int) -> bool:
-    """Are there points for m outputs of a kernel of r?"""
-    return m + r - 2 in POINTS
+def known(m: int, r: int, stride: int = 1) -> bool:
+    """Are there points for m outputs of a kernel of r, whose windows are a stride apart?"""
+    return all(1 in (m, k) or m + k - 2 in POINTS for k in taps(r, stride)) and r >= stride
+
+
+def taps(r: int, stride: int) -> list[int]:
+    """Of a kernel of r, how many meet each phase: every stride-th element of what it goes over."""
+    return [len(range(p, r, stride)) for p in range(stride)]
 
 
 @lru_cache
-def matrices(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
-    """(A, G, B) of F(m, r) by Cook and Toom: y = A ((G g) * (B d)), in exact fractions."""
+def matrices(m: int, r: int, stride: int = 1) -> tuple[Matrix, Matrix, Matrix]:
+    """(A, G, B) of m outputs of a kernel of r: y = A ((G g) * (B d)), in exact fractions.
+
+    At a stride each phase is a convolution by itself, of which the outputs are the sum: stride * m
+    + r - stride products, which are as many as the elements that are read.
+    """
+    a: list[tuple[Fraction, ...]] = [()] * m
+    g, b = [], []
+    for phase, k in enumerate(taps(r, stride)):
+        one = _matrices(m, k)
+        a = [(*x, *y) for x, y in zip(a, one[0], strict=True)]
+        g += [_every(stride, phase, row, r) for row in one[1]]
+        b += [_every(stride, phase, row, stride * m + r - stride) for row in one[2]]
+    return tuple(a), tuple(g), tuple(b)
+
+
+@lru_cache
+def distinct(m: int, r: int, stride: int = 1) -> int:
+    """The rows of G, but for the last ones that are all alike: those of a phase of one element."""
+    g = matrices(m, r, stride)[1]
+    return next(n for n in range(len(g), 0, -1) if n == 1 or g[n - 2] != g[-1])
+
+
+def work(m: int, r: int, stride: int = 1) -> tuple[int, int]:
+    """The products of a tile with B, and of all m outputs with A; ones and zeros count nothing."""
+    some = [m + k - 1 for k in taps(r, stride) if k > 1]
+    return sum(n * n for n in some), m * sum(some)
+
+
+def _every(stride: int, phase: int, row: Sequence[Fraction], size: int) -> tuple[Fraction, ...]:
+    """A row whose elements are a stride apart in one of this size."""
+    out = [Fraction(0)] * size
+    out[phase::stride] = row
+    return tuple(out)
+
+
+def _matrices(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
+    """Those of F(m, r) by Cook and Toom; where nothing is saved, of the products as they are."""
+    if 1 in (m, r):
+        unit = tuple(
+            tuple(Fraction(int(i == j)) for j in range(m + r - 1)) for i in range(m + r - 1)
+        )
+        ones = ((Fraction(1),) * max(m, r),)
+        columns = tuple((x,) for x in ones[0])
+        return (ones, unit, unit) if m == 1 else (unit, columns, unit)
     points = POINTS[m + r - 2]
     infinity = (Fraction(0),) * (r - 1) + (Fraction(1),)
     a = tuple((*(p**i for p in points), Fraction(int(i == m - 1))) for i in range(m))
@@ -55,24 +104,25 @@ def array(m: Matrix) -> np.ndarray:
     return np.array([[float(x) for x in row] for row in m])
 
 
-def amplification(m: int, r: int) -> float:
+def amplification(m: int, r: int, stride: int = 1) -> float:
     """By what rounding grows, other than in the sum itself: the largest, over outputs, of the norm
     of what each product adds to it, by the norms of the rows of G and B."""
-    a, g, b = (array(x) ** 2 for x in matrices(m, r))
+    a, g, b = (array(x) ** 2 for x in matrices(m, r, stride))
     return float(np.sqrt((a @ (g.sum(1) * b.sum(1))).max()))
 
 
-def transformed_kernel(tile: tuple[int, int], w: np.ndarray) -> np.ndarray:
-    """u[x, z, k, c] of w[k, c, i, j], for tiles of these sides: in float64, rounded once. Of
-    w[k, c, i] there is one column, and of w[k, c, d, i, j] it is u[x, z, k, d, c]."""
+def transformed_kernel(forms: Sequence[tuple[int, int, int]], w: np.ndarray) -> np.ndarray:
+    """u[x, z, k, c] of w[k, c, i, j], for tiles of these (side, kernel, stride): in float64,
+    rounded once. Of w[k, c, i] there is one column, and of w[k, c, d, i, j] it is
+    u[x, z, k, d, c]."""
     if w.ndim == 3:
-        return transformed_kernel(tile, w[..., None])
+        return transformed_kernel(forms, w[..., None])
     if w.ndim == 5:
         k, c, d = w.shape[:3]
         slices = np.moveaxis(w, 2, 1).reshape(k * d, c, *w.shape[3:])
-        u = transformed_kernel(tile, slices)
+        u = transformed_kernel(forms, slices)
         return u.reshape(*u.shape[:2], k, d, c)
-    g, h = (array(matrices(m, r)[1]) for m, r in zip(tile, w.shape[2:], strict=True))
+    g, h = (array(matrices(*form)[1][: distinct(*form)]) for form in forms)
     both = np.kron(g, h)
     k, c = w.shape[:2]
     out = np.empty((len(both), k, c), w.dtype)

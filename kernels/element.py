@@ -26,13 +26,14 @@ Env = Mapping[Expr, Expr]
 class Nest:
     """A kernel that grows: where tensors are stored, scratch, and new names.
 
-    packed: constants that lie in the order in which loops read them, once that is known.
+    packed: constants that lie in the order in which loops read them, once that is known, and the
+    place that is read, and how.
     order: the loops around, from the outermost on.
     """
 
     stored: dict[Tensor, Stored] = field(default_factory=dict)
     scratch: list[tuple[Tensor, str]] = field(default_factory=list)
-    packed: dict[Tensor, Pack | None] = field(default_factory=dict)
+    packed: dict[Tensor, tuple[Pack, tuple[Expr, ...], Load] | None] = field(default_factory=dict)
     order: tuple[Axis, ...] = ()
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
@@ -80,16 +81,39 @@ def _packed(nest: Nest, t: Tensor, place: tuple[Expr, ...]) -> Expr:
     place = tuple(_kept_in(i, n) for i, n in zip(place, t.shape, strict=True))
     if known is None:
         inside = set().union(*map(axes_of, place)) if place else set()
-        axes = tuple(a for a in nest.order if a in inside)
-        if len(axes) < len(inside):
+        loops = [a for a in nest.order if a in inside]
+        if len(loops) < len(inside):
             raise IllegalSchedule(
                 f"{t.name} is packed, and read within a sum that is not scheduled"
             )
+        same = _same(place)
+        axes = tuple(same[a].axis if a in same else a for a in loops)
         buffer = Tensor(f"{t.name}.packed", t.dtype, tuple(a.extent for a in axes))
-        known = nest.packed[t] = Pack(t, buffer, axes, place)
-    if known.index != place:
+        index = tuple(next((x.axis for x in same.values() if x.read == i), i) for i in place)
+        at = tuple(same[a].read if a in same else a for a in loops)
+        known = nest.packed[t] = Pack(t, buffer, axes, index), place, Load(buffer, at, t.dtype)
+    if known[1] != place:
         raise IllegalSchedule(f"{t.name} is packed, and read in two ways")
-    return Load(known.buffer, known.axes, t.dtype)
+    return known[2]
+
+
+@dataclass(frozen=True, slots=True)
+class _Same:
+    """Steps of a loop that read the same: the index that they read, and an axis of what differs."""
+
+    read: Expr
+    axis: Axis
+
+
+def _same(place: Sequence[Expr]) -> dict[Axis, _Same]:
+    """The loops of which the last steps all read one place, min(axis, n): it is packed once."""
+    out = {}
+    for i in place:
+        match i:
+            case Apply("min", (Axis() as a, Const(n)) | (Const(n), Axis() as a)):
+                if sum(a in axes_of(x) for x in place) == 1:
+                    out[a] = _Same(i, Axis(a.name, int(n) + 1))
+    return out
 
 
 def _kept_in(i: Expr, n: Dim) -> Expr:

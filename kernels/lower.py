@@ -63,7 +63,7 @@ def lowered(
         nests = placed(nest, s, given)
         loops += nests.values()
         body += emitted(nest, root, nests)
-    packs = [p for p in nest.packed.values() if p is not None]
+    packs = [p[0] for p in nest.packed.values() if p is not None]
     buffers = {t: s.buffer for t, s in nest.stored.items()} | {p.source: p.buffer for p in packs}
     params = (*(buffers.get(t, t) for t in inputs), *(nest.stored[o].buffer for o in results))
     scratch, numbers = tuple(nest.scratch), tuple(known.items())

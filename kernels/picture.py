@@ -36,9 +36,10 @@ class Depth:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A convolution at stride 1: its axes, its kernel's sides, how far from an output's place its
-    window begins, and how far apart what it reads is (dilations). Along one dimension only (w is
-    None) it is a picture of one column; in three it is many pictures, of which some are summed."""
+    """A convolution: its axes, its kernel's sides, how far from an output's place its window
+    begins, and how far apart what it reads is (dilations), and windows are (strides): one of both
+    is 1. Along one dimension only (w is None) it is a picture of one column; in three it is many
+    pictures, of which some are summed."""
 
     n: Axis
     k: Axis
@@ -48,6 +49,7 @@ class Picture:
     kernel: tuple[int, int]
     first: tuple[int, int]
     steps: tuple[int, int]
+    strides: tuple[int, int]
     depth: Depth | None = None
 
     @property
@@ -106,10 +108,16 @@ class Picture:
         high, wide = (m if r > 1 else 1 for r in self.kernel)
         return high, wide
 
+    def forms(self, m: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """(side, kernel, stride) of a tile along both sides; of a single element the stride is no
+        matter."""
+        (h, w), (r, s), (below, beside) = self.tile(m), self.kernel, self.strides
+        return (h, r, below if r > 1 else 1), (w, s, beside if s > 1 else 1)
+
     def reads(self, m: int) -> tuple[int, int]:
         """The sides of what a tile is computed from; so many products take its place."""
-        (high, wide), (r, s) = self.tile(m), self.kernel
-        return high + r - 1, wide + s - 1
+        high, wide = (n * s + r - s for n, r, s in self.forms(m))
+        return high, wide
 
     @property
     def size(self) -> int:
@@ -122,11 +130,10 @@ class Picture:
         sides = [x // d for x, d in zip(self.sides, self.steps, strict=True)]
         out = []
         for m in SIDES:
-            pairs = list(zip(self.tile(m), self.kernel, sides, strict=True))
-            if all(known(t, r) and n >= t for t, r, n in pairs):
-                (a, b), (c, d) = ((t, r) for t, r, _ in pairs)
-                if amplification(a, b) * amplification(c, d) <= MOST:
-                    out.append(m)
+            forms = self.forms(m)
+            fits = all(known(*f) and n >= f[0] for f, n in zip(forms, sides, strict=True))
+            if fits and prod(amplification(*f) for f in forms) <= MOST:
+                out.append(m)
         return out
 
 
@@ -146,17 +153,18 @@ def picture(t: Tensor, c: Contraction) -> Picture | None:
     if [None if x is None else x[0] for x in sides] != [*t.axes[2:]]:
         return None
     some = [x for x in sides if x is not None]
-    if any(stride != 1 for _, _, stride, _ in some[-2:]) or not isinstance(kc.extent, int):
+    if any(1 not in x[2:] for x in some[-2:]) or not isinstance(kc.extent, int):
         return None
     assert isinstance(k, Axis)
-    h, top, _, down = some[-2] if len(some) > 1 else some[0]
-    w, left, _, right = some[-1] if len(some) > 1 else (None, 0, 1, 1)
+    h, top, below, down = some[-2] if len(some) > 1 else some[0]
+    w, left, beside, right = some[-1] if len(some) > 1 else (None, 0, 1, 1)
     kernel = (extent(over[-1 if w is None else -2]), 1 if w is None else extent(over[-1]))
     depth = None
     if t.rank == 5:
         axis, first, stride, apart = some[0]
         depth = Depth(axis, extent(over[0]), first, stride, apart)
-    return Picture(n, k, h, w, kc.extent, kernel, (top, left), (down, right), depth)
+    steps, strides = (down, right), (below, beside)
+    return Picture(n, k, h, w, kc.extent, kernel, (top, left), steps, strides, depth)
 
 
 def _side(i: Expr, over: Axis, t: Tensor) -> tuple[Axis, int, int, int] | None:

@@ -49,11 +49,9 @@ def best(p: Problem) -> Option:
     found = _product(p)
     if found is not None:
         c, frame = found
-        m = _tile(p, c)
-        if m:
-            picture = find(p.tensor, c)
-            assert picture is not None
-            return _winograd(wi.plans(picture, m, p.lanes, p.registers)[0])
+        directly, time = _directly(p, c, frame)
+        if (tiled := _tiled(p, c)) is not None and tiled[0] <= STARTS * time:
+            return _winograd(tiled[1])
         square = _square(p, c)
         if square is not None:
             rows = square.count * square.high
@@ -65,11 +63,7 @@ def best(p: Problem) -> Option:
             return flowing[0]
         if (narrow := _few(p)) is not None:
             return Option.of("few", rows=narrow.rows[0])
-        how, deep = "direct", co.blocks(p.tensor, c, p.layouts)[0]
-        (_, rows, vectors) = min(frame.tiles())
-        if (one := _flat(p, c, frame)) and fl.pays(one, frame):
-            how, (_, rows, vectors) = "flat", min(one.frame.tiles())
-        return Option.of(how, rows=rows, vectors=vectors, deep=deep)
+        return directly
     each = _groups(p)
     if each is not None:
         _, rows, vectors = min(each.frame.tiles())
@@ -80,6 +74,17 @@ def best(p: Problem) -> Option:
     if turning(p.tensor, p.layouts, p.lanes) is not None:
         return Option.of("turning", lanes=p.lanes)
     return Option.of("loops", lanes=LANES)
+
+
+def _directly(p: Problem, c: co.Contraction, frame: co.Frame) -> tuple[Option, float]:
+    """In register tiles; and what it should take, in multiply-adds of a vector."""
+    how, deep = "direct", co.blocks(p.tensor, c, p.layouts)[0]
+    of, (time, rows_, vectors) = frame, min(frame.tiles())
+    if (one := _flat(p, c, frame)) and fl.pays(one, frame):
+        how, of, (time, rows_, vectors) = "flat", one.frame, min(one.frame.tiles())
+    times = prod(map(co.extent, c.of_a)) // max(1 if of.m is None else co.extent(of.m), 1)
+    option = Option.of(how, rows=rows_, vectors=vectors, deep=deep)
+    return option, time * times * of.terms
 
 
 def options(p: Problem) -> Iterator[Option]:
@@ -113,7 +118,7 @@ def _options(p: Problem) -> Iterator[Option]:
         picture = _picture(p, c)
         if picture is not None:
             for m in picture.fitting():
-                yield from map(_winograd, wi.plans(picture, m, p.lanes, p.registers))
+                yield from (_winograd(x) for _, x in wi.plans(picture, m, p.lanes, p.registers))
         square = _square(p, c)
         if square is not None:
             yield from map(_parts, st.plans(square, p.lanes, p.levels, p.registers))
@@ -262,8 +267,7 @@ def _attention(p: Problem) -> at.Attention | None:
 
 # --- convolutions in tiles ---
 
-BYTES_PER_CYCLE = {32: 6, 16: 3}  # of weights that come from memory, by registers
-STARTS = 0.75  # part of a direct convolution's time below which tiles pay
+STARTS = 0.82  # part of a direct convolution's time below which tiles pay
 _KNOBS = ("m", "apart", "block", "rows", "columns", "vectors")
 
 
@@ -281,18 +285,12 @@ def _picture(p: Problem, c: co.Contraction) -> Picture | None:
     return found if p.dilated or max(found.steps) == 1 else None
 
 
-def _tile(p: Problem, c: co.Contraction) -> int:
-    """The tile's side where that takes less time by the count of its products; else 0."""
+def _tiled(p: Problem, c: co.Contraction) -> tuple[float, wi.Plan] | None:
+    """The tiles by which a convolution should be the fastest, and what it should take."""
     picture = _picture(p, c)
-    if picture is None:
-        return 0
-    direct = picture.size / p.lanes
-    some = []
-    for m in picture.fitting():
-        sums, transforms, size = wi.products(picture, m)
-        busy, streams = (sums + transforms) / p.lanes, size / BYTES_PER_CYCLE[p.registers]
-        some.append((max(busy, streams) + 0.3 * min(busy, streams), m))
-    return min(some)[1] if some and min(some)[0] <= STARTS * direct else 0
+    sides = () if picture is None else picture.fitting()
+    some = (wi.plans(picture, m, p.lanes, p.registers)[0] for m in sides if picture is not None)
+    return min(some, key=lambda x: x[0], default=None)
 
 
 def _in_tiles(p: Problem, option: Option) -> Choice:
@@ -303,7 +301,7 @@ def _in_tiles(p: Problem, option: Option) -> Choice:
     layout = p.layouts.get(p.tensor) or row_major(p.tensor.rank)
     plan = wi.Plan(m, bool(apart), *rest)
     made = wi.tiled(p.tensor, c, picture, plan, layout, p.lanes)
-    return _formed(option, made, c, partial(transformed_kernel, picture.tile(m)))
+    return _formed(option, made, c, partial(transformed_kernel, picture.forms(m)))
 
 
 def _formed(

@@ -22,10 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from superopt.kernels.contraction import REGISTERS, Contraction, tiles
-from superopt.kernels.cook_toom import array, matrices
+from superopt.kernels.cook_toom import array, distinct, matrices, work
 from superopt.kernels.factor import Form, placed, put, scattered
 from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.nest import put_for
@@ -33,6 +34,7 @@ from superopt.kernels.picture import Picture, counts, extent, over, start, store
 from superopt.kernels.schedule import Schedule, parsed
 from superopt.kernels.transform import reduction
 from superopt.te import index as ix
+from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor, compute, reduce_sum
 from superopt.te.node import Apply, Axis, Const, Expr, Load, Reduce
 
@@ -63,7 +65,8 @@ def tiled(
     (a, b), (mh, mw) = p.reads(plan.m), p.tile(plan.m)
     table_b, table_a = Tensor("B", kind, (a, a)), Tensor("A", kind, (mh, a))
     table_e, table_d = Tensor("E", kind, (b, b)), Tensor("D", kind, (mw, b))
-    u = Tensor("u", kind, (a, b, k, *p.over))
+    high_u, wide_u = (distinct(*form) for form in p.forms(plan.m))
+    u = Tensor("u", kind, (high_u, wide_u, k, *p.over))
     factor = _factor(found, c)
 
     def at(q: Expr, ch: Expr, i: Expr, j: Expr) -> Expr:
@@ -71,7 +74,8 @@ def tiled(
         return placed(factor.body, env)
 
     def columns(q: Expr, y: Expr, x: Expr, xi: Expr, j: Expr, ch: Expr) -> Expr:
-        top, left = start(y, h, mh, down) + p.first[0], start(x, w, mw, right) + p.first[1]
+        top = start(y, h, mh, down) * p.strides[0] + p.first[0]
+        left = start(x, w, mw, right) * p.strides[1] + p.first[1]
         column = left + j * right
         return reduce_sum(a, lambda i: table_b[xi, i] * at(q, ch, top + i * down, column))
 
@@ -84,10 +88,14 @@ def tiled(
     read = Tensor("v", kind, v.shape) if plan.apart else v
 
     def sums(xi: Expr, nu: Expr, q: Expr, y: Expr, x: Expr, o: Expr) -> Expr:
+        i, j = (
+            ix.apply("min", (ix.as_index(x), ix.as_index(n - 1)), INDEX)
+            for x, n in ((xi, high_u), (nu, wide_u))
+        )
         if p.depth is None:
-            return reduce_sum(p.over, lambda ch: read[xi, nu, q, y, x, ch] * u[xi, nu, o, ch])
+            return reduce_sum(p.over, lambda ch: read[xi, nu, q, y, x, ch] * u[i, j, o, ch])
         return reduce_sum(
-            p.over, lambda z, ch: read[xi, nu, p.summed(q, z), y, x, ch] * u[xi, nu, o, z, ch]
+            p.over, lambda z, ch: read[xi, nu, p.summed(q, z), y, x, ch] * u[i, j, o, z, ch]
         )
 
     s = compute((a, b, n, high, wide, k), sums, name="s")
@@ -112,7 +120,7 @@ def tiled(
     place = tuple(p.made(q, o, row, ix.as_index(start(tx, w, mw, right) + j * right)).values())
     lies = scattered(t, layout, y.axes, place)
     how = (_by_channels if plan.apart else _by_rows)((d, v, s, rows, y), plan, lanes)
-    by_rows, by_columns = (matrices(*x) for x in zip((mh, mw), p.kernel, strict=True))
+    by_rows, by_columns = (matrices(*form) for form in p.forms(plan.m))
     tables = {
         table_b: array(by_rows[2]), table_a: array(by_rows[0]),
         table_e: array(by_columns[2]), table_d: array(by_columns[0]),
@@ -158,64 +166,64 @@ def _exchanged(e: Expr, env: Mapping[Expr, Expr]) -> Expr:
     return e
 
 
-# How much slower wide register tiles are, as measured: they need more of the kernel at a time.
-WIDE = {1: 1.0, 2: 1.0, 3: 1.0, 4: 1.05}
+# How much slower wide register tiles are, as measured: they need more of the kernel at a time; of
+# more vectors, 1.2 times.
+WIDE = {32: {4: 1.05}, 16: {4: 1.1}}
 TILES = 8  # register tiles that are worth trying
-ROOM = 700_000  # bytes of a block's tiles and sums: most of a core's second cache
-NEAR = {32: ROOM, 16: ROOM // 2}
-ONCE = 700  # terms of a panel that is not near, since it is read for few tiles
+BLOCKS = 4  # heights of blocks
 SHARES = 8  # parts at least of what is one column
+NEAR = {32: 800_000, 16: 400_000}  # bytes that stay in a core's second cache, by registers
+LARGE = 16 << 20  # bytes of a kernel that comes from memory each time, and not from a cache
+# Bytes in the time of a multiply-add of a vector, by registers: of a kernel from memory, and from
+# the last cache; and of tiles that do not stay in the second one, which are written there and read.
+MEMORY, LAST, AWAY = {32: 6, 16: 3}, {32: 12, 16: 6}, {32: 6, 16: 3}
+FARTHER = 4 << 20  # bytes of tiles that come from the last cache for each part of the channels
+TRANSFORM = {32: 0.7, 16: 2.4}  # what a multiply-add of a transform takes, by registers
+ALONE = 1.05  # what it may cost that threads share the work
+BESIDE = 0.3  # part of what is not the bottleneck that shows
 Stages = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 _TRANSFORM = "reorder(i0, i1, i2, i4, k0, i3, i5); unroll(k0); unroll(i3); vectorize(i5)"
 _BACK = "i1, i2, i5.o.i, i3, k0, i4, i5.i); unroll(k0); unroll(i4); vectorize(i5.i)"
 
 
-def plans(p: Picture, m: int, lanes: int, registers: int = REGISTERS) -> list[Plan]:
-    """Those for tiles of m x m, the one that should be the fastest first.
-
-    Where the kernel does not stay in a cache it may be better to read it once, for all tiles:
-    these are transformed before, and a part of the outputs' channels is computed at a time.
-    """
-    grid, sizes = counts(p, m), (prod(p.reads(m)), p.channels * p.taps, extent(p.k))
-    # Where it has several terms it would be transformed for each of them anew.
-    first = p.taps > 1 or _streams(grid, sizes, lanes, registers)
-    own = _block(*grid, sizes, registers)
-    if p.w is None:  # there are no columns that several threads could share
-        own = min(own, over(grid[0], SHARES))
+def plans(p: Picture, m: int, lanes: int, registers: int = REGISTERS) -> list[tuple[float, Plan]]:
+    """Those for tiles of m x m, and what they should take, in multiply-adds of a vector; the one
+    that should be the fastest first."""
+    (high, wide), (a, b), k = counts(p, m), p.reads(m), extent(p.k)
+    given, made = p.pictures
+    terms, kernel = p.channels * p.taps, prod(distinct(*f) for f in p.forms(m)) * k * 4
+    size, (to, fro) = kernel * terms, _transforms(p, m)
+    most = over(high, SHARES) if p.w is None else high  # else several threads share no column
     out = []
-    for apart in (first, not first):
-        near = (own, over(own, 2), 2 * own)
-        for block in [grid[0]] if apart else dict.fromkeys(min(b, grid[0]) for b in near):
-            some = sorted(_gemm(block, grid[1], sizes[2], lanes, registers))[:TILES]
-            out += [Plan(m, apart, block, *tile) for _, *tile in some]
-    return out
+    for block in sorted({over(high, n) for n in range(1, high + 1)}):
+        if block > most:
+            continue
+        count = over(high, block)
+        tiles_ = a * b * block * wide * p.channels * 4
+        moved = 0 if tiles_ <= NEAR[registers] else tiles_ * count * given / AWAY[registers]
+        far = tiles_ * count * made / LAST[registers] if tiles_ > FARTHER else 0
+        again = LAST if size <= LARGE else MEMORY
+        for time, *tile in sorted(_gemm(block, wide, k, lanes, registers))[:TILES]:
+            busy = time * a * b * terms
+            total = max(moved, far * over(k, tile[2] * lanes))
+            # What is read for a register tile or two is not asked for while others are computed.
+            beside = 1.0 if 2 * tile[0] * tile[1] >= block * wide else BESIDE
+            total += _overlapped(busy, size / MEMORY[registers], beside)
+            total += (count * made - 1) * _overlapped(busy, size / again[registers], beside)
+            for apart in (False, True) if count == 1 else (False,):
+                # Where a block is all there is, threads share what comes after the transform; what
+                # has several terms is transformed for each of them anew where it is not before.
+                slow = 1.0 if apart or count * made > 1 else ALONE
+                turned = TRANSFORM[registers] * (to * (1 if apart else p.taps) + fro) / lanes
+                out.append((total * slow + turned, Plan(m, apart, block, *tile)))
+    some: dict[int, int] = {}
+    for _, plan in sorted(out, key=lambda x: x[0]):
+        some.setdefault(plan.block, len(some))
+    return sorted((x for x in out if some[x[1].block] < BLOCKS), key=lambda x: x[0])
 
 
-def _block(high: int, wide: int, sizes: tuple[int, int, int], registers: int) -> int:
-    """Rows of tiles whose transforms and sums stay in the second cache; or more, where that is
-    small, and the kernel does not stay there either: it is read for each block."""
-    products, channels, k = sizes
-    beyond = registers < REGISTERS and products * channels * k * 4 > 4 * ROOM
-    block = max(
-        1, min(high, NEAR[registers] * (1 + 3 * beyond) // (products * wide * (channels + k) * 4))
-    )
-    return over(high, over(high, block))
-
-
-def _streams(
-    grid: tuple[int, int], sizes: tuple[int, int, int], lanes: int, registers: int
-) -> bool:
-    """Is less read from beyond the second cache where the kernel is read once, and the picture for
-    each part of the channels, than the other way round?"""
-    (high, wide), (count, channels, k) = grid, sizes
-    each, kernel = count * high * wide * 4, count * channels * k * 4
-    if kernel < 2 * ROOM:
-        return False
-    _, _, vectors = min(tiles(high * wide, k, lanes, registers=registers))
-    part = each * vectors * lanes
-    parts = over(k, vectors * lanes)
-    by_rows = over(high, _block(high, wide, sizes, registers)) * kernel
-    return kernel + parts * (each * channels + (2 * part if part > ROOM else 0)) < by_rows
+def _overlapped(a: float, b: float, beside: float) -> float:
+    return max(a, b) + beside * min(a, b)
 
 
 def _over(sums: Tensor) -> str:
@@ -225,17 +233,17 @@ def _over(sums: Tensor) -> str:
 
 
 def _by_rows(stages: Stages, plan: Plan, lanes: int) -> dict[Tensor, Schedule]:
-    """Rows of tiles at a time, from the picture to the result."""
+    """Rows of tiles at a time, and of these some channels of the result at a time."""
     d, v, s, rows, y = stages
     tile = f"split(i5, {lanes}); "
     how = {
-        y: f"split(i1, {plan.block}); {tile}reorder(i0, i1.o, i1.i, i2, i5.o, i3, k0, i4, i5.i); "
+        y: f"split(i1, {plan.block}); {tile}split(i5.o, {plan.vectors}); "
+        f"reorder(i0, i1.o, i5.o.o, i1.i, i2, i5.o.i, i3, k0, i4, i5.i); "
         "unroll(k0); unroll(i4); vectorize(i5.i); parallel(i0); parallel(i1.o)",
-        rows: f"compute_at(y, i5.o); {_TRANSFORM}",
-        s: f"compute_at(y, i1.o); {tile}split(i3, {plan.rows}); split(i4, {plan.columns}); "
-        f"split(i5.o, {plan.vectors}); "
-        f"reorder(i0, i1, i2, i5.o.o, i3.o, i4.o, {_over(s)}, i3.i, i4.i, i5.o.i, i5.i); "
-        "unroll(i3.i); unroll(i4.i); unroll(i5.o.i); vectorize(i5.i)",
+        rows: f"compute_at(y, i5.o.i); {_TRANSFORM}",
+        s: f"compute_at(y, i5.o.o); {tile}split(i3, {plan.rows}); split(i4, {plan.columns}); "
+        f"reorder(i0, i1, i2, i3.o, i4.o, {_over(s)}, i3.i, i4.i, i5.o, i5.i); "
+        "unroll(i3.i); unroll(i4.i); unroll(i5.o); vectorize(i5.i)",
         v: f"compute_at(y, i1.o); {tile}reorder(i2, i3, i4, i5.o, i0, k0, i1, i5.i); "
         "unroll(k0); unroll(i1); vectorize(i5.i)",
         d: f"compute_at(v, i5.o); {_TRANSFORM}",
@@ -254,25 +262,27 @@ def _by_channels(stages: Stages, plan: Plan, lanes: int) -> dict[Tensor, Schedul
         s: f"compute_at(y, i5.o.o); {tile}split(i3, {plan.rows}); split(i4, {plan.columns}); "
         f"reorder(i0, i1, i2, i3.o, i4.o, {_over(s)}, i3.i, i4.i, i5.o, i5.i); "
         "unroll(i3.i); unroll(i4.i); unroll(i5.o); vectorize(i5.i)",
-        v: f"{tile}reorder(i2, i5.o, i3, i4, i0, k0, i1, i5.i); "
-        "unroll(k0); unroll(i1); vectorize(i5.i); parallel(i2); parallel(i5.o); parallel(i3)",
-        d: f"compute_at(v, i4); {_TRANSFORM}",
+        v: f"{tile}reorder(i2, i3, i4, i5.o, i0, k0, i1, i5.i); "
+        "unroll(k0); unroll(i1); vectorize(i5.i); parallel(i2); parallel(i3); parallel(i4)",
+        d: f"compute_at(v, i5.o); {_TRANSFORM}",
     }
     return {t: parsed(text) for t, text in how.items()}
 
 
+@lru_cache
 def _gemm(
     block: int, wide: int, k: int, lanes: int, registers: int
 ) -> list[tuple[float, int, int, int]]:
     """Register tiles of the sums: what they should take, rows and columns of tiles, vectors."""
     out = []
-    for time, n, vectors in tiles(block * wide, k, lanes, registers=registers, terms=ONCE):
+    for time, n, vectors in tiles(block * wide, k, lanes, registers=registers):
         each = time / (over(block * wide, n) * over(k, vectors * lanes) * n * vectors)
         for by_row in range(1, min(block, n) + 1):
             if n % by_row == 0 and n // by_row <= wide:
                 by_column = n // by_row
                 count = over(block, by_row) * over(wide, by_column) * over(k, vectors * lanes)
-                slow = each if registers < REGISTERS else WIDE.get(vectors, 1.2) * _few(n)
+                wider = WIDE[registers].get(vectors, 1.0 if vectors < 4 else 1.2)
+                slow = wider * (each if registers < REGISTERS else _few(n))
                 slow *= 1.02 if by_row == 1 and registers == REGISTERS else 1
                 out.append((count * n * vectors * slow, by_row, by_column, vectors))
     return out
@@ -284,12 +294,10 @@ def _few(n: int) -> float:
     return 1.1 if n <= 3 else 1.02 if n <= 4 else 1.0 if n <= 8 else 1.05
 
 
-def products(p: Picture, m: int) -> tuple[float, float, float]:
-    """(multiply-adds of the sums, those of the transforms, bytes of the transformed kernel)."""
-    (a, b), (mh, mw), (high, wide) = p.reads(m), p.tile(m), counts(p, m)
+def _transforms(p: Picture, m: int) -> tuple[float, float]:
+    """The multiply-adds of the transforms, there and back."""
+    (a, b), (mh, _), (high, wide) = p.reads(m), p.tile(m), counts(p, m)
     given, made = (n * high * wide for n in p.pictures)
-    k, c = extent(p.k), p.channels
-    down, right = p.kernel[0] > 1, p.kernel[1] > 1  # along which something is transformed
-    there, back = a * b * (a * down + b * right) * c, mh * b * (a * down + mw * right) * k
-    sums, size = made * a * b * k * c * p.taps, 4 * a * b * k * c * p.taps
-    return sums, 0.7 * (given * there + made * back), size
+    (down, up), (right, left) = (work(*f) for f in p.forms(m))
+    there, back = b * down + a * right, b * up + mh * left
+    return given * there * p.channels, made * back * extent(p.k)

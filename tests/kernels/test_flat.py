@@ -81,7 +81,7 @@ def problem(kernel: int, size: int, stride: int, border: int) -> Problem:
         x: parsed(f"i0 i1//16 i2+{border} i3+{border} i1%16"),
         t: parsed("i0 i1//16 i2 i3 i1%16"),
     }
-    return Problem(t, lies, {w}, 32, registers=16, levels=0)
+    return Problem(t, lies, {w}, 32, registers=16, levels=0, tiles=False)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,14 @@ import pytest
 
 from superopt.ir.op import canonical_attrs, expression
 from superopt.kernels.contraction import contraction
-from superopt.kernels.cook_toom import POINTS, amplification, matrices, transformed_kernel
+from superopt.kernels.cook_toom import (
+    amplification,
+    distinct,
+    known,
+    matrices,
+    transformed_kernel,
+    work,
+)
 from superopt.kernels.cpu import loaded
 from superopt.kernels.layout import Scatter, parsed
 from superopt.kernels.lower import lowered
@@ -19,33 +26,45 @@ from superopt.te.dtype import F32
 from superopt.te.expr import Tensor, TensorType
 from superopt.te.walk import loads
 
-PAIRS = [(m, r) for m in SIDES for r in (3, 5, 7) if m + r - 2 in POINTS]
+FORMS = [(m, r, s) for m in SIDES for r in (2, 3, 4, 5, 7) for s in (1, 2, 3) if known(m, r, s)]
 
 
-@pytest.mark.parametrize(("m", "r"), [*PAIRS, (1, 1)])
-def test_the_matrices_are_a_convolution(m: int, r: int) -> None:
+@pytest.mark.parametrize(("m", "r", "s"), [*FORMS, (1, 1, 1), (3, 1, 1), (1, 3, 1)])
+def test_the_matrices_are_a_convolution(m: int, r: int, s: int) -> None:
     """A ((G g) * (B d)) is bilinear in g and d: equal on all pairs of unit vectors, so equal."""
-    a, g, b = matrices(m, r)
-    size = m + r - 1
+    a, g, b = matrices(m, r, s)
+    size = s * m + r - s
+    assert {len(row) for row in b} == {len(b)} == {len(row) for row in a} == {len(g)} == {size}
     for i in range(r):
         for j in range(size):
             products = [g[x][i] * b[x][j] for x in range(size)]
             got = [sum(a[y][x] * products[x] for x in range(size)) for y in range(m)]
-            assert got == [Fraction(int(j == y + i)) for y in range(m)]
+            assert got == [Fraction(int(j == s * y + i)) for y in range(m)]
 
 
-@pytest.mark.parametrize(("m", "r"), PAIRS)
-def test_rounding_grows_by_no_more_than_is_said(m: int, r: int) -> None:
+@pytest.mark.parametrize(("m", "r", "s"), FORMS)
+def test_what_is_alike_and_what_is_to_be_done(m: int, r: int, s: int) -> None:
+    a, g, b = matrices(m, r, s)
+    n = distinct(m, r, s)
+    assert set(g[n - 1 :]) == {g[-1]}
+    assert n == 1 or g[n - 2] != g[-1]
+    there, back = work(m, r, s)
+    numbers = [[sum(x not in (0, 1) for x in row) for row in matrix] for matrix in (b, a)]
+    assert sum(numbers[0]) <= there
+    assert sum(numbers[1]) <= back
+
+
+@pytest.mark.parametrize(("m", "r", "s"), [x for x in FORMS if amplification(*x) <= MOST])
+def test_rounding_grows_by_no_more_than_is_said(m: int, r: int, s: int) -> None:
     """Of one channel, against float64: the error of the largest output by the norms of operands."""
-    a, g, b = (np.array(x, float) for x in matrices(m, r))
+    a, g, b = (np.array(x, float) for x in matrices(m, r, s))
     rng = np.random.default_rng(0)
-    w, d = rng.standard_normal((r, 4000)), rng.standard_normal((m + r - 1, 4000))
-    exact = np.stack([sum(w[k] * d[i + k] for k in range(r)) for i in range(m)])
+    w, d = rng.standard_normal((r, 4000)), rng.standard_normal((s * m + r - s, 4000))
+    exact = np.stack([sum(w[k] * d[s * i + k] for k in range(r)) for i in range(m)])
     products = (g @ w).astype(np.float32) * (b @ d).astype(np.float32)
     found = a @ products.astype(np.float64)
     error = np.sqrt(np.mean((found - exact) ** 2, axis=1)).max()
-    assert error < 2 * amplification(m, r) * 2.0**-24
-    assert amplification(m, r) < MOST
+    assert error < 2 * amplification(m, r, s) * 2.0**-24
 
 
 def convolution(
@@ -65,8 +84,8 @@ def convolution(
 
 KERNELS = {  # kernel, and the sides of tiles that do not round too badly
     (3, 3): [2, 4], (1, 3): [2, 4], (3, 1): [2, 4], (5, 5): [2], (1, 5): [2, 4], (5, 1): [2, 4],
-    (1, 7): [2], (7, 1): [2], (7, 7): [], (3, 5): [2], (3, 7): [2], (1, 1): None, (2, 2): [],
-    (1, 4): [],
+    (1, 7): [2], (7, 1): [2], (7, 7): [], (3, 5): [2], (3, 7): [2], (1, 1): None, (2, 2): [2, 4],
+    (1, 4): [2], (4, 4): [2],
 }  # fmt: skip
 
 
@@ -118,6 +137,38 @@ def test_it_is_the_convolution(
 ) -> None:
     n, channels, out, height, width = sizes
     it_is_the_convolution(m, (n, channels, height, width), out, kernel, pads, apart, None)
+
+
+STRIDED = [
+    (m, kernel, strides, pads, shape)
+    for m in (2, 4)
+    for kernel, strides in (
+        ((3, 3), (2, 2)), ((5, 5), (2, 2)), ((3, 3), (1, 2)), ((2, 3), (2, 1)), ((3, 1), (2, 2)),
+        ((1, 3), (3, 2)), ((4, 4), (2, 2)), ((5, 3), (3, 3)), ((2, 2), (2, 2)),
+    )
+    for pads in ((0, 0, 0, 0), (1, 1, 1, 1), (0, 2, 1, 0))
+    for shape in ((1, 16, 16, 16, 19), (2, 24, 32, 21, 17))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["by rows", "transformed before"])
+@pytest.mark.parametrize(("m", "kernel", "strides", "pads", "sizes"), STRIDED)
+def test_windows_that_are_apart(
+    m: int, kernel: tuple[int, ...], strides: tuple[int, ...], pads: tuple[int, ...],
+    sizes: tuple[int, ...], before: bool,
+) -> None:  # fmt: skip
+    n, channels, out, height, width = sizes
+    shape = n, channels, height, width
+    it_is_the_convolution(m, shape, out, kernel, pads, (1, 1), strides, before)
+
+
+def test_windows_that_are_apart_and_dilated_are_not_in_tiles() -> None:
+    t = convolution((1, 16, 30, 30), 16, (3, 3), (1, 1, 1, 1), (2, 2), (2, 2))
+    assert t.body is not None
+    (w,) = (x.tensor for x in loads(t.body) if x.tensor.name == "a1")
+    found = contraction(t, {w})
+    assert found is not None
+    assert picture(t, found) is None
 
 
 LINES = [
@@ -176,7 +227,7 @@ def it_is_the_convolution(
         " ".join(["i0", *(f"i{d}+{border}" if border else f"i{d}" for d in space), "i1"])
     )
     lies_ = parsed(" ".join(["i0", *(f"i{d}+1" for d in space), "i1"]))
-    plan = next(x for x in plans(p, m, 16) if before is None or x.apart == before)
+    plan = next(x for _, x in plans(p, m, 16) if before is None or x.apart == before)
     made = tiled(t, found, p, plan, lies_, 16)
     rng = np.random.default_rng(3)
     a = rng.standard_normal(shape).astype(np.float32)
@@ -198,6 +249,6 @@ def it_is_the_convolution(
     (pack,) = code.packs
     assert isinstance(made.lies, Scatter)
     got = laid(made.lies.layout, np.zeros_like(wanted))
-    loaded(code)(*arrays, packed(pack, transformed_kernel(p.tile(m), b)), bias, got)
+    loaded(code)(*arrays, packed(pack, transformed_kernel(p.forms(m), b)), bias, got)
     got = read(made.lies.layout, got, wanted.shape)
     np.testing.assert_allclose(got, wanted, atol=2e-5 * np.abs(wanted).max())
