@@ -75,6 +75,7 @@ def optimize(
     tier: str = "A",
     float_class: str = "E2",
     partial: bool = True,
+    mutants: bool = False,
 ) -> Optimized:
     """Find a faster model that computes the same.
 
@@ -97,6 +98,8 @@ def optimize(
         "E2" these distributed, "E3" other results where numbers overflow or are none. A rule of the
         user's is in the class that is computed of it, if that is above the one it names.
     partial: may programs become such as are equal in parts, with what corrects the rest?
+    mutants: look for such of the model's own convolutions and means, too, for half of the budget at
+        most; what was found is kept beside the store, and the next call goes on.
 
     Raises ModelError for an invalid model, CheckFailed when a rewritten model disagrees with the
     original or a rule of the user's is refuted, UsageError for arguments that do not fit.
@@ -144,11 +147,12 @@ def optimize(
         store=None if store is None else Path(store),
         cost=cost,
         target=target,
+        mutants=mutants,
     )
     with collecting_rarely():
         done = optimize_.optimize(source, request)
         digest = source.sha256 if done.winner is None else done.winner.sha256
-        return Optimized(report_of(done, request.rules, digest), done.winner is not None, done)
+        return Optimized(report_of(done, done.request.rules, digest), done.winner is not None, done)
 
 
 METHODS = ("auto", "index", "rules", "numeric")
@@ -176,7 +180,8 @@ def verify(
         tries.
     limit: seconds for proofs.
     certificate: the file that `optimize` wrote beside `b`: it is replayed, and nothing else is
-        asked. rules: files of rules beside the library's that it may apply.
+        asked. rules: files of rules beside the library's that it may apply; of others that it names
+        the text that it holds is proved anew.
 
     Raises ModelError for an invalid model, UsageError for inputs that do not fit and for a file
     that is no certificate.

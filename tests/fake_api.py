@@ -145,6 +145,7 @@ class FakeApi:
         tier: str = "A",
         float_class: str = "E2",
         partial: bool = True,
+        mutants: bool = False,
     ) -> Optimized:
         self.asked = {name: value for name, value in locals().items() if name != "self"}
         assert progress is not None

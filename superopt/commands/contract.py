@@ -73,6 +73,7 @@ class Api(Protocol):
         tier: str = "A",
         float_class: str = "E2",
         partial: bool = True,
+        mutants: bool = False,
     ) -> Optimized:
         """Raises ModelError, CheckFailed; returns the best checked model once `stop()` is true."""
 

@@ -27,7 +27,7 @@ from superopt.report.certificate import certificate_path
 @options.shape
 @options.inputs
 @options.threads
-@options.seed
+@options.hidden_seed
 @click.option(
     "--alpha",
     type=click.FloatRange(min=1.0),
@@ -64,6 +64,11 @@ from superopt.report.certificate import certificate_path
     help="Without programs that are equal in parts, and corrected.",
 )
 @click.option(
+    "--mutants",
+    is_flag=True,
+    help="Also look for programs that equal MODEL's own in parts, with what corrects the rest.",
+)
+@click.option(
     "--decisions", type=options.NEW_FILE, metavar="FILE", help="Write the search's decisions."
 )
 @click.option(
@@ -91,6 +96,7 @@ def optimize(
     tier: str,
     float_class: str,
     partial: bool,
+    mutants: bool,
     decisions: Path | None,
     replay: Path | None,
     store: Path | None,
@@ -138,6 +144,7 @@ def optimize(
             tier=tier,
             float_class=float_class,
             partial=partial,
+            mutants=mutants,
         )
         if output is not None:
             certificate = found.save(output)

@@ -89,13 +89,20 @@ library = click.option(
 threads = click.option(
     "--threads", type=click.IntRange(1, 1024), help="Threads of the runtime.  [default: 1]"
 )
-seed = click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Seed of all random choices.",
-)
+
+
+def _seed(hidden: bool) -> Callable[[Any], Any]:
+    return click.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        hidden=hidden,
+        help="Seed of all random choices.",
+    )
+
+
+seed, hidden_seed = _seed(False), _seed(True)  # hidden: of a command that has many others
 store = click.option(
     "--store", type=NEW_FILE, metavar="FILE", help="The cost store, if not the user's own."
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -29,7 +29,8 @@ from superopt.report.certificate import (
 )
 from superopt.report.data import Verdict
 from superopt.report.words import count
-from superopt.rules.rule import Rule, load_library
+from superopt.rules.exactness import classed
+from superopt.rules.rule import Rule, load_library, parse_rules
 from superopt.rules.stated import digest, statement, tier
 from superopt.search.move import Step
 
@@ -99,16 +100,18 @@ def read_file(path: Path) -> Certificate:
 def verdict(a: Source, b: Source, c: Certificate, own: Sequence[Rule] = ()) -> Verdict:
     """Does the certificate lead from model `a` to model `b`?
 
-    own: rules beside the library's that it may apply.
+    own: rules beside the library's that it may apply. Others that it names are proved anew, from
+    the text that it holds.
     """
     for source in (a, b):
         validate(source)
     library = load_library()
-    rules: Mapping[str, Rule] = {r.name: r for r in (*library, *own)}
+    rules: dict[str, Rule] = {r.name: r for r in (*library, *own)}
     try:
         if tuple(name for name, _ in c.versions) != MADE_BY:
             raise Refused(f"it names versions of {c.versions}, not of {', '.join(MADE_BY)}")
         prove_own((r.name for r in c.rules), own)
+        rules |= {r.name: _proved(r) for r in c.rules if r.name not in rules}
         with collecting_rarely():
             check(c, import_model(a), import_model(b), rules, digest(library))
     except CheckFailed as e:
@@ -133,6 +136,26 @@ def prove_own(used: Iterable[str], own: Iterable[Rule]) -> None:
     for rule in own:
         if rule.name in names and tier(rule) != "A":
             prove_now(rule)
+
+
+def _proved(stated: StatedRule) -> Rule:
+    """A rule that only the certificate knows (a mutant that was made for this model, or of a file
+    that is not given): its text is not believed, but proved.
+
+    Raises Refused where it is not, CheckFailed where it is refuted.
+    """
+    what = f"rule {stated.name}, which is not of the library"
+    try:
+        found = parse_rules(stated.text)
+    except UsageError as e:
+        raise Refused(f"{what}, cannot be read: {e.why}") from None
+    if [r.name for r in found] != [stated.name]:
+        raise Refused(f"{what}, is not what its text says: {stated.text!r}")
+    (rule,) = map(classed, found)
+    why = prove_now(rule)
+    if why:
+        raise Refused(f"{what}, was not proved ({why}); give the file that holds it as --rules")
+    return rule
 
 
 def _notes(c: Certificate, applied: Sequence[Rule]) -> list[str]:

@@ -6,10 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from superopt import ort
-from superopt.cost import tuned
 from superopt.cost.clock import Ratio
 from superopt.cost.fusion import compiled_away, fused_away
 from superopt.cost.machine import Machine, machine
@@ -29,13 +27,14 @@ from superopt.pipeline.blame import ProvedButOff, blame
 from superopt.pipeline.candidate import Candidate, examine
 from superopt.pipeline.certify import certificate
 from superopt.pipeline.checking import Dropped, Wrong
+from superopt.pipeline.clocks import measured, target
 from superopt.pipeline.inputs import check_inputs
 from superopt.pipeline.judge import told
 from superopt.pipeline.original import Note, Original, prepare
+from superopt.pipeline.own_mutants import with_mutants
 from superopt.pipeline.race import entrants, race, refused_at, together
 from superopt.pipeline.request import Deadline, Request
 from superopt.pipeline.scratch import Scratch
-from superopt.pipeline.timed import KIND, time_nodes
 from superopt.pipeline.worst import worst_step
 from superopt.report.certificate import Certificate
 from superopt.report.data import Event, WorstStep
@@ -97,7 +96,10 @@ def optimize(source: Source, request: Request) -> Done:
     scratch = Scratch()
     try:
         with Store.open(request.store) as store:
-            return _Job(model, request, deadline, scratch, store, machine()).run()
+            told: tuple[str, ...] = ()
+            if request.mutants:
+                request, deadline, told = with_mutants(model, request, deadline, store, machine())
+            return _Job(model, request, deadline, scratch, store, machine(), told).run()
     except BaseException:
         scratch.remove()
         raise
@@ -113,10 +115,11 @@ class _Job:
     scratch: Scratch
     store: Store
     machine: Machine
+    told: tuple[str, ...]  # notes of what was done before
 
     def run(self) -> Done:
         request, model = self.request, self.model
-        notes = list(self.store.notes)
+        notes = [*self.store.notes, *self.told]
         request.progress(Event("load", "running the original", 0.02))
         original = prepare(model, request, self.scratch.path, notes.append)
         passed: list[Candidate] = []
@@ -167,30 +170,12 @@ class _Job:
                 f" {why}"
             )
         else:
-            return MeasuredClock(
-                self.store,
-                self.target(),
-                self.model.opset,
-                self.model.source.model.ir_version,
-                self.request.threads,
-                deadline=self.deadline.begin + SEARCH_PART * self.request.budget,
-                stop=self.request.stop,
-                progress=lambda done, of: self.request.progress(
-                    Event("measure", f"{done} of {of} new operators")
-                ),
-                **self.timer(),
-            )
+            request, model = self.request, self.model
+            return measured(model, request, self.deadline, self.store, self.machine, SEARCH_PART)
         return None
 
-    def timer(self) -> dict[str, Any]:
-        """What times nodes, where that is not onnxruntime."""
-        return {"kind": KIND, "timer": time_nodes} if self.request.target == "cpu" else {}
-
     def target(self) -> Target:
-        threads = self.request.threads
-        if self.request.target == "cpu":
-            return tuned.target(threads)
-        return Target.on(self.machine, "onnxruntime", ort.available() or "none", threads)
+        return target(self.request, self.machine)
 
     def search(self, costs: Costs, refusals: Refusals, rules: Sequence[Rule]) -> Outcome:
         request, model = self.request, self.model

@@ -1,4 +1,5 @@
-"""`rules generate --partial --model`: mutants of a model's own windows, at the shapes that it has.
+"""`rules generate --partial --model`, `optimize --mutants`: mutants of a model's own windows, at
+the shapes that it has.
 
 Between what is not linear a model computes windows over pictures. Each distinct one is a program of
 its own (what is added or scaled beside it is left to the rules): its mutants are what moves between
@@ -20,18 +21,22 @@ from typing import Any
 
 import numpy as np
 
-from superopt import __version__
+from superopt import __version__, ort
 from superopt.cost import tuned
-from superopt.cost.fusion import compiled_away
+from superopt.cost.folder import store_file
+from superopt.cost.fusion import compiled_away, fused_away
+from superopt.cost.machine import Machine
 from superopt.cost.measured import MeasuredClock
-from superopt.cost.model import Costs
+from superopt.cost.model import Clock, Costs, by_roofline
 from superopt.cost.store import Store
+from superopt.errors import UsageError
 from superopt.generate.journal import Journal
 from superopt.ir import graph as g
 from superopt.ir.op import InferError
 from superopt.ir.substitute import replace_all
 from superopt.onnx_io.atomic import new_files
 from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.ops import OPS
 from superopt.partial.boxes import Box
@@ -42,8 +47,11 @@ from superopt.partial.moves import WINDOWS, mutants
 from superopt.partial.regions import Regions, regions
 from superopt.partial.sizes import Sized, at
 from superopt.partial.symbolic import NoFormula
+from superopt.pipeline.clocks import measured
+from superopt.pipeline.request import Deadline, Request
 from superopt.pipeline.timed import KIND, time_nodes
 from superopt.report.data import Event, MutantCount, Mutation
+from superopt.report.words import count
 from superopt.rules.exactness import classed
 from superopt.rules.rule import Rule, parse_rules
 from superopt.te.dtype import F32
@@ -55,7 +63,9 @@ from superopt.verifier.verdict import Proved
 LEAST = 0.5  # of a program's elements, that a mutant has right
 BEST = 3  # mutants of a program that are kept
 JOURNAL = "windows.jsonl"
+RUN = f"mutants of windows, superopt {__version__}"
 LIMITS = Limits(seconds=4)
+PART = 0.5  # of the budget of `optimize`, at most; what follows is of the rest
 Line = dict[str, Any]
 
 
@@ -68,45 +78,124 @@ def own_mutants(
     """
     begin = time.monotonic()
     model = import_model(source)
-    journal = Journal.open(out / JOURNAL, f"mutants of windows, superopt {__version__}")
-    lines: list[Line] = []
-    some: list[tuple[Window, list[Line]]] = []
-    every = list(_programs(model.graph))
-    programs = list(dict.fromkeys(w for w in every if w is not None))
+    journal = Journal.open(out / JOURNAL, RUN)
     try:
-        for n, p in enumerate(programs):
-            progress(Event("mutants", f"{n + 1} of {len(programs)} windows", n / len(programs)))
-            if p.key not in journal.known:
-                journal.add(p.key, json.dumps(list(_mutated(p))))
-            found = json.loads(journal.known[p.key])
-            lines += found
-            some.append((p, [line for line in found if "dropped" not in line]))
         with Store.open(store) as held:
             opset, version = model.opset, source.model.ir_version
             clock = MeasuredClock(
                 held, tuned.target(1), opset, version, 1, kind=KIND, timer=time_nodes,
                 progress=lambda done, of: progress(Event("measure", f"{done} of {of} operators")),
             )  # fmt: skip
-            cheap = list(_faster(some, Costs({}, clock, compiled_away)))
-        for n, line in enumerate(cheap):
-            progress(Event("mutants", f"proof {n + 1} of {len(cheap)}", n / len(cheap)))
-            rule = line["corrected"]
-            if rule not in journal.known:
-                journal.add(rule, json.dumps(_proved(rule)))
-            line.update(json.loads(journal.known[rule]))
+            found = _found(model.graph, Costs({}, clock, compiled_away), journal, progress)
     finally:
         journal.close()
-    fast = [line for line in cheap if "dropped" not in line]
-    _written(out, Path(source.label).stem, fast)
-    dropped = Counter(x["dropped"] for x in (*lines, *cheap) if "dropped" in x)
+    name = Path(source.label).stem
+    _written(out, name, found.fast)
+    counted = MutantCount(
+        name, found.right, found.kept, len(found.fast),
+        {k: v for k, v in found.dropped.most_common() if v}, time.monotonic() - begin,
+    )  # fmt: skip
+    return Mutation((counted,), str(out), model=True)
+
+
+def with_mutants(
+    model: Model, request: Request, deadline: Deadline, store: Store, machine: Machine
+) -> tuple[Request, Deadline, tuple[str, ...]]:
+    """The request with rules by which the model's own windows become mutants, proved, that should
+    be faster; the time that is left for it, and a note.
+
+    A folder beside the store keeps what was found for the next time, where no other process has it.
+    """
+    clock: Clock = by_roofline(request.threads)
+    if ort.available() is not None and not request.untimed:
+        clock = measured(model, request, deadline, store, machine, PART)
+    costs = Costs({}, clock, compiled_away if request.target == "cpu" else fused_away)
+    folder = (store.path or store_file(None)).parent / "mutants"
+    try:
+        journal = Journal.open(folder / JOURNAL, RUN)
+    except UsageError:  # in use, of another version, or not to be written
+        journal = Journal()
+    try:
+        found = _found(
+            model.graph, costs, journal, request.progress,
+            lambda: request.stop() or deadline.spent() > PART * request.budget,
+        )  # fmt: skip
+    finally:
+        journal.close()
+    rules, pairs = (
+        tuple(_renamed(x[k], f"own-{n}") for n, x in enumerate(found.fast))
+        for k in ("corrected", "pair")
+    )
+    told = (
+        f"{count(len(rules), 'rule')} of the model's own mutants, of"
+        f" {found.looked_at} of {count(found.windows, 'window')}"
+    )
+    if found.looked_at < found.windows:
+        told += ": there was no time for more, the next call goes on"
+    left = max(request.budget - deadline.spent(), 0.0)
+    begin = deadline.begin + request.budget - left
+    untried = request.untried | {r.name for r in rules}
+    return (
+        replace(
+            request,
+            budget=left,
+            rules=(*request.rules, *rules),
+            untried=untried,
+            pairs={p.name: p for p in pairs},
+        ),
+        replace(deadline, begin=begin, seconds=left),
+        (told,),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """right: mutants that are right somewhere; kept: those of them with a correction; fast: proved
+    ones, and priced below their programs; of how many distinct windows, of how many there are."""
+
+    right: int
+    kept: int
+    fast: list[Line]
+    dropped: Counter[str]
+    looked_at: int
+    windows: int
+
+
+def _found(
+    graph: g.Graph,
+    costs: Costs,
+    journal: Journal,
+    progress: Callable[[Event], None],
+    stop: Callable[[], bool] = lambda: False,
+) -> _Found:
+    """The mutants of a graph's windows, as far as there is time."""
+    every = list(_programs(graph))
+    programs = list(dict.fromkeys(w for w in every if w is not None))
+    for n, p in enumerate(programs):
+        if stop():
+            break
+        if p.key not in journal.known:
+            progress(Event("mutants", f"{n + 1} of {len(programs)} windows", n / len(programs)))
+            journal.add(p.key, json.dumps(list(_mutated(p))))
+    looked_at = {p: json.loads(journal.known[p.key]) for p in programs if p.key in journal.known}
+    lines = [line for found in looked_at.values() for line in found]
+    some = [(p, [x for x in found if "dropped" not in x]) for p, found in looked_at.items()]
+    cheap = list(_faster(some, costs))
+    proved = []
+    for n, line in enumerate(cheap):
+        rule = line["corrected"]
+        if rule not in journal.known:
+            if stop():
+                break
+            progress(Event("mutants", f"proof {n + 1} of {len(cheap)}", n / len(cheap)))
+            journal.add(rule, json.dumps(_proved(rule)))
+        proved.append(line | json.loads(journal.known[rule]))
+    dropped = Counter(x["dropped"] for x in (*lines, *proved) if "dropped" in x)
     kept = sum(len(found) for _, found in some)
     dropped["windows of sizes that are not known, or not of float32"] = every.count(None)
     dropped["dearer than the program, or than better ones"] = kept - len(cheap)
-    count = MutantCount(
-        Path(source.label).stem, len(lines), kept, len(fast),
-        {k: v for k, v in dropped.most_common() if v}, time.monotonic() - begin,
-    )  # fmt: skip
-    return Mutation((count,), str(out), model=True)
+    fast = [line for line in proved if "dropped" not in line]
+    return _Found(len(lines), kept, fast, dropped, len(looked_at), len(programs))
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,19 +47,20 @@ def _page(made: PartialRule) -> PartialPage:
     )  # fmt: skip
 
 
-def in_parts(rule: Rule) -> InParts | None:
-    """Of a rule that was made of a pair; None for others."""
-    if not rule.made:
-        return None
-    name, _, how = rule.name.rpartition("-")
-    pairs = {p.name: p for p in load_pairs()}
-    pair = pairs.get(rule.name) or pairs.get(name)
+def in_parts(rule: Rule, pair: Rule | None = None) -> InParts | None:
+    """Of a rule that was made of a pair, this one or one of the library's; None for others."""
+    if pair is None and rule.made:
+        pairs = {p.name: p for p in load_pairs()}
+        pair = pairs.get(rule.name) or pairs.get(rule.name.rpartition("-")[0])
     if pair is None:
         return None
     found = formulas(some(pair))
     sizes, seen = found.seen[0]
+    how = "equal" if not found.different else "recomputed"
+    if pair.name != rule.name:
+        how = rule.name.rpartition("-")[2]
     return InParts(
-        rule.name, how if pair.name == name else "equal", found.shape,
+        rule.name, how, found.shape,
         tuple(map(show, found.equal)), tuple(map(show, found.different)),
         tuple(sizes.items()), seen.share, _picture(seen),
     )  # fmt: skip

@@ -86,7 +86,11 @@ def report_of(done: Done, rules: Iterable[Rule], optimized_sha256: str) -> Repor
         machine=done.machine.text,
         changed=winner is not None,
         versions=versions(),
-        partial=tuple(p for r in fired if r in book and (p := in_parts(book[r])) is not None),
+        partial=tuple(
+            p
+            for r in fired
+            if r in book and (p := in_parts(book[r], done.request.pairs.get(r))) is not None
+        ),
     )
 
 

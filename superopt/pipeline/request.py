@@ -33,6 +33,8 @@ class Request:
     tier: str = "A"
     float_class: str = "E2"
     target: str = "onnxruntime"
+    mutants: bool = False
+    pairs: Mapping[str, Rule] = field(default_factory=dict)  # of which rules were made
 
     @property
     def untimed(self) -> bool:

@@ -311,7 +311,7 @@ FORGED: dict[str, tuple[Callable[[Certificate], Certificate], str]] = {
             rules=(*c.rules, StatedRule("relu-away", "relu-away(x: f): Relu(x) => x", "C", "E0")),
             rounds=((replace(c.rounds[0][0], rule="relu-away"),), *c.rounds),
         ),
-        "relu-away is not in the library",
+        "rule relu-away is wrong: x: f32[] = -1; lhs = 0; rhs = -1",
     ),
 }
 

@@ -30,18 +30,49 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Certified:
 # --- rules of the user's --------------------------------------------------------------------------
 
 
-def test_rules_of_the_users_must_be_given_again(tmp_path: Path) -> None:
+def test_rules_of_the_users_are_proved_again(tmp_path: Path) -> None:
+    """From their file, or from the certificate's own text."""
     rules = tmp_path / "my.rules"
     rules.write_text("my-relu(x: f): Relu(Relu(x)) => Relu(x) ; float=E0\n")
     done = certified(tmp_path, rules=[rules], library=False)
     ask = (done.original, done.optimized)
     assert api.verify(*ask, certificate=done.certificate, rules=[rules]).decision == "certified"
     without = api.verify(*ask, certificate=done.certificate)
-    assert without.decision == "refused"
-    assert "my-relu is not in the library" in without.reason
+    assert without.decision == "certified"
+    assert without.reason == api.verify(*ask, certificate=done.certificate, rules=[rules]).reason
     rules.write_text("my-relu(x: f): Relu(Relu(x)) => Relu(x) ; float=E1\n")
     other = api.verify(*ask, certificate=done.certificate, rules=[rules])
     assert other.decision == "refused"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("my-relu(x: f): Relu(x) => x ; float=E0", "rule my-relu is wrong: x: f32[] = -1"),
+        ("my-relu(x: f): Relu(x => x", "rule my-relu, which is not of the library, cannot be read"),
+        (
+            "her-relu(x: f): Relu(Relu(x)) => Relu(x)",
+            "my-relu, which is not of the library, is not",
+        ),
+        (
+            "my-relu(x: f): Sinh(x) => Mul(Sub(Exp(x), Exp(Neg(x))), 0.5)",
+            "rule my-relu, which is not of the library, was not proved (it is not proved:",
+        ),
+        ("", "my-relu, which is not of the library, is not what its text says: ''"),
+    ],
+)
+def test_a_rule_that_only_the_certificate_knows_is_not_believed(
+    text: str, said: str, tmp_path: Path
+) -> None:
+    rules = tmp_path / "my.rules"
+    rules.write_text("my-relu(x: f): Relu(Relu(x)) => Relu(x) ; float=E0\n")
+    done = certified(tmp_path, rules=[rules], library=False)
+    c = done.read()
+    path = tmp_path / "forged.superopt.json"
+    path.write_text(certificate_json(replace(c, rules=(replace(c.rules[0], text=text),))))
+    found = api.verify(done.original, done.optimized, certificate=path)
+    assert found.decision == "refused"
+    assert said in found.reason
 
 
 def test_the_tier_of_a_rule_of_the_users_is_what_its_proof_says(tmp_path: Path) -> None:

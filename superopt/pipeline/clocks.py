@@ -1,0 +1,41 @@
+"""What costs are measured by: the runtime that is asked for, on this machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from superopt import ort
+from superopt.cost import tuned
+from superopt.cost.machine import Machine
+from superopt.cost.measured import MeasuredClock
+from superopt.cost.store import Store, Target
+from superopt.onnx_io.model import Model
+from superopt.pipeline.request import Deadline, Request
+from superopt.pipeline.timed import KIND, time_nodes
+from superopt.report.data import Event
+
+
+def target(request: Request, machine: Machine) -> Target:
+    if request.target == "cpu":
+        return tuned.target(request.threads)
+    return Target.on(machine, "onnxruntime", ort.available() or "none", request.threads)
+
+
+def measured(
+    model: Model, request: Request, deadline: Deadline, store: Store, machine: Machine, part: float
+) -> MeasuredClock:
+    """Costs of the model's nodes and others, measured for this part of the budget at most."""
+    timer: dict[str, Any] = {"kind": KIND, "timer": time_nodes} if request.target == "cpu" else {}
+    return MeasuredClock(
+        store,
+        target(request, machine),
+        model.opset,
+        model.source.model.ir_version,
+        request.threads,
+        deadline=deadline.begin + part * request.budget,
+        stop=request.stop,
+        progress=lambda done, of: request.progress(
+            Event("measure", f"{done} of {of} new operators")
+        ),
+        **timer,
+    )

@@ -1,0 +1,100 @@
+"""`optimize(mutants=True)`: mutants of a model's own windows among the rules."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+
+from superopt.api import optimize
+from superopt.cost.machine import machine
+from superopt.cost.store import Store
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.source import read
+from superopt.pipeline import own_mutants
+from superopt.pipeline.admit import prove_now
+from superopt.pipeline.own_mutants import with_mutants
+from superopt.pipeline.partial_page import in_parts
+from superopt.pipeline.request import Deadline, Request
+from superopt.rules.stated import tier
+from tests.partial.test_moves import net
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    onnx.save(net(), tmp_path / "my net (1).onnx")
+    return tmp_path / "my net (1).onnx"
+
+
+@pytest.fixture
+def any_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All mutants are kept, whatever they cost."""
+
+    def kept(some: list, costs: object) -> Iterator[dict]:
+        seen = set()
+        for _, lines in some:
+            for line in lines[:3]:
+                if line["corrected"] not in seen:
+                    seen.add(line["corrected"])
+                    yield line
+
+    monkeypatch.setattr(own_mutants, "_faster", kept)
+
+
+def asked(path: Path, **given: object) -> tuple[Request, tuple[str, ...]]:
+    request = Request(budget=60.0, cost="roofline", store=path.parent / "costs.db", **given)  # type: ignore[arg-type]
+    with Store.open(request.store) as store:
+        model = import_model(read(path))
+        found, deadline, told = with_mutants(model, request, Deadline.of(request), store, machine())
+    assert found.budget == deadline.seconds <= 60
+    return found, told
+
+
+def test_they_are_rules_that_are_proved(path: Path, any_price: None) -> None:
+    begin = time.perf_counter()
+    found, told = asked(path)
+    first = time.perf_counter() - begin
+    names = [r.name for r in found.rules]
+    assert len(names) >= 3
+    assert len(set(names)) == len(names)
+    assert found.untried == set(names) == found.pairs.keys()
+    assert told == (f"{len(names)} rules of the model's own mutants, of 2 of 2 windows",)
+    for rule in found.rules:
+        assert not prove_now(rule)
+        assert tier(rule) == "A"
+        shown = in_parts(rule, found.pairs[rule.name])
+        assert shown is not None
+        assert (shown.how == "equal") == (shown.share == 1)
+    begin = time.perf_counter()
+    again, _ = asked(path)
+    assert [str(r) for r in again.rules] == [str(r) for r in found.rules]
+    assert time.perf_counter() - begin < max(0.5 * first, 1.0)
+
+
+def test_there_is_no_time(path: Path) -> None:
+    found, told = asked(path, stop=lambda: True)
+    assert not found.rules
+    assert told[0].endswith("of 0 of 2 windows: there was no time for more, the next call goes on")
+
+
+def test_another_process_has_the_folder(path: Path, any_price: None) -> None:
+    folder = path.parent / "mutants"
+    folder.mkdir()
+    with (folder / own_mutants.JOURNAL).open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        found, _ = asked(path)
+    assert found.rules
+    assert not (folder / own_mutants.JOURNAL).read_text()
+
+
+def test_a_model_is_optimized_with_them(path: Path, any_price: None) -> None:
+    found = optimize(
+        path, budget=60, target="cpu", cost="roofline", library=False, mutants=True,
+        store=path.parent / "costs.db",
+    ).report  # fmt: skip
+    assert any("of the model's own mutants" in n for n in found.notes)
+    assert not any("was not used" in n for n in found.notes)
