@@ -10,8 +10,9 @@
 3. Subgraphs at the sizes of models: the time to find regions.
 4. Random sizes of the families, from 1: mutants with their corrections against the programs, on
    every element.
-5. With --models FOLDER (../shared/models): the compiled model with and without partial rules, and
-   the better of onnxruntime and OpenVINO, in turns, one thread.
+5. With --models FOLDER (../shared/models): the time to find mutants of all windows of a model, with
+   an empty store and with a full one; and the compiled model with and without partial rules, and
+   the better of onnxruntime and OpenVINO, in turns, one thread, for each of --batches.
 """
 
 from __future__ import annotations
@@ -199,13 +200,35 @@ def fuzzed(count: int) -> Fuzzed:
 MODELS = ("bert_base_12l", "csrnet", "inception_v3", "resnet18")
 
 
-def models(folder: Path, seconds: float) -> Iterator[list[str]]:
-    """Each in turns with itself without partial rules, then with the peers. Their weights are
-    drawn."""
-    held = Path(tempfile.mkdtemp())
+def filled(folder: Path, batch: int, out: Path) -> Iterator[Path]:
+    """The models with drawn weights, for this batch."""
     for name in MODELS:
-        path = held / f"{name}.onnx"
-        path.write_bytes(fill(folder / f"{name}.onnx").SerializeToString())
+        model = fill(folder / f"{name}.onnx")
+        del model.graph.value_info[:]
+        for v in (*model.graph.input, *model.graph.output):
+            v.type.tensor_type.shape.dim[0].dim_value = batch
+        path = out / f"{name}.onnx"
+        path.write_bytes(model.SerializeToString())
+        yield path
+
+
+def mutation(folder: Path, held: Path) -> Iterator[list[str]]:
+    for path in filled(folder, 1, held):
+        took = []
+        for _ in range(2):
+            out, store = held / f"{path.stem}.mutants", held / f"{path.stem}.db"
+            begin = time.perf_counter()
+            (made,) = superopt.api.generate_mutants(out, model=path, store=store).families
+            took.append(time.perf_counter() - begin)
+        yield [
+            path.stem, str(made.enumerated), str(made.proved), str(made.corrected),
+            *(f"{s:.1f}" for s in took),
+        ]  # fmt: skip
+
+
+def models(folder: Path, batch: int, seconds: float, held: Path) -> Iterator[list[str]]:
+    """Each in turns with itself without partial rules, then with the peers."""
+    for path in filled(folder, batch, held):
         session = ort.session(path, 1)
         feeds = drawn(session, 1, {})
         both = [superopt.compile(path, threads=1, partial=p) for p in (True, False)]
@@ -219,7 +242,7 @@ def models(folder: Path, seconds: float) -> Iterator[list[str]]:
         with_, without = (median(ms[1:]) for ms in took)
         peers = in_turns(both[0], session, path, feeds, 1, seconds)
         yield [
-            path.stem, f"{with_:.2f}", f"{without:.2f}", f"{without / with_:.2f}",
+            path.stem, str(batch), f"{with_:.2f}", f"{without:.2f}", f"{without / with_:.2f}",
             f"{peers['ratio']:.2f}", f"{peers['error']:.0e}",
         ]  # fmt: skip
 
@@ -236,6 +259,7 @@ def main() -> None:
     options.add_argument("--fuzz", type=int, default=1000, help="corrected mutants to be tried")
     options.add_argument("--models", type=Path, metavar="FOLDER")
     options.add_argument("--model-seconds", type=float, default=4.0)
+    options.add_argument("--batches", type=lambda s: [*map(int, s.split(","))], default=[1, 16])
     given_ = options.parse_args()
     out = [
         f"# Partially equivalent programs\n\nBy `scripts/bench_partial.py`, on {machine().text}."
@@ -269,13 +293,24 @@ def main() -> None:
         "side by side)."
     )
     if given_.models:
+        held = Path(tempfile.mkdtemp())
         out.append(
-            "## Models\n\nCompiled, one thread, batch 1, medians in ms; and the better peer's time "
-            "by ours (*peer*). *error*: the largest difference from onnxruntime's output, by its "
-            "rms.\n"
+            "## Mutation\n\nMutants of all windows of a model; those that are priced below their "
+            "programs are proved. Seconds with an empty store, and with a full one.\n"
         )
-        head = ["model", "with", "without", "without / with", "peer", "error"]
-        out.append(table(head, list(models(given_.models, given_.model_seconds))))
+        head = ["model", "right in parts", "corrected", "cheaper, and proved", "empty", "full"]
+        out.append(table(head, list(mutation(given_.models, held))))
+        out.append(
+            "## Models\n\nCompiled, one thread, medians in ms; and the better peer's time by ours "
+            "(*peer*). *error*: the largest difference from onnxruntime's output, by its rms.\n"
+        )
+        head = ["model", "batch", "with", "without", "without / with", "peer", "error"]
+        rows_ = [
+            row
+            for batch in given_.batches
+            for row in models(given_.models, batch, given_.model_seconds, held)
+        ]
+        out.append(table(head, rows_))
     text = "\n\n".join(out) + "\n"
     print(text)
     if given_.markdown:
