@@ -12,6 +12,7 @@ found of a program for other models.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -381,6 +382,7 @@ def _written(out: Path, name: str, lines: Sequence[Line]) -> None:
 
 
 def _renamed(text: str, before: str) -> Rule:
-    """Rules of one name are one; these are of several programs."""
+    """Rules of one name are one; these are of several programs. before: of any letters."""
     (rule,) = parse_rules(text)
+    before = re.sub(r"[^A-Za-z0-9_.-]+", "_", before).lstrip("-.")
     return replace(rule, name=f"{before}-{rule.name}", text="")

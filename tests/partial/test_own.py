@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from superopt.api import optimize
+from superopt.api import generate_mutants, optimize
 from superopt.cost.machine import machine
 from superopt.cost.store import Store
 from superopt.onnx_io.importer import import_model
@@ -20,6 +20,7 @@ from superopt.pipeline.admit import prove_now
 from superopt.pipeline.own_mutants import with_mutants
 from superopt.pipeline.partial_page import in_parts
 from superopt.pipeline.request import Deadline, Request
+from superopt.rules.rule import parse_rules
 from superopt.rules.stated import tier
 from tests.partial.test_moves import net
 
@@ -73,6 +74,14 @@ def test_they_are_rules_that_are_proved(path: Path, any_price: None) -> None:
     again, _ = asked(path)
     assert [str(r) for r in again.rules] == [str(r) for r in found.rules]
     assert time.perf_counter() - begin < max(0.5 * first, 1.0)
+
+
+def test_rules_of_a_model_of_any_name_can_be_read(path: Path, any_price: None) -> None:
+    out, store = path.parent / "out", path.parent / "costs.db"
+    (made,) = generate_mutants(out, model=path, store=store).families
+    found = parse_rules((out / "my net (1).corrected.rules").read_text())
+    assert len(found) == made.corrected >= 3
+    assert all(r.name.startswith("my_net_1_-") for r in found)
 
 
 def test_there_is_no_time(path: Path) -> None:
