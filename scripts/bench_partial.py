@@ -221,7 +221,7 @@ def mutation(folder: Path, held: Path) -> Iterator[list[str]]:
             (made,) = superopt.api.generate_mutants(out, model=path, store=store).families
             took.append(time.perf_counter() - begin)
         yield [
-            path.stem, str(made.enumerated), str(made.proved), str(made.corrected),
+            path.stem, str(made.enumerated), str(made.corrected), str(made.proved),
             *(f"{s:.1f}" for s in took),
         ]  # fmt: skip
 

@@ -43,7 +43,7 @@ from superopt.report.words import count
 from superopt.rulebook import check_rules as check_rules
 from superopt.rulebook import generate_mutants as generate_mutants
 from superopt.rulebook import generate_rules as generate_rules
-from superopt.rulebook import own_rules
+from superopt.rulebook import own_pairs, own_rules
 from superopt.rulebook import partial_rule as partial_rule
 from superopt.rulebook import rule_diagram as rule_diagram
 from superopt.rulebook import rule_report as rule_report
@@ -148,6 +148,7 @@ def optimize(
         cost=cost,
         target=target,
         mutants=mutants,
+        pairs=own_pairs(rules),
     )
     with collecting_rarely():
         done = optimize_.optimize(source, request)

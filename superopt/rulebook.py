@@ -21,6 +21,8 @@ from superopt.report.partial import PartialPage
 from superopt.rules.rule import Rule, load_library, parse_rules
 from superopt.rules.stated import tier
 
+CORRECTED = ".corrected.rules"  # as `rules generate --partial` names them
+
 
 def own_rules(files: Sequence[str | Path] | None) -> tuple[Rule, ...]:
     """The rules of files. Raises UsageError for what is none."""
@@ -36,6 +38,16 @@ def own_rules(files: Sequence[str | Path] | None) -> tuple[Rule, ...]:
             ) from None
         out += parse_rules(text, str(file))
     return tuple(out)
+
+
+def own_pairs(files: Sequence[str | Path] | None) -> dict[str, Rule]:
+    """The pairs of which corrected mutants were made, where these lie beside them, by name."""
+    beside = [
+        Path(str(f).removesuffix(CORRECTED) + ".pairs")
+        for f in files or ()
+        if str(f).endswith(CORRECTED)
+    ]
+    return {p.name: p for p in own_rules([f for f in beside if f.exists()])}
 
 
 def _info(rule: Rule) -> RuleInfo:
@@ -70,7 +82,10 @@ def partial_rule(name: str, files: Sequence[str | Path] = ()) -> PartialPage | N
         return partial_page_.page(name, own_rules(files))
     except ValueError as e:
         raise UsageError(
-            f"nothing is known of {name}", str(e), "give operands named sizes, as x: f[n, c, h, w]"
+            f"nothing is known of {name}",
+            str(e),
+            "operands need named sizes, as x: f[n, c, h, w], and boxes places that are formulas of"
+            " them, at sizes from 8 to 24",
         ) from None
 
 

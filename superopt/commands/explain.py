@@ -85,14 +85,16 @@ def explain(
             )
             report, missed = found.report, found.explain(names)
     steps, rejected = group.about(report, names)
+    partial = tuple(p for p in report.partial if any(s.rule == p.rule for s in steps))
     told = {s.rule for s in steps} | {r.rule for r in rejected}
     rejected += tuple(m for m in missed if m.reason == "match" or m.rule not in told)
     if not steps and not rejected and len(names) == 1:
         raise _nothing_about(name, report)
     if as_json:
-        terminal.say(codec.dumps({"name": name, "steps": steps, "rejected": rejected}))
+        about = {"name": name, "steps": steps, "rejected": rejected, "partial": partial}
+        terminal.say(codec.dumps(about))
     else:
-        terminal.say(text.explanation(name, steps, rejected))
+        terminal.say(text.explanation(name, steps, rejected, partial=partial))
         if not steps and not rejected:
             terminal.say("no rule of the library matches there\n")
     return ExitCode.OK

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from superopt.ir import graph as g
 from superopt.ops import OPS
-from superopt.partial.boxes import Box, Span, volume, whole
+from superopt.partial.boxes import Box, Span, whole
 from superopt.partial.regions import Regions
 from superopt.partial.restrict import restricted, shape_of, sliced
 
@@ -131,8 +131,3 @@ def widened(program: g.Value, mutant: g.Value) -> g.Value:
         box[axis] = Span(begin // strides[d], begin // strides[d] + count)
         out.append(sliced(wide, tuple(box)))
     return g.node(OPS["Concat"], out, axis=axis)
-
-
-def wrong(r: Regions) -> int:
-    """Elements that a correction computes again."""
-    return sum(map(volume, r.different))

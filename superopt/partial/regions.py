@@ -2,7 +2,7 @@
 
 Programs are compared cell by cell (`cells.py`), at m + 1 elements of each of m axes and some more,
 on random inputs over a prime field (PET, section 5.2). What is found so is a claim about the cells,
-which `proof.py` proves.
+which `claims.py` says and the verifier proves.
 """
 
 from __future__ import annotations

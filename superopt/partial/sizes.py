@@ -69,7 +69,8 @@ def _number(d: Formula, sizes: Mapping[str, int]) -> int:
 
 
 def some(pair: Rule, seed: int = 0, count: int = COUNT) -> list[Sized]:
-    """The pair at several sizes, all of them different, and no two of a kind equal."""
+    """The pair at several sizes, all of them different and no two of a kind equal, as far as there
+    are such that fit."""
     rng, names = Random(seed), names_of(pair)
     out: list[Sized] = []
     used: dict[str, set[int]] = {n: set() for n in names}

@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -33,41 +32,32 @@ from superopt.cost.store import Store
 from superopt.errors import UsageError
 from superopt.generate.journal import Journal
 from superopt.ir import graph as g
-from superopt.ir.op import InferError
 from superopt.ir.substitute import replace_all
 from superopt.onnx_io.atomic import new_files
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
-from superopt.ops import OPS
-from superopt.partial.boxes import Box
-from superopt.partial.cells import TooMany
-from superopt.partial.correct import NoCorrection, recomputed
-from superopt.partial.generalise import inputs, pair_of
-from superopt.partial.moves import WINDOWS, mutants
-from superopt.partial.regions import Regions, regions
-from superopt.partial.sizes import Sized, at
-from superopt.partial.symbolic import NoFormula
+from superopt.partial.generalise import inputs
+from superopt.partial.sizes import at
 from superopt.pipeline.clocks import measured
+from superopt.pipeline.ready import own_files
 from superopt.pipeline.request import Deadline, Request
 from superopt.pipeline.timed import KIND, time_nodes
+from superopt.pipeline.windows import Line, Window, mutated, windows_of
 from superopt.report.data import Event, MutantCount, Mutation
 from superopt.report.words import count
 from superopt.rules.exactness import classed
 from superopt.rules.rule import Rule, parse_rules
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
 from superopt.verifier.bounded import best_proof
 from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Proved
 
-LEAST = 0.5  # of a program's elements, that a mutant has right
 BEST = 3  # mutants of a program that are kept
 JOURNAL = "windows.jsonl"
+UNKNOWN = "windows of sizes that are not known, or not of float32"
 RUN = f"mutants of windows, superopt {__version__}"
-LIMITS = Limits(seconds=4)
+LIMITS = Limits(seconds=60, work=3_000)  # by a count of work: what it gives hangs on no clock
 PART = 0.5  # of the budget of `optimize`, at most; what follows is of the rest
-Line = dict[str, Any]
 
 
 def own_mutants(
@@ -93,7 +83,7 @@ def own_mutants(
     name = Path(source.label).stem
     _written(out, name, found.fast)
     counted = MutantCount(
-        name, found.right, found.kept, len(found.fast),
+        name, found.right, len(found.fast), found.kept,
         {k: v for k, v in found.dropped.most_common() if v}, time.monotonic() - begin,
     )  # fmt: skip
     return Mutation((counted,), str(out), model=True)
@@ -111,7 +101,7 @@ def with_mutants(
     if ort.available() is not None and not request.untimed:
         clock = measured(model, request, deadline, store, machine, PART)
     costs = Costs({}, clock, compiled_away if request.target == "cpu" else fused_away)
-    folder = (store.path or store_file(None)).parent / "mutants"
+    folder = (store.path or store_file(None)).parent / "mutants" / own_files()[:16]
     try:
         journal = Journal.open(folder / JOURNAL, RUN)
     except UsageError:  # in use, of another version, or not to be written
@@ -131,9 +121,13 @@ def with_mutants(
         f"{count(len(rules), 'rule')} of the model's own mutants, of"
         f" {found.looked_at} of {count(found.windows, 'window')}"
     )
-    if found.looked_at < found.windows:
+    if found.untried:
+        told += f"; {count(found.untried, 'more')} may be faster, and not proved yet"
+    if found.looked_at < found.windows or found.untried:
         told += ": there was no time for more, the next call goes on"
-    left = max(request.budget - deadline.spent(), 0.0)
+    if found.unknown:
+        told += f"; not of {found.unknown} {UNKNOWN}"
+    left = round(max(request.budget - deadline.spent(), 0.0), 1)
     begin = deadline.begin + request.budget - left
     untried = request.untried | {r.name for r in rules}
     return (
@@ -142,7 +136,7 @@ def with_mutants(
             budget=left,
             rules=(*request.rules, *rules),
             untried=untried,
-            pairs={p.name: p for p in pairs},
+            pairs={**request.pairs, **{p.name: p for p in pairs}},
         ),
         replace(deadline, begin=begin, seconds=left),
         (told,),
@@ -152,7 +146,8 @@ def with_mutants(
 @dataclass(frozen=True, slots=True)
 class _Found:
     """right: mutants that are right somewhere; kept: those of them with a correction; fast: proved
-    ones, and priced below their programs; of how many distinct windows, of how many there are."""
+    ones, and priced below their programs; of how many distinct windows, of how many there are;
+    untried: what is cheaper, and there was no time to prove; unknown: windows of other sizes."""
 
     right: int
     kept: int
@@ -160,6 +155,8 @@ class _Found:
     dropped: Counter[str]
     looked_at: int
     windows: int
+    untried: int
+    unknown: int
 
 
 def _found(
@@ -170,14 +167,16 @@ def _found(
     stop: Callable[[], bool] = lambda: False,
 ) -> _Found:
     """The mutants of a graph's windows, as far as there is time."""
-    every = list(_programs(graph))
+    every = list(windows_of(graph))
     programs = list(dict.fromkeys(w for w in every if w is not None))
     for n, p in enumerate(programs):
         if stop():
             break
         if p.key not in journal.known:
             progress(Event("mutants", f"{n + 1} of {len(programs)} windows", n / len(programs)))
-            journal.add(p.key, json.dumps(list(_mutated(p))))
+            made = mutated(p, journal, stop)
+            if made is not None:
+                journal.add(p.key, json.dumps(made))
     looked_at = {p: json.loads(journal.known[p.key]) for p in programs if p.key in journal.known}
     lines = [line for found in looked_at.values() for line in found]
     some = [(p, [x for x in found if "dropped" not in x]) for p, found in looked_at.items()]
@@ -193,128 +192,14 @@ def _found(
         proved.append(line | json.loads(journal.known[rule]))
     dropped = Counter(x["dropped"] for x in (*lines, *proved) if "dropped" in x)
     kept = sum(len(found) for _, found in some)
-    dropped["windows of sizes that are not known, or not of float32"] = every.count(None)
+    dropped[UNKNOWN] = every.count(None)
+    dropped["lines of the journal that could not be read"] = len(journal.lost)
     dropped["dearer than the program, or than better ones"] = kept - len(cheap)
     fast = [line for line in proved if "dropped" not in line]
-    return _Found(len(lines), kept, fast, dropped, len(looked_at), len(programs))
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """A window over pictures: op, attrs; image: its size but for channels; kernel: that of a
-    convolution's, bias: has it one? channels: of what it reads and gives, where it is in a model,
-    None where they are a part of it (groups)."""
-
-    op: str
-    attrs: tuple[tuple[str, Any], ...]
-    image: tuple[int, ...]
-    kernel: tuple[int, ...]
-    bias: bool
-    channels: tuple[int, int]
-
-    @property
-    def key(self) -> str:
-        """Of windows that have the same mutants."""
-        said = json.dumps((self.op, self.attrs, self.image, self.kernel, self.bias))
-        return f"{said} {self.channels}" if self.fixed else said
-
-    @property
-    def fixed(self) -> bool:
-        return bool(dict(self.attrs).get("group", 1) != 1)
-
-    def at(self, c: int, o: int) -> g.Value:
-        """With so many channels."""
-        group = dict(self.attrs).get("group", 1)
-        n, *sides = self.image
-        shapes = {"x": (n, c, *sides)}
-        if self.kernel:
-            shapes["k"] = (o, c // group, *self.kernel)
-        if self.bias:
-            shapes["b"] = (o,)
-        given = [g.Input(name, TensorType(F32, shape)) for name, shape in shapes.items()]
-        return g.node(OPS[self.op], given, **dict(self.attrs))
-
-    def sizes(self) -> list[dict[str, int]]:
-        """At which mutants are made: what these have in common are formulas of the channels."""
-        if self.fixed:
-            return [{}]
-        some = [
-            {"c": 2, "o": 3},
-            {"c": 3, "o": 7},
-            {"c": 5, "o": 4},
-        ]  # neither a formula of the other
-        return some if self.kernel else [{"c": x["c"]} for x in some]
-
-    def some(self) -> list[g.Value]:
-        own = dict(zip("co", self.channels, strict=True))
-        return [self.at(**{**own, **x}) for x in self.sizes()]
-
-
-def _programs(graph: g.Graph) -> Iterator[Window | None]:
-    """The windows of a graph; None for one of sizes that are not known."""
-    for n in g.nodes(graph):
-        if n.op.name not in WINDOWS or n.op.domain:
-            continue
-        types = [v.type for v in n.inputs if v is not None]
-        if not all(map(_known, (*types, n.type))) or types[0].dtype != F32:
-            yield None
-            continue
-        image, out = ([int(d) for d in t.shape or ()] for t in (types[0], n.type))  # type: ignore[arg-type]
-        kernel = tuple(int(d) for d in (types[1].shape or ())[2:]) if len(types) > 1 else ()  # type: ignore[arg-type]
-        yield Window(
-            n.op.name, n.attrs, (image[0], *image[2:]), kernel, len(types) > 2, (image[1], out[1])
-        )
-
-
-def _known(t: TensorType) -> bool:
-    return t.shape is not None and all(isinstance(d, int) and d > 0 for d in t.shape)
-
-
-def _mutated(w: Window) -> Iterator[Line]:
-    """What is said of each mutant of a program that is right somewhere."""
-    programs = w.some()
-    seen: Counter[str] = Counter()
-    each = [list(mutants(p)) for p in programs]
-    if len({tuple(name for name, _ in some) for some in each}) > 1:
-        yield {"dropped": "other mutants at other channels"}
-        return
-    for column in zip(*each, strict=True):
-        name, made = column[0][0], [m for _, m in column]
-        try:
-            found = [regions(*both) for both in zip(programs, made, strict=True)]
-        except (TooMany, InferError, ValueError):
-            yield {"dropped": "too many break points"}
-            continue
-        if found[0].share < LEAST:
-            continue
-        seen[name] += 1
-        called = f"{name}-{seen[name]}" if seen[name] > 1 else name
-        yield _said(called, w.sizes(), programs, made, found)
-
-
-def _said(
-    name: str,
-    sizes: Sequence[dict[str, int]],
-    programs: Sequence[g.Value],
-    made: Sequence[g.Value],
-    found: Sequence[Regions],
-) -> Line:
-    try:
-        fixed = [
-            recomputed(p, m, r) if r.different else m
-            for p, m, r in zip(programs, made, found, strict=True)
-        ]
-        pair, rule = (
-            pair_of(name, [Sized(*x) for x in zip(sizes, programs, right, strict=True)])
-            for right in (made, fixed)
-        )
-    except (NoCorrection, NoFormula):
-        return {"dropped": "no correction along axes"}
-    r = found[0]
-    return {
-        "pair": str(pair), "corrected": str(rule), "share": r.share,
-        "equal": _boxes(r.equal), "different": _boxes(r.different),
-    }  # fmt: skip
+    return _Found(
+        len(lines), kept, fast, dropped, len(looked_at), len(programs),
+        len(cheap) - len(proved), every.count(None),
+    )  # fmt: skip
 
 
 def _proved(text: str) -> Line:
@@ -324,13 +209,6 @@ def _proved(text: str) -> Line:
     if not isinstance(verdict, Proved):
         return {"dropped": "not proved"}
     return {"corrected": str(classed(rule)), "proof": str(verdict)}
-
-
-def _boxes(some: Sequence[Box]) -> list[str]:
-    def span(begin: int, end: int, step: int) -> str:
-        return f"{begin}:{end}" + (f":{step}" if step > 1 else "")
-
-    return ["[" + ", ".join(span(s.begin, s.end, s.step) for s in box) + "]" for box in some]
 
 
 def _faster(some: Sequence[tuple[Window, list[Line]]], costs: Costs) -> Iterator[Line]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from superopt.rules.rule import Rule, show_side
 from superopt.rules.term import show as shown
 from superopt.verifier.verdict import Proved, Verdict
 
-WIDEST = 76
+WIDEST, HIGHEST = 76, 40  # characters of a picture
 
 
 def page(name: str, own: Sequence[Rule] = ()) -> PartialPage | None:
@@ -47,11 +47,10 @@ def _page(made: PartialRule) -> PartialPage:
     )  # fmt: skip
 
 
-def in_parts(rule: Rule, pair: Rule | None = None) -> InParts | None:
-    """Of a rule that was made of a pair, this one or one of the library's; None for others."""
-    if pair is None and rule.made:
-        pairs = {p.name: p for p in load_pairs()}
-        pair = pairs.get(rule.name) or pairs.get(rule.name.rpartition("-")[0])
+def in_parts(rule: Rule, own: Mapping[str, Rule]) -> InParts | None:
+    """Of a rule that was made of a pair, one of one's own or of the library's; None for others."""
+    pairs = {**({p.name: p for p in load_pairs()} if rule.made else {}), **own}
+    pair = pairs.get(rule.name) or pairs.get(rule.name.rpartition("-")[0])
     if pair is None:
         return None
     found = formulas(some(pair))
@@ -76,8 +75,20 @@ def _proof(r: Rule, v: Verdict) -> Proof:
 
 
 def _picture(r: Regions) -> tuple[str, ...]:
-    """Lines of the last axis, under each other along the one before: wrong where it ever is."""
+    """Lines of the last axis, under each other along the one before: wrong where it ever is. Where
+    there is no room, a character is several elements."""
     right = r.mask()
     flat = right.reshape(-1, *right.shape[-2:]) if right.ndim > 1 else right.reshape(1, 1, -1)
-    plane = np.asarray(flat.all(axis=0))[:, :WIDEST]
-    return tuple("".join(RIGHT if x else WRONG for x in line) for line in plane)
+    plane = np.asarray(flat.all(axis=0))
+    high, wide = (
+        max(-(-n // most), 1) for n, most in zip(plane.shape, (HIGHEST, WIDEST), strict=True)
+    )
+    lines = tuple(
+        "".join(
+            RIGHT if plane[i : i + high, j : j + wide].all() else WRONG
+            for j in range(0, plane.shape[1], wide)
+        )
+        for i in range(0, plane.shape[0], high)
+    )
+    scaled = high > 1 or wide > 1
+    return (*lines, f"(a character is {high} x {wide} elements)") if scaled else lines

@@ -69,7 +69,7 @@ class Options:
         on, may = self.machine, self.allowed
         about = (
             FORMAT, digest, self.threads, may.float_class, may.partial, on.cpu, on.features,
-            on.width, VERSION, np.__version__, sys.version, places(), _sources(),
+            on.width, VERSION, np.__version__, sys.version, places(), own_files(),
             _state(store_file(self.store)),
         )  # fmt: skip
         return _digest(about)
@@ -203,7 +203,7 @@ def _state(path: Path) -> list[int] | None:
 
 
 @cache
-def _sources() -> str:
+def own_files() -> str:
     """Of superopt's own files, by their sizes and times, as Python itself tells whether to compile
     them again."""
 

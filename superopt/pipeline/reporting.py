@@ -89,7 +89,7 @@ def report_of(done: Done, rules: Iterable[Rule], optimized_sha256: str) -> Repor
         partial=tuple(
             p
             for r in fired
-            if r in book and (p := in_parts(book[r], done.request.pairs.get(r))) is not None
+            if r in book and (p := in_parts(book[r], done.request.pairs)) is not None
         ),
     )
 

@@ -290,7 +290,8 @@ class Generation:
 class MutantCount:
     """Programs and mutants of a family: pairs that enumeration found to be equal in parts; those
     of which all boxes are proved for all sizes, each once; of how many a correction is; why others
-    were dropped, and how many. Seconds."""
+    were dropped, and how many. Seconds. Of a model's own: mutants that are right in parts; those
+    of them with a correction that are priced below their programs, and proved; those with one."""
 
     family: str
     enumerated: int

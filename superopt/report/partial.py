@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from superopt.report.diagram import InParts
+from superopt.report.table import joined
 from superopt.report.words import count
 
 RIGHT, WRONG = ".", "#"
@@ -58,15 +60,25 @@ class PartialPage:
 
 def in_parts(found: InParts) -> list[str]:
     """For the terminal."""
-    sizes = ", ".join(f"{n} = {v}" for n, v in found.sizes)
     lines = [f"  {found.rule}: of [{', '.join(found.shape)}] the mutant computes right"]
     lines += [f"    {box}" for box in found.right]
     if not found.wrong:
         return [*lines, "    which is all of it"]
     how = "computed by the program" if found.how == "recomputed" else "kept apart by zeros"
     lines += [f"    {box} is wrong, and {how}" for box in found.wrong]
-    lines.append(f"    at {sizes}: {100 * found.share:.1f} % right; {WRONG} is wrong:")
+    lines.append(f"    {_seen(found.sizes, found.share, len(found.shape))}:")
     return [*lines, *(f"      {line}" for line in found.picture)]
+
+
+def _seen(sizes: Sequence[tuple[str, int]], share: float, rank: int) -> str:
+    """What is above a picture."""
+    at = ", ".join(f"{n} = {v}" for n, v in sizes)
+    where = (
+        f"the last two axes, {WRONG} is wrong in any of the others"
+        if rank > 2
+        else f"{WRONG} is wrong"
+    )
+    return f"{at and f'at {at}: '}{100 * share:.1f} % right; {where}"
 
 
 def text(page: PartialPage) -> str:
@@ -76,17 +88,13 @@ def text(page: PartialPage) -> str:
         f"  program  {page.program}",
         f"  mutant   {page.mutant}",
         "",
-        f"of the result, [{', '.join(page.shape)}], the mutant is",
+        f"of the result, [{', '.join(page.shape)}] at the sizes that were tried, the mutant is",
     ]
     lines += [
         f"  right on  {p.claim}  {'proved' if p.proved else 'NOT PROVED'}" for p in page.equal
     ]
     lines += [f"  wrong on  {box}" for box in page.different]
-    sizes = ", ".join(f"{n} = {v}" for n, v in page.sizes.items())
-    lines += [
-        "",
-        f"at {sizes}: {100 * page.share:.1f} % right; the last two axes, {WRONG} is wrong",
-    ]
+    lines += ["", _seen([*page.sizes.items()], page.share, len(page.shape))]
     lines += [f"  {line}" for line in page.picture]
     lines.append("")
     for c in page.corrections:
@@ -98,4 +106,4 @@ def text(page: PartialPage) -> str:
             lines += [f"    {p.claim}: {p.verdict}" for p in c.by_parts]
     if not page.corrections:
         lines.append("no correction was found")
-    return "\n".join(lines)
+    return joined(lines)

@@ -111,15 +111,15 @@ def mutation(made: Mutation) -> str:
     for f in made.families:
         if made.model:
             lines.append(
-                f"{f.family}: {words.count(f.enumerated, 'mutant')} of its windows; {f.proved} of"
-                f" them corrected, {f.corrected} of these cost less, and are proved;"
+                f"{f.family}: {words.count(f.enumerated, 'mutant')} of its windows; {f.corrected}"
+                f" of them corrected, {f.proved} of these cost less, and are proved;"
                 f" {f.seconds:.1f} s"
             )
             lines += [f"  dropped, {why}: {n}" for why, n in f.dropped.items()]
             name = f"{made.folder}/{f.family}"
-            lines.append(f"{name}.corrected.rules: give it to optimize and verify as --rules;")
+            lines.append(f"{name}.corrected.rules: give it to optimize as --rules;")
             lines.append(f"{name}.regions.json says where each mutant is right")
-            return "\n".join(lines)
+            return joined(lines)
         lines.append(
             f"{f.family}: {words.count(f.proved, 'program')} with a mutant whose right parts are"
             f" proved for all sizes, {f.corrected} of them with a proved correction"
@@ -132,7 +132,7 @@ def mutation(made: Mutation) -> str:
     lines.append(
         f"in {made.folder}: NAME.pairs, NAME.corrected.rules and NAME.regions.json for each family"
     )
-    return "\n".join(lines)
+    return joined(lines)
 
 
 def generation(made: Generation) -> str:

@@ -15,7 +15,7 @@ from superopt.report.data import (
     StoreStats,
     Verdict,
 )
-from superopt.report.diagram import RuleDiagram
+from superopt.report.diagram import InParts, RuleDiagram
 from superopt.report.group import applied, refused
 from superopt.report.partial import in_parts
 from superopt.report.table import SHOWN, joined, table
@@ -185,14 +185,23 @@ def _notes(notes: Sequence[str]) -> Iterator[str]:
 
 
 def explanation(
-    name: str, steps: Sequence[Step], rejected: Sequence[Rejected], notes: Sequence[str] = ()
+    name: str,
+    steps: Sequence[Step],
+    rejected: Sequence[Rejected],
+    notes: Sequence[str] = (),
+    partial: Sequence[InParts] = (),
 ) -> str:
-    """What became of a rule or a value: each step with before and after, each refusal with why."""
-    return joined(_explanation(name, steps, rejected, notes))
+    """What became of a rule or a value: each step with before and after, and where a mutant is
+    right; each refusal with why."""
+    return joined(_explanation(name, steps, rejected, notes, {p.rule: p for p in partial}))
 
 
 def _explanation(
-    name: str, steps: Sequence[Step], rejected: Sequence[Rejected], notes: Sequence[str]
+    name: str,
+    steps: Sequence[Step],
+    rejected: Sequence[Rejected],
+    notes: Sequence[str],
+    partial: Mapping[str, InParts],
 ) -> Iterator[str]:
     yield words.plain(f"{name}: {len(steps)} applied, {sum(r.count for r in rejected)} not applied")
     for step in steps:
@@ -204,6 +213,9 @@ def _explanation(
         yield from _block("after", step.after)
         if step.saves_us:
             yield f"  {_saving(step.saves_us)}, by the cost model"
+        if step.rule in partial:
+            yield "  equal in parts"
+            yield from map(words.plain, in_parts(partial[step.rule]))
     for item in rejected:
         times = f" ({item.count:,} places)" if item.count > 1 else ""
         yield ""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import onnx
@@ -13,16 +16,22 @@ import pytest
 from superopt.api import generate_mutants, optimize
 from superopt.cost.machine import machine
 from superopt.cost.store import Store
+from superopt.generate.journal import Journal
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read
 from superopt.pipeline import own_mutants
 from superopt.pipeline.admit import prove_now
 from superopt.pipeline.own_mutants import with_mutants
 from superopt.pipeline.partial_page import in_parts
+from superopt.pipeline.ready import own_files
 from superopt.pipeline.request import Deadline, Request
+from superopt.pipeline.windows import mutated, windows_of
+from superopt.report.text import explanation
+from superopt.rulebook import own_pairs
 from superopt.rules.rule import parse_rules
 from superopt.rules.stated import tier
 from tests.partial.test_moves import net
+from tests.sample_report import FASTER
 
 
 @pytest.fixture
@@ -67,7 +76,7 @@ def test_they_are_rules_that_are_proved(path: Path, any_price: None) -> None:
     for rule in found.rules:
         assert not prove_now(rule)
         assert tier(rule) == "A"
-        shown = in_parts(rule, found.pairs[rule.name])
+        shown = in_parts(rule, found.pairs)
         assert shown is not None
         assert (shown.how == "equal") == (shown.share == 1)
     begin = time.perf_counter()
@@ -80,8 +89,62 @@ def test_rules_of_a_model_of_any_name_can_be_read(path: Path, any_price: None) -
     out, store = path.parent / "out", path.parent / "costs.db"
     (made,) = generate_mutants(out, model=path, store=store).families
     found = parse_rules((out / "my net (1).corrected.rules").read_text())
-    assert len(found) == made.corrected >= 3
+    assert len(found) == made.proved >= 3
     assert all(r.name.startswith("my_net_1_-") for r in found)
+
+
+def test_what_is_found_is_said_by_the_boxes_of_any_channels(path: Path, any_price: None) -> None:
+    out, store = path.parent / "out", path.parent / "costs.db"
+    generate_mutants(out, model=path, store=store)
+    for line in json.loads((out / "my net (1).regions.json").read_text()):
+        for box in (*line["equal"], *line["different"]):
+            assert box.split(", ")[1] == ":"  # channels
+
+
+def test_reports_of_files_say_where_they_are_right(path: Path, any_price: None) -> None:
+    out, store = path.parent / "out", path.parent / "costs.db"
+    generate_mutants(out, model=path, store=store)
+    rules = out / "my net (1).corrected.rules"
+    pairs = own_pairs([rules, out / "other.rules"])
+    found = parse_rules(rules.read_text())
+    assert all(in_parts(r, pairs) for r in found)
+    assert in_parts(found[0], {}) is None
+    shown = in_parts(found[0], pairs)
+    assert shown is not None
+    step = replace(FASTER.steps[0], rule=found[0].name)
+    text = explanation("x", [step], [], partial=[shown])
+    assert all(line in text for line in shown.picture)
+    assert "equal in parts" in text
+
+
+def test_a_window_goes_on_where_it_was(path: Path) -> None:
+    """Not only one after the other: what is known of some of a window's mutants is kept."""
+    whole = Journal()
+    (window,) = {
+        w for w in windows_of(import_model(read(path)).graph) if w and w.channels == (4, 8)
+    }
+    wanted = mutated(window, whole, lambda: False)
+    assert wanted
+    journal, asked_ = Journal(), count()
+    times = 0
+    while (found := mutated(window, journal, lambda: next(asked_) % 4 == 3)) is None:
+        times += 1
+    assert found == wanted
+    assert times > 1
+
+
+def test_a_wide_picture_has_several_elements_in_a_character() -> None:
+    (pair,) = parse_rules(
+        "wide(x: f[1, c, h, 90], y: f[1, c, h, 90], k: f[o, c, 3, 3]):"
+        " Concat(Conv(x, k, pads=(1, 1, 1, 1)), Conv(y, k, pads=(1, 1, 1, 1)), axis=3)"
+        " => Conv(Concat(x, y, axis=3), k, pads=(1, 1, 1, 1))"
+    )
+    shown = in_parts(pair, {"wide": pair})
+    assert shown is not None
+    *lines, told = shown.picture
+    assert {len(x) for x in lines} == {60}
+    assert all(x.count("#") == 2 for x in lines)
+    assert told == "(a character is 1 x 3 elements)"
 
 
 def test_there_is_no_time(path: Path) -> None:
@@ -91,8 +154,8 @@ def test_there_is_no_time(path: Path) -> None:
 
 
 def test_another_process_has_the_folder(path: Path, any_price: None) -> None:
-    folder = path.parent / "mutants"
-    folder.mkdir()
+    folder = path.parent / "mutants" / own_files()[:16]
+    folder.mkdir(parents=True)
     with (folder / own_mutants.JOURNAL).open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         found, _ = asked(path)

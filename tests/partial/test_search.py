@@ -29,7 +29,7 @@ MADE = {r.name: r for r in load_library() if r.made}
 @pytest.mark.parametrize("name", MADE)
 def test_every_one_is_proved_and_says_where_it_is_right(name: str) -> None:
     assert tier(MADE[name]) == "A"
-    found = in_parts(MADE[name])
+    found = in_parts(MADE[name], {})
     assert found is not None
     assert 0 < found.share <= 1
     assert (found.share == 1) == (not found.wrong)
@@ -45,7 +45,7 @@ def test_most_pairs_have_one() -> None:
 
 
 def test_what_is_said(golden: Callable[[str, str], None]) -> None:
-    some = [in_parts(MADE[n]) for n in ("side-by-side-recomputed", "dilated-as-a-batch")]
+    some = [in_parts(MADE[n], {}) for n in ("side-by-side-recomputed", "dilated-as-a-batch")]
     golden("in_parts.txt", "\n".join(line for p in some if p for line in texts.in_parts(p)) + "\n")
 
 
@@ -69,7 +69,7 @@ def test_the_search_takes_them(partial: bool) -> None:
 def test_reports() -> None:
     """The picture is in the text, the page and the document."""
     found = optimize(siamese(), budget=10, cost="roofline").report
-    shown = in_parts(MADE["side-by-side-recomputed"])
+    shown = in_parts(MADE["side-by-side-recomputed"], {})
     assert shown is not None
     report = replace(found, partial=(shown,))
     assert all(line in summary(report) for line in shown.picture)
