@@ -36,6 +36,7 @@ from peers import drawn, in_turns
 
 import superopt
 from superopt import ort
+from superopt.api import generate_mutants
 from superopt.cost.machine import machine
 from superopt.generate.build import value
 from superopt.generate.enumerated import enumerated, read
@@ -218,7 +219,7 @@ def mutation(folder: Path, held: Path) -> Iterator[list[str]]:
         for _ in range(2):
             out, store = held / f"{path.stem}.mutants", held / f"{path.stem}.db"
             begin = time.perf_counter()
-            (made,) = superopt.api.generate_mutants(out, model=path, store=store).families
+            (made,) = generate_mutants(out, model=path, store=store).families
             took.append(time.perf_counter() - begin)
         yield [
             path.stem, str(made.enumerated), str(made.corrected), str(made.proved),

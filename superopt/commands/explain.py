@@ -29,6 +29,7 @@ def _stored(path: Path) -> Report:
 @click.argument("source", type=options.FILE)
 @click.argument("name", required=False)
 @options.budget("10s")
+@options.target
 @options.rules
 @options.shape
 @options.threads
@@ -40,6 +41,7 @@ def explain(
     source: Path,
     name: str | None,
     budget: float,
+    target: str,
     rules: tuple[Path, ...],
     shapes: Mapping[str, int],
     threads: int | None,
@@ -69,7 +71,7 @@ def explain(
             found = api().optimize(
                 source,
                 budget=budget,
-                target="onnxruntime",
+                target=target,
                 rules=rules,
                 library=True,
                 shapes=shapes,

@@ -15,13 +15,7 @@ from superopt.report.certificate import certificate_path
 @options.model("model")
 @click.option("-o", "--output", type=options.NEW_FILE, metavar="FILE", help="The faster model.")
 @options.budget("60s")
-@click.option(
-    "--target",
-    type=click.Choice(["onnxruntime", "cpu"]),
-    default="onnxruntime",
-    show_default=True,
-    help="What will run the model.",
-)
+@options.target
 @options.rules
 @options.library
 @options.shape

@@ -103,6 +103,13 @@ def _seed(hidden: bool) -> Callable[[Any], Any]:
 
 
 seed, hidden_seed = _seed(False), _seed(True)  # hidden: of a command that has many others
+target = click.option(
+    "--target",
+    type=click.Choice(["onnxruntime", "cpu"]),
+    default="onnxruntime",
+    show_default=True,
+    help="What will run the model.",
+)
 store = click.option(
     "--store", type=NEW_FILE, metavar="FILE", help="The cost store, if not the user's own."
 )
