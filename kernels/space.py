@@ -50,7 +50,7 @@ def best(p: Problem) -> Option:
     if found is not None:
         c, frame = found
         directly, time = _directly(p, c, frame)
-        if (tiled := _tiled(p, c)) is not None and tiled[0] <= STARTS * time:
+        if (tiled := _tiled(p, c)) is not None and tiled[0] <= STARTS[p.registers] * time:
             return _winograd(tiled[1])
         square = _square(p, c)
         if square is not None:
@@ -267,7 +267,7 @@ def _attention(p: Problem) -> at.Attention | None:
 
 # --- convolutions in tiles ---
 
-STARTS = 0.82  # part of a direct convolution's time below which tiles pay
+STARTS = {32: 0.7, 16: 0.82}  # part of a direct convolution's time below which tiles pay
 _KNOBS = ("m", "apart", "block", "rows", "columns", "vectors")
 
 

@@ -178,7 +178,7 @@ LARGE = 16 << 20  # bytes of a kernel that comes from memory each time, and not 
 # the last cache; and of tiles that do not stay in the second one, which are written there and read.
 MEMORY, LAST, AWAY = {32: 6, 16: 3}, {32: 12, 16: 6}, {32: 6, 16: 3}
 FARTHER = 4 << 20  # bytes of tiles that come from the last cache for each part of the channels
-TRANSFORM = {32: 0.7, 16: 2.4}  # what a multiply-add of a transform takes, by registers
+TRANSFORM = {32: 1.4, 16: 2.4}  # what a multiply-add of a transform takes, by registers
 ALONE = 1.05  # what it may cost that threads share the work
 BESIDE = 0.3  # part of what is not the bottleneck that shows
 Stages = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -206,8 +206,10 @@ def plans(p: Picture, m: int, lanes: int, registers: int = REGISTERS) -> list[tu
         for time, *tile in sorted(_gemm(block, wide, k, lanes, registers))[:TILES]:
             busy = time * a * b * terms
             total = max(moved, far * over(k, tile[2] * lanes))
-            # What is read for a register tile or two is not asked for while others are computed.
-            beside = 1.0 if 2 * tile[0] * tile[1] >= block * wide else BESIDE
+            # What is read for a register tile or two is not asked for while others are computed, as
+            # was measured with small caches.
+            few = registers < REGISTERS and 2 * tile[0] * tile[1] >= block * wide
+            beside = 1.0 if few else BESIDE
             total += _overlapped(busy, size / MEMORY[registers], beside)
             total += (count * made - 1) * _overlapped(busy, size / again[registers], beside)
             for apart in (False, True) if count == 1 else (False,):
