@@ -26,12 +26,15 @@ from superopt.pipeline.partial_page import in_parts
 from superopt.pipeline.ready import own_files
 from superopt.pipeline.request import Deadline, Request
 from superopt.pipeline.windows import mutated, windows_of
+from superopt.report.data import MutantCount
 from superopt.report.text import explanation
 from superopt.rulebook import own_pairs
 from superopt.rules.rule import parse_rules
 from superopt.rules.stated import tier
 from tests.partial.test_moves import net
 from tests.sample_report import FASTER
+
+Generated = tuple[Path, MutantCount]
 
 
 @pytest.fixture
@@ -40,19 +43,32 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "my net (1).onnx"
 
 
+def kept(some: list, costs: object) -> Iterator[dict]:
+    """Some mutants of each window, whatever they cost."""
+    seen = set()
+    for _, lines in some:
+        for line in lines[:3]:
+            if line["corrected"] not in seen:
+                seen.add(line["corrected"])
+                yield line
+
+
 @pytest.fixture
 def any_price(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All mutants are kept, whatever they cost."""
-
-    def kept(some: list, costs: object) -> Iterator[dict]:
-        seen = set()
-        for _, lines in some:
-            for line in lines[:3]:
-                if line["corrected"] not in seen:
-                    seen.add(line["corrected"])
-                    yield line
-
     monkeypatch.setattr(own_mutants, "_faster", kept)
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Generated:
+    """What `rules generate --partial --model` writes, at any price, and what it counts."""
+    folder = tmp_path_factory.mktemp("generated")
+    onnx.save(net(), folder / "my net (1).onnx")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(own_mutants, "_faster", kept)
+        (made,) = generate_mutants(
+            folder, model=folder / "my net (1).onnx", store=folder / "costs.db"
+        ).families
+    return folder, made
 
 
 def asked(path: Path, **given: object) -> tuple[Request, tuple[str, ...]]:
@@ -85,25 +101,22 @@ def test_they_are_rules_that_are_proved(path: Path, any_price: None) -> None:
     assert time.perf_counter() - begin < max(0.5 * first, 1.0)
 
 
-def test_rules_of_a_model_of_any_name_can_be_read(path: Path, any_price: None) -> None:
-    out, store = path.parent / "out", path.parent / "costs.db"
-    (made,) = generate_mutants(out, model=path, store=store).families
+def test_rules_of_a_model_of_any_name_can_be_read(generated: Generated) -> None:
+    out, made = generated
     found = parse_rules((out / "my net (1).corrected.rules").read_text())
     assert len(found) == made.proved >= 3
     assert all(r.name.startswith("my_net_1_-") for r in found)
 
 
-def test_what_is_found_is_said_by_the_boxes_of_any_channels(path: Path, any_price: None) -> None:
-    out, store = path.parent / "out", path.parent / "costs.db"
-    generate_mutants(out, model=path, store=store)
+def test_what_is_found_is_said_by_the_boxes_of_any_channels(generated: Generated) -> None:
+    out, _ = generated
     for line in json.loads((out / "my net (1).regions.json").read_text()):
         for box in (*line["equal"], *line["different"]):
             assert box.split(", ")[1] == ":"  # channels
 
 
-def test_reports_of_files_say_where_they_are_right(path: Path, any_price: None) -> None:
-    out, store = path.parent / "out", path.parent / "costs.db"
-    generate_mutants(out, model=path, store=store)
+def test_reports_of_files_say_where_they_are_right(generated: Generated) -> None:
+    out, _ = generated
     rules = out / "my net (1).corrected.rules"
     pairs = own_pairs([rules, out / "other.rules"])
     found = parse_rules(rules.read_text())

@@ -24,7 +24,13 @@ QUICK = Limits(seconds=15)
 PAIRS = {p.name: p for p in load_pairs()}
 
 
-@pytest.mark.parametrize("name", sorted(PAIRS.keys() - OPEN))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=[pytest.mark.slow] if n == UNCORRECTED else [])
+        for n in sorted(PAIRS.keys() - OPEN)
+    ],
+)
 def test_families(name: str) -> None:
     made = partial_rule(PAIRS[name], QUICK)
     assert made.proved
