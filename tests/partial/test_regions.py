@@ -59,7 +59,7 @@ def exact(a: g.Value, b: g.Value) -> None:
     [
         ("borders", 8),
         ("kernels", 1),
-        ("pools", 4),
+        ("pools", 2),
         pytest.param("borders", 1, marks=pytest.mark.slow),
     ],
 )
