@@ -12,6 +12,9 @@ E for columns:
     o[.., i, z]  = sum(A[i, x] * s[x, z, ..] for x)
     y[.., i, j]  = sum(D[j, z] * o[.., i, z] for z)
 
+Where windows are a stride s apart, a = s m + r - s products: each phase of what they read is a
+convolution by itself (`cook_toom.matrices`), and equal matrices u[x, z] lie in memory once.
+
 Along a side where the kernel has one element nothing is transformed: a tile has one, too.
 
 Where m does not divide a side, the last tile begins where it just fits, and gives some elements

@@ -57,7 +57,7 @@ def exact(a: g.Value, b: g.Value) -> None:
 @pytest.mark.parametrize(
     ("family", "every"),
     [
-        ("borders", 8),
+        ("borders", 4),
         ("kernels", 1),
         ("pools", 2),
         pytest.param("borders", 1, marks=pytest.mark.slow),
