@@ -34,7 +34,7 @@ def written(kernel: Kernel, width: int) -> str:
         w.t.line(f"%local{n} = getelementptr i8, ptr %workspace, i64 {begin}")
     w.registers = {t: {} for t, scope in kernel.scratch if scope == "register"}
     w.bits = _widest(kernel, w.registers)
-    w.ahead = ahead(kernel)
+    w.ahead = ahead(kernel, width)
     loops, body = _shared(kernel)
     rest = Value("%chunk", INDEX)
     for x in reversed(loops[1:]):

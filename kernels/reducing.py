@@ -31,13 +31,14 @@ from superopt.te.node import Axis, Expr, Load, Reduce
 from superopt.te.walk import axes_of, loads
 
 ROWS = 8  # sums at a time
+OTHERS = 2  # registers that hold no sum
 FEW = 8  # terms of a sum that are written out
 WINDOW = 16  # elements of a window that are written out
 WIDE = 64  # elements of the result at a time, where there is one row
 
 
 def options(
-    t: Tensor, layouts: Mapping[Tensor, Layout | Scatter], lanes: int
+    t: Tensor, layouts: Mapping[Tensor, Layout | Scatter], lanes: int, registers: int
 ) -> list[tuple[float, Option]]:
     """Ways to compute a reduction, with a rank each, the best one 0; none where it is no single
     one."""
@@ -57,7 +58,8 @@ def options(
         return [(float(k), Option.of("across", lanes=w)) for k, w in enumerate(some)]
     picked = any(_within(read, n, a) for a in found.axes)
     wide = block or (WIDE if m is None or _extent(m) < 2 else lanes if picked else lanes * 2)
-    rows = 1 if m is None else _even(_extent(m))
+    most = max(1, min(ROWS, (registers - OTHERS) // -(-wide // lanes)))
+    rows = 1 if m is None else _even(_extent(m), most)
     out = [(0.0, Option.of("along", wide=wide, rows=rows))]
     for w in (wide,) if block else (lanes, 2 * lanes, 4 * lanes):
         for r in {1} if m is None else {1, 2, 4, rows, ROWS}:
@@ -95,9 +97,9 @@ def _frame(t: Tensor, layouts: Mapping[Tensor, Layout | Scatter]) -> tuple[Axis,
     return order[0], order[1] if len(order) > 1 else None, block
 
 
-def _even(extent: int) -> int:
+def _even(extent: int, most: int) -> int:
     """Rows at a time, so that few are computed twice."""
-    return min(range(1, ROWS + 1), key=lambda r: (-(-extent // r) * (r + 1), -r))
+    return min(range(1, most + 1), key=lambda r: (-(-extent // r) * (r + 1), -r))
 
 
 def _rows(

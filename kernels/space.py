@@ -68,7 +68,7 @@ def best(p: Problem) -> Option:
     if each is not None:
         _, rows, vectors = min(each.frame.tiles())
         return Option.of("groups", rows=rows, vectors=vectors)
-    some = re.options(p.tensor, p.layouts, p.lanes)
+    some = re.options(p.tensor, p.layouts, p.lanes, p.registers)
     if some:
         return min(some, key=lambda x: x[0])[1]
     if turning(p.tensor, p.layouts, p.lanes) is not None:
@@ -126,7 +126,9 @@ def _options(p: Problem) -> Iterator[Option]:
     if each is not None:
         for _, rows, vectors in sorted(each.frame.tiles()):
             yield Option.of("groups", rows=rows, vectors=vectors)
-    for _, option in sorted(re.options(p.tensor, p.layouts, p.lanes), key=lambda x: x[0]):
+    for _, option in sorted(
+        re.options(p.tensor, p.layouts, p.lanes, p.registers), key=lambda x: x[0]
+    ):
         yield option
     if turning(p.tensor, p.layouts, p.lanes) is not None:
         yield Option.of("turning", lanes=p.lanes)
