@@ -38,7 +38,7 @@ NEAR_ROW = {32: 0.5, 16: 1.0}  # a number from the first cache, by registers: wi
 # multiplication that reads one itself
 FAR = 1.5  # a vector from the second one
 FEWER = 16  # registers, and caches that are smaller: what it takes there, by the panel's bytes
-FARTHER = ((24_000, 1.0), (50_000, 2.0), (math.inf, 4.0))
+FARTHER = ((16_500, 1.0), (50_000, 2.0), (math.inf, 4.0))
 BESIDE = 0.2  # part of what is not the bottleneck that shows
 STRIDED = 8  # rows of a matrix at a time: more may fall on the same places of the first cache
 NEAR = 16  # elements between neighbouring rows that are no such case
