@@ -27,9 +27,10 @@ from superopt.te.node import Apply, Axis, Expr, Load, Reduce
 from superopt.te.walk import axes_of
 
 PLACES = 6  # rows of a tile, where each has a place of its own: registers for addresses are few
-# Parts of the time by rows of the picture below which it is done, by registers: where factors lie in
-# one row, and where each row of a tile has a place of its own, as measured in four models.
+# Parts of the time by rows of the picture below which it is done, by registers: where factors lie
+# in one row, and where each row of a tile has a place of its own, as measured in four models.
 PAYS = {32: {True: 0.94, False: 0.88}, 16: {True: 0.97, False: 0.88}}
+ABOUT = {True: 1.03, False: 0.97}  # where the sum is in short blocks (contraction.SHORT)
 NEAR = {32: 600_000, 16: 250_000}  # bytes of factors that stay in the second cache, by registers
 
 
@@ -90,14 +91,14 @@ def _renamed(p: Part, t: Tensor, axes: tuple[Axis, ...], r: Axis) -> Part:
     return replace(p, axis=axes.index(own)) if own in axes else Part(axes.index(r))
 
 
-def pays(f: Flat, by_rows: co.Frame) -> bool:
-    """Is it faster than row by row?"""
+def pays(f: Flat, by_rows: co.Frame, short: bool = False) -> bool:
+    """Is it faster than row by row? short: see contraction.tiles."""
     assert f.frame.m is not None
     assert by_rows.m is not None
     times = co.extent(f.frame.m) // co.extent(by_rows.m)
-    return (
-        min(f.frame.tiles())[0] < PAYS[f.frame.registers][f.touch] * times * min(by_rows.tiles())[0]
-    )
+    part = (ABOUT if short else PAYS[f.frame.registers])[f.touch]
+    one, other = (min(x.tiles(short))[0] for x in (f.frame, by_rows))
+    return one < part * times * other
 
 
 def scheduled(

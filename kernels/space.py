@@ -56,7 +56,9 @@ def best(p: Problem) -> Option:
         if square is not None:
             rows = square.count * square.high
             times = rows // (1 if frame.m is None else co.extent(frame.m))
-            plan = st.best(square, p.lanes, p.levels, times * min(frame.tiles())[0], p.registers)
+            row = times * min(frame.tiles())[0]
+            starts = st.LATE if _deep(p, c)[0] in co.SHORT else st.STARTS
+            plan = st.best(square, p.lanes, p.levels, row, p.registers, starts)
             if plan is not None:
                 return _parts(plan)
         if flowing := list(_streams(p, c)):
@@ -78,13 +80,20 @@ def best(p: Problem) -> Option:
 
 def _directly(p: Problem, c: co.Contraction, frame: co.Frame) -> tuple[Option, float]:
     """In register tiles; and what it should take, in multiply-adds of a vector."""
-    how, deep = "direct", co.blocks(p.tensor, c, p.layouts)[0]
-    of, (time, rows_, vectors) = frame, min(frame.tiles())
-    if (one := _flat(p, c, frame)) and fl.pays(one, frame):
-        how, of, (time, rows_, vectors) = "flat", one.frame, min(one.frame.tiles())
+    deep = _deep(p, c)[0]
+    short = deep in co.SHORT
+    how, of = "direct", frame
+    if (one := _flat(p, c, frame)) and fl.pays(one, frame, short):
+        how, of = "flat", one.frame
+    time, rows_, vectors = min(of.tiles(short))
     times = prod(map(co.extent, c.of_a)) // max(1 if of.m is None else co.extent(of.m), 1)
     option = Option.of(how, rows=rows_, vectors=vectors, deep=deep)
     return option, time * times * of.terms
+
+
+def _deep(p: Problem, c: co.Contraction) -> list[int]:
+    """Terms of a block of the sum; the best ones first."""
+    return co.blocks(p.tensor, c, p.layouts, p.registers)
 
 
 def options(p: Problem) -> Iterator[Option]:
@@ -109,11 +118,11 @@ def _options(p: Problem) -> Iterator[Option]:
         narrow = _few(p)
         yield from () if narrow is None else (Option.of("few", rows=n) for n in narrow.rows)
         for _, rows, vectors in sorted(frame.tiles()):
-            for deep in co.blocks(p.tensor, c, p.layouts):
+            for deep in _deep(p, c):
                 yield Option.of("direct", rows=rows, vectors=vectors, deep=deep)
         if one := _flat(p, c, frame):
             for _, rows_, vectors in sorted(one.frame.tiles()):
-                for deep in co.blocks(p.tensor, c, p.layouts):
+                for deep in _deep(p, c):
                     yield Option.of("flat", rows=rows_, vectors=vectors, deep=deep)
         picture = _picture(p, c)
         if picture is not None:

@@ -257,6 +257,7 @@ MOVED = {32: 1.0, 16: 4.5}  # times the first two, by registers: smaller caches 
 BYTES_PER_CYCLE = {32: 8, 16: 4}  # of the constant, which comes from memory, by registers
 BESIDE = 0.2  # part of what is not the bottleneck that shows
 STARTS = 0.965  # part of the time of the product as it is below which parts pay
+LATE = 0.83  # where that has its sum in short blocks (contraction.SHORT), which is not counted here
 ROOM = 8_000_000  # bytes of the sums of a's parts, which are read once for each panel
 # Bytes of the products of a register tile, which stay near: tiles are one vector wide, and at least
 # ENOUGH rows high, which is what keeps a core busy.
@@ -277,10 +278,12 @@ def fits(p: Square, levels: int, lanes: int) -> bool:
 
 
 def best(
-    p: Square, lanes: int, most: int, direct: float, registers: int = REGISTERS
-) -> Plan | None:
+    p: Square, lanes: int, most: int, direct: float, registers: int = REGISTERS,
+    starts: float = STARTS,
+) -> Plan | None:  # fmt: skip
     """The way that should be the fastest, if it is one by parts. most: levels. direct: what
-    the product as it is takes for each of its terms, in the unit of register tiles."""
+    the product as it is takes for each of its terms, in the unit of register tiles. starts: part of
+    the time of that below which parts pay."""
     size = 4 * extent(p.k) * extent(p.n) / BYTES_PER_CYCLE[registers]
     some = [(_time(direct * extent(p.k), size), 0)]
     for levels in LEVELS[:most]:
@@ -291,7 +294,7 @@ def best(
             moved = MOVED[registers] * m * (k * SUMMED + n * ADDED) / lanes
             some.append((_time(count * (products + moved), (7 / 4) ** levels * size), levels))
     least, levels = min(some)
-    if not levels or least > STARTS * some[0][0]:
+    if not levels or least > starts * some[0][0]:
         return None
     return next(x for x in plans(p, lanes, most, registers) if x.levels == levels)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from onnx import helper
 
+from superopt.kernels.contraction import SHORT
 from superopt.kernels.engine import host
 from superopt.kernels.layout import parsed
+from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.kernels.space import best, chosen, options
 from superopt.onnx_io.importer import import_model
@@ -52,9 +56,28 @@ def net(name: str) -> object:
     return model(nodes, {"x": (F, [2, 3, h, w])}, ["z" if after else "y"], known)
 
 
+LONG = {
+    "a long sum": (448, 7, 9, 40, 1, 1, 0, "add"),
+    "a long sum of windows": (48, 9, 7, 40, 3, 1, 1, "add"),
+    "a long sum of windows in steps": (48, 9, 7, 24, 3, 2, 1, "conv"),
+}
+CASES |= LONG
+
+
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize(("registers", "threads"), [(16, 1), (16, 2), (32, 2)])
 def test_the_same(name: str, registers: int, threads: int) -> None:
+    ways(name, registers, threads, lambda o: o.algorithm == "flat", 4)
+
+
+@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sums_in_short_blocks(name: str, threads: int) -> None:
+    ways(name, 16, threads, lambda o: dict(o.knobs).get("deep") in SHORT, 8)
+
+
+def ways(name: str, registers: int, threads: int, which: Callable[[Option], bool], n: int) -> None:
+    """The net by about n of the options that are asked for."""
     m, machine = net(name), host()
     graph = import_model(read(m)).graph  # type: ignore[arg-type]
     shape = [n for n in graph.inputs[0].type.shape or () if isinstance(n, int)]
@@ -63,8 +86,8 @@ def test_the_same(name: str, registers: int, threads: int) -> None:
     first = program(graph, {}, machine.width, registers=registers)
     count = 0
     for key, problem in first.problems.items():
-        some = [o for o in options(problem) if o.algorithm == "flat"]
-        for option in some[:: 1 + len(some) // 4]:
+        some = [o for o in options(problem) if which(o)]
+        for option in some[:: 1 + len(some) // n]:
             made = program(graph, {}, machine.width, {key: option}, registers=registers)
             got = [np.full_like(a, np.nan) for a in wanted.values()]
             code(made, machine, threads, None)(given, got)
@@ -120,3 +143,14 @@ def test_a_vector_of_several_registers_stays_one() -> None:
     p = Problem(t, lies, {w}, 64, registers=32, levels=0)
     some = [o for o in options(p) if o.algorithm in ("direct", "flat")]
     assert all(o["rows"] * o["vectors"] * 3 < 32 for o in some)
+
+
+@pytest.mark.parametrize(
+    ("channels", "registers", "deep"), [(256, 16, 0), (384, 16, 128), (392, 16, 0), (384, 32, 0)]
+)
+def test_long_sums_are_in_short_blocks(channels: int, registers: int, deep: int) -> None:
+    t, [x, w] = product("Conv", (1, channels, 16, 16), (64, channels, 1, 1))
+    lies = {x: parsed("i0 i1//16 i2 i3 i1%16"), t: parsed("i0 i1//16 i2 i3 i1%16")}
+    option = best(Problem(t, lies, {w}, 32, registers=registers, levels=0))
+    assert option["deep"] == deep
+    assert option["vectors"] == 2 or not deep

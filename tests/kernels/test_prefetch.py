@@ -36,7 +36,7 @@ def test_the_part_that_comes_next_is_asked_for(name: str) -> None:
     assert isinstance(step, Native)
     program = step.code.program
     width = superopt.compile(m).machine.width
-    found = [a.bytes for k in program.kernels.values() for a in ahead(k).values()]
+    found = [a.bytes for k in program.kernels.values() for a in ahead(k, width).values()]
     if right is None:
         assert not found
     elif width == 64 or op != "Conv":
@@ -83,4 +83,4 @@ def test_what_is_read_in_steps_is_asked_for(stride: int, wanted: list[int]) -> N
     assert isinstance(step, Native)
     program = step.code.program
     pool = program.kernels[program.calls[-1 if len(program.calls) == 2 else -2].function]
-    assert [a.bytes for a in ahead(pool).values()] == wanted
+    assert [a.bytes for a in ahead(pool, superopt.compile(m).machine.width).values()] == wanted
