@@ -16,8 +16,8 @@ from superopt.te.walk import axes_of, loads
 
 STREAMED = 1 << 20  # bytes of a buffer that does not stay in the second cache
 # Bytes of a constant that does not, by those of a vector: processors of narrower ones have smaller
-# caches. With one of 512 KiB each panel of 0.6 MB came late: products of 7 x 7 pixels were at 85 % of
-# the peak, and are at 94 %.
+# caches. With one of 512 KiB each panel of 0.6 MB came late: products of 7 x 7 pixels were at 85 %
+# of the peak, and are at 94 %.
 KEPT = {64: 1 << 20, 32: 1 << 18, 16: 1 << 18}
 PARTS = 1 << 18  # bytes of one that is read in many places at a time, far apart
 PAGE = 4096
