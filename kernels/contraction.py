@@ -150,7 +150,7 @@ def tiles(
         far = CLOSE if short else _far(registers, terms * lanes * vectors * 4)
         if lanes * vectors > max(n, lanes):
             break
-        if short and wide > PAIR:
+        if short and wide > PAIR and vectors > 1:
             continue
         for rows in range(1, max(min(m, most), 1) + 1):
             if rows * wide > registers - OPERANDS or rows * wide + wide + 1 > registers:

@@ -59,6 +59,7 @@ def net(name: str) -> object:
 LONG = {
     "a long sum": (448, 7, 9, 40, 1, 1, 0, "add"),
     "a long sum of windows": (48, 9, 7, 40, 3, 1, 1, "add"),
+    "a long sum, of a width of three vectors": (384, 5, 9, 20, 1, 1, 0, ""),
     "a long sum of windows in steps": (48, 9, 7, 24, 3, 2, 1, "conv"),
 }
 CASES |= LONG
