@@ -55,8 +55,8 @@ class Printed:
     scratch: tuple[tuple[Tensor, int], ...]
 
 
-def printed(kernel: Kernel) -> Printed:
-    """The kernel's functions.
+def printed(kernel: Kernel, dots: str = "ieee") -> Printed:
+    """The kernel's functions. dots: the precision of products of float32.
 
     Raises NotImplementedError, with the construct, for what Triton has no words for: element types,
     scalar functions, blocks of too many elements, registers that are used in parts, buffers of 2^31
@@ -84,7 +84,7 @@ def printed(kernel: Kernel) -> Printed:
         order = (*kernel.params, *memory, *(t for t, _ in kernel.tables))
         given = tuple(t for t in order if t in buffers)
         apart = [t for t in own if t in memory and programs > 1]
-        texts.append(_function(name, given, axes, inner, registers, apart))
+        texts.append(_function(name, given, axes, inner, registers, apart, dots))
         launches.append(Launch(name, programs, given))
     return Printed(_module(texts), tuple(launches), tuple(memory.items()))
 
@@ -180,13 +180,13 @@ def _variable(uses: Sequence[_Use]) -> bool:
 
 def _function(
     name: str, buffers: Sequence[Tensor], axes: Sequence[Axis], body: Sequence[Stmt],
-    registers: frozenset[Tensor], apart: Sequence[Tensor],
+    registers: frozenset[Tensor], apart: Sequence[Tensor], dots: str,
 ) -> str:  # fmt: skip
     """A function's text. apart: scratch of which each program has its own."""
     uses = list(_uses(body))
     stored = {x.buffer for x in uses if x.how != "read"}
     read = {x.buffer for x in uses if x.how != "store"}
-    w = Writer(registers, frozenset(stored & read) - registers)
+    w = Writer(registers, frozenset(stored & read) - registers, dots)
     w.taken.add(name)
     given = ", ".join(w.buffer(t) for t in buffers)
     head = _numbered(w, axes, bool(apart))
@@ -241,7 +241,7 @@ def _update(w: Writer, s: Update) -> None:
         x, y = (_operand(w, e, tile, summed) for e, tile in found)
         w.over(s.axes)
         old = gv.whole(w, gv.read(w, s.buffer, s.index), kind)
-        text = f'tl.dot({x}, {y}, {old}, input_precision="ieee")'
+        text = f'tl.dot({x}, {y}, {old}, input_precision="{w.dots}")'
         gv.write(w, s.buffer, s.index, Block(text, frozenset(w.tile)))
         return
     w.over((*s.axes, *s.over))

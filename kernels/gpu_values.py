@@ -44,6 +44,7 @@ class Writer:
 
     registers: frozenset[Tensor]
     synced: frozenset[Tensor]
+    dots: str = "ieee"
     names: dict[object, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=lambda: {"tl", "triton", "pid", *HELPERS})
     ranges: dict[Axis, str] = field(default_factory=dict)

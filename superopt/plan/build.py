@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from math import prod
 
@@ -20,7 +20,7 @@ from superopt.kernels.layout import Layout, Scatter, row_major
 from superopt.kernels.nest import put_for
 from superopt.kernels.option import Option
 from superopt.kernels.pack import packed
-from superopt.kernels.problem import Problem
+from superopt.kernels.problem import Choice, Problem
 from superopt.kernels.space import choice
 from superopt.kernels.tile import Kernel, Pack
 from superopt.kernels.transform import reduction
@@ -35,13 +35,29 @@ from superopt.plan.rows import rows
 from superopt.plan.tensors import Tensors
 from superopt.plan.turn import panels
 from superopt.te import index as ix
+from superopt.te.dtype import F32, DType, to_numpy
 from superopt.te.expr import Tensor, TensorType, compute
 from superopt.te.inline import Inlining
-from superopt.te.node import Const, Expr, Load
+from superopt.te.node import Apply, Const, Expr, Load
 from superopt.te.walk import reductions
 
 # Bytes of a model's constants up to which their products are cut once, and twice.
 ROOM = (2**30, 2**29)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a program is planned for. choose: how a problem is computed; lie: where pictures do, of
+    what is computed, of outputs, and of what is written in parts; whole: are attention, and
+    products in another order, kernels of their own? kind: floats of 32 bits are of it in memory."""
+
+    choose: Callable[[Problem, Option | None], Choice] = choice
+    lie: Callable[..., dict[Tensor, Layout]] = layouts
+    whole: bool = True
+    kind: DType | None = None
+
+
+CPU = Target()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +120,7 @@ def program(
     unit: int = 0,
     dilated: bool = True,
     registers: int = REGISTERS,
+    target: Target = CPU,
 ) -> Program:
     """width: bytes of a vector of the machine that it is for. chosen: how to compute problems, by
     their keys; for all others the default holds. tiles: may convolutions be computed in tiles?
@@ -120,16 +137,20 @@ def program(
     pictures = apart(in_order(outputs, parts), tensors.copies)
     current = inlined(outputs, pictures, parts, tensors.constants)
     outputs, current = _copied(outputs, current, tensors.parts)
-    lying = layouts(current, outputs, tensors.parts) | panels(current, width)
+    lying = target.lie(current, outputs, tensors.parts)
+    if target.whole:
+        lying |= panels(current, width)
     pictured = {x.tensor for t, some in tensors.parts.items() if t in lying for x in some}
     current = _apart(current, lying.keys() | pictured, tensors.constants)
     needed = {*outputs, *(t for some in parts.values() for t in some)}
     current, leads = rows(current, needed, lying)
-    current, leads = attention(current, leads, needed, lying, tensors.constants, width)
+    if target.whole:
+        current, leads = attention(current, leads, needed, lying, tensors.constants, width)
     how = chosen or {}
     return _Builder(
-        graph, tensors, outputs, current, leads, lying, width, how, tiles, unit, dilated, registers
-    ).build()
+        graph, tensors, outputs, current, leads, lying, width, how, tiles, unit, dilated, registers,
+        target,
+    ).build()  # fmt: skip
 
 
 def _outputs(graph: g.Graph, tensors: Tensors) -> list[Tensor]:
@@ -213,9 +234,15 @@ class _Builder:
     unit: int
     dilated: bool
     registers: int
+    target: Target
+    narrowed: dict[Tensor, Tensor] = field(default_factory=dict)
+    owner: Mapping[Tensor, Tensor] = field(default_factory=dict)
 
     def build(self) -> Program:
-        buffers = {t: Tensor(f"b{n}", t.dtype, t.shape) for n, t in enumerate(self.current)}
+        into = {x.tensor: (whole, x) for whole, parts in self.tensors.parts.items() for x in parts}
+        self.owner = {t: whole for t, (whole, _) in into.items()}
+        some = [*self.current, *(x for x in self.tensors.parts if self.kind(x) != x.dtype)]
+        buffers = {t: Tensor(f"b{n}", self.kind(t), t.shape) for n, t in enumerate(some)}
         back = {b: t for t, b in buffers.items()}
         where: dict[Tensor, Ref] = {}
         for n, i in enumerate(self.graph.inputs):
@@ -224,13 +251,12 @@ class _Builder:
                 where[self.tensors.copies.get(t, t)] = Ref("argument", n)
         for n, t in enumerate(self.outputs):
             where[t] = Ref("argument", len(self.graph.inputs) + n)
-        into = {x.tensor: (whole, x) for whole, parts in self.tensors.parts.items() for x in parts}
         levels = _levels(map(self.bytes, self.tensors.constants)) if self.tiles else 0
         steps: list[Step] = []
         asked: dict[str, Problem] = {}
         used: dict[str, Option] = {}
         for t, now in self.current.items():
-            root = _reading(now, buffers)
+            root = _reading(now, {**buffers, **self.narrow(now)}, self.kind(t))
             given = operands(root)
             layout: dict[Tensor, Layout | Scatter] = {
                 b: self.lying[x] for b in given if (x := back.get(b, b)) in self.lying
@@ -254,7 +280,7 @@ class _Builder:
                 self.registers,
             )
             key = computation(problem)
-            how = choice(problem, self.chosen.get(key))
+            how = self.target.choose(problem, self.chosen.get(key))
             asked[key], used[key] = problem, how.option
             for x, (source, make) in how.made.items():
                 self.tensors.constants[x] = self.made(source, make)
@@ -265,6 +291,28 @@ class _Builder:
                 reads = tuple(back.get(x, x) for x in made.reads)
                 steps.append(Step(made.kernel, reads, target, key, t))
         return self.placed(steps, where, asked, used)
+
+    def kind(self, t: Tensor) -> DType:
+        """Of a tensor's elements in memory; outputs are as the model says."""
+        kind, t = self.target.kind, self.owner.get(t, t)
+        given = kind is None or t.dtype != F32 or t in self.outputs
+        return t.dtype if kind is None or given else kind
+
+    def narrow(self, now: Tensor) -> dict[Tensor, Tensor]:
+        """The constants that are read, as they lie in memory."""
+        kind = self.target.kind
+        out = {}
+        for x in operands(now) if kind is not None else ():
+            if x in self.tensors.constants and x.dtype == F32:
+                if x not in self.narrowed:
+                    assert kind is not None
+                    self.narrowed[x] = Tensor(f"{x.name}_{kind}", kind, x.shape)
+                    load, to = self.tensors.constants[x], to_numpy(kind)
+                    self.tensors.constants[self.narrowed[x]] = (
+                        lambda load=load, to=to: load().astype(to)
+                    )
+                out[x] = self.narrowed[x]
+        return out
 
     def part(self, root: Tensor, whole: Tensor, part: Phase) -> Scatter:
         """Where a part of another tensor lies."""
@@ -340,7 +388,7 @@ class _Builder:
 
     def bytes(self, t: Tensor) -> int:
         layout = self.lying.get(t) or row_major(t.rank)
-        return prod(layout.shape(self.shape(t))) * _bytes(t)
+        return prod(layout.shape(self.shape(t))) * max(self.kind(t).bits // 8, 1)
 
     def keeps(self, t: Tensor) -> tuple[object, int | None]:
         """Which zeros around it are to stay, and the bytes of these."""
@@ -371,15 +419,18 @@ def _bytes(t: Tensor) -> int:
     return max(t.dtype.bits // 8, 1)
 
 
-def _reading(t: Tensor, buffers: Mapping[Tensor, Tensor]) -> Tensor:
-    """The tensor, computed from buffers."""
+def _reading(t: Tensor, buffers: Mapping[Tensor, Tensor], kind: DType) -> Tensor:
+    """The tensor, computed from buffers, and of this kind in memory."""
     assert t.body is not None
     body = _Reading(buffers).expr(t.body)
-    return Tensor(t.name, t.dtype, t.shape, t.axes, body)
+    if kind != t.dtype:
+        body = Apply("cast", (body,), kind)
+    return Tensor(t.name, kind, t.shape, t.axes, body)
 
 
 class _Reading(Inlining):
-    """Loads of others; what is computed on the way stays so."""
+    """Loads of others; what is computed on the way stays so. What lies in memory as another kind of
+    float is made what it was when it is read, beyond an edge, too: there is one cast of all."""
 
     def __init__(self, buffers: Mapping[Tensor, Tensor]) -> None:
         super().__init__(buffers)
@@ -388,8 +439,15 @@ class _Reading(Inlining):
     def _expr(self, e: Expr) -> Expr:
         if isinstance(e, Load):
             index = tuple(map(self.expr, e.index))
-            return Load(self.bodies.get(e.tensor) or self.stage(e.tensor), index, e.dtype)
-        return super()._expr(e)
+            buffer = self.bodies.get(e.tensor) or self.stage(e.tensor)
+            read = Load(buffer, index, buffer.dtype)
+            return read if buffer.dtype == e.dtype else Apply("cast", (read,), e.dtype)
+        out = super()._expr(e)
+        match out:
+            case Apply("select", (guard, Apply("cast", (Load(_, _, kind) as read,), dtype), Const(v))):
+                zero = Const(v, kind)
+                return Apply("cast", (Apply("select", (guard, read, zero), kind),), dtype)
+        return out
 
     def stage(self, t: Tensor) -> Tensor:
         if t.body is None:

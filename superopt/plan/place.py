@@ -45,6 +45,20 @@ def layouts(
     return out
 
 
+def channels_last(
+    current: Mapping[Tensor, Tensor],
+    fixed: Collection[Tensor],
+    parts: Written,
+) -> dict[Tensor, Layout]:
+    """The same, with channels as the last dimension, and no borders."""
+    written = {x.tensor for p in parts.values() for x in p}
+    return {
+        t: Layout((Part(0), *(Part(d) for d in range(2, t.rank)), Part(1)))
+        for t in _pictures(current, parts)
+        if t not in fixed and t not in written and (t in current or t in parts)
+    }
+
+
 def slid(some: Sequence[Tensor]) -> set[Tensor]:
     """The tensors over which windows slide."""
     return {x.tensor for t in some for r in _windows(t) for x in loads(r.body) if _slides(x, t, r)}

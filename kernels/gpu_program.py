@@ -1,0 +1,121 @@
+"""Programs on a GPU: all kernels' calls on memory that is planned ahead, as one CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from superopt.kernels.gpu_run import loaded, torch_type
+from superopt.kernels.cpu_run import Ref
+from superopt.kernels.tile import Kernel
+from superopt.te.dtype import DType
+
+WARMING = 2  # runs before one is captured: Triton compiles in the first
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A kernel, where its buffers are, and what Triton's compiler is told of it."""
+
+    kernel: Kernel
+    given: tuple[Ref, ...]
+    warps: int = 4
+    stages: int = 3
+
+
+Spec = tuple[tuple[int, ...], DType]
+
+
+@dataclass(slots=True)
+class Running:
+    """A program with its memory. inputs, outputs: tensors of torch on the device, of which calls
+    read and to which they write; graph: all calls, recorded once. Not to be called twice at a
+    time."""
+
+    calls: tuple[Call, ...]
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    launches: list[tuple[str, Any, int, list[Any], dict[str, int]]]
+    held: list[Any] = field(default_factory=list)
+    graph: Any = None
+
+    def launch(self) -> None:
+        """All kernels, one after the other."""
+        with np.errstate(all="ignore"):  # the interpreter computes what no mask lets through, too
+            for _, function, programs, given, how in self.launches:
+                function[(programs,)](*given, **how)
+
+    def __call__(self) -> None:
+        """Compute the outputs from the inputs, in the current stream."""
+        if self.graph is None:
+            self.launch()
+        else:
+            self.graph.replay()
+
+
+def running(
+    calls: Sequence[Call],
+    constants: np.ndarray,
+    memory: int,
+    inputs: Sequence[Spec],
+    outputs: Sequence[Spec],
+    device: str,
+    dots: str = "ieee",
+) -> Running:
+    """constants: the bytes of all of them; memory: bytes. dots: the precision of products of
+    float32: ieee or tf32. On "cuda" the calls are recorded.
+
+    Raises NotImplementedError for what Triton's text cannot say, ImportError without the extra.
+    """
+    import torch
+
+    pool = torch.empty(max(memory, 1), dtype=torch.uint8, device=device)
+    fixed = torch.from_numpy(constants).to(device)
+    given = [
+        torch.zeros(shape, dtype=torch_type(kind), device=device)
+        for shape, kind in (*inputs, *outputs)
+    ]
+
+    def view(ref: Ref, shape: Sequence[int], kind: DType) -> Any:
+        if ref.place == "argument":
+            return given[ref.at]
+        held = pool if ref.place == "memory" else fixed
+        size = prod(shape) * max(kind.bits // 8, 1)
+        return held[ref.at : ref.at + size].view(torch_type(kind))
+
+    made = {c.kernel.name: loaded(c.kernel, device, dots) for c in calls}
+    launches, held = [], [pool, fixed, made]
+    for c in calls:
+        own = made[c.kernel.name]
+        tensors = dict(own.own)
+        for p, ref in zip(c.kernel.params, c.given, strict=True):
+            shape = [n for n in p.shape if isinstance(n, int)]
+            tensors[p] = view(ref, shape, p.dtype)
+        how = {"num_warps": c.warps, "num_stages": c.stages}
+        for x in own.text.launches:
+            arguments = [tensors[t] for t in x.buffers]
+            launches.append((x.name, own.functions[x.name], x.programs, arguments, how))
+    inputs_, outputs_ = tuple(given[: len(inputs)]), tuple(given[len(inputs) :])
+    out = Running(tuple(calls), inputs_, outputs_, launches, held)
+    if device != "cpu":
+        _record(out)
+    return out
+
+
+def _record(r: Running) -> None:
+    import torch
+
+    beside = torch.cuda.Stream()
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside):
+        for _ in range(WARMING):
+            r.launch()
+    torch.cuda.current_stream().wait_stream(beside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        r.launch()
+    r.graph = graph

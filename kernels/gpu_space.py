@@ -1,0 +1,281 @@
+"""How a GPU's kernels compute a tensor: by the kind of computation that it is, blocks of the result,
+which are programs, and of what is summed, one after the other.
+
+    dot      a sum of products, by blocks of both operands (tl.dot); windows are loops around it
+    across   sums along what lies next to each other: of several rows at a time, a block of each
+    each     all else: so many elements of the result at a time, and terms of sums one by one
+    rows     all that is computed of a row (plan/rows.py), a row at a time
+
+Result axes go together in the order in which they lie in memory, so that a block is what is side by
+side. Numbers of an option are those of a schedule; warps and stages go to Triton's compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from superopt.kernels import contraction as co
+from superopt.kernels.layout import Layout, Scatter, lying
+from superopt.kernels.option import Option
+from superopt.kernels.problem import Choice, Problem
+from superopt.kernels.rows import _once
+from superopt.kernels.schedule import (
+    ComputeAt,
+    Fuse,
+    Inline,
+    Parallel,
+    Primitive,
+    Reorder,
+    Schedule,
+    Split,
+    Unroll,
+    Vectorize,
+)
+from superopt.kernels.transform import reduction
+from superopt.te.expr import Tensor
+from superopt.te.node import Axis, Load, Reduce
+from superopt.te.walk import loads, stages
+
+DOT = 16  # the least extent of a dot's blocks
+MULTIPROCESSORS = 132  # programs below which some have nothing to do (an H100's)
+ELEMENTS = 1024  # of a result at a time, at most
+SUMMED = 1024  # terms of a sum at a time, at most
+FEW = 64  # elements of a result for each multiprocessor below which sums are taken apart
+BESIDE = 16  # of a result, that are read side by side
+LARGEST = 1 << 14  # elements of a row that is one block
+
+
+def choice(p: Problem, wanted: Option | None = None) -> Choice:
+    """By the option that is wanted, where it is one of this problem's; else the best one."""
+    option = wanted if wanted is not None and wanted in options(p) else next(options(p))
+    return chosen(p, option)
+
+
+def options(p: Problem) -> Iterator[Option]:
+    """All ways, the one that should be the fastest first."""
+    if p.lead:
+        yield Option.of("rows", warps=4)
+        return
+    found = reduction(p.tensor)
+    matrix = _matrix(p)
+    if matrix is not None:
+        yield from _dots(matrix)
+        return
+    if found is not None:
+        beside, n = _beside(p, found), prod(map(co.extent, found.axes))
+        few = _count(p.tensor) < FEW * MULTIPROCESSORS and n >= FEW
+        if beside or few:
+            rows = max(1, min(8, _count(p.tensor) // (4 * MULTIPROCESSORS))) if beside else BESIDE
+            rows = min(rows, max(_count(p.tensor), 1))
+            deep = _block(co.extent(found.axes[-1]), SUMMED if beside else SUMMED // BESIDE, 1)
+            yield Option.of("across", rows=rows, deep=deep, warps=4 if deep * rows > 512 else 1)
+    most = max(_count(p.tensor) // (2 * MULTIPROCESSORS), 64)
+    elements = 1 << min(ELEMENTS, most).bit_length() - 1
+    for n in dict.fromkeys((elements, 256, 512, 1024)):
+        yield Option.of("each", elements=n, warps=max(1, min(4, n // 64)))
+
+
+def chosen(p: Problem, option: Option) -> Choice:
+    """What an option is for this problem. Raises ValueError where it is none of its options."""
+    t = p.tensor
+    match option.algorithm:
+        case "dot":
+            m = _matrix(p)
+            if m is not None:
+                packed = (m.c.b.tensor,) if m.c.b.tensor in p.constants else ()
+                return Choice(option, t, {t: _dot(m, option)}, packed)
+        case "rows" if p.lead:
+            return Choice(option, t, _rows(t, p.lead))
+        case "across":
+            found = reduction(t)
+            if found is not None:
+                return Choice(option, t, {t: _across(p, found, option["rows"], option["deep"])})
+        case "each":
+            return Choice(option, t, {t: _each(p, option["elements"])})
+    raise ValueError(f"{option} is no way to compute {t.name}")
+
+
+# --- products ---
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A sum of products as one of matrices: rows, columns, and what is summed, each as axes that go
+    together, the outermost first; batch: axes of both operands."""
+
+    c: co.Contraction
+    batch: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    over: tuple[Axis, ...]
+    half: bool
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        m, n, k = (prod(map(co.extent, x)) for x in (self.rows, self.columns, self.over))
+        return m, n, k
+
+
+def _matrix(p: Problem) -> Matrix | None:
+    c, found = co.contraction(p.tensor, p.constants, 1), reduction(p.tensor)
+    if c is None or found is None or not c.of_a or not c.of_b:
+        return None
+    order = [p.tensor.axes[x.axis] for x in _parts(p)]
+    rows, columns, both = (tuple(a for a in order if a in x) for x in (c.of_a, c.of_b, c.both))
+    if len(rows) + len(columns) + len(both) < len(order):
+        return None
+    # Channels innermost, where pictures lie so; what is of one step says nothing.
+    over = sorted(
+        found.axes, key=lambda a: (co.extent(a) > 1, _stride(c.a, a, p.layouts) == 1)
+    )
+    half = c.a.dtype.bits == 16
+    m = Matrix(c, both, rows, columns, tuple(over), half)
+    return m if min(m.sizes[0], m.sizes[1], _terms(m)) > DOT // 2 else None
+
+
+def _terms(m: Matrix, most: int = 64) -> int:
+    """Of a block of the sum: of its last axis, or of all axes where that is short."""
+    last = co.extent(m.over[-1])
+    return _block(last if last >= DOT else m.sizes[2], most, DOT)
+
+
+def _dots(m: Matrix) -> Iterator[Option]:
+    rows, columns, _ = m.sizes
+    batch = prod(map(co.extent, m.batch))
+    deep = _terms(m, 64 if m.half else 32)
+    sizes = [(128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32), (16, 64),
+             (64, 16), (16, 32), (32, 16), (16, 16)]  # fmt: skip
+
+    def rank(size: tuple[int, int]) -> tuple[float, int]:
+        """What all multiprocessors do together, and how much is read for it."""
+        h, w = size
+        programs = batch * -(-rows // h) * -(-columns // w)
+        waves = -(-programs // (2 * MULTIPROCESSORS))
+        return waves * (h * w + 24 * (h + w)), -h * w
+
+    for h, w in sorted(sizes, key=rank):
+        if h < 2 * max(rows, DOT) and w < 2 * max(columns, DOT):
+            warps = 8 if h * w >= 128 * 128 else 4 if h * w >= 32 * 64 else 2
+            for stages in (3, 4) if m.half else (3, 2):
+                yield Option.of(
+                    "dot", rows=h, columns=w, deep=deep, warps=warps, stages=stages
+                )
+
+
+def _dot(m: Matrix, o: Option) -> Schedule:
+    steps: list[Primitive] = [
+        Reorder(tuple(a.name for a in (*m.batch, *m.rows, *m.columns, *m.over)))
+    ]
+    row, column = _fused(steps, m.rows), _fused(steps, m.columns)
+    last = co.extent(m.over[-1])
+    if last >= DOT:
+        *window, k = [a.name for a in m.over]
+    else:
+        window, k = [], _fused(steps, m.over)
+    high, wide = min(o["rows"], m.sizes[0]), min(o["columns"], m.sizes[1])
+    steps += [Split(row, high), Split(column, wide), Split(k, o["deep"])]
+    outer = [*(a.name for a in m.batch), f"{row}.o", f"{column}.o"]
+    inner = [f"{k}.i", f"{row}.i", f"{column}.i"]
+    steps.append(Reorder((*outer, *window, f"{k}.o", *inner)))
+    for name in window[1:]:
+        steps.append(Fuse(window[0], name))
+        window[0] = f"{window[0]}_{name}"
+    if window:
+        steps.append(Fuse(window[0], f"{k}.o"))
+    steps += [Parallel(x) for x in outer]
+    return (*steps, Unroll(f"{k}.i"), Unroll(f"{row}.i"), Vectorize(f"{column}.i"))
+
+
+# --- sums, and all else ---
+
+
+def _across(p: Problem, found: Reduce, rows: int, deep: int) -> Schedule:
+    order = [p.tensor.axes[x.axis] for x in _parts(p)]
+    *outer, k = [a.name for a in found.axes]
+    steps: list[Primitive] = [Reorder((*(a.name for a in order), *outer, k))]
+    name = _fused(steps, order)
+    steps += [Split(name, rows), Split(k, deep)]
+    steps.append(Reorder((f"{name}.o", *outer, f"{k}.o", f"{k}.i", f"{name}.i")))
+    return (*steps, Parallel(f"{name}.o"), Unroll(f"{k}.i"), Vectorize(f"{name}.i"))
+
+
+def _each(p: Problem, elements: int) -> Schedule:
+    order = [p.tensor.axes[x.axis] for x in _parts(p)]
+    found = reduction(p.tensor)
+    over = [] if found is None else [a.name for a in found.axes]
+    if not order:
+        return ()
+    steps: list[Primitive] = [Reorder((*(a.name for a in order), *over))]
+    name = _fused(steps, order)
+    steps += [Split(name, min(elements, max(_count(p.tensor), 1)))]
+    steps.append(Reorder((f"{name}.o", *over, f"{name}.i")))
+    return (*steps, Parallel(f"{name}.o"), Vectorize(f"{name}.i"))
+
+
+def _rows(t: Tensor, lead: int) -> Mapping[Tensor, Schedule]:
+    """A row is a program; what is computed of it is, whole, where it is not too long."""
+    row = t.axes[lead - 1].name
+    out: dict[Tensor, Schedule] = {}
+    order = stages([t])
+    for s in order:
+        found = reduction(s)
+        if s is not t and found is None and s.rank == t.rank and _once(s, order):
+            out[s] = (Inline(),)
+            continue
+        steps: list[Primitive] = [] if s is t else [ComputeAt(t.name, row)]
+        axes = [a for a in (found.axes if found is not None else s.axes[lead:])]
+        if axes:
+            name = _fused(steps, axes)
+            n = prod(map(co.extent, axes))
+            if n > LARGEST:
+                steps.append(Split(name, _block(n, LARGEST, 1)))
+                name = f"{name}.i"
+            steps.append(Vectorize(name))
+        out[s] = tuple(steps)
+    out[t] = (*out[t], *(Parallel(a.name) for a in t.axes[:lead]))
+    return out
+
+
+# --- what all of them need ---
+
+
+def _fused(steps: list[Primitive], axes: Sequence[Axis]) -> str:
+    """The name of the axes as one, which follow each other."""
+    name = axes[0].name
+    for a in axes[1:]:
+        steps.append(Fuse(name, a.name))
+        name = f"{name}_{a.name}"
+    return name
+
+
+def _block(n: int, most: int, least: int) -> int:
+    """The factor of n, of at most `most`, of which a block wastes the least; the largest of these,
+    or n, where it has no factor of at least `least`."""
+    some = [d for d in range(least, min(n, most) + 1) if n % d == 0]
+    return min(some, key=lambda d: ((1 << (d - 1).bit_length()) / d, -d), default=n)
+
+
+def _parts(p: Problem) -> list:
+    return list(lying(p.layouts.get(p.tensor), p.tensor.rank).parts)
+
+
+def _count(t: Tensor) -> int:
+    return prod(map(co.extent, t.axes))
+
+
+def _stride(x: Load, a: Axis, layouts: Mapping[Tensor, Layout | Scatter]) -> int | None:
+    return co.strides(co.in_memory(x, layouts), a)
+
+
+def _beside(p: Problem, found: Reduce) -> bool:
+    """Do the terms of the sum lie next to each other, and the elements of the result do not?"""
+    last = found.axes[-1]
+    order = [p.tensor.axes[x.axis] for x in _parts(p)]
+    if co.extent(last) < 32:
+        return False
+    some = [x for x in loads(found.body) if x.tensor.shape]
+    along = [_stride(x, last, p.layouts) for x in some]
+    lane = [_stride(x, order[-1], p.layouts) for x in some] if order else []
+    return 1 in along and not any(s == 1 for s in lane)

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Models on a GPU: checked, and timed as one CUDA graph each.
+
+    scripts/bench_gpu.py --models ../shared/models [--only NAME,...] [--precision fp16,tf32]
+                         [--out FILE.json] [--kernels N]
+
+Times are medians of events around replays, in ms; each result is compared with onnxruntime's, in
+float32 on the processor: the largest difference by the output's rms. `--kernels N` adds the N
+slowest kernels of each model, each timed alone. The file is written as it goes, and what is in it
+is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MODELS = (
+    "resnet18", "resnet50", "squeezenet1_1", "mobilenet_v2", "inception_v3", "bert_base_12l",
+    "llama_block", "csrnet", "nasrnn", "two_tower",
+)  # fmt: skip
+RUNS = 50
+
+
+def drawn(exe: Any, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    out = {}
+    for p in exe.ports:
+        shape = [d if isinstance(d, int) else 1 for d in p.shape]
+        if p.dtype.kind == "f":
+            out[p.name] = rng.standard_normal(shape).astype(p.dtype)
+        else:
+            out[p.name] = rng.integers(0, 2, shape).astype(p.dtype)
+    return out
+
+
+def event_ms(run: Any, runs: int = RUNS) -> float:
+    import torch
+
+    for _ in range(3):
+        run()
+    times = []
+    for _ in range(runs):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return float(np.median(times))
+
+
+def measured(path: Path, precision: str, kernels: int) -> dict[str, Any]:
+    import onnxruntime
+    import torch
+
+    from superopt.onnx_io.source import read
+    from superopt.pipeline import cuda
+
+    begin = time.perf_counter()
+    exe = cuda.compile(read(path), precision)
+    feeds = drawn(exe, np.random.default_rng(0))
+    made = exe.variant(exe.sizes(exe.given(feeds)))
+    torch.cuda.synchronize()
+    seconds = time.perf_counter() - begin
+    got = exe.run(feeds)
+    wanted = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    worst = 0.0
+    for a, b in zip(got.values(), wanted.run(None, feeds), strict=True):
+        rms = float(np.sqrt((np.asarray(b, np.float64) ** 2).mean())) or 1.0
+        worst = max(worst, float(np.abs(a - b).max()) / rms)
+    r = made.running
+    out = {
+        "ms": event_ms(r), "error": worst, "compile": seconds, "kernels": len(r.launches),
+        "device": torch.cuda.get_device_name(),
+    }  # fmt: skip
+    if kernels:
+        out["slowest"] = slowest(made, kernels)
+    return out
+
+
+def slowest(made: Any, count: int) -> list[str]:
+    import torch
+
+    rows, r = [], made.running
+    for n, (name, function, programs, given, how) in enumerate(r.launches):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(10):
+                function[(programs,)](*given, **how)
+        ms = event_ms(graph.replay, 5) / 10
+        call = n if len(r.launches) == len(made.program.calls) else 0
+        key = made.program.solved[call]
+        t = made.program.problems[key].tensor
+        rows.append((1e3 * ms, programs, str(made.program.options[key]), str(t.type)))
+    total = sum(x[0] for x in rows)
+    rows.sort(reverse=True)
+    text = [f"{us:8.1f} us  {p} programs  {o}  {t}" for us, p, o, t in rows[:count]]
+    return [f"{total:8.1f} us in all", *text]
+
+
+def main() -> None:
+    given = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    given.add_argument("--models", type=Path, required=True)
+    given.add_argument("--only", default=",".join(MODELS))
+    given.add_argument("--precision", default="fp16,tf32")
+    given.add_argument("--out", type=Path)
+    given.add_argument("--kernels", type=int, default=0)
+    how = given.parse_args()
+    sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(how.models)]
+    import onnx
+    from fill import fill
+
+    found: dict[str, Any] = {}
+    if how.out is not None and how.out.exists():
+        found = json.loads(how.out.read_text())
+    for name in how.only.split(","):
+        path = Path("/tmp") / f"bench_gpu_{name}.onnx"
+        if not path.exists():
+            onnx.save(fill(name), path)
+        for precision in how.precision.split(","):
+            key = f"{name} {precision}"
+            if key in found:
+                continue
+            try:
+                found[key] = measured(path, precision, how.kernels)
+            except Exception as e:
+                found[key] = {"failed": f"{type(e).__name__}: {str(e)[:600]}"}
+            line = {k: v for k, v in found[key].items() if k != "slowest"}
+            print(key, json.dumps(line), *found[key].get("slowest", ()), sep="\n  ", flush=True)
+            if how.out is not None:
+                how.out.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""`compile(target="cuda")`: a model as Triton kernels, one CUDA graph."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from superopt.errors import ModelError, UsageError
+from superopt.ir import graph as g
+from superopt.ir.evaluate import bound_sizes
+from superopt.kernels import gpu_space
+from superopt.kernels.gpu_program import Call, Running, running
+from superopt.kernels.option import Option
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.model import Model
+from superopt.onnx_io.source import Source
+from superopt.pipeline.arrays import Port, as_array, sizes_of
+from superopt.pipeline.ports import port
+from superopt.plan.build import Program, Target, program
+from superopt.plan.place import channels_last
+from superopt.plan.segments import Segment, graph_of, segments, why_not
+from superopt.plan.simplify import simplified
+from superopt.te.domain import Reals
+from superopt.te.dtype import BF16, F16, DType
+
+# By the name of a precision: how floats of 32 bits lie in memory, and how they are multiplied.
+PRECISIONS: Mapping[str, tuple[DType | None, str]] = {
+    "fp32": (None, "ieee"),
+    "tf32": (None, "tf32"),
+    "fp16": (F16, "ieee"),
+    "bf16": (BF16, "ieee"),
+}
+WIDTH = 64  # bytes, of vectors that no GPU has: what a plan says of these does not hold
+
+
+@dataclass(slots=True)
+class Planned:
+    """A program for given sizes, on the device: its inputs and outputs by number."""
+
+    program: Program
+    running: Running
+    takes: tuple[int, ...]
+    gives: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class OnGpu:
+    """A model that was compiled for a GPU; for other sizes it is compiled again, once each."""
+
+    model: Model
+    precision: str
+    device: str
+    float_class: str = "E2"
+    chosen: Mapping[str, Option] = field(default_factory=dict)
+    variants: dict[tuple[tuple[str, int], ...], Planned] = field(default_factory=dict)
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        return tuple(port(i, i in self.model.overridable) for i in self.model.graph.inputs)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(v.name or "" for v in self.model.source.model.graph.outputs)
+
+    def __call__(self, **feeds: Any) -> dict[str, Any]:
+        """The outputs by name, in the model's order; inputs are given by their names."""
+        return self.run(feeds)
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs by name. Inputs that are numpy's give numpy's; where all of them are tensors
+        on the device the outputs are such, too: the program's own, which the next call writes
+        again."""
+        import torch
+
+        given = self.given(feeds)
+        there = all(isinstance(x, torch.Tensor) for x in given) and bool(given)
+        made = self.variant(self.sizes(given))
+        r = made.running
+        for n, x in zip(made.takes, r.inputs, strict=True):
+            x.copy_(given[n] if there else torch.from_numpy(np.ascontiguousarray(given[n])))
+        r()
+        out = {}
+        for name, n in zip(self.outputs, made.gives, strict=True):
+            out[name] = r.outputs[n] if there else r.outputs[n].cpu().numpy()
+        return out
+
+    def given(self, feeds: Mapping[str, Any]) -> list[Any]:
+        names = {p.name for p in self.ports}
+        for name in feeds:
+            if name not in names:
+                raise UsageError(
+                    f"no input {name!r}", f"there are {', '.join(sorted(names)) or 'none'}",
+                    "leave it out",
+                )  # fmt: skip
+        out = []
+        for p in self.ports:
+            if p.name not in feeds:
+                raise UsageError(
+                    f"no value for input {p.name!r}", f"it is {p.text}", "give an array"
+                )
+            x = feeds[p.name]
+            if _on_device(x):
+                shape, kind = tuple(x.shape), str(x.dtype).removeprefix("torch.")
+                fits = p.shape is None or len(p.shape) == len(shape)
+                if kind != str(p.dtype) or not fits:
+                    raise UsageError(
+                        f"input {p.name!r} is {kind}{list(shape)}", f"the model says {p.text}",
+                        "give such a tensor",
+                    )  # fmt: skip
+                out.append(x)
+            else:
+                out.append(as_array(p, x))
+        return out
+
+    def sizes(self, given: Sequence[Any]) -> dict[str, int]:
+        """The symbolic sizes; raises UsageError where shapes do not fit."""
+        blank = [np.broadcast_to(np.zeros((), p.dtype), tuple(x.shape))
+                 for p, x in zip(self.ports, given, strict=True)]  # fmt: skip
+        plain = sizes_of(self.ports, blank)
+        if plain is not None:
+            return plain
+        try:
+            return bound_sizes(dict(zip(self.model.graph.inputs, blank, strict=True)), Reals())
+        except ValueError as e:
+            raise UsageError("the inputs do not fit", str(e), "give other shapes") from None
+
+    def variant(self, sizes: Mapping[str, int]) -> Planned:
+        key = tuple(sorted(sizes.items()))
+        if key not in self.variants:
+            self.variants[key] = self.planned(sizes)
+        return self.variants[key]
+
+    def planned(self, sizes: Mapping[str, int]) -> Planned:
+        s = self.segment(sizes)
+        graph = simplified(graph_of(s), self.float_class, 1)
+        kind, dots = PRECISIONS[self.precision]
+        choose = partial(_chosen, self.precision)
+        target = Target(choose, channels_last, whole=False, kind=kind)
+        try:
+            made = program(graph, sizes, WIDTH, self.chosen, tiles=False, target=target)
+            constants = np.zeros(made.constant_bytes, np.uint8)
+            for c in made.constants:
+                c.write(constants)
+            calls = [
+                Call(made.kernels[c.function], c.given, *_told(made, n))
+                for n, c in enumerate(made.calls)
+            ]
+            ins, outs = ([_spec(v, sizes) for v in x] for x in (graph.inputs, graph.outputs))
+            ready = running(calls, constants, made.memory, ins, outs, self.device, dots)
+        except NotImplementedError as e:
+            raise ModelError(
+                f"{self.model.source.label}: it has no kernels for a GPU", str(e),
+                'compile it for target="cpu"',
+            ) from None  # fmt: skip
+        inputs = self.model.graph.inputs
+        takes = tuple(inputs.index(v) for v in s.inputs if isinstance(v, g.Input))
+        gives = tuple(s.outputs.index(v) for v in self.model.graph.outputs)
+        return Planned(made, ready, takes, gives)
+
+    def segment(self, sizes: Mapping[str, int]) -> Segment:
+        """The whole model, all nodes of which have kernels. Raises ModelError where not so."""
+        graph = self.model.graph
+        for n in g.nodes(graph):
+            if why := why_not(n, sizes):
+                raise ModelError(
+                    f"{self.model.source.label}: {n.op.name} has no kernel for a GPU", why,
+                    'compile it for target="cpu"',
+                )  # fmt: skip
+        found = segments(graph, lambda n: True)
+        known = found[0].outputs if len(found) == 1 else ()
+        for v in graph.outputs:
+            if v not in known:
+                raise ModelError(
+                    f"{self.model.source.label}: an output is an input, or a constant",
+                    "nothing is computed", 'compile it for target="cpu"',
+                )  # fmt: skip
+        return found[0]
+
+
+def _chosen(precision: str, p: Any, wanted: Option | None) -> Any:
+    return gpu_space.choice(p, wanted)
+
+
+def _told(made: Program, n: int) -> tuple[int, int]:
+    """How many warps run a call's kernel, and how many steps of its loops are under way."""
+    knobs = dict(made.options[made.solved[n]].knobs)
+    return knobs.get("warps", 4), knobs.get("stages", 3)
+
+
+def _spec(v: g.Value, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], DType]:
+    from superopt.pipeline.ports import shape_at
+
+    assert v.type.dtype is not None
+    return tuple(shape_at(v.type, sizes)), v.type.dtype
+
+
+def _on_device(x: object) -> bool:
+    return type(x).__module__.startswith("torch") and bool(getattr(x, "is_cuda", False))
+
+
+def device() -> str:
+    """"cuda"; or "cpu", where TRITON_INTERPRET=1 says that kernels run in Triton's interpreter.
+
+    Raises UsageError where something is missing, with what that is.
+    """
+    todo = 'pip install "superopt[gpu]", on a machine with an NVIDIA GPU; "superopt doctor" says more'
+    try:
+        import torch
+        import triton  # noqa: F401
+    except ImportError as e:
+        raise UsageError("target cuda", f"{e.name} is not installed", todo) from None
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return "cpu"
+    if not torch.cuda.is_available():
+        raise UsageError("target cuda", "torch finds no CUDA device here", todo)
+    return "cuda"
+
+
+def compile(source: Source, precision: str, float_class: str = "E2") -> OnGpu:
+    """The model of a source. Raises ModelError for an invalid one; UsageError as `device` does."""
+    if precision not in PRECISIONS:
+        raise UsageError(
+            f"precision {precision!r}", f"there are {', '.join(PRECISIONS)}", "use one of them"
+        )
+    return OnGpu(import_model(source), precision, device(), float_class)
