@@ -30,7 +30,7 @@ _FLOATS: Mapping[str, str] = {
     "neg": "(-{0})", "max": _MAX, "min": _MIN, "abs": "tl.abs({0})", "sign": "_sign({0})",
     "mod": "_floored({0}, {1})", "fmod": "({0} % {1})",
     "exp": "tl.exp({0})", "log": "tl.log({0})", "sin": "tl.sin({0})", "cos": "tl.cos({0})",
-    "tan": "(tl.sin({0}) / tl.cos({0}))",
+    "tan": "(tl.sin({0}) / tl.cos({0}))", "pow": "_pow({0}, {1})",
     "erf": "tl.erf({0})", "sigmoid": "tl.sigmoid({0})",
     "floor": "tl.floor({0})", "ceil": "tl.ceil({0})", "round": "_even({0})",
     "isnan": "({0} != {0})", "isinf": '(tl.abs({0}) == float("inf"))',
@@ -108,10 +108,25 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     return tl.minimum(x, y, propagate_nan=tl.PropagateNan.ALL)""",
     "_product": """def _product(x, y):
     return x * y""",
+    "_pow": """def _pow(x, y):
+    # In float64: an error of y log(x) is one of the result, times that. Signs are C99's, but of -0.
+    a, b = tl.log(tl.abs(tl.cast(x, tl.float64))), tl.cast(y, tl.float64)
+    r = tl.where((a == 0) | (b == 0), 1.0, tl.exp(b * a))
+    low = tl.floor(b)
+    odd = (low == b) & (low - 2 * tl.floor(low / 2) == 1)
+    known = (low == b) | (a == float("inf"))
+    below = tl.where(known, tl.where(odd, -r, r), float("nan"))
+    return tl.cast(tl.where(x < 0, below, r), x.dtype)""",
     "_wrapped": """def _wrapped(i, bound):
     i = tl.where(i < 0, i + bound, i)
     return tl.maximum(tl.minimum(i, bound - 1), 0)""",
 })  # fmt: skip
+
+
+# Powers that are known, as fewer operations, by the exponent.
+POWERS: Mapping[object, str] = MappingProxyType(
+    {1: "{0}", 2: "({0} * {0})", 3: "({0} * {0} * {0})", -1: "(1 / {0})"}
+)
 
 
 def type_of(dtype: DType) -> str:

@@ -49,6 +49,11 @@ class Running:
             for _, function, programs, given, how in self.launches:
                 function[(programs,)](*given, **how)
 
+    def compile(self) -> None:
+        """Have Triton's compiler make all kernels, and run none."""
+        for _, function, programs, given, how in self.launches:
+            function.warmup(*given, grid=(programs,), **how)
+
     def __call__(self) -> None:
         """Compute the outputs from the inputs, in the current stream."""
         if self.graph is None:
@@ -65,6 +70,7 @@ def running(
     outputs: Sequence[Spec],
     device: str,
     dots: str = "ieee",
+    record: bool = True,
 ) -> Running:
     """constants: the bytes of all of them; memory: bytes. dots: the precision of products of
     float32: ieee or tf32. On "cuda" the calls are recorded.
@@ -101,9 +107,30 @@ def running(
             launches.append((x.name, own.functions[x.name], x.programs, arguments, how))
     inputs_, outputs_ = tuple(given[: len(inputs)]), tuple(given[len(inputs) :])
     out = Running(tuple(calls), inputs_, outputs_, launches, held)
-    if device != "cpu":
+    if device != "cpu" and record:
         _record(out)
     return out
+
+
+def event_ms(r: Running, times: int = 10, runs: int = 5) -> float:
+    """How long all calls take together, on the device: the median of some runs, of each `times`
+    times in a row."""
+    import torch
+
+    r.launch()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(times):
+            r.launch()
+    found = []
+    for _ in range(runs + 1):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        found.append(begin.elapsed_time(end) / times)
+    return float(np.median(found[1:]))
 
 
 def _record(r: Running) -> None:

@@ -2,6 +2,8 @@
 which are programs, and of what is summed, one after the other.
 
     dot      a sum of products, by blocks of both operands (tl.dot); windows are loops around it
+    split    the same, of several parts of the sum at a time, which another kernel adds: where the
+             result has too few blocks for all multiprocessors
     across   sums along what lies next to each other: of several rows at a time, a block of each
     each     all else: so many elements of the result at a time, and terms of sums one by one
     rows     all that is computed of a row (plan/rows.py), a row at a time
@@ -13,11 +15,14 @@ side. Numbers of an option are those of a schedule; warps and stages go to Trito
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 
 from superopt.kernels import contraction as co
+from superopt.kernels.factor import placed, put, scattered
 from superopt.kernels.layout import Layout, Scatter, lying
+from superopt.kernels.nest import put_for
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice, Problem
 from superopt.kernels.rows import _once
@@ -34,6 +39,7 @@ from superopt.kernels.schedule import (
     Vectorize,
 )
 from superopt.kernels.transform import reduction
+from superopt.te import index as ix
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Load, Reduce
 from superopt.te.walk import loads, stages
@@ -61,7 +67,7 @@ def options(p: Problem) -> Iterator[Option]:
     found = reduction(p.tensor)
     matrix = _matrix(p)
     if matrix is not None:
-        yield from _dots(matrix)
+        yield from _ranked(matrix)
         return
     if found is not None:
         beside, n = _beside(p, found), prod(map(co.extent, found.axes))
@@ -86,6 +92,10 @@ def chosen(p: Problem, option: Option) -> Choice:
             if m is not None:
                 packed = (m.c.b.tensor,) if m.c.b.tensor in p.constants else ()
                 return Choice(option, t, {t: _dot(m, option)}, packed)
+        case "split":
+            m = _matrix(p)
+            if m is not None:
+                return _split(p, m, option)
         case "rows" if p.lead:
             return Choice(option, t, _rows(t, p.lead))
         case "across":
@@ -123,13 +133,10 @@ def _matrix(p: Problem) -> Matrix | None:
     if c is None or found is None or not c.of_a or not c.of_b:
         return None
     order = [p.tensor.axes[x.axis] for x in _parts(p)]
-    rows, columns, both = (tuple(a for a in order if a in x) for x in (c.of_a, c.of_b, c.both))
-    if len(rows) + len(columns) + len(both) < len(order):
-        return None
+    rows, columns = (tuple(a for a in order if a in x) for x in (c.of_a, c.of_b))
+    both = tuple(a for a in order if a not in (*rows, *columns))  # or of neither
     # Channels innermost, where pictures lie so; what is of one step says nothing.
-    over = sorted(
-        found.axes, key=lambda a: (co.extent(a) > 1, _stride(c.a, a, p.layouts) == 1)
-    )
+    over = sorted(found.axes, key=lambda a: (co.extent(a) > 1, _stride(c.a, a, p.layouts) == 1))
     half = c.a.dtype.bits == 16
     m = Matrix(c, both, rows, columns, tuple(over), half)
     return m if min(m.sizes[0], m.sizes[1], _terms(m)) > DOT // 2 else None
@@ -141,27 +148,64 @@ def _terms(m: Matrix, most: int = 64) -> int:
     return _block(last if last >= DOT else m.sizes[2], most, DOT)
 
 
-def _dots(m: Matrix) -> Iterator[Option]:
-    rows, columns, _ = m.sizes
+SIDES = (16, 32, 64, 128)  # of blocks of the result
+PARTS = (1, 2, 3, 4, 6, 8, 9, 16)  # of a sum
+
+
+def _ranked(m: Matrix) -> Iterator[Option]:
+    """Blocks, the best ones first, by what they should take; a second time for those by which the
+    compiler may do it otherwise."""
+    best = sorted(_blocks(m), key=lambda x: x[0])
+    for stages, more in ((4, 0), (3, 1)):
+        for _, o in best:
+            knobs = dict(o.knobs)
+            knobs["stages"] = stages
+            knobs["warps"] = min(8, knobs["warps"] << more)
+            yield Option(o.algorithm, tuple(knobs.items()))
+
+
+def _blocks(m: Matrix) -> Iterator[tuple[float, Option]]:
+    """What a block takes is the steps of its sum, of which each waits for what it reads; what all
+    take is no less than what is read and multiplied."""
+    rows, columns, terms = m.sizes
     batch = prod(map(co.extent, m.batch))
     deep = _terms(m, 64 if m.half else 32)
-    sizes = [(128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32), (16, 64),
-             (64, 16), (16, 32), (32, 16), (16, 16)]  # fmt: skip
+    last, size = co.extent(m.over[-1]), 2 if m.half else 4
+    for h, w, parts in product(SIDES, SIDES, PARTS):
+        if h >= 2 * max(rows, DOT) or w >= 2 * max(columns, DOT):
+            continue
+        if parts > 1 and (last < DOT or last % (parts * deep)):
+            continue
+        blocks = parts * batch * -(-rows // h) * -(-columns // w)
+        near = max(1, min(MOST, ROOM // (h * w)))  # that a multiprocessor has at a time
+        steps = -(-terms // (parts * deep))
+        waves = -(-blocks // (MULTIPROCESSORS * near))
+        read = blocks * steps * deep * (h + w) * size / BYTES
+        made = blocks * steps * deep * h * w / PRODUCTS[m.half]
+        together = min(near, -(-blocks // MULTIPROCESSORS))
+        busy = (
+            together
+            * deep
+            * max(
+                h * w * MULTIPROCESSORS / PRODUCTS[m.half], (h + w) * size * MULTIPROCESSORS / BYTES
+            )
+        )
+        time = START + max(waves * steps * max(STEP, busy), read, made)
+        if parts > 1:
+            time += AGAIN + parts * rows * columns * batch * 8 / BYTES
+        warps = 8 if h * w >= 128 * 128 else 4 if h * w >= 32 * 64 else 2
+        knobs = {"rows": h, "columns": w, "deep": deep, "warps": warps, "stages": 4}
+        if parts > 1:
+            knobs["parts"] = parts
+        yield time, Option.of("dot" if parts == 1 else "split", **knobs)
 
-    def rank(size: tuple[int, int]) -> tuple[float, int]:
-        """What all multiprocessors do together, and how much is read for it."""
-        h, w = size
-        programs = batch * -(-rows // h) * -(-columns // w)
-        waves = -(-programs // (2 * MULTIPROCESSORS))
-        return waves * (h * w + 24 * (h + w)), -h * w
 
-    for h, w in sorted(sizes, key=rank):
-        if h < 2 * max(rows, DOT) and w < 2 * max(columns, DOT):
-            warps = 8 if h * w >= 128 * 128 else 4 if h * w >= 32 * 64 else 2
-            for stages in (3, 4) if m.half else (3, 2):
-                yield Option.of(
-                    "dot", rows=h, columns=w, deep=deep, warps=warps, stages=stages
-                )
+# In ns: a step that waits, a kernel, and one more that adds parts; in one of them the bytes that all
+# multiprocessors read from the second cache, and the products that they do, of float32 and halves.
+STEP, START, AGAIN = 150.0, 1500.0, 2000.0
+BYTES = 4000.0
+PRODUCTS = {False: 100_000.0, True: 250_000.0}
+ROOM, MOST = 128 * 128, 8  # elements of blocks, and these, that a multiprocessor has at a time
 
 
 def _dot(m: Matrix, o: Option) -> Schedule:
@@ -186,6 +230,38 @@ def _dot(m: Matrix, o: Option) -> Schedule:
         steps.append(Fuse(window[0], f"{k}.o"))
     steps += [Parallel(x) for x in outer]
     return (*steps, Unroll(f"{k}.i"), Unroll(f"{row}.i"), Vectorize(f"{column}.i"))
+
+
+def _split(p: Problem, m: Matrix, o: Option) -> Choice:
+    """The sum in parts, of its last axis; and these added, in what the result is made of it."""
+    t, found, parts = p.tensor, reduction(p.tensor), o["parts"]
+    assert found is not None
+    k = m.over[-1]
+    n = co.extent(k) // parts
+    part, rest, again = Axis("part", parts), Axis(f"{k.name}r", n), Axis("part", parts)
+    body = placed(found.body, {k: ix.as_index(part * n + rest)})
+    over = tuple(rest if a == k else a for a in found.axes)
+    order = [t.axes[x.axis] for x in _parts(p)]
+    axes = (part, *order)
+    shape = tuple(a.extent for a in axes)
+    before = Tensor("parts", found.dtype, shape, axes, Reduce("sum", over, body, found.dtype))
+    buffer, held = Tensor("summed", found.dtype, shape), Tensor("held", found.dtype, t.shape)
+    total = Reduce("sum", (again,), Load(buffer, (again, *order), found.dtype), found.dtype)
+    assert t.body is not None
+    root = Tensor(
+        t.name, t.dtype, t.shape, t.axes, put(put_for(t.body, found, held, t.axes), held, total)
+    )
+    own = {x: y for x, y in p.layouts.items() if x != t}
+    lies = p.layouts.get(t)
+    inner = _matrix(replace(p, tensor=before, layouts=own))
+    assert inner is not None
+    outer = replace(p, tensor=root, layouts=own if lies is None else {**own, root: lies})
+    elements = max(64, min(512, 1 << max(_count(t) // (2 * MULTIPROCESSORS), 1).bit_length() - 1))
+    schedules = {before: _dot(inner, o), root: _each(outer, elements)}
+    packed = (m.c.b.tensor,) if m.c.b.tensor in p.constants else ()
+    return Choice(
+        o, root, schedules, packed, scattered(t, lies, t.axes, t.axes), {}, (before, buffer)
+    )
 
 
 # --- sums, and all else ---

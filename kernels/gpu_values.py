@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from superopt.kernels.gpu_functions import HALF, HELPERS, applied, cast, type_of
+from superopt.kernels.gpu_functions import HALF, HELPERS, POWERS, applied, cast, type_of
 from superopt.te import affine
 from superopt.te import index as ix
-from superopt.te.dtype import BOOL, F32, I32, INDEX, DType, to_numpy
+from superopt.te.dtype import BOOL, F32, F64, I32, INDEX, DType, to_numpy
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Number
 from superopt.te.walk import axes_of, loads
@@ -177,6 +177,9 @@ def value(w: Writer, e: Expr, guard: Block | None = None) -> Block:
                 value(w, no, both(w, other, guard)),
             ]
             return _applied("select", some, dtype, dtype)
+        case Apply("pow", (x, Const(n)), dtype) if n in POWERS and dtype in (F32, F64):
+            base = value(w, x, guard)
+            return Block(POWERS[n].format(base.text), base.axes)
         case Apply(fn, args, dtype):
             typed = all(isinstance(a, Const) for a in args)
             some = [value(w, a, guard) for a in args]

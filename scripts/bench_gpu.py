@@ -55,7 +55,7 @@ def event_ms(run: Any, runs: int = RUNS) -> float:
     return float(np.median(times))
 
 
-def measured(path: Path, precision: str, kernels: int) -> dict[str, Any]:
+def measured(path: Path, precision: str, kernels: int, tune: int) -> dict[str, Any]:
     import onnxruntime
     import torch
 
@@ -66,6 +66,18 @@ def measured(path: Path, precision: str, kernels: int) -> dict[str, Any]:
     exe = cuda.compile(read(path), precision)
     feeds = drawn(exe, np.random.default_rng(0))
     made = exe.variant(exe.sizes(exe.given(feeds)))
+    before = event_ms(made.running)
+    rows: list[Any] = []
+
+    def seen(key: str, p: Any, found: Any) -> None:
+        if found:
+            rows.append(
+                [str(p.tensor.type), gpu_sizes(p), {str(o): t * 1e6 for o, t in found.items()}]
+            )
+
+    if tune:
+        exe.tune(exe.sizes(exe.given(feeds)), tune, seen)
+        made = exe.variant(exe.sizes(exe.given(feeds)))
     torch.cuda.synchronize()
     seconds = time.perf_counter() - begin
     got = exe.run(feeds)
@@ -76,12 +88,21 @@ def measured(path: Path, precision: str, kernels: int) -> dict[str, Any]:
         worst = max(worst, float(np.abs(a - b).max()) / rms)
     r = made.running
     out = {
-        "ms": event_ms(r), "error": worst, "compile": seconds, "kernels": len(r.launches),
+        "untuned": before, "ms": event_ms(r), "error": worst, "compile": seconds, "kernels": len(r.launches),
         "device": torch.cuda.get_device_name(),
     }  # fmt: skip
+    if tune:
+        out["tuning"] = rows
     if kernels:
         out["slowest"] = slowest(made, kernels)
     return out
+
+
+def gpu_sizes(p: Any) -> Any:
+    from superopt.kernels.gpu_space import _matrix
+
+    m = _matrix(p)
+    return None if m is None else [*m.sizes, *(a.extent for a in m.batch)]
 
 
 def slowest(made: Any, count: int) -> list[str]:
@@ -111,6 +132,7 @@ def main() -> None:
     given.add_argument("--precision", default="fp16,tf32")
     given.add_argument("--out", type=Path)
     given.add_argument("--kernels", type=int, default=0)
+    given.add_argument("--tune", type=int, default=0)
     how = given.parse_args()
     sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(how.models)]
     import onnx
@@ -128,10 +150,10 @@ def main() -> None:
             if key in found:
                 continue
             try:
-                found[key] = measured(path, precision, how.kernels)
+                found[key] = measured(path, precision, how.kernels, how.tune)
             except Exception as e:
                 found[key] = {"failed": f"{type(e).__name__}: {str(e)[:600]}"}
-            line = {k: v for k, v in found[key].items() if k != "slowest"}
+            line = {k: v for k, v in found[key].items() if k not in ("slowest", "tuning")}
             print(key, json.dumps(line), *found[key].get("slowest", ()), sep="\n  ", flush=True)
             if how.out is not None:
                 how.out.write_text(json.dumps(found, indent=1))

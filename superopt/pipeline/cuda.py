@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,29 @@ class OnGpu:
             self.variants[key] = self.planned(sizes)
         return self.variants[key]
 
+    def tune(
+        self, sizes: Mapping[str, int], most: int = 12, seen: Any = None
+    ) -> Mapping[str, Option]:
+        """Measure which ways to compute the model's kernels are the fastest, of the `most` that
+        should be, and take them from now on."""
+        from superopt.plan.gpu_measure import seconds
+
+        made = self.variant(sizes).program
+        how = dict(self.chosen)
+        dots = PRECISIONS[self.precision][1]
+        for key, p in made.problems.items():
+            some = list(islice(gpu_space.options(p), most))
+            if len(some) < 2:
+                continue
+            found = seconds(p, some, dots)
+            if found:
+                how[key] = min(found, key=lambda o: found[o])
+            if seen is not None:
+                seen(key, p, found)
+        self.chosen = how
+        self.variants.clear()
+        return how
+
     def planned(self, sizes: Mapping[str, int]) -> Planned:
         s = self.segment(sizes)
         graph = simplified(graph_of(s), self.float_class, 1)
@@ -204,11 +228,13 @@ def _on_device(x: object) -> bool:
 
 
 def device() -> str:
-    """"cuda"; or "cpu", where TRITON_INTERPRET=1 says that kernels run in Triton's interpreter.
+    """ "cuda"; or "cpu", where TRITON_INTERPRET=1 says that kernels run in Triton's interpreter.
 
     Raises UsageError where something is missing, with what that is.
     """
-    todo = 'pip install "superopt[gpu]", on a machine with an NVIDIA GPU; "superopt doctor" says more'
+    todo = (
+        'pip install "superopt[gpu]", on a machine with an NVIDIA GPU; "superopt doctor" says more'
+    )
     try:
         import torch
         import triton  # noqa: F401

@@ -308,8 +308,8 @@ class _Builder:
                     assert kind is not None
                     self.narrowed[x] = Tensor(f"{x.name}_{kind}", kind, x.shape)
                     load, to = self.tensors.constants[x], to_numpy(kind)
-                    self.tensors.constants[self.narrowed[x]] = (
-                        lambda load=load, to=to: load().astype(to)
+                    self.tensors.constants[self.narrowed[x]] = lambda load=load, to=to: (
+                        load().astype(to)
                     )
                 out[x] = self.narrowed[x]
         return out
@@ -444,7 +444,9 @@ class _Reading(Inlining):
             return read if buffer.dtype == e.dtype else Apply("cast", (read,), e.dtype)
         out = super()._expr(e)
         match out:
-            case Apply("select", (guard, Apply("cast", (Load(_, _, kind) as read,), dtype), Const(v))):
+            case Apply(
+                "select", (guard, Apply("cast", (Load(_, _, kind) as read,), dtype), Const(v))
+            ):
                 zero = Const(v, kind)
                 return Apply("cast", (Apply("select", (guard, read, zero), kind),), dtype)
         return out
