@@ -110,7 +110,8 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     return x * y""",
     "_pow": """def _pow(x, y):
     # In float64: an error of y log(x) is one of the result, times that. Signs are C99's, but of -0.
-    a, b = tl.log(tl.abs(tl.cast(x, tl.float64))), tl.cast(y, tl.float64)
+    a, c = tl.log(tl.abs(tl.cast(x, tl.float64))), tl.cast(y, tl.float64)
+    b = tl.where(a == a, c, c)  # a block, also where y is a number
     r = tl.where((a == 0) | (b == 0), 1.0, tl.exp(b * a))
     low = tl.floor(b)
     odd = (low == b) & (low - 2 * tl.floor(low / 2) == 1)

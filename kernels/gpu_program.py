@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from superopt.kernels.gpu_run import loaded, torch_type
 from superopt.kernels.cpu_run import Ref
+from superopt.kernels.gpu_run import loaded, torch_type
 from superopt.kernels.tile import Kernel
 from superopt.te.dtype import DType
 
@@ -124,7 +124,7 @@ def event_ms(r: Running, times: int = 10, runs: int = 5) -> float:
             r.launch()
     found = []
     for _ in range(runs + 1):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = (_event() for _ in range(2))
         begin.record()
         graph.replay()
         end.record()
@@ -136,7 +136,7 @@ def event_ms(r: Running, times: int = 10, runs: int = 5) -> float:
 def _record(r: Running) -> None:
     import torch
 
-    beside = torch.cuda.Stream()
+    beside: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     beside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(beside):
         for _ in range(WARMING):
@@ -146,3 +146,9 @@ def _record(r: Running) -> None:
     with torch.cuda.graph(graph):
         r.launch()
     r.graph = graph
+
+
+def _event() -> Any:
+    import torch
+
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

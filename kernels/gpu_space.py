@@ -1,5 +1,5 @@
-"""How a GPU's kernels compute a tensor: by the kind of computation that it is, blocks of the result,
-which are programs, and of what is summed, one after the other.
+"""How a GPU's kernels compute a tensor: by the kind of computation that it is, blocks of the
+result, which are programs, and of what is summed, one after the other.
 
     dot      a sum of products, by blocks of both operands (tl.dot); windows are loops around it
     split    the same, of several parts of the sum at a time, which another kernel adds: where the
@@ -21,11 +21,11 @@ from math import prod
 
 from superopt.kernels import contraction as co
 from superopt.kernels.factor import placed, put, scattered
-from superopt.kernels.layout import Layout, Scatter, lying
+from superopt.kernels.layout import Layout, Part, Scatter, lying
 from superopt.kernels.nest import put_for
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice, Problem
-from superopt.kernels.rows import _once
+from superopt.kernels.rows import once
 from superopt.kernels.schedule import (
     ComputeAt,
     Fuse,
@@ -156,10 +156,10 @@ def _ranked(m: Matrix) -> Iterator[Option]:
     """Blocks, the best ones first, by what they should take; a second time for those by which the
     compiler may do it otherwise."""
     best = sorted(_blocks(m), key=lambda x: x[0])
-    for stages, more in ((4, 0), (3, 1)):
+    for waiting, more in ((4, 0), (3, 1)):
         for _, o in best:
             knobs = dict(o.knobs)
-            knobs["stages"] = stages
+            knobs["stages"] = waiting
             knobs["warps"] = min(8, knobs["warps"] << more)
             yield Option(o.algorithm, tuple(knobs.items()))
 
@@ -200,8 +200,9 @@ def _blocks(m: Matrix) -> Iterator[tuple[float, Option]]:
         yield time, Option.of("dot" if parts == 1 else "split", **knobs)
 
 
-# In ns: a step that waits, a kernel, and one more that adds parts; in one of them the bytes that all
-# multiprocessors read from the second cache, and the products that they do, of float32 and halves.
+# In ns: a step that waits, a kernel, and one more that adds parts; in one of them the bytes that
+# all multiprocessors read from the second cache, and the products that they do, of float32 and of
+# halves.
 STEP, START, AGAIN = 150.0, 1500.0, 2000.0
 BYTES = 4000.0
 PRODUCTS = {False: 100_000.0, True: 250_000.0}
@@ -297,11 +298,11 @@ def _rows(t: Tensor, lead: int) -> Mapping[Tensor, Schedule]:
     order = stages([t])
     for s in order:
         found = reduction(s)
-        if s is not t and found is None and s.rank == t.rank and _once(s, order):
+        if s is not t and found is None and s.rank == t.rank and once(s, order):
             out[s] = (Inline(),)
             continue
         steps: list[Primitive] = [] if s is t else [ComputeAt(t.name, row)]
-        axes = [a for a in (found.axes if found is not None else s.axes[lead:])]
+        axes = found.axes if found is not None else s.axes[lead:]
         if axes:
             name = _fused(steps, axes)
             n = prod(map(co.extent, axes))
@@ -333,8 +334,8 @@ def _block(n: int, most: int, least: int) -> int:
     return min(some, key=lambda d: ((1 << (d - 1).bit_length()) / d, -d), default=n)
 
 
-def _parts(p: Problem) -> list:
-    return list(lying(p.layouts.get(p.tensor), p.tensor.rank).parts)
+def _parts(p: Problem) -> tuple[Part, ...]:
+    return lying(p.layouts.get(p.tensor), p.tensor.rank).parts
 
 
 def _count(t: Tensor) -> int:

@@ -46,7 +46,7 @@ def within(t: Tensor, lead: int, lanes: int, at: str = "") -> dict[Tensor, Sched
     order = stages([t])
     for s in order:
         found = reduction(s)
-        if s is not t and found is None and s.rank == t.rank and _once(s, order):
+        if s is not t and found is None and s.rank == t.rank and once(s, order):
             out[s] = (Inline(),)
             continue
         steps = [] if s is t else [ComputeAt(t.name, row)]
@@ -66,7 +66,7 @@ def block(t: Tensor, lead: int) -> int:
     return max(1, min(ROWS, ROOM // each, rows // CHUNKS, _size(t.axes[lead - 1])))
 
 
-def _once(s: Tensor, order: Sequence[Tensor]) -> bool:
+def once(s: Tensor, order: Sequence[Tensor]) -> bool:
     """Is it read in one place, and need not be kept?"""
     read = [x for o in order if o.body is not None for x in loads(o.body) if x.tensor is s]
     return len(set(read)) == 1

@@ -85,11 +85,12 @@ def measured(path: Path, precision: str, kernels: int, tune: int) -> dict[str, A
     worst = 0.0
     for a, b in zip(got.values(), wanted.run(None, feeds), strict=True):
         rms = float(np.sqrt((np.asarray(b, np.float64) ** 2).mean())) or 1.0
-        worst = max(worst, float(np.abs(a - b).max()) / rms)
+        far = float(np.abs(np.asarray(a, np.float64) - b).max()) / rms
+        worst = float(np.maximum(worst, far))  # what is no number stays none
     r = made.running
     out = {
-        "untuned": before, "ms": event_ms(r), "error": worst, "compile": seconds, "kernels": len(r.launches),
-        "device": torch.cuda.get_device_name(),
+        "untuned": before, "ms": event_ms(r), "error": worst, "compile": seconds,
+        "kernels": len(r.launches), "device": torch.cuda.get_device_name(),
     }  # fmt: skip
     if tune:
         out["tuning"] = rows
@@ -109,7 +110,7 @@ def slowest(made: Any, count: int) -> list[str]:
     import torch
 
     rows, r = [], made.running
-    for n, (name, function, programs, given, how) in enumerate(r.launches):
+    for n, (_, function, programs, given, how) in enumerate(r.launches):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for _ in range(10):

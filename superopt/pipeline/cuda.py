@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,17 +15,20 @@ from superopt.errors import ModelError, UsageError
 from superopt.ir import graph as g
 from superopt.ir.evaluate import bound_sizes
 from superopt.kernels import gpu_space
+from superopt.kernels.gpu_device import array, device, on_device, put
 from superopt.kernels.gpu_program import Call, Running, running
 from superopt.kernels.option import Option
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.pipeline.arrays import Port, as_array, sizes_of
-from superopt.pipeline.ports import port
-from superopt.plan.build import Program, Target, program
+from superopt.pipeline.ports import port, shape_at
+from superopt.plan.build import Program, program
+from superopt.plan.gpu_measure import seconds
 from superopt.plan.place import channels_last
 from superopt.plan.segments import Segment, graph_of, segments, why_not
 from superopt.plan.simplify import simplified
+from superopt.plan.target import Target
 from superopt.te.domain import Reals
 from superopt.te.dtype import BF16, F16, DType
 
@@ -36,6 +39,7 @@ PRECISIONS: Mapping[str, tuple[DType | None, str]] = {
     "fp16": (F16, "ieee"),
     "bf16": (BF16, "ieee"),
 }
+TODO = 'pip install "superopt[gpu]", on a machine with an NVIDIA GPU; "superopt doctor" says more'
 WIDTH = 64  # bytes, of vectors that no GPU has: what a plan says of these does not hold
 
 
@@ -59,6 +63,7 @@ class OnGpu:
     float_class: str = "E2"
     chosen: Mapping[str, Option] = field(default_factory=dict)
     variants: dict[tuple[tuple[str, int], ...], Planned] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
     def ports(self) -> tuple[Port, ...]:
@@ -76,19 +81,16 @@ class OnGpu:
         """The outputs by name. Inputs that are numpy's give numpy's; where all of them are tensors
         on the device the outputs are such, too: the program's own, which the next call writes
         again."""
-        import torch
-
         given = self.given(feeds)
-        there = all(isinstance(x, torch.Tensor) for x in given) and bool(given)
-        made = self.variant(self.sizes(given))
-        r = made.running
-        for n, x in zip(made.takes, r.inputs, strict=True):
-            x.copy_(given[n] if there else torch.from_numpy(np.ascontiguousarray(given[n])))
-        r()
-        out = {}
-        for name, n in zip(self.outputs, made.gives, strict=True):
-            out[name] = r.outputs[n] if there else r.outputs[n].cpu().numpy()
-        return out
+        there = bool(given) and all(map(on_device, given))
+        with self.lock:
+            made = self.variant(self.sizes(given))
+            r = made.running
+            for n, x in zip(made.takes, r.inputs, strict=True):
+                put(x, given[n])
+            r()
+            found = [r.outputs[n] if there else array(r.outputs[n]) for n in made.gives]
+        return dict(zip(self.outputs, found, strict=True))
 
     def given(self, feeds: Mapping[str, Any]) -> list[Any]:
         names = {p.name for p in self.ports}
@@ -105,7 +107,7 @@ class OnGpu:
                     f"no value for input {p.name!r}", f"it is {p.text}", "give an array"
                 )
             x = feeds[p.name]
-            if _on_device(x):
+            if on_device(x):
                 shape, kind = tuple(x.shape), str(x.dtype).removeprefix("torch.")
                 fits = p.shape is None or len(p.shape) == len(shape)
                 if kind != str(p.dtype) or not fits:
@@ -141,8 +143,6 @@ class OnGpu:
     ) -> Mapping[str, Option]:
         """Measure which ways to compute the model's kernels are the fastest, of the `most` that
         should be, and take them from now on."""
-        from superopt.plan.gpu_measure import seconds
-
         made = self.variant(sizes).program
         how = dict(self.chosen)
         dots = PRECISIONS[self.precision][1]
@@ -217,40 +217,19 @@ def _told(made: Program, n: int) -> tuple[int, int]:
 
 
 def _spec(v: g.Value, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], DType]:
-    from superopt.pipeline.ports import shape_at
-
     assert v.type.dtype is not None
     return tuple(shape_at(v.type, sizes)), v.type.dtype
 
 
-def _on_device(x: object) -> bool:
-    return type(x).__module__.startswith("torch") and bool(getattr(x, "is_cuda", False))
-
-
-def device() -> str:
-    """ "cuda"; or "cpu", where TRITON_INTERPRET=1 says that kernels run in Triton's interpreter.
-
-    Raises UsageError where something is missing, with what that is.
-    """
-    todo = (
-        'pip install "superopt[gpu]", on a machine with an NVIDIA GPU; "superopt doctor" says more'
-    )
-    try:
-        import torch
-        import triton  # noqa: F401
-    except ImportError as e:
-        raise UsageError("target cuda", f"{e.name} is not installed", todo) from None
-    if os.environ.get("TRITON_INTERPRET") == "1":
-        return "cpu"
-    if not torch.cuda.is_available():
-        raise UsageError("target cuda", "torch finds no CUDA device here", todo)
-    return "cuda"
-
-
 def compile(source: Source, precision: str, float_class: str = "E2") -> OnGpu:
-    """The model of a source. Raises ModelError for an invalid one; UsageError as `device` does."""
+    """The model of a source. Raises ModelError for an invalid one; UsageError where there is no
+    GPU, and for another precision."""
     if precision not in PRECISIONS:
         raise UsageError(
             f"precision {precision!r}", f"there are {', '.join(PRECISIONS)}", "use one of them"
         )
-    return OnGpu(import_model(source), precision, device(), float_class)
+    try:
+        where = device()
+    except RuntimeError as e:
+        raise UsageError("target cuda", str(e), TODO) from None
+    return OnGpu(import_model(source), precision, where, float_class)

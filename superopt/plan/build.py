@@ -20,8 +20,7 @@ from superopt.kernels.layout import Layout, Scatter, row_major
 from superopt.kernels.nest import put_for
 from superopt.kernels.option import Option
 from superopt.kernels.pack import packed
-from superopt.kernels.problem import Choice, Problem
-from superopt.kernels.space import choice
+from superopt.kernels.problem import Problem
 from superopt.kernels.tile import Kernel, Pack
 from superopt.kernels.transform import reduction
 from superopt.plan.attention import attention
@@ -31,33 +30,19 @@ from superopt.plan.origins import Origins, origins
 from superopt.plan.patch import patched
 from superopt.plan.phases import Phase, Written
 from superopt.plan.place import apart, layouts
+from superopt.plan.reading import reading, rounded
 from superopt.plan.rows import rows
+from superopt.plan.target import CPU, Target
 from superopt.plan.tensors import Tensors
 from superopt.plan.turn import panels
 from superopt.te import index as ix
-from superopt.te.dtype import F32, DType, to_numpy
+from superopt.te.dtype import F32, DType
 from superopt.te.expr import Tensor, TensorType, compute
-from superopt.te.inline import Inlining
-from superopt.te.node import Apply, Const, Expr, Load
+from superopt.te.node import Const
 from superopt.te.walk import reductions
 
 # Bytes of a model's constants up to which their products are cut once, and twice.
 ROOM = (2**30, 2**29)
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What a program is planned for. choose: how a problem is computed; lie: where pictures do, of
-    what is computed, of outputs, and of what is written in parts; whole: are attention, and
-    products in another order, kernels of their own? kind: floats of 32 bits are of it in memory."""
-
-    choose: Callable[[Problem, Option | None], Choice] = choice
-    lie: Callable[..., dict[Tensor, Layout]] = layouts
-    whole: bool = True
-    kind: DType | None = None
-
-
-CPU = Target()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +132,8 @@ def program(
     if target.whole:
         current, leads = attention(current, leads, needed, lying, tensors.constants, width)
     how = chosen or {}
-    return _Builder(
-        graph, tensors, outputs, current, leads, lying, width, how, tiles, unit, dilated, registers,
-        target,
-    ).build()  # fmt: skip
+    machine = width, how, tiles, unit, dilated, registers, target
+    return _Builder(graph, tensors, outputs, current, leads, lying, *machine).build()
 
 
 def _outputs(graph: g.Graph, tensors: Tensors) -> list[Tensor]:
@@ -239,7 +222,7 @@ class _Builder:
     owner: Mapping[Tensor, Tensor] = field(default_factory=dict)
 
     def build(self) -> Program:
-        into = {x.tensor: (whole, x) for whole, parts in self.tensors.parts.items() for x in parts}
+        into = {x.tensor: (whole, x) for whole, some in self.tensors.parts.items() for x in some}
         self.owner = {t: whole for t, (whole, _) in into.items()}
         some = [*self.current, *(x for x in self.tensors.parts if self.kind(x) != x.dtype)]
         buffers = {t: Tensor(f"b{n}", self.kind(t), t.shape) for n, t in enumerate(some)}
@@ -256,7 +239,7 @@ class _Builder:
         asked: dict[str, Problem] = {}
         used: dict[str, Option] = {}
         for t, now in self.current.items():
-            root = _reading(now, {**buffers, **self.narrow(now)}, self.kind(t))
+            root = reading(now, {**buffers, **self.narrow(now)}, self.kind(t))
             given = operands(root)
             layout: dict[Tensor, Layout | Scatter] = {
                 b: self.lying[x] for b in given if (x := back.get(b, b)) in self.lying
@@ -293,26 +276,23 @@ class _Builder:
         return self.placed(steps, where, asked, used)
 
     def kind(self, t: Tensor) -> DType:
-        """Of a tensor's elements in memory; outputs are as the model says."""
+        """Of a tensor's elements in memory; outputs, and what a choice adds, are as they are."""
         kind, t = self.target.kind, self.owner.get(t, t)
-        given = kind is None or t.dtype != F32 or t in self.outputs
-        return t.dtype if kind is None or given else kind
+        own = t in self.current or t in self.tensors.parts
+        if kind is None or t.dtype != F32 or t in self.outputs or not own:
+            return t.dtype
+        return kind
 
     def narrow(self, now: Tensor) -> dict[Tensor, Tensor]:
         """The constants that are read, as they lie in memory."""
-        kind = self.target.kind
-        out = {}
-        for x in operands(now) if kind is not None else ():
-            if x in self.tensors.constants and x.dtype == F32:
-                if x not in self.narrowed:
-                    assert kind is not None
-                    self.narrowed[x] = Tensor(f"{x.name}_{kind}", kind, x.shape)
-                    load, to = self.tensors.constants[x], to_numpy(kind)
-                    self.tensors.constants[self.narrowed[x]] = lambda load=load, to=to: (
-                        load().astype(to)
-                    )
-                out[x] = self.narrowed[x]
-        return out
+        kind, known = self.target.kind, self.tensors.constants
+        read = [] if kind is None else [x for x in operands(now) if x in known and x.dtype == F32]
+        for x in read:
+            if x not in self.narrowed:
+                assert kind is not None
+                self.narrowed[x] = Tensor(f"{x.name}_{kind}", kind, x.shape)
+                known[self.narrowed[x]] = rounded(known[x], kind)
+        return {x: self.narrowed[x] for x in read}
 
     def part(self, root: Tensor, whole: Tensor, part: Phase) -> Scatter:
         """Where a part of another tensor lies."""
@@ -417,44 +397,3 @@ def _levels(constants: Iterable[int]) -> int:
 
 def _bytes(t: Tensor) -> int:
     return max(t.dtype.bits // 8, 1)
-
-
-def _reading(t: Tensor, buffers: Mapping[Tensor, Tensor], kind: DType) -> Tensor:
-    """The tensor, computed from buffers, and of this kind in memory."""
-    assert t.body is not None
-    body = _Reading(buffers).expr(t.body)
-    if kind != t.dtype:
-        body = Apply("cast", (body,), kind)
-    return Tensor(t.name, kind, t.shape, t.axes, body)
-
-
-class _Reading(Inlining):
-    """Loads of others; what is computed on the way stays so. What lies in memory as another kind of
-    float is made what it was when it is read, beyond an edge, too: there is one cast of all."""
-
-    def __init__(self, buffers: Mapping[Tensor, Tensor]) -> None:
-        super().__init__(buffers)
-        self.stages: dict[Tensor, Tensor] = {}
-
-    def _expr(self, e: Expr) -> Expr:
-        if isinstance(e, Load):
-            index = tuple(map(self.expr, e.index))
-            buffer = self.bodies.get(e.tensor) or self.stage(e.tensor)
-            read = Load(buffer, index, buffer.dtype)
-            return read if buffer.dtype == e.dtype else Apply("cast", (read,), e.dtype)
-        out = super()._expr(e)
-        match out:
-            case Apply(
-                "select", (guard, Apply("cast", (Load(_, _, kind) as read,), dtype), Const(v))
-            ):
-                zero = Const(v, kind)
-                return Apply("cast", (Apply("select", (guard, read, zero), kind),), dtype)
-        return out
-
-    def stage(self, t: Tensor) -> Tensor:
-        if t.body is None:
-            return t
-        if t not in self.stages:
-            body = self.expr(t.body)
-            self.stages[t] = Tensor(t.name, t.dtype, t.shape, t.axes, body)
-        return self.stages[t]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 
@@ -71,6 +70,3 @@ def _drawn(r: Running) -> None:
     for x in r.inputs:
         if x.is_floating_point():
             x.normal_()
-
-
-Timed = Any

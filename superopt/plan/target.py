@@ -1,0 +1,29 @@
+"""What a program is planned for: how kernels are chosen, where pictures lie, what floats are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from superopt.kernels.layout import Layout
+from superopt.kernels.option import Option
+from superopt.kernels.problem import Choice, Problem
+from superopt.kernels.space import choice
+from superopt.plan.place import layouts
+from superopt.te.dtype import DType
+from superopt.te.expr import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a program is planned for. choose: how a problem is computed; lie: where pictures do, of
+    what is computed, of outputs, and of what is written in parts; whole: are attention, and
+    products in another order, kernels of their own? kind: floats of 32 bits are of it in memory."""
+
+    choose: Callable[[Problem, Option | None], Choice] = choice
+    lie: Callable[..., dict[Tensor, Layout]] = layouts
+    whole: bool = True
+    kind: DType | None = None
+
+
+CPU = Target()
