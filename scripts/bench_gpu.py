@@ -69,14 +69,14 @@ def measured(path: Path, precision: str, kernels: int, tune: int) -> dict[str, A
     before = event_ms(made.running)
     rows: list[Any] = []
 
-    def seen(key: str, p: Any, found: Any) -> None:
+    def seen(p: Any, found: Any) -> None:
         if found:
             rows.append(
                 [str(p.tensor.type), gpu_sizes(p), {str(o): t * 1e6 for o, t in found.items()}]
             )
 
     if tune:
-        exe.tune(exe.sizes(exe.given(feeds)), tune, seen)
+        exe.tune(exe.sizes(exe.given(feeds)), most=tune, seen=seen)
         made = exe.variant(exe.sizes(exe.given(feeds)))
     torch.cuda.synchronize()
     seconds = time.perf_counter() - begin

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
 from superopt.errors import ModelError, UsageError
 from superopt.kernels.engine import host
@@ -21,6 +21,7 @@ from superopt.pipeline.native import Native
 if TYPE_CHECKING:
     from superopt.onnx_io.source import Given, Source
     from superopt.pipeline.compile import Compiler
+    from superopt.pipeline.cuda import OnGpu
     from superopt.report.compiled import Compilation, Exported, OutputValue, Tuned
     from superopt.report.data import Event
     from superopt.report.profile import Profile
@@ -28,6 +29,34 @@ if TYPE_CHECKING:
 
 MOST_THREADS = 1024  # as on the command line
 GRAPH_PART = 1 / 3  # of the time for tuning, for the graph
+
+
+@overload
+def compile(
+    model: Given,
+    *,
+    target: Literal["cpu"] = "cpu",
+    threads: int | None = None,
+    tune: bool = False,
+    budget: float = 300.0,
+    store: str | Path | None = None,
+    float_class: str = "E2",
+    partial: bool = True,
+    precision: str = "fp32",
+) -> Executable: ...
+@overload
+def compile(
+    model: Given,
+    *,
+    target: Literal["cuda"],
+    threads: int | None = None,
+    tune: bool = False,
+    budget: float = 300.0,
+    store: str | Path | None = None,
+    float_class: str = "E2",
+    partial: bool = True,
+    precision: str = "fp32",
+) -> OnGpu: ...
 
 
 def compile(
@@ -40,14 +69,18 @@ def compile(
     store: str | Path | None = None,
     float_class: str = "E2",
     partial: bool = True,
-) -> Executable:
-    """Compile a model to machine code for this processor.
+    precision: str = "fp32",
+) -> Executable | OnGpu:
+    """Compile a model to machine code for this processor, or to kernels for a GPU.
 
         exe = superopt.compile("model.onnx")
         outputs = exe(x=array)  # by name, in the model's order
 
     model: a path, a file's bytes, a ModelProto or an onnx_ir model (never changed).
-    target: only "cpu". threads: 1 by default. tune: measure for at most `budget` seconds which ways
+    target: "cpu", or "cuda": Triton kernels, replayed as one CUDA graph (extra `gpu`; not finished:
+    every node must have a kernel, and `save`, `profile` and `export` are of the processor's models).
+    precision, for "cuda": "fp32"; "tf32", "fp16" or "bf16" round what is multiplied, and the latter
+    two all that is kept in memory. threads: 1 by default. tune: measure for at most `budget` seconds which ways
     to compute the model's kernels are the fastest ones, and write these down; a model with symbolic
     sizes is tuned by `tune`, for given ones. store: the file or folder of measurements, by default
     in the user's cache; what was tuned before is taken from there. float_class: how much floats may
@@ -62,12 +95,19 @@ def compile(
     Raises ModelError for an invalid model, and where it needs onnxruntime and that is not
     installed; UsageError for another target.
     """
-    if target != "cpu":
-        raise UsageError(f"target {target} is unknown", "there is cpu", "use that")
+    if target not in ("cpu", "cuda"):
+        raise UsageError(f"target {target} is unknown", "there are cpu and cuda", "use one of them")
     _threads(threads)
     place = None if store is None else Path(store)
     if float_class not in ("E1", "E2"):
         raise UsageError(f"float_class {float_class!r}", "there are E1 and E2", "use one of them")
+    if target == "cuda":
+        return _on_gpu(model, precision, float_class, _positive(budget) if tune else 0.0)
+    if precision != "fp32":
+        raise UsageError(
+            f"precision {precision!r} of target cpu", "kernels of the processor are fp32",
+            'leave it out, or give target="cuda"',
+        )  # fmt: skip
     if tune:
         _tuned(model, threads=threads, budget=budget, store=store)
     options = ready.Options(threads or 1, Allowed(float_class, bool(partial)), host(), place)
@@ -78,6 +118,18 @@ def compile(
 
         exe = _compiler(read(model), options).executable()
     if not symbolic(exe.ports):
+        exe.variant({})
+    return exe
+
+
+def _on_gpu(model: Given, precision: str, float_class: str, budget: float) -> OnGpu:
+    from superopt.onnx_io.source import read
+    from superopt.pipeline import cuda
+
+    exe = cuda.compile(read(model), precision, float_class)
+    if not symbolic(exe.ports):
+        if budget:
+            exe.tune({}, budget=budget)
         exe.variant({})
     return exe
 

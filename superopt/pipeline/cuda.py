@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from superopt.kernels import gpu_space
 from superopt.kernels.gpu_device import array, device, on_device, put
 from superopt.kernels.gpu_program import Call, Running, running
 from superopt.kernels.option import Option
+from superopt.kernels.problem import Problem
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
@@ -139,32 +141,41 @@ class OnGpu:
         return self.variants[key]
 
     def tune(
-        self, sizes: Mapping[str, int], most: int = 12, seen: Any = None
+        self,
+        sizes: Mapping[str, int],
+        *,
+        budget: float = 120.0,
+        most: int = 12,
+        seen: Callable[[Problem, Mapping[Option, float]], None] = lambda p, found: None,
     ) -> Mapping[str, Option]:
         """Measure which ways to compute the model's kernels are the fastest, of the `most` that
-        should be, and take them from now on."""
-        made = self.variant(sizes).program
-        how = dict(self.chosen)
-        dots = PRECISIONS[self.precision][1]
-        for key, p in made.problems.items():
-            some = list(islice(gpu_space.options(p), most))
-            if len(some) < 2:
+        should be, and take them from now on; those with the most to do first.
+
+        sizes: of symbolic dimensions. budget: seconds. seen: told of each problem what was found.
+        """
+        made, end = self.variant(sizes).program, time.monotonic() + budget
+        how, dots = dict(self.chosen), PRECISIONS[self.precision][1]
+        by_work = sorted(made.problems, key=lambda key: -prod(made.problems[key].numbers()[:2]))
+        for key in by_work if self.device == "cuda" else ():
+            some = list(islice(gpu_space.options(made.problems[key]), most))
+            if len(some) < 2 or key in how:
                 continue
-            found = seconds(p, some, dots)
+            if time.monotonic() > end:
+                break
+            found = seconds(made.problems[key], some, dots)
             if found:
                 how[key] = min(found, key=lambda o: found[o])
-            if seen is not None:
-                seen(key, p, found)
-        self.chosen = how
-        self.variants.clear()
+            seen(made.problems[key], found)
+        with self.lock:
+            self.chosen = how
+            self.variants.clear()
         return how
 
     def planned(self, sizes: Mapping[str, int]) -> Planned:
         s = self.segment(sizes)
         graph = simplified(graph_of(s), self.float_class, 1)
         kind, dots = PRECISIONS[self.precision]
-        choose = partial(_chosen, self.precision)
-        target = Target(choose, channels_last, whole=False, kind=kind)
+        target = Target(gpu_space.choice, channels_last, whole=False, kind=kind)
         try:
             made = program(graph, sizes, WIDTH, self.chosen, tiles=False, target=target)
             constants = np.zeros(made.constant_bytes, np.uint8)
@@ -204,10 +215,6 @@ class OnGpu:
                     "nothing is computed", 'compile it for target="cpu"',
                 )  # fmt: skip
         return found[0]
-
-
-def _chosen(precision: str, p: Any, wanted: Option | None) -> Any:
-    return gpu_space.choice(p, wanted)
 
 
 def _told(made: Program, n: int) -> tuple[int, int]:

@@ -24,7 +24,8 @@ _CORE = (
 _EXTRAS = (
     ("onnxruntime", "ort", "measured costs, timing and the check in the runtime"),
     ("openvino", "bench", "`superopt bench --vs openvino`"),
-    ("torch", "bench", "`superopt bench --vs torch`"),
+    ("torch", "bench", '`superopt bench --vs torch`; with triton, target="cuda"'),
+    ("triton", "gpu", 'target="cuda", on an NVIDIA GPU'),
     ("onnx2torch", "bench", "`superopt bench --vs torch`"),
 )
 _FLAVOURS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
