@@ -67,7 +67,7 @@ def loaded(kernel: Kernel, device: str = "cpu", dots: str = "ieee") -> Loaded:
     """
     import torch
 
-    text = printed(kernel, dots)
+    text = printed(kernel, dots, interpreted=device == "cpu")
     own = {t: torch.empty(n, dtype=torch_type(t.dtype), device=device) for t, n in text.scratch}
     for t, numbers in kernel.tables:
         own[t] = torch.tensor(numbers, dtype=torch_type(t.dtype), device=device)

@@ -49,7 +49,7 @@ MULTIPROCESSORS = 132  # programs below which some have nothing to do (an H100's
 ELEMENTS = 1024  # of a result at a time, at most
 SUMMED = 1024  # terms of a sum at a time, at most
 FEW = 64  # elements of a result for each multiprocessor below which sums are taken apart
-BESIDE = 16  # of a result, that are read side by side
+BESIDE, TALL = 16, 512  # of a result, that are read side by side; and terms of each, at most
 LARGEST = 1 << 14  # elements of a row that is one block
 
 
@@ -75,7 +75,7 @@ def options(p: Problem) -> Iterator[Option]:
         if beside or few:
             rows = max(1, min(8, _count(p.tensor) // (4 * MULTIPROCESSORS))) if beside else BESIDE
             rows = min(rows, max(_count(p.tensor), 1))
-            deep = _block(co.extent(found.axes[-1]), SUMMED if beside else SUMMED // BESIDE, 1)
+            deep = _block(co.extent(found.axes[-1]), SUMMED if beside else TALL, 1)
             yield Option.of("across", rows=rows, deep=deep, warps=4 if deep * rows > 512 else 1)
     most = max(_count(p.tensor) // (2 * MULTIPROCESSORS), 64)
     elements = 1 << min(ELEMENTS, most).bit_length() - 1
@@ -190,7 +190,7 @@ def _blocks(m: Matrix) -> Iterator[tuple[float, Option]]:
                 h * w * MULTIPROCESSORS / PRODUCTS[m.half], (h + w) * size * MULTIPROCESSORS / BYTES
             )
         )
-        time = START + max(waves * steps * max(STEP, busy), read, made)
+        time = START + max(waves * steps * max(STEP, busy), read, made) + (w > h)
         if parts > 1:
             time += AGAIN + parts * rows * columns * batch * 8 / BYTES
         warps = 8 if h * w >= 128 * 128 else 4 if h * w >= 32 * 64 else 2

@@ -24,7 +24,7 @@ from superopt.kernels import gpu_values as gv
 from superopt.kernels.gpu_functions import HALF, HELPERS, applied, cast, reduced
 from superopt.kernels.gpu_values import Block, Writer, extent
 from superopt.kernels.tile import For, Kernel, Stmt, Store, Update
-from superopt.te.dtype import BF16, F16, F32
+from superopt.te.dtype import BF16, F16, F32, DType
 from superopt.te.expr import Tensor
 from superopt.te.fn import FOLDS, unit
 from superopt.te.node import Apply, Axis, Expr, Load
@@ -55,8 +55,9 @@ class Printed:
     scratch: tuple[tuple[Tensor, int], ...]
 
 
-def printed(kernel: Kernel, dots: str = "ieee") -> Printed:
-    """The kernel's functions. dots: the precision of products of float32.
+def printed(kernel: Kernel, dots: str = "ieee", interpreted: bool = False) -> Printed:
+    """The kernel's functions. dots: the precision of products of float32. interpreted: for Triton's
+    interpreter, whose dots of bfloat16 multiply the numbers' bits.
 
     Raises NotImplementedError, with the construct, for what Triton has no words for: element types,
     scalar functions, blocks of too many elements, registers that are used in parts, buffers of 2^31
@@ -84,7 +85,7 @@ def printed(kernel: Kernel, dots: str = "ieee") -> Printed:
         order = (*kernel.params, *memory, *(t for t, _ in kernel.tables))
         given = tuple(t for t in order if t in buffers)
         apart = [t for t in own if t in memory and programs > 1]
-        texts.append(_function(name, given, axes, inner, registers, apart, dots))
+        texts.append(_function(name, given, axes, inner, registers, apart, (dots, interpreted)))
         launches.append(Launch(name, programs, given))
     return Printed(_module(texts), tuple(launches), tuple(memory.items()))
 
@@ -180,13 +181,13 @@ def _variable(uses: Sequence[_Use]) -> bool:
 
 def _function(
     name: str, buffers: Sequence[Tensor], axes: Sequence[Axis], body: Sequence[Stmt],
-    registers: frozenset[Tensor], apart: Sequence[Tensor], dots: str,
+    registers: frozenset[Tensor], apart: Sequence[Tensor], how: tuple[str, bool],
 ) -> str:  # fmt: skip
     """A function's text. apart: scratch of which each program has its own."""
     uses = list(_uses(body))
     stored = {x.buffer for x in uses if x.how != "read"}
     read = {x.buffer for x in uses if x.how != "store"}
-    w = Writer(registers, frozenset(stored & read) - registers, dots)
+    w = Writer(registers, frozenset(stored & read) - registers, *how)
     w.taken.add(name)
     given = ", ".join(w.buffer(t) for t in buffers)
     head = _numbered(w, axes, bool(apart))
@@ -235,7 +236,7 @@ def _body(w: Writer, body: Sequence[Stmt]) -> None:
 
 def _update(w: Writer, s: Update) -> None:
     kind = s.buffer.dtype
-    found = _dot(s)
+    found = _dot(s, w.interpreted)
     if found is not None:
         (summed,) = gv.proper(s.over)
         x, y = (_operand(w, e, tile, summed) for e, tile in found)
@@ -277,7 +278,7 @@ def _reduced(w: Writer, s: Update, new: Block) -> Block:
 _Operand = tuple[Expr, tuple[Axis, ...]]
 
 
-def _dot(s: Update) -> tuple[_Operand, _Operand] | None:
+def _dot(s: Update, interpreted: bool) -> tuple[_Operand, _Operand] | None:
     """The two factors, each with its tile, of a sum of products of matrices; None where it is none
     that Triton takes."""
     axes, over = gv.proper(s.axes), gv.proper(s.over)
@@ -286,7 +287,7 @@ def _dot(s: Update) -> tuple[_Operand, _Operand] | None:
             pass
         case _:
             return None
-    x, y = _narrow(x, y)
+    x, y = _narrow(x, y, (F16,) if interpreted else HALF)
     if s.buffer.dtype != F32 or x.dtype not in (F16, BF16, F32):
         return None
     if min(gv.shape((m, n, k))) < DOT:
@@ -299,11 +300,11 @@ def _dot(s: Update) -> tuple[_Operand, _Operand] | None:
     return (x, (m, k)), (y, (k, n))
 
 
-def _narrow(x: Expr, y: Expr) -> tuple[Expr, Expr]:
+def _narrow(x: Expr, y: Expr, kinds: Sequence[DType]) -> tuple[Expr, Expr]:
     """Halves, where they are made float32 for the product only: this is exact within a dot."""
     match x, y:
         case Apply("cast", (a,), f), Apply("cast", (b,), g) if f == g == F32:
-            if a.dtype == b.dtype and a.dtype in HALF:
+            if a.dtype == b.dtype and a.dtype in kinds:
                 return a, b
     return x, y
 

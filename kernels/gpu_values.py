@@ -40,11 +40,13 @@ class Writer:
     """A function as it grows: names, the lines of its body, and the tile that is being computed.
 
     registers: the buffers that are variables. synced: those that a program stores to and reads.
+    dots, interpreted: see gpu_text.printed.
     """
 
     registers: frozenset[Tensor]
     synced: frozenset[Tensor]
     dots: str = "ieee"
+    interpreted: bool = False
     names: dict[object, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=lambda: {"tl", "triton", "pid", *HELPERS})
     ranges: dict[Axis, str] = field(default_factory=dict)

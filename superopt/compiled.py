@@ -77,17 +77,18 @@ def compile(
         outputs = exe(x=array)  # by name, in the model's order
 
     model: a path, a file's bytes, a ModelProto or an onnx_ir model (never changed).
-    target: "cpu", or "cuda": Triton kernels, replayed as one CUDA graph (extra `gpu`; not finished:
-    every node must have a kernel, and `save`, `profile` and `export` are of the processor's models).
+    target: "cpu", or "cuda": Triton kernels, replayed as one CUDA graph (extra `gpu`; begun: every
+    node must have a kernel; it does not save, profile or export, nor keep what was tuned).
     precision, for "cuda": "fp32"; "tf32", "fp16" or "bf16" round what is multiplied, and the latter
-    two all that is kept in memory. threads: 1 by default. tune: measure for at most `budget` seconds which ways
-    to compute the model's kernels are the fastest ones, and write these down; a model with symbolic
-    sizes is tuned by `tune`, for given ones. store: the file or folder of measurements, by default
-    in the user's cache; what was tuned before is taken from there. float_class: how much floats may
-    change: "E1" sums in another order, "E2" products distributed over sums, too (convolutions in
-    Winograd's tiles, products of matrices by Strassen's parts, batch normalisation in weights):
-    then what is infinite, or no number, reaches some results more. partial: may programs be used
-    that compute most of a result, with what corrects the rest (dilated convolutions as dense ones)?
+    two all that is kept in memory. threads: 1 by default. tune: measure for at most `budget`
+    seconds which ways to compute the model's kernels are the fastest ones, and write these down; a
+    model with symbolic sizes is tuned by `tune`, for given ones. store: the file or folder of
+    measurements, by default in the user's cache; what was tuned before is taken from there.
+    float_class: how much floats may change: "E1" sums in another order, "E2" products distributed
+    over sums, too (convolutions in Winograd's tiles, products of matrices by Strassen's parts,
+    batch normalisation in weights): then what is infinite, or no number, reaches some results more.
+    partial: may programs be used that compute most of a result, with what corrects the rest
+    (dilated convolutions as dense ones)?
 
     A model with symbolic sizes is compiled when it is first called, for the sizes that it is called
     with, and again for others. Nodes that no kernel computes run in onnxruntime, in the same call.

@@ -1,0 +1,238 @@
+"""Models on a GPU: in Triton's interpreter, which needs the extra `gpu`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import superopt
+from superopt.errors import ModelError, UsageError
+from superopt.kernels import gpu_program, gpu_space
+from superopt.kernels.option import Option
+from superopt.kernels.problem import Problem
+from superopt.onnx_io.source import read
+from superopt.pipeline import cuda
+from superopt.pipeline.cuda import PRECISIONS
+from tests.plan.test_compile import F, model, reference
+
+I64 = onnx.TensorProto.INT64
+UNITS = {"fp32": 2e-6, "tf32": 2e-6, "fp16": 3e-3, "bf16": 3e-2}  # in the interpreter tf32 is fp32
+
+
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels run in the interpreter; memory begins as what is no number."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    for name in ("torch", "triton"):
+        pytest.importorskip(name, reason=f"the extra gpu is not installed: no {name}")
+    made = gpu_program.running
+
+    def poisoned(*given: Any, **more: Any) -> gpu_program.Running:
+        out = made(*given, **more)
+        out.held[0].fill_(255)
+        for x in out.outputs:
+            x.fill_(float("nan") if x.is_floating_point() else 7)
+        return out
+
+    monkeypatch.setattr(cuda, "running", poisoned)
+
+
+def drawn(*shape: int, scale: float = 1.0) -> np.ndarray:
+    rng = np.random.default_rng(sum(shape))
+    return (rng.standard_normal(shape) * scale).astype(np.float32)
+
+
+def node(op: str, *names: str, **how: Any) -> onnx.NodeProto:
+    *given, out = names
+    return helper.make_node(op, given, [out], **how)
+
+
+def conv(c: int, k: int, size: int, kernel: int, **how: Any) -> onnx.ModelProto:
+    groups = how.get("group", 1)
+    w = drawn(k, c // groups, kernel, kernel, scale=(c // groups * kernel**2) ** -0.5)
+    nodes = [node("Conv", "x", "w", "b", "a", **how), node("Relu", "a", "y")]
+    return model(nodes, {"x": (F, [1, c, size, size])}, ["y"], {"w": w, "b": drawn(k)})
+
+
+def attention() -> onnx.ModelProto:
+    nodes = [
+        node("MatMul", "q", "k", "s"), node("Mul", "s", "c", "t"),
+        node("Softmax", "t", "p", axis=-1), node("MatMul", "p", "v", "y"),
+    ]  # fmt: skip
+    shapes = {"q": [2, 20, 16], "k": [2, 16, 24], "v": [2, 24, 16]}
+    given = {n: (F, s) for n, s in shapes.items()}
+    return model(nodes, given, ["y"], {"c": np.float32(0.25)})
+
+
+def block() -> onnx.ModelProto:
+    """A residual block of which one side is a projection, pooled, and a classifier."""
+    nodes = [
+        node("Conv", "x", "w1", "a", pads=[1] * 4), node("Relu", "a", "b"),
+        node("Conv", "b", "w2", "c", pads=[1] * 4), node("Conv", "x", "w3", "d"),
+        node("Add", "c", "d", "e"), node("Relu", "e", "f"), node("GlobalAveragePool", "f", "g"),
+        node("Flatten", "g", "h"), node("Gemm", "h", "w4", "b4", "y", transB=1),
+    ]  # fmt: skip
+    known = {
+        "w1": drawn(32, 16, 3, 3, scale=0.1), "w2": drawn(32, 32, 3, 3, scale=0.1),
+        "w3": drawn(32, 16, 1, 1, scale=0.2), "w4": drawn(40, 32, scale=0.2), "b4": drawn(40),
+    }  # fmt: skip
+    return model(nodes, {"x": (F, [2, 16, 9, 7])}, ["y"], known)
+
+
+MODELS = {
+    "a convolution": lambda: conv(16, 24, 9, 3, pads=[1] * 4),
+    "of few channels": lambda: conv(3, 20, 13, 5, strides=[2, 2], pads=[2] * 4),
+    "pointwise": lambda: conv(40, 33, 7, 1),
+    "dilated": lambda: conv(32, 16, 12, 3, dilations=[2, 2], pads=[2] * 4),
+    "depthwise": lambda: conv(24, 24, 9, 3, group=24, pads=[1] * 4),
+    "in groups": lambda: conv(24, 36, 8, 3, group=3),
+    "of a long sum": lambda: conv(512, 16, 4, 1),
+    "a block": block,
+    "attention": attention,
+    "layer norm": lambda: model(
+        [node("LayerNormalization", "x", "s", "b", "y", axis=-1)], {"x": (F, [3, 5, 50])}, ["y"],
+        {"s": drawn(50), "b": drawn(50)},
+    ),
+    "one row": lambda: model(
+        [node("MatMul", "x", "w", "a"), node("Tanh", "a", "y")], {"x": (F, [1, 300])}, ["y"],
+        {"w": drawn(300, 70, scale=0.05)},
+    ),
+    "powers": lambda: model(
+        [node("Pow", "x", "two", "a"), node("Pow", "z", "x", "b"), node("Add", "a", "b", "y")],
+        {"x": (F, [7, 9]), "z": (F, [7, 9])}, ["y"], {"two": np.float32(2)},
+    ),
+    "joined": lambda: model(
+        [node("Relu", "x", "a"), node("Neg", "x", "b"), node("Concat", "a", "b", "y", axis=1)],
+        {"x": (F, [2, 5, 6])}, ["y"], {},
+    ),
+    "rows of a table": lambda: model(
+        [node("Gather", "w", "i", "a"), node("ReduceSum", "a", "axes", "y")],
+        {"i": (I64, [2, 6])}, ["y"], {"w": drawn(30, 20), "axes": np.array([1])},
+    ),
+    "pooled": lambda: model(
+        [node("MaxPool", "x", "a", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4),
+         node("AveragePool", "a", "y", kernel_shape=[2, 2])], {"x": (F, [1, 8, 11, 9])}, ["y"], {},
+    ),
+}  # fmt: skip
+
+
+def feeds(m: onnx.ModelProto) -> dict[str, np.ndarray]:
+    out = {}
+    for v in m.graph.input:
+        shape = [d.dim_value or 3 for d in v.type.tensor_type.shape.dim]
+        whole = v.type.tensor_type.elem_type != F
+        rng = np.random.default_rng(len(v.name))
+        out[v.name] = rng.integers(0, 30, shape) if whole else drawn(*shape) + (v.name == "z") * 5
+    return out
+
+
+def near(got: Mapping[str, Any], wanted: Mapping[str, Any], precision: str) -> None:
+    assert list(got) == list(wanted)
+    for name, b in wanted.items():
+        a = got[name]
+        assert a.shape == b.shape
+        assert a.dtype == b.dtype
+        size = max(float(np.abs(b.astype(np.float64)).max()), 1e-30)
+        assert np.abs(a.astype(np.float64) - b).max() <= UNITS[precision] * size
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_same(name: str, precision: str) -> None:
+    m = MODELS[name]()
+    given = feeds(m)
+    exe = superopt.compile(m, target="cuda", precision=precision)
+    near(exe.run(given), reference(m, given), precision)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_each_precision(precision: str) -> None:
+    m = MODELS["a block"]()
+    given = feeds(m)
+    exe = superopt.compile(m, target="cuda", precision=precision)
+    got = exe(**given)
+    near(got, reference(m, given), precision)
+    exact = superopt.compile(m, target="cuda").run(given)
+    same = all(np.array_equal(got[k], exact[k]) for k in got)
+    assert same == (precision in ("fp32", "tf32"))
+
+
+@pytest.mark.parametrize("name", ["a convolution", "of a long sum", "attention", "depthwise"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_every_option(name: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ways to compute a problem do not change what it is: of each kind, and of blocks far apart."""
+    m = MODELS[name]()
+    given, wanted = feeds(m), reference(m, feeds(m))
+    tried = set()
+    for turn in range(6):
+
+        def choose(p: Problem, _: Option | None, turn: int = turn) -> Any:
+            some = list(dict.fromkeys(gpu_space.options(p)))
+            option = some[turn * max(len(some) // 6, 1) % len(some)]
+            tried.add(option)
+            return gpu_space.chosen(p, option)
+
+        monkeypatch.setattr(gpu_space, "choice", choose)
+        near(cuda.compile(read(m), precision).run(given), wanted, precision)
+    assert len(tried) > 3
+
+
+def test_symbolic_sizes() -> None:
+    m = MODELS["layer norm"]()
+    dim = m.graph.input[0].type.tensor_type.shape.dim[1]
+    dim.Clear()
+    dim.dim_param = "n"
+    m.graph.output[0].type.tensor_type.ClearField("shape")
+    exe = superopt.compile(m, target="cuda")
+    for n in (1, 4, 9):
+        given = {"x": drawn(3, n, 50)}
+        near(exe.run(given), reference(m, given), "fp32")
+    assert len(exe.variants) == 3
+
+
+def test_errors() -> None:
+    m = MODELS["pointwise"]()
+    with pytest.raises(UsageError, match="there are fp32, tf32, fp16, bf16"):
+        superopt.compile(m, target="cuda", precision="int4")
+    with pytest.raises(UsageError, match="kernels of the processor are fp32"):
+        superopt.compile(m, precision="fp16")
+    exe = superopt.compile(m, target="cuda")
+    with pytest.raises(UsageError, match="no value for input 'x'"):
+        exe.run({})
+    with pytest.raises(UsageError, match="no input 'u'"):
+        exe.run({"u": drawn(1)})
+    with pytest.raises(UsageError, match="float64"):
+        exe.run({"x": drawn(1, 40, 7, 7).astype(np.float64)})
+    with pytest.raises(UsageError):
+        exe.run({"x": drawn(1, 40, 7, 8)})
+    drawing = model([node("RandomNormalLike", "x", "y")], {"x": (F, [3])}, ["y"], {})
+    with pytest.raises(ModelError, match="RandomNormalLike has no kernel for a GPU"):
+        superopt.compile(drawing, target="cuda")
+
+
+@pytest.mark.parametrize("missing", ["torch", "triton", ""])
+def test_what_is_missing_is_said(missing: str) -> None:
+    """Without the extra, and without a device; in another process, which has no interpreter."""
+    code = (
+        "import sys, superopt, onnx\n"
+        f"sys.modules[{missing!r}] = None\n"
+        "from tests.plan.test_cuda import MODELS\n"
+        "try: superopt.compile(MODELS['joined'](), target='cuda')\n"
+        "except superopt.UsageError as e: print(e)\n"
+    )
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    env["CUDA_VISIBLE_DEVICES"] = ""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True
+    )
+    wanted = f"{missing} is not installed" if missing else "torch finds no CUDA device here"
+    assert wanted in done.stdout
+    assert 'pip install "superopt[gpu]"' in done.stdout
