@@ -42,6 +42,7 @@ PRECISIONS: Mapping[str, tuple[DType | None, str]] = {
     "bf16": (BF16, "ieee"),
 }
 TODO = 'pip install "superopt[gpu]", on a machine with an NVIDIA GPU; "superopt doctor" says more'
+DROPPED = 13  # bits of a float32 that tf32 has not
 WIDTH = 64  # bytes, of vectors that no GPU has: what a plan says of these does not hold
 
 
@@ -175,7 +176,8 @@ class OnGpu:
         s = self.segment(sizes)
         graph = simplified(graph_of(s), self.float_class, 1)
         kind, dots = PRECISIONS[self.precision]
-        target = Target(gpu_space.choice, channels_last, whole=False, kind=kind)
+        drops = DROPPED if dots == "tf32" else 0
+        target = Target(gpu_space.choice, channels_last, whole=False, kind=kind, drops=drops)
         try:
             made = program(graph, sizes, WIDTH, self.chosen, tiles=False, target=target)
             constants = np.zeros(made.constant_bytes, np.uint8)

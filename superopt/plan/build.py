@@ -30,13 +30,12 @@ from superopt.plan.origins import Origins, origins
 from superopt.plan.patch import patched
 from superopt.plan.phases import Phase, Written
 from superopt.plan.place import apart, layouts
-from superopt.plan.reading import reading, rounded
+from superopt.plan.reading import Kept, reading
 from superopt.plan.rows import rows
 from superopt.plan.target import CPU, Target
 from superopt.plan.tensors import Tensors
 from superopt.plan.turn import panels
 from superopt.te import index as ix
-from superopt.te.dtype import F32, DType
 from superopt.te.expr import Tensor, TensorType, compute
 from superopt.te.node import Const
 from superopt.te.walk import reductions
@@ -218,14 +217,13 @@ class _Builder:
     dilated: bool
     registers: int
     target: Target
-    narrowed: dict[Tensor, Tensor] = field(default_factory=dict)
-    owner: Mapping[Tensor, Tensor] = field(default_factory=dict)
+    kept: Kept = field(init=False)
 
     def build(self) -> Program:
         into = {x.tensor: (whole, x) for whole, some in self.tensors.parts.items() for x in some}
-        self.owner = {t: whole for t, (whole, _) in into.items()}
-        some = [*self.current, *(x for x in self.tensors.parts if self.kind(x) != x.dtype)]
-        buffers = {t: Tensor(f"b{n}", self.kind(t), t.shape) for n, t in enumerate(some)}
+        kept = self.kept = Kept(self.target, self.tensors, self.current, self.outputs)
+        some = [*self.current, *(x for x in self.tensors.parts if kept.kind(x) != x.dtype)]
+        buffers = {t: Tensor(f"b{n}", kept.kind(t), t.shape) for n, t in enumerate(some)}
         back = {b: t for t, b in buffers.items()}
         where: dict[Tensor, Ref] = {}
         for n, i in enumerate(self.graph.inputs):
@@ -239,7 +237,7 @@ class _Builder:
         asked: dict[str, Problem] = {}
         used: dict[str, Option] = {}
         for t, now in self.current.items():
-            root = reading(now, {**buffers, **self.narrow(now)}, self.kind(t))
+            root = reading(now, {**buffers, **kept.constants(now)}, kept.kind(t), kept.drops(t))
             given = operands(root)
             layout: dict[Tensor, Layout | Scatter] = {
                 b: self.lying[x] for b in given if (x := back.get(b, b)) in self.lying
@@ -274,25 +272,6 @@ class _Builder:
                 reads = tuple(back.get(x, x) for x in made.reads)
                 steps.append(Step(made.kernel, reads, target, key, t))
         return self.placed(steps, where, asked, used)
-
-    def kind(self, t: Tensor) -> DType:
-        """Of a tensor's elements in memory; outputs, and what a choice adds, are as they are."""
-        kind, t = self.target.kind, self.owner.get(t, t)
-        own = t in self.current or t in self.tensors.parts
-        if kind is None or t.dtype != F32 or t in self.outputs or not own:
-            return t.dtype
-        return kind
-
-    def narrow(self, now: Tensor) -> dict[Tensor, Tensor]:
-        """The constants that are read, as they lie in memory."""
-        kind, known = self.target.kind, self.tensors.constants
-        read = [] if kind is None else [x for x in operands(now) if x in known and x.dtype == F32]
-        for x in read:
-            if x not in self.narrowed:
-                assert kind is not None
-                self.narrowed[x] = Tensor(f"{x.name}_{kind}", kind, x.shape)
-                known[self.narrowed[x]] = rounded(known[x], kind)
-        return {x: self.narrowed[x] for x in read}
 
     def part(self, root: Tensor, whole: Tensor, part: Phase) -> Scatter:
         """Where a part of another tensor lies."""
@@ -368,7 +347,7 @@ class _Builder:
 
     def bytes(self, t: Tensor) -> int:
         layout = self.lying.get(t) or row_major(t.rank)
-        return prod(layout.shape(self.shape(t))) * max(self.kind(t).bits // 8, 1)
+        return prod(layout.shape(self.shape(t))) * max(self.kept.kind(t).bits // 8, 1)
 
     def keeps(self, t: Tensor) -> tuple[object, int | None]:
         """Which zeros around it are to stay, and the bytes of these."""

@@ -2,32 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from superopt.te.dtype import DType, to_numpy
+from superopt.kernels.built import operands
+from superopt.plan.target import Target
+from superopt.plan.tensors import Tensors
+from superopt.te.dtype import F32, I32, DType, to_numpy
 from superopt.te.expr import Tensor
 from superopt.te.inline import Inlining
 from superopt.te.node import Apply, Const, Expr, Load
 
 
-def rounded(load: Callable[[], np.ndarray], kind: DType) -> Callable[[], np.ndarray]:
-    """A constant of another kind; what is too large for that is infinite."""
+@dataclass(slots=True)
+class Kept:
+    """Of which kind the tensors of a program are in memory, as its target has it: what is computed,
+    and its constants; outputs, and what a choice adds, are as they are."""
+
+    target: Target
+    tensors: Tensors
+    current: Collection[Tensor]
+    outputs: Collection[Tensor]
+    owner: dict[Tensor, Tensor] = field(init=False)
+    short: dict[Tensor, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        parts = self.tensors.parts.items()
+        self.owner = {x.tensor: whole for whole, some in parts for x in some}
+
+    def kind(self, t: Tensor) -> DType:
+        kind = self.target.kind
+        return t.dtype if kind is None or not self._own(t) else kind
+
+    def drops(self, t: Tensor) -> int:
+        return self.target.drops if self._own(t) else 0
+
+    def _own(self, t: Tensor) -> bool:
+        t = self.owner.get(t, t)
+        own = t in self.current or t in self.tensors.parts
+        return t.dtype == F32 and t not in self.outputs and own
+
+    def constants(self, now: Tensor) -> dict[Tensor, Tensor]:
+        """Those that are read, as they lie in memory."""
+        aim, known = self.target, self.tensors.constants
+        few = aim.kind is not None or aim.drops
+        read = [x for x in operands(now) if few and x in known and x.dtype == F32]
+        for x in read:
+            if x not in self.short:
+                made = Tensor(f"{x.name}_{aim.kind or 'short'}", aim.kind or F32, x.shape)
+                known[made] = rounded(known[x], made.dtype, aim.drops)
+                self.short[x] = made
+        return {x: self.short[x] for x in read}
+
+
+def rounded(load: Callable[[], np.ndarray], kind: DType, drops: int) -> Callable[[], np.ndarray]:
+    """A constant of another kind, or to the nearest number without so many bits; what is too large
+    for that is infinite."""
 
     def made() -> np.ndarray:
+        if drops:
+            bits = np.ascontiguousarray(load()).view(np.uint32)
+            kept = (bits + np.uint32(1 << drops - 1)) & np.uint32(2**32 - (1 << drops))
+            return np.where(np.isfinite(load()), kept.view(np.float32), load())
         with np.errstate(over="ignore"):
             return load().astype(to_numpy(kind))
 
     return made
 
 
-def reading(t: Tensor, buffers: Mapping[Tensor, Tensor], kind: DType) -> Tensor:
-    """The tensor, computed from buffers, and of this kind in memory."""
+def reading(t: Tensor, buffers: Mapping[Tensor, Tensor], kind: DType, drops: int) -> Tensor:
+    """The tensor, computed from buffers, and of this kind in memory; drops: bits that are zeros."""
     assert t.body is not None
     body = _Reading(buffers).expr(t.body)
     if kind != t.dtype:
         body = Apply("cast", (body,), kind)
+    elif drops:
+        bits = Apply("add", (Apply("bitcast", (body,), I32), Const(1 << drops - 1, I32)), I32)
+        kept = Apply("bitand", (bits, Const(-(1 << drops), I32)), I32)
+        body = Apply("bitcast", (kept,), kind)
     return Tensor(t.name, kind, t.shape, t.axes, body)
 
 

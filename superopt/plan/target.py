@@ -18,12 +18,15 @@ from superopt.te.expr import Tensor
 class Target:
     """What a program is planned for. choose: how a problem is computed; lie: where pictures do, of
     what is computed, of outputs, and of what is written in parts; whole: are attention, and
-    products in another order, kernels of their own? kind: floats of 32 bits are of it in memory."""
+    products in another order, kernels of their own? kind: floats of 32 bits are of it in memory.
+    drops: or so many of their last bits are zeros, for dots that do not read these: they would
+    leave them out, which is always less, and errors of one sign add up from layer to layer."""
 
     choose: Callable[[Problem, Option | None], Choice] = choice
     lie: Callable[..., dict[Tensor, Layout]] = layouts
     whole: bool = True
     kind: DType | None = None
+    drops: int = 0
 
 
 CPU = Target()
