@@ -31,6 +31,7 @@ from superopt.te.node import Apply, Axis, Expr, Load
 from superopt.te.walk import loads
 
 DOT = 16  # the least extent of a dot's blocks
+ROUND = 1024  # what is added to indices is a multiple of it: vectors stay vectors
 
 
 GRID = ("parallel", "block")  # loops whose steps are programs
@@ -194,6 +195,8 @@ def _function(
     head += [f"{w.buffer(t)} += pid * {_size(t)}" for t in apart]
     _body(w, body)
     head += [f"{n} = tl.arange(0, {gv.padded(a)})" for a, n in w.ranges.items()]
+    if any(f"+ {gv.ZERO})" in x for x in w.lines):  # of a grid of one dimension
+        head.append(f"{gv.ZERO} = tl.program_id(1) * {ROUND}")
     lines = [*(f"    {x}" for x in head), *w.lines]
     return "\n".join([f"def {name}({given}):", *(lines or ["    pass"])])
 

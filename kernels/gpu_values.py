@@ -24,6 +24,10 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Number
 from superopt.te.walk import axes_of, loads
 
+# A number that is 0, which no compiler knows. Of small quotients LLVM makes operations of 16 bits,
+# two in a register of which one is undefined; the assembler that comes with Triton 3.6 then leaves
+# out what is added to the other.
+ZERO = "zero"
 LARGEST = 1 << 20  # elements of a block, by Triton's rule
 
 
@@ -48,13 +52,14 @@ class Writer:
     dots: str = "ieee"
     interpreted: bool = False
     names: dict[object, str] = field(default_factory=dict)
-    taken: set[str] = field(default_factory=lambda: {"tl", "triton", "pid", *HELPERS})
+    taken: set[str] = field(default_factory=lambda: {"tl", "triton", "pid", ZERO, *HELPERS})
     ranges: dict[Axis, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     depth: int = 1
     tile: tuple[Axis, ...] = ()
     known: dict[str, str] = field(default_factory=dict)
     loads: int = 0
+    folded: int = 0  # depth of quotients and rests, within which an index is said
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.depth + text)
@@ -233,7 +238,8 @@ def _axis(w: Writer, a: Axis) -> Block:
     if a in w.tile:
         if a not in w.ranges:
             w.ranges[a] = w.fresh(a.name)
-        return Block(spread(w.tile, w.ranges[a], (a,)), frozenset((a,)))
+        name = spread(w.tile, w.ranges[a], (a,))
+        return Block(f"({name} + {ZERO})" if w.folded else name, frozenset((a,)))
     return Block("0" if a.extent == 1 else w.names[a])
 
 
@@ -248,7 +254,9 @@ def _atom(w: Writer, a: Expr, guard: Block | None) -> Block:
             some = [at, index(w, bound, guard)]
             return _called("_wrapped({0}, {1})", some)
         case Apply("floordiv" | "mod" as fn, (x, Const(n) as y)) if n > 0:
+            w.folded += 1
             some = [index(w, x, guard), index(w, y, guard)]
+            w.folded -= 1
             low = affine.interval(x)
             if low is not None and low[0] >= 0:
                 return _called("({0} // {1})" if fn == "floordiv" else "({0} % {1})", some)

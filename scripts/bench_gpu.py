@@ -2,11 +2,12 @@
 """Models on a GPU: checked, and timed as one CUDA graph each.
 
     scripts/bench_gpu.py --models ../shared/models [--only NAME,...] [--precision fp16,tf32]
-                         [--out FILE.json] [--kernels N]
+                         [--batch N] [--tune N] [--out FILE.json] [--kernels N]
 
-Times are medians of events around replays, in ms; each result is compared with onnxruntime's, in
-float32 on the processor: the largest difference by the output's rms. `--kernels N` adds the N
-slowest kernels of each model, each timed alone. The file is written as it goes, and what is in it
+Times are medians of events around some replays, in ms; each result is compared with onnxruntime's,
+in float32 on the processor: the largest difference by the output's rms. `--kernels N` adds the N
+slowest kernels of each model, each timed alone; `--tune N` measures N ways to compute each problem
+first, and writes down what they took. The file is written as it goes, and what is in it
 is not measured again.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ MODELS = (
     "resnet18", "resnet50", "squeezenet1_1", "mobilenet_v2", "inception_v3", "bert_base_12l",
     "llama_block", "csrnet", "nasrnn", "two_tower",
 )  # fmt: skip
-RUNS = 50
+RUNS, TOGETHER = 20, 10  # so many calls between two events
 
 
 def drawn(exe: Any, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -40,6 +42,7 @@ def drawn(exe: Any, rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 def event_ms(run: Any, runs: int = RUNS) -> float:
+    """Of one of several calls in a row: what comes before the first one does not count."""
     import torch
 
     for _ in range(3):
@@ -47,12 +50,26 @@ def event_ms(run: Any, runs: int = RUNS) -> float:
     times = []
     for _ in range(runs):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
         begin.record()
-        run()
+        for _ in range(TOGETHER):
+            run()
         end.record()
         end.synchronize()
-        times.append(begin.elapsed_time(end))
+        times.append(begin.elapsed_time(end) / TOGETHER)
     return float(np.median(times))
+
+
+def batched(model: Any, n: int) -> Any:
+    """The model for so many inputs at a time, where its first dimensions say how many there are."""
+    given = {i.name for i in model.graph.initializer}
+    for v in model.graph.input:
+        if v.name not in given:
+            v.type.tensor_type.shape.dim[0].dim_value = n
+    for v in model.graph.output:
+        v.type.tensor_type.ClearField("shape")
+    del model.graph.value_info[:]
+    return model
 
 
 def measured(path: Path, precision: str, kernels: int, tune: int) -> dict[str, Any]:
@@ -131,6 +148,7 @@ def main() -> None:
     given.add_argument("--models", type=Path, required=True)
     given.add_argument("--only", default=",".join(MODELS))
     given.add_argument("--precision", default="fp16,tf32")
+    given.add_argument("--batch", type=int, default=1)
     given.add_argument("--out", type=Path)
     given.add_argument("--kernels", type=int, default=0)
     given.add_argument("--tune", type=int, default=0)
@@ -143,11 +161,11 @@ def main() -> None:
     if how.out is not None and how.out.exists():
         found = json.loads(how.out.read_text())
     for name in how.only.split(","):
-        path = Path("/tmp") / f"bench_gpu_{name}.onnx"
+        path = Path(tempfile.gettempdir()) / f"bench_gpu_{name}_{how.batch}.onnx"
         if not path.exists():
-            onnx.save(fill(name), path)
+            onnx.save(batched(fill(name), how.batch), path)
         for precision in how.precision.split(","):
-            key = f"{name} {precision}"
+            key = f"{name} {precision} {how.batch}"
             if key in found:
                 continue
             try:
