@@ -50,6 +50,7 @@ ELEMENTS = 1024  # of a result at a time, at most
 SUMMED = 1024  # terms of a sum at a time, at most
 FEW = 64  # elements of a result for each multiprocessor below which sums are taken apart
 BESIDE, TALL = 16, 512  # of a result, that are read side by side; and terms of each, at most
+EACH = 16  # terms that take as long as it takes to begin a block of them
 LARGEST = 1 << 14  # elements of a row that is one block
 
 
@@ -143,9 +144,11 @@ def _matrix(p: Problem) -> Matrix | None:
 
 
 def _terms(m: Matrix, most: int = 64) -> int:
-    """Of a block of the sum: of its last axis, or of all axes where that is short."""
+    """Of a block of the sum: of its last axis, or of all axes where that is short; 0 where it has
+    no such blocks."""
     last = co.extent(m.over[-1])
-    return _block(last if last >= DOT else m.sizes[2], most, DOT)
+    n = last if last >= DOT else m.sizes[2]
+    return n if DOT // 2 < n < DOT else _block(n, most, DOT) or _block(n, 2 * most, DOT)
 
 
 SIDES = (16, 32, 64, 128)  # of blocks of the result
@@ -183,13 +186,8 @@ def _blocks(m: Matrix) -> Iterator[tuple[float, Option]]:
         read = blocks * steps * deep * (h + w) * size / BYTES
         made = blocks * steps * deep * h * w / PRODUCTS[m.half]
         together = min(near, -(-blocks // MULTIPROCESSORS))
-        busy = (
-            together
-            * deep
-            * max(
-                h * w * MULTIPROCESSORS / PRODUCTS[m.half], (h + w) * size * MULTIPROCESSORS / BYTES
-            )
-        )
+        one = max(h * w / PRODUCTS[m.half], (h + w) * size / BYTES)
+        busy = together * deep * one * MULTIPROCESSORS
         time = START + max(waves * steps * max(STEP, busy), read, made) + (w > h)
         if parts > 1:
             time += AGAIN + parts * rows * columns * batch * 8 / BYTES
@@ -328,10 +326,10 @@ def _fused(steps: list[Primitive], axes: Sequence[Axis]) -> str:
 
 
 def _block(n: int, most: int, least: int) -> int:
-    """The factor of n, of at most `most`, of which a block wastes the least; the largest of these,
-    or n, where it has no factor of at least `least`."""
+    """The factor of n, of at most `most`, by which blocks waste the least: of what is beyond them,
+    for they are powers of two, and for each of them; 0 where it has none of at least `least`."""
     some = [d for d in range(least, min(n, most) + 1) if n % d == 0]
-    return min(some, key=lambda d: ((1 << (d - 1).bit_length()) / d, -d), default=n)
+    return min(some, key=lambda d: ((1 << (d - 1).bit_length()) + EACH) / d, default=0)
 
 
 def _parts(p: Problem) -> tuple[Part, ...]:

@@ -78,7 +78,8 @@ def compile(
 
     model: a path, a file's bytes, a ModelProto or an onnx_ir model (never changed).
     target: "cpu", or "cuda": Triton kernels, replayed as one CUDA graph (extra `gpu`; begun: every
-    node must have a kernel; it does not save, profile or export, nor keep what was tuned).
+    node must have a kernel; it does not save, profile or export, nor keep what was tuned; threads,
+    store and partial say nothing of it).
     precision, for "cuda": "fp32"; "tf32", "fp16" or "bf16" round what is multiplied, and the latter
     two all that is kept in memory. threads: 1 by default. tune: measure for at most `budget`
     seconds which ways to compute the model's kernels are the fastest ones, and write these down; a

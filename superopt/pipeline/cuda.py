@@ -105,6 +105,9 @@ class OnGpu:
                 )  # fmt: skip
         out = []
         for p in self.ports:
+            if p.name not in feeds and p.optional:
+                out.append(self.default(p.name))
+                continue
             if p.name not in feeds:
                 raise UsageError(
                     f"no value for input {p.name!r}", f"it is {p.text}", "give an array"
@@ -122,6 +125,12 @@ class OnGpu:
             else:
                 out.append(as_array(p, x))
         return out
+
+    def default(self, name: str) -> np.ndarray:
+        """The model's own value for an input."""
+        (found,) = (v for i, v in self.model.overridable.items() if i.name == name)
+        assert found.const_value is not None
+        return found.const_value.numpy()
 
     def sizes(self, given: Sequence[Any]) -> dict[str, int]:
         """The symbolic sizes; raises UsageError where shapes do not fit."""
@@ -194,6 +203,14 @@ class OnGpu:
                 f"{self.model.source.label}: it has no kernels for a GPU", str(e),
                 'compile it for target="cpu"',
             ) from None  # fmt: skip
+        except RuntimeError as e:
+            if "out of memory" not in str(e):
+                raise
+            raise ModelError(
+                f"{self.model.source.label}: out of memory on the device",
+                f"its kernels need {made.constant_bytes + made.memory} bytes",
+                "give smaller inputs, or free memory there",
+            ) from None
         inputs = self.model.graph.inputs
         takes = tuple(inputs.index(v) for v in s.inputs if isinstance(v, g.Input))
         gives = tuple(s.outputs.index(v) for v in self.model.graph.outputs)

@@ -95,6 +95,8 @@ MODELS = {
     "depthwise": lambda: conv(24, 24, 9, 3, group=24, pads=[1] * 4),
     "in groups": lambda: conv(24, 36, 8, 3, group=3),
     "of a long sum": lambda: conv(512, 16, 4, 1),
+    "of a prime sum": lambda: conv(211, 16, 4, 1),
+    "of a few terms": lambda: conv(11, 16, 5, 1),
     "a block": block,
     "attention": attention,
     "layer norm": lambda: model(
