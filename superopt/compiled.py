@@ -80,8 +80,8 @@ def compile(
     target: "cpu", or "cuda": Triton kernels, replayed as one CUDA graph (extra `gpu`; begun: every
     node must have a kernel; it does not save, profile or export, nor keep what was tuned; threads,
     store and partial say nothing of it).
-    precision, for "cuda": "fp32"; "tf32", "fp16" or "bf16" round what is multiplied, and the latter
-    two all that is kept in memory. threads: 1 by default. tune: measure for at most `budget`
+    precision, for "cuda": "fp32"; "tf32", "fp16" or "bf16" round all that is kept in memory between
+    kernels, whose sums are of float32. threads: 1 by default. tune: measure for at most `budget`
     seconds which ways to compute the model's kernels are the fastest ones, and write these down; a
     model with symbolic sizes is tuned by `tune`, for given ones. store: the file or folder of
     measurements, by default in the user's cache; what was tuned before is taken from there.

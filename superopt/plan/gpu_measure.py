@@ -22,7 +22,6 @@ def seconds(
     p: Problem, options: Sequence[Option], dots: str, compilers: int = COMPILERS
 ) -> Mapping[Option, float]:
     """Of each option that the device can run; they are compiled at once, as far as cores allow."""
-    ready: dict[Option, Running] = {}
 
     def make(o: Option) -> tuple[Option, Running | None]:
         try:

@@ -15,6 +15,8 @@ from superopt.te.expr import Tensor
 from superopt.te.inline import Inlining
 from superopt.te.node import Apply, Const, Expr, Load
 
+BEYOND = (0, float("inf"), float("-inf"))  # an edge: the same in all floats
+
 
 @dataclass(slots=True)
 class Kept:
@@ -103,7 +105,7 @@ class _Reading(Inlining):
         match out:
             case Apply(
                 "select", (guard, Apply("cast", (Load(_, _, kind) as read,), dtype), Const(v))
-            ):
+            ) if kind.is_float and v in BEYOND:
                 zero = Const(v, kind)
                 return Apply("cast", (Apply("select", (guard, read, zero), kind),), dtype)
         return out

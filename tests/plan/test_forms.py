@@ -364,3 +364,17 @@ def test_two_threads_give_the_same_each_time(
     near({"y": first}, reference(m, {"x": x}))
     for _ in range(300):
         np.testing.assert_array_equal(exe(x=x)["y"], first)
+
+
+@pytest.mark.parametrize("other", [0.0, -1e9, 0.1, float("-inf")])
+def test_a_number_beside_a_cast_stays_what_it_is(other: float) -> None:
+    """What is chosen where a half is not is of the type that this was cast to."""
+    half, truth = onnx.TensorProto.FLOAT16, onnx.TensorProto.BOOL
+    nodes = [
+        helper.make_node("Cast", ["x"], ["a"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Where", ["m", "a", "c"], ["y"]),
+    ]
+    m = model(nodes, {"x": (half, [40]), "m": (truth, [40])}, ["y"], {"c": np.float32(other)})
+    x, mask = np.arange(40).astype(np.float16) / 7, np.arange(40) % 3 == 0
+    (got,) = superopt.compile(m).run({"x": x, "m": mask}).values()
+    np.testing.assert_array_equal(got, np.where(mask, x.astype(np.float32), np.float32(other)))
