@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from superopt.kernels.identity import identity
@@ -41,6 +42,15 @@ def _built(
     packs = [x for x in how.packed if x in given]
     kernel = lowered("kernel", given, [root], how.schedules, layout, how.tables, packs)
     return Built(replace(kernel, name=f"k{identity(kernel)}"), tuple(given), target)
+
+
+def buffers(made: Sequence[Built]) -> dict[Tensor, Tensor]:
+    """The buffer of each tensor of such kernels; packed constants are their own."""
+    out: dict[Tensor, Tensor] = {}
+    for x in made:
+        for buffer, t in zip(x.kernel.params, (*x.reads, x.writes), strict=True):
+            out.setdefault(t, buffer)
+    return out
 
 
 def operands(t: Tensor) -> list[Tensor]:

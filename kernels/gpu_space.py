@@ -108,6 +108,12 @@ def chosen(p: Problem, option: Option) -> Choice:
     raise ValueError(f"{option} is no way to compute {t.name}")
 
 
+def told(option: Option) -> tuple[int, int]:
+    """How many warps run its kernels, and how many steps of their loops are under way at a time."""
+    knobs = dict(option.knobs)
+    return knobs.get("warps", 4), knobs.get("stages", 3)
+
+
 # --- products ---
 
 

@@ -193,7 +193,9 @@ class OnGpu:
             for c in made.constants:
                 c.write(constants)
             calls = [
-                Call(made.kernels[c.function], c.given, *_told(made, n))
+                Call(
+                    made.kernels[c.function], c.given, *gpu_space.told(made.options[made.solved[n]])
+                )
                 for n, c in enumerate(made.calls)
             ]
             ins, outs = ([_spec(v, sizes) for v in x] for x in (graph.inputs, graph.outputs))
@@ -234,12 +236,6 @@ class OnGpu:
                     "nothing is computed", 'compile it for target="cpu"',
                 )  # fmt: skip
         return found[0]
-
-
-def _told(made: Program, n: int) -> tuple[int, int]:
-    """How many warps run a call's kernel, and how many steps of its loops are under way."""
-    knobs = dict(made.options[made.solved[n]].knobs)
-    return knobs.get("warps", 4), knobs.get("stages", 3)
 
 
 def _spec(v: g.Value, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], DType]:

@@ -7,13 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from superopt.kernels.built import Built, built
+from superopt.kernels.built import buffers, built
 from superopt.kernels.cpu_run import Ref
 from superopt.kernels.gpu_program import Call, Running, event_ms, running
-from superopt.kernels.gpu_space import chosen
+from superopt.kernels.gpu_space import chosen, told
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
-from superopt.te.expr import Tensor
 
 COMPILERS = 8
 
@@ -43,20 +42,11 @@ def seconds(
 
 
 def _running(p: Problem, o: Option, dots: str) -> Running:
-    made: list[Built] = built(p, chosen(p, o))
-    held = {x.kernel.params[k]: t for x in made for k, t in enumerate((*x.reads, x.writes))}
-    given: dict[Tensor, Tensor] = {}  # the buffer of each tensor; packed constants are their own
-    for buffer, t in held.items():
-        given.setdefault(t, buffer)
+    made = built(p, chosen(p, o))
+    given = buffers(made)
     number = {t: n for n, t in enumerate(given)}
-    knobs = dict(o.knobs)
     calls = [
-        Call(
-            x.kernel,
-            tuple(Ref("argument", number[t]) for t in (*x.reads, x.writes)),
-            knobs.get("warps", 4),
-            knobs.get("stages", 3),
-        )
+        Call(x.kernel, tuple(Ref("argument", number[t]) for t in (*x.reads, x.writes)), *told(o))
         for x in made
     ]
     specs = [(tuple(n for n in b.shape if isinstance(n, int)), b.dtype) for b in given.values()]

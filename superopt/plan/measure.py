@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from superopt.kernels.built import Built, built
+from superopt.kernels.built import Built, buffers, built
 from superopt.kernels.cpu import Machine
 from superopt.kernels.cpu_run import Call, Ref
 from superopt.kernels.cpu_text import chunks, workspace
@@ -39,10 +39,7 @@ def runnable(
     """
     how = chosen(p, option)
     made = built(p, how)
-    held = {x.kernel.params[k]: t for x in made for k, t in enumerate((*x.reads, x.writes))}
-    given: dict[Tensor, Tensor] = {}  # the buffer of each tensor; packed constants are their own
-    for buffer, t in held.items():
-        given.setdefault(t, buffer)
+    given = buffers(made)
     fixed = {t for t in given if t in p.constants or t in how.made}
     number = {t: n for n, t in enumerate(given)}
     shapes = {t: _shape(p, made, t, given[t]) for t in given}
