@@ -34,6 +34,7 @@ from superopt.te.walk import loads, stages
 
 ROOM = 400_000  # bytes of a block's scores and rows, of a core's second cache
 BLOCKS = (16, 32, 24, 48, 8, 4)  # rows of a block, the best number first
+TERMS = 512  # of a sum, at most, when tiles are weighed: longer ones are as far in that cache
 LONG = 1024  # elements of a row from which on the matrices come from beyond that cache: 32 rows
 
 
@@ -103,7 +104,8 @@ def options(a: Attention) -> Iterator[tuple[int, int, int, int, int]]:
 
 
 def _tiles(block: int, f: co.Frame) -> Iterator[tuple[float, int, int]]:
-    return co.tiles(block, _size(f.n), f.lanes, 8, f.each, f.registers)
+    terms = min(f.terms, TERMS)
+    return co.tiles(block, _size(f.n), f.lanes, 8, f.each, f.registers, terms)
 
 
 def scheduled(a: Attention, option: tuple[int, ...], lanes: int) -> Mapping[Tensor, Schedule]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
 from math import prod
 
@@ -34,7 +35,7 @@ from superopt.plan.reading import Kept, reading
 from superopt.plan.rows import rows
 from superopt.plan.target import CPU, Target
 from superopt.plan.tensors import Tensors
-from superopt.plan.turn import panels
+from superopt.plan.turn import in_order_of_reading, panels
 from superopt.te import index as ix
 from superopt.te.expr import Tensor, TensorType, compute
 from superopt.te.node import Const
@@ -119,7 +120,8 @@ def program(
     outputs = _outputs(graph, tensors)
     parts = {t: [x.tensor for x in p] for t, p in tensors.parts.items()}
     pictures = apart(in_order(outputs, parts), tensors.copies)
-    current = inlined(outputs, pictures, parts, tensors.constants)
+    turning = partial(in_order_of_reading, constants=tensors.constants, registers=registers)
+    current = inlined(outputs, pictures, parts, turning if target.whole else None)
     outputs, current = _copied(outputs, current, tensors.parts)
     lying = target.lie(current, outputs, tensors.parts)
     if target.whole:

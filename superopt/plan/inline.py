@@ -9,11 +9,10 @@ What is left is a kernel each.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from superopt.plan.turn import in_order_of_reading
 from superopt.te.affine import affine
 from superopt.te.expr import Tensor
 from superopt.te.inline import Inlining
@@ -26,6 +25,9 @@ LONGEST = 150  # functions in an expression
 FOLDED = 12  # quotients and rests in its indices
 _FOLDS = ("floordiv", "mod")
 WIDER = 4  # elements of a reader for each one that it reads
+
+
+Turning = Callable[[Mapping[Tensor, Tensor]], tuple[dict[Tensor, Tensor], set[Tensor]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +43,19 @@ def inlined(
     outputs: Sequence[Tensor],
     kept: Collection[Tensor] = (),
     parts: Mapping[Tensor, Sequence[Tensor]] | None = None,
-    constants: Collection[Tensor] = (),
+    turning: Turning | None = None,
 ) -> dict[Tensor, Tensor]:
     """Each tensor that stays, as given, and as it is computed then; those it reads come before it.
 
     `outputs` and `kept` stay. parts: of tensors without an expression, what is written into them.
+    turning: gives what is computed with copies of some operands, and these.
     """
     written = parts or {}
     current = {t: t for t in in_order(outputs, written)}
     stay = {*outputs, *kept, *(t for some in written.values() for t in some)}
     stay |= _large(current)
     current = _settled(current, stay)
-    current, turned = in_order_of_reading(current, constants)
+    current, turned = turning(current) if turning is not None else (current, set())
     return _settled(current, stay | turned, turned)
 
 

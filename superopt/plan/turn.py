@@ -2,14 +2,17 @@
 
 Vectors go along the last axis of a product's result. Where neighbours along it are not neighbours
 in the operand that has it (the keys of an attention), that operand is copied in another order
-first; what computes it, if nothing else reads it and it is no sum, then does so in that order.
+first; what computes it, if nothing else reads it and it is no sum, then does so in that order. So is
+one whose rows lie far apart (the values of an attention, of which heads lie side by side), where
+first caches are small: rows that are a multiple of 1 KiB apart come to a few places of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from math import gcd
 
-from superopt.kernels.contraction import ROWS, Contraction, contraction, strides
+from superopt.kernels.contraction import FEWER, ROWS, Contraction, contraction, strides
 from superopt.kernels.layout import Layout, Part
 from superopt.kernels.transform import reduction
 from superopt.te import index as ix
@@ -20,15 +23,19 @@ from superopt.te.walk import axes_of
 TURNED = "turned"
 
 
+MANY = 64  # rows that read a matrix, from which on it is worth to bring its own together
+LINE, LINES, WAYS = 64, 64, 8  # of a first cache: bytes of a line, how many places, lines at each
+
+
 def in_order_of_reading(
-    current: Mapping[Tensor, Tensor], constants: Collection[Tensor]
+    current: Mapping[Tensor, Tensor], constants: Collection[Tensor], registers: int
 ) -> tuple[dict[Tensor, Tensor], set[Tensor]]:
-    """The tensors with such copies before them, and these copies."""
+    """The tensors with such copies before them, and these copies. registers: of vectors."""
     out: dict[Tensor, Tensor] = {}
     copies: set[Tensor] = set()
     for t, now in current.items():
         found = contraction(now, constants)
-        turned = None if found is None else _turned(now, found, constants)
+        turned = None if found is None else _turned(now, found, constants, registers)
         if turned is None or found is None:
             out[t] = now
             continue
@@ -54,7 +61,9 @@ def panels(current: Collection[Tensor], width: int) -> dict[Tensor, Layout]:
     return out
 
 
-def _turned(t: Tensor, c: Contraction, constants: Collection[Tensor]) -> tuple[Tensor, Load] | None:
+def _turned(
+    t: Tensor, c: Contraction, constants: Collection[Tensor], registers: int
+) -> tuple[Tensor, Load] | None:
     rows = [a.extent for a in c.of_a if isinstance(a.extent, int)]
     if not c.of_b or c.b.tensor in constants or max(rows, default=0) < ROWS:
         return None
@@ -62,7 +71,10 @@ def _turned(t: Tensor, c: Contraction, constants: Collection[Tensor]) -> tuple[T
     found = reduction(t)
     assert found is not None
     windows = t.rank > 2 and len(found.axes) > 1 and lane == t.axes[1]  # a picture's channels
-    if not (windows or lane == t.axes[-1]) or strides(c.b, lane) == 1:
+    if not (windows or lane == t.axes[-1]):
+        return None
+    far = registers == FEWER and max(rows, default=0) >= MANY and _far(c.b, found.axes)
+    if strides(c.b, lane) == 1 and not far:
         return None
     used = set[Axis]().union(*map(axes_of, c.b.index))
     over = (*c.both, *c.of_b[:-1], *found.axes)
@@ -77,6 +89,16 @@ def _turned(t: Tensor, c: Contraction, constants: Collection[Tensor]) -> tuple[T
 
     copy = compute([a.extent for a in axes], element, name=TURNED)
     return copy, copy[axes]
+
+
+def _far(b: Load, over: Sequence[Axis]) -> bool:
+    """Do more rows come to one place of a first cache than it holds there?"""
+    apart = strides(b, over[-1]) if len(over) == 1 else None
+    if apart is None or not isinstance(over[-1].extent, int):
+        return False
+    size = apart * max(b.dtype.bits // 8, 1)
+    places = LINES // gcd(size // LINE, LINES) if size and size % LINE == 0 else LINES
+    return over[-1].extent > places * WAYS
 
 
 def _instead(e: Expr, old: Load, new: Load) -> Expr:
