@@ -82,11 +82,17 @@ def turning(t: Tensor, layouts: Mapping[Tensor, Layout | Scatter], lanes: int) -
         return None
     last = out.parts[-1]
     n = t.axes[last.axis]
-    other = next(filter(None, (_along(t, x, n, layouts) for x in loads(t.body))), None)
-    if other is None or _size(n) < 2 or _size(other) < LEAST:
+    found = next(filter(None, (_along(t, x, n, layouts) for x in loads(t.body))), None)
+    if found is None or _size(n) < 2 or _size(found[0]) < LEAST:
         return None
+    other, block = found
     high = min(lanes, 1 << (_size(other).bit_length() - 1))
+    tile = f"{other.name}.i"
     steps: list[Primitive] = [Split(other.name, high)]
+    whole: list[str] = []
+    if high < block and block % high == 0 and _size(other) % block == 0:
+        # A block's parts one after the other: whole lines of a cache are read.
+        steps, whole, tile = [Split(other.name, block), Split(tile, high)], [f"{tile}.o"], f"{tile}.i"
     order: list[str] = []
     for p in out.parts:
         a = t.axes[p.axis]
@@ -101,21 +107,24 @@ def turning(t: Tensor, layouts: Mapping[Tensor, Layout | Scatter], lanes: int) -
         steps.append(Split(inner, lanes))
         order.append(f"{inner}.o")
         inner = f"{inner}.i"
-    tile = f"{other.name}.i"
     shared = [Parallel(x) for x in order[:3]]
-    return (*steps, Reorder((*order, tile, inner)), Unroll(tile), Vectorize(inner), *shared)
+    return (*steps, Reorder((*order, *whole, tile, inner)), Unroll(tile), Vectorize(inner), *shared)
 
 
-def _along(t: Tensor, x: Load, n: Axis, layouts: Mapping[Tensor, Layout | Scatter]) -> Axis | None:
-    """The axis of the result along which the operand's neighbours lie, if that is another one."""
+def _along(
+    t: Tensor, x: Load, n: Axis, layouts: Mapping[Tensor, Layout | Scatter]
+) -> tuple[Axis, int] | None:
+    """The axis of the result along which the operand's neighbours lie, if that is another one; and
+    how many of them lie side by side (1: all)."""
     layout = layouts.get(x.tensor)
     if not x.index or isinstance(layout, Scatter):
         return None
-    place = x.index[lying(layout, x.tensor.rank).parts[-1].axis]
+    part = lying(layout, x.tensor.rank).parts[-1]
+    place = x.index[part.axis]
     form = affine(place)
     found = [] if form is None else [a for a, c in form.terms if c == 1 and a in t.axes]
     moves = any(n in axes_of(i) for i in x.index)
-    return found[0] if len(found) == 1 and found[0] != n and moves else None
+    return (found[0], part.block) if len(found) == 1 and found[0] != n and moves else None
 
 
 def _size(a: Axis) -> int:
