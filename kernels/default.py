@@ -92,7 +92,11 @@ def turning(t: Tensor, layouts: Mapping[Tensor, Layout | Scatter], lanes: int) -
     whole: list[str] = []
     if high < block and block % high == 0 and _size(other) % block == 0:
         # A block's parts one after the other: whole lines of a cache are read.
-        steps, whole, tile = [Split(other.name, block), Split(tile, high)], [f"{tile}.o"], f"{tile}.i"
+        steps, whole, tile = (
+            [Split(other.name, block), Split(tile, high)],
+            [f"{tile}.o"],
+            f"{tile}.i",
+        )
     order: list[str] = []
     for p in out.parts:
         a = t.axes[p.axis]

@@ -7,6 +7,7 @@ result, which are programs, and of what is summed, one after the other.
     across   sums along what lies next to each other: of several rows at a time, a block of each
     each     all else: so many elements of the result at a time, and terms of sums one by one
     rows     all that is computed of a row (plan/rows.py), a row at a time
+    online   attention, by blocks of keys (online.py)
 
 Result axes go together in the order in which they lie in memory, so that a block is what is side by
 side. Numbers of an option are those of a schedule; warps and stages go to Triton's compiler.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from math import prod
 
@@ -23,6 +25,7 @@ from superopt.kernels import contraction as co
 from superopt.kernels.factor import placed, put, scattered
 from superopt.kernels.layout import Layout, Part, Scatter, lying
 from superopt.kernels.nest import put_for
+from superopt.kernels.online import Online, kernel, online
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice, Problem
 from superopt.kernels.rows import once
@@ -62,6 +65,10 @@ def choice(p: Problem, wanted: Option | None = None) -> Choice:
 
 def options(p: Problem) -> Iterator[Option]:
     """All ways, the one that should be the fastest first."""
+    fused = online(p.tensor) if p.lead else None
+    if fused is not None:
+        yield from _attending(fused)
+        return
     if p.lead:
         yield Option.of("rows", warps=4)
         return
@@ -97,6 +104,9 @@ def chosen(p: Problem, option: Option) -> Choice:
             m = _matrix(p)
             if m is not None:
                 return _split(p, m, option)
+        case "online" if p.lead and (fused := online(t)) is not None:
+            made = partial(kernel, fused, rows=option["rows"], keys=option["keys"])
+            return Choice(option, t, direct=made)
         case "rows" if p.lead:
             return Choice(option, t, _rows(t, p.lead))
         case "across":
@@ -210,6 +220,7 @@ def _blocks(m: Matrix) -> Iterator[tuple[float, Option]]:
 STEP, START, AGAIN = 150.0, 1500.0, 2000.0
 BYTES = 4000.0
 PRODUCTS = {False: 100_000.0, True: 250_000.0}
+SOFT, FUNCTIONS = 600.0, 2000.0  # a step of attention; and exponentials in a ns
 ROOM, MOST = 128 * 128, 8  # elements of blocks, and these, that a multiprocessor has at a time
 
 
@@ -267,6 +278,36 @@ def _split(p: Problem, m: Matrix, o: Option) -> Choice:
     return Choice(
         o, root, schedules, packed, scattered(t, lies, t.axes, t.axes), {}, (before, buffer)
     )
+
+
+# --- attention ---
+
+QUERIES, KEYS = (16, 32, 64, 128), (32, 64, 128)  # of a block
+
+
+def _attending(a: Online) -> Iterator[Option]:
+    """Blocks, the best ones first, by what they should take: steps that wait for keys, products,
+    and functions of scores; and the keys that are read again for each block of queries."""
+    n, length, width = co.extent(a.i), co.extent(a.j), co.extent(a.d)
+    half, others = a.short.bits == 16, _count(a.t) // (n * width)
+    found = []
+    for rows, keys in product(QUERIES, KEYS):
+        if rows >= 2 * max(n, DOT) or keys >= 2 * max(length, KEYS[0]):
+            continue
+        blocks, steps = others * -(-n // rows), -(-length // keys)
+        near = max(1, min(MOST, ROOM // (rows * (keys + width))))
+        waves = -(-blocks // (MULTIPROCESSORS * near))
+        together = min(near, -(-blocks // MULTIPROCESSORS))
+        done = rows * keys * (2 * width / PRODUCTS[half] + 1 / FUNCTIONS) * MULTIPROCESSORS
+        read = 2 * keys * width * (2 if half else 4) / BYTES * MULTIPROCESSORS
+        time = waves * steps * max(SOFT, together * max(done, read))
+        warps = 8 if rows >= 128 else 4
+        found.append((time, Option.of("online", rows=rows, keys=keys, warps=warps, stages=3)))
+    best = [o for _, o in sorted(found, key=lambda x: x[0])]
+    yield from best
+    for o in best:
+        knobs = {**dict(o.knobs), "stages": 2}
+        yield Option("online", tuple(knobs.items()))
 
 
 # --- sums, and all else ---

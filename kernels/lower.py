@@ -50,13 +50,13 @@ def lowered(
     given = _given(made, how, layouts or {}, results)
     for t in inputs:
         if t in given.layouts:
-            nest.stored[t] = _buffer(t.name, t, given.layouts[t])
+            nest.stored[t] = buffer(t.name, t, given.layouts[t])
     loops: list[Placed] = []
     body: list[Stmt] = []
     for root in made.order:
         if root in given.at:
             continue
-        kept = nest.stored[root] = _buffer(nest.fresh("t"), root, given.layouts.get(root))
+        kept = nest.stored[root] = buffer(nest.fresh("t"), root, given.layouts.get(root))
         if root not in results:
             nest.scratch.append((kept.buffer, "local"))
         s = scheduled(unscheduled(root), given.schedules.get(root), kept.layout)
@@ -90,7 +90,8 @@ def _given(
     return Given(made.order, of, lie, at, {t: reader for t, (_, reader) in made.copies.items()})
 
 
-def _buffer(name: str, t: Tensor, layout: Layout | Scatter | None) -> Stored:
+def buffer(name: str, t: Tensor, layout: Layout | Scatter | None) -> Stored:
+    """Where a tensor lies: in a buffer of this name, row by row where it has no layout."""
     layout = layout or row_major(t.rank)
     if isinstance(layout, Scatter):
         return Stored(Tensor(name, t.dtype, layout.layout.shape(layout.shape)), layout)

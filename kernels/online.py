@@ -12,8 +12,8 @@ arXiv:2205.14135, section 3.1. rules/attention.rules has the rule that adds two 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from superopt.kernels.factor import put
 from superopt.kernels.layout import Layout, Scatter, Stored
@@ -22,10 +22,10 @@ from superopt.kernels.nest import put_for
 from superopt.kernels.tile import For, Kernel, Stmt, Store, Update
 from superopt.kernels.transform import reduction
 from superopt.te import index as ix
-from superopt.te.dtype import F32, DType
-from superopt.te.expr import Tensor, cast, select
+from superopt.te.dtype import F32, INDEX, DType
+from superopt.te.expr import Tensor, cast, compare, select
 from superopt.te.inline import placed
-from superopt.te.node import Apply, Axis, Const, Expr, Load, Reduce
+from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
 from superopt.te.walk import axes_of, loads, reductions
 
 LEAST, MOST = 8, 256  # numbers of a query, and of a row of the result
@@ -51,6 +51,11 @@ class Online:
     over: Expr
     total: Tensor
     held: Tensor
+
+    @property
+    def short(self) -> DType:
+        """Of which kind values are in memory."""
+        return _bare(self.v).dtype
 
 
 def online(t: Tensor) -> Online | None:
@@ -85,7 +90,7 @@ def online(t: Tensor) -> Online | None:
         x.tensor.body is not None for e in (x, q, k, v) for x in loads(e) if x.tensor is not held
     ):
         return None
-    out = put_for(placed(t.body, ones), placed(found, ones), held, t.axes)
+    out = put_for(placed(t.body, ones), placed(found, ones), held, ())
     i = max(rows, key=_size)
     return Online(t, i, columns[0], j, c, q, k, x, v, out, fn, over, total, held)
 
@@ -123,7 +128,9 @@ def _row(e: Load, fn: str, j: Axis) -> Expr | None:
     """What is summed, or the largest is taken of, along j."""
     match e.tensor.body:
         case Reduce(f, (over,), body) if f == fn and over.extent == j.extent:
-            return _opened(placed(body, {**dict(zip(e.tensor.axes, e.index, strict=True)), over: j}))
+            return _opened(
+                placed(body, {**dict(zip(e.tensor.axes, e.index, strict=True)), over: j})
+            )
     return None
 
 
@@ -160,16 +167,105 @@ def _size(a: Axis) -> int:
 
 def kernel(
     a: Online, given: Sequence[Tensor], layouts: Mapping[Tensor, Layout | Scatter],
-    rows: int, keys: int, drops: Collection[int] = (),
+    rows: int, keys: int,
 ) -> Kernel:  # fmt: skip
-    """`rows` of a result at a time, and so many keys."""
+    """`rows` of a result at a time, and so many keys. given: what is read, in order."""
     stored = {x: buffer(x.name, x, layouts.get(x)) for x in (*given, a.t)}
-    w = _Writing(a, stored)
-    outer = [x for x in a.t.axes if x not in (a.i, a.d)]
-    n, length = _size(a.i), _size(a.j)
-    high, wide = min(rows, n), min(keys, length)
-    block, row = Axis("rows", -(-n // high)), Axis("row", high)
-    step, key = Axis("keys", -(-length // wide)), Axis("key", wide)
-    place = block * high if n % high == 0 else ix.apply("min", (ix.as_index(block * high), ix.as_index(n - high)), block.dtype)
-    place = ix.as_index(place + row)
-    return w.done()
+    m, n = min(rows, _size(a.i)), min(keys, _size(a.j))
+    block, row = Axis("rows", -(-_size(a.i) // m)), Axis("row", m)
+    step, key = Axis("keys", -(-_size(a.j) // n)), Axis("key", n)
+    env: dict[Axis, Expr] = {x: ix.as_index(0) for x in a.t.axes if x.extent == 1}
+    env[a.i] = ix.as_index(_from(block, m, _size(a.i)) + row)
+    # What is beyond the last key is one of the others, of which nothing is taken.
+    key_ = ix.as_index(step * n + key)
+    env[a.j] = ix.apply("min", (key_, ix.as_index(_size(a.j) - 1)), INDEX)
+    beyond = _size(a.j) % n != 0
+    kept = a.short
+    scratch: list[tuple[Tensor, str]] = []
+
+    def register(name: str, *axes: Axis, kind: DType = F32) -> Load:
+        t = Tensor(name, kind, tuple(x.extent for x in axes))
+        scratch.append((t, "register"))
+        return Load(t, axes, kind)
+
+    def at(e: Expr) -> Expr:
+        return _stored(placed(e, env), stored)
+
+    def set_(x: Load, value: Expr) -> Store:
+        return Store(x.tensor, x.index, value, tuple(_axes(x)))
+
+    def add(x: Load, fn: str, value: Expr, over: Axis) -> Update:
+        return Update(x.tensor, x.index, fn, value, tuple(_axes(x)), (over,))
+
+    query = _bare(at(a.q))
+    q = register("q", row, a.c, kind=query.dtype)
+    s, x = register("s", row, key), register("x", row, key)
+    p = register("p", row, key)
+    short = p if kept == F32 else register("short", row, key, kind=kept)
+    most, new = register("most", row), register("new", row)
+    ground, by = register("ground", row), register("by", row)
+    total, sums = register("total", row), register("sums", row, a.d)
+    least, zero = Const(float("-inf"), F32), Const(0, F32)
+    scores = put(at(a.x), a.held, s)
+    inside: tuple[Stmt, ...] = (
+        set_(s, zero),
+        add(s, "sum", cast(q, F32) * at(a.k), a.c),
+        set_(x, select(key_ < _size(a.j), scores, least) if beyond else scores),
+        set_(new, most),
+        add(new, "max", x, key),
+        # A row of which all is left out so far: exp(-inf - -inf) would be no number.
+        set_(ground, select(compare("eq", new, least), zero, new)),
+        set_(by, Apply("exp", (most - ground,), F32)),
+        set_(p, Apply("exp", (x - ground,), F32)),
+        set_(total, total * by),
+        add(total, "sum", p, key),
+        set_(sums, sums * by),
+        *(() if short is p else (set_(short, cast(p, kept)),)),
+        add(sums, "sum", cast(short, F32) * at(a.v), key),
+        set_(most, new),
+    )
+    over = put(at(a.over), a.total, total)
+    result = put(at(a.out), a.held, Apply(a.fn, (sums, over), F32))
+    out = stored[a.t]
+    index = tuple(env.get(x, x) for x in a.t.axes)
+    body: tuple[Stmt, ...] = (
+        set_(q, query), set_(most, least), set_(total, zero), set_(sums, zero),
+        For(step, inside),
+        Store(out.buffer, out.place(index), result, (row, a.d)),
+    )  # fmt: skip
+    for axis in reversed([*(x for x in a.t.axes if x not in (a.i, a.d)), block]):
+        body = (For(axis, body, "parallel"),)
+    params = (*(stored[x].buffer for x in given), out.buffer)
+    return Kernel("kernel", params, body, tuple(scratch))
+
+
+def _from(block: Axis, m: int, n: int) -> Expr:
+    """Where a block begins: the last one where it just fits."""
+    if n % m == 0:
+        return ix.as_index(block * m)
+    return ix.apply("min", (ix.as_index(block * m), ix.as_index(n - m)), INDEX)
+
+
+def _axes(x: Load) -> list[Axis]:
+    return [i for i in x.index if isinstance(i, Axis)]
+
+
+def _bare(e: Expr) -> Expr:
+    """What is read as it lies in memory, where that is a shorter float."""
+    match e:
+        case Apply("cast", (x,), dtype) if dtype == F32 and x.dtype.is_float:
+            return x
+    return e
+
+
+def _stored(e: Expr, stored: Mapping[Tensor, Stored]) -> Expr:
+    """Loads of buffers."""
+    match e:
+        case Load(t, index, dtype):
+            at = tuple(_stored(i, stored) for i in index)
+            return Load(stored[t].buffer, stored[t].place(at), dtype) if t in stored else e
+        case Apply(fn, args, dtype):
+            return Apply(fn, tuple(_stored(x, stored) for x in args), dtype)
+        case Index(element, bound):
+            return Index(_stored(element, stored), bound)
+    return e

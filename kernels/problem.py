@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -13,6 +13,7 @@ from superopt.kernels import strassen as st
 from superopt.kernels.layout import Layout, Scatter, lying
 from superopt.kernels.option import Option
 from superopt.kernels.schedule import Schedule
+from superopt.kernels.tile import Kernel
 from superopt.te.expr import Tensor
 from superopt.te.walk import loads, reductions
 
@@ -67,7 +68,8 @@ class Choice:
 
     root: what is computed in its place; lies: where, if not as the tensor does. packed: constants
     in the order in which they are read. made: constants that are made of others. first: what is a
-    kernel of its own before it, and the buffer from which that is read.
+    kernel of its own before it, and the buffer from which that is read. direct: makes the kernel
+    itself, of what it reads and where all lies; there are no schedules then.
     """
 
     option: Option
@@ -80,6 +82,7 @@ class Choice:
     made: Mapping[Tensor, tuple[Tensor, Callable[[np.ndarray], np.ndarray]]] = field(
         default_factory=dict
     )
+    direct: Callable[[Sequence[Tensor], Mapping[Tensor, Layout | Scatter]], Kernel] | None = None
 
 
 def _bytes(t: Tensor) -> int:

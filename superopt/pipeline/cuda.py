@@ -25,6 +25,7 @@ from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.pipeline.arrays import Port, as_array, sizes_of
 from superopt.pipeline.ports import port, shape_at
+from superopt.plan.attention import on_gpu
 from superopt.plan.build import Program, program
 from superopt.plan.gpu_measure import seconds
 from superopt.plan.place import channels_last
@@ -43,6 +44,7 @@ PRECISIONS: Mapping[str, tuple[DType | None, str]] = {
 }
 TODO = 'pip install "superopt[gpu]", on a machine with an NVIDIA GPU; "superopt doctor" says more'
 DROPPED = 13  # bits of a float32 that tf32 has not
+ONLINE = "E2"  # the float class of a softmax by blocks
 WIDTH = 64  # bytes, of vectors that no GPU has: what a plan says of these does not hold
 
 
@@ -186,7 +188,8 @@ class OnGpu:
         graph = simplified(graph_of(s), self.float_class, 1)
         kind, dots = PRECISIONS[self.precision]
         drops = DROPPED if dots == "tf32" else 0
-        target = Target(gpu_space.choice, channels_last, whole=False, kind=kind, drops=drops)
+        fuses = on_gpu if self.float_class >= ONLINE else None
+        target = Target(gpu_space.choice, channels_last, fuses, False, True, kind, drops)
         try:
             made = program(graph, sizes, WIDTH, self.chosen, tiles=False, target=target)
             constants = np.zeros(made.constant_bytes, np.uint8)

@@ -1,17 +1,19 @@
 """Attention: a product of rows that are computed from another product, as one kernel.
 
-Only where what is between the products does not stay in the second cache: else three kernels are as
-fast.
+On a processor only where what is between the products does not stay in the second cache: else three
+kernels are as fast. On a GPU always, for each kernel takes its time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from math import prod
 
 from superopt.kernels.attention import attention as found_in
 from superopt.kernels.contraction import contraction, strides
 from superopt.kernels.layout import Layout
+from superopt.kernels.online import online
 from superopt.kernels.transform import reduction
 from superopt.plan.rows import instead
 from superopt.te.dtype import F32
@@ -21,17 +23,45 @@ from superopt.te.walk import loads
 LARGE = 1 << 20  # bytes of the rows
 
 
+@dataclass(frozen=True, slots=True)
+class Fusing:
+    """What a target has a kernel for. fits: is there one for such rows and such a product of them?
+    joins: does the product belong to it that gives the rows' scores?"""
+
+    fits: Callable[[Tensor, Tensor], bool]
+    joins: Callable[[Tensor], bool] = lambda scores: True
+
+
+def on_processor(constants: Collection[Tensor], width: int) -> Fusing:
+    """width: bytes of a vector."""
+
+    def fits(row: Tensor, product: Tensor) -> bool:
+        large = prod(_sizes(row)) * 4 >= LARGE
+        return large and found_in(product, constants, {}, width * 8 // F32.bits) is not None
+
+    def joins(scores: Tensor) -> bool:
+        c = contraction(scores, constants)
+        return c is not None and (c.b.tensor in constants or strides(c.b, scores.axes[-1]) == 1)
+
+    return Fusing(fits, joins)
+
+
+def on_gpu(constants: Collection[Tensor], width: int) -> Fusing:
+    """Wherever there is a product of queries and keys."""
+    return Fusing(lambda row, product: online(product) is not None)
+
+
 def attention(
     current: Mapping[Tensor, Tensor],
     leads: Mapping[Tensor, int],
     stay: Collection[Tensor],
     lying: Mapping[Tensor, Layout],
     constants: Collection[Tensor],
-    width: int,
+    how: Fusing,
 ) -> tuple[dict[Tensor, Tensor], dict[Tensor, int]]:
     """What is computed then, and how many axes say which row of those that are computed by rows.
 
-    stay: those that are needed in memory. lying: pictures. width: bytes of a vector.
+    stay: those that are needed in memory. lying: pictures.
     """
     readers: dict[Tensor, list[Tensor]] = {}
     for t, now in current.items():
@@ -51,11 +81,13 @@ def attention(
         if not only(row, t) or not _by_rows(now, row, leads[row]):
             continue
         scores = [x for x in _read(out[row], current) if only(x, row)]
-        scores = [x for x in scores if _scores(current[x], row, constants)]
-        if prod(_sizes(row)) * 4 < LARGE or len(scores) > 1:
+        scores = [
+            x for x in scores if _scores(current[x], row, constants) and how.joins(current[x])
+        ]
+        if len(scores) > 1:
             continue
         buffers = {x: Tensor(x.name, x.dtype, x.shape) for x in current}
-        if found_in(_fused(t, out, row, scores, buffers), constants, {}, width * 8 // F32.bits):
+        if how.fits(row, _fused(t, out, row, scores, buffers)):
             out[t], rows[t] = _fused(t, out, row, scores, {}), leads[row]
             for x in (row, *scores):
                 del out[x]
@@ -115,11 +147,11 @@ def _by_rows(now: Tensor, row: Tensor, lead: int) -> bool:
 
 
 def _scores(now: Tensor, row: Tensor, constants: Collection[Tensor]) -> bool:
-    """Is it a product along whose rows vectors go?"""
+    """Is it a product whose rows are these?"""
     c = contraction(now, constants)
     if c is None or now.shape != row.shape or not c.of_b or c.of_b[-1] != now.axes[-1]:
         return False
-    return now.axes[-2] in c.of_a and (c.b.tensor in constants or strides(c.b, now.axes[-1]) == 1)
+    return now.axes[-2] in c.of_a
 
 
 def _sizes(t: Tensor) -> list[int]:

@@ -25,7 +25,9 @@ from superopt.kernels.problem import Problem
 from superopt.kernels.tile import Kernel, Pack
 from superopt.kernels.transform import reduction
 from superopt.plan.attention import attention
-from superopt.plan.inline import in_order, inlined
+from superopt.plan.inline import in_order, inlined, settled
+from superopt.plan.joint import joint
+from superopt.plan.knit import knitted
 from superopt.plan.memory import ALIGNED, Life, offsets
 from superopt.plan.origins import Origins, origins
 from superopt.plan.patch import patched
@@ -121,20 +123,30 @@ def program(
     parts = {t: [x.tensor for x in p] for t, p in tensors.parts.items()}
     pictures = apart(in_order(outputs, parts), tensors.copies)
     turning = partial(in_order_of_reading, constants=tensors.constants, registers=registers)
-    current = inlined(outputs, pictures, parts, turning if target.whole else None)
+    current = inlined(outputs, pictures, parts, turning if target.turns else None)
     outputs, current = _copied(outputs, current, tensors.parts)
+    needed = _stay(outputs, tensors)
+    if target.joins:
+        current = knitted(current, tensors.parts)
+        needed = _stay(outputs, tensors)
+        current = joint(settled(current, needed | pictures), needed, tensors.constants)
     lying = target.lie(current, outputs, tensors.parts)
-    if target.whole:
+    if target.turns:
         lying |= panels(current, width)
     pictured = {x.tensor for t, some in tensors.parts.items() if t in lying for x in some}
     current = _apart(current, lying.keys() | pictured, tensors.constants)
-    needed = {*outputs, *(t for some in parts.values() for t in some)}
     current, leads = rows(current, needed, lying)
-    if target.whole:
-        current, leads = attention(current, leads, needed, lying, tensors.constants, width)
+    if target.fuses is not None:
+        fusing = target.fuses(tensors.constants, width)
+        current, leads = attention(current, leads, needed, lying, tensors.constants, fusing)
     how = chosen or {}
     machine = width, how, tiles, unit, dilated, registers, target
     return _Builder(graph, tensors, outputs, current, leads, lying, *machine).build()
+
+
+def _stay(outputs: Sequence[Tensor], tensors: Tensors) -> set[Tensor]:
+    """What is needed in memory."""
+    return {*outputs, *(x.tensor for some in tensors.parts.values() for x in some)}
 
 
 def _outputs(graph: g.Graph, tensors: Tensors) -> list[Tensor]:
@@ -239,7 +251,8 @@ class _Builder:
         asked: dict[str, Problem] = {}
         used: dict[str, Option] = {}
         for t, now in self.current.items():
-            root = reading(now, {**buffers, **kept.constants(now)}, kept.kind(t), kept.drops(t))
+            lie = {**buffers, **kept.constants(t, now)}
+            root = reading(now, lie, kept.kind(t), kept.drops(t), self.target.kind)
             given = operands(root)
             layout: dict[Tensor, Layout | Scatter] = {
                 b: self.lying[x] for b in given if (x := back.get(b, b)) in self.lying

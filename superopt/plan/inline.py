@@ -54,9 +54,9 @@ def inlined(
     current = {t: t for t in in_order(outputs, written)}
     stay = {*outputs, *kept, *(t for some in written.values() for t in some)}
     stay |= _large(current)
-    current = _settled(current, stay)
+    current = settled(current, stay)
     current, turned = turning(current) if turning is not None else (current, set())
-    return _settled(current, stay | turned, turned)
+    return settled(current, stay | turned, turned)
 
 
 def _large(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
@@ -89,10 +89,10 @@ def _length(e: Expr, length: Mapping[Tensor, int]) -> int:
     return 1
 
 
-def _settled(
+def settled(
     current: dict[Tensor, Tensor], stay: Collection[Tensor], turned: Collection[Tensor] = ()
 ) -> dict[Tensor, Tensor]:
-    """turned: what has another order than what it reads, in which no sum is fast."""
+    """With what should be so computed where it is read. turned: what has another order than what it reads, in which no sum is fast."""
     while chosen := _chosen(current, stay, turned):
         current = _applied(current, chosen)
     return current

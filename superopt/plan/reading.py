@@ -13,8 +13,10 @@ from superopt.plan.tensors import Tensors
 from superopt.te.dtype import F32, I32, DType, to_numpy
 from superopt.te.expr import Tensor
 from superopt.te.inline import Inlining
-from superopt.te.node import Apply, Const, Expr, Load
+from superopt.te.node import Apply, Const, Expr, Load, Reduce
+from superopt.te.walk import loads, parts, reductions, stages
 
+TURNS = ("sin", "cos", "tan")
 BEYOND = (0, float("inf"), float("-inf"))  # an edge: the same in all floats
 
 
@@ -28,11 +30,13 @@ class Kept:
     current: Collection[Tensor]
     outputs: Collection[Tensor]
     owner: dict[Tensor, Tensor] = field(init=False)
+    exact: set[Tensor] = field(init=False)
     short: dict[Tensor, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         parts = self.tensors.parts.items()
         self.owner = {x.tensor: whole for whole, some in parts for x in some}
+        self.exact = set() if self.target.kind is None else self._angles()
 
     def kind(self, t: Tensor) -> DType:
         kind = self.target.kind
@@ -44,12 +48,32 @@ class Kept:
     def _own(self, t: Tensor) -> bool:
         t = self.owner.get(t, t)
         own = t in self.current or t in self.tensors.parts
-        return t.dtype == F32 and t not in self.outputs and own
+        return t.dtype == F32 and t not in self.outputs and own and t not in self.exact
 
-    def constants(self, now: Tensor) -> dict[Tensor, Tensor]:
-        """Those that are read, as they lie in memory."""
+    def _angles(self) -> set[Tensor]:
+        """What sines are of, and what that is computed from up to a sum: of an angle of many turns,
+        such as of a position in a text, 16 bits say nothing."""
+        left = [x.tensor for now in self.current.values() for s in stages([now])
+                if s.body is not None for e in parts(s.body)
+                if isinstance(e, Apply) and e.fn in TURNS for x in loads(e)]  # fmt: skip
+        found: set[Tensor] = set()
+        while left:
+            t = left.pop()
+            t = self.owner.get(t, t)
+            if t in found:
+                continue
+            found.add(t)
+            own = [x.tensor for x in self.tensors.parts.get(t, ())] or [t]
+            found |= set(own)
+            bodies = [now.body for x in own if (now := self.current.get(x)) is not None]
+            left += [x.tensor for b in bodies if b is not None and not reductions(b)
+                     for x in loads(b)]  # fmt: skip
+        return found
+
+    def constants(self, t: Tensor, now: Tensor) -> dict[Tensor, Tensor]:
+        """Those that are read for a tensor, as they lie in memory."""
         aim, known = self.target, self.tensors.constants
-        few = aim.kind is not None or aim.drops
+        few = (aim.kind is not None or aim.drops) and t not in self.exact
         read = [x for x in operands(now) if few and x in known and x.dtype == F32]
         for x in read:
             if x not in self.short:
@@ -74,10 +98,13 @@ def rounded(load: Callable[[], np.ndarray], kind: DType, drops: int) -> Callable
     return made
 
 
-def reading(t: Tensor, buffers: Mapping[Tensor, Tensor], kind: DType, drops: int) -> Tensor:
-    """The tensor, computed from buffers, and of this kind in memory; drops: bits that are zeros."""
+def reading(
+    t: Tensor, buffers: Mapping[Tensor, Tensor], kind: DType, drops: int, short: DType | None
+) -> Tensor:
+    """The tensor, computed from buffers, and of this kind in memory; drops: bits that are zeros.
+    short: of which kind floats are multiplied, where one of them is."""
     assert t.body is not None
-    body = _Reading(buffers).expr(t.body)
+    body = _Reading(buffers, short).expr(t.body)
     if kind != t.dtype:
         body = Apply("cast", (body,), kind)
     elif drops:
@@ -91,8 +118,9 @@ class _Reading(Inlining):
     """Loads of others; what is computed on the way stays so. What lies in memory as another kind of
     float is made what it was when it is read, beyond an edge, too: there is one cast of all."""
 
-    def __init__(self, buffers: Mapping[Tensor, Tensor]) -> None:
+    def __init__(self, buffers: Mapping[Tensor, Tensor], short: DType | None) -> None:
         super().__init__(buffers)
+        self.short = short
         self.stages: dict[Tensor, Tensor] = {}
 
     def _expr(self, e: Expr) -> Expr:
@@ -103,12 +131,25 @@ class _Reading(Inlining):
             return read if buffer.dtype == e.dtype else Apply("cast", (read,), e.dtype)
         out = super()._expr(e)
         match out:
+            case Reduce("sum", axes, Apply("mul", (x, y), dtype), kind) if self.short is not None:
+                some = tuple(self._short(a, b) for a, b in ((x, y), (y, x)))
+                return Reduce("sum", axes, Apply("mul", some, dtype), kind)
             case Apply(
                 "select", (guard, Apply("cast", (Load(_, _, kind) as read,), dtype), Const(v))
             ) if kind.is_float and v in BEYOND:
                 zero = Const(v, kind)
                 return Apply("cast", (Apply("select", (guard, read, zero), kind),), dtype)
         return out
+
+    def _short(self, e: Expr, other: Expr) -> Expr:
+        """A factor that is given in 32 bits, where the other one has 16."""
+        match other, e:
+            case (
+                Apply("cast", (x,), _),
+                Load(Tensor(body=None)) | Apply("select", (_, Load(Tensor(body=None)), Const())),
+            ) if x.dtype == self.short and e.dtype == F32:
+                return Apply("cast", (Apply("cast", (e,), x.dtype),), F32)
+        return e
 
     def stage(self, t: Tensor) -> Tensor:
         if t.body is None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from superopt.kernels.layout import Layout
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice, Problem
 from superopt.kernels.space import choice
+from superopt.plan.attention import Fusing, on_processor
 from superopt.plan.place import layouts
 from superopt.te.dtype import DType
 from superopt.te.expr import Tensor
@@ -17,14 +18,17 @@ from superopt.te.expr import Tensor
 @dataclass(frozen=True, slots=True)
 class Target:
     """What a program is planned for. choose: how a problem is computed; lie: where pictures do, of
-    what is computed, of outputs, and of what is written in parts; whole: are attention, and
-    products in another order, kernels of their own? kind: floats of 32 bits are of it in memory.
+    what is computed, of outputs, and of what is written in parts; fuses: which attention is one
+    kernel; turns: are operands of products copied in the order in which these read? joins: are
+    products of one operand with several constants one? kind: floats of 32 bits are of it in memory.
     drops: or so many of their last bits are zeros, for dots that do not read these: they would
     leave them out, which is always less, and errors of one sign add up from layer to layer."""
 
     choose: Callable[[Problem, Option | None], Choice] = choice
     lie: Callable[..., dict[Tensor, Layout]] = layouts
-    whole: bool = True
+    fuses: Callable[[Collection[Tensor], int], Fusing] | None = on_processor
+    turns: bool = True
+    joins: bool = False
     kind: DType | None = None
     drops: int = 0
 

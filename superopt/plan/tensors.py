@@ -16,8 +16,8 @@ from superopt.te import index as ix
 from superopt.te.affine import rebuild
 from superopt.te.bind import bind
 from superopt.te.expr import Dim, Tensor, compute, const
-from superopt.te.inline import indexed
-from superopt.te.node import Apply, Const, Expr, Index, Load, Reduce
+from superopt.te.inline import indexed, placed
+from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
 
 SMALL = 1  # elements of constants that become numbers in expressions
 
@@ -167,6 +167,8 @@ class Replacing:
             case Apply(fn, args, dtype):
                 some = tuple(self.expr(a) for a in args)
                 return e if some == args else rebuild(fn, some, dtype)
+            case Reduce(_, (Axis(extent=1) as a,), body, dtype) if body.dtype == dtype:
+                return placed(self.expr(body), {a: ix.as_index(0)})  # one term is no sum
             case Reduce(fn, axes, body, dtype):
                 return Reduce(fn, axes, self.expr(body), dtype)
             case Index(element, bound):

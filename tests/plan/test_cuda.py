@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
 import superopt
 from superopt.errors import ModelError, UsageError
@@ -21,9 +20,9 @@ from superopt.kernels.problem import Problem
 from superopt.onnx_io.source import read
 from superopt.pipeline import cuda
 from superopt.pipeline.cuda import PRECISIONS
+from tests.plan.gpu_models import ATTENTION, I64, ONE, drawn, heads, node
 from tests.plan.test_compile import F, model, reference
 
-I64 = onnx.TensorProto.INT64
 UNITS = {"fp32": 2e-6, "tf32": 3e-3, "fp16": 3e-3, "bf16": 3e-2}
 
 
@@ -45,31 +44,11 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "running", poisoned)
 
 
-def drawn(*shape: int, scale: float = 1.0) -> np.ndarray:
-    rng = np.random.default_rng(sum(shape))
-    return (rng.standard_normal(shape) * scale).astype(np.float32)
-
-
-def node(op: str, *names: str, **how: Any) -> onnx.NodeProto:
-    *given, out = names
-    return helper.make_node(op, given, [out], **how)
-
-
 def conv(c: int, k: int, size: int, kernel: int, **how: Any) -> onnx.ModelProto:
     groups = how.get("group", 1)
     w = drawn(k, c // groups, kernel, kernel, scale=(c // groups * kernel**2) ** -0.5)
     nodes = [node("Conv", "x", "w", "b", "a", **how), node("Relu", "a", "y")]
     return model(nodes, {"x": (F, [1, c, size, size])}, ["y"], {"w": w, "b": drawn(k)})
-
-
-def attention() -> onnx.ModelProto:
-    nodes = [
-        node("MatMul", "q", "k", "s"), node("Mul", "s", "c", "t"),
-        node("Softmax", "t", "p", axis=-1), node("MatMul", "p", "v", "y"),
-    ]  # fmt: skip
-    shapes = {"q": [2, 20, 16], "k": [2, 16, 24], "v": [2, 24, 16]}
-    given = {n: (F, s) for n, s in shapes.items()}
-    return model(nodes, given, ["y"], {"c": np.float32(0.25)})
 
 
 def block() -> onnx.ModelProto:
@@ -98,7 +77,8 @@ MODELS = {
     "of a prime sum": lambda: conv(211, 16, 4, 1),
     "of a few terms": lambda: conv(11, 16, 5, 1),
     "a block": block,
-    "attention": attention,
+    **ATTENTION,
+    **ONE,
     "layer norm": lambda: model(
         [node("LayerNormalization", "x", "s", "b", "y", axis=-1)], {"x": (F, [3, 5, 50])}, ["y"],
         {"s": drawn(50), "b": drawn(50)},
@@ -167,7 +147,7 @@ def test_each_precision(precision: str) -> None:
     assert same == (precision == "fp32")
 
 
-@pytest.mark.parametrize("name", ["a convolution", "of a long sum", "attention", "depthwise"])
+@pytest.mark.parametrize("name", ["a convolution", "of a long sum", "ragged heads", "depthwise"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_every_option(name: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ways to compute a problem do not change what it is: of each kind, and of blocks far apart."""
@@ -185,6 +165,38 @@ def test_every_option(name: str, precision: str, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(gpu_space, "choice", choose)
         near(cuda.compile(read(m), precision).run(given), wanted, precision)
     assert len(tried) > 3
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_is_one_kernel(name: str) -> None:
+    """Of scores, softmax and product, unless the float class keeps products as they are."""
+    m = ATTENTION[name]()
+    made = cuda.compile(read(m), "fp16").variant({}).program
+    assert [o.algorithm for o in made.options.values()].count("online") == 1
+    assert "rows" not in [o.algorithm for o in made.options.values()]
+    exact = cuda.compile(read(m), "fp32", "E1")
+    assert "rows" in [o.algorithm for o in exact.variant({}).program.options.values()]
+    near(exact.run(feeds(m)), reference(m, feeds(m)), "fp32")
+
+
+def test_rows_of_which_nothing_is_left() -> None:
+    """Where all keys are masked there is no number, and the other rows have theirs."""
+    mask = np.zeros((1, 1, 70, 70), bool)
+    mask[..., 7, :] = True
+    m = heads(70, 1, 16, mask=mask, chosen=True)
+    given, wanted = feeds(m), reference(m, feeds(m))["y"]
+    got = cuda.compile(read(m), "fp32").run(given)["y"]
+    assert np.isnan(wanted[:, 7]).all()
+    assert np.array_equal(np.isnan(got), np.isnan(wanted))
+    near({"y": np.nan_to_num(got)}, {"y": np.nan_to_num(wanted)}, "fp32")
+
+
+@pytest.mark.parametrize(
+    ("name", "kernels"), [("branches", 5), ("products", 3), ("rotary", 2), ("columns", 6)]
+)
+def test_how_many_kernels(name: str, kernels: int) -> None:
+    made = cuda.compile(read(ONE[name]()), "fp16").variant({})
+    assert len(made.running.launches) == kernels
 
 
 def test_symbolic_sizes() -> None:

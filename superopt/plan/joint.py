@@ -1,0 +1,187 @@
+"""Products of one operand with several constants, as one product: queries, keys and values of an
+attention, the first convolutions of branches. On a GPU, where each kernel takes its time.
+
+    q[i, n] = f(sum(x[i, k] * a[k, n] for k), u[n])
+    v[i, n] = f(sum(x[i, k] * b[k, n] for k), w[n])   =>   one of a beside b, and of u beside w
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from superopt.kernels.contraction import contraction
+from superopt.te import index as ix
+from superopt.te.affine import rebuild
+from superopt.te.dtype import DType
+from superopt.te.expr import Tensor
+from superopt.te.inline import placed
+from superopt.te.node import Apply, Axis, Expr, Load, Reduce
+from superopt.te.walk import axes_of
+
+Constants = dict[Tensor, Callable[[], np.ndarray]]
+COLUMN = "column"
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A product: along which of its axes constants change; what it is but for these, its shape; and
+    them, each with the dimension that the axis goes along."""
+
+    t: Tensor
+    at: int
+    form: object
+    slots: tuple[tuple[Load, int], ...]
+
+    @property
+    def size(self) -> int:
+        n = self.t.shape[self.at]
+        assert isinstance(n, int)
+        return n
+
+
+def joint(
+    current: Mapping[Tensor, Tensor], stay: Collection[Tensor], constants: Constants
+) -> dict[Tensor, Tensor]:
+    """What is computed then; new constants are added to the others. stay: what is needed itself."""
+    groups: dict[object, list[_Member]] = {}
+    slots = _Slots()
+    for t, now in current.items():
+        member = None if t in stay else _member(t, now, constants, slots)
+        if member is not None:
+            groups.setdefault(member.form, []).append(member)
+    whole: dict[Tensor, tuple[Tensor, int, int]] = {}
+    first: dict[Tensor, Tensor] = {}
+    for members in groups.values():
+        if len(members) < 2:
+            continue
+        made = _made(members, current, constants)
+        first[members[0].t] = made
+        begin = 0
+        for m in members:
+            whole[m.t] = made, m.at, begin
+            begin += m.size
+    out: dict[Tensor, Tensor] = {}
+    for t, now in current.items():
+        new = first.get(t, now)
+        if t in first or t not in whole:
+            body = None if new.body is None else _read(new.body, whole)
+            key = new if t in first else t
+            out[key] = (
+                new if body == new.body else Tensor(new.name, new.dtype, new.shape, new.axes, body)
+            )
+    return out
+
+
+class _Slots(dict[tuple[int, DType, tuple[object, ...]], Tensor]):
+    """What stands for constants, by their number, type and shape but for the axis."""
+
+    def of(self, n: int, t: Tensor, d: int) -> Tensor:
+        shape = (*t.shape[:d], 0, *t.shape[d + 1 :])
+        return self.setdefault((n, t.dtype, shape), Tensor(f"slot{n}", t.dtype, shape))
+
+
+def _member(t: Tensor, now: Tensor, constants: Collection[Tensor], known: _Slots) -> _Member | None:
+    c = contraction(now, constants)
+    if c is None or now.body is None or len(c.of_b) != 1:
+        return None
+    if c.b.tensor not in constants or c.a.tensor in constants:
+        return None
+    (column,) = c.of_b
+    env: dict[Axis, Expr] = {a: Axis(f"a{n}", a.extent) for n, a in enumerate(now.axes)}
+    env[column] = here = Axis(COLUMN, 1 << 30)
+    slots: list[tuple[Load, int]] = []
+    form = _form(placed(now.body, env), here, constants, slots, known)
+    if form is None or not slots:
+        return None
+    at = now.axes.index(column)
+    rest = (*now.shape[:at], *now.shape[at + 1 :], now.dtype)
+    read = [x.tensor for x, _ in slots]
+    same = tuple(read.index(x) for x in read)  # which of them are one
+    return _Member(t, at, (at, form, rest, same), tuple(slots))
+
+
+def _form(
+    e: Expr, here: Axis, constants: Collection[Tensor], slots: list[tuple[Load, int]],
+    known: _Slots,
+) -> Expr | None:  # fmt: skip
+    """`e` without the constants that change along the axis; None where anything else does."""
+    match e:
+        case Load(t, index, dtype):
+            along = [d for d, i in enumerate(index) if here in axes_of(i)]
+            if not along:
+                return e
+            if t not in constants or len(along) > 1 or index[along[0]] != here:
+                return None
+            slots.append((e, along[0]))
+            return Load(known.of(len(slots), t, along[0]), index, dtype)
+        case Apply(fn, args, dtype):
+            some = [_form(a, here, constants, slots, known) for a in args]
+            if e == here or any(a is None for a in some):
+                return None
+            return Apply(fn, tuple(a for a in some if a is not None), dtype)
+        case Reduce(fn, axes, body, dtype):
+            inner = _form(body, here, constants, slots, known)
+            return None if inner is None else Reduce(fn, axes, inner, dtype)
+    return None if here in axes_of(e) else e
+
+
+def _made(
+    members: Sequence[_Member], current: Mapping[Tensor, Tensor], constants: Constants
+) -> Tensor:
+    """One product of all, beside each other."""
+    now = current[members[0].t]
+    at, total = members[0].at, sum(m.size for m in members)
+    column = Axis(now.axes[at].name, total)
+    new: dict[Tensor, Tensor] = {}
+    for n, (load, d) in enumerate(members[0].slots):
+        some = [m.slots[n][0].tensor for m in members]
+        old = load.tensor
+        shape = (*old.shape[:d], total, *old.shape[d + 1 :])
+        made = new[old] = Tensor(f"{old.name}_beside", old.dtype, shape)
+        constants[made] = _beside([constants[x] for x in some], some, d)
+    axes = tuple(column if n == at else a for n, a in enumerate(now.axes))
+    shape = tuple(a.extent for a in axes)
+    assert now.body is not None
+    body = _instead(placed(now.body, {now.axes[at]: column}), new)
+    return Tensor("beside", now.dtype, shape, axes, body)
+
+
+def _beside(
+    some: Sequence[Callable[[], np.ndarray]], tensors: Sequence[Tensor], d: int
+) -> Callable[[], np.ndarray]:
+    def load() -> np.ndarray:
+        arrays = [x().reshape(t.shape) for x, t in zip(some, tensors, strict=True)]
+        return np.concatenate(arrays, axis=d)
+
+    return load
+
+
+def _instead(e: Expr, new: Mapping[Tensor, Tensor]) -> Expr:
+    match e:
+        case Load(t, index, dtype):
+            return Load(new.get(t, t), index, dtype)
+        case Apply(fn, args, dtype):
+            return Apply(fn, tuple(_instead(a, new) for a in args), dtype)
+        case Reduce(fn, axes, body, dtype):
+            return Reduce(fn, axes, _instead(body, new), dtype)
+    return e
+
+
+def _read(e: Expr, whole: Mapping[Tensor, tuple[Tensor, int, int]]) -> Expr:
+    """Loads of a part as loads of the whole."""
+    match e:
+        case Load(t, index, dtype):
+            index = tuple(_read(i, whole) for i in index)
+            if t not in whole:
+                return Load(t, index, dtype)
+            made, at, begin = whole[t]
+            moved = ix.as_index(index[at] + begin)
+            return Load(made, (*index[:at], moved, *index[at + 1 :]), dtype)
+        case Apply(fn, args, dtype):
+            return rebuild(fn, tuple(_read(a, whole) for a in args), dtype)
+        case Reduce(fn, axes, body, dtype):
+            return Reduce(fn, axes, _read(body, whole), dtype)
+    return e

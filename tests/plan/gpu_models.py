@@ -1,0 +1,165 @@
+"""Models of several kernels that a GPU's plan makes one: attention, products beside each other,
+parts that are joined. By name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from tests.plan.test_compile import F, model
+
+I64 = TensorProto.INT64
+
+
+def drawn(*shape: int, scale: float = 1.0) -> np.ndarray:
+    rng = np.random.default_rng(sum(shape))
+    return (rng.standard_normal(shape) * scale).astype(np.float32)
+
+
+def node(op: str, *names: str, **how: object) -> onnx.NodeProto:
+    *given, out = names
+    return helper.make_node(op, given, [out], **how)
+
+
+def heads(
+    n: int, h: int, d: int, keys: int = 0, grouped: int = 1, mask: np.ndarray | None = None,
+    chosen: bool = False,
+) -> onnx.ModelProto:  # fmt: skip
+    """Of x, projected to queries, keys and values; keys: of another input, of that length; grouped:
+    heads that share keys; mask: added, or, where `chosen`, it says what is -inf."""
+    c, rest = h * d, h // grouped * d
+    known: dict[str, np.ndarray] = {
+        "wq": drawn(c, c, scale=c**-0.5), "wk": drawn(c, rest, scale=c**-0.5) * 2,
+        "wv": drawn(c, rest, scale=c**-0.5), "bq": drawn(c), "bv": drawn(rest),
+        "split": np.array([0, 0, h, d]), "few": np.array([0, 0, h // grouped, d]),
+        "joined": np.array([0, 0, c]), "scale": np.float32(d**-0.5),
+    }  # fmt: skip
+    z = "z" if keys else "x"
+    nodes = [
+        node("MatMul", "x", "wq", "q0"), node("Add", "q0", "bq", "q1"),
+        node("MatMul", z, "wk", "k1"), node("MatMul", z, "wv", "v0"), node("Add", "v0", "bv", "v1"),
+        node("Reshape", "q1", "split", "q2"), node("Transpose", "q2", "q", perm=[0, 2, 1, 3]),
+        node("Reshape", "k1", "few", "k2"), node("Transpose", "k2", "k3", perm=[0, 2, 3, 1]),
+        node("Reshape", "v1", "few", "v2"), node("Transpose", "v2", "v3", perm=[0, 2, 1, 3]),
+    ]  # fmt: skip
+    k, v = "k3", "v3"
+    if grouped > 1:
+        length = keys or n
+        for name, old, size in (("k", "k3", [d, length]), ("v", "v3", [length, d])):
+            known |= {
+                f"{name}one": np.array([2]),
+                f"{name}more": np.array([1, 1, grouped, 1, 1]),
+                f"{name}all": np.array([2, h, *size]),
+            }
+            nodes += [
+                node("Unsqueeze", old, f"{name}one", f"{name}5"),
+                node("Expand", f"{name}5", f"{name}more", f"{name}6"),
+                node("Reshape", f"{name}6", f"{name}all", f"{name}7"),
+            ]
+        k, v = "k7", "v7"
+    nodes += [node("MatMul", "q", k, "s0"), node("Mul", "s0", "scale", "s1")]
+    if mask is not None and chosen:
+        known |= {"mask": mask, "least": np.float32(-np.inf)}
+        nodes.append(node("Where", "mask", "least", "s1", "s"))
+    elif mask is not None:
+        known["mask"] = mask
+        nodes.append(node("Add", "s1", "mask", "s"))
+    else:
+        nodes.append(node("Identity", "s1", "s"))
+    nodes += [
+        node("Softmax", "s", "p", axis=-1), node("MatMul", "p", v, "o"),
+        node("Transpose", "o", "o1", perm=[0, 2, 1, 3]), node("Reshape", "o1", "joined", "y"),
+    ]  # fmt: skip
+    given = {"x": (F, [2, n, c])} | ({"z": (F, [2, keys, c])} if keys else {})
+    return model(nodes, given, ["y"], known)
+
+
+def causal(n: int, least: float = -1e9) -> np.ndarray:
+    return np.triu(np.full((n, n), least, np.float32), 1)
+
+
+def beyond(n: int, first: int) -> np.ndarray:
+    """The first keys are left out, and of one query all but one."""
+    mask = np.zeros((1, 1, n, n), bool)
+    mask[..., :first] = True
+    mask[..., 5, :-1] = True
+    return mask
+
+
+def branches() -> onnx.ModelProto:
+    """Convolutions of one picture, of which two are of one kind."""
+    known = {
+        "a": drawn(8, 16, 1, 1, scale=0.3), "b": drawn(12, 16, 1, 1, scale=0.3), "u": drawn(8),
+        "v": drawn(12), "c": drawn(20, 12, 3, 3, scale=0.1), "d": drawn(9, 8, 1, 1, scale=0.3),
+    }  # fmt: skip
+    nodes = [
+        node("Relu", "x", "z"),
+        node("Conv", "z", "a", "u", "p"), node("Relu", "p", "p1"), node("Conv", "z", "b", "v", "q"),
+        node("Relu", "q", "q1"), node("Conv", "q1", "c", "r", pads=[1] * 4),
+        node("Conv", "p1", "d", "s"), node("Concat", "r", "s", "y", axis=1),
+    ]  # fmt: skip
+    return model(nodes, {"x": (F, [2, 16, 6, 7])}, ["y"], known)
+
+
+def products() -> onnx.ModelProto:
+    """Three of one operand, of which one constant is used twice, and one product is an output."""
+    known = {"a": drawn(20, 16), "b": drawn(20, 24), "u": drawn(16), "v": drawn(24)}
+    nodes = [
+        node("MatMul", "x", "a", "p"), node("Add", "p", "u", "p1"), node("Tanh", "p1", "p2"),
+        node("MatMul", "x", "b", "q"), node("Add", "q", "v", "q1"), node("Tanh", "q1", "q2"),
+        node("MatMul", "x", "a", "r"), node("Add", "r", "u", "r1"), node("Tanh", "r1", "r2"),
+        node("Softmax", "q2", "z", axis=-1), node("Mul", "p2", "r2", "y"),
+        node("MatMul", "x", "b", "w"),
+    ]  # fmt: skip
+    return model(nodes, {"x": (F, [18, 20])}, ["y", "z", "w"], known)
+
+
+def rotary(n: int = 19, h: int = 2, d: int = 12) -> onnx.ModelProto:
+    """Halves of rows turned by angles of their positions, which are too large for 16 bits."""
+    known = {
+        "freq": (100.0 ** -(np.arange(d // 2, dtype=np.float32) / d)).reshape(1, d // 2, 1),
+        "row": np.array([1]), "zero": np.array([0]), "half": np.array([d // 2]),
+        "end": np.array([d]), "last": np.array([-1]),
+    }  # fmt: skip
+    nodes = [
+        node("Cast", "i", "f", to=F), node("Unsqueeze", "f", "row", "f1"),
+        node("MatMul", "freq", "f1", "g"), node("Transpose", "g", "t", perm=[0, 2, 1]),
+        node("Concat", "t", "t", "e", axis=-1), node("Cos", "e", "c"), node("Sin", "e", "s"),
+        node("Slice", "x", "zero", "half", "last", "a"),
+        node("Slice", "x", "half", "end", "last", "b"), node("Neg", "b", "b1"),
+        node("Concat", "b1", "a", "r", axis=-1), node("Mul", "x", "c", "y1"),
+        node("Mul", "r", "s", "y2"), node("Add", "y1", "y2", "y"),
+    ]  # fmt: skip
+    return model(nodes, {"x": (F, [h, n, d]), "i": (I64, [1, n])}, ["y"], known)
+
+
+def columns() -> onnx.ModelProto:
+    """Rows of tables beside each other, and a product after them, and one between."""
+    known = {f"t{k}": drawn(30, 8 + k) for k in range(3)} | {
+        "w": drawn(5, 6), "one": np.array([1]), "k0": np.array(0), "k1": np.array(1),
+        "k2": np.array(2),
+    }  # fmt: skip
+    nodes = [node("Gather", "i", f"k{k}", f"c{k}", axis=1) for k in range(3)]
+    nodes += [node("Gather", f"t{k}", f"c{k}", f"r{k}") for k in range(3)]
+    nodes += [
+        node("MatMul", "x", "w", "p"), node("Concat", "r0", "r1", "p", "r2", "y", axis=1),
+        node("Concat", "r0", "r1", "z", axis=1),
+    ]  # fmt: skip
+    return model(nodes, {"i": (I64, [4, 3]), "x": (F, [4, 5])}, ["y", "z"], known)
+
+
+ATTENTION: Mapping[str, Callable[[], onnx.ModelProto]] = {
+    "heads": lambda: heads(24, 2, 16),
+    "ragged heads": lambda: heads(37, 2, 20),
+    "causal heads": lambda: heads(33, 2, 16, mask=causal(33)),
+    "long keys": lambda: heads(20, 1, 16, keys=150),
+    "heads in groups": lambda: heads(24, 4, 16, grouped=2),
+    "masked heads": lambda: heads(70, 2, 16, mask=beyond(70, 40), chosen=True),
+    "masked by -inf": lambda: heads(40, 1, 32, mask=causal(40, -np.inf)),
+}
+ONE: Mapping[str, Callable[[], onnx.ModelProto]] = {
+    "branches": branches, "products": products, "rotary": rotary, "columns": columns,
+}  # fmt: skip
