@@ -1,4 +1,4 @@
-"""Attention by blocks of keys: rows of a softmax that are multiplied with a matrix, and never whole.
+"""Attention by blocks of keys: rows of a softmax, multiplied with a matrix, that are never whole.
 
     s[i, j] = sum(q[i, c] * k[j, c] for c)
     x[i, j]                                     of s[i, j]: scaled, masked
@@ -90,7 +90,9 @@ def online(t: Tensor) -> Online | None:
         x.tensor.body is not None for e in (x, q, k, v) for x in loads(e) if x.tensor is not held
     ):
         return None
-    out = put_for(placed(t.body, ones), placed(found, ones), held, ())
+    whole = placed(found, ones)
+    assert isinstance(whole, Reduce)
+    out = put_for(placed(t.body, ones), whole, held, ())
     i = max(rows, key=_size)
     return Online(t, i, columns[0], j, c, q, k, x, v, out, fn, over, total, held)
 

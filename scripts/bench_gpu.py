@@ -2,13 +2,13 @@
 """Models on a GPU: checked, and timed as one CUDA graph each.
 
     scripts/bench_gpu.py --models ../shared/models [--only NAME,...] [--precision fp16,tf32]
-                         [--batch N] [--tune N] [--out FILE.json] [--kernels N]
+                         [--batch N] [--tune N] [--out FILE.json] [--kernels N] [--peers]
 
 Times are medians of events around some replays, in ms; each result is compared with onnxruntime's,
 in float32 on the processor: the largest difference by the output's rms. `--kernels N` adds the N
 slowest kernels of each model, each timed alone; `--tune N` measures N ways to compute each problem
-first, and writes down what they took. The file is written as it goes, and what is in it
-is not measured again.
+first, and writes down what they took; `--peers` times torch (gpu_peers.py) in turns with ours. The
+file is written as it goes, and what is in it is not measured again.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def measured(path: Path, precision: str, kernels: int, tune: int) -> dict[str, A
     r = made.running
     out = {
         "untuned": before, "ms": event_ms(r), "error": worst, "compile": seconds,
-        "kernels": len(r.launches), "device": torch.cuda.get_device_name(),
+        "kernels": len(r.launches), "device": torch.cuda.get_device_name(), "run": r,
     }  # fmt: skip
     if tune:
         out["tuning"] = rows
@@ -116,10 +116,22 @@ def measured(path: Path, precision: str, kernels: int, tune: int) -> dict[str, A
     return out
 
 
-def gpu_sizes(p: Any) -> Any:
-    from superopt.kernels.gpu_space import _matrix
+def in_turns(own: Any, name: str, precision: str, batch: int) -> dict[str, float]:
+    """Medians of ours and of torch's modes, five times one after the other."""
+    from gpu_peers import runs
 
-    m = _matrix(p)
+    some = {"ms": own, **runs(name, precision, batch)}
+    times: dict[str, list[float]] = {key: [] for key in some}
+    for _ in range(5):
+        for key, run in some.items():
+            times[key].append(event_ms(run, 5))
+    return {key: float(np.median(t)) for key, t in times.items()}
+
+
+def gpu_sizes(p: Any) -> Any:
+    from superopt.kernels.gpu_products import matrix_of
+
+    m = matrix_of(p)
     return None if m is None else [*m.sizes, *(a.extent for a in m.batch)]
 
 
@@ -152,17 +164,21 @@ def main() -> None:
     given.add_argument("--out", type=Path)
     given.add_argument("--kernels", type=int, default=0)
     given.add_argument("--tune", type=int, default=0)
+    given.add_argument("--peers", action="store_true")
     how = given.parse_args()
     sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(how.models)]
     import onnx
     from fill import fill
+    from gpu_nets import llama_layers
 
     found: dict[str, Any] = {}
     if how.out is not None and how.out.exists():
         found = json.loads(how.out.read_text())
     for name in how.only.split(","):
         path = Path(tempfile.gettempdir()) / f"bench_gpu_{name}_{how.batch}.onnx"
-        if not path.exists():
+        if not path.exists() and name == "llama_layers":
+            llama_layers(path, how.batch)
+        elif not path.exists():
             onnx.save(batched(fill(name), how.batch), path)
         for precision in how.precision.split(","):
             key = f"{name} {precision} {how.batch}"
@@ -170,8 +186,11 @@ def main() -> None:
                 continue
             try:
                 found[key] = measured(path, precision, how.kernels, how.tune)
+                if how.peers:
+                    found[key] |= in_turns(found[key].pop("run"), name, precision, how.batch)
             except Exception as e:
                 found[key] = {"failed": f"{type(e).__name__}: {str(e)[:600]}"}
+            found[key].pop("run", None)
             line = {k: v for k, v in found[key].items() if k not in ("slowest", "tuning")}
             print(key, json.dumps(line), *found[key].get("slowest", ()), sep="\n  ", flush=True)
             if how.out is not None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""torch's times of the models of bench_gpu.py, by torchvision's definitions: docs/gpu_peers.json.
+"""torch's times of the models of bench_gpu.py (docs/gpu_peers.json), by gpu_nets.py's definitions.
 
     scripts/gpu_peers.py [--only NAME,...] [--precision fp16,tf32] [--batch 1,16] --out FILE.json
 
@@ -13,41 +13,51 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from bench_gpu import event_ms
+from gpu_nets import VISION, net
 
-NAMES = ("resnet18", "resnet50", "squeezenet1_1", "mobilenet_v2", "inception_v3")
-SIDES = {"inception_v3": 299}
+NAMES = (*VISION, "bert_base_12l", "llama_layers", "csrnet", "nasrnn")
 KINDS = {"fp16": torch.float16, "tf32": torch.float32}
 
 
-def measured(name: str, precision: str, batch: int) -> dict[str, float]:
-    import torchvision
-
-    torch.manual_seed(0)
-    more = {"init_weights": False} if name == "inception_v3" else {}
-    net = getattr(torchvision.models, name)(weights=None, **more).eval().cuda()
-    side = SIDES.get(name, 224)
-    net = net.to(KINDS[precision], memory_format=torch.channels_last)
-    x = torch.randn(batch, 3, side, side, device="cuda", dtype=KINDS[precision])
-    x = x.contiguous(memory_format=torch.channels_last)
-    out = {}
+def runs(name: str, precision: str, batch: int, most: bool = False) -> dict[str, Callable[[], Any]]:
+    """Calls by torch's mode: eager in a CUDA graph, compiled with reduce-overhead, and, where
+    `most`, with max-autotune."""
+    _set()
+    module, given = net(name, batch, KINDS[precision])
+    out: dict[str, Callable[[], Any]] = {}
     with torch.no_grad():
         for _ in range(3):
-            net(x)
+            module(*given)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            net(x)
-        out["graph"] = event_ms(graph.replay)
-        torch._dynamo.reset()
-        fast = torch.compile(net, mode="reduce-overhead")
-        out["compile"] = event_ms(lambda: fast(x))
+            module(*given)
+    out["graph"] = graph.replay
+    torch._dynamo.reset()
+    for key, mode in (("compile", "reduce-overhead"), ("max", "max-autotune")):
+        if key == "compile" or most:
+            fast = torch.compile(module, mode=mode)
+            out[key] = torch.no_grad()(lambda fast=fast: fast(*given))
+            out[key]()
     return out
+
+
+def _set() -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+    torch._inductor.config.freezing = True
+
+
+def measured(name: str, precision: str, batch: int, most: bool) -> dict[str, float]:
+    return {key: event_ms(run) for key, run in runs(name, precision, batch, most).items()}
 
 
 def main() -> None:
@@ -55,11 +65,9 @@ def main() -> None:
     given.add_argument("--only", default=",".join(NAMES))
     given.add_argument("--precision", default="fp16,tf32")
     given.add_argument("--batch", default="1")
+    given.add_argument("--most", action="store_true", help="max-autotune, too: minutes for a net")
     given.add_argument("--out", type=Path, required=True)
     how = given.parse_args()
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    torch.backends.cudnn.benchmark = True
-    torch._inductor.config.freezing = True
     where = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
     found = json.loads(how.out.read_text()) if how.out.exists() else {}
     own = found.setdefault(where, {})
@@ -68,7 +76,7 @@ def main() -> None:
             for batch in map(int, how.batch.split(",")):
                 key = f"{name} {precision} {batch}"
                 if key not in own:
-                    own[key] = measured(name, precision, batch)
+                    own[key] = measured(name, precision, batch, how.most)
                     print(key, own[key], file=sys.stderr, flush=True)
                     how.out.write_text(json.dumps(found, indent=1) + "\n")
 

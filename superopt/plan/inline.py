@@ -92,7 +92,8 @@ def _length(e: Expr, length: Mapping[Tensor, int]) -> int:
 def settled(
     current: dict[Tensor, Tensor], stay: Collection[Tensor], turned: Collection[Tensor] = ()
 ) -> dict[Tensor, Tensor]:
-    """With what should be so computed where it is read. turned: what has another order than what it reads, in which no sum is fast."""
+    """With what should be so computed where it is read. turned: what has another order than what it
+    reads, in which no sum is fast."""
     while chosen := _chosen(current, stay, turned):
         current = _applied(current, chosen)
     return current

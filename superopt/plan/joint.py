@@ -119,9 +119,8 @@ def _form(
             return Load(known.of(len(slots), t, along[0]), index, dtype)
         case Apply(fn, args, dtype):
             some = [_form(a, here, constants, slots, known) for a in args]
-            if e == here or any(a is None for a in some):
-                return None
-            return Apply(fn, tuple(a for a in some if a is not None), dtype)
+            found = tuple(a for a in some if a is not None)
+            return Apply(fn, found, dtype) if len(found) == len(args) else None
         case Reduce(fn, axes, body, dtype):
             inner = _form(body, here, constants, slots, known)
             return None if inner is None else Reduce(fn, axes, inner, dtype)
@@ -153,7 +152,8 @@ def _beside(
     some: Sequence[Callable[[], np.ndarray]], tensors: Sequence[Tensor], d: int
 ) -> Callable[[], np.ndarray]:
     def load() -> np.ndarray:
-        arrays = [x().reshape(t.shape) for x, t in zip(some, tensors, strict=True)]
+        shapes = [[n for n in t.shape if isinstance(n, int)] for t in tensors]
+        arrays = [x().reshape(shape) for x, shape in zip(some, shapes, strict=True)]
         return np.concatenate(arrays, axis=d)
 
     return load

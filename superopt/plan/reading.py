@@ -27,7 +27,7 @@ class Kept:
 
     target: Target
     tensors: Tensors
-    current: Collection[Tensor]
+    current: Mapping[Tensor, Tensor]
     outputs: Collection[Tensor]
     owner: dict[Tensor, Tensor] = field(init=False)
     exact: set[Tensor] = field(init=False)

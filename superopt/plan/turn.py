@@ -2,9 +2,9 @@
 
 Vectors go along the last axis of a product's result. Where neighbours along it are not neighbours
 in the operand that has it (the keys of an attention), that operand is copied in another order
-first; what computes it, if nothing else reads it and it is no sum, then does so in that order. So is
-one whose rows lie far apart (the values of an attention, of which heads lie side by side), where
-first caches are small: rows that are a multiple of 1 KiB apart come to a few places of it.
+first; what computes it, if nothing else reads it and it is no sum, then does so in that order. So
+is one whose rows lie far apart (the values of an attention, of which heads lie side by side), where
+registers are few: rows that are a multiple of 1 KiB apart come to a few places of a first cache.
 """
 
 from __future__ import annotations

@@ -1,0 +1,189 @@
+"""Products of matrices on a GPU: blocks of the result, and of the sum, ranked by what they should
+take; sums in parts where a result has too few blocks for all multiprocessors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+from superopt.kernels import contraction as co
+from superopt.kernels.factor import placed, put, scattered
+from superopt.kernels.gpu_blocks import (
+    AGAIN,
+    BYTES,
+    DOT,
+    MOST,
+    MULTIPROCESSORS,
+    PRODUCTS,
+    ROOM,
+    START,
+    STEP,
+    block,
+    count,
+    each,
+    fused,
+    side_by_side,
+    stride,
+)
+from superopt.kernels.nest import put_for
+from superopt.kernels.option import Option
+from superopt.kernels.problem import Choice, Problem
+from superopt.kernels.schedule import (
+    Fuse,
+    Parallel,
+    Primitive,
+    Reorder,
+    Schedule,
+    Split,
+    Unroll,
+    Vectorize,
+)
+from superopt.kernels.transform import reduction
+from superopt.te import index as ix
+from superopt.te.expr import Tensor
+from superopt.te.node import Axis, Load, Reduce
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A sum of products as one of matrices: rows, columns, and what is summed, each as axes that go
+    together, the outermost first; batch: axes of both operands."""
+
+    c: co.Contraction
+    batch: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    over: tuple[Axis, ...]
+    half: bool
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        m, n, k = (prod(map(co.extent, x)) for x in (self.rows, self.columns, self.over))
+        return m, n, k
+
+
+def matrix_of(p: Problem) -> Matrix | None:
+    c, found = co.contraction(p.tensor, p.constants, 1), reduction(p.tensor)
+    if c is None or found is None or not c.of_a or not c.of_b:
+        return None
+    order = side_by_side(p)
+    rows, columns = (tuple(a for a in order if a in x) for x in (c.of_a, c.of_b))
+    both = tuple(a for a in order if a not in (*rows, *columns))  # or of neither
+    # Channels innermost, where pictures lie so; what is of one step says nothing.
+    over = sorted(found.axes, key=lambda a: (co.extent(a) > 1, stride(c.a, a, p.layouts) == 1))
+    half = c.a.dtype.bits == 16
+    m = Matrix(c, both, rows, columns, tuple(over), half)
+    return m if min(m.sizes[0], m.sizes[1], _terms(m)) > DOT // 2 else None
+
+
+def _terms(m: Matrix, most: int = 64) -> int:
+    """Of a block of the sum: of its last axis, or of all axes where that is short; 0 where it has
+    no such blocks."""
+    last = co.extent(m.over[-1])
+    n = last if last >= DOT else m.sizes[2]
+    return n if DOT // 2 < n < DOT else block(n, most, DOT) or block(n, 2 * most, DOT)
+
+
+SIDES = (16, 32, 64, 128)  # of blocks of the result
+PARTS = (1, 2, 3, 4, 6, 8, 9, 16)  # of a sum
+
+
+def ranked(m: Matrix) -> Iterator[Option]:
+    """Blocks, the best ones first, by what they should take; a second time for those by which the
+    compiler may do it otherwise."""
+    best = sorted(_blocks(m), key=lambda x: x[0])
+    for waiting, more in ((4, 0), (3, 1)):
+        for _, o in best:
+            knobs = dict(o.knobs)
+            knobs["stages"] = waiting
+            knobs["warps"] = min(8, knobs["warps"] << more)
+            yield Option(o.algorithm, tuple(knobs.items()))
+
+
+def _blocks(m: Matrix) -> Iterator[tuple[float, Option]]:
+    """What a block takes is the steps of its sum, of which each waits for what it reads; what all
+    take is no less than what is read and multiplied."""
+    rows, columns, terms = m.sizes
+    batch = prod(map(co.extent, m.batch))
+    deep = _terms(m, 64 if m.half else 32)
+    last, size = co.extent(m.over[-1]), 2 if m.half else 4
+    for h, w, parts in product(SIDES, SIDES, PARTS):
+        if h >= 2 * max(rows, DOT) or w >= 2 * max(columns, DOT):
+            continue
+        if parts > 1 and (last < DOT or last % (parts * deep)):
+            continue
+        blocks = parts * batch * -(-rows // h) * -(-columns // w)
+        near = max(1, min(MOST, ROOM // (h * w)))  # that a multiprocessor has at a time
+        steps = -(-terms // (parts * deep))
+        waves = -(-blocks // (MULTIPROCESSORS * near))
+        read = blocks * steps * deep * (h + w) * size / BYTES
+        made = blocks * steps * deep * h * w / PRODUCTS[m.half]
+        together = min(near, -(-blocks // MULTIPROCESSORS))
+        one = max(h * w / PRODUCTS[m.half], (h + w) * size / BYTES)
+        busy = together * deep * one * MULTIPROCESSORS
+        time = START + max(waves * steps * max(STEP, busy), read, made) + (w > h)
+        if parts > 1:
+            time += AGAIN + parts * rows * columns * batch * 8 / BYTES
+        warps = 8 if h * w >= 128 * 128 else 4 if h * w >= 32 * 64 else 2
+        knobs = {"rows": h, "columns": w, "deep": deep, "warps": warps, "stages": 4}
+        if parts > 1:
+            knobs["parts"] = parts
+        yield time, Option.of("dot" if parts == 1 else "split", **knobs)
+
+
+def dot(m: Matrix, o: Option) -> Schedule:
+    steps: list[Primitive] = [
+        Reorder(tuple(a.name for a in (*m.batch, *m.rows, *m.columns, *m.over)))
+    ]
+    row, column = fused(steps, m.rows), fused(steps, m.columns)
+    last = co.extent(m.over[-1])
+    if last >= DOT:
+        *window, k = [a.name for a in m.over]
+    else:
+        window, k = [], fused(steps, m.over)
+    high, wide = min(o["rows"], m.sizes[0]), min(o["columns"], m.sizes[1])
+    steps += [Split(row, high), Split(column, wide), Split(k, o["deep"])]
+    outer = [*(a.name for a in m.batch), f"{row}.o", f"{column}.o"]
+    inner = [f"{k}.i", f"{row}.i", f"{column}.i"]
+    steps.append(Reorder((*outer, *window, f"{k}.o", *inner)))
+    for name in window[1:]:
+        steps.append(Fuse(window[0], name))
+        window[0] = f"{window[0]}_{name}"
+    if window:
+        steps.append(Fuse(window[0], f"{k}.o"))
+    steps += [Parallel(x) for x in outer]
+    return (*steps, Unroll(f"{k}.i"), Unroll(f"{row}.i"), Vectorize(f"{column}.i"))
+
+
+def split(p: Problem, m: Matrix, o: Option) -> Choice:
+    """The sum in parts, of its last axis; and these added, in what the result is made of it."""
+    t, found, parts = p.tensor, reduction(p.tensor), o["parts"]
+    assert found is not None
+    k = m.over[-1]
+    n = co.extent(k) // parts
+    part, rest, again = Axis("part", parts), Axis(f"{k.name}r", n), Axis("part", parts)
+    body = placed(found.body, {k: ix.as_index(part * n + rest)})
+    over = tuple(rest if a == k else a for a in found.axes)
+    order = side_by_side(p)
+    axes = (part, *order)
+    shape = tuple(a.extent for a in axes)
+    before = Tensor("parts", found.dtype, shape, axes, Reduce("sum", over, body, found.dtype))
+    buffer, held = Tensor("summed", found.dtype, shape), Tensor("held", found.dtype, t.shape)
+    total = Reduce("sum", (again,), Load(buffer, (again, *order), found.dtype), found.dtype)
+    assert t.body is not None
+    root = Tensor(
+        t.name, t.dtype, t.shape, t.axes, put(put_for(t.body, found, held, t.axes), held, total)
+    )
+    own = {x: y for x, y in p.layouts.items() if x != t}
+    lies = p.layouts.get(t)
+    inner = matrix_of(replace(p, tensor=before, layouts=own))
+    assert inner is not None
+    outer = replace(p, tensor=root, layouts=own if lies is None else {**own, root: lies})
+    elements = max(64, min(512, 1 << max(count(t) // (2 * MULTIPROCESSORS), 1).bit_length() - 1))
+    schedules = {before: dot(inner, o), root: each(outer, elements)}
+    packed = (m.c.b.tensor,) if m.c.b.tensor in p.constants else ()
+    return Choice(
+        o, root, schedules, packed, scattered(t, lies, t.axes, t.axes), {}, (before, buffer)
+    )
