@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 
 
+EARLY = (9, 0)  # compute capability
+
+
 def device() -> str:
     """ "cuda"; or "cpu", where TRITON_INTERPRET=1 says that kernels run in Triton's interpreter.
 
@@ -23,6 +26,14 @@ def device() -> str:
     if not torch.cuda.is_available():
         raise RuntimeError("torch finds no CUDA device here")
     return "cuda"
+
+
+def overlaps(device: str) -> bool:
+    """Can a launch's programs begin before those of the one before have ended, and wait for them?
+    (CUDA's programmatic dependent launch, from sm_90 on.)"""
+    import torch
+
+    return device == "cuda" and torch.cuda.get_device_capability() >= EARLY
 
 
 def on_device(x: object) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from superopt.kernels.cpu_run import Ref
+from superopt.kernels.gpu_device import overlaps
 from superopt.kernels.gpu_run import loaded, torch_type
 from superopt.kernels.tile import Kernel
 from superopt.te.dtype import DType
@@ -93,7 +94,8 @@ def running(
         size = prod(shape) * max(kind.bits // 8, 1)
         return held[ref.at : ref.at + size].view(torch_type(kind))
 
-    made = {c.kernel.name: loaded(c.kernel, device, dots) for c in calls}
+    early = overlaps(device)
+    made = {c.kernel.name: loaded(c.kernel, device, dots, early) for c in calls}
     launches, held = [], [pool, fixed, made]
     for c in calls:
         own = made[c.kernel.name]
@@ -102,6 +104,8 @@ def running(
             shape = [n for n in p.shape if isinstance(n, int)]
             tensors[p] = view(ref, shape, p.dtype)
         how = {"num_warps": c.warps, "num_stages": c.stages}
+        if early:
+            how["launch_pdl"] = True
         for x in own.text.launches:
             arguments = [tensors[t] for t in x.buffers]
             launches.append((x.name, own.functions[x.name], x.programs, arguments, how))

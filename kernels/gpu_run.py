@@ -59,15 +59,15 @@ def torch_type(dtype: DType) -> Any:
     return getattr(torch, "bool" if name == "int1" else name)
 
 
-def loaded(kernel: Kernel, device: str = "cpu", dots: str = "ieee") -> Loaded:
+def loaded(kernel: Kernel, device: str = "cpu", dots: str = "ieee", early: bool = False) -> Loaded:
     """The kernel as functions for tensors on `device`: "cuda", or "cpu" in the interpreter. dots:
-    the precision of products of float32, by Triton's name: ieee or tf32.
+    the precision of products of float32, by Triton's name: ieee or tf32. early: see gpu_text.printed.
 
     Raises NotImplementedError for what Triton's text cannot say, ImportError without the extra.
     """
     import torch
 
-    text = printed(kernel, dots, interpreted=device == "cpu")
+    text = printed(kernel, dots, interpreted=device == "cpu", early=early)
     own = {t: torch.empty(n, dtype=torch_type(t.dtype), device=device) for t, n in text.scratch}
     for t, numbers in kernel.tables:
         own[t] = torch.tensor(numbers, dtype=torch_type(t.dtype), device=device)

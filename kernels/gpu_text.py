@@ -34,6 +34,10 @@ DOT = 16  # the least extent of a dot's blocks
 ROUND = 1024  # what is added to indices is a multiple of it: vectors stay vectors
 
 
+# Nothing in memory is read or written before: that what the launch before has written is there, and
+# that it has read what is written over. All programs of this one run then; the next may begin.
+EARLY = ("tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()")
+
 GRID = ("parallel", "block")  # loops whose steps are programs
 
 
@@ -56,9 +60,12 @@ class Printed:
     scratch: tuple[tuple[Tensor, int], ...]
 
 
-def printed(kernel: Kernel, dots: str = "ieee", interpreted: bool = False) -> Printed:
+def printed(
+    kernel: Kernel, dots: str = "ieee", interpreted: bool = False, early: bool = False
+) -> Printed:
     """The kernel's functions. dots: the precision of products of float32. interpreted: for Triton's
-    interpreter, whose dots of bfloat16 multiply the numbers' bits.
+    interpreter, whose dots of bfloat16 multiply the numbers' bits. early: its programs may begin
+    before those of the launch before have ended, and wait for these themselves (from sm_90 on).
 
     Raises NotImplementedError, with the construct, for what Triton has no words for: element types,
     scalar functions, blocks of too many elements, registers that are used in parts, buffers of 2^31
@@ -69,6 +76,7 @@ def printed(kernel: Kernel, dots: str = "ieee", interpreted: bool = False) -> Pr
             raise NotImplementedError(f"{t.name}: {t.type} has indices of more than 32 bits")
     parts = _parts(tuple(map(_tiled, kernel.body)))
     used = [{x.buffer for x in _uses(body)} for body in parts]
+    how = dots, interpreted, early
     names = [kernel.name] if len(parts) == 1 else [f"{kernel.name}_{n}" for n in range(len(parts))]
     memory: dict[Tensor, int] = {}
     texts, launches = [], []
@@ -86,7 +94,7 @@ def printed(kernel: Kernel, dots: str = "ieee", interpreted: bool = False) -> Pr
         order = (*kernel.params, *memory, *(t for t, _ in kernel.tables))
         given = tuple(t for t in order if t in buffers)
         apart = [t for t in own if t in memory and programs > 1]
-        texts.append(_function(name, given, axes, inner, registers, apart, (dots, interpreted)))
+        texts.append(_function(name, given, axes, inner, registers, apart, how))
         launches.append(Launch(name, programs, given))
     return Printed(_module(texts), tuple(launches), tuple(memory.items()))
 
@@ -182,13 +190,14 @@ def _variable(uses: Sequence[_Use]) -> bool:
 
 def _function(
     name: str, buffers: Sequence[Tensor], axes: Sequence[Axis], body: Sequence[Stmt],
-    registers: frozenset[Tensor], apart: Sequence[Tensor], how: tuple[str, bool],
+    registers: frozenset[Tensor], apart: Sequence[Tensor], how: tuple[str, bool, bool],
 ) -> str:  # fmt: skip
-    """A function's text. apart: scratch of which each program has its own."""
+    """A function's text. apart: scratch of which each program has its own. how: see `printed`."""
+    dots, interpreted, early = how
     uses = list(_uses(body))
     stored = {x.buffer for x in uses if x.how != "read"}
     read = {x.buffer for x in uses if x.how != "store"}
-    w = Writer(registers, frozenset(stored & read) - registers, *how)
+    w = Writer(registers, frozenset(stored & read) - registers, dots, interpreted)
     w.taken.add(name)
     given = ", ".join(w.buffer(t) for t in buffers)
     head = _numbered(w, axes, bool(apart))
@@ -197,6 +206,7 @@ def _function(
     head += [f"{n} = tl.arange(0, {gv.padded(a)})" for a, n in w.ranges.items()]
     if any(f"+ {gv.ZERO})" in x for x in w.lines):  # of a grid of one dimension
         head.append(f"{gv.ZERO} = tl.program_id(1) * {ROUND}")
+    head += EARLY if early else ()
     lines = [*(f"    {x}" for x in head), *w.lines]
     return "\n".join([f"def {name}({given}):", *(lines or ["    pass"])])
 

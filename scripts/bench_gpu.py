@@ -106,7 +106,7 @@ def measured(path: Path, precision: str, kernels: int, tune: int) -> dict[str, A
         worst = float(np.maximum(worst, far))  # what is no number stays none
     r = made.running
     out = {
-        "untuned": before, "ms": event_ms(r), "error": worst, "compile": seconds,
+        "untuned": before, "ms": event_ms(r), "error": worst, "seconds": seconds,
         "kernels": len(r.launches), "device": torch.cuda.get_device_name(), "run": r,
     }  # fmt: skip
     if tune:

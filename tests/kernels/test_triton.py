@@ -314,6 +314,7 @@ def test_tensors_are_checked(run: Run) -> None:
 
 
 COMPILED = """
+import re
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -323,18 +324,22 @@ from tests.kernels.blocks import PRINTED
 
 names = {"f16": "fp16", "f32": "fp32"}
 for name, kernel in PRINTED.items():
-    text = printed(kernel())
+    text = printed(kernel(), early=True)
     for launch in text.launches:
         f = functions(text)[launch.name]
         kinds = [f"*{names[t.dtype.name]}" for t in launch.buffers]
         source = ASTSource(f, dict(zip(f.arg_names, kinds, strict=True)), {})
         made = triton.compile(source, target=GPUTarget("cuda", 90, 32))
-        print(name, f".entry {launch.name}(" in made.asm["ptx"])
+        ptx = made.asm["ptx"]
+        first = re.search(r"(ld|st|cp|red|atom)\\.[a-z.]*global", ptx).start()
+        waits = 0 < ptx.find("griddepcontrol.wait") < first
+        print(name, f".entry {launch.name}(" in ptx and waits and len(made.asm["cubin"]) > 0)
 """
 
 
 def test_texts_compile_for_a_gpu(run: Run) -> None:
-    """As PTX, for which no GPU is needed; in a process without the interpreter."""
+    """As PTX and machine code, for which no GPU is needed; in a process without the interpreter.
+    Nothing in memory is touched before they wait for the launch before them."""
     plain = {n: v for n, v in os.environ.items() if n != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-c", COMPILED], env=plain, capture_output=True, text=True, check=False
