@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from typing import Any
 
 import numpy as np
-
 
 EARLY = (9, 0)  # compute capability
 
@@ -34,6 +34,20 @@ def overlaps(device: str) -> bool:
     import torch
 
     return device == "cuda" and torch.cuda.get_device_capability() >= EARLY
+
+
+def shared_first(compiled: Any) -> None:
+    """Have a kernel that Triton has compiled prefer as much shared memory as there is, where its
+    version tells how (CUfunction_attribute 9 of the driver's cuFuncSetAttribute, in percent)."""
+    load = getattr(compiled, "_init_handles", None)
+    if load is None:
+        return
+    load()
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        driver.cuFuncSetAttribute(ctypes.c_void_p(compiled.function), 9, 100)
+    except (OSError, AttributeError, TypeError):  # it is no more than a wish
+        return
 
 
 def on_device(x: object) -> bool:

@@ -61,7 +61,8 @@ def torch_type(dtype: DType) -> Any:
 
 def loaded(kernel: Kernel, device: str = "cpu", dots: str = "ieee", early: bool = False) -> Loaded:
     """The kernel as functions for tensors on `device`: "cuda", or "cpu" in the interpreter. dots:
-    the precision of products of float32, by Triton's name: ieee or tf32. early: see gpu_text.printed.
+    the precision of products of float32, by Triton's name: ieee or tf32. early: see
+    gpu_text.printed.
 
     Raises NotImplementedError for what Triton's text cannot say, ImportError without the extra.
     """

@@ -24,11 +24,12 @@ from superopt.kernels import gpu_values as gv
 from superopt.kernels.gpu_functions import HALF, HELPERS, applied, cast, reduced
 from superopt.kernels.gpu_values import Block, Writer, extent
 from superopt.kernels.tile import For, Kernel, Stmt, Store, Update
+from superopt.te import index as ix
 from superopt.te.dtype import BF16, F16, F32, DType
 from superopt.te.expr import Tensor
 from superopt.te.fn import FOLDS, unit
 from superopt.te.node import Apply, Axis, Expr, Load
-from superopt.te.walk import loads
+from superopt.te.walk import axes_of, loads
 
 DOT = 16  # the least extent of a dot's blocks
 ROUND = 1024  # what is added to indices is a multiple of it: vectors stay vectors
@@ -37,6 +38,11 @@ ROUND = 1024  # what is added to indices is a multiple of it: vectors stay vecto
 # Nothing in memory is read or written before: that what the launch before has written is there, and
 # that it has read what is written over. All programs of this one run then; the next may begin.
 EARLY = ("tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()")
+
+AHEAD = "ahead"
+# Programs up to which their constants are asked for: so few do not keep the memory busy. Bytes of a
+# program's part, at most; what addresses are a multiple of; and requests at a time.
+MANY, PART, ALIGNED, LANES = 1024, 1 << 18, 16, 128
 
 GRID = ("parallel", "block")  # loops whose steps are programs
 
@@ -94,7 +100,8 @@ def printed(
         order = (*kernel.params, *memory, *(t for t, _ in kernel.tables))
         given = tuple(t for t in order if t in buffers)
         apart = [t for t in own if t in memory and programs > 1]
-        texts.append(_function(name, given, axes, inner, registers, apart, how))
+        fixed = frozenset(p.buffer for p in kernel.packs) if programs <= MANY else frozenset()
+        texts.append(_function(name, given, axes, inner, registers, apart, fixed, how))
         launches.append(Launch(name, programs, given))
     return Printed(_module(texts), tuple(launches), tuple(memory.items()))
 
@@ -190,9 +197,11 @@ def _variable(uses: Sequence[_Use]) -> bool:
 
 def _function(
     name: str, buffers: Sequence[Tensor], axes: Sequence[Axis], body: Sequence[Stmt],
-    registers: frozenset[Tensor], apart: Sequence[Tensor], how: tuple[str, bool, bool],
+    registers: frozenset[Tensor], apart: Sequence[Tensor], fixed: frozenset[Tensor],
+    how: tuple[str, bool, bool],
 ) -> str:  # fmt: skip
-    """A function's text. apart: scratch of which each program has its own. how: see `printed`."""
+    """A function's text. apart: scratch of which each program has its own. fixed: constants, which
+    are asked for early. how: see `printed`."""
     dots, interpreted, early = how
     uses = list(_uses(body))
     stored = {x.buffer for x in uses if x.how != "read"}
@@ -206,7 +215,7 @@ def _function(
     head += [f"{n} = tl.arange(0, {gv.padded(a)})" for a, n in w.ranges.items()]
     if any(f"+ {gv.ZERO})" in x for x in w.lines):  # of a grid of one dimension
         head.append(f"{gv.ZERO} = tl.program_id(1) * {ROUND}")
-    head += EARLY if early else ()
+    head += [*_asked(w, axes, fixed, uses), *EARLY] if early else ()
     lines = [*(f"    {x}" for x in head), *w.lines]
     return "\n".join([f"def {name}({given}):", *(lines or ["    pass"])])
 
@@ -224,6 +233,29 @@ def _numbered(w: Writer, axes: Sequence[Axis], needed: bool) -> list[str]:
         step = f"pid // {below}" if below > 1 else "pid"
         lines.append(f"{w.names[a]} = {step}" + (f" % {extent(a)}" if n else ""))
     return lines
+
+
+def _asked(
+    w: Writer, axes: Sequence[Axis], fixed: frozenset[Tensor], uses: Sequence[_Use]
+) -> Iterator[str]:
+    """Each program's part of constants, which lies in a row, is brought to the second cache while
+    the launch before still runs."""
+    for t, at in {x.buffer: x.index for x in uses if x.buffer in fixed}.items():
+        inside = [bool(axes_of(i) & set(axes)) for i in at]
+        lead = sum(inside)
+        part = math.prod(n for n in t.shape[lead:] if isinstance(n, int))
+        size = part * t.dtype.bits // 8
+        lanes = min(LANES, 1 << max(size // ALIGNED, 1).bit_length() - 1)
+        each = size // lanes // ALIGNED * ALIGNED
+        if not all(inside[:lead]) or not each or size % ALIGNED or size > PART:
+            continue
+        flat = gv.index(w, gv.flat(t, (*at[:lead], *(ix.as_index(0) for _ in at[lead:]))))
+        step = each * 8 // t.dtype.bits
+        yield f"{AHEAD} = {w.buffer(t)} + {flat.text} + tl.arange(0, {lanes}) * {step}"
+        yield (
+            f'tl.inline_asm_elementwise("cp.async.bulk.prefetch.L2.global [$1], {each}; // $0", '
+            f'"=r,l", [tl.cast({AHEAD}, tl.int64)], dtype=tl.int32, is_pure=False, pack=1)'
+        )
 
 
 def _body(w: Writer, body: Sequence[Stmt]) -> None:

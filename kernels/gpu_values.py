@@ -282,7 +282,7 @@ def read(
     """The elements at these places; where the guard does not hold, `other`."""
     if buffer in w.registers:
         return _held(w, buffer, at)
-    place = index(w, _flat(buffer, at), guard)
+    place = index(w, flat(buffer, at), guard)
     mask = both(w, guard, within(w, place.axes))
     if mask is not None:
         mask = lifted(w, [mask, place])[0]
@@ -324,7 +324,7 @@ def write(w: Writer, buffer: Tensor, at: Sequence[Expr], new: Block) -> None:
         text = _permuted(whole(w, new, buffer.dtype), w.tile, axes)
         w.line(f"{w.buffer(buffer)} = {text}")
         return
-    place = index(w, _flat(buffer, at))
+    place = index(w, flat(buffer, at))
     if place.axes != set(w.tile):
         raise NotImplementedError(
             f"{buffer.name}[{', '.join(map(str, at))}] is stored once for each of "
@@ -339,11 +339,12 @@ def write(w: Writer, buffer: Tensor, at: Sequence[Expr], new: Block) -> None:
         w.line("tl.debug_barrier()")
 
 
-def _flat(buffer: Tensor, at: Sequence[Expr]) -> Expr:
-    flat = ix.as_index(0)
+def flat(buffer: Tensor, at: Sequence[Expr]) -> Expr:
+    """The place of an element in a buffer that lies row by row."""
+    place = ix.as_index(0)
     for i, n in zip(at, buffer.shape, strict=True):
-        flat = ix.as_index(flat * n + i)
-    return flat
+        place = ix.as_index(place * n + i)
+    return place
 
 
 def dimensions(buffer: Tensor, at: Sequence[Expr]) -> tuple[Axis, ...] | None:

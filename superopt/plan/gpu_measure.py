@@ -25,7 +25,7 @@ def seconds(
     def make(o: Option) -> tuple[Option, Running | None]:
         try:
             r = _running(p, o, dots)
-            r.compile()
+            r.compile(1)
         except Exception:  # too many registers, too little memory: another one is taken
             return o, None
         return o, r

@@ -36,7 +36,8 @@ class Kept:
     def __post_init__(self) -> None:
         parts = self.tensors.parts.items()
         self.owner = {x.tensor: whole for whole, some in parts for x in some}
-        self.exact = set() if self.target.kind is None else self._angles()
+        aim = self.target
+        self.exact = self._angles() if aim.kind is not None or aim.drops else set()
 
     def kind(self, t: Tensor) -> DType:
         kind = self.target.kind
