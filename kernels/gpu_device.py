@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 EARLY = (9, 0)  # compute capability
+SIDE, COPIED = 4096, 1 << 28  # of matrices; bytes
 
 
 def device() -> str:
@@ -26,6 +31,60 @@ def device() -> str:
     if not torch.cuda.is_available():
         raise RuntimeError("torch finds no CUDA device here")
     return "cuda"
+
+
+def name(device: str) -> str:
+    """What the GPU is called."""
+    import torch
+
+    return torch.cuda.get_device_name() if device == "cuda" else "Triton's interpreter"
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """What a GPU can do at most: operations in a second (a multiply-add is two), and bytes that are
+    read and written in one."""
+
+    flops: float
+    bandwidth: float
+
+
+@cache
+def peak(device: str, precision: str) -> Peak:
+    """As torch's product of large matrices, and its copy, reach it here. precision: fp32, tf32,
+    fp16 or bf16. Numbers that say nothing in the interpreter."""
+    import torch
+
+    if device != "cuda":
+        return Peak(1e9, 1e9)
+    kinds = {"fp16": torch.float16, "bf16": torch.bfloat16}
+    kind = kinds.get(precision, torch.float32)
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    try:
+        a, b = (torch.randn(SIDE, SIDE, device=device, dtype=kind) for _ in range(2))
+        flops = 2 * SIDE**3 / _fastest(lambda: torch.mm(a, b))
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    x = torch.zeros(COPIED // 4, device=device)
+    y = torch.empty_like(x)
+    return Peak(flops, 2 * COPIED / _fastest(lambda: y.copy_(x)))
+
+
+def _fastest(run: Callable[[], object]) -> float:
+    """Seconds."""
+    import torch
+
+    cuda: Any = torch.cuda  # whose classes have no types
+    found = []
+    for _ in range(6):
+        begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        found.append(begin.elapsed_time(end) * 1e-3)
+    return float(min(found[1:]))
 
 
 def overlaps(device: str) -> bool:
@@ -59,10 +118,20 @@ def put(to: Any, x: Any) -> None:
     """The numbers of an array, or of a tensor on the device, into one there."""
     import torch
 
-    to.copy_(x if isinstance(x, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(x)))
+    if not isinstance(x, torch.Tensor):
+        x = np.ascontiguousarray(x)
+        short = x.dtype == ml_dtypes.bfloat16  # which numpy has not, by torch
+        x = torch.from_numpy(x.view(np.int16) if short else x)
+        x = x.view(torch.bfloat16) if short else x
+    to.copy_(x)
 
 
 def array(x: Any) -> np.ndarray:
     """A tensor on the device as an array."""
+    import torch
+
+    if x.dtype == torch.bfloat16:
+        short: np.ndarray = x.view(torch.int16).cpu().numpy()
+        return short.view(ml_dtypes.bfloat16)
     out: np.ndarray = x.cpu().numpy()
     return out

@@ -12,14 +12,22 @@ from superopt.kernels import contraction as co
 from superopt.kernels.factor import placed, put, scattered
 from superopt.kernels.gpu_blocks import (
     AGAIN,
+    BEGIN,
     BYTES,
     DOT,
+    END,
+    MEMORY,
     MOST,
     MULTIPROCESSORS,
+    PARTIAL,
     PRODUCTS,
     ROOM,
+    SHARED,
+    STAGES,
     START,
     STEP,
+    WARPS,
+    WGMMA,
     block,
     count,
     each,
@@ -87,47 +95,54 @@ def _terms(m: Matrix, most: int = 64) -> int:
 
 
 SIDES = (16, 32, 64, 128)  # of blocks of the result
+WIDE = (128, 256)  # and this one, of halves
 PARTS = (1, 2, 3, 4, 6, 8, 9, 16)  # of a sum
 
 
 def ranked(m: Matrix) -> Iterator[Option]:
     """Blocks, the best ones first, by what they should take; a second time for those by which the
     compiler may do it otherwise."""
-    best = sorted(_blocks(m), key=lambda x: x[0])
+    best = [o for _, o in sorted(_blocks(m), key=lambda x: x[0])]
     for waiting, more in ((4, 0), (3, 1)):
-        for _, o in best:
-            knobs = dict(o.knobs)
-            knobs["stages"] = waiting
+        for o in best:
+            knobs = {**dict(o.knobs), "stages": waiting}
             knobs["warps"] = min(8, knobs["warps"] << more)
             yield Option(o.algorithm, tuple(knobs.items()))
 
 
 def _blocks(m: Matrix) -> Iterator[tuple[float, Option]]:
-    """What a block takes is the steps of its sum, of which each waits for what it reads; what all
-    take is no less than what is read and multiplied."""
+    """Each block of a result takes the steps of its sum, at least as long as a step waits, and as
+    long as the blocks that a multiprocessor has at a time read and multiply together; all of them,
+    no less than what is read and written."""
     rows, columns, terms = m.sizes
     batch = prod(map(co.extent, m.batch))
     deep = _terms(m, 64 if m.half else 32)
     last, size = co.extent(m.over[-1]), 2 if m.half else 4
-    for h, w, parts in product(SIDES, SIDES, PARTS):
+    sides = [*product(SIDES, SIDES), *([WIDE] if m.half else [])]
+    for (h, w), parts in product(sides, PARTS):
         if h >= 2 * max(rows, DOT) or w >= 2 * max(columns, DOT):
             continue
         if parts > 1 and (last < DOT or last % (parts * deep)):
             continue
-        blocks = parts * batch * -(-rows // h) * -(-columns // w)
-        near = max(1, min(MOST, ROOM // (h * w)))  # that a multiprocessor has at a time
-        steps = -(-terms // (parts * deep))
-        waves = -(-blocks // (MULTIPROCESSORS * near))
-        read = blocks * steps * deep * (h + w) * size / BYTES
-        made = blocks * steps * deep * h * w / PRODUCTS[m.half]
-        together = min(near, -(-blocks // MULTIPROCESSORS))
-        one = max(h * w / PRODUCTS[m.half], (h + w) * size / BYTES)
-        busy = together * deep * one * MULTIPROCESSORS
-        time = START + max(waves * steps * max(STEP, busy), read, made) + (w > h)
-        if parts > 1:
-            time += AGAIN + parts * rows * columns * batch * 8 / BYTES
         warps = 8 if h * w >= 128 * 128 else 4 if h * w >= 32 * 64 else 2
-        knobs = {"rows": h, "columns": w, "deep": deep, "warps": warps, "stages": 4}
+        blocks = parts * batch * -(-rows // h) * -(-columns // w)
+        steps, whole = -(-terms // (parts * deep)), 1 << (deep - 1).bit_length()
+        shared = STAGES * (h + w) * whole * size
+        near = max(1, min(SHARED // shared, WARPS // warps, ROOM // (h * w), MOST))
+        groups = h >= WGMMA and warps >= 4  # of warps, which multiply together
+        step = max(h * w * whole / PRODUCTS[m.half], (h + w) * deep * size / BYTES)
+
+        def wave(blocks: int, least: float, step: float = step, area: int = h * w) -> float:
+            together = min(near, -(-blocks // MULTIPROCESSORS))  # noqa: B023
+            return steps * max(least, together * step) + BEGIN + together * area * END  # noqa: B023
+
+        full, rest = divmod(blocks, MULTIPROCESSORS * near)
+        least = STEP[groups]
+        time = full * wave(MULTIPROCESSORS * near, least) + (wave(rest, least) if rest else 0)
+        time = START + max(time, (rows * terms + rows * columns) * batch * size / MEMORY) + (w > h)
+        if parts > 1:
+            time += AGAIN + parts * rows * columns * batch * 8 / PARTIAL
+        knobs = {"rows": h, "columns": w, "deep": deep, "warps": warps, "stages": STAGES}
         if parts > 1:
             knobs["parts"] = parts
         yield time, Option.of("dot" if parts == 1 else "split", **knobs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -31,18 +32,20 @@ class Call:
 
 
 Spec = tuple[tuple[int, ...], DType]
+Launch = tuple[str, Any, int, list[Any], dict[str, int]]
 
 
 @dataclass(slots=True)
 class Running:
     """A program with its memory. inputs, outputs: tensors of torch on the device, of which calls
-    read and to which they write; graph: all calls, recorded once. Not to be called twice at a
-    time."""
+    read and to which they write; numbers: which call a launch is of; graph: all calls, recorded
+    once. Not to be called twice at a time."""
 
     calls: tuple[Call, ...]
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
-    launches: list[tuple[str, Any, int, list[Any], dict[str, int]]]
+    launches: list[Launch]
+    numbers: tuple[int, ...] = ()
     held: list[Any] = field(default_factory=list)
     graph: Any = None
 
@@ -51,6 +54,10 @@ class Running:
         with np.errstate(all="ignore"):  # the interpreter computes what no mask lets through, too
             for _, function, programs, given, how in self.launches:
                 function[(programs,)](*given, **how)
+
+    def only(self, launch: Launch) -> Running:
+        """One of the launches, with the same memory."""
+        return Running(self.calls, self.inputs, self.outputs, [launch], held=self.held)
 
     def compile(self, compilers: int = COMPILERS) -> None:
         """Have Triton's compiler make all kernels, some at a time, and run none."""
@@ -97,8 +104,10 @@ def running(
 
     early = overlaps(device)
     made = {c.kernel.name: loaded(c.kernel, device, dots, early) for c in calls}
-    launches, held = [], [pool, fixed, made]
-    for c in calls:
+    launches: list[Launch] = []
+    numbers: list[int] = []
+    held: list[Any] = [pool, fixed, made]
+    for n, c in enumerate(calls):
         own = made[c.kernel.name]
         tensors = dict(own.own)
         for p, ref in zip(c.kernel.params, c.given, strict=True):
@@ -110,8 +119,9 @@ def running(
         for x in own.text.launches:
             arguments = [tensors[t] for t in x.buffers]
             launches.append((x.name, own.functions[x.name], x.programs, arguments, how))
+            numbers.append(n)
     inputs_, outputs_ = tuple(given[: len(inputs)]), tuple(given[len(inputs) :])
-    out = Running(tuple(calls), inputs_, outputs_, launches, held)
+    out = Running(tuple(calls), inputs_, outputs_, launches, tuple(numbers), held)
     if device != "cpu" and record:
         for kernel in _compiled(launches, COMPILERS):
             if early:  # one begins where another one still runs only if both divide memory alike
@@ -125,6 +135,10 @@ def event_ms(r: Running, times: int = 10, runs: int = 5) -> float:
     times in a row."""
     import torch
 
+    if not torch.cuda.is_available():  # in the interpreter, whose times say nothing
+        begin = time.perf_counter()
+        r.launch()
+        return (time.perf_counter() - begin) * 1e3
     r.launch()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -141,9 +155,7 @@ def event_ms(r: Running, times: int = 10, runs: int = 5) -> float:
     return float(np.median(found[1:]))
 
 
-def _compiled(
-    launches: Sequence[tuple[str, Any, int, list[Any], dict[str, int]]], compilers: int
-) -> list[Any]:
+def _compiled(launches: Sequence[Launch], compilers: int) -> list[Any]:
     """Each function once, as Triton has compiled it."""
     once = {name: (function, programs, given, how)
             for name, function, programs, given, how in launches}  # fmt: skip

@@ -22,14 +22,9 @@ from math import prod
 
 from superopt.kernels import contraction as co
 from superopt.kernels.gpu_blocks import (
-    BYTES,
     DOT,
-    FUNCTIONS,
-    MOST,
     MULTIPROCESSORS,
-    PRODUCTS,
-    ROOM,
-    SOFT,
+    WGMMA,
     block,
     count,
     each,
@@ -59,6 +54,7 @@ from superopt.te.node import Reduce
 from superopt.te.walk import loads, stages
 
 ELEMENTS = 1024  # of a result at a time, at most
+TERMS = 256  # and where each is a sum
 SUMMED = 1024  # terms of a sum at a time, at most
 FEW = 64  # elements of a result for each multiprocessor below which sums are taken apart
 BESIDE, TALL = 16, 512  # of a result, that are read side by side; and terms of each, at most
@@ -94,7 +90,7 @@ def options(p: Problem) -> Iterator[Option]:
             deep = block(co.extent(found.axes[-1]), SUMMED if beside else TALL, 1)
             yield Option.of("across", rows=rows, deep=deep, warps=4 if deep * rows > 512 else 1)
     most = max(count(p.tensor) // (2 * MULTIPROCESSORS), 64)
-    elements = 1 << min(ELEMENTS, most).bit_length() - 1
+    elements = 1 << min(ELEMENTS if found is None else TERMS, most).bit_length() - 1
     for n in dict.fromkeys((elements, 256, 512, 1024)):
         yield Option.of("each", elements=n, warps=max(1, min(4, n // 64)))
 
@@ -135,31 +131,33 @@ def told(option: Option) -> tuple[int, int]:
 # --- attention ---
 
 QUERIES, KEYS = (16, 32, 64, 128), (32, 64, 128)  # of a block
+# In ns: a step at least; an element's functions. In a ns of a multiprocessor: products, by whether
+# groups of warps multiply. And how much slower all of it is where a multiprocessor has several
+# blocks. By 46 measurements of two attentions.
+WAITS, FUNCTIONS = 300.0, 0.07
+FACTORS = {True: 2470.0, False: 700.0}
+BUSY = 1.75
 
 
 def _attending(a: Online) -> Iterator[Option]:
-    """Blocks, the best ones first, by what they should take: steps that wait for keys, products,
-    and functions of scores; and the keys that are read again for each block of queries."""
+    """Blocks, the best ones first, by what they should take: the steps of one, and the work of all
+    those of a multiprocessor."""
     n, length, width = co.extent(a.i), co.extent(a.j), co.extent(a.d)
-    half, others = a.short.bits == 16, count(a.t) // (n * width)
+    others = count(a.t) // (n * width)
     found = []
     for rows, keys in product(QUERIES, KEYS):
         if rows >= 2 * max(n, DOT) or keys >= 2 * max(length, KEYS[0]):
             continue
         blocks, steps = others * -(-n // rows), -(-length // keys)
-        near = max(1, min(MOST, ROOM // (rows * (keys + width))))
-        waves = -(-blocks // (MULTIPROCESSORS * near))
-        together = min(near, -(-blocks // MULTIPROCESSORS))
-        done = rows * keys * (2 * width / PRODUCTS[half] + 1 / FUNCTIONS) * MULTIPROCESSORS
-        read = 2 * keys * width * (2 if half else 4) / BYTES * MULTIPROCESSORS
-        time = waves * steps * max(SOFT, together * max(done, read))
-        warps = 8 if rows >= 128 else 4
-        found.append((time, Option.of("online", rows=rows, keys=keys, warps=warps, stages=3)))
-    best = [o for _, o in sorted(found, key=lambda x: x[0])]
-    yield from best
-    for o in best:
-        knobs = {**dict(o.knobs), "stages": 2}
-        yield Option("online", tuple(knobs.items()))
+        work = rows * keys * (2 * width / FACTORS[rows >= WGMMA] + FUNCTIONS)
+        own = -(-blocks // MULTIPROCESSORS)
+        time = steps * max(WAITS + work, own * work * BUSY)
+        found.append((time, rows, keys))
+    best = [(r, k) for _, r, k in sorted(found)]
+    for waiting in (3, 2):
+        for r, k in best:
+            warps = 8 if r >= 128 else 4
+            yield Option.of("online", rows=r, keys=k, warps=warps, stages=waiting)
 
 
 # --- sums, and all else ---

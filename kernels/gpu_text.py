@@ -40,9 +40,9 @@ ROUND = 1024  # what is added to indices is a multiple of it: vectors stay vecto
 EARLY = ("tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()")
 
 AHEAD = "ahead"
-# Programs up to which their constants are asked for: so few do not keep the memory busy. Bytes of a
-# program's part, at most; what addresses are a multiple of; and requests at a time.
-MANY, PART, ALIGNED, LANES = 1024, 1 << 18, 16, 128
+# Bytes of a program's part of a constant, and programs that have the same, at most; what addresses
+# are a multiple of; and requests at a time.
+PART, AGAIN, ALIGNED, LANES = 1 << 18, 4, 16, 128
 
 GRID = ("parallel", "block")  # loops whose steps are programs
 
@@ -100,7 +100,7 @@ def printed(
         order = (*kernel.params, *memory, *(t for t, _ in kernel.tables))
         given = tuple(t for t in order if t in buffers)
         apart = [t for t in own if t in memory and programs > 1]
-        fixed = frozenset(p.buffer for p in kernel.packs) if programs <= MANY else frozenset()
+        fixed = frozenset(p.buffer for p in kernel.packs)
         texts.append(_function(name, given, axes, inner, registers, apart, fixed, how))
         launches.append(Launch(name, programs, given))
     return Printed(_module(texts), tuple(launches), tuple(memory.items()))
@@ -247,7 +247,8 @@ def _asked(
         size = part * t.dtype.bits // 8
         lanes = min(LANES, 1 << max(size // ALIGNED, 1).bit_length() - 1)
         each = size // lanes // ALIGNED * ALIGNED
-        if not all(inside[:lead]) or not each or size % ALIGNED or size > PART:
+        again = math.prod(map(extent, axes)) * part // _size(t)  # programs that ask for it
+        if not all(inside[:lead]) or not each or size % ALIGNED or size > PART or again > AGAIN:
             continue
         flat = gv.index(w, gv.flat(t, (*at[:lead], *(ix.as_index(0) for _ in at[lead:]))))
         step = each * 8 // t.dtype.bits

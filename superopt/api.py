@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from superopt.compiled import compilation as compilation
 from superopt.compiled import compile as compile
-from superopt.compiled import export_model as export_model
 from superopt.compiled import load as load
-from superopt.compiled import profile as profile
-from superopt.compiled import run_model as run_model
 from superopt.compiled import tune as tune
+from superopt.compiled_files import compilation as compilation
+from superopt.compiled_files import export_model as export_model
+from superopt.compiled_files import profile as profile
+from superopt.compiled_files import run_model as run_model
 from superopt.cost.machine import machine
 from superopt.cost.store import Store
 from superopt.errors import UsageError

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from superopt.onnx_io.source import Given, Source
     from superopt.pipeline.compile import Compiler
     from superopt.pipeline.cuda import OnGpu
-    from superopt.report.compiled import Compilation, Exported, OutputValue, Tuned
+    from superopt.report.compiled import Tuned
     from superopt.report.data import Event
-    from superopt.report.profile import Profile
 
 
 MOST_THREADS = 1024  # as on the command line
 GRAPH_PART = 1 / 3  # of the time for tuning, for the graph
+MOST = 24  # ways to compute a problem that are measured on a GPU
 
 
 @overload
@@ -77,9 +77,8 @@ def compile(
         outputs = exe(x=array)  # by name, in the model's order
 
     model: a path, a file's bytes, a ModelProto or an onnx_ir model (never changed).
-    target: "cpu", or "cuda": Triton kernels, replayed as one CUDA graph (extra `gpu`; begun: every
-    node must have a kernel; it does not save, profile or export, nor keep what was tuned; threads,
-    store and partial say nothing of it).
+    target: "cpu", or "cuda": Triton kernels, replayed as one CUDA graph (extra `gpu`; `export` is
+    for "cpu" only; threads and partial say nothing of it).
     precision, for "cuda": "fp32"; "tf32", "fp16" or "bf16" round all that is kept in memory between
     kernels, whose sums are of float32. threads: 1 by default. tune: measure for at most `budget`
     seconds which ways to compute the model's kernels are the fastest ones, and write these down; a
@@ -97,14 +96,13 @@ def compile(
     Raises ModelError for an invalid model, and where it needs onnxruntime and that is not
     installed; UsageError for another target.
     """
-    if target not in ("cpu", "cuda"):
-        raise UsageError(f"target {target} is unknown", "there are cpu and cuda", "use one of them")
+    known_target(target)
     _threads(threads)
     place = None if store is None else Path(store)
     if float_class not in ("E1", "E2"):
         raise UsageError(f"float_class {float_class!r}", "there are E1 and E2", "use one of them")
     if target == "cuda":
-        return _on_gpu(model, precision, float_class, _positive(budget) if tune else 0.0)
+        return _on_gpu(model, precision, float_class, _positive(budget) if tune else 0.0, place)
     if precision != "fp32":
         raise UsageError(
             f"precision {precision!r} of target cpu", "kernels of the processor are fp32",
@@ -124,14 +122,18 @@ def compile(
     return exe
 
 
-def _on_gpu(model: Given, precision: str, float_class: str, budget: float) -> OnGpu:
+def _on_gpu(
+    model: Given, precision: str, float_class: str, budget: float, store: Path | None
+) -> OnGpu:
+    from superopt.cost.store import Store
     from superopt.onnx_io.source import read
     from superopt.pipeline import cuda
 
-    exe = cuda.compile(read(model), precision, float_class)
+    exe = cuda.compile(read(model), precision, float_class, store)
     if not symbolic(exe.ports):
         if budget:
-            exe.tune({}, budget=budget)
+            with Store.open(store) as held:
+                exe.tune({}, budget=budget, store=held)
         exe.variant({})
     return exe
 
@@ -217,13 +219,15 @@ def tune(
     store: str | Path | None = None,
     progress: Callable[[Event], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    target: str = "cpu",
+    precision: str = "fp32",
 ) -> Tuned:
     """Measure for at most `budget` seconds what is the fastest on this machine, and write it down:
     `compile` takes it from then on. First which rewrites of the graph (a third of the time, checked
-    as `optimize` does), then which ways to compute its kernels.
+    as `optimize` does; not on a GPU), then which ways to compute its kernels.
 
-    shapes: values of symbolic sizes. store: the file or folder of measurements.
-    Raises ModelError for an invalid model.
+    shapes: values of symbolic sizes. store: the file or folder of measurements. target, precision:
+    as `compile` has them. Raises ModelError for an invalid model.
     """
     from superopt.cost.store import Store
     from superopt.onnx_io.source import read
@@ -235,6 +239,11 @@ def tune(
     place, some, begin = None if store is None else Path(store), threads or 1, time.monotonic()
     seconds, stopped = _positive(budget), stop or (lambda: False)
     show = progress or (lambda event: None)
+    if target != "cpu":
+        on = compile(model, target="cuda", precision=precision, store=store)
+        with Store.open(place) as held:
+            sizes = representative(on.model, dict(shapes or {}))
+            return on.tune(sizes, budget=seconds, most=MOST, store=held, stop=stopped)
     source = read(model)
     rewrites, faster = search(
         source, some, dict(shapes or {}), GRAPH_PART * seconds, place, show, stopped
@@ -251,8 +260,8 @@ def tune(
 _tuned = tune  # a parameter of `compile` has its name
 
 
-def load(path: str | Path, *, threads: int | None = None) -> Executable:
-    """A compiled model that `Executable.save` wrote.
+def load(path: str | Path, *, threads: int | None = None) -> Executable | OnGpu:
+    """A compiled model that `Executable.save` wrote, or that of a GPU.
 
     threads: by default those that it was compiled for. Kernels come from the user's cache of
     machine code, and are made again where they are not there.
@@ -265,7 +274,12 @@ def load(path: str | Path, *, threads: int | None = None) -> Executable:
     _threads(threads)
     if not isinstance(path, str | Path):
         raise UsageError(f"{type(path).__name__} is no path", "load reads a file", "give its path")
-    return compile_.loaded(saved.read(Path(path)), threads)
+    held = saved.read(Path(path))
+    if held.target == "cuda":
+        from superopt.pipeline import cuda
+
+        return cuda.loaded(held)
+    return compile_.loaded(held, threads)
 
 
 def _positive(budget: float) -> float:
@@ -274,90 +288,7 @@ def _positive(budget: float) -> float:
     return float(budget)
 
 
-def compilation(
-    model: str | Path,
-    *,
-    threads: int | None = None,
-    shapes: Mapping[str, int] | None = None,
-    dump: str | Path | None = None,
-    float_class: str = "E2",
-) -> Compilation:
-    """Compile a model's file, and say what became of it.
-
-    shapes: values of symbolic sizes, by their name in the model. dump: a folder for the kernels'
-    texts after each pass: from .expressions, by .tile, to LLVM's (.ll, .optimized.ll).
-    """
-    from superopt.onnx_io.source import read
-    from superopt.pipeline import compilation as compilation_
-
-    folder = None if dump is None else Path(dump)
-    return compilation_.compilation(
-        read(model), threads or 1, dict(shapes or {}), folder, Allowed(float_class)
-    )
-
-
-def profile(
-    model: str | Path,
-    *,
-    threads: int | None = None,
-    shapes: Mapping[str, int] | None = None,
-    inputs: str | Path | None = None,
-    seconds: float = 2.0,
-    stop: Callable[[], bool] | None = None,
-) -> Profile:
-    """Run a model's file compiled (or one that was saved when it was), and time its kernels.
-
-    shapes: values of symbolic sizes. inputs: a .npz file, by name; else they are drawn.
-    """
-    from superopt.pipeline import profile as profile_
-    from superopt.pipeline.inputs import read_inputs
-
-    given = None if inputs is None else read_inputs(inputs)
-    exe = _executable(Path(model), threads)
-    never = stop or (lambda: False)
-    return profile_.profile(exe, given, dict(shapes or {}), seconds, never)
-
-
-def export_model(
-    model: str | Path,
-    *,
-    output: str | Path,
-    threads: int | None = None,
-    shapes: Mapping[str, int] | None = None,
-) -> Exported:
-    """Write a model's file, compiled, or one that was saved when it was, as a shared object with a
-    C header and weights; see `Executable.export`.
-
-    output: a folder, or the files' name. shapes: values of symbolic sizes.
-    """
-    return _executable(Path(model), threads).export(output, shapes=shapes)
-
-
-def run_model(
-    model: str | Path,
-    *,
-    inputs: str | Path,
-    output: str | Path | None = None,
-    threads: int | None = None,
-) -> tuple[OutputValue, ...]:
-    """Run a model's file once, compiled; or one that was saved when it was. inputs, output: .npz
-    files, by name."""
-    import numpy as np
-
-    from superopt.pipeline.described import described
-    from superopt.pipeline.inputs import read_inputs
-
-    feeds = read_inputs(inputs)
-    assert feeds is not None
-    found = _executable(Path(model), threads).run(feeds)
-    if output is not None:
-        np.savez(output, **found)  # type: ignore[arg-type]
-    return tuple(described(name, x) for name, x in found.items())
-
-
-def _executable(model: Path, threads: int | None) -> Executable:
-    """Of a model's file, or of one that `Executable.save` wrote."""
-    from superopt.onnx_io import sections
-
-    there = sections.is_one(model)
-    return load(model, threads=threads) if there else compile(model, threads=threads)
+def known_target(target: str) -> None:
+    """Raises UsageError for another one."""
+    if target not in ("cpu", "cuda"):
+        raise UsageError(f"target {target} is unknown", "there are cpu and cuda", "use one of them")

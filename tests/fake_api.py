@@ -256,9 +256,10 @@ class FakeApi:
         shapes: Mapping[str, int],
         dump: Path | None,
         float_class: str,
+        **on: str,
     ) -> Compilation:
         self.asked = {
-            "threads": threads, "shapes": shapes, "dump": dump, "float_class": float_class
+            "threads": threads, "shapes": shapes, "dump": dump, "float_class": float_class, **on
         }  # fmt: skip
         return COMPILATION
 
@@ -277,9 +278,9 @@ class FakeApi:
         return EXPORTED
 
     def run_model(
-        self, model: Path, *, inputs: Path, output: Path | None, threads: int | None
+        self, model: Path, *, inputs: Path, output: Path | None, threads: int | None, **on: str
     ) -> tuple[OutputValue, ...]:
-        self.asked = {"inputs": inputs, "output": output, "threads": threads}
+        self.asked = {"inputs": inputs, "output": output, "threads": threads, **on}
         return OUTPUTS
 
     def values_of(self, model: Path, node: str) -> tuple[str, ...]:

@@ -42,7 +42,8 @@ BELOW["pipeline"] = set(PARTS)
 PARTS |= {"pipeline"}
 BELOW["rulebook"] = PARTS
 BELOW["compiled"] = PARTS
-BELOW["api"] = PARTS | {"rulebook", "compiled"}
+BELOW["compiled_files"] = PARTS | {"compiled"}
+BELOW["api"] = PARTS | {"rulebook", "compiled", "compiled_files"}
 BELOW["backend"] = PARTS | {"api"}
 BELOW["commands"] = PARTS | {"api", "cli"}
 BELOW["cli"] = PARTS | {"api", "commands"}
@@ -68,7 +69,7 @@ OWNERS: dict[str, set[str]] = {
 # Importing these in a function is how a part works without them.
 OPTIONAL = {"onnxruntime", "openvino", "torch", "onnx2torch", "triton", "lightgbm", "ray"}
 # Whose start must be fast: they import what a call needs when it is made.
-LAZY = {"__init__", "cli", "commands", "compiled"}
+LAZY = {"__init__", "cli", "commands", "compiled", "compiled_files"}
 # What LAZY parts may import at the top of a file.
 LIGHT = {"click", "superopt"}
 

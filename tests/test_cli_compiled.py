@@ -10,6 +10,7 @@ import pytest
 from tests.fake_api import COMPILATION, PROFILE, FakeApi
 
 Run = Callable[..., SimpleNamespace]
+ON = {"target": "cpu", "precision": "fp32"}
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def test_compile_says_what_became_of_the_model(
     done = superopt("compile", model, "--threads", 2, "--shape", "n=4", "--dump", tmp_path, api=api)
     assert done.code == 0
     assert api.asked == {
-        "threads": 2, "shapes": {"n": 4}, "dump": tmp_path, "float_class": "E2"
+        "threads": 2, "shapes": {"n": 4}, "dump": tmp_path, "float_class": "E2", **ON
     }  # fmt: skip
     golden("compilation.txt", done.out)
     found = json.loads(superopt("compile", model, "--json", api=api).out)
@@ -52,7 +53,7 @@ def test_tune_says_what_was_found(
     api = FakeApi()
     done = superopt("tune", model, "--budget", "2m", "--store", tmp_path, "--quiet", api=api)
     assert done.code == 0
-    assert api.asked == {"threads": None, "shapes": {}, "budget": 120.0, "store": tmp_path}
+    assert api.asked == {"threads": None, "shapes": {}, "budget": 120.0, "store": tmp_path, **ON}
     golden("tuned.txt", done.out)
 
 
@@ -63,7 +64,7 @@ def test_profile_says_how_long_kernels_take(
     picture = tmp_path / "p.svg"
     done = superopt("profile", model, "--shape", "n=4", "--svg", picture, api=api)
     assert done.code == 0
-    assert api.asked == {"threads": None, "shapes": {"n": 4}, "inputs": None, "seconds": 2.0}
+    assert api.asked == {"threads": None, "shapes": {"n": 4}, "inputs": None, "seconds": 2.0, **ON}
     golden("profile.txt", done.out)
     golden("profile.svg", picture.read_text())
     found = json.loads(superopt("profile", model, "--json", api=api).out)
@@ -76,9 +77,11 @@ def test_run_says_what_the_outputs_are(
     api = FakeApi()
     x, y = tmp_path / "x.npz", tmp_path / "y.npz"
     x.touch()
-    done = superopt("run", model, "--inputs", x, "-o", y, api=api)
+    on = {"target": "cuda", "precision": "fp16"}
+    gpu = ("--target", "cuda", "--precision", "fp16")
+    done = superopt("run", model, "--inputs", x, "-o", y, *gpu, api=api)
     assert done.code == 0
-    assert api.asked == {"inputs": x, "output": y, "threads": None}
+    assert api.asked == {"inputs": x, "output": y, "threads": None, **on}
     golden("outputs.txt", done.out)
 
 

@@ -13,6 +13,7 @@ from superopt.errors import ExitCode
 @click.command("compile")
 @options.model("model")
 @options.threads
+@options.on
 @options.shape
 @click.option(
     "--dump", type=options.NEW_FILE, metavar="FOLDER", help="Write the kernels there, as text."
@@ -32,14 +33,22 @@ def compile_(
     shapes: Mapping[str, int],
     dump: Path | None,
     float_class: str,
+    target: str,
+    precision: str,
     as_json: bool,
 ) -> ExitCode:
-    """Compile MODEL for this processor, and say what became of it.
+    """Compile MODEL for this processor, or for a GPU, and say what became of it.
 
     The machine code stays in the user's cache: running the model is fast to start from then on.
     """
     found = api().compilation(
-        model, threads=threads, shapes=shapes, dump=dump, float_class=float_class
+        model,
+        threads=threads,
+        shapes=shapes,
+        dump=dump,
+        float_class=float_class,
+        target=target,
+        precision=precision,
     )
     if as_json:
         from superopt.report.codec import dumps
@@ -56,6 +65,7 @@ def compile_(
 @options.model("model")
 @options.budget("5m")
 @options.threads
+@options.on
 @options.shape
 @options.store
 @options.as_json
@@ -67,6 +77,8 @@ def tune(
     threads: int | None,
     shapes: Mapping[str, int],
     store: Path | None,
+    target: str,
+    precision: str,
     as_json: bool,
     quiet: bool,
 ) -> ExitCode:
@@ -78,7 +90,7 @@ def tune(
     with terminal.progress(quiet) as show, terminal.interruptible() as stop:
         found = api().tune(
             model, threads=threads, shapes=shapes, budget=budget, store=store, progress=show,
-            stop=stop,
+            stop=stop, target=target, precision=precision,
         )  # fmt: skip
     if as_json:
         from superopt.report.codec import dumps
@@ -94,6 +106,7 @@ def tune(
 @click.command()
 @options.model("model")
 @options.threads
+@options.on
 @options.shape
 @click.option("--inputs", type=options.FILE, metavar="X.npz", help="Arrays; else drawn.")
 @click.option(
@@ -115,6 +128,8 @@ def profile(
     seconds: float,
     svg: Path | None,
     whole: bool,
+    target: str,
+    precision: str,
     as_json: bool,
 ) -> ExitCode:
     """Run MODEL compiled, and say how long each kernel takes.
@@ -125,7 +140,14 @@ def profile(
     terminal.check_outputs(model, inputs, svg=svg)
     with terminal.interruptible() as stop:
         found = api().profile(
-            model, threads=threads, shapes=shapes, inputs=inputs, seconds=seconds, stop=stop
+            model,
+            threads=threads,
+            shapes=shapes,
+            inputs=inputs,
+            seconds=seconds,
+            stop=stop,
+            target=target,
+            precision=precision,
         )
     if svg is not None:
         svg.write_text(found.svg())
@@ -149,14 +171,23 @@ def profile(
     "-o", "--output", type=options.NEW_FILE, metavar="Y.npz", help="The outputs, by their names."
 )
 @options.threads
+@options.on
 @options.as_json
 @options.debug
 def run(
-    model: Path, inputs: Path, output: Path | None, threads: int | None, as_json: bool
+    model: Path,
+    inputs: Path,
+    output: Path | None,
+    threads: int | None,
+    target: str,
+    precision: str,
+    as_json: bool,
 ) -> ExitCode:
     """Compile MODEL and run it once."""
     terminal.check_outputs(model, inputs, output=output)
-    found = api().run_model(model, inputs=inputs, output=output, threads=threads)
+    found = api().run_model(
+        model, inputs=inputs, output=output, threads=threads, target=target, precision=precision
+    )
     if as_json:
         from superopt.report.codec import dumps
 

@@ -115,6 +115,8 @@ class Api(Protocol):
         store: Path | None,
         progress: Callable[[Event], None],
         stop: Callable[[], bool],
+        target: str,
+        precision: str,
     ) -> Tuned: ...
 
     def compilation(
@@ -125,6 +127,8 @@ class Api(Protocol):
         shapes: Mapping[str, int],
         dump: Path | None,
         float_class: str,
+        target: str,
+        precision: str,
     ) -> Compilation: ...
 
     def profile(
@@ -136,6 +140,8 @@ class Api(Protocol):
         inputs: Path | None,
         seconds: float,
         stop: Callable[[], bool],
+        target: str,
+        precision: str,
     ) -> Profile: ...
 
     def export_model(
@@ -143,7 +149,14 @@ class Api(Protocol):
     ) -> Exported: ...
 
     def run_model(
-        self, model: Path, *, inputs: Path, output: Path | None, threads: int | None
+        self,
+        model: Path,
+        *,
+        inputs: Path,
+        output: Path | None,
+        threads: int | None,
+        target: str,
+        precision: str,
     ) -> tuple[OutputValue, ...]: ...
 
     def derive(

@@ -109,7 +109,10 @@ def _compiled(source: Path, threads: int | None, shapes: Mapping[str, int], as_j
         raise UsageError(
             f"{source} is a report", "of it a rule, a node or a value is explained", "name one"
         )
-    found = api().compilation(source, threads=threads, shapes=shapes, dump=None, float_class="E2")
+    found = api().compilation(
+        source, threads=threads, shapes=shapes, dump=None, float_class="E2", target="cpu",
+        precision="fp32",
+    )  # fmt: skip
     terminal.say(codec.dumps(found.foreign) if as_json else compiled.fallen(found))
 
 

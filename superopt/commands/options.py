@@ -102,6 +102,25 @@ def _seed(hidden: bool) -> Callable[[Any], Any]:
     )
 
 
+def on(command: Any) -> Any:
+    """--target and --precision, of what is compiled."""
+    kind = click.option(
+        "--target",
+        type=click.Choice(["cpu", "cuda"]),
+        default="cpu",
+        show_default=True,
+        help="This processor, or a GPU.",
+    )
+    floats = click.option(
+        "--precision",
+        type=click.Choice(["fp32", "tf32", "fp16", "bf16"]),
+        default="fp32",
+        show_default=True,
+        help="Of floats between a GPU's kernels.",
+    )
+    return kind(floats(command))
+
+
 seed, hidden_seed = _seed(False), _seed(True)  # hidden: of a command that has many others
 target = click.option(
     "--target",

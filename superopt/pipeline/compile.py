@@ -18,7 +18,6 @@ from superopt.ir import graph as g
 from superopt.ir.evaluate import bound_sizes
 from superopt.kernels.cpu import Machine, host
 from superopt.kernels.option import Option
-from superopt.onnx_io.extract import extracted
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
@@ -34,7 +33,7 @@ from superopt.pipeline.ports import dtype_of, port, shape_at
 from superopt.pipeline.profile import profile
 from superopt.pipeline.saved import Saved, write
 from superopt.pipeline.sized import sized
-from superopt.pipeline.steps import Arrays, Direct, Foreign
+from superopt.pipeline.steps import Arrays, Direct, Foreign, foreign
 from superopt.pipeline.tune import Progress, tune
 from superopt.plan.build import Program, program
 from superopt.plan.execute import code, image
@@ -288,22 +287,11 @@ class Compiler:
         return slow if ort.available() is not None else ""
 
     def foreign(self, s: Segment) -> Foreign:
-        if ort.available() is None:
-            what = ", ".join(dict.fromkeys(n.op.name for n in s.nodes))
-            raise ModelError(
-                f"{self.model.source.label}: {what} run only in onnxruntime",
-                "it is not installed",
-                'pip install "superopt[ort]"',
-            )
+        if self.session is None:
+            return foreign(self.model, s, self.threads)
         names = self.model.names
-        outputs = tuple(names[v] for v in s.outputs)
         given = {names[v]: v for v in s.inputs}
-        if self.session is not None:
-            return Foreign(s, self.session, given, outputs)
-        part, wanted = extracted(self.model, {n: v.type for n, v in given.items()}, outputs)
-        own = {i.name: i for i in self.model.graph.inputs}
-        session = ort.session(part, self.threads)
-        return Foreign(s, session, {n: given.get(n) or own[n] for n in wanted}, outputs)
+        return Foreign(s, self.session, given, tuple(names[v] for v in s.outputs))
 
     def fallen(self, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]:
         """The nodes that run in onnxruntime, and why."""

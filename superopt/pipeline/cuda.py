@@ -3,35 +3,46 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from superopt import ort
+from superopt.cost.store import Store
 from superopt.errors import ModelError, UsageError
 from superopt.ir import graph as g
 from superopt.ir.evaluate import bound_sizes
 from superopt.kernels import gpu_space
-from superopt.kernels.gpu_device import array, device, on_device, put
-from superopt.kernels.gpu_program import Call, Running, running
+from superopt.kernels.gpu_device import device, on_device
+from superopt.kernels.gpu_program import Call, running
+from superopt.kernels.gpu_text import printed
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
+from superopt.onnx_io.validate import validate
+from superopt.pipeline.allowed import Allowed
 from superopt.pipeline.arrays import Port, as_array, sizes_of
+from superopt.pipeline.foreign import Foreign, foreign
+from superopt.pipeline.gpu_parts import Part, Variant
+from superopt.pipeline.gpu_profile import profile
+from superopt.pipeline.gpu_tune import known, tuned
+from superopt.pipeline.outside import outside
 from superopt.pipeline.ports import port, shape_at
+from superopt.pipeline.saved import Saved, write
+from superopt.pipeline.sized import sized
 from superopt.plan.attention import on_gpu
 from superopt.plan.build import Program, program
-from superopt.plan.gpu_measure import seconds
 from superopt.plan.place import channels_last
-from superopt.plan.segments import Segment, graph_of, segments, why_not
+from superopt.plan.segments import BESIDE, Segment, graph_of, why_not, why_slow, worthwhile
 from superopt.plan.simplify import simplified
 from superopt.plan.target import Target
+from superopt.report.compiled import Tuned
+from superopt.report.profile import Profile
 from superopt.te.domain import Reals
 from superopt.te.dtype import BF16, F16, DType
 
@@ -43,31 +54,26 @@ PRECISIONS: Mapping[str, tuple[DType | None, str]] = {
     "bf16": (BF16, "ieee"),
 }
 TODO = 'pip install "superopt[gpu]", on a machine with an NVIDIA GPU; "superopt doctor" says more'
+NO_KERNEL = (NotImplementedError, RecursionError, ZeroDivisionError)
 DROPPED = 13  # bits of a float32 that tf32 has not
 ONLINE = "E2"  # the float class of a softmax by blocks
 WIDTH = 64  # bytes, of vectors that no GPU has: what a plan says of these does not hold
 
 
 @dataclass(slots=True)
-class Planned:
-    """A program for given sizes, on the device: its inputs and outputs by number."""
-
-    program: Program
-    running: Running
-    takes: tuple[int, ...]
-    gives: tuple[int, ...]
-
-
-@dataclass(slots=True)
 class OnGpu:
-    """A model that was compiled for a GPU; for other sizes it is compiled again, once each."""
+    """A model that was compiled for a GPU; for other sizes it is compiled again, once each.
+
+    chosen: how problems are computed that were tuned, by their keys. without: nodes that turned out
+    to have no kernel, and why. Calls from several threads wait for each other."""
 
     model: Model
     precision: str
     device: str
     float_class: str = "E2"
     chosen: Mapping[str, Option] = field(default_factory=dict)
-    variants: dict[tuple[tuple[str, int], ...], Planned] = field(default_factory=dict)
+    without: dict[g.Node, str] = field(default_factory=dict)
+    variants: dict[tuple[tuple[str, int], ...], Variant] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
@@ -89,15 +95,16 @@ class OnGpu:
         given = self.given(feeds)
         there = bool(given) and all(map(on_device, given))
         with self.lock:
-            made = self.variant(self.sizes(given))
-            r = made.running
-            for n, x in zip(made.takes, r.inputs, strict=True):
-                put(x, given[n])
-            r()
-            found = [r.outputs[n] if there else array(r.outputs[n]) for n in made.gives]
+            found = self.variant(self.sizes(given)).run(given, there)
         return dict(zip(self.outputs, found, strict=True))
 
     def given(self, feeds: Mapping[str, Any]) -> list[Any]:
+        """The inputs' arrays, or tensors; raises UsageError where they are not as the model says.
+        What is no tensor on the device, and none of numpy's, is read by DLPack."""
+        if not isinstance(feeds, Mapping):
+            raise UsageError(
+                f"inputs are a {type(feeds).__name__}", "they are given by name", "give a dict"
+            )
         names = {p.name for p in self.ports}
         for name in feeds:
             if name not in names:
@@ -146,68 +153,83 @@ class OnGpu:
         except ValueError as e:
             raise UsageError("the inputs do not fit", str(e), "give other shapes") from None
 
-    def variant(self, sizes: Mapping[str, int]) -> Planned:
+    def variant(self, sizes: Mapping[str, int]) -> Variant:
+        """The steps for inputs of these sizes."""
         key = tuple(sorted(sizes.items()))
-        if key not in self.variants:
-            self.variants[key] = self.planned(sizes)
-        return self.variants[key]
-
-    def tune(
-        self,
-        sizes: Mapping[str, int],
-        *,
-        budget: float = 120.0,
-        most: int = 12,
-        seen: Callable[[Problem, Mapping[Option, float]], None] = lambda p, found: None,
-    ) -> Mapping[str, Option]:
-        """Measure which ways to compute the model's kernels are the fastest, of the `most` that
-        should be, and take them from now on; those with the most to do first.
-
-        sizes: of symbolic dimensions. budget: seconds. seen: told of each problem what was found.
-        """
-        made, end = self.variant(sizes).program, time.monotonic() + budget
-        how, dots = dict(self.chosen), PRECISIONS[self.precision][1]
-        by_work = sorted(made.problems, key=lambda key: -prod(made.problems[key].numbers()[:2]))
-        for key in by_work if self.device == "cuda" else ():
-            some = list(islice(gpu_space.options(made.problems[key]), most))
-            if len(some) < 2 or key in how:
-                continue
-            if time.monotonic() > end:
-                break
-            found = seconds(made.problems[key], some, dots)
-            if found:
-                how[key] = min(found, key=lambda o: found[o])
-            seen(made.problems[key], found)
         with self.lock:
-            self.chosen = how
-            self.variants.clear()
-        return how
+            if key not in self.variants:
+                self.variants[key] = self.compiled(sizes)
+            return self.variants[key]
 
-    def planned(self, sizes: Mapping[str, int]) -> Planned:
-        s = self.segment(sizes)
+    def compiled(self, sizes: Mapping[str, int]) -> Variant:
+        made = self._steps(self.model, sizes)
+        if sizes and any(isinstance(s, Foreign) for s in made):
+            # Shapes may be known of the model whose inputs have these sizes.
+            other = sized(self.model, sizes)
+            if other is not None:
+                return Variant(other, self._steps(other, {}))
+        return Variant(self.model, made)
+
+    def _steps(self, model: Model, sizes: Mapping[str, int]) -> tuple[Part | Foreign, ...]:
+        while True:
+            out: list[Part | Foreign] = []
+            for s in worthwhile(model.graph, lambda n: not self.why_not(n, sizes), sizes):
+                try:
+                    out.append(self.part(s, sizes) if s.native else foreign(model, s, 1))
+                except NO_KERNEL as e:
+                    self.without |= self.blamed(s, sizes) or dict.fromkeys(s.nodes, str(e))
+                    break
+            else:
+                return tuple(out)
+
+    def why_not(self, n: g.Node, sizes: Mapping[str, int]) -> str:
+        """Why a node runs in onnxruntime; empty where it does not."""
+        slow = why_slow(n, sizes) if ort.available() is not None else ""
+        return self.without.get(n) or why_not(n, sizes) or slow
+
+    def fallen(self, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]:
+        """The nodes that run in onnxruntime, and why."""
+        nodes = self.variant(sizes).fallen()
+        return [(n, self.why_not(n, sizes) or BESIDE) for n in nodes]
+
+    def blamed(self, s: Segment, sizes: Mapping[str, int]) -> dict[g.Node, str]:
+        """The nodes of a segment that no kernel computes, each with why."""
+        out = {}
+        for n in s.nodes:
+            inputs = tuple(v for v in n.inputs if v is not None and not isinstance(v, g.Constant))
+            alone = Segment((n,), True, tuple(dict.fromkeys(inputs)), g.results(n))
+            try:
+                for kernel in self.program(alone, sizes).kernels.values():
+                    printed(kernel, self.dots)
+            except NO_KERNEL as e:
+                out[n] = str(e)
+        return out
+
+    @property
+    def dots(self) -> str:
+        """The precision of products of float32, as Triton has it."""
+        return PRECISIONS[self.precision][1]
+
+    def program(self, s: Segment, sizes: Mapping[str, int]) -> Program:
         graph = simplified(graph_of(s), self.float_class, 1)
         kind, dots = PRECISIONS[self.precision]
         drops = DROPPED if dots == "tf32" else 0
         fuses = on_gpu if self.float_class >= ONLINE else None
         target = Target(gpu_space.choice, channels_last, fuses, False, True, kind, drops)
+        return program(graph, sizes, WIDTH, self.chosen, tiles=False, target=target)
+
+    def part(self, s: Segment, sizes: Mapping[str, int]) -> Part:
+        made = self.program(s, sizes)
+        constants = np.zeros(made.constant_bytes, np.uint8)
+        for c in made.constants:
+            c.write(constants)
+        calls = [
+            Call(made.kernels[c.function], c.given, *gpu_space.told(made.options[made.solved[n]]))
+            for n, c in enumerate(made.calls)
+        ]
+        ins, outs = ([_spec(v, sizes) for v in x] for x in (s.inputs, s.outputs))
         try:
-            made = program(graph, sizes, WIDTH, self.chosen, tiles=False, target=target)
-            constants = np.zeros(made.constant_bytes, np.uint8)
-            for c in made.constants:
-                c.write(constants)
-            calls = [
-                Call(
-                    made.kernels[c.function], c.given, *gpu_space.told(made.options[made.solved[n]])
-                )
-                for n, c in enumerate(made.calls)
-            ]
-            ins, outs = ([_spec(v, sizes) for v in x] for x in (graph.inputs, graph.outputs))
-            ready = running(calls, constants, made.memory, ins, outs, self.device, dots)
-        except NotImplementedError as e:
-            raise ModelError(
-                f"{self.model.source.label}: it has no kernels for a GPU", str(e),
-                'compile it for target="cpu"',
-            ) from None  # fmt: skip
+            ready = running(calls, constants, made.memory, ins, outs, self.device, self.dots)
         except RuntimeError as e:
             if "out of memory" not in str(e):
                 raise
@@ -216,29 +238,47 @@ class OnGpu:
                 f"its kernels need {made.constant_bytes + made.memory} bytes",
                 "give smaller inputs, or free memory there",
             ) from None
-        inputs = self.model.graph.inputs
-        takes = tuple(inputs.index(v) for v in s.inputs if isinstance(v, g.Input))
-        gives = tuple(s.outputs.index(v) for v in self.model.graph.outputs)
-        return Planned(made, ready, takes, gives)
+        return Part(s, made, ready)
 
-    def segment(self, sizes: Mapping[str, int]) -> Segment:
-        """The whole model, all nodes of which have kernels. Raises ModelError where not so."""
-        graph = self.model.graph
-        for n in g.nodes(graph):
-            if why := why_not(n, sizes):
-                raise ModelError(
-                    f"{self.model.source.label}: {n.op.name} has no kernel for a GPU", why,
-                    'compile it for target="cpu"',
-                )  # fmt: skip
-        found = segments(graph, lambda n: True)
-        known = found[0].outputs if len(found) == 1 else ()
-        for v in graph.outputs:
-            if v not in known:
-                raise ModelError(
-                    f"{self.model.source.label}: an output is an input, or a constant",
-                    "nothing is computed", 'compile it for target="cpu"',
-                )  # fmt: skip
-        return found[0]
+    def tune(
+        self,
+        sizes: Mapping[str, int],
+        *,
+        budget: float = 120.0,
+        most: int = 12,
+        store: Store | None = None,
+        seen: Callable[[Problem, Mapping[Option, float]], None] = lambda p, found: None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Tuned:
+        """Measure which ways to compute the model's kernels are the fastest, of the `most` that
+        should be, and take them from now on; those with the most to do first.
+
+        sizes: of symbolic dimensions. budget: seconds. store: where it is written down; what is
+        there is not measured again. seen: told of each problem what was found.
+        """
+        programs = [p.program for p in self.variant(sizes).parts]
+        found = tuned(programs, self.device, self.dots, store, budget, most, seen, stop)
+        with self.lock:
+            self.chosen = {**self.chosen, **found.chosen}
+            self.variants.clear()
+        self.variant(sizes)
+        return found.report
+
+    def profile(self, feeds: Mapping[str, Any] | None = None, *, seconds: float = 2.0) -> Profile:
+        """How long each kernel takes alone, its memory warm, and how long it must take at least on
+        this GPU; `print` it for a table, its `svg()` is a picture. feeds: inputs by name; else they
+        are drawn. seconds: for all of it, about."""
+        return profile(self, feeds, {}, seconds)
+
+    def save(self, path: str | Path) -> None:
+        """Write the compiled model to a file, for `superopt.load`: the model, and how each kernel
+        is computed. Raises UsageError where it cannot be written."""
+        sizes = tuple(dict(key) for key in self.variants)
+        how = {k: o for v in self.variants.values() for p in v.parts
+               for k, o in p.program.options.items()}  # fmt: skip
+        allowed = Allowed(self.float_class)
+        held = Saved(self.model.source, 1, WIDTH, allowed, how, sizes, {}, "cuda", self.precision)
+        write(held, Path(path))
 
 
 def _spec(v: g.Value, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], DType]:
@@ -246,9 +286,12 @@ def _spec(v: g.Value, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], DType]
     return tuple(shape_at(v.type, sizes)), v.type.dtype
 
 
-def compile(source: Source, precision: str, float_class: str = "E2") -> OnGpu:
-    """The model of a source. Raises ModelError for an invalid one; UsageError where there is no
-    GPU, and for another precision."""
+def compile(
+    source: Source, precision: str = "fp32", float_class: str = "E2", store: Path | None = None
+) -> OnGpu:
+    """The model of a source. store: where it is written how kernels were tuned, if not in the
+    user's cache. Raises ModelError for an invalid one; UsageError where there is no GPU, and for
+    another precision."""
     if precision not in PRECISIONS:
         raise UsageError(
             f"precision {precision!r}", f"there are {', '.join(PRECISIONS)}", "use one of them"
@@ -257,4 +300,27 @@ def compile(source: Source, precision: str, float_class: str = "E2") -> OnGpu:
         where = device()
     except RuntimeError as e:
         raise UsageError("target cuda", str(e), TODO) from None
-    return OnGpu(import_model(source), precision, where, float_class)
+    with Store.open(store) as held:
+        chosen = known(held, where, PRECISIONS[precision][1])
+    return OnGpu(_model(source), precision, where, float_class, chosen)
+
+
+def loaded(s: Saved) -> OnGpu:
+    """What `OnGpu.save` wrote."""
+    out = compile(s.source, s.precision, s.allowed.float_class)
+    out.chosen = {**out.chosen, **s.options}
+    for sizes in s.sizes:
+        out.variant(sizes)
+    return out
+
+
+def _model(source: Source) -> Model:
+    """Also of one that leaves out what onnxruntime tells (`outside`)."""
+    try:
+        validate(source)
+    except ModelError:
+        found = outside(source, 1)
+        if found is None or found[1] is not None:
+            raise
+        source = found[0]
+    return import_model(source)

@@ -30,7 +30,8 @@ class Saved:
 
     width: bytes of a vector that it was compiled for. allowed: what may be done to the model.
     options: how problems are computed, by their keys. sizes: those of symbolic dimensions that were
-    compiled. constants: bytes, as kernels read them, by the identities of programs.
+    compiled. constants: bytes, as kernels read them, by the identities of programs. target,
+    precision: of `compile`.
     """
 
     source: Source
@@ -40,6 +41,8 @@ class Saved:
     options: Mapping[str, Option]
     sizes: tuple[dict[str, int], ...]
     constants: Mapping[str, np.ndarray]
+    target: str = "cpu"
+    precision: str = "fp32"
 
 
 def write(s: Saved, path: Path) -> None:
@@ -60,6 +63,8 @@ def write(s: Saved, path: Path) -> None:
         "schedules": {key: str(option) for key, option in s.options.items()},
         "sizes": s.sizes,
         "constants": list(s.constants),
+        "target": s.target,
+        "precision": s.precision,
     }
 
     def graph(file: BinaryIO) -> None:
@@ -97,6 +102,8 @@ def read(path: Path) -> Saved:
                 name: np.frombuffer(region.view(), np.uint8)
                 for name, region in zip(names, others, strict=True)
             },
+            str(about.get("target", "cpu")),
+            str(about.get("precision", "fp32")),
         )
     except SuperoptError:
         raise

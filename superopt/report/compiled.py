@@ -19,8 +19,9 @@ class Foreign:
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """What `superopt compile` did. kernels: functions, each called once or more (`calls`);
-    constants, memory: bytes that the model takes when it runs."""
+    """What `superopt compile` did. threads: 0 for a GPU, whose precision is said then. kernels:
+    functions, each called once or more (`calls`); constants, memory: bytes that the model takes
+    when it runs."""
 
     model: str
     threads: int
@@ -31,6 +32,7 @@ class Compilation:
     constants: int
     memory: int
     foreign: tuple[Foreign, ...]
+    precision: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class Exported:
 def compilation(c: Compilation) -> str:
     """What `superopt compile` says."""
     kernels = words.count(c.kernels, "kernel")
-    threads = words.count(c.threads, "thread")
+    threads = words.count(c.threads, "thread") if c.threads else f"a GPU, in {c.precision}"
     lines = [
         f"{words.plain(c.model)}: {words.count(c.nodes, 'node')} as {kernels}, called"
         f" {words.count(c.calls, 'time')}; compiled in {c.seconds:.1f} s for {threads}",

@@ -51,9 +51,10 @@ class Part:
 class Profile:
     """How long the kernels of a compiled model take, in the order in which they run.
 
-    seconds: of a run, the median of `runs`; flops: operations in float32 per second at most;
-    bandwidths: bytes per second, by how many bytes are gone through again and again. `str` of it is
-    a table, and `svg` a picture.
+    threads: of a processor; 0 on a GPU, whose precision is said then, and whose kernels' times are
+    those of each alone. seconds: of a run, the median of `runs`; flops: operations in float32 (on a
+    GPU in its precision) per second at most; bandwidths: bytes per second, by how many bytes are
+    gone through again and again. `str` of it is a table, and `svg` a picture.
     """
 
     model: str
@@ -65,6 +66,7 @@ class Profile:
     flops: float
     bandwidths: tuple[tuple[int, float], ...]
     parts: tuple[Part, ...]
+    precision: str = ""
 
     @property
     def share(self) -> float:
@@ -87,11 +89,12 @@ def text(p: Profile, shown: int = SHOWN) -> str:
     memory = p.bandwidths[-1][1]
     cache = max(rate for _, rate in p.bandwidths)
     rate = sum(part.operations for part in p.parts) / p.seconds / 1e9 if p.seconds else 0.0
+    where = f"on {words.count(p.threads, 'thread')}" if p.threads else f"in {p.precision}"
+    caches = f" {cache / 1e9:.0f} GB/s from caches," if p.threads else ""
     lines = [
         f"{words.plain(p.model)}{at}: {words.time(1e6 * p.seconds)} a run, the median of {p.runs},"
-        f" on {words.count(p.threads, 'thread')}; {rate:.1f} GFLOP/s,"
-        f" {100 * p.share:.0f} % of the roofline",
-        f"  {p.machine}; at most {p.flops / 1e9:.0f} GFLOP/s, {cache / 1e9:.0f} GB/s from caches,"
+        f" {where}; {rate:.1f} GFLOP/s, {100 * p.share:.0f} % of the roofline",
+        f"  {p.machine}; at most {p.flops / 1e9:.0f} GFLOP/s,{caches}"
         f" {memory / 1e9:.0f} GB/s from memory",
     ]
     head = ("time", "%", "GFLOP/s", "GB/s", "roof %", "by", "kernel", "result", "computes")

@@ -1,0 +1,136 @@
+"""What the command line calls for models in files: compiled, and run, timed or written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from superopt.compiled import compile, known_target, load
+from superopt.errors import UsageError
+from superopt.pipeline.allowed import Allowed
+from superopt.pipeline.executable import Executable
+
+if TYPE_CHECKING:
+    from superopt.pipeline.cuda import OnGpu
+    from superopt.report.compiled import Compilation, Exported, OutputValue
+    from superopt.report.profile import Profile
+
+
+def compilation(
+    model: str | Path,
+    *,
+    threads: int | None = None,
+    shapes: Mapping[str, int] | None = None,
+    dump: str | Path | None = None,
+    float_class: str = "E2",
+    target: str = "cpu",
+    precision: str = "fp32",
+) -> Compilation:
+    """Compile a model's file, and say what became of it.
+
+    shapes: values of symbolic sizes, by their name in the model. dump: a folder for the kernels'
+    texts after each pass: from .expressions, by .tile, to LLVM's (.ll, .optimized.ll), or to
+    Triton's (.triton.py). target, precision: as `compile` has them.
+    """
+    from superopt.onnx_io.source import read
+    from superopt.pipeline import compilation as compilation_
+
+    folder = None if dump is None else Path(dump)
+    if target != "cpu":
+        from superopt.pipeline import gpu_compilation
+
+        known_target(target)
+        return gpu_compilation.compilation(
+            read(model), precision, dict(shapes or {}), folder, float_class
+        )
+    return compilation_.compilation(
+        read(model), threads or 1, dict(shapes or {}), folder, Allowed(float_class)
+    )
+
+
+def profile(
+    model: str | Path,
+    *,
+    threads: int | None = None,
+    shapes: Mapping[str, int] | None = None,
+    inputs: str | Path | None = None,
+    seconds: float = 2.0,
+    stop: Callable[[], bool] | None = None,
+    target: str = "cpu",
+    precision: str = "fp32",
+) -> Profile:
+    """Run a model's file compiled (or one that was saved when it was), and time its kernels.
+
+    shapes: values of symbolic sizes. inputs: a .npz file, by name; else they are drawn. target,
+    precision: as `compile` has them.
+    """
+    from superopt.pipeline import profile as profile_
+    from superopt.pipeline.inputs import read_inputs
+
+    given = None if inputs is None else read_inputs(inputs)
+    exe = _executable(Path(model), threads, target, precision)
+    if not isinstance(exe, Executable):
+        from superopt.pipeline import gpu_profile
+
+        return gpu_profile.profile(exe, given, dict(shapes or {}), seconds)
+    never = stop or (lambda: False)
+    return profile_.profile(exe, given, dict(shapes or {}), seconds, never)
+
+
+def export_model(
+    model: str | Path,
+    *,
+    output: str | Path,
+    threads: int | None = None,
+    shapes: Mapping[str, int] | None = None,
+) -> Exported:
+    """Write a model's file, compiled, or one that was saved when it was, as a shared object with a
+    C header and weights; see `Executable.export`.
+
+    output: a folder, or the files' name. shapes: values of symbolic sizes.
+    """
+    exe = _executable(Path(model), threads)
+    if not isinstance(exe, Executable):
+        raise UsageError(
+            f"{model} is for a GPU", "C programs run on a processor", "compile it again"
+        )
+    return exe.export(output, shapes=shapes)
+
+
+def run_model(
+    model: str | Path,
+    *,
+    inputs: str | Path,
+    output: str | Path | None = None,
+    threads: int | None = None,
+    target: str = "cpu",
+    precision: str = "fp32",
+) -> tuple[OutputValue, ...]:
+    """Run a model's file once, compiled; or one that was saved when it was. inputs, output: .npz
+    files, by name. target, precision: as `compile` has them."""
+    import numpy as np
+
+    from superopt.pipeline.described import described
+    from superopt.pipeline.inputs import read_inputs
+
+    feeds = read_inputs(inputs)
+    assert feeds is not None
+    found = _executable(Path(model), threads, target, precision).run(feeds)
+    if output is not None:
+        np.savez(output, **found)
+    return tuple(described(name, x) for name, x in found.items())
+
+
+def _executable(
+    model: Path, threads: int | None, target: str = "cpu", precision: str = "fp32"
+) -> Executable | OnGpu:
+    """Of a model's file, or of one that `Executable.save` wrote."""
+    from superopt.onnx_io import sections
+
+    if sections.is_one(model):
+        return load(model, threads=threads)
+    if target == "cpu":
+        return compile(model, threads=threads, precision=precision)
+    known_target(target)
+    return compile(model, target="cuda", precision=precision)

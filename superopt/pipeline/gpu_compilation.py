@@ -1,0 +1,62 @@
+"""What became of a model that was compiled for a GPU: numbers, and the texts of its kernels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from superopt.errors import UsageError
+from superopt.ir import graph as g
+from superopt.kernels.gpu_text import printed
+from superopt.onnx_io.source import Source
+from superopt.pipeline import cuda
+from superopt.pipeline.gpu_parts import Part
+from superopt.pipeline.shapes import representative
+from superopt.report.compiled import Compilation, Foreign
+
+
+def compilation(
+    source: Source, precision: str, shapes: Mapping[str, int], dump: Path | None, float_class: str
+) -> Compilation:
+    """Compile for these sizes, and say what became of the model."""
+    begin = time.monotonic()
+    exe = cuda.compile(source, precision, float_class)
+    sizes = representative(exe.model, shapes)
+    made = exe.variant(sizes)
+    seconds = time.monotonic() - begin
+    if dump is not None:
+        for n, p in enumerate(made.parts):
+            _dumped(p, exe.dots, dump if len(made.parts) == 1 else dump / f"part{n}")
+    programs = [p.program for p in made.parts]
+    names = made.model.names
+    foreign = tuple(
+        Foreign(f"{n.op.name} {names.get(g.item(n, 0), '')}".strip(), why)
+        for n, why in exe.fallen(sizes)
+    )
+    return Compilation(
+        source.label,
+        0,
+        seconds,
+        len(g.nodes(made.model.graph)),
+        len({name for p in programs for name in p.kernels}),
+        sum(len(p.running.launches) for p in made.parts),
+        sum(p.constant_bytes for p in programs),
+        sum(p.memory for p in programs),
+        foreign,
+        precision,
+    )
+
+
+def _dumped(p: Part, dots: str, folder: Path) -> None:
+    """The texts of a part's kernels, in the order in which they run."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for n, call in enumerate(p.program.calls):
+            kernel = p.program.kernels[call.function]
+            for name, made in (*kernel.passes, ("tile", kernel)):
+                (folder / f"{n:03}-{call.function}.{name}").write_text(f"{made}\n", "utf-8")
+            text = printed(kernel, dots).source
+            (folder / f"{n:03}-{call.function}.triton.py").write_text(text, "utf-8")
+    except OSError as e:
+        raise UsageError(f"cannot write to {folder}", str(e), "name another folder") from None

@@ -1,0 +1,87 @@
+"""A compiled model on a GPU, step by step: parts of it as kernels, and what has none in
+onnxruntime, on the processor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from superopt.ir import graph as g
+from superopt.kernels.gpu_device import array, put
+from superopt.kernels.gpu_program import Running
+from superopt.onnx_io.model import Model
+from superopt.pipeline.foreign import Arrays, Foreign
+from superopt.plan.build import Program
+from superopt.plan.segments import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A segment as kernels, with its memory."""
+
+    segment: Segment
+    program: Program
+    running: Running
+
+    def run(self, env: Arrays) -> None:
+        """Its outputs are tensors on the device, the part's own."""
+        for v, x in zip(self.segment.inputs, self.running.inputs, strict=True):
+            put(x, env[v])
+        self.running()
+        env.update(zip(self.segment.outputs, self.running.outputs, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A model for given sizes. model: itself, or that for these sizes alone."""
+
+    model: Model
+    steps: tuple[Part | Foreign, ...]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return tuple(s for s in self.steps if isinstance(s, Part))
+
+    @property
+    def program(self) -> Program:
+        """Of the only part."""
+        (part,) = self.parts
+        return part.program
+
+    @property
+    def running(self) -> Running:
+        """Of the only part."""
+        (part,) = self.parts
+        return part.running
+
+    def run(self, given: list[Any], there: bool) -> list[Any]:
+        """The outputs, of inputs in order: on the device, if they are to be there."""
+        env: Arrays = dict(zip(self.model.graph.inputs, given, strict=True))
+        for step in self.steps:
+            if isinstance(step, Part):
+                step.run(env)
+            else:
+                held = {v: host(env[v]) for v in step.given.values()}
+                step.run(held)
+                env.update(held)
+        out = []
+        for v in self.model.graph.outputs:
+            x = env[v] if v in env else _constant(v)
+            out.append(x if there else host(x, copied=isinstance(v, g.Input)))
+        return out
+
+    def fallen(self) -> tuple[g.Node, ...]:
+        """The nodes that run in onnxruntime."""
+        return tuple(n for s in self.steps if isinstance(s, Foreign) for n in s.segment.nodes)
+
+
+def host(x: Any, copied: bool = False) -> Any:
+    """As numpy's."""
+    if type(x).__module__.startswith("torch"):
+        return array(x)
+    return x.copy() if copied else x
+
+
+def _constant(v: g.Value) -> Any:
+    assert isinstance(v, g.Constant)
+    return v.load()

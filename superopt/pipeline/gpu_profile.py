@@ -1,0 +1,95 @@
+"""`profile` on a GPU: how long each kernel takes, alone, and how long it must take at least."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from superopt.check.inputs import feeds
+from superopt.errors import UsageError
+from superopt.ir import graph as g
+from superopt.kernels import work
+from superopt.kernels.gpu_device import Peak, name, peak
+from superopt.kernels.gpu_program import event_ms
+from superopt.pipeline.foreign import Foreign
+from superopt.pipeline.gpu_parts import Part as Step
+from superopt.pipeline.shapes import representative
+from superopt.plan.origins import named
+from superopt.plan.segments import graph_of
+from superopt.report.profile import Part, Profile
+
+if TYPE_CHECKING:
+    from superopt.pipeline.cuda import OnGpu
+
+LEAST, MOST = 3, 50  # runs
+
+
+def profile(
+    exe: OnGpu, given: Mapping[str, Any] | None, shapes: Mapping[str, int], seconds: float
+) -> Profile:
+    """Each kernel's time alone, again and again, by events of the device, and that of the whole.
+
+    given: inputs by name; where there are none, they are drawn, for the values of symbolic sizes
+    that `shapes` has. Raises UsageError where none can be drawn.
+    """
+    if not 0 < seconds < float("inf"):
+        raise UsageError(f"{seconds} seconds", "it is a positive number", "give another")
+    if given is None:
+        at = representative(exe.model, shapes)
+        try:
+            given = next(feeds(exe.model.graph, at, 0)).arrays
+        except (TypeError, KeyError, MemoryError) as e:
+            raise UsageError(
+                f"{exe.model.source.label}: no inputs can be drawn", str(e), "give inputs"
+            ) from None
+    exe.run(given)
+    sizes = exe.sizes(exe.given(given))
+    made = exe.variant(sizes)
+    most = peak(exe.device, exe.precision)
+    launches = sum(len(p.running.launches) for p in made.parts)
+    runs = max(LEAST, min(MOST, round(seconds / max(launches, 1) / 1e-3)))
+    rows: list[Part] = []
+    total = 0.0
+    for step in made.steps:
+        if isinstance(step, Foreign):
+            nodes = step.segment.nodes
+            label = made.model.names.get(g.item(nodes[-1], 0), "")
+            ops = tuple(n.op.name for n in nodes)
+            rows.append(Part(label, ops, "", "onnxruntime, on the processor", 0.0, 0, 0, 0.0, 0.0))
+            continue
+        rows += _kernels(exe, step, most, runs)
+        total += event_ms(step.running, runs=runs) * 1e-3
+    return Profile(
+        exe.model.source.label, tuple(sizes.items()), 0, name(exe.device), runs, total,
+        most.flops, ((0, most.bandwidth),), tuple(rows), exe.precision,
+    )  # fmt: skip
+
+
+def _kernels(exe: OnGpu, step: Step, most: Peak, runs: int) -> list[Part]:
+    program, r = step.program, step.running
+    come = program.origins
+    assert come is not None
+    names = named(graph_of(step.segment), come.graph, exe.model.names)
+    spent: dict[int, float] = {}
+    for n, launch in zip(r.numbers, r.launches, strict=True):
+        spent[n] = spent.get(n, 0.0) + event_ms(r.only(launch), runs=runs) * 1e-3
+    out = []
+    for n, key in enumerate(program.solved):
+        result = program.results[n]
+        value = come.value(result)
+        how = str(program.options[key])
+        first = n + 1 < len(program.results) and program.results[n + 1] is result
+        t = program.problems[key].tensor
+        count, moved = 0, 0
+        if first:
+            how += ": its first step"
+        else:
+            count = work.operations(t)
+            moved = sum(work.moved(t, program.problems[key].constants))
+        ops = tuple(x.op.name for x in come.of(result)) or (result.name,)
+        label = "" if value is None else names.get(value, "")
+        arithmetic, memory = count / most.flops, moved / most.bandwidth
+        out.append(
+            Part(label, ops, str(t.type), how, spent.get(n, 0.0), count, moved, arithmetic, memory)
+        )
+    return out
