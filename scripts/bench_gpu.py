@@ -60,8 +60,18 @@ def event_ms(run: Any, runs: int = RUNS) -> float:
     return float(np.median(times))
 
 
+def _first(name: str, by: dict[str, Any]) -> str:
+    """The constant that holds a shape's first number."""
+    while name in by and by[name].op_type in ("Concat", "Unsqueeze"):
+        name = by[name].input[0]
+    return name
+
+
 def batched(model: Any, n: int) -> Any:
-    """The model for so many inputs at a time, where its first dimensions say how many there are."""
+    """The model for so many inputs at a time, where its first dimensions say how many there are;
+    so do those of shapes that are written into it."""
+    from onnx import numpy_helper
+
     given = {i.name for i in model.graph.initializer}
     for v in model.graph.input:
         if v.name not in given:
@@ -69,6 +79,15 @@ def batched(model: Any, n: int) -> Any:
     for v in model.graph.output:
         v.type.tensor_type.ClearField("shape")
     del model.graph.value_info[:]
+    by = {out: x for x in model.graph.node for out in x.output}
+    read = {_first(x.input[1], by) for x in model.graph.node if x.op_type == "Reshape"}
+    held = [i for i in model.graph.initializer if i.name in read]
+    made = {x.output[0]: x.attribute[0].t for x in model.graph.node if x.op_type == "Constant"}
+    for t in (*held, *(made[x] for x in read if x in made)):
+        shape = numpy_helper.to_array(t).copy()
+        if n != 1 and shape.size and shape.flat[0] == 1:
+            shape.flat[0] = n
+            t.CopyFrom(numpy_helper.from_array(shape, t.name))
     return model
 
 

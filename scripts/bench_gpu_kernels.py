@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""Kernels on a GPU against torch's: products against cuBLAS, attention against its flash attention,
+convolutions against cuDNN, norms and softmax against the rate of a copy.
+
+    scripts/bench_gpu_kernels.py [--only products,attention,convolutions,rows] [--tune N]
+                                 [--precision fp16,tf32] [--out FILE.json]
+
+Each case is a model of one kernel with inputs and outputs of the precision's own type. Times are
+medians of events around graphs of ten calls, ours and torch's in turns, on the same inputs, drawn;
+`share` is ours by theirs in speed (for rows: bytes read and written once, by the copy's rate).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+KINDS = {"fp16": (TensorProto.FLOAT16, np.float16), "tf32": (TensorProto.FLOAT, np.float32)}
+TURNS, RUNS, TOGETHER = 5, 5, 10
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, and the same by torch of the model's inputs and weights, on the device; bytes, where
+    it is to be at the memory's rate."""
+
+    name: str
+    nodes: list[Any]
+    inputs: dict[str, tuple[int, ...]]
+    weights: dict[str, np.ndarray]
+    peer: Callable[..., Any]
+    bytes: int = 0
+
+
+def products(kind: Any) -> Iterator[Case]:
+    import torch
+
+    for n in (512, 1024, 2048, 4096):
+        w = drawn(n, n, kind=kind, scale=n**-0.5)
+        node = helper.make_node("MatMul", ["x", "w"], ["y"])
+        yield Case(f"{n} x {n} x {n}", [node], {"x": (n, n)}, {"w": w}, torch.mm)
+
+
+def attention(kind: Any) -> Iterator[Case]:
+    from torch.nn import functional as fn
+
+    for batch, heads, length, d in ((1, 12, 512, 64), (16, 16, 512, 128), (4, 16, 2048, 64)):
+        scale = np.asarray(d**-0.5, kind)
+        make = helper.make_node
+        nodes = [
+            make("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]), make("MatMul", ["q", "kt"], ["s"]),
+            make("Mul", ["s", "scale"], ["t"]), make("Softmax", ["t"], ["p"], axis=-1),
+            make("MatMul", ["p", "v"], ["y"]),
+        ]  # fmt: skip
+        shapes = dict.fromkeys("qkv", (batch, heads, length, d))
+
+        def peer(q: Any, k: Any, v: Any, scale: Any) -> Any:
+            return fn.scaled_dot_product_attention(q, k, v)
+
+        name = f"{batch} x {heads} heads of {d}, {length} long"
+        yield Case(name, nodes, shapes, {"scale": scale}, peer)
+
+
+def convolutions(kind: Any) -> Iterator[Case]:
+    from torch.nn import functional as fn
+
+    for c, k, size, kernel, stride in (
+        (64, 64, 56, 3, 1), (128, 128, 28, 3, 1), (256, 256, 14, 3, 1), (512, 512, 7, 3, 1),
+        (64, 256, 56, 1, 1), (256, 64, 56, 1, 1), (512, 128, 28, 1, 1), (1024, 256, 14, 1, 1),
+        (2048, 512, 7, 1, 1), (128, 128, 56, 3, 2), (3, 64, 224, 7, 2),
+    ):  # fmt: skip
+        pad = kernel // 2
+        w = drawn(k, c, kernel, kernel, kind=kind, scale=(c * kernel**2) ** -0.5)
+        node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[pad] * 4, strides=[stride] * 2)
+
+        def peer(x: Any, w: Any, stride: int = stride, pad: int = pad) -> Any:
+            return fn.conv2d(x, w, stride=stride, padding=pad)
+
+        name = f"{kernel} x {kernel}, {c}@{size} to {k}, step {stride}, 16 pictures"
+        yield Case(name, [node], {"x": (16, c, size, size)}, {"w": w}, peer)
+
+
+def rows(kind: Any) -> Iterator[Case]:
+    from torch.nn import functional as fn
+
+    size = np.dtype(kind).itemsize
+    for n, d in ((8192, 1024), (16384, 4096)):
+        node = helper.make_node("Softmax", ["x"], ["y"], axis=-1)
+
+        def softmax(x: Any) -> Any:
+            return fn.softmax(x, -1)
+
+        yield Case(f"softmax {n} x {d}", [node], {"x": (n, d)}, {}, softmax, 2 * n * d * size)
+        known = {"g": drawn(d, kind=kind), "b": drawn(d, kind=kind)}
+        node = helper.make_node("LayerNormalization", ["x", "g", "b"], ["y"], axis=-1)
+
+        def norm(x: Any, g: Any, b: Any, d: int = d) -> Any:
+            return fn.layer_norm(x, (d,), g, b)
+
+        yield Case(f"layer norm {n} x {d}", [node], {"x": (n, d)}, known, norm, 2 * n * d * size)
+
+
+FAMILIES = {f.__name__: f for f in (products, attention, convolutions, rows)}
+
+
+def drawn(*shape: int, kind: Any, scale: float = 1.0) -> np.ndarray:
+    rng = np.random.default_rng(sum(shape))
+    return (rng.standard_normal(shape, np.float32) * np.float32(scale)).astype(kind)
+
+
+def measured(case: Case, precision: str, tune: int, copied: float) -> dict[str, Any]:
+    import torch
+
+    from superopt.onnx_io.source import read
+    from superopt.pipeline import cuda
+
+    proto, kind = KINDS[precision]
+    known = [numpy_helper.from_array(np.asarray(v), k) for k, v in case.weights.items()]
+    graph = helper.make_graph(
+        case.nodes, "kernel",
+        [helper.make_tensor_value_info(n, proto, s) for n, s in case.inputs.items()],
+        [onnx.ValueInfoProto(name="y")], known,
+    )  # fmt: skip
+    m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    m = onnx.shape_inference.infer_shapes(m)
+    exe = cuda.compile(read(m), precision)
+    feeds = {n: drawn(*s, kind=kind) for n, s in case.inputs.items()}
+    got = exe.run(feeds)["y"]
+    if tune:
+        exe.tune({}, most=tune)
+    given = [torch.from_numpy(x).cuda() for x in (*feeds.values(), *case.weights.values())]
+    if case.name.endswith("pictures"):
+        given = [x.contiguous(memory_format=torch.channels_last) for x in given]
+    ours = captured(exe.variant({}).running.launch)
+    theirs = captured(lambda: case.peer(*given))
+    wanted = case.peer(*(x.double() for x in given)).cpu().numpy()
+    rms = float(np.sqrt((wanted**2).mean()))
+    times: dict[str, list[float]] = {"ours": [], "torch": []}
+    for _ in range(TURNS):
+        times["ours"].append(ms_of(ours))
+        times["torch"].append(ms_of(theirs))
+    a, b = (float(np.median(t)) * 1e3 for t in times.values())
+    share = case.bytes / (a * 1e-6) / copied if case.bytes else b / a
+    how = [str(o) for o in exe.variant({}).program.options.values()]
+    worst = float(np.abs(got - wanted).max()) / rms
+    return {"us": a, "torch us": b, "share": share, "error": worst, "how": how}
+
+
+def captured(run: Callable[[], Any]) -> Any:
+    """Ten calls as one graph."""
+    import torch
+
+    run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(TOGETHER):
+            run()
+    return graph
+
+
+def ms_of(graph: Any) -> float:
+    """Of one call, in ms: the median of some replays."""
+    import torch
+
+    found = []
+    for _ in range(RUNS + 1):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        found.append(begin.elapsed_time(end) / TOGETHER)
+    return float(np.median(found[1:]))
+
+
+def main() -> None:
+    given = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    given.add_argument("--only", default=",".join(FAMILIES))
+    given.add_argument("--precision", default="fp16,tf32")
+    given.add_argument("--tune", type=int, default=0)
+    given.add_argument("--out", type=Path)
+    how = given.parse_args()
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    import torch
+
+    from superopt.kernels.gpu_device import peak
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+    copied = peak("cuda", "fp16").bandwidth
+    found: dict[str, Any] = {"device": torch.cuda.get_device_name(), "copy GB/s": copied / 1e9}
+    print(found, flush=True)
+    for family in how.only.split(","):
+        for precision in how.precision.split(","):
+            for case in FAMILIES[family](KINDS[precision][1]):
+                key = f"{family}, {precision}: {case.name}"
+                try:
+                    found[key] = measured(case, precision, how.tune, copied)
+                except Exception as e:
+                    found[key] = {"failed": f"{type(e).__name__}: {str(e)[:300]}"}
+                print(key, json.dumps(found[key]), flush=True)
+                if how.out is not None:
+                    how.out.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
