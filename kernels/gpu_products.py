@@ -22,6 +22,8 @@ from superopt.kernels.gpu_blocks import (
     PARTIAL,
     PRODUCTS,
     ROOM,
+    ROUGH,
+    ROW,
     SHARED,
     STAGES,
     START,
@@ -110,6 +112,25 @@ def ranked(m: Matrix) -> Iterator[Option]:
             yield Option(o.algorithm, tuple(knobs.items()))
 
 
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """What blocks do: so many steps of a sum, each as long as it reads and multiplies, and at least
+    as long as it waits; so many blocks at a time, of so many elements."""
+
+    count: int
+    step: float
+    least: float
+    near: int
+    area: int
+
+    def wave(self, blocks: int) -> float:
+        """In ns, where all of them run at once."""
+        together = min(self.near, -(-blocks // MULTIPROCESSORS))
+        return (
+            self.count * max(self.least, together * self.step) + BEGIN + together * self.area * END
+        )
+
+
 def _blocks(m: Matrix) -> Iterator[tuple[float, Option]]:
     """Each block of a result takes the steps of its sum, at least as long as a step waits, and as
     long as the blocks that a multiprocessor has at a time read and multiply together; all of them,
@@ -118,6 +139,7 @@ def _blocks(m: Matrix) -> Iterator[tuple[float, Option]]:
     batch = prod(map(co.extent, m.batch))
     deep = _terms(m, 64 if m.half else 32)
     last, size = co.extent(m.over[-1]), 2 if m.half else 4
+    windows = terms // last
     sides = [*product(SIDES, SIDES), *([WIDE] if m.half else [])]
     for (h, w), parts in product(sides, PARTS):
         if h >= 2 * max(rows, DOT) or w >= 2 * max(columns, DOT):
@@ -130,16 +152,15 @@ def _blocks(m: Matrix) -> Iterator[tuple[float, Option]]:
         shared = STAGES * (h + w) * whole * size
         near = max(1, min(SHARED // shared, WARPS // warps, ROOM // (h * w), MOST))
         groups = h >= WGMMA and warps >= 4  # of warps, which multiply together
-        step = max(h * w * whole / PRODUCTS[m.half], (h + w) * deep * size / BYTES)
+        products = PRODUCTS[groups] * 2 / size
+        read = h * whole * ROW * (ROUGH if last % (16 // size) or last < DOT else 1)
+        step = max(h * w * whole / products, (h + w) * deep * size / BYTES, read)
 
-        def wave(blocks: int, least: float, step: float = step, area: int = h * w) -> float:
-            together = min(near, -(-blocks // MULTIPROCESSORS))  # noqa: B023
-            return steps * max(least, together * step) + BEGIN + together * area * END  # noqa: B023
-
+        one = _Steps(steps, step, STEP[groups], near, h * w)
         full, rest = divmod(blocks, MULTIPROCESSORS * near)
-        least = STEP[groups]
-        time = full * wave(MULTIPROCESSORS * near, least) + (wave(rest, least) if rest else 0)
-        time = START + max(time, (rows * terms + rows * columns) * batch * size / MEMORY) + (w > h)
+        time = full * one.wave(MULTIPROCESSORS * near) + (one.wave(rest) if rest else 0)
+        moved = (rows * terms / windows + rows * columns) * batch * size
+        time = START + max(time, moved / MEMORY) + (w > h)
         if parts > 1:
             time += AGAIN + parts * rows * columns * batch * 8 / PARTIAL
         knobs = {"rows": h, "columns": w, "deep": deep, "warps": warps, "stages": STAGES}

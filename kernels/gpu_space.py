@@ -6,6 +6,7 @@ result, which are programs, and of what is summed, one after the other.
              result has too few blocks for all multiprocessors
     across   sums along what lies next to each other: of several rows at a time, a block of each
     each     all else: so many elements of the result at a time, and terms of sums one by one
+    turn     elements in another order than they are read, in tiles of both
     rows     all that is computed of a row (plan/rows.py), a row at a time
     online   attention, by blocks of keys (online.py)
 
@@ -50,14 +51,16 @@ from superopt.kernels.schedule import (
 )
 from superopt.kernels.transform import reduction
 from superopt.te.expr import Tensor
-from superopt.te.node import Reduce
+from superopt.te.node import Axis, Reduce
 from superopt.te.walk import loads, stages
 
 ELEMENTS = 1024  # of a result at a time, at most
 TERMS = 256  # and where each is a sum
+TURNS = (64, 32)  # of what is read and of what is written side by side, at a time
 SUMMED = 1024  # terms of a sum at a time, at most
 FEW = 64  # elements of a result for each multiprocessor below which sums are taken apart
 BESIDE, TALL = 16, 512  # of a result, that are read side by side; and terms of each, at most
+PER_WARP = 512  # elements of a row
 LARGEST = 1 << 14  # elements of a row that is one block
 
 
@@ -74,7 +77,9 @@ def options(p: Problem) -> Iterator[Option]:
         yield from _attending(attention)
         return
     if p.lead:
-        yield Option.of("rows", warps=4)
+        n = _count_of_row(p.tensor, p.lead)
+        best = max(1, min(8, 1 << max(n // PER_WARP, 1).bit_length() - 1))
+        yield from (Option.of("rows", warps=w) for w in dict.fromkeys((best, 1, 2, 4, 8)))
         return
     found = reduction(p.tensor)
     matrix = matrix_of(p)
@@ -89,6 +94,9 @@ def options(p: Problem) -> Iterator[Option]:
             rows = min(rows, max(count(p.tensor), 1))
             deep = block(co.extent(found.axes[-1]), SUMMED if beside else TALL, 1)
             yield Option.of("across", rows=rows, deep=deep, warps=4 if deep * rows > 512 else 1)
+    if _turned(p) is not None:
+        for side in TURNS:
+            yield Option.of("turn", rows=side, columns=max(TURNS), warps=4)
     most = max(count(p.tensor) // (2 * MULTIPROCESSORS), 64)
     elements = 1 << min(ELEMENTS if found is None else TERMS, most).bit_length() - 1
     for n in dict.fromkeys((elements, 256, 512, 1024)):
@@ -117,6 +125,10 @@ def chosen(p: Problem, option: Option) -> Choice:
             found = reduction(t)
             if found is not None:
                 return Choice(option, t, {t: _across(p, found, option["rows"], option["deep"])})
+        case "turn":
+            turned = _turned(p)
+            if turned is not None:
+                return Choice(option, t, {t: _turning(p, turned, option)})
         case "each":
             return Choice(option, t, {t: each(p, option["elements"])})
     raise ValueError(f"{option} is no way to compute {t.name}")
@@ -161,6 +173,48 @@ def _attending(a: Online) -> Iterator[Option]:
 
 
 # --- sums, and all else ---
+
+
+def _count_of_row(t: Tensor, lead: int) -> int:
+    return prod(map(co.extent, t.axes[lead:]))
+
+
+def _turned(p: Problem) -> list[Axis] | None:
+    """The axes along which an operand lies side by side, where the result does not: which go
+    together in both, and are not its last one."""
+    order = side_by_side(p)
+    if p.tensor.body is None or not order or reduction(p.tensor) is not None:
+        return None
+    for x in loads(p.tensor.body):
+        steps = {a: stride(x, a, p.layouts) for a in order}
+        found = [n for n, a in enumerate(order[:-1]) if steps[a] == 1 and co.extent(a) >= DOT // 2]
+        if not found or steps[order[-1]] in (None, 0, 1):
+            continue
+        first = last = found[-1]
+        size = co.extent(order[last])
+        while first and steps[order[first - 1]] == size:
+            first -= 1
+            size *= co.extent(order[first])
+        if size >= DOT:
+            return order[first : last + 1]
+    return None
+
+
+def _turning(p: Problem, along: list[Axis], o: Option) -> Schedule:
+    """In tiles of both: what is read and what is written each are side by side."""
+    order = side_by_side(p)
+    inner = order[-1].name
+    rest = [a.name for a in order[:-1] if a not in along]
+    steps: list[Primitive] = [Reorder((*rest, *(a.name for a in along), inner))]
+    name = fused(steps, along)
+    size = prod(map(co.extent, along))
+    steps += [
+        Split(name, min(o["rows"], size)),
+        Split(inner, min(o["columns"], co.extent(order[-1]))),
+    ]
+    outer = [*rest, f"{name}.o", f"{inner}.o"]
+    steps.append(Reorder((*outer, f"{name}.i", f"{inner}.i")))
+    return (*steps, *map(Parallel, outer), Unroll(f"{name}.i"), Vectorize(f"{inner}.i"))
 
 
 def _across(p: Problem, found: Reduce, rows: int, deep: int) -> Schedule:

@@ -80,7 +80,7 @@ def printed(
     for t in (*kernel.params, *(t for t, _ in kernel.scratch)):
         if _size(t) >= 1 << 31:
             raise NotImplementedError(f"{t.name}: {t.type} has indices of more than 32 bits")
-    parts = _parts(tuple(map(_tiled, kernel.body)))
+    parts = _parts(tuple(map(_tiled, _plain(kernel.body))))
     used = [{x.buffer for x in _uses(body)} for body in parts]
     how = dots, interpreted, early
     names = [kernel.name] if len(parts) == 1 else [f"{kernel.name}_{n}" for n in range(len(parts))]
@@ -139,6 +139,17 @@ def _shared(body: tuple[Stmt, ...]) -> tuple[list[Axis], tuple[Stmt, ...]]:
         axes.append(body[0].axis)
         body = body[0].body
     return axes, body
+
+
+def _plain(body: Sequence[Stmt]) -> Iterator[Stmt]:
+    """Without loops of one step, whose axis is 0 wherever it is."""
+    for s in body:
+        if not isinstance(s, For):
+            yield s
+        elif s.axis.extent == 1 and s.kind not in GRID:
+            yield from _plain(s.body)
+        else:
+            yield replace(s, body=tuple(_plain(s.body)))
 
 
 def _tiled(s: Stmt) -> Stmt:
@@ -264,8 +275,6 @@ def _body(w: Writer, body: Sequence[Stmt]) -> None:
         match s:
             case For(_, inner, "parallel" | "block"):
                 raise NotImplementedError(f"the parallel loop {s.axis.name} is inside another one")
-            case For(axis, inner) if axis.extent == 1:
-                _body(w, inner)
             case For(axis, inner, kind):
                 w.names[axis] = w.fresh(axis.name)
                 steps = "tl.static_range" if kind == "unroll" else "range"

@@ -151,6 +151,17 @@ def columns() -> onnx.ModelProto:
     return model(nodes, {"i": (I64, [4, 3]), "x": (F, [4, 5])}, ["y", "z"], known)
 
 
+def turned() -> onnx.ModelProto:
+    """Pictures in another order and back, and rows as columns."""
+    nodes = [
+        node("Relu", "x", "a"), node("Transpose", "a", "b", perm=[0, 2, 3, 1]),
+        node("Mul", "b", "c", "y"), node("Transpose", "y", "d", perm=[0, 3, 1, 2]),
+        node("Neg", "d", "z"), node("Transpose", "z", "w", perm=[3, 1, 2, 0]),
+    ]  # fmt: skip
+    given = {"x": (F, [2, 20, 5, 13])}
+    return model(nodes, given, ["y", "z", "w"], {"c": drawn(20)})
+
+
 ATTENTION: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "heads": lambda: heads(24, 2, 16),
     "ragged heads": lambda: heads(37, 2, 20),
@@ -162,4 +173,5 @@ ATTENTION: Mapping[str, Callable[[], onnx.ModelProto]] = {
 }
 ONE: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "branches": branches, "products": products, "rotary": rotary, "columns": columns,
+    "turned": turned,
 }  # fmt: skip

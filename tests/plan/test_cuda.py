@@ -151,7 +151,9 @@ def test_each_precision(precision: str) -> None:
     assert same == (precision == "fp32")
 
 
-@pytest.mark.parametrize("name", ["a convolution", "of a long sum", "ragged heads", "depthwise"])
+@pytest.mark.parametrize(
+    "name", ["a convolution", "of a long sum", "ragged heads", "depthwise", "turned"]
+)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_every_option(name: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ways to compute a problem do not change what it is: of each kind, and of blocks far apart."""
