@@ -3,10 +3,12 @@ take; sums in parts where a result has too few blocks for all multiprocessors.""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
+
+import numpy as np
 
 from superopt.kernels import contraction as co
 from superopt.kernels.factor import placed, put, scattered
@@ -53,7 +55,8 @@ from superopt.kernels.schedule import (
 from superopt.kernels.transform import reduction
 from superopt.te import index as ix
 from superopt.te.expr import Tensor
-from superopt.te.node import Axis, Load, Reduce
+from superopt.te.node import Apply, Axis, Expr, Load, Reduce
+from superopt.te.walk import axes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,7 @@ def _terms(m: Matrix, most: int = 64) -> int:
 
 
 SIDES = (16, 32, 64, 128)  # of blocks of the result
-WIDE = (128, 256)  # and this one, of halves
+WIDE, LONG = (128, 256), 512  # and this one, of halves and of so many terms
 PARTS = (1, 2, 3, 4, 6, 8, 9, 16)  # of a sum
 
 
@@ -140,7 +143,7 @@ def _blocks(m: Matrix) -> Iterator[tuple[float, Option]]:
     deep = _terms(m, 64 if m.half else 32)
     last, size = co.extent(m.over[-1]), 2 if m.half else 4
     windows = terms // last
-    sides = [*product(SIDES, SIDES), *([WIDE] if m.half else [])]
+    sides = [*product(SIDES, SIDES), *([WIDE] if m.half and terms >= LONG else [])]
     for (h, w), parts in product(sides, PARTS):
         if h >= 2 * max(rows, DOT) or w >= 2 * max(columns, DOT):
             continue
@@ -169,6 +172,58 @@ def _blocks(m: Matrix) -> Iterator[tuple[float, Option]]:
         yield time, Option.of("dot" if parts == 1 else "split", **knobs)
 
 
+def multiplied(p: Problem, m: Matrix, o: Option) -> Choice:
+    """By blocks, of all of the sum or of its parts; what an option is for this problem."""
+    own, made = p, None
+    if not m.half and m.c.b.tensor in p.constants:
+        own, made = _by_terms(p, m)
+        found = matrix_of(own)
+        assert found is not None
+        m = found
+    packed = (m.c.b.tensor,) if m.half and m.c.b.tensor in p.constants else ()
+    t = own.tensor
+    if o.algorithm == "split":
+        how = split(own, m, o, packed)
+    else:
+        lies = None if own is p else scattered(t, own.layouts.get(t), t.axes, t.axes)
+        how = Choice(o, t, {t: dot(m, o)}, packed, lies)
+    return how if made is None else replace(how, made=made)
+
+
+Made = Mapping[Tensor, tuple[Tensor, Callable[[np.ndarray], np.ndarray]]]
+
+
+def _by_terms(p: Problem, m: Matrix) -> tuple[Problem, Made]:
+    """The problem with a constant of which terms of the sum lie side by side: so tensor cores read
+    numbers of 32 bits, and Triton 3.6 does not always turn them rightly while others are read."""
+    t, b = p.tensor, m.c.b
+    last = {m.over[-1]}
+    first = [d for d, i in enumerate(b.index) if axes_of(i) & set(m.columns)]
+    end = [d for d, i in enumerate(b.index) if axes_of(i) & last and d not in first]
+    order = [*first, *(d for d in range(b.tensor.rank) if d not in (*first, *end)), *end]
+    turned = Tensor(f"{b.tensor.name}_turned", b.dtype, tuple(b.tensor.shape[d] for d in order))
+    shape = [n for n in b.tensor.shape if isinstance(n, int)]
+
+    def make(array: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(array.reshape(shape).transpose(order))
+
+    def read(e: Expr) -> Expr:
+        match e:
+            case Load(x, index, dtype) if x is b.tensor:
+                return Load(turned, tuple(index[d] for d in order), dtype)
+            case Apply(fn, args, dtype):
+                return Apply(fn, tuple(map(read, args)), dtype)
+            case Reduce(fn, axes, body, dtype):
+                return Reduce(fn, axes, read(body), dtype)
+        return e
+
+    assert t.body is not None
+    root = Tensor(t.name, t.dtype, t.shape, t.axes, read(t.body))
+    layouts = {(root if x is t else x): y for x, y in p.layouts.items()}
+    constants = {*p.constants, turned}
+    return replace(p, tensor=root, layouts=layouts, constants=constants), {turned: (b.tensor, make)}
+
+
 def dot(m: Matrix, o: Option) -> Schedule:
     steps: list[Primitive] = [
         Reorder(tuple(a.name for a in (*m.batch, *m.rows, *m.columns, *m.over)))
@@ -193,7 +248,7 @@ def dot(m: Matrix, o: Option) -> Schedule:
     return (*steps, Unroll(f"{k}.i"), Unroll(f"{row}.i"), Vectorize(f"{column}.i"))
 
 
-def split(p: Problem, m: Matrix, o: Option) -> Choice:
+def split(p: Problem, m: Matrix, o: Option, packed: tuple[Tensor, ...]) -> Choice:
     """The sum in parts, of its last axis; and these added, in what the result is made of it."""
     t, found, parts = p.tensor, reduction(p.tensor), o["parts"]
     assert found is not None
@@ -219,7 +274,6 @@ def split(p: Problem, m: Matrix, o: Option) -> Choice:
     outer = replace(p, tensor=root, layouts=own if lies is None else {**own, root: lies})
     elements = max(64, min(512, 1 << max(count(t) // (2 * MULTIPROCESSORS), 1).bit_length() - 1))
     schedules = {before: dot(inner, o), root: each(outer, elements)}
-    packed = (m.c.b.tensor,) if m.c.b.tensor in p.constants else ()
     return Choice(
         o, root, schedules, packed, scattered(t, lies, t.axes, t.axes), {}, (before, buffer)
     )

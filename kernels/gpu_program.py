@@ -55,9 +55,9 @@ class Running:
             for _, function, programs, given, how in self.launches:
                 function[(programs,)](*given, **how)
 
-    def only(self, launch: Launch) -> Running:
-        """One of the launches, with the same memory."""
-        return Running(self.calls, self.inputs, self.outputs, [launch], held=self.held)
+    def only(self, *launches: Launch) -> Running:
+        """Some of the launches, with the same memory."""
+        return Running(self.calls, self.inputs, self.outputs, [*launches], held=self.held)
 
     def compile(self, compilers: int = COMPILERS) -> None:
         """Have Triton's compiler make all kernels, some at a time, and run none."""

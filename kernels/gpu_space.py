@@ -33,7 +33,7 @@ from superopt.kernels.gpu_blocks import (
     side_by_side,
     stride,
 )
-from superopt.kernels.gpu_products import dot, matrix_of, ranked, split
+from superopt.kernels.gpu_products import matrix_of, multiplied, ranked
 from superopt.kernels.online import Online, kernel, online
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice, Problem
@@ -107,15 +107,10 @@ def chosen(p: Problem, option: Option) -> Choice:
     """What an option is for this problem. Raises ValueError where it is none of its options."""
     t = p.tensor
     match option.algorithm:
-        case "dot":
+        case "dot" | "split":
             m = matrix_of(p)
             if m is not None:
-                packed = (m.c.b.tensor,) if m.c.b.tensor in p.constants else ()
-                return Choice(option, t, {t: dot(m, option)}, packed)
-        case "split":
-            m = matrix_of(p)
-            if m is not None:
-                return split(p, m, option)
+                return multiplied(p, m, option)
         case "online" if p.lead and (attention := online(t)) is not None:
             made = partial(kernel, attention, rows=option["rows"], keys=option["keys"])
             return Choice(option, t, direct=made)

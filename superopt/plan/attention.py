@@ -36,7 +36,7 @@ def on_processor(constants: Collection[Tensor], width: int) -> Fusing:
     """width: bytes of a vector."""
 
     def fits(row: Tensor, product: Tensor) -> bool:
-        large = prod(_sizes(row)) * 4 >= LARGE
+        large = product.dtype == F32 and prod(_sizes(row)) * 4 >= LARGE
         return large and found_in(product, constants, {}, width * 8 // F32.bits) is not None
 
     def joins(scores: Tensor) -> bool:
@@ -75,7 +75,10 @@ def attention(
     out, rows = dict(current), dict(leads)
     for t, now in current.items():
         c = contraction(now, constants)
-        if c is None or t in lying or c.a.tensor not in leads or now.dtype != F32:
+        found = reduction(now)
+        if c is None or t in lying or found is None or found.dtype != F32:
+            continue
+        if c.a.tensor not in leads:
             continue
         row = c.a.tensor
         if not only(row, t) or not _by_rows(now, row, leads[row]):

@@ -27,7 +27,7 @@ from superopt.kernels.transform import reduction
 from superopt.plan.attention import attention
 from superopt.plan.inline import in_order, inlined, settled
 from superopt.plan.joint import joint
-from superopt.plan.knit import knitted
+from superopt.plan.knit import knitted, uncast
 from superopt.plan.memory import ALIGNED, Life, offsets
 from superopt.plan.origins import Origins, origins
 from superopt.plan.patch import patched
@@ -129,7 +129,8 @@ def program(
     if target.joins:
         current = knitted(current, tensors.parts)
         needed = _stay(outputs, tensors)
-        current = joint(settled(current, needed | pictures), needed, tensors.constants)
+        current = settled(uncast(current, needed | pictures), needed | pictures)
+        current = joint(current, needed, tensors.constants)
     lying = target.lie(current, outputs, tensors.parts)
     if target.turns:
         lying |= panels(current, width)

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from superopt.plan.phases import Phase
+from superopt.te.dtype import BF16, F16, F32
 from superopt.te.expr import Tensor, compare, select
-from superopt.te.inline import placed
-from superopt.te.node import Apply, Axis, Expr
+from superopt.te.inline import Inlining, placed
+from superopt.te.node import Apply, Axis, Expr, Load
 from superopt.te.walk import loads, parts, reductions
 
 MOST = 16  # parts at a time
@@ -49,6 +50,25 @@ def knitted(
         if t not in inside:
             out[t] = now
     return out
+
+
+def uncast(current: Mapping[Tensor, Tensor], stay: Collection[Tensor]) -> dict[Tensor, Tensor]:
+    """What is computed where floats of 16 bits, made such of 32, are read as they are. stay: what
+    is needed itself."""
+    casts = {}
+    for t, now in current.items():
+        match now.body:
+            case Apply("cast", (Load(_, _, kind),), dtype) if dtype == F32 and t not in stay:
+                if kind in (F16, BF16):
+                    casts[t] = now
+    if not casts:
+        return dict(current)
+    put = Inlining(casts)
+    return {
+        t: Tensor(now.name, now.dtype, now.shape, now.axes, put.expr(now.body))
+        for t, now in current.items()
+        if t not in casts and now.body is not None
+    }
 
 
 def _along(t: Tensor, some: Sequence[Phase]) -> int | None:
