@@ -28,6 +28,7 @@ from superopt.onnx_io.validate import validate
 from superopt.pipeline.allowed import Allowed
 from superopt.pipeline.arrays import Port, as_array, sizes_of
 from superopt.pipeline.foreign import Foreign, foreign
+from superopt.pipeline.gpu_accuracy import accuracy
 from superopt.pipeline.gpu_parts import Part, Variant
 from superopt.pipeline.gpu_profile import profile
 from superopt.pipeline.gpu_tune import known, tuned
@@ -41,6 +42,7 @@ from superopt.plan.place import channels_last
 from superopt.plan.segments import BESIDE, Segment, graph_of, why_not, why_slow, worthwhile
 from superopt.plan.simplify import simplified
 from superopt.plan.target import Target
+from superopt.report.accuracy import Accuracy
 from superopt.report.compiled import Tuned
 from superopt.report.profile import Profile
 from superopt.te.domain import Reals
@@ -269,6 +271,12 @@ class OnGpu:
         this GPU; `print` it for a table, its `svg()` is a picture. feeds: inputs by name; else they
         are drawn. seconds: for all of it, about."""
         return profile(self, feeds, {}, seconds)
+
+    def accuracy(self, shapes: Mapping[str, int] | None = None, *, sets: int = 2) -> Accuracy:
+        """How far outputs are from the original's in float64, on so many sets of drawn inputs, and
+        whether that is within the precision's tolerance; `print` it for a table. shapes: symbolic
+        sizes. It evaluates the whole model twice for each set, on the processor."""
+        return accuracy(self, shapes or {}, sets)
 
     def save(self, path: str | Path) -> None:
         """Write the compiled model to a file, for `superopt.load`: the model, and how each kernel

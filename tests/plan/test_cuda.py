@@ -287,6 +287,23 @@ def test_its_profile() -> None:
     assert "<svg" in found.svg()
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_its_accuracy(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    exe = superopt.compile(MODELS["a block"](), target="cuda", precision=precision)
+    found = exe.accuracy()
+    assert found.ok, str(found)
+    assert [x.name for x in found.outputs] == ["y"]
+    assert f"in {precision}: within the tolerance" in str(found)
+    run = cuda.OnGpu.run
+
+    def wrong(self: cuda.OnGpu, given: Mapping[str, Any]) -> dict[str, Any]:
+        return {k: x * np.float32(1.1) for k, x in run(self, given).items()}
+
+    monkeypatch.setattr(cuda.OnGpu, "run", wrong)
+    assert not exe.accuracy().ok
+    assert "NOT within" in str(exe.accuracy())
+
+
 def test_measurements_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was measured on a GPU is taken from the store: another tuning measures nothing, and
     other precisions of products know nothing of it."""

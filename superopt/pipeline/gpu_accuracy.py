@@ -1,0 +1,66 @@
+"""`accuracy`: a model on a GPU against the original in float64, on inputs that are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from superopt.check.compare import Compared, compare
+from superopt.check.inputs import feeds
+from superopt.errors import UsageError
+from superopt.ir.evaluate import evaluate
+from superopt.pipeline.shapes import representative
+from superopt.report.accuracy import Accuracy, Output
+from superopt.te.domain import Reals
+from superopt.te.dtype import BF16, F16, F32, F64, DType
+
+if TYPE_CHECKING:
+    from superopt.pipeline.cuda import OnGpu
+
+# What is allowed of outputs of 32 bits, by the precision: that of a type of as many digits, whose
+# rounding the original's own error is measured with.
+TYPES: Mapping[str, DType] = {"fp32": F32, "tf32": F16, "fp16": F16, "bf16": BF16}
+
+
+def accuracy(exe: OnGpu, shapes: Mapping[str, int], sets: int) -> Accuracy:
+    """By DESIGN section 14: each output within its precision's tolerance of the original's in
+    float64, or no worse than 4 times what the original errs where all of it is of that precision.
+
+    Raises UsageError where no inputs can be drawn, and where the original cannot be evaluated.
+    """
+    at = representative(exe.model, shapes)
+    short, graph = TYPES[exe.precision], exe.model.graph
+    worst: dict[str, Compared] = {}
+    drawn = feeds(graph, at, 0)
+    for _ in range(sets):
+        try:
+            given = next(drawn).arrays
+            exact = evaluate(graph, given, Reals(F64))
+            own = evaluate(graph, given, Reals(None if short == F32 else short))
+        except (TypeError, KeyError, ValueError, MemoryError) as e:
+            raise UsageError(
+                f"{exe.model.source.label}: the original has no values to compare with", str(e),
+                "compare outputs yourself",
+            ) from None  # fmt: skip
+        got = exe.run(given)
+        rows = zip(got.items(), graph.outputs, exact, own, strict=True)
+        for (name, x), v, wanted, original in rows:
+            kind = v.type.dtype
+            if kind is not None and kind.is_float:
+                kind = short if kind == F32 else kind
+                with np.errstate(over="ignore"):
+                    original = original.astype(x.dtype)
+            found = compare(kind, wanted, original, x)
+            if name not in worst or _rank(found) > _rank(worst[name]):
+                worst[name] = found
+    outputs = tuple(
+        Output(name, c.max_error, c.mean_error, c.original_max, c.failure)
+        for name, c in worst.items()
+    )
+    return Accuracy(exe.model.source.label, exe.precision, sets, outputs)
+
+
+def _rank(c: Compared) -> tuple[bool, float]:
+    return bool(c.failure), c.max_error

@@ -1,0 +1,48 @@
+"""How far a compiled model's outputs are from the original's in float64: data, and its text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from superopt.report import words
+from superopt.report.table import joined, table
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Absolute errors of an output on one set of inputs, and the largest one of the original where
+    all of it is of that precision; why it failed (empty: it passed)."""
+
+    name: str
+    largest: float
+    mean: float
+    original: float
+    failure: str
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """By output, the worst of all inputs. precision: of the compiled model; sets: how many inputs
+    were tried. `str` of it is a table."""
+
+    model: str
+    precision: str
+    sets: int
+    outputs: tuple[Output, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Is every output within what DESIGN section 14 allows?"""
+        return not any(x.failure for x in self.outputs)
+
+    def __str__(self) -> str:
+        verdict = "within the tolerance" if self.ok else "NOT within the tolerance"
+        head = (
+            f"{words.plain(self.model)} in {self.precision}: {verdict}, on"
+            f" {words.count(self.sets, 'set')} of drawn inputs"
+        )
+        cells = [("output", "largest error", "mean", "the original's in this precision", "")]
+        for x in self.outputs:
+            errors = (f"{e:.2e}" for e in (x.largest, x.mean, x.original))
+            cells.append((words.plain(x.name), *errors, x.failure))
+        return joined([head, *table(cells, shown=len(cells), numbers=range(1, 4))])
