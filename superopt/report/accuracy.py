@@ -41,7 +41,8 @@ class Accuracy:
             f"{words.plain(self.model)} in {self.precision}: {verdict}, on"
             f" {words.count(self.sets, 'set')} of drawn inputs"
         )
-        cells = [("output", "largest error", "mean", "the original's in this precision", "")]
+        first = ("output", "largest error", "mean", "the original's in this precision", "")
+        cells: list[tuple[str, ...]] = [first]
         for x in self.outputs:
             errors = (f"{e:.2e}" for e in (x.largest, x.mean, x.original))
             cells.append((words.plain(x.name), *errors, x.failure))

@@ -1,4 +1,5 @@
-"""Models on a GPU: in Triton's interpreter, which needs the extra `gpu`."""
+"""Models on a GPU: in Triton's interpreter, which needs the extra `gpu`; on the GPU itself where
+the environment has SUPEROPT_TEST_GPU=1."""
 
 from __future__ import annotations
 
@@ -30,10 +31,15 @@ from tests.plan.test_compile import F, model, reference
 UNITS = {"fp32": 2e-6, "tf32": 3e-3, "fp16": 3e-3, "bf16": 3e-2}
 
 
+pytestmark = pytest.mark.gpu
+REAL = os.environ.get("SUPEROPT_TEST_GPU") == "1"
+
+
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels run in the interpreter; memory begins as what is no number."""
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    if not REAL:
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
     for name in ("torch", "triton"):
         pytest.importorskip(name, reason=f"the extra gpu is not installed: no {name}")
     made = gpu_program.running
@@ -363,6 +369,51 @@ def test_the_commands(command: str, tmp_path: Path, capsys: pytest.CaptureFixtur
         near(np.load(y), reference(m, feeds(m)), "fp16")
     if command == "profile":
         assert "dot rows=" in output
+
+
+COMPILED = """
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+import sys, triton
+from superopt.kernels.gpu_run import functions
+from superopt.kernels.gpu_text import printed
+from superopt.onnx_io.source import read
+from superopt.pipeline import cuda
+from tests.plan.test_cuda import MODELS
+
+names = {"f16": "fp16", "f32": "fp32"}
+cuda.device = lambda: "cpu"
+cuda.running = lambda calls, *rest: calls
+cuda.Part = lambda s, made, calls: calls
+for precision in ("fp16", "tf32"):
+    exe = cuda.compile(read(MODELS[sys.argv[1]]()), precision)
+    (calls,) = exe._steps(exe.model, {})
+    for c in calls:
+        text = printed(c.kernel, exe.dots, early=True)
+        for x in text.launches:
+            f = functions(text)[x.name]
+            kinds = [f"*{names.get(t.dtype.name, t.dtype.name)}" for t in x.buffers]
+            known = {(n,): [["tt.divisibility", 16]] for n in range(len(kinds))}
+            source = ASTSource(f, dict(zip(f.arg_names, kinds, strict=True)), {}, known)
+            how = {"num_warps": c.warps, "num_stages": c.stages}
+            made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=how)
+            assert len(made.asm["cubin"]) > 0
+    print(precision, len(calls))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["a block", "ragged heads", "layer norm", "depthwise", "turned", "columns", "rotary"]
+)
+def test_kernels_compile_for_sm_90(name: str) -> None:
+    """To machine code, without a GPU; in a process without the interpreter."""
+    plain = {n: v for n, v in os.environ.items() if n != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED, name], env=plain, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["fp16", "tf32"]
 
 
 @pytest.mark.parametrize("missing", ["torch", "triton", ""])
