@@ -39,8 +39,8 @@ def _built(
     root: Tensor, how: Choice, layout: dict[Tensor, Layout | Scatter], target: Tensor
 ) -> Built:
     given = [x for x in operands(root) if x not in how.tables]
-    if how.direct is not None:
-        kernel = how.direct(given, layout)
+    if root in how.direct:
+        kernel = how.direct[root](given, layout)
     else:
         packs = [x for x in how.packed if x in given]
         kernel = lowered("kernel", given, [root], how.schedules, layout, how.tables, packs)

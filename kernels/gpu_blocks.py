@@ -41,6 +41,11 @@ PRODUCTS = {True: 2580.0, False: 950.0}
 BYTES, MEMORY, PARTIAL = 82.0, 4200.0, 5700.0
 
 
+def elements_of(t: Tensor) -> int:
+    """Of a result at a time, where each takes little: as many programs as keep all busy."""
+    return max(64, min(512, 1 << max(count(t) // (2 * MULTIPROCESSORS), 1).bit_length() - 1))
+
+
 def each(p: Problem, elements: int) -> Schedule:
     order = side_by_side(p)
     found = reduction(p.tensor)

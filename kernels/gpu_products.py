@@ -33,8 +33,8 @@ from superopt.kernels.gpu_blocks import (
     WARPS,
     WGMMA,
     block,
-    count,
     each,
+    elements_of,
     fused,
     side_by_side,
     stride,
@@ -272,8 +272,7 @@ def split(p: Problem, m: Matrix, o: Option, packed: tuple[Tensor, ...]) -> Choic
     inner = matrix_of(replace(p, tensor=before, layouts=own))
     assert inner is not None
     outer = replace(p, tensor=root, layouts=own if lies is None else {**own, root: lies})
-    elements = max(64, min(512, 1 << max(count(t) // (2 * MULTIPROCESSORS), 1).bit_length() - 1))
-    schedules = {before: dot(inner, o), root: each(outer, elements)}
+    schedules = {before: dot(inner, o), root: each(outer, elements_of(t))}
     return Choice(
         o, root, schedules, packed, scattered(t, lies, t.axes, t.axes), {}, (before, buffer)
     )

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from superopt.kernels.gpu_functions import type_of
-from superopt.kernels.gpu_text import Printed, printed
+from superopt.kernels.gpu_text import Launch, Printed, printed
 from superopt.kernels.tile import Kernel
 from superopt.te.dtype import DType
 from superopt.te.expr import Tensor
@@ -68,11 +68,42 @@ def loaded(kernel: Kernel, device: str = "cpu", dots: str = "ieee", early: bool 
     """
     import torch
 
+    if kernel.library:
+        once = Launch(kernel.name, 1, kernel.params)
+        call = Library(kernel.library, dots)
+        return Loaded(kernel, Printed("", (once,), ()), {kernel.name: call}, {})
     text = printed(kernel, dots, interpreted=device == "cpu", early=early)
     own = {t: torch.empty(n, dtype=torch_type(t.dtype), device=device) for t, n in text.scratch}
     for t, numbers in kernel.tables:
         own[t] = torch.tensor(numbers, dtype=torch_type(t.dtype), device=device)
     return Loaded(kernel, text, functions(text), own)
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """What a library computes, called as Triton's functions are. what: see Kernel.library."""
+
+    what: str
+    dots: str
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        return self.run
+
+    def warmup(self, *given: Any, **how: Any) -> None:
+        """There is nothing to compile."""
+
+    def run(self, a: Any, b: Any, out: Any, **how: Any) -> None:
+        import torch
+
+        _, *sizes = self.what.split()
+        rows, terms, columns = map(int, sizes)
+        before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = self.dots == "tf32"
+        try:
+            some = a.view(rows, terms), b.view(terms, columns)
+            torch.mm(*some, out=out.view(rows, columns))
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def functions(text: Printed) -> dict[str, Callable[..., Any]]:

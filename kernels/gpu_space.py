@@ -4,6 +4,7 @@ result, which are programs, and of what is summed, one after the other.
     dot      a sum of products, by blocks of both operands (tl.dot); windows are loops around it
     split    the same, of several parts of the sum at a time, which another kernel adds: where the
              result has too few blocks for all multiprocessors
+    library  a product of matrices by the vendor's library (gpu_library.py), and what is made of it
     across   sums along what lies next to each other: of several rows at a time, a block of each
     each     all else: so many elements of the result at a time, and terms of sums one by one
     turn     elements in another order than they are read, in tiles of both
@@ -33,6 +34,7 @@ from superopt.kernels.gpu_blocks import (
     side_by_side,
     stride,
 )
+from superopt.kernels.gpu_library import library, offered
 from superopt.kernels.gpu_products import matrix_of, multiplied, ranked
 from superopt.kernels.online import Online, kernel, online
 from superopt.kernels.option import Option
@@ -54,6 +56,7 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Reduce
 from superopt.te.walk import loads, stages
 
+LARGE = 2**32  # products from which on the vendor's library is taken unmeasured
 ELEMENTS = 1024  # of a result at a time, at most
 TERMS = 256  # and where each is a sum
 TURNS = (64, 32)  # of what is read and of what is written side by side, at a time
@@ -64,14 +67,14 @@ PER_WARP = 512  # elements of a row
 LARGEST = 1 << 14  # elements of a row that is one block
 
 
-def choice(p: Problem, wanted: Option | None = None) -> Choice:
+def choice(p: Problem, wanted: Option | None = None, vendor: bool = True) -> Choice:
     """By the option that is wanted, where it is one of this problem's; else the best one."""
-    option = wanted if wanted is not None and wanted in options(p) else next(options(p))
-    return chosen(p, option)
+    known = wanted is not None and wanted in options(p, vendor)
+    return chosen(p, wanted if known and wanted is not None else next(options(p, vendor)))
 
 
-def options(p: Problem) -> Iterator[Option]:
-    """All ways, the one that should be the fastest first."""
+def options(p: Problem, vendor: bool = True) -> Iterator[Option]:
+    """All ways, the one that should be the fastest first. vendor: also by the vendor's library?"""
     attention = online(p.tensor) if p.lead else None
     if attention is not None:
         yield from _attending(attention)
@@ -84,7 +87,10 @@ def options(p: Problem) -> Iterator[Option]:
     found = reduction(p.tensor)
     matrix = matrix_of(p)
     if matrix is not None:
-        yield from ranked(matrix)
+        own, other = list(ranked(matrix)), offered(p, matrix) if vendor else None
+        if other is not None:
+            own.insert(0 if prod(matrix.sizes) >= LARGE else 1, other)
+        yield from own
         return
     if found is not None:
         beside, n = _beside(p, found), prod(map(co.extent, found.axes))
@@ -107,13 +113,17 @@ def chosen(p: Problem, option: Option) -> Choice:
     """What an option is for this problem. Raises ValueError where it is none of its options."""
     t = p.tensor
     match option.algorithm:
+        case "library":
+            m = matrix_of(p)
+            if m is not None and (whole := library(p, m, option)) is not None:
+                return whole
         case "dot" | "split":
             m = matrix_of(p)
             if m is not None:
                 return multiplied(p, m, option)
         case "online" if p.lead and (attention := online(t)) is not None:
             made = partial(kernel, attention, rows=option["rows"], keys=option["keys"])
-            return Choice(option, t, direct=made)
+            return Choice(option, t, direct={t: made})
         case "rows" if p.lead:
             return Choice(option, t, _rows(t, p.lead))
         case "across":

@@ -62,14 +62,17 @@ class Problem:
         return (prod(map(co.extent, t.axes)), terms, fixed, other, *last, self.width)
 
 
+Direct = Callable[[Sequence[Tensor], Mapping[Tensor, Layout | Scatter]], Kernel]
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """How a kernel computes a tensor.
 
     root: what is computed in its place; lies: where, if not as the tensor does. packed: constants
     in the order in which they are read. made: constants that are made of others. first: what is a
-    kernel of its own before it, and the buffer from which that is read. direct: makes the kernel
-    itself, of what it reads and where all lies; there are no schedules then.
+    kernel of its own before it, and the buffer from which that is read. direct: of tensors
+    that have no schedule, what makes the kernel, of what it reads and where all lies.
     """
 
     option: Option
@@ -82,7 +85,7 @@ class Choice:
     made: Mapping[Tensor, tuple[Tensor, Callable[[np.ndarray], np.ndarray]]] = field(
         default_factory=dict
     )
-    direct: Callable[[Sequence[Tensor], Mapping[Tensor, Layout | Scatter]], Kernel] | None = None
+    direct: Mapping[Tensor, Direct] = field(default_factory=dict)
 
 
 def _bytes(t: Tensor) -> int:

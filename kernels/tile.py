@@ -97,8 +97,9 @@ class Kernel:
     """A function of the buffers `params`, the results last; `scratch` are its own, with scopes.
 
     tables: small buffers whose numbers are known, and become part of the code. packs: parameters
-    that are constants in another order. passes: what it was before each pass that made it, by the
-    pass' name; to be printed.
+    that are constants in another order. library: what a library computes in the body's place, of
+    the parameters: "mm ROWS TERMS COLUMNS", a product of matrices. passes: what it was before each
+    pass that made it, by the pass' name; to be printed.
     """
 
     name: str
@@ -108,6 +109,7 @@ class Kernel:
     tables: tuple[tuple[Tensor, np.ndarray], ...] = ()
     packs: tuple[Pack, ...] = ()
     passes: tuple[tuple[str, object], ...] = field(default=(), compare=False, repr=False)
+    library: str = ""
 
     def __str__(self) -> str:
         head = ", ".join(f"{p.name}: {p.type}" for p in self.params)

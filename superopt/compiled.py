@@ -43,6 +43,7 @@ def compile(
     float_class: str = "E2",
     partial: bool = True,
     precision: str = "fp32",
+    vendor: bool = True,
 ) -> Executable: ...
 @overload
 def compile(
@@ -56,6 +57,7 @@ def compile(
     float_class: str = "E2",
     partial: bool = True,
     precision: str = "fp32",
+    vendor: bool = True,
 ) -> OnGpu: ...
 
 
@@ -70,6 +72,7 @@ def compile(
     float_class: str = "E2",
     partial: bool = True,
     precision: str = "fp32",
+    vendor: bool = True,
 ) -> Executable | OnGpu:
     """Compile a model to machine code for this processor, or to kernels for a GPU.
 
@@ -80,7 +83,8 @@ def compile(
     target: "cpu", or "cuda": Triton kernels, replayed as one CUDA graph (extra `gpu`; `export` is
     for "cpu" only; threads and partial say nothing of it).
     precision, for "cuda": "fp32"; "tf32", "fp16" or "bf16" round all that is kept in memory between
-    kernels, whose sums are of float32. threads: 1 by default. tune: measure for at most `budget`
+    kernels, whose sums are of float32; vendor: may its library (cuBLAS, through torch) compute
+    products that it computes faster? threads: 1 by default. tune: measure for at most `budget`
     seconds which ways to compute the model's kernels are the fastest ones, and write these down; a
     model with symbolic sizes is tuned by `tune`, for given ones. store: the file or folder of
     measurements, by default in the user's cache; what was tuned before is taken from there.
@@ -102,7 +106,9 @@ def compile(
     if float_class not in ("E1", "E2"):
         raise UsageError(f"float_class {float_class!r}", "there are E1 and E2", "use one of them")
     if target == "cuda":
-        return _on_gpu(model, precision, float_class, _positive(budget) if tune else 0.0, place)
+        return _on_gpu(
+            model, precision, float_class, _positive(budget) if tune else 0.0, place, vendor
+        )
     if precision != "fp32":
         raise UsageError(
             f"precision {precision!r} of target cpu", "kernels of the processor are fp32",
@@ -123,13 +129,13 @@ def compile(
 
 
 def _on_gpu(
-    model: Given, precision: str, float_class: str, budget: float, store: Path | None
+    model: Given, precision: str, float_class: str, budget: float, store: Path | None, vendor: bool
 ) -> OnGpu:
     from superopt.cost.store import Store
     from superopt.onnx_io.source import read
     from superopt.pipeline import cuda
 
-    exe = cuda.compile(read(model), precision, float_class, store)
+    exe = cuda.compile(read(model), precision, float_class, store, vendor)
     if not symbolic(exe.ports):
         if budget:
             with Store.open(store) as held:
@@ -221,13 +227,14 @@ def tune(
     stop: Callable[[], bool] | None = None,
     target: str = "cpu",
     precision: str = "fp32",
+    vendor: bool = True,
 ) -> Tuned:
     """Measure for at most `budget` seconds what is the fastest on this machine, and write it down:
     `compile` takes it from then on. First which rewrites of the graph (a third of the time, checked
     as `optimize` does; not on a GPU), then which ways to compute its kernels.
 
-    shapes: values of symbolic sizes. store: the file or folder of measurements. target, precision:
-    as `compile` has them. Raises ModelError for an invalid model.
+    shapes: values of symbolic sizes. store: the file or folder of measurements. target, precision,
+    vendor: as `compile` has them. Raises ModelError for an invalid model.
     """
     from superopt.cost.store import Store
     from superopt.onnx_io.source import read
@@ -240,7 +247,7 @@ def tune(
     seconds, stopped = _positive(budget), stop or (lambda: False)
     show = progress or (lambda event: None)
     if target != "cpu":
-        on = compile(model, target="cuda", precision=precision, store=store)
+        on = compile(model, target="cuda", precision=precision, store=store, vendor=vendor)
         with Store.open(place) as held:
             sizes = representative(on.model, dict(shapes or {}))
             return on.tune(sizes, budget=seconds, most=MOST, store=held, stop=stopped)

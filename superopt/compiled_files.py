@@ -26,12 +26,13 @@ def compilation(
     float_class: str = "E2",
     target: str = "cpu",
     precision: str = "fp32",
+    vendor: bool = True,
 ) -> Compilation:
     """Compile a model's file, and say what became of it.
 
     shapes: values of symbolic sizes, by their name in the model. dump: a folder for the kernels'
     texts after each pass: from .expressions, by .tile, to LLVM's (.ll, .optimized.ll), or to
-    Triton's (.triton.py). target, precision: as `compile` has them.
+    Triton's (.triton.py). target, precision, vendor: as `compile` has them.
     """
     from superopt.onnx_io.source import read
     from superopt.pipeline import compilation as compilation_
@@ -42,7 +43,7 @@ def compilation(
 
         known_target(target)
         return gpu_compilation.compilation(
-            read(model), precision, dict(shapes or {}), folder, float_class
+            read(model), precision, dict(shapes or {}), folder, float_class, vendor
         )
     return compilation_.compilation(
         read(model), threads or 1, dict(shapes or {}), folder, Allowed(float_class)
@@ -59,17 +60,18 @@ def profile(
     stop: Callable[[], bool] | None = None,
     target: str = "cpu",
     precision: str = "fp32",
+    vendor: bool = True,
 ) -> Profile:
     """Run a model's file compiled (or one that was saved when it was), and time its kernels.
 
     shapes: values of symbolic sizes. inputs: a .npz file, by name; else they are drawn. target,
-    precision: as `compile` has them.
+    precision, vendor: as `compile` has them.
     """
     from superopt.pipeline import profile as profile_
     from superopt.pipeline.inputs import read_inputs
 
     given = None if inputs is None else read_inputs(inputs)
-    exe = _executable(Path(model), threads, target, precision)
+    exe = _executable(Path(model), threads, target, precision, vendor)
     if not isinstance(exe, Executable):
         from superopt.pipeline import gpu_profile
 
@@ -106,9 +108,10 @@ def run_model(
     threads: int | None = None,
     target: str = "cpu",
     precision: str = "fp32",
+    vendor: bool = True,
 ) -> tuple[OutputValue, ...]:
     """Run a model's file once, compiled; or one that was saved when it was. inputs, output: .npz
-    files, by name. target, precision: as `compile` has them."""
+    files, by name. target, precision, vendor: as `compile` has them."""
     import numpy as np
 
     from superopt.pipeline.described import described
@@ -116,14 +119,18 @@ def run_model(
 
     feeds = read_inputs(inputs)
     assert feeds is not None
-    found = _executable(Path(model), threads, target, precision).run(feeds)
+    found = _executable(Path(model), threads, target, precision, vendor).run(feeds)
     if output is not None:
         np.savez(output, **found)
     return tuple(described(name, x) for name, x in found.items())
 
 
 def _executable(
-    model: Path, threads: int | None, target: str = "cpu", precision: str = "fp32"
+    model: Path,
+    threads: int | None,
+    target: str = "cpu",
+    precision: str = "fp32",
+    vendor: bool = True,
 ) -> Executable | OnGpu:
     """Of a model's file, or of one that `Executable.save` wrote."""
     from superopt.onnx_io import sections
@@ -133,4 +140,4 @@ def _executable(
     if target == "cpu":
         return compile(model, threads=threads, precision=precision)
     known_target(target)
-    return compile(model, target="cuda", precision=precision)
+    return compile(model, target="cuda", precision=precision, vendor=vendor)

@@ -256,7 +256,7 @@ class FakeApi:
         shapes: Mapping[str, int],
         dump: Path | None,
         float_class: str,
-        **on: str,
+        **on: object,
     ) -> Compilation:
         self.asked = {
             "threads": threads, "shapes": shapes, "dump": dump, "float_class": float_class, **on
@@ -278,7 +278,7 @@ class FakeApi:
         return EXPORTED
 
     def run_model(
-        self, model: Path, *, inputs: Path, output: Path | None, threads: int | None, **on: str
+        self, model: Path, *, inputs: Path, output: Path | None, threads: int | None, **on: object
     ) -> tuple[OutputValue, ...]:
         self.asked = {"inputs": inputs, "output": output, "threads": threads, **on}
         return OUTPUTS

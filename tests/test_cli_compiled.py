@@ -10,7 +10,7 @@ import pytest
 from tests.fake_api import COMPILATION, PROFILE, FakeApi
 
 Run = Callable[..., SimpleNamespace]
-ON = {"target": "cpu", "precision": "fp32"}
+ON = {"target": "cpu", "precision": "fp32", "vendor": True}
 
 
 @pytest.fixture
@@ -77,8 +77,8 @@ def test_run_says_what_the_outputs_are(
     api = FakeApi()
     x, y = tmp_path / "x.npz", tmp_path / "y.npz"
     x.touch()
-    on = {"target": "cuda", "precision": "fp16"}
-    gpu = ("--target", "cuda", "--precision", "fp16")
+    on = {"target": "cuda", "precision": "fp16", "vendor": False}
+    gpu = ("--target", "cuda", "--precision", "fp16", "--no-vendor")
     done = superopt("run", model, "--inputs", x, "-o", y, *gpu, api=api)
     assert done.code == 0
     assert api.asked == {"inputs": x, "output": y, "threads": None, **on}

@@ -35,6 +35,7 @@ def compile_(
     float_class: str,
     target: str,
     precision: str,
+    vendor: bool,
     as_json: bool,
 ) -> ExitCode:
     """Compile MODEL for this processor, or for a GPU, and say what became of it.
@@ -49,6 +50,7 @@ def compile_(
         float_class=float_class,
         target=target,
         precision=precision,
+        vendor=vendor,
     )
     if as_json:
         from superopt.report.codec import dumps
@@ -79,6 +81,7 @@ def tune(
     store: Path | None,
     target: str,
     precision: str,
+    vendor: bool,
     as_json: bool,
     quiet: bool,
 ) -> ExitCode:
@@ -90,7 +93,7 @@ def tune(
     with terminal.progress(quiet) as show, terminal.interruptible() as stop:
         found = api().tune(
             model, threads=threads, shapes=shapes, budget=budget, store=store, progress=show,
-            stop=stop, target=target, precision=precision,
+            stop=stop, target=target, precision=precision, vendor=vendor,
         )  # fmt: skip
     if as_json:
         from superopt.report.codec import dumps
@@ -130,6 +133,7 @@ def profile(
     whole: bool,
     target: str,
     precision: str,
+    vendor: bool,
     as_json: bool,
 ) -> ExitCode:
     """Run MODEL compiled, and say how long each kernel takes.
@@ -148,6 +152,7 @@ def profile(
             stop=stop,
             target=target,
             precision=precision,
+            vendor=vendor,
         )
     if svg is not None:
         svg.write_text(found.svg())
@@ -181,12 +186,19 @@ def run(
     threads: int | None,
     target: str,
     precision: str,
+    vendor: bool,
     as_json: bool,
 ) -> ExitCode:
     """Compile MODEL and run it once."""
     terminal.check_outputs(model, inputs, output=output)
     found = api().run_model(
-        model, inputs=inputs, output=output, threads=threads, target=target, precision=precision
+        model,
+        inputs=inputs,
+        output=output,
+        threads=threads,
+        target=target,
+        precision=precision,
+        vendor=vendor,
     )
     if as_json:
         from superopt.report.codec import dumps

@@ -117,6 +117,7 @@ class Api(Protocol):
         stop: Callable[[], bool],
         target: str,
         precision: str,
+        vendor: bool,
     ) -> Tuned: ...
 
     def compilation(
@@ -129,6 +130,7 @@ class Api(Protocol):
         float_class: str,
         target: str,
         precision: str,
+        vendor: bool,
     ) -> Compilation: ...
 
     def profile(
@@ -142,6 +144,7 @@ class Api(Protocol):
         stop: Callable[[], bool],
         target: str,
         precision: str,
+        vendor: bool,
     ) -> Profile: ...
 
     def export_model(
@@ -157,6 +160,7 @@ class Api(Protocol):
         threads: int | None,
         target: str,
         precision: str,
+        vendor: bool,
     ) -> tuple[OutputValue, ...]: ...
 
     def derive(

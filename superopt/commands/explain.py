@@ -111,7 +111,7 @@ def _compiled(source: Path, threads: int | None, shapes: Mapping[str, int], as_j
         )
     found = api().compilation(
         source, threads=threads, shapes=shapes, dump=None, float_class="E2", target="cpu",
-        precision="fp32",
+        precision="fp32", vendor=True,
     )  # fmt: skip
     terminal.say(codec.dumps(found.foreign) if as_json else compiled.fallen(found))
 

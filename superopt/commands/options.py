@@ -103,7 +103,7 @@ def _seed(hidden: bool) -> Callable[[Any], Any]:
 
 
 def on(command: Any) -> Any:
-    """--target and --precision, of what is compiled."""
+    """--target, --precision and --no-vendor, of what is compiled."""
     kind = click.option(
         "--target",
         type=click.Choice(["cpu", "cuda"]),
@@ -118,7 +118,10 @@ def on(command: Any) -> Any:
         show_default=True,
         help="Of floats between a GPU's kernels.",
     )
-    return kind(floats(command))
+    library = click.option(
+        "--vendor/--no-vendor", default=True, help="May a GPU's library compute products?"
+    )
+    return kind(floats(library(command)))
 
 
 seed, hidden_seed = _seed(False), _seed(True)  # hidden: of a command that has many others

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +67,15 @@ WIDTH = 64  # bytes, of vectors that no GPU has: what a plan says of these does 
 class OnGpu:
     """A model that was compiled for a GPU; for other sizes it is compiled again, once each.
 
-    chosen: how problems are computed that were tuned, by their keys. without: nodes that turned out
-    to have no kernel, and why. Calls from several threads wait for each other."""
+    vendor: may products be computed by the vendor's library? chosen: how problems are computed that
+    were tuned, by their keys. without: nodes that turned out to have no kernel, and why. Calls from
+    several threads wait for each other."""
 
     model: Model
     precision: str
     device: str
     float_class: str = "E2"
+    vendor: bool = True
     chosen: Mapping[str, Option] = field(default_factory=dict)
     without: dict[g.Node, str] = field(default_factory=dict)
     variants: dict[tuple[tuple[str, int], ...], Variant] = field(default_factory=dict)
@@ -217,7 +220,8 @@ class OnGpu:
         kind, dots = PRECISIONS[self.precision]
         drops = DROPPED if dots == "tf32" else 0
         fuses = on_gpu if self.float_class >= ONLINE else None
-        target = Target(gpu_space.choice, channels_last, fuses, False, True, kind, drops)
+        choose = partial(gpu_space.choice, vendor=self.vendor)
+        target = Target(choose, channels_last, fuses, False, True, kind, drops)
         return program(graph, sizes, WIDTH, self.chosen, tiles=False, target=target)
 
     def part(self, s: Segment, sizes: Mapping[str, int]) -> Part:
@@ -259,7 +263,8 @@ class OnGpu:
         there is not measured again. seen: told of each problem what was found.
         """
         programs = [p.program for p in self.variant(sizes).parts]
-        found = tuned(programs, self.device, self.dots, store, budget, most, seen, stop)
+        options = partial(gpu_space.options, vendor=self.vendor)
+        found = tuned(programs, options, self.device, self.dots, store, budget, most, seen, stop)
         with self.lock:
             self.chosen = {**self.chosen, **found.chosen}
             self.variants.clear()
@@ -295,11 +300,18 @@ def _spec(v: g.Value, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], DType]
 
 
 def compile(
-    source: Source, precision: str = "fp32", float_class: str = "E2", store: Path | None = None
+    source: Source,
+    precision: str = "fp32",
+    float_class: str = "E2",
+    store: Path | None = None,
+    vendor: bool = True,
 ) -> OnGpu:
     """The model of a source. store: where it is written how kernels were tuned, if not in the
-    user's cache. Raises ModelError for an invalid one; UsageError where there is no GPU, and for
-    another precision."""
+    user's cache. vendor: may the vendor's library compute products?
+
+    Raises ModelError for an invalid model; UsageError where there is no GPU, and for another
+    precision.
+    """
     if precision not in PRECISIONS:
         raise UsageError(
             f"precision {precision!r}", f"there are {', '.join(PRECISIONS)}", "use one of them"
@@ -310,7 +322,7 @@ def compile(
         raise UsageError("target cuda", str(e), TODO) from None
     with Store.open(store) as held:
         chosen = known(held, where, PRECISIONS[precision][1])
-    return OnGpu(_model(source), precision, where, float_class, chosen)
+    return OnGpu(_model(source), precision, where, float_class, vendor, chosen)
 
 
 def loaded(s: Saved) -> OnGpu:

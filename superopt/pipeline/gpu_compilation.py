@@ -17,11 +17,12 @@ from superopt.report.compiled import Compilation, Foreign
 
 
 def compilation(
-    source: Source, precision: str, shapes: Mapping[str, int], dump: Path | None, float_class: str
-) -> Compilation:
+    source: Source, precision: str, shapes: Mapping[str, int], dump: Path | None, float_class: str,
+    vendor: bool,
+) -> Compilation:  # fmt: skip
     """Compile for these sizes, and say what became of the model."""
     begin = time.monotonic()
-    exe = cuda.compile(source, precision, float_class)
+    exe = cuda.compile(source, precision, float_class, vendor=vendor)
     sizes = representative(exe.model, shapes)
     made = exe.variant(sizes)
     seconds = time.monotonic() - begin
@@ -57,6 +58,8 @@ def _dumped(p: Part, dots: str, folder: Path) -> None:
             for name, made in (*kernel.passes, ("tile", kernel)):
                 (folder / f"{n:03}-{call.function}.{name}").write_text(f"{made}\n", "utf-8")
             text = printed(kernel, dots).source
+            if kernel.library:
+                text = f"# by torch: {kernel.library}\n"
             (folder / f"{n:03}-{call.function}.triton.py").write_text(text, "utf-8")
     except OSError as e:
         raise UsageError(f"cannot write to {folder}", str(e), "name another folder") from None

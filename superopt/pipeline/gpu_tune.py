@@ -4,14 +4,13 @@ the store of measurements, too."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import prod
 
 from superopt.cost import tuned as kept
 from superopt.cost.store import Store
-from superopt.kernels import gpu_space
 from superopt.kernels.gpu_device import name
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
@@ -44,11 +43,11 @@ def known(store: Store, device: str, dots: str) -> dict[str, Option]:
 
 
 def tuned(
-    programs: Sequence[Program], device: str, dots: str, store: Store | None, budget: float,
-    most: int, seen: Seen, stop: Callable[[], bool],
+    programs: Sequence[Program], options: Callable[[Problem], Iterator[Option]], device: str,
+    dots: str, store: Store | None, budget: float, most: int, seen: Seen, stop: Callable[[], bool],
 ) -> Found:  # fmt: skip
-    """Measure the `most` options of each problem that should be the fastest, those of the most work
-    first, for at most so many seconds; what the store knows is not measured again."""
+    """Measure the `most` of the `options` of each problem that should be the fastest, those of the
+    most work first, for at most so many seconds; what the store knows is not measured again."""
     begin = time.monotonic()
     problems = {key: p for made in programs for key, p in made.problems.items()}
     calls = [key for made in programs for key in made.solved]
@@ -60,7 +59,7 @@ def tuned(
         if stop() or time.monotonic() - begin > budget:
             break
         p = problems[key]
-        some = list(islice(gpu_space.options(p), most))
+        some = list(islice(options(p), most))
         found = {o: t for o, t in before.get(key, {}).items() if o in some}
         left = [o for o in some if o not in found] if len(some) > 1 else []
         if left:

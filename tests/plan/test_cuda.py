@@ -6,9 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from itertools import islice
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,14 +14,12 @@ import onnx
 import pytest
 
 import superopt
-from superopt import cli
-from superopt.cost.store import Store
 from superopt.errors import UsageError
 from superopt.kernels import gpu_program, gpu_space
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.onnx_io.source import read
-from superopt.pipeline import cuda, gpu_tune
+from superopt.pipeline import cuda
 from superopt.pipeline.cuda import PRECISIONS
 from tests.plan.gpu_models import ATTENTION, I64, ONE, drawn, heads, node
 from tests.plan.test_compile import F, model, reference
@@ -168,8 +164,8 @@ def test_every_option(name: str, precision: str, monkeypatch: pytest.MonkeyPatch
     tried = set()
     for turn in range(6):
 
-        def choose(p: Problem, _: Option | None, turn: int = turn) -> Any:
-            some = list(dict.fromkeys(gpu_space.options(p)))
+        def choose(p: Problem, _: Option | None, vendor: bool, turn: int = turn) -> Any:
+            some = list(dict.fromkeys(gpu_space.options(p, vendor)))
             option = some[turn * max(len(some) // 6, 1) % len(some)]
             tried.add(option)
             return gpu_space.chosen(p, option)
@@ -211,6 +207,38 @@ def test_how_many_kernels(name: str, kernels: int) -> None:
     assert len(made.running.launches) == kernels
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", ["a block", "heads", "pointwise", "products", "one row"])
+def test_the_vendors_library(name: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Computes what our kernels do, wherever it is offered; and nothing where it is not to."""
+    m = {**MODELS, "products": lambda: gemms()}[name]()
+    choice = gpu_space.choice
+
+    def choose(p: Problem, wanted: Option | None, vendor: bool) -> Any:
+        some = [o for o in gpu_space.options(p, vendor) if o.algorithm == "library"]
+        return gpu_space.chosen(p, some[0]) if some else choice(p, wanted, vendor)
+
+    monkeypatch.setattr(gpu_space, "choice", choose)
+    exe = cuda.compile(read(m), precision)
+    near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
+    used = [o.algorithm for o in exe.variant({}).program.options.values()]
+    given = 2 if precision in ("fp32", "tf32") else 1  # an input of 32 bits is no half
+    wanted = {"a block": 1, "heads": 2 * (given - 1), "pointwise": 1, "products": given}
+    assert used.count("library") == wanted.get(name, 0)
+    own = cuda.compile(read(m), precision, vendor=False).variant({}).program
+    assert "library" not in [o.algorithm for o in own.options.values()]
+
+
+def gemms() -> onnx.ModelProto:
+    """Products with and without something behind them, of a constant that lies either way."""
+    nodes = [
+        node("Gemm", "x", "w", "b", "a", transB=1), node("Relu", "a", "c"),
+        node("MatMul", "c", "v", "y"),
+    ]  # fmt: skip
+    known = {"w": drawn(40, 24, scale=0.2), "b": drawn(40), "v": drawn(40, 33, scale=0.2)}
+    return model(nodes, {"x": (F, [20, 24])}, ["y"], known)
+
+
 def test_symbolic_sizes() -> None:
     m = MODELS["layer norm"]()
     dim = m.graph.input[0].type.tensor_type.shape.dim[1]
@@ -241,134 +269,6 @@ def test_errors() -> None:
         exe.run({"x": drawn(1, 40, 7, 7).astype(np.float64)})
     with pytest.raises(UsageError):
         exe.run({"x": drawn(1, 40, 7, 8)})
-
-
-def between() -> onnx.ModelProto:
-    """Kernels before and behind a node that has none; and outputs that are inputs."""
-    nodes = [
-        node("MatMul", "x", "w", "a"), node("Softmax", "a", "b", axis=-1),
-        node("LpNormalization", "b", "c0", axis=-1), node("Unique", "c0", "c", sorted=0),
-        node("MatMul", "b", "v", "d"), node("Relu", "d", "y"), node("Size", "c", "n"),
-    ]  # fmt: skip
-    known = {"w": drawn(512, 384, scale=0.05), "v": drawn(384, 256)}
-    return model(nodes, {"x": (F, [128, 512])}, ["y", "n", "x"], known)
-
-
-def test_what_has_no_kernel_runs_in_onnxruntime() -> None:
-    m = between()
-    exe = superopt.compile(m, target="cuda", precision="fp16")
-    got, wanted = exe.run(feeds(m)), reference(m, feeds(m))
-    near({"y": got["y"]}, {"y": wanted["y"]}, "fp16")
-    assert np.array_equal(got["x"], wanted["x"])
-    assert got["n"].dtype == wanted["n"].dtype
-    fallen = {n.op.name: why for n, why in exe.fallen({})}
-    assert "Unique" in fallen
-    assert "MatMul" not in fallen
-
-
-def test_it_is_saved(tmp_path: Path) -> None:
-    m = MODELS["a block"]()
-    exe = superopt.compile(m, target="cuda", precision="fp16")
-    exe.save(tmp_path / "m.superopt")
-    again = superopt.load(tmp_path / "m.superopt")
-    assert isinstance(again, cuda.OnGpu)
-    assert again.precision == "fp16"
-    assert again.variant({}).program.options == exe.variant({}).program.options
-    a, b = exe.run(feeds(m)), again.run(feeds(m))
-    assert all(np.array_equal(a[k], b[k]) for k in a)
-    text = (tmp_path / "m.superopt").read_bytes()
-    (tmp_path / "bad").write_bytes(text[: len(text) // 2])
-    with pytest.raises(UsageError):
-        superopt.load(tmp_path / "bad")
-
-
-def test_its_profile() -> None:
-    exe = superopt.compile(MODELS["a block"](), target="cuda", precision="fp16")
-    found = exe.profile(seconds=0.01)
-    program = exe.variant({}).program
-    assert len(found.parts) == len(program.calls)
-    assert {p.how.split(":")[0] for p in found.parts} == set(map(str, program.options.values()))
-    assert sum(p.operations for p in found.parts) > 2 * 2 * 63 * (16 * 9 * 32 + 32 * 9 * 32)
-    assert "in fp16" in str(found)
-    assert "<svg" in found.svg()
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_its_accuracy(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    exe = superopt.compile(MODELS["a block"](), target="cuda", precision=precision)
-    found = exe.accuracy()
-    assert found.ok, str(found)
-    assert [x.name for x in found.outputs] == ["y"]
-    assert f"in {precision}: within the tolerance" in str(found)
-    run = cuda.OnGpu.run
-
-    def wrong(self: cuda.OnGpu, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {k: x * np.float32(1.1) for k, x in run(self, given).items()}
-
-    monkeypatch.setattr(cuda.OnGpu, "run", wrong)
-    assert not exe.accuracy().ok
-    assert "NOT within" in str(exe.accuracy())
-
-
-def test_measurements_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was measured on a GPU is taken from the store: another tuning measures nothing, and
-    other precisions of products know nothing of it."""
-    asked = []
-
-    def seconds(p: Problem, some: Sequence[Option], dots: str) -> dict[Option, float]:
-        asked.append(dots)
-        return {o: 1.0 / (n + 1) for n, o in enumerate(some)}
-
-    monkeypatch.setattr(gpu_tune, "seconds", seconds)
-    monkeypatch.setattr(gpu_tune, "name", lambda device: "a GPU")
-    m = MODELS["a convolution"]()
-    programs = [cuda.compile(read(m), "fp16").variant({}).program]
-
-    def tuned(dots: str) -> gpu_tune.Found:
-        with Store.open(tmp_path) as store:
-            given = programs, "cuda", dots, store, 60.0, 4
-            return gpu_tune.tuned(*given, lambda p, found: None, lambda: False)
-
-    first = tuned("ieee")
-    assert len(asked) > 0
-    last = {k: list(islice(gpu_space.options(p), 4))[-1] for k, p in programs[0].problems.items()}
-    assert {k: o for k, o in last.items() if k in first.chosen} == first.chosen
-    count = len(asked)
-    assert tuned("ieee").chosen == first.chosen
-    assert len(asked) == count
-    tuned("tf32")
-    assert len(asked) > count
-    with Store.open(tmp_path) as store:
-        assert gpu_tune.known(store, "cuda", "ieee") == first.chosen
-    exe = cuda.compile(read(m), "fp16", store=tmp_path)
-    assert exe.variant({}).program.options.items() >= first.chosen.items()
-    monkeypatch.setattr(gpu_tune, "name", lambda device: "another GPU")
-    assert cuda.compile(read(m), "fp16", store=tmp_path).chosen == {}
-
-
-@pytest.mark.parametrize("command", ["compile", "profile", "run", "tune"])
-def test_the_commands(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    m = MODELS["a convolution"]()
-    path, x, y = tmp_path / "m.onnx", tmp_path / "x.npz", tmp_path / "y.npz"
-    onnx.save(m, path)
-    np.savez(x, **feeds(m))
-    more = {
-        "compile": ["--dump", str(tmp_path / "dump")],
-        "profile": ["--seconds", "0.01"],
-        "run": ["--inputs", str(x), "-o", str(y)],
-        "tune": ["--budget", "1s", "--store", str(tmp_path / "store")],
-    }[command]
-    given = [command, str(path), "--target", "cuda", "--precision", "fp16", *more]
-    assert cli.run(given) == 0
-    output = capsys.readouterr().out
-    if command == "compile":
-        assert "a GPU, in fp16" in output
-        (text,) = [p for p in (tmp_path / "dump").glob("*.triton.py") if "tl.dot" in p.read_text()]
-        assert "@triton.jit" in text.read_text()
-    if command == "run":
-        near(np.load(y), reference(m, feeds(m)), "fp16")
-    if command == "profile":
-        assert "dot rows=" in output
 
 
 COMPILED = """

@@ -1,0 +1,119 @@
+"""Products of matrices by the vendor's library (cuBLAS, through torch): a candidate beside our own.
+
+What is made of the product, if anything, is a kernel behind it. Sums are of float32, and rounded to
+the result's type once more than ours where that has 16 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from superopt.kernels import contraction as co
+from superopt.kernels.factor import put, scattered
+from superopt.kernels.gpu_blocks import each, elements_of, stride
+from superopt.kernels.gpu_products import Matrix
+from superopt.kernels.layout import Layout, Scatter
+from superopt.kernels.lower import buffer
+from superopt.kernels.nest import put_for
+from superopt.kernels.option import Option
+from superopt.kernels.problem import Choice, Problem
+from superopt.kernels.tile import Kernel
+from superopt.kernels.transform import reduction
+from superopt.te.dtype import F32
+from superopt.te.expr import Tensor
+from superopt.te.node import Apply, Axis, Load, Reduce
+
+NAME = "library"
+
+
+def offered(p: Problem, m: Matrix) -> Option | None:
+    """The option, where the library computes this product."""
+    return Option.of(NAME) if _fits(p, m) else None
+
+
+def _fits(p: Problem, m: Matrix) -> bool:
+    """Is it rows of a matrix, as they lie, times a constant?"""
+    a, b = m.c.a, m.c.b
+    over = [x for x in m.over if x.extent != 1]
+    if (m.batch and any(x.extent != 1 for x in m.batch)) or b.tensor not in p.constants:
+        return False
+    found = reduction(p.tensor)
+    if found is None or a.dtype != b.dtype or len(over) != 1:
+        return False
+    match found.body:
+        case Apply("mul", (x, y)) if {_read(x), _read(y)} == {a, b}:
+            pass
+        case _:
+            return False
+    axes = [*(x for x in m.rows if x.extent != 1), *over]
+    size = 1
+    for x in reversed(axes):
+        if stride(a, x, p.layouts) != size:
+            return False
+        size *= co.extent(x)
+    used = [i for i, n in zip(b.index, b.tensor.shape, strict=True) if n != 1]
+    columns = [x for x in m.columns if x.extent != 1]
+    whole = all(isinstance(i, Axis) and i.extent == n
+                for i, n in zip(b.index, b.tensor.shape, strict=True) if n != 1)  # fmt: skip
+    return whole and len(used) == len(set(used)) and set(used) == {*columns, *over}
+
+
+def _read(e: Any) -> Load | None:
+    """What is read, of 16 bits made 32."""
+    match e:
+        case Load():
+            return e
+        case Apply("cast", (Load() as x,), dtype) if dtype == F32:
+            return x
+    return None
+
+
+def library(p: Problem, m: Matrix, option: Option) -> Choice | None:
+    """The product, and what is made of it. None where it is none of the library's."""
+    if not _fits(p, m):
+        return None
+    t, found = p.tensor, reduction(p.tensor)
+    assert found is not None
+    assert t.body is not None
+    rows, columns, terms = m.sizes
+    b = m.c.b
+    order = (*m.over, *m.columns)
+    at = {i: d for d, i in enumerate(b.index) if isinstance(i, Axis)}
+    turned = Tensor(f"{b.tensor.name}_turned", b.dtype, (terms, columns))
+    shape = [n for n in b.tensor.shape if isinstance(n, int)]
+    used = [at[x] for x in order if x.extent != 1]
+    perm = [*used, *(d for d in range(len(shape)) if d not in used)]
+
+    def make(array: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(array.reshape(shape).transpose(perm)).reshape(terms, columns)
+
+    axes = (*m.rows, *m.columns)
+    sizes = tuple(x.extent for x in axes)
+    kind = m.c.a.dtype
+    k, n = Axis("k", terms), Axis("n", columns)
+    # What is read, for those who ask; the library computes it.
+    body = Reduce("sum", (k,), Apply("mul", (m.c.a, Load(turned, (k, n), kind)), kind), kind)
+    before = Tensor("product", kind, sizes, axes, body)
+    held = Tensor("summed", kind, sizes)
+
+    def kernel(given: Sequence[Tensor], layouts: Mapping[Tensor, Layout | Scatter]) -> Kernel:
+        some = tuple(buffer(x.name, x, layouts.get(x)).buffer for x in (m.c.a.tensor, turned))
+        out = buffer("t1", before, None).buffer
+        return Kernel("kernel", (*some, out), (), library=f"mm {rows} {terms} {columns}")
+
+    total = Load(held, axes, kind)
+    sum_ = total if kind == F32 else Apply("cast", (total,), F32)
+    mark = Tensor("mark", found.dtype, ())
+    root_body = put(put_for(t.body, found, mark, ()), mark, sum_)
+    root = Tensor(t.name, t.dtype, t.shape, t.axes, root_body)
+    own = {x: y for x, y in p.layouts.items() if x != t}
+    lies = p.layouts.get(t)
+    outer = replace(p, tensor=root, layouts=own if lies is None else {**own, root: lies})
+    return Choice(
+        option, root, {root: each(outer, elements_of(t))}, (), scattered(t, lies, t.axes, t.axes),
+        {}, (before, held), {turned: (b.tensor, make)}, {before: kernel},
+    )  # fmt: skip
