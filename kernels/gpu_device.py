@@ -119,7 +119,7 @@ def put(to: Any, x: Any) -> None:
     import torch
 
     if not isinstance(x, torch.Tensor):
-        x = np.ascontiguousarray(x)
+        x = np.ascontiguousarray(x).reshape(np.shape(x))  # it makes a scalar a row
         short = x.dtype == ml_dtypes.bfloat16  # which numpy has not, by torch
         x = torch.from_numpy(x.view(np.int16) if short else x)
         x = x.view(torch.bfloat16) if short else x
@@ -131,7 +131,17 @@ def array(x: Any) -> np.ndarray:
     import torch
 
     if x.dtype == torch.bfloat16:
-        short: np.ndarray = x.view(torch.int16).cpu().numpy()
-        return short.view(ml_dtypes.bfloat16)
+        return array(x.view(torch.int16)).view(ml_dtypes.bfloat16)
     out: np.ndarray = x.cpu().numpy()
+    return out if x.is_cuda else out.copy()  # in the interpreter it is the kernels' own memory
+
+
+def tensor(x: Any, device: str) -> Any:
+    """An array as a tensor on the device."""
+    import torch
+
+    if isinstance(x, torch.Tensor):
+        return x
+    out = torch.empty(x.shape, dtype=torch.from_numpy(np.empty(0, x.dtype)).dtype, device=device)
+    put(out, x)
     return out

@@ -223,7 +223,12 @@ def kernel(
         add(total, "sum", p, key),
         set_(sums, sums * by),
         *(() if short is p else (set_(short, cast(p, kept)),)),
-        add(sums, "sum", cast(short, F32) * at(a.v), key),
+        add(
+            sums,
+            "sum",
+            cast(short, F32) * (_guarded(at(a.v), key_, _size(a.j)) if beyond else at(a.v)),
+            key,
+        ),
         set_(most, new),
     )
     over = put(at(a.over), a.total, total)
@@ -239,6 +244,12 @@ def kernel(
         body = (For(axis, body, "parallel"),)
     params = (*(stored[x].buffer for x in given), out.buffer)
     return Kernel("kernel", params, body, tuple(scratch))
+
+
+def _guarded(v: Expr, key: Expr, length: int) -> Expr:
+    """Zero beyond the last key: its value may be infinite."""
+    bare = _bare(v)
+    return cast(select(compare("lt", key, length), bare, Const(0, bare.dtype)), v.dtype)
 
 
 def _from(block: Axis, m: int, n: int) -> Expr:

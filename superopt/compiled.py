@@ -100,7 +100,7 @@ def compile(
     Raises ModelError for an invalid model, and where it needs onnxruntime and that is not
     installed; UsageError for another target.
     """
-    known_target(target)
+    known_target(target, precision)
     _threads(threads)
     place = None if store is None else Path(store)
     if float_class not in ("E1", "E2"):
@@ -109,11 +109,6 @@ def compile(
         return _on_gpu(
             model, precision, float_class, _positive(budget) if tune else 0.0, place, vendor
         )
-    if precision != "fp32":
-        raise UsageError(
-            f"precision {precision!r} of target cpu", "kernels of the processor are fp32",
-            'leave it out, or give target="cuda"',
-        )  # fmt: skip
     if tune:
         _tuned(model, threads=threads, budget=budget, store=store)
     options = ready.Options(threads or 1, Allowed(float_class, bool(partial)), host(), place)
@@ -139,7 +134,7 @@ def _on_gpu(
     if not symbolic(exe.ports):
         if budget:
             with Store.open(store) as held:
-                exe.tune({}, budget=budget, store=held)
+                exe.tune({}, budget=budget, most=MOST, store=held)
         exe.variant({})
     return exe
 
@@ -241,7 +236,9 @@ def tune(
     from superopt.pipeline import compile as compile_
     from superopt.pipeline.rewritten import search
     from superopt.pipeline.shapes import representative
+    from superopt.report.data import Event
 
+    known_target(target, precision)
     _threads(threads)
     place, some, begin = None if store is None else Path(store), threads or 1, time.monotonic()
     seconds, stopped = _positive(budget), stop or (lambda: False)
@@ -250,7 +247,10 @@ def tune(
         on = compile(model, target="cuda", precision=precision, store=store, vendor=vendor)
         with Store.open(place) as held:
             sizes = representative(on.model, dict(shapes or {}))
-            return on.tune(sizes, budget=seconds, most=MOST, store=held, stop=stopped)
+            return on.tune(
+                sizes, budget=seconds, most=MOST, store=held, stop=stopped,
+                seen=lambda p, times: show(Event("tune", f"{p.tensor.type}", None)),
+            )  # fmt: skip
     source = read(model)
     rewrites, faster = search(
         source, some, dict(shapes or {}), GRAPH_PART * seconds, place, show, stopped
@@ -295,7 +295,12 @@ def _positive(budget: float) -> float:
     return float(budget)
 
 
-def known_target(target: str) -> None:
-    """Raises UsageError for another one."""
+def known_target(target: str, precision: str) -> None:
+    """Raises UsageError for another target, and for a precision that it has not."""
     if target not in ("cpu", "cuda"):
         raise UsageError(f"target {target} is unknown", "there are cpu and cuda", "use one of them")
+    if target == "cpu" and precision != "fp32":
+        raise UsageError(
+            f"precision {precision!r} of target cpu", "kernels of the processor are fp32",
+            'leave it out, or give target="cuda"',
+        )  # fmt: skip

@@ -38,10 +38,10 @@ def compilation(
     from superopt.pipeline import compilation as compilation_
 
     folder = None if dump is None else Path(dump)
+    known_target(target, precision)
     if target != "cpu":
         from superopt.pipeline import gpu_compilation
 
-        known_target(target)
         return gpu_compilation.compilation(
             read(model), precision, dict(shapes or {}), folder, float_class, vendor
         )
@@ -137,7 +137,7 @@ def _executable(
 
     if sections.is_one(model):
         return load(model, threads=threads)
+    known_target(target, precision)
     if target == "cpu":
         return compile(model, threads=threads, precision=precision)
-    known_target(target)
     return compile(model, target="cuda", precision=precision, vendor=vendor)

@@ -56,7 +56,10 @@ PRECISIONS: Mapping[str, tuple[DType | None, str]] = {
     "fp16": (F16, "ieee"),
     "bf16": (BF16, "ieee"),
 }
-TODO = 'pip install "superopt[gpu]", on a machine with an NVIDIA GPU; "superopt doctor" says more'
+TODO = (
+    'pip install "superopt[gpu]", on a machine with an NVIDIA GPU; "superopt doctor" says what is '
+    "there, and TRITON_INTERPRET=1 runs kernels on the processor, slowly"
+)
 NO_KERNEL = (NotImplementedError, RecursionError, ZeroDivisionError)
 DROPPED = 13  # bits of a float32 that tf32 has not
 ONLINE = "E2"  # the float class of a softmax by blocks
@@ -98,7 +101,7 @@ class OnGpu:
         on the device the outputs are such, too: the program's own, which the next call writes
         again."""
         given = self.given(feeds)
-        there = bool(given) and all(map(on_device, given))
+        there = self.device if given and all(map(on_device, given)) else ""
         with self.lock:
             found = self.variant(self.sizes(given)).run(given, there)
         return dict(zip(self.outputs, found, strict=True))
@@ -282,6 +285,13 @@ class OnGpu:
         whether that is within the precision's tolerance; `print` it for a table. shapes: symbolic
         sizes. It evaluates the whole model twice for each set, on the processor."""
         return accuracy(self, shapes or {}, sets)
+
+    def export(self, path: str | Path, **how: Any) -> None:
+        """Raises UsageError: C programs run on a processor."""
+        raise UsageError(
+            f"{self.model.source.label} is for a GPU", "what is exported runs on a processor",
+            'compile it for target="cpu"',
+        )  # fmt: skip
 
     def save(self, path: str | Path) -> None:
         """Write the compiled model to a file, for `superopt.load`: the model, and how each kernel

@@ -21,14 +21,24 @@ _CORE = (
     "jinja2",
     "platformdirs",
 )
+
+
 _EXTRAS = (
     ("onnxruntime", "ort", "measured costs, timing and the check in the runtime"),
     ("openvino", "bench", "`superopt bench --vs openvino`"),
     ("torch", "bench", '`superopt bench --vs torch`; with triton, target="cuda"'),
-    ("triton", "gpu", 'target="cuda", on an NVIDIA GPU'),
+    ("triton", "gpu", 'target="cuda"'),
     ("onnx2torch", "bench", "`superopt bench --vs torch`"),
 )
 _FLAVOURS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
+
+
+def _gpu() -> str:
+    """Whether there is a GPU, as far as files of its driver say."""
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return "in Triton's interpreter, as TRITON_INTERPRET=1 says; slow, for tests"
+    there = os.path.exists("/dev/nvidiactl") or os.path.exists("/proc/driver/nvidia/version")
+    return "an NVIDIA driver is there" if there else "no NVIDIA driver was found on this machine"
 
 
 def doctor() -> tuple[Finding, ...]:
@@ -51,6 +61,7 @@ def doctor() -> tuple[Finding, ...]:
         )
     for name, extra, use in _EXTRAS:
         found = _version(name)
+        use += f", {_gpu()}" if name == "triton" else ""
         detail = use if found else f'{use}: pip install "superopt[{extra}]"'
         rows.append(Finding(name, "ok" if found else "missing", found or "", detail))
     rows += _flavours()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from superopt.ir import graph as g
-from superopt.kernels.gpu_device import array, put
+from superopt.kernels.gpu_device import array, put, tensor
 from superopt.kernels.gpu_program import Running
 from superopt.onnx_io.model import Model
 from superopt.pipeline.foreign import Arrays, Foreign
@@ -54,25 +54,30 @@ class Variant:
         (part,) = self.parts
         return part.running
 
-    def run(self, given: list[Any], there: bool) -> list[Any]:
-        """The outputs, of inputs in order: on the device, if they are to be there."""
+    def run(self, given: list[Any], there: str) -> list[Any]:
+        """The outputs, of inputs in order: on this device, or, if it is none, numpy's."""
         env: Arrays = dict(zip(self.model.graph.inputs, given, strict=True))
         for step in self.steps:
-            if isinstance(step, Part):
-                step.run(env)
-            else:
-                held = {v: host(env[v]) for v in step.given.values()}
-                step.run(held)
-                env.update(held)
+            advance(step, env)
         out = []
         for v in self.model.graph.outputs:
             x = env[v] if v in env else _constant(v)
-            out.append(x if there else host(x, copied=isinstance(v, g.Input)))
+            out.append(tensor(x, there) if there else host(x, copied=isinstance(v, g.Input)))
         return out
 
     def fallen(self) -> tuple[g.Node, ...]:
         """The nodes that run in onnxruntime."""
         return tuple(n for s in self.steps if isinstance(s, Foreign) for n in s.segment.nodes)
+
+
+def advance(step: Part | Foreign, env: Arrays) -> None:
+    """Run a step; what runs on the processor gets its inputs there."""
+    if isinstance(step, Part):
+        step.run(env)
+        return
+    held = {v: host(env[v]) for v in step.given.values()}
+    step.run(held)
+    env.update(held)
 
 
 def host(x: Any, copied: bool = False) -> Any:

@@ -271,5 +271,5 @@ def _applied(current: Mapping[Tensor, Tensor], chosen: Collection[Tensor]) -> di
         if t in chosen:
             continue
         assert now.body is not None
-        out[t] = Tensor(t.name, t.dtype, t.shape, t.axes, change.expr(now.body))
+        out[t] = Tensor(now.name, now.dtype, now.shape, now.axes, change.expr(now.body))
     return out

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from math import inf, prod
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from superopt.kernels.built import operands
@@ -17,6 +20,8 @@ from superopt.te.node import Apply, Const, Expr, Load, Reduce
 from superopt.te.walk import loads, parts, reductions, stages
 
 TURNS = ("sin", "cos", "tan")
+MANY = 8  # numbers for each one that is of them all
+LOADED = 1 << 22  # elements of a constant that is looked at
 BEYOND = (0, float("inf"), float("-inf"))  # an edge: the same in all floats
 
 
@@ -32,12 +37,14 @@ class Kept:
     owner: dict[Tensor, Tensor] = field(init=False)
     exact: set[Tensor] = field(init=False)
     short: dict[Tensor, Tensor] = field(default_factory=dict)
+    wide: dict[Tensor, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         parts = self.tensors.parts.items()
         self.owner = {x.tensor: whole for whole, some in parts for x in some}
         aim = self.target
-        self.exact = self._angles() if aim.kind is not None or aim.drops else set()
+        few = aim.kind is not None or bool(aim.drops)
+        self.exact = self._angles() | self._few() | self._large() if few else set()
 
     def kind(self, t: Tensor) -> DType:
         kind = self.target.kind
@@ -71,17 +78,77 @@ class Kept:
                      for x in loads(b)]  # fmt: skip
         return found
 
+    def _few(self) -> set[Tensor]:
+        """What is of all of many numbers, as the largest of a row: these are compared with it as
+        they are, not as they are kept."""
+        out = set()
+        for t, now in self.current.items():
+            read = [
+                x.tensor for r in reductions(now.body) if not _product(r) for x in loads(r.body)
+            ]
+            if max(map(_count, read), default=0) >= MANY * _count(t):
+                out.add(t)
+        return out
+
+    def _large(self) -> set[Tensor]:
+        """What has numbers in it that its kind has not, as masks that are added have."""
+        most = _most(self.target.kind)
+        return {
+            t for t, now in self.current.items() if now.body is not None
+            for e in parts(now.body)
+            if isinstance(e, Const) and e.dtype.is_float and most < abs(float(e.value)) < inf
+        }  # fmt: skip
+
+    def _kept(self, x: Tensor, now: Tensor) -> bool:
+        """Has a constant, which is no factor of a product, numbers that its kind has not?"""
+        if self.target.kind is None or _count(x) > LOADED or _factor(x, now):
+            return False
+        if x not in self.wide:
+            array = self.tensors.constants[x]()
+            finite = array[np.isfinite(array)]
+            self.wide[x] = bool(np.abs(finite).max(initial=0.0) > _most(self.target.kind))
+        return self.wide[x]
+
     def constants(self, t: Tensor, now: Tensor) -> dict[Tensor, Tensor]:
         """Those that are read for a tensor, as they lie in memory."""
         aim, known = self.target, self.tensors.constants
         few = (aim.kind is not None or aim.drops) and t not in self.exact
         read = [x for x in operands(now) if few and x in known and x.dtype == F32]
+        read = [x for x in read if not self._kept(x, now)]
         for x in read:
             if x not in self.short:
                 made = Tensor(f"{x.name}_{aim.kind or 'short'}", aim.kind or F32, x.shape)
                 known[made] = rounded(known[x], made.dtype, aim.drops)
                 self.short[x] = made
         return {x: self.short[x] for x in read}
+
+
+def _product(r: Reduce) -> bool:
+    """Is it a sum of products of what lies in memory?"""
+    match r.body:
+        case Apply("mul", (x, y)):
+            return any(loads(x)) and any(loads(y))
+    return False
+
+
+def _factor(x: Tensor, now: Tensor) -> bool:
+    """Is it a factor of a sum of products?"""
+    return any(
+        e.tensor is x
+        for s in stages([now]) for r in reductions(s.body) if _product(r) for e in loads(r.body)
+    )  # fmt: skip
+
+
+def _most(kind: DType | None) -> float:
+    """The largest finite number of a kind."""
+    if kind is None:
+        return inf
+    found: Any = ml_dtypes.finfo  # which has no types
+    return float(found(to_numpy(kind)).max)
+
+
+def _count(t: Tensor) -> int:
+    return prod(n for n in t.shape if isinstance(n, int))
 
 
 def rounded(load: Callable[[], np.ndarray], kind: DType, drops: int) -> Callable[[], np.ndarray]:

@@ -14,7 +14,7 @@ from math import prod
 from superopt.te.expr import Tensor, compute
 from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Const, Expr, Load, Reduce
-from superopt.te.walk import axes_of, loads, reductions
+from superopt.te.walk import axes_of, loads, parts, reductions
 
 ROOM = 1 << 18  # bytes of a row, and of what is kept of it
 
@@ -123,7 +123,21 @@ def _is_row(x: Tensor, now: Tensor, root: Tensor, lead: int) -> bool:
         or all(
             _wherever(e, now, lead) for e in loads(found[0].body) if set(found[0].axes) & _axes(e)
         )
+        or not _multiplied(found[0])
     )
+
+
+def _multiplied(found: Reduce) -> bool:
+    """Are numbers multiplied that both change along what is summed, as in a product of matrices?"""
+    return any(
+        e.fn == "mul" and all(set(found.axes) & {*axes_of(a), *_inside(a)} for a in e.args)
+        for e in parts(found.body)
+        if isinstance(e, Apply)
+    )
+
+
+def _inside(e: Expr) -> set[Expr]:
+    return {a for x in loads(e) for a in _axes(x)}
 
 
 def _along(e: Load, now: Tensor, lead: int) -> bool:

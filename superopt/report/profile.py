@@ -104,7 +104,7 @@ def text(p: Profile, shown: int = SHOWN) -> str:
         cells.append(
             (
                 words.time(1e6 * part.seconds),
-                f"{100 * part.seconds / p.seconds:.1f}",
+                f"{100 * part.seconds / p.seconds:.1f}" if p.seconds else "",
                 f"{part.operations / part.seconds / 1e9:.1f}" if part.operations else "",
                 f"{part.bytes / part.seconds / 1e9:.1f}" if part.bytes else "",
                 f"{100 * part.share:.0f}" if part.least else "",

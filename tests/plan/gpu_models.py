@@ -26,10 +26,10 @@ def node(op: str, *names: str, **how: object) -> onnx.NodeProto:
 
 def heads(
     n: int, h: int, d: int, keys: int = 0, grouped: int = 1, mask: np.ndarray | None = None,
-    chosen: bool = False,
+    chosen: bool = False, least: float = -np.inf,
 ) -> onnx.ModelProto:  # fmt: skip
     """Of x, projected to queries, keys and values; keys: of another input, of that length; grouped:
-    heads that share keys; mask: added, or, where `chosen`, it says what is -inf."""
+    heads that share keys; mask: added, or, where `chosen`, it says what is `least`."""
     c, rest = h * d, h // grouped * d
     known: dict[str, np.ndarray] = {
         "wq": drawn(c, c, scale=c**-0.5), "wk": drawn(c, rest, scale=c**-0.5) * 2,
@@ -62,7 +62,7 @@ def heads(
         k, v = "k7", "v7"
     nodes += [node("MatMul", "q", k, "s0"), node("Mul", "s0", "scale", "s1")]
     if mask is not None and chosen:
-        known |= {"mask": mask, "least": np.float32(-np.inf)}
+        known |= {"mask": mask, "least": np.float32(least)}
         nodes.append(node("Where", "mask", "least", "s1", "s"))
     elif mask is not None:
         known["mask"] = mask
@@ -162,6 +162,31 @@ def turned() -> onnx.ModelProto:
     return model(nodes, given, ["y", "z", "w"], {"c": drawn(20)})
 
 
+def nested() -> onnx.ModelProto:
+    """Parts that are joined, and joined again."""
+    nodes = [
+        node("Concat", "x", "z", "a", axis=0), node("Concat", "a", "x", "y", axis=0),
+        node("Neg", "x", "b"), node("Concat", "b", "z", "c", axis=1),
+        node("Concat", "c", "c", "d", axis=0), node("Relu", "d", "w"),
+    ]  # fmt: skip
+    return model(nodes, {"x": (F, [2, 3]), "z": (F, [2, 3])}, ["y", "w"], {})
+
+
+def left_out(n: int) -> np.ndarray:
+    """A causal mask whose first query has no key, for Where."""
+    mask = np.triu(np.ones((n, n), bool), 1)
+    mask[0] = True
+    return mask
+
+
+def scalars() -> onnx.ModelProto:
+    """An input and an output of no dimensions."""
+    nodes = [
+        node("Mul", "x", "s", "a"), node("ReduceSum", "a", "y", keepdims=0), node("Neg", "s", "z")
+    ]  # fmt: skip
+    return model(nodes, {"x": (F, [4, 5]), "s": (F, [])}, ["y", "z"], {})
+
+
 ATTENTION: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "heads": lambda: heads(24, 2, 16),
     "ragged heads": lambda: heads(37, 2, 20),
@@ -169,9 +194,14 @@ ATTENTION: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "long keys": lambda: heads(20, 1, 16, keys=150),
     "heads in groups": lambda: heads(24, 4, 16, grouped=2),
     "masked heads": lambda: heads(70, 2, 16, mask=beyond(70, 40), chosen=True),
+    "chosen by a square": lambda: heads(24, 2, 16, mask=left_out(24), chosen=True, least=-1e9),
+    "a mask beyond halves": lambda: heads(
+        24, 2, 16, mask=np.where(left_out(24), np.finfo(np.float32).min, 0).astype(np.float32)
+    ),
     "masked by -inf": lambda: heads(40, 1, 32, mask=causal(40, -np.inf)),
 }
 ONE: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "branches": branches, "products": products, "rotary": rotary, "columns": columns,
-    "turned": turned,
+    "turned": turned, "nested": nested,
+    "scalars": scalars,
 }  # fmt: skip

@@ -200,7 +200,8 @@ def test_rows_of_which_nothing_is_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kernels"), [("branches", 5), ("products", 3), ("rotary", 2), ("columns", 6)]
+    ("name", "kernels"),
+    [("branches", 5), ("products", 3), ("rotary", 2), ("columns", 6), ("nested", 3)],
 )
 def test_how_many_kernels(name: str, kernels: int) -> None:
     made = cuda.compile(read(ONE[name]()), "fp16").variant({})

@@ -53,6 +53,46 @@ def test_what_has_no_kernel_runs_in_onnxruntime() -> None:
     assert "MatMul" not in fallen
 
 
+def test_a_model_of_no_kernels(tmp_path: Path) -> None:
+    """Its profile is that of onnxruntime; its outputs are numpy's; and it is not exported."""
+    m = model([node("NonZero", "x", "y")], {"x": (F, [3, 4])}, ["y"], {})
+    exe = superopt.compile(m, target="cuda")
+    assert [p.how for p in exe.profile(seconds=0.01).parts] == ["onnxruntime, on the processor"]
+    assert "NonZero" in str(exe.profile(seconds=0.01))
+    assert np.array_equal(exe.run(feeds(m))["y"], reference(m, feeds(m))["y"])
+    with pytest.raises(UsageError, match="is for a GPU"):
+        exe.export(tmp_path)
+
+
+def test_outputs_are_the_callers() -> None:
+    m = MODELS["pointwise"]()
+    exe = superopt.compile(m, target="cuda")
+    first = exe.run(feeds(m))["y"]
+    held = first.copy()
+    exe.run({k: 2 * x for k, x in feeds(m).items()})
+    assert np.array_equal(first, held)
+
+
+def test_outputs_are_where_the_inputs_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    m = between()
+    exe = superopt.compile(m, target="cuda")
+    monkeypatch.setattr(cuda, "on_device", lambda x: isinstance(x, torch.Tensor))
+    got = exe.run({k: torch.from_numpy(x) for k, x in feeds(m).items()})
+    assert all(isinstance(x, torch.Tensor) for x in got.values())
+    wanted = reference(m, feeds(m))
+    near({"y": got["y"].numpy()}, {"y": wanted["y"]}, "fp32")
+
+
+def test_what_tune_does_not_know() -> None:
+    m = MODELS["pointwise"]()
+    with pytest.raises(UsageError, match="target rocm is unknown"):
+        superopt.tune(m, target="rocm")
+    with pytest.raises(UsageError, match="kernels of the processor are fp32"):
+        superopt.tune(m, precision="fp16")
+
+
 def test_it_is_saved(tmp_path: Path) -> None:
     m = MODELS["a block"]()
     exe = superopt.compile(m, target="cuda", precision="fp16")
