@@ -15,7 +15,7 @@ import numpy as np
 from superopt.kernels import contraction as co
 from superopt.kernels.factor import put, scattered
 from superopt.kernels.gpu_blocks import each, elements_of, stride
-from superopt.kernels.gpu_products import Matrix
+from superopt.kernels.gpu_products import Matrix, turned_of
 from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.lower import buffer
 from superopt.kernels.nest import put_for
@@ -83,10 +83,11 @@ def library(p: Problem, m: Matrix, option: Option) -> Choice | None:
     b = m.c.b
     order = (*m.over, *m.columns)
     at = {i: d for d, i in enumerate(b.index) if isinstance(i, Axis)}
-    turned = Tensor(f"{b.tensor.name}_turned", b.dtype, (terms, columns))
     shape = [n for n in b.tensor.shape if isinstance(n, int)]
     used = [at[x] for x in order if x.extent != 1]
     perm = [*used, *(d for d in range(len(shape)) if d not in used)]
+
+    turned = turned_of(b.tensor, tuple(perm), (terms, columns))
 
     def make(array: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(array.reshape(shape).transpose(perm)).reshape(terms, columns)

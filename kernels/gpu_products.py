@@ -3,8 +3,9 @@ take; sums in parts where a result has too few blocks for all multiprocessors.""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from math import prod
 
@@ -55,7 +56,7 @@ from superopt.kernels.schedule import (
 from superopt.kernels.transform import reduction
 from superopt.te import index as ix
 from superopt.te.expr import Tensor
-from superopt.te.node import Apply, Axis, Expr, Load, Reduce
+from superopt.te.node import Apply, Axis, Dim, Expr, Load, Reduce
 from superopt.te.walk import axes_of
 
 
@@ -176,7 +177,7 @@ def multiplied(p: Problem, m: Matrix, o: Option) -> Choice:
     """By blocks, of all of the sum or of its parts; what an option is for this problem."""
     own, made = p, None
     if not m.half and m.c.b.tensor in p.constants:
-        own, made = _by_terms(p, m)
+        own, made = by_terms(p, m.c.b, m.over[-1], m.columns)
         found = matrix_of(own)
         assert found is not None
         m = found
@@ -193,15 +194,21 @@ def multiplied(p: Problem, m: Matrix, o: Option) -> Choice:
 Made = Mapping[Tensor, tuple[Tensor, Callable[[np.ndarray], np.ndarray]]]
 
 
-def _by_terms(p: Problem, m: Matrix) -> tuple[Problem, Made]:
-    """The problem with a constant of which terms of the sum lie side by side: so tensor cores read
-    numbers of 32 bits, and Triton 3.6 does not always turn them rightly while others are read."""
-    t, b = p.tensor, m.c.b
-    last = {m.over[-1]}
-    first = [d for d, i in enumerate(b.index) if axes_of(i) & set(m.columns)]
-    end = [d for d, i in enumerate(b.index) if axes_of(i) & last and d not in first]
+@lru_cache(maxsize=1 << 12)
+def turned_of(t: Tensor, order: tuple[int, ...], shape: tuple[Dim, ...]) -> Tensor:
+    """A constant with its dimensions in this order: one for all that read it so."""
+    return Tensor(f"{t.name}_turned", t.dtype, shape)
+
+
+def by_terms(p: Problem, b: Load, last: Axis, columns: Sequence[Axis]) -> tuple[Problem, Made]:
+    """The problem with a constant of which terms of the sum lie side by side, along this axis: so
+    tensor cores read numbers of 32 bits, and Triton 3.6 does not always turn them rightly while
+    others are read; and so a program reads what it sums for a few results."""
+    t = p.tensor
+    first = [d for d, i in enumerate(b.index) if axes_of(i) & set(columns)]
+    end = [d for d, i in enumerate(b.index) if last in axes_of(i) and d not in first]
     order = [*first, *(d for d in range(b.tensor.rank) if d not in (*first, *end)), *end]
-    turned = Tensor(f"{b.tensor.name}_turned", b.dtype, tuple(b.tensor.shape[d] for d in order))
+    turned = turned_of(b.tensor, tuple(order), tuple(b.tensor.shape[d] for d in order))
     shape = [n for n in b.tensor.shape if isinstance(n, int)]
 
     def make(array: np.ndarray) -> np.ndarray:

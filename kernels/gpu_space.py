@@ -23,6 +23,7 @@ from itertools import product
 from math import prod
 
 from superopt.kernels import contraction as co
+from superopt.kernels.factor import scattered
 from superopt.kernels.gpu_blocks import (
     DOT,
     MULTIPROCESSORS,
@@ -35,7 +36,7 @@ from superopt.kernels.gpu_blocks import (
     stride,
 )
 from superopt.kernels.gpu_library import library, offered
-from superopt.kernels.gpu_products import matrix_of, multiplied, ranked
+from superopt.kernels.gpu_products import Made, by_terms, matrix_of, multiplied, ranked
 from superopt.kernels.online import Online, kernel, online
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice, Problem
@@ -93,13 +94,12 @@ def options(p: Problem, vendor: bool = True) -> Iterator[Option]:
         yield from own
         return
     if found is not None:
+        if (other := _by_terms(p)) is not None:
+            yield _across_of(other[0], found, turned=1)
         beside, n = _beside(p, found), prod(map(co.extent, found.axes))
         few = count(p.tensor) < FEW * MULTIPROCESSORS and n >= FEW
         if beside or few:
-            rows = max(1, min(8, count(p.tensor) // (4 * MULTIPROCESSORS))) if beside else BESIDE
-            rows = min(rows, max(count(p.tensor), 1))
-            deep = block(co.extent(found.axes[-1]), SUMMED if beside else TALL, 1)
-            yield Option.of("across", rows=rows, deep=deep, warps=4 if deep * rows > 512 else 1)
+            yield _across_of(p, found)
     if _turned(p) is not None:
         for side in TURNS:
             yield Option.of("turn", rows=side, columns=max(TURNS), warps=4)
@@ -126,6 +126,15 @@ def chosen(p: Problem, option: Option) -> Choice:
             return Choice(option, t, direct={t: made})
         case "rows" if p.lead:
             return Choice(option, t, _rows(t, p.lead))
+        case "across" if "turned" in dict(option.knobs):
+            other = _by_terms(p)
+            if other is not None:
+                own, constants = other
+                x, found = own.tensor, reduction(own.tensor)
+                assert found is not None
+                how = _across(own, found, option["rows"], option["deep"])
+                lies = scattered(x, own.layouts.get(x), x.axes, x.axes)
+                return Choice(option, x, {x: how}, (), lies, made=constants)
         case "across":
             found = reduction(t)
             if found is not None:
@@ -220,6 +229,30 @@ def _turning(p: Problem, along: list[Axis], o: Option) -> Schedule:
     outer = [*rest, f"{name}.o", f"{inner}.o"]
     steps.append(Reorder((*outer, f"{name}.i", f"{inner}.i")))
     return (*steps, *map(Parallel, outer), Unroll(f"{name}.i"), Vectorize(f"{inner}.i"))
+
+
+def _by_terms(p: Problem) -> tuple[Problem, Made] | None:
+    """The problem with a constant, of which few rows are multiplied, by terms; None where it lies
+    so, or there is none."""
+    c, found = co.contraction(p.tensor, p.constants, 1), reduction(p.tensor)
+    if c is None or found is None or c.b.tensor not in p.constants or not c.of_b:
+        return None
+    last = found.axes[-1]
+    if co.extent(last) < DOT or stride(c.b, last, p.layouts) == 1:
+        return None
+    own = by_terms(p, c.b, last, c.of_b)
+    again = reduction(own[0].tensor)
+    return own if again is not None and _beside(own[0], again) else None
+
+
+def _across_of(p: Problem, found: Reduce, **more: int) -> Option:
+    """Rows of a result, and terms of a sum, at a time."""
+    beside = bool(more) or _beside(p, found)
+    most = max(1, min(8, count(p.tensor) // (4 * MULTIPROCESSORS)))
+    rows = min(1 << most.bit_length() - 1 if beside else BESIDE, max(count(p.tensor), 1))
+    deep = block(co.extent(found.axes[-1]), SUMMED if beside else TALL, 1)
+    warps = 4 if deep * rows > 512 else 1
+    return Option.of("across", rows=rows, deep=deep, warps=warps, **more)
 
 
 def _across(p: Problem, found: Reduce, rows: int, deep: int) -> Schedule:
