@@ -57,7 +57,7 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Reduce
 from superopt.te.walk import loads, stages
 
-LARGE = 2**32  # products from which on the vendor's library is taken unmeasured
+LARGE = 2**33  # products from which on the vendor's library is taken unmeasured
 ELEMENTS = 1024  # of a result at a time, at most
 TERMS = 256  # and where each is a sum
 TURNS = (64, 32)  # of what is read and of what is written side by side, at a time
@@ -88,9 +88,9 @@ def options(p: Problem, vendor: bool = True) -> Iterator[Option]:
     found = reduction(p.tensor)
     matrix = matrix_of(p)
     if matrix is not None:
-        own, other = list(ranked(matrix)), offered(p, matrix) if vendor else None
-        if other is not None:
-            own.insert(0 if prod(matrix.sizes) >= LARGE else 1, other)
+        own, theirs = list(ranked(matrix)), offered(p, matrix) if vendor else None
+        if theirs is not None:
+            own.insert(0 if prod(matrix.sizes) >= LARGE else 1, theirs)
         yield from own
         return
     if found is not None:

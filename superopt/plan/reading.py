@@ -10,14 +10,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from superopt.kernels.built import operands
 from superopt.plan.target import Target
 from superopt.plan.tensors import Tensors
 from superopt.te.dtype import F32, I32, DType, to_numpy
 from superopt.te.expr import Tensor
 from superopt.te.inline import Inlining
 from superopt.te.node import Apply, Const, Expr, Load, Reduce
-from superopt.te.walk import loads, parts, reductions, stages
+from superopt.te.walk import loads, parts, reductions
 
 TURNS = ("sin", "cos", "tan")
 MANY = 8  # numbers for each one that is of them all
@@ -58,10 +57,20 @@ class Kept:
         own = t in self.current or t in self.tensors.parts
         return t.dtype == F32 and t not in self.outputs and own and t not in self.exact
 
+    def _inside(self, now: Tensor) -> list[Tensor]:
+        """It, and what is computed within it."""
+        out = [now]
+        for t in out:
+            read = dict.fromkeys(x.tensor for x in loads(t.body)) if t.body is not None else ()
+            out += [
+                x for x in read if x.body is not None and x not in self.current and x not in out
+            ]
+        return out
+
     def _angles(self) -> set[Tensor]:
         """What sines are of, and what that is computed from up to a sum: of an angle of many turns,
         such as of a position in a text, 16 bits say nothing."""
-        left = [x.tensor for now in self.current.values() for s in stages([now])
+        left = [x.tensor for now in self.current.values() for s in self._inside(now)
                 if s.body is not None for e in parts(s.body)
                 if isinstance(e, Apply) and e.fn in TURNS for x in loads(e)]  # fmt: skip
         found: set[Tensor] = set()
@@ -92,7 +101,7 @@ class Kept:
 
     def _large(self) -> set[Tensor]:
         """What has numbers in it that its kind has not, as masks that are added have."""
-        most = _most(self.target.kind)
+        most = self._most()
         return {
             t for t, now in self.current.items() if now.body is not None
             for e in parts(now.body)
@@ -101,19 +110,34 @@ class Kept:
 
     def _kept(self, x: Tensor, now: Tensor) -> bool:
         """Has a constant, which is no factor of a product, numbers that its kind has not?"""
-        if self.target.kind is None or _count(x) > LOADED or _factor(x, now):
+        if _count(x) > LOADED or self._factor(x, now):
             return False
         if x not in self.wide:
             array = self.tensors.constants[x]()
             finite = array[np.isfinite(array)]
-            self.wide[x] = bool(np.abs(finite).max(initial=0.0) > _most(self.target.kind))
+            self.wide[x] = bool(np.abs(finite).max(initial=0.0) > self._most())
         return self.wide[x]
+
+    def _factor(self, x: Tensor, now: Tensor) -> bool:
+        """Is it a factor of a sum of products?"""
+        sums = [r for s in self._inside(now) for r in reductions(s.body) if _product(r)]
+        return any(e.tensor is x for r in sums for e in loads(r.body))
+
+    def _most(self) -> float:
+        """The largest number that rounding leaves finite."""
+        found: Any = ml_dtypes.finfo  # which has no types
+        kind = self.target.kind
+        if kind is None:
+            return float(found(np.float32).max) * (1 - 2.0 ** (self.target.drops - 23))
+        return float(found(to_numpy(kind)).max)
 
     def constants(self, t: Tensor, now: Tensor) -> dict[Tensor, Tensor]:
         """Those that are read for a tensor, as they lie in memory."""
         aim, known = self.target, self.tensors.constants
         few = (aim.kind is not None or aim.drops) and t not in self.exact
-        read = [x for x in operands(now) if few and x in known and x.dtype == F32]
+        inside = [x.tensor for s in self._inside(now) if s.body is not None for x in loads(s.body)]
+        some = dict.fromkeys(inside) if few else ()
+        read = [x for x in some if x in known and x.dtype == F32]
         read = [x for x in read if not self._kept(x, now)]
         for x in read:
             if x not in self.short:
@@ -129,22 +153,6 @@ def _product(r: Reduce) -> bool:
         case Apply("mul", (x, y)):
             return any(loads(x)) and any(loads(y))
     return False
-
-
-def _factor(x: Tensor, now: Tensor) -> bool:
-    """Is it a factor of a sum of products?"""
-    return any(
-        e.tensor is x
-        for s in stages([now]) for r in reductions(s.body) if _product(r) for e in loads(r.body)
-    )  # fmt: skip
-
-
-def _most(kind: DType | None) -> float:
-    """The largest finite number of a kind."""
-    if kind is None:
-        return inf
-    found: Any = ml_dtypes.finfo  # which has no types
-    return float(found(to_numpy(kind)).max)
 
 
 def _count(t: Tensor) -> int:

@@ -141,6 +141,17 @@ def test_the_same(name: str, precision: str) -> None:
     near(exe.run(given), reference(m, given), precision)
 
 
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+@pytest.mark.parametrize(
+    "name", ["a mask beyond halves", "chosen by a square", "masked by -inf", "rotary", "one row"]
+)
+def test_numbers_that_do_not_fit(name: str, precision: str) -> None:
+    """Masks that rounding would make infinite, and angles of many turns, stay as they are."""
+    m = MODELS[name]()
+    exe = superopt.compile(m, target="cuda", precision=precision)
+    near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_each_precision(precision: str) -> None:
     m = MODELS["a block"]()
