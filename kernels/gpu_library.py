@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from superopt.kernels import contraction as co
 from superopt.kernels.factor import put, scattered
-from superopt.kernels.gpu_blocks import each, elements_of, stride
+from superopt.kernels.gpu_blocks import each, elements_of, side_by_side, stride
 from superopt.kernels.gpu_products import Matrix, turned_of
 from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.lower import buffer
@@ -23,7 +24,7 @@ from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice, Problem
 from superopt.kernels.tile import Kernel
 from superopt.kernels.transform import reduction
-from superopt.te.dtype import F32
+from superopt.te.dtype import F32, DType
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Load, Reduce
 
@@ -72,6 +73,19 @@ def _read(e: Any) -> Load | None:
     return None
 
 
+def _alone(p: Problem, m: Matrix, found: Reduce, kind: DType) -> bool:
+    """Is the product all of it, of the library's type, and does it lie as the library writes it?"""
+    t, lies = p.tensor, p.layouts.get(p.tensor)
+    if isinstance(lies, Scatter) or side_by_side(p) != [*m.batch, *m.rows, *m.columns]:
+        return False
+    if lies is not None and any(x.border or x.block > 1 for x in lies.parts):
+        return False
+    match t.body:
+        case Apply("cast", (x,), dtype) if x == found:
+            return dtype == kind
+    return t.body == found and kind == t.dtype
+
+
 def library(p: Problem, m: Matrix, option: Option) -> Choice | None:
     """The product, and what is made of it. None where it is none of the library's."""
     if not _fits(p, m):
@@ -98,13 +112,23 @@ def library(p: Problem, m: Matrix, option: Option) -> Choice | None:
     k, n = Axis("k", terms), Axis("n", columns)
     # What is read, for those who ask; the library computes it.
     body = Reduce("sum", (k,), Apply("mul", (m.c.a, Load(turned, (k, n), kind)), kind), kind)
+    lies = p.layouts.get(t)
+
+    def kernel(
+        given: Sequence[Tensor], layouts: Mapping[Tensor, Layout | Scatter], result: Tensor
+    ) -> Kernel:
+        some = tuple(buffer(x.name, x, layouts.get(x)).buffer for x in (m.c.a.tensor, turned))
+        out = buffer("t1", result, layouts.get(result)).buffer
+        return Kernel("kernel", (*some, out), (), library=f"mm {rows} {terms} {columns}")
+
+    made = {turned: (b.tensor, make)}
+    if _alone(p, m, found, kind):
+        whole = Tensor(t.name, t.dtype, t.shape, t.axes, body)
+        there = scattered(t, lies, t.axes, t.axes)
+        direct = {whole: partial(kernel, result=whole)}
+        return Choice(option, whole, lies=there, made=made, direct=direct)
     before = Tensor("product", kind, sizes, axes, body)
     held = Tensor("summed", kind, sizes)
-
-    def kernel(given: Sequence[Tensor], layouts: Mapping[Tensor, Layout | Scatter]) -> Kernel:
-        some = tuple(buffer(x.name, x, layouts.get(x)).buffer for x in (m.c.a.tensor, turned))
-        out = buffer("t1", before, None).buffer
-        return Kernel("kernel", (*some, out), (), library=f"mm {rows} {terms} {columns}")
 
     total = Load(held, axes, kind)
     sum_ = total if kind == F32 else Apply("cast", (total,), F32)
@@ -112,9 +136,8 @@ def library(p: Problem, m: Matrix, option: Option) -> Choice | None:
     root_body = put(put_for(t.body, found, mark, ()), mark, sum_)
     root = Tensor(t.name, t.dtype, t.shape, t.axes, root_body)
     own = {x: y for x, y in p.layouts.items() if x != t}
-    lies = p.layouts.get(t)
     outer = replace(p, tensor=root, layouts=own if lies is None else {**own, root: lies})
     return Choice(
         option, root, {root: each(outer, elements_of(t))}, (), scattered(t, lies, t.axes, t.axes),
-        {}, (before, held), {turned: (b.tensor, make)}, {before: kernel},
+        {}, (before, held), made, {before: partial(kernel, result=before)},
     )  # fmt: skip

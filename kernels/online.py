@@ -7,7 +7,7 @@
 
 `most` is the largest x of a row so far; where a block has a larger one, the sums are multiplied by
 exp(most - new): Milakov and Gimelshein, arXiv:1805.02867, algorithm 3; Dao et al., FlashAttention,
-arXiv:2205.14135, section 3.1. rules/attention.rules has the rule that adds two blocks.
+arXiv:2205.14135, section 3.1.
 """
 
 from __future__ import annotations
