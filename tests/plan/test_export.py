@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import superopt
-from superopt import compiled
+from superopt import compiled_files
 from superopt.errors import UsageError
 from superopt.kernels.cpu import ALWAYS, ASKED, BESIDES, Machine, checkable, host
 from superopt.pipeline import export as export_
@@ -349,7 +349,7 @@ def test_a_file_of_a_saved_model_is_exported_too(tmp_path: Path) -> None:
     x = picture(1, 9)
     wanted = exe(x=x)
     exe.save(tmp_path / "net.superopt")
-    e = compiled.export_model(tmp_path / "net.superopt", output=tmp_path / "net")
+    e = compiled_files.export_model(tmp_path / "net.superopt", output=tmp_path / "net")
     assert (e.name, e.threads) == ("net", 2)
     o = InC(e)
     np.testing.assert_array_equal(o.run({"x": x})["y"], wanted["y"])
