@@ -6,16 +6,14 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from superopt.check.inputs import feeds
-from superopt.errors import UsageError
 from superopt.ir import graph as g
 from superopt.kernels import work
 from superopt.kernels.gpu_device import Peak, name, peak
 from superopt.kernels.gpu_program import event_ms
+from superopt.pipeline.drawing import given_or_drawn
 from superopt.pipeline.foreign import Arrays, Foreign
 from superopt.pipeline.gpu_parts import Part as Step
 from superopt.pipeline.gpu_parts import advance
-from superopt.pipeline.shapes import representative
 from superopt.plan.origins import named
 from superopt.plan.segments import graph_of
 from superopt.report.profile import Part, Profile
@@ -34,16 +32,7 @@ def profile(
     given: inputs by name; where there are none, they are drawn, for the values of symbolic sizes
     that `shapes` has. Raises UsageError where none can be drawn.
     """
-    if not 0 < seconds < float("inf"):
-        raise UsageError(f"{seconds} seconds", "it is a positive number", "give another")
-    if given is None:
-        at = representative(exe.model, shapes)
-        try:
-            given = next(feeds(exe.model.graph, at, 0)).arrays
-        except (TypeError, KeyError, MemoryError) as e:
-            raise UsageError(
-                f"{exe.model.source.label}: no inputs can be drawn", str(e), "give inputs"
-            ) from None
+    given = given_or_drawn(exe.model, given, shapes, seconds)
     exe.run(given)
     sizes = exe.sizes(exe.given(given))
     made = exe.variant(sizes)

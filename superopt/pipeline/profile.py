@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from superopt.check.inputs import feeds
 from superopt.cost.machine import machine
-from superopt.errors import UsageError
 from superopt.ir import graph as g
 from superopt.kernels import work
 from superopt.kernels.peak import Peak, peak
-from superopt.pipeline.shapes import representative
+from superopt.pipeline.drawing import given_or_drawn
 from superopt.pipeline.steps import Arrays, Foreign, Native
 from superopt.plan.execute import Timed, timed
 from superopt.plan.origins import named
@@ -59,16 +57,7 @@ def profile(
     given: inputs by name; where there are none, they are drawn, for the values of symbolic sizes
     that `shapes` has. Raises UsageError where none can be drawn.
     """
-    if not 0 < seconds < float("inf"):
-        raise UsageError(f"{seconds} seconds", "it is a positive number", "give another")
-    if given is None:
-        at = representative(exe.model, shapes or {})
-        try:
-            given = next(feeds(exe.model.graph, at, 0)).arrays
-        except (TypeError, KeyError, MemoryError) as e:
-            raise UsageError(
-                f"{exe.model.source.label}: no inputs can be drawn", str(e), "give inputs"
-            ) from None
+    given = given_or_drawn(exe.model, given, shapes or {}, seconds)
     arrays = exe.given(given)
     sizes = exe.sizes(arrays)
     if (other := exe.at(sizes)) is not exe:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from superopt.kernels.contraction import contraction
+from superopt.plan.rows import instead
 from superopt.te import index as ix
 from superopt.te.affine import rebuild
 from superopt.te.dtype import DType
@@ -144,7 +145,7 @@ def _made(
     axes = tuple(column if n == at else a for n, a in enumerate(now.axes))
     shape = tuple(a.extent for a in axes)
     assert now.body is not None
-    body = _instead(placed(now.body, {now.axes[at]: column}), new)
+    body = instead(placed(now.body, {now.axes[at]: column}), new)
     return Tensor("beside", now.dtype, shape, axes, body)
 
 
@@ -157,17 +158,6 @@ def _beside(
         return np.concatenate(arrays, axis=d)
 
     return load
-
-
-def _instead(e: Expr, new: Mapping[Tensor, Tensor]) -> Expr:
-    match e:
-        case Load(t, index, dtype):
-            return Load(new.get(t, t), index, dtype)
-        case Apply(fn, args, dtype):
-            return Apply(fn, tuple(_instead(a, new) for a in args), dtype)
-        case Reduce(fn, axes, body, dtype):
-            return Reduce(fn, axes, _instead(body, new), dtype)
-    return e
 
 
 def _read(e: Expr, whole: Mapping[Tensor, tuple[Tensor, int, int]]) -> Expr:

@@ -1,0 +1,28 @@
+"""Inputs for a run that is timed: those that are given, or such as are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from superopt.check.inputs import feeds
+from superopt.errors import UsageError
+from superopt.onnx_io.model import Model
+from superopt.pipeline.shapes import representative
+
+
+def given_or_drawn(
+    model: Model, given: Mapping[str, Any] | None, shapes: Mapping[str, int], seconds: float
+) -> Mapping[str, Any]:
+    """Drawn for the values of symbolic sizes that `shapes` has. Raises UsageError where none can
+    be, and for seconds that are no time."""
+    if not 0 < seconds < float("inf"):
+        raise UsageError(f"{seconds} seconds", "it is a positive number", "give another")
+    if given is not None:
+        return given
+    try:
+        return next(feeds(model.graph, representative(model, shapes), 0)).arrays
+    except (TypeError, KeyError, MemoryError) as e:
+        raise UsageError(
+            f"{model.source.label}: no inputs can be drawn", str(e), "give inputs"
+        ) from None
