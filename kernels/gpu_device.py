@@ -95,13 +95,23 @@ def overlaps(device: str) -> bool:
     return device == "cuda" and torch.cuda.get_device_capability() >= EARLY
 
 
+def fits(compiled: Any) -> bool:
+    """Can the device run a kernel that Triton has compiled? It cannot where it needs more shared
+    memory, or registers, than there are."""
+    load = getattr(compiled, "_init_handles", None)
+    try:
+        if load is not None:
+            load()
+    except Exception as e:
+        if type(e).__name__ == "OutOfResources":
+            return False
+        raise
+    return True
+
+
 def shared_first(compiled: Any) -> None:
     """Have a kernel that Triton has compiled prefer as much shared memory as there is, where its
     version tells how (CUfunction_attribute 9 of the driver's cuFuncSetAttribute, in percent)."""
-    load = getattr(compiled, "_init_handles", None)
-    if load is None:
-        return
-    load()
     try:
         driver = ctypes.CDLL("libcuda.so.1")
         driver.cuFuncSetAttribute(ctypes.c_void_p(compiled.function), 9, 100)

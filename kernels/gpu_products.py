@@ -101,7 +101,7 @@ def _terms(m: Matrix, most: int = 64) -> int:
 
 
 SIDES = (16, 32, 64, 128)  # of blocks of the result
-WIDE, LONG = (128, 256), 512  # and this one, of halves and of so many terms
+WIDE, LONG = (128, 256), 512  # and this one, of so many terms
 PARTS = (1, 2, 3, 4, 6, 8, 9, 16)  # of a sum
 
 
@@ -144,7 +144,7 @@ def _blocks(m: Matrix) -> Iterator[tuple[float, Option]]:
     deep = _terms(m, 64 if m.half else 32)
     last, size = co.extent(m.over[-1]), 2 if m.half else 4
     windows = terms // last
-    sides = [*product(SIDES, SIDES), *([WIDE] if m.half and terms >= LONG else [])]
+    sides = [*product(SIDES, SIDES), *([WIDE] if terms >= LONG else [])]
     for (h, w), parts in product(sides, PARTS):
         if h >= 2 * max(rows, DOT) or w >= 2 * max(columns, DOT):
             continue

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from superopt.kernels.cpu_run import Ref
-from superopt.kernels.gpu_device import overlaps, shared_first
+from superopt.kernels.gpu_device import fits, overlaps, shared_first
 from superopt.kernels.gpu_run import loaded, torch_type
 from superopt.kernels.tile import Kernel
 from superopt.te.dtype import DType
@@ -80,8 +80,10 @@ def running(
     device: str,
     dots: str = "ieee",
     record: bool = True,
+    kept: int = 0,
 ) -> Running:
-    """constants: the bytes of all of them; memory: bytes. dots: the precision of products of
+    """constants: the bytes of all of them; memory: bytes, of which the first `kept` are zeros
+    wherever no kernel writes. dots: the precision of products of
     float32: ieee or tf32. On "cuda" the calls are recorded.
 
     Raises NotImplementedError for what Triton's text cannot say, ImportError without the extra.
@@ -89,6 +91,7 @@ def running(
     import torch
 
     pool = torch.empty(max(memory, 1), dtype=torch.uint8, device=device)
+    pool[:kept].zero_()
     fixed = torch.from_numpy(constants).to(device)
     given = [
         torch.zeros(shape, dtype=torch_type(kind), device=device)
@@ -123,11 +126,12 @@ def running(
     inputs_, outputs_ = tuple(given[: len(inputs)]), tuple(given[len(inputs) :])
     out = Running(tuple(calls), inputs_, outputs_, launches, tuple(numbers), held)
     if device != "cpu" and record:
+        out.launches, kernels = fitting(launches)
         if dots == "tf32":
-            out.launches = _checked(launches)
-        for kernel in _compiled(out.launches, COMPILERS):
-            if early:  # one begins where another one still runs only if both divide memory alike
-                shared_first(kernel)
+            out.launches, kernels = fitting(_checked(out.launches))
+        for kernel in kernels if early else ():
+            # One begins where another one still runs only if both divide memory alike.
+            shared_first(kernel)
         _record(out)
     return out
 
@@ -168,6 +172,29 @@ def _compiled(launches: Sequence[Launch], compilers: int) -> list[Any]:
 
     with ThreadPoolExecutor(compilers) as pool:
         return list(pool.map(made, once.values()))
+
+
+def fitting(launches: Sequence[Launch]) -> tuple[list[Launch], list[Any]]:
+    """Launches with fewer steps of loops under way where the device cannot hold as many: blocks are
+    of one GPU's sizes; and each function as it was compiled.
+
+    Raises NotImplementedError where it cannot hold one.
+    """
+    out: list[Launch] = list(launches)
+    ready: dict[str, Any] = {}
+    while True:
+        kernels = _compiled([x for x in out if x[0] not in ready], COMPILERS)
+        names = dict.fromkeys(x[0] for x in out if x[0] not in ready)
+        found = dict(zip(names, kernels, strict=True))
+        ready |= {n: k for n, k in found.items() if fits(k)}
+        stuck = [x for x in out if x[0] not in ready]
+        if not stuck:
+            return out, [*ready.values()]
+        for name, *_, how in stuck:
+            if how["num_stages"] == 1:
+                raise NotImplementedError(f"{name} needs more memory than a multiprocessor has")
+        out = [(n, f, k, x, how if n in ready else {**how, "num_stages": how["num_stages"] - 1})
+               for n, f, k, x, how in out]  # fmt: skip
 
 
 def _checked(launches: Sequence[Launch]) -> list[Launch]:

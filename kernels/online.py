@@ -12,8 +12,12 @@ arXiv:2205.14135, section 3.1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
 
 from superopt.kernels.factor import put
 from superopt.kernels.layout import Layout, Scatter, Stored
@@ -29,6 +33,7 @@ from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
 from superopt.te.walk import axes_of, loads, reductions
 
 LEAST, MOST = 8, 256  # numbers of a query, and of a row of the result
+LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +214,11 @@ def kernel(
     total, sums = register("total", row), register("sums", row, a.d)
     least, zero = Const(float("-inf"), F32), Const(0, F32)
     scores = put(at(a.x), a.held, s)
+    # Powers of two are what there are instructions for: one multiplication less. Of 32 bits
+    # scores may be so large that by log2(e) they are infinite.
+    doubled = _times(scores, math.log2(math.e)) if kept.bits == 16 else None
+    power = "exp" if doubled is None else "exp2"
+    scores = scores if doubled is None else doubled
     inside: tuple[Stmt, ...] = (
         set_(s, zero),
         add(s, "sum", cast(q, F32) * at(a.k), a.c),
@@ -217,8 +227,8 @@ def kernel(
         add(new, "max", x, key),
         # A row of which all is left out so far: exp(-inf - -inf) would be no number.
         set_(ground, select(compare("eq", new, least), zero, new)),
-        set_(by, Apply("exp", (most - ground,), F32)),
-        set_(p, Apply("exp", (x - ground,), F32)),
+        set_(by, Apply(power, (most - ground,), F32)),
+        set_(p, Apply(power, (x - ground,), F32)),
         set_(total, total * by),
         add(total, "sum", p, key),
         set_(sums, sums * by),
@@ -244,6 +254,30 @@ def kernel(
         body = (For(axis, body, "parallel"),)
     params = (*(stored[x].buffer for x in given), out.buffer)
     return Kernel("kernel", params, body, tuple(scratch))
+
+
+def _times(e: Expr, by: float) -> Expr | None:
+    """A number times, where a constant in it takes that in; None where none does."""
+    match e:
+        case Const(c, dtype):
+            much = float(c) * by
+            if abs(float(c)) == math.inf:
+                return e
+            return Const(Fraction(much), dtype) if abs(much) <= LARGEST else None
+        case Apply("mul", (a, Const() as c), dtype):
+            found = _times(c, by)
+            return None if found is None else Apply("mul", (a, found), dtype)
+        case Apply("mul", (Const() as c, a), dtype):
+            return _times(Apply("mul", (a, c), dtype), by)
+        case Apply("div", (a, Const(int() | Fraction() as c)), dtype):
+            return (
+                _times(Apply("mul", (a, Const(1 / Fraction(c), dtype)), dtype), by) if c else None
+            )
+        case Apply("select", (taken, a, b), dtype):
+            left, right = _times(a, by), _times(b, by)
+            if left is not None and right is not None:
+                return Apply("select", (taken, left, right), dtype)
+    return None
 
 
 def _guarded(v: Expr, key: Expr, length: int) -> Expr:

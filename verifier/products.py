@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from superopt.te import index as ix
-from superopt.te.node import Apply, Expr, Size
+from superopt.te.node import Apply, Const, Expr, Size
 
 MOST_FACTORINGS = 4
 
@@ -76,21 +76,27 @@ def whole_groups(gap: ix.Poly) -> tuple[str, Expr] | None:
 
 
 def multiples(gap: ix.Poly) -> tuple[str, Expr] | None:
-    """p % g == 0 for a p = n + r: n is g times something, less r."""
-    match list(gap):
-        case [(Apply("mod", (p, g), _),)]:
+    """p % g == c for a p = n + r: n is g times something, less r, and c."""
+    left = dict(gap)
+    c = left.pop((), 0)
+    match list(left.items()):
+        case [((Apply("mod", (p, g), _),), sign)] if abs(sign) == 1:
             poly = ix.polynomial(p)
         case _:
             return None
-    for m, c in poly.items():
-        if len(m) != 1 or abs(c) != 1 or not isinstance(m[0], Size) or mentions(g, m[0]):
+    c *= -sign
+    whole = g.value if isinstance(g, Const) and isinstance(g.value, int) else 0
+    if c < 0 or (c and c >= whole):
+        return None
+    for m, k in poly.items():
+        if len(m) != 1 or abs(k) != 1 or not isinstance(m[0], Size) or mentions(g, m[0]):
             continue
-        rest = {k: x * c for k, x in poly.items() if k != m}
-        if any(mentions(x, m[0]) for k in rest for x in k):
+        rest = {n: x * k for n, x in poly.items() if n != m}
+        if any(mentions(x, m[0]) for n in rest for x in n):
             continue
-        r = ix.from_polynomial(rest)
+        r = ix.from_polynomial({**rest, (): rest.get((), 0) - k * c})
         low, _ = ix.bounds(r)
-        if low is None or low < -1:
+        if low is None or low < -max(whole, 1):
             continue
         some = Size(f"{m[0].name}'")  # n + r is at least 1 + low, so that it is g or more, or 0
         return m[0].name, ix.as_index((some if low >= 0 else some - 1) * g - r)

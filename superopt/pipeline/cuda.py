@@ -224,7 +224,7 @@ class OnGpu:
         drops = DROPPED if dots == "tf32" else 0
         fuses = on_gpu if self.float_class >= ONLINE else None
         choose = partial(gpu_space.choice, vendor=self.vendor)
-        target = Target(choose, channels_last, fuses, False, True, kind, drops)
+        target = Target(choose, channels_last, fuses, False, True, False, kind, drops)
         return program(graph, sizes, WIDTH, self.chosen, tiles=False, target=target)
 
     def part(self, s: Segment, sizes: Mapping[str, int]) -> Part:
@@ -238,7 +238,9 @@ class OnGpu:
         ]
         ins, outs = ([_spec(v, sizes) for v in x] for x in (s.inputs, s.outputs))
         try:
-            ready = running(calls, constants, made.memory, ins, outs, self.device, self.dots)
+            ready = running(
+                calls, constants, made.memory, ins, outs, self.device, self.dots, kept=made.kept
+            )
         except RuntimeError as e:
             if "out of memory" not in str(e):
                 raise

@@ -70,7 +70,8 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What runs. kernels: by function, in the tile-level form; memory, workspace: bytes;
+    """What runs. kernels: by function, in the tile-level form; memory, workspace: bytes; kept: of
+    the former, at its beginning, bytes that are to be zeros wherever no kernel writes;
     problems: what was to be computed, by key; options: how each of them is; solved: which problem
     each call belongs to; results: the tensor that it computes, or helps to; origins: where these
     come from."""
@@ -80,6 +81,7 @@ class Program:
     constants: tuple[Held, ...]
     constant_bytes: int
     memory: int
+    kept: int
     workspace: int
     problems: Mapping[str, Problem]
     options: Mapping[str, Option]
@@ -320,7 +322,7 @@ class _Builder:
                 last[t] = max(n, last.get(t, n))
         own = [t for t in first if t not in where]
         lives = [Life(self.bytes(t), first[t], last[t], *self.keeps(t)) for t in own]
-        at, memory, shared = offsets(lives)
+        at, memory, shared, kept = offsets(lives)
         where |= {t: Ref("memory", a) for t, a in zip(own, at, strict=True)}
         cleared = {own[n] for n in shared}
         constants: list[Held] = []
@@ -353,7 +355,7 @@ class _Builder:
         kernels = {step.kernel.name: step.kernel for step in run}
         most = max((workspace(k) for k in kernels.values()), default=0)
         return Program(
-            kernels, tuple(calls), tuple(constants), end, memory, most,
+            kernels, tuple(calls), tuple(constants), end, memory, kept, most,
             problems, options, tuple(step.problem for step in run),
             tuple(step.result for step in run), origins(self.graph, self.tensors, self.current),
         )  # fmt: skip
@@ -372,8 +374,9 @@ class _Builder:
             return None, None
         shape = layout.shape(self.shape(t))
         zeros = layout.borders()
-        clear = None if zeros is None else border.written(shape, zeros) * _bytes(t)
-        return (t.dtype, shape, layout), clear
+        written = zeros is not None and self.target.clears
+        clear = border.written(shape, zeros) * _bytes(t) if written and zeros else None
+        return (self.kept.kind(t), shape, layout), clear
 
     def clear(self, t: Tensor) -> Kernel:
         """Writes the zeros around it."""

@@ -89,7 +89,7 @@ def _code(
     )
     kernels = {x.kernel.name: x.kernel for x in made}
     most = max(workspace(x.kernel) for x in made)
-    program = Program(kernels, calls, (), 0, 0, most, {}, {}, ())
+    program = Program(kernels, calls, (), 0, 0, 0, most, {}, {}, ())
     return code(program, machine, threads, folder)
 
 

@@ -33,9 +33,9 @@ class Life:
     clear: int | None = None
 
 
-def offsets(lives: Sequence[Life]) -> tuple[list[int], int, set[int]]:
-    """Where each buffer begins, how many bytes there are in all, and the numbers of the buffers
-    whose borders are to be cleared."""
+def offsets(lives: Sequence[Life]) -> tuple[list[int], int, set[int], int]:
+    """Where each buffer begins, how many bytes there are in all, the numbers of the buffers whose
+    borders are to be cleared, and the bytes, which come first, of those whose borders stay."""
     out = [0] * len(lives)
     apart: dict[object, list[int]] = {}
     for n, x in enumerate(lives):
@@ -56,7 +56,7 @@ def offsets(lives: Sequence[Life]) -> tuple[list[int], int, set[int]]:
     placed, top = _shared([lives[n] for n in free], free=True)
     for n, at in zip(free, placed, strict=True):
         out[n] = end + at
-    return out, end + top, cleared
+    return out, end + top, cleared, end
 
 
 def _shared(lives: Sequence[Life], free: bool) -> tuple[list[int], int]:

@@ -50,13 +50,17 @@ def channels_last(
     fixed: Collection[Tensor],
     parts: Written,
 ) -> dict[Tensor, Layout]:
-    """The same, with channels as the last dimension, and no borders."""
+    """The same, with channels as the last dimension, and borders only around copies of few: to
+    read each number of these by itself takes no longer than to see whether there is one."""
     written = {x.tensor for p in parts.values() for x in p}
-    return {
-        t: Layout((Part(0), *(Part(d) for d in range(2, t.rank)), Part(1)))
-        for t in _pictures(current, parts)
-        if t not in fixed and t not in written and (t in current or t in parts)
-    }
+    out = {}
+    for t, borders in _pictures(current, parts).items():
+        if t in fixed or t in written or (t not in current and t not in parts):
+            continue
+        copy = _few(t) and t in current and isinstance(current[t].body, Load)
+        space = [Part(d, border=borders[d] if copy else 0) for d in range(2, t.rank)]
+        out[t] = Layout((Part(0), *space, Part(1)))
+    return out
 
 
 def slid(some: Sequence[Tensor]) -> set[Tensor]:

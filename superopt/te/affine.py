@@ -239,6 +239,10 @@ def substitute(e: Expr, env: Env) -> Expr:
 
 
 def _substitute(e: Expr, env: Env, done: dict[int, tuple[Expr, Expr]]) -> Expr:
+    if isinstance(e, Const):
+        return e
+    if isinstance(e, Axis):
+        return env.get(e, e)
     found = done.get(id(e))
     if found is not None:
         return found[1]
@@ -249,8 +253,6 @@ def _substitute(e: Expr, env: Env, done: dict[int, tuple[Expr, Expr]]) -> Expr:
 
 def _replaced(e: Expr, env: Env, done: dict[int, tuple[Expr, Expr]]) -> Expr:
     match e:
-        case Axis():
-            return env.get(e, e)
         case Apply("select", (guard, yes, no), dtype):
             g = _substitute(guard, env, done)
             if isinstance(g, Const):

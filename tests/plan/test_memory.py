@@ -17,7 +17,7 @@ LIVES = st.lists(
 
 @given(LIVES)
 def test_what_is_in_use_at_once_is_apart(lives: list[Life]) -> None:
-    at, top, cleared = offsets(lives)
+    at, top, cleared, kept = offsets(lives)
 
     def told(n: int) -> bool:
         """May its memory be anybody's?"""
@@ -27,16 +27,17 @@ def test_what_is_in_use_at_once_is_apart(lives: list[Life]) -> None:
     for n, (a, x) in enumerate(zip(at, lives, strict=True)):
         assert a % ALIGNED == 0
         assert a + x.bytes <= top
+        assert (a + x.bytes <= kept) if not told(n) else a >= kept
         for m, (b, y) in enumerate(zip(at[:n], lives[:n], strict=True)):
             together = x.first <= y.last and y.first <= x.last
             overlap = a < b + y.bytes and b < a + x.bytes
-            kept = x.keeps != y.keeps and not (told(n) and told(m))
-            assert not (overlap and (together or kept))
+            unlike = x.keeps != y.keeps and not (told(n) and told(m))
+            assert not (overlap and (together or unlike))
 
 
 def test_memory_is_shared() -> None:
-    at, top, _ = offsets([Life(64, 0, 1), Life(64, 1, 2), Life(64, 2, 3), Life(64, 3, 4)])
-    assert top == 128
+    at, top, _, kept = offsets([Life(64, 0, 1), Life(64, 1, 2), Life(64, 2, 3), Life(64, 3, 4)])
+    assert (top, kept) == (128, 0)
     assert at[0] == at[2] != at[1] == at[3]
 
 
@@ -46,7 +47,7 @@ def test_borders_are_written_anew_where_that_is_less() -> None:
 
     def placed(clear: int | None) -> tuple[int, set[int]]:
         pictures = [Life(size, 0, 1, "a", clear), Life(size, 4, 5, "a", clear)]
-        _, top, cleared = offsets([*pictures, Life(size, 2, 3)])
+        _, top, cleared, _ = offsets([*pictures, Life(size, 2, 3)])
         return top, cleared
 
     few = size // (2 * CLEARED)

@@ -1,0 +1,67 @@
+"""What is launched where a device has less memory than blocks are made for: with fakes of kernels
+that Triton has compiled, which need no device."""
+
+import re
+
+import pytest
+
+from superopt.kernels.gpu_program import Launch, fitting
+
+
+class OutOfResources(Exception):
+    """As Triton's is called."""
+
+
+class Compiled:
+    def __init__(self, fits: bool) -> None:
+        self.fits = fits
+
+    def _init_handles(self) -> None:
+        if not self.fits:
+            raise OutOfResources
+
+
+class Function:
+    """One that fits with so many steps under way, or fewer; asked: with how many it was made."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.asked: list[int] = []
+
+    def warmup(self, *_: object, num_stages: int, **more: object) -> Compiled:
+        self.asked.append(num_stages)
+        return Compiled(num_stages <= self.most)
+
+
+def launch(name: str, f: Function, stages: int) -> Launch:
+    return name, f, 1, [], {"num_warps": 4, "num_stages": stages}
+
+
+def test_steps_under_way_are_fewer_where_they_do_not_fit() -> None:
+    large, small = Function(2), Function(9)
+    given = [launch("a", large, 4), launch("b", small, 4), launch("a", large, 4)]
+    found, kernels = fitting(given)
+    assert [x[4]["num_stages"] for x in found] == [2, 4, 2]
+    assert [x[0] for x in found] == ["a", "b", "a"]
+    assert len(kernels) == 2
+    assert (large.asked, small.asked) == ([4, 3, 2], [4])
+    assert all(k.fits for k in kernels)
+    assert [x[4]["num_stages"] for x in given] == [4, 4, 4]
+
+
+def test_what_never_fits_has_no_kernel() -> None:
+    with pytest.raises(NotImplementedError, match=re.escape("big needs more memory")):
+        fitting([launch("big", Function(0), 3)])
+
+
+def test_other_errors_are_not_taken_for_too_little_memory() -> None:
+    class Broken(Compiled):
+        def _init_handles(self) -> None:
+            raise RuntimeError("no device")
+
+    class Breaking(Function):
+        def warmup(self, *_: object, num_stages: int, **more: object) -> Compiled:
+            return Broken(True)
+
+    with pytest.raises(RuntimeError, match="no device"):
+        fitting([launch("a", Breaking(1), 3)])
