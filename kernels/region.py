@@ -7,16 +7,18 @@ from collections.abc import Iterable, Sequence
 from superopt.kernels.transform import Region, Scheduled
 from superopt.te import affine
 from superopt.te import index as ix
+from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor
-from superopt.te.node import Axis, Expr
+from superopt.te.node import Apply, Axis, Const, Expr
 from superopt.te.walk import axes_of, loads
 
 
 def region(t: Tensor, readers: Sequence[Scheduled], outer: Iterable[Axis]) -> Region:
     """The box of `t` that all `readers` read while the axes `outer` stand still.
 
-    An index a + b, where a hangs on these and b on others, begins at a + min b. What is no such
-    sum, hangs on data, or goes beyond the tensor, is a whole axis.
+    An index a + b, where a hangs on these and b on others, begins at a + min b; the lesser of that
+    and a number (the last vector of an axis) begins at the lesser of both. What is no such sum, or
+    hangs on data, is a whole axis.
     """
     fixed = frozenset(outer)
     reads = [
@@ -38,20 +40,35 @@ Span = tuple[Expr, int, int]  # what stands still, and from where to where the r
 
 
 def _span(i: Expr, fixed: frozenset[Axis]) -> Span | None:
-    still: ix.Poly = {}
-    moving: ix.Poly = {}
+    i = ix.substitute(i, {a: ix.as_index(0) for a in axes_of(i) if a.extent == 1})
+    still, moving, more = ix.as_index(0), ix.as_index(0), 0
     for atoms, c in ix.polynomial(i).items():
         axes = frozenset[Axis]().union(*map(axes_of, atoms)) if atoms else frozenset()
         if any(True for a in atoms for _ in loads(a)):
             return None
+        term = ix.from_polynomial({atoms: c})
         if atoms and axes <= fixed:
-            still[atoms] = c
-        elif axes & fixed:
-            return None
+            still = ix.as_index(still + term)
+        elif not axes & fixed:
+            moving = ix.as_index(moving + term)
         else:
-            moving[atoms] = c
-    rest = affine.interval(ix.from_polynomial(moving))
-    return None if rest is None else (ix.from_polynomial(still), *rest)
+            found = _lesser(atoms, fixed) if c > 0 else None
+            if found is None:
+                return None
+            still, more = ix.as_index(still + found[0] * c), more + found[1] * c
+    rest = affine.interval(moving)
+    return None if rest is None else (still, rest[0], rest[1] + more)
+
+
+def _lesser(atoms: Sequence[Expr], fixed: frozenset[Axis]) -> tuple[Expr, int] | None:
+    """Where the lesser of a sum and a number begins, and how far it goes at most."""
+    match atoms:
+        case [Apply("min", (Const() as c, p) | (p, Const() as c))]:
+            found = _span(p, fixed)
+            if found is not None:
+                begin, low, high = found
+                return ix.apply("min", (ix.as_index(begin + low), c), INDEX), high - low
+    return None
 
 
 def _joined(spans: Sequence[Span | None], n: int) -> tuple[Expr, int]:
@@ -60,8 +77,10 @@ def _joined(spans: Sequence[Span | None], n: int) -> tuple[Expr, int]:
     if len(known) < len(spans) or not known or len({s[0] for s in known}) > 1:
         return whole
     low, high = min(s[1] for s in known), max(s[2] for s in known)
-    begin = ix.as_index(known[0][0] + low)
+    begin, size = ix.as_index(known[0][0] + low), high - low + 1
     where = affine.interval(begin)
-    if where is None or where[0] < 0 or where[1] + high - low >= n:
+    if where is None or where[0] < 0 or size >= n:
         return whole
-    return begin, high - low + 1
+    if where[1] + size > n:  # what is read is within the tensor
+        begin = ix.apply("min", (begin, ix.as_index(n - size)), INDEX)
+    return begin, size

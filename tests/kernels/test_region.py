@@ -1,0 +1,71 @@
+"""Which part of a tensor is computed inside a loop: all that is read there, and no more, also where
+the last vector of an axis overlaps the one before."""
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from superopt.ir import graph as g
+from superopt.kernels.region import region
+from superopt.kernels.transform import unscheduled
+from superopt.ops import OPS
+from superopt.plan.build import program
+from superopt.te import index as ix
+from superopt.te.dtype import F32, INDEX
+from superopt.te.expr import Tensor, TensorType, compute
+from superopt.te.node import Axis, Const, Expr
+
+
+@given(st.integers(1, 60), st.integers(1, 8), st.integers(1, 4), st.integers(1, 4), st.data())
+def test_all_that_is_read_and_no_more(
+    n: int, lanes: int, at_a_time: int, more: int, data: st.DataObject
+) -> None:
+    """Of elements min(o * a + b, last) * step + lane, for each o."""
+    lanes = min(lanes, n)
+    step = data.draw(st.sampled_from([d for d in range(1, lanes + 1) if (n - lanes) % d == 0]))
+    last = (n - lanes) // step
+    o = Axis("o", -(-(last + 1) // at_a_time) + more - 1)
+    b, lane = Axis("b", at_a_time), Axis("lane", lanes)
+    vector = ix.apply("min", (ix.as_index(o * at_a_time + b), Const(last, INDEX)), INDEX)
+    index = ix.as_index(vector * step + lane)
+    t = Tensor("t", F32, (n,))
+    reader = compute((n,), lambda i: t[i])
+    s = replace(unscheduled(reader), origin=((reader.axes[0], index),))
+    ((begin, size),) = region(t, [s], [o])
+    assert size <= min(n, (at_a_time - 1) * step + lanes)
+    for k in range(o.extent if isinstance(o.extent, int) else 0):
+        low = value(begin, {o: k})
+        read = [value(index, {o: k, b: x, lane: y}) for x in range(at_a_time) for y in range(lanes)]
+        assert 0 <= low <= min(read)
+        assert max(read) < low + size <= n
+
+
+def value(e: Expr, at: dict[Axis, int]) -> int:
+    found = ix.substitute(e, {a: Const(n, INDEX) for a, n in at.items()})
+    assert isinstance(found, Const)
+    return int(found.value)
+
+
+@pytest.mark.parametrize("c", [20, 33, 50, 77, 100])
+def test_no_more_is_kept_where_channels_are_no_whole_vectors(c: int) -> None:
+    """A convolution in tiles, of which a block of channels is computed at a time: the numbers that
+    its kernels hold do not grow with the channels."""
+    held = [_held(n) for n in (c, -(-c // 8) * 8)]
+    assert held[0] <= 2 * held[1], held
+
+
+def _held(c: int) -> int:
+    x = g.Input("x", TensorType(F32, (1, 64, 26, 26)))
+    w = g.constant(np.ones((c, 64, 3, 3), np.float32))
+    y = g.node(OPS["Conv"], [x, w], pads=(1, 1, 1, 1))
+    made = program(g.Graph((x,), (y,)), {}, 32, unit=32, registers=16)
+    assert any(o.algorithm == "winograd" for o in made.options.values())
+    sizes = [
+        prod(n for n in t.shape if isinstance(n, int))
+        for k in made.kernels.values() for t, where in k.scratch if where == "register"
+    ]  # fmt: skip
+    return max(sizes)
