@@ -40,7 +40,6 @@ Span = tuple[Expr, int, int]  # what stands still, and from where to where the r
 
 
 def _span(i: Expr, fixed: frozenset[Axis]) -> Span | None:
-    i = ix.substitute(i, {a: ix.as_index(0) for a in axes_of(i) if a.extent == 1})
     still, moving, more = ix.as_index(0), ix.as_index(0), 0
     for atoms, c in ix.polynomial(i).items():
         axes = frozenset[Axis]().union(*map(axes_of, atoms)) if atoms else frozenset()
@@ -54,7 +53,8 @@ def _span(i: Expr, fixed: frozenset[Axis]) -> Span | None:
         else:
             found = _lesser(atoms, fixed) if c > 0 else None
             if found is None:
-                return None
+                ones: dict[Expr, Expr] = {a: ix.as_index(0) for a in axes_of(i) if a.extent == 1}
+                return _span(ix.substitute(i, ones), fixed) if ones else None
             still, more = ix.as_index(still + found[0] * c), more + found[1] * c
     rest = affine.interval(moving)
     return None if rest is None else (still, rest[0], rest[1] + more)
@@ -79,7 +79,7 @@ def _joined(spans: Sequence[Span | None], n: int) -> tuple[Expr, int]:
     low, high = min(s[1] for s in known), max(s[2] for s in known)
     begin, size = ix.as_index(known[0][0] + low), high - low + 1
     where = affine.interval(begin)
-    if where is None or where[0] < 0 or size >= n:
+    if where is None or where[0] < 0 or size > n:
         return whole
     if where[1] + size > n:  # what is read is within the tensor
         begin = ix.apply("min", (begin, ix.as_index(n - size)), INDEX)
