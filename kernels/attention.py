@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 
 from superopt.kernels import contraction as co
 from superopt.kernels import rows
@@ -34,6 +35,10 @@ from superopt.te.walk import loads, stages
 
 ROOM = 400_000  # bytes of a block's scores and rows, of a core's second cache
 BLOCKS = (16, 32, 24, 48, 8, 4)  # rows of a block, the best number first
+PARTS, MOST = 8, 100  # of the rows, at most; and rows of such a part
+POWER = 25  # what a vector of a softmax takes, in products
+OTHER = 1.03  # of the time, for which another number is better than the first of the blocks
+HEADS = 12  # below which parts are not large, so that threads share them
 TERMS = 512  # of a sum, at most, when tiles are weighed: longer ones are as far in that cache
 LONG = 1024  # elements of a row from which on the matrices come from beyond that cache: 32 rows
 
@@ -90,7 +95,11 @@ def options(a: Attention) -> Iterator[tuple[int, int, int, int, int]]:
     one first."""
     height, length = _size(a.m), _size(a.row.axes[-1])
     each = (2 if a.scores is not None else 1) * length * 4
-    fitting = [n for n in BLOCKS if n <= height and n * each <= ROOM] or [min(BLOCKS[-1], height)]
+    heads = prod(_size(x) for x in a.t.axes) // (height * _size(a.frame.n))
+    most = MOST if heads >= HEADS else max(BLOCKS)
+    parts = [n for k in range(1, PARTS + 1) if (n := -(-height // k)) <= most]
+    fitting = [n for n in dict.fromkeys((*BLOCKS, *parts)) if n <= height and n * each <= ROOM]
+    fitting = sorted(fitting, key=lambda n: _time(a, n)) or [min(BLOCKS[-1], height)]
     if length > LONG:
         fitting.sort(key=lambda n: n != max(BLOCKS[:2]))
     for block in fitting:
@@ -101,6 +110,16 @@ def options(a: Attention) -> Iterator[tuple[int, int, int, int, int]]:
                 continue
             for _, r, v in sorted(_tiles(block, a.before))[:2]:
                 yield block, high, wide, r, v
+
+
+def _time(a: Attention, block: int) -> float:
+    """What all blocks should take: the last one is as high as the others."""
+    height, length = _size(a.m), _size(a.row.axes[-1])
+    time = min(_tiles(block, a.frame))[0] * a.frame.terms
+    if a.before is not None:
+        time += min(_tiles(block, a.before))[0] * a.before.terms
+    time += POWER * block * -(-length // a.frame.lanes)
+    return time * -(-height // block) * (1.0 if block == BLOCKS[0] else OTHER)
 
 
 def _tiles(block: int, f: co.Frame) -> Iterator[tuple[float, int, int]]:

@@ -16,6 +16,7 @@ from math import prod
 
 from superopt.kernels.layout import Layout, Scatter, lying
 from superopt.kernels.schedule import (
+    CacheRead,
     Parallel,
     Primitive,
     Reorder,
@@ -237,10 +238,11 @@ def scheduled(
     vectors: int,
     deep: int,
     block: int = 0,
+    packing: bool = False,
 ) -> Schedule:
     """In tiles of `rows` times `vectors`. deep: terms of a block of the sum, 0 where it is one.
     block: tiles of rows for which all of b is read, then the next ones; 0: each of b's panels is
-    read for all rows."""
+    read for all rows. packing: it is copied before, to lie in the order in which it is."""
     m, n = tile_of.m, tile_of.n
     steps: list[Primitive] = [Split(n.name, tile_of.lanes), Split(f"{n.name}.o", vectors)]
     outer = f"{n.name}.o.o"
@@ -261,6 +263,8 @@ def scheduled(
         steps.append(Split(f"{m.name}.o", block))
         after = [f"{m.name}.o.i"]
         first = [*rest, f"{m.name}.o.o", *ways, *after]
+    if packing:
+        first = [*rest, *ways, *after]
     if deep and m is not None:
         k, *within = over  # within: a window, and the channels of a block
         each = _block(c.a, found.axes[0], layouts.get(c.a.tensor))
@@ -272,6 +276,9 @@ def scheduled(
         steps.append(Reorder((*first, *over, *tile)))
     steps += [Unroll(x) for x in tile[:-1]]
     steps.append(Vectorize(tile[-1]))
+    if packing:
+        steps.append(CacheRead(c.b.tensor.name, f"{k}.o" if deep and m is not None else outer))
+        first = [x for x in first if x not in after]
     steps += [Parallel(name) for name in first[:3]]
     return tuple(steps)
 

@@ -30,6 +30,10 @@ from superopt.kernels.problem import Choice, Problem
 from superopt.kernels.transform import reduction, unscheduled
 from superopt.te.dtype import F32
 
+# Of a matrix that is no constant: rows that read it, and elements of it, from which on its panels
+# are copied before; by 20 products of 8 to 1,024 rows.
+READERS, OUTSIDE = 12, 8192
+
 
 def choice(p: Problem, wanted: Option | None = None) -> Choice:
     """By the option that is wanted, where it is one of this problem's; else the way that should be
@@ -85,6 +89,8 @@ def _directly(p: Problem, c: co.Contraction, frame: co.Frame) -> tuple[Option, f
     how, of = "direct", frame
     if (one := _flat(p, c, frame)) and fl.pays(one, frame, short):
         how, of = "flat", one.frame
+    elif _packs(p, c, frame) and _near(p, c, frame):
+        how = "packing"
     time, rows_, vectors = min(of.tiles(short))
     times = prod(map(co.extent, c.of_a)) // max(1 if of.m is None else co.extent(of.m), 1)
     option = Option.of(how, rows=rows_, vectors=vectors, deep=deep)
@@ -119,7 +125,10 @@ def _options(p: Problem) -> Iterator[Option]:
         yield from () if narrow is None else (Option.of("few", rows=n) for n in narrow.rows)
         for _, rows, vectors in sorted(frame.tiles()):
             for deep in _deep(p, c):
-                yield Option.of("direct", rows=rows, vectors=vectors, deep=deep)
+                knobs = {"rows": rows, "vectors": vectors, "deep": deep}
+                yield Option.of("direct", **knobs)
+                if _packs(p, c, frame):
+                    yield Option.of("packing", **knobs)
         if one := _flat(p, c, frame):
             for _, rows_, vectors in sorted(one.frame.tiles()):
                 for deep in _deep(p, c):
@@ -149,11 +158,11 @@ def chosen(p: Problem, option: Option) -> Choice:
     """What an option is for this problem. Raises ValueError or KeyError where it is none of
     its options."""
     match option.algorithm:
-        case "direct":
+        case "direct" | "packing":
             c, frame = _given(p, option)
-            how = co.scheduled(
-                p.tensor, c, p.layouts, frame, option["rows"], option["vectors"], option["deep"]
-            )
+            tile = option["rows"], option["vectors"], option["deep"]
+            packing = option.algorithm == "packing"
+            how = co.scheduled(p.tensor, c, p.layouts, frame, *tile, packing=packing)
             packed = (c.b.tensor,) if c.b.tensor in p.constants else ()
             return Choice(option, p.tensor, {p.tensor: how}, packed)
         case "flat":
@@ -222,6 +231,25 @@ def _dotted(p: Problem, c: co.Contraction) -> bool:
     return found is not None and co.strides(c.b, found.axes[-1]) == 1 != co.strides(c.b, c.of_b[-1])
 
 
+def _packs(p: Problem, c: co.Contraction, f: co.Frame) -> bool:
+    """Can panels of b be copied before they are read? It lies along vectors, and is no constant,
+    which lies in any order."""
+    known = c.b.tensor in p.constants or c.b.tensor in p.layouts or c.b.tensor is c.a.tensor
+    return not known and f.m is not None and co.strides(c.b, f.n) == 1
+
+
+def _near(p: Problem, c: co.Contraction, f: co.Frame) -> bool:
+    """Does it pay to copy them? Where rows are enough to read them, and they are not in the first
+    cache as they are; with many registers only where vectors begin anywhere (not measured else)."""
+    ragged = co.extent(f.n) % f.lanes != 0
+    rows = 0 if f.m is None else co.extent(f.m)
+    return (
+        rows >= READERS
+        and f.terms * co.extent(f.n) >= OUTSIDE
+        and (ragged or p.registers == co.FEWER)
+    )
+
+
 def _streams(p: Problem, c: co.Contraction) -> Iterator[Option]:
     """Ways for one row, times a matrix that lies row by row and is no constant; the best first."""
     rows, n, found = prod(co.extent(a) for a in c.of_a), c.of_b[-1], reduction(p.tensor)
@@ -230,9 +258,8 @@ def _streams(p: Problem, c: co.Contraction) -> Iterator[Option]:
     if p.tensor.axes[-1] != n or co.strides(c.b, n) != 1 or co.extent(n) < 2 * p.lanes:
         return
     for columns in (2048, 4096, 1024):
-        for terms in (8, 4):
-            if co.extent(found.axes[-1]) % terms == 0:
-                yield Option.of("streamed", columns=columns, terms=terms)
+        for terms in [n for n in (8, 4, 7, 6, 5, 3) if co.extent(found.axes[-1]) % n == 0][:2]:
+            yield Option.of("streamed", columns=columns, terms=terms)
 
 
 def _given(p: Problem, option: Option) -> tuple[co.Contraction, co.Frame]:

@@ -3,8 +3,9 @@
 Vectors go along the last axis of a product's result. Where neighbours along it are not neighbours
 in the operand that has it (the keys of an attention), that operand is copied in another order
 first; what computes it, if nothing else reads it and it is no sum, then does so in that order. So
-is one whose rows lie far apart (the values of an attention, of which heads lie side by side), where
-registers are few: rows that are a multiple of 1 KiB apart come to a few places of a first cache.
+are the values of an attention whose rows lie far apart (heads lie side by side), where registers are
+few: rows that are a multiple of 1 KiB apart come to a few places of a first cache. Other products
+copy panels of such operands themselves (`packing` in kernels/space.py).
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from superopt.kernels.transform import reduction
 from superopt.te import index as ix
 from superopt.te.expr import Tensor, compute
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
-from superopt.te.walk import axes_of
+from superopt.te.walk import axes_of, loads, parts
 
 TURNED = "turned"
 
 
+STEPS = 3  # from a softmax to what reads it
 MANY = 64  # rows that read a matrix, from which on it is worth to bring its own together
 LINE, LINES, WAYS = 64, 64, 8  # of a first cache: bytes of a line, how many places, lines at each
 
@@ -35,7 +37,8 @@ def in_order_of_reading(
     copies: set[Tensor] = set()
     for t, now in current.items():
         found = contraction(now, constants)
-        turned = None if found is None else _turned(now, found, constants, registers)
+        far = found is not None and registers == FEWER and _soft(found.a.tensor, current)
+        turned = None if found is None else _turned(now, found, constants, far)
         if turned is None or found is None:
             out[t] = now
             continue
@@ -62,7 +65,7 @@ def panels(current: Collection[Tensor], width: int) -> dict[Tensor, Layout]:
 
 
 def _turned(
-    t: Tensor, c: Contraction, constants: Collection[Tensor], registers: int
+    t: Tensor, c: Contraction, constants: Collection[Tensor], far: bool
 ) -> tuple[Tensor, Load] | None:
     rows = [a.extent for a in c.of_a if isinstance(a.extent, int)]
     if not c.of_b or c.b.tensor in constants or max(rows, default=0) < ROWS:
@@ -73,7 +76,7 @@ def _turned(
     windows = t.rank > 2 and len(found.axes) > 1 and lane == t.axes[1]  # a picture's channels
     if not (windows or lane == t.axes[-1]):
         return None
-    far = registers == FEWER and max(rows, default=0) >= MANY and _far(c.b, found.axes)
+    far = far and max(rows, default=0) >= MANY and _far(c.b, found.axes)
     if strides(c.b, lane) == 1 and not far:
         return None
     used = set[Axis]().union(*map(axes_of, c.b.index))
@@ -89,6 +92,18 @@ def _turned(
 
     copy = compute([a.extent for a in axes], element, name=TURNED)
     return copy, copy[axes]
+
+
+def _soft(t: Tensor, current: Mapping[Tensor, Tensor]) -> bool:
+    """Is it, as far as is seen, what a softmax gives? Other products copy their panels themselves
+    (`packing`)."""
+    todo = [t]
+    for _ in range(STEPS):
+        bodies = [current[x].body for x in todo if x in current]
+        if any(isinstance(e, Apply) and e.fn == "exp" for b in bodies if b for e in parts(b)):
+            return True
+        todo = [x.tensor for b in bodies if b for x in loads(b)]
+    return False
 
 
 def _far(b: Load, over: Sequence[Axis]) -> bool:
