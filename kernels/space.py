@@ -258,7 +258,8 @@ def _streams(p: Problem, c: co.Contraction) -> Iterator[Option]:
     if p.tensor.axes[-1] != n or co.strides(c.b, n) != 1 or co.extent(n) < 2 * p.lanes:
         return
     for columns in (2048, 4096, 1024):
-        for terms in [n for n in (8, 4, 7, 6, 5, 3) if co.extent(found.axes[-1]) % n == 0][:2]:
+        terms_ = [n for n in (8, 4, 7, 6, 5, 3, 11, 13, 2, 1) if co.extent(found.axes[-1]) % n == 0]
+        for terms in terms_[:2]:
             yield Option.of("streamed", columns=columns, terms=terms)
 
 
