@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from math import gcd
 
+from superopt.kernels.below import below_zero
 from superopt.kernels.layout import Stored
 from superopt.kernels.schedule import IllegalSchedule
 from superopt.kernels.tile import For, Pack, Stmt, Store, Update
@@ -59,6 +60,8 @@ def value(nest: Nest, e: Expr, env: Env, axes: tuple[Axis, ...], before: list[St
         ):
             return value(nest, inside, env, axes, before)
         case Apply(fn, args, dtype):
+            if fn == "exp" and dtype == F32 and below_zero(args[0]):
+                fn = "exp_below"
             return Apply(fn, tuple(value(nest, a, env, axes, before) for a in args), dtype)
         case Reduce(fn, over, body, dtype):
             total = summed(nest, e, tuple(a.extent for a in axes), "register")

@@ -27,7 +27,7 @@ _INTRINSICS = {
 _LIBRARY = frozenset(("asinh", "acosh", "atanh", "erf", "fmod"))  # C's of float64, by lanes
 _VECTORS: dict[str, Callable[..., Value]] = {  # of float32
     **wide_math.FUNCTIONS, "exp": vm.exp, "log": vm.log, "tanh": vm.tanh, "erf": vm.erf,
-    "sigmoid": vm.sigmoid,
+    "sigmoid": vm.sigmoid, "exp_below": vm.exp_below,
 }  # fmt: skip
 HALF = (F16, BF16)
 

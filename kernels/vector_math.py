@@ -7,6 +7,7 @@ which takes one element at a time.
     tanh       4e-7 relative                      x P(x^2) / Q(x^2), degrees 5 and 3, to |x| = 9
     erf        4e-7 relative                      the same, degrees 6 and 4, to |x| = 4
     sigmoid    3e-7 relative                      1 / (1 + exp(-x))
+    exp_below  1.8e-7 relative, of what is not above 0; below 1.7e-38 it is 0: with one power of two
 
 The coefficients are printed by scripts/fit_functions.py. NaN stays NaN.
 """
@@ -37,15 +38,13 @@ ROUNDS = 12582912.0  # 1.5 * 2^23: what is added to it is a whole number in its 
 ROUNDS_BITS = 0x4B400000
 SCALED = 16  # lanes of the instruction that multiplies by powers of two
 EXP_LEAST, EXP_MOST = -104.0, 89.0  # below and above, exp is 0 and infinite in float32
+ONE_POWER = -86.98  # down to which 2 e^r times one power of two, above 0, is exp
 
 
 def exp(t: Text, x: Value) -> Value:
     """2^n e^r for x = n ln(2) + r, |r| <= ln(2) / 2."""
     x = clamped(t, x, EXP_LEAST, EXP_MOST)
-    whole = _fma(t, x, _like(LOG2_E, x), _like(ROUNDS, x))
-    n = t.make(f"fsub {whole}, {_like(ROUNDS, x).text}", F32, x.lanes)
-    r = _fma(t, n, _like(-LN2_HIGH, x), x)
-    r = _fma(t, n, _like(-LN2_LOW, x), r)
+    whole, n, r = _reduced(t, x)
     out = polynomial(t, EXP, r)
     if t.scales and x.lanes == SCALED:
         kinds, name = f"{x.type}, {x.type}, {x.type}", "llvm.x86.avx512.mask.scalef.ps.512"
@@ -62,6 +61,28 @@ def exp(t: Text, x: Value) -> Value:
     for k in (half, rest):
         out = t.make(f"fmul {out}, {_power(t, k).text}", F32, x.lanes)
     return out
+
+
+def exp_below(t: Text, x: Value) -> Value:
+    """e^x of what is not above 128 ln(2), by fewer steps: the least numbers are 0."""
+    if t.scales and x.lanes == SCALED:
+        return exp(t, x)
+    whole, _, r = _reduced(t, x)
+    # Twice e^r, so that of n = 128, where e^r < 1, the power of two is a number.
+    out = polynomial(t, [2 * c for c in EXP], r)
+    bits = t.make(f"bitcast {whole} to {Value('', I32, x.lanes).type}", I32, x.lanes)
+    n = t.make(f"add {bits}, {number(-1 - ROUNDS_BITS, I32, x.lanes).text}", I32, x.lanes)
+    out = t.make(f"fmul {out}, {_power(t, n).text}", F32, x.lanes)
+    gone = t.make(f"fcmp olt {x}, {_like(ONE_POWER, x).text}", BOOL, x.lanes)
+    return t.make(f"select {gone}, {_like(0.0, x)}, {out}", F32, x.lanes)
+
+
+def _reduced(t: Text, x: Value) -> tuple[Value, Value, Value]:
+    """n, which is also in the last bits of the first value; and r, of x = n ln(2) + r."""
+    whole = _fma(t, x, _like(LOG2_E, x), _like(ROUNDS, x))
+    n = t.make(f"fsub {whole}, {_like(ROUNDS, x).text}", F32, x.lanes)
+    r = _fma(t, n, _like(-LN2_HIGH, x), x)
+    return whole, n, _fma(t, n, _like(-LN2_LOW, x), r)
 
 
 def _power(t: Text, n: Value) -> Value:
@@ -138,8 +159,10 @@ def _odd(t: Text, x: Value, most: float, above: Sequence[float], below: Sequence
 
 
 def sigmoid(t: Text, x: Value) -> Value:
-    below = t.make(f"fadd {exp(t, t.make(f'fneg {x}', F32, x.lanes))}, {_like(1.0, x).text}", F32,
-                   x.lanes)  # fmt: skip
+    other = t.make(f"fneg {x}", F32, x.lanes)
+    many = t.make(f"fcmp ogt {other}, {_like(EXP_MOST, x).text}", BOOL, x.lanes)
+    other = t.make(f"select {many}, {_like(EXP_MOST, x)}, {other}", F32, x.lanes)
+    below = t.make(f"fadd {exp_below(t, other)}, {_like(1.0, x).text}", F32, x.lanes)
     return t.make(f"fdiv {_like(1.0, x)}, {below.text}", F32, x.lanes)
 
 

@@ -11,7 +11,7 @@ from superopt.kernels.cpu import loaded
 from superopt.kernels.functions import POWERS
 from superopt.kernels.lower import lowered
 from superopt.te.dtype import F32, F64, I32, to_numpy
-from superopt.te.expr import Tensor, apply, compute, const
+from superopt.te.expr import Tensor, apply, compute, const, reduce_max
 
 WIDE = 6.1e-8  # half an ulp, and a little
 FUNCTIONS = {
@@ -89,6 +89,40 @@ def test_exp_of_the_least_numbers() -> None:
     np.testing.assert_allclose(
         computed("exp", x), np.exp(x.astype(np.float64)), atol=3e-45, rtol=2e-7
     )
+
+
+def test_exp_of_what_is_not_above_zero() -> None:
+    """Less what is largest of a row: within 1.8e-7, 0 below 1.7e-38, and of what is masked."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-100, 20, (64, 131)).astype(np.float32)
+    x[::3, ::7], x[5], x[6, 4], x[7, 9] = -np.inf, -np.inf, np.nan, np.inf
+    x[8] = np.linspace(-88, 0, 131)
+    a = Tensor("x", F32, x.shape)
+    top = compute((64,), lambda i: reduce_max(131, lambda k: a[i, k]))
+    y = compute(x.shape, lambda i, j: apply("exp", a[i, j] - top[i]))
+    kernel = lowered("k", [a], [y])
+    assert "exp_below(" in str(kernel)
+    got = np.zeros_like(x)
+    loaded(kernel)(x, got)
+    with np.errstate(all="ignore"):
+        wanted = np.exp((x - x.max(1, keepdims=True)).astype(np.float64))
+    assert (np.isnan(got) == np.isnan(wanted)).all()
+    assert (got[wanted == 0] == 0).all()
+    np.testing.assert_allclose(got, wanted, rtol=1.8e-7, atol=1.8e-38)
+
+
+def test_of_what_may_be_above_zero() -> None:
+    """Another row's largest, or a larger part of it, says nothing."""
+    a = Tensor("x", F32, (8, 8))
+    tops = [
+        compute((8,), lambda i: reduce_max(8, lambda k: a[k, i])),
+        compute((8,), lambda i: reduce_max(8, lambda k: a[7 - i, k])),
+        compute((8,), lambda i: reduce_max(7, lambda k: a[i, k])),
+        compute((8,), lambda i: reduce_max(8, lambda k: -a[i, k])),
+    ]
+    for top in tops:
+        y = compute((8, 8), lambda i, j, top=top: apply("exp", a[i, j] - top[i]))
+        assert "exp_below(" not in str(lowered("k", [a], [y]))
 
 
 def test_powers() -> None:

@@ -1,0 +1,21 @@
+"""What cannot be above zero: a number less the largest of those among which it is."""
+
+from __future__ import annotations
+
+from superopt.te.expr import Tensor
+from superopt.te.inline import placed
+from superopt.te.node import Apply, Axis, Expr, Load, Reduce
+from superopt.te.walk import axes_of, loads
+
+
+def below_zero(e: Expr) -> bool:
+    """As the exponents of a softmax are: x[j] - max(x[k] for k), or no number."""
+    match e:
+        case Apply("sub", (x, Load(Tensor(body=Reduce("max", (k,), body)) as t, at))):
+            env: dict[Axis, Expr] = dict(zip(t.axes, at, strict=True))
+            axes = axes_of(x) | {a for y in loads(x) for i in y.index for a in axes_of(i)}
+            return any(
+                a.extent == k.extent and placed(body, {**env, k: a}) == x
+                for a in axes - {a for i in at for a in axes_of(i)}
+            )
+    return False
