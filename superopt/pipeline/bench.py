@@ -16,9 +16,9 @@ from superopt.cost.machine import machine
 from superopt.errors import SuperoptError, UsageError
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read
-from superopt.onnx_io.validate import validate
 from superopt.ort.timing import SPINNING, interleave, prepare
 from superopt.pipeline.compile import compile as compile_
+from superopt.pipeline.outside import readable
 from superopt.pipeline.reporting import interval, latency
 from superopt.pipeline.rewritten import rewritten
 from superopt.pipeline.shapes import representative
@@ -64,9 +64,7 @@ def bench(
     lanes: list[_Lane] = []
     first: Mapping[str, np.ndarray] | None = None
     for path in models:
-        source = read(path)
-        validate(source)
-        model = import_model(source)
+        model = import_model(readable(read(path), threads).source)
         try:
             made = next(feeds(model.graph, representative(model, shapes or {}), seed)).arrays
         except (TypeError, KeyError, MemoryError) as e:

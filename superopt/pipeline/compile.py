@@ -21,14 +21,13 @@ from superopt.kernels.option import Option
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
-from superopt.onnx_io.validate import validate
 from superopt.pipeline import export
 from superopt.pipeline.allowed import ALL, Allowed
 from superopt.pipeline.arrays import Port, symbolic
 from superopt.pipeline.executable import Executable as Executable
 from superopt.pipeline.executable import Sizes, Steps
 from superopt.pipeline.native import Native, Whole
-from superopt.pipeline.outside import outside
+from superopt.pipeline.outside import Readable, readable
 from superopt.pipeline.ports import dtype_of, port, shape_at
 from superopt.pipeline.profile import profile
 from superopt.pipeline.saved import Saved, write
@@ -332,12 +331,13 @@ def compiler(
 ) -> Compiler:
     """Of the model, with what was tuned. rewrite: makes the graph that was found, by a log
     (`rewritten`). Raises ModelError for an invalid model."""
+    given = readable(source, threads)
     with Store.open(store) as held:
         chosen = tuned.chosen(held, threads)
-        log = tuned.graph(held, threads, lambda: source.sha256)
+        log = tuned.graph(held, threads, lambda: given.source.sha256)
     if log is not None and rewrite is not None and allowed.tiles:
-        source = rewrite(source, log)
-    return _compiler(source, threads, machine, chosen, {}, allowed)
+        given = replace(given, source=rewrite(given.source, log))
+    return _compiler(given, threads, machine, chosen, {}, allowed)
 
 
 def loaded(s: Saved, threads: int | None = None, machine: Machine | None = None) -> Executable:
@@ -346,35 +346,28 @@ def loaded(s: Saved, threads: int | None = None, machine: Machine | None = None)
     same = s.width == machine.width
     options, constants = (s.options, s.constants) if same else ({}, {})
     some = threads or s.threads
-    out = _compiler(s.source, some, machine, options, constants, s.allowed).executable()
+    given = readable(s.source, some)
+    out = _compiler(given, some, machine, options, constants, s.allowed).executable()
     for sizes in s.sizes:
         out.variant(sizes)
     return out
 
 
 def _compiler(
-    source: Source,
+    given: Readable,
     threads: int,
     machine: Machine,
     chosen: Mapping[str, Option],
     packed: Mapping[str, np.ndarray],
     allowed: Allowed,
 ) -> Compiler:
-    folder, session, without = objects_folder(), None, ""
-    try:
-        validate(source)
-    except ModelError as e:
-        found = outside(source, threads)
-        if found is None:
-            raise
-        source, session = found
-        without = " ".join(f"onnxruntime reads the model, superopt does not: {e}".split())
-    model = import_model(source)
-    if session is None:
+    folder, model = objects_folder(), import_model(given.source)
+    if given.session is None:
         said = _without(model)
         return Compiler(model, threads, machine, folder, chosen, packed, allowed, said)
-    said = dict.fromkeys(g.nodes(model.graph), without)
-    return Compiler(model, threads, machine, folder, {}, {}, allowed, said, session=session)
+    why = " ".join(f"onnxruntime reads the model, superopt does not: {given.error}".split())
+    said = dict.fromkeys(g.nodes(model.graph), why)
+    return Compiler(model, threads, machine, folder, {}, {}, allowed, said, session=given.session)
 
 
 def _without(model: Model) -> dict[g.Node, str]:
