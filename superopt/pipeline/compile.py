@@ -18,6 +18,7 @@ from superopt.ir import graph as g
 from superopt.ir.evaluate import bound_sizes
 from superopt.kernels.cpu import Machine, host
 from superopt.kernels.option import Option
+from superopt.kernels.room import ask
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
@@ -158,6 +159,8 @@ class Compiler:
                 except NO_KERNEL as e:
                     self.without |= self.blamed(s, sizes) or dict.fromkeys(s.nodes, str(e))
                     break
+                except MemoryError as e:
+                    raise _short(self.model.source.label, str(e)) from None
             else:
                 return out
 
@@ -174,14 +177,11 @@ class Compiler:
         constants = self.packed.get(made.identity()) if self.packed else None
         try:
             ready = code(made, self.machine, self.threads, self.folder, constants)
-        except MemoryError:
+        except MemoryError as e:
             needs = made.constant_bytes + made.memory + self.threads * made.workspace
             at = ", ".join(f"{k}={n}" for k, n in sizes.items())
-            raise ModelError(
-                f"{self.model.source.label}: out of memory{' at ' * bool(at)}{at}",
-                f"its kernels need {needs} bytes",
-                "give smaller inputs, or the process more memory",
-            ) from None
+            why = f"its kernels need {needs} bytes{': ' * bool(str(e))}{e}"
+            raise _short(self.model.source.label, why, at) from None
         return Native(ready, specs, lambda: s, self.whole(s) if alone else None)
 
     def program(self, s: Segment, sizes: Mapping[str, int]) -> Program:
@@ -331,6 +331,10 @@ def compiler(
 ) -> Compiler:
     """Of the model, with what was tuned. rewrite: makes the graph that was found, by a log
     (`rewritten`). Raises ModelError for an invalid model."""
+    try:
+        ask(0, source.size_bytes)  # some way or other its weights are copied
+    except MemoryError as e:
+        raise _short(source.label, str(e)) from None
     given = readable(source, threads)
     with Store.open(store) as held:
         chosen = tuned.chosen(held, threads)
@@ -368,6 +372,15 @@ def _compiler(
     why = " ".join(f"onnxruntime reads the model, superopt does not: {given.error}".split())
     said = dict.fromkeys(g.nodes(model.graph), why)
     return Compiler(model, threads, machine, folder, {}, {}, allowed, said, session=given.session)
+
+
+def _short(label: str, why: str, at: str = "") -> ModelError:
+    """at: sizes."""
+    return ModelError(
+        f"{label}: out of memory{' at ' * bool(at)}{at}",
+        why or "compiling takes more than there is",
+        "give smaller inputs, or the process more memory",
+    )
 
 
 def _without(model: Model) -> dict[g.Node, str]:
