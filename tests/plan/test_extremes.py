@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import superopt
+from superopt.errors import UsageError
 from superopt.kernels.tile import Pack
 from superopt.plan import build as plan
 from tests.plan.test_compile import near, reference
@@ -49,6 +50,14 @@ def test_a_constant_that_cannot_be_packed(monkeypatch: pytest.MonkeyPatch) -> No
     assert "index 7" in why
     x = np.ones((5, 8), np.float32)
     np.testing.assert_array_equal(exe(x=x)["y"], x)
+
+
+def test_results_beyond_memory() -> None:
+    exe = superopt.compile(build([node("Add", ["a", "b"], ["y"])], {"a": ("n", 1), "b": (1, "m")}))
+    side = np.ones(2**23, np.float32)
+    with pytest.raises(UsageError, match="no memory for the outputs"):
+        exe(a=side[:, None], b=side[None])
+    assert exe(a=side[:2, None], b=side[None, :3])["y"].shape == (2, 3)
 
 
 def test_the_logarithm_of_a_small_softplus() -> None:
