@@ -19,6 +19,7 @@ from superopt.kernels.engine import Machine as Machine
 from superopt.kernels.engine import host as host
 from superopt.kernels.engine import linked as linked
 from superopt.kernels.identity import identity, sources
+from superopt.kernels.room import ask
 from superopt.kernels.tile import Kernel
 from superopt.te.dtype import to_numpy
 
@@ -88,6 +89,7 @@ def _module(text: str, machine: Machine, shared: bool = False) -> tuple[Any, Any
     initialized()
     if "half" in text and "+sse2" in machine.features and "+f16c" not in machine.features:
         raise NotImplementedError("this processor has no instructions for float16")
+    ask(len(text))
     module = llvm.parse_assembly(text)
     module.verify()
     made = target(machine, shared)

@@ -1,10 +1,15 @@
 """The schedule of what nothing better is known for: loops as the result lies in memory, and along
-its last dimension vectors, within which sums are taken one term after the other."""
+its last dimension vectors, within which sums are taken one term after the other.
+
+Indices that are quotients and rests of the last dimension's (Tile, Resize) begin anew after some
+elements. A tile of these, or of some times as many, reads at places that its lanes alone say, which
+are known when the kernel is written: what lies side by side is a vector, else one is picked from.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
+from math import gcd, lcm, prod
 
 from superopt.kernels.apply import transformed
 from superopt.kernels.layout import Layout, Scatter, lying
@@ -20,10 +25,11 @@ from superopt.kernels.schedule import (
 from superopt.kernels.transform import Scheduled
 from superopt.te.affine import affine
 from superopt.te.expr import Tensor
-from superopt.te.node import Axis, Load
-from superopt.te.walk import axes_of, loads, reductions
+from superopt.te.node import Apply, Axis, Const, Load
+from superopt.te.walk import axes_of, loads, parts, reductions
 
 LANES = 64  # elements of a tile
+WHOLE = 512  # elements of a tile that is a whole row, where parts of it begin anywhere
 SHARED = 2  # outer loops whose steps several threads do
 LEAST = 4  # rows of a tile that is turned
 GRAIN = 4096  # elements, or terms of sums, of such a step, which is a call
@@ -39,6 +45,7 @@ def default(s: Scheduled, layout: Layout, most: int = LANES) -> Schedule:
         return ()
     order: list[str] = []
     last, extent = "", 0
+    own = {x.axis.name.removeprefix(s.prefix): x.axis for x in s.loops}
     for p in layout.parts:
         last, extent = names[p.axis], sizes[p.axis]
         if p.block > 1 and not p.within:
@@ -46,7 +53,14 @@ def default(s: Scheduled, layout: Layout, most: int = LANES) -> Schedule:
         if p.block > 1:
             last, extent = (f"{last}.i", min(p.block, extent)) if p.within else (f"{last}.o", 0)
         order.append(last)
-    if extent > most:
+    period = _period(s.tensor, own[last]) if extent > most and last in own else 1
+    whole = most if period == 1 or summed else WHOLE  # sums are in registers
+    block = max(period, most // period * period)
+    if period > 1 and extent % period == 0 and block < extent and (block <= most or extent > whole):
+        steps.append(Split(last, block))
+        order[-1:] = [f"{last}.o", f"{last}.i"]
+        last, extent = f"{last}.i", block
+    if extent > whole:
         steps.append(Split(last, most))
         order[-1:] = [f"{last}.o", f"{last}.i"]
     lanes = order.pop()
@@ -57,6 +71,18 @@ def default(s: Scheduled, layout: Layout, most: int = LANES) -> Schedule:
     within = prod(x.extent for x in loops[len(order) :])
     split, outer = _shared(order, [x.extent for x in loops[: len(order)]], within)
     return (*steps, reorder, *split, Vectorize(lanes), *map(Parallel, outer[:SHARED]))
+
+
+def _period(t: Tensor, a: Axis) -> int:
+    """After how many elements along an axis quotients and rests in indices begin anew."""
+    out = 1
+    for e in parts(t.body) if t.body is not None else ():
+        if isinstance(e, Apply) and e.fn in ("floordiv", "mod"):
+            x, by = e.args
+            form = affine(x)
+            if form is not None and isinstance(by, Const) and (c := form.coefficient(a)):
+                out = lcm(out, int(by.value) // gcd(c, int(by.value)))
+    return out
 
 
 def _shared(

@@ -10,6 +10,8 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
+from superopt.kernels.room import ask
+
 VERSION: str = llvmlite.__version__
 
 
@@ -60,6 +62,7 @@ def target(machine: Machine, shared: bool = False) -> Any:
 def linked(objects: Sequence[bytes], machine: Machine) -> Any:
     """Object files as machine code that can be called: an engine with get_function_address."""
     initialized()
+    ask(sum(map(len, objects)))
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target(machine))
     for code in objects:
         engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(code))

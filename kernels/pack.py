@@ -17,6 +17,9 @@ def packed(pack: Pack, array: np.ndarray, out: np.ndarray | None = None) -> np.n
     """The array of the source, as the kernel takes it; in `out`, where that is given."""
     shape = [a.extent for a in pack.axes if isinstance(a.extent, int)]
     out = np.empty(shape, array.dtype) if out is None else out.reshape(shape)
+    if not array.size:  # indices may say 0 all the same, where what is summed has no terms
+        out[...] = 0
+        return out
     forms = [affine(i) for i in pack.index]
     if all(f is not None for f in forms):  # a view with other strides
         strides = dict.fromkeys(pack.axes, 0)

@@ -27,7 +27,7 @@ from superopt.kernels.schedule import (
 from superopt.kernels.transform import reduction
 from superopt.te.affine import affine
 from superopt.te.expr import Tensor
-from superopt.te.node import Axis, Expr, Load, Reduce
+from superopt.te.node import Axis, Const, Expr, Load, Reduce
 from superopt.te.walk import axes_of, loads
 
 ROWS = 8  # sums at a time
@@ -60,6 +60,8 @@ def options(
     wide = block or (WIDE if m is None or _extent(m) < 2 else lanes if picked else lanes * 2)
     most = max(1, min(ROWS, (registers - OTHERS) // -(-wide // lanes)))
     rows = 1 if m is None else _even(_extent(m), most)
+    if m is not None and not block and _extent(n) <= 2 * WIDE and _apart(read, n, m):
+        wide, rows = min(WIDE, ROWS * lanes), 1
     out = [(0.0, Option.of("along", wide=wide, rows=rows))]
     for w in (wide,) if block else (lanes, 2 * lanes, 4 * lanes):
         for r in {1} if m is None else {1, 2, 4, rows, ROWS}:
@@ -95,6 +97,15 @@ def _frame(t: Tensor, layouts: Mapping[Tensor, Layout | Scatter]) -> tuple[Axis,
     order = [a for a in order if _extent(a) > 1] or order[:1]
     block = next((p.block for p in out.parts if p.within and t.axes[p.axis] == order[0]), 0)
     return order[0], order[1] if len(order) > 1 else None, block
+
+
+def _apart(read: list[Load], n: Axis, m: Axis) -> bool:
+    """Does each row of sums read what no other one reads, side by side? Then rows together would be
+    as many streams, of which each is read in short pieces."""
+    return all(
+        all(isinstance(i, Axis | Const) for i in x.index) and m in x.index and strides(x, n) == 1
+        for x in read
+    )
 
 
 def _even(extent: int, most: int) -> int:

@@ -235,7 +235,7 @@ def tune(
     from superopt.onnx_io.source import read
     from superopt.pipeline import compile as compile_
     from superopt.pipeline.rewritten import search
-    from superopt.pipeline.shapes import representative
+    from superopt.pipeline.shapes import fitting, representative
     from superopt.report.data import Event
 
     known_target(target, precision)
@@ -257,7 +257,7 @@ def tune(
     )
     exe = compile_.compile(source, threads=some, store=place, rewrite=_rewrite)
     sizes = representative(exe.model, dict(shapes or {}))
-    with Store.open(place) as held:
+    with Store.open(place) as held, fitting(exe.model, shapes or {}):
         left = max(seconds - (time.monotonic() - begin), 0.0)
         found = exe.tune(sizes, left, held, show, stopped)
     took = time.monotonic() - begin

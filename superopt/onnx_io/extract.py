@@ -24,9 +24,8 @@ def extracted(
     own = [v.name for v in theirs.graph.inputs if v.name is not None]
     graph = extract(theirs.graph, [*given, *(n for n in own if n not in given)], list(outputs))
     for v in list(graph.inputs):
-        if v.name is not None and v.name in given and v.type is None:
-            dtype = given[v.name].dtype
-            v.type = None if dtype is None else oir.TensorType(onnx_dtype(dtype))
+        if v.name is not None and v.name in given:
+            _state(v, given[v.name])
         if not v.uses() and v.name not in outputs:
             graph.inputs.remove(v)
     graph.opset_imports.update(theirs.graph.opset_imports)
@@ -37,3 +36,11 @@ def extracted(
     )
     names = tuple(v.name for v in graph.inputs if v.name is not None)
     return bytes(oir.to_proto(part).SerializeToString()), names
+
+
+def _state(v: oir.Value, t: TensorType) -> None:
+    """What the file leaves out: a Scan whose body states no shapes needs those around it."""
+    if v.type is None and t.dtype is not None:
+        v.type = oir.TensorType(onnx_dtype(t.dtype))
+    if v.shape is None and t.shape is not None:
+        v.shape = oir.Shape([d if isinstance(d, int) else None for d in t.shape])

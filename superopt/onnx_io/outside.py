@@ -19,7 +19,8 @@ Port = tuple[str, str, Sequence[int | str | None] | None]
 def around(name: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> Source:
     """The model. Raises ValueError for an element type that ONNX does not know."""
     given, gives = ([_value(p) for p in some] for some in (inputs, outputs))
-    takes, makes = ([p[0] for p in some] for some in (inputs, outputs))
+    takes = [p[0] for p in inputs]
+    makes = [p[0] for p in outputs if p[0] not in takes]  # an input may be an output, too
     node = helper.make_node("Model", takes, makes, name, domain=DOMAIN)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
     graph = helper.make_graph([node], name, given, gives)

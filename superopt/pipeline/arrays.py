@@ -45,6 +45,11 @@ def sizes_of(ports: Sequence[Port], arrays: Sequence[np.ndarray]) -> dict[str, i
 
 
 def _array(port: Port, given: Any, wanted: np.dtype) -> np.ndarray:
+    if isinstance(given, np.ma.MaskedArray):
+        raise UsageError(
+            f"input {port.name!r} is a masked array", "a model takes all elements of its inputs",
+            "use .filled(value), or .data for all elements as they are",
+        )  # fmt: skip
     if isinstance(given, (np.ndarray, np.generic)):
         return np.asarray(given)
     if not isinstance(given, (list, tuple, int, float, bool)):
@@ -87,4 +92,13 @@ def as_array(port: Port, given: Any) -> np.ndarray:
             f"the model says {port.text}",
             f"give it {len(port.shape)} dimensions",
         )
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    if array.flags.c_contiguous:
+        return array
+    try:
+        return np.ascontiguousarray(array)
+    except MemoryError:
+        raise UsageError(
+            f"input {name!r} of shape {list(array.shape)} takes {array.nbytes} bytes",
+            "its elements do not lie one after the other, and there is no memory for such a copy",
+            "give fewer at a time",
+        ) from None

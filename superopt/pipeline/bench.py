@@ -16,12 +16,12 @@ from superopt.cost.machine import machine
 from superopt.errors import SuperoptError, UsageError
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read
-from superopt.onnx_io.validate import validate
 from superopt.ort.timing import SPINNING, interleave, prepare
 from superopt.pipeline.compile import compile as compile_
+from superopt.pipeline.outside import readable
 from superopt.pipeline.reporting import interval, latency
 from superopt.pipeline.rewritten import rewritten
-from superopt.pipeline.shapes import representative
+from superopt.pipeline.shapes import chosen, representative
 from superopt.report.data import BenchRow, Event
 
 RUNTIMES = ("ort", "openvino", "torch", "superopt")
@@ -62,17 +62,17 @@ def bench(
                 f"no runtime {name}", f"there are {', '.join(RUNTIMES)}", "name one of them"
             )
     lanes: list[_Lane] = []
+    own: list[str] = []
     first: Mapping[str, np.ndarray] | None = None
     for path in models:
-        source = read(path)
-        validate(source)
-        model = import_model(source)
+        model = import_model(readable(read(path), threads).source)
         try:
             made = next(feeds(model.graph, representative(model, shapes or {}), seed)).arrays
         except (TypeError, KeyError, MemoryError) as e:
             raise UsageError(
                 f"{path.name} cannot be timed", f"no inputs can be drawn: {e}", "leave it out"
             ) from None
+        own.append(chosen(model, shapes or {}))
         arrays = dict(made)
         if first is not None and _fits(first, made):
             arrays = {name: first[name] for name in made}
@@ -84,10 +84,16 @@ def bench(
         raise UsageError(
             "nothing was timed",
             "; ".join(dict.fromkeys(f"{lane.model}: {lane.note}" for lane in lanes)),
-            "name a model and a runtime that go together; see `superopt doctor`",
+            f"name a model and a runtime that go together; see `superopt doctor`{_others(own)}",
         )
     times = _times(lanes, seconds, threads, seed, stop, progress)
     return tuple(_rows(lanes, times, threads, seed))
+
+
+def _others(own: Sequence[str]) -> str:
+    """What to do about sizes that were chosen."""
+    some = ", ".join(dict.fromkeys(filter(None, own)))
+    return f"; superopt chose {some}: give others by --shape NAME=N" if some else ""
 
 
 def _fits(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bool:

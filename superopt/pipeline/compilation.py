@@ -15,7 +15,7 @@ from superopt.onnx_io.source import Source
 from superopt.pipeline.allowed import ALL, Allowed
 from superopt.pipeline.compile import compile
 from superopt.pipeline.rewritten import rewritten
-from superopt.pipeline.shapes import representative
+from superopt.pipeline.shapes import fitting, representative
 from superopt.pipeline.steps import Native
 from superopt.plan.build import Program
 from superopt.report.compiled import Compilation, Foreign
@@ -32,7 +32,8 @@ def compilation(
     begin = time.monotonic()
     exe = compile(source, threads=threads, allowed=allowed, rewrite=rewritten)
     sizes = representative(exe.model, shapes)
-    steps = exe.variant(sizes)
+    with fitting(exe.model, shapes):
+        steps = exe.variant(sizes)
     seconds = time.monotonic() - begin
     programs = [s.code.program for s in steps if isinstance(s, Native)]
     if dump is not None:

@@ -18,17 +18,17 @@ from superopt.ir import graph as g
 from superopt.ir.evaluate import bound_sizes
 from superopt.kernels.cpu import Machine, host
 from superopt.kernels.option import Option
+from superopt.kernels.room import ask
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
-from superopt.onnx_io.validate import validate
 from superopt.pipeline import export
 from superopt.pipeline.allowed import ALL, Allowed
 from superopt.pipeline.arrays import Port, symbolic
 from superopt.pipeline.executable import Executable as Executable
 from superopt.pipeline.executable import Sizes, Steps
 from superopt.pipeline.native import Native, Whole
-from superopt.pipeline.outside import outside
+from superopt.pipeline.outside import Readable, readable
 from superopt.pipeline.ports import dtype_of, port, shape_at
 from superopt.pipeline.profile import profile
 from superopt.pipeline.saved import Saved, write
@@ -159,6 +159,8 @@ class Compiler:
                 except NO_KERNEL as e:
                     self.without |= self.blamed(s, sizes) or dict.fromkeys(s.nodes, str(e))
                     break
+                except MemoryError as e:
+                    raise _short(self.model.source.label, str(e)) from None
             else:
                 return out
 
@@ -175,14 +177,11 @@ class Compiler:
         constants = self.packed.get(made.identity()) if self.packed else None
         try:
             ready = code(made, self.machine, self.threads, self.folder, constants)
-        except MemoryError:
+        except MemoryError as e:
             needs = made.constant_bytes + made.memory + self.threads * made.workspace
             at = ", ".join(f"{k}={n}" for k, n in sizes.items())
-            raise ModelError(
-                f"{self.model.source.label}: out of memory{' at ' * bool(at)}{at}",
-                f"its kernels need {needs} bytes",
-                "give smaller inputs, or the process more memory",
-            ) from None
+            why = f"its kernels need {needs} bytes{': ' * bool(str(e))}{e}"
+            raise _short(self.model.source.label, why, at) from None
         return Native(ready, specs, lambda: s, self.whole(s) if alone else None)
 
     def program(self, s: Segment, sizes: Mapping[str, int]) -> Program:
@@ -332,12 +331,17 @@ def compiler(
 ) -> Compiler:
     """Of the model, with what was tuned. rewrite: makes the graph that was found, by a log
     (`rewritten`). Raises ModelError for an invalid model."""
+    try:
+        ask(0, source.size_bytes)  # some way or other its weights are copied
+    except MemoryError as e:
+        raise _short(source.label, str(e)) from None
+    given = readable(source, threads)
     with Store.open(store) as held:
         chosen = tuned.chosen(held, threads)
-        log = tuned.graph(held, threads, lambda: source.sha256)
+        log = tuned.graph(held, threads, lambda: given.source.sha256)
     if log is not None and rewrite is not None and allowed.tiles:
-        source = rewrite(source, log)
-    return _compiler(source, threads, machine, chosen, {}, allowed)
+        given = replace(given, source=rewrite(given.source, log))
+    return _compiler(given, threads, machine, chosen, {}, allowed)
 
 
 def loaded(s: Saved, threads: int | None = None, machine: Machine | None = None) -> Executable:
@@ -346,35 +350,37 @@ def loaded(s: Saved, threads: int | None = None, machine: Machine | None = None)
     same = s.width == machine.width
     options, constants = (s.options, s.constants) if same else ({}, {})
     some = threads or s.threads
-    out = _compiler(s.source, some, machine, options, constants, s.allowed).executable()
+    given = readable(s.source, some)
+    out = _compiler(given, some, machine, options, constants, s.allowed).executable()
     for sizes in s.sizes:
         out.variant(sizes)
     return out
 
 
 def _compiler(
-    source: Source,
+    given: Readable,
     threads: int,
     machine: Machine,
     chosen: Mapping[str, Option],
     packed: Mapping[str, np.ndarray],
     allowed: Allowed,
 ) -> Compiler:
-    folder, session, without = objects_folder(), None, ""
-    try:
-        validate(source)
-    except ModelError as e:
-        found = outside(source, threads)
-        if found is None:
-            raise
-        source, session = found
-        without = " ".join(f"onnxruntime reads the model, superopt does not: {e}".split())
-    model = import_model(source)
-    if session is None:
+    folder, model = objects_folder(), import_model(given.source)
+    if given.session is None:
         said = _without(model)
         return Compiler(model, threads, machine, folder, chosen, packed, allowed, said)
-    said = dict.fromkeys(g.nodes(model.graph), without)
-    return Compiler(model, threads, machine, folder, {}, {}, allowed, said, session=session)
+    why = " ".join(f"onnxruntime reads the model, superopt does not: {given.error}".split())
+    said = dict.fromkeys(g.nodes(model.graph), why)
+    return Compiler(model, threads, machine, folder, {}, {}, allowed, said, session=given.session)
+
+
+def _short(label: str, why: str, at: str = "") -> ModelError:
+    """at: sizes."""
+    return ModelError(
+        f"{label}: out of memory{' at ' * bool(at)}{at}",
+        why or "compiling takes more than there is",
+        "give smaller inputs, or the process more memory",
+    )
 
 
 def _without(model: Model) -> dict[g.Node, str]:

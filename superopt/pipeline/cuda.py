@@ -25,7 +25,6 @@ from superopt.kernels.problem import Problem
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
-from superopt.onnx_io.validate import validate
 from superopt.pipeline.allowed import Allowed
 from superopt.pipeline.arrays import Port, as_array, sizes_of
 from superopt.pipeline.foreign import Foreign, foreign
@@ -33,7 +32,7 @@ from superopt.pipeline.gpu_accuracy import accuracy
 from superopt.pipeline.gpu_parts import Part, Variant
 from superopt.pipeline.gpu_profile import profile
 from superopt.pipeline.gpu_tune import known, tuned
-from superopt.pipeline.outside import outside
+from superopt.pipeline.outside import stated
 from superopt.pipeline.ports import port, shape_at
 from superopt.pipeline.saved import Saved, write
 from superopt.pipeline.sized import sized
@@ -347,12 +346,5 @@ def loaded(s: Saved) -> OnGpu:
 
 
 def _model(source: Source) -> Model:
-    """Also of one that leaves out what onnxruntime tells (`outside`)."""
-    try:
-        validate(source)
-    except ModelError:
-        found = outside(source, 1)
-        if found is None or found[1] is not None:
-            raise
-        source = found[0]
-    return import_model(source)
+    """Also of one that leaves out what onnxruntime tells."""
+    return import_model(stated(source, 1))

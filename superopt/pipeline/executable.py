@@ -112,7 +112,10 @@ class Executable:
         return self._called(last, given)
 
     def _called(self, last: _Last, given: list[np.ndarray]) -> dict[str, np.ndarray]:
-        out = [_EMPTY(shape, dtype) for shape, dtype in last.specs]
+        try:
+            out = [_EMPTY(shape, dtype) for shape, dtype in last.specs]
+        except MemoryError as e:
+            raise UsageError("no memory for the outputs", str(e), "give smaller inputs") from None
         arrays = (*(given if last.takes is None else [given[n] for n in last.takes]), *out)
         with self.lock:
             last.call(arrays)

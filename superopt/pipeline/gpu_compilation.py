@@ -12,7 +12,7 @@ from superopt.kernels.gpu_text import printed
 from superopt.onnx_io.source import Source
 from superopt.pipeline import cuda
 from superopt.pipeline.gpu_parts import Part
-from superopt.pipeline.shapes import representative
+from superopt.pipeline.shapes import fitting, representative
 from superopt.report.compiled import Compilation, Foreign
 
 
@@ -24,7 +24,8 @@ def compilation(
     begin = time.monotonic()
     exe = cuda.compile(source, precision, float_class, vendor=vendor)
     sizes = representative(exe.model, shapes)
-    made = exe.variant(sizes)
+    with fitting(exe.model, shapes):
+        made = exe.variant(sizes)
     seconds = time.monotonic() - begin
     if dump is not None:
         for n, p in enumerate(made.parts):

@@ -4,7 +4,7 @@ then a model is as others are. Else it runs there, whole."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from superopt import ort
@@ -13,6 +13,37 @@ from superopt.onnx_io.outside import Port, around, declared
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.validate import harmless, validate
 from superopt.ort.values import element_of
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """A valid model: the one that was given, the same with what it leaves out, or one that stands
+    for it. session: runs it, where superopt does not read it; error: what is said of it then."""
+
+    source: Source
+    session: ort.Session | None = None
+    error: ModelError | None = None
+
+
+def readable(source: Source, threads: int) -> Readable:
+    """Raises ModelError for a model that neither superopt nor onnxruntime reads."""
+    try:
+        validate(source)
+    except ModelError as e:
+        found = outside(source, threads)
+        if found is None:
+            raise
+        made, session = found
+        return Readable(made, session, e if session is not None else None)
+    return Readable(source)
+
+
+def stated(source: Source, threads: int) -> Source:
+    """A model that superopt reads, with what it leaves out. Raises ModelError for another."""
+    found = readable(source, threads)
+    if found.error is not None:
+        raise found.error
+    return found.source
 
 
 def outside(source: Source, threads: int) -> tuple[Source, ort.Session | None] | None:

@@ -14,6 +14,7 @@ from superopt.ir import graph as g
 from superopt.kernels import work
 from superopt.kernels.peak import Peak, peak
 from superopt.pipeline.drawing import given_or_drawn
+from superopt.pipeline.shapes import fitting
 from superopt.pipeline.steps import Arrays, Foreign, Native
 from superopt.plan.execute import Timed, timed
 from superopt.plan.origins import named
@@ -57,11 +58,20 @@ def profile(
     given: inputs by name; where there are none, they are drawn, for the values of symbolic sizes
     that `shapes` has. Raises UsageError where none can be drawn.
     """
-    given = given_or_drawn(exe.model, given, shapes or {}, seconds)
-    arrays = exe.given(given)
+    feeds = given_or_drawn(exe.model, given, shapes or {}, seconds)
+    if given is not None:
+        return _profile(exe, feeds, seconds, stop)
+    with fitting(exe.model, shapes or {}):
+        return _profile(exe, feeds, seconds, stop)
+
+
+def _profile(
+    exe: Executable, feeds: Mapping[str, np.ndarray], seconds: float, stop: Callable[[], bool]
+) -> Profile:
+    arrays = exe.given(feeds)
     sizes = exe.sizes(arrays)
     if (other := exe.at(sizes)) is not exe:
-        return replace(profile(other, given, {}, seconds, stop), sizes=tuple(sizes.items()))
+        return replace(_profile(other, feeds, seconds, stop), sizes=tuple(sizes.items()))
     with exe.lock:
         lanes = [
             _Lane(s, timed(s.code, exe.machine, exe.folder) if isinstance(s, Native) else None)

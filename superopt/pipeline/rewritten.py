@@ -15,6 +15,7 @@ from superopt.onnx_io.exporter import export_model
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import Source, read
 from superopt.pipeline.optimize import decisions, optimize
+from superopt.pipeline.outside import readable
 from superopt.pipeline.request import Request
 from superopt.report.data import Event
 from superopt.rules.rule import load_library
@@ -44,15 +45,18 @@ def search(
     """Look for a graph that is faster when it is compiled, checked and timed as by `optimize`, and
     write down how it is made. How many rewrites there are, and how many times as fast it is; 0 and
     1.0 where there is none."""
+    given = readable(source, threads)
+    if given.session is not None:
+        return 0, 1.0
     request = Request(
         budget=budget, rules=load_library(), shapes=shapes, threads=threads, store=place,
         target="cpu", progress=progress, stop=stop,
     )  # fmt: skip
-    done = optimize(source, request)
+    done = optimize(given.source, request)
     done.scratch.remove()
     if done.winner is None or done.ratio is None:
         return 0, 1.0
     us = done.cost_after
     with Store.open(place) as store:
-        tuned.keep_graph(store, threads, source.sha256, decisions(done), (us, us, us, 1))
+        tuned.keep_graph(store, threads, done.source.sha256, decisions(done), (us, us, us, 1))
     return len(done.winner.variant.steps), done.ratio.mid

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
-from superopt.errors import UsageError
+from superopt.errors import ModelError, UsageError
 from superopt.onnx_io.model import Model
 
 _DEFAULTS: tuple[tuple[str, int], ...] = (
@@ -46,6 +47,35 @@ def representative(model: Model, given: Mapping[str, int]) -> dict[str, int]:
     for theirs, our in model.symbols.items():
         sizes.setdefault(our, _default(theirs))
     return sizes
+
+
+def chosen(model: Model, given: Mapping[str, int]) -> str:
+    """The sizes that nobody gave, as the user writes them; empty where there are none."""
+    sizes = representative(model, given)
+    own = {our: n for our, n in sizes.items() if our not in _ours(model, given)}
+    return text(model, own)
+
+
+@contextmanager
+def fitting(model: Model, given: Mapping[str, int]) -> Iterator[None]:
+    """What fails where sizes are `representative` may do so by those that were chosen: they may
+    hang on each other, as p and p + 1. Then that is said."""
+    try:
+        yield
+    except (ModelError, UsageError) as e:
+        own = chosen(model, given)
+        if not own:
+            raise
+        raise UsageError(
+            f"{model.source.label} does not run at {own}, which superopt chose",
+            f"{e.what}: {e.why}",
+            f"give sizes that go together, by --shape NAME=N; if it is not these, {e.todo}",
+        ) from e
+
+
+def _ours(model: Model, given: Mapping[str, int]) -> set[str]:
+    """Names in the file, or ours, as ours."""
+    return {model.symbols.get(name, name) for name in given}
 
 
 def _default(name: str) -> int:

@@ -31,9 +31,18 @@ def code(
     if constants is not None and len(constants) == len(held):
         np.copyto(held, constants)  # large pages are faster to read than a file's
     else:
+        _write(program, held)
+    return ready(made, held, machine, lambda: program)
+
+
+def _write(program: Program, held: np.ndarray) -> None:
+    """All constants, as kernels read them. Raises NotImplementedError where one cannot be read
+    so, as where there is no kernel."""
+    try:
         for c in program.constants:
             c.write(held)
-    return ready(made, held, machine, lambda: program)
+    except (LookupError, TypeError, ValueError) as e:
+        raise NotImplementedError(f"a constant does not fit what its kernel reads: {e}") from e
 
 
 def image(program: Program, machine: Machine, threads: int, folder: Path | None) -> Image:

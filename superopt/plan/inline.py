@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from superopt.plan.rows import once
 from superopt.te.affine import affine
 from superopt.te.expr import Tensor
 from superopt.te.inline import Inlining
@@ -54,7 +55,7 @@ def inlined(
     current = {t: t for t in in_order(outputs, written)}
     stay = {*outputs, *kept, *(t for some in written.values() for t in some)}
     stay |= _large(current)
-    current = settled(current, stay)
+    current = once(settled(current, stay))
     current, turned = turning(current) if turning is not None else (current, set())
     return settled(current, stay | turned, turned)
 

@@ -285,6 +285,62 @@ def _env(stage: Tensor, r: Reduce, now: Tensor, lead: int) -> dict[Axis, Expr]:
     return {a: b for a, b in own}  # noqa: C416
 
 
+def once(current: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]:
+    """With exp of what is summed over other axes than the last one computed once, as in a softmax
+    along a channel: its sum and the quotients read it. Rows share it by themselves (`_shared`)."""
+    out = dict(current)
+    for t, now in current.items():
+        found = now.body
+        if not isinstance(found, Reduce) or not isinstance(found.body, Apply) or found.fn != "sum":
+            continue
+        if not any(isinstance(e, Apply) and e.fn == "exp" for e in parts(found.body)):
+            continue
+        for u, quotient in list(out.items()):
+            if (env := _spread(t, now, found, quotient)) is None:
+                continue
+            assert quotient.body is not None
+            body = placed(found.body, env)
+            if not _within(quotient.body, body):
+                continue
+            held = Tensor("held", body.dtype, quotient.shape, quotient.axes, body)
+            back = {b: a for a, b in env.items()}
+            read = Load(held, tuple(back[a] for a in quotient.axes), body.dtype)
+            total = Reduce(found.fn, found.axes, read, found.dtype)
+            rest = _exchanged(quotient.body, body, Load(held, quotient.axes, body.dtype))
+            out[t] = Tensor(now.name, now.dtype, now.shape, now.axes, total)
+            out[u] = Tensor(quotient.name, quotient.dtype, quotient.shape, quotient.axes, rest)
+            out = _before(out, t, held)
+            break
+    return out
+
+
+def _before(current: Mapping[Tensor, Tensor], t: Tensor, new: Tensor) -> dict[Tensor, Tensor]:
+    out: dict[Tensor, Tensor] = {}
+    for x, now in current.items():
+        if x is t:
+            out[new] = new
+        out[x] = now
+    return out
+
+
+def _spread(t: Tensor, now: Tensor, found: Reduce, reader: Tensor) -> dict[Axis, Axis] | None:
+    """The axes of a sum and of its terms as those of what reads each of them once, element by
+    element; None where it does not, or where the last one is summed."""
+    if reader.body is None or reductions(reader.body):
+        return None
+    places = {x.index for x in loads(reader.body) if x.tensor is t}
+    if len(places) != 1:
+        return None
+    (place,) = places
+    own = [i for i in place if isinstance(i, Axis)]
+    rest = [a for a in reader.axes if a not in own]
+    if len(own) != len(place) or len(set(own)) != len(own) or not set(own) <= set(reader.axes):
+        return None
+    if [a.extent for a in rest] != [a.extent for a in found.axes] or reader.axes[-1] in rest:
+        return None
+    return dict(zip((*now.axes, *found.axes), (*own, *rest), strict=True))
+
+
 def _within(e: Expr, part: Expr) -> bool:
     return e == part or (isinstance(e, Apply) and any(_within(a, part) for a in e.args))
 

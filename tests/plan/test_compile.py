@@ -247,6 +247,11 @@ WRONG: dict[str, tuple[dict, str]] = {
     "rank": ({"x": X[0]}, "give it 2 dimensions"),
     "kind": ({"x": "abc"}, "is a str"),
     "rows of a list": ({"x": [[1, 2, 3, 4], [5]]}, "is a list that is no array"),
+    "mask": ({"x": np.ma.masked_array(X, X > 3)}, "input 'x' is a masked array"),
+    "beyond memory": (
+        {"x": np.broadcast_to(X[:1], (2**48, 4))},
+        "'x' of shape [281474976710656, 4",
+    ),
     "words": ({"x": [["a"] * 4]}, "is a list that is no array"),
 }
 

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 import superopt
+from superopt.errors import UsageError
+from superopt.kernels.tile import Pack
+from superopt.plan import build as plan
 from tests.plan.test_compile import near, reference
 from tests.plan.test_forms import build, node
 
@@ -18,6 +21,43 @@ def test_sums_of_nothing(op: str, shape: tuple[int, ...]) -> None:
     m = build([node(op, ["x"], ["y"], keepdims=0)], {"x": shape})
     feeds = {"x": np.zeros(shape, np.float32)}
     near(superopt.compile(m)(**feeds), reference(m, feeds))
+
+
+@pytest.mark.parametrize("columns", [1, 17, 101])
+def test_products_of_nothing(columns: int) -> None:
+    given = {"w": np.zeros((0, columns), np.float32), "c": np.arange(columns, dtype=np.float32)}
+    m = build(
+        [node("MatMul", ["x", "w"], ["p"]), node("Add", ["p", "c"], ["y"])], {"x": (31, 0)}, given
+    )
+    exe = superopt.compile(m)
+    assert not exe.fallen({})
+    wanted = np.broadcast_to(given["c"], (31, columns))
+    np.testing.assert_array_equal(exe(x=np.zeros((31, 0), np.float32))["y"], wanted)
+
+
+def test_a_constant_that_cannot_be_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the product has no kernel."""
+
+    def refused(pack: Pack, array: np.ndarray, out: np.ndarray) -> None:
+        raise IndexError("index 7 is out of bounds")
+
+    monkeypatch.setattr(plan, "packed", refused)
+    m = build(
+        [node("MatMul", ["x", "w"], ["y"])], {"x": (5, 8)}, {"w": np.eye(8, dtype=np.float32)}
+    )
+    exe = superopt.compile(m)
+    ((_, why),) = exe.fallen({})
+    assert "index 7" in why
+    x = np.ones((5, 8), np.float32)
+    np.testing.assert_array_equal(exe(x=x)["y"], x)
+
+
+def test_results_beyond_memory() -> None:
+    exe = superopt.compile(build([node("Add", ["a", "b"], ["y"])], {"a": ("n", 1), "b": (1, "m")}))
+    side = np.ones(2**23, np.float32)
+    with pytest.raises(UsageError, match="no memory for the outputs"):
+        exe(a=side[:, None], b=side[None])
+    assert exe(a=side[:2, None], b=side[None, :3])["y"].shape == (2, 3)
 
 
 def test_the_logarithm_of_a_small_softplus() -> None:

@@ -113,3 +113,63 @@ def test_outputs_may_have_no_shapes(tmp_path: Path) -> None:
         assert not exe.fallen({"n": 3})
         exe.save(tmp_path / "m.superopt")
         near(superopt.load(tmp_path / "m.superopt")(x=x), plain(x=x))
+
+
+def test_what_only_onnxruntime_reads_is_tuned_and_timed(tmp_path: Path) -> None:
+    assert superopt.tune(norm(13), budget=0.1, store=tmp_path).rewrites == 0
+    onnx.save(norm(13), tmp_path / "m.onnx")
+    (row,) = superopt.bench([tmp_path / "m.onnx"], vs=("superopt",), seconds=0.02)
+    assert row.latency is not None
+
+
+def test_what_leaves_out_shapes_is_tuned(tmp_path: Path) -> None:
+    m = norm(17)
+    m.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 3
+    m.graph.output[0].type.tensor_type.ClearField("shape")
+    x = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
+    exe = superopt.compile(m, tune=True, budget=0.1, store=tmp_path)
+    near(exe(x=x), reference(m, {"x": x}))
+
+
+def test_what_only_onnxruntime_reads_may_give_its_inputs() -> None:
+    m = norm(13)
+    m.graph.output.insert(0, m.graph.input[0])
+    exe = superopt.compile(m)
+    x = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
+    wanted = {"x": x, **superopt.compile(norm(17))(x=x)}
+    for _ in range(2):
+        near(exe(x=x), wanted)
+    assert exe(x=x)["x"] is not x
+    del m.graph.output[1:]
+    near(superopt.compile(m)(x=x), {"x": x})
+
+
+@pytest.mark.parametrize("rows", [200, "n"])
+def test_bodies_that_state_no_shapes_run_behind_kernels(rows: int | str) -> None:
+    """onnxruntime takes them from what the body is given, so that must have some."""
+    plain = {k: helper.make_tensor_value_info(k, F, None) for k in ("s", "e", "t", "o")}
+    body = helper.make_graph(
+        [helper.make_node("Add", ["s", "e"], ["t"]), helper.make_node("Tanh", ["t"], ["o"])],
+        "body",
+        [plain["s"], plain["e"]],
+        [plain["t"], plain["o"]],
+    )
+    m = model(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["a"]),
+            helper.make_node("Relu", ["a"], ["b"]),
+            helper.make_node("ReduceSum", ["b", "first"], ["z"], keepdims=0),
+            helper.make_node("Scan", ["z", "b"], ["f", "y"], body=body, num_scan_inputs=1),
+        ],
+        {"x": (F, [rows, 300])},
+        ["f", "y"],
+        {"w": np.eye(300, 300, 5, np.float32), "first": np.array([0])},
+    )
+    del m.graph.value_info[:]
+    (scan,) = (n for n in m.graph.node if n.op_type == "Scan")
+    scan.attribute[0].CopyFrom(helper.make_attribute("body", body))
+    exe = superopt.compile(m)
+    feeds = {"x": np.random.default_rng(0).standard_normal((200, 300)).astype(np.float32)}
+    near(exe.run(feeds), reference(m, feeds))
+    (steps,) = exe.variants.values()
+    assert [type(s) for s in steps] == [Native, Foreign]

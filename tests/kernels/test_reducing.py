@@ -1,0 +1,28 @@
+"""How sums that are no products are cut into tiles."""
+
+from __future__ import annotations
+
+import pytest
+
+from superopt.kernels import reducing
+from superopt.kernels.option import Option
+from superopt.te.dtype import F32
+from superopt.te.expr import Tensor, TensorType, compute, placeholder, reduce_sum
+
+
+def middle(rows: int, terms: int, columns: int) -> Tensor:
+    x = placeholder("x", TensorType(F32, (rows, terms, columns)))
+    return compute((rows, columns), lambda i, j: reduce_sum(terms, lambda k: x[i, k, j]))
+
+
+@pytest.mark.parametrize(
+    ("columns", "how"),
+    [
+        (53, Option.of("along", wide=64, rows=1)),  # a row of results after the other
+        (300, Option.of("along", wide=16, rows=4)),
+    ],
+)
+def test_short_rows_are_summed_one_at_a_time(columns: int, how: Option) -> None:
+    """Several at a time would be read in pieces of 64 bytes, from as many places."""
+    best = min(reducing.options(middle(8, 101, columns), {}, 8, 16), key=lambda x: x[0])
+    assert best == (0.0, how)

@@ -1,0 +1,50 @@
+"""The address space that is left: what is said where it is not enough for LLVM."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import superopt
+from superopt.errors import ModelError
+from superopt.kernels import room
+from tests.plan.test_compile import F, model
+
+PROBE = """
+import resource
+from superopt.kernels.room import ask, left
+assert left() is None
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, resource.RLIM_INFINITY))
+before = left()
+assert 0 < before < 1 << 30
+ask(1000)
+held = bytearray(100 << 20)
+assert 100 << 20 <= before - left() < 110 << 20
+try:
+    ask(0, before)
+except MemoryError as e:
+    print(e)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others do not tell what is mapped")
+def test_what_is_left() -> None:
+    found = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True)
+    assert found.stdout.startswith("compiling takes up to"), found.stderr
+
+
+@pytest.mark.parametrize("left", [1 << 20, room.LLVM + (1 << 14)])
+def test_llvm_is_not_asked_where_little_is_left(left: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would end the process. The second one is enough for the model, and not for its code."""
+    node = helper.make_node("Sin", ["x"], ["y"], f"what was not compiled before {left}")
+    m = model([node], {"x": (F, [3, 11])}, ["y"])
+    monkeypatch.setattr(room, "left", lambda: left)
+    with pytest.raises(ModelError, match="out of memory"):
+        superopt.compile(m)
+    monkeypatch.undo()
+    x = np.ones((3, 11), np.float32)
+    np.testing.assert_allclose(superopt.compile(m)(x=x)["y"], np.sin(x), rtol=1e-6)
