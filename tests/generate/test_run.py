@@ -185,7 +185,12 @@ def test_what_makes_no_sense_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+LONG = {"reductions", "rows"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in LONG else []) for n in FAMILIES]
+)
 def test_every_reading_is_a_rule(name: str) -> None:
     family = FAMILIES[name]()
     found = find(family, 2, seed=0)

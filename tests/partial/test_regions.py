@@ -57,9 +57,9 @@ def exact(a: g.Value, b: g.Value) -> None:
 @pytest.mark.parametrize(
     ("family", "every"),
     [
-        ("borders", 4),
+        ("borders", 6),
         ("kernels", 1),
-        ("pools", 2),
+        ("pools", 3),
         pytest.param("borders", 1, marks=pytest.mark.slow),
     ],
 )

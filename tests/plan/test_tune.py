@@ -76,8 +76,8 @@ def each_option(p: Program) -> Iterator[tuple[str, Option]]:
         some = list(options(problem))
         assert some[0] == best(problem)
         assert len(set(some)) == len(some)
-        # All of a small space; of a large one every fifth.
-        for option in some[:: 1 + len(some) // 20]:
+        # All of a small space; of a large one some, far apart.
+        for option in some[:: 1 + len(some) // 12]:
             yield key, option
 
 

@@ -1,6 +1,8 @@
 """Every rule of the library: instances are found, both sides agree, and the matcher finds them."""
 
+from collections.abc import Sequence
 from itertools import islice
+from typing import Any
 
 import pytest
 
@@ -94,7 +96,15 @@ def test_a_generated_rule_passes_a_trial_on_other_shapes(rule: Rule) -> None:
     assert found == COUNT
 
 
-@pytest.mark.parametrize("rule", HAND, ids=lambda r: r.name)
+def some(rules: Sequence[Rule]) -> list[Any]:
+    """As parameters; those that take half a minute are slow."""
+    return [
+        pytest.param(r, id=r.name, marks=[pytest.mark.slow] if r.name == "winograd-four" else [])
+        for r in rules
+    ]
+
+
+@pytest.mark.parametrize("rule", some(HAND))
 def test_a_rule_passes_its_trial(rule: Rule) -> None:
     verdict = try_rule(rule, count=COUNT)
     assert isinstance(verdict, Passed), verdict
@@ -102,7 +112,7 @@ def test_a_rule_passes_its_trial(rule: Rule) -> None:
     assert verdict.field == (rule.name.removesuffix("~") not in UNSEEN)
 
 
-@pytest.mark.parametrize("rule", [*HAND, *GENERATED[::EVERY]], ids=lambda r: r.name)
+@pytest.mark.parametrize("rule", some([*HAND, *GENERATED[::EVERY]]))
 def test_the_matcher_finds_a_rule_s_instances_and_builds_the_same(rule: Rule) -> None:
     cases = list(islice(instances(rule, seed=1, constants=True), 3))
     assert len(cases) == (3 if not of_one_shape(rule) else 2)
