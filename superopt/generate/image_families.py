@@ -245,3 +245,43 @@ def borders(h: int = 6, w: int = 4, c: int = 1) -> Family:
         rules=False,
         top=3,
     )
+
+
+def strided(h: int = 6, w: int = 4, c: int = 1) -> Family:
+    """One image, by every second of its rows and columns: strides, dilations and slices of other
+    steps, kernels in parts, rows beside each other. At other sizes, all even but that of channels,
+    the same terms are others of their kind."""
+    image = (1, c, h, w)
+
+    def conv(size: Shape, steps: Shape, apart: Shape = (1, 1)) -> Use:
+        pads = tuple(d * (n // 2) for d, n in zip(apart, size, strict=True)) * 2
+        made = use("Conv", 2, strides=steps, dilations=apart, group=1, pads=pads)
+        return fitting(made, (c, MANY, MANY), (c, c, *size))
+
+    def cut(axis: int, begin: int, end: int) -> Use:
+        return use("Slice", 1, axes=(axis,), starts=(begin,), ends=(end,), steps=(2,))
+
+    return Family(
+        "strided",
+        {"x": image, "k": (c, c, 3, 3), "v": (c, c, 3, 1), "u": (c, c, 1, 3)},
+        {},
+        (
+            conv((3, 3), (1, 1)),
+            conv((3, 3), (2, 2)),
+            conv((3, 3), (1, 1), (2, 2)),
+            conv((3, 1), (1, 1)),
+            conv((3, 1), (2, 1)),
+            conv((1, 3), (1, 1)),
+            cut(2, 0, h),
+            cut(2, 1, h),
+            cut(3, 0, w),
+            fitting(use("Pad", 1, pads=(0, 0, 1, 0, 0, 0, 0, 0)), (1, c, MANY, MANY)),
+            fitting(use("Concat", 2, axis=2), (c, MANY, MANY), (c, MANY, MANY)),
+            use("Reshape", 1, shape=(2, c, h // 2, w)),
+        ),
+        2 * h * w,
+        samples=2,
+        partial=True,
+        rules=False,
+        top=3,
+    )

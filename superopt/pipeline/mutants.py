@@ -20,7 +20,7 @@ from superopt.errors import UsageError
 from superopt.generate.build import value
 from superopt.generate.enumerated import enumerated, read
 from superopt.generate.family import Family
-from superopt.generate.image_families import borders
+from superopt.generate.image_families import borders, strided
 from superopt.generate.journal import Journal
 from superopt.generate.partial import Partial
 from superopt.ir import graph as g
@@ -32,6 +32,7 @@ from superopt.partial.pairs import PartialRule, of_some
 from superopt.partial.sizes import Sized
 from superopt.partial.symbolic import NoFormula, Part, show
 from superopt.partial.terms import parsed
+from superopt.pipeline.generate import operators
 from superopt.report.data import Event, MutantCount, Mutation
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
@@ -54,6 +55,11 @@ FAMILIES = {
         borders,
         ({"h": 8, "w": 10, "c": 2}, {"h": 12, "w": 15, "c": 3}, {"h": 14, "w": 9, "c": 5}),
         ("h % 2 == 0",),
+    ),
+    "strided": Sizes(
+        strided,
+        ({"h": 8, "w": 10, "c": 2}, {"h": 12, "w": 14, "c": 3}, {"h": 14, "w": 6, "c": 5}),
+        ("h % 2 == 0", "w % 2 == 0"),
     ),
 }
 JOURNAL = "mutants.jsonl"
@@ -88,7 +94,8 @@ def _family(
     begin = time.monotonic()
     sizes = FAMILIES[name]
     family = sizes.make()
-    found = read(enumerated((family, min(most, family.top), seed))).partial
+    count = operators(family, most)
+    found = read(enumerated((family, count, seed))).partial
     lines: list[dict[str, Any]] = []
     for n, p in enumerate(found):
         progress(Event("mutants", f"{name}: {n + 1} of {len(found)} pairs", n / len(found)))
@@ -112,7 +119,7 @@ def _family(
     corrected = sum(bool(line["corrected"]) for line in pairs.values())
     seconds = time.monotonic() - begin
     return MutantCount(
-        name, len(found), len(pairs), corrected, dict(dropped.most_common()), seconds
+        name, len(found), len(pairs), corrected, dict(dropped.most_common()), seconds, count
     )
 
 

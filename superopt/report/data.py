@@ -291,7 +291,8 @@ class MutantCount:
     """Programs and mutants of a family: pairs that enumeration found to be equal in parts; those
     of which all boxes are proved for all sizes, each once; of how many a correction is; why others
     were dropped, and how many. Seconds. Of a model's own: mutants that are right in parts; those
-    of them with a correction that are priced below their programs, and proved; those with one."""
+    of them with a correction that are priced below their programs, and proved; those with one.
+    operators: of a program at most, where they were enumerated."""
 
     family: str
     enumerated: int
@@ -299,6 +300,7 @@ class MutantCount:
     corrected: int
     dropped: dict[str, int]
     seconds: float
+    operators: int = 0
 
 
 @dataclass(frozen=True, slots=True)

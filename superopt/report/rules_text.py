@@ -125,7 +125,8 @@ def mutation(made: Mutation) -> str:
             f" proved for all sizes, {f.corrected} of them with a proved correction"
         )
         lines.append(
-            f"  {words.count(f.enumerated, 'pair')} equal in parts were enumerated;"
+            f"  {words.count(f.enumerated, 'pair')} equal in parts were enumerated, of programs of"
+            f" up to {words.count(f.operators, 'operator')};"
             f" {f.seconds:.1f} s"
         )
         lines += [f"  dropped, {why}: {n}" for why, n in f.dropped.items()]

@@ -10,6 +10,8 @@ import pytest
 
 from superopt.api import generate_mutants, partial_rule
 from superopt.errors import UsageError
+from superopt.pipeline.generate import operators
+from superopt.pipeline.mutants import FAMILIES
 from superopt.report.codec import dumps
 from superopt.report.partial import text
 from superopt.report.rules_text import mutation
@@ -22,11 +24,15 @@ from superopt.verifier.verdict import Proved
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("mutants")
     made = generate_mutants(out, max_ops=2)
-    (count,) = made.families
-    assert count.enumerated > 20
-    assert count.corrected > 8
-    assert count.proved + sum(count.dropped.values()) == count.enumerated
-    assert "borders: " in mutation(made)
+    least = {"borders": (20, 8), "strided": (9, 2)}
+    assert [f.family for f in made.families] == list(least)
+    for f in made.families:
+        assert f.operators == 2
+        assert f.enumerated > least[f.family][0]
+        assert f.corrected > least[f.family][1]
+        assert f.proved + sum(f.dropped.values()) == f.enumerated
+        assert f"{f.family}: " in mutation(made)
+    assert "of programs of up to 2 operators" in mutation(made)
     assert json.loads(dumps(made))
     return out
 
@@ -52,6 +58,12 @@ def test_a_run_goes_on_where_it_was(folder: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("superopt.pipeline.mutants.of_some", None)  # nothing is found anew
     generate_mutants(folder, max_ops=2)
     assert (folder / "borders.corrected.rules").read_bytes() == before
+
+
+def test_how_many_operators() -> None:
+    """A default run enumerates three; with more for all families, these have more, too."""
+    for sizes in FAMILIES.values():
+        assert [operators(sizes.make(), n) for n in (2, 4, 5)] == [2, 3, 4]
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
