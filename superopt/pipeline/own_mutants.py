@@ -48,6 +48,7 @@ from superopt.report.data import Event, MutantCount, Mutation
 from superopt.report.words import count
 from superopt.rules.exactness import classed
 from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.trial import try_rule
 from superopt.verifier.bounded import best_proof
 from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Proved
@@ -203,8 +204,11 @@ def _found(
 
 
 def _proved(text: str) -> Line:
-    """The rule as it may be applied, in the float class that is computed of it, and its proof."""
+    """The rule as it may be applied, in the float class that is computed of it, and its proof. Not
+    one that cannot be tried: that would be seen when the graph of it is chosen, and drop that."""
     (rule,) = parse_rules(text)
+    if not try_rule(rule):
+        return {"dropped": "it does not hold, or cannot be tried"}
     verdict = best_proof(rule, LIMITS)
     if not isinstance(verdict, Proved):
         return {"dropped": "not proved"}
