@@ -15,7 +15,7 @@ import numpy as np
 
 from superopt.ir import graph as g
 from superopt.partial.boxes import Box, joined, mask, singles, volume
-from superopt.partial.cells import Cell, cells
+from superopt.partial.cells import cells
 from superopt.partial.composed import Composed
 from superopt.partial.points import MODULUS, Points, terms
 from superopt.te.affine import rebuild
@@ -30,7 +30,7 @@ ORDERED = 64  # where maxima are taken, which may be equal though their terms ar
 PEAKS = 8  # for each term of the longest maximum, so that each is the largest in some
 MOST_ORDERED = 512
 EVERY = 4096  # elements of a result of which each is compared
-LATER = 1 << 19  # terms of sums that are computed to compare each element of cells that differ
+LATER = 1 << 17  # terms of sums that are computed to compare each element of cells that differ
 ABOVE = (None, 0, 16, 1)  # sixteenths of the numbers that are above 0; any
 MORE = 3  # elements of a cell beside its first and those next to it
 
@@ -94,14 +94,14 @@ def _computed(t: Tensor) -> Tensor:
 
 
 def _compared(
-    axes: Sequence[Axis], bodies: Sequence[Expr], found: Sequence[Cell]
+    axes: Sequence[Axis], bodies: Sequence[Expr], found: Sequence[Box]
 ) -> tuple[list[Box], list[Box], int, bool]:
     """The boxes that are equal, those that are not, how many elements were compared, and whether
     none of what is not equal is: see `Regions.exact`."""
     rng = np.random.default_rng(0)
     short = shortened(bodies)
-    small = sum(volume(c.box) for c in found) <= EVERY
-    some = [_all(c.box) if small else _elements(c.box, rng) for c in found]
+    small = sum(volume(c) for c in found) <= EVERY
+    some = [_all(c) if small else _elements(c, rng) for c in found]
     same, count = _alike(axes, short, some)
     left = max(EVERY, LATER // sum(map(terms, short)))
     equal: list[Box] = []
@@ -109,17 +109,17 @@ def _compared(
     apart: list[Box] = []
     exact = True
     told = list(zip(found, same, strict=True))
-    told.sort(key=lambda x: (not x[1].any(), volume(x[0].box)))  # what is equal at some comes first
+    told.sort(key=lambda x: (not x[1].any(), volume(x[0])))  # what is equal at some comes first
     for c, s in told:
         if s.all():
-            equal.append(c.box)
+            equal.append(c)
         elif small and not s.any():
-            different.append(c.box)
-        elif volume(c.box) <= left:
-            left -= volume(c.box)
-            apart.append(c.box)
+            different.append(c)
+        elif volume(c) <= left:
+            left -= volume(c)
+            apart.append(c)
         else:
-            different.append(c.box)
+            different.append(c)
             exact = False
     each, more = _alike(axes, short, [_all(b) for b in apart])
     for b, s in zip(apart, each, strict=True):
@@ -165,13 +165,13 @@ def _all(box: Box) -> np.ndarray:
 
 def _elements(box: Box, rng: np.random.Generator) -> np.ndarray:
     """The first element of a box, its neighbours along each axis, and some at random."""
-    counts = np.array([s.count for s in box], np.int64)
-    first = np.zeros((1, len(box)), np.int64)
-    next_ = np.eye(len(box), dtype=np.int64)[counts > 1]
-    more = rng.integers(0, counts, (MORE, len(box)))
-    at = np.unique(np.concatenate([first, next_, more, counts[None] - 1]), axis=0)
+    counts = [s.count for s in box]
+    first = (0,) * len(box)
+    at = {first, tuple(n - 1 for n in counts)}
+    at.update((*first[:d], 1, *first[d + 1 :]) for d, n in enumerate(counts) if n > 1)
+    at.update(map(tuple, rng.integers(0, counts, (MORE, len(box))).tolist()))
     begins, steps = (np.array([getattr(s, k) for s in box], np.int64) for k in ("begin", "step"))
-    return np.asarray(begins + at * steps)
+    return np.asarray(begins + np.array(sorted(at), np.int64).reshape(len(at), -1) * steps)
 
 
 def _ordered(bodies: Iterable[Expr]) -> bool:
