@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 
 import numpy as np
 
@@ -152,7 +153,7 @@ def _inputs(bodies: Sequence[Expr]) -> Iterator[Points]:
     if not _ordered(bodies):
         yield from map(Points, range(INPUTS))
         return
-    most = max(map(terms, bodies))
+    most = max(map(_peaks, bodies))
     for seed in range(min(max(ORDERED, PEAKS * most), MOST_ORDERED)):
         yield Points(seed, above=ABOVE[seed % len(ABOVE)])
 
@@ -182,6 +183,18 @@ def _ordered(bodies: Iterable[Expr]) -> bool:
         for body in bodies
         for e in parts(body)
     )
+
+
+def _peaks(e: Expr) -> int:
+    """Terms of the longest maximum in a maximum."""
+    match e:
+        case Reduce(fn, axes, body):
+            return prod(map(_size, axes) if fn in ("max", "min") else ()) * _peaks(body)
+        case Apply(_, args):
+            return max(map(_peaks, args))
+        case Load(_, index):
+            return max(map(_peaks, index), default=1)
+    return 1
 
 
 def _degree(e: Expr) -> int:
