@@ -25,10 +25,10 @@ import numpy as np
 from superopt.ir.evaluate import evaluate, node_results
 from superopt.ir.graph import Constant, Graph, Node, Value, nodes, results
 from superopt.ir.op import expression
+from superopt.rules.cases import cases, said
 from superopt.rules.draws import generator, real_feeds
 from superopt.rules.instances import Instance, instances
 from superopt.rules.rule import FLOAT_CLASSES, Rule
-from superopt.rules.trial import cases
 from superopt.te.columns import NEAR
 from superopt.te.domain import Reals
 from superopt.te.dtype import BOOL, F32, F64, I64, DType
@@ -37,6 +37,7 @@ from superopt.te.ranged import Ranged, largest, smallest
 from superopt.te.rounding import DEGREES, Rounding, agree
 
 COUNT = 12  # instances
+ELEMENTS, FEWEST = 1 << 16, 2  # of all, and of each; how many where these are many
 DRAWS = ("normal", "positive")
 # Numbers that make exceptions: of each operand's elements so many are drawn from these.
 EXCEPTIONS = {
@@ -63,8 +64,11 @@ def classed(rule: Rule) -> Rule:
 
 
 def float_class(rule: Rule, seed: int = 0, count: int = COUNT) -> str | None:
-    """The lowest class that describes `rule` on so many instances; None where there are none."""
-    some = cases(rule, seed, count)
+    """The lowest class that describes `rule` on so many instances; None where there are none, or
+    none that is small: an operation takes a thousand times as long here."""
+    if said(rule) > ELEMENTS:
+        return None
+    some = cases(rule, seed, count, ELEMENTS, FEWEST)
     return class_on(chain(some.plain, islice(some.cramped, count // 2)), seed)
 
 

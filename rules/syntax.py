@@ -6,6 +6,7 @@ The caller reports `Malformed` with the file and the line.
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -97,6 +98,12 @@ class Param:
     def __str__(self) -> str:
         dims = "" if self.shape is None else f"[{', '.join(map(show, self.shape))}]"
         return f"{'*' * self.run}{self.name}: {self.kind}{dims}"
+
+    @property
+    def said(self) -> int:
+        """Elements that its shape's numbers ask for, whatever its named sizes are."""
+        numbers = [d.value for d in self.shape or () if isinstance(d, Lit)]
+        return math.prod(n for n in numbers if isinstance(n, int))
 
 
 @dataclass(frozen=True, slots=True)

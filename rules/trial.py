@@ -11,18 +11,18 @@ unknown function (tanh is odd): there it disagrees, and only the floats count (`
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import islice
 
 import numpy as np
 
 from superopt.ir.evaluate import evaluate
 from superopt.ir.graph import Constant, Graph, Value, nodes
 from superopt.ir.op import expression
+from superopt.rules.cases import Cases, cases
 from superopt.rules.draws import DRAWS, EXCEPTIONAL, LARGE, real, real_feeds, with_numbers_of
-from superopt.rules.instances import Instance, cramped, instances
+from superopt.rules.instances import Instance
 from superopt.rules.rule import Rule, of_one_shape, of_one_size
 from superopt.rules.term import App, Number, walk
 from superopt.te.domain import Domain, Reals
@@ -38,7 +38,6 @@ TOLERANCE = 1e-6
 FLOOR = 1e-12  # what is left of a sum of whole numbers that is zero
 EXACT = frozenset(("ring", "quotient", "equal"))  # functions of which the field is the judge
 AS_STORED = "in the types of the model, normal"  # not in float64
-CRAMPED_TRIES = 30  # attempts at a cramped instance for each that is wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,22 +106,6 @@ def _tried(rule: Rule, seed: int, count: int) -> Verdict:
 
 # What to do where chance does not find instances.
 HINT = "; `*, n: likely(...)` as the last parameters says which sizes and attributes fit"
-
-
-@dataclass(frozen=True, slots=True)
-class Cases:
-    """Instances of a rule: `wanted` of them; and some in which all sizes are alike, or others that
-    are about shapes, on which one draw over the reals will do, and an exceptional one for E0."""
-
-    wanted: int
-    plain: Iterable[Instance]
-    cramped: Iterable[Instance]
-
-
-def cases(rule: Rule, seed: int, count: int) -> Cases:
-    """What a rule is tried on; found as they are asked for."""
-    crowded = cramped(rule, seed, CRAMPED_TRIES * count)
-    return Cases(count, islice(instances(rule, seed), count), islice(crowded, count))
 
 
 def try_on(rule: Rule, some: Cases, seed: int) -> Verdict:

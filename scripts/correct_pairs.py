@@ -2,7 +2,8 @@
 
     python scripts/correct_pairs.py [--write] [--seconds 20]
 
-Of each pair whose corrections are proved in one piece, the first of them; of one that is equal
+Of each pair whose corrections are proved in one piece, the cheapest of them by the roofline, at
+some sizes (of two that cost the same the first); of one that is equal
 everywhere, the pair itself. With --write they go to rules/library/partial/corrected.rules, of which
 `verify_rules.py --write --new` and `float_classes.py --write` then say what they say of all rules.
 What is known already, as a rule of the library, is left out.
@@ -12,12 +13,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from superopt.cost.fusion import compiled_away
+from superopt.cost.model import Costs, by_roofline
+from superopt.ir import graph as g
 from superopt.onnx_io.atomic import new_files
 from superopt.partial.pairs import FOLDER, load_pairs, partial_rule
+from superopt.partial.sizes import at
 from superopt.partial.symbolic import NoFormula
 from superopt.rules.rule import Rule, load_library
 from superopt.rules.stated import proof_key
@@ -41,14 +47,23 @@ def corrected(limits: Limits) -> list[Rule]:
         except NoFormula as e:
             print(f"{pair.name}: {e}", file=sys.stderr)
             continue
-        whole = [c for c in made.corrected if isinstance(c.verdict, Proved)]
+        whole = [c.rule for c in made.corrected if isinstance(c.verdict, Proved)]
         if not whole:
             print(f"{pair.name}: no correction is proved in one piece", file=sys.stderr)
-        elif proof_key(whole[0].rule) in known:
+            continue
+        best = min(whole, key=lambda r: price(r, [dict(s) for s, _ in made.parts.seen]))
+        if proof_key(best) in known:
             print(f"{pair.name}: is a rule of the library", file=sys.stderr)
         else:
-            out.append(whole[0].rule)
+            out.append(best)
     return out
+
+
+def price(rule: Rule, some: Sequence[Mapping[str, int]]) -> float:
+    """Microseconds of its right side at these sizes, together."""
+    costs = Costs({}, by_roofline(1), compiled_away)
+    found = (at(rule, sizes) for sizes in some)
+    return sum(costs.of_graph(g.Graph((), (x.right,))) for x in found if x is not None)
 
 
 def main() -> int:

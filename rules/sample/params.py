@@ -31,6 +31,8 @@ from superopt.te.dtype import BOOL, DTYPES, F32, F64, I32, I64, DType, to_numpy
 from superopt.te.expr import TensorType
 
 LARGEST = 1 << 13  # elements of an operand
+OWN = 4  # times as many as its own numbers ask for, where these are more
+MOST = 1 << 20  # elements of such a one
 # Numbers for constants that conditions ask for, exact in float32.
 NUMBERS = (2.0, 0.5, 0.0, 1.0, -1.5, 3.0, 0.25, 6.0, -0.125)
 INTEGERS = (0, 1, 2, 3, 5, -1, -2, 7, 9)
@@ -169,7 +171,7 @@ class Parameters:
 
     def commit(self, t: Term, shape: Shape, dtype: DType) -> Value:
         """A new operand of `shape`: an input, or a constant where its number matters."""
-        if int(np.prod(shape)) > LARGEST or min(shape, default=1) < 0:
+        if int(np.prod(shape)) > self.largest(t) or min(shape, default=1) < 0:
             raise Misfit(f"{shape} is too large")
         match t:
             case Number(n):
@@ -211,6 +213,12 @@ class Parameters:
                 return made
             case _:
                 raise Misfit("no operand")
+
+    def largest(self, t: Term) -> int:
+        """Elements of an operand at most: what holds for one large picture only has no small
+        instance, but ones of few channels."""
+        said = self.param(t.name).said if isinstance(t, Var) else 1
+        return max(LARGEST, OWN * said) if said <= MOST else LARGEST
 
     def scalar(self, f: Formula, shape: Shape, dtype: DType) -> Value:
         """`lit(n)` on the left: a constant whose number n is."""

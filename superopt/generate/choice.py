@@ -19,11 +19,12 @@ from superopt.generate.sound import (
     settled,
     wrong_on,
 )
+from superopt.rules.cases import Cases
 from superopt.rules.instances import Instance, instances, neighbours, resized
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.syntax import Param
 from superopt.rules.term import App, Filled, Number, Part, Scalar, Spread, walk
-from superopt.rules.trial import Cases, Refuted, try_on
+from superopt.rules.trial import Refuted, try_on
 from superopt.verifier.prove import prove
 from superopt.verifier.verdict import Proved
 from superopt.verifier.verdict import Refuted as Differs

@@ -19,6 +19,10 @@ if sys.platform != "win32":
 FORMAT = 4
 
 
+class OtherRun(UsageError):
+    """A file is the journal of another run, or none."""
+
+
 @dataclass(slots=True)
 class Journal:
     """A file of one line for each result, written as they come. In memory without a path.
@@ -51,7 +55,7 @@ class Journal:
                     file.write(b"\n")
         first, *lines = content.split(b"\n")
         if first != head:
-            raise UsageError(
+            raise OtherRun(
                 f"{path} is the journal of another run"
                 if first.startswith(b'{"format": ')
                 else f"{path} is no journal of the rule generator",

@@ -14,6 +14,7 @@ from itertools import chain, islice
 from superopt.generate.widen import of_numbers
 from superopt.ir import graph as g
 from superopt.rules.build import Refusal, rewrite
+from superopt.rules.cases import Cases
 from superopt.rules.context import context
 from superopt.rules.exactness import class_on
 from superopt.rules.instances import SPATIAL, Instance, cramped, given, instances, neighbours
@@ -21,9 +22,9 @@ from superopt.rules.match import matches
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.syntax import Param
 from superopt.rules.term import App, Name, Number, Scalar, Spread, show, walk
-from superopt.rules.trial import Cases, try_on, try_rule
 from superopt.rules.trial import Refuted as Differs
 from superopt.rules.trial import Verdict as Outcome
+from superopt.rules.trial import try_on, try_rule
 from superopt.te.dtype import DTYPES
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.scope import IMAGES, scope_of

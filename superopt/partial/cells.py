@@ -9,8 +9,8 @@ few elements tell of all (Wang et al., PET, OSDI 2021, section 5).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise, product
 from math import gcd, prod
 
@@ -18,8 +18,7 @@ from superopt.partial.boxes import Box, Span, whole
 from superopt.te import affine
 from superopt.te import index as ix
 from superopt.te.dtype import INDEX
-from superopt.te.node import Apply, Axis, Const, Expr
-from superopt.te.walk import parts
+from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
 
 PERIOD = 8  # the largest step of cells
 PLACES = 1 << 14  # of a sum, at most, in a condition
@@ -31,7 +30,7 @@ class TooMany(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class _Cell:
     """A box, and the programs' elements in it, by axes that count from 0 there."""
 
     box: Box
@@ -39,78 +38,116 @@ class Cell:
     bodies: tuple[Expr, ...]
 
 
-def cells(axes: Sequence[Axis], bodies: Sequence[Expr]) -> list[Cell]:
+def cells(axes: Sequence[Axis], bodies: Sequence[Expr]) -> list[Box]:
     """The cells of programs that have these axes, which must have numbers for extents. Raises
     TooMany."""
     shape = [_extent(a) for a in axes]
-    out: list[Cell] = []
+    out: list[Box] = []
     if 0 in shape:
         return out
-    todo = [Cell(whole(shape), tuple(axes), tuple(bodies))]
+    cutter = _Cutter()
+    todo = [_Cell(whole(shape), tuple(axes), tuple(affine.substitute(b, {}) for b in bodies))]
     while todo:
         cell = todo.pop()
-        cut = _next_cut(cell)
-        if cut is None:
-            out.append(cell)
-        else:
-            axis, spans = cut
-            todo += [_part(cell, axis, s) for s in spans]
-        if len(out) + len(todo) > CELLS:
+        cuts, last = cutter.next(cell)
+        if len(out) + len(todo) + prod(map(len, cuts.values())) > CELLS:
             raise TooMany(f"more than {CELLS} cells")
+        if last:
+            out += product(*(_parts(s, cuts.get(k)) for k, s in enumerate(cell.box)))
+        else:
+            todo += [cutter.part(cell, k, s) for k, spans in cuts.items() for s in spans]
     return out
 
 
-def _part(cell: Cell, k: int, own: Span) -> Cell:
-    """The part of a cell at some places along its k-th axis."""
-    old = cell.axes[k]
-    box = list(cell.box)
-    box[k] = box[k].part(own.begin, own.end, own.step)
-    new = Axis(f"{old.name.partition('@')[0]}@{box[k]}", own.count)
-    value = ix.as_index(new * own.step + own.begin) if own.count > 1 else ix.as_index(own.begin)
-    bodies = tuple(affine.substitute(b, {old: value}) for b in cell.bodies)
-    return Cell(tuple(box), (*cell.axes[:k], new, *cell.axes[k + 1 :]), bodies)
+def _parts(own: Span, spans: Sequence[Span] | None) -> list[Span]:
+    return [own] if spans is None else [own.part(s.begin, s.end, s.step) for s in spans]
 
 
-def _next_cut(cell: Cell) -> tuple[int, list[Span]] | None:
-    """An axis, and the spans into which it is to be cut; None where nothing breaks."""
-    forms: list[Expr] = []
-    for e in dict.fromkeys(e for b in cell.bodies for e in _asked(b)):
-        if e.fn in ("floordiv", "mod"):
-            cut = _folded(cell, e)
-            if cut is not None:
-                return cut
-        else:
-            forms.append(ix.as_index(e.args[0] - e.args[1]))
-    points: dict[int, set[int]] = {}
-    for gap in forms:
-        form = affine.affine(gap)
-        own = [] if form is None else [a for a, _ in form.terms if a in cell.axes]
-        if form is None or len(own) > 1:
-            cut = _apart(cell, gap)
-            if cut is not None:
-                return cut
-        elif own:
-            c = form.coefficient(own[0])
-            turns = {p for rest in _rests(form, own) for p in _around(-rest, c)}
-            points.setdefault(cell.axes.index(own[0]), set()).update(turns)
-    for k, some in points.items():
-        spans = _between(some, _extent(cell.axes[k]))
-        if len(spans) > 1:
-            return k, spans
-    return None
+@dataclass(slots=True)
+class _Cutter:
+    """Cuts cells; remembers what it made of an expression, since cells that are alike along an axis
+    share most of theirs. done: by axis, and what is put for it. asked, gaps: by the ids of
+    expressions, which are held."""
+
+    done: dict[tuple[Axis, Expr], affine.Done] = field(default_factory=dict)
+    asked: dict[int, tuple[Expr, tuple[Apply, ...]]] = field(default_factory=dict)
+    gaps: dict[int, tuple[Apply, Expr, affine.Affine | None]] = field(default_factory=dict)
+
+    def part(self, cell: _Cell, k: int, own: Span) -> _Cell:
+        """The part of a cell at some places along its k-th axis."""
+        old = cell.axes[k]
+        box = list(cell.box)
+        box[k] = box[k].part(own.begin, own.end, own.step)
+        new = Axis(f"{old.name.partition('@')[0]}@{box[k]}", own.count)
+        at = ix.as_index(new * own.step + own.begin) if own.count > 1 else ix.as_index(own.begin)
+        done = self.done.setdefault((old, at), {})
+        bodies = tuple(affine.replaced(b, {old: at}, done) for b in cell.bodies)
+        return _Cell(tuple(box), (*cell.axes[:k], new, *cell.axes[k + 1 :]), bodies)
+
+    def next(self, cell: _Cell) -> tuple[dict[int, list[Span]], bool]:
+        """Axes, and the spans into which they are to be cut, and whether nothing breaks then: one
+        axis after another where it may, all at once where each condition hangs on one only."""
+        forms: list[tuple[Expr, affine.Affine | None]] = []
+        last = True
+        for e in dict.fromkeys(e for b in cell.bodies for e in self.asked_in(b)):
+            if e.fn in ("floordiv", "mod"):
+                cut = _folded(cell, e)
+                if cut is not None:
+                    return dict([cut]), False
+                last &= affine.affine(e.args[0]) is not None
+            else:
+                forms.append(self.gap(e))
+        points: dict[int, set[int]] = {}
+        for gap, form in forms:
+            own = [] if form is None else [a for a, _ in form.terms if a in cell.axes]
+            if form is None or len(own) > 1:
+                cut = _apart(cell, gap)
+                if cut is not None:
+                    return dict([cut]), False
+            elif own:
+                c = form.coefficient(own[0])
+                turns = {p for rest in _rests(form, own) for p in _around(-rest, c)}
+                points.setdefault(cell.axes.index(own[0]), set()).update(turns)
+        each = {k: _between(some, _extent(cell.axes[k])) for k, some in points.items()}
+        cuts = {k: spans for k, spans in each.items() if len(spans) > 1}
+        if last or not cuts:
+            return cuts, True
+        return dict([next(iter(cuts.items()))]), False
+
+    def gap(self, e: Apply) -> tuple[Expr, affine.Affine | None]:
+        """The difference of what is compared, and its form."""
+        found = self.gaps.get(id(e))
+        if found is None:
+            gap = ix.as_index(e.args[0] - e.args[1])
+            found = self.gaps[id(e)] = (e, gap, affine.affine(gap))
+        return found[1:]
+
+    def asked_in(self, e: Expr) -> tuple[Apply, ...]:
+        """Conditions on indices, quotients, rests, and the lesser and greater of indices."""
+        found = self.asked.get(id(e))
+        if found is None:
+            inner = dict.fromkeys(x for part in _operands(e) for x in self.asked_in(part))
+            if isinstance(e, Apply) and e.fn in _BREAKS and e.args[0].dtype == INDEX:
+                inner = {e: None, **inner}
+            found = self.asked[id(e)] = (e, tuple(inner))
+        return found[1]
 
 
-def _asked(e: Expr) -> Iterator[Apply]:
-    """Conditions on indices, quotients, rests, and the lesser and greater of indices."""
-    for x in parts(e):
-        if isinstance(x, Apply) and x.args[0].dtype == INDEX and x.fn in _BREAKS:
-            yield x
+def _operands(e: Expr) -> tuple[Expr, ...]:
+    match e:
+        case Apply(_, args) | Load(_, args):
+            return args
+        case Reduce(_, _, body):
+            return (body,)
+        case Index(element, bound):
+            return element, bound
+    return ()
 
 
 _BREAKS = frozenset(("lt", "le", "eq", "ne", "floordiv", "mod", "min", "max"))
 
 
-def _folded(cell: Cell, e: Apply) -> tuple[int, list[Span]] | None:
+def _folded(cell: _Cell, e: Apply) -> tuple[int, list[Span]] | None:
     """How to cut for a quotient or rest: taken apart by little, or cut where it turns. None where
     that is decided, or hangs on what is cut first."""
     x, by = e.args
@@ -143,7 +180,7 @@ def _between(points: set[int], size: int) -> list[Span]:
     return [Span(a, b) for a, b in pairwise(ends)]
 
 
-def _apart(cell: Cell, e: Expr) -> tuple[int, list[Span]] | None:
+def _apart(cell: _Cell, e: Expr) -> tuple[int, list[Span]] | None:
     """Each index by itself along the shortest axis that `e` hangs on."""
     own = [k for k, a in enumerate(cell.axes) if a in affine.free_axes(e) and _extent(a) > 1]
     if not own:

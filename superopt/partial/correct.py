@@ -103,6 +103,9 @@ def widened(program: g.Value, mutant: g.Value) -> g.Value:
     joined = None if x is None else g.producer(x)
     if n is None or joined is None or joined.op.name != "Concat":
         raise NoCorrection("the mutant is no window over what is joined")
+    means = n.op.name == "AveragePool"
+    if means and (n.attr("ceil_mode") or not n.attr("count_include_pad")):
+        raise NoCorrection("its means are of fewer places at the edges, which zeros are not")
     axis = cast(int, joined.attr("axis"))
     if axis < 2:
         raise NoCorrection("what is joined are images or channels, which do not meet")

@@ -24,18 +24,20 @@ MODULUS = residues.P
 
 @dataclass(slots=True)
 class Points:
-    """The values of expressions. known: what inputs hold, where that is not any number."""
+    """The values of expressions. known: what inputs hold, where that is not any number. above: see
+    `PrimeField`."""
 
     seed: int
     known: Mapping[Tensor, np.ndarray] = field(default_factory=dict)
+    above: int | None = None
     domain: PrimeField = field(init=False)
 
     def __post_init__(self) -> None:
-        self.domain = PrimeField(self.seed)
+        self.domain = PrimeField(self.seed, above=self.above)
 
     def values(self, e: Expr, axes: Sequence[Axis], places: np.ndarray) -> np.ndarray:
         """Component 0 of `e` at places (count, axes)."""
-        count = max(1, AT_ONCE // _terms(e))
+        count = max(1, AT_ONCE // terms(e))
         out = []
         for k in range(0, len(places), count):
             at = {a: places[k : k + count, n] for n, a in enumerate(axes)}
@@ -142,15 +144,15 @@ def even(some: Sequence[np.ndarray], kinds: Sequence[object]) -> list[np.ndarray
     ]
 
 
-def _terms(e: Expr) -> int:
-    """Terms of the longest sum in a sum."""
+def terms(e: Expr) -> int:
+    """Terms of the longest sum, or maximum, in a sum."""
     match e:
         case Reduce(_, axes, body):
-            return prod(map(_size, axes)) * _terms(body)
+            return prod(map(_size, axes)) * terms(body)
         case Apply(_, args):
-            return max(map(_terms, args))
+            return max(map(terms, args))
         case Load(_, index):
-            return max(map(_terms, index), default=1)
+            return max(map(terms, index), default=1)
     return 1
 
 

@@ -71,6 +71,9 @@ def _pool(n: g.Node, box: Box) -> g.Value:
     assert x is not None
     size = _attr(n, "kernel_shape")
     spatial, geometry = _windows(n, box[2:], shape_of(x)[2:], size)
+    beyond = zip(geometry["pads"], _attr(n, "pads"), strict=True)
+    if any(has > own for has, own in beyond):
+        raise Everything  # of `ceil_mode`: a mean there is of fewer places
     given = restricted(x, (*box[:2], *spatial))
     return g.node(n.op, [given], kernel_shape=size, count_include_pad=1,
                   dilations=_attr(n, "dilations"), **geometry)  # fmt: skip

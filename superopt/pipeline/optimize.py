@@ -40,7 +40,7 @@ from superopt.report.certificate import Certificate
 from superopt.report.data import Event, WorstStep
 from superopt.report.words import count
 from superopt.rules.rule import Rule
-from superopt.rules.trial import Passed, Refuted, try_rule
+from superopt.rules.trial import Passed, Refuted, Untestable, try_rule
 from superopt.search.backtrack import Limits, StopReason
 from superopt.search.decisions import log, replay
 from superopt.search.move import Refusals
@@ -236,8 +236,11 @@ class _Job:
             slowest = max(slowest, time.monotonic() - begin)
             match found:
                 case Candidate():
-                    passed.append(found)
-                    self.try_rules(variant)
+                    untried = self.try_rules(variant)
+                    if untried:
+                        note(f"the graph of {variant.label} was not used: {untried}")
+                    else:
+                        passed.append(found)
                 case Dropped(reason):
                     note(f"the graph of {variant.label} was not used: {reason}")
                 case Wrong(_, _, _, bad) if bad.compared.exceptional and not self.own(variant):
@@ -257,15 +260,19 @@ class _Job:
                     note(f"the graph of {variant.label} was not used: {said}; {error.why}")
         return passed
 
-    def try_rules(self, variant: Variant) -> None:
+    def try_rules(self, variant: Variant) -> str:
         """Try the user's rules that `variant` used: what one model's check does not see, other
-        shapes and values may show. Raises CheckFailed for a rule that is wrong."""
+        shapes and values may show. Why it cannot be used, where one that was generated of a mutant
+        cannot be tried. Raises CheckFailed for a rule that is wrong, or of the user's own making
+        and cannot be tried."""
         used = self.own(variant)
         for rule in self.request.rules:
             if rule.name not in used:
                 continue
             self.request.progress(Event("check", f"trying rule {rule.name}"))
             verdict = try_rule(rule, self.request.seed)
+            if isinstance(verdict, Untestable) and rule.name in self.request.pairs:
+                return f"rule {rule.name} cannot be tried: {verdict}"
             if not isinstance(verdict, Passed):
                 wrong, why = "cannot be tried", str(verdict)
                 if isinstance(verdict, Refuted):
@@ -275,6 +282,7 @@ class _Job:
                     why,
                     f"correct or leave out this rule ({rule.source})",
                 )
+        return ""
 
     def own(self, variant: Variant) -> frozenset[str]:
         """The user's own rules that `variant` used."""

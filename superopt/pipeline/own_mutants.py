@@ -29,7 +29,6 @@ from superopt.cost.machine import Machine
 from superopt.cost.measured import MeasuredClock
 from superopt.cost.model import Clock, Costs, by_roofline
 from superopt.cost.store import Store
-from superopt.errors import UsageError
 from superopt.generate.journal import Journal
 from superopt.ir import graph as g
 from superopt.ir.substitute import replace_all
@@ -40,6 +39,7 @@ from superopt.onnx_io.source import Source
 from superopt.partial.generalise import inputs
 from superopt.partial.sizes import at
 from superopt.pipeline.clocks import measured
+from superopt.pipeline.own_journal import opened, readable, rule_of
 from superopt.pipeline.ready import own_files
 from superopt.pipeline.request import Deadline, Request
 from superopt.pipeline.timed import KIND, time_nodes
@@ -47,7 +47,8 @@ from superopt.pipeline.windows import Line, Window, mutated, windows_of
 from superopt.report.data import Event, MutantCount, Mutation
 from superopt.report.words import count
 from superopt.rules.exactness import classed
-from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.rule import Rule
+from superopt.rules.trial import try_rule
 from superopt.verifier.bounded import best_proof
 from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Proved
@@ -69,7 +70,7 @@ def own_mutants(
     """
     begin = time.monotonic()
     model = import_model(source)
-    journal = Journal.open(out / JOURNAL, RUN)
+    journal = readable(Journal.open(out / JOURNAL, RUN))
     try:
         with Store.open(store) as held:
             opset, version = model.opset, source.model.ir_version
@@ -102,10 +103,7 @@ def with_mutants(
         clock = measured(model, request, deadline, store, machine, PART)
     costs = Costs({}, clock, compiled_away if request.target == "cpu" else fused_away)
     folder = (store.path or store_file(None)).parent / "mutants" / own_files()[:16]
-    try:
-        journal = Journal.open(folder / JOURNAL, RUN)
-    except UsageError:  # in use, of another version, or not to be written
-        journal = Journal()
+    journal, notes = opened(folder / JOURNAL, RUN)
     try:
         found = _found(
             model.graph, costs, journal, request.progress,
@@ -126,7 +124,10 @@ def with_mutants(
     if found.looked_at < found.windows or found.untried:
         told += ": there was no time for more, the next call goes on"
     if found.unknown:
-        told += f"; not of {found.unknown} {UNKNOWN}"
+        told += (
+            f"; not of {count(found.unknown, 'window')} of sizes that are not fixed in the model"
+            " (--shape says only at which ones graphs are timed), or not of float32"
+        )
     left = round(max(request.budget - deadline.spent(), 0.0), 1)
     begin = deadline.begin + request.budget - left
     untried = request.untried | {r.name for r in rules}
@@ -139,7 +140,7 @@ def with_mutants(
             pairs={**request.pairs, **{p.name: p for p in pairs}},
         ),
         replace(deadline, begin=begin, seconds=left),
-        (told,),
+        (*notes, told),
     )
 
 
@@ -203,8 +204,11 @@ def _found(
 
 
 def _proved(text: str) -> Line:
-    """The rule as it may be applied, in the float class that is computed of it, and its proof."""
-    (rule,) = parse_rules(text)
+    """The rule as it may be applied, in the float class that is computed of it, and its proof. Not
+    one that cannot be tried: that would be seen when the graph of it is chosen, and drop that."""
+    rule = rule_of(text)
+    if not try_rule(rule):
+        return {"dropped": "it does not hold, or cannot be tried"}
     verdict = best_proof(rule, LIMITS)
     if not isinstance(verdict, Proved):
         return {"dropped": "not proved"}
@@ -219,7 +223,7 @@ def _faster(some: Sequence[tuple[Window, list[Line]]], costs: Costs) -> Iterator
         own = {} if w.fixed else dict(zip("co", w.channels, strict=True))
         priced: list[tuple[float, int, Line]] = []
         for n, line in enumerate(lines):
-            (rule,) = parse_rules(line["corrected"])
+            rule = rule_of(line["corrected"])
             both = at(rule, own)
             if both is None:
                 continue
@@ -261,6 +265,6 @@ def _written(out: Path, name: str, lines: Sequence[Line]) -> None:
 
 def _renamed(text: str, before: str) -> Rule:
     """Rules of one name are one; these are of several programs. before: of any letters."""
-    (rule,) = parse_rules(text)
+    rule = rule_of(text)
     before = re.sub(r"[^A-Za-z0-9_.-]+", "_", before).lstrip("-.")
     return replace(rule, name=f"{before}-{rule.name}", text="")

@@ -79,11 +79,14 @@ class Window:
 
 
 def windows_of(graph: g.Graph) -> Iterator[Window | None]:
-    """The windows of a graph; None for one of sizes that are not known."""
+    """The windows of a graph that compute anything; None for one of sizes that are not known, or of
+    another type."""
     for n in g.nodes(graph):
         if n.op.name not in WINDOWS or n.op.domain:
             continue
         types = [v.type for v in n.inputs if v is not None]
+        if any(d == 0 for t in (*types, n.type) for d in t.shape or ()):
+            continue
         if not all(map(_known, (*types, n.type))) or types[0].dtype != F32:
             yield None
             continue
@@ -95,7 +98,7 @@ def windows_of(graph: g.Graph) -> Iterator[Window | None]:
 
 
 def _known(t: TensorType) -> bool:
-    return t.shape is not None and all(isinstance(d, int) and d > 0 for d in t.shape)
+    return t.shape is not None and all(isinstance(d, int) for d in t.shape)
 
 
 def mutated(w: Window, journal: Journal, stop: Callable[[], bool]) -> list[Line] | None:

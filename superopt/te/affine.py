@@ -7,6 +7,7 @@ its extent, so that intervals are numbers and decide much more.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -230,15 +231,24 @@ def _decide(fn: str, low: int, high: int) -> bool | None:
             return (fn == "ne") if low > 0 or high < 0 else None
 
 
+Done = dict[int, tuple[Expr, Expr]]
+
+
 def substitute(e: Expr, env: Env) -> Expr:
     """`e` with axes (and sizes) replaced, simplified.
 
     Axes bound by a Reduce inside are replaced too when `env` says so; new ones must have new names.
     """
-    return _substitute(e, env, {})
+    return _substitute(e, env, {}, False)
 
 
-def _substitute(e: Expr, env: Env, done: dict[int, tuple[Expr, Expr]]) -> Expr:
+def replaced(e: Expr, env: Env, done: Done) -> Expr:
+    """The same, of what is simplified already: where nothing is replaced, what is there is kept.
+    done: what this gave, for expressions that share parts, with the same `env`."""
+    return _substitute(e, env, done, True)
+
+
+def _substitute(e: Expr, env: Env, done: Done, keep: bool) -> Expr:
     if isinstance(e, Const):
         return e
     if isinstance(e, Axis):
@@ -246,30 +256,37 @@ def _substitute(e: Expr, env: Env, done: dict[int, tuple[Expr, Expr]]) -> Expr:
     found = done.get(id(e))
     if found is not None:
         return found[1]
-    out = _replaced(e, env, done)
+    out = _replaced(e, env, done, keep)
     done[id(e)] = (e, out)  # holds e, so that its id stays its own
     return out
 
 
-def _replaced(e: Expr, env: Env, done: dict[int, tuple[Expr, Expr]]) -> Expr:
+def _replaced(e: Expr, env: Env, done: Done, keep: bool) -> Expr:
     match e:
         case Apply("select", (guard, yes, no), dtype):
-            g = _substitute(guard, env, done)
+            g = _substitute(guard, env, done, keep)
             if isinstance(g, Const):
-                return _substitute(yes if g.value else no, env, done)
-            return rebuild(
-                "select", (g, _substitute(yes, env, done), _substitute(no, env, done)), dtype
-            )
+                return _substitute(yes if g.value else no, env, done, keep)
+            some = (g, _substitute(yes, env, done, keep), _substitute(no, env, done, keep))
+            return e if keep and _same(some, e.args) else rebuild("select", some, dtype)
         case Apply(fn, args, dtype):
-            return rebuild(fn, tuple(_substitute(a, env, done) for a in args), dtype)
+            args = tuple(_substitute(a, env, done, keep) for a in args)
+            return e if keep and _same(args, e.args) else rebuild(fn, args, dtype)
         case Load(t, index, dtype):
-            return Load(t, tuple(_substitute(i, env, done) for i in index), dtype)
+            index = tuple(_substitute(i, env, done, keep) for i in index)
+            return e if keep and _same(index, e.index) else Load(t, index, dtype)
         case Reduce(fn, axes, body, dtype):
-            return Reduce(fn, axes, _substitute(body, env, done), dtype)
+            inner = _substitute(body, env, done, keep)
+            return e if keep and inner is body else Reduce(fn, axes, inner, dtype)
         case Index(element, bound, _):
-            return Index(_substitute(element, env, done), _substitute(bound, env, done))
+            at, n = (_substitute(x, env, done, keep) for x in (element, bound))
+            return e if keep and at is element and n is bound else Index(at, n)
         case _:
             return env.get(e, e)
+
+
+def _same(some: tuple[Expr, ...], others: tuple[Expr, ...]) -> bool:
+    return all(map(operator.is_, some, others))
 
 
 def atoms_of(e: Expr) -> Iterator[Expr]:

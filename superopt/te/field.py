@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
@@ -63,9 +63,11 @@ def zero_divisions() -> Iterator[list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class PrimeField:
-    """The field of p elements beside that of q; `seed` is the key of all keyed functions."""
+    """The field of p elements beside that of q; `seed` is the key of all keyed functions. above: of
+    16 numbers that are not small, how many stand above these in the order; any where it is None."""
 
     seed: int = 0
+    above: int | None = field(default=None, kw_only=True)
 
     def store(self, dtype: DType) -> np.dtype:
         return np.dtype(np.int64) if dtype.is_float else to_numpy(dtype)
@@ -233,7 +235,11 @@ class PrimeField:
         n, small = _sixteenths(x)
         middle = np.uint64(1 << 63)
         near = middle + (n.astype(np.uint64) << np.uint64(40))  # n wraps, as it must
-        place = np.where(small, near, mix(x.astype(np.uint64) ^ np.uint64(self._key("order"))))
+        place = mix(x.astype(np.uint64) ^ np.uint64(self._key("order")))
+        if self.above is not None:
+            place = place >> np.uint64(1)
+            place |= np.where(place % np.uint64(16) < self.above, middle, np.uint64(0))
+        place = np.where(small, near, place)
         infinity = self.const(np.inf, F64)[0]
         place = np.where(x == infinity, np.uint64((1 << 64) - 1), place)
         return np.where(x == rs.P - infinity, np.uint64(0), place)

@@ -14,7 +14,7 @@ from superopt.errors import UsageError
 from superopt.ir import graph as g
 from superopt.ir.evaluate import evaluate
 from superopt.ops import OPS
-from superopt.partial.correct import NoCorrection, recomputed
+from superopt.partial.correct import NoCorrection, recomputed, widened
 from superopt.partial.generalise import inputs
 from superopt.partial.moves import Move, mutants, there
 from superopt.partial.regions import regions
@@ -53,6 +53,23 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 }
 
 
+POOLS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "ceil": (
+        (4, 1, 8, 12),
+        {"kernel_shape": (3, 5), "strides": (3, 3), "pads": (1, 4, 1, 2), "ceil_mode": 1,
+         "count_include_pad": 1},
+    ),
+    "ceil of a batch": (
+        (4, 2, 8, 8),
+        {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (0, 0, 1, 0), "ceil_mode": 1,
+         "count_include_pad": 1},
+    ),
+    "pads that do not count": (
+        (4, 2, 6, 6), {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "count_include_pad": 0},
+    ),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_corrected_mutants_are_the_program(case: str) -> None:
     x, k, attrs = CASES[case]
@@ -76,6 +93,35 @@ def test_corrected_mutants_are_the_program(case: str) -> None:
         corrected += 1
     assert count
     assert corrected or case == "larger than its picture"
+
+
+@pytest.mark.parametrize("case", POOLS)
+def test_corrected_means_are_the_program(case: str) -> None:
+    shape, attrs = POOLS[case]
+    program = g.node(OPS["AveragePool"], [given("x", *shape)], **attrs)
+    a = {"x": np.random.default_rng(0).standard_normal(shape)}
+    (wanted,) = evaluate(g.Graph(tuple(inputs(program)), (program,)), a, Reals(F64))
+    corrected = 0
+    for _, mutant in mutants(program):
+        try:
+            fixed = recomputed(program, mutant, regions(program, mutant))
+        except NoCorrection:
+            continue
+        (got,) = evaluate(g.Graph(tuple(inputs(program)), (fixed,)), a, Reals(F64))
+        np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9)
+        corrected += 1
+    assert corrected
+
+
+@pytest.mark.parametrize("attrs", [{"ceil_mode": 1}, {"count_include_pad": 0}])
+def test_means_of_fewer_places_are_not_widened(attrs: dict[str, Any]) -> None:
+    x, y = given("x", 1, 1, 4, 8), given("y", 1, 1, 4, 8)
+    how: dict[str, Any] = {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
+    how |= {"count_include_pad": 1} | attrs
+    mutant = g.node(OPS["AveragePool"], [g.node(OPS["Concat"], [x, y], axis=3)], **how)
+    each = [g.node(OPS["AveragePool"], [v], **how) for v in (x, y)]
+    with pytest.raises(NoCorrection, match="fewer places"):
+        widened(g.node(OPS["Concat"], each, axis=3), mutant)
 
 
 def test_a_dilated_one_becomes_a_dense_one() -> None:

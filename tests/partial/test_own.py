@@ -10,15 +10,21 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from onnxruntime import InferenceSession
 
-from superopt.api import generate_mutants, optimize
+from superopt.api import generate_mutants, optimize, verify
 from superopt.cost.machine import machine
+from superopt.cost.model import Clock
+from superopt.cost.roofline import roofline
+from superopt.cost.signature import Signature
 from superopt.cost.store import Store
 from superopt.generate.journal import Journal
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read
+from superopt.pipeline import optimize as pipeline
 from superopt.pipeline import own_mutants
 from superopt.pipeline.admit import prove_now
 from superopt.pipeline.own_mutants import with_mutants
@@ -183,3 +189,40 @@ def test_a_model_is_optimized_with_them(path: Path, any_price: None) -> None:
     ).report  # fmt: skip
     assert any("of the model's own mutants" in n for n in found.notes)
     assert not any("was not used" in n for n in found.notes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["equal", "recomputed"])
+def test_a_corrected_model_is_certified(
+    path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where convolutions of whole pictures, or dilated ones, are dear: its outputs are those of the
+    original, and its certificate is replayed."""
+
+    def dear(n: Signature) -> bool:
+        if n.op.name != "Conv" or n.operands[0] is None:
+            return False
+        whole = n.operands[0].type.shape[2:] == (8, 8)
+        return whole if how == "recomputed" else dict(n.attrs)["dilations"] != (1, 1)
+
+    def priced(threads: int) -> Clock:
+        return lambda some: [roofline(n, threads) * (1000 if dear(n) else 1) for n in some]
+
+    def some(found: list, costs: object) -> Iterator[dict]:
+        of = [(w, [x for x in own if (x["share"] == 1) == (how == "equal")]) for w, own in found]
+        return kept(of, costs)
+
+    monkeypatch.setattr(own_mutants, "_faster", some)
+    monkeypatch.setattr(pipeline, "by_roofline", priced)
+    out = path.parent / "out.onnx"
+    found = optimize(
+        path, budget=60, cost="roofline", library=False, mutants=True,
+        store=path.parent / "costs.db",
+    )  # fmt: skip
+    assert {p.how for p in found.report.partial} == {how}
+    found.save(out)
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 4, 8, 8), np.float32)}
+    wanted, got = (InferenceSession(p).run(None, feeds)[0] for p in (path, out))
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+    verdict = verify(path, out, certificate=out.with_suffix(".superopt.json"))
+    assert verdict.decision == "certified"

@@ -7,13 +7,14 @@ from random import Random
 
 import pytest
 
+from scripts.correct_pairs import price
 from superopt.partial import claims
 from superopt.partial.correct import NoCorrection
 from superopt.partial.pairs import HOW, correction, load_pairs, partial_rule
 from superopt.partial.regions import regions
 from superopt.partial.sizes import at, names_of, some
 from superopt.partial.symbolic import NoFormula, Part, Parts, Range, formula, parts, show
-from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.rule import Rule, load_library, parse_rules
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
 from tests.partial.test_regions import truth
@@ -120,3 +121,13 @@ def test_shown() -> None:
     assert show((Range("0", "n", 1, True), Range("w-1", "w+1"), Range("0", "h", 2))) == (
         "[:, w-1:w+1, 0:h:2]"
     )
+
+
+@pytest.mark.parametrize("name", ["side-by-side-5x5", "side-by-side-signals"])
+def test_the_library_has_the_cheaper_correction(name: str) -> None:
+    """Zeros in between need no second convolution."""
+    pair = PAIRS[name]
+    made = partial_rule(pair, QUICK)
+    costs = {c.how: price(c.rule, [s.sizes for s in some(pair)]) for c in made.corrected}
+    assert costs["widened"] < costs["recomputed"]
+    assert f"{name}-widened" in {r.name for r in load_library()}

@@ -19,7 +19,8 @@ from superopt.ops import OPS
 from superopt.partial.boxes import show
 from superopt.partial.cells import TooMany
 from superopt.partial.regions import regions
-from superopt.te.dtype import F32
+from superopt.te.domain import Reals
+from superopt.te.dtype import F32, F64
 from superopt.te.expr import TensorType
 from superopt.te.field import PrimeField
 
@@ -76,6 +77,48 @@ def test_of_enumerated_pairs(family: str, every: int) -> None:
     assert count > 20
 
 
+def by_floats(a: g.Value, b: g.Value, draws: int) -> np.ndarray:
+    """Every element, on floats around 0, all above it and all below."""
+    inputs = inputs_of(a, b)
+    same = np.ones(a.type.shape, bool)
+    for seed in range(draws):
+        rng = np.random.default_rng(seed)
+        feeds = {
+            i.name: rng.standard_normal(i.type.shape) + rng.choice((0, 1, -1, 3, -3))
+            for i in inputs
+        }
+        left, right = evaluate(g.Graph(inputs, (a, b)), feeds, Reals(F64))
+        same &= np.isclose(left, right, rtol=1e-9, atol=1e-12)
+    return same
+
+
+def test_a_maximum_next_to_zeros() -> None:
+    """What a border of zeros does is seen only where all of a window is below 0."""
+    x, pads = given_("x", 1, 1, 6, 6), (0, 0, 1, 1, 0, 0, 1, 1)
+    window: dict[str, Any] = {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}
+    a = apply("MaxPool", apply("Pad", x, pads=pads), **window)
+    b = apply("Pad", apply("MaxPool", x, **window), pads=pads)
+    found = regions(a, b)
+    assert found.chance is None
+    np.testing.assert_array_equal(found.mask(), by_floats(a, b, 200))
+    assert [*map(show, found.equal)] == ["[0, 0, 2:6, 2:6]"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["borders", "kernels", "pools"])
+def test_of_enumerated_pairs_with_maxima(family: str) -> None:
+    held = FAMILIES[family]()
+    count = 0
+    for p in read(enumerated((held, min(3, held.top), 0))).partial:
+        inputs = tuple(given_(f"v{k}", *held.inputs[i]) for k, i in enumerate(p.sides.inputs))
+        a, b = (value(s, held, inputs) for s in (p.sides.left, p.sides.right))
+        found = regions(a, b)
+        if found.chance is None:
+            np.testing.assert_array_equal(found.mask(), by_floats(a, b, 300))
+            count += 1
+    assert count > 10
+
+
 def test_two_images_side_by_side() -> None:
     x, y, k = given_("x", 1, 3, 5, 8), given_("y", 1, 3, 5, 8), given_("k", 4, 3, 3, 3)
     pads = (1, 1, 1, 1)
@@ -94,6 +137,26 @@ def test_what_meets_on_a_diagonal() -> None:
     exact(apply("Neg", x), apply("Transpose", apply("Neg", x), perm=(1, 0)))
 
 
+@pytest.mark.parametrize("n", [6, 8, 70])
+@pytest.mark.parametrize("anti", [False, True])
+def test_what_meets_on_a_diagonal_of_any_length(n: int, anti: bool) -> None:
+    """A sample of a few elements has none of it."""
+    x = given_("x", n, n)
+    back = {"axes": (0, 1), "starts": (n - 1, n - 1), "ends": (-n - 1, -n - 1), "steps": (-1, -1)}
+    turned = apply("Transpose", apply("Slice", x, **back) if anti else x, perm=(1, 0))
+    found = regions(x, turned)
+    assert found.exact
+    wanted = np.eye(n, dtype=bool)
+    np.testing.assert_array_equal(found.mask(), wanted[::-1] if anti else wanted)
+
+
+def test_what_is_too_large_is_not_said_to_be_exact() -> None:
+    x = given_("x", 4000, 4000)
+    found = regions(x, apply("Transpose", x, perm=(1, 0)))
+    assert not found.exact
+    assert not found.equal
+
+
 def test_sums_of_unequal_length() -> None:
     """An axis of channels is not shortened where the other program reads it by half."""
     x, k = given_("x", 1, 12, 3, 3), given_("k", 2, 12, 1, 1)
@@ -103,6 +166,25 @@ def test_sums_of_unequal_length() -> None:
     x, y = given_("x", 5, 12), given_("y", 12, 4)
     padded = apply("MatMul", apply("Pad", x, pads=(0, 0, 0, 2)), apply("Pad", y, pads=(0, 0, 2, 0)))
     exact(apply("MatMul", x, y), padded)
+
+
+@pytest.mark.parametrize("n", [3, 8])
+def test_an_axis_that_is_not_read_is_counted(n: int) -> None:
+    """Of a sum: as many terms as it has, which fewer are not."""
+    x, y = given_("x", 1), given_("y", 12, 1)
+
+    def total(v: g.Value, n: int) -> g.Value:
+        return apply("ReduceSum", apply("Expand", v, shape=(n,)), axes=(0,), keepdims=1)
+
+    exact(total(x, 8), total(x, 4))
+    exact(apply("ReduceSum", apply("Expand", x, shape=(n,)), axes=(0,), keepdims=1), x)
+    sums = [
+        apply("ReduceSum", v, axes=(0,), keepdims=1)
+        for v in (apply("Add", y, x), apply("Add", y, apply("Div", x, apply("Div", x, x))))
+    ]
+    two = apply("Add", apply("ReduceSum", y, axes=(0,), keepdims=1), apply("Add", x, x))
+    for v in sums:  # each x is there 12 times, not twice
+        exact(apply("Squeeze", v, axes=(0,)), apply("Squeeze", two, axes=(0,)))
 
 
 def test_every_other_row() -> None:

@@ -73,6 +73,20 @@ def test_a_rule_that_cannot_be_tried_is_not_trusted(tmp_path) -> None:  # type: 
         superopt.api.check_rules(rules)  # type: ignore[attr-defined]
 
 
+def test_a_mutant_that_cannot_be_tried_is_left_out(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """With a note, where a rule of the user's own making would end the run."""
+    sly = "sly(x: f[n, m]): Ceil(Floor(Ceil(x))) => Ceil(Clip(x, -5000.0, 5000.0)) where n == 977\n"
+    (tmp_path / "my.corrected.rules").write_text(sly)
+    (tmp_path / "my.pairs").write_text(sly)
+    given = parser.parse_model(MODEL.replace("[4, 6]", "[977, 2]"))
+    found = superopt.optimize(
+        given, rules=[tmp_path / "my.corrected.rules"], library=False, cost="roofline", budget=5,
+        tier="C", float_class="E3",
+    )  # fmt: skip
+    assert not found.changed
+    assert any("rule sly cannot be tried: only 0 of 16" in n for n in found.report.notes)
+
+
 @pytest.mark.parametrize(
     ("sides", "said"),
     [

@@ -2,9 +2,10 @@
 
 import pytest
 
+from superopt.rules.cases import Cases
 from superopt.rules.instances import Instance, instances, neighbours, resized
 from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.trial import Cases, Refuted, try_on
+from superopt.rules.trial import Refuted, try_on
 
 PRODUCT = "a(x: f[n, k], y: f[k, m]): Transpose(MatMul(x, y), perm=(1, 0)) => {}"
 RIGHT = PRODUCT.format("MatMul(Transpose(y, perm=(1, 0)), Transpose(x, perm=(1, 0)))")

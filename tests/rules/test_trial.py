@@ -219,3 +219,21 @@ def test_all_draws_at_once_are_each_by_itself(one: Rule) -> None:
 @pytest.mark.parametrize("shape", ["[n]", "[n, 2]", "[n, n]"])
 def test_a_rule_of_one_size_is_tried_at_what_sizes_there_are(shape: str) -> None:
     assert isinstance(try_rule(rule(f"r(x: f32{shape}): Add(x, 0) => x")), Passed)
+
+
+DENSE = (
+    "r(x: f[1, c, {h}, {w}], k: f[o, c, 3, 3]): Conv(x, k, dilations=(2, 2), pads=(2, 2, 2, 2)) =>"
+    " Conv(Neg(x), Neg(k), dilations=(2, 2), pads=(2, 2, 2, 2))"
+)
+
+
+@pytest.mark.parametrize(("h", "w", "count"), [(48, 64, 16), (64, 128, 16), (224, 224, 3)])
+def test_a_rule_for_one_large_picture_is_tried_on_few_channels(h: int, w: int, count: int) -> None:
+    assert try_rule(rule(DENSE.format(h=h, w=w))) == Passed(count, field=True)
+    wrong = DENSE.format(h=h, w=w).replace("Neg(k)", "k")
+    assert isinstance(try_rule(rule(wrong)), Refuted)
+
+
+def test_a_rule_of_one_shape_is_tried_at_it() -> None:
+    one = rule("r(x: f[64, 48, 64]): Add(x, x) => Mul(x, 2)")
+    assert try_rule(one) == Passed(1, field=True)

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from superopt.rules.cases import Cases
 from superopt.rules.instances import given
 from superopt.rules.rule import Rule, load_library, parse_rules
-from superopt.rules.trial import Cases, try_on, try_rule
 from superopt.rules.trial import Refuted as Differs
+from superopt.rules.trial import try_on, try_rule
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved, Refuted, Unknown
 from tests.verifier.mutants import mutants

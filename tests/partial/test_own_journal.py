@@ -1,0 +1,145 @@
+"""The file that keeps what was found of a model's windows, damaged; and windows of odd sizes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx
+import pytest
+
+from superopt.cost.machine import machine
+from superopt.cost.store import Store
+from superopt.generate.journal import Journal
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.source import read
+from superopt.pipeline import own_mutants
+from superopt.pipeline.own_journal import opened
+from superopt.pipeline.own_mutants import with_mutants
+from superopt.pipeline.request import Deadline, Request
+from tests.partial.test_moves import F, model, weights
+
+RUN = "this run"
+LINE = {
+    "pair": "a(x: f[1, c]): Neg(x) => x",
+    "corrected": "a(x: f[1, c]): Neg(Neg(x)) => x",
+    "share": 0.5,
+    "equal": ["[0, :]"],
+    "different": [],
+}
+GOOD = {
+    '["Conv", []]': [LINE, {"dropped": "no correction along axes"}],
+    '3 ["Conv", []]': LINE,
+    '4 ["Conv", []]': None,
+    LINE["corrected"]: {"corrected": LINE["corrected"], "proof": "all"},
+}
+
+
+def written(path: Path, content: Mapping[object, object]) -> Path:
+    journal = Journal.open(path, RUN)
+    for key, value in content.items():
+        journal.add(str(key), value if isinstance(value, str) else json.dumps(value))
+    journal.close()
+    return path
+
+
+def known(path: Path) -> tuple[dict[str, str], tuple[str, ...]]:
+    journal, notes = opened(path, RUN)
+    journal.close()
+    return journal.known, notes
+
+
+def test_what_is_whole_is_read(tmp_path: Path) -> None:
+    path = written(tmp_path / "windows.jsonl", GOOD)
+    found, notes = known(path)
+    assert [json.loads(v) for v in found.values()] == [*GOOD.values()]
+    assert not notes
+
+
+@pytest.mark.parametrize("content", [b"nonsense\n", b"\x00\xff", b'{"format": 4, "run": "b"}\n'])
+def test_what_is_no_journal_is_said_once_and_replaced(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "windows.jsonl"
+    path.write_bytes(content)
+    found, (note,) = known(path)
+    assert not found
+    assert note.endswith("it was renamed to windows.jsonl.corrupt-1 and begun anew")
+    assert (tmp_path / "windows.jsonl.corrupt-1").read_bytes().startswith(content)
+    assert known(path) == ({}, ())
+
+
+def test_lines_that_are_damaged_are_found_again(tmp_path: Path) -> None:
+    path = written(tmp_path / "windows.jsonl", GOOD)
+    head, first, *lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(head + first.replace(b"Neg", b"Abs") + b"".join(lines))
+    found, (note,) = known(path)
+    assert len(found) == len(GOOD) - 1
+    assert "1 line cannot be read; it was renamed" in note
+    assert known(path) == (found, ())
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ('["Conv"]', {"dropped": "a list is wanted"}),
+        ('["Conv"]', [7]),
+        ('["Conv"]', [{**LINE, "share": "all"}]),
+        ('["Conv"]', [{**LINE, "corrected": "nonsense"}]),
+        ('["Conv"]', [{**LINE, "corrected": "a(x: f): Neg(Neg(x)) => x"}]),
+        ('["Conv"]', [{**LINE, "pair": "a(x: f[q]): Neg(Neg(x)) => x"}]),
+        ('["Conv"]', [{**LINE, "pair": ""}]),
+        ('3 ["Conv"]', [LINE]),
+        ("a rule", LINE),
+        ("a rule", None),
+        ("a rule", "{"),
+        ("a rule", "[" * 100_000),
+    ],
+)
+def test_what_is_of_another_form_is_found_again(tmp_path: Path, key: str, value: object) -> None:
+    path = written(tmp_path / "windows.jsonl", {**GOOD, key: value})
+    found, (note,) = known(path)
+    assert len(found) == len(GOOD)
+    assert "1 line cannot be read" in note
+
+
+def told(path: Path, **asked: object) -> tuple[str, ...]:
+    request = Request(budget=60.0, cost="roofline", store=path.parent / "costs.db", **asked)  # type: ignore[arg-type]
+    with Store.open(request.store) as store:
+        given = import_model(read(path))
+        return with_mutants(given, request, Deadline.of(request), store, machine())[2]
+
+
+def test_a_damaged_file_beside_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_mutants, "mutated", lambda window, journal, stop: [])
+    path = tmp_path / "net.onnx"
+    conv = onnx.helper.make_node("Conv", ["x", "w"], ["y"])
+    onnx.save(model([conv], {"x": (F, [1, 4, 4, 4])}, ["y"], weights(w=(4, 4, 3, 3))), path)
+    (whole,) = told(path)
+    (file,) = tmp_path.glob(f"mutants/*/{own_mutants.JOURNAL}")
+    file.write_text("nonsense")
+    note, same = told(path)
+    assert "begun anew" in note
+    assert same == whole
+    assert told(path) == (whole,)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shapes", "said"),
+    [
+        ([0, 4, 4, 4], {}, "of 0 of 0 windows"),
+        (
+            ["n", 4, 4, 4],
+            {"n": 2},
+            "of 0 of 0 windows; not of 1 window of sizes that are not fixed in the model"
+            " (--shape says only at which ones graphs are timed), or not of float32",
+        ),
+    ],
+)
+def test_windows_that_have_no_mutants(
+    tmp_path: Path, sizes: list[int | str], shapes: dict[str, int], said: str
+) -> None:
+    path = tmp_path / "net.onnx"
+    conv = onnx.helper.make_node("Conv", ["x", "w"], ["y"])
+    onnx.save(model([conv], {"x": (F, sizes)}, ["y"], weights(w=(4, 4, 3, 3))), path)
+    (note,) = told(path, shapes=shapes)
+    assert note == f"0 rules of the model's own mutants, {said}"
