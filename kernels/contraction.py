@@ -263,7 +263,7 @@ def scheduled(
         steps.append(Split(f"{m.name}.o", block))
         after = [f"{m.name}.o.i"]
         first = [*rest, f"{m.name}.o.o", *ways, *after]
-    if packing:
+    elif packing:
         first = [*rest, *ways, *after]
     if deep and m is not None:
         k, *within = over  # within: a window, and the channels of a block

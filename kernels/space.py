@@ -13,8 +13,8 @@ import numpy as np
 from superopt.kernels import attention as at
 from superopt.kernels import contraction as co
 from superopt.kernels import flat as fl
+from superopt.kernels import packing, rows
 from superopt.kernels import reducing as re
-from superopt.kernels import rows
 from superopt.kernels import strassen as st
 from superopt.kernels import winograd as wi
 from superopt.kernels.cook_toom import transformed_kernel
@@ -30,10 +30,6 @@ from superopt.kernels.picture import picture as find
 from superopt.kernels.problem import Choice, Problem
 from superopt.kernels.transform import reduction, unscheduled
 from superopt.te.dtype import F32
-
-# Of a matrix that is no constant: rows that read it, and elements of it, from which on its panels
-# are copied before; by 20 products of 8 to 1,024 rows.
-READERS, OUTSIDE = 12, 8192
 
 
 def choice(p: Problem, wanted: Option | None = None) -> Choice:
@@ -98,7 +94,7 @@ def _directly(p: Problem, c: co.Contraction, frame: co.Frame) -> tuple[Option, f
     how, of = "direct", frame
     if (one := _flat(p, c, frame)) and fl.pays(one, frame, short):
         how, of = "flat", one.frame
-    elif _packs(p, c, frame) and _near(p, c, frame):
+    elif packing.possible(p, c, frame) and packing.pays(p, c, frame):
         how = "packing"
     time, rows_, vectors = min(of.tiles(short))
     times = prod(map(co.extent, c.of_a)) // max(1 if of.m is None else co.extent(of.m), 1)
@@ -136,7 +132,7 @@ def _options(p: Problem) -> Iterator[Option]:
             for deep in _deep(p, c):
                 knobs = {"rows": rows, "vectors": vectors, "deep": deep}
                 yield Option.of("direct", **knobs)
-                if _packs(p, c, frame):
+                if packing.possible(p, c, frame):
                     yield Option.of("packing", **knobs)
         if one := _flat(p, c, frame):
             for _, rows_, vectors in sorted(one.frame.tiles()):
@@ -170,8 +166,9 @@ def chosen(p: Problem, option: Option) -> Choice:
         case "direct" | "packing":
             c, frame = _given(p, option)
             tile = option["rows"], option["vectors"], option["deep"]
-            packing = option.algorithm == "packing"
-            how = co.scheduled(p.tensor, c, p.layouts, frame, *tile, packing=packing)
+            near = option.algorithm == "packing"
+            block = packing.block(p.tensor, frame, *tile[:2]) if near else 0
+            how = co.scheduled(p.tensor, c, p.layouts, frame, *tile, block, near)
             packed = (c.b.tensor,) if c.b.tensor in p.constants else ()
             return Choice(option, p.tensor, {p.tensor: how}, packed)
         case "flat":
@@ -239,25 +236,6 @@ def _dotted(p: Problem, c: co.Contraction) -> bool:
         return False
     found = reduction(p.tensor)
     return found is not None and co.strides(c.b, found.axes[-1]) == 1 != co.strides(c.b, c.of_b[-1])
-
-
-def _packs(p: Problem, c: co.Contraction, f: co.Frame) -> bool:
-    """Can panels of b be copied before they are read? It lies along vectors, and is no constant,
-    which lies in any order."""
-    known = c.b.tensor in p.constants or c.b.tensor in p.layouts or c.b.tensor is c.a.tensor
-    return not known and f.m is not None and co.strides(c.b, f.n) == 1
-
-
-def _near(p: Problem, c: co.Contraction, f: co.Frame) -> bool:
-    """Does it pay to copy them? Where rows are enough to read them, and they are not in the first
-    cache as they are; with many registers only where vectors begin anywhere (not measured else)."""
-    ragged = co.extent(f.n) % f.lanes != 0
-    rows = 0 if f.m is None else co.extent(f.m)
-    return (
-        rows >= READERS
-        and f.terms * co.extent(f.n) >= OUTSIDE
-        and (ragged or p.registers == co.FEWER)
-    )
 
 
 def _streams(p: Problem, c: co.Contraction) -> Iterator[Option]:

@@ -5,7 +5,7 @@ in the operand that has it (the keys of an attention), that operand is copied in
 first; what computes it, if nothing else reads it and it is no sum, then does so in that order. So
 are the values of an attention whose rows lie far apart (heads lie side by side), where registers
 are few: rows that are a multiple of 1 KiB apart come to a few places of a first cache. Other
-products copy panels of such operands themselves (`packing` in kernels/space.py).
+products copy panels of such operands themselves (kernels/packing.py).
 """
 
 from __future__ import annotations

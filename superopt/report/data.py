@@ -290,9 +290,9 @@ class Generation:
 class MutantCount:
     """Programs and mutants of a family: pairs that enumeration found to be equal in parts; those
     of which all boxes are proved for all sizes, each once; of how many a correction is; why others
-    were dropped, and how many. Seconds. Of a model's own: mutants that are right in parts; those
-    of them with a correction that are priced below their programs, and proved; those with one.
-    operators: of a program at most, where they were enumerated."""
+    were dropped, and how many; seconds; operators of a program at most. Of a model's own: mutants
+    right in parts; those with a correction, priced below their programs, and proved; those with one.
+    """
 
     family: str
     enumerated: int
