@@ -6,6 +6,7 @@ from superopt.ir import graph as g
 from superopt.ir.fold import fold
 from superopt.ir.substitute import Cycle, replace_all
 from superopt.plan.recurrent import unrolled
+from superopt.plan.together import together
 from superopt.plan.widen import widened
 from superopt.rules.build import Refusal, rewrite
 from superopt.rules.context import context
@@ -23,15 +24,16 @@ ALWAYS = {
 
 
 def simplified(graph: g.Graph, float_class: str = "E2", threads: int = 1) -> g.Graph:
-    """Recurrent nodes as their steps, small floats computed as float32, constants computed, and the
-    rules ALWAYS applied wherever they match, if they change floats no more than the class says."""
+    """Recurrent nodes as their steps, small floats computed as float32, constants computed, the
+    rules ALWAYS applied wherever they match, if they change floats no more than the class says, and
+    rows of one matrix multiplied with it at once."""
     graph = unrolled(graph, threads)
     graph = fold(widened(graph) if float_class >= WIDENED else graph, lazily=True).graph
     for file, names in ALWAYS.items():
         for rule in load_file(file):
             if rule.name in names and rule.float_class <= float_class:
                 graph = _applied(graph, rule)
-    return fold(graph, lazily=True).graph
+    return together(fold(graph, lazily=True).graph)
 
 
 def _applied(graph: g.Graph, rule: Rule) -> g.Graph:
