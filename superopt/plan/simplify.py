@@ -23,17 +23,20 @@ ALWAYS = {
 }  # fmt: skip
 
 
-def simplified(graph: g.Graph, float_class: str = "E2", threads: int = 1) -> g.Graph:
+def simplified(
+    graph: g.Graph, float_class: str = "E2", threads: int = 1, rows: bool = True
+) -> g.Graph:
     """Recurrent nodes as their steps, small floats computed as float32, constants computed, the
     rules ALWAYS applied wherever they match, if they change floats no more than the class says, and
-    rows of one matrix multiplied with it at once."""
+    `rows` of one matrix multiplied with it at once."""
     graph = unrolled(graph, threads)
     graph = fold(widened(graph) if float_class >= WIDENED else graph, lazily=True).graph
     for file, names in ALWAYS.items():
         for rule in load_file(file):
             if rule.name in names and rule.float_class <= float_class:
                 graph = _applied(graph, rule)
-    return together(fold(graph, lazily=True).graph)
+    graph = fold(graph, lazily=True).graph
+    return together(graph) if rows else graph
 
 
 def _applied(graph: g.Graph, rule: Rule) -> g.Graph:
