@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from peers import drawn, in_turns
@@ -50,12 +51,12 @@ from superopt.partial.correct import NoCorrection
 from superopt.partial.generalise import inputs
 from superopt.partial.pairs import HOW, correction, load_pairs, partial_rule
 from superopt.partial.regions import regions
-from superopt.te.domain import Reals
-from superopt.te.dtype import F32, F64
+from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 from superopt.te.field import PrimeField
 from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Proved
+from tests.partial.test_regions import by_floats
 
 ENUMERATED = ("borders", "kernels", "pools")
 TIMES = 5
@@ -88,28 +89,15 @@ def exact(name: str) -> list[Exact]:
         found = regions(a, b)
         row = rows[found.chance is None]
         row.ms.append(1e3 * (time.perf_counter() - begin))
-        truth = everywhere if found.chance is not None else on_floats
-        row.right += bool((found.mask() == truth(a, b, inputs)).all())
+        maxima = found.chance is None
+        truth = by_floats(a, b, FLOATS) if maxima else everywhere(a, b, inputs)
+        row.right += bool((found.mask() == truth).all())
     return rows
 
 
 def exact_row(r: Exact) -> list[str]:
     ms = [f"{median(r.ms):.0f}", f"{max(r.ms):.0f}"]
     return [r.family, r.bound, str(len(r.ms)), str(r.right), *ms]
-
-
-def on_floats(a: g.Value, b: g.Value, inputs: tuple[g.Input, ...]) -> np.ndarray:
-    """As `everywhere`, where maxima are taken: on numbers around 0, above it and below."""
-    same = np.ones(a.type.shape, bool)
-    for seed in range(FLOATS):
-        rng = np.random.default_rng(seed)
-        feeds = {
-            i.name: rng.standard_normal(i.type.shape) + rng.choice((0, 1, -1, 3, -3))
-            for i in inputs
-        }
-        left, right = evaluate(g.Graph(inputs, (a, b)), feeds, Reals(F64))
-        same &= np.isclose(left, right, rtol=1e-9, atol=1e-12)
-    return same
 
 
 def everywhere(a: g.Value, b: g.Value, inputs: tuple[g.Input, ...]) -> np.ndarray:
