@@ -225,7 +225,10 @@ class OnGpu:
         drops = DROPPED if dots == "tf32" else 0
         fuses = on_gpu if self.float_class >= ONLINE else None
         choose = partial(gpu_space.choice, vendor=self.vendor)
-        target = Target(choose, channels_last, fuses, False, True, False, kind, drops)
+        target = Target(
+            choose, channels_last, fuses, turns=False, joins=True, clears=False, kind=kind,
+            drops=drops,
+        )  # fmt: skip
         return program(graph, sizes, WIDTH, self.chosen, tiles=False, target=target)
 
     def part(self, s: Segment, sizes: Mapping[str, int]) -> Part:
