@@ -156,7 +156,8 @@ def told(option: Option) -> tuple[int, int]:
 
 # Rows and keys of a block, warps and stages: of halves, and of 32 bits where blocks of many rows
 # keep half of the multiprocessors busy, and where they do not; those that took the least time of
-# 792 measurements of 12 attentions come first. What is chosen takes 1 and 3 % more than the best of those.
+# 792 measurements of 12 attentions come first. What is chosen takes 1 and 3 % more than the best
+# of those.
 HALVES = (
     (64, 64, 4, 3), (64, 128, 4, 3), (128, 64, 4, 2), (128, 128, 8, 3), (128, 64, 8, 3),
     (128, 32, 8, 3), (64, 128, 4, 2), (64, 64, 4, 2), (32, 64, 4, 3), (16, 128, 4, 3),
