@@ -36,7 +36,7 @@ from superopt.te.expr import Tensor, compute, reduce_sum
 from superopt.te.inline import placed
 from superopt.te.node import Axis, Expr
 
-OPERANDS = 8  # registers that are not for sums
+OPERANDS = 4  # registers that are not for sums
 ADDED = 10.0  # products of vectors that adding the lanes of one takes as long as
 MOST = 10  # results of a place: of more, each product waits for its own part of the constant
 PAYS = 0.75  # part of the time of vectors along the results below which this pays
@@ -57,9 +57,14 @@ class Few:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """How many places at a time, the best first."""
-        most = max(1, min((self.registers - OPERANDS) // co.extent(self.k), co.extent(self.m)))
-        return tuple(dict.fromkeys((most, max(1, most // 2))))
+        """How many places at a time, the best first: sums, and one operand of each result, are in
+        registers, and the last places are computed with some of those before them."""
+        k, places = co.extent(self.k), co.extent(self.m)
+        held = min((self.registers - OPERANDS) // k, (self.registers - 1) // k - 1)
+        most = max(1, min(held, places))
+        least = max(1, most // 2)
+        best = min(range(least, most + 1), key=lambda r: -(-places // r) * (r + 1))
+        return tuple(dict.fromkeys((best, most, least)))
 
 
 def few(
@@ -74,8 +79,12 @@ def few(
     if c is None or found is None or len(c.of_b) != 1 or not c.of_a or c.both:
         return None
     (k,) = c.of_b
-    along = _beside(c, layouts)
-    if c.b.tensor not in constants or along not in found.axes or co.extent(along) % lanes:
+    beside = _beside(c, layouts)
+    if c.b.tensor not in constants or beside is None or beside[0] not in found.axes:
+        return None
+    along, block = beside
+    vectors = max(block // lanes, 1)  # of a block, each at an index that is known to be within it
+    if co.extent(along) % (lanes * vectors):
         return None
     count, terms = co.extent(k), prod(map(co.extent, found.axes))
     if count > MOST or count * (terms / lanes + ADDED) > PAYS * terms:
@@ -83,16 +92,18 @@ def few(
     others = [a for a in t.axes if a != k]
     over = [a for a in found.axes if a != along]
     m = max(reversed(others), key=co.extent)
-    body, each = found.body, (*map(co.extent, over), co.extent(along) // lanes)
+    blocks = co.extent(along) // (lanes * vectors)
+    body, each = found.body, (*map(co.extent, over), blocks, vectors)
 
     def part(*index: Expr) -> Expr:
         *at, lane = index
         own: dict[Axis, Expr] = dict(zip((*others, k), at, strict=True))
 
         def term(*sums: Expr) -> Expr:
-            *rest, block = sums
+            *rest, part, vector = sums
             own.update(zip(over, rest, strict=True))
-            return placed(body, own | {along: ix.as_index(block * lanes + lane)})
+            place = (part * vectors + vector) * lanes + lane
+            return placed(body, own | {along: ix.as_index(place)})
 
         return reduce_sum(each, term)
 
@@ -106,13 +117,17 @@ def few(
     return Few(root, lies, parts, k, m, c.b.tensor, registers)
 
 
-def _beside(c: co.Contraction, layouts: Mapping[Tensor, Layout | Scatter]) -> Axis | None:
-    """The axis along which the elements of the other operand lie next to each other."""
+def _beside(
+    c: co.Contraction, layouts: Mapping[Tensor, Layout | Scatter]
+) -> tuple[Axis, int] | None:
+    """The axis along which the elements of the other operand lie next to each other, and how many
+    of them do: one where all do."""
     layout = layouts.get(c.a.tensor)
     if isinstance(layout, Scatter) or not c.a.index:
         return None
-    at = c.a.index[lying(layout, c.a.tensor.rank).parts[-1].axis]
-    return at if isinstance(at, Axis) else None
+    part = lying(layout, c.a.tensor.rank).parts[-1]
+    at = c.a.index[part.axis]
+    return (at, part.block) if isinstance(at, Axis) else None
 
 
 def scheduled(f: Few, rows: int) -> dict[Tensor, Schedule]:
