@@ -222,7 +222,8 @@ def _product(p: Problem) -> tuple[co.Contraction, co.Frame] | None:
         found = co.contraction(p.tensor, p.constants, lanes)
         if found is None:
             return None
-        if found.of_b and not _dotted(p, found):
+        alone = prod(map(co.extent, found.of_b)) == 1 and _few(p) is None
+        if found.of_b and not alone and not _dotted(p, found):
             frame = co.frame(p.tensor, found, p.layouts, lanes, p.registers)
             return None if frame is None else (found, frame)
     return None

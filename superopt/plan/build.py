@@ -13,7 +13,7 @@ import numpy as np
 from superopt.ir import graph as g
 from superopt.kernels import border
 from superopt.kernels.built import built, operands
-from superopt.kernels.contraction import REGISTERS, contraction
+from superopt.kernels.contraction import REGISTERS, contraction, extent
 from superopt.kernels.cpu_run import Call, Ref
 from superopt.kernels.cpu_text import chunks, workspace
 from superopt.kernels.identity import computation, identity
@@ -25,6 +25,7 @@ from superopt.kernels.problem import Problem
 from superopt.kernels.tile import Kernel, Pack
 from superopt.kernels.transform import reduction
 from superopt.plan.attention import attention
+from superopt.plan.by_channel import by_channel
 from superopt.plan.inline import in_order, inlined, settled
 from superopt.plan.joint import joint
 from superopt.plan.knit import knitted, uncast
@@ -142,6 +143,7 @@ def program(
     if target.fuses is not None:
         fusing = target.fuses(tensors.constants, width)
         current, leads = attention(current, leads, needed, lying, tensors.constants, fusing)
+    current = by_channel(current, leads, lying)
     how = chosen or {}
     machine = width, how, tiles, unit, dilated, registers, target
     return _Builder(graph, tensors, outputs, current, leads, lying, *machine).build()
@@ -196,7 +198,8 @@ def _apart(
     for t, now in current.items():
         c = None if t in lying else contraction(now, constants)
         found = reduction(now)
-        if c is None or found is None or not c.of_b or now.axes[-1] not in c.of_a:
+        several = c is not None and prod(map(extent, c.of_b)) > 1
+        if c is None or found is None or not several or now.axes[-1] not in c.of_a:
             out[t] = now
             continue
         order = (*(a for a in now.axes if a != c.of_b[-1]), c.of_b[-1])

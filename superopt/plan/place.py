@@ -122,8 +122,8 @@ def _pictures(current: Mapping[Tensor, Tensor], parts: Written) -> dict[Tensor, 
         for t, now in current.items():
             more |= _joined([x for x in (t, *_same(now)) if x.rank >= 3], out)
             whole = {x.tensor for r in _windows(now) for x in loads(r.body) if not _turned(now)}
-            if t.rank >= 3 and t not in out and whole & out.keys():
-                more |= _joined([t, next(iter(whole & out.keys()))], out)
+            if t.rank >= 3 and t not in out and any(x in out and x.rank == t.rank for x in whole):
+                more |= _joined([t, next(x for x in whole if x in out)], out)
         for t, p in parts.items():
             more |= _joined([x for x in (t, *(x.tensor for x in p)) if x.rank >= 3], out)
     return out

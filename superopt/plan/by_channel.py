@@ -1,0 +1,169 @@
+"""Sums over the channels and the places of a picture, channel by channel first: means and variances
+of group norms, and of layer norms over whole pictures.
+
+    m[n, g] = f(sum(x[n, g * c + k // w, k % w] for k))
+=>  s[n, b] = sum(x[n, b, j] for j)
+    m[n, g] = f(sum(s[n, g * c + i] for i))
+
+Channels are neighbours in memory: s takes vectors of them, where the one sum would pick each term
+by itself. What says how the places of a picture were counted (k) is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+from superopt.kernels.layout import Layout
+from superopt.kernels.transform import reduction
+from superopt.plan.phases import replaced
+from superopt.te import index as ix
+from superopt.te.affine import affine
+from superopt.te.expr import Tensor
+from superopt.te.inline import placed
+from superopt.te.node import Apply, Axis, Const, Expr, Load, Reduce
+from superopt.te.walk import axes_of, loads, parts
+
+PLACES = 8  # of each channel, at least
+FOLDS = ("sum", "max", "min")
+
+
+@dataclass(frozen=True, slots=True)
+class _Channels:
+    """The channel that is read: group * size + within, each an axis; no group: all of them."""
+
+    group: Axis | None
+    within: Axis
+
+    @property
+    def count(self) -> int:
+        return _size(self.within) * (1 if self.group is None else _size(self.group))
+
+
+def by_channel(
+    current: Mapping[Tensor, Tensor], leads: Collection[Tensor], lying: Mapping[Tensor, Layout]
+) -> dict[Tensor, Tensor]:
+    """What is computed then; sums for each channel come before what reads them. leads: what is
+    computed row by row. lying: pictures."""
+    out: dict[Tensor, Tensor] = {}
+    for t, now in current.items():
+        made = None if t in leads else _apart(now, lying)
+        if made is None:
+            out[t] = now
+        else:
+            each, out_of = made
+            out[each] = each
+            out[t] = out_of
+    return out
+
+
+def _apart(t: Tensor, lying: Mapping[Tensor, Layout]) -> tuple[Tensor, Tensor] | None:
+    """The sums of each channel, and the tensor by them."""
+    total = reduction(t)
+    if total is None or total.fn not in FOLDS:
+        return None
+    over = set(total.axes)
+    read = [x for x in loads(total.body) if any(over & axes_of(i) for i in x.index)]
+    if not read or not all(_in_blocks(x, lying) for x in read):
+        return None
+    counted = _digits(total)
+    read = [x for x in loads(counted.body) if x.tensor in lying and _in_blocks(x, lying)]
+    some = {x.index[lying[x.tensor].parts[-1].axis] for x in read}
+    places = {i for x in read for n, i in enumerate(x.index) if n != _channel(x, lying)}
+    channels = _channels(some.pop(), t, counted) if len(some) == 1 else None
+    if channels is None or any(channels.within in axes_of(i) for i in places):
+        return None
+    rest = tuple(a for a in counted.axes if a != channels.within)
+    if prod(map(_size, rest)) < PLACES:
+        return None
+    one = Axis("channel", channels.count)
+    env: dict[Axis, Expr] = {channels.within: one}
+    axes = [*t.axes, one]
+    at: list[Expr] = [*t.axes, channels.within]
+    if channels.group is not None:
+        size = _size(channels.within)
+        env = {
+            channels.group: ix.as_index(one // size),
+            channels.within: ix.as_index(one % size),
+        }
+        g = axes.index(channels.group)
+        del axes[g], at[g]
+        at[-1] = ix.as_index(channels.group * size + channels.within)
+    body = placed(Reduce(total.fn, rest, counted.body, total.dtype), env)
+    shape = tuple(map(_size, axes))
+    each = Tensor("channels", total.dtype, shape, tuple(axes), body)
+    sums = Reduce(total.fn, (channels.within,), Load(each, tuple(at), total.dtype), total.dtype)
+    assert t.body is not None
+    whole = replaced(t.body, total, sums)
+    return each, Tensor(t.name, t.dtype, t.shape, t.axes, whole)
+
+
+def _channel(x: Load, lying: Mapping[Tensor, Layout]) -> int:
+    return lying[x.tensor].parts[-1].axis
+
+
+def _in_blocks(x: Load, lying: Mapping[Tensor, Layout]) -> bool:
+    """Is it of a picture whose channels lie next to each other?"""
+    layout = lying.get(x.tensor)
+    return layout is not None and layout.parts[-1].within
+
+
+def _channels(index: Expr, t: Tensor, total: Reduce) -> _Channels | None:
+    form = affine(index)
+    if form is None or form.base:
+        return None
+    over = [(a, c) for a, c in form.terms if a in total.axes]
+    own = [(a, c) for a, c in form.terms if a in t.axes and _size(a) > 1]
+    if len(over) != 1 or over[0][1] != 1 or _size(over[0][0]) < 2:
+        return None
+    within = over[0][0]
+    if not own:
+        return _Channels(None, within)
+    if len(own) != 1 or own[0][1] != _size(within):
+        return None
+    return _Channels(own[0][0], within)
+
+
+def _digits(total: Reduce) -> Reduce:
+    """The same, with an axis for each digit of one that is only read as k // w, k // h % w, ..."""
+    axes: list[Axis] = []
+    env: dict[Axis, Expr] = {}
+    for a in total.axes:
+        cuts = _cuts(a, total.body)
+        if len(cuts) < 3:
+            axes.append(a)
+            continue
+        place: Expr = Const(0, a.dtype)
+        own = []
+        for n, (low, high) in enumerate(pairwise(cuts)):
+            digit = Axis(f"{a.name}.{n}", high // low)
+            place = ix.as_index(place + digit * low)
+            own.append(digit)
+        env[a] = place
+        axes += reversed(own)
+    if not env:
+        return total
+    body = placed(total.body, {**env})
+    return Reduce(total.fn, tuple(axes), body, total.dtype)
+
+
+def _cuts(a: Axis, body: Expr) -> list[int]:
+    """1, ..., extent: what each is divided by the next; none where the axis is read otherwise."""
+    cuts = {1, _size(a)}
+    for e in parts(body):
+        match e:
+            case Apply("floordiv", (x, Const(d))) if x == a:
+                cuts.add(int(d))
+            case Apply("mod", (x, Const(m))) if x == a:
+                cuts.add(int(m))
+            case Apply("mod", (Apply("floordiv", (x, Const(d))), Const(m))) if x == a:
+                cuts |= {int(d), int(d) * int(m)}
+    found = sorted(cuts)
+    return found if all(high % low == 0 for low, high in pairwise(found)) else []
+
+
+def _size(a: Axis) -> int:
+    assert isinstance(a.extent, int)
+    return a.extent
