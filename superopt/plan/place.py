@@ -70,13 +70,16 @@ def slid(some: Sequence[Tensor]) -> set[Tensor]:
 
 def apart(some: Sequence[Tensor], copies: Collection[Tensor]) -> set[Tensor]:
     """Copies over which windows slide, but those that are as good to read where they came from: of
-    few channels, and nowhere read beyond the edge."""
+    few channels, and nowhere read beyond the edge. And what was no picture (rows of features) and
+    is read beyond the edge: there is no border where it came from."""
     beyond: set[Tensor] = set()
     for t in some:
         for r in _windows(t):
             plain = {id(x) for x, border in _read(r.body) if not any(border.values())}
             beyond |= {x.tensor for x in loads(r.body) if id(x) not in plain}
-    return {t for t in slid(some) & set(copies) if t in beyond or not _few(t)}
+    found = slid(some)
+    shaped = {t for t in found & beyond if isinstance(t.body, Load) and t.body.tensor.rank != t.rank}
+    return {t for t in found & set(copies) if t in beyond or not _few(t)} | shaped
 
 
 def _few(t: Tensor) -> bool:
