@@ -78,7 +78,9 @@ def apart(some: Sequence[Tensor], copies: Collection[Tensor]) -> set[Tensor]:
             plain = {id(x) for x, border in _read(r.body) if not any(border.values())}
             beyond |= {x.tensor for x in loads(r.body) if id(x) not in plain}
     found = slid(some)
-    shaped = {t for t in found & beyond if isinstance(t.body, Load) and t.body.tensor.rank != t.rank}
+    shaped = {
+        t for t in found & beyond if isinstance(t.body, Load) and t.body.tensor.rank != t.rank
+    }
     return {t for t in found & set(copies) if t in beyond or not _few(t)} | shaped
 
 

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import superopt
-from superopt.te.walk import reductions
+from superopt.kernels.few import few
+from superopt.kernels.layout import Layout
+from superopt.te.affine import affine
+from superopt.te.walk import loads, reductions
 from tests.plan.test_compile import near, reference
 from tests.plan.test_forms import CONV, Shapes, build, feeds_of, node, program_of, weights
 
@@ -94,6 +97,24 @@ FORMS: dict[str, tuple[list, Shapes, Mapping[str, np.ndarray]]] = {
          node("ConvTranspose", ["a", "v", "b"], ["y"], strides=[2, 2], pads=[1] * 4)],
         {"x": (1, 8, 7, 6)}, weights(w=(64, 8, 3, 3), v=(64, 3, 4, 4), b=(3,)),
     ),
+    "windows over rows of features": (
+        [node("MatMul", ["x", "w"], ["a"]), node("Relu", ["a"], ["r"]),
+         node("Reshape", ["r", "s"], ["p"]), node("Conv", ["p", "v"], ["y"], **CONV)],
+        {"x": (1, 24)}, weights(w=(24, 16 * 35), v=(32, 16, 3, 3)) | {"s": np.array([1, 16, 5, 7])},
+    ),
+    "windows over turned rows of features": (
+        [node("MatMul", ["x", "w"], ["a"]), node("Transpose", ["a"], ["t"], perm=[0, 2, 1]),
+         node("Reshape", ["t", "s"], ["p"]), node("Conv", ["p", "v"], ["y"], **CONV)],
+        {"x": (1, 35, 24)}, weights(w=(24, 16), v=(32, 16, 3, 3)) | {"s": np.array([1, 16, 5, 7])},
+    ),
+    "phases of one channel, of rows": (
+        [node("Conv", ["x", "w"], ["a"]), node("Reshape", ["a", "s"], ["r"]),
+         node("Mul", ["r", "u"], ["m"]), node("Reshape", ["m", "q"], ["p"]),
+         node("ConvTranspose", ["p", "v"], ["y"], strides=[4])],
+        {"x": (1, 8, 19), "u": (1, 1, 16, 19)},
+        weights(w=(32, 8, 1), v=(16, 1, 8))
+        | {"s": np.array([1, 2, 16, 19]), "q": np.array([2, 16, 19])},
+    ),
     "few columns of long rows": (
         [node("MatMul", ["x", "w"], ["a"]), node("Add", ["a", "b"], ["y"])],
         {"x": (37, 320)}, weights(w=(320, 2), b=(2,)),
@@ -140,6 +161,45 @@ def test_it_has_a_kernel_of_its_own(name: str, algorithm: str) -> None:
     nodes, shapes, known = FORMS[name]
     found = program_of(build(nodes, shapes, known))
     assert algorithm in {o.algorithm for o in found.options.values()}
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_vectors_of_what_is_summed_are_parts_of_blocks(lanes: int) -> None:
+    """Sixteen channels lie next to each other: where they are two vectors, each is read as one."""
+    nodes, shapes, known = FORMS["three channels of many"]
+    found = program_of(build(nodes, shapes, known))
+    (key,) = (k for k, o in found.options.items() if o.algorithm == "few")
+    p = found.problems[key]
+    narrow = few(p.tensor, p.constants, p.layouts, lanes)
+    assert narrow is not None
+    (x,) = (x for x in loads(narrow.parts.body) if x.tensor in p.layouts)
+    layout = p.layouts[x.tensor]
+    assert isinstance(layout, Layout)
+    assert layout.parts[-1].block == 16
+    assert affine(layout.place(x.index)[-1]) is not None
+    assert narrow.parts.shape[-1] == lanes
+
+
+def test_windows_over_rows_of_features_read_a_picture_with_a_border() -> None:
+    for name in ("windows over rows of features", "windows over turned rows of features"):
+        nodes, shapes, known = FORMS[name]
+        found = program_of(build(nodes, shapes, known))
+        (p,) = (
+            p
+            for p in found.problems.values()
+            if any(len(r.axes) == 3 for r in reductions(p.tensor.body))
+        )
+        (read,) = (p.layouts[x.tensor] for x in loads(p.tensor.body) if x.tensor in p.layouts)
+        assert str(read) == "i0 i1//16 i2+1 i3+1 i1%16", name
+
+
+def test_a_vector_times_a_matrix_is_no_product_of_matrices() -> None:
+    """Each of its results is a sum; phases of one channel are such sums along what lies in rows."""
+    nodes, shapes, known = FORMS["phases of one channel, of rows"]
+    found = program_of(build(nodes, shapes, known))
+    phases = [k for k in found.solved if found.problems[k].tensor.shape == (2, 1, 20)]
+    assert len(phases) == 4
+    assert {found.options[k].algorithm for k in phases} <= {"along", "few"}
 
 
 @pytest.mark.parametrize("count", [17, 20, 33])
