@@ -55,6 +55,7 @@ DEEP = 768  # terms of a sum that b's panel holds, so that it stays in the secon
 SHORT = range(64, 145)
 LONG = 384
 CLOSE = 0.5
+LATER = 0.5  # what sums wait longer where each row has a place of its own, as 19 of these showed
 PAIR = 2  # registers of b at a time, at most
 
 
@@ -139,12 +140,13 @@ def tiles(
     registers: int = REGISTERS,
     terms: int = 1,
     short: bool = False,
+    places: bool = False,
 ) -> Iterator[tuple[float, int, int]]:
     """Register tiles of `rows` times `vectors`: (cycles that all of them take, rows, vectors).
 
     most: rows at most. each: registers that a vector is, of so many. terms: of a sum. Vectors of b
     come from the second cache, a row's numbers from the first. short: in blocks of the sum that are
-    SHORT.
+    SHORT. places: has each row a place of its own?
     """
     for vectors in range(1, 9):
         wide = vectors * each
@@ -157,7 +159,8 @@ def tiles(
             if rows * wide > registers - OPERANDS or rows * wide + wide + 1 > registers:
                 break
             busy, loads = rows * wide, NEAR_ROW[registers] * rows + far * wide
-            step = max(busy, loads, LATENCY[registers]) + BESIDE * min(busy, loads)
+            least = LATENCY[registers] + (LATER if places and short else 0)
+            step = max(busy, loads, least) + BESIDE * min(busy, loads)
             count = -(-m // rows) * -(-n // (lanes * vectors))
             yield count * step, rows, vectors
 
@@ -166,7 +169,8 @@ def tiles(
 class Frame:
     """What a register tile is of: some rows of `m` (None: there is one) times vectors along `n`.
 
-    lanes: of a vector, which `each` registers hold, of so many. most: rows at most.
+    lanes: of a vector, which `each` registers hold, of so many. most: rows at most. places: has
+    each of them a place of its own, which no other one's says?
     """
 
     m: Axis | None
@@ -176,12 +180,13 @@ class Frame:
     most: int
     registers: int = REGISTERS
     terms: int = 1
+    places: bool = False
 
     def tiles(self, short: bool = False) -> Iterator[tuple[float, int, int]]:
         """See `tiles`. short: in blocks of the sum that are SHORT."""
         height = 1 if self.m is None else extent(self.m)
         some = self.lanes, self.most, self.each, self.registers, self.terms
-        return tiles(height, extent(self.n), *some, short)
+        return tiles(height, extent(self.n), *some, short, self.places)
 
 
 def frame(

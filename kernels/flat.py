@@ -30,7 +30,7 @@ PLACES = 6  # rows of a tile, where each has a place of its own: registers for a
 # Parts of the time by rows of the picture below which it is done, by registers: where factors lie
 # in one row, and where each row of a tile has a place of its own, as measured in four models.
 PAYS = {32: {True: 0.94, False: 0.88}, 16: {True: 0.97, False: 0.88}}
-ABOUT = {True: 1.03, False: 0.97}  # where the sum is in short blocks (contraction.SHORT)
+ABOUT = {True: 1.03, False: 1.02}  # where the sum is in short blocks (contraction.SHORT)
 NEAR = {32: 600_000, 16: 250_000}  # bytes of factors that stay in the second cache, by registers
 
 
@@ -82,7 +82,7 @@ def flat(
     touch = _touch(c, h, w, layouts)
     most = frame.most if touch else min(frame.most, PLACES)
     lies = scattered(t, layouts.get(t), axes, tuple(env.get(a, a) for a in t.axes))
-    return Flat(root, lies, new, replace(of, most=most, each=frame.each), touch)
+    return Flat(root, lies, new, replace(of, most=most, each=frame.each, places=not touch), touch)
 
 
 def _renamed(p: Part, t: Tensor, axes: tuple[Axis, ...], r: Axis) -> Part:
