@@ -124,7 +124,7 @@ def program(
         tensors.add(n)
     outputs = _outputs(graph, tensors)
     parts = {t: [x.tensor for x in p] for t, p in tensors.parts.items()}
-    pictures = apart(in_order(outputs, parts), tensors.copies)
+    pictures = apart(in_order(outputs, parts), tensors.copies, target.turns)
     turning = partial(in_order_of_reading, constants=tensors.constants, registers=registers)
     current = inlined(outputs, pictures, parts, turning if target.turns else None)
     outputs, current = _copied(outputs, current, tensors.parts)

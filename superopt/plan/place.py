@@ -68,20 +68,23 @@ def slid(some: Sequence[Tensor]) -> set[Tensor]:
     return {x.tensor for t in some for r in _windows(t) for x in loads(r.body) if _slides(x, t, r)}
 
 
-def apart(some: Sequence[Tensor], copies: Collection[Tensor]) -> set[Tensor]:
+def apart(some: Sequence[Tensor], copies: Collection[Tensor], shaped: bool = True) -> set[Tensor]:
     """Copies over which windows slide, but those that are as good to read where they came from: of
-    few channels, and nowhere read beyond the edge. And what was no picture (rows of features) and
-    is read beyond the edge: there is no border where it came from."""
+    few channels, and nowhere read beyond the edge. shaped: and what was no picture (rows of
+    features) and is read beyond the edge, for there is no border where it came from."""
     beyond: set[Tensor] = set()
     for t in some:
         for r in _windows(t):
             plain = {id(x) for x, border in _read(r.body) if not any(border.values())}
             beyond |= {x.tensor for x in loads(r.body) if id(x) not in plain}
     found = slid(some)
-    shaped = {
-        t for t in found & beyond if isinstance(t.body, Load) and t.body.tensor.rank != t.rank
-    }
-    return {t for t in found & set(copies) if t in beyond or not _few(t)} | shaped
+    out = {t for t in found & set(copies) if t in beyond or not _few(t)}
+    return out | {t for t in found & beyond if shaped and _of_rows(t)}
+
+
+def _of_rows(t: Tensor) -> bool:
+    """Has it the elements of a tensor of another rank?"""
+    return isinstance(t.body, Load) and t.body.tensor.rank != t.rank
 
 
 def _few(t: Tensor) -> bool:

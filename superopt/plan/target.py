@@ -19,10 +19,10 @@ from superopt.te.expr import Tensor
 class Target:
     """What a program is planned for. choose: how a problem is computed; lie: where pictures do, of
     what is computed, of outputs, and of what is written in parts; fuses: which attention is one
-    kernel; turns: are operands of products copied in the order in which these read? joins: are
-    products of one operand with several constants one? clears: are zeros around pictures written
-    each time where that saves memory? kind: floats of 32 bits are of it in memory.
-    drops: or so many of their last bits are zeros, for dots that do not read these: they would
+    kernel; turns: are operands copied as what reads them does: of products in their order, of
+    windows with a border? joins: are products of one operand with several constants one? clears:
+    are zeros around pictures written each time where that saves memory? kind: floats of 32 bits are
+    of it in memory. drops: or so many of their last bits are zeros, for dots that do not read these: they would
     leave them out, which is always less, and errors of one sign add up from layer to layer."""
 
     choose: Callable[[Problem, Option | None], Choice] = choice
