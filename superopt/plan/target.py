@@ -22,8 +22,9 @@ class Target:
     kernel; turns: are operands copied as what reads them does: of products in their order, of
     windows with a border? joins: are products of one operand with several constants one? clears:
     are zeros around pictures written each time where that saves memory? kind: floats of 32 bits are
-    of it in memory. drops: or so many of their last bits are zeros, for dots that do not read these: they would
-    leave them out, which is always less, and errors of one sign add up from layer to layer."""
+    of it in memory. drops: or so many of their last bits are zeros, for dots that do not read
+    these: they would leave them out, which is always less, and errors of one sign add up from layer
+    to layer."""
 
     choose: Callable[[Problem, Option | None], Choice] = choice
     lie: Callable[..., dict[Tensor, Layout]] = layouts
