@@ -21,7 +21,7 @@ from superopt.ops.slicing import PAST_START
 from superopt.te.dtype import F32, F64, to_numpy
 
 STEPS = 256  # in both directions together: their number is that of kernels
-NEAR = 2**18  # bytes of matrices that stay in the second cache
+NEAR = 2**18  # bytes of matrices of both directions that stay in the second cache, with all else
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 USUAL = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"], "RNN": ["tanh"]}
 # Their inputs, by place; peepholes are another one of LSTM's.
