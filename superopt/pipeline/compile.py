@@ -27,13 +27,14 @@ from superopt.pipeline.allowed import ALL, Allowed
 from superopt.pipeline.arrays import Port, symbolic
 from superopt.pipeline.executable import Executable as Executable
 from superopt.pipeline.executable import Sizes, Steps
+from superopt.pipeline.in_turn import Direct, in_turn
 from superopt.pipeline.native import Native, Whole
 from superopt.pipeline.outside import Readable, readable
 from superopt.pipeline.ports import dtype_of, port, shape_at
 from superopt.pipeline.profile import profile
 from superopt.pipeline.saved import Saved, write
 from superopt.pipeline.sized import sized
-from superopt.pipeline.steps import Arrays, Direct, Foreign, foreign
+from superopt.pipeline.steps import Arrays, Foreign, foreign
 from superopt.pipeline.tune import Progress, tune
 from superopt.plan.build import Program, program
 from superopt.plan.execute import code, image
@@ -117,12 +118,9 @@ class Compiler:
         return out
 
     def direct(self, steps: Steps) -> Direct | None:
-        """What runs the model, where that is onnxruntime alone (Foreign.direct)."""
-        (step,) = steps
-        if not isinstance(step, Foreign):
-            return None
+        """What runs the model as one function, where there is one."""
         graph = self.model.graph
-        return step.direct(graph.inputs, dict(zip(self.names(), graph.outputs, strict=True)))
+        return in_turn(steps, graph.inputs, dict(zip(self.names(), graph.outputs, strict=True)))
 
     def names(self) -> tuple[str, ...]:
         """Of the outputs."""

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from superopt.ir import graph as g
     from superopt.onnx_io.model import Model
     from superopt.pipeline.compile import Compiler
-    from superopt.pipeline.steps import Direct, Foreign
+    from superopt.pipeline.in_turn import Direct
+    from superopt.pipeline.steps import Foreign
     from superopt.pipeline.tune import Progress
     from superopt.report.compiled import Exported, Tuned
     from superopt.report.profile import Profile
@@ -37,7 +38,7 @@ _NDARRAY, _EMPTY = np.ndarray, np.empty
 @dataclass(frozen=True, slots=True)
 class _Last:
     """A program that is the whole model, and what it takes and gives: see Native and Whole. direct:
-    the whole model in onnxruntime, in its place."""
+    in its place, the parts of a model that is not one program."""
 
     inputs: tuple[tuple[str, np.dtype | None, tuple[int, ...]], ...]
     takes: tuple[int, ...] | None  # None where these are all inputs in order
@@ -55,8 +56,18 @@ class _Last:
         return cls(inputs, takes, native.specs, (*whole.gives.items(),), native.code.call)
 
 
+def _locked(direct: Direct, lock: threading.RLock) -> Direct:
+    """The same, for kernels whose memory is one call's at a time."""
+
+    def call(arrays: Sequence[Any]) -> dict[str, Any]:
+        with lock:
+            return direct(arrays)
+
+    return call
+
+
 def _nothing(arrays: tuple[np.ndarray, ...]) -> None:
-    """The call of a model that has no kernels."""
+    """The call of a model that is no one program."""
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -129,10 +140,12 @@ class Executable:
             first = steps[0] if len(steps) == 1 else None
             if not isinstance(first, Native) or first.whole is None:
                 made = self.compiler.at(sizes)
-                if first is not None and (direct := made.direct(steps)) is not None:
+                if (direct := made.direct(steps)) is not None:
                     ports = zip(self.ports, given, strict=True)
                     inputs = tuple((p.name, p.dtype, a.shape) for p, a in ports)
-                    self._last = _Last(inputs, None, (), (), _nothing, direct)
+                    alone = not any(isinstance(s, Native) for s in steps)
+                    one = direct if alone else _locked(direct, self.lock)
+                    self._last = _Last(inputs, None, (), (), _nothing, one)
                 return made.run(steps, given)
         self._last = last = _Last.of(first, first.whole, self.ports, given)
         return self._called(last, given)

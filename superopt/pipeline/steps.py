@@ -1,7 +1,6 @@
 """The steps of a compiled model: parts as machine code, and parts in onnxruntime."""
 
 from superopt.pipeline.foreign import Arrays as Arrays
-from superopt.pipeline.foreign import Direct as Direct
 from superopt.pipeline.foreign import Foreign as Foreign
 from superopt.pipeline.foreign import foreign as foreign
 from superopt.pipeline.native import Native as Native
