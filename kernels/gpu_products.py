@@ -117,7 +117,7 @@ def ranked(m: Matrix) -> Iterator[Option]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Steps:
+class Steps:
     """What blocks do: so many steps of a sum, each as long as it reads and multiplies, and at least
     as long as it waits; so many blocks at a time, of so many elements."""
 
@@ -160,7 +160,7 @@ def _blocks(m: Matrix) -> Iterator[tuple[float, Option]]:
         read = h * whole * ROW * (ROUGH if last % (16 // size) or last < DOT else 1)
         step = max(h * w * whole / products, (h + w) * deep * size / BYTES, read)
 
-        one = _Steps(steps, step, STEP[groups], near, h * w)
+        one = Steps(steps, step, STEP[groups], near, h * w)
         full, rest = divmod(blocks, MULTIPROCESSORS * near)
         time = full * one.wave(MULTIPROCESSORS * near) + (one.wave(rest) if rest else 0)
         moved = (rows * terms / windows + rows * columns) * batch * size
