@@ -1,5 +1,6 @@
-"""Attention on a GPU: blocks of rows and keys, and how many parts of the keys are computed at a time
-where rows are few: in a step of decoding one row of each head reads all keys that there are."""
+"""Attention on a GPU: blocks of rows and keys, and how many parts of the keys are computed at a
+time where rows are few: in a step of decoding one row of each head reads all keys that there are.
+"""
 
 from __future__ import annotations
 

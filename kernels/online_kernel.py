@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
 
+from superopt.kernels.causal import seen
 from superopt.kernels.factor import put
 from superopt.kernels.layout import Layout, Scatter, Stored
 from superopt.kernels.lower import buffer
 from superopt.kernels.online import FEW, Online, bare
 from superopt.kernels.tile import For, Kernel, Stmt, Store, Update
 from superopt.te import index as ix
-from superopt.te.dtype import F32, INDEX, DType
+from superopt.te.dtype import F32, I32, INDEX, DType
 from superopt.te.expr import Tensor, cast, compare, select
 from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load
@@ -122,7 +123,7 @@ def kernel(
         )
     body: tuple[Stmt, ...] = (
         _set(q, query), _set(most, NONE), _set(total, ZERO), _set(sums, ZERO),
-        For(step, inside), *ends,
+        *_bounded(a, tile, q, For(step, inside), part, n, _last(a, block, row)), *ends,
     )  # fmt: skip
     rest = [_group(a) if x is a.heads else x for x in a.t.axes if x not in (a.i, a.d)]
     for axis in reversed([*rest, block, *([part] if parts is not None else [])]):
@@ -147,6 +148,41 @@ def _places(a: Online, block: Axis, row: Axis) -> dict[Axis, Expr]:
     group = _group(a)
     env[a.heads] = ix.as_index(group * a.share + number // high)
     return env | {a.i: ix.as_index(number % high)}
+
+
+def _last(a: Online, block: Axis, row: Axis) -> Expr:
+    """The last query of a block."""
+    if a.heads is not None or a.rows < _size(row):
+        return ix.as_index(_size(a.i) - 1)
+    return ix.as_index(_from(block, _size(row), a.rows) + (_size(row) - 1))
+
+
+def _bounded(
+    a: Online, tile: _Registers, q: Load, loop: For, part: Axis, n: int, last: Expr
+) -> tuple[Stmt, ...]:
+    """The loop over blocks of n keys, of a part of these, up to those that the last query sees."""
+    limit = seen(a.x, a.i, a.j, Load(a.held, (), F32), bare(a.k).dtype)
+    if limit is None:
+        return (loop,)
+    steps = _size(loop.axis)
+    count = ix.apply("max", (ix.as_index(last + (limit.offset + 1)), ix.as_index(0)), INDEX)
+    mine = ix.as_index(ix.as_index(count + (n - 1)) // n - part * steps)
+    mine = ix.apply("max", (mine, ix.as_index(0)), INDEX)
+    mine = ix.apply("min", (mine, ix.as_index(steps)), INDEX)
+    until: Expr = cast(mine, I32)
+    if limit.norm is None:
+        return (replace(loop, until=until),)
+    row = q.index[0]
+    assert isinstance(row, Axis)
+    norms, norm = tile.of("norms", row), tile.of("norm")
+    small = compare("le", norm, Const(Fraction(limit.norm), F32))
+    return (
+        _set(norms, ZERO),
+        _add(norms, "sum", Apply("abs", (cast(q, F32),), F32), a.c),
+        _set(norm, ZERO),
+        _add(norm, "max", norms, row),
+        replace(loop, until=select(small, until, Const(steps, I32))),
+    )
 
 
 def _group(a: Online) -> Axis:
@@ -251,6 +287,10 @@ def _times(e: Expr, by: float) -> Expr | None:
             left, right = _times(a, by), _times(b, by)
             if left is not None and right is not None:
                 return Apply("select", (taken, left, right), dtype)
+        case Apply("add", (a, b), dtype):
+            left, right = _times(a, by), _times(b, by)
+            if left is not None and right is not None:
+                return Apply("add", (left, right), dtype)
     return None
 
 

@@ -28,6 +28,7 @@ from superopt.plan.attention import attention
 from superopt.plan.inline import in_order, inlined, settled
 from superopt.plan.joint import joint
 from superopt.plan.knit import knitted, uncast
+from superopt.plan.masks import compared
 from superopt.plan.memory import ALIGNED, Life, offsets
 from superopt.plan.origins import Origins, origins
 from superopt.plan.patch import patched
@@ -142,6 +143,8 @@ def program(
     if target.fuses is not None:
         fusing = target.fuses(tensors.constants, width)
         current, leads = attention(current, leads, needed, lying, tensors.constants, fusing)
+    if target.compares:
+        current = compared(current, leads, tensors.constants)
     how = chosen or {}
     machine = width, how, tiles, unit, dilated, registers, target
     return _Builder(graph, tensors, outputs, current, leads, lying, *machine).build()
