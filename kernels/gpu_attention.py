@@ -53,6 +53,7 @@ TRIED = 4  # of these for each block, at most
 # A step of a block at least, in ns: two products and a softmax that wait for each other. 96 blocks
 # of four steps take 5.8 us.
 STEP = 1000.0
+CAREFUL = 1.15  # times as long is what is taken in parts: steps' times are no more than a guess
 
 
 def attending(a: Online) -> Iterator[Option]:
@@ -122,4 +123,5 @@ def _time(a: Online, rows: int, keys: int, warps: int, waiting: int, parts: int)
     time = START + max(time, each * length * read / keys / MEMORY)
     if parts == 1:
         return time
-    return time + AGAIN + parts * each * a.rows * (width + BESIDE) * 8 / PARTIAL
+    time += AGAIN + parts * each * a.rows * (width + BESIDE) * 8 / PARTIAL
+    return time * CAREFUL
