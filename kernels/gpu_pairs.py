@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
+from math import inf, prod
 
 from superopt.kernels import contraction as co
 from superopt.kernels.built import Built, built
@@ -122,26 +122,44 @@ def pair_of(p: Problem) -> Pair | None:
     return Pair(first, held, second, m)
 
 
+def pays(m: Matrix) -> bool:
+    """Should one kernel of two such products be faster than two, in parts of the sum, too?"""
+    one = min((time for time, _ in blocks(m, pair=True)), default=inf)
+    return one < 2 * min((time for time, _ in blocks(m)), default=0.0) + _between(m)
+
+
+def _between(m: Matrix) -> float:
+    """What it takes to read the first result, in ns."""
+    size = prod(m.sizes[:2]) * prod(map(co.extent, m.batch))
+    return size * (2 if m.half else 4) / MEMORY
+
+
 def pairing(pair: Pair, vendor: bool) -> Iterator[Option]:
     """Ways, the best ones first, by what they should take."""
     m = pair.matrix
     one = sorted(blocks(m, pair=True), key=lambda x: x[0])
     each = sorted((x for x in blocks(m) if x[1].algorithm == "dot"), key=lambda x: x[0])
-    more = prod(m.sizes[:2]) * prod(map(co.extent, m.batch)) * (2 if m.half else 4) / MEMORY
     ways = [(time, o, "pair") for time, o in one] + [
-        (2 * time + more, o, "apart") for time, o in each
+        (2 * time + _between(m), o, "apart") for time, o in each
     ]
     first = [x for kind in (one, each) for _, x in kind[:TRIED]]
     ranked = sorted(ways, key=lambda x: (x[1] not in first, x[0]))
-    own = matrix_of(pair.first)
-    theirs = vendor and own is not None and offered(pair.first, own) is not None
+    theirs = Option("apart", (*each[0][1].knobs, (NAME, 1)))
+    offers = vendor and _theirs(pair, theirs) is not None
     for waiting, more_warps in ((STAGES, 0), (STAGES - 1, 1)):
         for n, (_, o, name) in enumerate(ranked):
             warps = min(8, o["warps"] << more_warps)
             knobs = {**dict(o.knobs), "warps": warps, "stages": waiting}
             yield Option(name, tuple(knobs.items()))
-            if n == 0 and waiting == STAGES and theirs:
-                yield Option("apart", (*each[0][1].knobs, (NAME, 1)))
+            if n == 0 and waiting == STAGES and offers:
+                yield theirs
+
+
+def _theirs(pair: Pair, o: Option) -> Choice | None:
+    """The first product by the vendor's library, where nothing is behind it."""
+    m = matrix_of(pair.first)
+    made = None if m is None or offered(pair.first, m) is None else library(pair.first, m, o)
+    return None if made is None or made.first is not None else made
 
 
 def as_pair(pair: Pair, o: Option) -> Choice | None:
@@ -153,8 +171,8 @@ def as_pair(pair: Pair, o: Option) -> Choice | None:
         wide = replace(pair.first, tensor=_wide(pair.first.tensor))
         return _together(pair, wide, multiplied(wide, m, o), second, o)
     by = dict(o.knobs).get(NAME)
-    first = library(pair.first, m, o) if by else multiplied(pair.first, m, o)
-    if first is None or first.first is not None:
+    first = _theirs(pair, o) if by else multiplied(pair.first, m, o)
+    if first is None:
         return None
     return replace(
         second, option=o, schedules={**first.schedules, **second.schedules},
@@ -172,14 +190,14 @@ def _wide(t: Tensor) -> Tensor:
 
 
 def _together(pair: Pair, wide: Problem, first: Choice, second: Choice, o: Option) -> Choice:
-    before, after = first.root, second.root
-    assert before.body is not None
+    after, inner = second.root, first.root.body
+    assert inner is not None
     assert after.body is not None
 
     def put(e: Expr) -> Expr:
         match e:
             case Load(x) if x is pair.held:
-                return cast(before.body, x.dtype)
+                return cast(inner, x.dtype)
             case Apply(fn, args, dtype):
                 return Apply(fn, tuple(map(put, args)), dtype)
         return e

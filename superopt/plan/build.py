@@ -148,7 +148,8 @@ def program(
         current = compared(current, leads, tensors.constants)
     if target.joins:
         beside = {*lying, *leads, *(x.tensor for some in tensors.parts.values() for x in some)}
-        current = paired(current, needed, beside, tensors.constants)
+        half = target.kind is not None
+        current = paired(current, needed, beside, tensors.constants, half)
     how = chosen or {}
     machine = width, how, tiles, unit, dilated, registers, target
     return _Builder(graph, tensors, outputs, current, leads, lying, *machine).build()

@@ -10,8 +10,9 @@ Whether it is one kernel is the target's choice (kernels/gpu_pairs.py).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
-from superopt.kernels.gpu_pairs import pair_of
+from superopt.kernels.gpu_pairs import pair_of, pays
 from superopt.kernels.problem import Problem
 from superopt.plan.rows import instead
 from superopt.te.expr import Tensor
@@ -22,10 +23,11 @@ WIDTH = 64  # bytes of a vector, of which nothing hangs here
 
 def paired(
     current: Mapping[Tensor, Tensor], stay: Collection[Tensor], apart: Collection[Tensor],
-    constants: Collection[Tensor],
+    constants: Collection[Tensor], half: bool,
 ) -> dict[Tensor, Tensor]:  # fmt: skip
-    """What is computed then. stay: what is needed in memory; apart: what is computed by rows, lies
-    as pictures do, or as a part of another tensor."""
+    """What is computed then, where that should be faster. stay: what is needed in memory; apart:
+    what is computed by rows, lies as pictures do, or as a part of another tensor. half: are numbers
+    of 16 bits multiplied?"""
     readers: dict[Tensor, list[Tensor]] = {}
     for t, now in current.items():
         for x in () if now.body is None else dict.fromkeys(x.tensor for x in loads(now.body)):
@@ -40,7 +42,8 @@ def paired(
             gate = current.get(g)
             if gate is None or g in stay or g in apart or g in inside or readers[g] != [t]:
                 continue
-            if pair_of(Problem(_made(now, g, gate, buffers), {}, constants, WIDTH)) is None:
+            made = pair_of(Problem(_made(now, g, gate, buffers), {}, constants, WIDTH))
+            if made is None or not pays(replace(made.matrix, half=half)):
                 continue
             out[t] = _made(now, g, gate, {})
             del out[g]
