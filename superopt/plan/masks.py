@@ -95,10 +95,13 @@ def _diagonal(t: Tensor, load: Callable[[], np.ndarray]) -> tuple[int, Number, N
         return None
     a = load().reshape(sides)
     below, above = a[-1, 0], a[0, -1]
-    last = int((a[-1] == below).sum())
-    offset = last - sides[0] if last < sides[1] else int((a[0] == below).sum()) - 1
+    counts = (a == below).sum(1)
+    cut = np.flatnonzero((counts > 0) & (counts < sides[1]))
+    if not cut.size:
+        return None
+    offset = int(counts[cut[0]] - 1 - cut[0])
     where = np.arange(sides[1])[None, :] <= np.arange(sides[0])[:, None] + offset
-    if below == above or not (a == np.where(where, below, above)).all():
+    if not (a == np.where(where, below, above)).all():
         return None
     return offset, _number(below), _number(above)
 
