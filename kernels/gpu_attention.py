@@ -72,10 +72,9 @@ def attending(a: Online) -> Iterator[Option]:
         best = sorted(MANY, key=lambda b: b[1] != 64) if width <= 64 else [*MANY]
     high, long = (max(DOT, 1 << (x - 1).bit_length()) for x in (n, length))
     fitting = [(min(rows, high), min(keys, long), *rest) for rows, keys, *rest in best]
-    some = {b: sorted(_parts(a, b[0], b[1]), key=lambda x: _time(a, *b, x))
-            for b in dict.fromkeys(fitting)}  # fmt: skip
+    ways = {b: _parts(a, *b) for b in dict.fromkeys(fitting)}
     for turn in range(TRIED):
-        for (rows, keys, warps, waiting), parts in some.items():
+        for (rows, keys, warps, waiting), parts in ways.items():
             if turn < len(parts):
                 more = {"parts": parts[turn]} if parts[turn] > 1 else {}
                 yield Option.of("online", rows=rows, keys=keys, warps=warps, stages=waiting, **more)
@@ -94,13 +93,15 @@ def attended(a: Online, o: Option) -> Choice:
     return Choice(o, root, first=(before, held), direct=direct)
 
 
-def _parts(a: Online, rows: int, keys: int) -> list[int]:
-    """How many parts there may be, each of whole blocks of keys; one where blocks of rows are
-    enough for all multiprocessors."""
+def _parts(a: Online, rows: int, keys: int, warps: int, waiting: int) -> list[int]:
+    """How many parts to try, each of whole blocks of keys, the best number first, and one at last;
+    only one where blocks of rows are enough for all multiprocessors."""
     steps = -(-co.extent(a.j) // keys)
     if _blocks(a, rows) >= MULTIPROCESSORS:
         return [1]
-    return list(dict.fromkeys(-(-steps // -(-steps // n)) for n in PARTS))
+    some = dict.fromkeys(-(-steps // -(-steps // n)) for n in PARTS)
+    best = sorted(some, key=lambda n: _time(a, rows, keys, warps, waiting, n))[:TRIED]
+    return best if 1 in best else [*best[: TRIED - 1], 1]
 
 
 def _blocks(a: Online, rows: int) -> int:

@@ -123,8 +123,8 @@ def _share(a: Axis, some: Sequence[Expr]) -> int:
             case Apply("floordiv", (Axis() as x, Const(n))) if x == a:
                 found.add(int(n))
             case Apply(_, args) | Load(_, args):
-                for x in args:
-                    visit(x)
+                for inner in args:
+                    visit(inner)
             case Index(element, bound):
                 visit(element)
                 visit(bound)

@@ -98,6 +98,13 @@ def masked(how: str, n: int, t: int, offset: int, least: float) -> onnx.ModelPro
     return attention((2, 1, n, t, 16), F, tuple(nodes), known)
 
 
+LONG: Mapping[str, Callable[[], onnx.ModelProto]] = {  # to be compiled
+    "a step of decoding": lambda: attention((32, 8, 1, 4096, 128), H),
+    "a causal text": lambda: heads(256, 4, 64, mask=np.where(triangle(256, 256, 0), -1e9, 0.0)
+                                   .astype(np.float32)),
+}  # fmt: skip
+
+
 def parts_of(o: Option) -> int:
     return dict(o.knobs).get("parts", 1)
 
