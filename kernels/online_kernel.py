@@ -17,7 +17,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from superopt.kernels.causal import seen
+from superopt.kernels.causal import Seen, seen
 from superopt.kernels.factor import put
 from superopt.kernels.layout import Layout, Scatter, Stored
 from superopt.kernels.lower import buffer
@@ -69,7 +69,10 @@ def kernel(
     block, row = Axis("rows", -(-count // m)), Axis("row", m)
     part = Axis("part", 1 if parts is None else _size_of(parts, 0))
     step, key = Axis("keys", -(-length // (n * _size(part)))), Axis("key", n)
-    env = _places(a, block, row)
+    limit = seen(a.x, a.i, a.j, Load(a.held, (), F32), bare(a.k).dtype)
+    # The blocks that see the most keys come first, so that no long one is left at the end.
+    number = ix.as_index(block if limit is None else block.extent - 1 - block)
+    env = _places(a, number, row)
     # What is beyond the last key is one of the others, of which nothing is taken.
     key_ = ix.as_index((part * step.extent + step) * n + key)
     env[a.j] = ix.apply("min", (key_, ix.as_index(length - 1)), INDEX)
@@ -123,7 +126,7 @@ def kernel(
         )
     body: tuple[Stmt, ...] = (
         _set(q, query), _set(most, NONE), _set(total, ZERO), _set(sums, ZERO),
-        *_bounded(a, tile, q, For(step, inside), part, n, _last(a, block, row)), *ends,
+        *_bounded(a, limit, tile, q, For(step, inside), part, n, _last(a, number, row)), *ends,
     )  # fmt: skip
     rest = [_group(a) if x is a.heads else x for x in a.t.axes if x not in (a.i, a.d)]
     for axis in reversed([*rest, block, *([part] if parts is not None else [])]):
@@ -132,7 +135,7 @@ def kernel(
     return Kernel("kernel", params, body, tuple(tile.scratch))
 
 
-def _places(a: Online, block: Axis, row: Axis) -> dict[Axis, Expr]:
+def _places(a: Online, block: Expr, row: Axis) -> dict[Axis, Expr]:
     """What a block's row says of the result's axes."""
     env: dict[Axis, Expr] = {x: ix.as_index(0) for x in a.t.axes if x.extent == 1}
     count = a.rows
@@ -150,7 +153,7 @@ def _places(a: Online, block: Axis, row: Axis) -> dict[Axis, Expr]:
     return env | {a.i: ix.as_index(number % high)}
 
 
-def _last(a: Online, block: Axis, row: Axis) -> Expr:
+def _last(a: Online, block: Expr, row: Axis) -> Expr:
     """The last query of a block."""
     if a.heads is not None or a.rows < _size(row):
         return ix.as_index(_size(a.i) - 1)
@@ -158,10 +161,10 @@ def _last(a: Online, block: Axis, row: Axis) -> Expr:
 
 
 def _bounded(
-    a: Online, tile: _Registers, q: Load, loop: For, part: Axis, n: int, last: Expr
-) -> tuple[Stmt, ...]:
+    a: Online, limit: Seen | None, tile: _Registers, q: Load, loop: For, part: Axis, n: int,
+    last: Expr,
+) -> tuple[Stmt, ...]:  # fmt: skip
     """The loop over blocks of n keys, of a part of these, up to those that the last query sees."""
-    limit = seen(a.x, a.i, a.j, Load(a.held, (), F32), bare(a.k).dtype)
     if limit is None:
         return (loop,)
     steps = _size(loop.axis)
@@ -300,7 +303,7 @@ def _guarded(v: Expr, key: Expr, length: int) -> Expr:
     return cast(select(compare("lt", key, length), inner, Const(0, inner.dtype)), v.dtype)
 
 
-def _from(block: Axis, m: int, n: int) -> Expr:
+def _from(block: Expr, m: int, n: int) -> Expr:
     """Where a block begins: the last one where it just fits."""
     if n % m == 0:
         return ix.as_index(block * m)
