@@ -16,7 +16,7 @@ from functools import partial
 from math import inf, prod
 
 from superopt.kernels import contraction as co
-from superopt.kernels.built import Built, built
+from superopt.kernels.built import Built, built, operands
 from superopt.kernels.gpu_blocks import MEMORY, STAGES
 from superopt.kernels.gpu_library import NAME, library, offered
 from superopt.kernels.gpu_products import Matrix, blocks, matrix_of, multiplied
@@ -108,8 +108,8 @@ def pair_of(p: Problem) -> Pair | None:
 
     def read(e: Expr) -> Expr:
         match e:
-            case Load(x, index, dtype) if x is g:
-                return cast(Load(held, index, kind), dtype)
+            case Load(x, _, dtype) if x is g:
+                return cast(Load(held, t.axes, kind), dtype)
             case Apply(fn, args, dtype):
                 return Apply(fn, tuple(map(read, args)), dtype)
         return e
@@ -138,6 +138,7 @@ def pairing(pair: Pair, vendor: bool) -> Iterator[Option]:
     """Ways, the best ones first, by what they should take."""
     m = pair.matrix
     one = sorted(blocks(m, pair=True), key=lambda x: x[0])
+    one = one if one and _joins(pair, Option("pair", one[0][1].knobs)) else []
     each = sorted((x for x in blocks(m) if x[1].algorithm == "dot"), key=lambda x: x[0])
     ways = [(time, o, "pair") for time, o in one] + [
         (2 * time + _between(m), o, "apart") for time, o in each
@@ -160,6 +161,17 @@ def _theirs(pair: Pair, o: Option) -> Choice | None:
     m = matrix_of(pair.first)
     made = None if m is None or offered(pair.first, m) is None else library(pair.first, m, o)
     return None if made is None or made.first is not None else made
+
+
+def _joins(pair: Pair, o: Option) -> bool:
+    """Are both kernels one, loop by loop?"""
+    made = as_pair(pair, o)
+    assert made is not None
+    try:
+        made.direct[made.root](operands(made.root), pair.second.layouts)
+    except NotImplementedError:
+        return False
+    return True
 
 
 def as_pair(pair: Pair, o: Option) -> Choice | None:
@@ -239,7 +251,9 @@ def _merged(
         for s, o in zip(some, others, strict=True):
             if isinstance(s, For) and isinstance(o, For):
                 if (s.axis, s.kind) != (o.axis, o.kind):
-                    raise ValueError(f"the loops {s.axis.name} and {o.axis.name} are not alike")
+                    raise NotImplementedError(
+                        f"the loops {s.axis.name} and {o.axis.name} are not alike"
+                    )
                 around = [x for x in (s, o) if x.kind != "unroll"]
                 if around:
                     yield replace(s, body=tuple(go(s.body, o.body)))
@@ -262,7 +276,7 @@ def _held(e: Expr, inner: Tensor, index: tuple[Expr, ...], read: Load) -> Expr:
     match e:
         case Load(x, at) if x is inner:
             if at != index:
-                raise ValueError("both products are not stored in the same order")
+                raise NotImplementedError("both products are not stored in the same order")
             return read
         case Apply("cast", (Load(x) as load,), dtype) if x is inner:
             return cast(_held(load, inner, index, read), dtype)

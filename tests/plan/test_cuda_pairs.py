@@ -56,6 +56,7 @@ MODELS: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "with biases": lambda: gated(act="Sigmoid", biased=True),
     "of three dimensions, and one behind": lambda: gated((2, 24, 40), 48, down=24),
     "of whole blocks": lambda: gated((64, 64), 64, act="Tanh", down=32),
+    "of one text, and one behind": lambda: gated((1, 24, 40), 48, down=24),
     "of few rows": lambda: gated((10, 100), 70, act="Erf"),
 }
 
