@@ -122,6 +122,8 @@ def _body(w: Writer, body: Sequence[Stmt]) -> None:
 
 
 def _loop(w: Writer, s: For) -> None:
+    if s.until is not None:
+        raise NotImplementedError(f"the loop {s.axis.name} ends at {s.until}")
     t, extent = w.t, _extent(s.axis)
     if (found := _window(s)) is not None:
         _largest(w, *found)

@@ -108,7 +108,7 @@ PARTS = (1, 2, 3, 4, 6, 8, 9, 16)  # of a sum
 def ranked(m: Matrix) -> Iterator[Option]:
     """Blocks, the best ones first, by what they should take; a second time for those by which the
     compiler may do it otherwise."""
-    best = [o for _, o in sorted(_blocks(m), key=lambda x: x[0])]
+    best = [o for _, o in sorted(blocks(m), key=lambda x: x[0])]
     for waiting, more in ((4, 0), (3, 1)):
         for o in best:
             knobs = {**dict(o.knobs), "stages": waiting}
@@ -117,7 +117,7 @@ def ranked(m: Matrix) -> Iterator[Option]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Steps:
+class Steps:
     """What blocks do: so many steps of a sum, each as long as it reads and multiplies, and at least
     as long as it waits; so many blocks at a time, of so many elements."""
 
@@ -135,10 +135,11 @@ class _Steps:
         )
 
 
-def _blocks(m: Matrix) -> Iterator[tuple[float, Option]]:
+def blocks(m: Matrix, pair: bool = False) -> Iterator[tuple[float, Option]]:
     """Each block of a result takes the steps of its sum, at least as long as a step waits, and as
     long as the blocks that a multiprocessor has at a time read and multiply together; all of them,
-    no less than what is read and written."""
+    no less than what is read and written. pair: of two products of the same rows, a block of each
+    (gpu_pairs.py)."""
     rows, columns, terms = m.sizes
     batch = prod(map(co.extent, m.batch))
     deep = _terms(m, 64 if m.half else 32)
@@ -150,18 +151,21 @@ def _blocks(m: Matrix) -> Iterator[tuple[float, Option]]:
             continue
         if parts > 1 and (last < DOT or last % (parts * deep)):
             continue
-        warps = 8 if h * w >= 128 * 128 else 4 if h * w >= 32 * 64 else 2
-        blocks = parts * batch * -(-rows // h) * -(-columns // w)
+        wide = 2 * w if pair else w
+        if pair and (parts > 1 or h * wide > prod(WIDE)):
+            continue
+        warps = 8 if h * wide >= 128 * 128 else 4 if h * wide >= 32 * 64 else 2
+        programs = parts * batch * -(-rows // h) * -(-columns // w)
         steps, whole = -(-terms // (parts * deep)), 1 << (deep - 1).bit_length()
-        shared = STAGES * (h + w) * whole * size
-        near = max(1, min(SHARED // shared, WARPS // warps, ROOM // (h * w), MOST))
+        shared = STAGES * (h + wide) * whole * size
+        near = max(1, min(SHARED // shared, WARPS // warps, ROOM // (h * wide), MOST))
         groups = h >= WGMMA and warps >= 4  # of warps, which multiply together
         products = PRODUCTS[groups] * 2 / size
         read = h * whole * ROW * (ROUGH if last % (16 // size) or last < DOT else 1)
-        step = max(h * w * whole / products, (h + w) * deep * size / BYTES, read)
+        step = max(h * wide * whole / products, (h + wide) * deep * size / BYTES, read)
 
-        one = _Steps(steps, step, STEP[groups], near, h * w)
-        full, rest = divmod(blocks, MULTIPROCESSORS * near)
+        one = Steps(steps, step, STEP[groups], near, h * wide)
+        full, rest = divmod(programs, MULTIPROCESSORS * near)
         time = full * one.wave(MULTIPROCESSORS * near) + (one.wave(rest) if rest else 0)
         moved = (rows * terms / windows + rows * columns) * batch * size
         time = START + max(time, moved / MEMORY) + (w > h)

@@ -5,11 +5,12 @@ result, which are programs, and of what is summed, one after the other.
     split    the same, of several parts of the sum at a time, which another kernel adds: where the
              result has too few blocks for all multiprocessors
     library  a product of matrices by the vendor's library (gpu_library.py), and what is made of it
+    pair, apart  two products of one operand, of which one result is made (gpu_pairs.py)
     across   sums along what lies next to each other: of several rows at a time, a block of each
     each     all else: so many elements of the result at a time, and terms of sums one by one
     turn     elements in another order than they are read, in tiles of both
     rows     all that is computed of a row (plan/rows.py), a row at a time
-    online   attention, by blocks of keys (online.py)
+    online   attention, by blocks of keys (online.py), and in parts of these
 
 Result axes go together in the order in which they lie in memory, so that a block is what is side by
 side. Numbers of an option are those of a schedule; warps and stages go to Triton's compiler.
@@ -18,11 +19,11 @@ side. Numbers of an option are those of a schedule; warps and stages go to Trito
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from math import prod
 
 from superopt.kernels import contraction as co
 from superopt.kernels.factor import scattered
+from superopt.kernels.gpu_attention import attended, attending
 from superopt.kernels.gpu_blocks import (
     DOT,
     MULTIPROCESSORS,
@@ -34,8 +35,9 @@ from superopt.kernels.gpu_blocks import (
     stride,
 )
 from superopt.kernels.gpu_library import library, offered
+from superopt.kernels.gpu_pairs import as_pair, pair_of, pairing
 from superopt.kernels.gpu_products import Made, by_terms, matrix_of, multiplied, ranked
-from superopt.kernels.online import Online, kernel, online
+from superopt.kernels.online import online
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice, Problem
 from superopt.kernels.rows import once
@@ -76,12 +78,16 @@ def options(p: Problem, vendor: bool = True) -> Iterator[Option]:
     """All ways, the one that should be the fastest first. vendor: also by the vendor's library?"""
     attention = online(p.tensor) if p.lead else None
     if attention is not None:
-        yield from _attending(attention)
+        yield from attending(attention)
         return
     if p.lead:
         n = _count_of_row(p.tensor, p.lead)
         best = max(1, min(8, 1 << max(n // PER_WARP, 1).bit_length() - 1))
         yield from (Option.of("rows", warps=w) for w in dict.fromkeys((best, 1, 2, 4, 8)))
+        return
+    pair = pair_of(p)
+    if pair is not None:
+        yield from pairing(pair, vendor)
         return
     found = reduction(p.tensor)
     matrix = matrix_of(p)
@@ -115,13 +121,15 @@ def chosen(p: Problem, option: Option) -> Choice:
             m = matrix_of(p)
             if m is not None and (whole := library(p, m, option)) is not None:
                 return whole
+        case "pair" | "apart" if (pair := pair_of(p)) is not None:
+            if (both := as_pair(pair, option)) is not None:
+                return both
         case "dot" | "split":
             m = matrix_of(p)
             if m is not None:
                 return multiplied(p, m, option)
         case "online" if p.lead and (attention := online(t)) is not None:
-            made = partial(kernel, attention, rows=option["rows"], keys=option["keys"])
-            return Choice(option, t, direct={t: made})
+            return attended(attention, option)
         case "rows" if p.lead:
             return Choice(option, t, _rows(t, p.lead))
         case "across" if "turned" in dict(option.knobs):
@@ -150,46 +158,6 @@ def told(option: Option) -> tuple[int, int]:
     """How many warps run its kernels, and how many steps of their loops are under way at a time."""
     knobs = dict(option.knobs)
     return knobs.get("warps", 4), knobs.get("stages", 3)
-
-
-# --- attention ---
-
-# Rows and keys of a block, warps and stages: of halves, and of 32 bits where blocks of many rows
-# keep half of the multiprocessors busy, and where they do not; those that took the least time of
-# 792 measurements of 12 attentions come first. What is chosen takes 1 and 3 % more than the best
-# of those.
-HALVES = (
-    (64, 64, 4, 3), (64, 128, 4, 3), (128, 64, 4, 2), (128, 128, 8, 3), (128, 64, 8, 3),
-    (128, 32, 8, 3), (64, 128, 4, 2), (64, 64, 4, 2), (32, 64, 4, 3), (16, 128, 4, 3),
-)  # fmt: skip
-MANY = (
-    (128, 32, 8, 3), (128, 64, 8, 2), (128, 64, 8, 3), (128, 32, 4, 3), (64, 128, 4, 2),
-    (32, 64, 4, 2), (64, 64, 4, 2), (64, 32, 4, 3),
-)  # fmt: skip
-SOME = (
-    (32, 128, 4, 2), (32, 64, 4, 2), (16, 128, 4, 2), (32, 64, 4, 3), (16, 64, 4, 3),
-    (64, 64, 4, 2), (64, 32, 4, 3),
-)  # fmt: skip
-SHORT = 512  # keys up to which a block of halves has many of them
-
-
-def _attending(a: Online) -> Iterator[Option]:
-    """Blocks, the best ones first."""
-    n, length, width = co.extent(a.i), co.extent(a.j), co.extent(a.d)
-    blocks = count(a.t) // (n * width) * -(-n // 128)
-    if a.short.bits == 16:
-        many = 128 if length <= SHORT and width == 64 else 64
-        best = sorted(HALVES, key=lambda b: b[1] != many)
-    elif blocks < MULTIPROCESSORS // 2:
-        best = [*SOME]
-    elif length <= 128:
-        best = sorted(MANY, key=lambda b: b[0] != 64)
-    else:
-        best = sorted(MANY, key=lambda b: b[1] != 64) if width <= 64 else [*MANY]
-    high, long = (max(DOT, 1 << (x - 1).bit_length()) for x in (n, length))
-    fitting = [(min(rows, high), min(keys, long), *rest) for rows, keys, *rest in best]
-    for rows, keys, warps, waiting in dict.fromkeys(fitting):
-        yield Option.of("online", rows=rows, keys=keys, warps=warps, stages=waiting)
 
 
 # --- sums, and all else ---

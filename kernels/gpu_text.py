@@ -146,7 +146,7 @@ def _plain(body: Sequence[Stmt]) -> Iterator[Stmt]:
     for s in body:
         if not isinstance(s, For):
             yield s
-        elif s.axis.extent == 1 and s.kind not in GRID:
+        elif s.axis.extent == 1 and s.kind not in GRID and s.until is None:
             yield from _plain(s.body)
         else:
             yield replace(s, body=tuple(_plain(s.body)))
@@ -179,6 +179,8 @@ def _uses(body: Sequence[Stmt], path: tuple[int, ...] = ()) -> Iterator[_Use]:
     for n, s in enumerate(body):
         match s:
             case For():
+                for x in () if s.until is None else loads(s.until):
+                    yield _Use(x.tensor, x.index, (), path, "read")
                 yield from _uses(s.body, (*path, n))
             case Store() | Update():
                 over = s.over if isinstance(s, Update) else ()
@@ -277,8 +279,11 @@ def _body(w: Writer, body: Sequence[Stmt]) -> None:
                 raise NotImplementedError(f"the parallel loop {s.axis.name} is inside another one")
             case For(axis, inner, kind):
                 w.names[axis] = w.fresh(axis.name)
-                steps = "tl.static_range" if kind == "unroll" else "range"
-                w.line(f"for {w.names[axis]} in {steps}(0, {extent(axis)}):")
+                steps, end = "tl.static_range" if kind == "unroll" else "range", f"{extent(axis)}"
+                if s.until is not None:
+                    w.over(())
+                    end = gv.value(w, s.until).text
+                w.line(f"for {w.names[axis]} in {steps}(0, {end}):")
                 w.depth += 1
                 _body(w, inner)
                 w.depth -= 1

@@ -86,7 +86,8 @@ class _Written:
 
     def stmt(self, s: Stmt) -> None:
         if isinstance(s, For):
-            self.lines.append(f"for {_axis(s.axis)} {s.kind} {{")
+            until = "" if s.until is None else f" until {self.expr(s.until)}"
+            self.lines.append(f"for {_axis(s.axis)} {s.kind}{until} {{")
             for inner in s.body:
                 self.stmt(inner)
             self.lines.append("}")

@@ -72,11 +72,13 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """The body for each value of `axis` below its extent."""
+    """The body for each value of `axis` below its extent, or below `until` where that is less: a
+    number of 32 bits, which is known when the loop begins."""
 
     axis: Axis
     body: tuple[Stmt, ...]
     kind: str = "serial"
+    until: Expr | None = None
 
 
 Stmt = Store | Update | For
@@ -122,7 +124,8 @@ def _lines(body: tuple[Stmt, ...], indent: str) -> Iterator[str]:
     for s in body:
         if isinstance(s, For):
             kind = "" if s.kind == "serial" else f" {s.kind}"
-            yield f"{indent}for {s.axis.name} < {s.axis.extent}{kind}"
+            until = "" if s.until is None else f" and {s.until}"
+            yield f"{indent}for {s.axis.name} < {s.axis.extent}{until}{kind}"
             yield from _lines(s.body, indent + "  ")
         else:
             yield f"{indent}{s}"

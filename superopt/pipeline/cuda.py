@@ -226,8 +226,8 @@ class OnGpu:
         fuses = on_gpu if self.float_class >= ONLINE else None
         choose = partial(gpu_space.choice, vendor=self.vendor)
         target = Target(
-            choose, channels_last, fuses, turns=False, joins=True, clears=False, kind=kind,
-            drops=drops,
+            choose, channels_last, fuses, turns=False, joins=True, clears=False, compares=True,
+            kind=kind, drops=drops,
         )  # fmt: skip
         return program(graph, sizes, WIDTH, self.chosen, tiles=False, target=target)
 

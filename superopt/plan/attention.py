@@ -154,7 +154,7 @@ def _scores(now: Tensor, row: Tensor, constants: Collection[Tensor]) -> bool:
     c = contraction(now, constants)
     if c is None or now.shape != row.shape or not c.of_b or c.of_b[-1] != now.axes[-1]:
         return False
-    return now.axes[-2] in c.of_a
+    return now.axes[-2].extent == 1 or now.axes[-2] in c.of_a
 
 
 def _sizes(t: Tensor) -> list[int]:

@@ -29,8 +29,10 @@ from superopt.plan.by_channel import by_channel
 from superopt.plan.inline import in_order, inlined, settled
 from superopt.plan.joint import joint
 from superopt.plan.knit import knitted, uncast
+from superopt.plan.masks import compared
 from superopt.plan.memory import ALIGNED, Life, offsets
 from superopt.plan.origins import Origins, origins
+from superopt.plan.paired import paired
 from superopt.plan.patch import patched
 from superopt.plan.phases import Phase, Written
 from superopt.plan.place import apart, layouts
@@ -144,6 +146,12 @@ def program(
         fusing = target.fuses(tensors.constants, width)
         current, leads = attention(current, leads, needed, lying, tensors.constants, fusing)
     current = by_channel(current, leads, lying)
+    if target.compares:
+        current = compared(current, leads, tensors.constants)
+    if target.joins:
+        beside = {*lying, *leads, *(x.tensor for some in tensors.parts.values() for x in some)}
+        half = target.kind is not None
+        current = paired(current, needed, beside, tensors.constants, half)
     how = chosen or {}
     machine = width, how, tiles, unit, dilated, registers, target
     return _Builder(graph, tensors, outputs, current, leads, lying, *machine).build()
@@ -269,18 +277,8 @@ class _Builder:
                 layout[root] = self.lying[t]
             known = {x for x in given if x in self.tensors.constants}
             lead = self.leads.get(t, 0)
-            problem = Problem(
-                root,
-                layout,
-                known,
-                self.width,
-                lead,
-                self.tiles,
-                levels,
-                self.unit,
-                self.dilated,
-                self.registers,
-            )
+            about = self.width, lead, self.tiles, levels, self.unit, self.dilated, self.registers
+            problem = Problem(root, layout, known, *about)
             key = computation(problem)
             how = self.target.choose(problem, self.chosen.get(key))
             asked[key], used[key] = problem, how.option

@@ -21,8 +21,9 @@ class Target:
     what is computed, of outputs, and of what is written in parts; fuses: which attention is one
     kernel; turns: are operands copied as what reads them does: of products in their order, of
     windows with a border? joins: are products of one operand with several constants one? clears:
-    are zeros around pictures written each time where that saves memory? kind: floats of 32 bits are
-    of it in memory. drops: or so many of their last bits are zeros, for dots that do not read
+    are zeros around pictures written each time where that saves memory? compares: are masks of rows
+    that are constants on each side of a diagonal compared instead of read? kind: floats of 32 bits
+    are of it in memory. drops: or so many of their last bits are zeros, for dots that do not read
     these: they would leave them out, which is always less, and errors of one sign add up from layer
     to layer."""
 
@@ -32,6 +33,7 @@ class Target:
     turns: bool = True
     joins: bool = False
     clears: bool = True
+    compares: bool = False
     kind: DType | None = None
     drops: int = 0
 

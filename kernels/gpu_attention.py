@@ -1,0 +1,128 @@
+"""Attention on a GPU: blocks of rows and keys, and how many parts of the keys are computed at a
+time where rows are few: in a step of decoding one row of each head reads all keys that there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from superopt.kernels import contraction as co
+from superopt.kernels.gpu_blocks import (
+    AGAIN,
+    BYTES,
+    DOT,
+    MEMORY,
+    MOST,
+    MULTIPROCESSORS,
+    PARTIAL,
+    ROOM,
+    SHARED,
+    START,
+    WARPS,
+    count,
+)
+from superopt.kernels.gpu_products import Steps
+from superopt.kernels.online import Online
+from superopt.kernels.online_kernel import BESIDE, added, adding, kernel, parted
+from superopt.kernels.option import Option
+from superopt.kernels.problem import Choice
+from superopt.te.expr import Tensor
+
+# Rows and keys of a block, warps and stages: of halves, and of 32 bits where blocks of many rows
+# keep half of the multiprocessors busy, and where they do not; those that took the least time of
+# 792 measurements of 12 attentions come first. What is chosen takes 1 and 3 % more than the best
+# of those.
+HALVES = (
+    (64, 64, 4, 3), (64, 128, 4, 3), (128, 64, 4, 2), (128, 128, 8, 3), (128, 64, 8, 3),
+    (128, 32, 8, 3), (64, 128, 4, 2), (64, 64, 4, 2), (32, 64, 4, 3), (16, 128, 4, 3),
+)  # fmt: skip
+MANY = (
+    (128, 32, 8, 3), (128, 64, 8, 2), (128, 64, 8, 3), (128, 32, 4, 3), (64, 128, 4, 2),
+    (32, 64, 4, 2), (64, 64, 4, 2), (64, 32, 4, 3),
+)  # fmt: skip
+SOME = (
+    (32, 128, 4, 2), (32, 64, 4, 2), (16, 128, 4, 2), (32, 64, 4, 3), (16, 64, 4, 3),
+    (64, 64, 4, 2), (64, 32, 4, 3),
+)  # fmt: skip
+SHORT = 512  # keys up to which a block of halves has many of them
+
+
+PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # of the keys
+TRIED = 4  # of these for each block, at most
+# A step of a block at least, in ns: two products and a softmax that wait for each other. 96 blocks
+# of four steps take 5.8 us.
+STEP = 1000.0
+CAREFUL = 1.15  # times as long is what is taken in parts: steps' times are no more than a guess
+
+
+def attending(a: Online) -> Iterator[Option]:
+    """Blocks, the best ones first; and parts of the keys, where some multiprocessors have no block
+    else, by what all of it should take."""
+    n, length, width = a.rows, co.extent(a.j), co.extent(a.d)
+    blocks = count(a.t) // (n * width) * -(-n // 128)
+    if a.short.bits == 16:
+        many = 128 if length <= SHORT and width == 64 else 64
+        best = sorted(HALVES, key=lambda b: b[1] != many)
+    elif blocks < MULTIPROCESSORS // 2:
+        best = [*SOME]
+    elif length <= 128:
+        best = sorted(MANY, key=lambda b: b[0] != 64)
+    else:
+        best = sorted(MANY, key=lambda b: b[1] != 64) if width <= 64 else [*MANY]
+    high, long = (max(DOT, 1 << (x - 1).bit_length()) for x in (n, length))
+    fitting = [(min(rows, high), min(keys, long), *rest) for rows, keys, *rest in best]
+    ways = {b: _parts(a, *b) for b in dict.fromkeys(fitting)}
+    for turn in range(TRIED):
+        for (rows, keys, warps, waiting), parts in ways.items():
+            if turn < len(parts):
+                more = {"parts": parts[turn]} if parts[turn] > 1 else {}
+                yield Option.of("online", rows=rows, keys=keys, warps=warps, stages=waiting, **more)
+
+
+def attended(a: Online, o: Option) -> Choice:
+    """By the blocks of an option, and by its parts."""
+    made = partial(kernel, a, rows=o["rows"], keys=o["keys"])
+    parts = dict(o.knobs).get("parts", 1)
+    if parts == 1:
+        return Choice(o, a.t, direct={a.t: made})
+    before = parted(a, parts)
+    held = Tensor("parts", before.dtype, before.shape)
+    root = added(a, held)
+    direct = {before: partial(made, parts=before), root: partial(adding, a, held)}
+    return Choice(o, root, first=(before, held), direct=direct)
+
+
+def _parts(a: Online, rows: int, keys: int, warps: int, waiting: int) -> list[int]:
+    """How many parts to try, each of whole blocks of keys, the best number first, and one at last;
+    only one where blocks of rows are enough for all multiprocessors."""
+    steps = -(-co.extent(a.j) // keys)
+    if _blocks(a, rows) >= MULTIPROCESSORS:
+        return [1]
+    some = dict.fromkeys(-(-steps // -(-steps // n)) for n in PARTS)
+    best = sorted(some, key=lambda n: _time(a, rows, keys, warps, waiting, n))[:TRIED]
+    return best if 1 in best else [*best[: TRIED - 1], 1]
+
+
+def _blocks(a: Online, rows: int) -> int:
+    return count(a.t) // (a.rows * co.extent(a.d)) * -(-a.rows // rows)
+
+
+def _time(a: Online, rows: int, keys: int, warps: int, waiting: int, parts: int) -> float:
+    """In ns: blocks take the steps of their keys, each at least as long as a step waits, and as
+    long as the blocks that a multiprocessor has at a time read; all of them, no less than all keys
+    and values are read; and what parts leave is written, read and added."""
+    width, length, size = co.extent(a.d), co.extent(a.j), a.short.bits // 8
+    read = keys * (width + co.extent(a.c)) * size
+    near = max(1, min(SHARED // (waiting * read), WARPS // warps, ROOM // (rows * width), MOST))
+    steps = -(-length // (keys * parts))
+    one = Steps(steps, read / BYTES, STEP, near, rows * width)
+    blocks = parts * _blocks(a, rows)
+    full, rest = divmod(blocks, MULTIPROCESSORS * near)
+    time = full * one.wave(MULTIPROCESSORS * near) + (one.wave(rest) if rest else 0)
+    each = count(a.t) // (a.rows * width)  # that read keys of their own
+    time = START + max(time, each * length * read / keys / MEMORY)
+    if parts == 1:
+        return time
+    time += AGAIN + parts * each * a.rows * (width + BESIDE) * 8 / PARTIAL
+    return time * CAREFUL

@@ -1,0 +1,113 @@
+"""Masks of attention that are constants, and say of each place only on which side of a diagonal it
+is (causal ones): compared instead of read, so that kernels know which keys they need not look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from fractions import Fraction
+from math import isfinite
+
+import numpy as np
+
+from superopt.te import index as ix
+from superopt.te.affine import rebuild
+from superopt.te.dtype import BOOL
+from superopt.te.expr import Tensor, compare, select
+from superopt.te.node import Apply, Axis, Const, Expr, Load, Number, Reduce
+
+LARGEST = 1 << 26  # elements of a constant that is looked at
+Constants = Mapping[Tensor, Callable[[], np.ndarray]]
+
+
+def compared(
+    current: Mapping[Tensor, Tensor], rows: Collection[Tensor], constants: Constants
+) -> dict[Tensor, Tensor]:
+    """What is computed then. rows: of these, computed by rows, masks are looked at."""
+    known: dict[Tensor, tuple[int, Number, Number] | None] = {}
+
+    def diagonal(t: Tensor) -> tuple[int, Number, Number] | None:
+        if t not in known:
+            known[t] = _diagonal(t, constants[t])
+        return known[t]
+
+    def read(e: Expr) -> Expr:
+        match e:
+            case Load(t, index, dtype) if t in constants:
+                found = _square(t, index)
+                sides = None if found is None else diagonal(t)
+                if found is None or sides is None:
+                    return e
+                (i, j), (offset, below, above) = found, sides
+                if dtype == BOOL and above:
+                    return compare("lt", ix.as_index(i + offset), j)
+                here = compare("le", j, ix.as_index(i + offset))
+                if dtype == BOOL:
+                    return here
+                return select(here, Const(below, dtype), Const(above, dtype))
+            case Apply(fn, args, dtype):
+                return rebuild(fn, tuple(map(read, args)), dtype)
+            case Reduce(fn, axes, body, dtype):
+                return Reduce(fn, axes, read(body), dtype)
+        return e
+
+    made: dict[Tensor, Tensor] = {}
+
+    def stage(t: Tensor) -> Tensor:
+        """The tensor, and what is computed within it, so."""
+        if t.body is None or t in current:
+            return t
+        if t not in made:
+            made[t] = one(t)
+        return made[t]
+
+    def within(e: Expr) -> Expr:
+        match e:
+            case Load(t, index, dtype):
+                return Load(stage(t), index, dtype)
+            case Apply(fn, args, dtype):
+                return Apply(fn, tuple(map(within, args)), dtype)
+            case Reduce(fn, axes, body, dtype):
+                return Reduce(fn, axes, within(body), dtype)
+        return e
+
+    def one(t: Tensor) -> Tensor:
+        assert t.body is not None
+        return Tensor(t.name, t.dtype, t.shape, t.axes, within(read(t.body)))
+
+    return {t: one(now) if t in rows else now for t, now in current.items()}
+
+
+def _square(t: Tensor, index: tuple[Expr, ...]) -> tuple[Axis, Axis] | None:
+    """The two axes by which a matrix is read, row by row."""
+    axes = [i for i, n in zip(index, t.shape, strict=True) if n != 1]
+    match axes:
+        case [Axis() as i, Axis() as j] if i != j:
+            return i, j
+    return None
+
+
+def _diagonal(t: Tensor, load: Callable[[], np.ndarray]) -> tuple[int, Number, Number] | None:
+    """(offset, below, above): `below` where j <= i + offset, and `above` elsewhere; None where it
+    is no such matrix."""
+    sides = [n for n in t.shape if isinstance(n, int) and n != 1]
+    if len(sides) != 2 or sides[0] * sides[1] > LARGEST:
+        return None
+    a = load().reshape(sides)
+    below, above = a[-1, 0], a[0, -1]
+    counts = (a == below).sum(1)
+    cut = np.flatnonzero((counts > 0) & (counts < sides[1]))
+    if not cut.size:
+        return None
+    offset = int(counts[cut[0]] - 1 - cut[0])
+    where = np.arange(sides[1])[None, :] <= np.arange(sides[0])[:, None] + offset
+    if not (a == np.where(where, below, above)).all():
+        return None
+    return offset, _number(below), _number(above)
+
+
+def _number(x: np.generic) -> Number:
+    if isinstance(x, np.bool_ | np.integer):
+        return int(x)
+    wide = float(x)
+    return Fraction(wide) if isfinite(wide) else wide

@@ -1,0 +1,149 @@
+"""Two products of one operand that are made one result, on a GPU: gated products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import onnx
+import pytest
+
+from superopt.kernels import gpu_space
+from superopt.kernels.gpu_pairs import pair_of, pays
+from superopt.kernels.option import Option
+from superopt.kernels.problem import Problem
+from superopt.onnx_io.source import read
+from superopt.pipeline import cuda
+from tests.plan.gpu_models import drawn, node
+from tests.plan.test_compile import F, model, reference
+from tests.plan.test_cuda import feeds, interpreted, near
+
+pytestmark = pytest.mark.gpu
+__all__ = ["interpreted"]  # a fixture of this module, too
+
+
+def gated(
+    rows: tuple[int, ...] = (48, 40), n: int = 33, biased: bool = False, act: str = "SiLU",
+    other: str = "x", out: tuple[str, ...] = (), down: int = 0, turned: bool = False,
+) -> onnx.ModelProto:  # fmt: skip
+    """f(x w) * (x v); other: of what the second product is; out: more outputs; down: columns of a
+    product behind; turned: the gate is read by columns."""
+    k = rows[-1]
+    known = {"w": drawn(k, n, scale=k**-0.5), "v": drawn(k, n, scale=k**-0.5) * 2}
+    nodes = [node("MatMul", "x", "w", "g0"), node("MatMul", other, "v", "u0")]
+    if biased:
+        known |= {"b": drawn(n), "c": drawn(n) * 3}
+    nodes += [node("Add", "g0", "b", "g1"), node("Add", "u0", "c", "u")] if biased else [
+        node("Identity", "g0", "g1"), node("Identity", "u0", "u")]  # fmt: skip
+    g = "g1"
+    if turned:
+        nodes.append(node("Transpose", "g1", "gt", perm=[1, 0]))
+        g = "gt"
+    if act == "SiLU":
+        nodes += [node("Sigmoid", g, "s"), node("Mul", g, "s", "f")]
+    else:
+        nodes.append(node(act, g, "f"))
+    nodes.append(node("Mul", "f", "u", "z"))
+    if down:
+        known["d"] = drawn(n, down, scale=n**-0.5)
+    nodes.append(node("MatMul", "z", "d", "y") if down else node("Neg", "z", "y"))
+    given = {"x": (F, [*rows])} | ({"t": (F, [*rows])} if other == "t" else {})
+    return model(nodes, given, ["y", *out], known)
+
+
+MODELS: Mapping[str, Callable[[], onnx.ModelProto]] = {
+    "gated": gated,
+    "with biases": lambda: gated(act="Sigmoid", biased=True),
+    "of three dimensions, and one behind": lambda: gated((2, 24, 40), 48, down=24),
+    "of whole blocks": lambda: gated((64, 64), 64, act="Tanh", down=32),
+    "of one text, and one behind": lambda: gated((1, 24, 40), 48, down=24),
+    "of few rows": lambda: gated((10, 100), 70, act="Erf"),
+}
+
+
+def by(monkeypatch: pytest.MonkeyPatch, wanted: Callable[[Option], bool], turn: int) -> list[Any]:
+    """Pairs are computed by the options that are wanted, one in each turn; those that were."""
+    choice, used = gpu_space.choice, []
+
+    def choose(p: Problem, own: Option | None, vendor: bool) -> Any:
+        some = [] if pair_of(p) is None else [o for o in gpu_space.options(p, vendor) if wanted(o)]
+        if not some:
+            return choice(p, own, vendor)
+        used.append(some[turn * len(some) // 3 % len(some)])
+        return gpu_space.chosen(p, used[-1])
+
+    monkeypatch.setattr(gpu_space, "choice", choose)
+    return used
+
+
+@pytest.mark.parametrize(
+    "precision", ["fp16", *(pytest.param(x, marks=pytest.mark.slow) for x in ("fp32", "tf32"))]
+)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_pair_is_one_kernel(name: str, precision: str) -> None:
+    m = MODELS[name]()
+    exe = cuda.compile(read(m), precision)
+    near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
+    program = exe.variant({}).program
+    assert len(exe.variant({}).running.launches) == 1 + ("behind" in name or "whole" in name)
+    assert [o.algorithm for o in program.options.values()].count("pair") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("turn", range(3))
+@pytest.mark.parametrize("kind", ["pair", "apart", "library"])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_every_way(
+    name: str, kind: str, turn: int, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one kernel or after each other, by ours or the vendor's, it is the same."""
+    m = MODELS[name]()
+    library = kind == "library"
+    used = by(
+        monkeypatch,
+        lambda o: ("library" in dict(o.knobs)) if library else o.algorithm == kind, turn,
+    )  # fmt: skip
+    exe = cuda.compile(read(m), precision)
+    near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
+    assert used or library
+    behind = "behind" in name or "whole" in name
+    if used:
+        assert len(exe.variant({}).running.launches) == (1 if kind == "pair" else 2) + behind
+
+
+def test_the_vendors_is_offered_where_it_may_be() -> None:
+    m = MODELS["of whole blocks"]()
+    for vendor, precision in ((True, "fp32"), (False, "fp32")):
+        exe = cuda.compile(read(m), precision, vendor=vendor)
+        (p,) = [p for p in exe.variant({}).program.problems.values() if pair_of(p) is not None]
+        some = list(gpu_space.options(p, vendor))
+        assert len(set(some)) == len(some)
+        assert {o.algorithm for o in some} == {"pair", "apart"}
+        assert any("library" in dict(o.knobs) for o in some) == vendor
+
+
+NONE: Mapping[str, Callable[[], onnx.ModelProto]] = {
+    "of different operands": lambda: gated(other="t"),
+    "whose gate is an output": lambda: gated(out=("g0",)),
+    "whose gate is read by columns": lambda: gated((40, 40), 40, turned=True),
+    "of one row": lambda: gated((1, 40), 40),
+}
+
+
+@pytest.mark.parametrize("name", NONE)
+def test_what_is_no_pair(name: str) -> None:
+    m = NONE[name]()
+    exe = cuda.compile(read(m), "fp32")
+    near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
+    assert not any(map(pair_of, exe.variant({}).program.problems.values()))
+
+
+def test_where_it_should_pay() -> None:
+    """Not where sums in parts keep more multiprocessors busy; and by what it should take else."""
+    long, wide = gated((16, 8192), 64), gated((256, 512), 1024)
+    for m, pair in ((long, False), (wide, True)):
+        program = cuda.compile(read(m), "fp16").variant({}).program
+        found = [x for p in program.problems.values() if (x := pair_of(p)) is not None]
+        assert bool(found) == pair
+        assert all(pays(x.matrix) for x in found)
