@@ -73,5 +73,5 @@ def test_what_does_not_fit_is_said_as_before() -> None:
     exe(x=given(500, 0))
     with pytest.raises(UsageError, match=r"x.*\[500, 64\]"):
         exe(x=given(499, 0))
-    with pytest.raises(UsageError, match="no input .z."):
+    with pytest.raises(UsageError, match="no input"):
         exe.run({"z": given(500, 0)})
