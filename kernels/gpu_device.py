@@ -119,6 +119,14 @@ def shared_first(compiled: Any) -> None:
         return
 
 
+def wait(device: str) -> None:
+    """Until all that was asked of the device is done."""
+    import torch
+
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
 def on_device(x: object) -> bool:
     """Is it a tensor of torch on a GPU?"""
     return type(x).__module__.startswith("torch") and bool(getattr(x, "is_cuda", False))

@@ -1,4 +1,4 @@
-"""Kernels in Triton's interpreter, which needs the extra `gpu`."""
+"""Kernels in Triton's interpreter, which needs the extra `gpu`; or on a GPU, see tests/gpu.py."""
 
 import os
 import subprocess
@@ -29,11 +29,14 @@ from superopt.kernels.tile import For, Kernel, Store, Update
 from superopt.te.dtype import BF16, DTYPES, F32, I32, to_numpy
 from superopt.te.expr import Tensor, apply, compute, const, gather, inside, reduction, select
 from superopt.te.node import Axis
+from tests.gpu import REAL, choose
 from tests.kernels.blocks import PRINTED, add, made_by, matmul, softmax, transposed
 from tests.kernels.build import blank, drawn, kernel_of
 from tests.kernels.schedules import Draw, draws, grown
 from tests.kernels.test_operators import EXAMPLES, of_numbers
 from tests.kernels.test_schedule import COMPUTATIONS, WANTED, legal, tensor, whole
+
+pytestmark = pytest.mark.gpu
 
 # What Triton's text does not say yet.
 UNPRINTED = (Bind, Vthread, Pipeline, CacheRead, CacheWrite, Tensorize)
@@ -43,12 +46,19 @@ Run = Callable[..., None]
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
-    """`run(kernel, *arrays)` in Triton's interpreter, which Triton chooses when it is imported."""
+    """`run(kernel, *arrays)` changes the arrays of results."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        for name in ("torch", "triton"):
-            pytest.importorskip(name, reason=f"the extra gpu is not installed: no {name}")
-        yield lambda k, *arrays: loaded(k)(*map(torched, arrays))
+        choose(patch)
+        yield there if REAL else lambda k, *arrays: loaded(k)(*map(torched, arrays))
+
+
+def there(k: Kernel, *arrays: np.ndarray) -> None:
+    """On the GPU, and back."""
+    own = [torched(x) for x in arrays]
+    given = [x.cuda() for x in own]
+    loaded(k, "cuda")(*given)
+    for x, y in zip(own, given, strict=True):
+        x.copy_(y)
 
 
 def torched(x: np.ndarray) -> Any:

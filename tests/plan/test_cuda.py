@@ -21,6 +21,7 @@ from superopt.kernels.problem import Problem
 from superopt.onnx_io.source import read
 from superopt.pipeline import cuda
 from superopt.pipeline.cuda import PRECISIONS
+from tests.gpu import choose
 from tests.plan.gpu_models import ATTENTION, I64, ONE, drawn, heads, node
 from tests.plan.test_compile import F, model, reference
 
@@ -28,16 +29,12 @@ UNITS = {"fp32": 2e-6, "tf32": 3e-3, "fp16": 3e-3, "bf16": 3e-2}
 
 
 pytestmark = pytest.mark.gpu
-REAL = os.environ.get("SUPEROPT_TEST_GPU") == "1"
 
 
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels run in the interpreter; memory begins as what is no number."""
-    if not REAL:
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
-    for name in ("torch", "triton"):
-        pytest.importorskip(name, reason=f"the extra gpu is not installed: no {name}")
+    """Kernels run where tests/gpu.py says; memory begins as what is no number."""
+    choose(monkeypatch)
     made = gpu_program.running
 
     def poisoned(*given: Any, **more: Any) -> gpu_program.Running:

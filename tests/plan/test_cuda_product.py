@@ -3,6 +3,8 @@ the commands."""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -14,6 +16,8 @@ import pytest
 
 import superopt
 from superopt import cli
+from superopt import torch as peer
+from superopt.cost import gpu_features
 from superopt.cost.store import Store
 from superopt.errors import UsageError
 from superopt.kernels import gpu_space
@@ -22,9 +26,14 @@ from superopt.kernels.problem import Problem
 from superopt.onnx_io.source import read
 from superopt.pipeline import cuda, gpu_tune
 from superopt.pipeline.cuda import PRECISIONS
+from tests.gpu import REAL
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import MODELS, feeds, interpreted, near
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+import bench_gpu
 
 pytestmark = pytest.mark.gpu
 __all__ = ["interpreted"]  # a fixture of this module, too
@@ -82,7 +91,7 @@ def test_outputs_are_where_the_inputs_are(monkeypatch: pytest.MonkeyPatch) -> No
     got = exe.run({k: torch.from_numpy(x) for k, x in feeds(m).items()})
     assert all(isinstance(x, torch.Tensor) for x in got.values())
     wanted = reference(m, feeds(m))
-    near({"y": got["y"].numpy()}, {"y": wanted["y"]}, "fp32")
+    near({"y": got["y"].cpu().numpy()}, {"y": wanted["y"]}, "fp32")
 
 
 def test_what_tune_does_not_know() -> None:
@@ -173,13 +182,14 @@ def test_measurements_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert cuda.compile(read(m), "fp16", store=tmp_path).chosen == {}
 
 
-@pytest.mark.parametrize("command", ["compile", "profile", "run", "tune"])
+@pytest.mark.parametrize("command", ["bench", "compile", "profile", "run", "tune"])
 def test_the_commands(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     m = MODELS["a convolution"]()
     path, x, y = tmp_path / "m.onnx", tmp_path / "x.npz", tmp_path / "y.npz"
     onnx.save(m, path)
     np.savez(x, **feeds(m))
     more = {
+        "bench": ["--vs", "superopt,ort", "--seconds", "0.1s"],
         "compile": ["--dump", str(tmp_path / "dump")],
         "profile": ["--seconds", "0.01"],
         "run": ["--inputs", str(x), "-o", str(y)],
@@ -192,7 +202,58 @@ def test_the_commands(command: str, tmp_path: Path, capsys: pytest.CaptureFixtur
         assert "a GPU, in fp16" in output
         (text,) = [p for p in (tmp_path / "dump").glob("*.triton.py") if "tl.dot" in p.read_text()]
         assert "@triton.jit" in text.read_text()
+    if command == "bench":
+        assert "superopt (compiled) on the GPU, in fp16" in output
+        assert "onnxruntime" in output
     if command == "run":
         near(np.load(y), reference(m, feeds(m)), "fp16")
     if command == "profile":
         assert "dot rows=" in output
+
+
+def test_torch_on_a_device(tmp_path: Path) -> None:
+    """What is compared with: the model by torch.compile where it is asked for, in the precision."""
+    import torch
+
+    made = pytest.importorskip("onnx2torch").convert(m := MODELS["a convolution"]()).eval()
+    (x,) = feeds(m).values()
+    module, (given,) = peer.there(made, [torch.from_numpy(x)], "cpu", torch.float16)
+    assert given.is_contiguous(memory_format=torch.channels_last)
+    assert {p.dtype for p in module.parameters()} == {torch.float16}
+    with torch.no_grad():
+        got = module(given).float().numpy()
+    near({"y": got}, reference(m, feeds(m)), "fp16")
+    if REAL:
+        onnx.save(m, tmp_path / "m.onnx")
+        run: Any = peer.prepare(tmp_path / "m.onnx", {"x": x}, 1, "cuda", "fp16")
+        near({"y": run().float().cpu().numpy()}, reference(m, feeds(m)), "fp16")
+
+
+def test_features_of_every_option() -> None:
+    """Of each model's problems, and of every way to compute them, for the ranking that learns."""
+    lengths = set()
+    for name in ("a block", "heads", "layer norm", "depthwise", "turned", "of a long sum"):
+        made = cuda.compile(read(MODELS[name]()), "fp16").variant({}).program
+        for p in made.problems.values():
+            given = gpu_features.numbers(p)
+            assert len(given) == gpu_features.LENGTH
+            found = [gpu_features.features(given, o) for o in gpu_space.options(p)]
+            assert np.isfinite(np.array(found)).all()
+            lengths |= {len(f) for f in found}
+    assert len(lengths) == 1
+
+
+def test_a_step_of_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What scripts/bench_gpu.py does of a model by itself; in the interpreter times say nothing."""
+    case = bench_gpu.Case("a model", "fp16", 1)
+    onnx.save(MODELS["a convolution"](), tmp_path / "m.onnx")
+    monkeypatch.setattr(bench_gpu.Bench, "path", lambda self, case: tmp_path / "m.onnx")
+    if not REAL:
+        monkeypatch.setattr(bench_gpu, "event_ms", lambda run, runs=0: run() or 1.0)
+    bench = bench_gpu.Bench(tmp_path, tmp_path, tune=3)
+    found = bench.do(case, bench_gpu.OWN, bench.ready(case))
+    assert found["error"] < 1e-2
+    assert 0 < found["limit"] < 1e-2
+    assert {"ms", "kernels", "compile s", "seconds", "untuned"} <= set(found)
+    assert "limit" in found["why"]
+    json.dumps(found)
