@@ -97,29 +97,56 @@ def blocks(given: tuple[int, ...], option: Option) -> Blocks:
     return Blocks(1, max(columns, 1), 1, max(rows, 1), 1, 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What an option should take, in ns: near: blocks that a multiprocessor has at a time; waves of
+    blocks; products, read, of all steps of a block; moved: of all bytes, from memory; launches; and
+    whole: all of it."""
+
+    near: int
+    waves: float
+    products: float
+    read: float
+    moved: float
+    launches: float
+    whole: float
+
+    @property
+    def share(self) -> float:
+        """Of the GPU that it fills while it runs."""
+        return min(self.waves, 1.0)
+
+
+def taken(given: tuple[int, ...], option: Option) -> Taken:
+    """given: a problem's numbers."""
+    elements, _, fixed, other, *_, item, _, _ = given
+    knobs, b = dict(option.knobs), blocks(given, option)
+    warps, parts, area = knobs.get("warps", 4), knobs.get("parts", 1), b.high * b.wide
+    near = max(1, min(SHARED // max(b.shared, 1), WARPS // max(warps, 1), ROOM // area, MOST))
+    waves = max(b.count, 1) / (MULTIPROCESSORS * near)
+    groups = b.high >= WGMMA and warps >= 4
+    products = b.steps * area * b.deep * item / (2 * PRODUCTS[groups])
+    read = b.steps * (b.high + b.wide) * b.deep * item / BYTES
+    moved = (fixed + other + elements * item) / MEMORY
+    launches = START + (AGAIN + parts * elements * 8 / PARTIAL if parts > 1 else 0.0)
+    steps = 0.0
+    if option.algorithm in ("dot", "split", "online"):
+        steps = math.ceil(waves) * max(b.steps * STEP[groups], near * max(products, read))
+    return Taken(near, waves, products, read, moved, launches, launches + max(moved, steps))
+
+
 def features(given: tuple[int, ...], option: Option) -> list[float]:
     """given: a problem's numbers."""
-    elements, terms, fixed, other, rows, columns, depth, batch, last, item, *kind = given
-    knobs, b = dict(option.knobs), blocks(given, option)
-    warps, parts = knobs.get("warps", 4), knobs.get("parts", 1)
-    area = b.high * b.wide
-    near = max(1, min(SHARED // max(b.shared, 1), WARPS // max(warps, 1), ROOM // area, MOST))
-    waves = b.count / (MULTIPROCESSORS * near)
-    groups = b.high >= WGMMA and warps >= 4
-    products = area * b.deep * item / (2 * PRODUCTS[groups])  # ns of a step, of one block
-    read = (b.high + b.wide) * b.deep * item / BYTES
-    step = max(STEP[groups], near * max(products, read))
-    moved = (fixed + other + elements * item) / MEMORY
-    launch = START + (AGAIN + parts * elements * 8 / PARTIAL if parts > 1 else 0.0)
-    whole = launch + max(moved, math.ceil(waves) * b.steps * step)
-    sizes = (elements, terms, fixed, other, rows, columns, depth, batch, last)
-    amounts = (b.count, b.steps, b.shared, near, waves, b.count * b.steps * products,
-               b.count * b.steps * read, moved, launch, whole)  # fmt: skip
-    wasted = _wasted(rows, b.high), _wasted(columns, b.wide), math.ceil(waves) / waves
+    *sizes, item, product, lead = given
+    knobs, b, t = dict(option.knobs), blocks(given, option), taken(given, option)
+    amounts = (b.count, b.steps, b.shared, t.near, t.waves, b.count * t.products,
+               b.count * t.read, t.moved, t.launches, t.whole)  # fmt: skip
+    _, _, _, _, rows, columns, *_ = given
+    wasted = _wasted(rows, b.high), _wasted(columns, b.wide), math.ceil(t.waves) / t.waves
     algorithms = [float(option.algorithm == a) for a in ALGORITHMS]
     logs = [math.log2(x + 1) for x in (*sizes, *amounts)]
     own = [float(knobs.get(k, -1)) for k in KNOBS]
-    return [*logs, *wasted, float(item), *map(float, kind), *algorithms, *own]
+    return [*logs, *wasted, float(item), float(product), float(lead), *algorithms, *own]
 
 
 def _up(n: int, step: int) -> int:

@@ -17,6 +17,7 @@ from superopt.errors import SuperoptError, UsageError
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read
 from superopt.ort.timing import SPINNING, interleave, prepare
+from superopt.pipeline import cuda
 from superopt.pipeline.compile import compile as compile_
 from superopt.pipeline.outside import readable
 from superopt.pipeline.reporting import interval, latency
@@ -130,8 +131,6 @@ def _lane(
 
     def compiled() -> Callable[[], object]:
         if on.target == "cuda":
-            from superopt.pipeline import cuda
-
             return cuda.compile(read(path), on.precision, vendor=on.vendor).prepared(arrays)
         exe = compile_(read(path), threads=threads, rewrite=rewritten)
         return lambda: exe.run(arrays)
