@@ -2,7 +2,8 @@
 """Models on a GPU, each as one CUDA graph, beside torch's modes: checked, tuned, timed.
 
     scripts/bench_gpu.py --models ../shared/models --out FOLDER [--only NAME,...] [--tune N]
-                         [--precision fp16,tf32] [--batch 1,16] [--shard-seconds 480] [--again]
+                         [--precision fp16,tf32] [--batch 1,16] [--streams N]
+                         [--shard-seconds 480] [--again]
     scripts/bench_gpu.py --out FOLDER --table [--md FILE]    (needs no GPU)
 
 A run is a shard, and leaves FOLDER/shard_N.json, which is written after each step: the model by
@@ -161,11 +162,13 @@ def _shown(found: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Steps of cases as they are done. models: the folder of fill.py; tune: ways to measure."""
+    """Steps of cases as they are done. models: the folder of fill.py; tune: ways to measure;
+    streams: see `cuda.compile`."""
 
     models: Path
     out: Path
     tune: int
+    streams: int = 1
 
     def path(self, case: Case) -> Path:
         """The case's model, made once."""
@@ -188,13 +191,15 @@ class Bench:
 
     def ready(self, case: Case) -> dict[str, Any]:
         """The compiled model: it, its inputs, and what was seen on the way."""
+        from superopt.cost.gpu_features import numbers
         from superopt.cost.store import Store
         from superopt.onnx_io.source import read
         from superopt.pipeline import cuda
 
         begin = time.perf_counter()
         store = self.out / "store" if self.tune else None
-        exe = cuda.compile(read(self.path(case)), case.precision, store=store)
+        source = read(self.path(case))
+        exe = cuda.compile(source, case.precision, store=store, streams=self.streams)
         feeds = drawn(exe, np.random.default_rng(0))
         sizes = exe.sizes(exe.given(feeds))
         made, rows = exe.variant(sizes), []
@@ -203,7 +208,8 @@ class Bench:
         if self.tune:
 
             def seen(p: Any, found: Any) -> None:
-                rows.append([str(p.tensor.type), {str(o): t * 1e6 for o, t in found.items()}])
+                times = {str(o): t * 1e6 for o, t in found.items()}
+                rows.append([str(p.tensor.type), numbers(p), times])
 
             with Store.open(store) as held:
                 exe.tune(sizes, most=self.tune, store=held, seen=seen)
@@ -335,6 +341,7 @@ def main() -> None:
     given.add_argument("--precision", default="fp16,tf32")
     given.add_argument("--batch", default="1,16")
     given.add_argument("--tune", type=int, default=0, metavar="N")
+    given.add_argument("--streams", type=int, default=1, help="for branches, at most")
     given.add_argument("--shard-seconds", type=int, default=480)
     given.add_argument("--peers", type=Path, default=gpu_peers.KNOWN, metavar="FILE.json")
     given.add_argument("--again", action="store_true", help="take torch's known times again")
@@ -360,7 +367,7 @@ def main() -> None:
             for precision in how.precision.split(",")
             for name in how.only.split(",")
         ]
-        bench = Bench(how.models, how.out, how.tune)
+        bench = Bench(how.models, how.out, how.tune, how.streams)
         left = shard(cases, journal, 0.95 * how.shard_seconds, bench.ready, bench.do)
         signal.alarm(0)
     texts = []

@@ -16,7 +16,9 @@ from superopt.cost.tuned import Timed
 from superopt.kernels import contraction as co
 from superopt.kernels.gpu_blocks import (
     AGAIN,
+    BEGIN,
     BYTES,
+    END,
     MEMORY,
     MOST,
     MULTIPROCESSORS,
@@ -130,8 +132,10 @@ def taken(given: tuple[int, ...], option: Option) -> Taken:
     moved = (fixed + other + elements * item) / MEMORY
     launches = START + (AGAIN + parts * elements * 8 / PARTIAL if parts > 1 else 0.0)
     steps = 0.0
-    if option.algorithm in ("dot", "split", "online"):
-        steps = math.ceil(waves) * max(b.steps * STEP[groups], near * max(products, read))
+    if option.algorithm in ("dot", "split", "online"):  # by gpu_products.py's model
+        together = min(near, _up(b.count, MULTIPROCESSORS))
+        step = max(b.steps * STEP[groups], together * max(products, read))
+        steps = math.ceil(waves) * (step + BEGIN + together * area * END)
     return Taken(near, waves, products, read, moved, launches, launches + max(moved, steps))
 
 
