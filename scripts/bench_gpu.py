@@ -373,7 +373,8 @@ def main() -> None:
     texts = []
     for on, journal in shards(how.out):
         taken = {c: x["peers"] for c, x in journal.cases.items() if x.get("peers")}
-        gpu_peers.keep(how.peers, on, taken)
+        if taken:
+            gpu_peers.keep(how.peers, on, taken)
         for case, times in gpu_peers.known(how.peers, on).items():
             if case in journal.cases:
                 _add(journal.cases[case], {"peers": times})

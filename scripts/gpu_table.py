@@ -103,7 +103,7 @@ def _row(name: str, case: Mapping[str, Any], best: tuple[str, float] | None) -> 
     turns = mode in case.get("beside", {})
     cells = [
         name, f"{ms:.3f}", f"{case['peers'][mode]:.3f}" if mode else "", mode,
-        "yes" if turns else "", f"{how:.2f}" if mode else "", f"{bound:.3f}",
+        "yes" if turns else "", f"{how:.2f}" if mode else "", f"{bound:.4f}",
         f"{ms / bound:.1f}" if bound else "", f"{case['kernels']}", f"{case['error']:.1e}",
         f"{case.get('seconds', case['compile s']):.1f}", case.get("why", ""),
     ]  # fmt: skip

@@ -151,7 +151,7 @@ def test_the_better_of_torchs_modes_counts() -> None:
     assert gpu_table.ratio(FOUND) is None
     some = {"resnet18 fp16 1": case, "nasrnn fp16 1": {**case, "beside": {}}}
     text = gpu_table.table({**some, "csrnet fp16 1": {"peers": {"graph": 1.0}}})
-    assert "| resnet18 | 0.500 | 1.000 | compile | yes | 1.25 | 0.100 | 5.0 | 3 |" in text
+    assert "| resnet18 | 0.500 | 1.000 | compile | yes | 1.25 | 0.1000 | 5.0 | 3 |" in text
     assert "Geometric mean of 2 ratios: 1.58 (1.15 wanted); the lowest is resnet18's, 1.25" in text
     assert "nasrnn: 2.00 (3 wanted)" in text
     assert "csrnet" not in text
