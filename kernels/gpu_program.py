@@ -20,6 +20,7 @@ from superopt.te.expr import Tensor
 
 COMPILERS = 8  # at a time
 LATE = "waits for others"  # what a launch is called that does not begin early
+TIMES = 10  # in a row, of what is timed
 WARMING = 2  # runs before one is captured: Triton compiles in the first
 
 
@@ -191,9 +192,11 @@ def _over(stream: Any, cuda: Any) -> Any:
     return event
 
 
-def event_ms(r: Running, times: int = 10, runs: int = 5) -> float:
+def event_ms(
+    r: Running, times: int = TIMES, runs: int = 5, others: Sequence[Running] = ()
+) -> float:
     """How long all calls take together, on the device: the median of some runs, of each `times`
-    times in a row."""
+    times in a row, in turns with others that take as long."""
     import torch
 
     if not torch.cuda.is_available():  # in the interpreter, whose times say nothing
@@ -203,8 +206,8 @@ def event_ms(r: Running, times: int = 10, runs: int = 5) -> float:
     r.launch()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(times):
-            r.launch()
+        for n in range(times):
+            [r, *others][n % (1 + len(others))].launch()
     found = []
     for _ in range(runs + 1):
         begin, end = (_event() for _ in range(2))

@@ -26,7 +26,7 @@ from superopt.kernels.problem import Problem
 from superopt.onnx_io.source import read
 from superopt.pipeline import cuda, gpu_tune
 from superopt.pipeline.cuda import PRECISIONS
-from superopt.plan import streams
+from superopt.plan import gpu_measure, streams
 from tests.gpu import REAL
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
@@ -229,6 +229,29 @@ def test_torch_on_a_device(tmp_path: Path) -> None:
         onnx.save(m, tmp_path / "m.onnx")
         run: Any = peer.prepare(tmp_path / "m.onnx", {"x": x}, 1, "cuda", "fp16")
         near({"y": run().float().cpu().numpy()}, reference(m, feeds(m)), "fp16")
+
+
+def test_large_constants_come_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When options are timed: each run reads its own ones, and computes the same from the same."""
+    made = cuda.compile(read(MODELS["of a long sum"]()), "fp16").variant({}).program
+    ways = ((p, o) for p in made.problems.values() for o in gpu_space.options(p, vendor=False))
+    p, option = next((p, o) for p, o in ways if p.constants and o.algorithm == "split")
+    r, fixed = gpu_measure.running_of(p, option, "ieee", "cuda" if REAL else "cpu")
+    assert fixed
+    assert gpu_measure.copies(r, fixed) == []
+    monkeypatch.setattr(gpu_measure, "STALE", 1)
+    monkeypatch.setattr(gpu_measure, "COPIES", 3)
+    some = gpu_measure.copies(r, fixed)
+    assert len(some) == 3
+    r.launch()
+    wanted = [x.clone() for x in r.inputs]
+    own = {id(r.inputs[n]) for n in fixed}
+    for other in some:
+        read_ = {id(x) for launch in other.launches for x in launch[3]}
+        assert not read_ & own
+        assert read_ & {id(x) for x in r.inputs}
+        other.launch()
+        assert all(bool((a == b).all()) for a, b in zip(r.inputs, wanted, strict=True))
 
 
 def branches() -> onnx.ModelProto:
