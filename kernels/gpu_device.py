@@ -35,9 +35,11 @@ def device() -> str:
 
 def name(device: str) -> str:
     """What the GPU is called."""
+    if device != "cuda":
+        return "Triton's interpreter"
     import torch
 
-    return torch.cuda.get_device_name() if device == "cuda" else "Triton's interpreter"
+    return torch.cuda.get_device_name()
 
 
 @dataclass(frozen=True, slots=True)

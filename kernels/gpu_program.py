@@ -13,7 +13,7 @@ import numpy as np
 
 from superopt.kernels.cpu_run import Ref
 from superopt.kernels.gpu_device import fits, overlaps, shared_first
-from superopt.kernels.gpu_run import loaded, torch_type
+from superopt.kernels.gpu_run import TOLD, loaded, torch_type
 from superopt.kernels.tile import Kernel
 from superopt.te.dtype import DType
 from superopt.te.expr import Tensor
@@ -134,7 +134,7 @@ def running(
         for p, ref in zip(c.kernel.params, c.given, strict=True):
             shape = [n for n in p.shape if isinstance(n, int)]
             tensors[p] = view(ref, shape, p.dtype)
-        how = {"num_warps": c.warps, "num_stages": c.stages}
+        how = {"num_warps": c.warps, "num_stages": c.stages, **TOLD}
         late = bool(c.waits) or c.lane not in lanes
         lanes.add(c.lane)
         for x in own.text.launches:

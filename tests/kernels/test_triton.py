@@ -328,7 +328,7 @@ import re
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from superopt.kernels.gpu_run import functions
+from superopt.kernels.gpu_run import TOLD, functions
 from superopt.kernels.gpu_text import printed
 from tests.kernels.blocks import PRINTED
 
@@ -339,7 +339,7 @@ for name, kernel in PRINTED.items():
         f = functions(text)[launch.name]
         kinds = [f"*{names[t.dtype.name]}" for t in launch.buffers]
         source = ASTSource(f, dict(zip(f.arg_names, kinds, strict=True)), {})
-        made = triton.compile(source, target=GPUTarget("cuda", 90, 32))
+        made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=TOLD)
         ptx = made.asm["ptx"]
         first = re.search(r"(ld|st|cp|red|atom)\\.[a-z.]*global", ptx).start()
         waits = 0 < ptx.find("griddepcontrol.wait") < first
@@ -352,7 +352,8 @@ def test_texts_compile_for_a_gpu(run: Run) -> None:
     Nothing in memory is touched before they wait for the launch before them."""
     plain = {n: v for n, v in os.environ.items() if n != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-c", COMPILED], env=plain, capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-W", "error::UserWarning", "-c", COMPILED], env=plain,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [f"{name} True" for name in PRINTED]

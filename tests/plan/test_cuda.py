@@ -287,7 +287,7 @@ COMPILED = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 import sys, triton
-from superopt.kernels.gpu_run import functions
+from superopt.kernels.gpu_run import TOLD, functions
 from superopt.kernels.gpu_text import printed
 from superopt.onnx_io.source import read
 from superopt.pipeline import cuda
@@ -307,7 +307,7 @@ for precision in ("fp16", "tf32"):
             kinds = [f"*{names.get(t.dtype.name, t.dtype.name)}" for t in x.buffers]
             known = {(n,): [["tt.divisibility", 16]] for n in range(len(kinds))}
             source = ASTSource(f, dict(zip(f.arg_names, kinds, strict=True)), {}, known)
-            how = {"num_warps": c.warps, "num_stages": c.stages}
+            how = {"num_warps": c.warps, "num_stages": c.stages, **TOLD}
             made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=how)
             assert len(made.asm["cubin"]) > 0
     print(precision, len(calls))
@@ -322,8 +322,9 @@ def test_kernels_compile_for_sm_90(name: str) -> None:
     """To machine code, without a GPU; in a process without the interpreter."""
     plain = {n: v for n, v in os.environ.items() if n != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-c", COMPILED, name], env=plain, capture_output=True, text=True
-    )
+        [sys.executable, "-W", "error::UserWarning", "-c", COMPILED, name], env=plain,
+        capture_output=True, text=True,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["fp16", "tf32"]
 
