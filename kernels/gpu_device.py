@@ -35,9 +35,11 @@ def device() -> str:
 
 def name(device: str) -> str:
     """What the GPU is called."""
+    if device != "cuda":
+        return "Triton's interpreter"
     import torch
 
-    return torch.cuda.get_device_name() if device == "cuda" else "Triton's interpreter"
+    return torch.cuda.get_device_name()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,14 @@ def shared_first(compiled: Any) -> None:
         driver.cuFuncSetAttribute(ctypes.c_void_p(compiled.function), 9, 100)
     except (OSError, AttributeError, TypeError):  # it is no more than a wish
         return
+
+
+def wait(device: str) -> None:
+    """Until all that was asked of the device is done."""
+    import torch
+
+    if device == "cuda":
+        torch.cuda.synchronize()
 
 
 def on_device(x: object) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import prod
@@ -13,22 +13,28 @@ import numpy as np
 
 from superopt.kernels.cpu_run import Ref
 from superopt.kernels.gpu_device import fits, overlaps, shared_first
-from superopt.kernels.gpu_run import loaded, torch_type
+from superopt.kernels.gpu_run import TOLD, loaded, torch_type
 from superopt.kernels.tile import Kernel
 from superopt.te.dtype import DType
+from superopt.te.expr import Tensor
 
 COMPILERS = 8  # at a time
+LATE = "waits for others"  # what a launch is called that does not begin early
+TIMES = 10  # in a row, of what is timed
 WARMING = 2  # runs before one is captured: Triton compiles in the first
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A kernel, where its buffers are, and what Triton's compiler is told of it."""
+    """A kernel, where its buffers are, and what Triton's compiler is told of it; on which stream it
+    runs, and for which earlier calls on others it waits."""
 
     kernel: Kernel
     given: tuple[Ref, ...]
     warps: int = 4
     stages: int = 3
+    lane: int = 0
+    waits: tuple[int, ...] = ()
 
 
 Spec = tuple[tuple[int, ...], DType]
@@ -38,8 +44,8 @@ Launch = tuple[str, Any, int, list[Any], dict[str, int]]
 @dataclass(slots=True)
 class Running:
     """A program with its memory. inputs, outputs: tensors of torch on the device, of which calls
-    read and to which they write; numbers: which call a launch is of; graph: all calls, recorded
-    once. Not to be called twice at a time."""
+    read and to which they write; numbers: which call a launch is of; beside: streams beside the
+    current one; graph: all calls, recorded once. Not to be called twice at a time."""
 
     calls: tuple[Call, ...]
     inputs: tuple[Any, ...]
@@ -47,11 +53,17 @@ class Running:
     launches: list[Launch]
     numbers: tuple[int, ...] = ()
     held: list[Any] = field(default_factory=list)
+    beside: list[Any] = field(default_factory=list)
     graph: Any = None
 
     def launch(self) -> None:
-        """All kernels, one after the other."""
+        """All kernels: on each stream one after the other."""
         with np.errstate(all="ignore"):  # the interpreter computes what no mask lets through, too
+            if self.beside:
+                import torch
+
+                forked(self, torch.cuda)
+                return
             for _, function, programs, given, how in self.launches:
                 function[(programs,)](*given, **how)
 
@@ -107,24 +119,36 @@ def running(
 
     early = overlaps(device)
     made = {c.kernel.name: loaded(c.kernel, device, dots, early) for c in calls}
+    # Scratch of a kernel is one call's at a time: on each stream it has its own.
+    scratch: dict[str, dict[int, Mapping[Tensor, Any]]] = {}
+    lanes = {0}
     launches: list[Launch] = []
     numbers: list[int] = []
     held: list[Any] = [pool, fixed, made]
     for n, c in enumerate(calls):
         own = made[c.kernel.name]
-        tensors = dict(own.own)
+        used = scratch.setdefault(c.kernel.name, {})
+        if c.lane not in used:
+            used[c.lane] = {t: x.clone() for t, x in own.own.items()} if used else own.own
+        tensors = dict(used[c.lane])
         for p, ref in zip(c.kernel.params, c.given, strict=True):
             shape = [n for n in p.shape if isinstance(n, int)]
             tensors[p] = view(ref, shape, p.dtype)
-        how = {"num_warps": c.warps, "num_stages": c.stages}
-        if early:
-            how["launch_pdl"] = True
+        how = {"num_warps": c.warps, "num_stages": c.stages, **TOLD}
+        late = bool(c.waits) or c.lane not in lanes
+        lanes.add(c.lane)
         for x in own.text.launches:
             arguments = [tensors[t] for t in x.buffers]
-            launches.append((x.name, own.functions[x.name], x.programs, arguments, how))
+            name = f"{x.name} {LATE}" if early and late else x.name
+            early_too = {"launch_pdl": True} if early and not late else {}
+            launches.append((name, own.functions[x.name], x.programs, arguments, how | early_too))
             numbers.append(n)
+            late = False
     inputs_, outputs_ = tuple(given[: len(inputs)]), tuple(given[len(inputs) :])
     out = Running(tuple(calls), inputs_, outputs_, launches, tuple(numbers), held)
+    if device == "cuda":
+        cuda: Any = torch.cuda  # whose classes have no types
+        out.beside = [cuda.Stream() for _ in range(max(lanes))]
     if device != "cpu" and record:
         out.launches, kernels = fitting(launches)
         if dots == "tf32":
@@ -136,9 +160,43 @@ def running(
     return out
 
 
-def event_ms(r: Running, times: int = 10, runs: int = 5) -> float:
+def forked(r: Running, cuda: Any) -> None:
+    """All launches on the current stream and those beside it, which begin and end with it. cuda:
+    torch.cuda."""
+    main = cuda.current_stream()
+    streams = [main, *r.beside]
+    begin = _over(main, cuda)
+    for s in r.beside:
+        s.wait_event(begin)
+    wanted = {m for c in r.calls for m in c.waits}
+    over: dict[int, Any] = {}
+    before = -1
+    for n, (_, function, programs, given, how) in zip(r.numbers, r.launches, strict=True):
+        call = r.calls[n]
+        stream = streams[call.lane]
+        for m in call.waits if n != before else ():
+            stream.wait_event(over[m])
+        with cuda.stream(stream):
+            function[(programs,)](*given, **how)
+        if n in wanted:
+            over[n] = _over(stream, cuda)
+        before = n
+    for s in r.beside:
+        main.wait_event(_over(s, cuda))
+
+
+def _over(stream: Any, cuda: Any) -> Any:
+    """An event: what was asked of the stream so far has ended."""
+    event = cuda.Event()
+    event.record(stream)
+    return event
+
+
+def event_ms(
+    r: Running, times: int = TIMES, runs: int = 5, others: Sequence[Running] = ()
+) -> float:
     """How long all calls take together, on the device: the median of some runs, of each `times`
-    times in a row."""
+    times in a row, in turns with others that take as long."""
     import torch
 
     if not torch.cuda.is_available():  # in the interpreter, whose times say nothing
@@ -148,8 +206,8 @@ def event_ms(r: Running, times: int = 10, runs: int = 5) -> float:
     r.launch()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(times):
-            r.launch()
+        for n in range(times):
+            [r, *others][n % (1 + len(others))].launch()
     found = []
     for _ in range(runs + 1):
         begin, end = (_event() for _ in range(2))

@@ -1,33 +1,247 @@
 #!/usr/bin/env python3
-"""Models on a GPU: checked, and timed as one CUDA graph each.
+"""Models on a GPU, each as one CUDA graph, beside torch's modes: checked, tuned, timed.
 
-    scripts/bench_gpu.py --models ../shared/models [--only NAME,...] [--precision fp16,tf32]
-                         [--batch N] [--tune N] [--out FILE.json] [--kernels N] [--peers]
+    scripts/bench_gpu.py --models ../shared/models --out FOLDER [--only NAME,...] [--tune N]
+                         [--precision fp16,tf32] [--batch 1,16] [--streams N]
+                         [--shard-seconds 480] [--again]
+    scripts/bench_gpu.py --out FOLDER --table [--md FILE]    (needs no GPU)
 
-Times are medians of events around some replays, in ms; each result is compared with onnxruntime's,
-in float32 on the processor: the largest difference by the output's rms. `--kernels N` adds the N
-slowest kernels of each model, each timed alone; `--tune N` measures N ways to compute each problem
-first, and writes down what they took; `--peers` times torch (gpu_peers.py) in turns with ours. The
-file is written as it goes, and what is in it is not measured again.
+A run is a shard, and leaves FOLDER/shard_N.json, which is written after each step: the model by
+itself, and each of torch's modes in turns with it. It ends before `--shard-seconds` are over, and
+exits with 75 where something is left: run again it goes on there. A step during which it was killed
+begins anew, once. Torch's times that docs/gpu_peers.json has for this GPU and this version of torch
+are not taken again, but with `--again`; new ones are added to it.
+
+Times are medians of events around some replays, in ms; results are compared with onnxruntime's in
+float32, on the processor: the largest difference by the output's rms. `--tune N` measures N ways to
+compute each problem first, kept in FOLDER/store.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-MODELS = (
-    "resnet18", "resnet50", "squeezenet1_1", "mobilenet_v2", "inception_v3", "bert_base_12l",
-    "llama_block", "csrnet", "nasrnn", "two_tower",
-)  # fmt: skip
-RUNS, TOGETHER = 20, 10  # so many calls between two events
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import gpu_peers
+from gpu_table import limit, table, why
+
+RUNS, TOGETHER, TURNS = 20, 10, 5  # of a median; calls between two events; sittings
+LEFT = 75  # the exit code where something is left (EX_TEMPFAIL of sysexits.h)
+TRIES = 2  # of a step that was killed
+OWN = "own"  # the step that needs no peer
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A model, how floats are kept or multiplied, and how many inputs at a time."""
+
+    name: str
+    precision: str
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.precision} {self.batch}"
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        return (OWN, *gpu_peers.wanted(self.name))
+
+
+@dataclass(slots=True)
+class Journal:
+    """What shards have found on one GPU: cases by their names, each with `peers` by mode and
+    `beside`, our time in turns with each; and what failed.
+
+    path: this shard's own file, which holds only what it added, and the step that it is at."""
+
+    on: str
+    path: Path
+    cases: dict[str, dict[str, Any]] = field(default_factory=dict)
+    own: dict[str, dict[str, Any]] = field(default_factory=dict)
+    began: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, folder: Path, on: str) -> Journal:
+        """Of all shards of a folder that were on this GPU; its own is a new one."""
+        there = sorted(folder.glob("shard_*.json"))
+        last = max((int(p.stem.removeprefix("shard_")) for p in there), default=0)
+        out = cls(on, folder / f"shard_{last + 1:03}.json")
+        begun: Counter[str] = Counter()
+        for p in there:
+            held = json.loads(p.read_text())
+            if held["on"] == on:
+                begun.update(held["began"])
+                for name, case in held["cases"].items():
+                    _add(out.cases.setdefault(name, {}), case)
+        for key, times in begun.items():
+            case, step = key.rsplit(" ", 1)
+            if times >= TRIES:
+                text = f"was ended {times} times before it was over"
+                _add(out.cases.setdefault(case, {}), {"failed": {step: text}})
+        return out
+
+    def left(self, case: Case) -> list[str]:
+        """The steps of a case that are to be done."""
+        found = self.cases.get(str(case), {})
+        failed, peers = found.get("failed", {}), found.get("peers", {})
+        if OWN in failed:
+            return []
+        done = {*failed, *peers, *([OWN] if "ms" in found else [])}
+        return [s for s in case.steps if s not in done]
+
+    def begin(self, case: Case, step: str) -> None:
+        self.began.append(f"{case} {step}")
+        self._write()
+
+    def end(self, case: Case, step: str, found: Mapping[str, Any]) -> None:
+        for some in (self.cases, self.own):
+            _add(some.setdefault(str(case), {}), found)
+        self.began.remove(f"{case} {step}")
+        self._write()
+
+    def _write(self) -> None:
+        text = json.dumps({"on": self.on, "cases": self.own, "began": self.began}, indent=1)
+        whole = self.path.with_suffix(".new")
+        whole.write_text(text + "\n")
+        whole.replace(self.path)  # a shard that is killed leaves a whole file
+
+
+def _add(to: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """One step's findings to those of a case: tables by mode grow, all else is replaced."""
+    for key, x in more.items():
+        to[key] = {**to.get(key, {}), **x} if isinstance(x, dict) else x
+
+
+def shard(
+    cases: list[Case], journal: Journal, seconds: float, prepared: Callable[[Case], Any],
+    do: Callable[[Case, str, Any], dict[str, Any]], clock: Callable[[], float] = time.monotonic,
+) -> int:  # fmt: skip
+    """Do what is left, as long as it should end in time: a step is taken to last as long as the
+    longest one so far. prepared: makes of a case what all of its steps need; it is part of the
+    first one's time. How many steps are left."""
+    begin, longest = clock(), 0.0
+    for case in cases:
+        ready = None
+        for step in journal.left(case):
+            since = clock()
+            if since - begin + longest > seconds:
+                return sum(len(journal.left(c)) for c in cases)
+            journal.begin(case, step)
+            try:
+                ready = prepared(case) if ready is None else ready
+                found = do(case, step, ready)
+            except Exception as e:
+                found = {"failed": {step: f"{type(e).__name__}: {str(e)[:600]}"}}
+            journal.end(case, step, found)
+            longest = max(longest, clock() - since)
+            print(f"{case}, {step}: {_shown(found)} ({clock() - since:.1f} s)", flush=True)
+            if OWN in found.get("failed", {}):
+                break
+    return sum(len(journal.left(c)) for c in cases)
+
+
+def _shown(found: Mapping[str, Any]) -> str:
+    return json.dumps({k: x for k, x in found.items() if k not in ("slowest", "tuning")})
+
+
+# --- on the device ---
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Steps of cases as they are done. models: the folder of fill.py; tune: ways to measure;
+    streams: see `cuda.compile`."""
+
+    models: Path
+    out: Path
+    tune: int
+    streams: int = 1
+
+    def path(self, case: Case) -> Path:
+        """The case's model, made once."""
+        path = Path(tempfile.gettempdir()) / f"bench_gpu_{case.name}_{case.batch}.onnx"
+        if path.exists():
+            return path
+        new = path.with_suffix(".new")
+        if case.name == "llama_layers":
+            from gpu_nets import llama_layers
+
+            llama_layers(new, case.batch)
+        else:
+            import onnx
+
+            sys.path.insert(0, str(self.models))
+            from fill import fill
+
+            onnx.save(batched(fill(case.name), case.batch), new)
+        return new.replace(path)
+
+    def ready(self, case: Case) -> dict[str, Any]:
+        """The compiled model: it, its inputs, and what was seen on the way."""
+        from superopt.cost.gpu_features import numbers
+        from superopt.cost.store import Store
+        from superopt.onnx_io.source import read
+        from superopt.pipeline import cuda
+
+        begin = time.perf_counter()
+        store = self.out / "store" if self.tune else None
+        source = read(self.path(case))
+        exe = cuda.compile(source, case.precision, store=store, streams=self.streams)
+        feeds = drawn(exe, np.random.default_rng(0))
+        sizes = exe.sizes(exe.given(feeds))
+        made, rows = exe.variant(sizes), []
+        compiled = time.perf_counter() - begin
+        before = event_ms(made.running)
+        if self.tune:
+
+            def seen(p: Any, found: Any) -> None:
+                times = {str(o): t * 1e6 for o, t in found.items()}
+                rows.append([str(p.tensor.type), numbers(p), times])
+
+            with Store.open(store) as held:
+                exe.tune(sizes, most=self.tune, store=held, seen=seen)
+        seconds = time.perf_counter() - begin
+        return {
+            "exe": exe, "feeds": feeds, "run": exe.variant(sizes).running, "compiled": compiled,
+            "untuned": before, "seconds": seconds, "tuning": rows,
+        }  # fmt: skip
+
+    def do(self, case: Case, step: str, ready: Mapping[str, Any]) -> dict[str, Any]:
+        if step == OWN:
+            return self.alone(case, ready)
+        ours, theirs = in_turns(
+            ready["run"], gpu_peers.call(case.name, case.precision, case.batch, step)
+        )
+        return {"peers": {step: theirs}, "beside": {step: ours}}
+
+    def alone(self, case: Case, ready: Mapping[str, Any]) -> dict[str, Any]:
+        exe, feeds, run = (ready[k] for k in ("exe", "feeds", "run"))
+        error = far(exe.run(feeds), self.path(case), feeds)
+        ms = event_ms(run)
+        parts = exe.profile(feeds, seconds=0.2).parts
+        slow = sorted(parts, key=lambda p: -p.seconds)[:10]
+        out = {
+            "ms": ms, "error": error, "compile s": ready["compiled"], "kernels": len(run.launches),
+            "limit": limit(parts, case.precision), "why": why(parts, case.precision),
+            "slowest": [f"{p.seconds * 1e6:.1f} us, {p.how}, {p.type}" for p in slow],
+        }  # fmt: skip
+        if self.tune:
+            keys = ("untuned", "seconds", "tuning")
+            out |= {k: ready[k] for k in keys}
+        return out
 
 
 def drawn(exe: Any, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -58,6 +272,27 @@ def event_ms(run: Any, runs: int = RUNS) -> float:
         end.synchronize()
         times.append(begin.elapsed_time(end) / TOGETHER)
     return float(np.median(times))
+
+
+def in_turns(*runs: Any) -> list[float]:
+    """Medians of each, of some sittings one after the other."""
+    times: list[list[float]] = [[] for _ in runs]
+    for _ in range(TURNS):
+        for own, run in zip(times, runs, strict=True):
+            own.append(event_ms(run, 5))
+    return [float(np.median(t)) for t in times]
+
+
+def far(got: Mapping[str, Any], path: Path, feeds: Mapping[str, Any]) -> float:
+    """The largest difference from onnxruntime's outputs, by each one's rms."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    worst = 0.0
+    for a, b in zip(got.values(), session.run(None, dict(feeds)), strict=True):
+        rms = float(np.sqrt((np.asarray(b, np.float64) ** 2).mean())) or 1.0
+        worst = float(np.maximum(worst, np.abs(np.asarray(a, np.float64) - b).max() / rms))
+    return worst  # what is no number stays none
 
 
 def _first(name: str, by: dict[str, Any]) -> str:
@@ -91,129 +326,65 @@ def batched(model: Any, n: int) -> Any:
     return model
 
 
-def measured(path: Path, precision: str, kernels: int, tune: int) -> dict[str, Any]:
-    import onnxruntime
-    import torch
-
-    from superopt.onnx_io.source import read
-    from superopt.pipeline import cuda
-
-    begin = time.perf_counter()
-    exe = cuda.compile(read(path), precision)
-    feeds = drawn(exe, np.random.default_rng(0))
-    made = exe.variant(exe.sizes(exe.given(feeds)))
-    before = event_ms(made.running)
-    rows: list[Any] = []
-
-    def seen(p: Any, found: Any) -> None:
-        if found:
-            rows.append(
-                [str(p.tensor.type), gpu_sizes(p), {str(o): t * 1e6 for o, t in found.items()}]
-            )
-
-    if tune:
-        exe.tune(exe.sizes(exe.given(feeds)), most=tune, seen=seen)
-        made = exe.variant(exe.sizes(exe.given(feeds)))
-    torch.cuda.synchronize()
-    seconds = time.perf_counter() - begin
-    got = exe.run(feeds)
-    wanted = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    worst = 0.0
-    for a, b in zip(got.values(), wanted.run(None, feeds), strict=True):
-        rms = float(np.sqrt((np.asarray(b, np.float64) ** 2).mean())) or 1.0
-        far = float(np.abs(np.asarray(a, np.float64) - b).max()) / rms
-        worst = float(np.maximum(worst, far))  # what is no number stays none
-    r = made.running
-    out = {
-        "untuned": before, "ms": event_ms(r), "error": worst, "seconds": seconds,
-        "kernels": len(r.launches), "device": torch.cuda.get_device_name(), "run": r,
-    }  # fmt: skip
-    if tune:
-        out["tuning"] = rows
-    if kernels:
-        out["slowest"] = slowest(made, kernels)
-    return out
-
-
-def in_turns(own: Any, name: str, precision: str, batch: int) -> dict[str, float]:
-    """Medians of ours and of torch's modes, five times one after the other."""
-    from gpu_peers import runs
-
-    some = {"ms": own, **runs(name, precision, batch)}
-    times: dict[str, list[float]] = {key: [] for key in some}
-    for _ in range(5):
-        for key, run in some.items():
-            times[key].append(event_ms(run, 5))
-    return {key: float(np.median(t)) for key, t in times.items()}
-
-
-def gpu_sizes(p: Any) -> Any:
-    from superopt.kernels.gpu_products import matrix_of
-
-    m = matrix_of(p)
-    return None if m is None else [*m.sizes, *(a.extent for a in m.batch)]
-
-
-def slowest(made: Any, count: int) -> list[str]:
-    import torch
-
-    rows, r = [], made.running
-    for n, (_, function, programs, given, how) in enumerate(r.launches):
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(10):
-                function[(programs,)](*given, **how)
-        ms = event_ms(graph.replay, 5) / 10
-        call = n if len(r.launches) == len(made.program.calls) else 0
-        key = made.program.solved[call]
-        t = made.program.problems[key].tensor
-        rows.append((1e3 * ms, programs, str(made.program.options[key]), str(t.type)))
-    total = sum(x[0] for x in rows)
-    rows.sort(reverse=True)
-    text = [f"{us:8.1f} us  {p} programs  {o}  {t}" for us, p, o, t in rows[:count]]
-    return [f"{total:8.1f} us in all", *text]
+def shards(folder: Path) -> Iterator[tuple[str, Journal]]:
+    """What was found, by where."""
+    held = {json.loads(p.read_text())["on"] for p in folder.glob("shard_*.json")}
+    for on in sorted(held):
+        yield on, Journal.read(folder, on)
 
 
 def main() -> None:
     given = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    given.add_argument("--models", type=Path, required=True)
-    given.add_argument("--only", default=",".join(MODELS))
+    given.add_argument("--models", type=Path)
+    given.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    given.add_argument("--only", default=",".join(gpu_peers.NINE))
     given.add_argument("--precision", default="fp16,tf32")
-    given.add_argument("--batch", type=int, default=1)
-    given.add_argument("--out", type=Path)
-    given.add_argument("--kernels", type=int, default=0)
-    given.add_argument("--tune", type=int, default=0)
-    given.add_argument("--peers", action="store_true")
+    given.add_argument("--batch", default="1,16")
+    given.add_argument("--tune", type=int, default=0, metavar="N")
+    given.add_argument("--streams", type=int, default=1, help="for branches, at most")
+    given.add_argument("--shard-seconds", type=int, default=480)
+    given.add_argument("--peers", type=Path, default=gpu_peers.KNOWN, metavar="FILE.json")
+    given.add_argument("--again", action="store_true", help="take torch's known times again")
+    given.add_argument("--table", action="store_true", help="print what was found, only")
+    given.add_argument("--md", type=Path, metavar="FILE", help="write the table there, too")
     how = given.parse_args()
-    sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(how.models)]
-    import onnx
-    from fill import fill
-    from gpu_nets import llama_layers
-
-    found: dict[str, Any] = {}
-    if how.out is not None and how.out.exists():
-        found = json.loads(how.out.read_text())
-    for name in how.only.split(","):
-        path = Path(tempfile.gettempdir()) / f"bench_gpu_{name}_{how.batch}.onnx"
-        if not path.exists() and name == "llama_layers":
-            llama_layers(path, how.batch)
-        elif not path.exists():
-            onnx.save(batched(fill(name), how.batch), path)
-        for precision in how.precision.split(","):
-            key = f"{name} {precision} {how.batch}"
-            if key in found:
-                continue
-            try:
-                found[key] = measured(path, precision, how.kernels, how.tune)
-                if how.peers:
-                    found[key] |= in_turns(found[key].pop("run"), name, precision, how.batch)
-            except Exception as e:
-                found[key] = {"failed": f"{type(e).__name__}: {str(e)[:600]}"}
-            found[key].pop("run", None)
-            line = {k: v for k, v in found[key].items() if k not in ("slowest", "tuning")}
-            print(key, json.dumps(line), *found[key].get("slowest", ()), sep="\n  ", flush=True)
-            if how.out is not None:
-                how.out.write_text(json.dumps(found, indent=1))
+    how.out.mkdir(parents=True, exist_ok=True)
+    left = 0
+    if not how.table:
+        if how.models is None:
+            given.error("--models: where fill.py is")
+        if how.shard_seconds > 0:
+            signal.alarm(how.shard_seconds)  # which ends the process, whatever it waits for
+        sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+        on = gpu_peers.where()
+        journal = Journal.read(how.out, on)
+        if not how.again:
+            for case, times in gpu_peers.known(how.peers, on).items():
+                _add(journal.cases.setdefault(case, {}), {"peers": times})
+        cases = [
+            Case(name, precision, int(batch))
+            for batch in how.batch.split(",")
+            for precision in how.precision.split(",")
+            for name in how.only.split(",")
+        ]
+        bench = Bench(how.models, how.out, how.tune, how.streams)
+        left = shard(cases, journal, 0.95 * how.shard_seconds, bench.ready, bench.do)
+        signal.alarm(0)
+    texts = []
+    for on, journal in shards(how.out):
+        taken = {c: x["peers"] for c, x in journal.cases.items() if x.get("peers")}
+        if taken:
+            gpu_peers.keep(how.peers, on, taken)
+        for case, times in gpu_peers.known(how.peers, on).items():
+            if case in journal.cases:
+                _add(journal.cases[case], {"peers": times})
+        texts.append(f"# {on}\n\n{table(journal.cases)}")
+    print(*texts, sep="\n")
+    if how.md is not None:
+        how.md.write_text("\n".join(texts))
+    if left:
+        print(f"{left} steps are left: run it again", file=sys.stderr)
+        sys.exit(LEFT)
 
 
 if __name__ == "__main__":

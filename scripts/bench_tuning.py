@@ -2,6 +2,7 @@
 
     superopt tune MODEL --budget 10m --store FOLDER     (for some models: the store is then asked)
     python scripts/bench_tuning.py --store FOLDER [--md docs/bench_tuning.md]
+    python scripts/bench_tuning.py --store FOLDER --gpu    (of what was tuned with --target cuda)
 
 Of each problem (a kernel to be made) whose options were all measured, or most of them: after how
 many measurements was one within 2 % of the best found, in a random order and in the order learned
@@ -16,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from superopt.cost import tuned
-from superopt.cost.learned import Ranking
+from superopt.cost import gpu_features, tuned
+from superopt.cost.learned import Describe, Ranking, features
 from superopt.cost.machine import machine
-from superopt.cost.store import Store
+from superopt.cost.store import GPU, Store
 from superopt.cost.tuned import Timed
 
 LEAST = 20  # measured options of a problem
@@ -32,28 +33,41 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--gpu", action="store_true", help="of each GPU in the store")
     parser.add_argument("--md", type=Path)
     args = parser.parse_args()
     with Store.open(args.store) as store:
-        rows = tuned.measured(store, args.threads)
-    problems: dict[str, list[Timed]] = defaultdict(list)
-    for t in rows:
-        problems[t.problem].append(t)
-    chosen = sorted(p for p, some in problems.items() if len(some) >= LEAST)
-    found = [counts(problems, chosen, fold) for fold in range(FOLDS)]
-    text = report([c for some in found for c in some], len(rows))
+        if args.gpu:
+            on = [t for t in store.stats().targets if t.threads == GPU and t.runtime == "superopt"]
+            some = {f"{t.cpu}, {t.flags_digest}": gpu_features.usable(tuned.measured(store, t))
+                    for t in on}  # fmt: skip
+        else:
+            some = {machine().text: tuned.measured(store, tuned.target(args.threads))}
+    describe = gpu_features.features if args.gpu else features
+    text = "\n\n".join(saved(where, rows, describe) for where, rows in some.items())
     print(text)
     if args.md is not None:
         args.md.write_text(text + "\n", encoding="utf-8")
 
 
+def saved(where: str, rows: list[Timed], describe: Describe) -> str:
+    """The report of one target's measurements."""
+    problems: dict[str, list[Timed]] = defaultdict(list)
+    for t in rows:
+        problems[t.problem].append(t)
+    chosen = sorted(p for p, some in problems.items() if len(some) >= LEAST)
+    found = [counts(problems, chosen, fold, describe) for fold in range(FOLDS)]
+    return report(where, [c for some in found for c in some], len(rows))
+
+
 def counts(
-    problems: dict[str, list[Timed]], chosen: list[str], fold: int
+    problems: dict[str, list[Timed]], chosen: list[str], fold: int, describe: Describe
 ) -> list[tuple[int, float, float, float, float]]:
     """Of each problem of a fold: options, measurements at random and as learned, and how much
     slower than the best one the first option is, and the best of the first eight."""
     own = set(chosen[fold::FOLDS])
-    ranking = Ranking.learned([t for p, some in problems.items() if p not in own for t in some])
+    others = [t for p, some in problems.items() if p not in own for t in some]
+    ranking = Ranking.learned(others, describe)
     assert ranking is not None, "too little was measured, or the extra learn is not installed"
     rng = np.random.default_rng(fold)
     out = []
@@ -78,12 +92,12 @@ def first(order: list[object], good: set[object]) -> int:
     return next(n for n, o in enumerate(order, 1) if o in good)
 
 
-def report(found: list[tuple[int, float, float, float, float]], rows: int) -> str:
+def report(where: str, found: list[tuple[int, float, float, float, float]], rows: int) -> str:
     options, chance, learned, top, eight = (np.array(c) for c in zip(*found, strict=True))
     lines = [
         "# What a learned ranking saves",
         "",
-        f"{machine().text}; {rows} measurements of kernels; {len(found)} problems with at least"
+        f"{where}; {rows} measurements of kernels; {len(found)} problems with at least"
         f" {LEAST} measured options each. Made by `scripts/bench_tuning.py`.",
         "",
         f"| order | measurements until within {NEAR - 1:.0%} of the best, mean | median | all |",

@@ -13,29 +13,33 @@ SIDES = {"inception_v3": 299}
 LAYERS, WIDTH, HEADS, INNER, LENGTH = 4, 2048, 16, 5632, 256
 
 
-def net(name: str, batch: int, kind: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A module of torch on the device, and its inputs there; pictures with channels last."""
+def net(name: str, batch: int, kind: Any, device: str = "cuda") -> tuple[Any, tuple[Any, ...]]:
+    """A module of torch on the device, and its inputs there; pictures with channels last. Needs
+    torchvision, and transformers for BERT. kind: torch's type of floats.
+
+    Raises KeyError for another name."""
     import torch
 
     torch.manual_seed(0)
+    on: Any = {"device": device, "dtype": kind}
     if name in VISION or name == "csrnet":
         made = _vision(name)
-        made = made.eval().cuda().to(kind, memory_format=torch.channels_last)
+        made = made.eval().to(**on, memory_format=torch.channels_last)
         side = SIDES.get(name, 224)
-        x = torch.randn(batch, 3, side, side, device="cuda", dtype=kind)
+        x = torch.randn(batch, 3, side, side, **on)
         return made, (x.contiguous(memory_format=torch.channels_last),)
     if name == "bert_base_12l":
         from transformers import BertConfig, BertModel
 
-        made = BertModel(BertConfig(), add_pooling_layer=True).eval().cuda().to(kind)
-        ids = torch.randint(0, 2, (batch, 128), device="cuda")
+        made = BertModel(BertConfig(), add_pooling_layer=True).eval().to(**on)
+        ids = torch.randint(0, 2, (batch, 128), device=device)
         return made, (ids, torch.ones_like(ids), torch.zeros_like(ids))
     if name == "llama_layers":
-        made = _Layers().eval().cuda().to(kind)
-        return made, (torch.randn(batch, LENGTH, WIDTH, device="cuda", dtype=kind),)
+        made = _Layers().eval().to(**on)
+        return made, (torch.randn(batch, LENGTH, WIDTH, **on),)
     if name == "nasrnn":
-        made = _NasRnn().eval().cuda().to(kind)
-        return made, (torch.randn(batch, 5, 512, device="cuda", dtype=kind),)
+        made = _NasRnn().eval().to(**on)
+        return made, (torch.randn(batch, 5, 512, **on),)
     raise KeyError(name)
 
 
@@ -112,17 +116,18 @@ else:
             super().__init__()
             self.w = nn.ModuleList([nn.Linear(512, 512, bias=False) for _ in range(8)])
             self.u = nn.ModuleList([nn.Linear(512, 512, bias=False) for _ in range(8)])
+            self.register_buffer("first", torch.zeros(1, 512))
 
         def forward(self, x: Any) -> Any:
-            h = torch.zeros_like(x[:, 0])
+            h = self.first
             sigmoid, tanh, relu = torch.sigmoid, torch.tanh, torch.relu
             for n in range(x.shape[1]):
                 g = [w(x[:, n]) + u(h) for w, u in zip(self.w, self.u, strict=True)]
                 a = tanh(relu(g[0]) + sigmoid(g[3]))
-                b = tanh(sigmoid(g[1]) + tanh(g[2]))
+                b = sigmoid(sigmoid(g[1]) + tanh(g[2]))
                 c = tanh(sigmoid(g[4]) * tanh(g[5]))
-                d = tanh(sigmoid(g[6]) + relu(g[7]))
-                h = tanh(tanh(a * b) + tanh(c * d))
+                d = tanh(sigmoid(g[6]) * relu(g[7]))
+                h = tanh(tanh(b + c) * tanh(a * d))
             return h
 
 

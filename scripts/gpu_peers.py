@@ -1,85 +1,85 @@
-#!/usr/bin/env python3
-"""torch's times of the models of bench_gpu.py (docs/gpu_peers.json), by gpu_nets.py's definitions.
+"""torch's modes as peers of bench_gpu.py, by gpu_nets.py's definitions with drawn weights; and the
+times that were taken of them, by GPU and torch's version (docs/gpu_peers.json):
 
-    scripts/gpu_peers.py [--only NAME,...] [--precision fp16,tf32] [--batch 1,16] --out FILE.json
+    {"NVIDIA H100 80GB HBM3, torch 2.11.0+cu130": {"resnet18 fp16 1": {"graph": 0.345, ...}}}
 
-Weights are drawn. `graph`: eager, in a CUDA graph; `compile`: torch.compile(mode="reduce-overhead")
-with freezing, convolutions with channels last. Medians of events around a call with inputs that are
-there, in ms; by device and torch's version. What is in the file is not measured again.
+`graph`: eager, in a CUDA graph; `compile`: torch.compile(mode="reduce-overhead") with freezing,
+convolutions with channels last; `max`: the same with max-autotune, which takes minutes for a model,
+so that it is asked of a few only. Times are medians of events around a call with inputs that are
+there, in ms.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
+NINE = (
+    "resnet18", "resnet50", "squeezenet1_1", "mobilenet_v2", "inception_v3", "bert_base_12l",
+    "llama_layers", "csrnet", "nasrnn",
+)  # fmt: skip
+MOST = ("resnet18", "bert_base_12l", "llama_layers")  # of which max-autotune is asked, too
+MODES = {"compile": "reduce-overhead", "max": "max-autotune"}  # of torch.compile
+KNOWN = Path(__file__).resolve().parents[1] / "docs" / "gpu_peers.json"
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from bench_gpu import event_ms
-from gpu_nets import VISION, net
-
-NAMES = (*VISION, "bert_base_12l", "llama_layers", "csrnet", "nasrnn")
-KINDS = {"fp16": torch.float16, "tf32": torch.float32}
-
-
-def runs(name: str, precision: str, batch: int, most: bool = False) -> dict[str, Callable[[], Any]]:
-    """Calls by torch's mode: eager in a CUDA graph, compiled with reduce-overhead, and, where
-    `most`, with max-autotune."""
-    _set()
-    module, given = net(name, batch, KINDS[precision])
-    out: dict[str, Callable[[], Any]] = {}
-    with torch.no_grad():
-        for _ in range(3):
-            module(*given)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            module(*given)
-    out["graph"] = graph.replay
-    torch._dynamo.reset()
-    for key, mode in (("compile", "reduce-overhead"), ("max", "max-autotune")):
-        if key == "compile" or most:
-            fast = torch.compile(module, mode=mode)
-            out[key] = torch.no_grad()(lambda fast=fast: fast(*given))
-            out[key]()
-    return out
+Times = dict[str, dict[str, float]]  # ms by model, precision and batch, and by mode
 
 
-def _set() -> None:
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+def wanted(name: str) -> tuple[str, ...]:
+    """The modes that a model is compared with; none where gpu_nets.py does not define it."""
+    if name not in NINE:
+        return ()
+    return ("graph", *(m for m in MODES if m != "max" or name in MOST))
+
+
+def call(name: str, precision: str, batch: int, mode: str) -> Callable[[], Any]:
+    """A model in one of torch's modes, compiled, as a call on inputs that are there."""
+    import torch
+    from gpu_nets import net
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.benchmark = True
-    torch._inductor.config.freezing = True
+    kind = torch.float16 if precision == "fp16" else torch.float32
+    module, given = net(name, batch, kind)
+    if mode == "graph":
+        with torch.no_grad():
+            for _ in range(3):
+                module(*given)
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                kept = module(*given)
+        return lambda kept=kept: graph.replay()  # its outputs are kept as long as the call is
+    torch._dynamo.reset()
+    torch._inductor.config.freezing = True  # type: ignore[attr-defined, unused-ignore]
+    fast = torch.compile(module, mode=MODES[mode])
+
+    def run() -> Any:
+        with torch.no_grad():
+            return fast(*given)
+
+    run()
+    return run
 
 
-def measured(name: str, precision: str, batch: int, most: bool) -> dict[str, float]:
-    return {key: event_ms(run) for key, run in runs(name, precision, batch, most).items()}
+def where() -> str:
+    """Which GPU, and which version of torch."""
+    import torch
+
+    return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
 
 
-def main() -> None:
-    given = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    given.add_argument("--only", default=",".join(NAMES))
-    given.add_argument("--precision", default="fp16,tf32")
-    given.add_argument("--batch", default="1")
-    given.add_argument("--most", action="store_true", help="max-autotune, too: minutes for a net")
-    given.add_argument("--out", type=Path, required=True)
-    how = given.parse_args()
-    where = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
-    found = json.loads(how.out.read_text()) if how.out.exists() else {}
-    own = found.setdefault(where, {})
-    for name in how.only.split(","):
-        for precision in how.precision.split(","):
-            for batch in map(int, how.batch.split(",")):
-                key = f"{name} {precision} {batch}"
-                if key not in own:
-                    own[key] = measured(name, precision, batch, how.most)
-                    print(key, own[key], file=sys.stderr, flush=True)
-                    how.out.write_text(json.dumps(found, indent=1) + "\n")
+def known(path: Path, on: str) -> Times:
+    """What was taken there before."""
+    return json.loads(path.read_text()).get(on, {}) if path.exists() else {}
 
 
-if __name__ == "__main__":
-    main()
+def keep(path: Path, on: str, new: Mapping[str, Mapping[str, float]]) -> None:
+    """Add times to the file; those that are there already are replaced."""
+    found = json.loads(path.read_text()) if path.exists() else {}
+    own = found.setdefault(on, {})
+    for case, times in new.items():
+        own[case] = {**own.get(case, {}), **times}
+    path.write_text(json.dumps(found, indent=1) + "\n")

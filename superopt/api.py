@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from superopt.compiled import compile as compile
+from superopt.compiled import known_target
 from superopt.compiled import load as load
 from superopt.compiled import tune as tune
 from superopt.compiled_files import compilation as compilation
@@ -213,9 +214,16 @@ def bench(
     shapes: Mapping[str, int] | None = None,
     progress: Callable[[Event], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    target: str = "cpu",
+    precision: str = "fp32",
+    vendor: bool = True,
 ) -> tuple[BenchRow, ...]:
-    """Time models in turns, in onnxruntime ("ort"), "openvino", "torch" (torch.compile on the CPU)
-    and compiled ("superopt"): medians with intervals."""
+    """Time models in turns, in onnxruntime ("ort"), "openvino", "torch" (torch.compile) and
+    compiled ("superopt"): medians with intervals.
+
+    target, precision, vendor: as `compile` has them. With "cuda" superopt and torch run on the GPU
+    and in that precision, on inputs that are there, until the outputs are."""
+    known_target(target, precision)
     return bench_.bench(
         [Path(m) for m in models],
         vs=vs,
@@ -224,6 +232,7 @@ def bench(
         shapes=shapes,
         progress=progress or (lambda event: None),
         stop=stop or (lambda: False),
+        on=bench_.On(target, precision, vendor),
     )
 
 

@@ -1,4 +1,4 @@
-"""torch.compile on the CPU as a peer in benchmarks (extra `bench`); onnx2torch reads the model."""
+"""torch.compile as a peer in benchmarks (extra `bench`); onnx2torch reads the model."""
 
 from __future__ import annotations
 
@@ -15,10 +15,20 @@ from superopt.errors import UsageError
 LONGEST = 160  # characters of a reason
 # Of torch.compile: weights are constants, packed ahead of time.
 _OPTIONS: dict[str, Any] = {"freezing": True}
+# And on a GPU: all kernels are recorded as CUDA graphs, as its mode reduce-overhead has it.
+_ON_GPU: dict[str, Any] = {**_OPTIONS, "triton.cudagraphs": True}
+_SHORT = {"fp16": "float16", "bf16": "bfloat16"}
 
 
-def prepare(path: Path, feeds: Mapping[str, np.ndarray], threads: int) -> Callable[[], object]:
-    """One run of the model in float32 as a call without arguments.
+def prepare(
+    path: Path,
+    feeds: Mapping[str, np.ndarray],
+    threads: int,
+    device: str = "cpu",
+    precision: str = "fp32",
+) -> Callable[[], object]:
+    """One run of the model as a call without arguments, in float32; on "cuda", in the precision,
+    with inputs that are there, until the outputs are.
 
     feeds: in the order of the model's inputs. The model is traced with them first, so that indices
     and shapes among its constants are numbers to torch.compile, and compiled as a whole. The
@@ -42,10 +52,16 @@ def prepare(path: Path, feeds: Mapping[str, np.ndarray], threads: int) -> Callab
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             torch.set_num_threads(threads)
-            torch.set_float32_matmul_precision("highest")
+            torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
             given = [torch.from_numpy(np.ascontiguousarray(array)) for array in feeds.values()]
-            traced = make_fx(onnx2torch.convert(str(path)).eval())(*given)
-            compiled = torch.compile(traced, fullgraph=True, options=_OPTIONS)
+            module = onnx2torch.convert(str(path)).eval()
+            if device != "cpu":
+                torch.backends.cudnn.allow_tf32 = precision == "tf32"
+                kind = getattr(torch, _SHORT.get(precision, "float32"))
+                module, given = there(module, given, device, kind)
+            traced = make_fx(module)(*given)
+            options = _OPTIONS if device == "cpu" else _ON_GPU
+            compiled = torch.compile(traced, fullgraph=True, options=options)
             compiled(*given)  # compiles
     except Exception as e:  # of a dozen types without a common base
         reason = textwrap.shorten(str(e), LONGEST) or type(e).__name__
@@ -55,9 +71,22 @@ def prepare(path: Path, feeds: Mapping[str, np.ndarray], threads: int) -> Callab
 
     def run() -> object:
         with torch.no_grad():
-            return compiled(*given)
+            out = compiled(*given)
+        if device != "cpu":
+            torch.cuda.synchronize()
+        return out
 
     return run
+
+
+def there(module: Any, given: list[Any], device: str, kind: Any) -> tuple[Any, list[Any]]:
+    """A module and its inputs on a device, floats of this type, pictures with channels last."""
+    import torch
+
+    last = torch.channels_last
+    some = [x.to(device, kind if x.is_floating_point() else x.dtype) for x in given]
+    some = [x.contiguous(memory_format=last) if x.dim() == 4 else x for x in some]
+    return module.to(device, kind, memory_format=last), some
 
 
 def version() -> str:

@@ -244,8 +244,9 @@ class FakeApi:
         shapes: Mapping[str, int],
         progress: Progress,
         stop: Stop,
+        **on: object,
     ) -> tuple[BenchRow, ...]:
-        self.asked = {"vs": vs, "seconds": seconds}
+        self.asked = {"vs": vs, "seconds": seconds, **on}
         return tuple(BenchRow(str(m), name, BEFORE, None) for m in models for name in vs)
 
     def compilation(

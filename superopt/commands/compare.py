@@ -40,6 +40,7 @@ def _runtimes(ctx: click.Context, param: click.Parameter, value: str) -> tuple[s
     help="Runtimes to compare: ort, openvino, torch (torch.compile), superopt (compiled).",
 )
 @options.threads
+@options.on
 @options.duration("--seconds", "10s", "Time to measure.")
 @options.shape
 @options.as_json
@@ -51,12 +52,17 @@ def bench(
     threads: int | None,
     seconds: float,
     shapes: Mapping[str, int],
+    target: str,
+    precision: str,
+    vendor: bool,
     as_json: bool,
     quiet: bool,
 ) -> ExitCode:
     """Time models against each other, in turns.
 
     Medians with confidence intervals; the speedup is against the first model in the first runtime.
+    With --target cuda superopt and torch run on the GPU, on inputs that are there; the other
+    runtimes on the processor.
     """
     with terminal.progress(quiet) as show, terminal.interruptible() as stop:
         rows = api().bench(
@@ -67,6 +73,9 @@ def bench(
             shapes=shapes,
             progress=show,
             stop=stop,
+            target=target,
+            precision=precision,
+            vendor=vendor,
         )
     if as_json:
         from superopt.report.codec import dumps

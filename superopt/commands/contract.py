@@ -103,6 +103,9 @@ class Api(Protocol):
         shapes: Mapping[str, int],
         progress: Callable[[Event], None] | None,
         stop: Callable[[], bool] | None,
+        target: str,
+        precision: str,
+        vendor: bool,
     ) -> tuple[BenchRow, ...]: ...
 
     def tune(

@@ -7,7 +7,7 @@ tensor programs, arXiv:1805.08166, section 3).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,18 +28,22 @@ ALGORITHMS = (
     "flat",
 )
 KNOBS = ("rows", "vectors", "deep", "m", "levels", "apart", "block", "columns", "wide", "lanes")
+Describe = Callable[[tuple[int, ...], Option], list[float]]
 ROUNDS, STEPS, HOT, COLD = 80, 60, 0.3, 0.01
 
 
 class Ranking:
     """Predicts how much longer an option takes than its problem's best one: its logarithm."""
 
-    def __init__(self, trees: Any) -> None:
-        self.trees = trees
+    def __init__(self, trees: Any, describe: Describe) -> None:
+        self.trees, self.describe = trees, describe
 
     @classmethod
-    def learned(cls, some: Sequence[Timed]) -> Ranking | None:
-        """None where there is too little to learn from, or the extra `learn` is not installed."""
+    def learned(cls, some: Sequence[Timed], describe: Describe | None = None) -> Ranking | None:
+        """None where there is too little to learn from, or the extra `learn` is not installed.
+        describe: the features of a problem's numbers and an option, those of a processor if None.
+        """
+        describe = describe or features
         if len(some) < LEAST:
             return None
         try:
@@ -49,17 +53,17 @@ class Ranking:
         best: dict[str, float] = {}
         for t in some:
             best[t.problem] = min(t.seconds, best.get(t.problem, math.inf))
-        rows = np.array([features(t.numbers, t.option) for t in some])
+        rows = np.array([describe(t.numbers, t.option) for t in some])
         wanted = np.array([math.log(t.seconds / best[t.problem]) for t in some])
         data = lightgbm.Dataset(rows, np.minimum(wanted, 1.0), free_raw_data=False)
         about = {
             "objective": "regression", "num_leaves": 31, "learning_rate": 0.1, "verbose": -1,
             "min_data_in_leaf": 10, "num_threads": 1, "seed": 0, "deterministic": True,
         }  # fmt: skip
-        return cls(lightgbm.train(about, data, num_boost_round=ROUNDS))
+        return cls(lightgbm.train(about, data, num_boost_round=ROUNDS), describe)
 
     def predicted(self, numbers: tuple[int, ...], options: Sequence[Option]) -> np.ndarray:
-        rows = np.array([features(numbers, o) for o in options])
+        rows = np.array([self.describe(numbers, o) for o in options])
         return np.asarray(self.trees.predict(rows), np.float64)
 
     def ordered(self, numbers: tuple[int, ...], options: Sequence[Option]) -> list[Option]:
@@ -93,13 +97,13 @@ def _annealed(
     options: Sequence[Option], cost: np.ndarray, rng: np.random.Generator, chains: int = 8
 ) -> list[int]:
     """The options that chains stood at. A step goes to one that differs in few numbers."""
-    near = [_near(n, options) for n in range(len(options))]
+    near = _near(options)
     at = [0, *(int(n) for n in rng.integers(0, len(options), chains - 1))]
     stood = dict.fromkeys(at)
     for step in range(STEPS):
         heat = HOT * (COLD / HOT) ** (step / STEPS)
         for k, here in enumerate(at):
-            there = int(rng.choice(near[here])) if near[here] else here
+            there = int(rng.choice(near[here])) if len(near[here]) else here
             if cost[there] <= cost[here] or rng.random() < math.exp(
                 (cost[here] - cost[there]) / heat
             ):
@@ -108,15 +112,15 @@ def _annealed(
     return list(stood)
 
 
-def _near(n: int, options: Sequence[Option]) -> list[int]:
-    here = options[n]
-    own = dict(here.knobs)
+def _near(options: Sequence[Option]) -> list[np.ndarray]:
+    """Of each option the others of its algorithm that differ in at most two numbers."""
+    names = sorted({name for o in options for name, _ in o.knobs})
+    knobs = [dict(o.knobs) for o in options]
+    numbers = np.array([[k.get(name, -1) for name in names] for k in knobs]).reshape(len(knobs), -1)
+    kinds = np.array([o.algorithm for o in options])
     out = []
-    for k, other in enumerate(options):
-        if k == n:
-            continue
-        if other.algorithm != here.algorithm:
-            continue
-        if sum(own.get(name) != value for name, value in other.knobs) <= 2:
-            out.append(k)
+    for n, (own, kind) in enumerate(zip(numbers, kinds, strict=True)):
+        near = ((numbers != own).sum(-1) <= 2) & (kinds == kind)
+        near[n] = False
+        out.append(np.flatnonzero(near))
     return out

@@ -111,7 +111,7 @@ def created(path: Path) -> sqlite3.Connection:
 
 def _connect(place: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        place, _BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True
+        place, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True
     )
     # A file from elsewhere: its schema may not call functions with effects.
     connection.execute("PRAGMA trusted_schema = OFF")

@@ -31,6 +31,9 @@ Times = tuple[tuple[float, ...], ...]
 _T = TypeVar("_T")
 
 
+GPU = 0  # threads, of what runs on one: its name is then in the place of the processor's
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """What runs a graph, and where: measurements of one target say nothing about another."""
@@ -229,17 +232,17 @@ class Store:
     def import_(self, path: Path | str, machine: Machine, *, other_machine: bool = False) -> int:
         """Adds the measurements in an exported file, where there are none; returns how many.
 
-        Only those of the same kind of machine as `machine` are taken.  With `other_machine` those
-        of other kinds are too, as if they had been measured here, and each names the machine that
-        it is from; but not the times of whole graphs, which decide what is faster here.
+        Only those of the same kind of machine as `machine` are taken, and those of any GPU.  With
+        `other_machine` those of other kinds are too, as if they had been measured here, and each
+        names the machine that it is from; but not the times of whole graphs, which decide what is
+        faster here.
 
         Raises UsageError where nothing is of this kind of machine and for a file that is no store.
         """
         with closing(schema.read_only(Path(path))) as source:
             operators, graphs = schema.all_operators(source), schema.all_graphs(source)
-            kinds = {
-                (target.cpu, target.flags_digest) for target in map(_target, schema.targets(source))
-            }
+            on = [t for t in map(_target, schema.targets(source)) if t.threads != GPU]
+            kinds = {(target.cpu, target.flags_digest) for target in on}
         here = (machine.cpu, machine.flags_digest)
         if kinds and here not in kinds and not other_machine:
             there = "; ".join(f"{cpu} (flags {flags or 'unknown'})" for cpu, flags in sorted(kinds))
@@ -248,7 +251,8 @@ class Store:
                 f"there: {there}; here: {machine.kind}",
                 "measure here, or say that another machine's measurements will do",
             )
-        taken = [_moved(row, here) for row in operators if other_machine or row[2:4] == here]
+        taken = [_moved(row, here) for row in operators
+                 if other_machine or row[2:4] == here or row[4] == GPU]  # fmt: skip
         same = [row for row in graphs if row[2:4] == here]
         before = self._do(schema.counts)
         try:
@@ -319,6 +323,6 @@ def _measured(row: schema.Row) -> Measured:
 
 def _moved(row: schema.Row, here: tuple[str, str]) -> schema.Row:
     """A measurement of another machine as one of this, with that machine's name."""
-    if row[2:4] == here:
+    if row[2:4] == here or row[4] == GPU:
         return row
     return (*row[:2], *here, *row[4:-1], row[-1] or f"{row[2]} (flags {row[3] or 'unknown'})")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from superopt import __version__
 from superopt.cost.machine import machine
-from superopt.cost.store import Key, Measured, Store, Target
+from superopt.cost.store import GPU, Key, Measured, Store, Target
 from superopt.kernels.option import Option
 
 MEASURED, CHOSEN, GRAPH = "kernel", "tuned", "rewrites"
@@ -18,6 +18,12 @@ Seconds = tuple[float, float, float, int]  # median, 10th and 90th percentile, o
 def target(threads: int) -> Target:
     """Kernels of this version of superopt on this machine."""
     return Target.on(machine(), "superopt", __version__, threads)
+
+
+def gpu(name: str, dots: str) -> Target:
+    """Kernels of this version of superopt on such a GPU, in whatever machine. dots: how products of
+    float32 are computed there, by Triton's name."""
+    return Target("superopt", __version__, name, dots, GPU)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +36,10 @@ class Timed:
     seconds: float
 
 
-def measured(store: Store, threads: int) -> list[Timed]:
-    """All that was measured on this machine."""
+def measured(store: Store, on: Target) -> list[Timed]:
+    """All that was measured there."""
     out = []
-    for key, found in store.of_kind(target(threads), MEASURED):
+    for key, found in store.of_kind(on, MEASURED):
         problem, option = key.operator.split(" ", 1)
         (numbers,) = key.shapes
         out.append(Timed(problem, numbers, Option.parsed(option), found.us_median * 1e-6))
@@ -42,14 +48,13 @@ def measured(store: Store, threads: int) -> list[Timed]:
 
 def keep(
     store: Store,
-    threads: int,
+    on: Target,
     problem: str,
     numbers: tuple[int, ...],
     times: Mapping[Option, Seconds],
     kind: str = MEASURED,
 ) -> None:
     """Write down what was measured."""
-    on = target(threads)
     rows = {
         Key(kind, f"{problem} {option}", (numbers,), (), on): Measured(
             median * 1e6, low * 1e6, high * 1e6, runs, time.time()
@@ -59,10 +64,10 @@ def keep(
     store.put(rows)
 
 
-def chosen(store: Store, threads: int) -> dict[str, Option]:
+def chosen(store: Store, on: Target) -> dict[str, Option]:
     """The option that was chosen last for each problem."""
     out: dict[str, tuple[float, Option]] = {}
-    for key, found in store.of_kind(target(threads), CHOSEN):
+    for key, found in store.of_kind(on, CHOSEN):
         problem, option = key.operator.split(" ", 1)
         if problem not in out or out[problem][0] < found.when:
             out[problem] = (found.when, Option.parsed(option))

@@ -17,6 +17,7 @@ from superopt.errors import SuperoptError, UsageError
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read
 from superopt.ort.timing import SPINNING, interleave, prepare
+from superopt.pipeline import cuda
 from superopt.pipeline.compile import compile as compile_
 from superopt.pipeline.outside import readable
 from superopt.pipeline.reporting import interval, latency
@@ -28,6 +29,15 @@ RUNTIMES = ("ort", "openvino", "torch", "superopt")
 ROUNDS = 40
 SITTINGS = 2
 TELL_EVERY = 0.5  # seconds between two events, which would disturb the caches
+
+
+@dataclass(frozen=True, slots=True)
+class On:
+    """Where superopt and torch run, and how floats are kept there; see `superopt.compile`."""
+
+    target: str = "cpu"
+    precision: str = "fp32"
+    vendor: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,7 @@ def bench(
     seed: int = 0,
     progress: Callable[[Event], None] = lambda event: None,
     stop: Callable[[], bool] = lambda: False,
+    on: On = On(),
 ) -> tuple[BenchRow, ...]:
     """Time every model in every runtime, one run of each in every round, for `seconds` together.
 
@@ -79,7 +90,7 @@ def bench(
         first = arrays if first is None else first
         for runtime in vs:
             progress(Event("load", f"{path.name} in {runtime}"))
-            lanes.append(_lane(path, runtime, arrays, threads))
+            lanes.append(_lane(path, runtime, arrays, threads, on))
     if all(lane.note for lane in lanes):
         raise UsageError(
             "nothing was timed",
@@ -103,7 +114,9 @@ def _fits(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bool:
     }
 
 
-def _lane(path: Path, runtime: str, arrays: Mapping[str, np.ndarray], threads: int) -> _Lane:
+def _lane(
+    path: Path, runtime: str, arrays: Mapping[str, np.ndarray], threads: int, on: On
+) -> _Lane:
     def in_ort() -> Callable[[], object]:
         session = ort.session(path, threads=threads)
         ort.run(session, arrays)  # says in words what is wrong with them
@@ -113,9 +126,12 @@ def _lane(path: Path, runtime: str, arrays: Mapping[str, np.ndarray], threads: i
         return openvino.prepare(path, arrays, threads)
 
     def in_torch() -> Callable[[], object]:
-        return torch.prepare(path, arrays, threads)
+        device = "cuda" if on.target == "cuda" else "cpu"
+        return torch.prepare(path, arrays, threads, device, on.precision)
 
     def compiled() -> Callable[[], object]:
+        if on.target == "cuda":
+            return cuda.compile(read(path), on.precision, vendor=on.vendor).prepared(arrays)
         exe = compile_(read(path), threads=threads, rewrite=rewritten)
         return lambda: exe.run(arrays)
 
@@ -125,19 +141,20 @@ def _lane(path: Path, runtime: str, arrays: Mapping[str, np.ndarray], threads: i
         load()()
     except SuperoptError as e:
         return _Lane(path.name, runtime, load, f"{e.what}: {e.why}")
-    return _Lane(path.name, _called(runtime), load, "")
+    return _Lane(path.name, _called(runtime, on), load, "")
 
 
-def _called(runtime: str) -> str:
+def _called(runtime: str, on: On) -> str:
     """A runtime with its version."""
+    there = f" on the GPU, in {on.precision}" if on.target == "cuda" else ""
     match runtime:
         case "ort":
             return f"onnxruntime {ort.available()}"
         case "openvino":
             return f"openvino {openvino.version()}"
         case "torch":
-            return f"torch {torch.version()}"
-    return "superopt (compiled)"
+            return f"torch {torch.version()}{there}"
+    return f"superopt (compiled){there}"
 
 
 def _times(

@@ -237,7 +237,7 @@ class Compiler:
         for n, p in enumerate(programs):
             share = max(end - time.monotonic(), 0.0) / (len(programs) - n)
             parts.append(tune(p, self.machine, self.threads, store, share, progress, stop))
-        self.chosen = tuned.chosen(store, self.threads)
+        self.chosen = tuned.chosen(store, tuned.target(self.threads))
         self.fixed.clear()
         kernels = tuple(k for part in parts for k in part.kernels)
         return Tuned(kernels, sum(part.seconds for part in parts))
@@ -335,7 +335,7 @@ def compiler(
         raise _short(source.label, str(e)) from None
     given = readable(source, threads)
     with Store.open(store) as held:
-        chosen = tuned.chosen(held, threads)
+        chosen = tuned.chosen(held, tuned.target(threads))
         log = tuned.graph(held, threads, lambda: given.source.sha256)
     if log is not None and rewrite is not None and allowed.tiles:
         given = replace(given, source=rewrite(given.source, log))

@@ -17,7 +17,7 @@ from superopt.errors import ModelError, UsageError
 from superopt.ir import graph as g
 from superopt.ir.evaluate import bound_sizes
 from superopt.kernels import gpu_space
-from superopt.kernels.gpu_device import device, on_device
+from superopt.kernels.gpu_device import device, on_device, tensor, wait
 from superopt.kernels.gpu_program import Call, running
 from superopt.kernels.gpu_text import printed
 from superopt.kernels.option import Option
@@ -41,6 +41,7 @@ from superopt.plan.build import Program, program
 from superopt.plan.place import channels_last
 from superopt.plan.segments import BESIDE, Segment, graph_of, why_not, why_slow, worthwhile
 from superopt.plan.simplify import simplified
+from superopt.plan.streams import on_gpu as on_gpu_streams
 from superopt.plan.target import Target
 from superopt.report.accuracy import Accuracy
 from superopt.report.compiled import Tuned
@@ -62,6 +63,7 @@ TODO = (
 NO_KERNEL = (NotImplementedError, RecursionError, ZeroDivisionError)
 DROPPED = 13  # bits of a float32 that tf32 has not
 ONLINE = "E2"  # the float class of a softmax by blocks
+STREAMS = 1  # unless others are asked for
 WIDTH = 64  # bytes, of vectors that no GPU has: what a plan says of these does not hold
 
 
@@ -69,7 +71,8 @@ WIDTH = 64  # bytes, of vectors that no GPU has: what a plan says of these does 
 class OnGpu:
     """A model that was compiled for a GPU; for other sizes it is compiled again, once each.
 
-    vendor: may products be computed by the vendor's library? chosen: how problems are computed that
+    vendor: may products be computed by the vendor's library? streams: on how many branches may run
+    that do not hang on each other, where that should pay. chosen: how problems are computed that
     were tuned, by their keys. without: nodes that turned out to have no kernel, and why. Calls from
     several threads wait for each other."""
 
@@ -78,6 +81,7 @@ class OnGpu:
     device: str
     float_class: str = "E2"
     vendor: bool = True
+    streams: int = STREAMS
     chosen: Mapping[str, Option] = field(default_factory=dict)
     without: dict[g.Node, str] = field(default_factory=dict)
     variants: dict[tuple[tuple[str, int], ...], Variant] = field(default_factory=dict)
@@ -104,6 +108,19 @@ class OnGpu:
         with self.lock:
             found = self.variant(self.sizes(given)).run(given, there)
         return dict(zip(self.outputs, found, strict=True))
+
+    def prepared(self, feeds: Mapping[str, Any]) -> Callable[[], object]:
+        """A run with these inputs, on the device already, as a call that waits for the outputs."""
+        held = dict(feeds)
+        if self.device == "cuda":  # in the interpreter arrays are as good
+            held = {n: tensor(x, self.device) for n, x in feeds.items()}
+
+        def run() -> object:
+            out = self.run(held)
+            wait(self.device)
+            return out
+
+        return run
 
     def given(self, feeds: Mapping[str, Any]) -> list[Any]:
         """The inputs' arrays, or tensors; raises UsageError where they are not as the model says.
@@ -225,9 +242,10 @@ class OnGpu:
         drops = DROPPED if dots == "tf32" else 0
         fuses = on_gpu if self.float_class >= ONLINE else None
         choose = partial(gpu_space.choice, vendor=self.vendor)
+        streams = partial(on_gpu_streams, most=self.streams) if self.streams > 1 else None
         target = Target(
             choose, channels_last, fuses, turns=False, joins=True, clears=False, compares=True,
-            kind=kind, drops=drops,
+            kind=kind, drops=drops, streams=streams,
         )  # fmt: skip
         return program(graph, sizes, WIDTH, self.chosen, tiles=False, target=target)
 
@@ -236,9 +254,10 @@ class OnGpu:
         constants = np.zeros(made.constant_bytes, np.uint8)
         for c in made.constants:
             c.write(constants)
+        lanes = [(0, ())] * len(made.calls) if made.order is None else made.order.steps
         calls = [
-            Call(made.kernels[c.function], c.given, *gpu_space.told(made.options[made.solved[n]]))
-            for n, c in enumerate(made.calls)
+            Call(made.kernels[c.function], c.given, *gpu_space.told(made.options[key]), *lane)
+            for c, key, lane in zip(made.calls, made.solved, lanes, strict=True)
         ]
         ins, outs = ([_spec(v, sizes) for v in x] for x in (s.inputs, s.outputs))
         try:
@@ -321,9 +340,10 @@ def compile(
     float_class: str = "E2",
     store: Path | None = None,
     vendor: bool = True,
+    streams: int = STREAMS,
 ) -> OnGpu:
     """The model of a source. store: where it is written how kernels were tuned, if not in the
-    user's cache. vendor: may the vendor's library compute products?
+    user's cache. vendor: may the vendor's library compute products? streams: for branches, at most.
 
     Raises ModelError for an invalid model; UsageError where there is no GPU, and for another
     precision.
@@ -338,7 +358,7 @@ def compile(
         raise UsageError("target cuda", str(e), TODO) from None
     with Store.open(store) as held:
         chosen = known(held, where, PRECISIONS[precision][1])
-    return OnGpu(_model(source), precision, where, float_class, vendor, chosen)
+    return OnGpu(_model(source), precision, where, float_class, vendor, streams, chosen)
 
 
 def loaded(s: Saved) -> OnGpu:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from superopt.cost.machine import machine
 from superopt.cost.store import Store
@@ -26,19 +28,51 @@ _CORE = (
 _EXTRAS = (
     ("onnxruntime", "ort", "measured costs, timing and the check in the runtime"),
     ("openvino", "bench", "`superopt bench --vs openvino`"),
-    ("torch", "bench", '`superopt bench --vs torch`; with triton, target="cuda"'),
+    ("torch", "gpu", 'target="cuda", with triton; `superopt bench --vs torch`'),
     ("triton", "gpu", 'target="cuda"'),
     ("onnx2torch", "bench", "`superopt bench --vs torch`"),
+    ("lightgbm", "learn", "`superopt tune` learns which kernels to measure first"),
 )
 _FLAVOURS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
 
 
-def _gpu() -> str:
-    """Whether there is a GPU, as far as files of its driver say."""
+DRIVER, DEVICES = Path("/proc/driver/nvidia"), Path("/dev")
+
+
+def _gpu() -> Finding:
+    """Whether there is a GPU, as far as files of its driver and packages say."""
     if os.environ.get("TRITON_INTERPRET") == "1":
-        return "in Triton's interpreter, as TRITON_INTERPRET=1 says; slow, for tests"
-    there = os.path.exists("/dev/nvidiactl") or os.path.exists("/proc/driver/nvidia/version")
-    return "an NVIDIA driver is there" if there else "no NVIDIA driver was found on this machine"
+        how = "kernels run in Triton's interpreter, as TRITON_INTERPRET=1 says: slow, for tests"
+        return Finding("gpu", "ok", "", how)
+    version = _read(DRIVER / "version")
+    nodes = list(DEVICES.glob("nvidia[0-9]*"))
+    if not version and not nodes:
+        how = 'no NVIDIA driver was found on this machine: target="cuda" needs one'
+        return Finding("gpu", "missing", "", how)
+    found = re.search(r"\d+\.\d+(\.\d+)?", version)
+    driver = f"driver {found[0]}" if found else "a driver"
+    if not nodes:
+        return Finding(
+            "gpu", "problem", driver, "there is no /dev/nvidia0: give this process a GPU"
+        )
+    if (torch := _version("torch")) is not None and torch.endswith("+cpu"):
+        how = f"torch {torch} has no CUDA: install the build that has"
+        return Finding("gpu", "problem", driver, how)
+    texts = map(_read, sorted(DRIVER.glob("gpus/*/information")))
+    models = [m[1].strip() for m in (re.search(r"Model:(.*)", t) for t in texts) if m]
+    names = ", ".join(models) or f"{len(nodes)} NVIDIA GPU{'s' if len(nodes) > 1 else ''}"
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+    return Finding(
+        "gpu", "problem" if hidden else "ok", driver,
+        "CUDA_VISIBLE_DEVICES is empty, which hides all of them" if hidden else names,
+    )  # fmt: skip
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def doctor() -> tuple[Finding, ...]:
@@ -61,9 +95,9 @@ def doctor() -> tuple[Finding, ...]:
         )
     for name, extra, use in _EXTRAS:
         found = _version(name)
-        use += f", {_gpu()}" if name == "triton" else ""
         detail = use if found else f'{use}: pip install "superopt[{extra}]"'
         rows.append(Finding(name, "ok" if found else "missing", found or "", detail))
+    rows.append(_gpu())
     rows += _flavours()
     with Store.open(None) as store:
         stats = store.stats()

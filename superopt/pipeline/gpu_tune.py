@@ -1,24 +1,36 @@
 """Tuning on a GPU: ways to compute a model's kernels are measured, and the fastest ones kept, in
-the store of measurements, too."""
+the store of measurements, too.
+
+The model of the machine says which ones to measure, or what was learned from earlier measurements
+of this GPU (cost/learned.py, by cost/gpu_features.py), those of this tuning, too: then they are
+measured some at a time, for as long as these bring something.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from math import prod
 
+from superopt.cost import gpu_features
 from superopt.cost import tuned as kept
-from superopt.cost.store import Store
+from superopt.cost.learned import LEAST, Ranking
+from superopt.cost.store import Store, Target
+from superopt.cost.tuned import Timed
 from superopt.kernels.gpu_device import name
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.plan.build import Program
-from superopt.plan.gpu_measure import seconds
+from superopt.plan.gpu_measure import COMPILERS, seconds
 from superopt.report.compiled import Tuned, TunedKernel
 
+Options = Callable[[Problem], Iterator[Option]]
 Seen = Callable[[Problem, Mapping[Option, float]], None]
+GAIN = 1.02  # how much faster some must be than those before for others to be measured
+MORE = 1.5  # times as many measurements as before are learned from again
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,29 +41,56 @@ class Found:
     report: Tuned
 
 
-def where(device: str, dots: str) -> str:
-    """What stands before a problem's key in the store: which GPU, and how it multiplies float32."""
-    return f"{name(device)} {dots}".replace(" ", "_")
+@dataclass(slots=True)
+class Learner:
+    """What was measured, and the ranking that was learned from it, anew when there is much more."""
+
+    times: list[Timed]
+    ranking: Ranking | None = None
+    learned: int = 0
+
+    def now(self) -> Ranking | None:
+        if len(self.times) >= max(LEAST, MORE * self.learned):
+            self.ranking = Ranking.learned(self.times, gpu_features.features)
+            self.learned = len(self.times)
+        return self.ranking
+
+
+@dataclass(slots=True)
+class Kernel:
+    """A problem: the ways that should be measured, in this order, and what is known of them."""
+
+    key: str
+    problem: Problem
+    order: list[Option]
+    times: dict[Option, float] = field(default_factory=dict)
+
+    @property
+    def best(self) -> Option:
+        return min(self.times, key=lambda o: self.times[o])
+
+    def least(self) -> float:
+        return min(self.times.values(), default=float("inf"))
 
 
 def known(store: Store, device: str, dots: str) -> dict[str, Option]:
     """What was chosen on this GPU before."""
-    own = where(device, dots) + ":"
-    return {
-        key.removeprefix(own): o for key, o in kept.chosen(store, 0).items() if key.startswith(own)
-    }
+    return kept.chosen(store, kept.gpu(name(device), dots))
 
 
 def tuned(
-    programs: Sequence[Program], options: Callable[[Problem], Iterator[Option]], device: str,
-    dots: str, store: Store | None, budget: float, most: int, seen: Seen, stop: Callable[[], bool],
+    programs: Sequence[Program], options: Options, device: str, dots: str, store: Store | None,
+    budget: float, most: int, seen: Seen, stop: Callable[[], bool],
 ) -> Found:  # fmt: skip
-    """Measure the `most` of the `options` of each problem that should be the fastest, those of the
-    most work first, for at most so many seconds; what the store knows is not measured again."""
+    """Measure up to `most` of the `options` of each problem, those that should be the fastest;
+    problems of the most work first, for at most so many seconds. What the store knows is not
+    measured again."""
     begin = time.monotonic()
     problems = {key: p for made in programs for key, p in made.problems.items()}
     calls = [key for made in programs for key in made.solved]
-    before = _measured(store, device, dots)
+    on = kept.gpu(name(device), dots)
+    before = [] if store is None else kept.measured(store, on)
+    learner = Learner(gpu_features.usable(before))
     how: dict[str, Option] = {}
     rows = []
     by_work = sorted(problems, key=lambda k: -prod(problems[k].numbers()[:2]) * calls.count(k))
@@ -59,43 +98,62 @@ def tuned(
         if stop() or time.monotonic() - begin > budget:
             break
         p = problems[key]
-        some = list(islice(options(p), most))
-        found = {o: t for o, t in before.get(key, {}).items() if o in some}
-        left = [o for o in some if o not in found] if len(some) > 1 else []
-        if left:
-            new = seconds(p, left, dots)
-            found |= new
-            _keep(store, device, dots, key, p, new, kept.MEASURED)
-        if not found:
+        ranking = learner.now()
+        k = Kernel(key, p, _order(p, options, ranking, most))
+        k.times = {t.option: t.seconds for t in before if t.problem == key and t.option in k.order}
+        if len(k.order) > 1:
+            measure(k, partial(seconds, p, dots=dots), most, ranking is not None)
+        if not k.times:
             continue
-        best = min(found, key=lambda o: found[o])
-        how[key] = best
-        _keep(store, device, dots, key, p, {best: found[best]}, kept.CHOSEN)
-        first = some[0] if some[0] in found else best
-        shown, count = f"{p.tensor.type}", len(found)
+        numbers = gpu_features.numbers(p)
+        there = {t.option for t in before if t.problem == key}
+        new = {o: t for o, t in k.times.items() if o not in there}
+        learner.times += [Timed(key, numbers, o, t) for o, t in new.items()]
+        if store is not None:
+            _keep(store, on, key, numbers, new, kept.MEASURED)
+            _keep(store, on, key, numbers, {k.best: k.least()}, kept.CHOSEN)
+        how[key] = k.best
+        first = k.order[0] if k.order[0] in k.times else k.best
+        shown, count = f"{p.tensor.type}", len(k.times)
         rows.append(
             TunedKernel(
-                shown, calls.count(key), found[first], found[best], str(first), str(best),
-                count, len(some),
+                shown, calls.count(key), k.times[first], k.least(), str(first), str(k.best),
+                count, len(k.order),
             )
         )  # fmt: skip
-        seen(p, found)
+        seen(p, k.times)
     return Found(how, Tuned(tuple(rows), time.monotonic() - begin))
 
 
-def _measured(store: Store | None, device: str, dots: str) -> dict[str, dict[Option, float]]:
-    out: dict[str, dict[Option, float]] = {}
-    own = where(device, dots) + ":"
-    for t in () if store is None else kept.measured(store, 0):
-        if t.problem.startswith(own):
-            out.setdefault(t.problem.removeprefix(own), {})[t.option] = t.seconds
-    return out
+def _order(p: Problem, options: Options, ranking: Ranking | None, most: int) -> list[Option]:
+    """The ways to compute a problem, of which the first is taken unmeasured: all of them, those
+    first that should be the fastest; where nothing was learned yet, as many as are measured."""
+    if ranking is None:
+        return list(islice(options(p), most))
+    first, *rest = dict.fromkeys(options(p))
+    if len(rest) > 1:
+        rest = ranking.ordered(gpu_features.numbers(p), rest)
+    return [first, *rest]
+
+
+def measure(
+    k: Kernel, clock: Callable[[list[Option]], Mapping[Option, float]], most: int, ranked: bool
+) -> None:
+    """Measure those of the first `most` that are not known. ranked: as many at a time as are
+    compiled at once, until they bring nothing. clock: seconds of those that run."""
+    size = COMPILERS if ranked else most
+    for at in range(0, min(most, len(k.order)), size):
+        before = k.least()
+        some = [o for o in k.order[at : min(at + size, most)] if o not in k.times]
+        if some:
+            k.times |= clock(some)
+        if at and k.least() * GAIN > before:
+            break
 
 
 def _keep(
-    store: Store | None, device: str, dots: str, key: str, p: Problem,
+    store: Store, on: Target, key: str, numbers: tuple[int, ...],
     times: Mapping[Option, float], kind: str,
 ) -> None:  # fmt: skip
-    if store is not None and times:
-        rows = {o: (t, t, t, 1) for o, t in times.items()}
-        kept.keep(store, 0, f"{where(device, dots)}:{key}", p.numbers(), rows, kind)
+    if times:
+        kept.keep(store, on, key, numbers, {o: (t, t, t, 1) for o, t in times.items()}, kind)

@@ -102,7 +102,7 @@ def _promise(k: _Kernel) -> float:
 
 def _kernels(program: Program, store: Store, threads: int) -> list[_Kernel]:
     """Of the program, with what the store knows of them."""
-    some = tuned.measured(store, threads)
+    some = tuned.measured(store, tuned.target(threads))
     ranking = Ranking.learned(some)
     known: dict[str, dict[Option, Seconds]] = {}
     for t in some:
@@ -134,7 +134,7 @@ def _measure(
             break
         new[option] = seconds(runnable(k.problem, option, machine, threads))
     k.times |= new
-    tuned.keep(store, threads, k.key, k.problem.numbers(), new)
+    tuned.keep(store, tuned.target(threads), k.key, k.problem.numbers(), new)
 
 
 def _decided(k: _Kernel, machine: Machine, threads: int, store: Store) -> Option:
@@ -152,5 +152,7 @@ def _decided(k: _Kernel, machine: Machine, threads: int, store: Store) -> Option
             ranked.insert(0, k.default)
     winner = ranked[0]
     numbers = k.problem.numbers()
-    tuned.keep(store, threads, k.key, numbers, {winner: k.times[winner]}, tuned.CHOSEN)
+    tuned.keep(
+        store, tuned.target(threads), k.key, numbers, {winner: k.times[winner]}, tuned.CHOSEN
+    )
     return winner

@@ -38,6 +38,7 @@ from superopt.plan.phases import Phase, Written
 from superopt.plan.place import apart, layouts
 from superopt.plan.reading import Kept, reading
 from superopt.plan.rows import rows
+from superopt.plan.streams import Order, in_use
 from superopt.plan.target import CPU, Target
 from superopt.plan.tensors import Tensors
 from superopt.plan.turn import in_order_of_reading, panels
@@ -77,7 +78,7 @@ class Program:
     the former, at its beginning, bytes that are to be zeros wherever no kernel writes;
     problems: what was to be computed, by key; options: how each of them is; solved: which problem
     each call belongs to; results: the tensor that it computes, or helps to; origins: where these
-    come from."""
+    come from; order: of several streams, on which each call runs."""
 
     kernels: Mapping[str, Kernel]
     calls: tuple[Call, ...]
@@ -91,6 +92,7 @@ class Program:
     solved: tuple[str, ...]
     results: tuple[Tensor, ...] = ()
     origins: Origins | None = None
+    order: Order | None = None
 
     def identity(self) -> str:
         """Of programs whose constants lie in the same places in the same order."""
@@ -313,16 +315,12 @@ class _Builder:
         options: Mapping[str, Option],
     ) -> Program:
         """Buffers get their places."""
-        first: dict[Tensor, int] = {}
-        last: dict[Tensor, int] = {}
-        for n, step in enumerate(steps):
-            first.setdefault(step.target, n)
-            last[step.target] = n
-        for n, step in enumerate(steps):
-            for t in step.reads:
-                last[t] = max(n, last.get(t, n))
-        own = [t for t in first if t not in where]
-        lives = [Life(self.bytes(t), first[t], last[t], *self.keeps(t)) for t in own]
+        reads, writes = [s.reads for s in steps], [s.target for s in steps]
+        how = [(problems[s.problem], options[s.problem]) for s in steps]
+        order = self.target.streams(reads, writes, how) if self.target.streams else None
+        used = in_use(reads, writes, order)
+        own = [t for t in used if t not in where]
+        lives = [Life(self.bytes(t), *used[t], *self.keeps(t)) for t in own]
         at, memory, shared, kept = offsets(lives)
         where |= {t: Ref("memory", a) for t, a in zip(own, at, strict=True)}
         cleared = {own[n] for n in shared}
@@ -331,8 +329,9 @@ class _Builder:
         end = 0
         calls: list[Call] = []
         run: list[Step] = []
-        for n, step in enumerate(steps):
-            if step.target in cleared and first[step.target] == n:
+        for step in steps:
+            if step.target in cleared:  # before it is written for the first time
+                cleared.remove(step.target)
                 clear = self.clear(step.target)
                 run.append(replace(step, kernel=clear))
                 calls.append(Call(clear.name, (where[step.target],), chunks(clear)))
@@ -359,6 +358,7 @@ class _Builder:
             kernels, tuple(calls), tuple(constants), end, memory, kept, most,
             problems, options, tuple(step.problem for step in run),
             tuple(step.result for step in run), origins(self.graph, self.tensors, self.current),
+            order,
         )  # fmt: skip
 
     def shape(self, t: Tensor) -> tuple[int, ...]:

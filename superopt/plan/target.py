@@ -11,6 +11,7 @@ from superopt.kernels.problem import Choice, Problem
 from superopt.kernels.space import choice
 from superopt.plan.attention import Fusing, on_processor
 from superopt.plan.place import layouts
+from superopt.plan.streams import Streams
 from superopt.te.dtype import DType
 from superopt.te.expr import Tensor
 
@@ -25,7 +26,8 @@ class Target:
     that are constants on each side of a diagonal compared instead of read? kind: floats of 32 bits
     are of it in memory. drops: or so many of their last bits are zeros, for dots that do not read
     these: they would leave them out, which is always less, and errors of one sign add up from layer
-    to layer."""
+    to layer. streams: on which of several streams steps run, by what each reads, what it writes,
+    and how it is computed; None: there is one."""
 
     choose: Callable[[Problem, Option | None], Choice] = choice
     lie: Callable[..., dict[Tensor, Layout]] = layouts
@@ -36,6 +38,7 @@ class Target:
     compares: bool = False
     kind: DType | None = None
     drops: int = 0
+    streams: Streams | None = None
 
 
 CPU = Target()

@@ -1,4 +1,4 @@
-"""Kernels in Triton's interpreter, which needs the extra `gpu`."""
+"""Kernels in Triton's interpreter, which needs the extra `gpu`; or on a GPU, see tests/gpu.py."""
 
 import os
 import subprocess
@@ -29,11 +29,14 @@ from superopt.kernels.tile import For, Kernel, Store, Update
 from superopt.te.dtype import BF16, DTYPES, F32, I32, to_numpy
 from superopt.te.expr import Tensor, apply, compute, const, gather, inside, reduction, select
 from superopt.te.node import Axis
+from tests.gpu import REAL, choose
 from tests.kernels.blocks import PRINTED, add, made_by, matmul, softmax, transposed
 from tests.kernels.build import blank, drawn, kernel_of
 from tests.kernels.schedules import Draw, draws, grown
 from tests.kernels.test_operators import EXAMPLES, of_numbers
 from tests.kernels.test_schedule import COMPUTATIONS, WANTED, legal, tensor, whole
+
+pytestmark = pytest.mark.gpu
 
 # What Triton's text does not say yet.
 UNPRINTED = (Bind, Vthread, Pipeline, CacheRead, CacheWrite, Tensorize)
@@ -43,12 +46,19 @@ Run = Callable[..., None]
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
-    """`run(kernel, *arrays)` in Triton's interpreter, which Triton chooses when it is imported."""
+    """`run(kernel, *arrays)` changes the arrays of results."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        for name in ("torch", "triton"):
-            pytest.importorskip(name, reason=f"the extra gpu is not installed: no {name}")
-        yield lambda k, *arrays: loaded(k)(*map(torched, arrays))
+        choose(patch)
+        yield there if REAL else lambda k, *arrays: loaded(k)(*map(torched, arrays))
+
+
+def there(k: Kernel, *arrays: np.ndarray) -> None:
+    """On the GPU, and back."""
+    own = [torched(x) for x in arrays]
+    given = [x.cuda() for x in own]
+    loaded(k, "cuda")(*given)
+    for x, y in zip(own, given, strict=True):
+        x.copy_(y)
 
 
 def torched(x: np.ndarray) -> Any:
@@ -318,7 +328,7 @@ import re
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from superopt.kernels.gpu_run import functions
+from superopt.kernels.gpu_run import TOLD, functions
 from superopt.kernels.gpu_text import printed
 from tests.kernels.blocks import PRINTED
 
@@ -329,7 +339,7 @@ for name, kernel in PRINTED.items():
         f = functions(text)[launch.name]
         kinds = [f"*{names[t.dtype.name]}" for t in launch.buffers]
         source = ASTSource(f, dict(zip(f.arg_names, kinds, strict=True)), {})
-        made = triton.compile(source, target=GPUTarget("cuda", 90, 32))
+        made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=TOLD)
         ptx = made.asm["ptx"]
         first = re.search(r"(ld|st|cp|red|atom)\\.[a-z.]*global", ptx).start()
         waits = 0 < ptx.find("griddepcontrol.wait") < first
@@ -342,7 +352,8 @@ def test_texts_compile_for_a_gpu(run: Run) -> None:
     Nothing in memory is touched before they wait for the launch before them."""
     plain = {n: v for n, v in os.environ.items() if n != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-c", COMPILED], env=plain, capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-W", "error::UserWarning", "-c", COMPILED], env=plain,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [f"{name} True" for name in PRINTED]

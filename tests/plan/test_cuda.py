@@ -21,6 +21,7 @@ from superopt.kernels.problem import Problem
 from superopt.onnx_io.source import read
 from superopt.pipeline import cuda
 from superopt.pipeline.cuda import PRECISIONS
+from tests.gpu import choose
 from tests.plan.gpu_models import ATTENTION, I64, ONE, drawn, heads, node
 from tests.plan.test_compile import F, model, reference
 
@@ -28,16 +29,12 @@ UNITS = {"fp32": 2e-6, "tf32": 3e-3, "fp16": 3e-3, "bf16": 3e-2}
 
 
 pytestmark = pytest.mark.gpu
-REAL = os.environ.get("SUPEROPT_TEST_GPU") == "1"
 
 
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels run in the interpreter; memory begins as what is no number."""
-    if not REAL:
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
-    for name in ("torch", "triton"):
-        pytest.importorskip(name, reason=f"the extra gpu is not installed: no {name}")
+    """Kernels run where tests/gpu.py says; memory begins as what is no number."""
+    choose(monkeypatch)
     made = gpu_program.running
 
     def poisoned(*given: Any, **more: Any) -> gpu_program.Running:
@@ -290,7 +287,7 @@ COMPILED = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 import sys, triton
-from superopt.kernels.gpu_run import functions
+from superopt.kernels.gpu_run import TOLD, functions
 from superopt.kernels.gpu_text import printed
 from superopt.onnx_io.source import read
 from superopt.pipeline import cuda
@@ -315,7 +312,7 @@ for precision in ("fp16", "tf32"):
             kinds = [f"*{names.get(t.dtype.name, t.dtype.name)}" for t in x.buffers]
             known = {(n,): [["tt.divisibility", 16]] for n in range(len(kinds))}
             source = ASTSource(f, dict(zip(f.arg_names, kinds, strict=True)), {}, known)
-            how = {"num_warps": c.warps, "num_stages": c.stages}
+            how = {"num_warps": c.warps, "num_stages": c.stages, **TOLD}
             made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=how)
             assert len(made.asm["cubin"]) > 0
     print(precision, len(calls))
@@ -332,8 +329,9 @@ def test_kernels_compile_for_sm_90(name: str) -> None:
     """To machine code, without a GPU; in a process without the interpreter."""
     plain = {n: v for n, v in os.environ.items() if n != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-c", COMPILED, name], env=plain, capture_output=True, text=True
-    )
+        [sys.executable, "-W", "error::UserWarning", "-c", COMPILED, name], env=plain,
+        capture_output=True, text=True,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["fp16", "tf32"]
 

@@ -3,6 +3,8 @@ the commands."""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -14,6 +16,8 @@ import pytest
 
 import superopt
 from superopt import cli
+from superopt import torch as peer
+from superopt.cost import gpu_features
 from superopt.cost.store import Store
 from superopt.errors import UsageError
 from superopt.kernels import gpu_space
@@ -22,9 +26,16 @@ from superopt.kernels.problem import Problem
 from superopt.onnx_io.source import read
 from superopt.pipeline import cuda, gpu_tune
 from superopt.pipeline.cuda import PRECISIONS
+from superopt.plan import gpu_measure, streams
+from tests.gpu import REAL
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import MODELS, feeds, interpreted, near
+from tests.plan.test_streams import any_order
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+import bench_gpu
 
 pytestmark = pytest.mark.gpu
 __all__ = ["interpreted"]  # a fixture of this module, too
@@ -82,7 +93,7 @@ def test_outputs_are_where_the_inputs_are(monkeypatch: pytest.MonkeyPatch) -> No
     got = exe.run({k: torch.from_numpy(x) for k, x in feeds(m).items()})
     assert all(isinstance(x, torch.Tensor) for x in got.values())
     wanted = reference(m, feeds(m))
-    near({"y": got["y"].numpy()}, {"y": wanted["y"]}, "fp32")
+    near({"y": got["y"].cpu().numpy()}, {"y": wanted["y"]}, "fp32")
 
 
 def test_what_tune_does_not_know() -> None:
@@ -173,13 +184,14 @@ def test_measurements_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert cuda.compile(read(m), "fp16", store=tmp_path).chosen == {}
 
 
-@pytest.mark.parametrize("command", ["compile", "profile", "run", "tune"])
+@pytest.mark.parametrize("command", ["bench", "compile", "profile", "run", "tune"])
 def test_the_commands(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    m = MODELS["a convolution"]()
+    m = MODELS["joined" if command == "bench" else "a convolution"]()
     path, x, y = tmp_path / "m.onnx", tmp_path / "x.npz", tmp_path / "y.npz"
     onnx.save(m, path)
     np.savez(x, **feeds(m))
     more = {
+        "bench": ["--vs", "superopt,ort", "--seconds", "0.1s"],
         "compile": ["--dump", str(tmp_path / "dump")],
         "profile": ["--seconds", "0.01"],
         "run": ["--inputs", str(x), "-o", str(y)],
@@ -192,7 +204,133 @@ def test_the_commands(command: str, tmp_path: Path, capsys: pytest.CaptureFixtur
         assert "a GPU, in fp16" in output
         (text,) = [p for p in (tmp_path / "dump").glob("*.triton.py") if "tl.dot" in p.read_text()]
         assert "@triton.jit" in text.read_text()
+    if command == "bench":
+        assert "superopt (compiled) on the GPU, in fp16" in output
+        assert "onnxruntime" in output
     if command == "run":
         near(np.load(y), reference(m, feeds(m)), "fp16")
     if command == "profile":
         assert "dot rows=" in output
+
+
+def test_torch_on_a_device(tmp_path: Path) -> None:
+    """What is compared with: the model by torch.compile where it is asked for, in the precision."""
+    import torch
+
+    made = pytest.importorskip("onnx2torch").convert(m := MODELS["a convolution"]()).eval()
+    (x,) = feeds(m).values()
+    module, (given,) = peer.there(made, [torch.from_numpy(x)], "cpu", torch.float16)
+    assert given.is_contiguous(memory_format=torch.channels_last)
+    assert {p.dtype for p in module.parameters()} == {torch.float16}
+    with torch.no_grad():
+        got = module(given).float().numpy()
+    near({"y": got}, reference(m, feeds(m)), "fp16")
+    if REAL:
+        onnx.save(m, tmp_path / "m.onnx")
+        run: Any = peer.prepare(tmp_path / "m.onnx", {"x": x}, 1, "cuda", "fp16")
+        near({"y": run().float().cpu().numpy()}, reference(m, feeds(m)), "fp16")
+
+
+def test_large_constants_come_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When options are timed: each run reads its own ones, and computes the same from the same."""
+    made = cuda.compile(read(MODELS["of a long sum"]()), "fp16").variant({}).program
+    ways = ((p, o) for p in made.problems.values() for o in gpu_space.options(p, vendor=False))
+    p, option = next((p, o) for p, o in ways if p.constants and o.algorithm == "split")
+    r, fixed = gpu_measure.running_of(p, option, "ieee", "cuda" if REAL else "cpu")
+    assert fixed
+    assert gpu_measure.copies(r, fixed) == []
+    monkeypatch.setattr(gpu_measure, "STALE", 1)
+    monkeypatch.setattr(gpu_measure, "COPIES", 3)
+    some = gpu_measure.copies(r, fixed)
+    assert len(some) == 3
+    r.launch()
+    wanted = [x.clone() for x in r.inputs]
+    own = {id(r.inputs[n]) for n in fixed}
+    for other in some:
+        read_ = {id(x) for launch in other.launches for x in launch[3]}
+        assert not read_ & own
+        assert read_ & {id(x) for x in r.inputs}
+        other.launch()
+        assert all(bool((a == b).all()) for a, b in zip(r.inputs, wanted, strict=True))
+
+
+def branches() -> onnx.ModelProto:
+    """As in an inception net: of one picture several small convolutions, joined, twice."""
+    nodes, known, x = [], {}, "x"
+    for n in range(2):
+        for k, (c, size) in enumerate(((16, 1), (12, 3), (8, 1))):
+            known[f"w{n}{k}"] = drawn(c, 16 if n == 0 else 36, size, size, scale=0.05)
+            nodes += [
+                node("Conv", x, f"w{n}{k}", f"a{n}{k}", pads=[size // 2] * 4),
+                node("Relu", f"a{n}{k}", f"b{n}{k}"),
+            ]
+        x = f"c{n}"
+        nodes.append(node("Concat", *(f"b{n}{k}" for k in range(3)), x, axis=1))
+    nodes.append(node("Relu", x, "y"))
+    return model(nodes, {"x": (F, [1, 16, 5, 5])}, ["y"], known)
+
+
+@pytest.mark.parametrize("name", ["branches", "heads", "a block"])
+def test_on_several_streams(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever streams kernels are put on, and in whichever order they end then: the same."""
+    rng = np.random.default_rng(0)
+
+    def lanes(reads: Any, writes: Any, how: Any, most: int) -> streams.Order:
+        some = [int(x) for x in rng.integers(0, most, len(writes))]
+        return streams.ordered(some, streams.dependencies(reads, writes))
+
+    m = branches() if name == "branches" else MODELS[name]()
+    alone = cuda.compile(read(m), "fp16").variant({})
+    monkeypatch.setattr(cuda, "on_gpu_streams", lanes)
+    exe = cuda.compile(read(m), "fp16", streams=3)
+    made = exe.variant({})
+    order, r = made.program.order, made.running
+    assert order is not None
+    assert len(set(order.lanes)) > 1
+    assert made.program.options == alone.program.options
+    if not REAL:
+        of = [*zip(r.numbers, r.launches, strict=True)]
+        r.launches = [x for n in any_order(order, rng) for k, x in of if k == n]
+        r.numbers = ()
+    near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
+
+
+def test_streams_are_used_where_it_should_pay() -> None:
+    """Small branches; not where each fills the GPU, and not unless it is asked for."""
+    made = cuda.compile(read(branches()), "fp16", streams=4).variant({}).program
+    assert made.order is not None
+    assert len(set(made.order.lanes)) > 1
+    assert cuda.compile(read(branches()), "fp16").variant({}).program.order is None
+    chain = cuda.compile(read(MODELS["pointwise"]()), "fp16", streams=4).variant({}).program
+    assert chain.order is not None
+    assert set(chain.order.lanes) == {0}
+
+
+def test_features_of_every_option() -> None:
+    """Of each model's problems, and of every way to compute them, for the ranking that learns."""
+    lengths = set()
+    for name in ("a block", "heads", "layer norm", "depthwise", "turned", "of a long sum"):
+        made = cuda.compile(read(MODELS[name]()), "fp16").variant({}).program
+        for p in made.problems.values():
+            given = gpu_features.numbers(p)
+            assert len(given) == gpu_features.LENGTH
+            found = [gpu_features.features(given, o) for o in gpu_space.options(p)]
+            assert np.isfinite(np.array(found)).all()
+            lengths |= {len(f) for f in found}
+    assert len(lengths) == 1
+
+
+def test_a_step_of_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What scripts/bench_gpu.py does of a model by itself; in the interpreter times say nothing."""
+    case = bench_gpu.Case("a model", "fp16", 1)
+    onnx.save(MODELS["joined"](), tmp_path / "m.onnx")
+    monkeypatch.setattr(bench_gpu.Bench, "path", lambda self, case: tmp_path / "m.onnx")
+    if not REAL:
+        monkeypatch.setattr(bench_gpu, "event_ms", lambda run, runs=0: run() or 1.0)
+    bench = bench_gpu.Bench(tmp_path, tmp_path, tune=3)
+    found = bench.do(case, bench_gpu.OWN, bench.ready(case))
+    assert found["error"] < 1e-2
+    assert 0 < found["limit"] < 1e-2
+    assert {"ms", "kernels", "compile s", "seconds", "untuned"} <= set(found)
+    assert "limit" in found["why"]
+    json.dumps(found)

@@ -128,8 +128,8 @@ def test_what_was_chosen_is_used_from_then_on(tmp_path: Path) -> None:
     assert all(0 < k.measured <= k.options for k in found.kernels)
     assert found.after <= found.before
     with Store.open(tmp_path) as store:
-        chosen = tuned.chosen(store, 1)
-        rows = tuned.measured(store, 1)
+        chosen = tuned.chosen(store, tuned.target(1))
+        rows = tuned.measured(store, tuned.target(1))
     assert len(rows) >= sum(k.measured for k in found.kernels) - len(found.kernels)
     exe = superopt.compile(m, store=tmp_path)
     x = picture(1, 9)

@@ -1,0 +1,162 @@
+"""What is known of an option on a GPU before it is measured, for the ranking that learns
+(learned.py): bytes, work of tensor cores, how many blocks a multiprocessor has at a time, in how
+many waves they go, what launches take, and what all of it should take together.
+
+The machine's rates are those by which options are ranked unmeasured (kernels/gpu_blocks.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from superopt.cost.tuned import Timed
+from superopt.kernels import contraction as co
+from superopt.kernels.gpu_blocks import (
+    AGAIN,
+    BEGIN,
+    BYTES,
+    END,
+    MEMORY,
+    MOST,
+    MULTIPROCESSORS,
+    PARTIAL,
+    PRODUCTS,
+    ROOM,
+    SHARED,
+    START,
+    STEP,
+    WARPS,
+    WGMMA,
+)
+from superopt.kernels.gpu_products import matrix_of
+from superopt.kernels.option import Option
+from superopt.kernels.problem import Problem
+
+ALGORITHMS = ("dot", "split", "library", "across", "each", "turn", "rows", "online")
+KNOBS = ("rows", "columns", "deep", "keys", "elements", "warps", "stages", "parts", "turned")
+LENGTH = 12  # of a problem's numbers
+
+
+def numbers(p: Problem) -> tuple[int, ...]:
+    """Elements, terms of each one's sum, bytes of constants and of other operands; rows, columns
+    and terms as of a matrix, how many such, the extent of the innermost sum, bytes of an element;
+    whether it is a product of matrices, and of how many axes rows are that are one program."""
+    elements, terms, fixed, other, _, last, _ = p.numbers()
+    m = None if p.lead else matrix_of(p)
+    if m is None:
+        sizes = (max(elements // max(last, 1), 1), last, terms, 1, terms)
+        item = max(p.tensor.dtype.bits // 8, 1)
+        return (elements, terms, fixed, other, *sizes, item, 0, p.lead)
+    batch = prod(map(co.extent, m.batch))
+    item = 2 if m.half else 4
+    return (elements, terms, fixed, other, *m.sizes, batch, co.extent(m.over[-1]), item, 1, 0)
+
+
+def usable(some: Iterable[Timed]) -> list[Timed]:
+    """The measurements whose problems are described so."""
+    return [t for t in some if len(t.numbers) == LENGTH]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How an option goes through its result: blocks of `high` x `wide`, so many of them, each in so
+    many steps of `deep` terms; bytes of shared memory that one has under way."""
+
+    high: int
+    wide: int
+    deep: int
+    count: int
+    steps: int
+    shared: int
+
+
+def blocks(given: tuple[int, ...], option: Option) -> Blocks:
+    """given: a problem's numbers."""
+    elements, terms, _, _, rows, columns, depth, batch, _, item, *_ = given
+    knobs = dict(option.knobs)
+    high, wide, stages = knobs.get("rows", 1), knobs.get("columns", 1), knobs.get("stages", 1)
+    match option.algorithm:
+        case "dot" | "split":
+            deep, parts = knobs["deep"], knobs.get("parts", 1)
+            count = parts * batch * _up(rows, high) * _up(columns, wide)
+            shared = stages * (high + wide) * deep * item
+            return Blocks(high, wide, deep, count, _up(depth, parts * deep), shared)
+        case "online":
+            keys = knobs["keys"]
+            count, shared = _up(elements, columns * high), 2 * stages * keys * columns * item
+            return Blocks(high, max(columns, 1), keys, count, _up(depth, keys), shared)
+        case "across":
+            deep = knobs["deep"]
+            return Blocks(high, 1, deep, _up(elements, high), _up(depth, deep), 0)
+        case "each":
+            some = knobs["elements"]
+            return Blocks(some, 1, 1, _up(elements, some), max(terms, 1), 0)
+        case "turn":
+            return Blocks(high, wide, 1, _up(elements, high * wide), 1, 0)
+    return Blocks(1, max(columns, 1), 1, max(rows, 1), 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What an option should take, in ns: near: blocks that a multiprocessor has at a time; waves of
+    blocks; products, read, of all steps of a block; moved: of all bytes, from memory; launches; and
+    whole: all of it."""
+
+    near: int
+    waves: float
+    products: float
+    read: float
+    moved: float
+    launches: float
+    whole: float
+
+    @property
+    def share(self) -> float:
+        """Of the GPU that it fills while it runs."""
+        return min(self.waves, 1.0)
+
+
+def taken(given: tuple[int, ...], option: Option) -> Taken:
+    """given: a problem's numbers."""
+    elements, _, fixed, other, *_, item, _, _ = given
+    knobs, b = dict(option.knobs), blocks(given, option)
+    warps, parts, area = knobs.get("warps", 4), knobs.get("parts", 1), b.high * b.wide
+    near = max(1, min(SHARED // max(b.shared, 1), WARPS // max(warps, 1), ROOM // area, MOST))
+    waves = max(b.count, 1) / (MULTIPROCESSORS * near)
+    groups = b.high >= WGMMA and warps >= 4
+    products = b.steps * area * b.deep * item / (2 * PRODUCTS[groups])
+    read = b.steps * (b.high + b.wide) * b.deep * item / BYTES
+    moved = (fixed + other + elements * item) / MEMORY
+    launches = START + (AGAIN + parts * elements * 8 / PARTIAL if parts > 1 else 0.0)
+    steps = 0.0
+    if option.algorithm in ("dot", "split", "online"):  # by gpu_products.py's model
+        together = min(near, _up(b.count, MULTIPROCESSORS))
+        step = max(b.steps * STEP[groups], together * max(products, read))
+        steps = math.ceil(waves) * (step + BEGIN + together * area * END)
+    return Taken(near, waves, products, read, moved, launches, launches + max(moved, steps))
+
+
+def features(given: tuple[int, ...], option: Option) -> list[float]:
+    """given: a problem's numbers."""
+    *sizes, item, product, lead = given
+    knobs, b, t = dict(option.knobs), blocks(given, option), taken(given, option)
+    amounts = (b.count, b.steps, b.shared, t.near, t.waves, b.count * t.products,
+               b.count * t.read, t.moved, t.launches, t.whole)  # fmt: skip
+    _, _, _, _, rows, columns, *_ = given
+    wasted = _wasted(rows, b.high), _wasted(columns, b.wide), math.ceil(t.waves) / t.waves
+    algorithms = [float(option.algorithm == a) for a in ALGORITHMS]
+    logs = [math.log2(x + 1) for x in (*sizes, *amounts)]
+    own = [float(knobs.get(k, -1)) for k in KNOBS]
+    return [*logs, *wasted, float(item), float(product), float(lead), *algorithms, *own]
+
+
+def _up(n: int, step: int) -> int:
+    return max(-(-n // max(step, 1)), 1)
+
+
+def _wasted(extent: int, step: int) -> float:
+    """How much more is computed in steps that do not divide an extent."""
+    return _up(extent, step) * step / max(extent, 1)

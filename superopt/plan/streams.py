@@ -1,0 +1,183 @@
+"""Steps of a program on several streams at a time: which one each is on, and for which others it
+waits; and how long buffers are in use then.
+
+Small kernels leave most of a GPU idle; of branches that do not hang on each other several run at a
+time, each on a stream of its own. It is decided by what kernels should take and fill
+(cost/gpu_features.py): list scheduling (Graham, Bounds on multiprocessing timing anomalies, 1969),
+of a machine that is full where what runs fills it, and in which an edge between two streams takes
+longer than one within a stream, whose launches overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from superopt.cost.gpu_features import numbers, taken
+from superopt.kernels.option import Option
+from superopt.kernels.problem import Problem
+
+T = TypeVar("T", bound=Hashable)
+# In ns, guessed, not measured: how much later a step begins that waits for another stream; how much
+# earlier one does behind another of its own; and the least gain for which streams are used at all.
+EDGE, EARLY, GAIN = 1500.0, 500.0, 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """lanes: the stream of each step; those of one run one after the other, as they come. waits:
+    steps of other streams that are over before it begins."""
+
+    lanes: tuple[int, ...]
+    waits: tuple[tuple[int, ...], ...]
+
+    @property
+    def steps(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Of each both."""
+        return [*zip(self.lanes, self.waits, strict=True)]
+
+
+Streams = Callable[
+    [Sequence[Iterable[Hashable]], Sequence[Hashable], Sequence[tuple[Problem, Option]]], Order
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a step should take, in ns, and the share of the GPU that it fills meanwhile."""
+
+    ns: float
+    share: float
+
+
+def dependencies(
+    reads: Sequence[Iterable[Hashable]], writes: Sequence[Hashable]
+) -> list[frozenset[int]]:
+    """The earlier steps that must be over before each begins: those that write what it reads, and
+    those that read what it writes. Several may write parts of one buffer, in any order."""
+    writers: dict[Hashable, list[int]] = {}
+    readers: dict[Hashable, list[int]] = {}
+    out = []
+    for n, (some, target) in enumerate(zip(reads, writes, strict=True)):
+        needs = set(readers.get(target, ()))
+        for x in some:
+            needs.update(writers.get(x, ()))
+            readers.setdefault(x, []).append(n)
+        writers.setdefault(target, []).append(n)
+        out.append(frozenset(needs - {n}))
+    return out
+
+
+def ordered(lanes: Sequence[int], needs: Sequence[Collection[int]]) -> Order:
+    """With no more waits than are needed."""
+    last: dict[int, int] = {}
+    done: list[int] = []
+    waits = []
+    for n, (lane, some) in enumerate(zip(lanes, needs, strict=True)):
+        before = last.get(lane)
+        over = 0 if before is None else done[before] | 1 << before
+        own = []
+        for m in sorted(some, reverse=True):
+            if not over >> m & 1:
+                own.append(m)
+                over |= done[m] | 1 << m
+        waits.append(tuple(own))
+        done.append(over)
+        last[lane] = n
+    return Order(tuple(lanes), tuple(waits))
+
+
+def before(order: Order) -> list[int]:
+    """Of each step those that are over when it begins, as bits."""
+    last: dict[int, int] = {}
+    done: list[int] = []
+    for n, (lane, waits) in enumerate(zip(order.lanes, order.waits, strict=True)):
+        over = 0
+        for m in (*waits, *([last[lane]] if lane in last else [])):
+            over |= done[m] | 1 << m
+        done.append(over)
+        last[lane] = n
+    return done
+
+
+def spans(order: Order) -> list[tuple[int, int]]:
+    """Of each step the first and the last one that may run beside it, itself among them: what is in
+    use during steps whose spans do not meet is not in use at once."""
+    done = before(order)
+    out = [(n, n) for n in range(len(done))]
+    for n, over in enumerate(done):
+        for m in range(n):
+            if not over >> m & 1:
+                out[n] = (min(out[n][0], m), out[n][1])
+                out[m] = (out[m][0], max(out[m][1], n))
+    return out
+
+
+def in_use(
+    reads: Sequence[Iterable[T]], writes: Sequence[T], order: Order | None = None
+) -> dict[T, tuple[int, int]]:
+    """The steps, from the first to the last one, during which each buffer that is written is in
+    use; with an order of several streams, those that may run beside these, too."""
+    beside = [(n, n) for n in range(len(writes))] if order is None else spans(order)
+    out: dict[T, tuple[int, int]] = {}
+    for own, target in zip(beside, writes, strict=True):
+        low, high = out.get(target, own)
+        out[target] = (min(low, own[0]), max(high, own[1]))
+    for (first, last), some in zip(beside, reads, strict=True):
+        for x in some:
+            if x in out:
+                low, high = out[x]
+                out[x] = (min(low, first), max(high, last))
+    return out
+
+
+def scheduled(needs: Sequence[Collection[int]], costs: Sequence[Cost], most: int) -> Order:
+    """On up to `most` streams, if that should be faster than on one."""
+    lanes: list[int] = []
+    ends: list[float] = []
+    running: list[tuple[float, float, float]] = []
+    free = [0.0] * most
+    for some, cost in zip(needs, costs, strict=True):
+        found = []
+        for lane in range(most):
+            alone = all(lanes[m] == lane for m in some)
+            ready = max([free[lane], *(ends[m] + EDGE * (lanes[m] != lane) for m in some)])
+            if free[lane] and alone:
+                ready -= EARLY
+            at = _room(running, ready, cost)
+            follows = max(some, default=-1) >= 0 and lanes[max(some)] == lane
+            found.append((at + cost.ns, not follows, lane))
+        end, _, lane = min(found)
+        running.append((end - cost.ns, end, cost.share))
+        lanes.append(lane)
+        ends.append(end)
+        free[lane] = end
+    one = sum(c.ns for c in costs) - EARLY * max(len(costs) - 1, 0)
+    if max(ends, default=0.0) > GAIN * one:
+        lanes = [0] * len(costs)
+    return ordered(lanes, needs)
+
+
+def _room(running: Sequence[tuple[float, float, float]], ready: float, cost: Cost) -> float:
+    """The first time from `ready` on at which the GPU has room for a step until it ends."""
+    beside = [x for x in running if x[1] > ready]
+    for at in sorted({ready, *(end for _, end, _ in beside)}):
+        own = [x for x in beside if x[0] < at + cost.ns and x[1] > at]
+        starts = {at, *(begin for begin, _, _ in own if begin > at)}
+        most = max(sum(s for begin, end, s in own if begin <= t < end) for t in starts)
+        if most + cost.share <= 1.0 + 1e-9 or not own:
+            return at
+    return ready
+
+
+def on_gpu(
+    reads: Sequence[Iterable[Hashable]], writes: Sequence[Hashable],
+    how: Sequence[tuple[Problem, Option]], most: int,
+) -> Order:  # fmt: skip
+    """By what kernels should take."""
+    costs = []
+    for problem, option in how:
+        found = taken(numbers(problem), option)
+        costs.append(Cost(found.whole, found.share))
+    return scheduled(dependencies(reads, writes), costs, most)

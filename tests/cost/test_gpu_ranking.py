@@ -1,0 +1,213 @@
+"""What is learned of a GPU's kernels: features of options, a ranking from measurements, and how
+many measurements it saves, by a law in place of a device."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from superopt.cost import gpu_features, tuned
+from superopt.cost.gpu_features import LENGTH, blocks, features
+from superopt.cost.learned import LEAST, Ranking
+from superopt.cost.machine import Machine
+from superopt.cost.store import Store
+from superopt.cost.tuned import Timed
+from superopt.kernels.option import Option
+from superopt.pipeline import gpu_tune
+
+Numbers = tuple[int, ...]
+
+
+def problem(rows: int, columns: int, depth: int) -> Numbers:
+    """Of a product of halves by a constant."""
+    fixed, other = 2 * depth * columns, 2 * rows * depth
+    return (rows * columns, depth, fixed, other, rows, columns, depth, 1, depth, 2, 1, 0)
+
+
+SPACE = [
+    Option.of("dot" if parts == 1 else "split", rows=h, columns=w, deep=64, warps=warps, stages=s,
+              parts=parts)
+    for h, w, parts, s, warps in product((16, 32, 64, 128), (16, 32, 64, 128), (1, 2, 4), (3, 4),
+                                         (4, 8))
+]  # fmt: skip
+
+
+def law(given: Numbers, o: Option) -> float:
+    """Seconds: whole waves of blocks, each in steps that wait for memory; and what the features do
+    not say outright: few warps spill where blocks are large, and eight are idle where small."""
+    b = blocks(given, o)
+    near = max(1, min(227_000 // b.shared, 64 // o["warps"], 20_000 // (b.high * b.wide), 16))
+    waves = math.ceil(b.count / (132 * near))
+    spilled = 1.6 if b.high * b.wide > 8192 and o["warps"] == 4 else 1.0
+    idle = 1.3 if b.high * b.wide < 2048 and o["warps"] == 8 else 1.0
+    step = max(150.0, near * b.high * b.wide * b.deep / 2500) * (1.1 if o["stages"] == 3 else 1.0)
+    return 1e-9 * (1500 * (1 + (o["parts"] > 1)) + waves * b.steps * step * spilled * idle)
+
+
+def problems(count: int, seed: int) -> list[Numbers]:
+    rng = np.random.default_rng(seed)
+    sizes = [tuple(int(2 ** rng.uniform(5, 12)) for _ in range(3)) for _ in range(count)]
+    return [problem(r, c, max(d // 64, 1) * 64) for r, c, d in sizes]
+
+
+def timed(some: list[Numbers]) -> list[Timed]:
+    return [Timed(f"p{n}", p, o, law(p, o)) for n, p in enumerate(some) for o in SPACE]
+
+
+def test_features_are_numbers_of_one_kind() -> None:
+    others = [
+        Option.of("library"), Option.of("across", rows=4, deep=512, warps=4),
+        Option.of("each", elements=256, warps=4), Option.of("turn", rows=64, columns=64, warps=4),
+        Option.of("rows", warps=8), Option.of("online", rows=64, keys=128, warps=4, stages=3),
+        Option.of("something else", n=3),
+    ]  # fmt: skip
+    given = [*problems(5, 1), (1, 1, 0, 0, 1, 1, 1, 1, 1, 4, 0, 2), (0,) * LENGTH]
+    found = [features(p, o) for p in given for o in (*SPACE, *others)]
+    assert len({len(f) for f in found}) == 1
+    assert np.isfinite(np.array(found)).all()
+    assert len({tuple(features(given[0], o)) for o in (*SPACE, *others)}) == len(SPACE) + len(
+        others
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "count", "steps"),
+    [
+        (Option.of("dot", rows=64, columns=128, deep=64, stages=4), 8 * 2, 16),
+        (Option.of("split", rows=64, columns=128, deep=64, stages=4, parts=4), 64, 4),
+        (Option.of("each", elements=256), 512 * 256 // 256, 1024),
+        (Option.of("across", rows=8, deep=256), 512 * 256 // 8, 4),
+    ],
+)
+def test_blocks_of_an_option(option: Option, count: int, steps: int) -> None:
+    found = blocks(problem(512, 256, 1024), option)
+    assert (found.count, found.steps) == (count, steps)
+
+
+def test_a_ranking_saves_measurements() -> None:
+    """Of problems that it has not seen: what is measured until one is within 2 % of the best."""
+    pytest.importorskip("lightgbm")
+    seen = timed(problems(20, 2))
+    assert Ranking.learned(seen[: LEAST - 1], features) is None
+    ranking = Ranking.learned(seen, features)
+    assert ranking is not None
+    rng = np.random.default_rng(3)
+    learned, chance = [], []
+    for p in problems(15, 4):
+        best = min(law(p, o) for o in SPACE)
+
+        def first(order: list[Option], p: Numbers = p, best: float = best) -> int:
+            return next(n for n, o in enumerate(order, 1) if law(p, o) <= 1.02 * best)
+
+        order = ranking.ordered(p, SPACE)
+        assert sorted(map(str, order)) == sorted(map(str, SPACE))
+        learned.append(first(order))
+        chance += [first([SPACE[k] for k in rng.permutation(len(SPACE))]) for _ in range(20)]
+    assert np.median(learned) <= 3
+    assert np.mean(learned) < np.mean(chance) / 3
+
+
+class Clock:
+    """By the law; asked: how many options at a time."""
+
+    def __init__(self, given: Numbers, broken: frozenset[Option] = frozenset()) -> None:
+        self.given, self.broken = given, broken
+        self.asked: list[int] = []
+
+    def __call__(self, some: list[Option]) -> Mapping[Option, float]:
+        self.asked.append(len(some))
+        return {o: law(self.given, o) for o in some if o not in self.broken}
+
+
+def kernel(p: Numbers, order: list[Option], known: Mapping[Option, float] | None = None) -> Any:
+    return gpu_tune.Kernel("p", None, order, dict(known or {}))  # type: ignore[arg-type]
+
+
+def test_what_is_measured() -> None:
+    """All that is asked for where nothing was learned; else until it brings nothing; never what is
+    known; and what does not run is passed over."""
+    p = problem(512, 512, 512)
+    best_first = sorted(SPACE, key=lambda o: law(p, o))
+    clock, k = Clock(p), kernel(p, SPACE)
+    gpu_tune.measure(k, clock, 40, ranked=False)
+    assert (clock.asked, len(k.times)) == ([40], 40)
+    clock, k = Clock(p), kernel(p, best_first)
+    gpu_tune.measure(k, clock, 40, ranked=True)
+    assert clock.asked == [8, 8]
+    assert k.best == best_first[0]
+    clock, k = Clock(p), kernel(p, best_first[::-1])
+    gpu_tune.measure(k, clock, 20, ranked=True)
+    assert clock.asked == [8, 8, 4] or len(clock.asked) == 2
+    clock, k = Clock(p), kernel(p, best_first, {o: law(p, o) for o in best_first[:8]})
+    gpu_tune.measure(k, clock, 12, ranked=True)
+    assert clock.asked == [4]
+    clock = Clock(p, frozenset(best_first[:8]))
+    k = kernel(p, best_first)
+    gpu_tune.measure(k, clock, 24, ranked=True)
+    assert k.best == best_first[8]
+
+
+def test_a_learner_learns_from_what_is_measured_meanwhile() -> None:
+    pytest.importorskip("lightgbm")
+    some = timed(problems(4, 5))
+    learner = gpu_tune.Learner(some[: LEAST - 1])
+    assert learner.now() is None
+    learner.times += some[LEAST - 1 : LEAST + 10]
+    first = learner.now()
+    assert first is not None
+    learner.times += some[LEAST + 10 : LEAST + 20]
+    assert learner.now() is first
+    learner.times += some[LEAST + 20 :]
+    assert learner.now() is not first
+
+
+HERE, THERE = (Machine(cpu, "f", 2, 0, "Linux") for cpu in ("a processor", "another"))
+
+
+def test_a_gpus_measurements_are_of_any_machine(tmp_path: Path) -> None:
+    """They are found by the GPU's name, and taken from a file that another machine wrote."""
+    on = tuned.gpu("a GPU", "ieee")
+    p = problem(64, 64, 64)
+    times = {o: (law(p, o), law(p, o), law(p, o), 1) for o in SPACE[:5]}
+    with Store.open(tmp_path / "a") as store:
+        tuned.keep(store, on, "k", p, times)
+        tuned.keep(store, on, "k", p, {SPACE[2]: times[SPACE[2]]}, tuned.CHOSEN)
+        store.export(tmp_path / "file")
+    for machine in (HERE, THERE):
+        with Store.open(tmp_path / machine.cpu.split()[0]) as store:
+            assert store.import_(tmp_path / "file", machine) in (0, 6)
+            found = tuned.measured(store, on)
+            assert {(t.problem, t.numbers, t.option) for t in found} == {
+                ("k", p, o) for o in SPACE[:5]
+            }
+            assert tuned.chosen(store, on) == {"k": SPACE[2]}
+            assert tuned.measured(store, tuned.gpu("a GPU", "tf32")) == []
+            assert tuned.measured(store, tuned.gpu("another GPU", "ieee")) == []
+
+
+def test_the_report_of_what_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("lightgbm")
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "scripts"))
+    import bench_tuning
+
+    with Store.open(tmp_path / "store") as store:
+        for n, p in enumerate(problems(12, 6)):
+            times = {o: (law(p, o), law(p, o), law(p, o), 1) for o in SPACE}
+            tuned.keep(store, tuned.gpu("a GPU", "ieee"), f"p{n}", p, times)
+    page = tmp_path / "page.md"
+    given = ["bench_tuning.py", "--store", str(tmp_path / "store"), "--gpu", "--md", str(page)]
+    monkeypatch.setattr(sys, "argv", given)
+    bench_tuning.main()
+    text = page.read_text()
+    assert "a GPU, ieee; 2304 measurements of kernels; 12 problems" in text
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| ")]
+    means = {r[1].strip(): float(r[2]) for r in rows[1:]}
+    assert means["learned"] < means["at random"] / 2 < means["exhaustive"] / 2
+    assert gpu_features.usable([Timed("old", (1,) * 7, SPACE[0], 1.0)]) == []

@@ -1,0 +1,222 @@
+"""Steps on several streams: whatever streams they are put on, they run after what they need, and no
+memory is used for two things at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from superopt.kernels.gpu_program import Call, Running, forked
+from superopt.plan.memory import Life, offsets
+from superopt.plan.streams import (
+    EARLY,
+    EDGE,
+    GAIN,
+    Cost,
+    Order,
+    before,
+    dependencies,
+    in_use,
+    ordered,
+    scheduled,
+    spans,
+)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A program: what each step reads and writes, by the numbers of buffers; and bytes of these."""
+
+    reads: list[list[int]]
+    writes: list[int]
+    sizes: list[int]
+
+
+@st.composite
+def programs(draw: Callable[..., Any]) -> Steps:
+    """Some steps write parts of one buffer; each reads some of what was written before."""
+    count = draw(st.integers(1, 14))
+    reads: list[list[int]] = []
+    writes: list[int] = []
+    for n in range(count):
+        whole = draw(st.booleans()) and writes and writes[-1] not in {x for r in reads for x in r}
+        writes.append(writes[-1] if whole else n)
+        there = sorted({*writes[:-1]} - {writes[-1]})
+        reads.append(draw(st.lists(st.sampled_from(there), max_size=3)) if there else [])
+    sizes = draw(st.lists(st.integers(1, 400), min_size=count, max_size=count))
+    return Steps(reads, writes, sizes)
+
+
+def any_order(order: Order, rng: np.random.Generator) -> list[int]:
+    """The steps as they may end: on each stream in order, and after what they wait for."""
+    left = {lane: [n for n, x in enumerate(order.lanes) if x == lane] for lane in order.lanes}
+    out: list[int] = []
+    while len(out) < len(order.lanes):
+        ready = [lane for lane, some in left.items() if some and {*order.waits[some[0]]} <= {*out}]
+        out.append(left[int(rng.choice(ready))].pop(0))
+    return out
+
+
+@given(programs(), st.data())
+@settings(max_examples=200)
+def test_nothing_begins_before_what_it_needs(p: Steps, data: Any) -> None:
+    lanes = data.draw(st.lists(st.integers(0, 3), min_size=len(p.writes), max_size=len(p.writes)))
+    needs = dependencies(p.reads, p.writes)
+    order = ordered(lanes, needs)
+    done = before(order)
+    for n, some in enumerate(needs):
+        assert all(done[n] >> m & 1 for m in some)
+        assert all(order.lanes[m] != lanes[n] for m in order.waits[n])
+        for m in order.waits[n]:  # none that is for nothing
+            fewer = tuple(w for w in order.waits[n] if w != m)
+            less = Order(order.lanes, (*order.waits[:n], fewer, *order.waits[n + 1 :]))
+            assert not before(less)[n] >> m & 1
+    for n, (low, high) in enumerate(spans(order)):
+        beside = {m for m in range(len(done)) if m < n and not done[n] >> m & 1}
+        beside |= {m for m in range(len(done)) if m > n and not done[m] >> n & 1}
+        assert (low, high) == (min({n, *beside}), max({n, *beside}))
+
+
+@given(programs(), st.data(), st.integers(0, 2**31))
+@settings(max_examples=300)
+def test_no_memory_is_used_for_two_things_at_once(p: Steps, data: Any, seed: int) -> None:
+    """In whichever order steps end that the streams allow, each reads what was meant for it."""
+    lanes = data.draw(st.lists(st.integers(0, 3), min_size=len(p.writes), max_size=len(p.writes)))
+    order = ordered(lanes, dependencies(p.reads, p.writes))
+    used = in_use(p.reads, p.writes, order)
+    own = [*used]
+    at, memory, _, _ = offsets([Life(p.sizes[t], *used[t]) for t in own])
+    place = {t: slice(a, a + p.sizes[t]) for t, a in zip(own, at, strict=True)}
+    rng = np.random.default_rng(seed)
+    for _ in range(3):
+        held = np.full(memory, -1)
+        for n in any_order(order, rng):
+            for t in p.reads[n]:
+                assert (held[place[t]] == t).all()
+            held[place[p.writes[n]]] = p.writes[n]
+
+
+@given(programs())
+@settings(max_examples=50)
+def test_on_one_stream_buffers_are_in_use_from_their_first_to_their_last_step(p: Steps) -> None:
+    alone = in_use(p.reads, p.writes)
+    assert alone == in_use(p.reads, p.writes, ordered([0] * len(p.writes), [()] * len(p.writes)))
+    for t, (first, last) in alone.items():
+        steps = [n for n, w in enumerate(p.writes) if w == t or t in p.reads[n]]
+        assert (first, last) == (steps[0], steps[-1])
+
+
+@given(programs(), st.data(), st.integers(1, 4))
+@settings(max_examples=100)
+def test_schedules_of_any_costs(p: Steps, data: Any, most: int) -> None:
+    costs = [
+        Cost(data.draw(st.floats(1500, 90000)), data.draw(st.floats(0.01, 1.0))) for _ in p.writes
+    ]
+    needs = dependencies(p.reads, p.writes)
+    order = scheduled(needs, costs, most)
+    assert set(order.lanes) <= set(range(most))
+    assert order == ordered(order.lanes, needs)
+
+
+FORK = [frozenset[int](), *[frozenset({0})] * 4, frozenset({1, 2, 3, 4})]  # four branches, joined
+
+
+def test_it_pays_where_branches_leave_room() -> None:
+    small, large = [Cost(10_000.0, 0.2)] * 6, [Cost(10_000.0, 1.0)] * 6
+    assert len(set(scheduled(FORK, small, 4).lanes)) == 4
+    assert set(scheduled(FORK, large, 4).lanes) == {0}
+    assert set(scheduled(FORK, small, 1).lanes) == {0}
+    short = [Cost(EDGE / 8, 0.2)] * 6  # shorter than it takes to wait for another stream
+    assert set(scheduled(FORK, short, 4).lanes) == {0}
+    chain = [frozenset[int](), *(frozenset({n}) for n in range(5))]
+    assert set(scheduled(chain, small, 4).lanes) == {0}
+    assert 0 < EARLY < EDGE
+    assert GAIN < 1
+
+
+# --- what is asked of the device ---
+
+
+@dataclass
+class Cuda:
+    """torch.cuda as far as it is used: `log` has which stream each kernel ran on, and what had
+    ended when it began."""
+
+    current: Any = None
+    log: list[tuple[str, int, frozenset[str]]] = field(default_factory=list)
+
+    def current_stream(self) -> Any:
+        return self.current
+
+    @contextmanager
+    def stream(self, s: Any) -> Iterator[None]:
+        before, self.current = self.current, s
+        yield
+        self.current = before
+
+    def Event(self) -> Any:
+        return Event()
+
+
+@dataclass
+class Event:
+    over: frozenset[str] | None = None
+
+    def record(self, s: Any) -> None:
+        self.over = s.over
+
+
+@dataclass
+class Stream:
+    number: int
+    begun: bool = False
+    over: frozenset[str] = frozenset()
+
+    def wait_event(self, e: Event) -> None:
+        assert e.over is not None
+        self.begun = True  # part of what is recorded
+        self.over |= e.over
+
+
+def test_what_is_asked_of_the_device() -> None:
+    """Kernels run on their streams, after those that they wait for; the streams beside the current
+    one begin and end with it."""
+    lanes, needs = [0, 1, 2, 1, 0, 2], [(), (0,), (0,), (2,), (1, 3), ()]
+    order = ordered(lanes, needs)
+    cuda = Cuda(Stream(0, True))
+    main = cuda.current
+
+    class Function:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __getitem__(self, grid: Any) -> Any:
+            def run(*given: Any, **how: Any) -> None:
+                s = cuda.current
+                assert s.begun
+                cuda.log.append((self.name, s.number, s.over))
+                s.over |= {self.name}
+
+            return run
+
+    calls = [Call(None, (), 4, 3, *x) for x in order.steps]  # type: ignore[arg-type]
+    launches: list[Any] = []
+    numbers = []
+    for n in range(len(calls)):
+        for part in "ab" if n == 2 else "a":  # of two launches one after the other
+            launches.append((f"{n}{part}", Function(f"{n}{part}"), 1, [], {}))
+            numbers.append(n)
+    r = Running(tuple(calls), (), (), launches, tuple(numbers), [], [Stream(1), Stream(2)])
+    forked(r, cuda)
+    assert [x[0] for x in cuda.log] == ["0a", "1a", "2a", "2b", "3a", "4a", "5a"]
+    for name, number, over in cuda.log:
+        n = int(name[0])
+        assert number == lanes[n]
+        assert {f"{m}{'b' if m == 2 else 'a'}" for m in needs[n]} <= over
+    assert main.over == {x[0] for x in launches}
