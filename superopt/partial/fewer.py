@@ -141,5 +141,5 @@ def _fewer(e: Expr, change: Mapping[int, tuple[int, int]]) -> Expr:
         case Load(t, index, dtype):
             return Load(t, some(index), dtype)
         case Index(element, bound):
-            return Index(*some((element, bound)))
+            return Index(_fewer(element, change), _fewer(bound, change))
     return e
