@@ -106,8 +106,8 @@ def equated(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
     needs = balanced(gap, "==") if why else ""
     split = whole_groups(gap) or multiples(gap)
     if split is not None:
-        name, value = split
-        return [state.fixed(name, value, f"{name} is a multiple" if why else "")]
+        name, values = split
+        return [state.fixed(name, v, f"{name} is a multiple" if why else "") for v in values]
     best = _solution(gap)
     if best is not None:
         return [state.fixed(*best, needs)]
