@@ -37,6 +37,8 @@ def quotient(p: Poly, q: Poly, facts: Facts | None = None) -> Poly:
             return more + quotient(left, q, facts)
     if known.holds(ge(rest)) and known.holds(ge(q - 1 - rest)):
         return whole
+    if rest.value is not None and rest.value < 0 and known.holds(ge(q + rest)):
+        return whole - 1
     near = _as_known(rest, q, known)
     if near is not None:
         return whole + near

@@ -1,4 +1,4 @@
-"""Mutants that need a divisible size, where it is not: of as much as divides it, the rest split off.
+"""Mutants that need a divisible size, where it is not: of as much as they take, the rest split off.
 
 Rows as a batch need an even number of them. Of an odd number the mutant takes all but the last one,
 and gives zeros where it has nothing. These are wrong there, as its own wrong boxes are, and what is
@@ -73,8 +73,10 @@ def _split(pair: Rule, rests: Mapping[str, int]) -> Rule | None:
                 return less.get(n)
         return None
 
-    pads = (*("0" for _ in gaps), *gaps)
-    wide = App(OPS["Pad"], (rebuild(mutant, change),), (("pads", Seq(tuple(map(parsed, pads)))),))
+    wide = rebuild(mutant, change)
+    if any(gap != "0" for gap in gaps):
+        pads = (*("0" for _ in gaps), *gaps)
+        wide = App(OPS["Pad"], (wide,), (("pads", Seq(tuple(map(parsed, pads)))),))
     told = "-".join(f"{n}{r}" for n, r in rests.items())
     where = tuple(_leaving(c, rests) for c in pair.where)
     name = f"{pair.name}-{SPLIT}-{told}"
