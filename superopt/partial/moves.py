@@ -10,7 +10,7 @@ much as has, and what is left over is 0 (`split.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -39,15 +39,17 @@ class Move:
     phases: bool
 
 
-def mutants(program: g.Value) -> Iterator[tuple[str, g.Value]]:
+def mutants(program: g.Value, still: Collection[int] = ()) -> Iterator[tuple[str, g.Value]]:
     """Of a window over something, of sizes that are numbers: names and mutants of the same shape,
-    each once; nothing for other programs."""
+    each once; nothing for other programs. still: axes of which nothing moves."""
     n = g.producer(program)
     if n is None or n.op.name not in WINDOWS or n.op.domain or n.inputs[0] is None:
         return
     x = n.inputs[0]
     seen = {program}
     for moves in _moves(shape_of(x)):
+        if any(m.axis in still for m in moves):
+            continue
         part = sliced(x, _taken(shape_of(x), moves))
         name = "-".join((*map(_name, moves), *([] if part is x else [SPLIT])))
         for how in _windows(n, moves):
