@@ -7,7 +7,8 @@
    by another evaluator and other inputs.
 2. The families of rules/library/partial: boxes as formulas of the sizes, proved for all of them;
    corrections, which are rules, proved likewise.
-3. Subgraphs at the sizes of models: the time to find regions.
+3. Subgraphs at the sizes of models, and with --models all mutants of the windows of models: the
+   time to find regions.
 4. Random sizes of the families, from 1: mutants with their corrections against the programs, on
    every element.
 5. With --models FOLDER (../shared/models): the time to find mutants of all windows of a model, with
@@ -18,6 +19,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import tempfile
 import time
@@ -44,13 +46,18 @@ from superopt.generate.enumerated import enumerated, read
 from superopt.generate.families import FAMILIES
 from superopt.ir import graph as g
 from superopt.ir.evaluate import evaluate
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.source import read as read_model
 from superopt.onnx_io.weightless import fill
 from superopt.ops import OPS
 from superopt.partial import boxes, sizes, symbolic
 from superopt.partial.correct import NoCorrection
 from superopt.partial.generalise import inputs
+from superopt.partial.moves import mutants
 from superopt.partial.pairs import HOW, correction, load_pairs, partial_rule
 from superopt.partial.regions import regions
+from superopt.partial.split import split
+from superopt.pipeline.windows import windows_of
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 from superopt.te.field import PrimeField
@@ -61,6 +68,7 @@ from tests.partial.test_regions import by_floats
 ENUMERATED = ("borders", "kernels", "pools")
 TIMES = 5
 FLOATS = 300  # inputs on which maxima are compared
+MOST_MS = 50  # that regions of a subgraph should take
 
 
 @dataclass
@@ -118,7 +126,7 @@ def families(seconds: float) -> Iterator[list[str]]:
         took = time.perf_counter() - begin
         right = [symbolic.show(p) for p in made.parts.equal]
         wrong = [symbolic.show(p) for p in made.parts.different]
-        ways = [c.how for c in made.corrected if c.proved]
+        ways = dict.fromkeys(c.how for c in made.corrected if c.proved)
         proved = sum(isinstance(v, Proved) for _, v in made.claims)
         yield [
             pair.name, " ".join(right), " ".join(wrong) or "none",
@@ -175,6 +183,26 @@ def analysis() -> Iterator[list[str]]:
         yield [name, f"{100 * found.share:.1f} %", wrong, str(found.elements), f"{median(ms):.0f}"]
 
 
+def of_windows(folder: Path, held: Path) -> Iterator[list[str]]:
+    """The time for each mutant of each distinct window of a model, when it is first asked for; but
+    not for Python's collections of what is no longer used, which come at any of them."""
+    for path in filled(folder, 1, held):
+        found = windows_of(import_model(read_model(path)).graph)
+        ms = []
+        for w in {w.key: w for w in found if w is not None}.values():
+            gc.collect()
+            gc.disable()
+            for program in w.some():
+                for _, mutant in mutants(program):
+                    begin = time.perf_counter()
+                    regions(program, mutant)
+                    ms.append(1e3 * (time.perf_counter() - begin))
+            gc.enable()
+        if ms:
+            later = sum(x > MOST_MS for x in ms)
+            yield [path.stem, str(len(ms)), f"{median(ms):.0f}", f"{max(ms):.0f}", str(later)]
+
+
 @dataclass(frozen=True)
 class Fuzzed:
     """Corrected mutants; of these wrong ones; and pairs that have no correction at some sizes."""
@@ -186,7 +214,8 @@ class Fuzzed:
 
 def fuzzed(count: int) -> Fuzzed:
     rng = Random(0)
-    pairs, made, wrong, without = load_pairs(), 0, 0, 0
+    pairs = [p for own in load_pairs() for p in (own, *split(own))]
+    made = wrong = without = 0
     while made < count:
         pair = rng.choice(pairs)
         some = sizes.at(pair, {n: rng.randint(1, 9) for n in sizes.names_of(pair)})
@@ -304,6 +333,13 @@ def main() -> None:
     tell(f"## Analysis\n\nRegions of subgraphs at their sizes: the median of {TIMES} runs.\n")
     head = ["subgraph", "right", "wrong on", "elements compared", "ms"]
     tell(table(head, list(analysis())))
+    if given_.models:
+        tell(
+            "Of all mutants of the distinct windows of a model, at the channels that stand for any:"
+            f" ms without Python's garbage collections, and how many took more than {MOST_MS}.\n"
+        )
+        head = ["model", "mutants", "ms, median", "ms, most", f"above {MOST_MS} ms"]
+        tell(table(head, list(of_windows(given_.models, Path(tempfile.mkdtemp())))))
     done = fuzzed(given_.fuzz)
     tell(
         f"## Random sizes\n\n{done.corrected} corrected mutants of the families at random sizes "

@@ -24,6 +24,7 @@ from superopt.ir import graph as g
 from superopt.onnx_io.atomic import new_files
 from superopt.partial.pairs import FOLDER, load_pairs, partial_rule
 from superopt.partial.sizes import at
+from superopt.partial.split import SPLIT
 from superopt.partial.symbolic import NoFormula
 from superopt.rules.rule import Rule, load_library
 from superopt.rules.stated import proof_key
@@ -47,7 +48,8 @@ def corrected(limits: Limits) -> list[Rule]:
         except NoFormula as e:
             print(f"{pair.name}: {e}", file=sys.stderr)
             continue
-        whole = [c.rule for c in made.corrected if isinstance(c.verdict, Proved)]
+        fine = (c for c in made.corrected if isinstance(c.verdict, Proved))
+        whole = [c.rule for c in fine if c.how != SPLIT]  # those are made for a model's own sizes
         if not whole:
             print(f"{pair.name}: no correction is proved in one piece", file=sys.stderr)
             continue

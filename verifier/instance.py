@@ -40,6 +40,7 @@ from superopt.verifier.bindings import Bindings
 from superopt.verifier.cases import either, there
 from superopt.verifier.choices import NUMBERS, Ranks
 from superopt.verifier.facts import in_time
+from superopt.verifier.products import differences
 from superopt.verifier.refusal import accepted
 from superopt.verifier.scope import broadcasts, stretched
 from superopt.verifier.sizes import Fork, Misfit, State, decided, is_wide, ordered, settled
@@ -54,8 +55,7 @@ class Instance:
     """Both sides over the same inputs, and the state that led there.
 
     left, right: every tensor that an operator of the side gives. names: what the rule's names stand
-    for; a tensor as an input. roots: sizes n by the names of numbers that stand for 1 / sqrt(n).
-    """
+    for; a tensor as an input. roots: sizes n by the names of numbers that are 1 / sqrt(n)."""
 
     inputs: tuple[Tensor, ...]
     lhs: tuple[Tensor, ...]
@@ -88,7 +88,7 @@ def instances(
     """Every instance at these ranks; those of lower ranks first. numbers: element types that stand
     for all numbers. every: also those that the proof of another one covers."""
     count = 0
-    pending = [(0, count, State({}, {}))]
+    pending = [(0, count, State({}, {}, spoken=differences(rule)))]
     memo: dict[object, object] = {"stretched": set()} if every else {}
     while pending:
         in_time()

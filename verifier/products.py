@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
+from superopt.rules.rule import Rule
+from superopt.rules.term import Binary, Lit, Name, walk
 from superopt.te import index as ix
+from superopt.te.dtype import INDEX
 from superopt.te.node import Apply, Const, Expr, Size
 
 MOST_FACTORINGS = 4
@@ -38,6 +42,16 @@ def factorings(gap: ix.Poly) -> list[dict[str, int]] | None:
     return out if len(out) <= MOST_FACTORINGS else None
 
 
+def differences(rule: Rule) -> frozenset[tuple[str, int]]:
+    """(n, 1) for each n - 1 of which a rule speaks."""
+    found = set()
+    for p in (q for side in (*rule.lhs, *rule.rhs) for q in walk(side)):
+        match p:
+            case Binary("-", Name(n), Lit(int() as c)):
+                found.add((n, c))
+    return frozenset(found)
+
+
 def mentions(x: Expr, s: Size) -> bool:
     return s.name in ix.symbols(x)
 
@@ -60,7 +74,7 @@ def reduced(gap: ix.Poly) -> ix.Poly:
     return out
 
 
-def whole_groups(gap: ix.Poly) -> tuple[str, Expr] | None:
+def whole_groups(gap: ix.Poly) -> tuple[str, list[Expr]] | None:
     """(n // g) * g == n: n is g times something."""
     for m in gap:
         for x in m:
@@ -69,14 +83,15 @@ def whole_groups(gap: ix.Poly) -> tuple[str, Expr] | None:
                     wanted = ix.as_index(ix.as_index(x * g) - Size(name))
                     poly = ix.polynomial(wanted)
                     if reduced(poly) == gap or reduced({k: -c for k, c in poly.items()}) == gap:
-                        return name, ix.as_index(Size(f"{name}'") * g)
+                        return name, [ix.as_index(Size(f"{name}'") * g)]
                 case _:
                     pass
     return None
 
 
-def multiples(gap: ix.Poly) -> tuple[str, Expr] | None:
-    """p % g == c for a p = n + r: n is g times something, less r, and c."""
+def multiples(gap: ix.Poly, spoken: Collection[tuple[str, int]]) -> tuple[str, list[Expr]] | None:
+    """p % g == c for a p = n + r: n is g times something, less r, and c; what n may be. spoken: of
+    which differences n - c the rule speaks: these are to be products."""
     left = dict(gap)
     c = left.pop((), 0)
     match list(left.items()):
@@ -99,5 +114,7 @@ def multiples(gap: ix.Poly) -> tuple[str, Expr] | None:
         if low is None or low < -max(whole, 1):
             continue
         some = Size(f"{m[0].name}'")  # n + r is at least 1 + low, so that it is g or more, or 0
-        return m[0].name, ix.as_index((some if low >= 0 else some - 1) * g - r)
+        if isinstance(r, Const) and (m[0].name, -low) in spoken:  # n - 1 is 2 n', not 2 n' - 2
+            return m[0].name, [Const(-low, INDEX), ix.as_index(some * g - r)]
+        return m[0].name, [ix.as_index((some if low >= 0 else some - 1) * g - r)]
     return None

@@ -29,10 +29,16 @@ def quotient(p: Poly, q: Poly, facts: Facts | None = None) -> Poly:
         return whole
     if len(q.terms) > 1:
         more, left = P.divided_by_sum(p, q)
-        if more.terms and known.holds(ge(left)) and known.holds(ge(q - 1 - left)):
-            return more
+        for beyond in (0, -1, 1) if more.terms else ():  # a bare 2 n of 2 n + 1 is no 2 n + 2
+            own = left - q * beyond
+            if known.holds(ge(own)) and known.holds(ge(q - 1 - own)):
+                return more + beyond
+        if more.vars:
+            return more + quotient(left, q, facts)
     if known.holds(ge(rest)) and known.holds(ge(q - 1 - rest)):
         return whole
+    if rest.value is not None and rest.value < 0 and known.holds(ge(q + rest)):
+        return whole - 1
     near = _as_known(rest, q, known)
     if near is not None:
         return whole + near

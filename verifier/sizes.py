@@ -23,7 +23,8 @@ class State:
     the right side needs beyond the left, in words; choices: ranks, axes and so on. level: the
     highest of the ranks that were chosen; orders: a <= b (or a < b) of numbers that may be any;
     stretched: sizes of 1 that are broadcast, as counted; wide: symbols that are not 1, since what
-    is so where they are is looked at elsewhere; units: sizes that are 1, which no symbol says."""
+    is so where they are is looked at elsewhere; units: sizes that are 1, which no symbol says;
+    spoken: (n, 1) where the rule speaks of n - 1."""
 
     choices: Mapping[str, object]
     sizes: Mapping[str, Expr]
@@ -34,6 +35,7 @@ class State:
     orders: tuple[tuple[float, bool, float], ...] = ()
     wide: frozenset[str] = frozenset()
     units: frozenset[Expr] = frozenset()
+    spoken: frozenset[tuple[str, int]] = frozenset()
 
     def chosen(self, key: str, value: object, level: int = 0) -> State:
         return replace(self, choices={**self.choices, key: value}, level=max(self.level, level))
@@ -104,10 +106,10 @@ def equated(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
     if (low is not None and low > 0) or (high is not None and high < 0):
         return []
     needs = balanced(gap, "==") if why else ""
-    split = whole_groups(gap) or multiples(gap)
+    split = whole_groups(gap) or multiples(gap, state.spoken)
     if split is not None:
-        name, value = split
-        return [state.fixed(name, value, f"{name} is a multiple" if why else "")]
+        name, values = split
+        return [state.fixed(name, v, f"{name} is a multiple" if why else "") for v in values]
     best = _solution(gap)
     if best is not None:
         return [state.fixed(*best, needs)]

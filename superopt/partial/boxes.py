@@ -107,21 +107,27 @@ def spans_of(spans: Sequence[Span], size: int) -> list[Span]:
     there = np.zeros(size, bool)
     for s in spans:
         there[s.begin : s.end : s.step] = True
-    least = _runs(there, 1)
+    least = _runs(there, 1, size + 1)
     for step in PERIODS:
         if len(least) > 1 and step < size:
-            other = _runs(there, step)
-            if all(s.count not in range(2, OFTEN) for s in other):  # two ends are no period
-                least = min(least, other, key=len)
+            other = _runs(there, step, len(least))
+            if other and all(s.count not in range(2, OFTEN) for s in other):  # two are no period
+                least = other
     return least
 
 
-def _runs(there: np.ndarray, step: int) -> list[Span]:
-    out = []
-    for rest in range(step):
-        own = there[rest::step].astype(np.int8)
-        edges = np.diff(own, prepend=0, append=0)
-        for a, b in zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), strict=True):
-            first, last = rest + int(a) * step, rest + (int(b) - 1) * step
-            out.append(Span(first, last + 1, step if last > first else 1))
-    return out
+def _runs(there: np.ndarray, step: int, most: int) -> list[Span]:
+    """What is there as runs of every step-th; none where these are not fewer than `most`."""
+    size = len(there)
+    wide = np.zeros(size + 2 * step, bool)
+    wide[step : size + step] = there
+    begins = np.flatnonzero(there & ~wide[:size])
+    if len(begins) >= most:
+        return []
+    ends = np.flatnonzero(there & ~wide[2 * step :])
+    if step > 1:  # the ends of a run have the same rest
+        begins, ends = (x[np.argsort(x % step, kind="stable")] for x in (begins, ends))
+    return [
+        Span(first, last + 1, step if last > first else 1)
+        for first, last in zip(begins.tolist(), ends.tolist(), strict=True)
+    ]

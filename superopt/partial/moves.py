@@ -4,12 +4,13 @@ after.
 A part of an axis, f blocks of neighbours or every f-th element, becomes part of another axis: rows
 become a batch (as space-to-batch has it), a batch becomes one wide picture, a tall picture a wide
 one. The window may then have another dilation and padding. One or two such moves are made;
-what they do at the seams is what `regions` finds.
+what they do at the seams is what `regions` finds. Of an axis that has no such parts it moves as
+much as has, and what is left over is 0 (`split.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -17,10 +18,13 @@ from typing import Any
 from superopt.ir import graph as g
 from superopt.ir.op import InferError
 from superopt.ops import OPS
-from superopt.partial.restrict import shape_of
+from superopt.partial.boxes import Box, Span
+from superopt.partial.restrict import shape_of, sliced
+from superopt.partial.split import SPLIT
 
 FACTORS = (2, 3, 4)
 WINDOWS = ("Conv", "AveragePool")
+LEFT = 2  # elements of a part for each one that is left over, at least
 FIRST = 2  # axes before the sides of a picture: images and channels
 
 
@@ -35,23 +39,43 @@ class Move:
     phases: bool
 
 
-def mutants(program: g.Value) -> Iterator[tuple[str, g.Value]]:
+def mutants(program: g.Value, still: Collection[int] = ()) -> Iterator[tuple[str, g.Value]]:
     """Of a window over something, of sizes that are numbers: names and mutants of the same shape,
-    each once; nothing for other programs."""
+    each once; nothing for other programs. still: axes of which nothing moves."""
     n = g.producer(program)
     if n is None or n.op.name not in WINDOWS or n.op.domain or n.inputs[0] is None:
         return
     x = n.inputs[0]
     seen = {program}
     for moves in _moves(shape_of(x)):
+        if any(m.axis in still for m in moves):
+            continue
+        part = sliced(x, _taken(shape_of(x), moves))
+        name = "-".join((*map(_name, moves), *([] if part is x else [SPLIT])))
         for how in _windows(n, moves):
             try:
-                made = _moved(n, x, moves, how)
+                made = _moved(n, part, moves, how)
+                if made is not None and part is not x:
+                    made = _widened(made, shape_of(program))
             except InferError:
                 continue
             if made is not None and made.type == program.type and made not in seen:
                 seen.add(made)
-                yield "-".join(map(_name, moves)), made
+                yield name, made
+
+
+def _taken(shape: tuple[int, ...], moves: tuple[Move, ...]) -> Box:
+    """As much of each axis as has so many equal parts."""
+    parts = {m.axis: m.f for m in moves}
+    return tuple(Span(0, n - n % parts.get(d, 1)) for d, n in enumerate(shape))
+
+
+def _widened(made: g.Value, shape: tuple[int, ...]) -> g.Value | None:
+    """With zeros at the ends up to a shape; None where it is larger."""
+    gaps = [a - b for a, b in zip(shape, shape_of(made), strict=True)]
+    if min(gaps) < 0:
+        return None
+    return g.node(OPS["Pad"], [made], pads=(*(0 for _ in gaps), *gaps)) if any(gaps) else made
 
 
 def _name(m: Move) -> str:
@@ -63,11 +87,16 @@ def _moves(shape: tuple[int, ...]) -> Iterator[tuple[Move, ...]]:
     sides = range(FIRST, len(shape))
     for axis, to, phases in product((0, *sides), (0, *sides), (False, True)):
         for f in sorted({*FACTORS, shape[axis] if axis == 0 else 2}):
-            if axis != to and f > 1 and shape[axis] % f == 0:
+            if axis != to and f > 1 and _parted(shape[axis], f):
                 yield (Move(axis, to, f, phases),)
     for f, phases in product(FACTORS, (True, False)):
-        if len(shape) == 4 and all(shape[d] % f == 0 for d in sides):
+        if len(shape) == 4 and all(_parted(shape[d], f) for d in sides):
             yield tuple(Move(d, 0, f, phases) for d in sides)
+
+
+def _parted(size: int, f: int) -> bool:
+    """Has it so many parts, or little more than it has of them?"""
+    return size % f == 0 or size >= LEFT * (size % f) * f
 
 
 def _windows(n: g.Node, moves: tuple[Move, ...]) -> Iterator[dict[str, Any]]:

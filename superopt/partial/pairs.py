@@ -10,11 +10,13 @@ from superopt.ir import graph as g
 from superopt.ops import OPS
 from superopt.partial import claims, correct, sizes
 from superopt.partial.boxes import Box
+from superopt.partial.cells import TooMany
 from superopt.partial.correct import Told
 from superopt.partial.generalise import generalised
 from superopt.partial.regions import Regions
 from superopt.partial.restrict import sliced
 from superopt.partial.sizes import Sized
+from superopt.partial.split import SPLIT, split
 from superopt.partial.symbolic import NoFormula, Part, Parts, Range, parts
 from superopt.partial.terms import parsed
 from superopt.rules.rule import LIBRARY, Rule, parse_rules
@@ -26,14 +28,15 @@ from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved, Verdict
 
 FOLDER = LIBRARY / "partial"
-WHOLE = 3_000  # work for a proof in one piece: the same on every machine, unlike seconds
+WHOLE = 20_000  # work for a proof in one piece: the same on every machine, unlike seconds
 FEW = 4  # elements of an axis along which a box is taken apart
 HOW = ("recomputed", "widened")
 
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """The program as its mutant and a correction: an ordinary rule. parts: where the prover does
+    """The program as its mutant and a correction: an ordinary rule. how: one of HOW; equal, where
+    nothing is wrong; or split, at sizes that the mutant does not take. parts: where the prover does
     not prove it whole, what it follows from: that parts of a tensor that are joined are the tensor,
     and that each part of the program is what the rule has there."""
 
@@ -87,13 +90,39 @@ def partial_rule(pair: Rule, limits: Limits | None = None, seed: int = 0) -> Par
 def of_some(pair: Rule, some: Sequence[Sized], limits: Limits | None = None) -> PartialRule:
     """The same, of the pair at these sizes."""
     found, told = _claimed(pair, parts(some), limits or Limits())
-    if not found.different:
-        own = replace(pair, float_class="E2")
-        verdict = told[0][1] if len(told) == 1 else prove(own, limits)
-        return PartialRule(pair, found, told, (Corrected("equal", own, verdict),))
-    made = [c for how in HOW for c in _corrected(how, pair, found, some, limits)]
+    verdict = told[0][1] if len(told) == 1 else None
+    made = [*_alone(pair, found, some, limits, verdict), *_splits(pair, limits)]
     made.sort(key=lambda c: not c.proved)
     return PartialRule(pair, found, told, tuple(made))
+
+
+def _alone(
+    pair: Rule,
+    found: Parts,
+    some: Sequence[Sized],
+    limits: Limits | None,
+    verdict: Verdict | None = None,
+) -> list[Corrected]:
+    """The corrections at the sizes that the mutant takes. verdict: on one that is right everywhere,
+    if it is known."""
+    if not found.different:
+        own = replace(pair, float_class="E2")
+        return [Corrected("equal", own, verdict or prove(own, limits))]
+    return [c for how in HOW for c in _corrected(how, pair, found, some, limits)]
+
+
+def _splits(pair: Rule, limits: Limits | None) -> list[Corrected]:
+    """The corrections at the sizes that it does not take (`split.py`)."""
+    out = []
+    for s in split(pair):
+        some = sizes.some(s)
+        try:
+            made = _alone(s, parts(some), some, limits)
+        except (NoFormula, TooMany):
+            continue
+        fine = (c for c in made if c.how != "widened")
+        out += [replace(c, how=SPLIT, rule=replace(c.rule, name=s.name)) for c in fine]
+    return out
 
 
 def _claimed(

@@ -1,36 +1,41 @@
 """Elements of a program at some places only, over a prime field and random inputs.
 
-Inputs are not drawn whole: an element of one is a keyed hash of its place.
+Inputs are not drawn whole: an element of one is a keyed hash of its place. Only component 0 of an
+element is asked for; where nothing but sums and products is taken, the other one is not computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
 
 from superopt.te import residues
-from superopt.te.dtype import INDEX
+from superopt.te.dtype import INDEX, DType
 from superopt.te.expr import Tensor
 from superopt.te.field import PrimeField
+from superopt.te.fn import function
 from superopt.te.keyed import key, mix
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
+from superopt.te.walk import parts
 
-AT_ONCE = 1 << 21  # terms of sums
+AT_ONCE = 1 << 18  # terms of sums
 MODULUS = residues.P
 
 
 @dataclass(slots=True)
 class Points:
-    """The values of expressions. known: what inputs hold, where that is not any number. above: see
-    `PrimeField`."""
+    """The values of expressions. above: see `PrimeField`. components: of an element, that are
+    computed: 1 where `ring` says so. drawn: inputs that are read more often than they have
+    elements."""
 
     seed: int
-    known: Mapping[Tensor, np.ndarray] = field(default_factory=dict)
     above: int | None = None
+    components: int = len(residues.MODULI)
     domain: PrimeField = field(init=False)
+    drawn: dict[Tensor, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.domain = PrimeField(self.seed, above=self.above)
@@ -47,16 +52,24 @@ class Points:
         return np.concatenate(out) if out else np.zeros(0, np.int64)
 
     def read(self, t: Tensor, where: np.ndarray) -> np.ndarray:
-        if t in self.known:
-            held = self.known[t]
-            return held.reshape(*self.domain.lead(t.dtype), -1)[..., where]
+        size = prod(d for d in t.shape if isinstance(d, int))
+        if t not in self.drawn and size <= where.size:
+            self.drawn[t] = self.drawing(t, np.arange(size))
+        if t in self.drawn:
+            return np.take(self.drawn[t], where, -1)
         if not where.ndim:  # numpy warns of single numbers that wrap around
-            return self.read(t, where[None])[..., 0]
+            return self.drawing(t, where[None])[..., 0]
+        return self.drawing(t, where)
+
+    def drawing(self, t: Tensor, where: np.ndarray) -> np.ndarray:
+        """The elements of an input there."""
         state = mix(where.astype(np.uint64) ^ np.uint64(key(self.seed, t.name)))
         if not t.dtype.is_float:
             return (state % np.uint64(97)).astype(self.domain.store(t.dtype))
-        parts = [state % np.uint64(m) for m in residues.MODULI]
-        return np.stack(parts).astype(np.int64)
+        out = np.empty((self.components, *where.shape), np.int64)
+        for part, m in zip(out, map(np.uint64, residues.MODULI), strict=False):
+            part[...] = state - state // m * m  # faster than a remainder
+        return out
 
 
 @dataclass(slots=True)
@@ -80,7 +93,9 @@ class _Run:
             case Axis():
                 return self.at[e]
             case Const(v, dtype):
-                return np.asarray(v) if dtype == INDEX else domain.const(v, dtype)
+                if dtype == INDEX:
+                    return np.asarray(v)
+                return self.some(domain.const(v, dtype), dtype)
             case Apply(fn, args, dtype):
                 if args[0].dtype == INDEX and fn != "cast":
                     return self.index(fn, args)
@@ -88,7 +103,7 @@ class _Run:
                 kinds = [a.dtype for a in args]
                 if fn == "cast" and kinds[0] == INDEX:
                     made = residues.of_integers(some[0]) if dtype.is_float else some[0]
-                    return np.asarray(made)
+                    return self.some(np.asarray(made), dtype)
                 return domain.apply(fn, even(some, kinds), kinds, dtype)
             case Load(t, index):
                 where = np.zeros((), np.int64)
@@ -102,6 +117,10 @@ class _Run:
                 place, size = self.value(element), self.value(bound)
                 return np.where(place < 0, place + size, place)
         raise TypeError(f"{type(e).__name__} {e}")
+
+    def some(self, x: np.ndarray, dtype: DType) -> np.ndarray:
+        """Of an element those components that are computed."""
+        return x[: self.points.components] if dtype.is_float else x
 
     def index(self, fn: str, args: Sequence[Expr]) -> np.ndarray:
         some = [self.value(a) for a in args]
@@ -142,6 +161,26 @@ def even(some: Sequence[np.ndarray], kinds: Sequence[object]) -> list[np.ndarray
         x.reshape(*x.shape[:n], *(1,) * (most - x.ndim + n), *x.shape[n:])
         for x, n in zip(some, leads, strict=True)
     ]
+
+
+def ring(e: Expr) -> bool:
+    """Is it made of sums and products only, for which component 0 of an element is enough?"""
+    return all(map(_plain, parts(e)))
+
+
+def _plain(e: Expr) -> bool:
+    match e:
+        case Reduce(fn):
+            return fn == "sum"
+        case Load(t):
+            return t.dtype.is_float
+        case Apply("cast", (x,)):
+            return x.dtype == INDEX
+        case Apply(fn, args) if e.dtype.is_float:
+            return fn == "select" or function(fn).field == "ring"
+        case Apply(_, args):
+            return not any(a.dtype.is_float for a in args)
+    return not isinstance(e, Index)
 
 
 def terms(e: Expr) -> int:

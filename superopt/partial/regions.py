@@ -7,7 +7,7 @@ which `claims.py` says and the verifier proves.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -18,13 +18,13 @@ from superopt.ir import graph as g
 from superopt.partial.boxes import Box, joined, mask, singles, volume
 from superopt.partial.cells import cells
 from superopt.partial.composed import Composed
-from superopt.partial.points import MODULUS, Points, terms
-from superopt.te.affine import rebuild
+from superopt.partial.fewer import degree, shortened, size_of, thinned
+from superopt.partial.points import MODULUS, Points, ring, terms
 from superopt.te.expr import Tensor, compute
 from superopt.te.fn import function
 from superopt.te.inline import placed
-from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
-from superopt.te.walk import axes_of, parts, reductions
+from superopt.te.node import Apply, Axis, Expr, Load, Reduce
+from superopt.te.walk import parts
 
 INPUTS = 2  # that are tried
 ORDERED = 64  # where maxima are taken, which may be equal though their terms are not, at least
@@ -85,8 +85,8 @@ def of_tensors(a: Tensor, b: Tensor) -> Regions:
     bodies = [a.body, placed(b.body, dict(zip(b.axes, a.axes, strict=True)))]
     found = cells(a.axes, bodies)
     equal, different, count, exact = _compared(a.axes, bodies, found)
-    degree = max(_degree(a.body), _degree(b.body))
-    chance = None if _ordered(bodies) else Fraction(degree, MODULUS) ** INPUTS
+    most = max(degree(a.body), degree(b.body))
+    chance = None if _ordered(bodies) else Fraction(most, MODULUS) ** INPUTS
     return Regions(shape, joined(equal, shape), joined(different, shape), count, chance, exact)
 
 
@@ -99,80 +99,105 @@ def _compared(
 ) -> tuple[list[Box], list[Box], int, bool]:
     """The boxes that are equal, those that are not, how many elements were compared, and whether
     none of what is not equal is: see `Regions.exact`."""
-    rng = np.random.default_rng(0)
     short = shortened(bodies)
-    small = sum(volume(c) for c in found) <= EVERY
-    some = [_all(c) if small else _elements(c, rng) for c in found]
-    same, count = _alike(axes, short, some)
+    sizes = [volume(c) for c in found]
+    small = sum(sizes) <= EVERY
+    places, begins = (_all if small else _elements)(found)
+    same = _alike(axes, short, places)
+    every, some = (f.reduceat(same, begins).tolist() if found else [] for f in (_AND, _OR))
     left = max(EVERY, LATER // sum(map(terms, short)))
     equal: list[Box] = []
     different: list[Box] = []
     apart: list[Box] = []
     exact = True
-    told = list(zip(found, same, strict=True))
-    told.sort(key=lambda x: (not x[1].any(), volume(x[0])))  # what is equal at some comes first
-    for c, s in told:
-        if s.all():
-            equal.append(c)
-        elif small and not s.any():
-            different.append(c)
-        elif volume(c) <= left:
-            left -= volume(c)
-            apart.append(c)
+    for n in sorted(range(len(found)), key=lambda n: (not some[n], sizes[n])):  # equal ones first
+        if every[n]:
+            equal.append(found[n])
+        elif small and not some[n]:
+            different.append(found[n])
+        elif sizes[n] <= left:
+            left -= sizes[n]
+            apart.append(found[n])
         else:
-            different.append(c)
+            different.append(found[n])
             exact = False
-    each, more = _alike(axes, short, [_all(b) for b in apart])
-    for b, s in zip(apart, each, strict=True):
-        if s.any():
-            equal += [x for x, y in zip(singles(b), s, strict=True) if y]
-            different += [x for x, y in zip(singles(b), s, strict=True) if not y]
+    more, begins = _all(apart)
+    each = np.split(_alike(axes, short, more), begins[1:]) if apart else []
+    for box, own in zip(apart, each, strict=True):
+        if own.any():
+            told = list(zip(singles(box), own.tolist(), strict=True))
+            equal += [x for x, yes in told if yes]
+            different += [x for x, yes in told if not yes]
         else:
-            different.append(b)
-    return equal, different, count + more, exact
+            different.append(box)
+    return equal, different, len(places) + len(more), exact
 
 
-def _alike(
-    axes: Sequence[Axis], bodies: Sequence[Expr], some: Sequence[np.ndarray]
-) -> tuple[list[np.ndarray], int]:
-    """Which elements are equal, of several lists of these; and their number."""
-    if not some:
-        return [], 0
-    places = np.concatenate(some)
+_AND, _OR = np.logical_and, np.logical_or
+
+
+def _alike(axes: Sequence[Axis], bodies: Sequence[Expr], places: np.ndarray) -> np.ndarray:
+    """At which places they are equal. Sums over the ends of windows are compared first, on one
+    input: where these differ, as they do at most places of boxes that differ, no more is asked."""
     same = np.ones(len(places), bool)
-    for points in _inputs(bodies):
+    ends = thinned(bodies)
+    fewer = 2 * sum(map(terms, ends)) <= sum(map(terms, bodies))
+    tried = [(ends, points) for points in _inputs(ends)][:1] if fewer else []
+    for some, points in [*tried, *((bodies, p) for p in _inputs(bodies))] if len(places) else []:
         there = np.flatnonzero(same)
-        left, right = (points.values(e, axes, places[there]) for e in bodies)
+        left, right = (points.values(e, axes, places[there]) for e in some)
         same[there] = left == right
-    return np.split(same, np.cumsum([len(s) for s in some])[:-1]), len(places)
+    return same
 
 
 def _inputs(bodies: Sequence[Expr]) -> Iterator[Points]:
     """What is given. Where maxima are taken, numbers of any order, and some that are all below 0,
     all above it, or nearly all below: what a border of zeros does is told by these."""
     if not _ordered(bodies):
-        yield from map(Points, range(INPUTS))
+        components = 1 if all(map(ring, bodies)) else 2
+        yield from (Points(seed, components=components) for seed in range(INPUTS))
         return
     most = max(map(_peaks, bodies))
     for seed in range(min(max(ORDERED, PEAKS * most), MOST_ORDERED)):
         yield Points(seed, above=ABOVE[seed % len(ABOVE)])
 
 
-def _all(box: Box) -> np.ndarray:
-    """Its elements, in the order of `singles`."""
-    grid = np.meshgrid(*(np.array(s.indices(), np.int64) for s in box), indexing="ij")
-    return np.stack(grid, -1).reshape(-1, len(box)) if box else np.zeros((1, 0), np.int64)
+def _spans(boxes: Sequence[Box]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where boxes begin, their steps and their counts: (boxes, axes) each."""
+    rank = len(boxes[0]) if boxes else 0
+    told = np.array([(s.begin, s.step, s.count) for b in boxes for s in b], np.int64)
+    begins, steps, counts = told.reshape(-1, 3).T.reshape(3, len(boxes), rank)
+    return begins, steps, counts
 
 
-def _elements(box: Box, rng: np.random.Generator) -> np.ndarray:
-    """The first element of a box, its neighbours along each axis, and some at random."""
-    counts = [s.count for s in box]
-    first = (0,) * len(box)
-    at = {first, tuple(n - 1 for n in counts)}
-    at.update((*first[:d], 1, *first[d + 1 :]) for d, n in enumerate(counts) if n > 1)
-    at.update(map(tuple, rng.integers(0, counts, (MORE, len(box))).tolist()))
-    begins, steps = (np.array([getattr(s, k) for s in box], np.int64) for k in ("begin", "step"))
-    return np.asarray(begins + np.array(sorted(at), np.int64).reshape(len(at), -1) * steps)
+def _all(boxes: Sequence[Box]) -> tuple[np.ndarray, np.ndarray]:
+    """Their elements, (count, axes), of each in the order of `singles`; and where those of each box
+    begin."""
+    begins, steps, counts = _spans(boxes)
+    sizes = counts.prod(1)
+    first = np.cumsum(sizes) - sizes
+    box = np.repeat(np.arange(len(boxes)), sizes)
+    left = np.arange(len(box)) - first[box]
+    out = np.empty((len(box), counts.shape[1]), np.int64)
+    for d in reversed(range(counts.shape[1])):
+        left, out[:, d] = np.divmod(left, counts[box, d])
+    return out * steps[box] + begins[box], first
+
+
+def _elements(boxes: Sequence[Box]) -> tuple[np.ndarray, np.ndarray]:
+    """Likewise the first element of each box, its neighbours along each axis, the last one, and
+    some at random; each once."""
+    begins, steps, counts = _spans(boxes)
+    number, rank = counts.shape
+    most = counts[:, None, :] - 1
+    near = np.minimum(np.eye(rank + 1, rank, k=-1, dtype=np.int64), most)
+    drawn = np.random.default_rng(0).random((number, MORE, rank))
+    at = np.concatenate((near, most, (drawn * counts[:, None, :]).astype(np.int64)), 1)
+    box = np.repeat(np.arange(number), at.shape[1])
+    at = at.reshape(-1, rank)
+    places = begins[box] + at * steps[box]
+    once = np.unique(np.column_stack((box, places)), axis=0)
+    return once[:, 1:], np.searchsorted(once[:, 0], np.arange(number))
 
 
 def _ordered(bodies: Iterable[Expr]) -> bool:
@@ -189,111 +214,9 @@ def _peaks(e: Expr) -> int:
     """Terms of the longest maximum in a maximum."""
     match e:
         case Reduce(fn, axes, body):
-            return prod(map(_size, axes) if fn in ("max", "min") else ()) * _peaks(body)
+            return prod(map(size_of, axes) if fn in ("max", "min") else ()) * _peaks(body)
         case Apply(_, args):
             return max(map(_peaks, args))
         case Load(_, index):
             return max(map(_peaks, index), default=1)
     return 1
-
-
-def _degree(e: Expr) -> int:
-    """Of an element as a polynomial in what is given; a function counts as one more thing given."""
-    match e:
-        case Load():
-            return 1
-        case Reduce(_, _, body):
-            return _degree(body)
-        case Apply("mul", args):
-            return sum(map(_degree, args))
-        case Apply(_, args):
-            return max(map(_degree, args))
-    return 0
-
-
-FEW = 2
-
-
-def shortened(bodies: Sequence[Expr]) -> list[Expr]:
-    """Sums over long axes (channels) as sums over few of their places, where these are all alike:
-    such an axis is only read by, as an index of its own, and where it is read by nothing else is.
-    Then the terms of one place are of other variables than those of another, and what is equal for
-    few places is equal for all: as many as the factors of a product, of which each may read another
-    one. What reads nothing of the axis counts its places, and would be less of fewer."""
-    fine: dict[int, bool] = {}
-    for r in (r for body in bodies for r in reductions(body)):
-        for a in r.axes:
-            n = _size(a)
-            alike = r.fn == "sum" and _only_read(r.body, a) and _nothing_but(r.body, a)
-            fine[n] = fine.get(n, True) and alike
-    places: dict[tuple[Tensor, int], set[int | None]] = {}
-    for e in (e for body in bodies for e in parts(body) if isinstance(e, Load)):
-        for d, i in enumerate(e.index):
-            own = _size(i) if isinstance(i, Axis) and i.name.startswith("k") else None
-            places.setdefault((e.tensor, d), set()).add(own)
-    for some in places.values():
-        if len(some) > 1:
-            fine.update((n, False) for n in some if n is not None)
-    least = max(FEW, *map(_degree, bodies))
-    few = {n for n, yes in fine.items() if yes and n > least}
-    return [_with_few(b, few, least) for b in bodies] if few else list(bodies)
-
-
-def _size(a: Axis) -> int:
-    assert isinstance(a.extent, int)
-    return a.extent
-
-
-def _only_read(e: Expr, a: Axis) -> bool:
-    """Does `a` occur only as an index of what is read?"""
-    match e:
-        case Axis():
-            return e != a
-        case Load(_, index):
-            return all(i == a or a not in axes_of(i) for i in index)
-        case Apply(_, args):
-            return all(_only_read(x, a) for x in args)
-        case Reduce(_, _, body):
-            return _only_read(body, a)
-        case Index(element, bound):
-            return _only_read(element, a) and _only_read(bound, a)
-    return True
-
-
-def _nothing_but(e: Expr, a: Axis) -> bool:
-    """Is `e` 0 where all that is read at a place of `a` is? What a function has of it counts as one
-    more thing that is read there."""
-    match e:
-        case Const(value):
-            return value == 0
-        case Load(_, index):
-            return a in index
-        case Reduce(_, _, body):
-            return _nothing_but(body, a)
-        case Apply("add" | "sub" | "neg", args):
-            return all(_nothing_but(x, a) for x in args)
-        case Apply("select", (_, *args)):
-            return all(_nothing_but(x, a) for x in args)
-        case Apply("div", (above, _)):
-            return _nothing_but(above, a)
-        case Apply("mul", args):
-            return any(_nothing_but(x, a) for x in args)
-        case Apply(_, args):
-            return any(a in axes_of(x) for x in args)
-    return False
-
-
-def _with_few(e: Expr, few: Collection[int], least: int) -> Expr:
-    match e:
-        case Axis(name, int() as n):
-            return Axis(name, least) if n in few and name.startswith("k") else e
-        case Reduce(fn, axes, body, dtype):
-            some = tuple(_with_few(a, few, least) for a in axes)
-            return Reduce(fn, some, _with_few(body, few, least), dtype)  # type: ignore[arg-type]
-        case Apply(fn, args, dtype):
-            return rebuild(fn, tuple(_with_few(a, few, least) for a in args), dtype)
-        case Load(t, index, dtype):
-            return Load(t, tuple(_with_few(i, few, least) for i in index), dtype)
-        case Index(element, bound):
-            return Index(_with_few(element, few, least), _with_few(bound, few, least))
-    return e

@@ -111,5 +111,6 @@ def _dropped(x: Any) -> bool:
 
 
 def _of_channels(text: str) -> bool:
+    """Of channels, and of a number of pictures."""
     rule = rule_of(text)
-    return set(names_of(rule)) <= {"c", "o"} and len(rule.lhs) == 1
+    return set(names_of(rule)) <= {"c", "o", "n"} and len(rule.lhs) == 1

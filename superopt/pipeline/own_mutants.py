@@ -5,8 +5,8 @@ Between what is not linear a model computes windows over pictures. Each distinct
 its own (what is added or scaled beside it is left to the rules): its mutants are what moves between
 axes before and back after (`superopt.partial.moves`). Where they are right is found, the rest is
 corrected, and the whole is priced as the search prices graphs. Those that may be faster are proved,
-for these sides and any number of channels, and are rules. The folder's journal keeps what was
-found of a program for other models.
+for these sides and any number of channels (and of pictures, where the model does not say how many),
+and are rules. The folder's journal keeps what was found of a program for other models.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from superopt.pipeline.clocks import measured
 from superopt.pipeline.own_journal import opened, readable, rule_of
 from superopt.pipeline.ready import own_files
 from superopt.pipeline.request import Deadline, Request
+from superopt.pipeline.shapes import representative
 from superopt.pipeline.timed import KIND, time_nodes
 from superopt.pipeline.windows import Line, Window, mutated, windows_of
 from superopt.report.data import Event, MutantCount, Mutation
@@ -78,7 +79,8 @@ def own_mutants(
                 held, tuned.target(1), opset, version, 1, kind=KIND, timer=time_nodes,
                 progress=lambda done, of: progress(Event("measure", f"{done} of {of} operators")),
             )  # fmt: skip
-            found = _found(model.graph, Costs({}, clock, compiled_away), journal, progress)
+            costs = Costs(representative(model, {}), clock, compiled_away)
+            found = _found(model.graph, costs, journal, progress)
     finally:
         journal.close()
     name = Path(source.label).stem
@@ -101,7 +103,8 @@ def with_mutants(
     clock: Clock = by_roofline(request.threads)
     if ort.available() is not None and not request.untimed:
         clock = measured(model, request, deadline, store, machine, PART)
-    costs = Costs({}, clock, compiled_away if request.target == "cpu" else fused_away)
+    sizes = representative(model, request.shapes)
+    costs = Costs(sizes, clock, compiled_away if request.target == "cpu" else fused_away)
     folder = (store.path or store_file(None)).parent / "mutants" / own_files()[:16]
     journal, notes = opened(folder / JOURNAL, RUN)
     try:
@@ -125,8 +128,8 @@ def with_mutants(
         told += ": there was no time for more, the next call goes on"
     if found.unknown:
         told += (
-            f"; not of {count(found.unknown, 'window')} of sizes that are not fixed in the model"
-            " (--shape says only at which ones graphs are timed), or not of float32"
+            f"; not of {count(found.unknown, 'window')} of sides or channels that are not fixed in"
+            " the model (--shape says only at which ones graphs are timed), or not of float32"
         )
     left = round(max(request.budget - deadline.spent(), 0.0), 1)
     begin = deadline.begin + request.budget - left
@@ -168,7 +171,7 @@ def _found(
     stop: Callable[[], bool] = lambda: False,
 ) -> _Found:
     """The mutants of a graph's windows, as far as there is time."""
-    every = list(windows_of(graph))
+    every = list(windows_of(graph, costs.sizes))
     programs = list(dict.fromkeys(w for w in every if w is not None))
     for n, p in enumerate(programs):
         if stop():
@@ -220,11 +223,10 @@ def _faster(some: Sequence[tuple[Window, list[Line]]], costs: Costs) -> Iterator
     channels once."""
     seen: set[str] = set()
     for w, lines in some:
-        own = {} if w.fixed else dict(zip("co", w.channels, strict=True))
         priced: list[tuple[float, int, Line]] = []
         for n, line in enumerate(lines):
             rule = rule_of(line["corrected"])
-            both = at(rule, own)
+            both = at(rule, w.own())
             if both is None:
                 continue
             before, after = (costs.of_graph(_graph(v)) for v in (both.left, both.right))

@@ -9,6 +9,7 @@ import numpy as np
 from superopt.partial.pairs import PartialRule, load_pairs, partial_rule
 from superopt.partial.regions import Regions
 from superopt.partial.sizes import some
+from superopt.partial.split import SPLIT, split
 from superopt.partial.symbolic import parts as formulas
 from superopt.partial.symbolic import show
 from superopt.report.diagram import InParts
@@ -50,12 +51,15 @@ def _page(made: PartialRule) -> PartialPage:
 def in_parts(rule: Rule, own: Mapping[str, Rule]) -> InParts | None:
     """Of a rule that was made of a pair, one of one's own or of the library's; None for others."""
     pairs = {**({p.name: p for p in load_pairs()} if rule.made else {}), **own}
+    base, is_split, _ = rule.name.partition(f"-{SPLIT}-")
+    if is_split and base in pairs:
+        pairs = {p.name: p for p in split(pairs[base])}
     pair = pairs.get(rule.name) or pairs.get(rule.name.rpartition("-")[0])
     if pair is None:
         return None
     found = formulas(some(pair))
     sizes, seen = found.seen[0]
-    how = "equal" if not found.different else "recomputed"
+    how = "equal" if not found.different else SPLIT if is_split else "recomputed"
     if pair.name != rule.name:
         how = rule.name.rpartition("-")[2]
     return InParts(

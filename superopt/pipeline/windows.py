@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,10 @@ from superopt.partial.moves import WINDOWS, mutants
 from superopt.partial.regions import Regions, regions
 from superopt.partial.sizes import Sized
 from superopt.partial.symbolic import NoFormula
+from superopt.te import index as ix
 from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
+from superopt.te.expr import Dim, TensorType
+from superopt.te.node import Expr
 
 LEAST = 0.5  # of a program's elements, that a mutant has right
 Line = dict[str, Any]
@@ -29,32 +31,39 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window over pictures: op, attrs; image: its size but for channels; kernel: that of a
-    convolution's, bias: has it one? channels: of what it reads and gives, where it is in a model,
-    None where they are a part of it (groups)."""
+    """A window over pictures: op, attrs; batch: of how many, None for any number; sides: of a
+    picture; kernel: that of a convolution's, bias: has it one? channels: of what it reads and
+    gives, where it is in a model, None where they are a part of it (groups). priced: at how many
+    pictures its cost is asked for."""
 
     op: str
     attrs: tuple[tuple[str, Any], ...]
-    image: tuple[int, ...]
+    batch: int | None
+    sides: tuple[int, ...]
     kernel: tuple[int, ...]
     bias: bool
     channels: tuple[int, int]
+    priced: int = 1
 
     @property
     def key(self) -> str:
         """Of windows that have the same mutants."""
-        said = json.dumps((self.op, self.attrs, self.image, self.kernel, self.bias))
+        said = json.dumps((self.op, self.attrs, self.batch, self.sides, self.kernel, self.bias))
         return f"{said} {self.channels}" if self.fixed else said
 
     @property
     def fixed(self) -> bool:
         return bool(dict(self.attrs).get("group", 1) != 1)
 
-    def at(self, c: int, o: int) -> g.Value:
-        """With so many channels."""
+    @property
+    def still(self) -> tuple[int, ...]:
+        """Axes of which nothing moves: of any number of pictures there are no equal parts."""
+        return (0,) if self.batch is None else ()
+
+    def at(self, c: int, o: int, n: int) -> g.Value:
+        """With so many channels and pictures."""
         group = dict(self.attrs).get("group", 1)
-        n, *sides = self.image
-        shapes = {"x": (n, c, *sides)}
+        shapes = {"x": (n, c, *self.sides)}
         if self.kernel:
             shapes["k"] = (o, c // group, *self.kernel)
         if self.bias:
@@ -62,52 +71,67 @@ class Window:
         given = [g.Input(name, TensorType(F32, shape)) for name, shape in shapes.items()]
         return g.node(OPS[self.op], given, **dict(self.attrs))
 
+    def own(self) -> dict[str, int]:
+        """Its sizes in the model, those that its mutants have names for."""
+        found = dict(zip("con", (*self.channels, self.priced), strict=True))
+        return {name: found[name] for name in self.sizes()[0]}
+
     def sizes(self) -> list[dict[str, int]]:
-        """At which mutants are made: what these have in common are formulas of the channels."""
-        if self.fixed:
-            return [{}]
-        some = [
-            {"c": 2, "o": 3},
-            {"c": 3, "o": 7},
-            {"c": 5, "o": 4},
-        ]  # neither a formula of the other
-        return some if self.kernel else [{"c": x["c"]} for x in some]
+        """At which mutants are made: what these have in common are formulas of the channels, and of
+        the number of pictures. No one is a formula of the others."""
+        names = "" if self.fixed else "co" if self.kernel else "c"
+        names += "n" if self.batch is None else ""
+        some = ({"c": 2, "o": 3, "n": 3}, {"c": 3, "o": 7, "n": 2}, {"c": 5, "o": 4, "n": 4})
+        return [{name: at[name] for name in names} for at in some] if names else [{}]
 
     def some(self) -> list[g.Value]:
-        own = dict(zip("co", self.channels, strict=True))
+        own = {**dict(zip("co", self.channels, strict=True)), "n": self.batch or self.priced}
         return [self.at(**{**own, **x}) for x in self.sizes()]
 
 
-def windows_of(graph: g.Graph) -> Iterator[Window | None]:
-    """The windows of a graph that compute anything; None for one of sizes that are not known, or of
-    another type."""
+def windows_of(graph: g.Graph, sizes: Mapping[str, int] | None = None) -> Iterator[Window | None]:
+    """The windows of a graph that compute anything; None for one of sizes that are not known, but
+    for the number of pictures, or of another type. sizes: at which windows are priced."""
     for n in g.nodes(graph):
         if n.op.name not in WINDOWS or n.op.domain:
             continue
         types = [v.type for v in n.inputs if v is not None]
         if any(d == 0 for t in (*types, n.type) for d in t.shape or ()):
             continue
-        if not all(map(_known, (*types, n.type))) or types[0].dtype != F32:
+        x, out = types[0].shape, n.type.shape
+        if x is None or out is None or x[0] != out[0] or types[0].dtype != F32:
             yield None
             continue
-        image, out = ([int(d) for d in t.shape or ()] for t in (types[0], n.type))  # type: ignore[arg-type]
-        kernel = tuple(int(d) for d in (types[1].shape or ())[2:]) if len(types) > 1 else ()  # type: ignore[arg-type]
+        known = [_numbers(dims) for dims in (x[1:], out[1:], *(t.shape for t in types[1:]))]
+        if any(dims is None for dims in known):
+            yield None
+            continue
+        (c, *sides), (o, *_), *operands = (dims for dims in known if dims is not None)
+        kernel = tuple(operands[0][2:]) if operands else ()
+        batch, priced = (x[0], x[0]) if isinstance(x[0], int) else (None, _asked(x[0], sizes or {}))
         yield Window(
-            n.op.name, n.attrs, (image[0], *image[2:]), kernel, len(types) > 2, (image[1], out[1])
+            n.op.name, n.attrs, batch, tuple(sides), kernel, len(operands) > 1, (c, o), priced
         )
 
 
-def _known(t: TensorType) -> bool:
-    return t.shape is not None and all(isinstance(d, int) for d in t.shape)
+def _numbers(dims: Sequence[Dim] | None) -> list[int] | None:
+    """Sizes, where all are known."""
+    out = [d for d in dims or () if isinstance(d, int)]
+    return out if dims is not None and len(out) == len(dims) else None
+
+
+def _asked(d: Expr, sizes: Mapping[str, int]) -> int:
+    """A size at these ones; 1 where they do not say."""
+    return ix.evaluate(d, dict(sizes)) if ix.symbols(d) <= sizes.keys() else 1
 
 
 def mutated(w: Window, journal: Journal, stop: Callable[[], bool]) -> list[Line] | None:
     """What is said of each mutant of a program that is right somewhere; None where it was time to
     stop. What is known of each is kept meanwhile."""
     programs = w.some()
-    each = [list(mutants(p)) for p in programs]
+    each = [list(mutants(p, w.still)) for p in programs]
     if len({tuple(name for name, _ in some) for some in each}) > 1:
-        return [{"dropped": "other mutants at other channels"}]
+        return [{"dropped": "other mutants at other sizes"}]
     out: list[Line] = []
     seen: Counter[str] = Counter()
     for n, column in enumerate(zip(*each, strict=True)):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import prod
 
 from superopt.plan.rows import once
+from superopt.te import index as ix
 from superopt.te.affine import affine
 from superopt.te.expr import Tensor
 from superopt.te.inline import Inlining
@@ -55,6 +56,7 @@ def inlined(
     current = {t: t for t in in_order(outputs, written)}
     stay = {*outputs, *kept, *(t for some in written.values() for t in some)}
     stay |= _large(current)
+    stay |= _bordered(current) if turning is not None else set()
     current = once(settled(current, stay))
     current, turned = turning(current) if turning is not None else (current, set())
     return settled(current, stay | turned, turned)
@@ -76,6 +78,24 @@ def _large(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
             out.add(t)
         if t in out or sums(now.body):
             length[t], folds[t] = 1, 0
+    return out
+
+
+def _bordered(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
+    """Parts of pictures over which windows slide beyond the edges: around a copy there are zeros,
+    within the picture that they are of each place had to be asked for."""
+    out: set[Tensor] = set()
+    for t, now in current.items():
+        for site, read in _sites(t, now.body) if now.body is not None and windows(now) else ():
+            cut = current.get(read)
+            if cut is None or not isinstance(cut.body, Load) or not evenly(cut.body):
+                continue
+            ends = [(*ix.bounds(i), n) for i, n in zip(site.index, _sizes(read), strict=True)]
+            inside = all(
+                low is not None and low >= 0 and h is not None and h < n for low, h, n in ends
+            )
+            if not inside and prod(_sizes(read)) < prod(_sizes(cut.body.tensor)):
+                out.add(read)
     return out
 
 

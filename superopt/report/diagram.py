@@ -113,10 +113,10 @@ class RuleDiagram:
 @dataclass(frozen=True, slots=True)
 class InParts:
     """A rule that was applied, by which a program became a mutant that is right in parts, and what
-    corrects it. how: recomputed, widened or equal (nothing is wrong). shape, right, wrong: of the
-    result, and of boxes of it, as formulas of the sizes. sizes: those of the picture, whose lines
-    say of each element along the result's last two axes whether the mutant is ever wrong there;
-    share: of all that it computes right.
+    corrects it. how: recomputed, widened, split or equal (nothing is wrong). shape, right, wrong:
+    of the result, and of boxes of it, as formulas of the sizes. sizes: those of the picture, whose
+    lines say of each element along the result's last two axes whether the mutant is ever wrong
+    there; share: of all that it computes right.
     """
 
     rule: str

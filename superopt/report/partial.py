@@ -23,8 +23,9 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """How a mutant is corrected: recomputed, widened, or equal, where nothing is wrong. rule: its
-    text. by_parts: what it follows from, where it was not proved in one piece."""
+    """How a mutant is corrected: recomputed, widened, or equal, where nothing is wrong; or split,
+    at sizes of which it takes a part. rule: its text. by_parts: what it follows from, where it was
+    not proved in one piece."""
 
     how: str
     rule: str
@@ -64,7 +65,7 @@ def in_parts(found: InParts) -> list[str]:
     lines += [f"    {box}" for box in found.right]
     if not found.wrong:
         return [*lines, "    which is all of it"]
-    how = "computed by the program" if found.how == "recomputed" else "kept apart by zeros"
+    how = "kept apart by zeros" if found.how == "widened" else "computed by the program"
     lines += [f"    {box} is wrong, and {how}" for box in found.wrong]
     lines.append(f"    {_seen(found.sizes, found.share, len(found.shape))}:")
     return [*lines, *(f"      {line}" for line in found.picture)]

@@ -223,6 +223,8 @@ def floordiv(a: Expr, b: Expr) -> Expr:
     r = from_polynomial(rest)
     if _below(r, b):
         return from_polynomial(quotient)
+    if isinstance(r, Const) and isinstance(b, Const):  # -1 // 2 of (2 n - 1) // 2
+        return from_polynomial(_add(quotient, {(): int(r.value) // int(b.value)}))
     if isinstance(b, Const) and not quotient:
         inner = _nested(r, int(b.value))
         if inner is not None:
@@ -251,6 +253,8 @@ def mod(a: Expr, b: Expr) -> Expr:
     r = from_polynomial(rest)
     if _below(r, b):
         return r
+    if isinstance(r, Const) and isinstance(b, Const):
+        return Const(int(r.value) % int(b.value), INDEX)
     return Apply("mod", (r, b), INDEX)
 
 

@@ -23,7 +23,7 @@ _DIGITS = 15  # bits of an exponent's digit
 
 
 def modulo(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """`x`, of integers not below 0, reduced."""
+    """`x`, of integers not below 0, reduced; of the first components only, too."""
     out = np.empty_like(x) if out is None else out
     for n, m in enumerate(MODULI):
         given = x[n : n + 1]
@@ -42,8 +42,8 @@ def multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def negate(a: np.ndarray) -> np.ndarray:
-    """-a; the negative of 0 is 0."""
-    moduli = np.array(MODULI, np.int64).reshape(2, *(1,) * (a.ndim - 1))
+    """-a; the negative of 0 is 0; of the first components only, too."""
+    moduli = np.array(MODULI[: len(a)], np.int64).reshape(-1, *(1,) * (a.ndim - 1))
     return modulo(moduli - a)
 
 

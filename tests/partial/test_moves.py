@@ -14,6 +14,7 @@ from superopt.errors import UsageError
 from superopt.ir import graph as g
 from superopt.ir.evaluate import evaluate
 from superopt.ops import OPS
+from superopt.partial.boxes import show
 from superopt.partial.correct import NoCorrection, recomputed, widened
 from superopt.partial.generalise import inputs
 from superopt.partial.moves import Move, mutants, there
@@ -48,6 +49,8 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "strided": ((1, 2, 8, 8), (3, 2, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
     "1x1": ((1, 2, 4, 6), (3, 2, 1, 1), {}),
     "of groups": ((1, 4, 8, 8), (4, 1, 3, 3), {"pads": (1, 1, 1, 1), "group": 4}),
+    "odd sides": ((1, 2, 9, 11), (3, 2, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "odd sides, strided": ((3, 2, 9, 13), (3, 2, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
     "a signal": ((1, 2, 12), (3, 2, 3), {"pads": (1, 1)}),
     "larger than its picture": ((2, 1, 2, 2), (1, 1, 5, 5), {"pads": (2, 2, 2, 2)}),
 }
@@ -124,6 +127,18 @@ def test_means_of_fewer_places_are_not_widened(attrs: dict[str, Any]) -> None:
         widened(g.node(OPS["Concat"], each, axis=3), mutant)
 
 
+def test_of_what_cannot_be_divided_a_part_is_moved() -> None:
+    x, k, attrs = CASES["odd sides"]
+    program = g.node(OPS["Conv"], [given("x", *x), given("k", *k)], **attrs)
+    some = dict(mutants(program))
+    assert "2-blocks-of-h-to-n-split" in some
+    assert "3-blocks-of-h-to-n" in some  # which has these
+    assert not any(n.startswith("2-blocks-of-h-to-n-2") for n in some if "split" not in n)
+    r = regions(program, some["2-blocks-of-h-to-n-split"])
+    assert [show(b) for b in r.different] == ["[0, 0:3, 3:5, 0:11]", "[0, 0:3, 7:9, 0:11]"]
+    assert not any("of-n" in name for name, _ in mutants(program, still=(0,)))
+
+
 def test_a_dilated_one_becomes_a_dense_one() -> None:
     x, k, attrs = CASES["dilated"]
     program = g.node(OPS["Conv"], [given("x", *x), given("k", *k)], **attrs)
@@ -135,14 +150,14 @@ def test_a_dilated_one_becomes_a_dense_one() -> None:
     assert dense
 
 
-def net() -> onnx.ModelProto:
+def net(batch: int | str = 1) -> onnx.ModelProto:
     nodes = [
         onnx.helper.make_node("Conv", ["x", "w"], ["a"], pads=[2] * 4, dilations=[2, 2]),
         onnx.helper.make_node("Relu", ["a"], ["b"]),
         onnx.helper.make_node("Conv", ["b", "v"], ["y"], pads=[2] * 4, dilations=[2, 2]),
     ]
     known = weights(w=(8, 4, 3, 3), v=(16, 8, 3, 3))
-    return model(nodes, {"x": (F, [1, 4, 8, 8])}, ["y"], known)
+    return model(nodes, {"x": (F, [batch, 4, 8, 8])}, ["y"], known)
 
 
 def test_a_model_s_own(tmp_path: Path) -> None:
@@ -169,7 +184,7 @@ def test_means_and_sizes_that_are_not_known(tmp_path: Path) -> None:
         onnx.helper.make_node("Conv", ["a", "w"], ["b"], group=4, pads=[1] * 4),
         onnx.helper.make_node("Conv", ["u", "w"], ["c"], group=4),
     ]
-    shapes = {"x": (F, [2, 4, 4, 4]), "u": (F, ["n", 4, 4, 4])}
+    shapes = {"x": (F, [2, 4, 4, 4]), "u": (F, [2, 4, "n", 4])}
     made = generate_mutants(
         tmp_path, model=model(nodes, shapes, ["b", "c"], weights(w=(4, 1, 3, 3))),
         store=tmp_path / "costs.db",

@@ -107,6 +107,20 @@ def test_they_are_rules_that_are_proved(path: Path, any_price: None) -> None:
     assert time.perf_counter() - begin < max(0.5 * first, 1.0)
 
 
+def test_of_any_number_of_pictures(path: Path, any_price: None) -> None:
+    """Rules of what moves to the batch, not from it, which are for all numbers of pictures."""
+    onnx.save(net("n"), path)
+    found, _ = asked(path, shapes={"n": 4})
+    assert len(found.rules) >= 3
+    for rule in found.rules:
+        assert "f[n, c, 8, 8]" in str(rule)
+        assert "of-n" not in rule.name
+        assert not prove_now(rule)
+        assert tier(rule) == "A"
+    some = {w.priced for w in windows_of(import_model(read(path)).graph, {"n": 4}) if w}
+    assert some == {4}
+
+
 def test_rules_of_a_model_of_any_name_can_be_read(generated: Generated) -> None:
     out, made = generated
     found = parse_rules((out / "my net (1).corrected.rules").read_text())
@@ -193,11 +207,13 @@ def test_a_model_is_optimized_with_them(path: Path, any_price: None) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["equal", "recomputed"])
+@pytest.mark.parametrize("batch", [1, "n"])
 def test_a_corrected_model_is_certified(
-    path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+    path: Path, how: str, batch: int | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where convolutions of whole pictures, or dilated ones, are dear: its outputs are those of the
-    original, and its certificate is replayed."""
+    original, and its certificate is replayed; for any number of pictures where it does not say."""
+    onnx.save(net(batch), path)
 
     def dear(n: Signature) -> bool:
         if n.op.name != "Conv" or n.operands[0] is None:
@@ -221,8 +237,9 @@ def test_a_corrected_model_is_certified(
     )  # fmt: skip
     assert {p.how for p in found.report.partial} == {how}
     found.save(out)
-    feeds = {"x": np.random.default_rng(0).standard_normal((1, 4, 8, 8), np.float32)}
-    wanted, got = (InferenceSession(p).run(None, feeds)[0] for p in (path, out))
-    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+    for n in (1, 3) if batch == "n" else (1,):
+        feeds = {"x": np.random.default_rng(0).standard_normal((n, 4, 8, 8), np.float32)}
+        wanted, got = (InferenceSession(p).run(None, feeds)[0] for p in (path, out))
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
     verdict = verify(path, out, certificate=out.with_suffix(".superopt.json"))
     assert verdict.decision == "certified"

@@ -13,29 +13,29 @@ from superopt.partial.correct import NoCorrection
 from superopt.partial.pairs import HOW, correction, load_pairs, partial_rule
 from superopt.partial.regions import regions
 from superopt.partial.sizes import at, names_of, some
+from superopt.partial.split import SPLIT, split
 from superopt.partial.symbolic import NoFormula, Part, Parts, Range, formula, parts, show
+from superopt.pipeline.partial_page import in_parts
 from superopt.rules.rule import Rule, load_library, parse_rules
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
 from tests.partial.test_regions import truth
 
-OPEN = {"batch-in-a-row"}  # the prover does not prove all its boxes
-UNCORRECTED = "batch-in-a-column"  # whose boxes it proves, but not one part of the correction
 QUICK = Limits(seconds=15)
 PAIRS = {p.name: p for p in load_pairs()}
+SPLIT_PAIRS = {s.name: s for p in load_pairs() for s in split(p)}
+ODD = {"rows-as-a-batch", "columns-as-a-batch", "dilated-by-three-as-a-batch", "strided-as-phases"}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(n, marks=[pytest.mark.slow] if n == UNCORRECTED else [])
-        for n in sorted(PAIRS.keys() - OPEN)
-    ],
-)
+@pytest.mark.parametrize("name", sorted(PAIRS))
 def test_families(name: str) -> None:
     made = partial_rule(PAIRS[name], QUICK)
     assert made.proved
-    assert made.corrected[0].proved or name == UNCORRECTED
+    assert made.corrected[0].proved
+    rest = [c for c in made.corrected if c.how == SPLIT]
+    assert all(isinstance(c.verdict, Proved) for c in rest)
+    assert rest or name not in ODD
+    assert all(c.rule.name in SPLIT_PAIRS for c in rest)
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,13 @@ def _wider(part: Part, found: Parts) -> list[Part]:
     return out
 
 
-@pytest.mark.parametrize("name", sorted(PAIRS))
+@pytest.mark.parametrize("name", sorted(PAIRS | SPLIT_PAIRS))
 def test_corrections_at_random_sizes(name: str) -> None:
     """Small ones, too, at which a box is empty, or an image smaller than the kernel."""
     rng, tried = Random(name), 0
+    own = (PAIRS | SPLIT_PAIRS)[name]
     for _ in range(200):
-        pair = at(PAIRS[name], {n: rng.randint(1, 7) for n in names_of(PAIRS[name])})
+        pair = at(own, {n: rng.randint(1, 7) for n in names_of(own)})
         if pair is None:
             continue
         found = regions(pair.left, pair.right)
@@ -83,6 +84,28 @@ def test_corrections_at_random_sizes(name: str) -> None:
         if tried == 4:
             break
     assert tried
+
+
+def test_what_is_split() -> None:
+    """One pair for each rest, of each size that has to be divisible."""
+    pair = PAIRS["dilated-as-a-batch"]
+    assert [s.name.rpartition("split-")[2] for s in split(pair)] == ["w1", "h1", "h1-w1"]
+    assert [s.where[0].rest[0][1].value for s in split(PAIRS["rows-as-a-batch"])] == [1]  # type: ignore[union-attr]
+    three = split(PAIRS["dilated-by-three-as-a-batch"])
+    assert [s.name[-2:] for s in three] == ["w1", "w2"]
+    assert split(PAIRS["side-by-side"]) == split(PAIRS["dilated-ragged-columns"]) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["rows-as-a-batch-split-h1", "dilated-columns-as-a-batch-split-w1"]
+)
+def test_where_a_split_one_is_right(name: str) -> None:
+    rule = replace(SPLIT_PAIRS[name], source="partial/corrected.rules")
+    found = in_parts(rule, PAIRS)
+    assert found is not None
+    assert found.how == "split"
+    assert 0 < found.share < 1
+    assert all(s % 2 for n, s in found.sizes if n in name[-2:])
 
 
 WRONG = """

@@ -187,6 +187,26 @@ def test_an_axis_that_is_not_read_is_counted(n: int) -> None:
         exact(apply("Squeeze", v, axes=(0,)), apply("Squeeze", two, axes=(0,)))
 
 
+def test_what_the_ends_of_a_window_do_not_tell() -> None:
+    """Kernels that differ in their middle only; and sums of functions, of which none is 0."""
+    x, k, q = given_("x", 1, 2, 4, 9), given_("k", 2, 2, 1, 5), given_("q", 2, 2, 1, 5)
+    cuts = ((k, 0, 2), (q, 2, 3), (k, 3, 5))
+    mixed = apply(
+        "Concat",
+        *(apply("Slice", v, starts=(a,), ends=(b,), axes=(3,)) for v, a, b in cuts),
+        axis=3,
+    )
+    exact(apply("Conv", x, k, pads=(0, 2, 0, 2)), apply("Conv", x, mixed, pads=(0, 2, 0, 2)))
+    y = given_("y", 5, 3)
+    ends: dict[str, Any] = {"starts": (-1,), "ends": (-6,), "axes": (0,), "steps": (-1,)}
+    back = apply("Slice", y, **ends)
+    last = apply("Concat", *(apply("Slice", y, starts=(a,), ends=(b,), axes=(0,))
+                             for a, b in ((1, 5), (0, 1))), axis=0)  # fmt: skip
+    for other in (back, last):
+        both = (apply("Sigmoid", v) for v in (y, other))
+        exact(*(apply("ReduceSum", v, axes=(0,), keepdims=0) for v in both))
+
+
 def test_every_other_row() -> None:
     x = given_("x", 8, 5)
     pairs = apply("Transpose", apply("Reshape", x, shape=(4, 2, 5)), perm=(1, 0, 2))

@@ -51,6 +51,19 @@ def test_corrections(name: str) -> None:
     np.testing.assert_allclose(out[1], out[0], rtol=1e-5, atol=1e-4)
 
 
+def test_what_corrects_reads_a_copy_with_zeros_around() -> None:
+    """Its window slides beyond the part of the picture that it reads, and asks for no edges."""
+    x, k = _x(2, 16, 14, 14), g.Input("k", TensorType(F32, (16, 16, 3, 3)))
+
+    def copied(begin: int, pads: tuple[int, ...]) -> bool:
+        v = g.node(OPS["Conv"], [_cut(x, begin, begin + 4, axis=2), k], pads=pads)
+        made = program(g.Graph((x, k), (v,)), {}, host().width)
+        return (2, 16, 4, 14) in {t.shape for t in made.results}
+
+    assert copied(10, (1, 1, 0, 1))
+    assert not copied(10, (0, 0, 0, 0))
+
+
 def _x(*shape: int) -> g.Input:
     return g.Input("x", TensorType(F32, shape))
 

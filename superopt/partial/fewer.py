@@ -1,0 +1,145 @@
+"""Sums over fewer places, which tell as much of whether two programs are equal, or that they are
+not.
+
+A tensor of which a place of a sum reads its own elements, and no other ones, is taken to be 0 at
+most of these places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from superopt.partial.points import ring
+from superopt.te import index as ix
+from superopt.te.affine import rebuild
+from superopt.te.expr import Tensor
+from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
+from superopt.te.walk import axes_of, parts, reductions
+
+FEW = 2
+ENDS = 2
+
+
+def shortened(bodies: Sequence[Expr]) -> list[Expr]:
+    """Sums over long axes (channels) as sums over few of their places, where these are all alike:
+    such an axis is only read by, as an index of its own, and where it is read by nothing else is.
+    Then the terms of one place are of other variables than those of another, and what is equal for
+    few places is equal for all: as many as the factors of a product, of which each may read another
+    one. What reads nothing of the axis counts its places, and would be less of fewer."""
+    found = _places(bodies, lambda e, a: _only_read(e, a) and _nothing_but(e, a))
+    least = max(FEW, *map(degree, bodies))
+    return _with(bodies, {n: (least, 1) for n in found if n > least})
+
+
+def thinned(bodies: Sequence[Expr]) -> list[Expr]:
+    """Sums over windows as sums over their ends: where these differ the whole does, since a kernel
+    may be 0 elsewhere; where they do not it may, too. Of sums and products only: of what a function
+    gives there is no place that is 0."""
+    if not all(map(ring, bodies)):
+        return list(bodies)
+    return _with(bodies, {n: (ENDS, n - 1) for n in _places(bodies, _nothing_but) if n > ENDS})
+
+
+def _places(bodies: Sequence[Expr], fine: Callable[[Expr, Axis], bool]) -> list[int]:
+    """The extents of axes of sums that are all fine, and that no index of a tensor shares with
+    others."""
+    told: dict[int, bool] = {}
+    for r in (r for body in bodies for r in reductions(body)):
+        for a in r.axes:
+            n = size_of(a)
+            told[n] = told.get(n, True) and r.fn == "sum" and fine(r.body, a)
+    places: dict[tuple[Tensor, int], set[int | None]] = {}
+    for e in (e for body in bodies for e in parts(body) if isinstance(e, Load)):
+        for d, i in enumerate(e.index):
+            own = size_of(i) if isinstance(i, Axis) and i.name.startswith("k") else None
+            places.setdefault((e.tensor, d), set()).add(own)
+    for some in places.values():
+        if len(some) > 1:
+            told.update((n, False) for n in some if n is not None)
+    return [n for n, yes in told.items() if yes]
+
+
+def degree(e: Expr) -> int:
+    """Of an element as a polynomial in what is given; a function counts as one more thing given."""
+    match e:
+        case Load():
+            return 1
+        case Reduce(_, _, body):
+            return degree(body)
+        case Apply("mul", args):
+            return sum(map(degree, args))
+        case Apply(_, args):
+            return max(map(degree, args))
+    return 0
+
+
+def size_of(a: Axis) -> int:
+    assert isinstance(a.extent, int)
+    return a.extent
+
+
+def _only_read(e: Expr, a: Axis) -> bool:
+    """Does `a` occur only as an index of what is read?"""
+    match e:
+        case Axis():
+            return e != a
+        case Load(_, index):
+            return all(i == a or a not in axes_of(i) for i in index)
+        case Apply(_, args):
+            return all(_only_read(x, a) for x in args)
+        case Reduce(_, _, body):
+            return _only_read(body, a)
+        case Index(element, bound):
+            return _only_read(element, a) and _only_read(bound, a)
+    return True
+
+
+def _nothing_but(e: Expr, a: Axis) -> bool:
+    """Is `e` 0 where all that is read at a place of `a` is? What a function has of it counts as one
+    more thing that is read there."""
+    match e:
+        case Const(value):
+            return value == 0
+        case Load(_, index):
+            return a in index
+        case Reduce(_, _, body):
+            return _nothing_but(body, a)
+        case Apply("add" | "sub" | "neg", args):
+            return all(_nothing_but(x, a) for x in args)
+        case Apply("select", (_, *args)):
+            return all(_nothing_but(x, a) for x in args)
+        case Apply("div", (above, _)):
+            return _nothing_but(above, a)
+        case Apply("mul", args):
+            return any(_nothing_but(x, a) for x in args)
+        case Apply(_, args):
+            return any(a in axes_of(x) for x in args)
+    return False
+
+
+def _with(bodies: Sequence[Expr], change: Mapping[int, tuple[int, int]]) -> list[Expr]:
+    """Instead of each sum over so many places one over fewer ones, every step-th."""
+    return [_fewer(b, change) for b in bodies] if change else list(bodies)
+
+
+def _fewer(e: Expr, change: Mapping[int, tuple[int, int]]) -> Expr:
+    def some(of: Iterable[Expr]) -> tuple[Expr, ...]:
+        return tuple(_fewer(x, change) for x in of)
+
+    match e:
+        case Axis(name, int() as n) if n in change and name.startswith("k"):
+            count, step = change[n]
+            fewer = Axis(name, count)
+            return fewer if step == 1 else ix.as_index(fewer * step)
+        case Reduce(fn, axes, body, dtype):
+            over = tuple(
+                Axis(a.name, change[size_of(a)][0]) if size_of(a) in change else a for a in axes
+            )
+            return Reduce(fn, over, _fewer(body, change), dtype)
+        case Apply(fn, args, dtype):
+            return rebuild(fn, some(args), dtype)
+        case Load(t, index, dtype):
+            return Load(t, some(index), dtype)
+        case Index(element, bound):
+            return Index(_fewer(element, change), _fewer(bound, change))
+    return e
