@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from superopt.generate.bank import Bank, begin, constant, grow, resulting
-from superopt.generate.batch import batched
+from superopt.ir.batch import batched
 from superopt.generate.family import Family, Shape
 from superopt.generate.pattern import (
     Equation,

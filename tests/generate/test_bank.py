@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from superopt.generate.bank import COMMUTATIVE, Bank, _firsts, begin, grow
-from superopt.generate.batch import batched
+from superopt.ir.batch import batched
 from superopt.generate.build import value
 from superopt.generate.families import FAMILIES
 from superopt.generate.family import Family, Use, parts, use

@@ -1,0 +1,236 @@
+"""Programs of a few operators that compute what a program does, or part of it.
+
+Bottom up, where everything is small: each tensor that operators make of the program's inputs is
+computed over a prime field; of equal ones the first is kept, and more is made of it (observational
+equivalence). What has the program's shape is compared with it element by element. Those that agree
+on enough are *hits*, terms that can be made again at any sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from superopt.ir import graph as g
+from superopt.ir.batch import batched
+from superopt.ir.op import InferError
+from superopt.partial.operators import OPERATORS, Operator, Scene, picture, scene
+from superopt.partial.program import Program, Shape
+from superopt.partial.restrict import shape_of
+from superopt.te import residues as rs
+from superopt.te.dtype import F32
+from superopt.te.expr import TensorType
+
+LEAST = 0.25  # of the elements of the small program, of which a border is a larger share
+TRIED = 60_000  # candidates, at most
+LARGER = 6  # times the largest tensor of the program
+AT_ONCE = 1 << 20  # elements
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """An input by its name; or an operator by its number, under a name, of terms."""
+
+    name: str
+    operator: int = -1
+    operands: tuple[Term, ...] = ()
+
+    @property
+    def count(self) -> int:
+        return (self.operator >= 0) + sum(t.count for t in self.operands)
+
+    def __str__(self) -> str:
+        if self.operator < 0:
+            return self.name
+        own = OPERATORS[self.operator].name + (f" {self.name}" if self.name else "")
+        return f"({own}: {', '.join(map(str, self.operands))})"
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """share: of the elements of the small program that the term has."""
+
+    term: Term
+    share: float
+
+
+@dataclass(slots=True)
+class _Held:
+    """Tensors of one shape, and kind, that take as many operators: terms, and values (2, count, 1,
+    *shape)."""
+
+    terms: list[Term] = field(default_factory=list)
+    values: np.ndarray | None = None
+
+
+_Place = tuple[Shape, bool, int]  # shape, is it a weight, operators
+
+
+@dataclass(slots=True)
+class _Bank:
+    scene: Scene
+    seed: int
+    largest: int
+    held: dict[_Place, _Held] = field(default_factory=dict)
+    seen: set[object] = field(default_factory=set)
+    made: dict[object, list[tuple[str, g.Value, list[g.Input]]]] = field(default_factory=dict)
+    tried: int = 0
+
+
+def hits(
+    p: Program, most: int, seed: int = 0, stop: Callable[[], bool] = lambda: False
+) -> list[Hit]:
+    """Terms of up to `most` operators that have the shape of a program of small sizes, and agree
+    with it on enough. Raises InferError where its results cannot be joined."""
+    wanted = scene(p)
+    bank = _Bank(wanted, seed, LARGER * max(prod(shape_of(v)) for v in (*p.inputs, p.whole)))
+    known: dict[g.Value, np.ndarray] = {}
+    rng = np.random.default_rng(seed)
+    for i in p.inputs:
+        shape = shape_of(i)
+        drawn = np.stack([rng.integers(0, m, (1, 1, *shape), np.int64) for m in rs.MODULI])
+        known[i] = drawn
+        _hold(bank, (shape, i.name in p.known, 0), [Term(i.name)], drawn)
+    target = _computed(p.whole, known, seed)[:, 0, 0]
+    out: dict[Term, Hit] = {}
+    for level in range(1, most + 1):
+        for terms, values, place in _grown(bank, level, level == most, stop):
+            if place[0] == wanted.out and not place[1]:
+                same = (values[:, :, 0] == target[:, None]).all(axis=0)
+                shares = same.reshape(len(terms), -1).mean(axis=1)
+                for n in np.flatnonzero(shares >= LEAST):
+                    out[terms[n]] = Hit(terms[n], float(shares[n]))
+            if level < most:
+                _hold(bank, place, terms, values)
+    return sorted(out.values(), key=lambda h: (-h.share, h.term.count))
+
+
+def _grown(
+    bank: _Bank, level: int, last: bool, stop: Callable[[], bool]
+) -> Iterator[tuple[list[Term], np.ndarray, _Place]]:
+    """What one more operator makes, as far as it is asked for: of the last level what has the shape
+    that is wanted."""
+    for number, op in enumerate(OPERATORS):
+        if last and op.known:
+            continue
+        places = [[q for q in bank.held if q[1] == kind] for kind in op.kinds]
+        for chosen in product(*places):
+            if sum(q[2] for q in chosen) != level - 1:
+                continue
+            if bank.tried >= TRIED or stop():
+                return
+            for name, made, given in _ways(bank, number, op, chosen):
+                shape = shape_of(made)
+                if prod(shape) > bank.largest or (last and shape != bank.scene.out):
+                    continue
+                some = [bank.held[q] for q in chosen]
+                yield from (
+                    (terms, values, (shape, op.known, level))
+                    for terms, values in _applied(bank, number, name, op, made, given, some)
+                )
+
+
+def _ways(
+    bank: _Bank, number: int, op: Operator, chosen: Sequence[_Place]
+) -> list[tuple[str, g.Value, list[g.Input]]]:
+    """An operator of any operands of these shapes."""
+    key = (number, *(q[0] for q in chosen))
+    if key not in bank.made:
+        given = [
+            g.Input(f"{'w' if weight else 'x'}{k}", TensorType(F32, shape))
+            for k, (shape, weight, _) in enumerate(chosen)
+        ]
+        bank.made[key] = [(name, made, given) for name, made in named(bank.scene, op, given)]
+    return bank.made[key]
+
+
+def named(s: Scene, op: Operator, operands: Sequence[g.Value]) -> Iterator[tuple[str, g.Value]]:
+    """What an operator makes of operands; nothing where they do not fit."""
+    for name, make in op.made(s, *operands):
+        try:
+            yield name, make()
+        except InferError:
+            pass
+
+
+def _applied(
+    bank: _Bank, number: int, name: str, op: Operator, made: g.Value, given: Sequence[g.Input],
+    some: Sequence[_Held],
+) -> Iterator[tuple[list[Term], np.ndarray]]:  # fmt: skip
+    """The operator of all choices of operands."""
+    every = list(product(*(range(len(h.terms)) for h in some)))
+    if not op.ordered and some[0] is some[1]:
+        every = [c for c in every if c[0] < c[1]]
+    if len(some) > 1:  # nothing is joined with itself, or added to it
+        every = [
+            c for c in every
+            if len({(id(h), n) for h, n in zip(some, c, strict=True)}) == len(c)
+        ]  # fmt: skip
+    step = max(1, AT_ONCE // max(1, prod(shape_of(made))))
+    for begin in range(0, len(every), step):
+        rows = every[begin : begin + step]
+        known: dict[g.Value, np.ndarray] = {}
+        for k, (i, h) in enumerate(zip(given, some, strict=True)):
+            assert h.values is not None
+            known[i] = h.values[:, [r[k] for r in rows]].astype(np.int64)
+        values = _computed(made, known, bank.seed)
+        bank.tried += len(rows)
+        terms = [
+            Term(name, number, tuple(h.terms[n] for h, n in zip(some, r, strict=True)))
+            for r in rows
+        ]
+        yield terms, values
+
+
+def _computed(v: g.Value, known: dict[g.Value, np.ndarray], seed: int) -> np.ndarray:
+    """Values of a value, (2, count, 1, *shape), of those of its inputs."""
+    known = dict(known)
+    for n in g.nodes([v]):
+        types = [None if x is None else x.type for x in n.inputs]
+        given = [None if x is None else known[x] for x in n.inputs]
+        for out, value in zip(g.results(n), batched(n.op, types, n.attrs, given, seed), strict=True):
+            known[out] = value
+    return known[v]
+
+
+def _hold(bank: _Bank, place: _Place, terms: Sequence[Term], values: np.ndarray) -> None:
+    """Keep what is new."""
+    fresh = []
+    for n in range(len(terms)):
+        mark = (place[:2], hash(values[0, n].tobytes()))
+        if mark not in bank.seen:
+            bank.seen.add(mark)
+            fresh.append(n)
+    if not fresh:
+        return
+    held = bank.held.setdefault(place, _Held())
+    held.terms += [terms[n] for n in fresh]
+    new = np.ascontiguousarray(values[:, fresh], np.int32)
+    held.values = new if held.values is None else np.concatenate([held.values, new], axis=1)
+
+
+def made_again(t: Term, p: Program, s: Scene | None = None) -> g.Value | None:
+    """A term at the sizes of a program; None where an operator does not fit there."""
+    s = s or scene(p)
+    if t.operator < 0:
+        return next(i for i in p.inputs if i.name == t.name)
+    operands = [made_again(o, p, s) for o in t.operands]
+    if any(v is None for v in operands):
+        return None
+    some = [v for v in operands if v is not None]
+    for name, make in OPERATORS[t.operator].made(s, *some):
+        if name == t.name:
+            try:
+                return make()
+            except InferError:
+                return None
+    return None
+
+
+def of_pictures(t: Term) -> bool:
+    """Does a term read anything but weights?"""
+    return picture(t.name) if t.operator < 0 else any(map(of_pictures, t.operands))
