@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import combinations, product
 from math import prod
 
 import numpy as np
@@ -60,11 +60,13 @@ class Hit:
 
 @dataclass(slots=True)
 class _Held:
-    """Tensors of one shape, and kind, that take as many operators: terms, and values (2, count, 1,
-    *shape)."""
+    """Tensors of one shape, and kind, that take as many operators: terms, values (2, count, 1,
+    *shape), and counts: how often each input is read, the products, and what moves elements of
+    pictures before a product, and after."""
 
-    terms: list[Term] = field(default_factory=list)
-    values: np.ndarray | None = None
+    terms: list[Term]
+    values: np.ndarray
+    counts: np.ndarray
 
 
 _Place = tuple[Shape, bool, int]  # shape, is it a weight, operators
@@ -75,9 +77,11 @@ class _Bank:
     scene: Scene
     seed: int
     largest: int
+    limits: np.ndarray  # of counts, but for what is moved after
     held: dict[_Place, _Held] = field(default_factory=dict)
     seen: set[object] = field(default_factory=set)
     made: dict[object, list[tuple[str, g.Value, list[g.Input]]]] = field(default_factory=dict)
+    useful: dict[tuple[Shape, bool], bool] = field(default_factory=dict)
     tried: int = 0
 
 
@@ -87,39 +91,45 @@ def hits(
     """Terms of up to `most` operators that have the shape of a program of small sizes, and agree
     with it on enough. Raises InferError where its results cannot be joined."""
     wanted = scene(p)
-    bank = _Bank(wanted, seed, LARGER * max(prod(shape_of(v)) for v in (*p.inputs, p.whole)))
+    limits = np.array([*(n for _, n in wanted.uses), wanted.products, most])
+    largest = LARGER * max(prod(shape_of(v)) for v in (*p.inputs, p.whole))
+    bank = _Bank(wanted, seed, largest, limits)
     known: dict[g.Value, np.ndarray] = {}
     rng = np.random.default_rng(seed)
     for i in p.inputs:
         shape = shape_of(i)
         drawn = np.stack([rng.integers(0, m, (1, 1, *shape), np.int64) for m in rs.MODULI])
         known[i] = drawn
-        _hold(bank, (shape, i.name in p.known, 0), [Term(i.name)], drawn)
+        counts = np.array([[*(int(name == i.name) for name, _ in wanted.uses), 0, 0, 0]])
+        _hold(bank, (shape, i.name in p.known, 0), [Term(i.name)], drawn, counts)
     target = _computed(p.whole, known, seed)[:, 0, 0]
     out: dict[Term, Hit] = {}
     for level in range(1, most + 1):
-        for terms, values, place in _grown(bank, level, level == most, stop):
+        for terms, values, counts, place in _grown(bank, level, most, stop):
             if place[0] == wanted.out and not place[1]:
                 same = (values[:, :, 0] == target[:, None]).all(axis=0)
                 shares = same.reshape(len(terms), -1).mean(axis=1)
                 for n in np.flatnonzero(shares >= LEAST):
                     out[terms[n]] = Hit(terms[n], float(shares[n]))
             if level < most:
-                _hold(bank, place, terms, values)
+                _hold(bank, place, terms, values, counts)
     return sorted(out.values(), key=lambda h: (-h.share, h.term.count))
 
 
 def _grown(
-    bank: _Bank, level: int, last: bool, stop: Callable[[], bool]
-) -> Iterator[tuple[list[Term], np.ndarray, _Place]]:
+    bank: _Bank, level: int, most: int, stop: Callable[[], bool]
+) -> Iterator[tuple[list[Term], np.ndarray, np.ndarray, _Place]]:
     """What one more operator makes, as far as it is asked for: of the last level what has the shape
     that is wanted."""
+    last = level == most
     for number, op in enumerate(OPERATORS):
-        if last and op.known:
+        if not op.when(bank.scene) or (last and op.known):
             continue
         places = [[q for q in bank.held if q[1] == kind] for kind in op.kinds]
         for chosen in product(*places):
             if sum(q[2] for q in chosen) != level - 1:
+                continue
+            if last and op.moves and prod(chosen[0][0]) != prod(bank.scene.out):
                 continue
             if bank.tried >= TRIED or stop():
                 return
@@ -127,11 +137,32 @@ def _grown(
                 shape = shape_of(made)
                 if prod(shape) > bank.largest or (last and shape != bank.scene.out):
                     continue
+                if level == most - 1 and not _useful(bank, (shape, op.known, level)):
+                    continue
                 some = [bank.held[q] for q in chosen]
-                yield from (
-                    (terms, values, (shape, op.known, level))
-                    for terms, values in _applied(bank, number, name, op, made, given, some)
-                )
+                for found in _applied(bank, number, name, op, made, given, some):
+                    yield *found, (shape, op.known, level)
+
+
+def _useful(bank: _Bank, place: _Place) -> bool:
+    """Does one operator more, of this and of inputs, give what is wanted?"""
+    known = place[:2]
+    if known not in bank.useful:
+        given = [q for q in bank.held if q[2] == 0]
+        found = place[0] == bank.scene.out or any(
+            shape_of(made) == bank.scene.out
+            for number, op in enumerate(OPERATORS)
+            if op.when(bank.scene) and not op.known
+            and not (op.moves and prod(place[0]) != prod(bank.scene.out))
+            for k, kind in enumerate(op.kinds)
+            if kind == place[1]
+            for others in product(
+                *([q for q in given if q[1] == c] for c in (*op.kinds[:k], *op.kinds[k + 1 :]))
+            )
+            for _, made, _ in _ways(bank, number, op, (*others[:k], place, *others[k:]))
+        )
+        bank.useful[known] = found
+    return bank.useful[known]
 
 
 def _ways(
@@ -160,30 +191,36 @@ def named(s: Scene, op: Operator, operands: Sequence[g.Value]) -> Iterator[tuple
 def _applied(
     bank: _Bank, number: int, name: str, op: Operator, made: g.Value, given: Sequence[g.Input],
     some: Sequence[_Held],
-) -> Iterator[tuple[list[Term], np.ndarray]]:  # fmt: skip
-    """The operator of all choices of operands."""
-    every = list(product(*(range(len(h.terms)) for h in some)))
-    if not op.ordered and some[0] is some[1]:
-        every = [c for c in every if c[0] < c[1]]
-    if len(some) > 1:  # nothing is joined with itself, or added to it
-        every = [
-            c for c in every
-            if len({(id(h), n) for h, n in zip(some, c, strict=True)}) == len(c)
-        ]  # fmt: skip
+) -> Iterator[tuple[list[Term], np.ndarray, np.ndarray]]:  # fmt: skip
+    """The operator of all choices of operands that are worth it."""
+    grid = np.meshgrid(*(np.arange(len(h.terms)) for h in some), indexing="ij")
+    rows = np.stack(grid, -1).reshape(-1, len(some))
+    for a, b in combinations(range(len(some)), 2):
+        if some[a] is some[b]:  # nothing is joined with itself, or added to it
+            rows = rows[rows[:, a] != rows[:, b] if op.ordered else rows[:, a] < rows[:, b]]
+    counts = sum(h.counts[rows[:, k]] for k, h in enumerate(some))
+    assert isinstance(counts, np.ndarray)
+    if op.product:
+        counts[:, -3] += 1
+    elif not op.known:  # of what is computed, or not yet
+        counts[:, -2] += counts[:, -3] == 0
+        counts[:, -1] += counts[:, -3] > 0
+    fine = (counts[:, :-1] <= bank.limits).all(axis=1)
+    fine &= counts[:, -1] <= counts[:, -2] + bank.scene.turns + (len(some) > 1)
+    rows, counts = rows[fine], counts[fine]
     step = max(1, AT_ONCE // max(1, prod(shape_of(made))))
-    for begin in range(0, len(every), step):
-        rows = every[begin : begin + step]
-        known: dict[g.Value, np.ndarray] = {}
-        for k, (i, h) in enumerate(zip(given, some, strict=True)):
-            assert h.values is not None
-            known[i] = h.values[:, [r[k] for r in rows]].astype(np.int64)
-        values = _computed(made, known, bank.seed)
-        bank.tried += len(rows)
+    for begin in range(0, len(rows), step):
+        part = rows[begin : begin + step]
+        known: dict[g.Value, np.ndarray] = {
+            i: h.values[:, part[:, k]].astype(np.int64)
+            for k, (i, h) in enumerate(zip(given, some, strict=True))
+        }
+        bank.tried += len(part)
         terms = [
             Term(name, number, tuple(h.terms[n] for h, n in zip(some, r, strict=True)))
-            for r in rows
+            for r in part
         ]
-        yield terms, values
+        yield terms, _computed(made, known, bank.seed), counts[begin : begin + step]
 
 
 def _computed(v: g.Value, known: dict[g.Value, np.ndarray], seed: int) -> np.ndarray:
@@ -197,7 +234,9 @@ def _computed(v: g.Value, known: dict[g.Value, np.ndarray], seed: int) -> np.nda
     return known[v]
 
 
-def _hold(bank: _Bank, place: _Place, terms: Sequence[Term], values: np.ndarray) -> None:
+def _hold(
+    bank: _Bank, place: _Place, terms: Sequence[Term], values: np.ndarray, counts: np.ndarray
+) -> None:
     """Keep what is new."""
     fresh = []
     for n in range(len(terms)):
@@ -207,10 +246,15 @@ def _hold(bank: _Bank, place: _Place, terms: Sequence[Term], values: np.ndarray)
             fresh.append(n)
     if not fresh:
         return
-    held = bank.held.setdefault(place, _Held())
-    held.terms += [terms[n] for n in fresh]
-    new = np.ascontiguousarray(values[:, fresh], np.int32)
-    held.values = new if held.values is None else np.concatenate([held.values, new], axis=1)
+    new = _Held([terms[n] for n in fresh], values[:, fresh].astype(np.int32), counts[fresh])
+    old = bank.held.get(place)
+    if old is not None:
+        new = _Held(
+            old.terms + new.terms,
+            np.concatenate([old.values, new.values], axis=1),
+            np.concatenate([old.counts, new.counts]),
+        )
+    bank.held[place] = new
 
 
 def made_again(t: Term, p: Program, s: Scene | None = None) -> g.Value | None:

@@ -29,12 +29,27 @@ Named = Iterator[tuple[str, Callable[[], g.Value]]]
 @dataclass(frozen=True, slots=True)
 class Scene:
     """out: the shape that is wanted. windows: strides, dilations and pads of the program's. factors:
-    what axes are folded by, with a name. parts: sizes into which an axis falls."""
+    what axes are folded by, with a name. parts: sizes into which an axis falls. uses: how often each
+    input is read. products: windows and products, and as many as follow each other. turns: Reshapes
+    and Transposes. groups: are there any but one? weights: how many."""
 
     out: Shape
     windows: tuple[tuple[Shape, Shape, Shape], ...]
     factors: tuple[tuple[str, int], ...]
     parts: tuple[tuple[int, Shape], ...]
+    uses: tuple[tuple[str, int], ...]
+    products: int
+    deep: int
+    turns: int
+    groups: bool
+    weights: int
+
+    @property
+    def strided(self) -> bool:
+        return any(max(t) > 1 for t, _, _ in self.windows)
+
+
+PRODUCTS = ("Conv", "MatMul")
 
 
 def scene(p: Program) -> Scene:
@@ -52,7 +67,18 @@ def scene(p: Program) -> Scene:
         if n.op.name == "Concat":
             axis: Any = n.attr("axis")
             parts[axis, tuple(shape_of(v)[axis] for v in n.inputs if v is not None)] = None
-    return Scene(out, tuple(found), tuple(by), tuple(parts))
+    order = g.nodes([p.whole])
+    uses = [(i.name, sum(v is i for n in order for v in n.inputs)) for i in p.inputs]
+    deep: dict[g.Node, int] = {}
+    for n in order:
+        before = (g.producer(v) for v in n.inputs if v is not None)
+        deep[n] = max((deep[b] for b in before if b), default=0) + (n.op.name in PRODUCTS)
+    return Scene(
+        out, tuple(found), tuple(by), tuple(parts), tuple(uses),
+        sum(n.op.name in PRODUCTS for n in order), max(deep.values(), default=0),
+        sum(n.op.name in ("Reshape", "Transpose") for n in order),
+        any(n.attr("group") != 1 for n in windows(p)), len(p.known),
+    )  # fmt: skip
 
 
 def moved(s: Scene, x: g.Value) -> Named:
@@ -117,9 +143,10 @@ def joined(s: Scene, *some: g.Value) -> Named:
     if len({len(x) for x in shapes}) > 1 or len(set(some)) < len(some):
         return
     rank = len(shapes[0])
-    for axis in range(rank):
+    pictures = any(map(_batched, some))
+    for axis in range(rank if pictures or rank < 3 else 2):
         wide = list(some)
-        if rank > 2 and axis < 2 and not any(map(_batched, some)):
+        if rank > 2 and not pictures:
             wide = [_enlarged(v, [max(c) for c in zip(*(x[2:] for x in shapes), strict=True)])
                     for v in some]  # fmt: skip
         yield f"along {axis}", partial(g.node, OPS["Concat"], wide, axis=axis)
@@ -321,41 +348,58 @@ def added(s: Scene, a: g.Value, b: g.Value) -> Named:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """made: of operands of these kinds (True: a weight), those of one operator in any order?"""
+    """kinds of operands (True: a weight), and whether their order says anything. when: is there
+    anything in a program for which it is of use? product: does it sum up what it is given? moves: does
+    it give the elements that it is given?"""
 
     name: str
     kinds: tuple[bool, ...]
     made: Callable[..., Named]
+    when: Callable[[Scene], object] = lambda s: True
     ordered: bool = True
+    product: bool = False
+    moves: bool = False
 
     @property
     def known(self) -> bool:
         return all(self.kinds)
 
 
+def _several(s: Scene) -> bool:
+    return s.products > 1
+
+
+def _windows(s: Scene) -> bool:
+    return bool(s.windows)
+
+
+def _turns(s: Scene) -> bool:
+    return s.turns > 0
+
+
 X, W = False, True
 OPERATORS = (
-    Operator("move", (X,), moved),
-    Operator("move both sides", (X,), moved_twice),
+    Operator("move", (X,), moved, _windows, moves=True),
+    Operator("move both sides", (X,), moved_twice, _windows, moves=True),
     Operator("cut", (X,), cut),
-    Operator("join", (X, X), joined),
-    Operator("join", (W, W), joined),
-    Operator("join", (W, W, W), joined),
-    Operator("enlarge", (W,), enlarged),
-    Operator("fold", (W,), folded),
-    Operator("dense", (W,), dense),
-    Operator("diagonal", (W, W), diagonal),
-    Operator("turn", (X,), turned),
-    Operator("turn", (W,), turned),
-    Operator("shape", (X,), shaped),
-    Operator("shape", (W,), shaped),
-    Operator("stack", (X, X), stacked),
-    Operator("stack", (W, W), stacked),
-    Operator("unstack", (X,), apart),
-    Operator("compose", (W, W), composed),
+    Operator("join", (X, X), joined, _several),
+    Operator("join", (W, W), joined, _several),
+    Operator("join", (W, W, W), joined, lambda s: s.weights > 2),
+    Operator("enlarge", (W,), enlarged, lambda s: s.strided),
+    Operator("fold", (W,), folded, lambda s: s.strided),
+    Operator("dense", (W,), dense, lambda s: s.groups),
+    Operator("diagonal", (W, W), diagonal, _several),
+    Operator("turn", (X,), turned, _turns, moves=True),
+    Operator("turn", (W,), turned, _turns, moves=True),
+    Operator("shape", (X,), shaped, moves=True),
+    Operator("shape", (W,), shaped, moves=True),
+    Operator("stack", (X, X), stacked, _several),
+    Operator("stack", (W, W), stacked, _several),
+    Operator("unstack", (X,), apart, _several),
+    Operator("compose", (W, W), composed, lambda s: s.deep > 1),
     Operator("scale", (W, W), scaled),
-    Operator("convolve", (X, W), convolved),
-    Operator("multiply", (X, W), multiplied),
-    Operator("multiply", (W, X), multiplied),
-    Operator("add", (X, X), added, ordered=False),
+    Operator("convolve", (X, W), convolved, _windows, product=True),
+    Operator("multiply", (X, W), multiplied, product=True),
+    Operator("multiply", (W, X), multiplied, product=True),
+    Operator("add", (X, X), added, _several, ordered=False),
 )
