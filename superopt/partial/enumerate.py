@@ -1,14 +1,15 @@
 """Programs of a few operators that compute what a program does, or part of it.
 
 Bottom up, where everything is small: each tensor that operators make of the program's inputs is
-computed over a prime field; of equal ones the first is kept, and more is made of it (observational
-equivalence). What has the program's shape is compared with it element by element. Those that agree
-on enough are *hits*, terms that can be made again at any sizes.
+computed over a prime field; of equal ones the first is kept, or one of fewer products, and more is
+made of it (observational equivalence). What has the program's shape is compared with it, each
+element. Those that agree on enough are *hits*, terms that can be made again at any sizes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import combinations, product
 from math import prod
@@ -79,7 +80,7 @@ class _Bank:
     largest: int
     limits: np.ndarray  # of counts, but for what is moved after
     held: dict[_Place, _Held] = field(default_factory=dict)
-    seen: set[object] = field(default_factory=set)
+    seen: dict[object, int] = field(default_factory=dict)  # products of what is equal, at least
     made: dict[object, list[tuple[str, g.Value, list[g.Input]]]] = field(default_factory=dict)
     useful: dict[tuple[Shape, bool], bool] = field(default_factory=dict)
     tried: int = 0
@@ -152,7 +153,8 @@ def _useful(bank: _Bank, place: _Place) -> bool:
         found = place[0] == bank.scene.out or any(
             shape_of(made) == bank.scene.out
             for number, op in enumerate(OPERATORS)
-            if op.when(bank.scene) and not op.known
+            if op.when(bank.scene)
+            and not op.known
             and not (op.moves and prod(place[0]) != prod(bank.scene.out))
             for k, kind in enumerate(op.kinds)
             if kind == place[1]
@@ -182,10 +184,8 @@ def _ways(
 def named(s: Scene, op: Operator, operands: Sequence[g.Value]) -> Iterator[tuple[str, g.Value]]:
     """What an operator makes of operands; nothing where they do not fit."""
     for name, make in op.made(s, *operands):
-        try:
+        with suppress(InferError):
             yield name, make()
-        except InferError:
-            pass
 
 
 def _applied(
@@ -229,7 +229,9 @@ def _computed(v: g.Value, known: dict[g.Value, np.ndarray], seed: int) -> np.nda
     for n in g.nodes([v]):
         types = [None if x is None else x.type for x in n.inputs]
         given = [None if x is None else known[x] for x in n.inputs]
-        for out, value in zip(g.results(n), batched(n.op, types, n.attrs, given, seed), strict=True):
+        for out, value in zip(
+            g.results(n), batched(n.op, types, n.attrs, given, seed), strict=True
+        ):
             known[out] = value
     return known[v]
 
@@ -237,12 +239,13 @@ def _computed(v: g.Value, known: dict[g.Value, np.ndarray], seed: int) -> np.nda
 def _hold(
     bank: _Bank, place: _Place, terms: Sequence[Term], values: np.ndarray, counts: np.ndarray
 ) -> None:
-    """Keep what is new."""
+    """Keep what is new, or is made of fewer products."""
     fresh = []
     for n in range(len(terms)):
         mark = (place[:2], hash(values[0, n].tobytes()))
-        if mark not in bank.seen:
-            bank.seen.add(mark)
+        products = int(counts[n, -3])
+        if products < bank.seen.get(mark, products + 1):
+            bank.seen[mark] = products
             fresh.append(n)
     if not fresh:
         return

@@ -29,9 +29,9 @@ Named = Iterator[tuple[str, Callable[[], g.Value]]]
 @dataclass(frozen=True, slots=True)
 class Scene:
     """out: the shape that is wanted. windows: strides, dilations and pads of the program's. factors:
-    what axes are folded by, with a name. parts: sizes into which an axis falls. uses: how often each
-    input is read. products: windows and products, and as many as follow each other. turns: Reshapes
-    and Transposes. groups: are there any but one? weights: how many."""
+    what axes are folded by, with a name. parts: sizes into which an axis falls. uses: how often
+    each input is read. products: windows and products; deep: as many as follow each other. turns:
+    Reshapes and Transposes. groups: are there any but one? weights: how many."""
 
     out: Shape
     windows: tuple[tuple[Shape, Shape, Shape], ...]
@@ -349,8 +349,8 @@ def added(s: Scene, a: g.Value, b: g.Value) -> Named:
 @dataclass(frozen=True, slots=True)
 class Operator:
     """kinds of operands (True: a weight), and whether their order says anything. when: is there
-    anything in a program for which it is of use? product: does it sum up what it is given? moves: does
-    it give the elements that it is given?"""
+    anything in a program for which it is of use? product: does it sum up what it is given? moves:
+    does it give the elements that it is given?"""
 
     name: str
     kinds: tuple[bool, ...]

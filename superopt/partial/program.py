@@ -2,13 +2,13 @@
 
 Mutants of it are enumerated where its sides and channels are small, and are then made again at the
 model's own sides. Both are the same operators with other numbers; which of these are sizes, and
-which ones hang on each other (the parts of a Split, the heads of a Reshape), is read off the shapes.
+which hang on each other (the parts of a Split, the heads of a Reshape), is read off the shapes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -31,11 +31,13 @@ COPRIME = ((2, 3, 5), (3, 7, 4), (5, 4, 7), (7, 5, 3), (4, 9, 11), (9, 2, 8))  #
 @dataclass(frozen=True, slots=True)
 class Program:
     """outs: what is computed, of inputs; known: names of those that are weights. axis: along which
-    several results are taken for one."""
+    several results are taken for one. bias: is one added to each channel of each result? It is left
+    out, since it is equal wherever the rest is."""
 
     outs: tuple[g.Value, ...]
     known: frozenset[str]
     axis: int = 0
+    bias: bool = False
 
     @property
     def whole(self) -> g.Value:
@@ -53,7 +55,8 @@ class Program:
         """Of programs that have the same mutants."""
         given = ", ".join(f"{i.name}{shape_of(i)}" for i in self.inputs)
         terms = tuple(generalised([v], [{}]) for v in self.outs)
-        return f"({given}) {show_side(terms)} {self.axis}"
+        bias = " and a bias" if self.bias else ""
+        return f"({given}) {show_side(terms)} {self.axis}{bias}"
 
 
 def resized(p: Program, shapes: Mapping[str, Shape], numbers: Mapping[int, int]) -> Program:
@@ -66,7 +69,7 @@ def resized(p: Program, shapes: Mapping[str, Shape], numbers: Mapping[int, int])
         attrs = {k: _put(n.op.name, k, v, numbers) for k, v in n.attrs}
         again = g.node(n.op, [None if v is None else made[v] for v in n.inputs], **attrs)
         made.update(zip(g.results(n), g.results(again), strict=True))
-    return Program(tuple(made[v] for v in p.outs), p.known, p.axis)
+    return replace(p, outs=tuple(made[v] for v in p.outs))
 
 
 def _put(op: str, name: str, value: Any, numbers: Mapping[int, int]) -> Any:
@@ -79,8 +82,7 @@ def _put(op: str, name: str, value: Any, numbers: Mapping[int, int]) -> Any:
 
 def _named(n: g.Node) -> tuple[int, ...]:
     """The sizes that its attributes name."""
-    value: Any = n.attr(SIZES[n.op.name]) if n.op.name in SIZES else ()
-    return value if isinstance(value, tuple) else (value,)
+    return _ints(n, SIZES[n.op.name]) if n.op.name in SIZES else ()
 
 
 def windows(p: Program) -> list[g.Node]:
@@ -126,9 +128,7 @@ def channels(p: Program) -> dict[int, str]:
 def at_channels(p: Program) -> list[tuple[dict[str, int], Program]]:
     """The program at three choices of its channels, no one a formula of others; or as it is."""
     named = channels(p)
-    splits = {
-        k for n in g.nodes(p.outs) if n.op.name == "Split" for k in n.attr("split")  # type: ignore[union-attr]
-    }
+    splits = {k for n in g.nodes(p.outs) if n.op.name == "Split" for k in _ints(n, "split")}
     out = []
     for column in range(3 if named else 1):
         numbers = {n: COPRIME[k][column] for k, n in enumerate(named)}
@@ -152,14 +152,19 @@ def factors(p: Program) -> tuple[int, ...]:
     """By how much its axes may be folded: two, and what its windows skip."""
     found = {2}
     for n in windows(p):
-        found |= {k for name in ("dilations", "strides") for k in n.attr(name) if 1 < k <= 4}  # type: ignore[union-attr]
+        found |= {k for name in ("dilations", "strides") for k in _ints(n, name) if 1 < k <= 4}
     return tuple(sorted(found))
+
+
+def _ints(n: g.Node, name: str) -> tuple[int, ...]:
+    value: Any = n.attr(name)
+    return value if isinstance(value, tuple) else (value,)
 
 
 def small(p: Program) -> Program:
     """The program of few channels and small pictures, whose sides leave the same rest when they are
     folded. Raises InferError where there is none."""
-    groups = {int(n.attr("group")) for n in windows(p)} - {1}  # type: ignore[call-overload]
+    groups = {k for n in windows(p) for k in _ints(n, "group")} - {1}
     wanted = {k for n in g.nodes(p.outs) for k in _named(n)} - groups - {-1, 0}
     sides: dict[tuple[int, int], int] = {}
     for i in p.inputs:

@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from superopt import __version__, ort
 from superopt.cost import tuned
 from superopt.cost.folder import store_file
@@ -31,17 +29,18 @@ from superopt.cost.model import Clock, Costs, by_roofline
 from superopt.cost.store import Store
 from superopt.generate.journal import Journal
 from superopt.ir import graph as g
-from superopt.ir.substitute import replace_all
 from superopt.onnx_io.atomic import new_files
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
-from superopt.partial.generalise import inputs
-from superopt.partial.sizes import at
+from superopt.partial.program import Program, channels
+from superopt.partial.sizes import sides
 from superopt.pipeline.clocks import measured
 from superopt.pipeline.own_journal import opened, readable, rule_of
+from superopt.pipeline.program_mutants import enumerated, with_weights
 from superopt.pipeline.ready import own_files
 from superopt.pipeline.request import Deadline, Request
+from superopt.pipeline.subprograms import subprograms
 from superopt.pipeline.timed import KIND, time_nodes
 from superopt.pipeline.windows import Line, Window, mutated, windows_of
 from superopt.report.data import Event, MutantCount, Mutation
@@ -169,13 +168,14 @@ def _found(
 ) -> _Found:
     """The mutants of a graph's windows, as far as there is time."""
     every = list(windows_of(graph))
-    programs = list(dict.fromkeys(w for w in every if w is not None))
+    programs: list[Window | Program] = [*dict.fromkeys(w for w in every if w is not None)]
+    programs += subprograms(graph)
     for n, p in enumerate(programs):
         if stop():
             break
         if p.key not in journal.known:
-            progress(Event("mutants", f"{n + 1} of {len(programs)} windows", n / len(programs)))
-            made = mutated(p, journal, stop)
+            progress(Event("mutants", f"{n + 1} of {len(programs)} programs", n / len(programs)))
+            made = _mutants(p, journal, stop)
             if made is not None:
                 journal.add(p.key, json.dumps(made))
     looked_at = {p: json.loads(journal.known[p.key]) for p in programs if p.key in journal.known}
@@ -203,6 +203,10 @@ def _found(
     )  # fmt: skip
 
 
+def _mutants(p: Window | Program, journal: Journal, stop: Callable[[], bool]) -> list[Line] | None:
+    return mutated(p, journal, stop) if isinstance(p, Window) else enumerated(p, journal, stop)
+
+
 def _proved(text: str) -> Line:
     """The rule as it may be applied, in the float class that is computed of it, and its proof. Not
     one that cannot be tried: that would be seen when the graph of it is chosen, and drop that."""
@@ -215,19 +219,19 @@ def _proved(text: str) -> Line:
     return {"corrected": str(classed(rule)), "proof": str(verdict)}
 
 
-def _faster(some: Sequence[tuple[Window, list[Line]]], costs: Costs) -> Iterator[Line]:
+def _faster(some: Sequence[tuple[Window | Program, list[Line]]], costs: Costs) -> Iterator[Line]:
     """Those that are priced below their programs, the best ones of each; one that is for several
     channels once."""
     seen: set[str] = set()
     for w, lines in some:
-        own = {} if w.fixed else dict(zip("co", w.channels, strict=True))
+        own = _sizes(w)
         priced: list[tuple[float, int, Line]] = []
         for n, line in enumerate(lines):
             rule = rule_of(line["corrected"])
-            both = at(rule, own)
+            both = sides(rule, own)
             if both is None:
                 continue
-            before, after = (costs.of_graph(_graph(v)) for v in (both.left, both.right))
+            before, after = (costs.of_graph(with_weights(v)) for v in both)
             if after < before:
                 priced.append((after, n, {**line, "us": [before, after]}))
         for _, _, line in sorted(priced, key=lambda x: x[:2])[:BEST]:
@@ -236,17 +240,11 @@ def _faster(some: Sequence[tuple[Window, list[Line]]], costs: Costs) -> Iterator
                 yield line
 
 
-def _graph(v: g.Value) -> g.Graph:
-    """With weights that are known, as they are in models."""
-    given = inputs(v)
-    rng = np.random.default_rng(0)
-    known: dict[g.Value, g.Value] = {}
-    for i in given:
-        if i.name != "x":
-            shape = [int(d) for d in i.type.shape or ()]  # type: ignore[arg-type]
-            known[i] = g.constant(rng.standard_normal(shape, np.float32))
-    whole = replace_all(g.Graph((), (v,)), known)
-    return replace(whole, inputs=tuple(i for i in given if i not in known))
+def _sizes(p: Window | Program) -> dict[str, int]:
+    """What the names of its sizes are in the model."""
+    if isinstance(p, Program):
+        return {name: n for n, name in channels(p).items()}
+    return {} if p.fixed else dict(zip("co", p.channels, strict=True))
 
 
 def _written(out: Path, name: str, lines: Sequence[Line]) -> None:
