@@ -110,7 +110,8 @@ def hits(
             if place[0] == wanted.out and not place[1]:
                 same = (values[:, :, 0] == target[:, None]).all(axis=0)
                 shares = same.reshape(len(terms), -1).mean(axis=1)
-                for n in np.flatnonzero(shares >= LEAST):
+                whole = (counts[:, : len(wanted.uses)] > 0).all(axis=1)  # nothing is left out
+                for n in np.flatnonzero((shares >= LEAST) & whole):
                     out[terms[n]] = Hit(terms[n], float(shares[n]))
             if level < most:
                 _hold(bank, place, terms, values, counts)

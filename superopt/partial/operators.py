@@ -28,8 +28,8 @@ Named = Iterator[tuple[str, Callable[[], g.Value]]]
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """out: the shape that is wanted. windows: strides, dilations and pads of the program's. factors:
-    what axes are folded by, with a name. parts: sizes into which an axis falls. uses: how often
+    """out: the shape that is wanted. windows: strides, dilations and pads of the program's.
+    factors: what axes are folded by, and a name. parts: into which an axis falls. uses: how often
     each input is read. products: windows and products; deep: as many as follow each other. turns:
     Reshapes and Transposes. groups: are there any but one? weights: how many."""
 

@@ -175,7 +175,7 @@ def small(p: Program) -> Program:
                 sides[d, n] = 0
     for d, n in sides:
         sides[d, n] = _side(n, factors(p), d)
-    numbers = _few(wanted, groups)
+    numbers = _few(wanted, groups, any(n.op.name == "Split" for n in g.nodes(p.outs)))
     shapes = {
         i.name: tuple(
             sides.get((d, n), n) if side and i.name not in p.known
@@ -194,8 +194,8 @@ def _side(n: int, by: tuple[int, ...], axis: int) -> int:
     return next(s for s in range(least, n + 1) if all(s % f == n % f for f in by))
 
 
-def _few(wanted: set[int], groups: set[int]) -> dict[int, int]:
-    """Small numbers for sizes: products and sums of others stay that."""
+def _few(wanted: set[int], groups: set[int], splits: bool) -> dict[int, int]:
+    """Small numbers for sizes: products of others stay that, and sums, where something is split."""
     out: dict[int, int] = {}
     for n in sorted(wanted):
         if n <= KEPT:
@@ -204,7 +204,7 @@ def _few(wanted: set[int], groups: set[int]) -> dict[int, int]:
         pairs = list(combinations_with_replacement(sorted({*out, *(groups - wanted)} - {1}), 2))
         value = {**{k: k for k in groups - wanted}, **out}
         product = [value[a] * value[b] for a, b in pairs if a * b == n]
-        total = [value[a] + value[b] for a, b in pairs if a + b == n]
+        total = [value[a] + value[b] for a, b in pairs if a + b == n and splits]
         free = next((k for k in PRIMES if k not in out.values()), n)
         by = [k for k in groups - wanted if n % k == 0]
         out[n] = (product or total or [free * (max(by) if by else 1)])[0]
