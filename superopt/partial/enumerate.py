@@ -135,15 +135,27 @@ def _grown(
                 continue
             if bank.tried >= TRIED or stop():
                 return
-            for name, made, given in _ways(bank, number, op, chosen):
+            some = [bank.held[q] for q in chosen]
+            rows, counts = _choices(bank, op, some)
+            for name, made, given in _ways(bank, number, op, chosen) if len(rows) else ():
                 shape = shape_of(made)
                 if prod(shape) > bank.largest or (last and shape != bank.scene.out):
                     continue
                 if level == most - 1 and not _useful(bank, (shape, op.known, level)):
                     continue
-                some = [bank.held[q] for q in chosen]
-                for found in _applied(bank, number, name, op, made, given, some):
-                    yield *found, (shape, op.known, level)
+                for begin in range(0, len(rows), step := max(1, AT_ONCE // prod(shape))):
+                    part = rows[begin : begin + step]
+                    terms = [
+                        Term(name, number, tuple(h.terms[n] for h, n in zip(some, r, strict=True)))
+                        for r in part
+                    ]
+                    known: dict[g.Value, np.ndarray] = {
+                        i: h.values[:, part[:, k]].astype(np.int64)
+                        for k, (i, h) in enumerate(zip(given, some, strict=True))
+                    }
+                    bank.tried += len(part)
+                    values = _computed(made, known, bank.seed)
+                    yield terms, values, counts[begin : begin + step], (shape, op.known, level)
 
 
 def _useful(bank: _Bank, place: _Place) -> bool:
@@ -189,18 +201,14 @@ def named(s: Scene, op: Operator, operands: Sequence[g.Value]) -> Iterator[tuple
             yield name, make()
 
 
-def _applied(
-    bank: _Bank, number: int, name: str, op: Operator, made: g.Value, given: Sequence[g.Input],
-    some: Sequence[_Held],
-) -> Iterator[tuple[list[Term], np.ndarray, np.ndarray]]:  # fmt: skip
-    """The operator of all choices of operands that are worth it."""
+def _choices(bank: _Bank, op: Operator, some: Sequence[_Held]) -> tuple[np.ndarray, np.ndarray]:
+    """The choices of operands that are worth it, and their counts."""
     grid = np.meshgrid(*(np.arange(len(h.terms)) for h in some), indexing="ij")
     rows = np.stack(grid, -1).reshape(-1, len(some))
     for a, b in combinations(range(len(some)), 2):
         if some[a] is some[b]:  # nothing is joined with itself, or added to it
             rows = rows[rows[:, a] != rows[:, b] if op.ordered else rows[:, a] < rows[:, b]]
-    counts = sum(h.counts[rows[:, k]] for k, h in enumerate(some))
-    assert isinstance(counts, np.ndarray)
+    counts = np.sum([h.counts[rows[:, k]] for k, h in enumerate(some)], axis=0)
     if op.product:
         counts[:, -3] += 1
     elif not op.known:  # of what is computed, or not yet
@@ -208,20 +216,7 @@ def _applied(
         counts[:, -1] += counts[:, -3] > 0
     fine = (counts[:, :-1] <= bank.limits).all(axis=1)
     fine &= counts[:, -1] <= counts[:, -2] + bank.scene.turns + (len(some) > 1)
-    rows, counts = rows[fine], counts[fine]
-    step = max(1, AT_ONCE // max(1, prod(shape_of(made))))
-    for begin in range(0, len(rows), step):
-        part = rows[begin : begin + step]
-        known: dict[g.Value, np.ndarray] = {
-            i: h.values[:, part[:, k]].astype(np.int64)
-            for k, (i, h) in enumerate(zip(given, some, strict=True))
-        }
-        bank.tried += len(part)
-        terms = [
-            Term(name, number, tuple(h.terms[n] for h, n in zip(some, r, strict=True)))
-            for r in part
-        ]
-        yield terms, _computed(made, known, bank.seed), counts[begin : begin + step]
+    return rows[fine], counts[fine]
 
 
 def _computed(v: g.Value, known: dict[g.Value, np.ndarray], seed: int) -> np.ndarray:

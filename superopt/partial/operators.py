@@ -144,12 +144,16 @@ def joined(s: Scene, *some: g.Value) -> Named:
         return
     rank = len(shapes[0])
     pictures = any(map(_batched, some))
+    if sum(len({x[d] for x in shapes}) > 1 for d in range(2 if rank > 2 else rank)) > 1:
+        return
     for axis in range(rank if pictures or rank < 3 else 2):
         wide = list(some)
         if rank > 2 and not pictures:
             wide = [_enlarged(v, [max(c) for c in zip(*(x[2:] for x in shapes), strict=True)])
                     for v in some]  # fmt: skip
-        yield f"along {axis}", partial(g.node, OPS["Concat"], wide, axis=axis)
+        rest = {(*x[:axis], *x[axis + 1 :]) for x in map(shape_of, wide)}
+        if len(rest) == 1:
+            yield f"along {axis}", partial(g.node, OPS["Concat"], wide, axis=axis)
 
 
 def _batched(v: g.Value) -> bool:
