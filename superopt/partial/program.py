@@ -165,17 +165,19 @@ def small(p: Program) -> Program:
     """The program of few channels and small pictures, whose sides leave the same rest when they are
     folded. Raises InferError where there is none."""
     groups = {k for n in windows(p) for k in _ints(n, "group")} - {1}
-    wanted = {k for n in g.nodes(p.outs) for k in _named(n)} - groups - {-1, 0}
+    wanted: dict[int, None] = {}
     sides: dict[tuple[int, int], int] = {}
     for i in p.inputs:
         for d, n, side in _axes(p, i):
             if not side:
-                wanted.add(n)
+                wanted[n] = None
             elif i.name not in p.known:
                 sides[d, n] = 0
     for d, n in sides:
         sides[d, n] = _side(n, factors(p), d)
-    numbers = _few(wanted, groups, any(n.op.name == "Split" for n in g.nodes(p.outs)))
+    named = {k for n in g.nodes(p.outs) for k in _named(n)} - groups - {-1, 0}
+    wanted |= dict.fromkeys(sorted(named))
+    numbers = _few(tuple(wanted), groups, any(n.op.name == "Split" for n in g.nodes(p.outs)))
     shapes = {
         i.name: tuple(
             sides.get((d, n), n) if side and i.name not in p.known
@@ -194,18 +196,23 @@ def _side(n: int, by: tuple[int, ...], axis: int) -> int:
     return next(s for s in range(least, n + 1) if all(s % f == n % f for f in by))
 
 
-def _few(wanted: set[int], groups: set[int], splits: bool) -> dict[int, int]:
+def _few(wanted: tuple[int, ...], groups: set[int], splits: bool) -> dict[int, int]:
     """Small numbers for sizes: products of others stay that, and sums, where something is split."""
-    out: dict[int, int] = {}
-    for n in sorted(wanted):
-        if n <= KEPT:
-            out[n] = n
-            continue
-        pairs = list(combinations_with_replacement(sorted({*out, *(groups - wanted)} - {1}), 2))
-        value = {**{k: k for k in groups - wanted}, **out}
-        product = [value[a] * value[b] for a, b in pairs if a * b == n]
-        total = [value[a] + value[b] for a, b in pairs if a + b == n and splits]
-        free = next((k for k in PRIMES if k not in out.values()), n)
-        by = [k for k in groups - wanted if n % k == 0]
-        out[n] = (product or total or [free * (max(by) if by else 1)])[0]
+    fixed = {k: k for k in groups - {*wanted}}
+    out = {n: n for n in wanted if n <= KEPT}
+    made: dict[int, tuple[str, int, int]] = {}
+    every = sorted({*wanted, *fixed} - {1})
+    for a, b in combinations_with_replacement(every, 2):
+        if a + b in wanted and a + b > KEPT and splits:
+            made[a + b] = ("+", a, b)
+        if a * b in wanted and a * b > KEPT:
+            made[a * b] = ("*", a, b)
+    for n in wanted:
+        if n not in out and n not in made:
+            free = next((k for k in PRIMES if k not in out.values()), n)
+            out[n] = free * max((k for k in fixed if n % k == 0), default=1)
+    for n in sorted(made):
+        how, a, b = made[n]
+        x, y = (out.get(k, fixed.get(k, k)) for k in (a, b))
+        out[n] = x * y if how == "*" else x + y
     return out
