@@ -19,9 +19,10 @@ import numpy as np
 from superopt.ir import graph as g
 from superopt.ir.batch import batched
 from superopt.ir.op import InferError
-from superopt.partial.operators import OPERATORS, Operator, Scene, picture, scene
+from superopt.partial.operators import OPERATORS, Operator
 from superopt.partial.program import Program, Shape
 from superopt.partial.restrict import shape_of
+from superopt.partial.scene import Scene, scene
 from superopt.te import residues as rs
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
@@ -272,8 +273,3 @@ def made_again(t: Term, p: Program, s: Scene | None = None) -> g.Value | None:
             except InferError:
                 return None
     return None
-
-
-def of_pictures(t: Term) -> bool:
-    """Does a term read anything but weights?"""
-    return picture(t.name) if t.operator < 0 else any(map(of_pictures, t.operands))

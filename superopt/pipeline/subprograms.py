@@ -17,8 +17,8 @@ from superopt.ir import graph as g
 from superopt.ir.fold import is_constant
 from superopt.ir.op import InferError
 from superopt.ops import OPS
-from superopt.partial.operators import PRODUCTS
 from superopt.partial.program import Program
+from superopt.partial.scene import PRODUCTS
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 
