@@ -26,7 +26,7 @@ from superopt.partial.correct import NoCorrection, recomputed
 from superopt.partial.enumerate import Hit, Term, hits, made_again
 from superopt.partial.generalise import inputs, pair_of, rule_of
 from superopt.partial.operators import OPERATORS, picture
-from superopt.partial.program import Program, at_channels, small
+from superopt.partial.program import Program, at_channels, small, windows
 from superopt.partial.regions import regions
 from superopt.partial.restrict import shape_of
 from superopt.partial.sizes import Sized
@@ -38,6 +38,7 @@ from superopt.te.expr import TensorType
 OPERATORS_OF = 4  # at most, of a mutant
 DEARER = 1.25  # a mutant may be, by what it must cost at least
 LOOKED_AT = 6  # mutants of a program, those first that cost least
+MOVED = {"move", "move-both-sides", "convolve"}  # of one window: see `windows.py`
 
 
 def enumerated(
@@ -93,6 +94,8 @@ def _cheap(p: Program, some: Sequence[Hit]) -> list[Hit]:
     priced: list[tuple[float, int]] = []
     seen = {program}
     for n, h in enumerate(some):
+        if len(windows(p)) == 1 and set(_names(h.term)) <= MOVED:
+            continue
         made = made_again(h.term, p)
         if made is None or made.type != program.type or made in seen:
             continue
