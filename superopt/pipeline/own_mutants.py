@@ -1,12 +1,13 @@
-"""`rules generate --partial --model`, `optimize --mutants`: mutants of a model's own windows, at
-the shapes that it has.
+"""`rules generate --partial --model`, `optimize --mutants`: mutants of a model's own windows and
+subprograms, at the shapes that it has.
 
 Between what is not linear a model computes windows over pictures. Each distinct one is a program of
 its own (what is added or scaled beside it is left to the rules): its mutants are what moves between
-axes before and back after (`superopt.partial.moves`). Where they are right is found, the rest is
-corrected, and the whole is priced as the search prices graphs. Those that may be faster are proved,
-for these sides and any number of channels, and are rules. The folder's journal keeps what was
-found of a program for other models.
+axes before and back after (`superopt.partial.moves`). Those of up to three windows or products with
+what is linear between them are enumerated (`program_mutants.py`). Where they are right is found,
+the rest is corrected, and the whole is priced as the search prices graphs. Those that may be faster
+are proved, for these sides and any number of channels, and are rules. The folder's journal keeps
+what was found of a program for other models.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from superopt.verifier.verdict import Proved
 BEST = 3  # mutants of a program that are kept
 JOURNAL = "windows.jsonl"
 UNKNOWN = "windows of sizes that are not known, or not of float32"
-RUN = f"mutants of windows, superopt {__version__}"
+RUN = f"mutants of programs, superopt {__version__}"
 LIMITS = Limits(seconds=60, work=3_000)  # by a count of work: what it gives hangs on no clock
 PART = 0.5  # of the budget of `optimize`, at most; what follows is of the rest
 
@@ -116,11 +117,11 @@ def with_mutants(
     )
     told = (
         f"{count(len(rules), 'rule')} of the model's own mutants, of"
-        f" {found.looked_at} of {count(found.windows, 'window')}"
+        f" {found.looked_at} of {count(found.programs, 'subprogram')}"
     )
     if found.untried:
         told += f"; {count(found.untried, 'more')} may be faster, and not proved yet"
-    if found.looked_at < found.windows or found.untried:
+    if found.looked_at < found.programs or found.untried:
         told += ": there was no time for more, the next call goes on"
     if found.unknown:
         told += (
@@ -146,7 +147,7 @@ def with_mutants(
 @dataclass(frozen=True, slots=True)
 class _Found:
     """right: mutants that are right somewhere; kept: those of them with a correction; fast: proved
-    ones, and priced below their programs; of how many distinct windows, of how many there are;
+    ones, and priced below their programs; of how many distinct programs, of how many there are;
     untried: what is cheaper, and there was no time to prove; unknown: windows of other sizes."""
 
     right: int
@@ -154,7 +155,7 @@ class _Found:
     fast: list[Line]
     dropped: Counter[str]
     looked_at: int
-    windows: int
+    programs: int
     untried: int
     unknown: int
 
@@ -166,7 +167,7 @@ def _found(
     progress: Callable[[Event], None],
     stop: Callable[[], bool] = lambda: False,
 ) -> _Found:
-    """The mutants of a graph's windows, as far as there is time."""
+    """The mutants of a graph's windows and subprograms, as far as there is time."""
     every = list(windows_of(graph))
     programs: list[Window | Program] = [*dict.fromkeys(w for w in every if w is not None)]
     programs += subprograms(graph)

@@ -94,7 +94,7 @@ def test_they_are_rules_that_are_proved(path: Path, any_price: None) -> None:
     assert len(names) >= 3
     assert len(set(names)) == len(names)
     assert found.untried == set(names) == found.pairs.keys()
-    assert told == (f"{len(names)} rules of the model's own mutants, of 2 of 2 windows",)
+    assert told == (f"{len(names)} rules of the model's own mutants, of 4 of 4 subprograms",)
     for rule in found.rules:
         assert not prove_now(rule)
         assert tier(rule) == "A"
@@ -169,7 +169,9 @@ def test_a_wide_picture_has_several_elements_in_a_character() -> None:
 def test_there_is_no_time(path: Path) -> None:
     found, told = asked(path, stop=lambda: True)
     assert not found.rules
-    assert told[0].endswith("of 0 of 2 windows: there was no time for more, the next call goes on")
+    assert told[0].endswith(
+        "of 0 of 4 subprograms: there was no time for more, the next call goes on"
+    )
 
 
 def test_another_process_has_the_folder(path: Path, any_price: None) -> None:
