@@ -38,7 +38,7 @@ from superopt.partial.program import Program, channels
 from superopt.partial.sizes import sides
 from superopt.pipeline.clocks import measured
 from superopt.pipeline.own_journal import opened, readable, rule_of
-from superopt.pipeline.program_mutants import enumerated, with_weights
+from superopt.pipeline.program_mutants import OPERATORS_OF, enumerated, with_weights
 from superopt.pipeline.ready import own_files
 from superopt.pipeline.request import Deadline, Request
 from superopt.pipeline.subprograms import subprograms
@@ -62,9 +62,14 @@ PART = 0.5  # of the budget of `optimize`, at most; what follows is of the rest
 
 
 def own_mutants(
-    source: Source, out: Path, store: Path | None, progress: Callable[[Event], None]
+    source: Source,
+    out: Path,
+    store: Path | None,
+    progress: Callable[[Event], None],
+    most: int = OPERATORS_OF,
 ) -> Mutation:
-    """Write NAME.pairs, NAME.corrected.rules and NAME.regions.json for a model of this name.
+    """Write NAME.pairs, NAME.corrected.rules and NAME.regions.json for a model of this name. most:
+    operators of a mutant that is enumerated, where that is more than usual.
 
     Raises ModelError for an invalid model, UsageError for the folder of another run.
     """
@@ -78,7 +83,9 @@ def own_mutants(
                 held, tuned.target(1), opset, version, 1, kind=KIND, timer=time_nodes,
                 progress=lambda done, of: progress(Event("measure", f"{done} of {of} operators")),
             )  # fmt: skip
-            found = _found(model.graph, Costs({}, clock, compiled_away), journal, progress)
+            costs = Costs({}, clock, compiled_away)
+            most = max(most, OPERATORS_OF)
+            found = _found(model.graph, costs, journal, progress, most=most)
     finally:
         journal.close()
     name = Path(source.label).stem
@@ -166,6 +173,7 @@ def _found(
     journal: Journal,
     progress: Callable[[Event], None],
     stop: Callable[[], bool] = lambda: False,
+    most: int = OPERATORS_OF,
 ) -> _Found:
     """The mutants of a graph's windows and subprograms, as far as there is time."""
     every = list(windows_of(graph))
@@ -174,12 +182,18 @@ def _found(
     for n, p in enumerate(programs):
         if stop():
             break
-        if p.key not in journal.known:
+        key = _key(p, most)
+        if key not in journal.known:
             progress(Event("mutants", f"{n + 1} of {len(programs)} programs", n / len(programs)))
-            made = _mutants(p, journal, stop)
+            made = (
+                mutated(p, journal, stop)
+                if isinstance(p, Window)
+                else enumerated(p, journal, stop, most)
+            )
             if made is not None:
-                journal.add(p.key, json.dumps(made))
-    looked_at = {p: json.loads(journal.known[p.key]) for p in programs if p.key in journal.known}
+                journal.add(key, json.dumps(made))
+    keys = {p: _key(p, most) for p in programs}
+    looked_at = {p: json.loads(journal.known[k]) for p, k in keys.items() if k in journal.known}
     lines = [line for found in looked_at.values() for line in found]
     some = [(p, [x for x in found if "dropped" not in x]) for p, found in looked_at.items()]
     cheap = list(_faster(some, costs))
@@ -204,8 +218,10 @@ def _found(
     )  # fmt: skip
 
 
-def _mutants(p: Window | Program, journal: Journal, stop: Callable[[], bool]) -> list[Line] | None:
-    return mutated(p, journal, stop) if isinstance(p, Window) else enumerated(p, journal, stop)
+def _key(p: Window | Program, most: int) -> str:
+    """Under which it is known what its mutants are."""
+    usual = isinstance(p, Window) or most == OPERATORS_OF
+    return p.key if usual else f"{p.key}, of {most} operators"
 
 
 def _proved(text: str) -> Line:
