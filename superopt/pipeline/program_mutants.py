@@ -38,7 +38,7 @@ from superopt.te.expr import TensorType
 OPERATORS_OF = 4  # at most, of a mutant
 DEARER = 1.25  # a mutant may be, by what it must cost at least
 LOOKED_AT = 6  # mutants of a program, those first that cost least
-MOVED = {"move", "move-both-sides", "convolve"}  # of one window: see `windows.py`
+MOVED = {"move", "move-both-sides", "shape", "cut", "convolve"}  # of one window: see `windows.py`
 
 
 def enumerated(

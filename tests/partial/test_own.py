@@ -258,7 +258,7 @@ def test_two_windows_through_one_kernel_are_certified(
     path, out = tmp_path / "two.onnx", tmp_path / "out.onnx"
     onnx.save(two(), path)
     found = optimize(
-        path, budget=60, cost="roofline", library=False, mutants=True, store=tmp_path / "costs.db"
+        path, budget=600, cost="roofline", library=False, mutants=True, store=tmp_path / "costs.db"
     )
     assert [s.rule for s in found.report.steps if "join" in s.rule]
     found.save(out)
