@@ -151,7 +151,7 @@ def _chosen(found: Sequence[Partial], sizes: Sizes) -> tuple[list[dict[str, Any]
             dropped.append({"dropped": "it does not fit at other sizes"})
             continue
         before, after = (costs.of_graph(g.Graph(given, (v,))) for v in both)
-        if 0 < before and after <= NEAR * before:
+        if before > 0 and after <= NEAR * before:
             saved.append((after / before, n))
         else:
             dropped.append({"dropped": DEARER})
