@@ -45,6 +45,13 @@ class Term:
     def count(self) -> int:
         return (self.operator >= 0) + sum(t.count for t in self.operands)
 
+    @property
+    def product(self) -> int:
+        """The outermost operator that sums up, by its number; -1 where there is none."""
+        if self.operator >= 0 and OPERATORS[self.operator].product:
+            return self.operator
+        return max((t.product for t in self.operands), default=-1)
+
     def __str__(self) -> str:
         if self.operator < 0:
             return self.name
@@ -236,10 +243,10 @@ def _computed(v: g.Value, known: dict[g.Value, np.ndarray], seed: int) -> np.nda
 def _hold(
     bank: _Bank, place: _Place, terms: Sequence[Term], values: np.ndarray, counts: np.ndarray
 ) -> None:
-    """Keep what is new, or is made of fewer products."""
+    """Keep what is new, is made of fewer products, or by another operator."""
     fresh = []
     for n in range(len(terms)):
-        mark = (place[:2], hash(values[0, n].tobytes()))
+        mark = (place[:2], terms[n].product, hash(values[0, n].tobytes()))
         products = int(counts[n, -3])
         if products < bank.seen.get(mark, products + 1):
             bank.seen[mark] = products

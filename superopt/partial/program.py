@@ -93,7 +93,7 @@ def windows(p: Program) -> list[g.Node]:
 def numbered(p: Program) -> bool:
     """Do attributes name its sizes, so that these are what they are?"""
     return any(
-        n.op.name == "Reshape" or (n.op.name == "Conv" and n.attr("group") != 1)
+        n.op.name in ("Reshape", "Split") or (n.op.name == "Conv" and n.attr("group") != 1)
         for n in g.nodes(p.outs)
     )
 
@@ -128,14 +128,9 @@ def channels(p: Program) -> dict[int, str]:
 def at_channels(p: Program) -> list[tuple[dict[str, int], Program]]:
     """The program at three choices of its channels, no one a formula of others; or as it is."""
     named = channels(p)
-    splits = {k for n in g.nodes(p.outs) if n.op.name == "Split" for k in _ints(n, "split")}
     out = []
     for column in range(3 if named else 1):
         numbers = {n: COPRIME[k][column] for k, n in enumerate(named)}
-        for n in sorted(named):  # what is split has the size of its parts
-            parts = [k for k in splits if 2 * k == n]
-            if parts:
-                numbers[n] = 2 * numbers[parts[0]]
         shapes = {}
         for i in p.inputs:
             shape = list(shape_of(i))
