@@ -243,10 +243,11 @@ def _computed(v: g.Value, known: dict[g.Value, np.ndarray], seed: int) -> np.nda
 def _hold(
     bank: _Bank, place: _Place, terms: Sequence[Term], values: np.ndarray, counts: np.ndarray
 ) -> None:
-    """Keep what is new, is made of fewer products, or by another operator."""
+    """Keep what is new, is made of fewer products, or, of a program of one, by another operator."""
     fresh = []
     for n in range(len(terms)):
-        mark = (place[:2], terms[n].product, hash(values[0, n].tobytes()))
+        by = terms[n].product if bank.scene.products == 1 else 0
+        mark = (place[:2], by, hash(values[0, n].tobytes()))
         products = int(counts[n, -3])
         if products < bank.seen.get(mark, products + 1):
             bank.seen[mark] = products
