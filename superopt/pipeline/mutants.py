@@ -72,7 +72,7 @@ FAMILIES = {
 JOURNAL = "mutants.jsonl"
 LIMITS = Limits(seconds=10, work=3_000)  # what is proved takes less
 NEAR = 1.25  # times a program's price is what a mutant may have: estimates know few kernels
-MOST = 600  # pairs of a family that are proved, those that save most
+MOST = 400  # pairs of a family that are proved, those that save most
 INSTANCE, DEARER = "instances of others", "dearer than the program"
 
 
