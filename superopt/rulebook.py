@@ -190,9 +190,11 @@ def generate_mutants(
 
     families: by name, all of them by default. max_ops: operators of a graph at most. A run that was
     killed goes on when it is asked for again with the same folder.
-    model: instead of families, mutants of this model's windows over pictures (convolutions, means)
-    at the shapes that they have; NAME is the model's. Kept are those that cost less, by measured
-    costs of superopt's own compiler, which are in `store` (default: the user's cache folder).
+    model: instead of families, mutants of this model's windows over pictures (convolutions, means),
+    and of up to three convolutions or products together, at the shapes that they have (of four
+    operators, with max_ops 5 of five); NAME is the model's. Kept are those that cost less, by
+    measured costs of superopt's own compiler, which are in `store` (default: the user's cache
+    folder).
 
     Raises UsageError for a family that is unknown, for families of a model, and for a folder of
     another run; ModelError for an invalid model.
@@ -205,7 +207,7 @@ def generate_mutants(
             )
         source = read(model)
         validate(source)
-        return own_mutants(source, Path(out), None if store is None else Path(store), show)
+        return own_mutants(source, Path(out), None if store is None else Path(store), show, max_ops)
     if max_ops < 1:
         raise UsageError(f"max_ops {max_ops}", "it is at least 1", "give another")
     return mutants_.mutants(Path(out), tuple(families), max_ops, seed, show)

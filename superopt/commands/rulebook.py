@@ -203,7 +203,7 @@ def report(part: str, rules: tuple[Path, ...], html: Path | None, as_json: bool)
     help="Programs that are equal in parts, and what corrects them, instead of rules.",
 )
 @click.option(
-    "--model", type=options.FILE, metavar="MODEL", help="With --partial: of this model's windows."
+    "--model", type=options.FILE, metavar="MODEL", help="With --partial: of this model's parts."
 )
 @options.seed
 @options.as_json

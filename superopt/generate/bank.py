@@ -19,8 +19,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from superopt.generate.batch import batched
 from superopt.generate.family import Family, Shape, Use
+from superopt.ir.batch import batched
 from superopt.ir.op import Attrs, InferError, canonical_attrs, infer
 from superopt.te import residues as rs
 from superopt.te.dtype import F32

@@ -14,7 +14,6 @@ from functools import lru_cache
 import numpy as np
 
 from superopt.generate.bank import Bank, begin, constant, grow, resulting
-from superopt.generate.batch import batched
 from superopt.generate.family import Family, Shape
 from superopt.generate.pattern import (
     Equation,
@@ -31,6 +30,7 @@ from superopt.generate.pattern import (
     uses,
 )
 from superopt.generate.relate import Relations
+from superopt.ir.batch import batched
 from superopt.ir.op import canonical_attrs
 from superopt.te import residues as rs
 from superopt.te.dtype import BOOL, F32

@@ -10,8 +10,8 @@ from math import prod
 import numpy as np
 
 from superopt.errors import UsageError
-from superopt.generate.batch import batched
 from superopt.generate.family import Shape, Use
+from superopt.ir.batch import batched
 from superopt.ir.evaluate import evaluate_node
 from superopt.ir.op import InferError, canonical_attrs, infer
 from superopt.te import residues as rs

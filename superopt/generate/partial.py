@@ -9,7 +9,7 @@ or folded; elements are compared one by one, so that no box is taken for granted
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 
@@ -18,7 +18,19 @@ import numpy as np
 from superopt.generate.bank import Bank
 from superopt.generate.family import Family, Shape
 from superopt.generate.find import CONFIRMING, Found, evaluated, random_inputs, shape_of
-from superopt.generate.pattern import Equation, Made, Pattern, Reader, holes, in_order, size, within
+from superopt.generate.pattern import (
+    Equation,
+    Hole,
+    Made,
+    Pattern,
+    Reader,
+    holes,
+    in_order,
+    parts_of,
+    replaced,
+    size,
+    within,
+)
 
 LEAST = 0.5  # share of the elements that must agree
 Box = tuple[tuple[int, int], ...]  # from, to (not in it) along each axis
@@ -61,6 +73,23 @@ def partial(found: Found) -> list[Partial]:
                     made, shape, boxes, sum(map(_volume, boxes)) / int(np.prod(shape))
                 )
     return list(known.values())
+
+
+def instances(found: Sequence[Partial]) -> set[int]:
+    """The places of pairs that are others with a term in place of a variable: what both sides
+    compute of it may be anything."""
+    known = {(p.sides.left, p.sides.right) for p in found}
+    return {n for n, p in enumerate(found) if any(s in known for s in _wider(p.sides))}
+
+
+def _wider(e: Equation) -> Iterator[tuple[Pattern, Pattern]]:
+    """The sides with a variable for a term that is in both of them."""
+    left, right = ({s for s in parts_of(p) if isinstance(s, Made)} for p in (e.left, e.right))
+    for s in left & right:
+        free = Hole(len(e.inputs))
+        wide = Equation(replaced(e.left, s, free), replaced(e.right, s, free), (*e.inputs, ""))
+        made = in_order(wide)
+        yield made.left, made.right
 
 
 def _marks(values: np.ndarray, bank: Bank) -> np.ndarray:

@@ -20,6 +20,9 @@ def generalised(values: Sequence[g.Value], sizes: Sequence[Sizes]) -> Term:
     return _General(sizes, {}).term(tuple(values))
 
 
+Side = tuple[g.Value, ...]
+
+
 class _General:
     def __init__(self, sizes: Sequence[Sizes], memo: dict[tuple[g.Value, ...], Term]) -> None:
         self.sizes, self.memo = sizes, memo
@@ -66,16 +69,29 @@ class _General:
 
 def pair_of(name: str, some: Sequence[Sized], where: tuple[Formula, ...] = ()) -> Rule:
     """The pair `program => mutant` that is these two at these sizes. Raises NoFormula."""
-    at = [s.sizes for s in some]
-    left, right = ([s.left for s in some], [s.right for s in some])
-    lhs, rhs = generalised(left, at), generalised(right, at)
-    given = [inputs(s.left, s.right) for s in some]
+    sides = [((s.left,), (s.right,)) for s in some]
+    return rule_of(name, [s.sizes for s in some], sides, where)
+
+
+def rule_of(
+    name: str,
+    at: Sequence[Sizes],
+    some: Sequence[tuple[Side, Side]],
+    where: tuple[Formula, ...] = (),
+) -> Rule:
+    """The rule whose sides are these values, of one result or several, at these sizes. Raises
+    NoFormula."""
+    lhs, rhs = (
+        tuple(generalised(column, at) for column in zip(*(s[k] for s in some), strict=True))
+        for k in (0, 1)
+    )
+    given = [inputs(*left, *right) for left, right in some]
     params = []
     for column in zip(*given, strict=True):
         shapes = zip(*(v.type.shape or () for v in column), strict=True)
         dims = tuple(parsed(formula(at, [int(d) for d in dim])) for dim in shapes)
         params.append(Param(column[0].name, "f", dims))
-    return Rule(name, tuple(params), (lhs,), (rhs,), where, "E2", "generated")
+    return Rule(name, tuple(params), lhs, rhs, where, "E2", "generated")
 
 
 def inputs(*values: g.Value) -> list[g.Input]:

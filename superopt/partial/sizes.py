@@ -46,7 +46,17 @@ def names_of(pair: Rule) -> list[str]:
 
 
 def at(pair: Rule, sizes: Mapping[str, int]) -> Sized | None:
-    """The pair at these sizes; None where they do not fit."""
+    """The pair at these sizes; None where they do not fit, or there are several results."""
+    made = sides(pair, sizes)
+    if made is None or len(made[0]) > 1:
+        return None
+    return Sized(sizes, made[0][0], made[1][0])
+
+
+def sides(
+    pair: Rule, sizes: Mapping[str, int]
+) -> tuple[tuple[g.Value, ...], tuple[g.Value, ...]] | None:
+    """The results of both sides at these sizes; None where they do not fit."""
     operands = {}
     for p in pair.params:
         assert isinstance(p, Param)
@@ -54,9 +64,7 @@ def at(pair: Rule, sizes: Mapping[str, int]) -> Sized | None:
         shape = tuple(_number(d, sizes) for d in p.shape)
         operands[p.name] = g.Input(p.name, TensorType(F32, shape))
     made = given(pair, {**operands, **sizes}, 0)
-    if made is None or len(made.lhs) > 1:
-        return None
-    return Sized(sizes, made.lhs[0], made.rhs[0])
+    return None if made is None else (made.lhs, made.rhs)
 
 
 def _number(d: Formula, sizes: Mapping[str, int]) -> int:

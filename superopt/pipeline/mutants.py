@@ -1,8 +1,9 @@
 """`rules generate --partial`: programs and mutants found by enumeration, with what corrects them.
 
-A family is enumerated at small sizes; each pair of terms that is equal in parts is made again at
-larger ones, whose regions and attributes tell their formulas (`superopt.partial`). What comes of it
-is proved: that boxes are equal, and corrections, which are rules.
+A family is enumerated at small sizes; each pair of terms that is equal in parts, is no instance of
+another one and may save something is made again at larger ones, whose regions and attributes tell
+their formulas (`superopt.partial`). What comes of it is proved: that boxes are equal, and
+corrections, which are rules.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from superopt import __version__
+from superopt.cost.fusion import compiled_away
+from superopt.cost.model import Costs, by_roofline
 from superopt.errors import UsageError
 from superopt.generate.build import value
 from superopt.generate.enumerated import enumerated, read
 from superopt.generate.family import Family
 from superopt.generate.image_families import borders, strided
 from superopt.generate.journal import Journal
-from superopt.generate.partial import Partial
+from superopt.generate.partial import Partial, instances
 from superopt.ir import graph as g
 from superopt.ir.op import InferError
 from superopt.onnx_io.atomic import new_files
@@ -43,11 +46,13 @@ from superopt.verifier.verdict import Proved
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """A family of any sizes: those at which it is enumerated are its own, and those at which its
-    terms are generalised. where: what all of these have in common."""
+    terms are generalised. where: what all of these have in common. priced: at these of a model's
+    a mutant must be cheaper than its program."""
 
     make: Callable[..., Family]
     at: tuple[dict[str, int], ...]
     where: tuple[str, ...]
+    priced: dict[str, int]
 
 
 FAMILIES = {
@@ -55,15 +60,20 @@ FAMILIES = {
         borders,
         ({"h": 8, "w": 10, "c": 2}, {"h": 12, "w": 15, "c": 3}, {"h": 14, "w": 9, "c": 5}),
         ("h % 2 == 0",),
+        {"h": 56, "w": 60, "c": 64},
     ),
     "strided": Sizes(
         strided,
         ({"h": 8, "w": 10, "c": 2}, {"h": 12, "w": 14, "c": 3}, {"h": 14, "w": 6, "c": 5}),
         ("h % 2 == 0", "w % 2 == 0"),
+        {"h": 56, "w": 60, "c": 64},
     ),
 }
 JOURNAL = "mutants.jsonl"
-LIMITS = Limits(seconds=4)
+LIMITS = Limits(seconds=10, work=3_000)  # what is proved takes less
+NEAR = 1.25  # times a program's price is what a mutant may have: estimates know few kernels
+MOST = 400  # pairs of a family that are proved, those that save most
+INSTANCE, DEARER = "instances of others", "dearer than the program"
 
 
 def mutants(
@@ -96,13 +106,13 @@ def _family(
     family = sizes.make()
     count = operators(family, most)
     found = read(enumerated((family, count, seed))).partial
-    lines: list[dict[str, Any]] = []
-    for n, p in enumerate(found):
-        progress(Event("mutants", f"{name}: {n + 1} of {len(found)} pairs", n / len(found)))
+    lines, chosen = _chosen(found, sizes)
+    for done, n in enumerate(chosen):
+        progress(Event("mutants", f"{name}: {done + 1} of {len(chosen)} pairs", done / len(chosen)))
         key = f"{name} {n}"
         text = journal.known.get(key)
         if text is None:
-            text = json.dumps(_one(f"{name}-{n}", p, sizes))
+            text = json.dumps(_one(f"{name}-{n}", found[n], sizes))
             journal.add(key, text)
         lines.append(json.loads(text))
     kept = [line for line in lines if "dropped" not in line]
@@ -120,6 +130,39 @@ def _family(
     seconds = time.monotonic() - begin
     return MutantCount(
         name, len(found), len(pairs), corrected, dict(dropped.most_common()), seconds, count
+    )
+
+
+def _chosen(found: Sequence[Partial], sizes: Sizes) -> tuple[list[dict[str, Any]], list[int]]:
+    """What is dropped before anything is proved, and the places of the other pairs, those first
+    whose mutant saves most."""
+    costs = Costs({}, by_roofline(1), compiled_away)
+    family = sizes.make(**sizes.priced)
+    of_others = instances(found)
+    dropped: list[dict[str, Any]] = [{"dropped": INSTANCE} for _ in of_others]
+    saved: list[tuple[float, int]] = []
+    for n, p in enumerate(found):
+        if n in of_others:
+            continue
+        given = _inputs(p, family)
+        try:
+            both = [value(s, family, given) for s in (p.sides.left, p.sides.right)]
+        except (InferError, ValueError):
+            dropped.append({"dropped": "it does not fit at other sizes"})
+            continue
+        before, after = (costs.of_graph(g.Graph(given, (v,))) for v in both)
+        if before > 0 and after <= NEAR * before:
+            saved.append((after / before, n))
+        else:
+            dropped.append({"dropped": DEARER})
+    dropped += [{"dropped": f"beyond the {MOST:,} that save most"} for _ in saved[MOST:]]
+    return dropped, [n for _, n in sorted(saved)[:MOST]]
+
+
+def _inputs(p: Partial, family: Family) -> tuple[g.Input, ...]:
+    return tuple(
+        g.Input("xyzwabcd"[k], TensorType(F32, family.inputs[i]))
+        for k, i in enumerate(p.sides.inputs)
     )
 
 
@@ -144,10 +187,7 @@ def _one(name: str, p: Partial, sizes: Sizes) -> dict[str, Any]:
 def _sized(p: Partial, sizes: Sizes) -> Iterator[Sized]:
     for at in sizes.at:
         family = sizes.make(**at)
-        given = tuple(
-            g.Input("xyzwabcd"[k], TensorType(F32, family.inputs[i]))
-            for k, i in enumerate(p.sides.inputs)
-        )
+        given = _inputs(p, family)
         left, right = (value(s, family, given) for s in (p.sides.left, p.sides.right))
         yield Sized(at, left, right)
 

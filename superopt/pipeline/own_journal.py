@@ -16,10 +16,13 @@ from typing import Any
 from superopt.errors import UsageError
 from superopt.generate.journal import Journal, OtherRun
 from superopt.partial.sizes import names_of
+from superopt.pipeline.program_mutants import is_term
 from superopt.report.words import count
 from superopt.rules.rule import Rule, parse_rules
 
-WINDOW, MUTANT = re.compile(r"\["), re.compile(r"\d+ \[")  # how keys begin; others are rules
+# How keys begin; others are rules.
+WINDOW, MUTANT, HITS = re.compile(r"[\[(]"), re.compile(r"\d+ \["), re.compile(r"hits of \d+ \(")
+NAME = re.compile(r"c\d*|o|n")  # of channels and pictures
 
 
 def opened(path: Path, run: str) -> tuple[Journal, tuple[str, ...]]:
@@ -75,11 +78,20 @@ def _fine(key: str, value: str) -> bool:
         found = json.loads(value)
         if WINDOW.match(key):
             return isinstance(found, list) and all(map(_line, found))
+        if HITS.match(key):
+            return isinstance(found, list) and all(map(_hit, found))
         if MUTANT.match(key):
             return found is None or _line(found)
         return _proof(found)
     except (ValueError, RecursionError, UsageError):
         return False
+
+
+def _hit(x: Any) -> bool:
+    match x:
+        case [term, int() | float()]:
+            return is_term(term)
+    return False
 
 
 def _line(x: Any) -> bool:
@@ -112,5 +124,4 @@ def _dropped(x: Any) -> bool:
 
 def _of_channels(text: str) -> bool:
     """Of channels, and of a number of pictures."""
-    rule = rule_of(text)
-    return set(names_of(rule)) <= {"c", "o", "n"} and len(rule.lhs) == 1
+    return all(map(NAME.fullmatch, names_of(rule_of(text))))

@@ -1,12 +1,14 @@
-"""`rules generate --partial --model`, `optimize --mutants`: mutants of a model's own windows, at
-the shapes that it has.
+"""`rules generate --partial --model`, `optimize --mutants`: mutants of a model's own windows and
+subprograms, at the shapes that it has.
 
 Between what is not linear a model computes windows over pictures. Each distinct one is a program of
 its own (what is added or scaled beside it is left to the rules): its mutants are what moves between
-axes before and back after (`superopt.partial.moves`). Where they are right is found, the rest is
-corrected, and the whole is priced as the search prices graphs. Those that may be faster are proved,
-for these sides and any number of channels (and of pictures, where the model does not say how many),
-and are rules. The folder's journal keeps what was found of a program for other models.
+axes before and back after (`superopt.partial.moves`). Those of up to three windows or products with
+what is linear between them are enumerated (`program_mutants.py`). Where they are right is found,
+the rest is corrected, and the whole is priced as the search prices graphs. Those that may be faster
+are proved, for these sides and any number of channels (and of pictures, where the model does not
+say how many), and are rules. The folder's journal keeps what was found of a program for other
+models.
 """
 
 from __future__ import annotations
@@ -19,8 +21,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from superopt import __version__, ort
 from superopt.cost import tuned
 from superopt.cost.folder import store_file
@@ -31,18 +31,19 @@ from superopt.cost.model import Clock, Costs, by_roofline
 from superopt.cost.store import Store
 from superopt.generate.journal import Journal
 from superopt.ir import graph as g
-from superopt.ir.substitute import replace_all
 from superopt.onnx_io.atomic import new_files
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
-from superopt.partial.generalise import inputs
-from superopt.partial.sizes import at
+from superopt.partial.program import Program, channels
+from superopt.partial.sizes import sides
 from superopt.pipeline.clocks import measured
 from superopt.pipeline.own_journal import opened, readable, rule_of
+from superopt.pipeline.program_mutants import OPERATORS_OF, enumerated, with_weights
 from superopt.pipeline.ready import own_files
 from superopt.pipeline.request import Deadline, Request
 from superopt.pipeline.shapes import representative
+from superopt.pipeline.subprograms import subprograms
 from superopt.pipeline.timed import KIND, time_nodes
 from superopt.pipeline.windows import Line, Window, mutated, windows_of
 from superopt.report.data import Event, MutantCount, Mutation
@@ -57,15 +58,20 @@ from superopt.verifier.verdict import Proved
 BEST = 3  # mutants of a program that are kept
 JOURNAL = "windows.jsonl"
 UNKNOWN = "windows of sizes that are not known, or not of float32"
-RUN = f"mutants of windows, superopt {__version__}"
+RUN = f"mutants of programs, superopt {__version__}"
 LIMITS = Limits(seconds=60, work=3_000)  # by a count of work: what it gives hangs on no clock
 PART = 0.5  # of the budget of `optimize`, at most; what follows is of the rest
 
 
 def own_mutants(
-    source: Source, out: Path, store: Path | None, progress: Callable[[Event], None]
+    source: Source,
+    out: Path,
+    store: Path | None,
+    progress: Callable[[Event], None],
+    most: int = OPERATORS_OF,
 ) -> Mutation:
-    """Write NAME.pairs, NAME.corrected.rules and NAME.regions.json for a model of this name.
+    """Write NAME.pairs, NAME.corrected.rules and NAME.regions.json for a model of this name. most:
+    operators of a mutant that is enumerated, where that is more than usual.
 
     Raises ModelError for an invalid model, UsageError for the folder of another run.
     """
@@ -80,7 +86,8 @@ def own_mutants(
                 progress=lambda done, of: progress(Event("measure", f"{done} of {of} operators")),
             )  # fmt: skip
             costs = Costs(representative(model, {}), clock, compiled_away)
-            found = _found(model.graph, costs, journal, progress)
+            most = max(most, OPERATORS_OF)
+            found = _found(model.graph, costs, journal, progress, most=most)
     finally:
         journal.close()
     name = Path(source.label).stem
@@ -120,11 +127,11 @@ def with_mutants(
     )
     told = (
         f"{count(len(rules), 'rule')} of the model's own mutants, of"
-        f" {found.looked_at} of {count(found.windows, 'window')}"
+        f" {found.looked_at} of {count(found.programs, 'subprogram')}"
     )
     if found.untried:
         told += f"; {count(found.untried, 'more')} may be faster, and not proved yet"
-    if found.looked_at < found.windows or found.untried:
+    if found.looked_at < found.programs or found.untried:
         told += ": there was no time for more, the next call goes on"
     if found.unknown:
         told += (
@@ -150,7 +157,7 @@ def with_mutants(
 @dataclass(frozen=True, slots=True)
 class _Found:
     """right: mutants that are right somewhere; kept: those of them with a correction; fast: proved
-    ones, and priced below their programs; of how many distinct windows, of how many there are;
+    ones, and priced below their programs; of how many distinct programs, of how many there are;
     untried: what is cheaper, and there was no time to prove; unknown: windows of other sizes."""
 
     right: int
@@ -158,7 +165,7 @@ class _Found:
     fast: list[Line]
     dropped: Counter[str]
     looked_at: int
-    windows: int
+    programs: int
     untried: int
     unknown: int
 
@@ -169,19 +176,27 @@ def _found(
     journal: Journal,
     progress: Callable[[Event], None],
     stop: Callable[[], bool] = lambda: False,
+    most: int = OPERATORS_OF,
 ) -> _Found:
-    """The mutants of a graph's windows, as far as there is time."""
+    """The mutants of a graph's windows and subprograms, as far as there is time."""
     every = list(windows_of(graph, costs.sizes))
-    programs = list(dict.fromkeys(w for w in every if w is not None))
+    programs: list[Window | Program] = [*dict.fromkeys(w for w in every if w is not None)]
+    programs += subprograms(graph)
     for n, p in enumerate(programs):
         if stop():
             break
-        if p.key not in journal.known:
-            progress(Event("mutants", f"{n + 1} of {len(programs)} windows", n / len(programs)))
-            made = mutated(p, journal, stop)
+        key = _key(p, most)
+        if key not in journal.known:
+            progress(Event("mutants", f"{n + 1} of {len(programs)} programs", n / len(programs)))
+            made = (
+                mutated(p, journal, stop)
+                if isinstance(p, Window)
+                else enumerated(p, journal, stop, most)
+            )
             if made is not None:
-                journal.add(p.key, json.dumps(made))
-    looked_at = {p: json.loads(journal.known[p.key]) for p in programs if p.key in journal.known}
+                journal.add(key, json.dumps(made))
+    keys = {p: _key(p, most) for p in programs}
+    looked_at = {p: json.loads(journal.known[k]) for p, k in keys.items() if k in journal.known}
     lines = [line for found in looked_at.values() for line in found]
     some = [(p, [x for x in found if "dropped" not in x]) for p, found in looked_at.items()]
     cheap = list(_faster(some, costs))
@@ -206,6 +221,12 @@ def _found(
     )  # fmt: skip
 
 
+def _key(p: Window | Program, most: int) -> str:
+    """Under which it is known what its mutants are."""
+    usual = isinstance(p, Window) or most == OPERATORS_OF
+    return p.key if usual else f"{p.key}, of {most} operators"
+
+
 def _proved(text: str) -> Line:
     """The rule as it may be applied, in the float class that is computed of it, and its proof. Not
     one that cannot be tried: that would be seen when the graph of it is chosen, and drop that."""
@@ -218,18 +239,19 @@ def _proved(text: str) -> Line:
     return {"corrected": str(classed(rule)), "proof": str(verdict)}
 
 
-def _faster(some: Sequence[tuple[Window, list[Line]]], costs: Costs) -> Iterator[Line]:
+def _faster(some: Sequence[tuple[Window | Program, list[Line]]], costs: Costs) -> Iterator[Line]:
     """Those that are priced below their programs, the best ones of each; one that is for several
     channels once."""
     seen: set[str] = set()
     for w, lines in some:
+        own = _sizes(w)
         priced: list[tuple[float, int, Line]] = []
         for n, line in enumerate(lines):
             rule = rule_of(line["corrected"])
-            both = at(rule, w.own())
+            both = sides(rule, own)
             if both is None:
                 continue
-            before, after = (costs.of_graph(_graph(v)) for v in (both.left, both.right))
+            before, after = (costs.of_graph(with_weights(v)) for v in both)
             if after < before:
                 priced.append((after, n, {**line, "us": [before, after]}))
         for _, _, line in sorted(priced, key=lambda x: x[:2])[:BEST]:
@@ -238,17 +260,11 @@ def _faster(some: Sequence[tuple[Window, list[Line]]], costs: Costs) -> Iterator
                 yield line
 
 
-def _graph(v: g.Value) -> g.Graph:
-    """With weights that are known, as they are in models."""
-    given = inputs(v)
-    rng = np.random.default_rng(0)
-    known: dict[g.Value, g.Value] = {}
-    for i in given:
-        if i.name != "x":
-            shape = [int(d) for d in i.type.shape or ()]  # type: ignore[arg-type]
-            known[i] = g.constant(rng.standard_normal(shape, np.float32))
-    whole = replace_all(g.Graph((), (v,)), known)
-    return replace(whole, inputs=tuple(i for i in given if i not in known))
+def _sizes(p: Window | Program) -> dict[str, int]:
+    """What the names of its sizes are in the model."""
+    if isinstance(p, Program):
+        return {name: n for n, name in channels(p).items()}
+    return p.own()
 
 
 def _written(out: Path, name: str, lines: Sequence[Line]) -> None:

@@ -180,11 +180,11 @@ def _said(
     r = found[0]
     return {
         "pair": str(pair), "corrected": str(rule), "share": r.share,
-        "equal": _boxes(r.equal, r), "different": _boxes(r.different, r),
+        "equal": boxes(r.equal, r), "different": boxes(r.different, r),
     }  # fmt: skip
 
 
-def _boxes(some: Sequence[Box], r: Regions) -> list[str]:
+def boxes(some: Sequence[Box], r: Regions) -> list[str]:
     """As text; all of an axis as `:`, since channels are those of a sample."""
 
     def span(begin: int, end: int, step: int, size: int) -> str:

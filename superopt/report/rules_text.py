@@ -111,7 +111,7 @@ def mutation(made: Mutation) -> str:
     for f in made.families:
         if made.model:
             lines.append(
-                f"{f.family}: {words.count(f.enumerated, 'mutant')} of its windows; {f.corrected}"
+                f"{f.family}: {words.count(f.enumerated, 'mutant')} of its parts; {f.corrected}"
                 f" of them corrected, {f.proved} of these cost less, and are proved;"
                 f" {f.seconds:.1f} s"
             )

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from superopt.generate.bank import COMMUTATIVE, Bank, _firsts, begin, grow
-from superopt.generate.batch import batched
 from superopt.generate.build import value
 from superopt.generate.families import FAMILIES
 from superopt.generate.family import Family, Use, parts, use
@@ -15,6 +14,7 @@ from superopt.generate.find import Found, find, general, sayable
 from superopt.generate.pattern import Equation, Hole, Made, Pattern, Reader, apart, in_order, size
 from superopt.generate.relate import Relations
 from superopt.ir import graph as g
+from superopt.ir.batch import batched
 from superopt.ir.evaluate import evaluate, evaluate_node
 from superopt.ir.op import InferError, canonical_attrs
 from superopt.te import residues as rs

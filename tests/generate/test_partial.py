@@ -9,8 +9,8 @@ from superopt.generate.build import value
 from superopt.generate.families import FAMILIES
 from superopt.generate.find import Found, find
 from superopt.generate.library import partial_text
-from superopt.generate.partial import LEAST, Partial, boxes_of, partial
-from superopt.generate.pattern import Pattern, show
+from superopt.generate.partial import LEAST, Partial, boxes_of, instances, partial
+from superopt.generate.pattern import Equation, Hole, Made, Pattern, show, size
 from superopt.ir import graph as g
 from superopt.ir.evaluate import evaluate
 from superopt.te.dtype import F32
@@ -125,3 +125,30 @@ def test_pairs_are_written_one_a_line(found: Found, pairs: list[Partial]) -> Non
     text = partial_text(pairs, found.bank.family)
     assert len(text.splitlines()) == len(pairs)
     assert text == partial_text(list(reversed(pairs)), found.bank.family)
+
+
+def test_instances_have_a_smaller_pair(pairs: list[Partial]) -> None:
+    """What is left out is a pair that is kept, with terms in it."""
+    of_others = instances(pairs)
+    kept = [p for n, p in enumerate(pairs) if n not in of_others]
+    assert 50 < len(kept) < len(pairs)
+    least = min(size(p.sides.left) for p in kept)
+    assert all(size(pairs[n].sides.left) > least for n in of_others)
+
+
+@pytest.mark.parametrize(
+    ("sides", "expected"),
+    [
+        ((Made(0, (Made(3, (Hole(0),)),)), Made(1, (Made(3, (Hole(0),)),))), True),
+        ((Made(0, (Made(3, (Hole(0),)),)), Made(1, (Made(4, (Hole(0),)),))), False),
+        ((Made(2, (Made(3, (Hole(0),)),)), Made(1, (Made(3, (Hole(0),)),))), False),
+        ((Made(0, (Hole(0),)), Made(1, (Hole(0),))), False),
+    ],
+)
+def test_an_instance_has_one_term_on_both_sides(
+    sides: tuple[Pattern, Pattern], expected: bool
+) -> None:
+    base = Equation(Made(0, (Hole(0),)), Made(1, (Hole(0),)), ("x",))
+    some = [Partial(e, (4,), (), 0.5) for e in (base, Equation(*sides, ("x",)))]
+    assert (1 in instances(some)) == expected
+    assert 0 not in instances(some)

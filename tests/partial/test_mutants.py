@@ -10,6 +10,9 @@ import pytest
 
 from superopt.api import generate_mutants, partial_rule
 from superopt.errors import UsageError
+from superopt.generate.enumerated import enumerated, read
+from superopt.generate.partial import instances
+from superopt.pipeline import mutants
 from superopt.pipeline.generate import operators
 from superopt.pipeline.mutants import FAMILIES
 from superopt.report.codec import dumps
@@ -82,3 +85,25 @@ def test_the_page(golden: Callable[[str, str], None]) -> None:
     page = partial_rule("product-with-the-first")
     assert page is not None
     golden("partial.txt", text(page))
+
+
+def test_pairs_that_may_save_something_come_first() -> None:
+    for sizes in FAMILIES.values():
+        family = sizes.make()
+        found = read(enumerated((family, 2, 0))).partial
+        dropped, chosen = mutants._chosen(found, sizes)
+        assert len(dropped) + len(chosen) == len(found)
+        assert len(set(chosen)) == len(chosen)
+        assert mutants._chosen(found, sizes)[1] == chosen
+        of_others = instances(found)
+        assert not of_others & set(chosen)
+
+
+def test_no_more_than_some_are_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = FAMILIES["borders"]
+    found = read(enumerated((sizes.make(), 2, 0))).partial
+    _, every = mutants._chosen(found, sizes)
+    monkeypatch.setattr(mutants, "MOST", 3)
+    dropped, chosen = mutants._chosen(found, sizes)
+    assert chosen == every[:3]
+    assert len(dropped) == len(found) - 3

@@ -25,7 +25,7 @@ from superopt.generate.journal import Journal
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read
 from superopt.pipeline import optimize as pipeline
-from superopt.pipeline import own_mutants
+from superopt.pipeline import own_mutants, program_mutants
 from superopt.pipeline.admit import prove_now
 from superopt.pipeline.own_mutants import with_mutants
 from superopt.pipeline.partial_page import in_parts
@@ -38,6 +38,8 @@ from superopt.rulebook import own_pairs
 from superopt.rules.rule import parse_rules
 from superopt.rules.stated import tier
 from tests.partial.test_moves import net
+from tests.plan.test_compile import F, model
+from tests.plan.test_forms import weights
 from tests.sample_report import FASTER
 
 Generated = tuple[Path, MutantCount]
@@ -94,7 +96,7 @@ def test_they_are_rules_that_are_proved(path: Path, any_price: None) -> None:
     assert len(names) >= 3
     assert len(set(names)) == len(names)
     assert found.untried == set(names) == found.pairs.keys()
-    assert told == (f"{len(names)} rules of the model's own mutants, of 2 of 2 windows",)
+    assert told == (f"{len(names)} rules of the model's own mutants, of 4 of 4 subprograms",)
     for rule in found.rules:
         assert not prove_now(rule)
         assert tier(rule) == "A"
@@ -183,7 +185,9 @@ def test_a_wide_picture_has_several_elements_in_a_character() -> None:
 def test_there_is_no_time(path: Path) -> None:
     found, told = asked(path, stop=lambda: True)
     assert not found.rules
-    assert told[0].endswith("of 0 of 2 windows: there was no time for more, the next call goes on")
+    assert told[0].endswith(
+        "of 0 of 4 subprograms: there was no time for more, the next call goes on"
+    )
 
 
 def test_another_process_has_the_folder(path: Path, any_price: None) -> None:
@@ -240,6 +244,45 @@ def test_a_corrected_model_is_certified(
     for n in (1, 3) if batch == "n" else (1,):
         feeds = {"x": np.random.default_rng(0).standard_normal((n, 4, 8, 8), np.float32)}
         wanted, got = (InferenceSession(p).run(None, feeds)[0] for p in (path, out))
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+    verdict = verify(path, out, certificate=out.with_suffix(".superopt.json"))
+    assert verdict.decision == "certified"
+
+
+def two() -> onnx.ModelProto:
+    nodes = [
+        onnx.helper.make_node("Conv", ["x", "w"], ["a"], pads=[1] * 4),
+        onnx.helper.make_node("Conv", ["x", "v"], ["b"]),
+        onnx.helper.make_node("Relu", ["a"], ["y"]),
+        onnx.helper.make_node("Relu", ["b"], ["z"]),
+    ]
+    known = weights(w=(8, 4, 3, 3), v=(8, 4, 1, 1))
+    return model(nodes, {"x": (F, [1, 4, 8, 8])}, ["y", "z"], known)
+
+
+@pytest.mark.slow
+def test_two_windows_through_one_kernel_are_certified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a convolution is dear, whatever its size."""
+
+    def priced(threads: int) -> Clock:
+        return lambda some: [1000.0 if n.op.name == "Conv" else 1.0 for n in some]
+
+    monkeypatch.setattr(own_mutants, "_faster", kept)
+    monkeypatch.setattr(program_mutants, "DEARER", 4.0)
+    monkeypatch.setattr(pipeline, "by_roofline", priced)
+    path, out = tmp_path / "two.onnx", tmp_path / "out.onnx"
+    onnx.save(two(), path)
+    found = optimize(
+        path, budget=600, cost="roofline", library=False, mutants=True, store=tmp_path / "costs.db"
+    )
+    assert [s.rule for s in found.report.steps if "join" in s.rule]
+    found.save(out)
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 4, 8, 8), np.float32)}
+    for wanted, got in zip(
+        *(InferenceSession(p).run(None, feeds) for p in (path, out)), strict=True
+    ):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
     verdict = verify(path, out, certificate=out.with_suffix(".superopt.json"))
     assert verdict.decision == "certified"

@@ -126,11 +126,11 @@ def test_a_damaged_file_beside_the_store(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("sizes", "shapes", "said"),
     [
-        ([0, 4, 4, 4], {}, "of 0 of 0 windows"),
+        ([0, 4, 4, 4], {}, "of 0 of 0 subprograms"),
         (
             [2, 4, "n", 4],
             {"n": 4},
-            "of 0 of 0 windows; not of 1 window of sides or channels that are not fixed in the"
+            "of 0 of 0 subprograms; not of 1 window of sides or channels that are not fixed in the"
             " model (--shape says only at which ones graphs are timed), or not of float32",
         ),
     ],

@@ -1,0 +1,355 @@
+"""What mutants of a program are made of: operators that hardware likes, with the attributes that
+the program's own sizes and windows suggest.
+
+Each is a function of a program's *scene* and of operands. It yields names, and what makes a value,
+which raises InferError where operands do not fit; the same name is the same operator at other
+sizes, where it has other numbers. Weights are known before a model
+runs, so what is done to them alone costs nothing there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from math import prod
+from typing import Any
+
+from superopt.ir import graph as g
+from superopt.ops import OPS
+from superopt.partial.moves import Move, there
+from superopt.partial.program import Shape
+from superopt.partial.restrict import shape_of
+from superopt.partial.scene import Scene
+
+MOST_GROUPS = 4  # that are made one
+Named = Iterator[tuple[str, Callable[[], g.Value]]]
+
+
+def moved(s: Scene, x: g.Value) -> Named:
+    """A part of an axis of a picture becomes part of another one, or goes back."""
+    shape = shape_of(x)
+    if len(shape) < 3:
+        return
+    axes = range(len(shape))
+    for axis, to, (label, f), phases, back in product(
+        axes, axes, s.factors, (True, False), (True, False)
+    ):
+        if axis == to or shape[axis] % f or (1 in (axis, to) and {axis, to} & {0}):
+            continue
+        name = f"{label} {'phases' if phases else 'blocks'} of {axis} to {to}"
+        move = Move(axis, to, f, phases)
+        if not back:
+            yield name, partial(there, x, move)
+        elif phases:  # blocks go back as they came
+            yield f"{name} back", partial(there, x, move, True)
+
+
+def moved_twice(s: Scene, x: g.Value) -> Named:
+    """Both sides of a picture at once: space to batch, and to channels, and back."""
+    shape = shape_of(x)
+    if len(shape) != 4:
+        return
+    for (label, f), phases, to in product(s.factors, (True, False), (0, 1)):
+        name = f"{label} {'phases' if phases else 'blocks'} of both to {to}"
+        if not (shape[2] % f or shape[3] % f):
+            yield name, partial(_both, x, Move(2, to, f, phases), Move(3, to, f, phases))
+        if not shape[to] % (f * f):
+            moves = Move(to, 3, f, False), Move(to, 2, f, False)
+            yield f"{name} back", partial(_both, x, *moves, back=phases)
+
+
+def _both(x: g.Value, a: Move, b: Move, back: bool | None = None) -> g.Value:
+    return there(there(x, a, back), b, back)
+
+
+def cut(s: Scene, x: g.Value) -> Named:
+    """A part of an axis that falls into such parts, or as much as is wanted."""
+    shape = shape_of(x)
+    for axis, sizes in s.parts:
+        if axis < len(shape) and shape[axis] == sum(sizes):
+            for k in range(len(sizes)):
+                begin = sum(sizes[:k])
+                yield f"part {k} of {axis} of {len(sizes)}", partial(_cut, x, axis, begin, sizes[k])
+    if len(shape) == len(s.out):
+        for axis, (n, wanted) in enumerate(zip(shape, s.out, strict=True)):
+            if n > wanted:
+                yield f"first of {axis}", partial(_cut, x, axis, 0, wanted)
+
+
+def _cut(x: g.Value, axis: int, begin: int, count: int) -> g.Value:
+    attrs: dict[str, Any] = {"starts": (begin,), "ends": (begin + count,), "axes": (axis,)}
+    return g.node(OPS["Slice"], [x], steps=(1,), **attrs)
+
+
+def joined(s: Scene, *some: g.Value) -> Named:
+    """Side by side along an axis. Kernels of several sizes: each in the middle of the largest."""
+    shapes = [shape_of(v) for v in some]
+    if len({len(x) for x in shapes}) > 1 or len(set(some)) < len(some):
+        return
+    rank = len(shapes[0])
+    pictures = any(map(_batched, some))
+    if sum(len({x[d] for x in shapes}) > 1 for d in range(2 if rank > 2 else rank)) > 1:
+        return
+    for axis in range(rank if pictures or rank < 3 else 2):
+        wide = list(some)
+        if rank > 2 and not pictures:
+            wide = [_enlarged(v, [max(c) for c in zip(*(x[2:] for x in shapes), strict=True)])
+                    for v in some]  # fmt: skip
+        rest = {(*x[:axis], *x[axis + 1 :]) for x in map(shape_of, wide)}
+        if len(rest) == 1:
+            yield f"along {axis}", partial(g.node, OPS["Concat"], wide, axis=axis)
+
+
+def _batched(v: g.Value) -> bool:
+    """Is it a picture? Of what it is made of one is."""
+    leaves = [v] if isinstance(v, g.Input) else [
+        x for n in g.nodes([v]) for x in n.inputs if isinstance(x, g.Input)
+    ]  # fmt: skip
+    return any(picture(x.name) for x in leaves)
+
+
+def picture(name: str) -> bool:
+    """Is an input of this name something that a model is given, or computes of that?"""
+    return name[0] in "xyz"
+
+
+def _enlarged(v: g.Value, sides: Sequence[int]) -> g.Value:
+    """With zeros around; the middle stays the middle."""
+    own = shape_of(v)[2:]
+    front = [n // 2 - k // 2 for k, n in zip(own, sides, strict=True)]
+    behind = [n - k - f for k, n, f in zip(own, sides, front, strict=True)]
+    if not any((*front, *behind)):
+        return v
+    return g.node(OPS["Pad"], [v], pads=(0, 0, *front, 0, 0, *behind))
+
+
+def enlarged(s: Scene, w: g.Value) -> Named:
+    """A kernel with zeros in front or behind, so that its sides are multiples of a stride."""
+    sides = shape_of(w)[2:]
+    for f in sorted({t[0] for t, _, _ in s.windows} - {1}):
+        more = [-n % f for n in sides]
+        if any(more):
+            none = [0] * len(more)
+            yield f"to {f} in front", partial(_padded, w, (0, 0, *more, 0, 0, *none))
+            yield f"to {f} behind", partial(_padded, w, (0, 0, *none, 0, 0, *more))
+
+
+def _padded(v: g.Value, pads: Shape) -> g.Value:
+    return g.node(OPS["Pad"], [v], pads=pads)
+
+
+def folded(s: Scene, w: g.Value) -> Named:
+    """Every f-th place of a kernel's sides becomes a channel."""
+    shape = shape_of(w)
+    for f in sorted({t[0] for t, _, _ in s.windows} - {1}):
+        if len(shape) == 4 and all(n % f == 0 for n in shape[2:]):
+            moves = Move(2, 1, f, True), Move(3, 1, f, True)
+            yield f"{f} phases to channels", partial(_both, w, *moves)
+
+
+def dense(s: Scene, w: g.Value) -> Named:
+    """The kernels of groups as one, with zeros where a group does not read."""
+    o, c = shape_of(w)[:2]
+    for count in range(2, MOST_GROUPS + 1):
+        if o % count == 0 and len(shape_of(w)) > 2:
+            some = [_cut(w, 0, k * (o // count), o // count) for k in range(count)]
+            yield f"{count} groups", partial(_diagonal, some, [c] * count)
+
+
+def diagonal(s: Scene, *some: g.Value) -> Named:
+    """Kernels of several pictures as one of all their channels."""
+    if len({shape_of(v)[2:] for v in some}) == 1 and len(shape_of(some[0])) > 2:
+        yield "", partial(_diagonal, some, [shape_of(v)[1] for v in some])
+
+
+def _diagonal(some: Sequence[g.Value], widths: Sequence[int]) -> g.Value:
+    out, begin = [], 0
+    for v, c in zip(some, widths, strict=True):
+        ends = [0] * (2 * len(shape_of(v)))
+        ends[1], ends[len(shape_of(v)) + 1] = begin, sum(widths) - begin - c
+        out.append(g.node(OPS["Pad"], [v], pads=tuple(ends)))
+        begin += c
+    return g.node(OPS["Concat"], out, axis=0)
+
+
+def turned(s: Scene, x: g.Value) -> Named:
+    """Matrices, and heads of them, with two axes exchanged."""
+    rank = len(shape_of(x))
+    for a, b in ((rank - 2, rank - 1), (rank - 3, rank - 2)):
+        if a >= 0 and rank < 5:
+            perm = list(range(rank))
+            perm[a], perm[b] = b, a
+            yield f"{a} and {b}", partial(g.node, OPS["Transpose"], [x], perm=tuple(perm))
+
+
+def shaped(s: Scene, x: g.Value) -> Named:
+    """As a matrix: kernels of one place, pictures by place, batches of rows; and as is wanted."""
+    shape = shape_of(x)
+    if len(shape) > 2 and prod(shape[2:]) == 1:
+        yield "without sides", partial(_shaped, x, shape[:2])
+    if len(shape) == 4 and prod(shape[2:]) > 1:
+        yield "sides as one", partial(_shaped, x, (*shape[:2], prod(shape[2:])))
+    if len(shape) == 3:
+        yield "rows", partial(_shaped, x, (prod(shape[:2]), shape[2]))
+    if shape != s.out and prod(shape) == prod(s.out):
+        yield "as wanted", partial(_shaped, x, s.out)
+    if len(shape) == len(s.out) - 1 and len(s.out) == 4 and shape[:2] == (s.out[0], s.out[2]):
+        yield "in heads", partial(_shaped, x, (*shape[:2], s.out[1], s.out[3]))
+
+
+def _shaped(x: g.Value, shape: Shape) -> g.Value:
+    return g.node(OPS["Reshape"], [x], shape=shape)
+
+
+def stacked(s: Scene, *some: g.Value) -> Named:
+    """Matrices as a batch, those with fewer rows with zeros below."""
+    shapes = [shape_of(v) for v in some]
+    if {len(x) for x in shapes} != {2} or len({x[1] for x in shapes}) > 1:
+        return
+    rows = max(x[0] for x in shapes)
+    wide = [
+        v if x[0] == rows else g.node(OPS["Pad"], [v], pads=(0, 0, rows - x[0], 0))
+        for v, x in zip(some, shapes, strict=True)
+    ]
+    each = [g.node(OPS["Reshape"], [v], shape=(1, rows, shapes[0][1])) for v in wide]
+    yield "", partial(g.node, OPS["Concat"], each, axis=0)
+
+
+def apart(s: Scene, x: g.Value) -> Named:
+    """A batch of matrices one above the other, without the rows that some do not have."""
+    shape = shape_of(x)
+    for axis, sizes in s.parts:
+        if axis == 0 and len(shape) == 3 and (shape[0], shape[1]) == (len(sizes), max(sizes)):
+            rows = []
+            for k, n in enumerate(sizes):
+                one = g.node(OPS["Reshape"], [_cut(x, 0, k, 1)], shape=shape[1:])
+                rows.append(one if n == shape[1] else _cut(one, 0, 0, n))
+            yield "", partial(g.node, OPS["Concat"], rows, axis=0)
+
+
+def composed(s: Scene, after: g.Value, before: g.Value) -> Named:
+    """The kernel of two windows one after the other: what one gives, the other reads."""
+    w, k = shape_of(after), shape_of(before)
+    if len(w) != len(k) or len(k) < 3 or w[1] != k[0]:
+        return
+    sides = range(2, len(k))
+    perm = (1, 0, *sides)
+    turned = g.node(OPS["Transpose"], [before], perm=perm)
+    if any(k[d] > 1 for d in sides):
+        turned = g.node(
+            OPS["Slice"], [turned], axes=tuple(sides), starts=(-1,) * len(sides),
+            ends=(-(1 << 31),) * len(sides), steps=(-1,) * len(sides),
+        )  # fmt: skip
+    pads = tuple(k[d] - 1 for d in sides) * 2
+    yield "", partial(g.node, OPS["Conv"], [after, turned], pads=pads)
+
+
+def scaled(s: Scene, w: g.Value, by: g.Value) -> Named:
+    """A kernel by what scales the channels that it gives, or that it reads."""
+    shape, n = shape_of(w), prod(shape_of(by))
+    if len(shape) < 3 or any(d > 1 for d in shape_of(by)[1:]):
+        return
+    for axis in (0, 1):
+        if shape[axis] == n > 1:
+            around = [1] * len(shape)
+            around[axis] = n
+            vector = _shaped(by, tuple(around))
+            yield f"along {axis}", partial(g.node, OPS["Mul"], [w, vector])
+
+
+def convolved(s: Scene, x: g.Value, w: g.Value) -> Named:
+    """By the strides, dilations and pads of the program's windows, by such as keep sides, and none.
+    Groups are as many as the channels tell."""
+    image, kernel = shape_of(x), shape_of(w)
+    if len(image) != len(kernel) or len(image) < 3 or image[1] % kernel[1]:
+        return
+    group = image[1] // kernel[1]
+    if kernel[0] % group:
+        return
+    one = (1,) * (len(kernel) - 2)
+    ours = [w for w in s.windows if len(w[0]) == len(one)]
+    seen = set()
+    for strides, dilations in dict.fromkeys([*((t, d) for t, d, _ in ours), (one, one)]):
+        reach = [(k - 1) * d for k, d in zip(kernel[2:], dilations, strict=True)]
+        around = [p for t, d, p in ours if (t, d) == (strides, dilations)]
+        around += [tuple(r // 2 for r in reach) + tuple(r - r // 2 for r in reach)]
+        around += [tuple(r - r // 2 for r in reach) + tuple(r // 2 for r in reach)]
+        for pads in (*around, (0,) * (2 * len(one))):
+            how: dict[str, Any] = {"strides": strides, "dilations": dilations, "pads": pads}
+            if tuple(how.values()) not in seen:
+                seen.add(tuple(how.values()))
+                yield _said(how), partial(g.node, OPS["Conv"], [x, w], group=group, **how)
+
+
+def _said(how: dict[str, Any]) -> str:
+    return " ".join(f"{k} {','.join(map(str, v))}" for k, v in how.items())
+
+
+def multiplied(s: Scene, a: g.Value, b: g.Value) -> Named:
+    yield "", partial(g.node, OPS["MatMul"], [a, b])
+
+
+def added(s: Scene, a: g.Value, b: g.Value) -> Named:
+    if shape_of(a) == shape_of(b) and a is not b:
+        yield "", partial(g.node, OPS["Add"], [a, b])
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """kinds of operands (True: a weight), and whether their order says anything. when: is there
+    anything in a program for which it is of use? product: does it sum up what it is given? moves:
+    does it give the elements that it is given?"""
+
+    name: str
+    kinds: tuple[bool, ...]
+    made: Callable[..., Named]
+    when: Callable[[Scene], object] = lambda s: True
+    ordered: bool = True
+    product: bool = False
+    moves: bool = False
+
+    @property
+    def known(self) -> bool:
+        return all(self.kinds)
+
+
+def _several(s: Scene) -> bool:
+    return s.products > 1
+
+
+def _windows(s: Scene) -> bool:
+    return bool(s.windows)
+
+
+def _turns(s: Scene) -> bool:
+    return s.turns > 0
+
+
+X, W = False, True
+OPERATORS = (
+    Operator("move", (X,), moved, _windows, moves=True),
+    Operator("move both sides", (X,), moved_twice, _windows, moves=True),
+    Operator("cut", (X,), cut),
+    Operator("join", (X, X), joined, _several),
+    Operator("join", (W, W), joined, _several),
+    Operator("join", (W, W, W), joined, lambda s: s.weights > 2),
+    Operator("enlarge", (W,), enlarged, lambda s: s.strided),
+    Operator("fold", (W,), folded, lambda s: s.strided),
+    Operator("dense", (W,), dense, lambda s: s.groups),
+    Operator("diagonal", (W, W), diagonal, _several),
+    Operator("turn", (X,), turned, _turns, moves=True),
+    Operator("turn", (W,), turned, _turns, moves=True),
+    Operator("shape", (X,), shaped, moves=True),
+    Operator("shape", (W,), shaped, moves=True),
+    Operator("stack", (X, X), stacked, _several),
+    Operator("stack", (W, W), stacked, _several),
+    Operator("unstack", (X,), apart, _several),
+    Operator("compose", (W, W), composed, lambda s: s.deep > 1),
+    Operator("scale", (W, W), scaled),
+    Operator("convolve", (X, W), convolved, _windows, product=True),
+    Operator("multiply", (X, W), multiplied, product=True),
+    Operator("multiply", (W, X), multiplied, product=True),
+    Operator("add", (X, X), added, _several, ordered=False),
+)

@@ -1,0 +1,65 @@
+"""What a program's own sizes and windows suggest for its mutants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from superopt.ir import graph as g
+from superopt.partial.program import Program, Shape, factors, windows
+from superopt.partial.restrict import shape_of
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """out: the shape that is wanted. windows: strides, dilations and pads of the program's.
+    factors: what axes are folded by, and a name. parts: into which an axis falls. uses: how often
+    each input is read. products: windows and products; deep: as many as follow each other. turns:
+    Reshapes and Transposes. groups: are there any but one? weights: how many."""
+
+    out: Shape
+    windows: tuple[tuple[Shape, Shape, Shape], ...]
+    factors: tuple[tuple[str, int], ...]
+    parts: tuple[tuple[int, Shape], ...]
+    uses: tuple[tuple[str, int], ...]
+    products: int
+    deep: int
+    turns: int
+    groups: bool
+    weights: int
+
+    @property
+    def strided(self) -> bool:
+        return any(max(t) > 1 for t, _, _ in self.windows)
+
+
+PRODUCTS = ("Conv", "MatMul")
+
+
+def scene(p: Program) -> Scene:
+    """Raises InferError where the results cannot be joined."""
+    out = shape_of(p.whole)
+    found: dict[Any, None] = {
+        tuple(n.attr(k) for k in ("strides", "dilations", "pads")): None for n in windows(p)
+    }
+    batch = {shape_of(i)[0] for i in p.inputs if i.name not in p.known and windows(p)} - {1}
+    by = [(str(f), f) for f in factors(p)] + [("all", n) for n in sorted(batch)[:1]]
+    parts: dict[tuple[int, Shape], None] = {}
+    for n in g.nodes([p.whole]):
+        if n.op.name == "Split":
+            parts[n.attr("axis"), n.attr("split")] = None  # type: ignore[index]
+        if n.op.name == "Concat":
+            axis: Any = n.attr("axis")
+            parts[axis, tuple(shape_of(v)[axis] for v in n.inputs if v is not None)] = None
+    order = g.nodes([p.whole])
+    uses = [(i.name, sum(v is i for n in order for v in n.inputs)) for i in p.inputs]
+    deep: dict[g.Node, int] = {}
+    for n in order:
+        before = (g.producer(v) for v in n.inputs if v is not None)
+        deep[n] = max((deep[b] for b in before if b), default=0) + (n.op.name in PRODUCTS)
+    return Scene(
+        out, tuple(found), tuple(by), tuple(parts), tuple(uses),
+        sum(n.op.name in PRODUCTS for n in order), max(deep.values(), default=0),
+        sum(n.op.name in ("Reshape", "Transpose") for n in order),
+        any(n.attr("group") != 1 for n in windows(p)), len(p.known),
+    )  # fmt: skip

@@ -1,0 +1,190 @@
+"""Mutants of a subprogram of a model, by enumeration: where each is right, and what corrects it.
+
+They are found where everything is small (`superopt.partial.enumerate`), and what is found of one
+such program serves all models that have it. At a model's own sizes they are priced, by what they
+must cost at least; only those that may be faster are looked at any further.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from superopt.cost.fusion import compiled_away
+from superopt.cost.model import Costs, by_roofline
+from superopt.generate.journal import Journal
+from superopt.ir import graph as g
+from superopt.ir.op import InferError
+from superopt.ir.substitute import replace_all
+from superopt.ops import OPS
+from superopt.partial.cells import TooMany
+from superopt.partial.correct import NoCorrection, recomputed
+from superopt.partial.enumerate import Hit, Term, hits, made_again
+from superopt.partial.generalise import inputs, pair_of, rule_of
+from superopt.partial.operators import OPERATORS, picture
+from superopt.partial.program import Program, at_channels, small, windows
+from superopt.partial.regions import regions
+from superopt.partial.restrict import shape_of
+from superopt.partial.sizes import Sized
+from superopt.partial.symbolic import NoFormula
+from superopt.pipeline.windows import LEAST, Line, boxes
+from superopt.te.dtype import F32
+from superopt.te.expr import TensorType
+
+OPERATORS_OF = 4  # at most, of a mutant
+DEARER = 1.25  # a mutant may be, by what it must cost at least
+LOOKED_AT = 6  # mutants of a program, those first that cost least
+MOVED = {"move", "move-both-sides", "shape", "cut", "convolve"}  # of one window: see `windows.py`
+
+
+def enumerated(
+    p: Program, journal: Journal, stop: Callable[[], bool], most: int = OPERATORS_OF
+) -> list[Line] | None:
+    """What is said of each mutant of a program that may be faster, and is right somewhere; None
+    where it was time to stop."""
+    try:
+        little = small(p)
+    except InferError:
+        return []
+    key = f"hits of {most} {little.key}"
+    if key not in journal.known:
+        found = hits(little, most, stop=stop)
+        if stop():
+            return None
+        journal.add(key, json.dumps([[_plain(h.term), h.share] for h in found]))
+    some = [Hit(_read(t), share) for t, share in json.loads(journal.known[key])]
+    programs = at_channels(p)
+    out = []
+    for h in _cheap(p, some):
+        if stop():
+            return None
+        told = _about(h.term, programs)
+        out += [] if told is None else [told]
+    return out
+
+
+def _plain(t: Term) -> list[Any]:
+    return [t.name, t.operator, [_plain(o) for o in t.operands]]
+
+
+def _read(plain: Any) -> Term:
+    name, operator, operands = plain
+    return Term(name, operator, tuple(map(_read, operands)))
+
+
+def is_term(plain: Any) -> bool:
+    """Is it the text of a term?"""
+    match plain:
+        case [str(), int(n), list(operands)]:
+            arity = len(OPERATORS[n].kinds) if 0 <= n < len(OPERATORS) else 0
+            fine = -1 <= n < len(OPERATORS) and len(operands) == arity
+            return fine and all(map(is_term, operands))
+    return False
+
+
+def _cheap(p: Program, some: Sequence[Hit]) -> list[Hit]:
+    """Those that are no dearer than the program by much, the cheapest first."""
+    costs = Costs({}, by_roofline(1), compiled_away)
+    program = p.whole
+    limit = DEARER * costs.of_graph(with_weights([program]))
+    priced: list[tuple[float, int]] = []
+    seen = {program}
+    for n, h in enumerate(some):
+        if len(windows(p)) == 1 and set(_names(h.term)) <= MOVED:
+            continue
+        made = made_again(h.term, p)
+        if made is None or made.type != program.type or made in seen:
+            continue
+        seen.add(made)
+        price = costs.of_graph(with_weights([made]))
+        if price <= limit:
+            priced.append((price, n))
+    return [some[n] for _, n in sorted(priced)[:LOOKED_AT]]
+
+
+def with_weights(values: Sequence[g.Value]) -> g.Graph:
+    """The graph of some values, with weights that are known, as they are in models."""
+    given = inputs(*values)
+    known: dict[g.Value, g.Value] = {
+        i: _unknown(i.name, shape_of(i)) for i in given if not picture(i.name)
+    }
+    whole = replace_all(g.Graph((), tuple(values)), known)
+    return g.Graph(tuple(i for i in given if i not in known), whole.outputs)
+
+
+@lru_cache(maxsize=256)
+def _unknown(name: str, shape: tuple[int, ...]) -> g.Constant:
+    """A constant of any numbers."""
+    return g.constant(
+        type=TensorType(F32, shape),
+        key=("any", name, shape),
+        load=lambda: np.ones(shape, np.float32),
+        nbytes=4 * int(np.prod(shape)),
+    )
+
+
+def _about(t: Term, programs: Sequence[tuple[dict[str, int], Program]]) -> Line | None:
+    """What is said of a mutant; None of one that is hardly right, or is none at other sizes."""
+    made = [made_again(t, p) for _, p in programs]
+    wholes = [p.whole for _, p in programs]
+    both = [(a, b) for a, b in zip(wholes, made, strict=True) if b is not None]
+    if len(both) < len(programs) or any(a.type != b.type for a, b in both):
+        return {"dropped": "other mutants at other channels"}
+    try:
+        found = [regions(*x) for x in both]
+    except (TooMany, InferError, ValueError):
+        return {"dropped": "too many break points"}
+    if found[0].share < LEAST:
+        return None
+    at = [sizes for sizes, _ in programs]
+    name = "-".join(_names(t))
+    try:
+        fixed = [
+            recomputed(a, b, r) if r.different else b for (a, b), r in zip(both, found, strict=True)
+        ]
+        sides = [_sides(p, v) for (_, p), v in zip(programs, fixed, strict=True)]
+        pair = pair_of(name, [Sized(s, a, b) for s, (a, b) in zip(at, both, strict=True)])
+        rule = rule_of(name, at, sides)
+    except (NoCorrection, NoFormula, InferError):
+        return {"dropped": "no correction along axes"}
+    r = found[0]
+    return {
+        "pair": str(pair), "corrected": str(rule), "share": r.share,
+        "equal": boxes(r.equal, r), "different": boxes(r.different, r),
+    }  # fmt: skip
+
+
+def _names(t: Term) -> list[str]:
+    """The operators of a term, those of weights before those of pictures."""
+    if t.operator < 0:
+        return []
+    own = OPERATORS[t.operator].name.replace(" ", "-")
+    return [*(n for o in t.operands for n in _names(o)), own]
+
+
+def _sides(p: Program, made: g.Value) -> tuple[tuple[g.Value, ...], tuple[g.Value, ...]]:
+    """Both sides of a rule: the results as the program has them, with their biases; and the mutant,
+    taken apart."""
+    left = p.outs
+    if p.bias:
+        sizes = [shape_of(v)[1] for v in p.outs]
+        biases = [g.Input(f"b{k}", TensorType(F32, (n,))) for k, n in enumerate(sizes)]
+        left = tuple(_biased(v, b) for v, b in zip(left, biases, strict=True))
+        one = biases[0] if len(biases) == 1 else g.node(OPS["Concat"], biases, axis=0)
+        made = _biased(made, one)
+    if len(left) == 1:
+        return left, (made,)
+    split = tuple(shape_of(v)[p.axis] for v in p.outs)
+    return left, g.results(g.node(OPS["Split"], [made], axis=p.axis, split=split))
+
+
+def _biased(v: g.Value, b: g.Value) -> g.Value:
+    n = g.producer(v)
+    if n is not None and n.op.name == "Conv":
+        return g.node(n.op, [*n.inputs, b], **dict(n.attrs))
+    around = (1, shape_of(b)[0], *(1 for _ in shape_of(v)[2:]))
+    return g.node(OPS["Add"], [v, g.node(OPS["Reshape"], [b], shape=around)])

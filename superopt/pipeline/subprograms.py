@@ -1,0 +1,201 @@
+"""The parts of a model of which mutants are enumerated: up to three windows or products, and what
+is linear between them.
+
+Cut where a model is not linear: single ones; those that read one tensor, or one kernel; those of
+unlike tensors that are of one shape; what is joined or added right behind them; the parts of a
+Split before them; and two of which one reads the other.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from superopt.ir import graph as g
+from superopt.ir.fold import is_constant
+from superopt.ir.op import InferError
+from superopt.ops import OPS
+from superopt.partial.program import Program
+from superopt.partial.scene import PRODUCTS
+from superopt.te.dtype import F32
+from superopt.te.expr import TensorType
+
+MOST = 3  # products of a subprogram
+OF_ONE = 12  # subprograms of those that read one tensor
+APART = 4  # products further on, of those that read no tensor together
+PICTURES, WEIGHTS = "xyz", "klmnpqrstuv"
+BETWEEN = ("Mul", "Identity", "Dropout")  # of two products, with what is known
+MOVES = ("Reshape", "Transpose")
+
+
+def subprograms(graph: g.Graph) -> list[Program]:
+    """Each once."""
+    found: dict[str, Program] = {}
+    for p in _all(_Model(graph)):
+        try:
+            _ = p.whole
+        except InferError:
+            continue
+        found.setdefault(p.key, p)
+    return list(found.values())
+
+
+@dataclass(slots=True)
+class _Model:
+    graph: g.Graph
+    users: dict[g.Value, list[g.Node]] = field(init=False)
+    products: list[g.Node] = field(init=False)
+    constant: dict[g.Node, bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.users = g.users(self.graph)
+        self.products = [n for n in g.nodes(self.graph) if self.product(n)]
+
+    def known(self, v: g.Value | None) -> bool:
+        return v is not None and is_constant(v, self.constant)
+
+    def product(self, n: g.Node) -> bool:
+        """Does it multiply what it is given by what is known?"""
+        if n.op.name not in PRODUCTS or n.op.domain or self.known(n.inputs[0]):
+            return False
+        types = [v.type for v in n.inputs if v is not None]
+        return all(map(_fine, (*types, n.type))) and all(map(self.known, n.inputs[1:]))
+
+    def only(self, v: g.Value) -> g.Node | None:
+        """The one node that reads it; None where there are more, or it is a result."""
+        some = self.users.get(v, [])
+        return some[0] if len(some) == 1 and v not in self.graph.outputs else None
+
+
+def _fine(t: TensorType) -> bool:
+    return t.dtype == F32 and bool(t.shape) and all(isinstance(d, int) and d for d in t.shape or ())
+
+
+def _all(m: _Model) -> Iterator[Program]:
+    for n in m.products:
+        yield from _of(m, [n], [n])
+    reading: dict[g.Value | None, list[g.Node]] = defaultdict(list)
+    kernels: dict[g.Value | None, list[g.Node]] = defaultdict(list)
+    for n in m.products:
+        reading[n.inputs[0]].append(n)
+        kernels[n.inputs[1]].append(n)
+    for some in (*reading.values(), *kernels.values()):
+        for several in _some(some):
+            yield from _of(m, [_behind(m, n) for n in several], several)
+    for k, a in enumerate(m.products):
+        for b in m.products[k + 1 : k + 1 + APART]:
+            if _alike(a, b) and not g.depends([b], [a]):
+                yield from _of(m, [a, b], [a, b])
+    for n in g.nodes(m.graph):
+        behind = [p for v in n.inputs if (p := _producer(v)) in m.products and p is not None]
+        if n.op.name in ("Concat", "Add") and len(behind) == len(n.inputs) in range(2, MOST + 1):
+            yield from _of(m, [n], [*behind, n])
+    for n in m.products:
+        before, between = _before(m, n)
+        if before is not None:
+            yield from _of(m, [n], [before, *between, n])
+
+
+def _some(nodes: Sequence[g.Node]) -> Iterator[tuple[g.Node, ...]]:
+    made: Iterable[tuple[g.Node, ...]] = (
+        some for count in range(MOST, 1, -1) for some in combinations(nodes, count)
+    )
+    for number, some in enumerate(made):
+        if number >= OF_ONE:
+            return
+        if len({n.op for n in some}) == 1:
+            yield some
+
+
+def _alike(a: g.Node, b: g.Node) -> bool:
+    """Do they read tensors of one shape, or kernels of one, by the same operator?"""
+    if a.op != b.op or a.inputs[0] is b.inputs[0] or a.inputs[1] is b.inputs[1]:
+        return False
+    if len(a.type.shape or ()) != len(b.type.shape or ()):
+        return False
+    return any(_shape(x) == _shape(y) for x, y in zip(a.inputs[:2], b.inputs[:2], strict=True))
+
+
+def _shape(v: g.Value | None) -> object:
+    return None if v is None else v.type.shape
+
+
+def _producer(v: g.Value | None) -> g.Node | None:
+    return None if v is None else g.producer(v)
+
+
+def _behind(m: _Model, n: g.Node) -> g.Node:
+    """A product, or what moves its elements when nothing else reads them."""
+    while (after := m.only(n)) is not None and after.op.name in MOVES and _fine(after.type):
+        n = after
+    return n
+
+
+def _before(m: _Model, n: g.Node) -> tuple[g.Node | None, list[g.Node]]:
+    """The product that another one reads, by nothing or what is linear between them."""
+    between: list[g.Node] = []
+    at = n.inputs[0]
+    while at is not None and m.only(at) is not None and (p := g.producer(at)) is not None:
+        if p in m.products:
+            return p, between
+        if p.op.name not in BETWEEN or not all(map(m.known, p.inputs[1:])):
+            break
+        between.append(p)
+        at = p.inputs[0]
+    return None, between
+
+
+def _of(m: _Model, outs: Sequence[g.Node], inside: Sequence[g.Node]) -> Iterator[Program]:
+    """The program of these nodes, of what moves elements between them and their results, and of
+    Splits before them; joined along each axis that has a use."""
+    within = set(inside)
+    for o in outs:
+        at: g.Node | None = o
+        while at is not None and at not in within:
+            within.add(at)
+            at = _producer(at.inputs[0])
+    before = [p for n in inside if (p := _producer(n.inputs[0])) is not None]
+    split = {p for p in before if p.op.name == "Split"}
+    if len(split) == 1 and sum(p in split for p in before) > 1:
+        within |= split
+    biased = [n for n in within if n.op.name == "Conv" and len(n.inputs) > 2]
+    if biased and set(biased) != set(outs):
+        return  # what is added within is no part of what is linear
+    names = {False: iter(PICTURES), True: iter(WEIGHTS)}
+    made: dict[g.Value, g.Value] = {}
+    known: list[str] = []
+    for n in g.nodes(outs):
+        if n not in within:
+            continue
+        given: list[g.Value] = []
+        for v in n.inputs[:2] if n in biased else n.inputs:
+            assert v is not None
+            if v not in made:
+                name = next(names[m.known(v)], None)
+                if name is None or not _fine(v.type):
+                    return
+                known += [name] if m.known(v) else []
+                made[v] = g.Input(name, v.type)
+            given.append(made[v])
+        again = g.node(OPS[n.op.name], given, **dict(n.attrs))
+        made.update(zip(g.results(n), g.results(again), strict=True))
+    roots = tuple(made[n] for n in outs)
+    for axis in _joins(roots, biased):
+        yield Program(roots, frozenset(known), axis, bool(biased))
+
+
+def _joins(roots: Sequence[g.Value], biased: Sequence[g.Node]) -> tuple[int, ...]:
+    """Along which axis several results are taken for one: channels, or what there are rows of."""
+    rank = len(roots[0].type.shape or ())
+    if len(roots) == 1:
+        return (0,)
+    image = any(n.op.name == "Conv" for n in g.nodes(roots))
+    read = {v for n in g.nodes(roots) for v in n.inputs[1:2]}
+    if image:
+        return (0,) if len(read) == 1 and not biased else (1,)
+    if rank == 4:
+        return (1,)  # heads
+    pictures = {v for n in g.nodes(roots) if n.op.name in PRODUCTS for v in n.inputs[:1]}
+    return (rank - 1,) if len(pictures) == 1 else (0,)
