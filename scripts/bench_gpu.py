@@ -168,7 +168,7 @@ class Bench:
     models: Path
     out: Path
     tune: int
-    streams: int = 1
+    streams: int | None = None
 
     def path(self, case: Case) -> Path:
         """The case's model, made once."""
@@ -199,7 +199,8 @@ class Bench:
         begin = time.perf_counter()
         store = self.out / "store" if self.tune else None
         source = read(self.path(case))
-        exe = cuda.compile(source, case.precision, store=store, streams=self.streams)
+        most = cuda.STREAMS if self.streams is None else self.streams
+        exe = cuda.compile(source, case.precision, store=store, streams=most)
         feeds = drawn(exe, np.random.default_rng(0))
         sizes = exe.sizes(exe.given(feeds))
         made, rows = exe.variant(sizes), []
@@ -341,7 +342,7 @@ def main() -> None:
     given.add_argument("--precision", default="fp16,tf32")
     given.add_argument("--batch", default="1,16")
     given.add_argument("--tune", type=int, default=0, metavar="N")
-    given.add_argument("--streams", type=int, default=1, help="for branches, at most")
+    given.add_argument("--streams", type=int, help="for branches, at most")
     given.add_argument("--shard-seconds", type=int, default=480)
     given.add_argument("--peers", type=Path, default=gpu_peers.KNOWN, metavar="FILE.json")
     given.add_argument("--again", action="store_true", help="take torch's known times again")

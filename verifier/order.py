@@ -6,8 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from itertools import combinations, islice
-
-import z3
+from typing import TYPE_CHECKING
 
 from superopt.verifier import guard as G
 from superopt.verifier import normal as N
@@ -17,6 +16,11 @@ from superopt.verifier.facts import Facts, nonneg
 from superopt.verifier.normal import NF, Factor, Term
 from superopt.verifier.poly import Sym, Var, of
 from superopt.verifier.simplify import times
+
+if TYPE_CHECKING:
+    import z3
+else:
+    from superopt.verifier.lazy import z3
 
 MOST_PAIRS = 15  # of order facts that are multiplied
 MOST_TERMS = 3  # of each

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-
-import z3
+from typing import TYPE_CHECKING
 
 from superopt.verifier.guard import Guard, negated
 from superopt.verifier.poly import Atom, Chosen, Least, Poly, Quot, Sym, Var
+
+if TYPE_CHECKING:
+    import z3
+else:
+    from superopt.verifier.lazy import z3
 
 MILLISECONDS = 60_000  # for one query, should its effort not be counted
 EFFORT = 1_500_000  # the same on every machine: steps of Z3

@@ -63,7 +63,7 @@ TODO = (
 NO_KERNEL = (NotImplementedError, RecursionError, ZeroDivisionError)
 DROPPED = 13  # bits of a float32 that tf32 has not
 ONLINE = "E2"  # the float class of a softmax by blocks
-STREAMS = 1  # unless others are asked for
+STREAMS = 4  # unless others are asked for
 WIDTH = 64  # bytes, of vectors that no GPU has: what a plan says of these does not hold
 
 

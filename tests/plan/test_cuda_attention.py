@@ -26,6 +26,7 @@ from superopt.te import index as ix
 from superopt.te.dtype import BF16, BOOL, F16, F32
 from superopt.te.expr import Tensor, compare, compute, const, select
 from superopt.te.node import Axis, Expr, Load
+from tests.gpu import choose
 from tests.plan.gpu_models import drawn, heads, node
 from tests.plan.test_compile import reference
 from tests.plan.test_cuda import feeds, interpreted, near
@@ -240,7 +241,7 @@ def test_what_is_behind_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> Non
         assert np.isfinite(got[:, :, :first]).all()
         assert np.isnan(got[:, :, 70:]).all()
         monkeypatch.undo()
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
+        choose(monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -339,6 +340,6 @@ def test_options_do_not_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
         by(monkeypatch, lambda x, o=o: x == o)
         near(cuda.compile(read(m), "fp32").run(fed), expected, "fp32")
         monkeypatch.undo()
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
+        choose(monkeypatch)
         tried.add(parts_of(o))
     assert tried >= {1, 2}

@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-
-import z3
+from typing import TYPE_CHECKING
 
 from superopt.verifier.axiom import types
 from superopt.verifier.axiom.logic import (
@@ -26,6 +25,11 @@ from superopt.verifier.axiom.logic import (
     shape,
     variable,
 )
+
+if TYPE_CHECKING:
+    import z3
+else:
+    from superopt.verifier.lazy import z3
 
 MILLISECONDS = 2_000  # should effort not be counted
 EFFORT = 20_000  # for a condition of a step
