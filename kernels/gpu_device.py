@@ -39,7 +39,7 @@ def name(device: str) -> str:
         return "Triton's interpreter"
     import torch
 
-    return torch.cuda.get_device_name()
+    return str(torch.cuda.get_device_name())
 
 
 @dataclass(frozen=True, slots=True)
