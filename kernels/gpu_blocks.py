@@ -16,6 +16,7 @@ from superopt.kernels.schedule import (
     Reorder,
     Schedule,
     Split,
+    Unroll,
     Vectorize,
 )
 from superopt.kernels.transform import reduction
@@ -57,6 +58,32 @@ def each(p: Problem, elements: int) -> Schedule:
     steps += [Split(name, min(elements, max(count(p.tensor), 1)))]
     steps.append(Reorder((f"{name}.o", *over, f"{name}.i")))
     return (*steps, Parallel(f"{name}.o"), Vectorize(f"{name}.i"))
+
+
+def windows(p: Problem) -> tuple[Axis, Axis] | None:
+    """The two last axes of a result of windows (the columns of a picture, and its channels), where
+    what is summed lies apart: by both it is said where an element is without dividing for each."""
+    order, found = side_by_side(p), reduction(p.tensor)
+    if found is None or len(found.axes) < 2 or len(order) < 3:
+        return None
+    row, column = order[-2:]
+    return (row, column) if co.extent(row) > 1 and co.extent(column) >= DOT else None
+
+
+def tile(p: Problem, rows: int, columns: int) -> Schedule:
+    """So many of both axes of `windows` at a time, and terms of sums one by one."""
+    order, found = side_by_side(p), reduction(p.tensor)
+    assert found is not None
+    *rest, row, column = (a.name for a in order)
+    over = [a.name for a in found.axes]
+    outer = [*rest, f"{row}.o", f"{column}.o"]
+    return (
+        Reorder((*rest, row, column, *over)),
+        Split(row, min(rows, co.extent(order[-2]))),
+        Split(column, min(columns, co.extent(order[-1]))),
+        Reorder((*outer, *over, f"{row}.i", f"{column}.i")),
+        *map(Parallel, outer), Unroll(f"{row}.i"), Vectorize(f"{column}.i"),
+    )  # fmt: skip
 
 
 def fused(steps: list[Primitive], axes: Sequence[Axis]) -> str:

@@ -40,6 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_corrected_mutants_are_rules_that_are_proved(folder: Path) -> None:
     rules = parse_rules((folder / "borders.corrected.rules").read_text())
     assert len(rules) > 8
@@ -47,6 +48,7 @@ def test_corrected_mutants_are_rules_that_are_proved(folder: Path) -> None:
         assert isinstance(prove(rule, Limits(seconds=10)), Proved), rule.name
 
 
+@pytest.mark.slow
 def test_pairs_can_be_shown(folder: Path) -> None:
     file = folder / "borders.pairs"
     name = file.read_text().partition("(")[0]
@@ -56,6 +58,7 @@ def test_pairs_can_be_shown(folder: Path) -> None:
     assert all(p.proved for p in page.equal)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (folder / "borders.corrected.rules").read_bytes()
     monkeypatch.setattr("superopt.pipeline.mutants.of_some", None)  # nothing is found anew

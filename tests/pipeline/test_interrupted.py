@@ -91,7 +91,7 @@ def test_an_interrupt_writes_the_best_so_far(stage: str, model: Path, places: Pl
     assert places.left() == ["fast.onnx", *certificate]
 
 
-@pytest.mark.parametrize("stage", ["search", "time"])
+@pytest.mark.parametrize("stage", ["search", pytest.param("time", marks=pytest.mark.slow)])
 def test_a_second_interrupt_leaves_nothing(stage: str, model: Path, places: Places) -> None:
     with command(model, places) as process:
         wait_for(process, stage)

@@ -123,7 +123,7 @@ def test_an_option_of_another_problem_is_not_taken() -> None:
 
 def test_what_was_chosen_is_used_from_then_on(tmp_path: Path) -> None:
     m = net(9)
-    found = superopt.tune(m, budget=30, shapes={"n": 1}, store=tmp_path)
+    found = superopt.tune(m, budget=12, shapes={"n": 1}, store=tmp_path)
     assert found.kernels
     assert all(0 < k.measured <= k.options for k in found.kernels)
     assert found.after <= found.before
