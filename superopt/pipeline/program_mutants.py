@@ -31,7 +31,7 @@ from superopt.partial.regions import regions
 from superopt.partial.restrict import shape_of
 from superopt.partial.sizes import Sized
 from superopt.partial.symbolic import NoFormula
-from superopt.pipeline.windows import LEAST, Line, boxes
+from superopt.pipeline.windows import LEAST, Line, said
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 
@@ -151,11 +151,7 @@ def _about(t: Term, programs: Sequence[tuple[dict[str, int], Program]]) -> Line 
         rule = rule_of(name, at, sides)
     except (NoCorrection, NoFormula, InferError):
         return {"dropped": "no correction along axes"}
-    r = found[0]
-    return {
-        "pair": str(pair), "corrected": str(rule), "share": r.share,
-        "equal": boxes(r.equal, r), "different": boxes(r.different, r),
-    }  # fmt: skip
+    return said(pair, rule, found[0])
 
 
 def _names(t: Term) -> list[str]:

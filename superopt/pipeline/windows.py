@@ -20,6 +20,7 @@ from superopt.partial.moves import WINDOWS, mutants
 from superopt.partial.regions import Regions, regions
 from superopt.partial.sizes import Sized
 from superopt.partial.symbolic import NoFormula
+from superopt.rules.rule import Rule
 from superopt.te import index as ix
 from superopt.te.dtype import F32
 from superopt.te.expr import Dim, TensorType
@@ -177,7 +178,11 @@ def _said(
         )
     except (NoCorrection, NoFormula):
         return {"dropped": "no correction along axes"}
-    r = found[0]
+    return said(pair, rule, found[0])
+
+
+def said(pair: Rule, rule: Rule, r: Regions) -> Line:
+    """What is kept of a mutant and its correction; its boxes are those of a sample."""
     return {
         "pair": str(pair), "corrected": str(rule), "share": r.share,
         "equal": boxes(r.equal, r), "different": boxes(r.different, r),

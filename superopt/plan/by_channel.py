@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
+from superopt.kernels.contraction import extent
 from superopt.kernels.layout import Layout
 from superopt.kernels.transform import reduction
 from superopt.plan.phases import replaced
@@ -39,7 +40,7 @@ class _Channels:
 
     @property
     def count(self) -> int:
-        return _size(self.within) * (1 if self.group is None else _size(self.group))
+        return extent(self.within) * (1 if self.group is None else extent(self.group))
 
 
 def by_channel(
@@ -76,14 +77,14 @@ def _apart(t: Tensor, lying: Mapping[Tensor, Layout]) -> tuple[Tensor, Tensor] |
     if channels is None or any(channels.within in axes_of(i) for i in places):
         return None
     rest = tuple(a for a in counted.axes if a != channels.within)
-    if prod(map(_size, rest)) < PLACES:
+    if prod(map(extent, rest)) < PLACES:
         return None
     one = Axis("channel", channels.count)
     env: dict[Axis, Expr] = {channels.within: one}
     axes = [*t.axes, one]
     at: list[Expr] = [*t.axes, channels.within]
     if channels.group is not None:
-        size = _size(channels.within)
+        size = extent(channels.within)
         env = {
             channels.group: ix.as_index(one // size),
             channels.within: ix.as_index(one % size),
@@ -92,7 +93,7 @@ def _apart(t: Tensor, lying: Mapping[Tensor, Layout]) -> tuple[Tensor, Tensor] |
         del axes[g], at[g]
         at[-1] = ix.as_index(channels.group * size + channels.within)
     body = placed(Reduce(total.fn, rest, counted.body, total.dtype), env)
-    shape = tuple(map(_size, axes))
+    shape = tuple(map(extent, axes))
     each = Tensor("channels", total.dtype, shape, tuple(axes), body)
     sums = Reduce(total.fn, (channels.within,), Load(each, tuple(at), total.dtype), total.dtype)
     assert t.body is not None
@@ -115,13 +116,13 @@ def _channels(index: Expr, t: Tensor, total: Reduce) -> _Channels | None:
     if form is None or form.base:
         return None
     over = [(a, c) for a, c in form.terms if a in total.axes]
-    own = [(a, c) for a, c in form.terms if a in t.axes and _size(a) > 1]
-    if len(over) != 1 or over[0][1] != 1 or _size(over[0][0]) < 2:
+    own = [(a, c) for a, c in form.terms if a in t.axes and extent(a) > 1]
+    if len(over) != 1 or over[0][1] != 1 or extent(over[0][0]) < 2:
         return None
     within = over[0][0]
     if not own:
         return _Channels(None, within)
-    if len(own) != 1 or own[0][1] != _size(within):
+    if len(own) != 1 or own[0][1] != extent(within):
         return None
     return _Channels(own[0][0], within)
 
@@ -151,7 +152,7 @@ def _digits(total: Reduce) -> Reduce:
 
 def _cuts(a: Axis, body: Expr) -> list[int]:
     """1, ..., extent: what each is divided by the next; none where the axis is read otherwise."""
-    cuts = {1, _size(a)}
+    cuts = {1, extent(a)}
     for e in parts(body):
         match e:
             case Apply("floordiv", (x, Const(d))) if x == a:
@@ -162,8 +163,3 @@ def _cuts(a: Axis, body: Expr) -> list[int]:
                 cuts |= {int(d), int(d) * int(m)}
     found = sorted(cuts)
     return found if all(high % low == 0 for low, high in pairwise(found)) else []
-
-
-def _size(a: Axis) -> int:
-    assert isinstance(a.extent, int)
-    return a.extent
