@@ -57,7 +57,7 @@ class Case:
 
     @property
     def steps(self) -> tuple[str, ...]:
-        return (OWN, *gpu_peers.wanted(self.name))
+        return (OWN, *gpu_peers.wanted(self.name, self.precision))
 
 
 @dataclass(slots=True)

@@ -5,7 +5,8 @@ times that were taken of them, by GPU and torch's version (docs/gpu_peers.json):
 
 `graph`: eager, in a CUDA graph; `compile`: torch.compile(mode="reduce-overhead") with freezing,
 convolutions with channels last; `max`: the same with max-autotune, which takes minutes for a model,
-so that it is asked of a few only. Times are medians of events around a call with inputs that are
+so that it is asked of a few only, in float16: in tf32 its own convolutions do not use tf32 (torch
+2.11), and trying them takes over eight minutes for ResNet-18. Times are medians of events around a call with inputs that are
 there, in ms.
 """
 
@@ -27,11 +28,12 @@ KNOWN = Path(__file__).resolve().parents[1] / "docs" / "gpu_peers.json"
 Times = dict[str, dict[str, float]]  # ms by model, precision and batch, and by mode
 
 
-def wanted(name: str) -> tuple[str, ...]:
+def wanted(name: str, precision: str) -> tuple[str, ...]:
     """The modes that a model is compared with; none where gpu_nets.py does not define it."""
     if name not in NINE:
         return ()
-    return ("graph", *(m for m in MODES if m != "max" or name in MOST))
+    most = name in MOST and precision == "fp16"
+    return ("graph", *(m for m in MODES if m != "max" or most))
 
 
 def call(name: str, precision: str, batch: int, mode: str) -> Callable[[], Any]:

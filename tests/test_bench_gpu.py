@@ -137,7 +137,7 @@ def test_the_committed_times(root: Path) -> None:
         assert ", torch " in on
         for case, times in cases.items():
             name, precision, batch = case.split()
-            assert set(times) <= set(gpu_peers.wanted(name))
+            assert set(times) <= set(gpu_peers.wanted(name, precision))
             assert precision in ("fp16", "tf32")
             assert int(batch) > 0
             assert all(0 < t < 1000 for t in times.values())
