@@ -38,6 +38,9 @@ LATENCY = {32: 4, 16: 8}  # products until a sum can be added to again, by regis
 NEAR_ROW = {32: 0.5, 16: 1.0}  # a number from the first cache, by registers: with 16 there is no
 # multiplication that reads one itself
 FAR = 1.5  # a vector from the second one
+# The last three where vectors are multiplied in halves: meanwhile twice as much is read. And what
+# each further vector of a tile costs, whose results go to another place: 60 kernels of five models.
+HALVES, WIDER = (8, 0.0, 0.5), 0.005
 FEWER = 16  # registers, and caches that are smaller: what it takes there, by the panel's bytes
 FARTHER = ((16_500, 1.0), (50_000, 2.0), (math.inf, 4.0))
 BESIDE = 0.2  # part of what is not the bottleneck that shows
@@ -141,16 +144,22 @@ def tiles(
     terms: int = 1,
     short: bool = False,
     places: bool = False,
+    halves: bool = False,
 ) -> Iterator[tuple[float, int, int]]:
     """Register tiles of `rows` times `vectors`: (cycles that all of them take, rows, vectors).
 
     most: rows at most. each: registers that a vector is, of so many. terms: of a sum. Vectors of b
     come from the second cache, a row's numbers from the first. short: in blocks of the sum that are
-    SHORT. places: has each row a place of its own?
+    SHORT. places: has each row a place of its own? halves: are vectors multiplied in halves?
     """
     for vectors in range(1, 9):
         wide = vectors * each
-        far = CLOSE if short else _far(registers, terms * lanes * vectors * 4)
+        near, far = NEAR_ROW[registers], _far(registers, terms * lanes * vectors * 4)
+        least, more = float(LATENCY[registers]), 0.0
+        if short:
+            far, least = CLOSE, least + LATER * places
+        elif halves:
+            (least, near, far), more = HALVES, WIDER * (vectors - 1)
         if lanes * vectors > max(n, lanes):
             break
         if short and wide > PAIR and vectors > 1:
@@ -158,9 +167,8 @@ def tiles(
         for rows in range(1, max(min(m, most), 1) + 1):
             if rows * wide > registers - OPERANDS or rows * wide + wide + 1 > registers:
                 break
-            busy, loads = rows * wide, NEAR_ROW[registers] * rows + far * wide
-            least = LATENCY[registers] + (LATER if places and short else 0)
-            step = max(busy, loads, least) + BESIDE * min(busy, loads)
+            busy, loads = rows * wide, near * rows + far * wide
+            step = (max(busy, loads, least) + BESIDE * min(busy, loads)) * (1 + more)
             count = -(-m // rows) * -(-n // (lanes * vectors))
             yield count * step, rows, vectors
 
@@ -170,7 +178,7 @@ class Frame:
     """What a register tile is of: some rows of `m` (None: there is one) times vectors along `n`.
 
     lanes: of a vector, which `each` registers hold, of so many. most: rows at most. places: has
-    each of them a place of its own, which no other one's says?
+    each of them a place of its own, which no other one's says? halves: see `tiles`.
     """
 
     m: Axis | None
@@ -181,12 +189,13 @@ class Frame:
     registers: int = REGISTERS
     terms: int = 1
     places: bool = False
+    halves: bool = False
 
     def tiles(self, short: bool = False) -> Iterator[tuple[float, int, int]]:
         """See `tiles`. short: in blocks of the sum that are SHORT."""
         height = 1 if self.m is None else extent(self.m)
         some = self.lanes, self.most, self.each, self.registers, self.terms
-        return tiles(height, extent(self.n), *some, short, self.places)
+        return tiles(height, extent(self.n), *some, short, self.places, self.halves)
 
 
 def frame(
@@ -195,8 +204,10 @@ def frame(
     layouts: Mapping[Tensor, Layout | Scatter],
     lanes: int,
     registers: int = REGISTERS,
+    halves: bool = False,
 ) -> Frame | None:
-    """The tile of a contraction whose b lies, or can be laid, along vectors. None: not so."""
+    """The tile of a contraction whose b lies, or can be laid, along vectors. None: not so. halves:
+    see `tiles`."""
     out, given = lying(layouts.get(t), t.rank), lanes
     order = [t.axes[p.axis] for p in reversed(out.parts)]  # the axes, the innermost first
     along = [x for x in order if x in c.of_b]
@@ -215,7 +226,7 @@ def frame(
     most = STRIDED if m is not None and abs(_apart(c.a, m, layouts)) > NEAR else 14
     found = reduction(t)
     terms = 1 if found is None else prod(map(extent, found.axes))
-    return Frame(m, n, lanes, -(-lanes // given), most, registers, terms)
+    return Frame(m, n, lanes, -(-lanes // given), most, registers, terms, halves=halves)
 
 
 def _apart(a: Load, m: Axis, layouts: Mapping[Tensor, Layout | Scatter]) -> int:

@@ -76,7 +76,8 @@ def flat(
     if new is None or new.of_b != c.of_b or r not in new.of_a:
         return None
     along = Layout(tuple(_renamed(p, t, axes, r) for p in parts if t.axes[p.axis] != w))
-    of = co.frame(root, new, {**layouts, root: along}, frame.lanes, frame.registers)
+    within = {**layouts, root: along}
+    of = co.frame(root, new, within, frame.lanes, frame.registers, frame.halves)
     if of is None or of.m != r:
         return None
     touch = _touch(c, h, w, layouts)

@@ -47,6 +47,11 @@ class Problem:
         """The lanes of a vector that are multiplied at a time."""
         return max(min(self.unit or self.width, self.width) * 8 // self.tensor.dtype.bits, 1)
 
+    @property
+    def halves(self) -> bool:
+        """Are vectors multiplied a part at a time?"""
+        return self.parts < self.lanes
+
     def numbers(self) -> tuple[int, ...]:
         """What a problem's time hangs on most: elements of the result, terms of each one's sum,
         bytes of constants and of other operands, the extents of the result's last two axes as it

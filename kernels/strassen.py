@@ -253,6 +253,7 @@ FEW = 4  # rows of a part, at least
 # is in the result, in the unit of register tiles (contraction.tiles); and what part of that unit
 # these take here.
 SUMMED, ADDED, TAKEN = 6, 3.5, 0.96
+HALVES = 1.02  # the third, where vectors are multiplied in halves, of which 26 products are best
 MOVED = {32: 1.0, 16: 4.5}  # times the first two, by registers: smaller caches come with fewer
 BYTES_PER_CYCLE = {32: 8, 16: 4}  # of the constant, which comes from memory, by registers
 BESIDE = 0.2  # part of what is not the bottleneck that shows
@@ -279,31 +280,34 @@ def fits(p: Square, levels: int, lanes: int) -> bool:
 
 def best(
     p: Square, lanes: int, most: int, direct: float, registers: int = REGISTERS,
-    starts: float = STARTS,
+    starts: float = STARTS, halves: bool = False,
 ) -> Plan | None:  # fmt: skip
     """The way that should be the fastest, if it is one by parts. most: levels. direct: what
     the product as it is takes for each of its terms, in the unit of register tiles. starts: part of
-    the time of that below which parts pay."""
+    the time of that below which parts pay. halves: see contraction.tiles."""
+    taken = HALVES if halves else TAKEN
     size = 4 * extent(p.k) * extent(p.n) / BYTES_PER_CYCLE[registers]
     some = [(_time(direct * extent(p.k), size), 0)]
     for levels in LEVELS[:most]:
         if fits(p, levels, lanes):
             parts, count = 2**levels, 7**levels
             m, n, k = high(p, parts), extent(p.n) // parts, extent(p.k) // parts
-            products = _tiles(m, n, k, lanes, count, registers)[0][0] * k * TAKEN
+            products = _tiles(m, n, k, lanes, count, registers, halves)[0][0] * k * taken
             moved = MOVED[registers] * m * (k * SUMMED + n * ADDED) / lanes
             some.append((_time(count * (products + moved), (7 / 4) ** levels * size), levels))
     least, levels = min(some)
     if not levels or least > starts * some[0][0]:
         return None
-    return next(x for x in plans(p, lanes, most, registers) if x.levels == levels)
+    return next(x for x in plans(p, lanes, most, registers, halves) if x.levels == levels)
 
 
 def _time(busy: float, streams: float) -> float:
     return max(busy, streams) + BESIDE * min(busy, streams)
 
 
-def plans(p: Square, lanes: int, most: int, registers: int = REGISTERS) -> list[Plan]:
+def plans(
+    p: Square, lanes: int, most: int, registers: int = REGISTERS, halves: bool = False
+) -> list[Plan]:
     """All, of each number of levels the one that should be the fastest first."""
     out = []
     for levels in LEVELS[:most]:
@@ -314,7 +318,7 @@ def plans(p: Square, lanes: int, most: int, registers: int = REGISTERS) -> list[
         deep = [d for d in range(DEEP, DEEP // 3, -1) if k % d == 0 and k > d][:1]
         size = count * 4 * k  # bytes of the sums for a row of each part
         whole = m * size <= ROOM
-        for _, rows, vectors in _tiles(m, n, k, lanes, count, registers):
+        for _, rows, vectors in _tiles(m, n, k, lanes, count, registers, halves):
             inside = min(max(HELD // (count * 4 * vectors * lanes) // rows, 1) * rows, m)
             own = (True, _block(m, rows, over(n, vectors * lanes)))
             ways = [(False, inside), own]
@@ -338,13 +342,13 @@ def _block(m: int, rows: int, panels: int) -> int:
 
 
 def _tiles(
-    m: int, n: int, k: int, lanes: int, count: int, registers: int
+    m: int, n: int, k: int, lanes: int, count: int, registers: int, halves: bool
 ) -> list[tuple[float, int, int]]:
     """Register tiles whose panels divide the columns, so that no column is computed twice, and
     of which all products stay near."""
     pitch = count * 4 * k
     most = ENOUGH if pitch % PAGE == 0 else 14
-    every = tiles(m, n, lanes, most, registers=registers, terms=k)
+    every = tiles(m, n, lanes, most, registers=registers, terms=k, halves=halves)
     some = [x for x in every if (n // lanes) % x[2] == 0]
     near = [x for x in some if count * 4 * lanes * x[1] * x[2] <= HELD]
     least, wide = TALL[registers]

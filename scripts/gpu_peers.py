@@ -6,8 +6,8 @@ times that were taken of them, by GPU and torch's version (docs/gpu_peers.json):
 `graph`: eager, in a CUDA graph; `compile`: torch.compile(mode="reduce-overhead") with freezing,
 convolutions with channels last; `max`: the same with max-autotune, which takes minutes for a model,
 so that it is asked of a few only, in float16: in tf32 its own convolutions do not use tf32 (torch
-2.11), and trying them takes over eight minutes for ResNet-18. Times are medians of events around a call with inputs that are
-there, in ms.
+2.11), and trying them takes over eight minutes for ResNet-18. Times are medians of events around a
+call with inputs that are there, in ms.
 """
 
 from __future__ import annotations
