@@ -42,6 +42,7 @@ from superopt.plan.streams import Order, in_use
 from superopt.plan.target import CPU, Target
 from superopt.plan.tensors import Tensors
 from superopt.plan.turn import in_order_of_reading, panels
+from superopt.plan.zeros import delicate
 from superopt.te import index as ix
 from superopt.te.expr import Tensor, TensorType, compute
 from superopt.te.node import Const
@@ -262,7 +263,8 @@ class _Builder:
                 where[self.tensors.copies.get(t, t)] = Ref("argument", n)
         for n, t in enumerate(self.outputs):
             where[t] = Ref("argument", len(self.graph.inputs) + n)
-        levels = _levels(map(self.bytes, self.tensors.constants)) if self.tiles else 0
+        levels = _levels(map(self.bytes, self.tensors.constants))
+        plain = delicate(self.current, self.tensors) if self.tiles else self.current
         steps: list[Step] = []
         asked: dict[str, Problem] = {}
         used: dict[str, Option] = {}
@@ -278,8 +280,8 @@ class _Builder:
             elif t in self.lying:
                 layout[root] = self.lying[t]
             known = {x for x in given if x in self.tensors.constants}
-            lead = self.leads.get(t, 0)
-            about = self.width, lead, self.tiles, levels, self.unit, self.dilated, self.registers
+            own = (False, 0) if t in plain else (True, levels)
+            about = self.width, self.leads.get(t, 0), *own, self.unit, self.dilated, self.registers
             problem = Problem(root, layout, known, *about)
             key = computation(problem)
             how = self.target.choose(problem, self.chosen.get(key))

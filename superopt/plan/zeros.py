@@ -1,0 +1,111 @@
+"""Products whose zeros matter: of zeros that are divided by their own size nothing is left but how
+they were computed.
+
+    y[i, n] = t[i, n] / max(sqrt(sum(t[i, k] ** 2 for k)), 1e-12)        t a product of matrices
+
+Rows of zeros (borders of a picture, words that fill up a text) give zeros. In products by parts,
+and in tiles, rows are summed with others, which cancel again but for their last bits: of these y
+would be a vector of length 1. And roots and logarithms may be of numbers below zero then. So such
+products, and those before them through which zeros go, are computed as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from math import prod
+
+import numpy as np
+
+from superopt.kernels.contraction import contraction
+from superopt.kernels.transform import reduction
+from superopt.plan.tensors import Tensors
+from superopt.te.expr import Tensor
+from superopt.te.node import Apply, Const, Expr, Load, Reduce
+from superopt.te.walk import parts
+
+# Functions that break where this argument is zero: they jump there, or are not there below it.
+BREAKS = {
+    "div": 1, "sqrt": 0, "log": 0, "pow": 0, "floor": 0, "ceil": 0, "sign": 0, "eq": 0, "ne": 0,
+}  # fmt: skip
+TINY = 1e-8  # what is added so that a zero may be divided by, and changes little else
+UNBIASED = 1 / 8  # part of a bias that is zero, from which on rows of a result may be
+LARGE = 1 << 20  # elements of a bias that is not looked at
+
+Constants = Mapping[Tensor, Callable[[], np.ndarray]]
+
+
+def delicate(current: Mapping[Tensor, Tensor], tensors: Tensors) -> set[Tensor]:
+    """The products of which a function that breaks at zero is computed, by way of what keeps
+    zeros."""
+    constants = tensors.constants
+    products = {t for t, now in current.items() if contraction(now, constants) is not None}
+    out: set[Tensor] = set()
+    seen: set[Tensor] = set()
+    todo: list[Tensor] = []
+    for t, now in current.items():
+        found = [*_broken(now, current, constants)]
+        todo += [x for x in found if isinstance(x, Tensor)]
+        if t in products and reduction(now) in found:
+            out.add(t)
+    while todo:
+        t = todo.pop()
+        now = current.get(t, t)
+        if t not in seen:
+            seen.add(t)
+            todo += [x.tensor for x in tensors.parts.get(t, ())]
+            some = () if now.body is None else _zeros(now.body, constants)
+            todo += [x for x in some if isinstance(x, Tensor)]
+    return out | seen & products
+
+
+def _broken(
+    now: Tensor, current: Mapping[Tensor, Tensor], constants: Constants
+) -> Iterator[Tensor | Reduce]:
+    """Of what such functions are computed there, and in the stages within it."""
+    inside = [now]
+    while inside:
+        body = inside.pop().body
+        for e in () if body is None else parts(body):
+            match e:
+                case Load(t) if t not in current:
+                    inside.append(t)
+                case Apply("pow", (_, Const(int(n)))) if n >= 0:
+                    pass
+                case Apply(fn, args) if fn in BREAKS and args[0].dtype.is_float:
+                    yield from _zeros(args[BREAKS[fn]], constants)
+                case Apply("cast", (x,), dtype) if dtype.kind == "b" and x.dtype.is_float:
+                    yield from _zeros(x, constants)
+
+
+def _zeros(e: Expr, constants: Constants) -> Iterator[Tensor | Reduce]:
+    """The tensors, and sums, whose zeros are zeros of the result."""
+    match e:
+        case Load(t):
+            yield from () if t in constants else (t,)
+        case Apply("add" | "sub" | "max" | "min", (x, y)):
+            if _zero(x, constants) or _zero(y, constants):
+                yield from _zeros(x, constants)
+                yield from _zeros(y, constants)
+        case Apply("select", (_, *some)):
+            for x in some:
+                yield from _zeros(x, constants)
+        case Apply("mul" | "div" | "cast" | "neg" | "abs" | "sqrt", args):
+            for x in args:
+                yield from _zeros(x, constants)
+        case Reduce("sum" | "max", _, body):
+            yield e
+            yield from _zeros(body, constants)
+
+
+def _zero(e: Expr, constants: Constants) -> bool:
+    """Is it a constant that is zero, or may be in some columns?"""
+    match e:
+        case Const(value):
+            return abs(float(value)) < TINY
+        case Load(t) if t in constants:
+            if prod(n for n in t.shape if isinstance(n, int)) > LARGE:
+                return True
+            return float(np.mean(constants[t]() == 0)) >= UNBIASED
+        case Apply("cast", (x,)):
+            return _zero(x, constants)
+    return False

@@ -1,0 +1,136 @@
+"""Zeros stay zeros where a function breaks at them: in products by parts and in tiles other rows
+would leave their last bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper as h
+from onnx import numpy_helper as nh
+
+import superopt
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.source import read
+from superopt.plan.build import program
+
+# What comes after the product `t`, whose rows of zeros give zeros.
+AFTER: dict[str, Sequence[onnx.NodeProto]] = {
+    "L2": [
+        h.make_node("ReduceL2", ["t"], ["n"], axes=[1], keepdims=1),
+        h.make_node("Max", ["n", "tiny"], ["m"]),
+        h.make_node("Div", ["t", "m"], ["y"]),
+    ],
+    "root of squares": [
+        h.make_node("Mul", ["t", "t"], ["q"]),
+        h.make_node("ReduceMean", ["q"], ["s"], axes=[1], keepdims=1),
+        h.make_node("Add", ["s", "tiny"], ["a"]),
+        h.make_node("Sqrt", ["a"], ["r"]),
+        h.make_node("Reciprocal", ["r"], ["i"]),
+        h.make_node("Mul", ["t", "i"], ["y"]),
+    ],
+    "L1": [
+        h.make_node("ReduceL1", ["t"], ["n"], axes=[1], keepdims=1),
+        h.make_node("Add", ["n", "tiny"], ["m"]),
+        h.make_node("Div", ["t", "m"], ["y"]),
+    ],
+    "sign": [h.make_node("Sign", ["t"], ["y"])],
+    "floor, moved": [
+        h.make_node("Transpose", ["t"], ["u"]),
+        h.make_node("Relu", ["u"], ["v"]),
+        h.make_node("Neg", ["v"], ["z"]),
+        h.make_node("Floor", ["z"], ["y"]),
+    ],
+    "is it one": [
+        h.make_node("Cast", ["t"], ["b"], to=onnx.TensorProto.BOOL),
+        h.make_node("Cast", ["b"], ["y"], to=onnx.TensorProto.FLOAT),
+    ],
+    "a second product": [
+        h.make_node("MatMul", ["t", "w2"], ["u"]),
+        h.make_node("Sign", ["u"], ["y"]),
+    ],
+    "root": [h.make_node("Abs", ["t"], ["p"]), h.make_node("Sqrt", ["p"], ["y"])],
+}
+MIXING = {"strassen", "winograd"}
+PLAIN = [h.make_node("Tanh", ["t"], ["y"])]
+
+
+def model(
+    first: onnx.NodeProto, after: Sequence[onnx.NodeProto], shape: list[int],
+    weights: dict[str, np.ndarray],
+) -> onnx.ModelProto:  # fmt: skip
+    held = {**weights, "tiny": np.float32(1e-12)}
+    graph = h.make_graph(
+        [first, *after], "g",
+        [h.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)],
+        [h.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [nh.from_array(np.asarray(v), k) for k, v in held.items()],
+    )  # fmt: skip
+    return h.make_model(graph, opset_imports=[h.make_opsetid("", 13)], ir_version=8)
+
+
+def product(after: Sequence[onnx.NodeProto]) -> tuple[onnx.ModelProto, np.ndarray]:
+    """Of 256 rows, the last 57 of them zeros, with a matrix for which parts pay."""
+    rng = np.random.default_rng(0)
+    w = {n: rng.standard_normal((256, 256), np.float32) for n in ("w", "w2")}
+    x = rng.standard_normal((256, 256), np.float32)
+    x[199:] = 0
+    return model(h.make_node("MatMul", ["x", "w"], ["t"]), after, [256, 256], w), x
+
+
+def windows(after: Sequence[onnx.NodeProto]) -> tuple[onnx.ModelProto, np.ndarray]:
+    """Of a picture whose lower half is zeros."""
+    rng = np.random.default_rng(0)
+    w = {"w": rng.standard_normal((32, 32, 3, 3), np.float32)}
+    x = rng.standard_normal((1, 32, 56, 56), np.float32)
+    x[:, :, 28:] = 0
+    conv = h.make_node("Conv", ["x", "w"], ["t"], pads=[1, 1, 1, 1])
+    return model(conv, after, [1, 32, 56, 56], w), x
+
+
+def ways(m: onnx.ModelProto) -> set[str]:
+    """How its kernels are computed."""
+    found = program(import_model(read(m)).graph, {}, 64, unit=32)
+    return {o.algorithm for o in found.options.values()}
+
+
+Made = Callable[[Sequence[onnx.NodeProto]], tuple[onnx.ModelProto, np.ndarray]]
+CASES = [(product, name) for name in AFTER] + [
+    (windows, name) for name in AFTER if name != "a second product"
+]
+
+
+@pytest.mark.parametrize(("made", "name"), CASES, ids=lambda x: getattr(x, "__name__", x))
+def test_zeros_stay(made: Made, name: str) -> None:
+    given, x = made(AFTER[name])
+    exe = superopt.compile(given, threads=1)
+    (y,) = exe(x=x).values()
+    assert not ways(given) & MIXING
+    where = (x == 0).all(axis=1, keepdims=True) if made is product else x[:, :1] == 0
+    if made is windows:
+        where = where & (np.roll(where, 1, axis=2))  # the windows whose rows are all of it
+    zeros = np.broadcast_to(where, x.shape)
+    zeros = zeros.transpose() if name == "floor, moved" else zeros
+    assert np.isfinite(y).all()
+    assert zeros.any()
+    assert (y[zeros] == 0).all()
+
+
+@pytest.mark.parametrize("made", [product, windows])
+def test_others_are_computed_by_parts_and_in_tiles(made: Made) -> None:
+    given, _ = made(PLAIN)
+    assert ways(given) & MIXING
+
+
+def test_a_bias_that_is_not_zero_is_no_row_of_zeros() -> None:
+    given, _ = product(
+        [h.make_node("Add", ["t", "bias"], ["u"]), h.make_node("Sign", ["u"], ["y"])]
+    )
+    for value, parts in ((1.0, True), (0.0, False)):
+        new = onnx.ModelProto()
+        new.CopyFrom(given)
+        bias = np.full(256, value, np.float32)
+        new.graph.initializer.append(nh.from_array(bias, "bias"))
+        assert ("strassen" in ways(new)) == parts
