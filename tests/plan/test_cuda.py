@@ -293,9 +293,9 @@ from superopt.onnx_io.source import read
 from superopt.pipeline import cuda
 from tests.plan.test_cuda import MODELS
 from tests.plan.test_cuda_attention import LONG
-from tests.plan.test_cuda_pairs import MODELS as PAIRS
+from tests.plan.test_cuda_gates import MODELS as GATES
 
-MODELS = {**MODELS, **PAIRS, **LONG}
+MODELS = {**MODELS, **GATES, **LONG}
 names = {"f16": "fp16", "f32": "fp32"}
 cuda.device = lambda: "cpu"
 cuda.running = lambda calls, *rest, **more: calls

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from superopt.kernels import gpu_space
-from superopt.kernels.gpu_pairs import pair_of, pays
+from superopt.kernels.gpu_gates import gated_of, worth
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.onnx_io.source import read
@@ -66,7 +66,7 @@ def by(monkeypatch: pytest.MonkeyPatch, wanted: Callable[[Option], bool], turn: 
     choice, used = gpu_space.choice, []
 
     def choose(p: Problem, own: Option | None, vendor: bool) -> Any:
-        some = [] if pair_of(p) is None else [o for o in gpu_space.options(p, vendor) if wanted(o)]
+        some = [] if gated_of(p) is None else [o for o in gpu_space.options(p, vendor) if wanted(o)]
         if not some:
             return choice(p, own, vendor)
         used.append(some[turn * len(some) // 3 % len(some)])
@@ -86,12 +86,12 @@ def test_a_pair_is_one_kernel(name: str, precision: str) -> None:
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     program = exe.variant({}).program
     assert len(exe.variant({}).running.launches) == 1 + ("behind" in name or "whole" in name)
-    assert [o.algorithm for o in program.options.values()].count("pair") == 1
+    assert [o.algorithm for o in program.options.values()].count("gated") == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("turn", range(3))
-@pytest.mark.parametrize("kind", ["pair", "apart", "library"])
+@pytest.mark.parametrize("kind", ["gated", "apart", "library"])
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_every_way(
@@ -109,17 +109,17 @@ def test_every_way(
     assert used or library
     behind = "behind" in name or "whole" in name
     if used:
-        assert len(exe.variant({}).running.launches) == (1 if kind == "pair" else 2) + behind
+        assert len(exe.variant({}).running.launches) == (1 if kind == "gated" else 2) + behind
 
 
 def test_the_vendors_is_offered_where_it_may_be() -> None:
     m = MODELS["of whole blocks"]()
     for vendor, precision in ((True, "fp32"), (False, "fp32")):
         exe = cuda.compile(read(m), precision, vendor=vendor)
-        (p,) = [p for p in exe.variant({}).program.problems.values() if pair_of(p) is not None]
+        (p,) = [p for p in exe.variant({}).program.problems.values() if gated_of(p) is not None]
         some = list(gpu_space.options(p, vendor))
         assert len(set(some)) == len(some)
-        assert {o.algorithm for o in some} == {"pair", "apart"}
+        assert {o.algorithm for o in some} == {"gated", "apart"}
         assert any("library" in dict(o.knobs) for o in some) == vendor
 
 
@@ -136,7 +136,7 @@ def test_what_is_no_pair(name: str) -> None:
     m = NONE[name]()
     exe = cuda.compile(read(m), "fp32")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
-    assert not any(map(pair_of, exe.variant({}).program.problems.values()))
+    assert not any(map(gated_of, exe.variant({}).program.problems.values()))
 
 
 def test_where_it_should_pay() -> None:
@@ -144,6 +144,6 @@ def test_where_it_should_pay() -> None:
     long, wide = gated((16, 8192), 64), gated((256, 512), 1024)
     for m, pair in ((long, False), (wide, True)):
         program = cuda.compile(read(m), "fp16").variant({}).program
-        found = [x for p in program.problems.values() if (x := pair_of(p)) is not None]
+        found = [x for p in program.problems.values() if (x := gated_of(p)) is not None]
         assert bool(found) == pair
-        assert all(pays(x.matrix) for x in found)
+        assert all(worth(x, True) == x.count for x in found)

@@ -1,0 +1,141 @@
+"""Products of one operand that are made one result, as one kernel's problem: a gated product, the
+gates of a recurrent cell, which would be written and read again else. On a GPU.
+
+    g[i, n] = f(sum(x[i, k] * a[k, n] for k))
+    y[i, n] = h(g[i, n], sum(x[i, k] * b[k, n] for k))      =>   g is computed where y is
+
+Of two operands whose products are made one result (an input and a state), that one counts which is
+there later: products of the other one are over by then. How many products are one kernel is the
+target's choice (kernels/gpu_gates.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from superopt.kernels.contraction import contraction
+from superopt.kernels.factor import put
+from superopt.kernels.gpu_gates import MOST, alike, gated_of, read_so, worth
+from superopt.kernels.nest import put_for
+from superopt.kernels.problem import Problem
+from superopt.kernels.transform import reduction
+from superopt.plan.rows import instead
+from superopt.te.expr import Tensor
+from superopt.te.inline import placed
+from superopt.te.node import Axis, Expr, Load
+from superopt.te.walk import loads
+
+WIDTH = 64  # bytes of a vector, of which nothing hangs here
+Gates = Mapping[Tensor, Sequence[Tensor]]
+
+
+def gates(
+    current: Mapping[Tensor, Tensor], stay: Collection[Tensor], apart: Collection[Tensor],
+    constants: Collection[Tensor], half: bool,
+) -> tuple[dict[Tensor, Tensor], dict[Tensor, tuple[Tensor, ...]]]:  # fmt: skip
+    """What is computed then, and of each result that should be computed with its gates which these
+    are: computed before it, read by nothing else. stay: what is needed in memory; apart: what is
+    computed by rows, lies as pictures do, or as a part of another tensor. half: are numbers of 16
+    bits multiplied?"""
+    readers: dict[Tensor, list[Tensor]] = {}
+    for t, now in current.items():
+        for x in () if now.body is None else dict.fromkeys(x.tensor for x in loads(now.body)):
+            readers.setdefault(x, []).append(t)
+    there = {t: n for n, t in enumerate(current)}
+    buffers = {x: Tensor(x.name, x.dtype, x.shape) for x in current}
+    out: dict[Tensor, Tensor] = {}
+    found: dict[Tensor, tuple[Tensor, ...]] = {}
+    inside: set[Tensor] = set()
+    for t, now in current.items():
+        out[t] = now
+        if now.body is None or t in apart or reduction(now) is None:
+            continue
+        known = {
+            g: current[g] for g in dict.fromkeys(x.tensor for x in loads(now.body))
+            if g in current and g not in stay and g not in apart and g not in inside
+            and readers[g] == [t] and read_so(now, g)
+        }  # fmt: skip
+        for whole, some, product in _ways(now, known, constants, there):
+            made = gated_of(Problem(_whole(whole, some, current, buffers), {}, constants, WIDTH))
+            n = 1 if made is None else worth(made, half)
+            if n == 1:
+                continue
+            found[t] = tuple(some[: n - 1])
+            inside |= {t, *found[t]}
+            if product is not None:
+                del out[t]
+                out |= {product: product, t: whole}
+            break
+    return out, found
+
+
+def gated(current: Mapping[Tensor, Tensor], found: Gates) -> dict[Tensor, Tensor]:
+    """What is computed then: gates within what reads them."""
+    inside = {g for some in found.values() for g in some}
+    return {
+        t: _whole(now, found[t], current, {}) if t in found else now
+        for t, now in current.items() if t not in inside
+    }  # fmt: skip
+
+
+def _ways(
+    now: Tensor, known: Mapping[Tensor, Tensor], constants: Collection[Tensor],
+    there: Mapping[Tensor, int],
+) -> Iterator[tuple[Tensor, list[Tensor], Tensor | None]]:  # fmt: skip
+    """What is computed, with which gates, and a product that is apart then: of the operand that is
+    there last, first."""
+    own = contraction(now, constants)
+    if own is None or now.axes[-1] not in own.of_b:  # such are turned (products.py)
+        return
+    late = there.get(own.a.tensor, -1)
+    others: dict[Load, list[Tensor]] = {}
+    for g, gate in known.items():
+        c = contraction(_placed(gate, now), constants)
+        if c is not None and c.a != own.a and there.get(c.a.tensor, -1) > late:
+            others.setdefault(c.a, []).append(g)
+    for a in sorted(others, key=lambda x: -there[x.tensor]):
+        *rest, last = others[a]
+        whole, product = _exchanged(now, last, known[last])
+        if some := [g for g in rest if alike(whole, known[g], constants)]:
+            yield whole, some[: MOST - 1], product
+    if some := [g for g in known if alike(now, known[g], constants)]:
+        yield now, some[: MOST - 1], None
+
+
+def _placed(gate: Tensor, now: Tensor) -> Tensor:
+    """With the axes of what reads it."""
+    assert gate.body is not None
+    env: dict[Axis, Expr] = dict(zip(gate.axes, now.axes, strict=True))
+    return Tensor(gate.name, gate.dtype, now.shape, now.axes, placed(gate.body, env))
+
+
+def _exchanged(now: Tensor, g: Tensor, gate: Tensor) -> tuple[Tensor, Tensor]:
+    """A result with the sum of a gate in it, and what its own one is then: apart.
+
+    y = h(g, sum(a))   =>   p = sum(a), y = h(f(sum(b)), p)      of g = f(sum(b))
+    """
+    found = reduction(now)
+    assert found is not None
+    assert now.body is not None
+    product = Tensor("product", found.dtype, now.shape, now.axes, found)
+    inner = _placed(gate, now).body
+    assert inner is not None
+    body = put(put_for(now.body, found, product, now.axes), g, inner)
+    return Tensor(now.name, now.dtype, now.shape, now.axes, body), product
+
+
+def _whole(
+    now: Tensor, some: Sequence[Tensor], current: Mapping[Tensor, Tensor],
+    buffers: Mapping[Tensor, Tensor],
+) -> Tensor:  # fmt: skip
+    """The result with gates computed within it; all read from these buffers."""
+    stages = {}
+    for g in some:
+        gate = current[g]
+        assert gate.body is not None
+        body = instead(gate.body, buffers)
+        stages[g] = Tensor(g.name, gate.dtype, gate.shape, gate.axes, body)
+    assert now.body is not None
+    return Tensor(
+        now.name, now.dtype, now.shape, now.axes, instead(now.body, {**buffers, **stages})
+    )
