@@ -16,6 +16,7 @@ from functools import partial
 from math import inf, prod
 
 from superopt.kernels import contraction as co
+from superopt.kernels.address import flat_index, rejoined
 from superopt.kernels.built import Built, built, operands
 from superopt.kernels.gpu_blocks import MEMORY, STAGES
 from superopt.kernels.gpu_library import NAME, library, offered
@@ -336,7 +337,7 @@ def _held(e: Expr, kept: Mapping[Tensor, tuple[tuple[Expr, ...], Load]]) -> Expr
     match e:
         case Load(x, at) if x in kept:
             place, read = kept[x]
-            if at != place:
+            if _flat(x, at) != _flat(x, place):
                 raise NotImplementedError("the products are not stored in the same order")
             return read
         case Apply("cast", (Load(x) as load,), dtype) if x in kept:
@@ -344,6 +345,12 @@ def _held(e: Expr, kept: Mapping[Tensor, tuple[tuple[Expr, ...], Load]]) -> Expr
         case Apply(fn, args, dtype):
             return Apply(fn, tuple(_held(a, kept) for a in args), dtype)
     return e
+
+
+def _flat(t: Tensor, at: Sequence[Expr]) -> Expr:
+    """A place in one form, whatever the axes of which rows are made."""
+    flat = flat_index(t, at)
+    return rejoined(flat) or flat
 
 
 def _reading(s: Stmt, same: Mapping[Tensor, Tensor]) -> Stmt:

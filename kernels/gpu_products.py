@@ -143,7 +143,8 @@ def blocks(m: Matrix, gates: int = 1) -> Iterator[tuple[float, Option]]:
     each (gpu_gates.py)."""
     rows, columns, terms = m.sizes
     batch = prod(map(co.extent, m.batch))
-    deep = _terms(m, 64 if m.half or m.c.b.dtype.bits == 16 else 32)
+    short = m.half or (gates > 1 and m.c.b.dtype.bits == 16)
+    deep = _terms(m, 64 if short else 32)
     last, size = co.extent(m.over[-1]), 2 if m.half else 4
     windows = terms // last
     wide_ones = SIDES if gates == 1 else (NARROW, *SIDES)

@@ -136,8 +136,8 @@ def program(
         needed = _stay(outputs, tensors)
         current = settled(uncast(current, needed | pictures), needed | pictures)
         half = target.kind is not None
-        beside = {*target.lie(current, outputs, tensors.parts), *_parts(tensors)}
-        current = few(current, needed, beside, tensors.constants, half)
+        lying = target.lie(current, outputs, tensors.parts)
+        current = few(current, needed, lying, tensors.parts, tensors.constants, half)
     lying = target.lie(current, outputs, tensors.parts)
     if target.turns:
         lying |= panels(current, width)
@@ -151,8 +151,9 @@ def program(
     if target.compares:
         current = compared(current, leads, tensors.constants)
     if target.joins:
-        beside = {*lying, *leads, *_parts(tensors)}
-        current = gated(*gates(current, needed, beside, tensors.constants, half))
+        beside = {*lying, *leads}
+        found = gates(current, needed, beside, tensors.parts, tensors.constants, half)
+        current = gated(*found)
     how = chosen or {}
     machine = width, how, tiles, unit, dilated, registers, target
     return _Builder(graph, tensors, outputs, current, leads, lying, *machine).build()
@@ -160,12 +161,7 @@ def program(
 
 def _stay(outputs: Sequence[Tensor], tensors: Tensors) -> set[Tensor]:
     """What is needed in memory."""
-    return {*outputs, *_parts(tensors)}
-
-
-def _parts(tensors: Tensors) -> list[Tensor]:
-    """What is written as a part of another tensor."""
-    return [x.tensor for some in tensors.parts.values() for x in some]
+    return {*outputs, *(x.tensor for some in tensors.parts.values() for x in some)}
 
 
 def _outputs(graph: g.Graph, tensors: Tensors) -> list[Tensor]:

@@ -11,7 +11,7 @@ target's choice (kernels/gpu_gates.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from superopt.kernels.contraction import contraction
 from superopt.kernels.factor import put
@@ -19,10 +19,11 @@ from superopt.kernels.gpu_gates import MOST, alike, gated_of, read_so, worth
 from superopt.kernels.nest import put_for
 from superopt.kernels.problem import Problem
 from superopt.kernels.transform import reduction
+from superopt.plan.phases import Written
 from superopt.plan.rows import instead
 from superopt.te.expr import Tensor
 from superopt.te.inline import placed
-from superopt.te.node import Axis, Expr, Load
+from superopt.te.node import Axis, Expr
 from superopt.te.walk import loads
 
 WIDTH = 64  # bytes of a vector, of which nothing hangs here
@@ -31,42 +32,52 @@ Gates = Mapping[Tensor, Sequence[Tensor]]
 
 def gates(
     current: Mapping[Tensor, Tensor], stay: Collection[Tensor], apart: Collection[Tensor],
-    constants: Collection[Tensor], half: bool,
+    parts: Written, constants: Collection[Tensor], half: bool,
 ) -> tuple[dict[Tensor, Tensor], dict[Tensor, tuple[Tensor, ...]]]:  # fmt: skip
     """What is computed then, and of each result that should be computed with its gates which these
     are: computed before it, read by nothing else. stay: what is needed in memory; apart: what is
-    computed by rows, lies as pictures do, or as a part of another tensor. half: are numbers of 16
-    bits multiplied?"""
+    computed by rows, or lies as pictures do; parts: what is written in parts, which are in memory.
+    half: are numbers of 16 bits multiplied?"""
+    apart = {*apart, *(x.tensor for some in parts.values() for x in some)}
     readers: dict[Tensor, list[Tensor]] = {}
     for t, now in current.items():
-        for x in () if now.body is None else dict.fromkeys(x.tensor for x in loads(now.body)):
+        for x in _read(now):
             readers.setdefault(x, []).append(t)
     there = {t: n for n, t in enumerate(current)}
+    there |= {t: max(there.get(x.tensor, -1) for x in some) for t, some in parts.items()}
     buffers = {x: Tensor(x.name, x.dtype, x.shape) for x in current}
     out: dict[Tensor, Tensor] = {}
     found: dict[Tensor, tuple[Tensor, ...]] = {}
     inside: set[Tensor] = set()
     for t, now in current.items():
         out[t] = now
-        if now.body is None or t in apart or reduction(now) is None:
+        c = None if t in apart else contraction(now, constants)
+        if c is None or now.axes[-1] not in c.of_b:  # such are turned (products.py)
             continue
         known = {
-            g: current[g] for g in dict.fromkeys(x.tensor for x in loads(now.body))
+            g: current[g] for g in _read(now)
             if g in current and g not in stay and g not in apart and g not in inside
             and readers[g] == [t] and read_so(now, g)
         }  # fmt: skip
-        for whole, some, product in _ways(now, known, constants, there):
-            made = gated_of(Problem(_whole(whole, some, current, buffers), {}, constants, WIDTH))
-            n = 1 if made is None else worth(made, half)
-            if n == 1:
-                continue
+        whole, product = _led(now, known, constants, there)
+        read = _read(whole)
+        some = [g for g in known if g in read and alike(whole, known[g], constants)][: MOST - 1]
+        one = Problem(_whole(whole, some, current, buffers), {}, constants, WIDTH)
+        made = gated_of(one) if some else None
+        n = 1 if made is None else worth(made, half)
+        if n > 1:
             found[t] = tuple(some[: n - 1])
             inside |= {t, *found[t]}
-            if product is not None:
-                del out[t]
-                out |= {product: product, t: whole}
-            break
+        if product is not None:
+            for x in (t, *(g for g in known if g not in read)):
+                del out[x]
+            out |= {product: product, t: whole}
     return out, found
+
+
+def _read(t: Tensor) -> dict[Tensor, None]:
+    """In the order in which it is."""
+    return dict.fromkeys(x.tensor for x in loads(t.body)) if t.body is not None else {}
 
 
 def gated(current: Mapping[Tensor, Tensor], found: Gates) -> dict[Tensor, Tensor]:
@@ -78,28 +89,21 @@ def gated(current: Mapping[Tensor, Tensor], found: Gates) -> dict[Tensor, Tensor
     }  # fmt: skip
 
 
-def _ways(
+def _led(
     now: Tensor, known: Mapping[Tensor, Tensor], constants: Collection[Tensor],
     there: Mapping[Tensor, int],
-) -> Iterator[tuple[Tensor, list[Tensor], Tensor | None]]:  # fmt: skip
-    """What is computed, with which gates, and a product that is apart then: of the operand that is
-    there last, first."""
-    own = contraction(now, constants)
-    if own is None or now.axes[-1] not in own.of_b:  # such are turned (products.py)
-        return
-    late = there.get(own.a.tensor, -1)
-    others: dict[Load, list[Tensor]] = {}
-    for g, gate in known.items():
-        c = contraction(_placed(gate, now), constants)
-        if c is not None and c.a != own.a and there.get(c.a.tensor, -1) > late:
-            others.setdefault(c.a, []).append(g)
-    for a in sorted(others, key=lambda x: -there[x.tensor]):
-        *rest, last = others[a]
-        whole, product = _exchanged(now, last, known[last])
-        if some := [g for g in rest if alike(whole, known[g], constants)]:
-            yield whole, some[: MOST - 1], product
-    if some := [g for g in known if alike(now, known[g], constants)]:
-        yield now, some[: MOST - 1], None
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """The result with the sum of that operand which is there last, and its own one, where that is
+    another one."""
+
+    def place(t: Tensor) -> int:
+        c = contraction(t, constants)
+        return -1 if c is None else there.get(c.a.tensor, -1)
+
+    last = max(known, key=lambda g: place(_placed(known[g], now)), default=None)
+    if last is None or place(_placed(known[last], now)) <= place(now):
+        return now, None
+    return _exchanged(now, last, known[last])
 
 
 def _placed(gate: Tensor, now: Tensor) -> Tensor:

@@ -10,18 +10,19 @@ from superopt.kernels.nest import put_for
 from superopt.kernels.transform import reduction
 from superopt.plan.gated import gates
 from superopt.plan.joint import Constants, joint
+from superopt.plan.phases import Written
 from superopt.plan.slices import at_once
 from superopt.te.expr import Tensor
 
 
 def few(
     current: Mapping[Tensor, Tensor], stay: Collection[Tensor], apart: Collection[Tensor],
-    constants: Constants, half: bool,
+    parts: Written, constants: Constants, half: bool,
 ) -> dict[Tensor, Tensor]:  # fmt: skip
     """What is computed then, on a GPU, where each kernel takes its time. Gates stay as they are,
     for the kernel in which they will be (see gated.py, also for what is given); of the others those
     of slices are one, and those of one operand."""
-    current, found = gates(current, stay, apart, constants, half)
+    current, found = gates(current, stay, apart, parts, constants, half)
     known = {*stay, *found, *(g for some in found.values() for g in some)}
     return joint(at_once(current, {*known, *apart}, constants, half), known, constants)
 

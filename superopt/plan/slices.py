@@ -9,7 +9,7 @@ The constant is read once, and rows of several slices fill blocks that those of 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from superopt.kernels.contraction import contraction, elements
@@ -50,16 +50,14 @@ def at_once(
             groups.setdefault(_form(now, found), []).append(found)
     first: dict[Tensor, Tensor] = {}
     moved: dict[Tensor, Tensor] = {}
-    for some in groups.values():
-        places = [s.index for s in some]
-        begin = min(places)
-        if len(some) < 2 or sorted(places) != [*range(begin, begin + len(some))]:
+    place = {t: n for n, t in enumerate(current)}
+    for some in (run for group in groups.values() for run in _runs(group)):
+        begin, one = some[0].index, min(some, key=lambda s: place[s.t])
+        now = current[one.t]
+        whole, at = _whole(now, one, begin, len(some))
+        if len(some) < 2 or not _pays(whole, now, len(some), constants, half):
             continue
-        now = current[some[0].t]
-        whole, at = _whole(now, some[0], begin, len(some))
-        if not _pays(whole, now, len(some), constants, half):
-            continue
-        first[some[0].t] = whole
+        first[one.t] = whole
         for s in some:
             axes = current[s.t].axes
             index = (*axes[:at], ix.as_index(s.index - begin), *axes[at:])
@@ -74,6 +72,17 @@ def at_once(
             body = change.expr(now.body)
             new = Tensor(now.name, now.dtype, now.shape, now.axes, body)
             out[t] = now if body == now.body else new
+    return out
+
+
+def _runs(group: Sequence[_Slice]) -> list[list[_Slice]]:
+    """Slices that are beside each other, in order."""
+    out: list[list[_Slice]] = []
+    for s in sorted(group, key=lambda s: s.index):
+        if out and s.index == out[-1][-1].index + 1:
+            out[-1].append(s)
+        else:
+            out.append([s])
     return out
 
 

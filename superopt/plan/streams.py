@@ -138,11 +138,10 @@ def scheduled(needs: Sequence[Collection[int]], costs: Sequence[Cost], most: int
     ends: list[float] = []
     running: list[tuple[float, float, float]] = []
     free = [0.0] * most
-    over: list[set[int]] = [set() for _ in range(most)]  # for which a stream has waited
     for some, cost in zip(needs, costs, strict=True):
         found = []
         for lane in range(most):
-            alone = all(lanes[m] == lane or m in over[lane] for m in some)
+            alone = all(lanes[m] == lane for m in some)
             ready = max([free[lane], *(ends[m] + EDGE * (lanes[m] != lane) for m in some)])
             if free[lane] and alone:
                 ready -= EARLY
@@ -152,7 +151,6 @@ def scheduled(needs: Sequence[Collection[int]], costs: Sequence[Cost], most: int
         end, _, lane = min(found)
         running.append((end - cost.ns, end, cost.share))
         lanes.append(lane)
-        over[lane].update(some)
         ends.append(end)
         free[lane] = end
     one = sum(c.ns for c in costs) - EARLY * max(len(costs) - 1, 0)

@@ -1,10 +1,12 @@
-"""Two products of one operand that are made one result, on a GPU: gated products."""
+"""Products of one operand that are made one result, on a GPU: gated products, recurrent cells."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
@@ -51,6 +53,69 @@ def gated(
     return model(nodes, given, ["y", *out], known)
 
 
+ACTS = ("Sigmoid", "Tanh", "Relu")
+
+
+def cell(
+    gates: int, rows: int = 16, k: int = 40, n: int = 24, steps: int = 1, last: str = "h",
+    more: str = "", out: tuple[str, ...] = (), major: bool = False, bias: bool = True,
+) -> onnx.ModelProto:  # fmt: skip
+    """h = tanh(a0(g0) a1(g1) + a2(g2) a3(g3) + ...), where g = x w + h u + b, of some steps of x.
+    last: which of the two products comes second; more: an input that is added to the result; out:
+    more outputs; major: are steps the first dimension of x? bias: is there a b?"""
+    rest = "x" if last == "h" else "h"
+    known: dict[str, np.ndarray] = {}
+    nodes = []
+    for g in range(gates):
+        known |= {
+            f"w{g}": drawn(k, n, scale=k**-0.5) + g / 50,
+            f"u{g}": drawn(n, n, scale=n**-0.5) / 2 - g / 50, f"b{g}": drawn(n) - g / 9,
+        }  # fmt: skip
+    for t in range(steps):
+        known[f"t{t}"] = np.array(t)
+        nodes.append(node("Gather", "x", f"t{t}", f"x{t}", axis=0 if major else 1))
+        sides = {"x": (f"x{t}", "w"), "h": (f"h{t}", "u")}
+        for g in range(gates):
+            for name in (rest, last):
+                value, matrix = sides[name]
+                nodes.append(node("MatMul", value, f"{matrix}{g}", f"{name}{t}_{g}"))
+            sum_ = f"s{t}_{g}" if bias else f"g{t}_{g}"
+            nodes.append(node("Add", f"{rest}{t}_{g}", f"{last}{t}_{g}", sum_))
+            if bias:
+                nodes.append(node("Add", sum_, f"b{g}", f"g{t}_{g}"))
+            nodes.append(node(ACTS[g % 3], f"g{t}_{g}", f"a{t}_{g}"))
+        terms = []
+        for g in range(0, gates, 2):
+            terms.append(f"m{t}_{g}" if g + 1 < gates else f"a{t}_{g}")
+            if g + 1 < gates:
+                nodes.append(node("Mul", f"a{t}_{g}", f"a{t}_{g + 1}", terms[-1]))
+        nodes += [node("Sum", *terms, f"z{t}"), node("Tanh", f"z{t}", f"h{t + 1}")]
+    end = f"h{steps}"
+    nodes.append(node("Add", end, more, "y") if more else node("Identity", end, "y"))
+    x = [steps, rows, k] if major else [rows, steps, k]
+    given = {"x": (F, x), "h0": (F, [rows, n])} | ({more: (F, [rows, n])} if more else {})
+    return model(nodes, given, ["y", *out], known)
+
+
+CELLS: Mapping[str, tuple[Callable[[], onnx.ModelProto], int, tuple[int, ...]]] = {
+    # A model, how many kernels it is, and of how many products those are that are gated.
+    "four gates": (lambda: cell(4), 2, (4,)),
+    "eight gates": (lambda: cell(8), 2, (8,)),
+    "three gates of sizes that blocks do not divide": (
+        lambda: cell(3, rows=21, k=50, n=37),
+        2,
+        (3,),
+    ),
+    "four gates of wide blocks": (lambda: cell(4, rows=70, k=64, n=150), 2, (4,)),
+    "more gates than are one kernel": (lambda: cell(10, bias=False), 4, (8,)),
+    "something added": (lambda: cell(4, more="more"), 2, (4,)),
+    "a gate that is needed elsewhere": (lambda: cell(4, out=("h0_1",)), 4, (3,)),
+    "steps": (lambda: cell(4, steps=3), 4, (4, 4, 4)),
+    "steps, the state's products first": (lambda: cell(4, steps=3, last="x"), 5, (4, 4, 4)),
+    "steps that come first": (lambda: cell(5, steps=2, rows=20, major=True), 3, (5, 5)),
+}
+
+
 MODELS: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "gated": gated,
     "with biases": lambda: gated(act="Sigmoid", biased=True),
@@ -61,15 +126,18 @@ MODELS: Mapping[str, Callable[[], onnx.ModelProto]] = {
 }
 
 
-def by(monkeypatch: pytest.MonkeyPatch, wanted: Callable[[Option], bool], turn: int) -> list[Any]:
-    """Pairs are computed by the options that are wanted, one in each turn; those that were."""
+def by(
+    monkeypatch: pytest.MonkeyPatch, wanted: Callable[[Option], bool], turn: int, turns: int = 3
+) -> list[Any]:
+    """Gated products are computed by the options that are wanted, one in each turn; those that
+    were."""
     choice, used = gpu_space.choice, []
 
     def choose(p: Problem, own: Option | None, vendor: bool) -> Any:
         some = [] if gated_of(p) is None else [o for o in gpu_space.options(p, vendor) if wanted(o)]
         if not some:
             return choice(p, own, vendor)
-        used.append(some[turn * len(some) // 3 % len(some)])
+        used.append(some[turn * len(some) // turns % len(some)])
         return gpu_space.chosen(p, used[-1])
 
     monkeypatch.setattr(gpu_space, "choice", choose)
@@ -80,13 +148,55 @@ def by(monkeypatch: pytest.MonkeyPatch, wanted: Callable[[Option], bool], turn: 
     "precision", ["fp16", *(pytest.param(x, marks=pytest.mark.slow) for x in ("fp32", "tf32"))]
 )
 @pytest.mark.parametrize("name", MODELS)
-def test_a_pair_is_one_kernel(name: str, precision: str) -> None:
+def test_a_gated_product_is_one_kernel(name: str, precision: str) -> None:
     m = MODELS[name]()
     exe = cuda.compile(read(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     program = exe.variant({}).program
     assert len(exe.variant({}).running.launches) == 1 + ("behind" in name or "whole" in name)
     assert [o.algorithm for o in program.options.values()].count("gated") == 1
+
+
+@pytest.mark.parametrize(
+    "precision",
+    ["fp16", "tf32", *(pytest.param(x, marks=pytest.mark.slow) for x in ("fp32", "bf16"))],
+)
+@pytest.mark.parametrize("name", CELLS)
+def test_a_cell(name: str, precision: str) -> None:
+    """All of its gates are one kernel, and the products with the inputs of all steps."""
+    made, kernels, wanted = CELLS[name]
+    m = made()
+    exe = cuda.compile(read(m), precision)
+    near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
+    program = exe.variant({}).program
+    used = [program.options[key] for key in program.solved]
+    assert [o["gates"] for o in used if o.algorithm == "gated"] == [*wanted]
+    assert len(exe.variant({}).running.launches) == kernels
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("turn", range(5))
+@pytest.mark.parametrize("kind", ["gated", "apart"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("name", ["four gates", "three gates of sizes that blocks do not divide"])
+def test_every_way_of_a_cell(
+    name: str, kind: str, turn: int, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _, (gates, *_) = CELLS[name]
+    m = made()
+    used = by(monkeypatch, lambda o: o.algorithm == kind, turn, 5)
+    exe = cuda.compile(read(m), precision)
+    near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
+    assert used
+    assert len(exe.variant({}).running.launches) == 1 + (1 if kind == "gated" else gates)
+
+
+def test_one_row_is_no_product_of_matrices() -> None:
+    """The gates are beside each other then, and the constants of all steps are one."""
+    program = cuda.compile(read(cell(4, rows=1, steps=3)), "fp16").variant({}).program
+    assert not any(map(gated_of, program.problems.values()))
+    few = sum(math.prod(c.type.shape) for c in program.constants)
+    assert few < 4 * (40 + 24 + 1) * 24 * 1.1
 
 
 @pytest.mark.slow
@@ -132,7 +242,7 @@ NONE: Mapping[str, Callable[[], onnx.ModelProto]] = {
 
 
 @pytest.mark.parametrize("name", NONE)
-def test_what_is_no_pair(name: str) -> None:
+def test_what_is_not_gated(name: str) -> None:
     m = NONE[name]()
     exe = cuda.compile(read(m), "fp32")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
