@@ -147,18 +147,19 @@ def blocks(m: Matrix, gates: int = 1) -> Iterator[tuple[float, Option]]:
     deep = _terms(m, 64 if short else 32)
     last, size = co.extent(m.over[-1]), 2 if m.half else 4
     windows = terms // last
-    wide_ones = SIDES if gates == 1 else (NARROW, *SIDES)
-    sides = [*product(SIDES, wide_ones), *([WIDE] if terms >= LONG else [])]
+    narrow = SIDES if gates == 1 else (NARROW, *SIDES)
+    sides = [*product(SIDES, narrow), *([WIDE] if terms >= LONG else [])]
     for (h, w), parts in product(sides, PARTS):
         if h >= 2 * max(rows, DOT) or w >= 2 * max(columns, DOT):
             continue
         if parts > 1 and (last < DOT or last % (parts * deep)):
             continue
         wide = gates * w
-        if gates > 1 and (parts > 1 or h * wide > prod(WIDE)):
+        if gates > 1 and (parts > 1 or wide > max(WIDE)):
             continue
         warps = 8 if h * wide >= 128 * 128 else 4 if h * wide >= 32 * 64 else 2
-        warps = warps if gates == 1 else min(warps, h // DOT)
+        if gates > 1:  # of several dots each warp computes all columns: others only help to read
+            warps = min(warps, 1 << (max(h, wide // 4) // DOT).bit_length() - 1)
         programs = parts * batch * -(-rows // h) * -(-columns // w)
         steps, whole = -(-terms // (parts * deep)), 1 << (deep - 1).bit_length()
         shared = STAGES * (h + wide) * whole * size

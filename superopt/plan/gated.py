@@ -52,8 +52,8 @@ def gates(
     for t, now in current.items():
         out[t] = now
         c = None if t in apart else contraction(now, constants)
-        if c is None or now.axes[-1] not in c.of_b:  # such are turned (products.py)
-            continue
+        if c is None or not c.of_b or c.of_b[-1] != now.axes[-1]:
+            continue  # a product in another order is apart from what is made of it (products.py)
         known = {
             g: current[g] for g in _read(now)
             if g in current and g not in stay and g not in apart and g not in inside

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,9 @@ from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.onnx_io.source import read
 from superopt.pipeline import cuda
+from superopt.te.dtype import F16, F32
+from superopt.te.expr import Tensor, cast, compute, reduce_sum
+from superopt.te.node import Expr
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import feeds, interpreted, near
@@ -106,7 +111,7 @@ CELLS: Mapping[str, tuple[Callable[[], onnx.ModelProto], int, tuple[int, ...]]] 
         2,
         (3,),
     ),
-    "four gates of wide blocks": (lambda: cell(4, rows=70, k=64, n=150), 2, (4,)),
+    "four gates of more rows": (lambda: cell(4, rows=70, k=64, n=90), 2, (4,)),
     "more gates than are one kernel": (lambda: cell(10, bias=False), 4, (8,)),
     "something added": (lambda: cell(4, more="more"), 2, (4,)),
     "a gate that is needed elsewhere": (lambda: cell(4, out=("h0_1",)), 4, (3,)),
@@ -189,6 +194,36 @@ def test_every_way_of_a_cell(
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     assert used
     assert len(exe.variant({}).running.launches) == 1 + (1 if kind == "gated" else gates)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "half", "wanted"),
+    [
+        ((16, 512, 512, 8), True, 8), ((16, 512, 512, 4), False, 4), ((70, 90, 64, 3), True, 3),
+        ((256, 512, 512, 2), True, 2),
+        ((256, 8192, 2048, 3), True, 2),  # whose blocks would be narrower than is fast
+        ((16, 512, 2048, 4), False, 1),  # of which each has a long sum, in parts
+    ],
+)  # fmt: skip
+def test_how_many_should_be_one_kernel(
+    sizes: tuple[int, int, int, int], half: bool, wanted: int
+) -> None:
+    rows, columns, terms, count = sizes
+    kind = F16 if half else F32
+    x = Tensor("x", kind, (rows, terms))
+    some = [Tensor(f"w{n}", kind, (terms, columns)) for n in range(count)]
+
+    def product(w: Tensor, i: Expr, j: Expr) -> Expr:
+        return reduce_sum(terms, lambda k: cast(x[i, k], F32) * cast(w[k, j], F32))
+
+    first, *rest = some
+    gates = [compute((rows, columns), partial(product, w), name="gate") for w in rest]
+    y = compute((rows, columns), lambda i, j: sum((g[i, j] for g in gates), product(first, i, j)))
+    found = gated_of(Problem(y, {}, some, 64))
+    assert found is not None
+    assert worth(found, half) == wanted
+    warps = {o["warps"] for o in islice(gpu_space.options(Problem(y, {}, some, 64)), 99)}
+    assert warps <= {1, 2, 4, 8}
 
 
 def test_one_row_is_no_product_of_matrices() -> None:
