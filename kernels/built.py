@@ -28,10 +28,7 @@ def built(p: Problem, how: Choice) -> list[Built]:
     layout = dict(p.layouts)
     if how.lies is not None:
         layout[how.root] = how.lies
-    out = []
-    if how.first is not None:
-        before, buffer = how.first
-        out.append(_built(before, how, layout, buffer))
+    out = [_built(before, how, layout, buffer) for before, buffer in how.first]
     return [*out, _built(how.root, how, layout, p.tensor)]
 
 

@@ -90,7 +90,7 @@ def attended(a: Online, o: Option) -> Choice:
     held = Tensor("parts", before.dtype, before.shape)
     root = added(a, held)
     direct = {before: partial(made, parts=before), root: partial(adding, a, held)}
-    return Choice(o, root, first=(before, held), direct=direct)
+    return Choice(o, root, first=((before, held),), direct=direct)
 
 
 def _parts(a: Online, rows: int, keys: int, warps: int, waiting: int) -> list[int]:

@@ -24,6 +24,7 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Load
 
 DOT = 16  # the least extent of a dot's blocks
+NARROW = 8  # but for columns, where several products share rows: tensor cores have no less
 MULTIPROCESSORS = 132  # programs below which some have nothing to do (an H100's)
 EACH = 16  # terms that take as long as it takes to begin a block of them
 # Of a multiprocessor: bytes of shared memory, warps, elements of blocks in registers, and blocks at

@@ -139,5 +139,5 @@ def library(p: Problem, m: Matrix, option: Option) -> Choice | None:
     outer = replace(p, tensor=root, layouts=own if lies is None else {**own, root: lies})
     return Choice(
         option, root, {root: each(outer, elements_of(t))}, (), scattered(t, lies, t.axes, t.axes),
-        {}, (before, held), made, {before: partial(kernel, result=before)},
+        {}, ((before, held),), made, {before: partial(kernel, result=before)},
     )  # fmt: skip

@@ -22,6 +22,7 @@ from superopt.kernels.gpu_blocks import (
     MEMORY,
     MOST,
     MULTIPROCESSORS,
+    NARROW,
     PARTIAL,
     PRODUCTS,
     ROOM,
@@ -135,26 +136,30 @@ class Steps:
         )
 
 
-def blocks(m: Matrix, pair: bool = False) -> Iterator[tuple[float, Option]]:
+def blocks(m: Matrix, gates: int = 1) -> Iterator[tuple[float, Option]]:
     """Each block of a result takes the steps of its sum, at least as long as a step waits, and as
     long as the blocks that a multiprocessor has at a time read and multiply together; all of them,
-    no less than what is read and written. pair: of two products of the same rows, a block of each
-    (gpu_pairs.py)."""
+    no less than what is read and written. gates: of so many products of the same rows, a block of
+    each (gpu_gates.py)."""
     rows, columns, terms = m.sizes
     batch = prod(map(co.extent, m.batch))
-    deep = _terms(m, 64 if m.half else 32)
+    short = m.half or (gates > 1 and m.c.b.dtype.bits == 16)
+    deep = _terms(m, 64 if short else 32)
     last, size = co.extent(m.over[-1]), 2 if m.half else 4
     windows = terms // last
-    sides = [*product(SIDES, SIDES), *([WIDE] if terms >= LONG else [])]
+    narrow = SIDES if gates == 1 else (NARROW, *SIDES)
+    sides = [*product(SIDES, narrow), *([WIDE] if terms >= LONG else [])]
     for (h, w), parts in product(sides, PARTS):
         if h >= 2 * max(rows, DOT) or w >= 2 * max(columns, DOT):
             continue
         if parts > 1 and (last < DOT or last % (parts * deep)):
             continue
-        wide = 2 * w if pair else w
-        if pair and (parts > 1 or h * wide > prod(WIDE)):
+        wide = gates * w
+        if gates > 1 and (parts > 1 or wide > max(WIDE)):
             continue
         warps = 8 if h * wide >= 128 * 128 else 4 if h * wide >= 32 * 64 else 2
+        if gates > 1:  # of several dots each warp computes all columns: others only help to read
+            warps = min(warps, 1 << (max(h, wide // 4) // DOT).bit_length() - 1)
         programs = parts * batch * -(-rows // h) * -(-columns // w)
         steps, whole = -(-terms // (parts * deep)), 1 << (deep - 1).bit_length()
         shared = STAGES * (h + wide) * whole * size
@@ -174,18 +179,22 @@ def blocks(m: Matrix, pair: bool = False) -> Iterator[tuple[float, Option]]:
         knobs = {"rows": h, "columns": w, "deep": deep, "warps": warps, "stages": STAGES}
         if parts > 1:
             knobs["parts"] = parts
+        if gates > 1:
+            knobs["gates"] = gates
         yield time, Option.of("dot" if parts == 1 else "split", **knobs)
 
 
 def multiplied(p: Problem, m: Matrix, o: Option) -> Choice:
     """By blocks, of all of the sum or of its parts; what an option is for this problem."""
     own, made = p, None
-    if not m.half and m.c.b.tensor in p.constants:
+    fixed = m.c.b.tensor in p.constants
+    turned = fixed and (not m.half or o["columns"] < DOT)
+    if turned:
         own, made = by_terms(p, m.c.b, m.over[-1], m.columns)
         found = matrix_of(own)
         assert found is not None
         m = found
-    packed = (m.c.b.tensor,) if m.half and m.c.b.tensor in p.constants else ()
+    packed = (m.c.b.tensor,) if fixed and not turned else ()
     t = own.tensor
     if o.algorithm == "split":
         how = split(own, m, o, packed)
@@ -285,5 +294,5 @@ def split(p: Problem, m: Matrix, o: Option, packed: tuple[Tensor, ...]) -> Choic
     outer = replace(p, tensor=root, layouts=own if lies is None else {**own, root: lies})
     schedules = {before: dot(inner, o), root: each(outer, elements_of(t))}
     return Choice(
-        o, root, schedules, packed, scattered(t, lies, t.axes, t.axes), {}, (before, buffer)
+        o, root, schedules, packed, scattered(t, lies, t.axes, t.axes), {}, ((before, buffer),)
     )

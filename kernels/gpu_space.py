@@ -5,7 +5,7 @@ result, which are programs, and of what is summed, one after the other.
     split    the same, of several parts of the sum at a time, which another kernel adds: where the
              result has too few blocks for all multiprocessors
     library  a product of matrices by the vendor's library (gpu_library.py), and what is made of it
-    pair, apart  two products of one operand, of which one result is made (gpu_pairs.py)
+    gated, apart  products of one operand, of which one result is made (gpu_gates.py)
     across   sums along what lies next to each other: of several rows at a time, a block of each
     each     all else: so many elements of the result at a time, and terms of sums one by one
     turn     elements in another order than they are read, in tiles of both
@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 from superopt.kernels import contraction as co
+from superopt.kernels import gpu_gates as gg
 from superopt.kernels.factor import scattered
 from superopt.kernels.gpu_attention import attended, attending
 from superopt.kernels.gpu_blocks import (
@@ -37,7 +38,6 @@ from superopt.kernels.gpu_blocks import (
     windows,
 )
 from superopt.kernels.gpu_library import library, offered
-from superopt.kernels.gpu_pairs import as_pair, pair_of, pairing
 from superopt.kernels.gpu_products import Made, by_terms, matrix_of, multiplied, ranked
 from superopt.kernels.online import online
 from superopt.kernels.option import Option
@@ -95,9 +95,9 @@ def options(p: Problem, vendor: bool = True) -> Iterator[Option]:
         best = max(1, min(8, 1 << max(n // PER_WARP, 1).bit_length() - 1))
         yield from (Option.of("rows", warps=w) for w in dict.fromkeys((best, 1, 2, 4, 8)))
         return
-    pair = pair_of(p)
-    if pair is not None:
-        yield from pairing(pair, vendor)
+    gated = gg.gated_of(p)
+    if gated is not None:
+        yield from gg.ways(gated, vendor)
         return
     found = reduction(p.tensor)
     matrix = matrix_of(p)
@@ -145,9 +145,9 @@ def chosen(p: Problem, option: Option) -> Choice:
             m = matrix_of(p)
             if m is not None and (whole := library(p, m, option)) is not None:
                 return whole
-        case "pair" | "apart" if (pair := pair_of(p)) is not None:
-            if (both := as_pair(pair, option)) is not None:
-                return both
+        case "gated" | "apart" if (gated := gg.gated_of(p)) is not None:
+            if (whole := gg.chosen(gated, option)) is not None:
+                return whole
         case "dot" | "split":
             m = matrix_of(p)
             if m is not None:

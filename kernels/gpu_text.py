@@ -31,7 +31,7 @@ from superopt.te.fn import FOLDS, unit
 from superopt.te.node import Apply, Axis, Expr, Load
 from superopt.te.walk import axes_of, loads
 
-DOT = 16  # the least extent of a dot's blocks
+DOT, NARROW = 16, 8  # the least extents of a dot's blocks, and of its columns
 ROUND = 1024  # what is added to indices is a multiple of it: vectors stay vectors
 
 
@@ -350,7 +350,8 @@ def _dot(s: Update, interpreted: bool) -> tuple[_Operand, _Operand] | None:
     x, y = _narrow(x, y, (F16,) if interpreted else HALF)
     if s.buffer.dtype != F32 or x.dtype not in (F16, BF16, F32):
         return None
-    if min(gv.shape((m, n, k))) < DOT:
+    high, wide, deep = gv.shape((m, n, k))
+    if min(high, deep) < DOT or wide < NARROW:
         return None
     hanging = [gv.hangs_on(e, (m, n, k)) for e in (x, y)]
     if hanging == [(n, k), (m, k)]:

@@ -75,8 +75,8 @@ class Choice:
     """How a kernel computes a tensor.
 
     root: what is computed in its place; lies: where, if not as the tensor does. packed: constants
-    in the order in which they are read. made: constants that are made of others. first: what is a
-    kernel of its own before it, and the buffer from which that is read. direct: of tensors
+    in the order in which they are read. made: constants that are made of others. first: what are
+    kernels of their own before it, each with the buffer from which it is read. direct: of tensors
     that have no schedule, what makes the kernel, of what it reads and where all lies.
     """
 
@@ -86,7 +86,7 @@ class Choice:
     packed: tuple[Tensor, ...] = ()
     lies: Scatter | None = None
     tables: Mapping[Tensor, np.ndarray] = field(default_factory=dict)
-    first: tuple[Tensor, Tensor] | None = None
+    first: tuple[tuple[Tensor, Tensor], ...] = ()
     made: Mapping[Tensor, tuple[Tensor, Callable[[np.ndarray], np.ndarray]]] = field(
         default_factory=dict
     )

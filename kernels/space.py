@@ -341,7 +341,8 @@ def _formed(
     option: Option, made: Form, c: co.Contraction, make: Callable[[np.ndarray], np.ndarray]
 ) -> Choice:
     return Choice(
-        option, made.root, made.schedules, (made.kernel,), made.lies, made.tables, made.first,
+        option, made.root, made.schedules, (made.kernel,), made.lies, made.tables,
+        () if made.first is None else (made.first,),
         {made.kernel: (c.b.tensor, make)},
     )  # fmt: skip
 

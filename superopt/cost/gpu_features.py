@@ -35,8 +35,13 @@ from superopt.kernels.gpu_products import matrix_of
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 
-ALGORITHMS = ("dot", "split", "library", "across", "each", "turn", "rows", "online")
-KNOBS = ("rows", "columns", "deep", "keys", "elements", "warps", "stages", "parts", "turned")
+ALGORITHMS = (
+    "dot", "split", "library", "across", "each", "turn", "rows", "online", "gated", "apart",
+)  # fmt: skip
+MODELLED = ("dot", "split", "online", "gated", "apart")  # in steps, by gpu_products.py
+KNOBS = (
+    "rows", "columns", "deep", "keys", "elements", "warps", "stages", "parts", "turned", "gates",
+)  # fmt: skip
 LENGTH = 12  # of a problem's numbers
 
 
@@ -62,8 +67,9 @@ def usable(some: Iterable[Timed]) -> list[Timed]:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How an option goes through its result: blocks of `high` x `wide`, so many of them, each in so
-    many steps of `deep` terms; bytes of shared memory that one has under way."""
+    """How an option goes through its result: blocks of `high` x `wide`, of all products that it
+    computes at a time, so many of them, each in so many steps of `deep` terms; bytes of shared
+    memory that one has under way."""
 
     high: int
     wide: int
@@ -79,9 +85,10 @@ def blocks(given: tuple[int, ...], option: Option) -> Blocks:
     knobs = dict(option.knobs)
     high, wide, stages = knobs.get("rows", 1), knobs.get("columns", 1), knobs.get("stages", 1)
     match option.algorithm:
-        case "dot" | "split":
+        case "dot" | "split" | "gated" | "apart":
             deep, parts = knobs["deep"], knobs.get("parts", 1)
             count = parts * batch * _up(rows, high) * _up(columns, wide)
+            wide *= knobs["gates"] if option.algorithm == "gated" else 1
             shared = stages * (high + wide) * deep * item
             return Blocks(high, wide, deep, count, _up(depth, parts * deep), shared)
         case "online":
@@ -127,15 +134,17 @@ def taken(given: tuple[int, ...], option: Option) -> Taken:
     near = max(1, min(SHARED // max(b.shared, 1), WARPS // max(warps, 1), ROOM // area, MOST))
     waves = max(b.count, 1) / (MULTIPROCESSORS * near)
     groups = b.high >= WGMMA and warps >= 4
+    gates = knobs.get("gates", 1)
+    apart = gates if option.algorithm == "apart" else 1  # kernels
     products = b.steps * area * b.deep * item / (2 * PRODUCTS[groups])
     read = b.steps * (b.high + b.wide) * b.deep * item / BYTES
-    moved = (fixed + other + elements * item) / MEMORY
-    launches = START + (AGAIN + parts * elements * 8 / PARTIAL if parts > 1 else 0.0)
+    moved = (gates * fixed + other + elements * item) / MEMORY
+    launches = apart * START + (AGAIN + parts * elements * 8 / PARTIAL if parts > 1 else 0.0)
     steps = 0.0
-    if option.algorithm in ("dot", "split", "online"):  # by gpu_products.py's model
+    if option.algorithm in MODELLED:
         together = min(near, _up(b.count, MULTIPROCESSORS))
         step = max(b.steps * STEP[groups], together * max(products, read))
-        steps = math.ceil(waves) * (step + BEGIN + together * area * END)
+        steps = apart * math.ceil(waves) * (step + BEGIN + together * area * END)
     return Taken(near, waves, products, read, moved, launches, launches + max(moved, steps))
 
 

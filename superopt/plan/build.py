@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
@@ -13,29 +13,27 @@ import numpy as np
 from superopt.ir import graph as g
 from superopt.kernels import border
 from superopt.kernels.built import built, operands
-from superopt.kernels.contraction import REGISTERS, contraction, extent
+from superopt.kernels.contraction import REGISTERS
 from superopt.kernels.cpu_run import Call, Ref
 from superopt.kernels.cpu_text import chunks, workspace
 from superopt.kernels.identity import computation, identity
 from superopt.kernels.layout import Layout, Scatter, row_major
-from superopt.kernels.nest import put_for
 from superopt.kernels.option import Option
 from superopt.kernels.pack import packed
 from superopt.kernels.problem import Problem
 from superopt.kernels.tile import Kernel, Pack
-from superopt.kernels.transform import reduction
 from superopt.plan.attention import attention
 from superopt.plan.by_channel import by_channel
+from superopt.plan.gated import gated, gates
 from superopt.plan.inline import in_order, inlined, settled
-from superopt.plan.joint import joint
 from superopt.plan.knit import knitted, uncast
 from superopt.plan.masks import compared
 from superopt.plan.memory import ALIGNED, Life, offsets
 from superopt.plan.origins import Origins, origins
-from superopt.plan.paired import paired
 from superopt.plan.patch import patched
 from superopt.plan.phases import Phase, Written
 from superopt.plan.place import apart, layouts
+from superopt.plan.products import few, turned
 from superopt.plan.reading import Kept, reading
 from superopt.plan.rows import rows
 from superopt.plan.streams import Order, in_use
@@ -138,12 +136,14 @@ def program(
         current = knitted(current, tensors.parts)
         needed = _stay(outputs, tensors)
         current = settled(uncast(current, needed | pictures), needed | pictures)
-        current = joint(current, needed, tensors.constants)
+        half = target.kind is not None
+        lying = target.lie(current, outputs, tensors.parts)
+        current = few(current, needed, lying, tensors.parts, tensors.constants, half)
     lying = target.lie(current, outputs, tensors.parts)
     if target.turns:
         lying |= panels(current, width)
     pictured = {x.tensor for t, some in tensors.parts.items() if t in lying for x in some}
-    current = _apart(current, lying.keys() | pictured, tensors.constants)
+    current = turned(current, lying.keys() | pictured, tensors.constants)
     current, leads = rows(current, needed, lying)
     if target.fuses is not None:
         fusing = target.fuses(tensors.constants, width)
@@ -152,9 +152,9 @@ def program(
     if target.compares:
         current = compared(current, leads, tensors.constants)
     if target.joins:
-        beside = {*lying, *leads, *(x.tensor for some in tensors.parts.values() for x in some)}
-        half = target.kind is not None
-        current = paired(current, needed, beside, tensors.constants, half)
+        beside = {*lying, *leads}
+        found = gates(current, needed, beside, tensors.parts, tensors.constants, half)
+        current = gated(*found)
     how = chosen or {}
     machine = width, how, tiles, unit, dilated, registers, target
     return _Builder(graph, tensors, outputs, current, leads, lying, *machine).build()
@@ -199,27 +199,6 @@ def _copied(
         else:
             out.append(t)
     return out, more
-
-
-def _apart(
-    current: Mapping[Tensor, Tensor], lying: Collection[Tensor], constants: Collection[Tensor]
-) -> dict[Tensor, Tensor]:
-    """Products of matrices in the order in which they are fast: what has another one reads them."""
-    out: dict[Tensor, Tensor] = {}
-    for t, now in current.items():
-        c = None if t in lying else contraction(now, constants)
-        found = reduction(now)
-        several = c is not None and prod(map(extent, c.of_b)) > 1
-        if c is None or found is None or not several or now.axes[-1] not in c.of_a:
-            out[t] = now
-            continue
-        order = (*(a for a in now.axes if a != c.of_b[-1]), c.of_b[-1])
-        product = Tensor("product", found.dtype, tuple(a.extent for a in order), order, found)
-        out[product] = product
-        assert now.body is not None
-        body = put_for(now.body, found, product, order)
-        out[t] = Tensor(now.name, now.dtype, now.shape, now.axes, body)
-    return out
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,10 +55,11 @@ def joint(
             groups.setdefault(member.form, []).append(member)
     whole: dict[Tensor, tuple[Tensor, int, int]] = {}
     first: dict[Tensor, Tensor] = {}
+    known = _Beside(constants)
     for members in groups.values():
         if len(members) < 2:
             continue
-        made = _made(members, current, constants)
+        made = _made(members, current, known)
         first[members[0].t] = made
         begin = 0
         for m in members:
@@ -128,25 +129,39 @@ def _form(
     return None if here in axes_of(e) else e
 
 
-def _made(
-    members: Sequence[_Member], current: Mapping[Tensor, Tensor], constants: Constants
-) -> Tensor:
+def _made(members: Sequence[_Member], current: Mapping[Tensor, Tensor], known: _Beside) -> Tensor:
     """One product of all, beside each other."""
     now = current[members[0].t]
     at, total = members[0].at, sum(m.size for m in members)
     column = Axis(now.axes[at].name, total)
     new: dict[Tensor, Tensor] = {}
     for n, (load, d) in enumerate(members[0].slots):
-        some = [m.slots[n][0].tensor for m in members]
-        old = load.tensor
-        shape = (*old.shape[:d], total, *old.shape[d + 1 :])
-        made = new[old] = Tensor(f"{old.name}_beside", old.dtype, shape)
-        constants[made] = _beside([constants[x] for x in some], some, d)
+        new[load.tensor] = known.of([m.slots[n][0].tensor for m in members], d)
     axes = tuple(column if n == at else a for n, a in enumerate(now.axes))
     shape = tuple(a.extent for a in axes)
     assert now.body is not None
     body = instead(placed(now.body, {now.axes[at]: column}), new)
     return Tensor("beside", now.dtype, shape, axes, body)
+
+
+class _Beside(dict[tuple[int, tuple[Tensor, ...]], Tensor]):
+    """Constants beside each other: one for all that read the same ones, as the steps of a recurrent
+    network do."""
+
+    def __init__(self, constants: Constants) -> None:
+        super().__init__()
+        self.constants = constants
+
+    def of(self, some: Sequence[Tensor], d: int) -> Tensor:
+        """Along their dimension d."""
+        key = d, tuple(some)
+        if key not in self:
+            first = some[0]
+            total = sum(n for t in some if isinstance(n := t.shape[d], int))
+            shape = (*first.shape[:d], total, *first.shape[d + 1 :])
+            made = self[key] = Tensor(f"{first.name}_beside", first.dtype, shape)
+            self.constants[made] = _beside([self.constants[t] for t in some], some, d)
+        return self[key]
 
 
 def _beside(

@@ -25,12 +25,15 @@ def test_a_kernel_is_text(name: str, golden: Callable[[str, str], None]) -> None
 
 
 def test_what_is_a_dot() -> None:
-    """Blocks of 16 and more, floats of at most 32 bits, sums in float32."""
+    """Blocks of 16 and more, and of 8 columns; floats of at most 32 bits, sums in float32."""
     for k, wanted in [
         (matmul((64, 64, 64), F32, (16, 16, 16)), True),
         (matmul((64, 64, 64), BF16, (32, 16, 64)), True),
         (matmul((12, 64, 64), F32, (16, 16, 16)), True),  # in blocks of 16
-        (matmul((64, 64, 64), F32, (16, 8, 16)), False),
+        (matmul((64, 64, 64), F32, (16, 8, 16)), True),
+        (matmul((64, 64, 64), F16, (16, 5, 16)), True),  # in blocks of 8
+        (matmul((64, 64, 64), F32, (16, 4, 16)), False),
+        (matmul((64, 64, 64), F32, (8, 64, 16)), False),
         (matmul((64, 64, 64), F32, (16, 16, 4)), False),
         (matmul((64, 64, 64), I32, (16, 16, 16)), False),
         (matmul((64, 64, 64), DTYPES["f64"], (16, 16, 16)), False),

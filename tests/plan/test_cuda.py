@@ -293,9 +293,9 @@ from superopt.onnx_io.source import read
 from superopt.pipeline import cuda
 from tests.plan.test_cuda import MODELS
 from tests.plan.test_cuda_attention import LONG
-from tests.plan.test_cuda_pairs import MODELS as PAIRS
+from tests.plan.test_cuda_gates import CELLS, MODELS as GATES
 
-MODELS = {**MODELS, **PAIRS, **LONG}
+MODELS = {**MODELS, **GATES, **LONG, **{n: made for n, (made, *_) in CELLS.items()}}
 names = {"f16": "fp16", "f32": "fp32"}
 cuda.device = lambda: "cpu"
 cuda.running = lambda calls, *rest, **more: calls
@@ -323,7 +323,8 @@ for precision in ("fp16", "tf32"):
 @pytest.mark.parametrize(
     "name",
     ["a block", "ragged heads", "layer norm", "depthwise", "turned", "columns", "rotary", "gated",
-     "of three dimensions, and one behind", "a step of decoding", "a causal text"],
+     "of three dimensions, and one behind", "a step of decoding", "a causal text", "eight gates",
+     "three gates of sizes that blocks do not divide", "steps"],
 )  # fmt: skip
 def test_kernels_compile_for_sm_90(name: str) -> None:
     """To machine code, without a GPU; in a process without the interpreter."""

@@ -1,0 +1,48 @@
+"""Products of matrices before they are kernels: as few as should be fast, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from math import prod
+
+from superopt.kernels.contraction import contraction, extent
+from superopt.kernels.nest import put_for
+from superopt.kernels.transform import reduction
+from superopt.plan.gated import gates
+from superopt.plan.joint import Constants, joint
+from superopt.plan.phases import Written
+from superopt.plan.slices import at_once
+from superopt.te.expr import Tensor
+
+
+def few(
+    current: Mapping[Tensor, Tensor], stay: Collection[Tensor], apart: Collection[Tensor],
+    parts: Written, constants: Constants, half: bool,
+) -> dict[Tensor, Tensor]:  # fmt: skip
+    """What is computed then, on a GPU, where each kernel takes its time. Gates stay as they are,
+    for the kernel in which they will be (see gated.py, also for what is given); of the others those
+    of slices are one, and those of one operand."""
+    current, found = gates(current, stay, apart, parts, constants, half)
+    known = {*stay, *found, *(g for some in found.values() for g in some)}
+    return joint(at_once(current, {*known, *apart}, constants, half), known, constants)
+
+
+def turned(
+    current: Mapping[Tensor, Tensor], lying: Collection[Tensor], constants: Collection[Tensor]
+) -> dict[Tensor, Tensor]:
+    """Products of matrices in the order in which they are fast: what has another one reads them."""
+    out: dict[Tensor, Tensor] = {}
+    for t, now in current.items():
+        c = None if t in lying else contraction(now, constants)
+        found = reduction(now)
+        several = c is not None and prod(map(extent, c.of_b)) > 1
+        if c is None or found is None or not several or now.axes[-1] not in c.of_a:
+            out[t] = now
+            continue
+        order = (*(a for a in now.axes if a != c.of_b[-1]), c.of_b[-1])
+        product = Tensor("product", found.dtype, tuple(a.extent for a in order), order, found)
+        out[product] = product
+        assert now.body is not None
+        body = put_for(now.body, found, product, order)
+        out[t] = Tensor(now.name, now.dtype, now.shape, now.axes, body)
+    return out

@@ -1,0 +1,294 @@
+"""Products of one operand that are made one result, on a GPU: gated products, recurrent cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from superopt.kernels import gpu_space
+from superopt.kernels.gpu_gates import gated_of, worth
+from superopt.kernels.option import Option
+from superopt.kernels.problem import Problem
+from superopt.onnx_io.source import read
+from superopt.pipeline import cuda
+from superopt.te.dtype import F16, F32
+from superopt.te.expr import Tensor, cast, compute, reduce_sum
+from superopt.te.node import Expr
+from tests.plan.gpu_models import drawn, node
+from tests.plan.test_compile import F, model, reference
+from tests.plan.test_cuda import feeds, interpreted, near
+
+pytestmark = pytest.mark.gpu
+__all__ = ["interpreted"]  # a fixture of this module, too
+
+
+def gated(
+    rows: tuple[int, ...] = (48, 40), n: int = 33, biased: bool = False, act: str = "SiLU",
+    other: str = "x", out: tuple[str, ...] = (), down: int = 0, turned: bool = False,
+) -> onnx.ModelProto:  # fmt: skip
+    """f(x w) * (x v); other: of what the second product is; out: more outputs; down: columns of a
+    product behind; turned: the gate is read by columns."""
+    k = rows[-1]
+    known = {"w": drawn(k, n, scale=k**-0.5), "v": drawn(k, n, scale=k**-0.5) * 2}
+    nodes = [node("MatMul", "x", "w", "g0"), node("MatMul", other, "v", "u0")]
+    if biased:
+        known |= {"b": drawn(n), "c": drawn(n) * 3}
+    nodes += [node("Add", "g0", "b", "g1"), node("Add", "u0", "c", "u")] if biased else [
+        node("Identity", "g0", "g1"), node("Identity", "u0", "u")]  # fmt: skip
+    g = "g1"
+    if turned:
+        nodes.append(node("Transpose", "g1", "gt", perm=[1, 0]))
+        g = "gt"
+    if act == "SiLU":
+        nodes += [node("Sigmoid", g, "s"), node("Mul", g, "s", "f")]
+    else:
+        nodes.append(node(act, g, "f"))
+    nodes.append(node("Mul", "f", "u", "z"))
+    if down:
+        known["d"] = drawn(n, down, scale=n**-0.5)
+    nodes.append(node("MatMul", "z", "d", "y") if down else node("Neg", "z", "y"))
+    given = {"x": (F, [*rows])} | ({"t": (F, [*rows])} if other == "t" else {})
+    return model(nodes, given, ["y", *out], known)
+
+
+ACTS = ("Sigmoid", "Tanh", "Relu")
+
+
+def cell(
+    gates: int, rows: int = 16, k: int = 40, n: int = 24, steps: int = 1, last: str = "h",
+    more: str = "", out: tuple[str, ...] = (), major: bool = False, bias: bool = True,
+) -> onnx.ModelProto:  # fmt: skip
+    """h = tanh(a0(g0) a1(g1) + a2(g2) a3(g3) + ...), where g = x w + h u + b, of some steps of x.
+    last: which of the two products comes second; more: an input that is added to the result; out:
+    more outputs; major: are steps the first dimension of x? bias: is there a b?"""
+    rest = "x" if last == "h" else "h"
+    known: dict[str, np.ndarray] = {}
+    nodes = []
+    for g in range(gates):
+        known |= {
+            f"w{g}": drawn(k, n, scale=k**-0.5) + g / 50,
+            f"u{g}": drawn(n, n, scale=n**-0.5) / 2 - g / 50, f"b{g}": drawn(n) - g / 9,
+        }  # fmt: skip
+    for t in range(steps):
+        known[f"t{t}"] = np.array(t)
+        nodes.append(node("Gather", "x", f"t{t}", f"x{t}", axis=0 if major else 1))
+        sides = {"x": (f"x{t}", "w"), "h": (f"h{t}", "u")}
+        for g in range(gates):
+            for name in (rest, last):
+                value, matrix = sides[name]
+                nodes.append(node("MatMul", value, f"{matrix}{g}", f"{name}{t}_{g}"))
+            sum_ = f"s{t}_{g}" if bias else f"g{t}_{g}"
+            nodes.append(node("Add", f"{rest}{t}_{g}", f"{last}{t}_{g}", sum_))
+            if bias:
+                nodes.append(node("Add", sum_, f"b{g}", f"g{t}_{g}"))
+            nodes.append(node(ACTS[g % 3], f"g{t}_{g}", f"a{t}_{g}"))
+        terms = []
+        for g in range(0, gates, 2):
+            terms.append(f"m{t}_{g}" if g + 1 < gates else f"a{t}_{g}")
+            if g + 1 < gates:
+                nodes.append(node("Mul", f"a{t}_{g}", f"a{t}_{g + 1}", terms[-1]))
+        nodes += [node("Sum", *terms, f"z{t}"), node("Tanh", f"z{t}", f"h{t + 1}")]
+    end = f"h{steps}"
+    nodes.append(node("Add", end, more, "y") if more else node("Identity", end, "y"))
+    x = [steps, rows, k] if major else [rows, steps, k]
+    given = {"x": (F, x), "h0": (F, [rows, n])} | ({more: (F, [rows, n])} if more else {})
+    return model(nodes, given, ["y", *out], known)
+
+
+CELLS: Mapping[str, tuple[Callable[[], onnx.ModelProto], int, tuple[int, ...]]] = {
+    # A model, how many kernels it is, and of how many products those are that are gated.
+    "four gates": (lambda: cell(4), 2, (4,)),
+    "eight gates": (lambda: cell(8), 2, (8,)),
+    "three gates of sizes that blocks do not divide": (
+        lambda: cell(3, rows=21, k=50, n=37),
+        2,
+        (3,),
+    ),
+    "four gates of more rows": (lambda: cell(4, rows=70, k=64, n=90), 2, (4,)),
+    "more gates than are one kernel": (lambda: cell(10, bias=False), 4, (8,)),
+    "something added": (lambda: cell(4, more="more"), 2, (4,)),
+    "a gate that is needed elsewhere": (lambda: cell(4, out=("h0_1",)), 4, (3,)),
+    "steps": (lambda: cell(4, steps=3), 4, (4, 4, 4)),
+    "steps, the state's products first": (lambda: cell(4, steps=3, last="x"), 5, (4, 4, 4)),
+    "steps that come first": (lambda: cell(5, steps=2, rows=20, major=True), 3, (5, 5)),
+}
+
+
+MODELS: Mapping[str, Callable[[], onnx.ModelProto]] = {
+    "gated": gated,
+    "with biases": lambda: gated(act="Sigmoid", biased=True),
+    "of three dimensions, and one behind": lambda: gated((2, 24, 40), 48, down=24),
+    "of whole blocks": lambda: gated((64, 64), 64, act="Tanh", down=32),
+    "of one text, and one behind": lambda: gated((1, 24, 40), 48, down=24),
+    "of few rows": lambda: gated((10, 100), 70, act="Erf"),
+}
+
+
+def by(
+    monkeypatch: pytest.MonkeyPatch, wanted: Callable[[Option], bool], turn: int, turns: int = 3
+) -> list[Any]:
+    """Gated products are computed by the options that are wanted, one in each turn; those that
+    were."""
+    choice, used = gpu_space.choice, []
+
+    def choose(p: Problem, own: Option | None, vendor: bool) -> Any:
+        some = [] if gated_of(p) is None else [o for o in gpu_space.options(p, vendor) if wanted(o)]
+        if not some:
+            return choice(p, own, vendor)
+        used.append(some[turn * len(some) // turns % len(some)])
+        return gpu_space.chosen(p, used[-1])
+
+    monkeypatch.setattr(gpu_space, "choice", choose)
+    return used
+
+
+@pytest.mark.parametrize(
+    "precision", ["fp16", *(pytest.param(x, marks=pytest.mark.slow) for x in ("fp32", "tf32"))]
+)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_gated_product_is_one_kernel(name: str, precision: str) -> None:
+    m = MODELS[name]()
+    exe = cuda.compile(read(m), precision)
+    near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
+    program = exe.variant({}).program
+    assert len(exe.variant({}).running.launches) == 1 + ("behind" in name or "whole" in name)
+    assert [o.algorithm for o in program.options.values()].count("gated") == 1
+
+
+@pytest.mark.parametrize(
+    "precision",
+    ["fp16", "tf32", *(pytest.param(x, marks=pytest.mark.slow) for x in ("fp32", "bf16"))],
+)
+@pytest.mark.parametrize("name", CELLS)
+def test_a_cell(name: str, precision: str) -> None:
+    """All of its gates are one kernel, and the products with the inputs of all steps."""
+    made, kernels, wanted = CELLS[name]
+    m = made()
+    exe = cuda.compile(read(m), precision)
+    near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
+    program = exe.variant({}).program
+    used = [program.options[key] for key in program.solved]
+    assert [o["gates"] for o in used if o.algorithm == "gated"] == [*wanted]
+    assert len(exe.variant({}).running.launches) == kernels
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("turn", range(5))
+@pytest.mark.parametrize("kind", ["gated", "apart"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("name", ["four gates", "three gates of sizes that blocks do not divide"])
+def test_every_way_of_a_cell(
+    name: str, kind: str, turn: int, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _, (gates, *_) = CELLS[name]
+    m = made()
+    used = by(monkeypatch, lambda o: o.algorithm == kind, turn, 5)
+    exe = cuda.compile(read(m), precision)
+    near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
+    assert used
+    assert len(exe.variant({}).running.launches) == 1 + (1 if kind == "gated" else gates)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "half", "wanted"),
+    [
+        ((16, 512, 512, 8), True, 8), ((16, 512, 512, 4), False, 4), ((70, 90, 64, 3), True, 3),
+        ((256, 512, 512, 2), True, 2),
+        ((256, 8192, 2048, 3), True, 2),  # whose blocks would be narrower than is fast
+        ((16, 512, 2048, 4), False, 1),  # of which each has a long sum, in parts
+    ],
+)  # fmt: skip
+def test_how_many_should_be_one_kernel(
+    sizes: tuple[int, int, int, int], half: bool, wanted: int
+) -> None:
+    rows, columns, terms, count = sizes
+    kind = F16 if half else F32
+    x = Tensor("x", kind, (rows, terms))
+    some = [Tensor(f"w{n}", kind, (terms, columns)) for n in range(count)]
+
+    def product(w: Tensor, i: Expr, j: Expr) -> Expr:
+        return reduce_sum(terms, lambda k: cast(x[i, k], F32) * cast(w[k, j], F32))
+
+    first, *rest = some
+    gates = [compute((rows, columns), partial(product, w), name="gate") for w in rest]
+    y = compute((rows, columns), lambda i, j: sum((g[i, j] for g in gates), product(first, i, j)))
+    found = gated_of(Problem(y, {}, some, 64))
+    assert found is not None
+    assert worth(found, half) == wanted
+    warps = {o["warps"] for o in islice(gpu_space.options(Problem(y, {}, some, 64)), 99)}
+    assert warps <= {1, 2, 4, 8}
+
+
+def test_one_row_is_no_product_of_matrices() -> None:
+    """The gates are beside each other then, and the constants of all steps are one."""
+    program = cuda.compile(read(cell(4, rows=1, steps=3)), "fp16").variant({}).program
+    assert not any(map(gated_of, program.problems.values()))
+    few = sum(math.prod(c.type.shape) for c in program.constants)
+    assert few < 4 * (40 + 24 + 1) * 24 * 1.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("turn", range(3))
+@pytest.mark.parametrize("kind", ["gated", "apart", "library"])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_every_way(
+    name: str, kind: str, turn: int, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one kernel or after each other, by ours or the vendor's, it is the same."""
+    m = MODELS[name]()
+    library = kind == "library"
+    used = by(
+        monkeypatch,
+        lambda o: ("library" in dict(o.knobs)) if library else o.algorithm == kind, turn,
+    )  # fmt: skip
+    exe = cuda.compile(read(m), precision)
+    near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
+    assert used or library
+    behind = "behind" in name or "whole" in name
+    if used:
+        assert len(exe.variant({}).running.launches) == (1 if kind == "gated" else 2) + behind
+
+
+def test_the_vendors_is_offered_where_it_may_be() -> None:
+    m = MODELS["of whole blocks"]()
+    for vendor, precision in ((True, "fp32"), (False, "fp32")):
+        exe = cuda.compile(read(m), precision, vendor=vendor)
+        (p,) = [p for p in exe.variant({}).program.problems.values() if gated_of(p) is not None]
+        some = list(gpu_space.options(p, vendor))
+        assert len(set(some)) == len(some)
+        assert {o.algorithm for o in some} == {"gated", "apart"}
+        assert any("library" in dict(o.knobs) for o in some) == vendor
+
+
+NONE: Mapping[str, Callable[[], onnx.ModelProto]] = {
+    "of different operands": lambda: gated(other="t"),
+    "whose gate is an output": lambda: gated(out=("g0",)),
+    "whose gate is read by columns": lambda: gated((40, 40), 40, turned=True),
+    "of one row": lambda: gated((1, 40), 40),
+}
+
+
+@pytest.mark.parametrize("name", NONE)
+def test_what_is_not_gated(name: str) -> None:
+    m = NONE[name]()
+    exe = cuda.compile(read(m), "fp32")
+    near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
+    assert not any(map(gated_of, exe.variant({}).program.problems.values()))
+
+
+def test_where_it_should_pay() -> None:
+    """Not where sums in parts keep more multiprocessors busy; and by what it should take else."""
+    long, wide = gated((16, 8192), 64), gated((256, 512), 1024)
+    for m, pair in ((long, False), (wide, True)):
+        program = cuda.compile(read(m), "fp16").variant({}).program
+        found = [x for p in program.problems.values() if (x := gated_of(p)) is not None]
+        assert bool(found) == pair
+        assert all(worth(x, True) == x.count for x in found)
