@@ -44,6 +44,7 @@ def compile(
     partial: bool = True,
     precision: str = "fp32",
     vendor: bool = True,
+    streams: int = 4,
 ) -> Executable: ...
 @overload
 def compile(
@@ -58,6 +59,7 @@ def compile(
     partial: bool = True,
     precision: str = "fp32",
     vendor: bool = True,
+    streams: int = 4,
 ) -> OnGpu: ...
 
 
@@ -73,6 +75,7 @@ def compile(
     partial: bool = True,
     precision: str = "fp32",
     vendor: bool = True,
+    streams: int = 4,
 ) -> Executable | OnGpu:
     """Compile a model to machine code for this processor, or to kernels for a GPU.
 
@@ -84,7 +87,8 @@ def compile(
     for "cpu" only; threads and partial say nothing of it).
     precision, for "cuda": "fp32"; "tf32", "fp16" or "bf16" round all that is kept in memory between
     kernels, whose sums are of float32; vendor: may its library (cuBLAS, through torch) compute
-    products that it computes faster? threads: 1 by default. tune: measure for at most `budget`
+    products that it computes faster? streams: on how many branches may run there that do not hang
+    on each other. threads: 1 by default. tune: measure for at most `budget`
     seconds which ways to compute the model's kernels are the fastest ones, and write these down; a
     model with symbolic sizes is tuned by `tune`, for given ones. store: the file or folder of
     measurements, by default in the user's cache; what was tuned before is taken from there.
@@ -106,9 +110,8 @@ def compile(
     if float_class not in ("E1", "E2"):
         raise UsageError(f"float_class {float_class!r}", "there are E1 and E2", "use one of them")
     if target == "cuda":
-        return _on_gpu(
-            model, precision, float_class, _positive(budget) if tune else 0.0, place, vendor
-        )
+        seconds = _positive(budget) if tune else 0.0
+        return _on_gpu(model, precision, float_class, seconds, place, vendor, streams)
     if tune:
         _tuned(model, threads=threads, budget=budget, store=store)
     options = ready.Options(threads or 1, Allowed(float_class, bool(partial)), host(), place)
@@ -124,13 +127,14 @@ def compile(
 
 
 def _on_gpu(
-    model: Given, precision: str, float_class: str, budget: float, store: Path | None, vendor: bool
-) -> OnGpu:
+    model: Given, precision: str, float_class: str, budget: float, store: Path | None, vendor: bool,
+    streams: int,
+) -> OnGpu:  # fmt: skip
     from superopt.cost.store import Store
     from superopt.onnx_io.source import read
     from superopt.pipeline import cuda
 
-    exe = cuda.compile(read(model), precision, float_class, store, vendor)
+    exe = cuda.compile(read(model), precision, float_class, store, vendor, streams)
     if not symbolic(exe.ports):
         if budget:
             with Store.open(store) as held:

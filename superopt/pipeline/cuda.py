@@ -63,7 +63,7 @@ TODO = (
 NO_KERNEL = (NotImplementedError, RecursionError, ZeroDivisionError)
 DROPPED = 13  # bits of a float32 that tf32 has not
 ONLINE = "E2"  # the float class of a softmax by blocks
-STREAMS = 4  # unless others are asked for
+STREAMS, MOST_STREAMS = 4, 32  # unless others are asked for, and at most
 WIDTH = 64  # bytes, of vectors that no GPU has: what a plan says of these does not hold
 
 
@@ -346,12 +346,15 @@ def compile(
     user's cache. vendor: may the vendor's library compute products? streams: for branches, at most.
 
     Raises ModelError for an invalid model; UsageError where there is no GPU, and for another
-    precision.
+    precision, or so many streams.
     """
     if precision not in PRECISIONS:
         raise UsageError(
             f"precision {precision!r}", f"there are {', '.join(PRECISIONS)}", "use one of them"
         )
+    if type(streams) is not int or not 1 <= streams <= MOST_STREAMS:
+        some = f"it is a whole number from 1 to {MOST_STREAMS}"
+        raise UsageError(f"streams {streams!r}", some, "give another")
     try:
         where = device()
     except RuntimeError as e:

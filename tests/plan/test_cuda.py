@@ -268,6 +268,10 @@ def test_errors() -> None:
     m = MODELS["pointwise"]()
     with pytest.raises(UsageError, match="there are fp32, tf32, fp16, bf16"):
         superopt.compile(m, target="cuda", precision="int4")
+    for streams in (0, 33):
+        with pytest.raises(UsageError, match="a whole number from 1 to 32"):
+            superopt.compile(m, target="cuda", streams=streams)
+    assert superopt.compile(m, target="cuda", streams=1).streams == 1
     with pytest.raises(UsageError, match="kernels of the processor are fp32"):
         superopt.compile(m, precision="fp16")
     exe = superopt.compile(m, target="cuda")
