@@ -1,25 +1,28 @@
 #!/usr/bin/env python3
 """Partially equivalent programs: are the boxes exact, and what is proved of them, in which time?
 
-    python scripts/bench_partial.py [--markdown docs/bench_partial.md]
+    python scripts/bench_partial.py [--parts exactness,families] [--markdown docs/bench_partial.md]
 
-1. Pairs that enumeration finds at small shapes: the boxes against the comparison of every element,
-   by another evaluator and other inputs.
-2. The families of rules/library/partial: boxes as formulas of the sizes, proved for all of them;
-   corrections, which are rules, proved likewise.
-3. Subgraphs at the sizes of models, and with --models all mutants of the windows of models: the
-   time to find regions.
-4. Random sizes of the families, from 1: mutants with their corrections against the programs, on
-   every element.
-5. With --models FOLDER (../shared/models): the time to find mutants of all windows of a model, with
-   an empty store and with a full one; and the compiled model with and without partial rules, and
-   the better of onnxruntime and OpenVINO, in turns, one thread, for each of --batches.
+exactness: pairs that enumeration finds: boxes against the comparison of every element, by another
+    evaluator and other inputs.
+families: those of rules/library/partial: boxes, as formulas of the sizes, and corrections, proved.
+analysis: subgraphs at the sizes of models, and with --models all mutants of the windows of models:
+    the time to find regions.
+random: sizes of the families: mutants with corrections against the programs, on every element.
+mutation, with --models FOLDER (../shared/models): the time to find mutants of a model's windows and
+    subprograms, with an empty store and with a full one; and no kernels kept of earlier runs.
+models, with --models: the compiled model with and without partial rules, and the better of
+    onnxruntime and OpenVINO, in turns, one thread, for each of --batches.
+
+What is asked for by --parts (else all) replaces its section of the file, and says on which machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import os
+import re
 import sys
 import tempfile
 import time
@@ -203,16 +206,8 @@ def of_windows(folder: Path, held: Path) -> Iterator[list[str]]:
             yield [path.stem, str(len(ms)), f"{median(ms):.0f}", f"{max(ms):.0f}", str(later)]
 
 
-@dataclass(frozen=True)
-class Fuzzed:
+def fuzzed(count: int) -> tuple[int, int, int]:
     """Corrected mutants; of these wrong ones; and pairs that have no correction at some sizes."""
-
-    corrected: int
-    wrong: int
-    without: int
-
-
-def fuzzed(count: int) -> Fuzzed:
     rng = Random(0)
     pairs = [p for own in load_pairs() for p in (own, *split(own))]
     made = wrong = without = 0
@@ -231,16 +226,17 @@ def fuzzed(count: int) -> Fuzzed:
             made += 1
             given_ = tuple(inputs(some.left, fixed))
             wrong += not everywhere(some.left, fixed, given_).all()
-    return Fuzzed(made, wrong, without)
+    return made, wrong, without
 
 
 MODELS = ("bert_base_12l", "csrnet", "inception_v3", "resnet18")
+MORE = ("mobilenet_v2", "resnet50", "squeezenet1_1")  # that are mutated, too
 SINGLE = ("bert_base_12l",)  # whose reshapes are of a batch of one
 
 
-def filled(folder: Path, batch: int, out: Path) -> Iterator[Path]:
+def filled(folder: Path, batch: int, out: Path, names: Sequence[str] = MODELS) -> Iterator[Path]:
     """The models with drawn weights, for this batch."""
-    for name in MODELS:
+    for name in names:
         if batch > 1 and name in SINGLE:
             continue
         model = fill(folder / f"{name}.onnx")
@@ -253,13 +249,14 @@ def filled(folder: Path, batch: int, out: Path) -> Iterator[Path]:
 
 
 def mutation(folder: Path, held: Path) -> Iterator[list[str]]:
-    for path in filled(folder, 1, held):
+    for path in filled(folder, 1, held, sorted((*MODELS, *MORE))):
+        os.environ["SUPEROPT_CACHE"] = str(held / f"{path.stem}.kernels")
         took = []
         for _ in range(2):
             out, store = held / f"{path.stem}.mutants", held / f"{path.stem}.db"
-            begin = time.perf_counter()
+            begin, own = time.perf_counter(), time.process_time()
             (made,) = generate_mutants(out, model=path, store=store).families
-            took.append(time.perf_counter() - begin)
+            took += [time.perf_counter() - begin, time.process_time() - own]
         yield [
             path.stem, str(made.enumerated), str(made.corrected), str(made.proved),
             *(f"{s:.1f}" for s in took),
@@ -292,80 +289,111 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+Options = argparse.Namespace
+
+
+def exactness_part(_: Options) -> Iterator[str]:
+    rows = [r for name in ENUMERATED for r in exact(name)]
+    total, right = sum(len(r.ms) for r in rows), sum(r.right for r in rows)
+    yield (
+        f"{total} pairs of graphs at small shapes, which enumeration found to be "
+        f"equal in parts; of {right} the boxes are those of the comparison of every element. "
+        "*bound*: of the chance that an element is called equal and is not."
+    )
+    head = ["family", "bound", "pairs", "right", "ms, median", "ms, most"]
+    yield table(head, [exact_row(r) for r in rows])
+
+
+def families_part(given_: Options) -> Iterator[str]:
+    made = list(families(given_.seconds))
+    whole = [r for r in made if r[3].split(" of ")[0] == r[3].split(" of ")[1]]
+    fine = sum(r[4] != "none" for r in made)
+    yield (
+        f"{len(made)} programs and mutants of symbolic sizes; of {len(whole)} all "
+        f"boxes are proved for all sizes, and of {fine} a correction (of what is right everywhere, "
+        "the mutant) is. Seconds are of everything: regions at four sizes, formulas, proofs."
+    )
+    yield table(["family", "right on", "wrong on", "boxes proved", "corrections proved", "s"], made)
+
+
+def analysis_part(given_: Options) -> Iterator[str]:
+    yield f"Regions of subgraphs at their sizes: the median of {TIMES} runs."
+    yield table(["subgraph", "right", "wrong on", "elements compared", "ms"], list(analysis()))
+    if given_.models:
+        yield (
+            "Of all mutants of the distinct windows of a model, at the channels that stand for any:"
+            f" ms without Python's garbage collections, and how many took more than {MOST_MS}."
+        )
+        head = ["model", "mutants", "ms, median", "ms, most", f"above {MOST_MS} ms"]
+        yield table(head, list(of_windows(given_.models, Path(tempfile.mkdtemp()))))
+
+
+def random_part(given_: Options) -> Iterator[str]:
+    corrected, wrong, without = fuzzed(given_.fuzz)
+    yield (
+        f"{corrected} corrected mutants of the families, and of their splits, at random sizes "
+        f"from 1 to 9: {wrong} differ from their program on any element. {without} times "
+        "there was no such correction (the mutant is right nowhere, or is no window over what lies "
+        "side by side)."
+    )
+
+
+def mutation_part(given_: Options) -> Iterator[str]:
+    yield (
+        "Mutants of all windows and subprograms of a model; those that are priced below their "
+        "programs are proved. Seconds with an empty store and without any kernel of earlier runs, "
+        "and with a full store: on the clock, and the process's own."
+    )
+    head = ["model", "right in parts", "corrected", "cheaper, and proved"]
+    head += [f"{store}, {of}" for store in ("empty", "full") for of in ("clock", "own")]
+    yield table(head, list(mutation(given_.models, Path(tempfile.mkdtemp()))))
+
+
+def models_part(given_: Options) -> Iterator[str]:
+    yield (
+        "Compiled, one thread, medians in ms; and the better peer's time by ours "
+        "(*peer*). *error*: the largest difference from onnxruntime's output, by its rms."
+    )
+    head = ["model", "batch", "with", "without", "without / with", "peer", "error"]
+    how = given_.model_seconds, Path(tempfile.mkdtemp())
+    yield table(head, [r for b in given_.batches for r in models(given_.models, b, *how)])
+
+
+PARTS = {
+    "exactness": exactness_part, "families": families_part, "analysis": analysis_part,
+    "random": random_part, "mutation": mutation_part, "models": models_part,
+}  # fmt: skip
+OF_MODELS = ("mutation", "models")
+HEAD = (
+    "# Partially equivalent programs\n\nBy `scripts/bench_partial.py`, each section on its machine."
+)
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--markdown", type=Path)
+    options.add_argument("--parts", type=lambda s: s.split(","), default=list(PARTS))
     options.add_argument("--seconds", type=float, default=20.0, help="for a proof")
     options.add_argument("--fuzz", type=int, default=1000, help="corrected mutants to be tried")
     options.add_argument("--models", type=Path, metavar="FOLDER")
     options.add_argument("--model-seconds", type=float, default=4.0)
     options.add_argument("--batches", type=lambda s: [*map(int, s.split(","))], default=[1, 16])
     given_ = options.parse_args()
-    out: list[str] = []
-
-    def tell(text: str) -> None:
-        """As it comes: what is measured last may fail."""
-        out.append(text)
-        print(text, end="\n\n", flush=True)
-        if given_.markdown:
-            given_.markdown.write_text("\n\n".join(out) + "\n", encoding="utf-8")
-
-    tell(f"# Partially equivalent programs\n\nBy `scripts/bench_partial.py`, on {machine().text}.")
-    rows = [r for name in ENUMERATED for r in exact(name)]
-    total, right = sum(len(r.ms) for r in rows), sum(r.right for r in rows)
-    tell(
-        f"## Exactness\n\n{total} pairs of graphs at small shapes, which enumeration found to be "
-        f"equal in parts; of {right} the boxes are those of the comparison of every element. "
-        "*bound*: of the chance that an element is called equal and is not.\n"
-    )
-    head = ["family", "bound", "pairs", "right", "ms, median", "ms, most"]
-    tell(table(head, [exact_row(r) for r in rows]))
-    made = list(families(given_.seconds))
-    whole = [r for r in made if r[3].split(" of ")[0] == r[3].split(" of ")[1]]
-    fine = sum(r[4] != "none" for r in made)
-    tell(
-        f"## Families\n\n{len(made)} programs and mutants of symbolic sizes; of {len(whole)} all "
-        f"boxes are proved for all sizes, and of {fine} a correction (of what is right everywhere, "
-        "the mutant) is. Seconds are of everything: regions at four sizes, formulas, proofs.\n"
-    )
-    head = ["family", "right on", "wrong on", "boxes proved", "corrections proved", "s"]
-    tell(table(head, made))
-    tell(f"## Analysis\n\nRegions of subgraphs at their sizes: the median of {TIMES} runs.\n")
-    head = ["subgraph", "right", "wrong on", "elements compared", "ms"]
-    tell(table(head, list(analysis())))
-    if given_.models:
-        tell(
-            "Of all mutants of the distinct windows of a model, at the channels that stand for any:"
-            f" ms without Python's garbage collections, and how many took more than {MOST_MS}.\n"
-        )
-        head = ["model", "mutants", "ms, median", "ms, most", f"above {MOST_MS} ms"]
-        tell(table(head, list(of_windows(given_.models, Path(tempfile.mkdtemp())))))
-    done = fuzzed(given_.fuzz)
-    tell(
-        f"## Random sizes\n\n{done.corrected} corrected mutants of the families at random sizes "
-        f"from 1 to 9: {done.wrong} differ from their program on any element. {done.without} times "
-        "there was no such correction (the mutant is right nowhere, or is no window over what lies "
-        "side by side)."
-    )
-    if given_.models:
-        held = Path(tempfile.mkdtemp())
-        tell(
-            "## Mutation\n\nMutants of all windows of a model; those that are priced below their "
-            "programs are proved. Seconds with an empty store, and with a full one.\n"
-        )
-        head = ["model", "right in parts", "corrected", "cheaper, and proved", "empty", "full"]
-        tell(table(head, list(mutation(given_.models, held))))
-        tell(
-            "## Models\n\nCompiled, one thread, medians in ms; and the better peer's time by ours "
-            "(*peer*). *error*: the largest difference from onnxruntime's output, by its rms.\n"
-        )
-        head = ["model", "batch", "with", "without", "without / with", "peer", "error"]
-        rows_ = [
-            row
-            for batch in given_.batches
-            for row in models(given_.models, batch, given_.model_seconds, held)
-        ]
-        tell(table(head, rows_))
+    if unknown := set(given_.parts) - PARTS.keys():
+        options.error(f"there is no part {', '.join(sorted(unknown))}: name {', '.join(PARTS)}")
+    out: dict[str, str] = {}
+    if given_.markdown and given_.markdown.exists():
+        some = re.split(r"^## ", given_.markdown.read_text(encoding="utf-8"), flags=re.M)[1:]
+        out = {x.split()[0].lower(): x.strip() for x in some}
+    for name in (n for n in given_.parts if given_.models or n not in OF_MODELS):
+        told = [name.capitalize(), f"On {machine().text}."]
+        for text in PARTS[name](given_):
+            told.append(text)
+            print(text, end="\n\n", flush=True)
+        out[name] = "\n\n".join(told)
+        if given_.markdown:  # as it comes: what is measured last may fail
+            text = "\n\n".join([HEAD, *(f"## {out[n]}" for n in PARTS if n in out)])
+            given_.markdown.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -91,6 +91,18 @@ class Costs:
         nodes = g.nodes(graph)
         return sum(self.of_nodes(nodes)) + sum(map(self.of_weight, self.weights(nodes)))
 
+    def within(self, graph: g.Graph, most: float) -> float | None:
+        """Microseconds of a graph, None if these are more than `most`: nodes are priced one after
+        another, those first that take longest by the roofline, as many as it takes to tell."""
+        nodes = g.nodes(graph)
+        rough = Costs(self.sizes, by_roofline(1), self.fused, constant=self.constant)
+        total = sum(map(self.of_weight, self.weights(nodes)))
+        for _, n in sorted(zip(rough.of_nodes(nodes), nodes, strict=True), key=lambda x: -x[0]):
+            total += self.of_node(n)
+            if total > most:
+                return None
+        return self.of_graph(graph)
+
     def weights(self, nodes: Iterable[g.Node]) -> set[g.Value]:
         """What `nodes` read that is constant, once folded, and large enough to have a price."""
         read = (v for n in nodes if not self.is_constant(n) for v in n.inputs if v is not None)

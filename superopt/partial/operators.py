@@ -9,7 +9,7 @@ runs, so what is done to them alone costs nothing there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -19,12 +19,20 @@ from typing import Any
 from superopt.ir import graph as g
 from superopt.ops import OPS
 from superopt.partial.moves import Move, there
-from superopt.partial.program import Shape
+from superopt.partial.nodes import behind, both, cut_out, exchanged, joined_along, shaped_as
 from superopt.partial.restrict import shape_of
 from superopt.partial.scene import Scene
-
-MOST_GROUPS = 4  # that are made one
-Named = Iterator[tuple[str, Callable[[], g.Value]]]
+from superopt.partial.weights import (
+    Named,
+    carried,
+    composed,
+    dense,
+    diagonal,
+    enlarged,
+    folded,
+    length,
+    scaled,
+)
 
 
 def moved(s: Scene, x: g.Value) -> Named:
@@ -54,14 +62,10 @@ def moved_twice(s: Scene, x: g.Value) -> Named:
     for (label, f), phases, to in product(s.factors, (True, False), (0, 1)):
         name = f"{label} {'phases' if phases else 'blocks'} of both to {to}"
         if not (shape[2] % f or shape[3] % f):
-            yield name, partial(_both, x, Move(2, to, f, phases), Move(3, to, f, phases))
+            yield name, partial(both, x, Move(2, to, f, phases), Move(3, to, f, phases))
         if not shape[to] % (f * f):
             moves = Move(to, 3, f, False), Move(to, 2, f, False)
-            yield f"{name} back", partial(_both, x, *moves, back=phases)
-
-
-def _both(x: g.Value, a: Move, b: Move, back: bool | None = None) -> g.Value:
-    return there(there(x, a, back), b, back)
+            yield f"{name} back", partial(both, x, *moves, back=phases)
 
 
 def cut(s: Scene, x: g.Value) -> Named:
@@ -70,17 +74,12 @@ def cut(s: Scene, x: g.Value) -> Named:
     for axis, sizes in s.parts:
         if axis < len(shape) and shape[axis] == sum(sizes):
             for k in range(len(sizes)):
-                begin = sum(sizes[:k])
-                yield f"part {k} of {axis} of {len(sizes)}", partial(_cut, x, axis, begin, sizes[k])
+                name = f"part {k} of {axis} of {len(sizes)}"
+                yield name, partial(cut_out, x, axis, sum(sizes[:k]), sizes[k])
     if len(shape) == len(s.out):
         for axis, (n, wanted) in enumerate(zip(shape, s.out, strict=True)):
             if n > wanted:
-                yield f"first of {axis}", partial(_cut, x, axis, 0, wanted)
-
-
-def _cut(x: g.Value, axis: int, begin: int, count: int) -> g.Value:
-    attrs: dict[str, Any] = {"starts": (begin,), "ends": (begin + count,), "axes": (axis,)}
-    return g.node(OPS["Slice"], [x], steps=(1,), **attrs)
+                yield f"first of {axis}", partial(cut_out, x, axis, 0, wanted)
 
 
 def joined(s: Scene, *some: g.Value) -> Named:
@@ -125,55 +124,6 @@ def _enlarged(v: g.Value, sides: Sequence[int]) -> g.Value:
     return g.node(OPS["Pad"], [v], pads=(0, 0, *front, 0, 0, *behind))
 
 
-def enlarged(s: Scene, w: g.Value) -> Named:
-    """A kernel with zeros in front or behind, so that its sides are multiples of a stride."""
-    sides = shape_of(w)[2:]
-    for f in sorted({t[0] for t, _, _ in s.windows} - {1}):
-        more = [-n % f for n in sides]
-        if any(more):
-            none = [0] * len(more)
-            yield f"to {f} in front", partial(_padded, w, (0, 0, *more, 0, 0, *none))
-            yield f"to {f} behind", partial(_padded, w, (0, 0, *none, 0, 0, *more))
-
-
-def _padded(v: g.Value, pads: Shape) -> g.Value:
-    return g.node(OPS["Pad"], [v], pads=pads)
-
-
-def folded(s: Scene, w: g.Value) -> Named:
-    """Every f-th place of a kernel's sides becomes a channel."""
-    shape = shape_of(w)
-    for f in sorted({t[0] for t, _, _ in s.windows} - {1}):
-        if len(shape) == 4 and all(n % f == 0 for n in shape[2:]):
-            moves = Move(2, 1, f, True), Move(3, 1, f, True)
-            yield f"{f} phases to channels", partial(_both, w, *moves)
-
-
-def dense(s: Scene, w: g.Value) -> Named:
-    """The kernels of groups as one, with zeros where a group does not read."""
-    o, c = shape_of(w)[:2]
-    for count in range(2, MOST_GROUPS + 1):
-        if o % count == 0 and len(shape_of(w)) > 2:
-            some = [_cut(w, 0, k * (o // count), o // count) for k in range(count)]
-            yield f"{count} groups", partial(_diagonal, some, [c] * count)
-
-
-def diagonal(s: Scene, *some: g.Value) -> Named:
-    """Kernels of several pictures as one of all their channels."""
-    if len({shape_of(v)[2:] for v in some}) == 1 and len(shape_of(some[0])) > 2:
-        yield "", partial(_diagonal, some, [shape_of(v)[1] for v in some])
-
-
-def _diagonal(some: Sequence[g.Value], widths: Sequence[int]) -> g.Value:
-    out, begin = [], 0
-    for v, c in zip(some, widths, strict=True):
-        ends = [0] * (2 * len(shape_of(v)))
-        ends[1], ends[len(shape_of(v)) + 1] = begin, sum(widths) - begin - c
-        out.append(g.node(OPS["Pad"], [v], pads=tuple(ends)))
-        begin += c
-    return g.node(OPS["Concat"], out, axis=0)
-
-
 def turned(s: Scene, x: g.Value) -> Named:
     """Matrices, and heads of them, with two axes exchanged."""
     rank = len(shape_of(x))
@@ -188,19 +138,15 @@ def shaped(s: Scene, x: g.Value) -> Named:
     """As a matrix: kernels of one place, pictures by place, batches of rows; and as is wanted."""
     shape = shape_of(x)
     if len(shape) > 2 and prod(shape[2:]) == 1:
-        yield "without sides", partial(_shaped, x, shape[:2])
+        yield "without sides", partial(shaped_as, x, shape[:2])
     if len(shape) == 4 and prod(shape[2:]) > 1:
-        yield "sides as one", partial(_shaped, x, (*shape[:2], prod(shape[2:])))
+        yield "sides as one", partial(shaped_as, x, (*shape[:2], prod(shape[2:])))
     if len(shape) == 3:
-        yield "rows", partial(_shaped, x, (prod(shape[:2]), shape[2]))
+        yield "rows", partial(shaped_as, x, (prod(shape[:2]), shape[2]))
     if shape != s.out and prod(shape) == prod(s.out):
-        yield "as wanted", partial(_shaped, x, s.out)
+        yield "as wanted", partial(shaped_as, x, s.out)
     if len(shape) == len(s.out) - 1 and len(s.out) == 4 and shape[:2] == (s.out[0], s.out[2]):
-        yield "in heads", partial(_shaped, x, (*shape[:2], s.out[1], s.out[3]))
-
-
-def _shaped(x: g.Value, shape: Shape) -> g.Value:
-    return g.node(OPS["Reshape"], [x], shape=shape)
+        yield "in heads", partial(shaped_as, x, (*shape[:2], s.out[1], s.out[3]))
 
 
 def stacked(s: Scene, *some: g.Value) -> Named:
@@ -224,39 +170,9 @@ def apart(s: Scene, x: g.Value) -> Named:
         if axis == 0 and len(shape) == 3 and (shape[0], shape[1]) == (len(sizes), max(sizes)):
             rows = []
             for k, n in enumerate(sizes):
-                one = g.node(OPS["Reshape"], [_cut(x, 0, k, 1)], shape=shape[1:])
-                rows.append(one if n == shape[1] else _cut(one, 0, 0, n))
+                one = g.node(OPS["Reshape"], [cut_out(x, 0, k, 1)], shape=shape[1:])
+                rows.append(one if n == shape[1] else cut_out(one, 0, 0, n))
             yield "", partial(g.node, OPS["Concat"], rows, axis=0)
-
-
-def composed(s: Scene, after: g.Value, before: g.Value) -> Named:
-    """The kernel of two windows one after the other: what one gives, the other reads."""
-    w, k = shape_of(after), shape_of(before)
-    if len(w) != len(k) or len(k) < 3 or w[1] != k[0]:
-        return
-    sides = range(2, len(k))
-    perm = (1, 0, *sides)
-    turned = g.node(OPS["Transpose"], [before], perm=perm)
-    if any(k[d] > 1 for d in sides):
-        turned = g.node(
-            OPS["Slice"], [turned], axes=tuple(sides), starts=(-1,) * len(sides),
-            ends=(-(1 << 31),) * len(sides), steps=(-1,) * len(sides),
-        )  # fmt: skip
-    pads = tuple(k[d] - 1 for d in sides) * 2
-    yield "", partial(g.node, OPS["Conv"], [after, turned], pads=pads)
-
-
-def scaled(s: Scene, w: g.Value, by: g.Value) -> Named:
-    """A kernel by what scales the channels that it gives, or that it reads."""
-    shape, n = shape_of(w), prod(shape_of(by))
-    if len(shape) < 3 or any(d > 1 for d in shape_of(by)[1:]):
-        return
-    for axis in (0, 1):
-        if shape[axis] == n > 1:
-            around = [1] * len(shape)
-            around[axis] = n
-            vector = _shaped(by, tuple(around))
-            yield f"along {axis}", partial(g.node, OPS["Mul"], [w, vector])
 
 
 def convolved(s: Scene, x: g.Value, w: g.Value) -> Named:
@@ -288,12 +204,43 @@ def _said(how: dict[str, Any]) -> str:
 
 
 def multiplied(s: Scene, a: g.Value, b: g.Value) -> Named:
+    if min(len(shape_of(a)), len(shape_of(b))) < 2:
+        return
     yield "", partial(g.node, OPS["MatMul"], [a, b])
+    if s.transposed:
+        yield "of the transposed", partial(g.node, OPS["MatMul"], [a, exchanged(b)])
 
 
 def added(s: Scene, a: g.Value, b: g.Value) -> Named:
     if shape_of(a) == shape_of(b) and a is not b:
         yield "", partial(g.node, OPS["Add"], [a, b])
+
+
+def shifted(s: Scene, x: g.Value, b: g.Value) -> Named:
+    """By a number for each channel of a picture, or column of a matrix."""
+    shape, n = shape_of(x), length(b)
+    axis = 1 if s.windows else len(shape) - 1
+    if axis < len(shape) and shape[axis] == n:
+        around = (1,) * axis + (n,) + (1,) * (len(shape) - axis - 1)
+        yield "", partial(g.node, OPS["Add"], [x, shaped_as(b, around)])
+
+
+def spaced(s: Scene, x: g.Value, y: g.Value) -> Named:
+    """Two pictures with so many zeros in between that no window reaches across."""
+    shape = shape_of(x)
+    for axis, gap in s.gaps:
+        if shape == shape_of(y) and len(shape) == len(s.out):
+            yield f"along {axis}", partial(joined_along, [behind(x, axis, gap), y], axis)
+
+
+def unspaced(s: Scene, x: g.Value) -> Named:
+    """Without what is in between; as images of a batch."""
+    shape = shape_of(x)
+    for axis, gap in s.gaps:
+        if len(shape) == len(s.out) and shape[axis] > gap and (shape[axis] - gap) % 2 == 0:
+            n = (shape[axis] - gap) // 2
+            some = [cut_out(x, axis, begin, n) for begin in (0, n + gap)]
+            yield f"along {axis}", partial(joined_along, some, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +274,14 @@ def _turns(s: Scene) -> bool:
     return s.turns > 0
 
 
+def _biased(s: Scene) -> bool:
+    return s.biased
+
+
+def _gaps(s: Scene) -> bool:
+    return s.products == 2 and bool(s.gaps)
+
+
 X, W = False, True
 OPERATORS = (
     Operator("move", (X,), moved, _windows, moves=True),
@@ -352,4 +307,9 @@ OPERATORS = (
     Operator("multiply", (X, W), multiplied, product=True),
     Operator("multiply", (W, X), multiplied, product=True),
     Operator("add", (X, X), added, _several, ordered=False),
+    Operator("multiply", (X, X), multiplied, lambda s: s.computed, product=True),
+    Operator("carry", (W, W), carried, _biased),
+    Operator("shift", (X, W), shifted, _biased),
+    Operator("space", (X, X), spaced, _gaps),
+    Operator("unspace", (X,), unspaced, _gaps),
 )

@@ -90,10 +90,19 @@ def windows(p: Program) -> list[g.Node]:
     return [n for n in g.nodes(p.outs) if n.op.name == "Conv"]
 
 
+def computed(p: Program, n: g.Node) -> bool:
+    """Does a node multiply what is computed by what is, too?"""
+    return n.op.name == "MatMul" and not any(
+        isinstance(v, g.Input) and v.name in p.known for v in n.inputs
+    )
+
+
 def numbered(p: Program) -> bool:
-    """Do attributes name its sizes, so that these are what they are?"""
+    """Do attributes name its sizes, or hang rows on columns, so that these are what they are?"""
     return any(
-        n.op.name in ("Reshape", "Split") or (n.op.name == "Conv" and n.attr("group") != 1)
+        n.op.name in ("Reshape", "Split")
+        or (n.op.name == "Conv" and n.attr("group") != 1)
+        or computed(p, n)
         for n in g.nodes(p.outs)
     )
 

@@ -129,6 +129,19 @@ def _matmul(n: g.Node, box: Box) -> g.Value:
     return g.node(n.op, [restricted(a, tuple(left)), restricted(b, tuple(right))])
 
 
+def _gemm(n: g.Node, box: Box) -> g.Value:
+    a, b, *bias = n.inputs
+    assert a is not None
+    assert b is not None
+    if n.attr("transA"):
+        raise Everything
+    summed = Span(0, shape_of(a)[1])
+    rows = restricted(a, (box[0], summed))
+    columns = (box[1], summed) if n.attr("transB") else (summed, box[1])
+    more = [restricted(c, tuple(_broadcast(c, box))) for c in bias if c is not None]
+    return g.node(n.op, [rows, restricted(b, columns), *more], **dict(n.attrs))
+
+
 def _elementwise(n: g.Node, box: Box) -> g.Value:
     given = [None if x is None else restricted(x, tuple(_broadcast(x, box))) for x in n.inputs]
     return g.node(n.op, given, **dict(n.attrs))
@@ -151,6 +164,7 @@ def _transpose(n: g.Node, box: Box) -> g.Value:
 
 _PARTS: dict[str, Callable[[g.Node, Box], g.Value]] = {
     "Conv": _conv, "AveragePool": _pool, "Concat": _concat, "MatMul": _matmul,
+    "Gemm": _gemm,
     "Transpose": _transpose,
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Neg", "Relu", "Identity"), _elementwise),
 }  # fmt: skip

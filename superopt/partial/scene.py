@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from superopt.ir import graph as g
-from superopt.partial.program import Program, Shape, factors, windows
+from superopt.partial.program import Program, Shape, computed, factors, windows
 from superopt.partial.restrict import shape_of
 
 
@@ -14,8 +14,10 @@ from superopt.partial.restrict import shape_of
 class Scene:
     """out: the shape that is wanted. windows: strides, dilations and pads of the program's.
     factors: what axes are folded by, and a name. parts: into which an axis falls. uses: how often
-    each input is read. products: windows and products; deep: as many as follow each other. turns:
-    Reshapes and Transposes. groups: are there any but one? weights: how many."""
+    each input may be read. products: windows and products; deep: as many as follow each other.
+    turns: Reshapes and Transposes. groups: are there any but one? weights: how many. computed: is
+    what is multiplied by computed, too? transposed: is it given so? biased: is anything added
+    between products? gaps: axes, and how many zeros between pictures keep windows apart."""
 
     out: Shape
     windows: tuple[tuple[Shape, Shape, Shape], ...]
@@ -27,13 +29,17 @@ class Scene:
     turns: int
     groups: bool
     weights: int
+    computed: bool
+    transposed: bool
+    biased: bool
+    gaps: tuple[tuple[int, int], ...]
 
     @property
     def strided(self) -> bool:
         return any(max(t) > 1 for t, _, _ in self.windows)
 
 
-PRODUCTS = ("Conv", "MatMul")
+PRODUCTS = ("Conv", "MatMul", "Gemm")
 
 
 def scene(p: Program) -> Scene:
@@ -52,7 +58,9 @@ def scene(p: Program) -> Scene:
             axis: Any = n.attr("axis")
             parts[axis, tuple(shape_of(v)[axis] for v in n.inputs if v is not None)] = None
     order = g.nodes([p.whole])
-    uses = [(i.name, sum(v is i for n in order for v in n.inputs)) for i in p.inputs]
+    biased = any(_adds(p, n) for n in order)
+    again = {i for i in p.inputs if biased and i.name in p.known}  # by what is made of a bias
+    uses = [(i.name, sum(v is i for n in order for v in n.inputs) + (i in again)) for i in p.inputs]
     deep: dict[g.Node, int] = {}
     for n in order:
         before = (g.producer(v) for v in n.inputs if v is not None)
@@ -62,4 +70,29 @@ def scene(p: Program) -> Scene:
         sum(n.op.name in PRODUCTS for n in order), max(deep.values(), default=0),
         sum(n.op.name in ("Reshape", "Transpose") for n in order),
         any(n.attr("group") != 1 for n in windows(p)), len(p.known),
+        any(computed(p, n) for n in order),
+        any(n.op.name == "Gemm" and n.attr("transB") for n in order),
+        biased, _gaps(p),
     )  # fmt: skip
+
+
+def _adds(p: Program, n: g.Node) -> bool:
+    """Does it add what is known?"""
+    added = n.inputs if n.op.name == "Add" else n.inputs[2:] if n.op.name in PRODUCTS else ()
+    return any(isinstance(v, g.Input) and v.name in p.known for v in added)
+
+
+def _gaps(p: Program) -> tuple[tuple[int, int], ...]:
+    """Of windows that go step by step over pictures, and have one kernel."""
+    some = windows(p)
+    if len({n.inputs[1] for n in some}) != 1 or any(max(_steps(n)) > 1 for n in some):
+        return ()
+    pads: Any = some[0].attr("pads")
+    sides = len(pads) // 2
+    each = ((d + 2, max(pads[d], pads[d + sides])) for d in range(sides))
+    return tuple((axis, gap) for axis, gap in each if gap)
+
+
+def _steps(n: g.Node) -> Shape:
+    strides: Any = n.attr("strides")
+    return tuple(strides)

@@ -305,14 +305,16 @@ def compile(
     store: Path | None = None,
     allowed: Allowed = ALL,
     rewrite: Rewrite | None = None,
+    valid: bool = False,
 ) -> Executable:
     """The model, to be compiled when the sizes of its inputs are known; at once, where they are.
 
-    store: where it is written how kernels were tuned, if not in the user's cache.
+    store: where it is written how kernels were tuned, if not in the user's cache. valid: the model
+    is one that superopt made, of which nothing is asked.
 
     Raises ModelError for an invalid model.
     """
-    made = compiler(source, threads, machine or host(), store, allowed, rewrite)
+    made = compiler(source, threads, machine or host(), store, allowed, rewrite, valid)
     out = made.executable()
     if not symbolic(out.ports):
         out.variant({})
@@ -326,6 +328,7 @@ def compiler(
     store: Path | None,
     allowed: Allowed,
     rewrite: Rewrite | None = None,
+    valid: bool = False,
 ) -> Compiler:
     """Of the model, with what was tuned. rewrite: makes the graph that was found, by a log
     (`rewritten`). Raises ModelError for an invalid model."""
@@ -333,7 +336,7 @@ def compiler(
         ask(0, source.size_bytes)  # some way or other its weights are copied
     except MemoryError as e:
         raise _short(source.label, str(e)) from None
-    given = readable(source, threads)
+    given = Readable(source) if valid else readable(source, threads)
     with Store.open(store) as held:
         chosen = tuned.chosen(held, tuned.target(threads))
         log = tuned.graph(held, threads, lambda: given.source.sha256)

@@ -31,6 +31,7 @@ from superopt.partial.regions import regions
 from superopt.partial.restrict import shape_of
 from superopt.partial.sizes import Sized
 from superopt.partial.symbolic import NoFormula
+from superopt.pipeline.subprograms import BIASED
 from superopt.pipeline.windows import LEAST, Line, said
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
@@ -166,21 +167,26 @@ def _sides(p: Program, made: g.Value) -> tuple[tuple[g.Value, ...], tuple[g.Valu
     """Both sides of a rule: the results as the program has them, with their biases; and the mutant,
     taken apart."""
     left = p.outs
-    if p.bias:
-        sizes = [shape_of(v)[1] for v in p.outs]
-        biases = [g.Input(f"b{k}", TensorType(F32, (n,))) for k, n in enumerate(sizes)]
+    sizes = [shape_of(v)[1] for v in p.outs] if p.bias else []
+    biases = [g.Input(f"b{k}", TensorType(F32, (n,))) for k, n in enumerate(sizes)]
+    if biases:
         left = tuple(_biased(v, b) for v, b in zip(left, biases, strict=True))
+    apart = p.axis != 1 and len(biases) > 1
+    if biases and not apart:
         one = biases[0] if len(biases) == 1 else g.node(OPS["Concat"], biases, axis=0)
         made = _biased(made, one)
     if len(left) == 1:
         return left, (made,)
     split = tuple(shape_of(v)[p.axis] for v in p.outs)
-    return left, g.results(g.node(OPS["Split"], [made], axis=p.axis, split=split))
+    each = g.results(g.node(OPS["Split"], [made], axis=p.axis, split=split))
+    if apart:
+        each = tuple(_biased(v, b) for v, b in zip(each, biases, strict=True))
+    return left, each
 
 
 def _biased(v: g.Value, b: g.Value) -> g.Value:
     n = g.producer(v)
-    if n is not None and n.op.name == "Conv":
+    if n is not None and n.op.name in BIASED:
         return g.node(n.op, [*n.inputs, b], **dict(n.attrs))
     around = (1, shape_of(b)[0], *(1 for _ in shape_of(v)[2:]))
     return g.node(OPS["Add"], [v, g.node(OPS["Reshape"], [b], shape=around)])

@@ -25,9 +25,10 @@ from superopt.te.expr import TensorType
 MOST = 3  # products of a subprogram
 OF_ONE = 12  # subprograms of those that read one tensor
 APART = 4  # products further on, of those that read no tensor together
-PICTURES, WEIGHTS = "xyz", "klmnpqrstuv"
-BETWEEN = ("Mul", "Identity", "Dropout")  # of two products, with what is known
+PICTURES, WEIGHTS = ("x", "y", "z", "x1", "y1", "z1"), "klmnpqrstuv"
+BETWEEN = ("Mul", "Add", "Identity", "Dropout")  # of two products, with what is known
 MOVES = ("Reshape", "Transpose")
+BIASED = ("Conv", "Gemm")  # that add a third operand
 
 
 def subprograms(graph: g.Graph) -> list[Program]:
@@ -57,11 +58,15 @@ class _Model:
         return v is not None and is_constant(v, self.constant)
 
     def product(self, n: g.Node) -> bool:
-        """Does it multiply what it is given by what is known?"""
+        """Does it multiply what it is given by what is known; or two matrices that are computed?"""
         if n.op.name not in PRODUCTS or n.op.domain or self.known(n.inputs[0]):
             return False
         types = [v.type for v in n.inputs if v is not None]
-        return all(map(_fine, (*types, n.type))) and all(map(self.known, n.inputs[1:]))
+        if not all(map(_fine, (*types, n.type))):
+            return False
+        if n.op.name == "MatMul":
+            return min(len(t.shape or ()) for t in types) > 1
+        return all(map(self.known, n.inputs[1:])) and (n.op.name != "Gemm" or _plain(n))
 
     def only(self, v: g.Value) -> g.Node | None:
         """The one node that reads it; None where there are more, or it is a result."""
@@ -71,6 +76,13 @@ class _Model:
 
 def _fine(t: TensorType) -> bool:
     return t.dtype == F32 and bool(t.shape) and all(isinstance(d, int) and d for d in t.shape or ())
+
+
+def _plain(n: g.Node) -> bool:
+    """Is it a product, and no more than a number added to each column?"""
+    bias = n.inputs[2] if len(n.inputs) > 2 else None
+    fine = (n.attr("alpha"), n.attr("beta"), n.attr("transA")) == (1, 1, 0)
+    return fine and (bias is None or bias.type.shape == (n.type.shape or ())[1:])
 
 
 def _all(m: _Model) -> Iterator[Program]:
@@ -93,9 +105,10 @@ def _all(m: _Model) -> Iterator[Program]:
         if n.op.name in ("Concat", "Add") and len(behind) == len(n.inputs) in range(2, MOST + 1):
             yield from _of(m, [n], [*behind, n])
     for n in m.products:
-        before, between = _before(m, n)
-        if before is not None:
-            yield from _of(m, [n], [before, *between, n])
+        for v in n.inputs[:2]:
+            before, between = _before(m, v)
+            if before is not None:
+                yield from _of(m, [n], [before, *between, n])
 
 
 def _some(nodes: Sequence[g.Node]) -> Iterator[tuple[g.Node, ...]]:
@@ -133,10 +146,10 @@ def _behind(m: _Model, n: g.Node) -> g.Node:
     return n
 
 
-def _before(m: _Model, n: g.Node) -> tuple[g.Node | None, list[g.Node]]:
-    """The product that another one reads, by nothing or what is linear between them."""
+def _before(m: _Model, at: g.Value | None) -> tuple[g.Node | None, list[g.Node]]:
+    """The product that another one reads as this operand, by nothing or what is linear between
+    them."""
     between: list[g.Node] = []
-    at = n.inputs[0]
     while at is not None and m.only(at) is not None and (p := g.producer(at)) is not None:
         if p in m.products:
             return p, between
@@ -160,9 +173,9 @@ def _of(m: _Model, outs: Sequence[g.Node], inside: Sequence[g.Node]) -> Iterator
     split = {p for p in before if p.op.name == "Split"}
     if len(split) == 1 and sum(p in split for p in before) > 1:
         within |= split
-    biased = [n for n in within if n.op.name == "Conv" and len(n.inputs) > 2]
-    if biased and set(biased) != set(outs):
-        return  # what is added within is no part of what is linear
+    biased = [n for n in outs if n.op.name in BIASED and n.inputs[2:] not in ((), (None,))]
+    if biased and len(biased) < len(outs):
+        return  # one of them would be the whole without a bias
     names = {False: iter(PICTURES), True: iter(WEIGHTS)}
     made: dict[g.Value, g.Value] = {}
     known: list[str] = []
@@ -171,7 +184,8 @@ def _of(m: _Model, outs: Sequence[g.Node], inside: Sequence[g.Node]) -> Iterator
             continue
         given: list[g.Value] = []
         for v in n.inputs[:2] if n in biased else n.inputs:
-            assert v is not None
+            if v is None:
+                return
             if v not in made:
                 name = next(names[m.known(v)], None)
                 if name is None or not _fine(v.type):

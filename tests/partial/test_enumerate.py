@@ -33,8 +33,8 @@ def apply(op: str, *operands: g.Value, **attrs: object) -> g.Value:
     return g.node(OPS[op], operands, **attrs)  # type: ignore[arg-type]
 
 
-def conv(x: g.Value, k: g.Value, **attrs: object) -> g.Value:
-    return apply("Conv", x, k, **attrs)
+def conv(x: g.Value, *k: g.Value, **attrs: object) -> g.Value:
+    return apply("Conv", x, *k, **attrs)
 
 
 def program(*outs: g.Value, axis: int = 0, bias: bool = False) -> Program:
@@ -54,6 +54,10 @@ def halves() -> Program:
     parts = zip(g.results(cut), "kl", strict=True)
     each = [conv(v, given(name, 6, 6, 3, 3), pads=SAME) for v, name in parts]
     return program(apply("Concat", *each, axis=1))
+
+
+def gemm(x: g.Value, k: g.Value) -> g.Value:
+    return apply("Gemm", x, k, transB=1)
 
 
 X, Y = given("x", 1, 8, 12, 12), given("y", 1, 8, 12, 12)
@@ -177,6 +181,52 @@ CASES = {
     "queries, keys and values": Case(
         program(*(heads(ROWS, k) for k in "klm"), axis=1), ["join", "multiply", "shape", "turn"], 4
     ),
+    "two products in a row": Case(
+        program(apply("MatMul", apply("MatMul", A, given("k", 8, 30)), given("l", 30, 7))),
+        ["compose", "multiply"], 2,
+    ),
+    "a bias between": Case(
+        program(
+            conv(
+                conv(X, given("k", 16, 8, 1, 1), given("l", 16)), given("m", 4, 16, 3, 3),
+            )
+        ),
+        ["compose", "convolve", "carry", "shift"], 4, slow=True,
+    ),
+    "a bias between, with borders": Case(
+        program(
+            conv(
+                apply("Add", conv(X, given("k", 16, 8, 1, 1)), given("l", 16, 1, 1)),
+                given("m", 4, 16, 3, 3), pads=SAME,
+            )
+        ),
+        ["compose", "convolve", "carry", "shift"], 4, whole=False, slow=True,
+    ),
+    "a bias between products": Case(
+        program(
+            gemm(apply("Gemm", A, given("k", 30, 8), given("l", 30), transB=1), given("m", 7, 30))
+        ),
+        ["compose", "multiply", "carry", "shift"], 4,
+    ),
+    "Gemms of one tensor": Case(
+        program(gemm(A, given("k", 7, 8)), gemm(A, given("l", 9, 8)), axis=1),
+        ["join", "multiply"], 2,
+    ),
+    "Gemms of two tensors": Case(
+        program(gemm(A, given("k", 7, 8)), gemm(B, given("l", 7, 8))),
+        ["stack", "stack", "multiply", "unstack"], 4,
+    ),
+    "scores of linear attention": Case(
+        program(apply("MatMul", apply("MatMul", A, given("y", 8, 20)), given("z", 20, 7))),
+        ["multiply", "multiply"], 2,
+    ),
+    "two computed products": Case(
+        program(*(apply("MatMul", A, given(name, 8, 7)) for name in "yz"), axis=1),
+        ["join", "multiply"], 2,
+    ),
+    "two images of one kernel, with a gap": Case(
+        program(*(conv(v, K, pads=SAME) for v in (X, Y))), ["space", "convolve", "unspace"], 3
+    ),
     "rows of a batch": Case(
         program(apply("MatMul", given("x", 5, 6, 8), given("k", 8, 7))),
         ["shape", "multiply", "shape"], 3,
@@ -221,6 +271,13 @@ def test_it_is_found_and_is_right(name: str) -> None:
         if made is not None and made.type == p.whole.type:
             shares.append(float(np.isclose(computed(made, arrays), wanted).mean()))
     assert (max(shares) == 1) if case.whole else (0.5 < max(shares) < 1)
+
+
+def test_products_are_taken_in_another_order() -> None:
+    """What is found of (x y) z is not only that itself."""
+    p = CASES["scores of linear attention"].program
+    orders = {str(h.term) for h in hits(small(p), 2) if h.share == 1}
+    assert orders == {"(multiply: (multiply: x, y), z)", "(multiply: x, (multiply: y, z))"}
 
 
 def test_nothing_is_found_that_leaves_an_input_out() -> None:
@@ -294,7 +351,10 @@ def test_what_is_no_term_is_lost(plain: object) -> None:
     assert not readable(journal).known
 
 
-PROVED = ("products by one matrix", "a sum", "groups as one")
+PROVED = (
+    "products by one matrix", "a sum", "groups as one", "a bias between products",
+    "Gemms of two tensors",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
