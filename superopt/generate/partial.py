@@ -77,16 +77,15 @@ def partial(found: Found) -> list[Partial]:
 
 def instances(found: Sequence[Partial]) -> set[int]:
     """The places of pairs that are others with a term in place of a variable: what both sides
-    compute of it may be anything."""
+    compute of it, or the first, where the other does not read it, may be anything."""
     known = {(p.sides.left, p.sides.right) for p in found}
     return {n for n, p in enumerate(found) if any(s in known for s in _wider(p.sides))}
 
 
 def _wider(e: Equation) -> Iterator[tuple[Pattern, Pattern]]:
-    """The sides with a variable for a term that is in both of them."""
-    left, right = ({s for s in parts_of(p) if isinstance(s, Made)} for p in (e.left, e.right))
-    for s in left & right:
-        free = Hole(len(e.inputs))
+    """The sides with a variable for a term of the first."""
+    free = Hole(len(e.inputs))
+    for s in {s for s in parts_of(e.left) if isinstance(s, Made)}:
         wide = Equation(replaced(e.left, s, free), replaced(e.right, s, free), (*e.inputs, ""))
         made = in_order(wide)
         yield made.left, made.right

@@ -152,3 +152,11 @@ def test_an_instance_has_one_term_on_both_sides(
     some = [Partial(e, (4,), (), 0.5) for e in (base, Equation(*sides, ("x",)))]
     assert (1 in instances(some)) == expected
     assert 0 not in instances(some)
+
+
+def test_what_only_the_first_side_reads_may_be_anything() -> None:
+    base = Equation(Made(0, (Hole(0), Hole(1))), Made(1, (Hole(0),)), ("x", "x"))
+    more = Equation(Made(0, (Hole(0), Made(3, (Hole(1),)))), Made(1, (Hole(0),)), ("x", "x"))
+    other = Equation(Made(0, (Made(3, (Hole(0),)), Hole(1))), Made(1, (Hole(0),)), ("x", "x"))
+    some = [Partial(e, (4,), (), 0.5) for e in (base, more, other)]
+    assert instances(some) == {1}
