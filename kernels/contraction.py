@@ -38,8 +38,9 @@ LATENCY = {32: 4, 16: 8}  # products until a sum can be added to again, by regis
 NEAR_ROW = {32: 0.5, 16: 1.0}  # a number from the first cache, by registers: with 16 there is no
 # multiplication that reads one itself
 FAR = 1.5  # a vector from the second one
-# The last three where vectors are multiplied in halves: meanwhile twice as much is read. And what
-# each further vector of a tile costs, whose results go to another place: 60 kernels of five models.
+# LATENCY, NEAR_ROW and FAR where vectors are multiplied in halves: meanwhile twice as much is read.
+# And the part that each further vector of a tile adds, whose results go to another place: fitted to
+# 60 kernels of five models.
 HALVES, WIDER = (8, 0.0, 0.5), 0.005
 FEWER = 16  # registers, and caches that are smaller: what it takes there, by the panel's bytes
 FARTHER = ((16_500, 1.0), (50_000, 2.0), (math.inf, 4.0))

@@ -274,8 +274,8 @@ def _groups(p: Problem) -> Groups | None:
 
 
 def _several(p: Problem, each: Groups) -> bool:
-    """Do vectors go along several whole groups? Of four and more they are 1.7 to 2 times as fast as
-    vectors within each, where they are long: of 2 or 4 channels, with steps of one or two."""
+    """Does a vector hold four groups or more? With long vectors it is faster to go along all of
+    them than within each (128 channels at 56 x 56 in groups of 4: 266 us instead of 589)."""
     size = co.extent(each.frame.n)
     return p.registers != co.FEWER and p.lanes % size == 0 and p.lanes >= 4 * size
 

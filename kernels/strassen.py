@@ -253,7 +253,7 @@ FEW = 4  # rows of a part, at least
 # is in the result, in the unit of register tiles (contraction.tiles); and what part of that unit
 # these take here.
 SUMMED, ADDED, TAKEN = 6, 3.5, 0.96
-HALVES = 1.02  # the third, where vectors are multiplied in halves, of which 26 products are best
+HALVES = 1.02  # TAKEN where vectors are multiplied in halves, fitted to 26 products
 MOVED = {32: 1.0, 16: 4.5}  # times the first two, by registers: smaller caches come with fewer
 BYTES_PER_CYCLE = {32: 8, 16: 4}  # of the constant, which comes from memory, by registers
 BESIDE = 0.2  # part of what is not the bottleneck that shows
