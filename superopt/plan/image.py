@@ -58,6 +58,11 @@ class Code:
     def program(self) -> Program:
         return self.planned()
 
+    @property
+    def bytes(self) -> int:
+        """That it holds, but for machine code."""
+        return sum(a.nbytes for a in (self.constants, self.memory, *self.workspaces))
+
     def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Compute the outputs: contiguous arrays of the right types, all of them."""
         self.call((*inputs, *outputs))
