@@ -125,9 +125,10 @@ def _zeros(e: Expr, constants: Constants) -> Iterator[Tensor | Reduce]:
     match e:
         case Load(t):
             yield from () if t in constants else (t,)
-        case Apply("add" | "sub" | "max" | "min", (x, y)):
+        case Apply("add" | "sub" | "max" | "min" as fn, (x, y)):
             some = [[*_zeros(x, constants)], [*_zeros(y, constants)]]
-            if all(some) or _zero(x, constants) or _zero(y, constants):
+            # A mean that is taken off is zero where all is; what is added is another path's.
+            if (fn == "sub" and all(some)) or _zero(x, constants) or _zero(y, constants):
                 yield from (t for each in some for t in each)
         case Apply("pow", (x, Const(n))):
             yield from _zeros(x, constants) if n > 0 else ()
