@@ -21,6 +21,7 @@ from superopt.cost import machine
 from superopt.errors import ModelError, UsageError
 from superopt.onnx_io.weightless import fill
 from superopt.pipeline.steps import Native
+from superopt.plan.image import ALIGNED, LARGE, aligned
 
 Model = onnx.ModelProto
 F, I = TensorProto.FLOAT, TensorProto.INT64  # noqa: E741
@@ -242,6 +243,20 @@ def test_sizes_that_take_much_memory_are_forgotten(monkeypatch: pytest.MonkeyPat
     for n in (4, 2, 1):
         np.testing.assert_array_equal(exe(x=x[:n])["y"], np.tile([12, 16], (n, 1)))
         assert [dict(k)["n"] for k in exe.variants] == [n]
+
+
+@pytest.mark.parametrize("size", [0, 100, LARGE, 3 * LARGE + 5])
+def test_memory_is_zeros_and_a_process_s_own(size: int) -> None:
+    held = aligned(size)
+    assert held.shape == (size,)
+    assert not held.any()
+    assert held.ctypes.data % ALIGNED == 0
+    child = os.fork()
+    if not child:
+        held[:] = 1
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not held.any()
 
 
 def test_no_copies_of_machine_code() -> None:
