@@ -15,6 +15,7 @@ gives that row once more.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
 
 import numpy as np
@@ -332,13 +333,18 @@ def plans(
 def _block(m: int, rows: int, panels: int) -> int:
     """Rows at a time, so that there are chunks for several threads, and few rows are computed twice
     because the last block overlaps another."""
-    count = over(m, rows)
-    some = [
-        j for j in range(1, count + 1)
-        if rows * j >= LEAST and over(count, j) * j <= TWICE * count
-    ]  # fmt: skip
-    enough = [j for j in some if panels * over(count, j) >= CHUNKS]
-    return min(rows * (max(enough) if enough else min(some, default=count)), m)
+    count, least = over(m, rows), over(LEAST, rows)
+
+    def highest(blocks: int) -> int:
+        """Tiles of one, where there are so many; 0 where too many rows would be computed twice."""
+        most = count if blocks == 1 else (count - 1) // (blocks - 1)
+        high = min(most, int(TWICE * count) // blocks)
+        return high if over(count, max(high, 1)) == blocks else 0
+
+    blocks = range(over(CHUNKS, panels), count // least + 1)
+    enough = (high for n in blocks if (high := highest(n)) >= least)
+    few = (j for j in range(least, count + 1) if over(count, j) * j <= TWICE * count)
+    return min(rows * next(chain(enough, few), count), m)
 
 
 def _tiles(

@@ -112,16 +112,14 @@ def run_model(
 ) -> tuple[OutputValue, ...]:
     """Run a model's file once, compiled; or one that was saved when it was. inputs, output: .npz
     files, by name. target, precision, vendor: as `compile` has them."""
-    import numpy as np
-
     from superopt.pipeline.described import described
-    from superopt.pipeline.inputs import read_inputs
+    from superopt.pipeline.inputs import read_inputs, write_arrays
 
     feeds = read_inputs(inputs)
     assert feeds is not None
     found = _executable(Path(model), threads, target, precision, vendor).run(feeds)
     if output is not None:
-        np.savez(output, **found)
+        write_arrays(Path(output), found)
     return tuple(described(name, x) for name, x in found.items())
 
 

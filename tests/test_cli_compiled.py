@@ -85,6 +85,14 @@ def test_run_says_what_the_outputs_are(
     golden("outputs.txt", done.out)
 
 
+def test_run_writes_over_nothing_that_it_reads(superopt: Run, model: Path, tmp_path: Path) -> None:
+    x = tmp_path / "x.npz"
+    x.touch()
+    for output in (x, model):
+        done = superopt("run", model, "--inputs", x, "-o", output, api=FakeApi())
+        assert (done.code, "this file is read" in done.err) == (2, True)
+
+
 def test_export_says_what_was_written(
     superopt: Run, model: Path, tmp_path: Path, golden: Callable[[str, str], None]
 ) -> None:

@@ -111,6 +111,7 @@ def optimize(
         inputs,
         replay,
         *rules,
+        replaces=True,
         output=output,
         certificate=None if output is None else certificate_path(output),
         html=html,

@@ -144,11 +144,11 @@ def interruptible() -> Iterator[Stop]:
         writer.close()
 
 
-def check_outputs(*sources: Path | None, **paths: Path | None) -> None:
+def check_outputs(*sources: Path | None, replaces: bool = False, **paths: Path | None) -> None:
     """Raises UsageError, before any work is done, if a file cannot be written there.
 
-    The keywords are the options' names without dashes. Only `output` may be one of `sources`, the
-    files that are read: a model may be replaced by its faster self, not by a report.
+    The keywords are the options' names without dashes. replaces: may `output` be one of `sources`,
+    the files that are read? A model may be replaced by its faster self, not by a report.
     """
     seen: dict[Path, str] = {}
     read = {p.resolve() for p in sources if p is not None}
@@ -157,7 +157,7 @@ def check_outputs(*sources: Path | None, **paths: Path | None) -> None:
             continue
         option = "the certificate" if name == "certificate" else f"--{name}"
         folder = path.parent
-        if name != "output" and path.resolve() in read:
+        if not (replaces and name == "output") and path.resolve() in read:
             raise UsageError(
                 f"{option} would overwrite {path}", "this file is read", "give another name"
             )

@@ -1,14 +1,16 @@
-"""The user's inputs: an .npz whose arrays are named like the model's inputs."""
+"""Arrays in files: .npz whose arrays are named like a model's inputs, or outputs."""
 
 from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from superopt.errors import UsageError
+from superopt.onnx_io.atomic import new_files
 from superopt.onnx_io.model import Model
 from superopt.te.dtype import STRING, to_numpy
 
@@ -32,6 +34,20 @@ def read_inputs(
             f"{given} holds no inputs", str(e).splitlines()[0] if str(e) else type(e).__name__,
             "save it with numpy.savez(file, **{name: array})",
         ) from None  # fmt: skip
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Arrays by name as numpy.savez writes them, of any names, to a file of just this name, which
+    is whole or not there at all. Texts are numpy's own, so that nothing is pickled.
+
+    Raises UsageError where it cannot be written.
+    """
+    with new_files() as create, zipfile.ZipFile(create(path).file, "w") as archive:
+        for name, given in arrays.items():
+            array = np.asanyarray(given)
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                plain = array.astype(str) if array.dtype == object else array
+                np.lib.format.write_array(file, plain, allow_pickle=False)
 
 
 def check_inputs(model: Model, arrays: Mapping[str, np.ndarray] | None) -> None:

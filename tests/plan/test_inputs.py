@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
 import superopt
 from superopt.errors import UsageError
+from superopt.pipeline.inputs import read_inputs, write_arrays
 from tests.plan.test_compile import F, I, matmul, model
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -79,3 +82,21 @@ class Tensor:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.x.__dlpack_device__()
+
+
+def test_arrays_are_written_to_just_this_file(tmp_path: Path) -> None:
+    given = {
+        "file": np.arange(3),
+        "a/b: c": np.ones((2, 0), np.float32),
+        "words": np.array(["x", "longer"], object),
+        "allow_pickle": np.float64(2),
+    }
+    write_arrays(tmp_path / "y", given)
+    assert [p.name for p in tmp_path.iterdir()] == ["y"]
+    found = read_inputs(tmp_path / "y")
+    assert found is not None
+    assert found.keys() == given.keys()
+    for name, x in given.items():
+        assert np.array_equal(found[name], np.asarray(x))
+    with pytest.raises(UsageError, match="there is no folder"):
+        write_arrays(tmp_path / "no" / "y", given)
