@@ -23,6 +23,7 @@ from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.pipeline import export
+from superopt.pipeline.accuracy import accuracy
 from superopt.pipeline.allowed import ALL, Allowed
 from superopt.pipeline.arrays import Port, symbolic
 from superopt.pipeline.executable import Executable as Executable
@@ -32,7 +33,7 @@ from superopt.pipeline.native import Native, Whole
 from superopt.pipeline.outside import Readable, readable
 from superopt.pipeline.ports import dtype_of, port, shape_at
 from superopt.pipeline.profile import profile
-from superopt.pipeline.saved import Saved, write
+from superopt.pipeline.saved import Saved, saved_from, write
 from superopt.pipeline.sized import sized
 from superopt.pipeline.steps import Arrays, Foreign, foreign
 from superopt.pipeline.tune import Progress, tune
@@ -51,6 +52,7 @@ from superopt.plan.segments import (
     worthwhile,
 )  # fmt: skip
 from superopt.plan.simplify import simplified
+from superopt.report.accuracy import Accuracy
 from superopt.report.compiled import Exported, Tuned
 from superopt.report.profile import Profile
 from superopt.te.domain import Reals
@@ -245,6 +247,9 @@ class Compiler:
     def profile(self, exe: Executable, feeds: Mapping[str, Any] | None, seconds: float) -> Profile:
         return profile(exe, feeds, seconds=seconds)
 
+    def accuracy(self, exe: Executable, shapes: Mapping[str, int], sets: int) -> Accuracy:
+        return accuracy(exe, shapes, sets)
+
     def export(self, exe: Executable, path: Path, shapes: Mapping[str, int]) -> Exported:
         known = [dict(key) for key in exe.variants]
         if any(map(self.fallen, (*known, shapes))):  # it may have kernels all the same
@@ -258,20 +263,8 @@ class Compiler:
             (why,) = self.without.values()
             what = f"{self.model.source.label} cannot be saved"
             raise UsageError(what, why, "keep the model itself")
-        programs = [
-            step.code for steps in exe.variants.values() for step in steps
-            if isinstance(step, Native)
-        ]  # fmt: skip
-        held = Saved(
-            self.model.source,
-            self.threads,
-            self.machine.width,
-            self.allowed,
-            {key: o for c in programs for key, o in c.program.options.items()},
-            tuple(dict(key) for key in exe.variants),
-            {c.program.identity(): c.constants for c in programs},
-        )
-        write(held, path)
+        how = self.threads, self.machine.width, self.allowed
+        write(saved_from(self.model.source, *how, exe.variants), path)
 
     def split(self, sizes: Mapping[str, int]) -> list[Segment]:
         return worthwhile(self.model.graph, lambda n: not self.why_not(n, sizes), sizes)

@@ -25,10 +25,10 @@ from superopt.kernels.problem import Problem
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
+from superopt.pipeline.accuracy import accuracy
 from superopt.pipeline.allowed import Allowed
 from superopt.pipeline.arrays import Port, as_array, sizes_of
 from superopt.pipeline.foreign import Foreign, foreign
-from superopt.pipeline.gpu_accuracy import accuracy
 from superopt.pipeline.gpu_parts import Part, Variant
 from superopt.pipeline.gpu_profile import profile
 from superopt.pipeline.gpu_tune import known, tuned

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from superopt.pipeline.in_turn import Direct
     from superopt.pipeline.steps import Foreign
     from superopt.pipeline.tune import Progress
+    from superopt.report.accuracy import Accuracy
     from superopt.report.compiled import Exported, Tuned
     from superopt.report.profile import Profile
 
@@ -255,6 +256,17 @@ class Executable:
         for a table; its `svg()` is a picture.
         """
         return self.compiler.profile(self, feeds, seconds)
+
+    @property
+    def precision(self) -> str:
+        """In which floats of 32 bits are computed."""
+        return "fp32"
+
+    def accuracy(self, shapes: Mapping[str, int] | None = None, *, sets: int = 2) -> Accuracy:
+        """How far outputs are from the original's in float64, on so many sets of drawn inputs, and
+        whether that is within float32's tolerance; `print` it for a table. shapes: symbolic sizes.
+        It evaluates the whole model twice for each set, with numpy."""
+        return self.compiler.accuracy(self, shapes or {}, sets)
 
     def save(self, path: str | Path) -> None:
         """Write the compiled model to a file, for `superopt.load`.

@@ -20,6 +20,8 @@ from superopt.onnx_io.protos import tensors
 from superopt.onnx_io.skeleton import Skeleton, blob_size, copy_blob, expected_size, stub_index
 from superopt.onnx_io.source import Source
 from superopt.pipeline.allowed import Allowed
+from superopt.pipeline.executable import Sizes, Steps
+from superopt.pipeline.native import Native
 
 ALIGNED = 64
 
@@ -43,6 +45,17 @@ class Saved:
     constants: Mapping[str, np.ndarray]
     target: str = "cpu"
     precision: str = "fp32"
+
+
+def saved_from(
+    source: Source, threads: int, width: int, allowed: Allowed, variants: Mapping[Sizes, Steps]
+) -> Saved:
+    """What was compiled of a model."""
+    found = [s.code for steps in variants.values() for s in steps if isinstance(s, Native)]
+    options = {key: o for c in found for key, o in c.program.options.items()}
+    constants = {c.program.identity(): c.constants for c in found}
+    sizes = tuple(map(dict, variants))
+    return Saved(source, threads, width, allowed, options, sizes, constants)
 
 
 def write(s: Saved, path: Path) -> None:

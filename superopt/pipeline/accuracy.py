@@ -1,9 +1,9 @@
-"""`accuracy`: a model on a GPU against the original in float64, on inputs that are drawn."""
+"""`accuracy`: a compiled model against the original in float64, on inputs that are drawn."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -11,20 +11,27 @@ from superopt.check.compare import Compared, compare
 from superopt.check.inputs import feeds
 from superopt.errors import UsageError
 from superopt.ir.evaluate import evaluate
+from superopt.onnx_io.model import Model
 from superopt.pipeline.shapes import representative
 from superopt.report.accuracy import Accuracy, Output
 from superopt.te.domain import Reals
 from superopt.te.dtype import BF16, F16, F32, F64, DType
 
-if TYPE_CHECKING:
-    from superopt.pipeline.cuda import OnGpu
+
+class Compiled(Protocol):
+    @property
+    def model(self) -> Model: ...
+    @property
+    def precision(self) -> str: ...
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]: ...
+
 
 # What is allowed of outputs of 32 bits, by the precision: that of a type of as many digits, whose
 # rounding the original's own error is measured with.
 TYPES: Mapping[str, DType] = {"fp32": F32, "tf32": F16, "fp16": F16, "bf16": BF16}
 
 
-def accuracy(exe: OnGpu, shapes: Mapping[str, int], sets: int) -> Accuracy:
+def accuracy(exe: Compiled, shapes: Mapping[str, int], sets: int) -> Accuracy:
     """By DESIGN section 14: each output within its precision's tolerance of the original's in
     float64, or no worse than 4 times what the original errs where all of it is of that precision.
 
