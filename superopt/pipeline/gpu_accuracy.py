@@ -17,7 +17,7 @@ from superopt.te.domain import Reals
 from superopt.te.dtype import BF16, F16, F32, F64, DType
 
 if TYPE_CHECKING:
-    from superopt.pipeline.cuda import OnGpu
+    from superopt.pipeline.on_gpu import OnGpu
 
 # What is allowed of outputs of 32 bits, by the precision: that of a type of as many digits, whose
 # rounding the original's own error is measured with.
