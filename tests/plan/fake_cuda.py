@@ -20,7 +20,7 @@ ATTRIBUTES = {75: CAPABILITY[0], 76: CAPABILITY[1], 97: 232448}
 
 @dataclass
 class Function:
-    """Whatever is called of it: `argtypes` are set, and say nothing here."""
+    """`argtypes` are set, and say nothing here."""
 
     call: Callable[..., int]
     argtypes: Any = None
@@ -30,31 +30,21 @@ class Function:
 
 
 @dataclass
-class Library:
-    """libcuda.so. fails: a function that gives an error; calls: how often each was called; live:
-    what was made and not ended, by handle; image: of the program that runs, None: kernels do
-    nothing; launched: which launch is the next one of it."""
+class Device:
+    """What there is, and how it is asked. fails: a function that gives an error; calls: how often
+    each was called; live: what was made and not ended, by handle; functions: of modules, by theirs;
+    image: of the program that runs, None: kernels do nothing; launched: which launch is the next
+    one of it; log: of launches, how many programs, whether they begin early, and the stream."""
 
     fails: str = ""
     image: Image | None = None
     calls: dict[str, int] = field(default_factory=dict)
     live: dict[int, Any] = field(default_factory=dict)
+    functions: list[Any] = field(default_factory=list)
     stack: list[int] = field(default_factory=list)
     recording: list[Any] | None = None
     launched: int = 0
     log: list[tuple[int, bool, int]] = field(default_factory=list)
-
-    def __getattr__(self, name: str) -> Function:
-        def call(*given: Any) -> int:
-            self.calls[name] = self.calls.get(name, 0) + 1
-            if name == self.fails:
-                return 2
-            method = name.removesuffix("_v2")
-            return getattr(type(self), method, Library.done)(self, *given) or 0
-
-        out = Function(call)
-        self.__dict__[name] = out
-        return out
 
     def done(self, *given: Any) -> None:
         assert self.stack or len(given) < 2  # all else wants a context
@@ -126,10 +116,10 @@ class Library:
         self._made(out, code)
 
     def cuModuleGetFunction(self, out: Any, module: int, name: bytes) -> None:
-        code = self.live[module]
-        self._made(
-            out, functions(code.decode(), [name.decode()])[name.decode()] if self.image else None
-        )
+        wanted = name.decode()
+        text = self.live[module].decode()
+        out._obj.value = len(self.functions) + 1
+        self.functions.append(self.image and functions(text, [wanted])[wanted])
 
     def cuFuncGetAttribute(self, out: Any, which: int, function: int) -> None:
         out._obj.value = 1024
@@ -139,7 +129,7 @@ class Library:
         assert tuple(c.block)[1:] == tuple(c.grid)[1:] == (1, 1)
         places = [ctypes.c_uint64.from_address(x).value for x in each]
         assert places[-2:] == [0, 0]
-        what = (self.live[function], c.grid[0], places[:-2], bool(c.count), c.stream)
+        what = (self.functions[function - 1], c.grid[0], places[:-2], bool(c.count), c.stream)
         if self.recording is None:
             self._run(*what)
         else:
@@ -179,5 +169,25 @@ class Library:
             self._run(*what)
 
 
-def driver(library: Library) -> Driver:
-    return Driver(library)
+class Library:
+    """libcuda.so of a device."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def __getattr__(self, name: str) -> Function:
+        def call(*given: Any) -> int:
+            d = self._device
+            d.calls[name] = d.calls.get(name, 0) + 1
+            if name == d.fails:
+                return 2
+            (getattr(d, name.removesuffix("_v2"), None) or d.done)(*given)
+            return 0
+
+        out = Function(call)
+        self.__dict__[name] = out
+        return out
+
+
+def driver(device: Device) -> Driver:
+    return Driver(Library(device))
