@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -95,7 +94,7 @@ class OnDevice:
         """The outputs, of inputs in order: arrays, or tensors on the device, of the types that the
         image says. there: give tensors, which are the program's own."""
         d, base = self.cuda.driver, self.arena.handle
-        held = []  # until they are there
+        held: list[Any] = []  # until they are there
         assert self.graph is not None
         with self.cuda.entered():
             stream = _torchs_stream()
@@ -183,10 +182,8 @@ class Vendors:
         import torch
 
         some = [_tensor(self.arena, at, size * _itemsize(kind), kind) for at, size, kind in given]
-        on: AbstractContextManager[Any] = torch.cuda.stream(
-            torch.cuda.ExternalStream(self.cuda.current.handle)
-        )
-        with on:
+        cuda: Any = torch.cuda  # whose classes have no types
+        with cuda.stream(cuda.ExternalStream(self.cuda.current.handle)):
             Library(self.what, self.dots).run(*some)
 
 
