@@ -268,5 +268,5 @@ def function(
         most -= d.number("cuFuncGetAttribute", _STATIC, handle)
         d("cuFuncSetAttribute", handle, _DYNAMIC, most)
     if shares:
-        d("cuFuncSetAttribute", handle, _CARVEOUT, 100)
+        d.lib.cuFuncSetAttribute(handle, _CARVEOUT, 100)  # no more than a wish
     return Function(cuda, handle, threads, shared)
