@@ -138,18 +138,19 @@ def _on_gpu(
 
     options = gpu_ready.Options(precision, float_class, bool(vendor), streams, store)
     on = gpu_ready.place()
-    if isinstance(model, str | Path) and on is not None and not budget:
-        exe = _gpu_from_file(Path(model), options, on)
-    else:
+    file = Path(model) if isinstance(model, str | Path) else None
+    if budget or on is None or file is None:
         from superopt.onnx_io.source import read
 
         exe = _gpu_compiler(read(model), options).executable()
-    if not symbolic(exe.ports):
-        if budget:
+        if budget and not symbolic(exe.ports):
             from superopt.cost.store import Store
 
             with Store.open(store) as held:
                 exe.tune({}, budget=budget, most=MOST, store=held)
+    if on is not None and file is not None:
+        exe = _gpu_from_file(file, options, on)  # as it was tuned
+    if not symbolic(exe.ports):
         exe.ready({})
     return exe
 

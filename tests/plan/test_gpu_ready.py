@@ -27,7 +27,7 @@ from superopt.kernels.problem import Problem
 from superopt.onnx_io.source import read
 from superopt.pipeline import cuda, entries, gpu_ready
 from superopt.plan.streams import dependencies, ordered
-from tests.gpu import choose
+from tests.gpu import REAL, choose
 from tests.plan.gpu_models import drawn
 from tests.plan.test_compile import model
 from tests.plan.test_cuda import MODELS, F, feeds, gemms, node
@@ -254,6 +254,16 @@ def test_what_was_measured(tmp_path: Path, compiled: list[object]) -> None:
     )
 
 
+def test_what_was_tuned_is_kept(tmp_path: Path, compiled: list[object]) -> None:
+    m = MODELS["one row"]()
+    path = written(tmp_path / "m.onnx", m)
+    first = compile(path, tune=True, budget=0.1)
+    count = len(compiled)
+    again = compile(path)
+    assert len(compiled) == count
+    np.testing.assert_array_equal(again.run(feeds(m))["y"], first.run(feeds(m))["y"])
+
+
 def test_another_model_in_its_place(tmp_path: Path) -> None:
     path = written(tmp_path / "m.onnx", scaled(3))
     compile(path)
@@ -336,6 +346,33 @@ def test_two_processes_at_once(folder: Path, tmp_path: Path) -> None:
             assert out.split()[0] == wanted.split()[0]
             assert wanted.endswith("0") or out.strip() == wanted
     assert not list(folder.glob("*.part"))
+
+
+@pytest.mark.skipif(not REAL, reason="there are no tensors on a device")
+def test_tensors_on_the_device(tmp_path: Path) -> None:
+    """Give such: the program's own, which the next call writes again; on torch's current stream."""
+    import torch
+
+    m = MODELS["a block"]()
+    path = written(tmp_path / "m.onnx", m)
+    wanted = compile(path).run(feeds(m))
+    exe = compile(path)
+    held = {n: torch.from_numpy(x).cuda() for n, x in feeds(m).items()}
+    other: Any = torch.cuda.Stream()
+    other.wait_stream(torch.cuda.current_stream())
+    for _ in range(2):
+        with torch.cuda.stream(other):
+            got = exe.run(held)
+            copied = {n: x.clone() for n, x in got.items()}
+        other.synchronize()
+        for n, x in copied.items():
+            assert x.is_cuda
+            np.testing.assert_array_equal(x.cpu().numpy(), wanted[n])
+    assert exe.found
+    first = next(iter(got.values()))
+    exe.found.clear()
+    torch.cuda.synchronize()
+    assert first.isfinite().all()  # its memory is there as long as it is
 
 
 def test_the_program_is_read_as_it_was_made() -> None:
