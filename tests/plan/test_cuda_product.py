@@ -183,7 +183,7 @@ def test_measurements_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     exe = cuda.compile(read(m), "fp16", store=tmp_path)
     assert exe.variant({}).program.options.items() >= first.chosen.items()
     monkeypatch.setattr(gpu_tune, "name", lambda device: "another GPU")
-    assert cuda.compile(read(m), "fp16", store=tmp_path).chosen == {}
+    assert cuda.compile(read(m), "fp16", store=tmp_path).compiler.chosen == {}
 
 
 @pytest.mark.parametrize("command", ["bench", "compile", "profile", "run", "tune"])

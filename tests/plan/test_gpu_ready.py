@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,9 @@ from superopt.onnx_io.source import read
 from superopt.pipeline import cuda, entries, gpu_ready
 from superopt.plan.streams import dependencies, ordered
 from tests.gpu import REAL, choose
-from tests.plan.gpu_models import drawn
-from tests.plan.test_compile import model
-from tests.plan.test_cuda import MODELS, F, feeds, gemms, node
+from tests.plan.gpu_models import drawn, node
+from tests.plan.test_compile import F, model
+from tests.plan.test_cuda import MODELS, feeds, gemms
 from tests.plan.test_cuda_product import branches
 
 pytestmark = pytest.mark.gpu
@@ -81,7 +81,7 @@ def gives(path: Path, number: float) -> None:
     np.testing.assert_array_equal(compile(path)(x=ONES)["y"], np.full((2, 4), number))
 
 
-CASES = {
+CASES: Mapping[str, Callable[[], onnx.ModelProto]] = {
     **{n: MODELS[n] for n in ("a block", "heads", "layer norm", "of a long sum", "scalars")},
     "columns": MODELS["columns"], "turned": MODELS["turned"], "branches": branches,
     "of few channels": MODELS["of few channels"], "rows of a table": MODELS["rows of a table"],
@@ -185,7 +185,7 @@ def test_what_is_damaged_is_made_again(
     if damage == "gone":
         file.unlink()
     else:
-        file.write_bytes({"flip": held, "cut": held[:-9], "empty": b""}[damage])
+        file.write_bytes({"flip": bytes(held), "cut": bytes(held[:-9]), "empty": b""}[damage])
     gives(path, 12)
     count = len(compiled)
     assert count == 1 + (kind in ("program", "constants"))
@@ -301,7 +301,7 @@ def test_what_else_is_asked_of_it(tmp_path: Path, compiled: list[object]) -> Non
     assert not found.variants
     wanted = found.run(feeds(m))
     found.save(tmp_path / "m.superopt")
-    again = superopt.load(tmp_path / "m.superopt")
+    again: Any = superopt.load(tmp_path / "m.superopt")
     assert again.variant({}).program.options == first.variant({}).program.options
     assert found.profile(seconds=0.01).parts
     assert found.accuracy(sets=1).ok
