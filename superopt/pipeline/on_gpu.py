@@ -38,8 +38,9 @@ class OnGpu:
     """A model that was compiled for a GPU; for other sizes it is compiled again, once each.
 
     ports: inputs; outputs: names; device: "cuda", or "cpu" in the interpreter. make: gives the
-    compiler. find, keep: what was compiled in another process; what to do with what is new. Calls
-    from several threads wait for each other."""
+    compiler. find, keep: what was compiled in another process; what to do with what is new.
+    variants, found: by sizes, what was compiled, and what was found. Calls from several threads
+    wait for each other."""
 
     ports: tuple[Port, ...]
     outputs: tuple[str, ...]
@@ -143,10 +144,10 @@ class OnGpu:
         key = tuple(sorted(sizes.items()))
         with self.lock:
             if key not in self.variants:
-                was = self.found.pop(key, None)
-                how = {} if was is None else was.options
-                self.variants[key] = self.compiler.compiled(sizes, how)
-                if was is None:
+                # Its memory is free before it is compiled.
+                how = self.found.pop(key).options if key in self.found else None
+                self.variants[key] = self.compiler.compiled(sizes, how or {})
+                if how is None:
                     self.keep(key, self.variants[key])
             return self.variants[key]
 
