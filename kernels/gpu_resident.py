@@ -73,8 +73,7 @@ def interpreted(image: Image, texts: bytes, known: np.ndarray) -> Interpreted:
     out = Launches(image.calls, [], [])
     for s in image.steps:
         f = image.functions[s.function]
-        how = {"num_warps": f.threads // 32} if f.threads else {}
-        out.launches.append((f.name, made[s.function], s.programs, [*map(view, s.given)], how))
+        out.launches.append((f.name, made[s.function], s.programs, [*map(view, s.given)], {}))
         out.numbers.append(s.call)
     return Interpreted(image, arena, out)
 
