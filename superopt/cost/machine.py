@@ -43,7 +43,7 @@ def machine() -> Machine:
     """This machine."""
     cpu, flags = _processor()
     system = f"{platform.system() or sys.platform} {platform.release()}".strip()
-    return Machine(cpu, digest(flags), _cores(), _memory(), system)
+    return Machine(cpu, digest(flags), _cores(), memory(), system)
 
 
 def digest(flags: list[str]) -> str:
@@ -115,7 +115,9 @@ def _cores() -> int:
     return max(1, min(cores, round(limit))) if limit > 0 else cores
 
 
-def _memory() -> int:
+@functools.cache
+def memory() -> int:
+    """Bytes of memory that this machine, or its container, has; 0 where unknown."""
     total = 0
     if text := _read("/proc/meminfo"):
         found = re.search(r"MemTotal:\s*(\d+) kB", text)

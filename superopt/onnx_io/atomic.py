@@ -38,7 +38,7 @@ def new_files() -> Iterator[Create]:
     files: list[NewFile] = []
 
     def create(target: Path) -> NewFile:
-        files.append(_create(target))
+        files.append(_create(target_of(target)))
         return files[-1]
 
     try:
@@ -67,6 +67,20 @@ def new_files() -> Iterator[Create]:
                 new.file.close()
             if new.temporary is not None:
                 new.temporary.unlink(missing_ok=True)
+
+
+def target_of(path: str | Path) -> Path:
+    """The file to write, behind links. Raises UsageError if it cannot be one, as a device."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        why, todo = "it is a directory", "name a file in it"
+    elif target.exists() and not target.is_file():
+        why, todo = "it is not a regular file", "name a file that can be replaced"
+    elif not target.parent.is_dir():
+        why, todo = f"there is no folder {target.parent}", "create it first"
+    else:
+        return target
+    raise UsageError(f"{path} cannot be written", why, todo)
 
 
 def _create(target: Path) -> NewFile:

@@ -1,7 +1,7 @@
 """Files of superopt's own: a description in JSON, and sections of bytes that can be mapped.
 
     8 bytes    superopt
-    4, 8       the format's number; the length of the description (little-endian)
+    4, 4, 8    the format's number; the description's crc32 and length (little-endian)
     ...        the description: {"sections": [[offset, size, crc32], ...], ...}, UTF-8
     ...        each section from a multiple of 4096 on
 
@@ -12,7 +12,6 @@ malice), and executes nothing.
 from __future__ import annotations
 
 import json
-import os
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +23,8 @@ from superopt.onnx_io.atomic import new_files
 from superopt.onnx_io.mapped import Backing, Region, map_file
 
 MAGIC = b"superopt"
-FORMAT = 1
-_HEAD = struct.Struct("<8sIQ")
+FORMAT = 2
+_HEAD = struct.Struct("<8sIIQ")
 _PAGE = 4096
 _CHUNK = 8 << 20
 Writer = Callable[[BinaryIO], None]
@@ -52,13 +51,9 @@ def write(path: Path, about: Mapping[str, Any], sections: Sequence[Writer]) -> N
 
     Raises UsageError where it cannot be written.
     """
-    target = Path(os.path.realpath(path))
-    if target.is_dir() or not target.parent.is_dir():
-        why = "it is a directory" if target.is_dir() else f"there is no folder {target.parent}"
-        raise UsageError(f"{path} cannot be written", why, "name a file in a folder that exists")
     blank = _encoded(about, [(2**62, 2**62, 2**32 - 1)] * len(sections))
     with new_files() as new:
-        file = new(target).file
+        file = new(path).file
         at = _aligned(_HEAD.size + len(blank))
         found = []
         for section in sections:
@@ -70,7 +65,7 @@ def write(path: Path, about: Mapping[str, Any], sections: Sequence[Writer]) -> N
         file.truncate(at)
         file.seek(0)
         text = _encoded(about, found)
-        file.write(_HEAD.pack(MAGIC, FORMAT, len(text)) + text)
+        file.write(_HEAD.pack(MAGIC, FORMAT, zlib.crc32(text), len(text)) + text)
 
 
 def is_one(path: Path) -> bool:
@@ -97,15 +92,18 @@ def read(path: Path) -> tuple[dict[str, Any], list[Region]]:
         raise UsageError(
             f"{path} is no saved model", "it does not begin as one", "name a file that `save` wrote"
         )
-    _, number, length = _HEAD.unpack(view[: _HEAD.size])
+    _, number, crc, length = _HEAD.unpack(view[: _HEAD.size])
     if number != FORMAT:
         raise UsageError(
             f"{path} is of format {number}",
             f"this version of superopt reads format {FORMAT}",
             "compile the model again, and save it",
         )
+    text = bytes(view[_HEAD.size : _HEAD.size + length])
+    if zlib.crc32(text) != crc:
+        raise damaged(path, "its description is not what its checksum says")
     try:
-        about = json.loads(bytes(view[_HEAD.size : _HEAD.size + length]).decode())
+        about = json.loads(text.decode())
         places = [(int(at), int(size), int(crc)) for at, size, crc in about["sections"]]
     except (ValueError, TypeError, KeyError, RecursionError) as e:
         raise damaged(path, f"its description: {e}") from None

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from superopt.errors import ModelError, UsageError
 from superopt.onnx_io import wire
-from superopt.onnx_io.atomic import NewFile, new_files
+from superopt.onnx_io.atomic import NewFile, new_files, target_of
 from superopt.onnx_io.mapped import Backing, map_file
 from superopt.onnx_io.protos import bodies
 from superopt.onnx_io.skeleton import (
@@ -39,7 +39,7 @@ def write_model(model: ir.Model | onnx.ModelProto, path: str | Path, *, like: So
     Raises UsageError if the file cannot be written; ValueError if IR version or opset imports
     differ from those of `like`.
     """
-    target = _target(path)
+    target = target_of(path)
     if isinstance(model, onnx.ModelProto):
         skeleton, _ = of_proto(model, like.folder, target.name)
     else:
@@ -71,7 +71,7 @@ def copy_unchanged(source: Source, path: str | Path) -> None:
     Raises UsageError if the file cannot be written, or if another model's data file would have to
     be overwritten.
     """
-    target = _target(path)
+    target = target_of(path)
     if source.raw is None:
         write_model(source.model, path, like=source)
         return
@@ -156,19 +156,3 @@ def _same(a: Path, b: Path) -> bool:
         return os.path.samefile(a, b)
     except OSError:
         return False
-
-
-def _target(path: str | Path) -> Path:
-    """The file to write, behind links; UsageError if it cannot be one."""
-    target = Path(os.path.realpath(path))
-    if target.is_dir():
-        raise _unwritable(path, "it is a directory", "name a file in it")
-    if target.exists() and not target.is_file():
-        raise _unwritable(path, "it is not a regular file", "name a file that can be replaced")
-    if not target.parent.is_dir():
-        raise _unwritable(path, f"there is no folder {target.parent}", "create it first")
-    return target
-
-
-def _unwritable(path: str | Path, why: str, todo: str) -> UsageError:
-    return UsageError(f"{path} cannot be written", why, todo)

@@ -78,7 +78,9 @@ def as_array(port: Port, given: Any) -> np.ndarray:
         return given  # type: ignore[no-any-return]  # a sequence, or nothing: onnxruntime's matter
     try:
         array = _array(port, given, wanted)
-    except (ValueError, TypeError, BufferError, RuntimeError) as e:  # of lists, and of libraries
+    except (UsageError, MemoryError):
+        raise
+    except Exception as e:  # of lists, and of libraries: any
         raise UsageError(
             f"input {name!r} is a {type(given).__name__} that is no array", str(e),
             f"give an array: {port.text}",

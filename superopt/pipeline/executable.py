@@ -6,6 +6,7 @@ What a call needs is here; the compiler is loaded when something is asked of it.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from superopt.cost import machine
 from superopt.errors import UsageError
 from superopt.kernels.engine import Machine
 from superopt.pipeline import forks
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 Sizes = tuple[tuple[str, int], ...]
 Steps = list["Native | Foreign"]
 _NDARRAY, _EMPTY = np.ndarray, np.empty
+PART = 4  # of the machine's memory, that a model's constants and results take for all its sizes
+UNKNOWN = 8 << 30  # bytes of memory, where the system does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +60,12 @@ class _Last:
         return cls(inputs, takes, native.specs, (*whole.gives.items(),), native.code.call)
 
 
-def _locked(direct: Direct, lock: threading.RLock) -> Direct:
-    """The same, for kernels whose memory is one call's at a time."""
+def _locked(direct: Direct, exe: forks.Locked) -> Direct:
+    """The same, for kernels whose memory is one call's at a time. exe: has the lock, which is
+    another one in a forked process."""
 
     def call(arrays: Sequence[Any]) -> dict[str, Any]:
-        with lock:
+        with exe.lock:
             return direct(arrays)
 
     return call
@@ -70,9 +75,14 @@ def _nothing(arrays: tuple[np.ndarray, ...]) -> None:
     """The call of a model that is no one program."""
 
 
+def _bytes(steps: Steps) -> int:
+    return sum(s.code.bytes for s in steps if isinstance(s, Native))
+
+
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Executable:
-    """A model that was compiled. For other sizes of its inputs it is compiled again, once each.
+    """A model that was compiled. For other sizes of its inputs it is compiled again, once each;
+    those called longest ago go where all would take more than a part of the memory (PART).
 
     ports: inputs; outputs: names. make: gives the compiler. find, keep: steps that were compiled
     earlier, in this process or another; what to do with those that are new. Calls from several
@@ -144,7 +154,7 @@ class Executable:
                     ports = zip(self.ports, given, strict=True)
                     inputs = tuple((p.name, p.dtype, a.shape) for p, a in ports)
                     alone = not any(isinstance(s, Native) for s in steps)
-                    one = direct if alone else _locked(direct, self.lock)
+                    one = direct if alone else _locked(direct, weakref.proxy(self))
                     self._last = _Last(inputs, None, (), (), _nothing, one)
                 return made.run(steps, given)
         self._last = last = _Last.of(first, first.whole, self.ports, given)
@@ -190,13 +200,18 @@ class Executable:
     def variant(self, sizes: Mapping[str, int]) -> Steps:
         """The steps for inputs of these sizes."""
         key = tuple(sorted(sizes.items()))
-        if key not in self.variants:
+        if (steps := self.variants.pop(key, None)) is None:
             if (found := self.find(key)) is not None:
-                self.variants[key] = [found]
+                steps = [found]
             else:
-                self.variants[key] = self.compiler.compiled(sizes)
-                self.keep(key, self.variants[key])
-        return self.variants[key]
+                steps = self.compiler.compiled(sizes)
+                self.keep(key, steps)
+        self.variants[key] = steps  # as the last one
+        if len(self.variants) > 1:
+            held = sum(map(_bytes, self.variants.values()))
+            while held > (machine.memory() or UNKNOWN) // PART and len(self.variants) > 1:
+                held -= _bytes(self.variants.pop(next(iter(self.variants))))
+        return steps
 
     def at(self, sizes: Mapping[str, int]) -> Executable:
         """The model itself, or the one that is compiled for these sizes alone (Compiler.at)."""
@@ -226,6 +241,12 @@ class Executable:
     def fallen(self, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]:
         """The nodes that run in onnxruntime, and why."""
         return self.compiler.fallen(sizes)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise UsageError(
+            "a compiled model cannot be pickled or copied", "it is machine code in this process",
+            "use save and superopt.load, or compile the model where it is needed",
+        )  # fmt: skip
 
     def profile(self, feeds: Mapping[str, Any] | None = None, *, seconds: float = 2.0) -> Profile:
         """How long each kernel takes, and how long it must take at least on this machine.

@@ -20,7 +20,7 @@ from superopt.errors import UsageError
 from superopt.ir import graph as g
 from superopt.kernels.cpu import Machine, checkable
 from superopt.kernels.cpu_run import STATE_BYTES, STOP, WAKE
-from superopt.onnx_io.atomic import NewFile, new_files
+from superopt.onnx_io.atomic import NewFile, new_files, target_of
 from superopt.onnx_io.model import Model
 from superopt.pipeline.linker import compiler, shared_object
 from superopt.pipeline.shapes import representative
@@ -66,8 +66,7 @@ def names(path: Path, label: str) -> Names:
         )
     out = Names(folder, file, identifier(file))
     for each in out.files:
-        if each.is_dir():
-            raise UsageError(f"{each} cannot be written", "it is a directory", "name another file")
+        target_of(each)
     return out
 
 

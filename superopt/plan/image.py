@@ -3,7 +3,9 @@ was made, so that a program that is kept whole is ready soon."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import mmap
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from superopt.plan.build import Program
 
 ALIGNED = 64
+PAGE = 1 << 21  # bytes of a large page
+LARGE = PAGE // 2
 Run = Callable[..., None]
 
 
@@ -57,6 +61,11 @@ class Code:
     @property
     def program(self) -> Program:
         return self.planned()
+
+    @property
+    def bytes(self) -> int:
+        """That it holds, but for machine code."""
+        return sum(a.nbytes for a in (self.constants, self.memory, *self.workspaces))
 
     def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Compute the outputs: contiguous arrays of the right types, all of them."""
@@ -116,7 +125,18 @@ def functions(
 
 
 def aligned(size: int) -> np.ndarray:
-    """Zeros, from a multiple of 64 bytes on."""
-    held = np.zeros(size + ALIGNED, np.uint8)
-    begin = -held.ctypes.data % ALIGNED
+    """Zeros, from a multiple of 64 bytes on; many of them in large pages, where the system has
+    them for who asks: of small ones, which lie anywhere, no processor foresees the next."""
+    if size < LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        held = np.zeros(size + ALIGNED, np.uint8)
+        begin = -held.ctypes.data % ALIGNED
+        return held[begin : begin + size]
+    try:
+        pages = mmap.mmap(-1, size + PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # a fork's own
+    except OSError as e:
+        raise MemoryError(f"no {size} bytes: {e.strerror}") from None
+    with contextlib.suppress(OSError):  # a system without them
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    held = np.frombuffer(pages, np.uint8)
+    begin = -held.ctypes.data % PAGE
     return held[begin : begin + size]

@@ -12,6 +12,7 @@ products, and those before them through which zeros go, are computed as they are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from hashlib import blake2b
 from math import prod
 
 import numpy as np
@@ -19,6 +20,8 @@ import numpy as np
 from superopt.kernels.contraction import contraction
 from superopt.kernels.transform import reduction
 from superopt.plan.tensors import Tensors
+from superopt.te.domain import Reals
+from superopt.te.dtype import F64, INDEX
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Const, Expr, Load, Reduce
 from superopt.te.walk import parts
@@ -27,9 +30,12 @@ from superopt.te.walk import parts
 BREAKS = {
     "div": 1, "sqrt": 0, "log": 0, "pow": 0, "floor": 0, "ceil": 0, "sign": 0, "eq": 0, "ne": 0,
 }  # fmt: skip
+ORDER = ("lt", "le")  # with zero, unless what is made of it is the same on both sides
 TINY = 1e-8  # what is added so that a zero may be divided by, and changes little else
 UNBIASED = 1 / 8  # part of a bias that is zero, from which on rows of a result may be
 LARGE = 1 << 20  # elements of a bias that is not looked at
+
+WIDE = Reals(F64)
 
 Constants = Mapping[Tensor, Callable[[], np.ndarray]]
 
@@ -53,9 +59,11 @@ def delicate(current: Mapping[Tensor, Tensor], tensors: Tensors) -> set[Tensor]:
         if t not in seen:
             seen.add(t)
             todo += [x.tensor for x in tensors.parts.get(t, ())]
-            some = () if now.body is None else _zeros(now.body, constants)
+            some = [] if now.body is None else [*_zeros(now.body, constants)]
             todo += [x for x in some if isinstance(x, Tensor)]
-    return out | seen & products
+            if t in products and reduction(now) in some:
+                out.add(t)
+    return out
 
 
 def _broken(
@@ -65,16 +73,51 @@ def _broken(
     inside = [now]
     while inside:
         body = inside.pop().body
-        for e in () if body is None else parts(body):
+        if body is None:
+            continue
+        for e in parts(body):
             match e:
                 case Load(t) if t not in current:
                     inside.append(t)
                 case Apply("pow", (_, Const(int(n)))) if n >= 0:
                     pass
+                case Apply(fn, args) if fn in ORDER and args[0].dtype.is_float:
+                    yield from _ordered(e, args, body, constants)
                 case Apply(fn, args) if fn in BREAKS and args[0].dtype.is_float:
                     yield from _zeros(args[BREAKS[fn]], constants)
                 case Apply("cast", (x,), dtype) if dtype.kind == "b" and x.dtype.is_float:
                     yield from _zeros(x, constants)
+
+
+def _ordered(
+    e: Expr, sides: tuple[Expr, ...], body: Expr, constants: Constants
+) -> Iterator[Tensor | Reduce]:
+    """Of what is compared with zero, if there `body` jumps."""
+    for x, other in zip(sides, reversed(sides), strict=True):
+        if isinstance(x, Const) or not _zero(other, constants):
+            continue
+        numbers: dict[Expr, np.ndarray] = {x: np.zeros(())}
+        below, above = (_value(body, numbers | {e: np.asarray(b)}) for b in (True, False))
+        if not np.array_equal(below, above):
+            yield from _zeros(x, constants)
+
+
+def _value(e: Expr, known: Mapping[Expr, np.ndarray]) -> np.ndarray:
+    """Of an expression in which what is read, and where, is some number, always the same one; of a
+    sum one term."""
+    if e in known:
+        return known[e]
+    match e:
+        case Const(value, dtype) if dtype != INDEX:
+            return WIDE.const(value, dtype)
+        case Reduce(_, _, body):
+            return _value(body, known)
+        case Apply(fn, args, dtype) if INDEX not in (dtype, args[0].dtype):
+            with np.errstate(all="ignore"):
+                values = [_value(a, known) for a in args]
+                return WIDE.apply(fn, values, [a.dtype for a in args], dtype)
+    number = blake2b(str(e).encode(), digest_size=1).digest()[0]
+    return np.asarray(number / 256 + 0.5).astype(WIDE.store(e.dtype))
 
 
 def _zeros(e: Expr, constants: Constants) -> Iterator[Tensor | Reduce]:
@@ -82,10 +125,13 @@ def _zeros(e: Expr, constants: Constants) -> Iterator[Tensor | Reduce]:
     match e:
         case Load(t):
             yield from () if t in constants else (t,)
-        case Apply("add" | "sub" | "max" | "min", (x, y)):
-            if _zero(x, constants) or _zero(y, constants):
-                yield from _zeros(x, constants)
-                yield from _zeros(y, constants)
+        case Apply("add" | "sub" | "max" | "min" as fn, (x, y)):
+            some = [[*_zeros(x, constants)], [*_zeros(y, constants)]]
+            # A mean that is taken off is zero where all is; what is added is another path's.
+            if (fn == "sub" and all(some)) or _zero(x, constants) or _zero(y, constants):
+                yield from (t for each in some for t in each)
+        case Apply("pow", (x, Const(n))):
+            yield from _zeros(x, constants) if n > 0 else ()
         case Apply("select", (_, *some)):
             for x in some:
                 yield from _zeros(x, constants)

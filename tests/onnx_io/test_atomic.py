@@ -13,6 +13,8 @@ import onnx_ir as ir
 import pytest
 
 from superopt.errors import UsageError
+from superopt.onnx_io import sections
+from superopt.onnx_io.atomic import new_files
 from superopt.onnx_io.source import read
 from superopt.onnx_io.write import copy_unchanged, write_model
 from tests.onnx_io.children import Crashed, in_child
@@ -121,6 +123,16 @@ def test_what_cannot_be_a_target(tmp_path: Path) -> None:
             write_model(source.model, target, like=source)
         with pytest.raises(UsageError, match=words):
             copy_unchanged(source, target)
+    assert [p.name for p in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_no_file_takes_the_place_of_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match="not a regular file"), new_files() as create:
+        create(pipe)
+    with pytest.raises(UsageError, match="not a regular file"):
+        sections.write(pipe, {}, [])
     assert [p.name for p in tmp_path.iterdir()] == ["pipe"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from superopt.pipeline import saved
 from superopt.pipeline.steps import Foreign, Native
 from tests.plan.test_compile import F, model, net, picture
 
-HEAD = struct.Struct("<8sIQ")
+HEAD = struct.Struct("<8sIIQ")
 
 
 def partly_foreign() -> onnx.ModelProto:
@@ -90,7 +91,7 @@ def test_no_machine_code_is_in_the_file(tmp_path: Path) -> None:
     exe.save(tmp_path / "m.superopt")
     data = (tmp_path / "m.superopt").read_bytes()
     assert b"\x7fELF" not in data
-    _, _, length = HEAD.unpack(data[: HEAD.size])
+    *_, length = HEAD.unpack(data[: HEAD.size])
     about = json.loads(data[HEAD.size : HEAD.size + length])
     assert set(about) == {
         "superopt", "model", "threads", "width", "float_class", "partial", "weights", "schedules",
@@ -110,7 +111,7 @@ def _flipped(data: bytes, rng: random.Random) -> bytes:
 
 def _about(change: object) -> bytes:
     text = json.dumps(change).encode()
-    return HEAD.pack(b"superopt", 1, len(text)) + text
+    return HEAD.pack(b"superopt", 2, zlib.crc32(text), len(text)) + text
 
 
 def test_damage_is_found(tmp_path: Path) -> None:
@@ -127,7 +128,7 @@ def test_damage_is_found(tmp_path: Path) -> None:
     for n in range(120):
         change = _cut if n % 3 == 0 else _flipped
         # Most of a file is one section: half of the changes are where the description is.
-        head = HEAD.unpack(data[: HEAD.size])[2] + HEAD.size
+        head = HEAD.unpack(data[: HEAD.size])[-1] + HEAD.size
         new = change(data[:head], rng) + data[head:] if n % 2 else change(data, rng)
         bad = tmp_path / "bad.superopt"
         bad.write_bytes(new)
@@ -140,12 +141,27 @@ def test_damage_is_found(tmp_path: Path) -> None:
     assert refused > 60
 
 
+def test_a_digit_of_the_description(tmp_path: Path) -> None:
+    """Each of them: places of weights are there, too, which nothing else would miss."""
+    exe = superopt.compile(net())
+    file = tmp_path / "m.superopt"
+    exe.save(file)
+    data = file.read_bytes()
+    head = HEAD.size + HEAD.unpack(data[: HEAD.size])[-1]
+    digits = [n for n in range(HEAD.size, head) if chr(data[n]).isdigit()]
+    for n in digits[:: max(len(digits) // 40, 1)]:
+        other = b"1" if data[n : n + 1] != b"1" else b"2"
+        file.write_bytes(data[:n] + other + data[n + 1 :])
+        with pytest.raises(UsageError, match="is damaged\nits description"):
+            superopt.load(file)
+
+
 @pytest.mark.parametrize("name", ["empty", "text", "format", "list", "numbers", "sections"])
 def test_other_files_are_refused(name: str, tmp_path: Path) -> None:
     contents = {
         "empty": b"",
         "text": b"hello, world",
-        "format": HEAD.pack(b"superopt", 2, 2) + b"{}",
+        "format": HEAD.pack(b"superopt", 3, zlib.crc32(b"{}"), 2) + b"{}",
         "list": _about([]),
         "numbers": _about({"sections": [[-4096, 1, 0]]}),
         "sections": _about({"sections": []}),

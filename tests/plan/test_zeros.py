@@ -51,17 +51,80 @@ AFTER: dict[str, Sequence[onnx.NodeProto]] = {
         h.make_node("MatMul", ["t", "w2"], ["u"]),
         h.make_node("Sign", ["u"], ["y"]),
     ],
+    "root of powers": [
+        h.make_node("Pow", ["t", "two"], ["q"]),
+        h.make_node("ReduceSum", ["q", "last"], ["s"], keepdims=1),
+        h.make_node("Sqrt", ["s"], ["r"]),
+        h.make_node("Add", ["r", "tiny"], ["m"]),
+        h.make_node("Div", ["t", "m"], ["y"]),
+    ],
+    "its own mean taken off": [
+        h.make_node("ReduceMean", ["t"], ["s"], axes=[1], keepdims=1),
+        h.make_node("Sub", ["t", "s"], ["c"]),
+        h.make_node("ReduceL2", ["c"], ["n"], axes=[1], keepdims=1),
+        h.make_node("Add", ["n", "tiny"], ["m"]),
+        h.make_node("Div", ["c", "m"], ["y"]),
+    ],
+    "above": [
+        h.make_node("Greater", ["t", "zero"], ["b"]),
+        h.make_node("Cast", ["b"], ["y"], to=onnx.TensorProto.FLOAT),
+    ],
+    "below, a choice": [
+        h.make_node("Less", ["t", "zero"], ["b"]),
+        h.make_node("Where", ["b", "two", "zero"], ["y"]),
+    ],
+    "are there any": [
+        h.make_node("Abs", ["t"], ["p"]),
+        h.make_node("ReduceSum", ["p", "last"], ["s"], keepdims=1),
+        h.make_node("Greater", ["s", "zero"], ["b"]),
+        h.make_node("Cast", ["b"], ["f"], to=onnx.TensorProto.FLOAT),
+        h.make_node("Mul", ["t", "zero"], ["o"]),
+        h.make_node("Add", ["f", "o"], ["y"]),
+    ],
     "root": [h.make_node("Abs", ["t"], ["p"]), h.make_node("Sqrt", ["p"], ["y"])],
 }
 MIXING = {"strassen", "winograd"}
-PLAIN = [h.make_node("Tanh", ["t"], ["y"])]
+CONSTANTS = {
+    "tiny": np.float32(1e-12),
+    "zero": np.float32(0),
+    "one": np.float32(1),
+    "two": np.float32(2),
+    "last": np.array([1]),
+}
+# What is the same on both sides of zero, or does not ask for it.
+PLAIN: dict[str, Sequence[onnx.NodeProto]] = {
+    "Tanh": [h.make_node("Tanh", ["t"], ["y"])],
+    "LeakyRelu": [h.make_node("LeakyRelu", ["t"], ["y"], alpha=0.2)],
+    "PRelu": [h.make_node("PRelu", ["t", "two"], ["y"])],
+    "Elu": [h.make_node("Elu", ["t"], ["y"], alpha=0.7)],
+    "Selu": [h.make_node("Selu", ["t"], ["y"])],
+    "LeakyRelu, written out": [
+        h.make_node("Greater", ["t", "zero"], ["b"]),
+        h.make_node("Mul", ["t", "two"], ["n"]),
+        h.make_node("Where", ["b", "t", "n"], ["y"]),
+    ],
+    "Relu by a mask": [
+        h.make_node("Greater", ["t", "zero"], ["b"]),
+        h.make_node("Cast", ["b"], ["f"], to=onnx.TensorProto.FLOAT),
+        h.make_node("Mul", ["t", "f"], ["y"]),
+    ],
+    "above one": [
+        h.make_node("Greater", ["t", "one"], ["b"]),
+        h.make_node("Cast", ["b"], ["y"], to=onnx.TensorProto.FLOAT),
+    ],
+    "a norm of a sum that is not zero": [
+        h.make_node("Add", ["t", "one"], ["u"]),
+        h.make_node("ReduceL2", ["u"], ["n"], axes=[1], keepdims=1),
+        h.make_node("Div", ["u", "n"], ["y"]),
+    ],
+}
 
 
 def model(
     first: onnx.NodeProto, after: Sequence[onnx.NodeProto], shape: list[int],
     weights: dict[str, np.ndarray],
 ) -> onnx.ModelProto:  # fmt: skip
-    held = {**weights, "tiny": np.float32(1e-12)}
+    held = {**weights, **CONSTANTS}
     graph = h.make_graph(
         [first, *after], "g",
         [h.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)],
@@ -119,8 +182,9 @@ def test_zeros_stay(made: Made, name: str) -> None:
 
 
 @pytest.mark.parametrize("made", [product, windows])
-def test_others_are_computed_by_parts_and_in_tiles(made: Made) -> None:
-    given, _ = made(PLAIN)
+@pytest.mark.parametrize("name", PLAIN)
+def test_others_are_computed_by_parts_and_in_tiles(made: Made, name: str) -> None:
+    given, _ = made(PLAIN[name])
     assert ways(given) & MIXING
 
 

@@ -1,0 +1,81 @@
+"""Inputs of compiled models: what is taken, and what is said of those that do not fit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import superopt
+from superopt.errors import UsageError
+from tests.plan.test_compile import F, I, matmul, model
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+WRONG: dict[str, tuple[dict, str]] = {
+    "name": ({"X": X}, "no input 'X'"),
+    "missing": ({}, "no value for input 'x'"),
+    "dtype": ({"x": X.astype(np.float64)}, "float64"),
+    "shape": ({"x": X[:, :3]}, "axis 1 is 3, not 4"),
+    "rank": ({"x": X[0]}, "give it 2 dimensions"),
+    "kind": ({"x": "abc"}, "is a str"),
+    "rows of a list": ({"x": [[1, 2, 3, 4], [5]]}, "is a list that is no array"),
+    "mask": ({"x": np.ma.masked_array(X, X > 3)}, "input 'x' is a masked array"),
+    "beyond memory": (
+        {"x": np.broadcast_to(X[:1], (2**48, 4))},
+        "'x' of shape [281474976710656, 4",
+    ),
+    "words": ({"x": [["a"] * 4]}, "is a list that is no array"),
+    "beyond its type": ({"x": [[10**400] * 4]}, "is a list that is no array"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_inputs_that_do_not_fit_are_named(name: str) -> None:
+    feeds, why = WRONG[name]
+    with pytest.raises(UsageError) as caught:
+        superopt.compile(matmul()).run(feeds)
+    assert why in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [-1, 300, 1.5, float("nan")])
+def test_numbers_of_a_list_that_do_not_fit_are_refused(number: float) -> None:
+    u8 = TensorProto.UINT8
+    exe = superopt.compile(model([helper.make_node("Neg", ["x"], ["y"])], {"x": (I, [2])}, ["y"]))
+    assert exe(x=[3, -4])["y"].tolist() == [-3, 4]
+    cast = [helper.make_node("Cast", ["x"], ["y"], to=F)]
+    with pytest.raises(UsageError, match="numbers that are no uint8"):
+        superopt.compile(model(cast, {"x": (u8, [2])}, ["y"]))(x=[1, number])
+
+
+def test_tensors_that_give_nothing_are_refused() -> None:
+    class Elsewhere(Tensor):
+        def __dlpack__(self, **given: object) -> object:
+            raise BufferError("on another device")
+
+    with pytest.raises(UsageError, match="on another device"):
+        superopt.compile(matmul())(x=Elsewhere(X))
+
+
+def test_arrays_of_any_kind_are_taken() -> None:
+    exe = superopt.compile(matmul())
+    wanted = X @ np.arange(8, dtype=np.float32).reshape(4, 2)
+    held = X.copy()
+    held.flags.writeable = False
+    wide = np.zeros((3, 8), np.float32)
+    wide[:, ::2] = X
+    for x in (X, held, X.T.copy().T, wide[:, ::2], X.tolist(), Tensor(X)):
+        np.testing.assert_allclose(exe(x=x)["y"], wanted)
+    assert exe(x=np.zeros((0, 4), np.float32))["y"].shape == (0, 2)
+
+
+class Tensor:
+    """What another library gives: only DLPack."""
+
+    def __init__(self, x: np.ndarray) -> None:
+        self.x = x
+
+    def __dlpack__(self, **given: object) -> object:
+        return self.x.__dlpack__(**given)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.x.__dlpack_device__()
