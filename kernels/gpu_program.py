@@ -13,13 +13,13 @@ import numpy as np
 
 from superopt.kernels.cpu_run import Ref
 from superopt.kernels.gpu_device import fits, overlaps, shared_first
-from superopt.kernels.gpu_run import TOLD, loaded, torch_type
+from superopt.kernels.gpu_launch import LATE, Launch, forked, in_order
+from superopt.kernels.gpu_run import TOLD, Loaded, loaded, torch_type
 from superopt.kernels.tile import Kernel
 from superopt.te.dtype import DType
 from superopt.te.expr import Tensor
 
 COMPILERS = 8  # at a time
-LATE = "waits for others"  # what a launch is called that does not begin early
 TIMES = 10  # in a row, of what is timed
 WARMING = 2  # runs before one is captured: Triton compiles in the first
 
@@ -38,21 +38,23 @@ class Call:
 
 
 Spec = tuple[tuple[int, ...], DType]
-Launch = tuple[str, Any, int, list[Any], dict[str, int]]
 
 
 @dataclass(slots=True)
 class Running:
     """A program with its memory. inputs, outputs: tensors of torch on the device, of which calls
-    read and to which they write; numbers: which call a launch is of; beside: streams beside the
-    current one; graph: all calls, recorded once. Not to be called twice at a time."""
+    read and to which they write; numbers: which call a launch is of; memory, constants: of all
+    calls; loaded: kernels by their names; beside: streams beside the current one; graph: all calls,
+    recorded once. Not to be called twice at a time."""
 
     calls: tuple[Call, ...]
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
     launches: list[Launch]
     numbers: tuple[int, ...] = ()
-    held: list[Any] = field(default_factory=list)
+    memory: Any = None
+    constants: Any = None
+    loaded: Mapping[str, Loaded] = field(default_factory=dict)
     beside: list[Any] = field(default_factory=list)
     graph: Any = None
 
@@ -64,12 +66,12 @@ class Running:
 
                 forked(self, torch.cuda)
                 return
-            for _, function, programs, given, how in self.launches:
-                function[(programs,)](*given, **how)
+            in_order(self)
 
     def only(self, *launches: Launch) -> Running:
         """Some of the launches, with the same memory."""
-        return Running(self.calls, self.inputs, self.outputs, [*launches], held=self.held)
+        own = self.memory, self.constants, self.loaded
+        return Running(self.calls, self.inputs, self.outputs, [*launches], (), *own)
 
     def compile(self, compilers: int = COMPILERS) -> None:
         """Have Triton's compiler make all kernels, some at a time, and run none."""
@@ -124,12 +126,13 @@ def running(
     lanes = {0}
     launches: list[Launch] = []
     numbers: list[int] = []
-    held: list[Any] = [pool, fixed, made]
     for n, c in enumerate(calls):
         own = made[c.kernel.name]
         used = scratch.setdefault(c.kernel.name, {})
         if c.lane not in used:
-            used[c.lane] = {t: x.clone() for t, x in own.own.items()} if used else own.own
+            tables = {t for t, _ in c.kernel.tables}
+            copies = {t: x if t in tables else x.clone() for t, x in own.own.items()}
+            used[c.lane] = copies if used else own.own
         tensors = dict(used[c.lane])
         for p, ref in zip(c.kernel.params, c.given, strict=True):
             shape = [n for n in p.shape if isinstance(n, int)]
@@ -145,7 +148,7 @@ def running(
             numbers.append(n)
             late = False
     inputs_, outputs_ = tuple(given[: len(inputs)]), tuple(given[len(inputs) :])
-    out = Running(tuple(calls), inputs_, outputs_, launches, tuple(numbers), held)
+    out = Running(tuple(calls), inputs_, outputs_, launches, tuple(numbers), pool, fixed, made)
     if device == "cuda":
         cuda: Any = torch.cuda  # whose classes have no types
         out.beside = [cuda.Stream() for _ in range(max(lanes))]
@@ -158,38 +161,6 @@ def running(
             shared_first(kernel)
         _record(out)
     return out
-
-
-def forked(r: Running, cuda: Any) -> None:
-    """All launches on the current stream and those beside it, which begin and end with it. cuda:
-    torch.cuda."""
-    main = cuda.current_stream()
-    streams = [main, *r.beside]
-    begin = _over(main, cuda)
-    for s in r.beside:
-        s.wait_event(begin)
-    wanted = {m for c in r.calls for m in c.waits}
-    over: dict[int, Any] = {}
-    before = -1
-    for n, (_, function, programs, given, how) in zip(r.numbers, r.launches, strict=True):
-        call = r.calls[n]
-        stream = streams[call.lane]
-        for m in call.waits if n != before else ():
-            stream.wait_event(over[m])
-        with cuda.stream(stream):
-            function[(programs,)](*given, **how)
-        if n in wanted:
-            over[n] = _over(stream, cuda)
-        before = n
-    for s in r.beside:
-        main.wait_event(_over(s, cuda))
-
-
-def _over(stream: Any, cuda: Any) -> Any:
-    """An event: what was asked of the stream so far has ended."""
-    event = cuda.Event()
-    event.record(stream)
-    return event
 
 
 def event_ms(

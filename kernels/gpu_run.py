@@ -6,15 +6,14 @@ interpreter: kernels run on the CPU then, a program after the other.
 
 from __future__ import annotations
 
-import linecache
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
 from superopt.kernels.gpu_functions import type_of
+from superopt.kernels.gpu_module import Library, functions
 from superopt.kernels.gpu_text import Launch, Printed, printed
 from superopt.kernels.tile import Kernel
 from superopt.te.dtype import DType
@@ -80,42 +79,5 @@ def loaded(kernel: Kernel, device: str = "cpu", dots: str = "ieee", early: bool 
     own = {t: torch.empty(n, dtype=torch_type(t.dtype), device=device) for t, n in text.scratch}
     for t, numbers in kernel.tables:
         own[t] = torch.tensor(numbers, dtype=torch_type(t.dtype), device=device)
-    return Loaded(kernel, text, functions(text), own)
-
-
-@dataclass(frozen=True, slots=True)
-class Library:
-    """What a library computes, called as Triton's functions are. what: see Kernel.library."""
-
-    what: str
-    dots: str
-
-    def __getitem__(self, grid: object) -> Callable[..., None]:
-        return self.run
-
-    def warmup(self, *given: Any, **how: Any) -> None:
-        """There is nothing to compile."""
-
-    def run(self, a: Any, b: Any, out: Any, **how: Any) -> None:
-        import torch
-
-        _, *sizes = self.what.split()
-        rows, terms, columns = map(int, sizes)
-        before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = self.dots == "tf32"
-        try:
-            some = a.view(rows, terms), b.view(terms, columns)
-            torch.mm(*some, out=out.view(rows, columns))
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = before
-
-
-def functions(text: Printed) -> dict[str, Callable[..., Any]]:
-    """The functions of a module's text, each for a launch. Triton reads a function's source, so
-    that the text is known to Python's linecache under the name of a file."""
-    name = f"<triton {blake2b(text.source.encode(), digest_size=10).hexdigest()}>"
-    lines = text.source.splitlines(keepends=True)
-    linecache.cache[name] = (len(text.source), None, lines, name)
-    space: dict[str, Any] = {"__name__": name}
-    exec(compile(text.source, name, "exec"), space)
-    return {launch.name: space[launch.name] for launch in text.launches}
+    made = functions(text.source, [x.name for x in text.launches])
+    return Loaded(kernel, text, made, own)

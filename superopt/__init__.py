@@ -40,7 +40,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Aborted": "superopt.errors",
     "CheckFailed": "superopt.errors",
-    "Executable": "superopt.compiled",
+    "Executable": "superopt.pipeline.executable",
     "ExitCode": "superopt.errors",
     "ModelError": "superopt.errors",
     "Optimized": "superopt.api",

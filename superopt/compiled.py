@@ -5,23 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
 from superopt.errors import ModelError, UsageError
-from superopt.kernels.engine import host
-from superopt.pipeline import ready
-from superopt.pipeline.allowed import Allowed
+from superopt.pipeline import entries
 from superopt.pipeline.arrays import symbolic
-from superopt.pipeline.executable import Executable as Executable
-from superopt.pipeline.executable import Sizes, Steps
-from superopt.pipeline.native import Native
 
 if TYPE_CHECKING:
     from superopt.onnx_io.source import Given, Source
+    from superopt.pipeline import gpu_ready, ready
     from superopt.pipeline.compile import Compiler
-    from superopt.pipeline.cuda import OnGpu
+    from superopt.pipeline.cuda import Compiler as GpuCompiler
+    from superopt.pipeline.executable import Executable, Sizes, Steps
+    from superopt.pipeline.gpu_parts import Variant
+    from superopt.pipeline.native import Native
+    from superopt.pipeline.on_gpu import OnGpu
     from superopt.report.compiled import Tuned
     from superopt.report.data import Event
 
@@ -110,10 +110,14 @@ def compile(
     if float_class not in ("E1", "E2"):
         raise UsageError(f"float_class {float_class!r}", "there are E1 and E2", "use one of them")
     if target == "cuda":
-        seconds = _positive(budget) if tune else 0.0
-        return _on_gpu(model, precision, float_class, seconds, place, vendor, streams)
+        given = precision, float_class, vendor, streams, place
+        return _on_gpu(model, _positive(budget) if tune else 0.0, *given)
     if tune:
         _tuned(model, threads=threads, budget=budget, store=store)
+    from superopt.kernels.engine import host
+    from superopt.pipeline import ready
+    from superopt.pipeline.allowed import Allowed
+
     options = ready.Options(threads or 1, Allowed(float_class, bool(partial)), host(), place)
     if isinstance(model, str | Path):
         exe = _from_file(Path(model), options)
@@ -127,20 +131,70 @@ def compile(
 
 
 def _on_gpu(
-    model: Given, precision: str, float_class: str, budget: float, store: Path | None, vendor: bool,
-    streams: int,
+    model: Given, budget: float, precision: str, float_class: str, vendor: bool, streams: int,
+    store: Path | None,
 ) -> OnGpu:  # fmt: skip
-    from superopt.cost.store import Store
-    from superopt.onnx_io.source import read
-    from superopt.pipeline import cuda
+    from superopt.pipeline import gpu_ready
 
-    exe = cuda.compile(read(model), precision, float_class, store, vendor, streams)
-    if not symbolic(exe.ports):
-        if budget:
+    options = gpu_ready.Options(precision, float_class, bool(vendor), streams, store)
+    on = gpu_ready.place()
+    file = Path(model) if isinstance(model, str | Path) else None
+    if budget or on is None or file is None:
+        from superopt.onnx_io.source import read
+
+        exe = _gpu_compiler(read(model), options).executable()
+        if budget and not symbolic(exe.ports):
+            from superopt.cost.store import Store
+
             with Store.open(store) as held:
                 exe.tune({}, budget=budget, most=MOST, store=held)
-        exe.variant({})
+    if on is not None and file is not None:
+        exe = _gpu_from_file(file, options, on)  # as it was tuned
+    if not symbolic(exe.ports):
+        exe.ready({})
     return exe
+
+
+def _gpu_compiler(source: Source, options: gpu_ready.Options) -> GpuCompiler:
+    from superopt.pipeline.cuda import compiler
+
+    o = options
+    return compiler(source, o.precision, o.float_class, o.store, o.vendor, o.streams)
+
+
+def _gpu_from_file(path: Path, options: gpu_ready.Options, on: gpu_ready.Place) -> OnGpu:
+    """The model in a file; its programs are kept, and found again. Where they are found neither the
+    model nor the compiler, torch and Triton are loaded until something else is asked of it."""
+    from superopt.pipeline import gpu_ready
+    from superopt.pipeline.on_gpu import OnGpu
+
+    watch = entries.Watch.on(path)
+    digest = entries.digest_of(path)
+    key = "" if digest is None else options.key(digest, on)
+    about = entries.interface(key)
+    if about is None:
+        from superopt.onnx_io.source import read
+
+        source = read(path)
+        made = _gpu_compiler(source, options)
+        _watched(watch, source)
+        key = options.key(source.sha256, on)
+        about = entries.Interface(made.ports(), made.names())
+        if not any(p.optional for p in about.ports):
+            entries.keep_interface(key, about)
+
+        def make() -> GpuCompiler:
+            return made
+    else:
+        make = cache(lambda: _gpu_compiler(_again(path, digest), options))
+
+    def keep(sizes: Sizes, v: Variant) -> None:
+        make().keep(key, sizes, v)
+
+    return OnGpu(
+        about.ports, about.outputs, options.precision, on.device, make,
+        lambda sizes: gpu_ready.find(key, sizes, on.device), keep,
+    )  # fmt: skip
 
 
 def _threads(given: object) -> None:
@@ -167,27 +221,29 @@ def _rewrite(source: Source, log: str) -> Source:
 def _from_file(path: Path, options: ready.Options) -> Executable:
     """The model in a file; its programs are kept, and found again. Where they are found neither the
     model nor the compiler is loaded until something else is asked of it."""
-    watch = ready.Watch.on(path)
-    digest = ready.digest_of(path)
+    from superopt.pipeline import ready
+    from superopt.pipeline.executable import Executable
+    from superopt.pipeline.native import Native
+
+    watch = entries.Watch.on(path)
+    digest = entries.digest_of(path)
     kept = None if digest is None else ready.Kept(options.key(digest), options.machine)
-    about = None if kept is None else kept.interface()
+    about = None if kept is None else entries.interface(kept.key)
     if kept is None or about is None:
         from superopt.onnx_io.source import read
 
         source = read(path)
         made = _compiler(source, options)
-        digest = source.sha256
-        folder = path.absolute().parent
-        watch.keep(digest, [folder / location for location in source.skeleton.files])
-        kept = ready.Kept(options.key(digest), options.machine)
-        about = ready.Interface(made.ports(), made.names())
+        _watched(watch, source)
+        kept = ready.Kept(options.key(source.sha256), options.machine)
+        about = entries.Interface(made.ports(), made.names())
         if not any(p.optional for p in about.ports):
-            kept.keep_interface(about)
+            entries.keep_interface(kept.key, about)
 
         def make() -> Compiler:
             return made
     else:
-        make = cache(partial(_again, path, options, digest))
+        make = cache(lambda: _compiler(_again(path, digest), options))
 
     def find(sizes: Sizes) -> Native | None:
         return kept.find(sizes, lambda how: make().planned(dict(sizes), how))
@@ -201,8 +257,14 @@ def _from_file(path: Path, options: ready.Options) -> Executable:
     )
 
 
-def _again(path: Path, options: ready.Options, digest: str | None) -> Compiler:
-    """The compiler of a model of which there is only its program so far."""
+def _watched(watch: entries.Watch, source: Source) -> None:
+    """Write down the digest of a model's files, where they are as they were."""
+    folder = watch.path.parent
+    watch.keep(source.sha256, [folder / location for location in source.skeleton.files])
+
+
+def _again(path: Path, digest: str | None) -> Source:
+    """A model of which there is only its program so far."""
     from superopt.onnx_io.source import read
 
     source = read(path)
@@ -212,7 +274,7 @@ def _again(path: Path, options: ready.Options, digest: str | None) -> Compiler:
             "it was changed after it was compiled",
             "compile it again",
         )
-    return _compiler(source, options)
+    return source
 
 
 def tune(

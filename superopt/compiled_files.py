@@ -12,7 +12,7 @@ from superopt.pipeline.allowed import Allowed
 from superopt.pipeline.executable import Executable
 
 if TYPE_CHECKING:
-    from superopt.pipeline.cuda import OnGpu
+    from superopt.pipeline.on_gpu import OnGpu
     from superopt.report.compiled import Compilation, Exported, OutputValue
     from superopt.report.profile import Profile
 

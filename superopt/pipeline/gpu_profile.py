@@ -19,7 +19,7 @@ from superopt.plan.segments import graph_of
 from superopt.report.profile import Part, Profile
 
 if TYPE_CHECKING:
-    from superopt.pipeline.cuda import OnGpu
+    from superopt.pipeline.on_gpu import OnGpu
 
 LEAST, MOST = 3, 50  # runs
 

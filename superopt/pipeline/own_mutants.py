@@ -38,9 +38,9 @@ from superopt.onnx_io.source import Source
 from superopt.partial.program import Program, channels
 from superopt.partial.sizes import sides
 from superopt.pipeline.clocks import measured
+from superopt.pipeline.entries import own_files
 from superopt.pipeline.own_journal import opened, readable, rule_of
 from superopt.pipeline.program_mutants import OPERATORS_OF, enumerated, with_weights
-from superopt.pipeline.ready import own_files
 from superopt.pipeline.request import Deadline, Request
 from superopt.pipeline.shapes import representative
 from superopt.pipeline.subprograms import subprograms

@@ -33,7 +33,7 @@ class Saved:
     width: bytes of a vector that it was compiled for. allowed: what may be done to the model.
     options: how problems are computed, by their keys. sizes: those of symbolic dimensions that were
     compiled. constants: bytes, as kernels read them, by the identities of programs. target,
-    precision: of `compile`.
+    precision, vendor, streams: of `compile`.
     """
 
     source: Source
@@ -45,6 +45,8 @@ class Saved:
     constants: Mapping[str, np.ndarray]
     target: str = "cpu"
     precision: str = "fp32"
+    vendor: bool = True
+    streams: int = 4
 
 
 def saved_from(
@@ -78,6 +80,8 @@ def write(s: Saved, path: Path) -> None:
         "constants": list(s.constants),
         "target": s.target,
         "precision": s.precision,
+        "vendor": s.vendor,
+        "streams": s.streams,
     }
 
     def graph(file: BinaryIO) -> None:
@@ -117,6 +121,8 @@ def read(path: Path) -> Saved:
             },
             str(about.get("target", "cpu")),
             str(about.get("precision", "fp32")),
+            bool(about.get("vendor", True)),
+            int(about.get("streams", 4)),
         )
     except SuperoptError:
         raise

@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from superopt.kernels.gpu_program import Launch, fitting
+from superopt.kernels.gpu_launch import Launch
+from superopt.kernels.gpu_program import fitting
 
 
 class OutOfResources(Exception):

@@ -328,7 +328,8 @@ import re
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from superopt.kernels.gpu_run import TOLD, functions
+from superopt.kernels.gpu_module import functions
+from superopt.kernels.gpu_run import TOLD
 from superopt.kernels.gpu_text import printed
 from tests.kernels.blocks import PRINTED
 
@@ -336,7 +337,7 @@ names = {"f16": "fp16", "f32": "fp32"}
 for name, kernel in PRINTED.items():
     text = printed(kernel(), early=True)
     for launch in text.launches:
-        f = functions(text)[launch.name]
+        f = functions(text.source, [launch.name])[launch.name]
         kinds = [f"*{names[t.dtype.name]}" for t in launch.buffers]
         source = ASTSource(f, dict(zip(f.arg_names, kinds, strict=True)), {})
         made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=TOLD)

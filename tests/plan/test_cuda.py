@@ -39,7 +39,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def poisoned(*given: Any, **more: Any) -> gpu_program.Running:
         out = made(*given, **more)
-        out.held[0][more["kept"] :].fill_(255)
+        out.memory[more["kept"] :].fill_(255)
         for x in out.outputs:
             x.fill_(float("nan") if x.is_floating_point() else 7)
         return out
@@ -271,7 +271,7 @@ def test_errors() -> None:
     for streams in (0, 33):
         with pytest.raises(UsageError, match="a whole number from 1 to 32"):
             superopt.compile(m, target="cuda", streams=streams)
-    assert superopt.compile(m, target="cuda", streams=1).streams == 1
+    assert superopt.compile(m, target="cuda", streams=1).compiler.streams == 1
     with pytest.raises(UsageError, match="kernels of the processor are fp32"):
         superopt.compile(m, precision="fp16")
     exe = superopt.compile(m, target="cuda")
@@ -291,7 +291,8 @@ COMPILED = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 import sys, triton
-from superopt.kernels.gpu_run import TOLD, functions
+from superopt.kernels.gpu_module import functions
+from superopt.kernels.gpu_run import TOLD
 from superopt.kernels.gpu_text import printed
 from superopt.onnx_io.source import read
 from superopt.pipeline import cuda
@@ -306,13 +307,13 @@ cuda.running = lambda calls, *rest, **more: calls
 cuda.Part = lambda s, made, calls: calls
 for precision in ("fp16", "tf32"):
     exe = cuda.compile(read(MODELS[sys.argv[1]]()), precision)
-    (calls,) = exe._steps(exe.model, {})
+    (calls,) = exe.compiler.steps(exe.model, {})
     for c in calls:
         if c.kernel.library:
             continue
         text = printed(c.kernel, exe.dots, early=True)
         for x in text.launches:
-            f = functions(text)[x.name]
+            f = functions(text.source, [x.name])[x.name]
             kinds = [f"*{names.get(t.dtype.name, t.dtype.name)}" for t in x.buffers]
             known = {(n,): [["tt.divisibility", 16]] for n in range(len(kinds))}
             source = ASTSource(f, dict(zip(f.arg_names, kinds, strict=True)), {}, known)

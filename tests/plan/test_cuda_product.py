@@ -24,8 +24,9 @@ from superopt.kernels import gpu_space
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.onnx_io.source import read
-from superopt.pipeline import cuda, gpu_tune
+from superopt.pipeline import cuda, gpu_tune, on_gpu
 from superopt.pipeline.cuda import PRECISIONS
+from superopt.pipeline.on_gpu import OnGpu
 from superopt.plan import gpu_measure, streams
 from tests.gpu import REAL
 from tests.plan.gpu_models import drawn, node
@@ -89,7 +90,7 @@ def test_outputs_are_where_the_inputs_are(monkeypatch: pytest.MonkeyPatch) -> No
 
     m = between()
     exe = superopt.compile(m, target="cuda")
-    monkeypatch.setattr(cuda, "on_device", lambda x: isinstance(x, torch.Tensor))
+    monkeypatch.setattr(on_gpu, "on_device", lambda x: isinstance(x, torch.Tensor))
     got = exe.run({k: torch.from_numpy(x) for k, x in feeds(m).items()})
     assert all(isinstance(x, torch.Tensor) for x in got.values())
     wanted = reference(m, feeds(m))
@@ -106,11 +107,12 @@ def test_what_tune_does_not_know() -> None:
 
 def test_it_is_saved(tmp_path: Path) -> None:
     m = MODELS["a block"]()
-    exe = superopt.compile(m, target="cuda", precision="fp16")
+    exe = superopt.compile(m, target="cuda", precision="fp16", streams=2, vendor=False)
     exe.save(tmp_path / "m.superopt")
     again = superopt.load(tmp_path / "m.superopt")
-    assert isinstance(again, cuda.OnGpu)
-    assert again.precision == "fp16"
+    assert isinstance(again, OnGpu)
+    made = again.compiler
+    assert (made.precision, made.streams, made.vendor) == ("fp16", 2, False)
     assert again.variant({}).program.options == exe.variant({}).program.options
     a, b = exe.run(feeds(m)), again.run(feeds(m))
     assert all(np.array_equal(a[k], b[k]) for k in a)
@@ -138,12 +140,12 @@ def test_its_accuracy(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.ok, str(found)
     assert [x.name for x in found.outputs] == ["y"]
     assert f"in {precision}: within the tolerance" in str(found)
-    run = cuda.OnGpu.run
+    run = OnGpu.run
 
-    def wrong(self: cuda.OnGpu, given: Mapping[str, Any]) -> dict[str, Any]:
+    def wrong(self: OnGpu, given: Mapping[str, Any]) -> dict[str, Any]:
         return {k: x * np.float32(1.1) for k, x in run(self, given).items()}
 
-    monkeypatch.setattr(cuda.OnGpu, "run", wrong)
+    monkeypatch.setattr(OnGpu, "run", wrong)
     assert not exe.accuracy().ok
     assert "NOT within" in str(exe.accuracy())
 
@@ -181,7 +183,7 @@ def test_measurements_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     exe = cuda.compile(read(m), "fp16", store=tmp_path)
     assert exe.variant({}).program.options.items() >= first.chosen.items()
     monkeypatch.setattr(gpu_tune, "name", lambda device: "another GPU")
-    assert cuda.compile(read(m), "fp16", store=tmp_path).chosen == {}
+    assert cuda.compile(read(m), "fp16", store=tmp_path).compiler.chosen == {}
 
 
 @pytest.mark.parametrize("command", ["bench", "compile", "profile", "run", "tune"])

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 import superopt
 from superopt.errors import ModelError
-from superopt.pipeline import ready
+from superopt.pipeline import entries
 from superopt.pipeline.steps import Native
 from tests.plan.test_compile import F, model, net, picture
 
@@ -25,8 +25,8 @@ from tests.plan.test_compile import F, model, net, picture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache; files count as being at rest at once."""
     monkeypatch.setenv("SUPEROPT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(ready, "_FINE", -1)
-    monkeypatch.setattr(ready, "_COARSE", -1)
+    monkeypatch.setattr(entries, "_FINE", -1)
+    monkeypatch.setattr(entries, "_COARSE", -1)
     return tmp_path / "cache" / "ready"
 
 
@@ -159,8 +159,8 @@ def test_external_data_that_changed(folder: Path, tmp_path: Path) -> None:
 def test_a_file_that_was_just_written_is_read_again(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ready, "_FINE", 10**12)
-    monkeypatch.setattr(ready, "_COARSE", 10**12)
+    monkeypatch.setattr(entries, "_FINE", 10**12)
+    monkeypatch.setattr(entries, "_COARSE", 10**12)
     path = written(tmp_path / "m.onnx", scaled(3))
     for _ in range(2):
         np.testing.assert_array_equal(superopt.compile(path)(x=ONES)["y"], np.full((2, 4), 12))
@@ -217,7 +217,7 @@ def test_what_was_used_last_stays(
     for by in (2, 3, 4):
         path = written(tmp_path / f"m{by}.onnx", scaled(by))
         if by == 4:
-            monkeypatch.setattr(ready, "MOST", 2 * kept[0].stat().st_size)
+            monkeypatch.setattr(entries, "MOST", 2 * kept[0].stat().st_size)
             os.utime(kept[0])  # as when it is used
         superopt.compile(path)
         kept += [f for f in folder.glob("*.constants") if f not in kept]

@@ -95,7 +95,7 @@ def test_no_machine_code_is_in_the_file(tmp_path: Path) -> None:
     about = json.loads(data[HEAD.size : HEAD.size + length])
     assert set(about) == {
         "superopt", "model", "threads", "width", "float_class", "partial", "weights", "schedules",
-        "sizes", "constants", "sections", "target", "precision",
+        "sizes", "constants", "sections", "target", "precision", "vendor", "streams",
     }  # fmt: skip
     assert {o.split()[0] for o in about["schedules"].values()} <= set(ALGORITHMS)
 

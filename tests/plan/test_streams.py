@@ -12,7 +12,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from superopt.kernels.gpu_program import Call, Running, forked
+from superopt.kernels.gpu_launch import forked
+from superopt.kernels.gpu_program import Call, Running
 from superopt.plan.memory import Life, offsets
 from superopt.plan.streams import (
     EARLY,
@@ -212,7 +213,8 @@ def test_what_is_asked_of_the_device() -> None:
         for part in "ab" if n == 2 else "a":  # of two launches one after the other
             launches.append((f"{n}{part}", Function(f"{n}{part}"), 1, [], {}))
             numbers.append(n)
-    r = Running(tuple(calls), (), (), launches, tuple(numbers), [], [Stream(1), Stream(2)])
+    beside = [Stream(1), Stream(2)]
+    r = Running(tuple(calls), (), (), launches, tuple(numbers), beside=beside)
     forked(r, cuda)
     assert [x[0] for x in cuda.log] == ["0a", "1a", "2a", "2b", "3a", "4a", "5a"]
     for name, number, over in cuda.log:

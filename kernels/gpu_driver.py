@@ -1,0 +1,272 @@
+"""CUDA's driver, by ctypes: as much of it as runs machine code that there is already. torch and
+Triton, which take seconds to import, are not needed. Contexts are the devices' primary ones, as
+torch's are, so that both see the same memory."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from ctypes import byref, c_int, c_size_t, c_ubyte, c_uint, c_ulonglong, c_void_p
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+_KINDS: dict[str, Any] = {
+    "i": c_int, "u": c_uint, "p": c_void_p, "n": c_size_t, "b": c_ubyte, "l": c_ulonglong,
+}  # fmt: skip
+# What is called, and what it takes: numbers, p: handles and addresses.
+_TAKES = {
+    "cuInit": "u", "cuDeviceGet": "pi", "cuDeviceGetName": "pii", "cuDeviceGetAttribute": "pii",
+    "cuDevicePrimaryCtxRetain": "pi", "cuCtxGetCurrent": "p", "cuCtxGetDevice": "p",
+    "cuCtxPushCurrent_v2": "p", "cuCtxPopCurrent_v2": "p", "cuGetErrorString": "ip",
+    "cuMemAlloc_v2": "pn", "cuMemFree_v2": "p", "cuMemcpyHtoDAsync_v2": "ppnp",
+    "cuMemcpyDtoHAsync_v2": "ppnp", "cuMemcpyDtoDAsync_v2": "ppnp", "cuMemsetD8Async": "pbnp",
+    "cuModuleLoadData": "pp", "cuModuleGetFunction": "ppp", "cuModuleUnload": "p",
+    "cuFuncGetAttribute": "pip", "cuFuncSetAttribute": "pii", "cuFuncSetCacheConfig": "pi",
+    "cuLaunchKernelEx": "pppp", "cuStreamCreate": "pu", "cuStreamDestroy_v2": "p",
+    "cuStreamSynchronize": "p", "cuStreamWaitEvent": "ppu", "cuEventCreate": "pu",
+    "cuEventRecord": "pp", "cuEventDestroy_v2": "p", "cuStreamBeginCapture_v2": "pi",
+    "cuStreamEndCapture": "pp", "cuGraphInstantiateWithFlags": "ppl", "cuGraphLaunch": "pp",
+    "cuGraphDestroy": "p", "cuGraphExecDestroy": "p",
+}  # fmt: skip
+# CUdevice_attribute, CUfunction_attribute, CUfunc_cache, CUlaunchAttributeID, and flags of streams,
+# events and recordings.
+_MAJOR, _MINOR, _OPTIONAL_SHARED = 75, 76, 97
+_STATIC, _DYNAMIC, _CARVEOUT, _PREFER_SHARED = 1, 8, 9, 1
+_OVERLAPS = 6
+_APART, _UNTIMED, _OWN_THREAD = 1, 2, 1
+_ALWAYS = 48 << 10  # bytes of shared memory that a block has without being asked
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute, of a value that is a number."""
+
+    _fields_ = (("id", c_int), ("pad", c_int), ("value", c_int), ("rest", c_int * 15))
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", c_uint * 3), ("block", c_uint * 3), ("shared", c_uint), ("stream", c_void_p),
+        ("attributes", c_void_p), ("count", c_uint),
+    )  # fmt: skip
+
+
+class Driver:
+    """The library's functions. Raises RuntimeError, with the name of one and what it says, where it
+    fails; OSError where there is no driver."""
+
+    def __init__(self, lib: Any = None) -> None:
+        self.lib = ctypes.CDLL("libcuda.so.1") if lib is None else lib
+        for name, takes in _TAKES.items():
+            getattr(self.lib, name).argtypes = [_KINDS[k] for k in takes]
+        self("cuInit", 0)
+
+    def __call__(self, name: str, *given: Any) -> None:
+        code = getattr(self.lib, name)(*given)
+        if code:
+            text = ctypes.c_char_p()
+            self.lib.cuGetErrorString(code, byref(text))
+            raise RuntimeError(f"{name}: {(text.value or b'error').decode()} ({code})")
+
+    def made(self, name: str, *given: Any) -> int:
+        """The handle, or address, that it makes."""
+        out = c_void_p()
+        self(name, byref(out), *given)
+        return out.value or 0
+
+    def number(self, name: str, *given: Any) -> int:
+        out = c_int()
+        self(name, byref(out), *given)
+        return out.value
+
+
+@cache
+def driver() -> Driver:
+    """Raises RuntimeError where there is none."""
+    try:
+        return Driver()
+    except (OSError, AttributeError) as e:
+        raise RuntimeError(f"no CUDA driver here: {e}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A device: its name, compute capability and the driver's number."""
+
+    name: str
+    capability: tuple[int, int]
+    number: int
+
+
+def gpu() -> Gpu:
+    """The device of this thread, by torch, if torch has chosen one; else the first one. Raises
+    RuntimeError where there is none."""
+    d = driver()
+    some = d.made("cuCtxGetCurrent")
+    number = d.number("cuCtxGetDevice") if some else d.number("cuDeviceGet", 0)
+    name = ctypes.create_string_buffer(256)
+    d("cuDeviceGetName", name, len(name), number)
+    major, minor = (d.number("cuDeviceGetAttribute", a, number) for a in (_MAJOR, _MINOR))
+    return Gpu(name.value.decode(), (major, minor), number)
+
+
+@cache
+def _context(d: Driver, number: int) -> int:
+    return d.made("cuDevicePrimaryCtxRetain", number)
+
+
+@dataclass(slots=True, eq=False)
+class Owned:
+    """A handle, or an address, until nobody has it any more. end: what ends it."""
+
+    cuda: Cuda
+    end: str
+    handle: int
+
+    def __del__(self) -> None:
+        self.cuda.ended(self.end, self.handle)
+
+
+class Event(Owned):
+    def record(self, s: Stream) -> None:
+        self.cuda.driver("cuEventRecord", self.handle, s.handle)
+
+
+class Stream(Owned):
+    def wait_event(self, e: Event) -> None:
+        self.cuda.driver("cuStreamWaitEvent", self.handle, e.handle, 0)
+
+
+@dataclass(slots=True, eq=False)
+class Cuda:
+    """A device's context, and the stream on which functions are launched, as torch.cuda has them
+    for gpu_launch.forked."""
+
+    driver: Driver
+    gpu: Gpu
+    context: int = field(init=False)
+    left: Any = field(init=False)  # where the context is put that is not current any more
+    current: Stream = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.context = _context(self.driver, self.gpu.number)
+        self.left = ctypes.pointer(c_void_p())
+        with self.entered():
+            self.current = self.beside()
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """The device's context is this thread's."""
+        self.driver("cuCtxPushCurrent_v2", self.context)
+        try:
+            yield
+        finally:
+            self.driver("cuCtxPopCurrent_v2", self.left)
+
+    def ended(self, how: str, handle: int) -> None:
+        """Errors are no matter: the process may be about to end."""
+        lib = self.driver.lib
+        if not lib.cuCtxPushCurrent_v2(self.context):
+            getattr(lib, how)(handle)
+            lib.cuCtxPopCurrent_v2(self.left)
+
+    def beside(self) -> Stream:
+        made = self.driver.made("cuStreamCreate", _APART)
+        return Stream(self, "cuStreamDestroy_v2", made)
+
+    def current_stream(self) -> Stream:
+        return self.current
+
+    @contextmanager
+    def stream(self, s: Stream) -> Iterator[None]:
+        before, self.current = self.current, s
+        yield
+        self.current = before
+
+    def Event(self) -> Event:
+        return Event(self, "cuEventDestroy_v2", self.driver.made("cuEventCreate", _UNTIMED))
+
+    def wait(self) -> None:
+        self.driver("cuStreamSynchronize", self.current.handle)
+
+    def memory(self, size: int) -> Owned:
+        """Bytes, from a multiple of 256 on."""
+        made = self.driver.made("cuMemAlloc_v2", max(size, 1))
+        return Owned(self, "cuMemFree_v2", made)
+
+    def put(self, at: int, x: np.ndarray, stream: int | None = None) -> None:
+        """The bytes of a contiguous array, which must be there until the stream is done."""
+        on = self.current.handle if stream is None else stream
+        self.driver("cuMemcpyHtoDAsync_v2", at, x.ctypes.data, x.nbytes, on)
+
+    def clear(self, at: int, size: int) -> None:
+        self.driver("cuMemsetD8Async", at, 0, size, self.current.handle)
+
+    def recorded(self, launch: Callable[[], None]) -> Owned:
+        """What is launched, as a graph that "cuGraphLaunch" launches."""
+        d, stream = self.driver, self.current.handle
+        out = c_void_p()
+        d("cuStreamBeginCapture_v2", stream, _OWN_THREAD)
+        try:
+            launch()
+        except BaseException:
+            d.lib.cuStreamEndCapture(stream, byref(out))
+            raise
+        d("cuStreamEndCapture", stream, byref(out))
+        graph = Owned(self, "cuGraphDestroy", out.value or 0)
+        made = d.made("cuGraphInstantiateWithFlags", graph.handle, 0)
+        return Owned(self, "cuGraphExecDestroy", made)
+
+
+@dataclass(slots=True, eq=False)
+class Function:
+    """A kernel's machine code on the device, called as Triton's functions are: with addresses."""
+
+    cuda: Cuda
+    handle: int
+    threads: int
+    shared: int
+
+    def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
+        return partial(self.launch, grid[0])
+
+    def launch(self, programs: int, *given: int, early: bool = False) -> None:
+        """early: it may begin before what was launched before it has ended."""
+        # Triton's kernels take two more: scratch of theirs, which those that are kept have not.
+        held = (c_ulonglong * (len(given) + 2))(*given, 0, 0)
+        begin = ctypes.addressof(held)
+        each = (c_void_p * len(held))(*(begin + 8 * n for n in range(len(held))))
+        overlaps = _Attribute(_OVERLAPS, 0, 1)
+        block = (c_uint * 3)(self.threads, 1, 1)
+        config = _Config(
+            (c_uint * 3)(programs, 1, 1), block, self.shared, self.cuda.current.handle,
+            ctypes.addressof(overlaps) if early else None, int(early),
+        )  # fmt: skip
+        self.cuda.driver("cuLaunchKernelEx", byref(config), self.handle, each, None)
+
+
+def loaded(cuda: Cuda, code: bytes) -> Owned:
+    """Machine code (a cubin) on the device."""
+    return Owned(cuda, "cuModuleUnload", cuda.driver.made("cuModuleLoadData", code))
+
+
+def function(
+    cuda: Cuda, module: Owned, name: str, threads: int, shared: int, shares: bool
+) -> Function:
+    """threads, shared: of a block, and bytes of its memory. shares: it prefers as much shared
+    memory as there is."""
+    d = cuda.driver
+    handle = d.made("cuModuleGetFunction", module.handle, name.encode())
+    if shared > _ALWAYS:
+        d("cuFuncSetCacheConfig", handle, _PREFER_SHARED)
+        most = d.number("cuDeviceGetAttribute", _OPTIONAL_SHARED, cuda.gpu.number)
+        most -= d.number("cuFuncGetAttribute", _STATIC, handle)
+        d("cuFuncSetAttribute", handle, _DYNAMIC, most)
+    if shares:
+        d.lib.cuFuncSetAttribute(handle, _CARVEOUT, 100)  # no more than a wish
+    return Function(cuda, handle, threads, shared)

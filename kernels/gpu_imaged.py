@@ -1,0 +1,131 @@
+"""What is kept of a program on a GPU: its image, as gpu_resident.py has it run again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from superopt.kernels.gpu_device import array, overlaps
+from superopt.kernels.gpu_image import Function, Image, Lane, Place, Port, Step
+from superopt.kernels.gpu_module import Library
+from superopt.kernels.gpu_program import Running
+
+ALIGNED = 256
+WARP = 32  # threads
+# What Triton says of a kernel that takes more than addresses, which those that are kept do not.
+_NONE = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid")
+
+
+@dataclass(frozen=True, slots=True)
+class Imaged:
+    """texts: those of functions, one after the other; known: the arena's first bytes."""
+
+    image: Image
+    texts: bytes
+    known: np.ndarray
+
+
+def imaged(r: Running, device: str, dots: str) -> Imaged | None:
+    """A program that has run on `device`. None where kernels take what is not kept."""
+    arena = _Arena([])
+    known = [r.constants]
+    for k in r.loaded.values():
+        known += [k.own[t] for t, _ in k.kernel.tables]
+    for x in known:
+        arena.add(x)
+    end = arena.size
+    for x in (r.memory, *r.inputs, *r.outputs):
+        arena.add(x)
+    texts = _Texts([])
+    functions: dict[Function, int] = {}
+    steps = []
+    for n, (_, function, programs, given, how) in zip(r.numbers, r.launches, strict=True):
+        if isinstance(function, Library):
+            made: Function | None = Function(function.what, 0, 0)
+        elif device == "cpu":
+            kernel = r.loaded[r.calls[n].kernel.name]
+            own = next(k for k, f in kernel.functions.items() if f is function)
+            made = texts.function(own, kernel.text.source.encode())
+        else:
+            made = _compiled(function.warmup(*given, grid=(programs,), **how), texts)
+        if made is None:
+            return None
+        places = tuple(map(arena.place, given))
+        early = bool(how.get("launch_pdl"))
+        steps.append(Step(functions.setdefault(made, len(functions)), programs, places, early, n))
+    image = Image(
+        tuple(functions),
+        tuple(steps),
+        tuple(Lane(c.lane, tuple(c.waits)) for c in r.calls),
+        tuple(map(arena.port, r.inputs)),
+        tuple(map(arena.port, r.outputs)),
+        arena.size,
+        end,
+        dots,
+        overlaps(device),
+    )
+    whole = np.zeros(end, np.uint8)
+    for x, at in arena.held[: len(known)]:
+        bytes_ = array(x.reshape(-1)).view(np.uint8)
+        whole[at : at + len(bytes_)] = bytes_
+    return Imaged(image, b"".join(texts.held), whole)
+
+
+def _compiled(kernel: Any, texts: _Texts) -> Function | None:
+    """As Triton has compiled it."""
+    told = kernel.metadata
+    if told.num_ctas != 1 or any(getattr(told, x, 0) for x in _NONE):
+        return None
+    return texts.function(told.name, kernel.asm["cubin"], told.shared, WARP * told.num_warps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    held: list[bytes]
+
+    def function(self, name: str, text: bytes, shared: int = 0, threads: int = 0) -> Function:
+        begin = 0
+        for x in self.held:
+            if x == text:
+                break
+            begin += len(x)
+        else:
+            self.held.append(text)
+        return Function(name, begin, begin + len(text), shared, threads)
+
+
+@dataclass(slots=True)
+class _Arena:
+    """Tensors, and where they are; size: bytes of all of them."""
+
+    held: list[tuple[Any, int]]
+    size: int = 0
+
+    def add(self, x: Any) -> int:
+        at = self.size
+        self.held.append((x, at))
+        self.size += -(-x.numel() * x.element_size() // ALIGNED) * ALIGNED
+        return at
+
+    def place(self, x: Any) -> Place:
+        """Of a part of one of them, or of a tensor that is a kernel's own."""
+        at = next(self._within(x), None)
+        return self.add(x) if at is None else at, x.numel(), _kind(x)
+
+    def port(self, x: Any) -> Port:
+        return self.place(x)[0], tuple(x.shape), _kind(x)
+
+    def _within(self, x: Any) -> Iterator[int]:
+        begin = x.data_ptr()
+        for whole, at in self.held:
+            first = whole.data_ptr()
+            size = whole.numel() * whole.element_size()
+            if first <= begin and begin + x.numel() * x.element_size() <= first + size:
+                yield at + begin - first
+
+
+def _kind(x: Any) -> str:
+    return str(x.dtype).removeprefix("torch.")

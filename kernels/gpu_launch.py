@@ -1,0 +1,71 @@
+"""Launches on several streams: torch's, or the driver's own (gpu_driver.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+LATE = "waits for others"  # what a launch is called that does not begin early
+# Its name, function, programs, what it is given, and what else its function is told.
+Launch = tuple[str, Any, int, list[Any], dict[str, Any]]
+
+
+class Lane(Protocol):
+    """A call: on which stream it runs, and which earlier ones on others it waits for."""
+
+    @property
+    def lane(self) -> int: ...
+    @property
+    def waits(self) -> tuple[int, ...]: ...
+
+
+class Launched(Protocol):
+    """calls: those of a program; numbers: which call a launch is of; beside: streams beside the
+    current one."""
+
+    @property
+    def calls(self) -> Sequence[Lane]: ...
+    @property
+    def launches(self) -> Sequence[Launch]: ...
+    @property
+    def numbers(self) -> Sequence[int]: ...
+    @property
+    def beside(self) -> Sequence[Any]: ...
+
+
+def in_order(r: Launched) -> None:
+    """All launches, one after the other."""
+    for _, function, programs, given, how in r.launches:
+        function[(programs,)](*given, **how)
+
+
+def forked(r: Launched, cuda: Any) -> None:
+    """All launches on the current stream and those beside it, which begin and end with it. cuda:
+    torch.cuda, or what has as much of it as is used here."""
+    main = cuda.current_stream()
+    streams = [main, *r.beside]
+    begin = _over(main, cuda)
+    for s in r.beside:
+        s.wait_event(begin)
+    wanted = {m for c in r.calls for m in c.waits}
+    over: dict[int, Any] = {}
+    before = -1
+    for n, (_, function, programs, given, how) in zip(r.numbers, r.launches, strict=True):
+        call = r.calls[n]
+        stream = streams[call.lane]
+        for m in call.waits if n != before else ():
+            stream.wait_event(over[m])
+        with cuda.stream(stream):
+            function[(programs,)](*given, **how)
+        if n in wanted:
+            over[n] = _over(stream, cuda)
+        before = n
+    for s in r.beside:
+        main.wait_event(_over(s, cuda))
+
+
+def _over(stream: Any, cuda: Any) -> Any:
+    """An event: what was asked of the stream so far has ended."""
+    event = cuda.Event()
+    event.record(stream)
+    return event

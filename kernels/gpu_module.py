@@ -1,0 +1,48 @@
+"""Functions of Triton's text, and of the vendor's library. TRITON_INTERPRET=1, set before triton is
+first imported, chooses Triton's interpreter."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """What a library computes, called as Triton's functions are. what: see Kernel.library."""
+
+    what: str
+    dots: str
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        return self.run
+
+    def warmup(self, *given: Any, **how: Any) -> None:
+        """There is nothing to compile."""
+
+    def run(self, a: Any, b: Any, out: Any, **how: Any) -> None:
+        import torch
+
+        _, *sizes = self.what.split()
+        rows, terms, columns = map(int, sizes)
+        before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = self.dots == "tf32"
+        try:
+            some = a.view(rows, terms), b.view(terms, columns)
+            torch.mm(*some, out=out.view(rows, columns))
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def functions(source: str, names: Sequence[str]) -> dict[str, Callable[..., Any]]:
+    """The functions of a module's text that have these names. Triton reads a function's source, so
+    that the text is known to Python's linecache under the name of a file."""
+    name = f"<triton {blake2b(source.encode(), digest_size=10).hexdigest()}>"
+    lines = source.splitlines(keepends=True)
+    linecache.cache[name] = (len(source), None, lines, name)
+    space: dict[str, Any] = {"__name__": name}
+    exec(compile(source, name, "exec"), space)
+    return {n: space[n] for n in names}

@@ -1,0 +1,227 @@
+"""A program that was kept (gpu_image.py), ready to run: on the device, by CUDA's driver, as one
+CUDA graph; or in Triton's interpreter. torch is asked for only where it is needed: for what the
+vendor's library computes, in the interpreter, and for tensors of its own that are given."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import ml_dtypes  # noqa: F401  # numpy knows bfloat16 by name then
+import numpy as np
+
+from superopt.kernels.gpu_driver import Cuda, Owned, driver, function, gpu, loaded
+from superopt.kernels.gpu_image import Image, Lane, Place, Port, Step
+from superopt.kernels.gpu_launch import Launch, forked, in_order
+from superopt.kernels.gpu_module import Library, functions
+
+
+@dataclass(slots=True)
+class Launches:
+    """What gpu_launch launches."""
+
+    calls: Sequence[Lane]
+    launches: list[Launch]
+    numbers: list[int]
+    beside: Sequence[Any] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Interpreted:
+    """A program in Triton's interpreter. arena: its memory, of which `views` are torch's."""
+
+    image: Image
+    arena: np.ndarray
+    launches: Launches
+
+    def run(self, given: Sequence[np.ndarray], there: bool) -> list[np.ndarray]:
+        """The outputs, of inputs in order: arrays of the types that the image says."""
+        for port, x in zip(self.image.inputs, given, strict=True):
+            np.copyto(self._array(port), x)
+        with np.errstate(all="ignore"):  # it computes what no mask lets through, too
+            in_order(self.launches)
+        return [self._array(port).copy() for port in self.image.outputs]
+
+    def _array(self, port: Port) -> np.ndarray:
+        at, shape, kind = port
+        held = self.arena[at : at + bytes_of(port)]
+        return held.view(np.dtype(kind)).reshape(shape)
+
+
+def interpreted(image: Image, texts: bytes, known: np.ndarray) -> Interpreted:
+    """texts: those of functions; known: the arena's first bytes."""
+    import torch
+
+    arena = np.zeros(image.size, np.uint8)
+    arena[: image.known] = known
+    memory = torch.from_numpy(arena)
+    made: list[Any] = []
+    for f in image.functions:
+        if f.begin == f.end:
+            made.append(Library(f.name, image.dots))
+        else:
+            made.append(functions(texts[f.begin : f.end].decode(), [f.name])[f.name])
+
+    def view(place: Place) -> Any:
+        at, size, kind = place
+        kind_ = getattr(torch, kind)
+        return memory[at : at + size * kind_.itemsize].view(kind_)
+
+    out = Launches(image.calls, [], [])
+    for s in image.steps:
+        f = image.functions[s.function]
+        out.launches.append((f.name, made[s.function], s.programs, [*map(view, s.given)], {}))
+        out.numbers.append(s.call)
+    return Interpreted(image, arena, out)
+
+
+@dataclass(slots=True, eq=False)
+class OnDevice:
+    """A program on a GPU. arena: its memory; graph: all launches; held: what these are made of."""
+
+    image: Image
+    cuda: Cuda
+    arena: Owned
+    launches: Launches
+    held: list[Owned] = field(default_factory=list)
+    graph: Owned | None = None
+
+    def run(self, given: Sequence[Any], there: bool) -> list[Any]:
+        """The outputs, of inputs in order: arrays, or tensors on the device, of the types that the
+        image says. there: give tensors, which are the program's own."""
+        d, base = self.cuda.driver, self.arena.handle
+        held: list[Any] = []  # until they are there
+        assert self.graph is not None
+        with self.cuda.entered():
+            stream = _torchs_stream()
+            for (at, _, _), x in zip(self.image.inputs, given, strict=True):
+                if isinstance(x, np.ndarray):
+                    held.append(np.ascontiguousarray(x))
+                    self.cuda.put(base + at, held[-1], stream)
+                else:
+                    held.append(x.contiguous())
+                    size = x.numel() * x.element_size()
+                    d("cuMemcpyDtoDAsync_v2", base + at, held[-1].data_ptr(), size, stream)
+            d("cuGraphLaunch", self.graph.handle, stream)
+            if there:
+                return [self._tensor(port) for port in self.image.outputs]
+            out = []
+            for port in self.image.outputs:
+                at, shape, kind = port
+                out.append(np.empty(shape, np.dtype(kind)))
+                d("cuMemcpyDtoHAsync_v2", out[-1].ctypes.data, base + at, out[-1].nbytes, stream)
+            d("cuStreamSynchronize", stream)
+        return out
+
+    def launch(self) -> None:
+        if self.launches.beside:
+            forked(self.launches, self.cuda)
+        else:
+            in_order(self.launches)
+
+    def _tensor(self, port: Port) -> Any:
+        at, shape, kind = port
+        return _tensor(self.arena, at, bytes_of(port), kind).view(shape)
+
+
+def on_device(image: Image, texts: bytes, known: np.ndarray) -> OnDevice:
+    """texts: machine code of functions; known: the arena's first bytes. Raises RuntimeError where
+    the driver does, as where there is no memory for it."""
+    cuda = Cuda(driver(), gpu())
+    with cuda.entered():
+        arena = cuda.memory(image.size)
+        cuda.put(arena.handle, known)
+        cuda.clear(arena.handle + image.known, image.size - image.known)
+        modules: dict[tuple[int, int], Owned] = {}
+        made: list[Any] = []
+        for f in image.functions:
+            if f.begin == f.end:
+                made.append(Vendors(cuda, arena, f.name, image.dots))
+                continue
+            where = f.begin, f.end
+            if where not in modules:
+                modules[where] = loaded(cuda, texts[f.begin : f.end])
+            own = modules[where], f.name, f.threads, f.shared, image.shares
+            made.append(function(cuda, *own))
+        beside = [cuda.beside() for _ in range(image.lanes - 1)]
+        out = Launches(image.calls, [], [s.call for s in image.steps], beside)
+        for s in image.steps:
+            out.launches.append(_launch(image, s, made[s.function], arena.handle))
+        on = OnDevice(image, cuda, arena, out, [*modules.values()])
+        on.launch()  # so that the driver has loaded all of it
+        cuda.wait()
+        on.graph = cuda.recorded(on.launch)
+    return on
+
+
+def _launch(image: Image, s: Step, made: Any, base: int) -> Launch:
+    f = image.functions[s.function]
+    if isinstance(made, Vendors):
+        return f.name, made, s.programs, [*s.given], {}
+    return f.name, made, s.programs, [base + at for at, _, _ in s.given], {"early": s.early}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vendors:
+    """What the vendor's library computes, through torch, which is imported for it; called with
+    places in the arena. what, dots: see gpu_run.Library."""
+
+    cuda: Cuda
+    arena: Owned
+    what: str
+    dots: str
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        return self.run
+
+    def run(self, *given: Place) -> None:
+        import torch
+
+        some = [_tensor(self.arena, at, size * _itemsize(kind), kind) for at, size, kind in given]
+        cuda: Any = torch.cuda  # whose classes have no types
+        with cuda.stream(cuda.ExternalStream(self.cuda.current.handle)):
+            Library(self.what, self.dots).run(*some)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bytes:
+    """Part of the arena, as torch reads where others' memory is."""
+
+    arena: Owned
+    at: int
+    size: int
+
+    @property
+    def __cuda_array_interface__(self) -> Mapping[str, Any]:
+        place = self.arena.handle + self.at
+        about = {"shape": (self.size,), "typestr": "|u1", "data": (place, False)}
+        return {**about, "strides": None, "version": 3}
+
+
+def _tensor(arena: Owned, at: int, size: int, kind: str) -> Any:
+    """A tensor of torch of so many bytes, which are not copied."""
+    import torch
+
+    held = torch.as_tensor(_Bytes(arena, at, size), device="cuda")
+    return held.view(getattr(torch, kind))
+
+
+def _itemsize(kind: str) -> int:
+    return np.dtype(kind).itemsize
+
+
+def bytes_of(port: Port) -> int:
+    _, shape, kind = port
+    return prod(shape) * _itemsize(kind)
+
+
+def _torchs_stream() -> int:
+    """The one that is current for torch; without it, the default one, which is current for it at
+    first."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return 0
+    return int(torch.cuda.current_stream().cuda_stream)

@@ -1,0 +1,235 @@
+"""Compiled models that are kept: what is in files, for whatever they are compiled.
+
+A key is the digest of all that a compiled model is made from. Under it are the model's interface,
+and for each set of sizes a program, and beside it its constants, with sums that tell damage. What
+is not whole is compiled again.
+
+That a file's digest is known is told by its place, size and times, as git does it: only of a file
+that had been at rest when it was read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ml_dtypes  # noqa: F401  # numpy knows bfloat16 by name then
+import numpy as np
+
+from superopt.cost.folder import default_folder
+from superopt.kernels import cache as files
+from superopt.pipeline.arrays import Port
+
+FORMAT = 1
+MOST = 4 << 30  # bytes of constants that are kept; what was not used for the longest time goes
+_CHUNK = 1 << 20
+_ABANDONED = 3600.0  # seconds
+# How long a file must have been at rest: more than the clock's step, whether files' times have
+# parts of seconds or not.
+_FINE, _COARSE = 100_000_000, 2_100_000_000  # nanoseconds
+_T = TypeVar("_T")
+
+
+def folder() -> Path:
+    return default_folder() / "ready"
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """What is asked of a model, and given."""
+
+    ports: tuple[Port, ...]
+    outputs: tuple[str, ...]
+
+
+def interface(key: str) -> Interface | None:
+    """The interface that is kept under a model's key; None where there is none that is whole."""
+
+    def parsed(held: bytes) -> Interface:
+        about = json.loads(held)
+        return Interface(tuple(map(_port, about["ports"])), tuple(about["outputs"]))
+
+    return entry(key, "model", parsed)
+
+
+def keep_interface(key: str, i: Interface) -> None:
+    ports = [{**asdict(p), "dtype": p.dtype and p.dtype.name} for p in i.ports]
+    about = {"ports": ports, "outputs": i.outputs}
+    files.write(folder(), key, json.dumps(about).encode(), "model")
+
+
+def digest_of(path: Path) -> str | None:
+    """The digest of a model's files, where that is known of these."""
+    path = path.absolute()  # beside which others are
+    state = state_of(path)
+
+    def parsed(held: bytes) -> str | None:
+        about = json.loads(held)
+        same = all(state_of(Path(name)) == was for name, was in about["others"])
+        return str(about["digest"]) if same else None
+
+    return None if state is None else entry(sum_of((FORMAT, str(path), state)), "digest", parsed)
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Files before they are read; begun: when, in nanoseconds."""
+
+    path: Path
+    state: list[int] | None
+    begun: int
+
+    @classmethod
+    def on(cls, path: Path) -> Watch:
+        return cls(path.absolute(), state_of(path), time.time_ns())
+
+    def keep(self, digest: str, others: Sequence[Path]) -> None:
+        """Write down the digest of the file, and of the others that it names, if it is what is
+        there and was there."""
+        states = [(str(p), state_of(p)) for p in others]
+        if not _at_rest(self.state, self.begun) or state_of(self.path) != self.state:
+            return
+        if all(_at_rest(s, self.begun) for _, s in states):
+            about = {"digest": digest, "others": states}
+            key = sum_of((FORMAT, str(self.path), self.state))
+            files.write(folder(), key, json.dumps(about).encode(), "digest")
+
+
+def _at_rest(state: list[int] | None, now: int) -> bool:
+    if state is None:
+        return False
+    changed = max(state[-2:])
+    fine = any(t % 1_000_000 for t in state[-2:])
+    return now - changed > (_FINE if fine else _COARSE)
+
+
+def state_of(path: Path) -> list[int] | None:
+    """What tells that a file is as it was; None where there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+
+
+@cache
+def own_files() -> str:
+    """Of superopt's own files, by their sizes and times, as Python itself tells whether to compile
+    them again."""
+
+    def within(at: str) -> Iterator[tuple[str, int, int]]:
+        with os.scandir(at) as found:
+            for entry in found:
+                if entry.name.endswith((".py", ".rules")):
+                    state = entry.stat()
+                    yield entry.path, state.st_size, state.st_mtime_ns
+                elif entry.name != "__pycache__" and entry.is_dir():
+                    yield from within(entry.path)
+
+    return sum_of(sorted(within(str(Path(__file__).parent.parent))))
+
+
+def sum_of(about: object) -> str:
+    return blake2b(json.dumps(about).encode(), digest_size=20).hexdigest()
+
+
+def entry(key: str, kind: str, parsed: Callable[[bytes], _T | None]) -> _T | None:
+    held = files.read(folder(), key, kind)
+    try:
+        return None if held is None else parsed(held)
+    except (ValueError, TypeError, LookupError, MemoryError):  # the compiler says more of these
+        return None
+
+
+def _port(about: dict[str, Any]) -> Port:
+    dtype = None if about["dtype"] is None else np.dtype(about["dtype"])
+    shape = None if about["shape"] is None else tuple(about["shape"])
+    return Port(about["name"], dtype, shape, about["text"], about["optional"])
+
+
+def _sums(constants: np.ndarray) -> Iterator[int]:
+    """Of the words of each chunk: they take no longer than reading memory does."""
+    for at in range(0, len(constants), _CHUNK):
+        yield int(np.add.reduce(constants[at : at + _CHUNK].view(np.uint64)))
+
+
+def _check(sums: Iterator[int]) -> str:
+    return sum_of([*sums])
+
+
+def filled(key: str, out: np.ndarray, check: str) -> bool:
+    """Read a program's constants into bytes; False where they are not these. Read, not mapped:
+    large pages are faster to read than a file's."""
+    sums: list[int] = []
+    path = _place(key)
+    try:
+        with path.open("rb", buffering=0) as file:
+            # A chunk is still in the cache when it is summed.
+            for at in range(0, len(out), _CHUNK):
+                part = out[at : at + _CHUNK]
+                if file.readinto(part.data) != len(part):
+                    return False
+                sums += _sums(part)
+        os.utime(path)
+    except OSError:
+        return False
+    return _check(iter(sums)) == check
+
+
+def keep(
+    key: str, about: Mapping[str, object], texts: Sequence[bytes], constants: np.ndarray
+) -> None:
+    """Write down a program: a description, texts that belong to it, and its constants, of a
+    multiple of 8 bytes, whose sums are put into the description as "check"."""
+    where, size = folder(), len(constants)
+    if size > MOST // 2 or not files.private(where):
+        return
+    _trimmed(where, size)
+    files.put(_place(key), constants.data)
+    text = json.dumps({**about, "check": _check(_sums(constants))}).encode()
+    files.write(where, key, b"\n".join((text, b"".join(texts))), "program")
+
+
+def program(key: str, parsed: Callable[[dict[str, Any], bytes], _T | None]) -> _T | None:
+    """What `parsed` makes of a program's description and its texts; None where it makes nothing of
+    it, or there is none that is whole."""
+
+    def read(held: bytes) -> _T | None:
+        head, _, rest = held.partition(b"\n")
+        return parsed(json.loads(head), rest)
+
+    return entry(key, "program", read)
+
+
+def _place(key: str) -> Path:
+    return folder() / f"{key}.constants"
+
+
+def _trimmed(where: Path, more: int) -> None:
+    """Make room for constants of so many bytes, and remove what writers left that were ended."""
+    held = []
+    for part in where.glob("*.part"):
+        with suppress(OSError):
+            if time.time() - part.stat().st_mtime > _ABANDONED:
+                part.unlink()
+    for path in where.glob("*.constants"):
+        try:
+            state = path.stat()
+        except OSError:
+            continue
+        held.append((state.st_mtime_ns, state.st_size, path))
+    total = sum(size for _, size, _ in held)
+    for _, size, path in sorted(held):
+        if total + more <= MOST:
+            break
+        path.unlink(missing_ok=True)
+        path.with_suffix(".program").unlink(missing_ok=True)
+        total -= size

@@ -1,0 +1,37 @@
+"""What is written down of a model that was compiled for a GPU; gpu_ready.py finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from superopt.ir import graph as g
+from superopt.kernels.gpu_image import described
+from superopt.kernels.gpu_imaged import imaged
+from superopt.pipeline import entries
+from superopt.pipeline.gpu_parts import Part, Variant
+from superopt.pipeline.ports import dtype_of
+
+
+def keep(key: str, sizes: Sequence[tuple[str, int]], v: Variant, device: str, dots: str) -> None:
+    """Only of what is one program, of numbers that torch and numpy call by the same names."""
+    s, graph = v.steps[0] if len(v.steps) == 1 else None, v.model.graph
+    if not isinstance(s, Part) or not set(graph.outputs) <= set(s.segment.outputs):
+        return
+    if not all(isinstance(i, g.Input) for i in s.segment.inputs):
+        return
+    ports = (*s.segment.inputs, *s.segment.outputs)
+    tensors = (*s.running.inputs, *s.running.outputs)
+    for value, x in zip(ports, tensors, strict=True):
+        if str(x.dtype) != f"torch.{dtype_of(value.type)}":
+            return
+    made = imaged(s.running, device, dots)
+    if made is None:
+        return
+    about = {
+        "image": described(made.image),
+        "takes": [graph.inputs.index(i) for i in s.segment.inputs],
+        "gives": [s.segment.outputs.index(o) for o in graph.outputs],
+        "options": {key: str(o) for key, o in s.program.options.items()},
+    }
+    own = entries.sum_of((key, sizes))
+    entries.keep(own, about, [made.texts], made.known)

@@ -1,0 +1,224 @@
+"""Models compiled for a GPU: calls of them, and what they are asked for besides.
+
+What a call needs is here; the compiler is loaded when something is asked of it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from superopt.errors import UsageError
+from superopt.kernels.gpu_device import on_device, tensor, wait
+from superopt.pipeline.arrays import Port, as_array, sizes_of
+from superopt.pipeline.gpu_ready import Ready
+
+if TYPE_CHECKING:
+    from superopt.cost.store import Store
+    from superopt.ir import graph as g
+    from superopt.kernels.option import Option
+    from superopt.kernels.problem import Problem
+    from superopt.onnx_io.model import Model
+    from superopt.pipeline.cuda import Compiler
+    from superopt.pipeline.gpu_parts import Variant
+    from superopt.report.accuracy import Accuracy
+    from superopt.report.compiled import Tuned
+    from superopt.report.profile import Profile
+
+Sizes = tuple[tuple[str, int], ...]
+
+
+@dataclass(slots=True)
+class OnGpu:
+    """A model that was compiled for a GPU; for other sizes it is compiled again, once each.
+
+    ports: inputs; outputs: names; device: "cuda", or "cpu" in the interpreter. make: gives the
+    compiler. find, keep: what was compiled in another process; what to do with what is new.
+    variants, found: by sizes, what was compiled, and what was found. Calls from several threads
+    wait for each other."""
+
+    ports: tuple[Port, ...]
+    outputs: tuple[str, ...]
+    precision: str
+    device: str
+    make: Callable[[], Compiler]
+    find: Callable[[Sizes], Ready | None] = lambda sizes: None
+    keep: Callable[[Sizes, Variant], None] = lambda sizes, made: None
+    variants: dict[Sizes, Variant] = field(default_factory=dict)
+    found: dict[Sizes, Ready] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    _compiler: Compiler | None = None
+
+    def __call__(self, **feeds: Any) -> dict[str, Any]:
+        """The outputs by name, in the model's order; inputs are given by their names."""
+        return self.run(feeds)
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs by name. Inputs that are numpy's give numpy's; where all of them are tensors
+        on the device the outputs are such, too: the program's own, which the next call writes
+        again."""
+        given = self.given(feeds)
+        there = self.device if given and all(map(on_device, given)) else ""
+        with self.lock:
+            found = self.ready(self.sizes(given)).run(given, there)
+        return dict(zip(self.outputs, found, strict=True))
+
+    def prepared(self, feeds: Mapping[str, Any]) -> Callable[[], object]:
+        """A run with these inputs, on the device already, as a call that waits for the outputs."""
+        held = dict(feeds)
+        if self.device == "cuda":  # in the interpreter arrays are as good
+            held = {n: tensor(x, self.device) for n, x in feeds.items()}
+
+        def run() -> object:
+            out = self.run(held)
+            wait(self.device)
+            return out
+
+        return run
+
+    def given(self, feeds: Mapping[str, Any]) -> list[Any]:
+        """The inputs' arrays, or tensors; raises UsageError where they are not as the model says.
+        What is no tensor on the device, and none of numpy's, is read by DLPack."""
+        if not isinstance(feeds, Mapping):
+            raise UsageError(
+                f"inputs are a {type(feeds).__name__}", "they are given by name", "give a dict"
+            )
+        names = {p.name for p in self.ports}
+        for name in feeds:
+            if name not in names:
+                raise UsageError(
+                    f"no input {name!r}", f"there are {', '.join(sorted(names)) or 'none'}",
+                    "leave it out",
+                )  # fmt: skip
+        out = []
+        for p in self.ports:
+            if p.name not in feeds and p.optional:
+                out.append(self.compiler.default(p.name))
+                continue
+            if p.name not in feeds:
+                raise UsageError(
+                    f"no value for input {p.name!r}", f"it is {p.text}", "give an array"
+                )
+            x = feeds[p.name]
+            if on_device(x):
+                shape, kind = tuple(x.shape), str(x.dtype).removeprefix("torch.")
+                fits = p.shape is None or len(p.shape) == len(shape)
+                if kind != str(p.dtype) or not fits:
+                    raise UsageError(
+                        f"input {p.name!r} is {kind}{list(shape)}", f"the model says {p.text}",
+                        "give such a tensor",
+                    )  # fmt: skip
+                out.append(x)
+            else:
+                out.append(as_array(p, x))
+        return out
+
+    def sizes(self, given: Sequence[Any]) -> dict[str, int]:
+        """The symbolic sizes; raises UsageError where shapes do not fit."""
+        blank = [np.broadcast_to(np.zeros((), p.dtype), tuple(x.shape))
+                 for p, x in zip(self.ports, given, strict=True)]  # fmt: skip
+        plain = sizes_of(self.ports, blank)
+        return self.compiler.sizes(blank) if plain is None else plain
+
+    def ready(self, sizes: Mapping[str, int]) -> Variant | Ready:
+        """What runs inputs of these sizes: found, where it was kept, else compiled."""
+        key = tuple(sorted(sizes.items()))
+        with self.lock:
+            if key in self.variants:
+                return self.variants[key]
+            if key not in self.found:
+                made = self.find(key)
+                if made is None:
+                    return self.variant(sizes)
+                self.found[key] = made
+            return self.found[key]
+
+    def variant(self, sizes: Mapping[str, int]) -> Variant:
+        """The steps for inputs of these sizes, compiled: what was found is planned again as it
+        was, and takes its place."""
+        key = tuple(sorted(sizes.items()))
+        with self.lock:
+            if key not in self.variants:
+                # Its memory is free before it is compiled.
+                how = self.found.pop(key).options if key in self.found else None
+                self.variants[key] = self.compiler.compiled(sizes, how or {})
+                if how is None:
+                    self.keep(key, self.variants[key])
+            return self.variants[key]
+
+    @property
+    def compiler(self) -> Compiler:
+        with self.lock:
+            if self._compiler is None:
+                self._compiler = self.make()
+            return self._compiler
+
+    @property
+    def model(self) -> Model:
+        return self.compiler.model
+
+    @property
+    def dots(self) -> str:
+        """The precision of products of float32, as Triton has it."""
+        return self.compiler.dots
+
+    def fallen(self, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]:
+        """The nodes that run in onnxruntime, and why."""
+        return self.compiler.fallen(self.variant(sizes), sizes)
+
+    def tune(
+        self,
+        sizes: Mapping[str, int],
+        *,
+        budget: float = 120.0,
+        most: int = 12,
+        store: Store | None = None,
+        seen: Callable[[Problem, Mapping[Option, float]], None] = lambda p, found: None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Tuned:
+        """Measure which ways to compute the model's kernels are the fastest, of the `most` that
+        should be, and take them from now on; those with the most to do first.
+
+        sizes: of symbolic dimensions. budget: seconds. store: where it is written down; what is
+        there is not measured again. seen: told of each problem what was found.
+        """
+        made = self.variant(sizes)
+        report = self.compiler.tune(made, store, budget, most, seen, stop)
+        with self.lock:
+            # What was kept was made with the options before.
+            self.find, self.keep = lambda key: None, lambda key, made: None
+            self.variants.clear()
+            self.found.clear()
+        self.variant(sizes)
+        return report
+
+    def profile(self, feeds: Mapping[str, Any] | None = None, *, seconds: float = 2.0) -> Profile:
+        """How long each kernel takes alone, its memory warm, and how long it must take at least on
+        this GPU; `print` it for a table, its `svg()` is a picture. feeds: inputs by name; else they
+        are drawn. seconds: for all of it, about."""
+        return self.compiler.profile(self, feeds, seconds)
+
+    def accuracy(self, shapes: Mapping[str, int] | None = None, *, sets: int = 2) -> Accuracy:
+        """How far outputs are from the original's in float64, on so many sets of drawn inputs, and
+        whether that is within the precision's tolerance; `print` it for a table. shapes: symbolic
+        sizes. It evaluates the whole model twice for each set, on the processor."""
+        return self.compiler.accuracy(self, shapes or {}, sets)
+
+    def export(self, path: str | Path, **how: Any) -> None:
+        """Raises UsageError: C programs run on a processor."""
+        raise UsageError(
+            f"{self.model.source.label} is for a GPU", "what is exported runs on a processor",
+            'compile it for target="cpu"',
+        )  # fmt: skip
+
+    def save(self, path: str | Path) -> None:
+        """Write the compiled model to a file, for `superopt.load`: the model, and how each kernel
+        is computed. Raises UsageError where it cannot be written."""
+        known = {*self.variants, *self.found}
+        made = {key: self.variant(dict(key)) for key in sorted(known)}
+        self.compiler.save(made, Path(path))

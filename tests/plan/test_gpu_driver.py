@@ -1,0 +1,184 @@
+"""Kept programs by CUDA's driver: one that stands for it, on the processor; and how its structures
+lie."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from superopt.kernels import gpu_driver, gpu_resident
+from superopt.kernels.gpu_imaged import imaged
+from superopt.pipeline import cuda, entries, gpu_ready
+from superopt.plan.streams import dependencies, ordered
+from tests.gpu import REAL
+from tests.plan import fake_cuda
+from tests.plan.test_cuda import feeds
+from tests.plan.test_cuda_product import branches
+from tests.plan.test_gpu_ready import CASES, ONES, compile, folder, scaled, written
+
+__all__ = ["folder"]
+pytestmark = pytest.mark.gpu
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def by_driver(
+    path: Path, monkeypatch: pytest.MonkeyPatch, device: fake_cuda.Device, **how: Any
+) -> Any:
+    """A model that was kept, in a process that has a GPU: its program is the interpreter's, and
+    runs by a driver that is none."""
+    exe = compile(path, **how)
+    digest = entries.digest_of(path)
+    assert digest is not None
+    given = {"float_class": "E2", "vendor": True, "streams": 4, "store": None, **how}
+    options = gpu_ready.Options("fp16", **given)
+    driver = fake_cuda.driver(device)
+    for module in (gpu_driver, gpu_resident):
+        monkeypatch.setattr(module, "driver", lambda: driver)
+    found = gpu_driver.gpu()
+    assert (found.name, found.capability) == (fake_cuda.NAME.decode(), fake_cuda.CAPABILITY)
+    where = gpu_ready.Place("cuda", found.name, found.capability)
+    key = options.key(digest, where)
+    entries.keep_interface(key, entries.Interface(exe.ports, exe.outputs))
+    exe.compiler.keep(key, (), exe.variant({}))
+    made = imaged(exe.variant({}).running, exe.device, exe.dots)
+    assert made is not None
+    device.image = made.image
+    monkeypatch.setattr(gpu_ready, "place", lambda: where)
+    return compile(path, **how)
+
+
+ALONE = pytest.mark.skipif(REAL, reason="in place of the driver that there is")
+
+
+@ALONE
+@pytest.mark.parametrize("name", ["a block", "layer norm", "scalars", "branches"])
+def test_on_the_device(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked of the driver computes what it should, again and again; and all of it is given
+    back."""
+    m = CASES[name]()
+    path = written(tmp_path / "m.onnx", m)
+    wanted = compile(path).run(feeds(m))
+    device = fake_cuda.Device()
+    exe = by_driver(path, monkeypatch, device)
+    for n in range(3):
+        for x, a in exe.run(feeds(m)).items():
+            assert a.dtype == wanted[x].dtype
+            np.testing.assert_array_equal(a, wanted[x])
+        steps = len(exe.found[()].program.image.steps)
+        assert device.launched == (2 + n) * steps  # once to begin with
+    assert device.calls["cuLaunchKernelEx"] == 2 * steps
+    assert device.calls["cuGraphLaunch"] == 3
+    assert not device.stack
+    exe.found.clear()
+    gc.collect()
+    assert not device.live
+
+
+@ALONE
+def test_streams_on_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lanes(reads: Any, writes: Any, how: Any, most: int) -> Any:
+        return ordered([n % most for n in range(len(writes))], dependencies(reads, writes))
+
+    monkeypatch.setattr(cuda, "on_gpu_streams", lanes)
+    m = branches()
+    path = written(tmp_path / "m.onnx", m)
+    wanted = compile(path, streams=3).run(feeds(m))["y"]
+    device = fake_cuda.Device()
+    exe = by_driver(path, monkeypatch, device, streams=3)
+    np.testing.assert_array_equal(exe.run(feeds(m))["y"], wanted)
+    assert len({stream for _, _, stream in device.log}) == 3
+    assert device.calls["cuStreamWaitEvent"] > 4
+    exe.found.clear()
+    gc.collect()
+    assert not device.live
+
+
+@ALONE
+@pytest.mark.parametrize(
+    "fails",
+    ["cuMemAlloc_v2", "cuModuleLoadData", "cuLaunchKernelEx", "cuStreamSynchronize",
+     "cuGraphInstantiateWithFlags", "cuStreamEndCapture"],
+)  # fmt: skip
+def test_where_the_driver_fails(
+    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is compiled, and nothing is left behind."""
+    path = written(tmp_path / "m.onnx", scaled(3))
+    device = fake_cuda.Device(fails)
+    exe = by_driver(path, monkeypatch, device)
+    assert not exe.found
+    np.testing.assert_array_equal(exe(x=ONES)["y"], np.full((2, 4), 12))
+    assert device.calls[fails] == 1
+    assert not device.stack
+    gc.collect()
+    assert not device.live
+
+
+LIGHT = """
+import sys, numpy, superopt
+from superopt.kernels import gpu_driver, gpu_resident
+from tests.plan import fake_cuda
+
+driver = fake_cuda.driver(fake_cuda.Device())
+gpu_driver.driver = gpu_resident.driver = lambda: driver
+exe = superopt.compile(sys.argv[1], target="cuda", precision="fp16")
+print(exe(x=numpy.ones((2, 4), numpy.float32))["y"].shape)
+heavy = "torch triton onnx onnx_ir onnxruntime z3 llvmlite networkx sympy sqlite3"
+print([x for x in heavy.split() if x in sys.modules])
+print([x for x in sys.modules if x.startswith(("superopt.te", "superopt.ir", "superopt.plan"))])
+"""
+
+
+@ALONE
+def test_another_process_loads_neither_compiler_nor_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path / "m.onnx", scaled(3))
+    by_driver(path, monkeypatch, fake_cuda.Device())
+    monkeypatch.delenv("TRITON_INTERPRET")
+    done = subprocess.run(
+        [sys.executable, "-c", LIGHT, str(path)], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["(2, 4)", "[]", "[]"]
+
+
+LAID_OUT = """
+#include <stddef.h>
+#include <stdio.h>
+#include "cuda.h"
+#define AT(x) printf("%zu ", offsetof(CUlaunchConfig, x))
+int main(void) {
+    AT(gridDimX); AT(blockDimX); AT(sharedMemBytes); AT(hStream); AT(attrs); AT(numAttrs);
+    printf("%zu %zu %zu %d", sizeof(CUlaunchConfig), offsetof(CUlaunchAttribute, value),
+           sizeof(CUlaunchAttribute), CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
+    printf(" %d %d %d", CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
+           CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+           CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT);
+}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
+def test_the_drivers_structures(tmp_path: Path) -> None:
+    """Lie as the header that comes with Triton has them."""
+    import triton
+
+    include = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
+    (tmp_path / "a.c").write_text(LAID_OUT)
+    given = ["cc", str(tmp_path / "a.c"), f"-I{include}", "-o", str(tmp_path / "a")]
+    subprocess.run(given, check=True)
+    out = subprocess.run([str(tmp_path / "a")], capture_output=True, text=True, check=True).stdout
+    c, a = gpu_driver._Config, gpu_driver._Attribute
+    fields = (c.grid, c.block, c.shared, c.stream, c.attributes, c.count)
+    wanted = [*(f.offset for f in fields), ctypes.sizeof(c), a.value.offset, ctypes.sizeof(a)]
+    told = gpu_driver._OVERLAPS, gpu_driver._STATIC, gpu_driver._DYNAMIC, gpu_driver._CARVEOUT
+    assert [*map(int, out.split())] == [*wanted, *told]
