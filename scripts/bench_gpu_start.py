@@ -63,7 +63,9 @@ print(json.dumps({
 def child(path: Path, precision: str, store: Path | None, cache: Path) -> dict[str, Any]:
     """What one process measured; "process": seconds of all of it, from outside."""
     given = json.dumps([str(path), precision, None if store is None else str(store)])
-    env = {**os.environ, "SUPEROPT_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
+    known = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    paths = os.pathsep.join(p for p in known if p)
+    env = {**os.environ, "SUPEROPT_CACHE": str(cache), "PYTHONPATH": paths}
     begin = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-c", CHILD, given], capture_output=True, text=True, env=env
