@@ -24,12 +24,13 @@ def identity(kernel: Kernel) -> str:
 
 
 def computation(p: Problem) -> str:
-    """Of problems that the same kernels solve."""
+    """Of problems that the same kernels solve, and as they are solved where they may be in tiles or
+    by parts, or may not."""
     w = _Written()
     w.tensor(p.tensor)
     places = [(w.places[t], t) for t in w.places if t.body is None or t is p.tensor]
     w.lines += [f"{n} {t.type} {_lies(p.layouts.get(t))} {t in p.constants}" for n, t in places]
-    return w.digest() + f"-{p.width}"
+    return f"{w.digest()}-{p.width}{'' if p.tiles else '-plain'}"
 
 
 def _lies(layout: Layout | Scatter | None) -> str:

@@ -107,13 +107,12 @@ def compile(
     known_target(target, precision)
     _threads(threads)
     place = None if store is None else Path(store)
-    if float_class not in ("E1", "E2"):
-        raise UsageError(f"float_class {float_class!r}", "there are E1 and E2", "use one of them")
+    _float_class(float_class)
     if target == "cuda":
         given = precision, float_class, vendor, streams, place
         return _on_gpu(model, _positive(budget) if tune else 0.0, *given)
     if tune:
-        _tuned(model, threads=threads, budget=budget, store=store)
+        _tuned(model, threads=threads, budget=budget, store=store, float_class=float_class)
     from superopt.kernels.engine import host
     from superopt.pipeline import ready
     from superopt.pipeline.allowed import Allowed
@@ -195,6 +194,11 @@ def _gpu_from_file(path: Path, options: gpu_ready.Options, on: gpu_ready.Place) 
         about.ports, about.outputs, options.precision, on.device, make,
         lambda sizes: gpu_ready.find(key, sizes, on.device), keep,
     )  # fmt: skip
+
+
+def _float_class(given: object) -> None:
+    if given not in ("E1", "E2"):
+        raise UsageError(f"float_class {given!r}", "there are E1 and E2", "use one of them")
 
 
 def _threads(given: object) -> None:
@@ -289,23 +293,27 @@ def tune(
     target: str = "cpu",
     precision: str = "fp32",
     vendor: bool = True,
+    float_class: str = "E2",
 ) -> Tuned:
     """Measure for at most `budget` seconds what is the fastest on this machine, and write it down:
     `compile` takes it from then on. First which rewrites of the graph (a third of the time, checked
     as `optimize` does; not on a GPU), then which ways to compute its kernels.
 
     shapes: values of symbolic sizes. store: the file or folder of measurements. target, precision,
-    vendor: as `compile` has them. Raises ModelError for an invalid model.
+    vendor, float_class (of which "E1" rewrites no graph, and is not for a GPU): as `compile` has
+    them. Raises ModelError for an invalid model.
     """
     from superopt.cost.store import Store
     from superopt.onnx_io.source import read
     from superopt.pipeline import compile as compile_
+    from superopt.pipeline.allowed import Allowed
     from superopt.pipeline.rewritten import search
     from superopt.pipeline.shapes import fitting, representative
     from superopt.report.data import Event
 
     known_target(target, precision)
     _threads(threads)
+    _float_class(float_class)
     place, some, begin = None if store is None else Path(store), threads or 1, time.monotonic()
     seconds, stopped = _positive(budget), stop or (lambda: False)
     show = progress or (lambda event: None)
@@ -318,10 +326,11 @@ def tune(
                 seen=lambda p, times: show(Event("tune", f"{p.tensor.type}", None)),
             )  # fmt: skip
     source = read(model)
-    rewrites, faster = search(
-        source, some, dict(shapes or {}), GRAPH_PART * seconds, place, show, stopped
-    )
-    exe = compile_.compile(source, threads=some, store=place, rewrite=_rewrite)
+    rewrites, faster, may = 0, 1.0, Allowed(float_class)
+    if may.tiles:
+        part = GRAPH_PART * seconds
+        rewrites, faster = search(source, some, dict(shapes or {}), part, place, show, stopped)
+    exe = compile_.compile(source, threads=some, store=place, allowed=may, rewrite=_rewrite)
     sizes = representative(exe.model, dict(shapes or {}))
     with Store.open(place) as held, fitting(exe.model, shapes or {}):
         left = max(seconds - (time.monotonic() - begin), 0.0)

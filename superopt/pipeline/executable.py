@@ -19,7 +19,7 @@ from superopt.errors import UsageError
 from superopt.kernels.engine import Machine
 from superopt.pipeline import forks
 from superopt.pipeline.arrays import Port, as_array, sizes_of
-from superopt.pipeline.native import Native, Spec, Whole
+from superopt.pipeline.native import Native, Whole
 
 if TYPE_CHECKING:
     from superopt.cost.store import Store
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Sizes = tuple[tuple[str, int], ...]
 Steps = list["Native | Foreign"]
-_NDARRAY, _EMPTY = np.ndarray, np.empty
+_NDARRAY = np.ndarray
 PART = 4  # of the machine's memory, that a model's constants and results take for all its sizes
 UNKNOWN = 8 << 30  # bytes of memory, where the system does not say
 
@@ -47,7 +47,7 @@ class _Last:
 
     inputs: tuple[tuple[str, np.dtype | None, tuple[int, ...]], ...]
     takes: tuple[int, ...] | None  # None where these are all inputs in order
-    specs: tuple[Spec, ...]
+    new: Callable[[], list[np.ndarray]]
     gives: tuple[tuple[str, int], ...]
     call: Callable[[tuple[np.ndarray, ...]], None]
     direct: Direct | None = None
@@ -58,7 +58,7 @@ class _Last:
     ) -> _Last:
         inputs = tuple((p.name, p.dtype, a.shape) for p, a in zip(ports, given, strict=True))
         takes = None if whole.takes == tuple(range(len(ports))) else whole.takes
-        return cls(inputs, takes, native.specs, (*whole.gives.items(),), native.code.call)
+        return cls(inputs, takes, native.new, (*whole.gives.items(),), native.code.call)
 
 
 def _locked(direct: Direct, exe: forks.Locked) -> Direct:
@@ -134,13 +134,13 @@ class Executable:
         return self._called(last, given)
 
     def _called(self, last: _Last, given: list[np.ndarray]) -> dict[str, np.ndarray]:
-        try:
-            out = [_EMPTY(shape, dtype) for shape, dtype in last.specs]
-        except MemoryError as e:
-            raise UsageError("no memory for the outputs", str(e), "give smaller inputs") from None
-        arrays = (*(given if last.takes is None else [given[n] for n in last.takes]), *out)
         with self.lock:
-            last.call(arrays)
+            try:
+                out = last.new()
+            except MemoryError as e:
+                what = "no memory for the outputs"
+                raise UsageError(what, str(e), "give smaller inputs") from None
+            last.call((*(given if last.takes is None else [given[n] for n in last.takes]), *out))
         return {name: out[n] for name, n in last.gives}
 
     def _run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -156,7 +156,7 @@ class Executable:
                     inputs = tuple((p.name, p.dtype, a.shape) for p, a in ports)
                     alone = not any(isinstance(s, Native) for s in steps)
                     one = direct if alone else _locked(direct, weakref.proxy(self))
-                    self._last = _Last(inputs, None, (), (), _nothing, one)
+                    self._last = _Last(inputs, None, list, (), _nothing, one)
                 return made.run(steps, given)
         self._last = last = _Last.of(first, first.whole, self.ports, given)
         return self._called(last, given)

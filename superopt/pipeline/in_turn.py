@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from superopt import ort
 from superopt.ir import graph as g
 from superopt.pipeline.foreign import Foreign
@@ -63,11 +61,11 @@ def _foreign(s: Foreign, slots: Mapping[g.Value, int]) -> Step:
 
 
 def _native(s: Native, slots: Mapping[g.Value, int]) -> Step:
-    call, specs, empty = s.code.call, s.specs, np.empty
+    call, new = s.code.call, s.new
     takes, gives = ([slots[v] for v in some] for some in (s.segment.inputs, s.segment.outputs))
 
     def step(held: list[Any]) -> None:
-        out = [empty(shape, dtype) for shape, dtype in specs]
+        out = new()
         call((*[held[n] for n in takes], *out))
         for n, x in zip(gives, out, strict=True):
             held[n] = x

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from superopt.pipeline.outputs import Spec, outputs
 from superopt.plan.image import Code
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from superopt.plan.segments import Segment
 
 Run = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
-Spec = tuple[tuple[int, ...], np.dtype]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,17 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """A segment as machine code. specs: shapes and element types of its outputs; found: gives the
-    segment; whole: where it is all that there is."""
+    """A segment as machine code. specs: shapes and element types of its outputs, new: gives arrays
+    of these; found: gives the segment; whole: where it is all that there is."""
 
     code: Code
     specs: tuple[Spec, ...]
     found: Callable[[], Segment]
     whole: Whole | None = None
+    new: Callable[[], list[np.ndarray]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "new", outputs(self.specs))
 
     @property
     def segment(self) -> Segment:
@@ -47,6 +51,6 @@ class Native:
     def run(self, env: MutableMapping[g.Value, Any], code: Run | None = None) -> None:
         """code: in place of its own."""
         segment = self.segment
-        out = [np.empty(shape, dtype) for shape, dtype in self.specs]
+        out = self.new()
         (code or self.code)([env[v] for v in segment.inputs], out)
         env.update(zip(segment.outputs, out, strict=True))
