@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from superopt.errors import UsageError
 from superopt.kernels.cpu_run import STATE_BYTES, STOP, WAKE
 
 Work = Callable[[int, int], None]
@@ -27,7 +28,10 @@ class Pool:
 
 def started(work: Work, workspaces: list[int], owns: object) -> Pool:
     """A thread for each workspace, which `work` is given besides the state. They end with the pool,
-    or with the process; until then what `owns` the code and memory that they use stays."""
+    or with the process; until then what `owns` the code and memory that they use stays.
+
+    Raises UsageError where the system starts no more threads.
+    """
     held = np.zeros(STATE_BYTES + 64, np.uint8)
     begin = -held.ctypes.data % 64
     state = held[begin : begin + STATE_BYTES]
@@ -36,8 +40,15 @@ def started(work: Work, workspaces: list[int], owns: object) -> Pool:
         threading.Thread(target=work, args=(at, w), name="superopt", daemon=True)
         for w in workspaces
     )
-    for t in threads:
-        t.start()
+    for n, t in enumerate(threads):
+        try:
+            t.start()
+        except RuntimeError as e:
+            _ended(state, threads[:n], os.getpid(), owns)
+            raise UsageError(
+                f"thread {n + 2} of {len(threads) + 1} cannot be started", str(e),
+                "compile it for fewer threads, or allow the process more",
+            ) from None  # fmt: skip
     pool = Pool(state, os.getpid(), threads)
     weakref.finalize(pool, _ended, state, threads, os.getpid(), owns)
     return pool

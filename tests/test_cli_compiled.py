@@ -53,7 +53,8 @@ def test_tune_says_what_was_found(
     api = FakeApi()
     done = superopt("tune", model, "--budget", "2m", "--store", tmp_path, "--quiet", api=api)
     assert done.code == 0
-    assert api.asked == {"threads": None, "shapes": {}, "budget": 120.0, "store": tmp_path, **ON}
+    kernels = {"store": tmp_path, "float_class": "E2", **ON}
+    assert api.asked == {"threads": None, "shapes": {}, "budget": 120.0, **kernels}
     golden("tuned.txt", done.out)
 
 

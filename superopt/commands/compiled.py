@@ -9,6 +9,15 @@ from superopt.commands import options, terminal
 from superopt.commands.contract import api
 from superopt.errors import ExitCode
 
+float_class_of = click.option(
+    "--float-class",
+    type=click.Choice(["E1", "E2"]),
+    default="E2",
+    show_default=True,
+    help="How much floats may change; with E1 convolutions are not computed in tiles, products of"
+    " matrices not by parts, and batch normalisation is not put into weights.",
+)
+
 
 @click.command("compile")
 @options.model("model")
@@ -18,13 +27,7 @@ from superopt.errors import ExitCode
 @click.option(
     "--dump", type=options.NEW_FILE, metavar="FOLDER", help="Write the kernels there, as text."
 )
-@click.option(
-    "--float-class",
-    type=click.Choice(["E1", "E2"]),
-    default="E2",
-    show_default=True,
-    help="How much floats may change; with E1 convolutions are not computed in tiles.",
-)
+@float_class_of
 @options.as_json
 @options.debug
 def compile_(
@@ -70,6 +73,7 @@ def compile_(
 @options.on
 @options.shape
 @options.store
+@float_class_of
 @options.as_json
 @options.quiet
 @options.debug
@@ -82,6 +86,7 @@ def tune(
     target: str,
     precision: str,
     vendor: bool,
+    float_class: str,
     as_json: bool,
     quiet: bool,
 ) -> ExitCode:
@@ -93,7 +98,7 @@ def tune(
     with terminal.progress(quiet) as show, terminal.interruptible() as stop:
         found = api().tune(
             model, threads=threads, shapes=shapes, budget=budget, store=store, progress=show,
-            stop=stop, target=target, precision=precision, vendor=vendor,
+            stop=stop, target=target, precision=precision, vendor=vendor, float_class=float_class,
         )  # fmt: skip
     if as_json:
         from superopt.report.codec import dumps

@@ -121,6 +121,7 @@ class Api(Protocol):
         target: str,
         precision: str,
         vendor: bool,
+        float_class: str,
     ) -> Tuned: ...
 
     def compilation(

@@ -23,6 +23,7 @@ from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read
 from superopt.pipeline.optimize import decisions, optimize
 from superopt.pipeline.request import Request
+from superopt.pipeline.steps import Native
 from superopt.plan.build import Program, program
 from superopt.plan.execute import code
 from superopt.plan.simplify import simplified
@@ -137,6 +138,23 @@ def test_what_was_chosen_is_used_from_then_on(tmp_path: Path) -> None:
     (step,) = exe.variants[(("n", 1),)]
     used = step.code.program.options  # type: ignore[union-attr]
     assert used == {key: chosen[key] for key in used}
+
+
+def test_without_tiles_what_is_tuned_has_none(tmp_path: Path) -> None:
+    m = net(14)
+    superopt.tune(m, budget=20, shapes={"n": 1}, store=tmp_path, float_class="E1")
+    exe = superopt.compile(m, store=tmp_path, float_class="E1")
+    with Store.open(tmp_path) as store:
+        chosen = tuned.chosen(store, tuned.target(1))
+    (step,) = exe.variant({"n": 1})
+    assert isinstance(step, Native)
+    found = step.code.program.options
+    assert chosen
+    assert chosen == {key: found[key] for key in chosen}
+    assert not {o.algorithm for o in found.values()} & {"winograd", "strassen"}
+    (other,) = superopt.compile(m, store=tmp_path).variant({"n": 1})
+    assert isinstance(other, Native)
+    assert not chosen.keys() & other.code.program.options.keys()
 
 
 def test_a_budget_is_kept_and_progress_told(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ would leave their last bits."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -14,6 +15,7 @@ from onnx import numpy_helper as nh
 import superopt
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read
+from superopt.pipeline.steps import Native
 from superopt.plan.build import program
 
 # What comes after the product `t`, whose rows of zeros give zeros.
@@ -198,3 +200,27 @@ def test_a_bias_that_is_not_zero_is_no_row_of_zeros() -> None:
         bias = np.full(256, value, np.float32)
         new.graph.initializer.append(nh.from_array(bias, "bias"))
         assert ("strassen" in ways(new)) == parts
+
+
+def test_alike_ones_of_which_one_is_delicate(tmp_path: Path) -> None:
+    """Each is computed in its way, also where the model is planned again by what was chosen."""
+    rng = np.random.default_rng(0)
+    nodes = [h.make_node("Conv", ["x", f"w{o}"], [o], pads=[1] * 4) for o in "ab"]
+    kind, shape = onnx.TensorProto.FLOAT, [1, 32, 56, 56]
+    graph = h.make_graph(
+        [*nodes, h.make_node("Sign", ["a"], ["s"])], "g",
+        [h.make_tensor_value_info("x", kind, shape)],
+        [h.make_tensor_value_info(o, kind, shape) for o in "abs"],
+        [nh.from_array(rng.standard_normal((32, 32, 3, 3), np.float32), f"w{o}") for o in "ab"],
+    )  # fmt: skip
+    exe = superopt.compile(
+        h.make_model(graph, opset_imports=[h.make_opsetid("", 13)], ir_version=8)
+    )
+    (step,) = exe.variant({})
+    assert isinstance(step, Native)
+    found = [o.algorithm for o in step.code.program.options.values()]
+    assert {"direct", "winograd"} <= {*found}
+    exe.save(tmp_path / "m")
+    (again,) = superopt.load(tmp_path / "m").variant({})
+    assert isinstance(again, Native)
+    assert again.code.program.options == step.code.program.options
