@@ -225,7 +225,10 @@ def _product(p: Problem) -> tuple[co.Contraction, co.Frame] | None:
             return None
         alone = prod(map(co.extent, found.of_b)) == 1 and _few(p) is None
         if found.of_b and not alone and not _dotted(p, found):
-            halves = p.halves and lanes == p.lanes
+            # A matrix as it is: vectors below each other are in other pages, and a wide tile reads
+            # fewer of these for each product (256 x 1024 x 1024: 9.0 ms by one vector, 5.0 by 4).
+            near = found.b.tensor in p.constants or found.b.tensor in p.layouts
+            halves = p.halves and lanes == p.lanes and near
             frame = co.frame(p.tensor, found, p.layouts, lanes, p.registers, halves)
             return None if frame is None else (found, frame)
     return None
