@@ -22,7 +22,7 @@ from superopt.onnx_io.weightless import fill
 
 HEAD = """# Accuracy of compiled models
 
-By `scripts/accuracy.py`, on {machine}. Weights and {sets} sets of
+By `scripts/accuracy.py`, on {machine}. Weights and {sets} set(s) of
 inputs are drawn; the largest and the mean error of each output against the original graph in
 float64 on the worst set, and what the graph in float32, evaluated operator by operator with numpy,
 errs itself. An output passes where each element is within 1e-4 of itself and 1e-5 of the output's
