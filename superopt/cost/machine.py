@@ -115,7 +115,6 @@ def _cores() -> int:
     return max(1, min(cores, round(limit))) if limit > 0 else cores
 
 
-@functools.cache
 def memory() -> int:
     """Bytes of memory that this machine, or its container, has; 0 where unknown."""
     total = 0

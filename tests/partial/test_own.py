@@ -27,9 +27,9 @@ from superopt.onnx_io.source import read
 from superopt.pipeline import optimize as pipeline
 from superopt.pipeline import own_mutants, program_mutants
 from superopt.pipeline.admit import prove_now
+from superopt.pipeline.entries import own_files
 from superopt.pipeline.own_mutants import with_mutants
 from superopt.pipeline.partial_page import in_parts
-from superopt.pipeline.ready import own_files
 from superopt.pipeline.request import Deadline, Request
 from superopt.pipeline.windows import mutated, windows_of
 from superopt.report.data import MutantCount
