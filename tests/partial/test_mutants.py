@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,14 +12,25 @@ import pytest
 from superopt.api import generate_mutants, partial_rule
 from superopt.errors import UsageError
 from superopt.generate.enumerated import enumerated, read
-from superopt.generate.partial import instances
-from superopt.pipeline import mutants
-from superopt.pipeline.generate import operators
-from superopt.pipeline.mutants import FAMILIES
+from superopt.generate.partial import Partial
+from superopt.pipeline.mutant_candidates import (
+    CORRECTED,
+    DEARER,
+    FAMILIES,
+    GAIN,
+    PRICED,
+    Candidate,
+    Dropped,
+    candidate,
+    estimates,
+    otherwise,
+)
 from superopt.report.codec import dumps
 from superopt.report.partial import text
 from superopt.report.rules_text import mutation
 from superopt.rules.rule import parse_rules
+from superopt.rules.syntax import Param
+from superopt.search.book import book
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
 
@@ -61,15 +73,9 @@ def test_pairs_can_be_shown(folder: Path) -> None:
 @pytest.mark.slow
 def test_a_run_goes_on_where_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (folder / "borders.corrected.rules").read_bytes()
-    monkeypatch.setattr("superopt.pipeline.mutants.of_some", None)  # nothing is found anew
+    monkeypatch.setattr("superopt.pipeline.mutants.candidate", None)  # nothing is found anew
     generate_mutants(folder, max_ops=2)
     assert (folder / "borders.corrected.rules").read_bytes() == before
-
-
-def test_how_many_operators() -> None:
-    """A default run enumerates three; with more for all families, these have more, too."""
-    for sizes in FAMILIES.values():
-        assert [operators(sizes.make(), n) for n in (2, 4, 5)] == [2, 3, 4]
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
@@ -90,23 +96,52 @@ def test_the_page(golden: Callable[[str, str], None]) -> None:
     golden("partial.txt", text(page))
 
 
-def test_pairs_that_may_save_something_come_first() -> None:
-    for sizes in FAMILIES.values():
-        family = sizes.make()
-        found = read(enumerated((family, 2, 0))).partial
-        dropped, chosen = mutants._chosen(found, sizes)
-        assert len(dropped) + len(chosen) == len(found)
-        assert len(set(chosen)) == len(chosen)
-        assert mutants._chosen(found, sizes)[1] == chosen
-        of_others = instances(found)
-        assert not of_others & set(chosen)
+def enumerated_pairs(name: str) -> list[Partial]:
+    return read(enumerated((FAMILIES[name].make(), 2, 0))).partial
 
 
-def test_no_more_than_some_are_proved(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = FAMILIES["borders"]
-    found = read(enumerated((sizes.make(), 2, 0))).partial
-    _, every = mutants._chosen(found, sizes)
-    monkeypatch.setattr(mutants, "MOST", 3)
-    dropped, chosen = mutants._chosen(found, sizes)
-    assert chosen == every[:3]
-    assert len(dropped) == len(found) - 3
+def tried(name: str) -> tuple[list[Candidate], Counter[str]]:
+    """What is worth a proof of the pairs of two operators, and why others are not."""
+    costs, why = estimates(), Counter[str]()
+    out = []
+    for n, p in enumerate(enumerated_pairs(name)):
+        try:
+            out.append(candidate(f"pair-{n}", p, FAMILIES[name], costs))
+        except Dropped as e:
+            why[str(e)] += 1
+    return out, why
+
+
+@pytest.fixture(scope="module")
+def of_borders() -> tuple[list[Candidate], Counter[str]]:
+    return tried("borders")
+
+
+def test_what_is_proved_is_cheaper_with_its_correction(
+    of_borders: tuple[list[Candidate], Counter[str]],
+) -> None:
+    some, why = of_borders
+    assert some
+    assert {DEARER, CORRECTED} <= set(why)
+    for c in some:
+        assert c.ratio < GAIN
+        assert len(c.us) == len(PRICED)
+        assert c.found.equal
+
+
+def test_channels_and_images_have_names_of_their_own(
+    of_borders: tuple[list[Candidate], Counter[str]],
+) -> None:
+    kernels = [p for c in of_borders[0] for p in c.pair.params if isinstance(p, Param)]
+    shapes = [p.shape for p in kernels if p.name in "kvp" and p.shape is not None]
+    assert shapes
+    assert any(s[0] != s[1] for s in shapes)
+
+
+def test_what_known_rules_do_as_well_is_not_proved(
+    of_borders: tuple[list[Candidate], Counter[str]],
+) -> None:
+    costs = estimates()
+    for c in of_borders[0][:3]:
+        assert not otherwise(c, book([]), costs)
+        assert otherwise(c, book([c.rule]), costs)
