@@ -16,6 +16,7 @@ from superopt.generate import dims
 from superopt.generate.family import Family
 from superopt.generate.image_families import borders, strided
 from superopt.generate.partial import Partial
+from superopt.generate.pattern import holes, in_order, size
 from superopt.ir.op import InferError
 from superopt.partial.cells import TooMany
 from superopt.partial.generalise import pair_of
@@ -69,7 +70,7 @@ SEARCH = Limits(
     graphs=40, patience=20, seconds=60, queue=2_000
 )  # counted, so that it hangs on no clock
 STEPS = ("//", "steps=", "strides=(2", "strides=(1, 2")  # what is said of some sizes only
-DEARER = "the mutant is dearer than the program"
+ALIKE = "neither costs less than the other"
 CORRECTED = "the mutant with its correction is no cheaper than the program"
 
 
@@ -79,9 +80,11 @@ class Dropped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pair, where it is right, how it is corrected, and the rule that this makes. us: of the
-    program and of the corrected mutant, estimates in microseconds at each of PRICED."""
+    """A pair, how many operators its program has, where it is right, how it is corrected, and the
+    rule that this makes. us: of the program and of the corrected mutant, estimates in microseconds
+    at each of PRICED."""
 
+    operators: int
     pair: Rule
     found: Parts
     how: str
@@ -100,9 +103,11 @@ def estimates() -> Costs:
 
 
 def candidate(name: str, p: Partial, sizes: Sizes, costs: Costs) -> Candidate:
-    """A pair with the cheapest of its corrections. Raises Dropped."""
-    if not any(after < GAIN * before for before, after in _rough(p, sizes, costs)):
-        raise Dropped(DEARER)
+    """A pair, its cheaper side as the mutant, and its cheapest correction. Raises Dropped."""
+    way = next((q for q in _ways(p) if _saves(q, sizes, costs)), None)
+    if way is None:
+        raise Dropped(ALIKE)
+    p = way
     try:
         some = _sized(p, sizes)
         if not regions(some[0].left, some[0].right, SOME).equal:
@@ -116,17 +121,25 @@ def candidate(name: str, p: Partial, sizes: Sizes, costs: Costs) -> Candidate:
     except (InferError, ValueError):
         raise Dropped("it does not fit at other sizes") from None
     pair = replace(pair, where=_where(pair, found, sizes))
-    made = list(_corrections(pair, found, some, costs))
+    made = list(_corrections(size(p.sides.left), pair, found, some, costs))
     if not made:
         raise Dropped("no correction along axes")
-    best = min(made, key=lambda c: c.ratio)
-    if best.ratio >= GAIN:
-        raise Dropped(CORRECTED)
-    return best
+    for c in sorted(made, key=lambda c: c.ratio):
+        if c.ratio < GAIN and _right(c.rule, some[0].sizes):
+            return c
+    raise Dropped(CORRECTED)
 
 
-def _rough(p: Partial, sizes: Sizes, costs: Costs) -> Iterator[tuple[float, float]]:
-    """Prices of a program and its mutant as it is, at each of PRICED."""
+def _ways(p: Partial) -> Iterator[Partial]:
+    """Either side as the program, if it reads what the other one does."""
+    yield p
+    if set(holes(p.sides.left)) == set(holes(p.sides.right)):
+        turned = replace(p.sides, left=p.sides.right, right=p.sides.left)
+        yield replace(p, sides=in_order(turned))
+
+
+def _saves(p: Partial, sizes: Sizes, costs: Costs) -> bool:
+    """Does the mutant as it is cost less than its program, at one of PRICED?"""
     some = _dims(p, sizes)
     for at in PRICED:
         family = sizes.make(h=at["h"], w=at["w"], c=at["c"])
@@ -136,7 +149,9 @@ def _rough(p: Partial, sizes: Sizes, costs: Costs) -> Iterator[tuple[float, floa
         except (InferError, ValueError):
             continue
         before, after = (costs.of_graph(with_weights([v])) for v in both)
-        yield before, after
+        if after < GAIN * before:
+            return True
+    return False
 
 
 def _dims(p: Partial, sizes: Sizes) -> list[dims.Dims]:
@@ -170,7 +185,7 @@ def _where(pair: Rule, found: Parts, sizes: Sizes) -> tuple[Formula, ...]:
 
 
 def _corrections(
-    pair: Rule, found: Parts, some: Sequence[Sized], costs: Costs
+    operators: int, pair: Rule, found: Parts, some: Sequence[Sized], costs: Costs
 ) -> Iterator[Candidate]:
     if not found.different:
         rules = {"equal": replace(pair, float_class="E2")}
@@ -180,7 +195,14 @@ def _corrections(
     for how, rule in rules.items():
         us = _prices(rule, some[0].sizes, costs)
         if us:
-            yield Candidate(pair, found, how, rule, us)
+            yield Candidate(operators, pair, found, how, rule, us)
+
+
+def _right(rule: Rule, at: Mapping[str, int]) -> bool:
+    """Is the program the corrected mutant at these sizes? Zeros in between are not all that a
+    mutant may lack."""
+    both = sides(rule, at)
+    return both is not None and not regions(both[0][0], both[1][0], SOME).different
 
 
 def _prices(rule: Rule, names: Mapping[str, int], costs: Costs) -> tuple[tuple[float, float], ...]:

@@ -12,6 +12,8 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +23,11 @@ from superopt.errors import UsageError
 from superopt.generate.enumerated import enumerated, read
 from superopt.generate.journal import Journal
 from superopt.generate.partial import Partial, instances
-from superopt.generate.pattern import size
 from superopt.onnx_io.atomic import new_files
 from superopt.partial import claims
 from superopt.partial.symbolic import Part, show
 from superopt.pipeline.mutant_candidates import (
     FAMILIES,
-    Candidate,
     Dropped,
     Sizes,
     candidate,
@@ -46,6 +46,7 @@ LIMITS = Limits(seconds=10, work=3_000)  # what is proved takes less
 INSTANCE = "instances of others"
 OTHERS = "no cheaper than what other rules make of the program"
 UNPROVED = "the correction is not proved"
+Told = dict[str, Any] | list[float] | str  # what is said of a pair; its price; why it is dropped
 
 
 def mutants(
@@ -65,59 +66,38 @@ def mutants(
     journal = Journal.open(out / JOURNAL, run)
     try:
         rules = [r for r in load_library() if tier(r) == "A"]
-        some = [_family(name, out, most, seed, rules, journal, progress) for name in chosen]
+        one = _Run(journal, rules, estimates(), progress)
+        some = [_family(name, out, most, seed, one) for name in chosen]
     finally:
         journal.close()
     return Mutation(tuple(some), str(out))
 
 
-def _family(
-    name: str,
-    out: Path,
-    most: int,
-    seed: int,
-    rules: list[Rule],
-    journal: Journal,
-    progress: Callable[[Event], None],
-) -> MutantCount:
-    """rules: what is known, to which those of the family are added."""
-    begin = time.monotonic()
-    sizes, costs = FAMILIES[name], estimates()
+@dataclass(slots=True)
+class _Run:
+    """What a run has found. rules: that are known, those of families that are done among them."""
 
-    progress(Event("mutants", f"{name}: enumeration", 0.0))
-    if name not in journal.known:
-        journal.add(name, enumerated((sizes.make(), most, seed)))
-    found = read(journal.known[name]).partial
-    of_others = instances(found)
-    dropped = Counter({INSTANCE: len(of_others)})
-    priced: list[tuple[int, float, int]] = []  # operators, of the program's price, place
-    own = [n for n in range(len(found)) if n not in of_others]
-    for done, n in enumerate(own):
-        progress(Event("mutants", f"{name}: {done + 1} of {len(own)} pairs", done / len(own)))
-        key = f"{name} {n}"
-        if key not in journal.known:
-            journal.add(key, json.dumps(_priced(found[n], sizes, costs)))
-        told = json.loads(journal.known[key])
-        if isinstance(told, str):
-            dropped[told] += 1
-        else:
-            priced.append((size(found[n].sides.left), told, n))
-    kept: list[dict[str, Any]] = []
-    known = book(rules)
-    for done, (_, _, n) in enumerate(sorted(priced)):
-        at = f"{name}: proof {done + 1} of {len(priced)}"
-        progress(Event("mutants", at, done / len(priced)))
-        key = f"{name} {n} proof"
-        if key not in journal.known:
-            one = candidate(f"{name}-{n}", found[n], sizes, costs)
-            journal.add(key, json.dumps(_proved(one, known, costs)))
-        told = json.loads(journal.known[key])
-        if isinstance(told, str):
-            dropped[told] += 1
-        else:
-            kept.append(told)
-            rules += parse_rules(told["corrected"])
-            known = book(rules)
+    journal: Journal
+    rules: list[Rule]
+    costs: Costs
+    progress: Callable[[Event], None]
+
+    def kept(self, key: str, make: Callable[[], Told]) -> Told:
+        """What the journal has, or what is made now and kept there."""
+        if key not in self.journal.known:
+            self.journal.add(key, json.dumps(make()))
+        told: Told = json.loads(self.journal.known[key])
+        return told
+
+
+def _family(name: str, out: Path, most: int, seed: int, run: _Run) -> MutantCount:
+    begin = time.monotonic()
+    run.progress(Event("mutants", f"{name}: enumeration", 0.0))
+    if name not in run.journal.known:
+        run.journal.add(name, enumerated((FAMILIES[name].make(), most, seed)))
+    found = read(run.journal.known[name]).partial
+    dropped: Counter[str] = Counter()
+    kept = _proofs(name, found, _worth(name, found, run, dropped), run, dropped)
     with new_files() as create:
         for suffix, content in (
             ("pairs", "".join(f"{x['pair']}\n" for x in kept)),
@@ -125,22 +105,62 @@ def _family(
             ("regions.json", json.dumps(kept, indent=1) + "\n"),
         ):
             create(out / f"{name}.{suffix}").file.write(content.encode())
-    seconds = time.monotonic() - begin
-    return MutantCount(
-        name, len(found), len(kept), len(kept), dict(dropped.most_common()), seconds, most
-    )
+    why = {k: n for k, n in dropped.most_common() if n}
+    return MutantCount(name, len(found), len(kept), len(kept), why, time.monotonic() - begin, most)
 
 
-def _priced(p: Partial, sizes: Sizes, costs: Costs) -> float | str:
-    """What a corrected mutant costs, of its program's price; or why it is dropped."""
+def _worth(name: str, found: Sequence[Partial], run: _Run, dropped: Counter[str]) -> list[int]:
+    """The places of pairs that are worth a proof: of the fewest operators first, then those that
+    save most."""
+    of_others = instances(found)
+    dropped[INSTANCE] = len(of_others)
+    own = [n for n in range(len(found)) if n not in of_others]
+    out: list[list[float]] = []
+    for done, n in enumerate(own):
+        text = f"{name}: {done + 1} of {len(own)} pairs priced"
+        run.progress(Event("mutants", text, done / len(own)))
+        told = run.kept(f"{name} {n}", partial(_priced, found[n], FAMILIES[name], run.costs))
+        if isinstance(told, list):
+            out.append([*told, n])
+        else:
+            dropped[str(told)] += 1
+    return [int(n) for _, _, n in sorted(out)]
+
+
+def _proofs(
+    name: str, found: Sequence[Partial], some: Sequence[int], run: _Run, dropped: Counter[str]
+) -> list[dict[str, Any]]:
+    """What is said of those that are proved, and that known rules do not do as well."""
+    kept: list[dict[str, Any]] = []
+    known = book(run.rules)
+    for done, n in enumerate(some):
+        text = f"{name}: proof {done + 1} of {len(some)}"
+        run.progress(Event("mutants", text, done / len(some)))
+        told = run.kept(
+            f"{name} {n} proof", partial(_proved, f"{name}-{n}", found[n], known, run.costs)
+        )
+        if isinstance(told, dict):
+            kept.append(told)
+            run.rules += parse_rules(told["corrected"])
+            known = book(run.rules)
+        else:
+            dropped[str(told)] += 1
+    return kept
+
+
+def _priced(p: Partial, sizes: Sizes, costs: Costs) -> list[float] | str:
+    """How many operators the program has, and what its corrected mutant costs, of its price; or why
+    the pair is dropped."""
     try:
-        return candidate("pair", p, sizes, costs).ratio
+        found = candidate("pair", p, sizes, costs)
+        return [found.operators, found.ratio]
     except Dropped as e:
         return str(e)
 
 
-def _proved(c: Candidate, known: Book, costs: Costs) -> dict[str, Any] | str:
+def _proved(name: str, p: Partial, known: Book, costs: Costs) -> dict[str, Any] | str:
     """What is said of a pair, as plain data; or why it is dropped."""
+    c = candidate(name, p, FAMILIES[name.rpartition("-")[0]], costs)
     if otherwise(c, known, costs):
         return OTHERS
     verdict = prove(c.rule, LIMITS)

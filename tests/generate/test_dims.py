@@ -44,7 +44,7 @@ def test_both_sides_take_them(some: tuple[Family, list[Partial]]) -> None:
 def test_channels_of_a_chain() -> None:
     family = strided(h=8, w=10, c=3)
     first, second = (
-        place(family, f"Conv dilations=(1, 1) group=1 pads={pads} strides=(1, 1)")
+        place(family, f"Conv strides=(1, 1) dilations=(1, 1) group=1 pads={pads}")
         for pads in ("(1, 1, 1, 1)", "(1, 0, 1, 0)")
     )
     chain = Made(second, (Made(first, (Hole(0), Hole(1))), Hole(2)))
