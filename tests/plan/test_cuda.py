@@ -164,7 +164,7 @@ def test_each_precision(precision: str) -> None:
 @pytest.mark.parametrize(
     "name", ["a convolution", "of a long sum", "ragged heads", "depthwise", "turned"]
 )
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.slow), "bf16"])
 def test_every_option(name: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ways to compute a problem do not change what it is: of each kind, and of blocks far apart."""
     m = MODELS[name]()

@@ -59,7 +59,9 @@ ALONE = pytest.mark.skipif(REAL, reason="in place of the driver that there is")
 
 
 @ALONE
-@pytest.mark.parametrize("name", ["a block", "layer norm", "scalars", "branches"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("a block", marks=pytest.mark.slow), "layer norm", "scalars", "branches"]
+)
 def test_on_the_device(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is asked of the driver computes what it should, again and again; and all of it is given
     back."""

@@ -293,6 +293,7 @@ def test_parts_in_onnxruntime_are_not_kept(folder: Path, tmp_path: Path) -> None
     assert not list(folder.glob("*.program"))
 
 
+@pytest.mark.slow
 def test_what_else_is_asked_of_it(tmp_path: Path, compiled: list[object]) -> None:
     m = MODELS["a block"]()
     path = written(tmp_path / "m.onnx", m)

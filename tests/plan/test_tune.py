@@ -142,7 +142,7 @@ def test_what_was_chosen_is_used_from_then_on(tmp_path: Path) -> None:
 
 def test_without_tiles_what_is_tuned_has_none(tmp_path: Path) -> None:
     m = net(14)
-    superopt.tune(m, budget=20, shapes={"n": 1}, store=tmp_path, float_class="E1")
+    superopt.tune(m, budget=5, shapes={"n": 1}, store=tmp_path, float_class="E1")
     exe = superopt.compile(m, store=tmp_path, float_class="E1")
     with Store.open(tmp_path) as store:
         chosen = tuned.chosen(store, tuned.target(1))
