@@ -289,9 +289,9 @@ class Generation:
 @dataclass(frozen=True, slots=True)
 class MutantCount:
     """Programs and mutants of a family: pairs that enumeration found to be equal in parts; those
-    of which a correction is proved for all sizes, and is cheaper (twice); why others were dropped,
-    how many; seconds; operators at most. Of a model's own: mutants right in parts; those that are
-    corrected, priced below their programs, and proved; those that are corrected."""
+    of which all boxes are proved for all sizes; of how many a correction is; why others were
+    dropped, how many; seconds; operators at most. Of a model's own: mutants right in parts; those
+    that are corrected, priced below their programs, and proved; those that are corrected."""
 
     family: str
     enumerated: int

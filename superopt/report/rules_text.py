@@ -121,12 +121,13 @@ def mutation(made: Mutation) -> str:
             lines.append(f"{name}.regions.json says where each mutant is right")
             return joined(lines)
         lines.append(
-            f"{f.family}: {words.count(f.corrected, 'rule')}, programs as mutants of theirs with"
-            " what corrects these, proved for all sizes"
+            f"{f.family}: {words.count(f.proved, 'program')} with a mutant whose right parts are"
+            f" proved for all sizes, {f.corrected} of them with a proved correction"
         )
         lines.append(
-            f"  of {words.count(f.enumerated, 'pair')} equal in parts, of programs of up to"
-            f" {words.count(f.operators, 'operator')}; {f.seconds:.1f} s"
+            f"  {words.count(f.enumerated, 'pair')} equal in parts were enumerated, of programs of"
+            f" up to {words.count(f.operators, 'operator')};"
+            f" {f.seconds:.1f} s"
         )
         lines += [f"  dropped, {why}: {n}" for why, n in f.dropped.items()]
     lines.append(
