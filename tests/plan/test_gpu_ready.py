@@ -32,49 +32,24 @@ from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model
 from tests.plan.test_cuda import MODELS, feeds, gemms
 from tests.plan.test_cuda_product import branches
+from tests.plan.test_ready import ONES, at_rest, counting, scaled, written
 
 pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache; files count as being at rest at once."""
     choose(monkeypatch)
-    monkeypatch.setenv("SUPEROPT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(entries, "_FINE", -1)
-    monkeypatch.setattr(entries, "_COARSE", -1)
-    return tmp_path / "cache" / "ready"
+    return at_rest(tmp_path, monkeypatch)
 
 
 @pytest.fixture(autouse=True)
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Grows whenever a model is compiled."""
-    calls: list[object] = []
-    own: Callable[..., Any] = cuda.Compiler.compiled
-
-    def counted(*args: object) -> Any:
-        calls.append(args)
-        return own(*args)
-
-    monkeypatch.setattr(cuda.Compiler, "compiled", counted)
-    return calls
-
-
-def written(path: Path, m: onnx.ModelProto) -> Path:
-    path.write_bytes(m.SerializeToString())
-    return path
+    return counting(cuda.Compiler, monkeypatch)
 
 
 def compile(path: Path, precision: str = "fp16", **how: Any) -> Any:
     return superopt.compile(path, target="cuda", precision=precision, **how)
-
-
-def scaled(by: float) -> onnx.ModelProto:
-    weights = {"w": np.full((4, 4), by, np.float32)}
-    return model([node("MatMul", "x", "w", "y")], {"x": (F, [2, 4])}, ["y"], weights)
-
-
-ONES = np.ones((2, 4), np.float32)
 
 
 def gives(path: Path, number: float) -> None:

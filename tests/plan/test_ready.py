@@ -6,8 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,33 +17,40 @@ from onnx import TensorProto, helper
 import superopt
 from superopt.errors import ModelError
 from superopt.pipeline import entries
+from superopt.pipeline.compile import Compiler
 from superopt.pipeline.steps import Native
 from tests.plan.test_compile import F, model, net, picture
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache; files count as being at rest at once."""
+def at_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, where whole models are; files count as being at rest at once."""
     monkeypatch.setenv("SUPEROPT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(entries, "_FINE", -1)
     monkeypatch.setattr(entries, "_COARSE", -1)
     return tmp_path / "cache" / "ready"
 
 
-@pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Grows whenever a part of a model is compiled."""
-    from superopt.pipeline import compile as c
-
+def counting(compiler: Any, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Grows whenever this compiler is asked for steps."""
     calls: list[object] = []
-    own: Callable[..., object] = c.Compiler.compiled
+    own = compiler.compiled
 
     def counted(*args: object) -> object:
         calls.append(args)
         return own(*args)
 
-    monkeypatch.setattr(c.Compiler, "compiled", counted)
+    monkeypatch.setattr(compiler, "compiled", counted)
     return calls
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return at_rest(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    return counting(Compiler, monkeypatch)
 
 
 def written(path: Path, m: onnx.ModelProto) -> Path:
