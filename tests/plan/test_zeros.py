@@ -100,6 +100,7 @@ PLAIN: dict[str, Sequence[onnx.NodeProto]] = {
     "PRelu": [h.make_node("PRelu", ["t", "two"], ["y"])],
     "Elu": [h.make_node("Elu", ["t"], ["y"], alpha=0.7)],
     "Selu": [h.make_node("Selu", ["t"], ["y"])],
+    "a square": [h.make_node("Pow", ["t", "two"], ["y"])],
     "LeakyRelu, written out": [
         h.make_node("Greater", ["t", "zero"], ["b"]),
         h.make_node("Mul", ["t", "two"], ["n"]),
