@@ -251,8 +251,9 @@ def _near(w: Writer, buffer: Tensor, found: Address, p: Place) -> Value:
 def _prefetch(w: Writer, buffer: Tensor, found: Address) -> None:
     """Ask for what will be read soon, into the second cache: the first one is full of what is read
     now."""
-    soon = asked(w.ahead[buffer], found.moving, found.constant, max(buffer.dtype.bits // 8, 1))
-    if soon is None:
+    how = w.ahead[buffer]
+    soon = asked(how, found.moving, found.constant, max(buffer.dtype.bits // 8, 1))
+    if soon is None or not all(first <= w.unrolled[a] < last for a, first, last in how.fresh):
         return
     at = pointer(w, buffer, *soon, inbounds="")
     w.t.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")

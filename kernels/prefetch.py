@@ -32,12 +32,14 @@ class Ahead:
     """What is asked for while something is read: what lies so many bytes after it. again: where
     this is the next part of a buffer, of `part` bytes, the loops that read a part again, and how
     often the steps of each: each time a share of the next part is asked for, so that memory is
-    busy all the time, and not only the first time. within: the loops along the part."""
+    busy all the time, and not only the first time. within: the loops along the part. fresh: of axes
+    of a window that are written out, the elements at which something is asked for."""
 
     bytes: int
     part: int = 0
     again: tuple[tuple[Axis, int], ...] = ()
     within: tuple[Axis, ...] = ()
+    fresh: tuple[tuple[Axis, int, int], ...] = ()
 
     @property
     def times(self) -> int:
@@ -68,8 +70,10 @@ def ahead(kernel: Kernel, width: int) -> dict[Tensor, Ahead]:
                 out[buffer] = Ahead(NEXT)
             else:
                 out[buffer] = Ahead(-(-NEXT // part) * part, part, *_shares(told))
-        elif (parts and _jumps(load, loops)) or (not parts and _steps(load, loops, own)):
+        elif parts and _jumps(load, loops):
             out[buffer] = Ahead(SOON)
+        elif not parts and _steps(load, loops, own):
+            out[buffer] = Ahead(SOON, fresh=_fresh(load, loops, own))
     return out
 
 
@@ -111,6 +115,26 @@ def _steps(load: Load, loops: Sequence[For], own: Collection[Axis]) -> bool:
     first: dict[Expr, Expr] = {f.axis: ix.as_index(0) for f in loops}
     forms = [affine(ix.substitute(i, first)) for i in load.index]
     return any(f.coefficient(a) > 1 for f in forms if f is not None for a in own)
+
+
+def _fresh(
+    load: Load, loops: Sequence[For], own: Collection[Axis]
+) -> tuple[tuple[Axis, int, int], ...]:
+    """Of windows that overlap, and are written out, the elements (from, to) that no window has
+    which comes before, in the steps of a loop, or behind, in a tile."""
+    moved = [f.axis for f in loops if f.kind != "unroll"]
+    out = []
+    for form in filter(None, map(affine, load.index)):
+        for a in (f.axis for f in loops if f.kind == "unroll" and form.coefficient(f.axis) == 1):
+            n = _extent(a)
+            inside, around = (
+                [c for b in axes if 0 < (c := form.coefficient(b)) < n] for axes in (own, moved)
+            )
+            if inside:
+                out.append((a, 0, min(inside)))
+            elif around:
+                out.append((a, n - min(around), n))
+    return tuple(out)
 
 
 Loop = tuple[Axis, bool, bool]  # is it written out? does the place that is read hang on it?

@@ -33,7 +33,7 @@ from superopt.te.walk import axes_of, loads
 ROWS = 8  # sums at a time
 OTHERS = 2  # registers that hold no sum
 FEW = 8  # terms of a sum that are written out
-WINDOW = 16  # elements of a window that are written out
+WINDOW = 32  # elements of a window that are written out
 WIDE = 64  # elements of the result at a time, where there is one row
 
 
@@ -84,7 +84,7 @@ def scheduled(
     n, m, block = _frame(t, layouts)
     read = [x for x in loads(found.body) if x.tensor.shape]
     over = sorted(found.axes, key=lambda a: _within(read, n, a))
-    few = _few(over) if found.fn in ("max", "min") else []
+    few = _few(over) if found.fn in ("max", "min") or _window(read, t, over) else []
     written = [a.name for a in over if a in few or _within(read, n, a)]
     how = _along(t, over, written, n, m, bool(block), option["wide"], option["rows"])
     return how, tuple(_packed(read, n, constants))
@@ -165,8 +165,15 @@ def _within(read: list[Load], lane: Axis, a: Axis) -> bool:
     )
 
 
+def _window(read: list[Load], t: Tensor, over: Sequence[Axis]) -> bool:
+    """Do the sums of neighbours have elements in common, that windows over them share?"""
+    indices = [set(axes_of(i)) for x in read for i in x.index]
+    return any(any(a in i for a in over) and any(a in i for a in t.axes) for i in indices)
+
+
 def _few(over: Sequence[Axis]) -> list[Axis]:
-    """The innermost axes of a window that are written out: then NaN is asked for in fewer steps."""
+    """The innermost axes of a window that are written out: then NaN is asked for in fewer steps,
+    and sums take no steps of loops as short as they are."""
     sizes = [prod(map(_extent, over[n:])) for n in range(len(over))]
     return [a for a, size in zip(over, sizes, strict=True) if size <= WINDOW]
 

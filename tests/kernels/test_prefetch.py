@@ -1,5 +1,6 @@
 """How far ahead constants are asked for."""
 
+import re
 from typing import cast
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from onnx import helper
 
 import superopt
+from superopt.kernels.cpu_text import written
 from superopt.kernels.prefetch import NEXT, PANEL, SOON, Ahead, ahead, asked
 from superopt.pipeline.steps import Native
 from superopt.te.node import Axis
@@ -72,8 +74,10 @@ def test_each_line_of_the_next_part_is_asked_for(times: int, vectors: int, bytes
     assert max(map(len, lines)) <= 1.5 * (len(wanted) / times + 1)
 
 
-@pytest.mark.parametrize(("stride", "wanted"), [(1, []), (2, [SOON]), (3, [SOON])])
-def test_what_is_read_in_steps_is_asked_for(stride: int, wanted: list[int]) -> None:
+@pytest.mark.parametrize(("stride", "wanted", "each"), [(1, [], 0), (2, [SOON], 4), (3, [SOON], 9)])
+def test_what_is_read_in_steps_is_asked_for(stride: int, wanted: list[int], each: int) -> None:
+    """each: of the nine elements of a window those that are asked for, since no other window that
+    is read before has them, or behind in the same tile."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"]),
         helper.make_node("MaxPool", ["a"], ["y"], kernel_shape=[3, 3], strides=[stride] * 2),
@@ -83,4 +87,8 @@ def test_what_is_read_in_steps_is_asked_for(stride: int, wanted: list[int]) -> N
     assert isinstance(step, Native)
     program = step.code.program
     pool = program.kernels[program.calls[-1 if len(program.calls) == 2 else -2].function]
-    assert [a.bytes for a in ahead(pool, superopt.compile(m).machine.width).values()] == wanted
+    width = superopt.compile(m).machine.width
+    assert [a.bytes for a in ahead(pool, width).values()] == wanted
+    text = written(pool, width)
+    read = re.findall(r"load <\d+ x float>, ptr %v", text)  # not of registers
+    assert text.count("call void @llvm.prefetch") * 9 == len(read) * each
