@@ -217,12 +217,13 @@ def bench(
     target: str = "cpu",
     precision: str = "fp32",
     vendor: bool = True,
+    float_class: str = "E2",
 ) -> tuple[BenchRow, ...]:
     """Time models in turns, in onnxruntime ("ort"), "openvino", "torch" (torch.compile) and
     compiled ("superopt"): medians with intervals.
 
-    target, precision, vendor: as `compile` has them. With "cuda" superopt and torch run on the GPU
-    and in that precision, on inputs that are there, until the outputs are."""
+    target, precision, vendor, float_class: as `compile` has them. With "cuda" superopt and torch
+    run on the GPU and in that precision, on inputs that are there, until the outputs are."""
     known_target(target, precision)
     return bench_.bench(
         [Path(m) for m in models],
@@ -232,7 +233,7 @@ def bench(
         shapes=shapes,
         progress=progress or (lambda event: None),
         stop=stop or (lambda: False),
-        on=bench_.On(target, precision, vendor),
+        on=bench_.On(target, precision, vendor, float_class),
     )
 
 

@@ -61,17 +61,18 @@ def profile(
     target: str = "cpu",
     precision: str = "fp32",
     vendor: bool = True,
+    float_class: str = "E2",
 ) -> Profile:
     """Run a model's file compiled (or one that was saved when it was), and time its kernels.
 
     shapes: values of symbolic sizes. inputs: a .npz file, by name; else they are drawn. target,
-    precision, vendor: as `compile` has them.
+    precision, vendor, float_class: as `compile` has them; a saved model has its own.
     """
     from superopt.pipeline import profile as profile_
     from superopt.pipeline.inputs import read_inputs
 
     given = None if inputs is None else read_inputs(inputs)
-    exe = _executable(Path(model), threads, target, precision, vendor)
+    exe = _executable(Path(model), threads, target, precision, vendor, float_class)
     if not isinstance(exe, Executable):
         from superopt.pipeline import gpu_profile
 
@@ -86,13 +87,15 @@ def export_model(
     output: str | Path,
     threads: int | None = None,
     shapes: Mapping[str, int] | None = None,
+    float_class: str = "E2",
 ) -> Exported:
     """Write a model's file, compiled, or one that was saved when it was, as a shared object with a
     C header and weights; see `Executable.export`.
 
-    output: a folder, or the files' name. shapes: values of symbolic sizes.
+    output: a folder, or the files' name. shapes: values of symbolic sizes. float_class: as
+    `compile` has it; a saved model has its own.
     """
-    exe = _executable(Path(model), threads)
+    exe = _executable(Path(model), threads, float_class=float_class)
     if not isinstance(exe, Executable):
         raise UsageError(
             f"{model} is for a GPU", "C programs run on a processor", "compile it again"
@@ -109,15 +112,16 @@ def run_model(
     target: str = "cpu",
     precision: str = "fp32",
     vendor: bool = True,
+    float_class: str = "E2",
 ) -> tuple[OutputValue, ...]:
     """Run a model's file once, compiled; or one that was saved when it was. inputs, output: .npz
-    files, by name. target, precision, vendor: as `compile` has them."""
+    files, by name. target, precision, vendor, float_class: as `compile` has them."""
     from superopt.pipeline.described import described
     from superopt.pipeline.inputs import read_inputs, write_arrays
 
     feeds = read_inputs(inputs)
     assert feeds is not None
-    found = _executable(Path(model), threads, target, precision, vendor).run(feeds)
+    found = _executable(Path(model), threads, target, precision, vendor, float_class).run(feeds)
     if output is not None:
         write_arrays(Path(output), found)
     return tuple(described(name, x) for name, x in found.items())
@@ -129,6 +133,7 @@ def _executable(
     target: str = "cpu",
     precision: str = "fp32",
     vendor: bool = True,
+    float_class: str = "E2",
 ) -> Executable | OnGpu:
     """Of a model's file, or of one that `Executable.save` wrote."""
     from superopt.onnx_io import sections
@@ -137,5 +142,7 @@ def _executable(
         return load(model, threads=threads)
     known_target(target, precision)
     if target == "cpu":
-        return compile(model, threads=threads, precision=precision)
-    return compile(model, target="cuda", precision=precision, vendor=vendor)
+        return compile(model, threads=threads, precision=precision, float_class=float_class)
+    return compile(
+        model, target="cuda", precision=precision, vendor=vendor, float_class=float_class
+    )

@@ -268,7 +268,7 @@ def test_bench(superopt: Run, model: Path) -> None:
     api = FakeApi()
     done = superopt("bench", model, "--vs", "ort, openvino", "--seconds", "1m", api=api)
     assert done.code == 0
-    plain = {"target": "cpu", "precision": "fp32", "vendor": True}
+    plain = {"target": "cpu", "precision": "fp32", "vendor": True, "float_class": "E2"}
     assert api.asked == {"vs": ("ort", "openvino"), "seconds": 60.0, **plain}
     assert "4.15 ms to 4.30 ms" in done.out
     assert len(json.loads(superopt("bench", model, model, "--json").out)) == 2

@@ -10,7 +10,7 @@ import pytest
 from tests.fake_api import COMPILATION, PROFILE, FakeApi
 
 Run = Callable[..., SimpleNamespace]
-ON = {"target": "cpu", "precision": "fp32", "vendor": True}
+ON = {"target": "cpu", "precision": "fp32", "vendor": True, "float_class": "E2"}
 
 
 @pytest.fixture
@@ -78,8 +78,8 @@ def test_run_says_what_the_outputs_are(
     api = FakeApi()
     x, y = tmp_path / "x.npz", tmp_path / "y.npz"
     x.touch()
-    on = {"target": "cuda", "precision": "fp16", "vendor": False}
-    gpu = ("--target", "cuda", "--precision", "fp16", "--no-vendor")
+    on = {"target": "cuda", "precision": "fp16", "vendor": False, "float_class": "E1"}
+    gpu = ("--target", "cuda", "--precision", "fp16", "--no-vendor", "--float-class", "E1")
     done = superopt("run", model, "--inputs", x, "-o", y, *gpu, api=api)
     assert done.code == 0
     assert api.asked == {"inputs": x, "output": y, "threads": None, **on}
@@ -103,7 +103,9 @@ def test_export_says_what_was_written(
         api=api,
     )  # fmt: skip
     assert done.code == 0
-    assert api.asked == {"output": tmp_path, "threads": 2, "shapes": {"n": 4, "s": 9}}
+    sizes = {"n": 4, "s": 9}
+    own = {"output": tmp_path, "threads": 2, "shapes": sizes, "float_class": "E2"}
+    assert api.asked == own
     golden("exported.txt", done.out)
     found = json.loads(superopt("export", model, "-o", tmp_path, "--json", api=api).out)
     assert found["outputs"][1] == {"name": "n", "dtype": "int64", "shape": [], "bytes": 8}

@@ -43,6 +43,7 @@ def _runtimes(ctx: click.Context, param: click.Parameter, value: str) -> tuple[s
 @options.on
 @options.duration("--seconds", "10s", "Time to measure.")
 @options.shape
+@options.float_class
 @options.as_json
 @options.quiet
 @options.debug
@@ -52,6 +53,7 @@ def bench(
     threads: int | None,
     seconds: float,
     shapes: Mapping[str, int],
+    float_class: str,
     target: str,
     precision: str,
     vendor: bool,
@@ -73,6 +75,7 @@ def bench(
             shapes=shapes,
             progress=show,
             stop=stop,
+            float_class=float_class,
             target=target,
             precision=precision,
             vendor=vendor,

@@ -9,15 +9,6 @@ from superopt.commands import options, terminal
 from superopt.commands.contract import api
 from superopt.errors import ExitCode
 
-float_class_of = click.option(
-    "--float-class",
-    type=click.Choice(["E1", "E2"]),
-    default="E2",
-    show_default=True,
-    help="How much floats may change; with E1 convolutions are not computed in tiles, products of"
-    " matrices not by parts, and batch normalisation is not put into weights.",
-)
-
 
 @click.command("compile")
 @options.model("model")
@@ -27,7 +18,7 @@ float_class_of = click.option(
 @click.option(
     "--dump", type=options.NEW_FILE, metavar="FOLDER", help="Write the kernels there, as text."
 )
-@float_class_of
+@options.float_class
 @options.as_json
 @options.debug
 def compile_(
@@ -73,7 +64,7 @@ def compile_(
 @options.on
 @options.shape
 @options.store
-@float_class_of
+@options.float_class
 @options.as_json
 @options.quiet
 @options.debug
@@ -126,6 +117,7 @@ def tune(
 )
 @click.option("--svg", type=options.NEW_FILE, metavar="P.svg", help="Write a picture of it.")
 @click.option("--all", "whole", is_flag=True, help="Show every kernel.")
+@options.float_class
 @options.as_json
 @options.debug
 def profile(
@@ -136,6 +128,7 @@ def profile(
     seconds: float,
     svg: Path | None,
     whole: bool,
+    float_class: str,
     target: str,
     precision: str,
     vendor: bool,
@@ -155,6 +148,7 @@ def profile(
             inputs=inputs,
             seconds=seconds,
             stop=stop,
+            float_class=float_class,
             target=target,
             precision=precision,
             vendor=vendor,
@@ -182,6 +176,7 @@ def profile(
 )
 @options.threads
 @options.on
+@options.float_class
 @options.as_json
 @options.debug
 def run(
@@ -189,6 +184,7 @@ def run(
     inputs: Path,
     output: Path | None,
     threads: int | None,
+    float_class: str,
     target: str,
     precision: str,
     vendor: bool,
@@ -201,6 +197,7 @@ def run(
         inputs=inputs,
         output=output,
         threads=threads,
+        float_class=float_class,
         target=target,
         precision=precision,
         vendor=vendor,
@@ -228,17 +225,25 @@ def run(
 )
 @options.threads
 @options.sizes("Sizes of all symbolic dimensions.")
+@options.float_class
 @options.as_json
 @options.debug
 def export(
-    model: Path, output: Path, threads: int | None, shapes: Mapping[str, int], as_json: bool
+    model: Path,
+    output: Path,
+    threads: int | None,
+    shapes: Mapping[str, int],
+    float_class: str,
+    as_json: bool,
 ) -> ExitCode:
     """Write MODEL as a shared object, with a C header and weights.
 
     A C program links with it and needs no Python. MODEL may also be a file that
     `Executable.save` wrote. A C compiler is needed ($CC, cc, gcc or clang).
     """
-    found = api().export_model(model, output=output, threads=threads, shapes=shapes)
+    found = api().export_model(
+        model, output=output, threads=threads, shapes=shapes, float_class=float_class
+    )
     if as_json:
         from superopt.report.codec import dumps
 

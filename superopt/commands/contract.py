@@ -106,6 +106,7 @@ class Api(Protocol):
         target: str,
         precision: str,
         vendor: bool,
+        float_class: str,
     ) -> tuple[BenchRow, ...]: ...
 
     def tune(
@@ -149,10 +150,17 @@ class Api(Protocol):
         target: str,
         precision: str,
         vendor: bool,
+        float_class: str,
     ) -> Profile: ...
 
     def export_model(
-        self, model: Path, *, output: Path, threads: int | None, shapes: Mapping[str, int]
+        self,
+        model: Path,
+        *,
+        output: Path,
+        threads: int | None,
+        shapes: Mapping[str, int],
+        float_class: str,
     ) -> Exported: ...
 
     def run_model(
@@ -165,6 +173,7 @@ class Api(Protocol):
         target: str,
         precision: str,
         vendor: bool,
+        float_class: str,
     ) -> tuple[OutputValue, ...]: ...
 
     def derive(

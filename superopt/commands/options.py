@@ -124,6 +124,14 @@ def on(command: Any) -> Any:
     return kind(floats(library(command)))
 
 
+float_class = click.option(
+    "--float-class",
+    type=click.Choice(["E1", "E2"]),
+    default="E2",
+    show_default=True,
+    help="How much floats may change; with E1 convolutions are not computed in tiles, products of"
+    " matrices not by parts, and batch normalisation is not put into weights.",
+)
 seed, hidden_seed = _seed(False), _seed(True)  # hidden: of a command that has many others
 target = click.option(
     "--target",

@@ -18,6 +18,7 @@ from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read
 from superopt.ort.timing import SPINNING, interleave, prepare
 from superopt.pipeline import cuda
+from superopt.pipeline.allowed import Allowed
 from superopt.pipeline.compile import compile as compile_
 from superopt.pipeline.outside import readable
 from superopt.pipeline.reporting import interval, latency
@@ -38,6 +39,7 @@ class On:
     target: str = "cpu"
     precision: str = "fp32"
     vendor: bool = True
+    float_class: str = "E2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +133,10 @@ def _lane(
 
     def compiled() -> Callable[[], object]:
         if on.target == "cuda":
-            return cuda.compile(read(path), on.precision, vendor=on.vendor).prepared(arrays)
-        exe = compile_(read(path), threads=threads, rewrite=rewritten)
+            made = cuda.compile(read(path), on.precision, on.float_class, vendor=on.vendor)
+            return made.prepared(arrays)
+        allowed = Allowed(on.float_class)
+        exe = compile_(read(path), threads=threads, rewrite=rewritten, allowed=allowed)
         return lambda: exe.run(arrays)
 
     loads = {"ort": in_ort, "openvino": in_openvino, "torch": in_torch, "superopt": compiled}
