@@ -21,12 +21,12 @@ class Form:
     """A sum of products by another computation: what computes it, where that lies, and what is
     known of it.
 
-    kernel: the constant, transformed. first: the other operand, transformed, where that is a kernel
-    of its own, and the buffer from which it is read then.
+    kernel: the constant, transformed. first: what kernels of their own compute before, and the
+    buffers from which that is read then; as the other operand, transformed.
     """
 
     root: Tensor
-    first: tuple[Tensor, Tensor] | None
+    first: tuple[tuple[Tensor, Tensor], ...]
     lies: Scatter
     schedules: Mapping[Tensor, Schedule]
     tables: Mapping[Tensor, np.ndarray]

@@ -352,7 +352,7 @@ def _formed(
 ) -> Choice:
     return Choice(
         option, made.root, made.schedules, (made.kernel,), made.lies, made.tables,
-        () if made.first is None else (made.first,),
+        made.first,
         {made.kernel: (c.b.tensor, make)},
     )  # fmt: skip
 
@@ -379,5 +379,6 @@ def _in_parts(p: Problem, option: Option) -> Choice:
     if square is None or levels > p.levels or not st.fits(square, levels, p.lanes):
         raise ValueError(f"{option}: {p.tensor.name} is no product of matrices in such parts")
     layout = p.layouts.get(p.tensor) or row_major(p.tensor.rank)
-    made = st.cut(p.tensor, c, square, st.Plan(levels, bool(apart), *rest), layout, p.lanes)
+    plan = st.Plan(levels, bool(apart), *rest)
+    made = st.cut(p.tensor, c, square, plan, {**p.layouts, p.tensor: layout}, p.lanes, p.registers)
     return _formed(option, made, c, partial(st.combined, levels, p.lanes, st.matrix(c, square)))

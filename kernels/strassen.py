@@ -8,30 +8,35 @@ place of eight products of quarters. For quarters (r, s) of a, (s, c) of b and (
     s[x, i, n]    = sum(p[i, x, k] * q[x, k, n] for k)
     y[i, r, c, n] = sum(C[r, c, x] * s[x, i, n] for x)
 
+Errors of a sum of rows are small beside the largest of these: so rows are scaled (`scales.py`).
+
 Where the number of rows is odd the second half begins one row before the first one's end, and
 gives that row once more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from math import prod
 
 import numpy as np
 
+from superopt.kernels import reducing
 from superopt.kernels.contraction import DEEP, REGISTERS, Contraction, tiles
 from superopt.kernels.factor import Form, placed, put, scattered
 from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.nest import put_for
 from superopt.kernels.pack import packed
 from superopt.kernels.picture import extent, over
+from superopt.kernels.scales import inverses, undone
 from superopt.kernels.schedule import Schedule, parsed
 from superopt.kernels.tile import Pack
 from superopt.kernels.transform import reduction
 from superopt.te import index as ix
 from superopt.te.expr import Tensor, compute, reduce_sum
-from superopt.te.node import Apply, Axis, Expr
+from superopt.te.node import Apply, Axis, Expr, Load
 from superopt.te.walk import axes_of
 
 # [x][r][s], [x][s][c] and [r][c][x], of Strassen's own seven products: other ones take fewer sums
@@ -62,8 +67,8 @@ class Square:
     """A product of matrices: of `rows`, axes of the result together, `n` columns, and `k` terms;
     and that for each of `images`, where the first axis of several says which.
 
-    Rows of different images are never in one sum: what is not a number in one of them, or far
-    larger than elsewhere, shows in the rows with which it is summed, too.
+    Rows of different images are never in one sum: what is not a number in one of them shows in the
+    rows with which it is summed, too.
     """
 
     images: Axis | None
@@ -114,8 +119,9 @@ def square(t: Tensor, c: Contraction) -> Square | None:
 
 
 def cut(
-    t: Tensor, c: Contraction, p: Square, plan: Plan, layout: Layout | Scatter, lanes: int
-) -> Form:
+    t: Tensor, c: Contraction, p: Square, plan: Plan, layouts: Mapping[Tensor, Layout | Scatter],
+    lanes: int, registers: int,
+) -> Form:  # fmt: skip
     """The tensor by Strassen's products."""
     found = reduction(t)
     assert found is not None
@@ -148,8 +154,17 @@ def cut(
             at = at // extent(x)
         return out
 
+    of_rows = (*(() if p.images is None else (p.images,)), *p.rows)
+    scales = inverses(factor, of_rows, p.k, none)
+    scale = Tensor("scale", kind, scales.shape)
+
+    def scaled(r: Expr, i: Expr) -> Expr:
+        at = row(r, i)
+        return Load(scale, tuple(ix.as_index(at[x]) for x in of_rows), kind)
+
     def element(r: Expr, i: Expr, s: Expr, j: Expr) -> Expr:
-        return placed(factor, {**none, **row(r, i), p.k: ix.as_index(s * k + j)})
+        e = placed(factor, {**none, **row(r, i), p.k: ix.as_index(s * k + j)})
+        return e * scaled(r, i)
 
     sums = compute(
         (m, count, k),
@@ -167,6 +182,7 @@ def cut(
 
     def back(i: Expr, r: Expr, s: Expr, o: Expr) -> Expr:
         total = reduce_sum(count, lambda x: table_c[r, s, x] * products[x, i, o])
+        total = total * undone(scaled(r, i))
         held = Tensor("sum", kind, ())
         assert t.body is not None
         env = {**none, **row(r, i), p.n: ix.as_index(s * n + o)}
@@ -176,12 +192,13 @@ def cut(
     i, r, s, o = y.axes
     env = {**none, **row(r, i, stored=True), p.n: ix.as_index(s * n + o)}
     place = tuple(ix.as_index(env[x]) for x in t.axes)
-    lies = scattered(t, layout, y.axes, place)
+    lies = scattered(t, layouts[t], y.axes, place)
     a, _, b = tables(plan.levels)
-    return Form(
-        y, (sums, read) if plan.apart else None, lies,
-        _scheduled(sums, products, y, plan, lanes), {table_a: a, table_c: b}, q,
-    )  # fmt: skip
+    how = _scheduled(sums, products, y, plan, lanes)
+    _, best_ = reducing.options(scales, layouts, lanes, registers)[0]
+    how[scales], _ = reducing.scheduled(scales, layouts, (), best_)
+    first = ((scales, scale), *(((sums, read),) if plan.apart else ()))
+    return Form(y, first, lies, how, {table_a: a, table_c: b}, q)
 
 
 def _scheduled(

@@ -128,7 +128,7 @@ def tiled(
         table_b: array(by_rows[2]), table_a: array(by_rows[0]),
         table_e: array(by_columns[2]), table_d: array(by_columns[0]),
     }  # fmt: skip
-    return Form(y, (v, read) if plan.apart else None, lies, how, tables, u)
+    return Form(y, ((v, read),) if plan.apart else (), lies, how, tables, u)
 
 
 @dataclass(frozen=True, slots=True)

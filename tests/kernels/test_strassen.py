@@ -11,6 +11,7 @@ from superopt.kernels.contraction import contraction
 from superopt.kernels.cpu import loaded
 from superopt.kernels.layout import Layout, Scatter, parsed, row_major
 from superopt.kernels.lower import lowered
+from superopt.kernels.option import Option
 from superopt.kernels.pack import laid, packed, read
 from superopt.kernels.problem import Problem
 from superopt.kernels.space import chosen, options
@@ -102,27 +103,63 @@ def test_it_is_the_product(case: str, levels: int, apart: int) -> None:
     wanted = np.zeros(tuple(n for n in t.shape if isinstance(n, int)), np.float32)
     loaded(lowered("k", [x, w, *rest], [t]))(*given.values(), wanted)
     for option in (some[0], some[-1]):
-        choice = chosen(p, option)
-        held = {i: laid(layouts[i], a) if i in layouts else a for i, a in given.items()}  # type: ignore[arg-type]
-        for kernel in built(p, choice):
-            arrays = []
-            packs = {k.source: k for k in kernel.kernel.packs}
-            for i in kernel.reads:
-                if i in choice.made:
-                    source, make = choice.made[i]
-                    arrays.append(packed(packs[i], make(given[source])))
-                else:
-                    arrays.append(held[i])
-            buffer = kernel.kernel.params[-1]
-            held[kernel.writes] = np.zeros(
-                [n for n in buffer.shape if isinstance(n, int)], np.float32
-            )
-            loaded(kernel.kernel)(*arrays, held[kernel.writes])
-        layout = layouts.get(t)
-        got = held[t] if layout is None else read(layout, held[t], wanted.shape)  # type: ignore[arg-type]
+        got = computed(p, option, given)
         np.testing.assert_allclose(
             got.reshape(wanted.shape), wanted, atol=1e-5 * np.abs(wanted).max()
         )
+
+
+def computed(p: Problem, option: Option, given: dict[Tensor, np.ndarray]) -> np.ndarray:
+    """The problem's tensor, by the kernels of an option."""
+    layouts, t = p.layouts, p.tensor
+    choice = chosen(p, option)
+    held = {i: laid(layouts[i], a) if i in layouts else a for i, a in given.items()}  # type: ignore[arg-type]
+    for kernel in built(p, choice):
+        arrays = []
+        packs = {k.source: k for k in kernel.kernel.packs}
+        for i in kernel.reads:
+            if i in choice.made:
+                source, make = choice.made[i]
+                arrays.append(packed(packs[i], make(given[source])))
+            else:
+                arrays.append(held[i])
+        buffer = kernel.kernel.params[-1]
+        held[kernel.writes] = np.zeros([n for n in buffer.shape if isinstance(n, int)], np.float32)
+        loaded(kernel.kernel)(*arrays, held[kernel.writes])
+    layout, shape = layouts.get(t), [n for n in t.shape if isinstance(n, int)]
+    return held[t] if layout is None else read(layout, held[t], shape)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("apart", [0, 1])
+@pytest.mark.parametrize("levels", LEVELS)
+@pytest.mark.parametrize("case", CASES)
+def test_no_row_rounds_by_another_ones_size(case: str, levels: int, apart: int) -> None:
+    """Rows of magnitudes from 1e-36 to 1e36, and one of zeros: as exact as if all were alike."""
+    op, shapes, lies, out = CASES[case]
+    t, [x, w, *rest] = product(op, *shapes)
+    layouts: dict[Tensor, Layout | Scatter] = {}
+    if lies is not None and out is not None:
+        layouts = {x: parsed(lies), t: parsed(out)}
+    p = Problem(t, layouts, {w}, 64)
+    (option, *_) = (
+        o for o in options(p)
+        if o.algorithm == "strassen" and (o["levels"], o["apart"]) == (levels, apart)
+    )  # fmt: skip
+    rng = np.random.default_rng(5)
+    terms = 1 if op == "Conv" else -1
+    a = rng.standard_normal(x.shape).astype(np.float32)
+    sizes = 10.0 ** rng.integers(-36, 37, np.take(a, [0], terms).shape)
+    sizes.flat[rng.permutation(sizes.size)[:2]] = 0, 1e36
+    a = (a * sizes).astype(np.float32)
+    b = rng.standard_normal(w.shape).astype(np.float32)
+    got = computed(p, option, {x: a, w: b, **{i: np.zeros(i.shape, np.float32) for i in rest}})
+    if op == "Conv":
+        wanted = np.einsum("nchw,oc->nohw", a.astype(float), b[:, :, 0, 0])
+    else:
+        wanted = a.astype(float) @ b
+    error = np.abs(got.reshape(wanted.shape) - wanted)
+    assert np.all(error <= 2e-5 * np.abs(wanted).max(terms, keepdims=True))
+    assert np.all(got.reshape(wanted.shape)[np.broadcast_to(sizes == 0, wanted.shape)] == 0)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +238,7 @@ def test_a_row_has_one_origin_in_whatever_order_chunks_end(
     assert c is not None
     s = square(t, c)
     assert s is not None
-    made = cut(t, c, s, Plan(levels, False, block, block, 1, 0), row_major(2), 16)
+    made = cut(t, c, s, Plan(levels, False, block, block, 1, 0), {t: row_major(2)}, 16, 32)
     i, r = made.root.axes[:2]
     m, parts = i.extent, r.extent
     assert isinstance(m, int)

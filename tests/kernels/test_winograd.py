@@ -237,8 +237,7 @@ def it_is_the_convolution(
     loaded(lowered("k", [x, w, c], [t]))(a, b, bias, wanted)
     lies: dict = {x: layout, made.root: made.lies}
     given, arrays = [x], [laid(layout, a)]
-    if made.first is not None:
-        before, buffer = made.first
+    for before, buffer in made.first:
         code = lowered("k", [x], [before], made.schedules, lies, made.tables)
         arrays = [np.zeros(before.shape, np.float32)]
         loaded(code)(laid(layout, a), arrays[0])
