@@ -177,7 +177,7 @@ def generate_mutants(
     out: str | Path,
     *,
     families: Sequence[str] = (),
-    max_ops: int = 3,
+    max_ops: int = 4,
     seed: int = 0,
     model: Given | None = None,
     store: str | Path | None = None,

@@ -290,8 +290,10 @@ class Generation:
 class MutantCount:
     """Programs and mutants of a family: pairs that enumeration found to be equal in parts; those
     of which all boxes are proved for all sizes; of how many a correction is; why others were
-    dropped, how many; seconds; operators at most. Of a model's own: mutants right in parts; those
-    that are corrected, priced below their programs, and proved; those that are corrected."""
+    dropped, how many; seconds; operators at most; how many should cost less than their programs,
+    corrected; and of graphs of the most operators every how many-th was tried, for want of room. Of
+    a model's own: mutants right in parts; those that are corrected, priced below their programs,
+    and proved; those that are corrected."""
 
     family: str
     enumerated: int
@@ -300,6 +302,8 @@ class MutantCount:
     dropped: dict[str, int]
     seconds: float
     operators: int = 0
+    saving: int = 0
+    cut: int = 1
 
 
 @dataclass(frozen=True, slots=True)
