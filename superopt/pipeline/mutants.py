@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def _family(
     costs = estimates()
     for done, n in enumerate(chosen):
         told("proof", done, len(chosen))
-        lines.append(known(f"{n}", lambda n=n: _one(f"{name}-{n}", found[n], sizes, costs)))
+        lines.append(known(f"{n}", partial(_one, f"{name}-{n}", found[n], sizes, costs)))
     kept = [line for line in lines if "dropped" not in line]
     pairs = {line["pair"]: line for line in kept}  # other terms of the same sizes are one
     fixed = [r for line in pairs.values() for r in line["corrected"]]
@@ -144,7 +145,7 @@ def _chosen(
         out: list[tuple[Any, int]] = []
         for done, n in enumerate(some):
             told(what, done, len(some))
-            made = known(f"{n} {what}", lambda n=n: _price(price, n))
+            made = known(f"{n} {what}", partial(_price, price, n))
             if isinstance(made, str):
                 dropped.append({"dropped": made})
             else:
