@@ -290,10 +290,9 @@ class Generation:
 class MutantCount:
     """Programs and mutants of a family: pairs that enumeration found to be equal in parts; those
     of which all boxes are proved for all sizes; of how many a correction is; why others were
-    dropped, how many; seconds; operators at most; how many should cost less than their programs,
-    corrected; and of graphs of the most operators every how many-th was tried, for want of room. Of
-    a model's own: mutants right in parts; those that are corrected, priced below their programs,
-    and proved; those that are corrected."""
+    dropped, how many; seconds; operators at most. saving: corrected ones that should cost less than
+    their programs. cut: of graphs of that many operators every nth was tried. Of a model's own:
+    mutants right in parts; those corrected, priced below, and proved; those that are corrected."""
 
     family: str
     enumerated: int
@@ -308,9 +307,8 @@ class MutantCount:
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """A run of the generator of mutants. folder: where its files are. model: is it of a model's
-    windows? `proved` counts those then that are corrected, `corrected` what is proved and cheaper.
-    """
+    """A run of the generator of mutants. folder: where its files are. model: of a model's windows?
+    `proved` counts those then that are corrected, `corrected` what is proved and cheaper."""
 
     families: tuple[MutantCount, ...]
     folder: str
@@ -392,11 +390,8 @@ class RuleVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened during a long call.
-
-    `done` is the part of the whole call behind us, in [0, 1]; None where it cannot be said.
-    `best_us` is the cost of the best graph so far.
-    """
+    """Something that happened during a long call. `done` is the part of the whole call behind us,
+    in [0, 1]; None where it cannot be said. `best_us` is the cost of the best graph so far."""
 
     stage: str
     text: str
