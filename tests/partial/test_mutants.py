@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from superopt.api import generate_mutants, partial_rule
 from superopt.cost.model import Costs
 from superopt.errors import UsageError
-from superopt.generate.enumerated import enumerated, read
+from superopt.generate.enumerated import Enumerated, enumerated, read
 from superopt.generate.family import Family
 from superopt.generate.partial import Partial, instances
 from superopt.pipeline import mutants
@@ -145,6 +146,11 @@ def test_no_more_than_some_are_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(dropped) == len(found) - 3
 
 
+@lru_cache(maxsize=4)
+def pairs_of(name: str, operators: int) -> Enumerated:
+    return read(enumerated((FAMILIES[name].make(), operators, 0)))
+
+
 # What becomes of all pairs of two operators: of how many graphs, and why they are dropped.
 ACCOUNTS = {
     "borders": (
@@ -160,7 +166,7 @@ ACCOUNTS = {
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_account_of_two_operators(name: str) -> None:
     graphs, pairs, of_others, why = ACCOUNTS[name]
-    made = read(enumerated((FAMILIES[name].make(), 2, 0)))
+    made = pairs_of(name, 2)
     assert tuple(v.candidates for v in made.levels) == graphs
     assert len(made.partial) == pairs
     assert len(instances(made.partial)) == of_others
@@ -188,7 +194,7 @@ def left_out(found: list[Partial], name: str) -> dict[int, str]:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_what_is_dropped_is_never_cheaper(name: str, operators: int) -> None:
     """With each correction, either way, at each of the sizes that are priced."""
-    found = read(enumerated((FAMILIES[name].make(), operators, 0))).partial
+    found = pairs_of(name, operators).partial
     dropped = left_out(found, name)
     assert dropped
     for n, why in dropped.items():
@@ -200,10 +206,11 @@ def test_what_is_dropped_is_never_cheaper(name: str, operators: int) -> None:
         assert not every or why == DEARER
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_better_way_is_kept(name: str) -> None:
     costs, sizes = estimates(), FAMILIES[name]
-    for p in read(enumerated((sizes.make(), 2, 0))).partial:
+    for p in pairs_of(name, 2).partial:
         try:
             best = candidate("pair", p, sizes, costs)
         except Dropped:
@@ -215,7 +222,7 @@ def test_the_better_way_is_kept(name: str) -> None:
 
 def test_a_dilated_convolution_is_dearer_than_the_dense_one() -> None:
     """Which by the roofline it is not."""
-    found = read(enumerated((FAMILIES["borders"].make(), 2, 0))).partial
+    found = pairs_of("borders", 2).partial
     costs = estimates()
     least = min(found, key=lambda p: _alone(p, costs))
     assert alone(least, FAMILIES["borders"], costs) < 0.5
