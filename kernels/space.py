@@ -51,8 +51,7 @@ def best(p: Problem) -> Option:
     if found is not None:
         c, frame = found
         directly, time = _directly(p, c, frame)
-        starts = HALVES if p.halves else STARTS[p.registers]
-        if (tiled := _tiled(p, c)) is not None and tiled[0] <= starts * time:
+        if (tiled := _paying(p, c, time)) is not None:
             return _winograd(tiled[1])
         square = _square(p, c)
         if square is not None:
@@ -78,6 +77,17 @@ def best(p: Problem) -> Option:
     if turning(p.tensor, p.layouts, p.lanes) is not None:
         return Option.of("turning", lanes=p.lanes)
     return Option.of("loops", lanes=LANES)
+
+
+def takes(p: Problem) -> float | None:
+    """What a sum of products should take as it is or in tiles, in multiply-adds of a vector; None
+    of what is none."""
+    found = _product(p)
+    if found is None:
+        return None
+    _, time = _directly(p, *found)
+    tiled = _paying(p, found[0], time)
+    return time if tiled is None else tiled[0]
 
 
 def _of_rows(p: Problem) -> int:
@@ -334,6 +344,13 @@ def _tiled(p: Problem, c: co.Contraction) -> tuple[float, wi.Plan] | None:
     sides = () if picture is None else picture.fitting()
     some = (wi.plans(picture, m, p.lanes, p.registers)[0] for m in sides if picture is not None)
     return min(some, key=lambda x: x[0], default=None)
+
+
+def _paying(p: Problem, c: co.Contraction, direct: float) -> tuple[float, wi.Plan] | None:
+    """The same, where it is less than what it takes directly by enough."""
+    tiled = _tiled(p, c)
+    starts = HALVES if p.halves else STARTS[p.registers]
+    return tiled if tiled is not None and tiled[0] <= starts * direct else None
 
 
 def _in_tiles(p: Problem, option: Option) -> Choice:

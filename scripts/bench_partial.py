@@ -11,6 +11,7 @@ analysis: subgraphs at the sizes of models, and with --models all mutants of the
 random: sizes of the families: mutants with corrections against the programs, on every element.
 mutation, with --models FOLDER (../shared/models): the time to find mutants of a model's windows and
     subprograms, with an empty store and with a full one; and no kernels kept of earlier runs.
+enumeration: what `rules generate --partial` finds, in the folder --mutants, of use to --models.
 models, with --models: the compiled model with and without partial rules, and the better of
     onnxruntime and OpenVINO, in turns, one thread, for each of --batches.
 
@@ -38,6 +39,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from partial_enumeration import enumeration, table
 from peers import drawn, in_turns
 
 import superopt
@@ -284,11 +286,6 @@ def models(folder: Path, batch: int, seconds: float, held: Path) -> Iterator[lis
         ]  # fmt: skip
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 Options = argparse.Namespace
 
 
@@ -329,9 +326,9 @@ def analysis_part(given_: Options) -> Iterator[str]:
 
 
 def random_part(given_: Options) -> Iterator[str]:
-    corrected, wrong, without = fuzzed(given_.fuzz)
+    made, wrong, without = fuzzed(given_.fuzz)
     yield (
-        f"{corrected} corrected mutants of the families, and of their splits, at random sizes "
+        f"{made} corrected mutants of the families, and of their splits, at random sizes "
         f"from 1 to 9: {wrong} differ from their program on any element. {without} times "
         "there was no such correction (the mutant is right nowhere, or is no window over what lies "
         "side by side)."
@@ -361,7 +358,8 @@ def models_part(given_: Options) -> Iterator[str]:
 
 PARTS = {
     "exactness": exactness_part, "families": families_part, "analysis": analysis_part,
-    "random": random_part, "mutation": mutation_part, "models": models_part,
+    "random": random_part, "mutation": mutation_part,
+    "enumeration": lambda o: enumeration(o.mutants, o.models), "models": models_part,
 }  # fmt: skip
 OF_MODELS = ("mutation", "models")
 HEAD = (
@@ -376,6 +374,7 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=20.0, help="for a proof")
     options.add_argument("--fuzz", type=int, default=1000, help="corrected mutants to be tried")
     options.add_argument("--models", type=Path, metavar="FOLDER")
+    options.add_argument("--mutants", type=Path, metavar="FOLDER")
     options.add_argument("--model-seconds", type=float, default=4.0)
     options.add_argument("--batches", type=lambda s: [*map(int, s.split(","))], default=[1, 16])
     given_ = options.parse_args()

@@ -177,7 +177,7 @@ def generate_mutants(
     out: str | Path,
     *,
     families: Sequence[str] = (),
-    max_ops: int = 3,
+    max_ops: int = 4,
     seed: int = 0,
     model: Given | None = None,
     store: str | Path | None = None,
@@ -188,8 +188,10 @@ def generate_mutants(
     programs and mutants; NAME.corrected.rules, rules that are proved; NAME.regions.json, what is
     known of each.
 
-    families: by name, all of them by default. max_ops: operators of a graph at most. A run that was
-    killed goes on when it is asked for again with the same folder.
+    families: by name, all of them by default. max_ops: operators of a graph at most; of more than 4
+    one graph in several is tried, for want of room and time, as `cut` of a family's count says. At
+    most 200 pairs of a family are proved, those that save most by what kernels should take. A run
+    that was killed goes on when it is asked for again with the same folder.
     model: instead of families, mutants of this model's windows over pictures (convolutions, means),
     and of up to three convolutions or products together, at the shapes that they have (of four
     operators, with max_ops 5 of five); NAME is the model's. Kept are those that cost less, by

@@ -7,6 +7,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from superopt.generate.bank import ROOM
 from superopt.generate.family import Family
 from superopt.generate.find import Level, find
 from superopt.generate.pairs import equal_pairs
@@ -28,11 +29,12 @@ class Enumerated:
     seconds: float
 
 
-def enumerated(what: tuple[Family, int, int]) -> str:
-    """Enumerate a family up to a number of operators, from a seed: the text of an `Enumerated`."""
+def enumerated(what: tuple[Family, int, int], room: int = ROOM) -> str:
+    """Enumerate a family up to a number of operators, from a seed: the text of an `Enumerated`.
+    room: bytes that a level may take, see `bank.grow`."""
     family, top, seed = what
     begin = time.monotonic()
-    found = find(family, top, seed, keep=family.partial)
+    found = find(family, top, seed, keep=family.partial, room=room)
     parts = partial(found) if family.partial else []
     pairs = equal_pairs(found) if family.rules else []
     return json.dumps(

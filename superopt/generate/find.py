@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from superopt.generate.bank import Bank, begin, constant, grow, resulting
+from superopt.generate.bank import ROOM, Bank, begin, constant, grow, resulting
 from superopt.generate.family import Family, Shape
 from superopt.generate.pattern import (
     Equation,
@@ -73,14 +73,15 @@ def find(
     seed: int,
     *,
     keep: bool = False,
+    room: int = ROOM,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Found:
     """Enumerate `family` up to `top` operators. keep: the values of the last level too, where it is
-    whole."""
+    whole. room: bytes that a level may take, see `grow`."""
     found = Found(begin(family, seed))
     for level in range(1, top + 1):
         start = time.monotonic()
-        grow(found.bank, keep=level < top or (keep and level <= family.whole))
+        grow(found.bank, keep=level < top or (keep and level <= family.whole), room=room)
         middle = time.monotonic()
         unrelated, fresh = _relate(found, level)
         end = time.monotonic()

@@ -161,23 +161,30 @@ def _corrected(
     how: str, pair: Rule, found: Parts, some: Sequence[Sized], limits: Limits | None
 ) -> list[Corrected]:
     """The pair with such a correction, where it has one."""
-    try:
-        values = [correction(how, s, r) for s, (_, r) in zip(some, found.seen, strict=True)]
-        term = generalised(values, [s.sizes for s in some])
-    except (correct.NoCorrection, NoFormula):
+    rule = corrected(how, pair, found, some)
+    if rule is None:
         return []
-    where = (*pair.where, *claims.conditions(found))
-    name = f"{pair.name}-{how}"
-    rule = replace(pair, name=name, rhs=(term,), where=where, float_class="E2")
     limit = limits or Limits()
     verdict = prove(rule, replace(limit, work=min(limit.work, WHOLE)))
     if isinstance(verdict, Proved) or how != "recomputed":
         return [Corrected(how, rule, verdict)]
     try:
-        lemmas = [(r, prove(r, limits)) for r in _lemmas(pair, found, some, where)]
+        lemmas = [(r, prove(r, limits)) for r in _lemmas(pair, found, some, rule.where)]
     except NoFormula:
         lemmas = []
     return [Corrected(how, rule, verdict, tuple(lemmas))]
+
+
+def corrected(how: str, pair: Rule, found: Parts, some: Sequence[Sized]) -> Rule | None:
+    """The program as its mutant with such a correction, as formulas of the sizes; None where there
+    is none."""
+    try:
+        values = [correction(how, s, r) for s, (_, r) in zip(some, found.seen, strict=True)]
+        term = generalised(values, [s.sizes for s in some])
+    except (correct.NoCorrection, NoFormula):
+        return None
+    where = (*pair.where, *claims.conditions(found))
+    return replace(pair, name=f"{pair.name}-{how}", rhs=(term,), where=where, float_class="E2")
 
 
 def correction(how: str, s: Sized, r: Regions) -> g.Value:

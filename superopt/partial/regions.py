@@ -64,15 +64,16 @@ class Regions:
         return mask(self.equal, self.shape)
 
 
-def regions(a: g.Value, b: g.Value) -> Regions:
+def regions(a: g.Value, b: g.Value, every: int = EVERY) -> Regions:
     """Where a == b, whatever both are given. They must have the same type, of sizes that are
-    numbers; constants may be anything. Raises ValueError for other types, InferError where an
-    operator has no tensor expression, TooMany where the index maps break too often."""
+    numbers; constants may be anything. every: elements of a result of which each is compared.
+    Raises ValueError for other types, InferError where an operator has no tensor expression,
+    TooMany where the index maps break too often."""
     both = Composed()
-    return of_tensors(both.tensor(a), both.tensor(b))
+    return of_tensors(both.tensor(a), both.tensor(b), every)
 
 
-def of_tensors(a: Tensor, b: Tensor) -> Regions:
+def of_tensors(a: Tensor, b: Tensor, every: int = EVERY) -> Regions:
     """As above, of tensors that read inputs only."""
     if a.type != b.type:
         raise ValueError(f"{a.type} and {b.type}")
@@ -84,7 +85,7 @@ def of_tensors(a: Tensor, b: Tensor) -> Regions:
     assert b.body is not None
     bodies = [a.body, placed(b.body, dict(zip(b.axes, a.axes, strict=True)))]
     found = cells(a.axes, bodies)
-    equal, different, count, exact = _compared(a.axes, bodies, found)
+    equal, different, count, exact = _compared(a.axes, bodies, found, every)
     most = max(degree(a.body), degree(b.body))
     chance = None if _ordered(bodies) else Fraction(most, MODULUS) ** INPUTS
     return Regions(shape, joined(equal, shape), joined(different, shape), count, chance, exact)
@@ -95,17 +96,17 @@ def _computed(t: Tensor) -> Tensor:
 
 
 def _compared(
-    axes: Sequence[Axis], bodies: Sequence[Expr], found: Sequence[Box]
+    axes: Sequence[Axis], bodies: Sequence[Expr], found: Sequence[Box], most: int
 ) -> tuple[list[Box], list[Box], int, bool]:
     """The boxes that are equal, those that are not, how many elements were compared, and whether
     none of what is not equal is: see `Regions.exact`."""
     short = shortened(bodies)
     sizes = [volume(c) for c in found]
-    small = sum(sizes) <= EVERY
+    small = sum(sizes) <= most
     places, begins = (_all if small else _elements)(found)
     same = _alike(axes, short, places)
     every, some = (f.reduceat(same, begins).tolist() if found else [] for f in (_AND, _OR))
-    left = max(EVERY, LATER // sum(map(terms, short)))
+    left = max(most, LATER // sum(map(terms, short)))
     equal: list[Box] = []
     different: list[Box] = []
     apart: list[Box] = []

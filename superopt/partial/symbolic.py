@@ -14,7 +14,7 @@ from itertools import combinations_with_replacement
 from math import prod
 
 from superopt.partial.boxes import Box
-from superopt.partial.regions import Regions, regions
+from superopt.partial.regions import EVERY, Regions, regions
 from superopt.partial.sizes import Sized
 
 Formula = str  # of sizes, as rules have them
@@ -57,11 +57,12 @@ def show(part: Part) -> str:
     return "[" + ", ".join(map(str, part)) + "]"
 
 
-def parts(some: Sequence[Sized]) -> Parts:
-    """Raises NoFormula where regions at these sizes are of unlike kinds, or there are too few."""
+def parts(some: Sequence[Sized], every: int = EVERY) -> Parts:
+    """every: see `regions`. Raises NoFormula where regions at these sizes are of unlike kinds, or
+    there are too few."""
     if len(some) < 2:
         raise NoFormula(f"the sizes fit at {len(some)} places only")
-    found = [(s.sizes, regions(s.left, s.right)) for s in some]
+    found = [(s.sizes, regions(s.left, s.right, every)) for s in some]
     sizes = [dict(s) for s, _ in found]
     shape = tuple(
         formula(sizes, [r.shape[d] for _, r in found]) for d in range(len(found[0][1].shape))

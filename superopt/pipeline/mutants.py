@@ -1,9 +1,10 @@
 """`rules generate --partial`: programs and mutants found by enumeration, with what corrects them.
 
-A family is enumerated at small sizes; each pair of terms that is equal in parts, is no instance of
-another one and may save something is made again at larger ones, whose regions and attributes tell
-their formulas (`superopt.partial`). What comes of it is proved: that boxes are equal, and
-corrections, which are rules.
+A family is enumerated at small sizes. Each pair of terms that is equal in parts, and no instance of
+another one, is made again at larger ones, whose regions and attributes tell their formulas
+(`superopt.partial`), and is priced with what corrects it (`mutant_candidates.py`). Of what is not
+plainly dearer than its program is then proved that boxes are equal, and corrections, which are
+rules.
 """
 
 from __future__ import annotations
@@ -11,69 +12,44 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from superopt import __version__
-from superopt.cost.fusion import compiled_away
-from superopt.cost.model import Costs, by_roofline
+from superopt.cost.model import Costs
 from superopt.errors import UsageError
-from superopt.generate.build import value
 from superopt.generate.enumerated import enumerated, read
-from superopt.generate.family import Family
-from superopt.generate.image_families import borders, strided
 from superopt.generate.journal import Journal
 from superopt.generate.partial import Partial, instances
-from superopt.ir import graph as g
-from superopt.ir.op import InferError
 from superopt.onnx_io.atomic import new_files
 from superopt.partial.cells import TooMany
-from superopt.partial.generalise import pair_of
 from superopt.partial.pairs import PartialRule, of_some
-from superopt.partial.sizes import Sized
 from superopt.partial.symbolic import NoFormula, Part, show
-from superopt.partial.terms import parsed
-from superopt.pipeline.generate import operators
+from superopt.pipeline.mutant_candidates import (
+    FAMILIES,
+    Candidate,
+    Dropped,
+    Sizes,
+    alone,
+    candidate,
+    estimates,
+    prices,
+)
 from superopt.report.data import Event, MutantCount, Mutation
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
 from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Proved
 
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """A family of any sizes: those at which it is enumerated are its own, and those at which its
-    terms are generalised. where: what all of these have in common. priced: at these of a model's
-    a mutant must be cheaper than its program."""
-
-    make: Callable[..., Family]
-    at: tuple[dict[str, int], ...]
-    where: tuple[str, ...]
-    priced: dict[str, int]
-
-
-FAMILIES = {
-    "borders": Sizes(
-        borders,
-        ({"h": 8, "w": 10, "c": 2}, {"h": 12, "w": 15, "c": 3}, {"h": 14, "w": 9, "c": 5}),
-        ("h % 2 == 0",),
-        {"h": 56, "w": 60, "c": 64},
-    ),
-    "strided": Sizes(
-        strided,
-        ({"h": 8, "w": 10, "c": 2}, {"h": 12, "w": 14, "c": 3}, {"h": 14, "w": 6, "c": 5}),
-        ("h % 2 == 0", "w % 2 == 0"),
-        {"h": 56, "w": 60, "c": 64},
-    ),
-}
 JOURNAL = "mutants.jsonl"
 LIMITS = Limits(seconds=10, work=3_000)  # what is proved takes less
-NEAR = 1.25  # times a program's price is what a mutant may have: estimates know few kernels
-MOST = 400  # pairs of a family that are proved, those that save most
-INSTANCE, DEARER = "instances of others", "dearer than the program"
+MOST = 200  # pairs of a family that are proved, those that save most with their corrections
+ROOM = (
+    400 << 20
+)  # bytes that a level may take: four operators are whole, of five every nth is tried
+INSTANCE = "instances of others"
+Known = Callable[[str, Callable[[], Any]], Any]  # what is kept by a key, or made
 
 
 def mutants(
@@ -102,19 +78,27 @@ def _family(
     name: str, out: Path, most: int, seed: int, journal: Journal, progress: Callable[[Event], None]
 ) -> MutantCount:
     begin = time.monotonic()
+
+    def known(key: str, make: Callable[[], Any]) -> Any:
+        key = f"{name} {key}"
+        if key not in journal.known:
+            journal.add(key, json.dumps(make()))
+        return json.loads(journal.known[key])
+
+    def told(text: str, done: int, of: int) -> None:
+        progress(Event("mutants", f"{name}: {text} {done + 1} of {of}", done / of))
+
     sizes = FAMILIES[name]
+    progress(Event("mutants", f"{name}: enumeration", 0.0))
     family = sizes.make()
-    count = operators(family, most)
-    found = read(enumerated((family, count, seed))).partial
-    lines, chosen = _chosen(found, sizes)
+    family = replace(family, whole=max(family.whole, most))  # values of the last level are kept
+    every = read(known("pairs", lambda: enumerated((family, most, seed), ROOM)))
+    found = every.partial
+    lines, chosen = _chosen(found, sizes, known, told)
+    costs = estimates()
     for done, n in enumerate(chosen):
-        progress(Event("mutants", f"{name}: {done + 1} of {len(chosen)} pairs", done / len(chosen)))
-        key = f"{name} {n}"
-        text = journal.known.get(key)
-        if text is None:
-            text = json.dumps(_one(f"{name}-{n}", found[n], sizes))
-            journal.add(key, text)
-        lines.append(json.loads(text))
+        told("proof", done, len(chosen))
+        lines.append(known(f"{n}", partial(_one, f"{name}-{n}", found[n], sizes, costs)))
     kept = [line for line in lines if "dropped" not in line]
     pairs = {line["pair"]: line for line in kept}  # other terms of the same sizes are one
     fixed = [r for line in pairs.values() for r in line["corrected"]]
@@ -126,81 +110,92 @@ def _family(
         ):
             create(out / f"{name}.{suffix}").file.write(content.encode())
     dropped = Counter(line["dropped"] for line in lines if "dropped" in line)
-    corrected = sum(bool(line["corrected"]) for line in pairs.values())
-    seconds = time.monotonic() - begin
+    same = len(kept) - len(pairs)
+    fast = sum(line["corrected"] != [] and line["saves"] for line in pairs.values())
+    dropped.update({"the same as another one": same} if same else {})
     return MutantCount(
-        name, len(found), len(pairs), corrected, dict(dropped.most_common()), seconds, count
-    )
+        name, len(found), len(pairs), sum(bool(line["corrected"]) for line in pairs.values()),
+        dict(dropped.most_common()), time.monotonic() - begin, most,
+        fast, every.levels[-1].cut,
+    )  # fmt: skip
 
 
-def _chosen(found: Sequence[Partial], sizes: Sizes) -> tuple[list[dict[str, Any]], list[int]]:
+def _made(key: str, make: Callable[[], Any]) -> Any:
+    return make()
+
+
+def _silent(text: str, done: int, of: int) -> None:
+    pass
+
+
+def _chosen(
+    found: Sequence[Partial],
+    sizes: Sizes,
+    known: Known = _made,
+    told: Callable[[str, int, int], None] = _silent,
+) -> tuple[list[dict[str, Any]], list[int]]:
     """What is dropped before anything is proved, and the places of the other pairs, those first
-    whose mutant saves most."""
-    costs = Costs({}, by_roofline(1), compiled_away)
-    family = sizes.make(**sizes.priced)
+    that save most with their corrections."""
+    costs = estimates()
     of_others = instances(found)
     dropped: list[dict[str, Any]] = [{"dropped": INSTANCE} for _ in of_others]
-    saved: list[tuple[float, int]] = []
-    for n, p in enumerate(found):
-        if n in of_others:
-            continue
-        given = _inputs(p, family)
-        try:
-            both = [value(s, family, given) for s in (p.sides.left, p.sides.right)]
-        except (InferError, ValueError):
-            dropped.append({"dropped": "it does not fit at other sizes"})
-            continue
-        before, after = (costs.of_graph(g.Graph(given, (v,))) for v in both)
-        if before > 0 and after <= NEAR * before:
-            saved.append((after / before, n))
-        else:
-            dropped.append({"dropped": DEARER})
-    dropped += [{"dropped": f"beyond the {MOST:,} that save most"} for _ in saved[MOST:]]
-    return dropped, [n for _, n in sorted(saved)[:MOST]]
+
+    def priced(what: str, price: Callable[[int], Any], some: Sequence[int]) -> list[int]:
+        """Those that have a price, the least first."""
+        out: list[tuple[Any, int]] = []
+        for done, n in enumerate(some):
+            told(what, done, len(some))
+            made = known(f"{n} {what}", partial(_price, price, n))
+            if isinstance(made, str):
+                dropped.append({"dropped": made})
+            else:
+                out.append((made, n))
+        return [n for _, n in sorted(out)]
+
+    own = [n for n in range(len(found)) if n not in of_others]
+    some = priced("price", lambda n: alone(found[n], sizes, costs), own)
+    corrected = priced("corrected", lambda n: candidate("pair", found[n], sizes, costs).order, some)
+    dropped += [{"dropped": f"beyond the {MOST:,} that save most"} for _ in corrected[MOST:]]
+    return dropped, corrected[:MOST]
 
 
-def _inputs(p: Partial, family: Family) -> tuple[g.Input, ...]:
-    return tuple(
-        g.Input("xyzwabcd"[k], TensorType(F32, family.inputs[i]))
-        for k, i in enumerate(p.sides.inputs)
-    )
+def _price(price: Callable[[int], Any], n: int) -> Any:
+    """Or why there is none."""
+    try:
+        return price(n)
+    except Dropped as e:
+        return str(e)
 
 
-def _one(name: str, p: Partial, sizes: Sizes) -> dict[str, Any]:
+def _one(name: str, p: Partial, sizes: Sizes, costs: Costs) -> dict[str, Any]:
     """What is said of a pair, as plain data; or why it is dropped."""
     try:
-        some = list(_sized(p, sizes))
-        made = of_some(pair_of(name, some, tuple(map(parsed, sizes.where))), some, LIMITS)
+        found = candidate(name, p, sizes, costs)
+        made = of_some(found.pair, found.some, LIMITS)
+    except Dropped as e:
+        return {"dropped": str(e)}
     except NoFormula:
         return {"dropped": "no formula of the sizes"}
     except TooMany:
         return {"dropped": "too many break points"}
-    except (InferError, ValueError):
-        return {"dropped": "it does not fit at other sizes"}
-    if not made.parts.equal:
-        return {"dropped": "equal nowhere at other sizes"}
     if not made.proved:
         return {"dropped": "not all boxes are proved"}
-    return _plain(made)
+    return _plain(made, found, costs)
 
 
-def _sized(p: Partial, sizes: Sizes) -> Iterator[Sized]:
-    for at in sizes.at:
-        family = sizes.make(**at)
-        given = _inputs(p, family)
-        left, right = (value(s, family, given) for s in (p.sides.left, p.sides.right))
-        yield Sized(at, left, right)
-
-
-def _plain(made: PartialRule) -> dict[str, Any]:
+def _plain(made: PartialRule, found: Candidate, costs: Costs) -> dict[str, Any]:
     def told(parts: tuple[Part, ...]) -> list[str]:
         return [show(p) for p in parts]
 
+    fixed = [c.rule for c in made.corrected if c.proved]
+    us = [prices(r, found.some[0].sizes, costs) for r in fixed]
     return {
         "pair": str(made.pair),
         "shape": list(made.parts.shape),
         "equal": told(made.parts.equal),
         "different": told(made.parts.different),
         "proofs": [str(v) for _, v in made.claims if isinstance(v, Proved)],
-        "corrected": [str(c.rule) for c in made.corrected if c.proved],
+        "corrected": [str(r) for r in fixed],
+        "us": us,
+        "saves": any(after < before for some in us for before, after in some),
     }

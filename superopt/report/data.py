@@ -290,8 +290,9 @@ class Generation:
 class MutantCount:
     """Programs and mutants of a family: pairs that enumeration found to be equal in parts; those
     of which all boxes are proved for all sizes; of how many a correction is; why others were
-    dropped, how many; seconds; operators at most. Of a model's own: mutants right in parts; those
-    that are corrected, priced below their programs, and proved; those that are corrected."""
+    dropped, how many; seconds; operators at most. saving: corrected ones that should cost less than
+    their programs. cut: of graphs of that many operators every nth was tried. Of a model's own:
+    mutants right in parts; those corrected, priced below, and proved; those that are corrected."""
 
     family: str
     enumerated: int
@@ -300,13 +301,14 @@ class MutantCount:
     dropped: dict[str, int]
     seconds: float
     operators: int = 0
+    saving: int = 0
+    cut: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """A run of the generator of mutants. folder: where its files are. model: is it of a model's
-    windows? `proved` counts those then that are corrected, `corrected` what is proved and cheaper.
-    """
+    """A run of the generator of mutants. folder: where its files are. model: of a model's windows?
+    `proved` counts those then that are corrected, `corrected` what is proved and cheaper."""
 
     families: tuple[MutantCount, ...]
     folder: str
@@ -388,11 +390,8 @@ class RuleVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened during a long call.
-
-    `done` is the part of the whole call behind us, in [0, 1]; None where it cannot be said.
-    `best_us` is the cost of the best graph so far.
-    """
+    """Something that happened during a long call. `done` is the part of the whole call behind us,
+    in [0, 1]; None where it cannot be said. `best_us` is the cost of the best graph so far."""
 
     stage: str
     text: str

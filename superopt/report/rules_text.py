@@ -122,11 +122,13 @@ def mutation(made: Mutation) -> str:
             return joined(lines)
         lines.append(
             f"{f.family}: {words.count(f.proved, 'program')} with a mutant whose right parts are"
-            f" proved for all sizes, {f.corrected} of them with a proved correction"
+            f" proved for all sizes, {f.corrected} of them with a proved correction,"
+            f" {f.saving} of these should cost less than their program"
         )
+        cut = f" (of those of {f.operators} one in {f.cut} was tried)" if f.cut > 1 else ""
         lines.append(
             f"  {words.count(f.enumerated, 'pair')} equal in parts were enumerated, of programs of"
-            f" up to {words.count(f.operators, 'operator')};"
+            f" up to {words.count(f.operators, 'operator')}{cut};"
             f" {f.seconds:.1f} s"
         )
         lines += [f"  dropped, {why}: {n}" for why, n in f.dropped.items()]

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
 from superopt.api import generate_mutants, partial_rule
+from superopt.cost.model import Costs
 from superopt.errors import UsageError
-from superopt.generate.enumerated import enumerated, read
-from superopt.generate.partial import instances
+from superopt.generate.enumerated import Enumerated, enumerated, read
+from superopt.generate.family import Family
+from superopt.generate.partial import Partial, instances
 from superopt.pipeline import mutants
 from superopt.pipeline.generate import operators
-from superopt.pipeline.mutants import FAMILIES
+from superopt.pipeline.mutant_candidates import (
+    DEARER,
+    FAMILIES,
+    FREE,
+    NEAR,
+    Dropped,
+    alone,
+    candidate,
+    candidates,
+    estimates,
+)
 from superopt.report.codec import dumps
 from superopt.report.partial import text
 from superopt.report.rules_text import mutation
@@ -28,11 +42,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("mutants")
     made = generate_mutants(out, max_ops=2)
     least = {"borders": (20, 8), "strided": (9, 2)}
+    exactly = {"borders": (22, 13, 11), "strided": (10, 3, 3)}
     assert [f.family for f in made.families] == list(least)
     for f in made.families:
         assert f.operators == 2
         assert f.enumerated > least[f.family][0]
         assert f.corrected > least[f.family][1]
+        assert (f.enumerated, f.proved, f.corrected) == exactly[f.family]
         assert f.proved + sum(f.dropped.values()) == f.enumerated
         assert f"{f.family}: " in mutation(made)
     assert "of programs of up to 2 operators" in mutation(made)
@@ -70,6 +86,24 @@ def test_how_many_operators() -> None:
     """A default run enumerates three; with more for all families, these have more, too."""
     for sizes in FAMILIES.values():
         assert [operators(sizes.make(), n) for n in (2, 4, 5)] == [2, 3, 4]
+
+
+def test_so_many_operators_as_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def small(what: tuple[Family, int, int], room: int) -> str:
+        family, most, seed = what
+        assert family.whole >= most  # else nothing of the last level is compared
+        asked.append(most)
+        return enumerated((family, 1, seed), room)
+
+    monkeypatch.setattr(mutants, "enumerated", small)
+    for most in (3, 4, 5):
+        made = generate_mutants(tmp_path / str(most), max_ops=most)
+        assert [f.operators for f in made.families] == [most] * len(FAMILIES)
+    assert asked == [n for n in (3, 4, 5) for _ in FAMILIES]
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
@@ -110,3 +144,95 @@ def test_no_more_than_some_are_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     dropped, chosen = mutants._chosen(found, sizes)
     assert chosen == every[:3]
     assert len(dropped) == len(found) - 3
+
+
+@lru_cache(maxsize=4)
+def pairs_of(name: str, operators: int) -> Enumerated:
+    return read(enumerated((FAMILIES[name].make(), operators, 0)))
+
+
+# What becomes of all pairs of two operators: of how many graphs, and why they are dropped.
+ACCOUNTS = {
+    "borders": (
+        (53, 899),
+        22,
+        0,
+        {"equal nowhere at other sizes": 4, "no formula of the sizes": 3, FREE: 2},
+    ),
+    "strided": ((28, 288), 10, 0, {"equal nowhere at other sizes": 4, FREE: 3}),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_account_of_two_operators(name: str) -> None:
+    graphs, pairs, of_others, why = ACCOUNTS[name]
+    made = pairs_of(name, 2)
+    assert tuple(v.candidates for v in made.levels) == graphs
+    assert len(made.partial) == pairs
+    assert len(instances(made.partial)) == of_others
+    dropped, chosen = mutants._chosen(made.partial, FAMILIES[name])
+    assert Counter(line["dropped"] for line in dropped) == why
+    assert len(chosen) == pairs - sum(why.values())
+
+
+def left_out(found: list[Partial], name: str) -> dict[int, str]:
+    """The pairs that prices drop, and what is said of them."""
+    costs, out = estimates(), {}
+    for n in sorted(set(range(len(found))) - instances(found)):
+        try:
+            alone(found[n], FAMILIES[name], costs)
+            candidate("pair", found[n], FAMILIES[name], costs)
+        except Dropped as e:
+            if str(e) in (DEARER, FREE):
+                out[n] = str(e)
+    return out
+
+
+@pytest.mark.parametrize(
+    "operators", [2, pytest.param(3, marks=pytest.mark.slow)], ids=lambda n: f"{n}-operators"
+)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_is_dropped_is_never_cheaper(name: str, operators: int) -> None:
+    """With each correction, either way, at each of the sizes that are priced."""
+    found = pairs_of(name, operators).partial
+    dropped = left_out(found, name)
+    assert dropped
+    for n, why in dropped.items():
+        try:
+            every = candidates("pair", found[n], FAMILIES[name], estimates())
+        except Dropped:
+            continue
+        assert all(after > before for c in every for before, after in c.us), n
+        assert not every or why == DEARER
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_better_way_is_kept(name: str) -> None:
+    costs, sizes = estimates(), FAMILIES[name]
+    for p in pairs_of(name, 2).partial:
+        try:
+            best = candidate("pair", p, sizes, costs)
+        except Dropped:
+            continue
+        every = candidates("pair", p, sizes, costs)
+        assert best.order == min(c.order for c in every)
+        assert best.ratio <= NEAR
+
+
+def test_a_dilated_convolution_is_dearer_than_the_dense_one() -> None:
+    """Which by the roofline it is not."""
+    found = pairs_of("borders", 2).partial
+    costs = estimates()
+    least = min(found, key=lambda p: _alone(p, costs))
+    assert alone(least, FAMILIES["borders"], costs) < 0.5
+    made = candidate("pair", least, FAMILIES["borders"], costs)
+    assert "dilations=(2, 1)" in str(made.pair).partition("=>")[0]
+    assert "dilations" not in str(made.pair).partition("=>")[2]
+
+
+def _alone(p: Partial, costs: Costs) -> float:
+    try:
+        return alone(p, FAMILIES["borders"], costs)
+    except Dropped:
+        return 1.0

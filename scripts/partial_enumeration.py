@@ -1,0 +1,96 @@
+"""What enumeration of programs of four operators and their mutants finds, and for which models."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from superopt.api import generate_mutants
+from superopt.cost.model import Costs
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.source import read
+from superopt.partial import sizes
+from superopt.pipeline.mutant_candidates import PRICED, estimates
+from superopt.pipeline.program_mutants import with_weights
+from superopt.rules.context import context
+from superopt.rules.match import matches
+from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.stated import tier
+from superopt.search.backtrack import Limits, search
+from superopt.search.book import Book, book
+from superopt.search.move import Refusals
+
+OPERATORS = 4
+# Counted, so that it hangs on no clock.
+SEARCH = Limits(graphs=40, patience=20, seconds=60, queue=2_000)
+
+
+def otherwise(rule: Rule, known: Book, costs: Costs) -> bool:
+    """Do known rules make the program as cheap, at each size at which the rule saves?"""
+    for at in PRICED:
+        both = sizes.sides(rule, {n: at[n] for n in sizes.names_of(rule)})
+        if both is None:
+            continue
+        before, after = map(with_weights, both)
+        price = costs.of_graph(after)
+        if price >= costs.of_graph(before):
+            continue
+        if price < search(before, known, costs, SEARCH, Refusals()).cost:
+            return False
+    return True
+
+
+def saving(folder: Path, family: str) -> Iterator[tuple[Rule, float]]:
+    """The proved rules of a family that should cost less than their programs, and of what part."""
+    for line in json.loads((folder / f"{family}.regions.json").read_text(encoding="utf-8")):
+        for text, us in zip(line["corrected"], line["us"], strict=True):
+            part = min((after / before for before, after in us), default=1.0)
+            if part < 1:
+                yield parse_rules(text)[0], part
+
+
+def found_in(rule: Rule, folder: Path) -> list[str]:
+    """The models in which a rule matches."""
+    out = []
+    for path in sorted(folder.glob("*.onnx")):
+        graph = import_model(read(path)).graph
+        if next(iter(matches(rule, context(graph))), None) is not None:
+            out.append(path.stem)
+    return out
+
+
+def enumeration(folder: Path | None, models: Path | None) -> Iterator[str]:
+    """What is said of a run in this folder, and of the models in the other one."""
+    folder = folder or Path(tempfile.mkdtemp())
+    begin = time.process_time()
+    made = generate_mutants(folder, max_ops=OPERATORS)
+    own = time.process_time() - begin
+    yield (
+        f"`superopt rules generate --partial --max-ops {OPERATORS}`: {own:.0f} s of this process "
+        "(what an earlier run left in the folder is not done again)."
+    )
+    head = ["family", "pairs", "boxes proved", "corrections proved", "of these saving"]
+    rows = [[f.family, f.enumerated, f.proved, f.corrected, f.saving] for f in made.families]
+    yield table(head, [list(map(str, r)) for r in rows])
+    yield table(
+        ["family", "dropped", "pairs"],
+        [[f.family, why, str(n)] for f in made.families for why, n in f.dropped.items()],
+    )
+    known, costs = book(r for r in load_library() if tier(r) == "A"), estimates()
+    rules = [x for f in made.families for x in saving(folder, f.family)]
+    fresh = [(r, part) for r, part in rules if not otherwise(r, known, costs)]
+    yield (
+        f"Of {len(rules)} rules that should save something the library's own rules do as well for "
+        f"{len(rules) - len(fresh)}. The others, and the part of its program's price that each has:"
+    )
+    head = ["rule", "part", "matches in"]
+    told = ((r, p, found_in(r, models) if models else []) for r, p in fresh)
+    yield table(head, [[f"`{r}`", f"{p:.2f}", ", ".join(m) or "none"] for r, p, m in told])
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,218 @@
+"""What of the pairs of a family is worth a proof.
+
+A pair is generalised first: to any images and channels that fit, and to the family's sizes. Its
+correction, as a formula, is made again at sizes that models have, and priced as the search prices
+graphs, by what this compiler's kernels should take. Either side may be the program: both ways are
+tried, and the one is kept that saves more. Dropped is what costs more than its program by so much
+that no clock would say otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from superopt.cost.fusion import compiled_away
+from superopt.cost.model import Costs
+from superopt.cost.modelled import by_kernels
+from superopt.generate import dims
+from superopt.generate.family import Family
+from superopt.generate.image_families import borders, strided
+from superopt.generate.partial import Partial
+from superopt.generate.pattern import holes
+from superopt.ir.op import InferError
+from superopt.partial.cells import TooMany
+from superopt.partial.generalise import pair_of
+from superopt.partial.pairs import HOW, corrected
+from superopt.partial.sizes import Sized, sides
+from superopt.partial.symbolic import NoFormula, Parts, parts
+from superopt.partial.terms import parsed
+from superopt.pipeline.program_mutants import with_weights
+from superopt.rules.rule import Rule
+from superopt.rules.term import Formula
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """A family of any sizes: those at which it is enumerated are its own, and those at which its
+    terms are generalised. where: what all of these have in common."""
+
+    make: Callable[..., Family]
+    at: tuple[Mapping[str, int], ...]
+    where: tuple[str, ...]
+
+
+FAMILIES = {
+    "borders": Sizes(
+        borders, ({"h": 8, "w": 10}, {"h": 12, "w": 15}, {"h": 14, "w": 9}), ("h % 2 == 0",)
+    ),
+    "strided": Sizes(
+        strided,
+        ({"h": 8, "w": 10}, {"h": 12, "w": 14}, {"h": 14, "w": 6}),
+        ("h % 2 == 0", "w % 2 == 0"),
+    ),
+}
+# Channels and images at these three. From one to the next no two of all sizes (nor halves of sides)
+# differ by amounts of the same proportion: one would be taken for a formula of the other.
+COUNTS = {
+    "c": (2, 4, 3), "o": (3, 2, 5), "q": (2, 5, 3), "r": (2, 3, 5), "s": (6, 2, 3), "t": (3, 6, 2),
+    "d": (2, 3, 6), "e": (3, 2, 6), "n": (2, 3, 4), "m": (2, 7, 3),
+}  # fmt: skip
+# Where prices are compared: early and late in a network, and for a batch.
+PRICED = tuple(
+    {"h": h, "w": w, **dict.fromkeys(dims.CHANNELS, c), **dict.fromkeys(dims.IMAGES, n)}
+    for h, w, c, n in ((56, 60, 64, 1), (14, 12, 256, 1), (14, 12, 256, 16))
+)
+# Times a program's price is what a mutant with its correction may cost, where it costs least: that
+# much costs one whose correction computes all of the program anew, which nothing can make cheaper.
+NEAR = 2.0
+SOME = 0  # elements that are compared beside some of each cell, to price: proofs are of all
+STEPS = ("//", "steps=", "strides=(2", "strides=(1, 2")  # what is said of some sizes only
+FREE = "it only moves elements, which costs nothing"
+DEARER = "dearer than the program"
+
+
+class Dropped(Exception):
+    """Why a pair is not worth a proof."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A pair, the program and its mutant at several sizes, where that is right, how it is
+    corrected, and the rule that this makes; of a mutant that has no correction, the pair. us: of
+    the program and of the rule's other side, estimates in microseconds at each of PRICED."""
+
+    pair: Rule
+    some: tuple[Sized, ...]
+    found: Parts
+    how: str
+    rule: Rule
+    us: tuple[tuple[float, float], ...]
+
+    @property
+    def ratio(self) -> float:
+        """Of the prices, where that is least."""
+        return min(after / before for before, after in self.us)
+
+    @property
+    def order(self) -> tuple[bool, float]:
+        """By which those come first that have a correction, and save most."""
+        return not self.how, self.ratio
+
+
+def estimates() -> Costs:
+    """Prices by the model of the compiler's kernels: what hangs on no machine."""
+    return Costs({}, by_kernels(), compiled_away)
+
+
+def alone(p: Partial, sizes: Sizes, costs: Costs) -> float:
+    """What a mutant costs without a correction, of its program's price: at that of PRICED where it
+    costs least, and as the program the side of which that is less. Raises Dropped where no side
+    costs anything, and where it is dearer."""
+    some = _dims(p, sizes)
+    told: list[float] = []
+    for at in PRICED:
+        family = sizes.make(h=at["h"], w=at["w"], c=at["c"])
+        try:
+            inputs = dims.given(p.sides, family, some, at)
+            both = [dims.value(s, family, inputs) for s in (p.sides.left, p.sides.right)]
+        except (InferError, ValueError):
+            continue
+        before, after = (costs.of_graph(with_weights([v])) for v in both)
+        if before:
+            told.append(after / before)
+        if after and _turns(p):
+            told.append(before / after)
+    if not told:
+        raise Dropped(FREE)
+    if min(told) > NEAR:
+        raise Dropped(DEARER)
+    return min(told)
+
+
+def candidate(name: str, p: Partial, sizes: Sizes, costs: Costs) -> Candidate:
+    """A pair with its cheapest correction, as the program the side of which that costs less of its
+    price. Raises Dropped."""
+    made = candidates(name, p, sizes, costs)
+    if not made:
+        raise Dropped(FREE)
+    best = min(made, key=lambda c: c.order)
+    if best.ratio > NEAR:
+        raise Dropped(DEARER)
+    return best
+
+
+def candidates(name: str, p: Partial, sizes: Sizes, costs: Costs) -> list[Candidate]:
+    """All of them, either way; none of programs that cost nothing. Raises Dropped."""
+    try:
+        some = _sized(p, sizes)
+        found = parts(some, SOME)
+        if not found.equal:
+            raise Dropped("equal nowhere at other sizes")
+        out: list[Candidate] = []
+        for turned in (False, True) if _turns(p) else (False,):
+            both = [replace(s, left=s.right, right=s.left) for s in some] if turned else some
+            pair = replace(pair_of(name, both), where=_where(pair_of(name, both), found, sizes))
+            out += _candidates(pair, found, both, costs)
+    except NoFormula:
+        raise Dropped("no formula of the sizes") from None
+    except TooMany:
+        raise Dropped("too many break points") from None
+    except (InferError, ValueError):
+        raise Dropped("it does not fit at other sizes") from None
+    return out
+
+
+def _turns(p: Partial) -> bool:
+    """May the mutant be the program? It must read all that the program does."""
+    return set(holes(p.sides.left)) == set(holes(p.sides.right))
+
+
+def _dims(p: Partial, sizes: Sizes) -> list[dims.Dims]:
+    family = sizes.make(**sizes.at[0], c=3)
+    try:
+        return dims.dims(p.sides, family)
+    except (dims.Unlike, InferError):
+        own = [family.inputs[i][0] for i in p.sides.inputs]
+        return [(1 if n == 1 else "c", "c") for n in own]
+
+
+def _sized(p: Partial, sizes: Sizes) -> list[Sized]:
+    """The pair at several sizes. Raises InferError, ValueError where it does not fit."""
+    some = _dims(p, sizes)
+    names = [d for d in COUNTS if any(d in two for two in some)]
+    out = []
+    for k, at in enumerate(sizes.at):
+        own = {**at, **{d: COUNTS[d][k] for d in names}}
+        family = sizes.make(**at, c=2)
+        inputs = dims.given(p.sides, family, some, own)
+        left, right = (dims.value(s, family, inputs) for s in (p.sides.left, p.sides.right))
+        out.append(Sized(own, left, right))
+    return out
+
+
+def _where(pair: Rule, found: Parts, sizes: Sizes) -> tuple[Formula, ...]:
+    """What sizes have in common, where anything hangs on it."""
+    text = " ".join(map(str, (pair, *found.shape, *found.equal, *found.different)))
+    return tuple(map(parsed, sizes.where)) if any(s in text for s in STEPS) else ()
+
+
+def _candidates(
+    pair: Rule, found: Parts, some: Sequence[Sized], costs: Costs
+) -> Iterator[Candidate]:
+    rules = {"equal": replace(pair, float_class="E2")}
+    if found.different:
+        made = {how: corrected(how, pair, found, some) for how in HOW}
+        rules = {how: r for how, r in made.items() if r is not None}
+    for how, rule in rules.items() or (("", pair),):
+        us = prices(rule, some[0].sizes, costs)
+        if us:
+            yield Candidate(pair, tuple(some), found, how, rule, us)
+
+
+def prices(rule: Rule, names: Mapping[str, int], costs: Costs) -> tuple[tuple[float, float], ...]:
+    """Of both sides, at each of PRICED that fits; none of programs that cost nothing. names: of the
+    rule's sizes."""
+    both = [sides(rule, {n: at[n] for n in names}) for at in PRICED]
+    told = (tuple(costs.of_graph(with_weights(s)) for s in x) for x in both if x is not None)
+    return tuple((before, after) for before, after in told if before > 0)
