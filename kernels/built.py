@@ -35,12 +35,14 @@ def built(p: Problem, how: Choice) -> list[Built]:
 def _built(
     root: Tensor, how: Choice, layout: dict[Tensor, Layout | Scatter], target: Tensor
 ) -> Built:
-    given = [x for x in operands(root) if x not in how.tables]
+    read = operands(root)
+    given = [x for x in read if x not in how.tables]
     if root in how.direct:
         kernel = how.direct[root](given, layout)
     else:
         packs = [x for x in how.packed if x in given]
-        kernel = lowered("kernel", given, [root], how.schedules, layout, how.tables, packs)
+        tables = {x: table for x, table in how.tables.items() if x in read}
+        kernel = lowered("kernel", given, [root], how.schedules, layout, tables, packs)
     return Built(replace(kernel, name=f"k{identity(kernel)}"), tuple(given), target)
 
 

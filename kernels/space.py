@@ -3,33 +3,26 @@ one that should be the fastest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from math import prod
-
-import numpy as np
 
 from superopt.kernels import attention as at
 from superopt.kernels import contraction as co
 from superopt.kernels import flat as fl
+from superopt.kernels import forms as fo
 from superopt.kernels import packing, rows
 from superopt.kernels import reducing as re
 from superopt.kernels import strassen as st
 from superopt.kernels import winograd as wi
-from superopt.kernels.cook_toom import transformed_kernel
 from superopt.kernels.default import LANES, default, turning
-from superopt.kernels.factor import Form
 from superopt.kernels.few import Few, few
 from superopt.kernels.few import scheduled as in_lanes
 from superopt.kernels.groups import Groups, groups
-from superopt.kernels.layout import lying, row_major
+from superopt.kernels.layout import lying
 from superopt.kernels.option import Option
-from superopt.kernels.picture import Picture
-from superopt.kernels.picture import picture as find
 from superopt.kernels.problem import Choice, Problem
 from superopt.kernels.transform import reduction, unscheduled
-from superopt.te.dtype import F32
 
 
 def choice(p: Problem, wanted: Option | None = None) -> Choice:
@@ -51,9 +44,9 @@ def best(p: Problem) -> Option:
     if found is not None:
         c, frame = found
         directly, time = _directly(p, c, frame)
-        if (tiled := _paying(p, c, time)) is not None:
-            return _winograd(tiled[1])
-        square = _square(p, c)
+        if (tiled := fo.paying(p, c, time)) is not None:
+            return fo.winograd(tiled[1])
+        square = fo.square(p, c)
         if square is not None:
             rows = square.count * square.high
             times = rows // (1 if frame.m is None else co.extent(frame.m))
@@ -61,7 +54,7 @@ def best(p: Problem) -> Option:
             starts = st.LATE if _deep(p, c)[0] in co.SHORT else st.STARTS
             plan = st.best(square, p.lanes, p.levels, row, p.registers, starts, frame.halves)
             if plan is not None:
-                return _parts(plan)
+                return fo.parts(plan)
         if flowing := list(_streams(p, c)):
             return flowing[0]
         if (narrow := _few(p)) is not None:
@@ -86,7 +79,7 @@ def takes(p: Problem) -> float | None:
     if found is None:
         return None
     _, time = _directly(p, *found)
-    tiled = _paying(p, found[0], time)
+    tiled = fo.paying(p, found[0], time)
     return time if tiled is None else tiled[0]
 
 
@@ -149,13 +142,13 @@ def _options(p: Problem) -> Iterator[Option]:
             for _, rows_, vectors in sorted(one.frame.tiles()):
                 for deep in _deep(p, c):
                     yield Option.of("flat", rows=rows_, vectors=vectors, deep=deep)
-        picture = _picture(p, c)
+        picture = fo.pictured(p, c)
         if picture is not None:
             for m in picture.fitting():
-                yield from (_winograd(x) for _, x in wi.plans(picture, m, p.lanes, p.registers))
-        square = _square(p, c)
+                yield from (fo.winograd(x) for _, x in wi.plans(picture, m, p.lanes, p.registers))
+        square = fo.square(p, c)
         if square is not None:
-            yield from map(_parts, st.plans(square, p.lanes, p.levels, p.registers, frame.halves))
+            yield from map(fo.parts, st.plans(square, p.lanes, p.levels, p.registers, frame.halves))
     each = _groups(p)
     if each is not None:
         for _, rows, vectors in sorted(each.frame.tiles()):
@@ -200,9 +193,9 @@ def chosen(p: Problem, option: Option) -> Choice:
         case "groups":
             return _in_groups(p, option)
         case "winograd":
-            return _in_tiles(p, option)
+            return fo.in_tiles(p, _given(p, option)[0], option)
         case "strassen":
-            return _in_parts(p, option)
+            return fo.in_parts(p, _given(p, option)[0], option)
         case "along" | "across":
             how, order = re.scheduled(p.tensor, p.layouts, p.constants, option)
             return Choice(option, p.tensor, {p.tensor: how}, order)
@@ -313,89 +306,3 @@ def _blocked(*knobs: int) -> Option:
 def _attention(p: Problem) -> at.Attention | None:
     given = p.tensor, p.constants, p.layouts, p.lanes, p.registers
     return at.attention(*given) if p.lead else None
-
-
-# --- convolutions in tiles ---
-
-STARTS = {32: 0.7, 16: 0.82}  # part of a direct convolution's time below which tiles pay
-# The same where vectors are multiplied in halves: of 16 that should take 0.44 to 1.04 of it (steps
-# of two, 5 x 5, small pictures) all took less than that, by up to 0.15.
-HALVES = 0.93
-_KNOBS = ("m", "apart", "block", "rows", "columns", "vectors")
-
-
-def _winograd(plan: wi.Plan) -> Option:
-    return Option("winograd", tuple((k, int(getattr(plan, k))) for k in _KNOBS))
-
-
-def _picture(p: Problem, c: co.Contraction) -> Picture | None:
-    """The convolution that tiles can compute."""
-    if not p.tiles or c.b.tensor not in p.constants or p.tensor.dtype != F32:
-        return None
-    found = find(p.tensor, c)
-    if found is None or min(found.channels, co.extent(found.k)) < p.lanes:
-        return None
-    return found if p.dilated or max(found.steps) == 1 else None
-
-
-def _tiled(p: Problem, c: co.Contraction) -> tuple[float, wi.Plan] | None:
-    """The tiles by which a convolution should be the fastest, and what it should take."""
-    picture = _picture(p, c)
-    sides = () if picture is None else picture.fitting()
-    some = (wi.plans(picture, m, p.lanes, p.registers)[0] for m in sides if picture is not None)
-    return min(some, key=lambda x: x[0], default=None)
-
-
-def _paying(p: Problem, c: co.Contraction, direct: float) -> tuple[float, wi.Plan] | None:
-    """The same, where it is less than what it takes directly by enough."""
-    tiled = _tiled(p, c)
-    starts = HALVES if p.halves else STARTS[p.registers]
-    return tiled if tiled is not None and tiled[0] <= starts * direct else None
-
-
-def _in_tiles(p: Problem, option: Option) -> Choice:
-    picture = _picture(p, c := _given(p, option)[0])
-    if picture is None or option["m"] not in picture.fitting():
-        raise ValueError(f"{option}: {p.tensor.name} is no convolution in such tiles")
-    m, apart, *rest = (option[k] for k in _KNOBS)
-    layout = p.layouts.get(p.tensor) or row_major(p.tensor.rank)
-    plan = wi.Plan(m, bool(apart), *rest)
-    made = wi.tiled(p.tensor, c, picture, plan, layout, p.lanes)
-    return _formed(option, made, c, partial(transformed_kernel, picture.forms(m)))
-
-
-def _formed(
-    option: Option, made: Form, c: co.Contraction, make: Callable[[np.ndarray], np.ndarray]
-) -> Choice:
-    return Choice(
-        option, made.root, made.schedules, (made.kernel,), made.lies, made.tables,
-        made.first,
-        {made.kernel: (c.b.tensor, make)},
-    )  # fmt: skip
-
-
-# --- products of matrices by parts ---
-
-_CUT = ("levels", "apart", "block", "rows", "vectors", "deep")
-
-
-def _parts(plan: st.Plan) -> Option:
-    return Option("strassen", tuple((k, int(getattr(plan, k))) for k in _CUT))
-
-
-def _square(p: Problem, c: co.Contraction) -> st.Square | None:
-    """The product of matrices that parts can compute."""
-    if not p.levels or c.b.tensor not in p.constants or p.tensor.dtype != F32:
-        return None
-    return st.square(p.tensor, c)
-
-
-def _in_parts(p: Problem, option: Option) -> Choice:
-    square = _square(p, c := _given(p, option)[0])
-    levels, apart, *rest = (option[k] for k in _CUT)
-    if square is None or levels > p.levels or not st.fits(square, levels, p.lanes):
-        raise ValueError(f"{option}: {p.tensor.name} is no product of matrices in such parts")
-    layout = p.layouts.get(p.tensor) or row_major(p.tensor.rank)
-    plan = st.Plan(levels, bool(apart), *rest)
-    made = st.cut(p.tensor, c, square, plan, {**p.layouts, p.tensor: layout}, p.lanes, p.registers)
-    return _formed(option, made, c, partial(st.combined, levels, p.lanes, st.matrix(c, square)))
