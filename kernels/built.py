@@ -10,7 +10,9 @@ from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.lower import lowered
 from superopt.kernels.problem import Choice, Problem
 from superopt.kernels.tile import Kernel
+from superopt.te.dtype import BOOL, U8
 from superopt.te.expr import Tensor
+from superopt.te.node import Load
 from superopt.te.walk import loads, stages
 
 
@@ -35,6 +37,8 @@ def built(p: Problem, how: Choice) -> list[Built]:
 def _built(
     root: Tensor, how: Choice, layout: dict[Tensor, Layout | Scatter], target: Tensor
 ) -> Built:
+    if root.dtype == BOOL and isinstance(root.body, Load):
+        return _as_bytes(root, root.body, how, layout, target)
     read = operands(root)
     given = [x for x in read if x not in how.tables]
     if root in how.direct:
@@ -44,6 +48,21 @@ def _built(
         tables = {x: table for x, table in how.tables.items() if x in read}
         kernel = lowered("kernel", given, [root], how.schedules, layout, tables, packs)
     return Built(replace(kernel, name=f"k{identity(kernel)}"), tuple(given), target)
+
+
+def _as_bytes(
+    root: Tensor, load: Load, how: Choice, layout: dict[Tensor, Layout | Scatter], target: Tensor
+) -> Built:
+    """A copy of truth values, which lie as bytes: no lane asks what they are."""
+    given = Tensor(load.tensor.name, U8, load.tensor.shape)
+    made = Tensor(root.name, U8, root.shape, root.axes, Load(given, load.index, U8))
+    same = {load.tensor: given, root: made}
+    kernel = lowered(
+        "kernel", [given], [made],
+        {same.get(t, t): x for t, x in how.schedules.items()},
+        {same.get(t, t): x for t, x in layout.items()},
+    )  # fmt: skip
+    return Built(replace(kernel, name=f"k{identity(kernel)}"), (load.tensor,), target)
 
 
 def buffers(made: Sequence[Built]) -> dict[Tensor, Tensor]:

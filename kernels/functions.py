@@ -238,9 +238,7 @@ def cast(t: Text, x: Value, dtype: DType) -> Value:
     if kind.is_float and dtype.is_float:
         how = "fpext" if dtype.bits > kind.bits else "fptrunc"
     elif kind.is_float:
-        letter = "u" if dtype.kind == "u" else "s"
-        out = Value("", dtype, n)
-        return t.call(f"llvm.fpto{letter}i.sat.{out.suffix}.{x.suffix}", [x], dtype)
+        return _truncated(t, x, dtype)
     elif dtype.is_float:
         how = f"{signed}itofp"
     elif dtype.bits == kind.bits and kind != BOOL:
@@ -249,6 +247,18 @@ def cast(t: Text, x: Value, dtype: DType) -> Value:
         wider = dtype.bits > (1 if kind == BOOL else kind.bits)
         how = "trunc" if not wider else "zext" if signed == "u" else "sext"
     return t.make(f"{how} {x} to {to}", dtype, n)
+
+
+def _truncated(t: Text, x: Value, dtype: DType) -> Value:
+    """A float as an integer: one instruction. What is out of range is some number, and the same one
+    wherever it is read (`freeze`)."""
+    if x.dtype in HALF:
+        x = cast(t, x, F32)
+    if dtype.bits < 32:  # by the bits that an int32 has, as numpy does
+        return cast(t, _truncated(t, x, I32), dtype)
+    letter = "u" if dtype.kind == "u" else "s"
+    out = t.make(f"fpto{letter}i {x} to {Value('', dtype, x.lanes).type}", dtype, x.lanes)
+    return t.make(f"freeze {out}", dtype, x.lanes)
 
 
 def _bfloat(t: Text, x: Value) -> Value:
