@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from superopt.ir import graph as g
+from superopt.ir.op import InferError
 from superopt.ops import OPS
 from superopt.partial import claims, correct, sizes
 from superopt.partial.boxes import Box
@@ -85,6 +86,16 @@ def partial_rule(pair: Rule, limits: Limits | None = None, seed: int = 0) -> Par
     """Regions at some sizes, their formulas, the proofs, and the corrections. Raises NoFormula,
     InferError, TooMany (see `regions`), and ValueError for pairs of tensors of any rank."""
     return of_some(pair, sizes.some(pair, seed), limits)
+
+
+def proved_parts(pair: Rule, limits: Limits | None = None) -> Parts | None:
+    """Where the pair is equal, as formulas of the sizes of which each is proved; None where one is
+    not, or there are none."""
+    try:
+        found, told = _claimed(pair, parts(sizes.some(pair)), limits or Limits())
+    except (NoFormula, TooMany, InferError, ValueError):
+        return None
+    return found if all(isinstance(v, Proved) for _, v in told) else None
 
 
 def of_some(pair: Rule, some: Sequence[Sized], limits: Limits | None = None) -> PartialRule:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from superopt.partial.pairs import PartialRule, load_pairs, partial_rule
+from superopt.partial.pairs import PartialRule, load_pairs, partial_rule, proved_parts
 from superopt.partial.regions import Regions
 from superopt.partial.sizes import some
 from superopt.partial.split import SPLIT, split
@@ -49,7 +49,8 @@ def _page(made: PartialRule) -> PartialPage:
 
 
 def in_parts(rule: Rule, own: Mapping[str, Rule]) -> InParts | None:
-    """Of a rule that was made of a pair, one of one's own or of the library's; None for others."""
+    """Of a rule that was made of a pair, one of one's own or of the library's; None for others, and
+    where a pair of one's own has another program, or where it is right is not proved."""
     pairs = {**({p.name: p for p in load_pairs()} if rule.made else {}), **own}
     base, is_split, _ = rule.name.partition(f"-{SPLIT}-")
     if is_split and base in pairs:
@@ -57,7 +58,12 @@ def in_parts(rule: Rule, own: Mapping[str, Rule]) -> InParts | None:
     pair = pairs.get(rule.name) or pairs.get(rule.name.rpartition("-")[0])
     if pair is None:
         return None
-    found = formulas(some(pair))
+    given = base in own or pair.name in own
+    if given and show_side(pair.lhs) != show_side(rule.lhs):
+        return None
+    found = proved_parts(pair) if given else formulas(some(pair))
+    if found is None:
+        return None
     sizes, seen = found.seen[0]
     how = "equal" if not found.different else SPLIT if is_split else "recomputed"
     if pair.name != rule.name:

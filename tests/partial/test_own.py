@@ -152,6 +152,25 @@ def test_reports_of_files_say_where_they_are_right(generated: Generated) -> None
     assert "equal in parts" in text
 
 
+@pytest.mark.parametrize(
+    "pair",
+    [  # right up to 30 only; of another program; of which nothing is known; of any rank
+        "(x: f[n, h]): Relu(Relu(x)) => Relu(Pad(Slice(x, axes=(1,), starts=(0,), ends=(30,)),"
+        " pads=(0, 0, 0, max(0, h - 30))))",
+        "(x: f[n, h]): Relu(x) => Relu(x)",
+        "(x: f[n, h]): Relu(Relu(x)) => MatMul(x, x)",
+        "(x: f[*r]): Relu(Relu(x)) => Neg(x)",
+    ],
+)
+def test_a_pair_that_is_not_the_rules_shows_nothing(pair: str) -> None:
+    (rule,) = parse_rules("own-recomputed(x: f[n, h]): Relu(Relu(x)) => Relu(x)")
+    true, false = (
+        parse_rules(f"own{text}")[0] for text in ("(x: f[n, h]): Relu(Relu(x)) => Relu(x)", pair)
+    )
+    assert in_parts(rule, {"own": true}) is not None
+    assert in_parts(rule, {"own": false}) is None
+
+
 def test_a_window_goes_on_where_it_was(path: Path) -> None:
     """Not only one after the other: what is known of some of a window's mutants is kept."""
     whole = Journal()
