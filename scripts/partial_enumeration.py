@@ -12,6 +12,7 @@ from superopt.api import generate_mutants
 from superopt.cost.model import Costs
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read
+from superopt.onnx_io.weightless import fill
 from superopt.partial import sizes
 from superopt.pipeline.mutant_candidates import PRICED, estimates
 from superopt.pipeline.program_mutants import with_weights
@@ -56,7 +57,7 @@ def found_in(rule: Rule, folder: Path) -> list[str]:
     """The models in which a rule matches."""
     out = []
     for path in sorted(folder.glob("*.onnx")):
-        graph = import_model(read(path)).graph
+        graph = import_model(read(fill(path))).graph
         if next(iter(matches(rule, context(graph))), None) is not None:
             out.append(path.stem)
     return out

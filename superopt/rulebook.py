@@ -14,6 +14,7 @@ from superopt.pipeline import known as known_
 from superopt.pipeline import mutants as mutants_
 from superopt.pipeline import partial_page as partial_page_
 from superopt.pipeline.own_mutants import own_mutants
+from superopt.pipeline.program_mutants import OPERATORS_OF
 from superopt.report.data import Event, Generation, Mutation, RuleCount, RuleInfo, RuleVerdict
 from superopt.report.diagram import RuleDiagram
 from superopt.report.library import RuleReport
@@ -25,7 +26,7 @@ CORRECTED = ".corrected.rules"  # as `rules generate --partial` names them
 
 
 def own_rules(files: Sequence[str | Path] | None) -> tuple[Rule, ...]:
-    """The rules of files. Raises UsageError for what is none."""
+    """The rules of files. Raises UsageError for what is none, and for two of one name."""
     if isinstance(files, str):  # which is a sequence of letters
         raise UsageError(f"rules={files!r}", "it is a sequence of files", f"give [{files!r}]")
     out: list[Rule] = []
@@ -37,7 +38,16 @@ def own_rules(files: Sequence[str | Path] | None) -> tuple[Rule, ...]:
                 f"{file} holds no rules", str(e), "name a text file of rules"
             ) from None
         out += parse_rules(text, str(file))
-    return tuple(out)
+    named: dict[str, Rule] = {}
+    for rule in out:
+        other = named.setdefault(rule.name, rule)
+        if str(other) != str(rule):
+            raise UsageError(
+                f"two rules are called {rule.name!r}",
+                f"in {other.source} and {rule.source}",
+                "give one of them another name: rules are told apart by these",
+            )
+    return tuple(named.values())
 
 
 def own_pairs(files: Sequence[str | Path] | None) -> dict[str, Rule]:
@@ -47,7 +57,10 @@ def own_pairs(files: Sequence[str | Path] | None) -> dict[str, Rule]:
         for f in files or ()
         if str(f).endswith(CORRECTED)
     ]
-    return {p.name: p for p in own_rules([f for f in beside if f.exists()])}
+    try:
+        return {p.name: p for p in own_rules([f for f in beside if f.exists()])}
+    except UsageError:  # which nobody named; they are for pictures only
+        return {}
 
 
 def _info(rule: Rule) -> RuleInfo:
@@ -206,6 +219,16 @@ def generate_mutants(
         if families:
             raise UsageError(
                 "a model has no families", f"given are {', '.join(families)}", "leave one out"
+            )
+        if not OPERATORS_OF <= max_ops <= 5:
+            raise UsageError(
+                f"max_ops {max_ops} of a model",
+                f"a model's programs have mutants of {OPERATORS_OF} operators, or of 5",
+                "give one of these",
+            )
+        if seed:
+            raise UsageError(
+                f"seed {seed} of a model", "nothing is drawn for its mutants", "leave it out"
             )
         source = read(model)
         validate(source)

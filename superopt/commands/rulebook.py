@@ -190,7 +190,8 @@ def report(part: str, rules: tuple[Path, ...], html: Path | None, as_json: bool)
     show_default=True,
     help="Operators of a graph at most; families whose graphs are many stop at 3, or at 4 "
     "with 5. A level that would take more than 6 GB is cut, and the account says so. With "
-    "--partial no family stops before, and of 5 operators one graph in several is tried.",
+    "--partial no family stops before, and of 5 operators one graph in several is tried; with "
+    "--model, 4 or 5.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option(

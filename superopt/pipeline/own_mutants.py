@@ -86,7 +86,6 @@ def own_mutants(
                 progress=lambda done, of: progress(Event("measure", f"{done} of {of} operators")),
             )  # fmt: skip
             costs = Costs(representative(model, {}), clock, compiled_away)
-            most = max(most, OPERATORS_OF)
             found = _found(model.graph, costs, journal, progress, most=most)
     finally:
         journal.close()

@@ -232,6 +232,9 @@ class PrimeField:
 
     def _rank(self, x: np.ndarray) -> np.ndarray:
         """The place of component 0 in the total order, as an unsigned number."""
+        x = np.asarray(x)
+        if not x.ndim:  # numpy warns where numbers wrap around, which those of arrays do
+            return np.asarray(self._rank(x[None])[0])
         n, small = _sixteenths(x)
         middle = np.uint64(1 << 63)
         near = middle + (n.astype(np.uint64) << np.uint64(40))  # n wraps, as it must

@@ -21,6 +21,7 @@ from superopt.cost.model import Clock
 from superopt.cost.roofline import roofline
 from superopt.cost.signature import Signature
 from superopt.cost.store import Store
+from superopt.errors import UsageError
 from superopt.generate.journal import Journal
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read
@@ -34,7 +35,7 @@ from superopt.pipeline.request import Deadline, Request
 from superopt.pipeline.windows import mutated, windows_of
 from superopt.report.data import MutantCount
 from superopt.report.text import explanation
-from superopt.rulebook import own_pairs
+from superopt.rulebook import own_pairs, own_rules
 from superopt.rules.rule import parse_rules
 from superopt.rules.stated import tier
 from tests.partial.test_moves import net
@@ -169,6 +170,28 @@ def test_a_pair_that_is_not_the_rules_shows_nothing(pair: str) -> None:
     )
     assert in_parts(rule, {"own": true}) is not None
     assert in_parts(rule, {"own": false}) is None
+
+
+@pytest.mark.parametrize(("asked", "why"), [({"max_ops": 3}, "max_ops 3"), ({"seed": 1}, "seed 1")])
+def test_what_means_nothing_for_a_model_is_refused(
+    path: Path, tmp_path: Path, asked: dict[str, int], why: str
+) -> None:
+    with pytest.raises(UsageError, match=f"{why} of a model"):
+        generate_mutants(tmp_path / "out", model=path, **asked)  # type: ignore[arg-type]
+
+
+def test_pairs_that_cannot_be_read_end_nothing(tmp_path: Path) -> None:
+    (tmp_path / "mine.pairs").write_text("no pair at all\n")
+    assert own_pairs([tmp_path / "mine.corrected.rules"]) == {}
+
+
+def test_two_rules_of_one_name_are_refused(tmp_path: Path) -> None:
+    a, b = (tmp_path / f"{n}.rules" for n in "ab")
+    a.write_text("own(x: f[n, h]): Relu(Relu(x)) => Relu(x)\n")
+    b.write_text("own(x: f[n, h]): Neg(Neg(x)) => x\n")
+    with pytest.raises(UsageError, match="two rules are called 'own'"):
+        own_rules([a, b])
+    assert len(own_rules([a, a])) == 1
 
 
 def test_a_window_goes_on_where_it_was(path: Path) -> None:
