@@ -4,6 +4,7 @@ with what it does not declare."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import onnx
@@ -37,6 +38,15 @@ def declared(source: Source, outputs: Sequence[Port]) -> Source:
             value.type.CopyFrom(known[value.name].type)
     skeleton = replace(source.skeleton, data=model.SerializeToString())
     return replace(source, path=None, raw=None, skeleton=skeleton)
+
+
+def scalars(source: Source) -> set[str]:
+    """The outputs that have no axes, as onnx infers; none where it cannot."""
+    with suppress(Exception):  # whatever it does not like
+        found = onnx.shape_inference.infer_shapes(source.skeleton.proto()).graph.output
+        types = {v.name: v.type.tensor_type for v in found}
+        return {n for n, t in types.items() if t.HasField("shape") and not t.shape.dim}
+    return set()
 
 
 def _value(p: Port) -> onnx.ValueInfoProto:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,20 @@ class Port:
 def symbolic(ports: Sequence[Port]) -> bool:
     """Are sizes among these that only a call tells?"""
     return any(isinstance(d, str) for p in ports for d in p.shape or ())
+
+
+def checked_sizes(ports: Sequence[Port], sizes: Mapping[str, int]) -> None:
+    """Raises UsageError for sizes that are no numbers, and for others than inputs have."""
+    for name, n in sizes.items():
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0:
+            raise UsageError(f"{name} = {n!r}", "a size is a whole number", "give one")
+    dims = {d for p in ports for d in p.shape or () if isinstance(d, str)}
+    if all(d.isidentifier() for d in dims) and dims != sizes.keys():
+        raise UsageError(
+            f"sizes of {', '.join(sizes) or 'nothing'}",
+            f"inputs have {', '.join(sorted(dims)) or 'no symbolic sizes'}",
+            "give the size of each of these",
+        )
 
 
 def sizes_of(ports: Sequence[Port], arrays: Sequence[np.ndarray]) -> dict[str, int] | None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from superopt.errors import UsageError
 from superopt.kernels.gpu_device import on_device, tensor, wait
-from superopt.pipeline.arrays import Port, as_array, sizes_of
+from superopt.pipeline.arrays import Port, as_array, checked_sizes, sizes_of
 from superopt.pipeline.gpu_ready import Ready
 
 if TYPE_CHECKING:
@@ -168,7 +168,9 @@ class OnGpu:
         return self.compiler.dots
 
     def fallen(self, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]:
-        """The nodes that run in onnxruntime, and why."""
+        """The nodes that run in onnxruntime, and why. Raises UsageError for other sizes than those
+        of the model."""
+        checked_sizes(self.ports, sizes)
         return self.compiler.fallen(self.variant(sizes), sizes)
 
     def tune(
@@ -186,7 +188,14 @@ class OnGpu:
 
         sizes: of symbolic dimensions. budget: seconds. store: where it is written down; what is
         there is not measured again. seen: told of each problem what was found.
+
+        Raises UsageError for other sizes than those of the model, and for no budget.
         """
+        checked_sizes(self.ports, sizes)
+        if not 0 < budget < float("inf"):
+            raise UsageError(
+                f"budget {budget}", "it is a positive number of seconds", "give another"
+            )
         made = self.variant(sizes)
         report = self.compiler.tune(made, store, budget, most, seen, stop)
         with self.lock:

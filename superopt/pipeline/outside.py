@@ -9,7 +9,7 @@ from pathlib import Path
 
 from superopt import ort
 from superopt.errors import ModelError, UsageError
-from superopt.onnx_io.outside import Port, around, declared
+from superopt.onnx_io.outside import Port, around, declared, scalars
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.validate import harmless, validate
 from superopt.ort.values import element_of
@@ -79,9 +79,12 @@ def _valid(source: Source) -> Source | None:
 
 def _ports(session: ort.Session, source: Source) -> list[list[Port]]:
     """Of inputs and of outputs. Where the model tells no shape, onnxruntime says that there are no
-    axes."""
+    axes: that there are none is known then where onnx's own inference says so."""
     graph = source.skeleton.proto().graph
-    told = {v.name for v in (*graph.input, *graph.output) if v.type.tensor_type.HasField("shape")}
+    ports = (*graph.input, *graph.output)
+    told = {v.name for v in ports if v.type.tensor_type.HasField("shape")}
+    if any(not p.shape and p.name not in told for p in session.outputs):
+        told |= scalars(source)
     both = (session.inputs, session.outputs)
     return [
         [(p.name, element_of(p.type), p.shape if p.shape or p.name in told else None) for p in some]

@@ -88,15 +88,31 @@ class Kept:
         return found
 
     def _few(self) -> set[Tensor]:
-        """What is of all of many numbers, as the largest of a row: these are compared with it as
-        they are, not as they are kept."""
+        """What is of all of many numbers, as the largest of a row, and what is of any that stand
+        beside it somewhere, as a mean that is subtracted from what it is of: these are compared
+        with it as they are, not as they are kept."""
         out = set()
+        beside = {t: self._buffers(now) for t, now in self.current.items()}
         for t, now in self.current.items():
-            read = [
-                x.tensor for r in reductions(now.body) if not _product(r) for x in loads(r.body)
-            ]
-            if max(map(_count, read), default=0) >= MANY * _count(t):
+            some = [r for r in reductions(now.body) if not _product(r)]
+            read = [x.tensor for r in some for x in loads(r.body)]
+            if max(map(_count, read), default=0) >= MANY * _count(t) or (
+                some
+                and any(
+                    t in other and not beside[t].isdisjoint(other - {t})
+                    for other in beside.values()
+                )
+            ):
                 out.add(t)
+        return out
+
+    def _buffers(self, now: Tensor) -> set[Tensor]:
+        """What is read for it; of copies, what they are of."""
+        out = set()
+        for x in (x.tensor for s in self._inside(now) if s.body is not None for x in loads(s.body)):
+            while (of := self.current.get(x)) is not None and isinstance(of.body, Load):
+                x = of.body.tensor
+            out.add(x)
         return out
 
     def _large(self) -> set[Tensor]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import superopt
 from superopt.errors import UsageError
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.model import Model
+from superopt.onnx_io.source import read
+from superopt.pipeline.accuracy import accuracy
 from superopt.pipeline.executable import Executable
-from tests.plan.test_compile import in_parts, net
+from tests.plan.test_compile import F, in_parts, model, net
 
 
 def test_what_is_right_and_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,3 +39,36 @@ def test_what_is_right_and_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_node_without_an_expression_has_no_value_in_float64() -> None:
     with pytest.raises(UsageError, match="NonZero is opaque"):
         superopt.compile(in_parts()).accuracy()
+
+
+@dataclass
+class Answering:
+    """A model that is said to be of a precision, with these outputs."""
+
+    model: Model
+    precision: str
+    how: Callable[[np.ndarray], np.ndarray]
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        return {"y": self.how(feeds["x"] @ WEIGHTS)}
+
+
+WEIGHTS = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32) * np.float32(1e6)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
+def test_what_is_beyond_a_precisions_numbers_excuses_nothing(precision: str) -> None:
+    """Sums of some 1e6, which 16 bits (fp16) have not, and tf32 has."""
+    made = model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": (F, [3, 8])}, ["y"], {"w": WEIGHTS}
+    )
+    m = import_model(read(made))
+    wrong: list[Callable[[np.ndarray], np.ndarray]] = [
+        lambda y: y * np.float32("nan"), lambda y: y * 0 + np.float32("inf"), lambda y: -y,
+        lambda y: np.where(np.arange(y.size).reshape(y.shape) == 4, np.float32("nan"), y),
+    ]  # fmt: skip
+    assert accuracy(Answering(m, precision, lambda y: y), {}, 1).ok
+    for how in wrong:
+        assert not accuracy(Answering(m, precision, how), {}, 1).ok
+    with pytest.raises(UsageError, match="0 sets of inputs"):
+        accuracy(Answering(m, precision, lambda y: y), {}, 0)

@@ -264,6 +264,45 @@ def test_symbolic_sizes() -> None:
     assert len(exe.variants) == 3
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_mean_of_few_is_not_rounded_beside_what_it_is_of(rows: int, precision: str) -> None:
+    """Of one row nothing is left, and of some as much as there is, far from zero."""
+    nodes = [
+        node("ReduceMean", "x", "mean", axes=[0]), node("Sub", "x", "mean", "d"),
+        node("Mul", "d", "d", "d2"), node("ReduceMean", "d2", "v", axes=[0]),
+        node("Add", "v", "e", "ve"), node("Sqrt", "ve", "s"), node("Div", "d", "s", "y"),
+    ]  # fmt: skip
+    e = np.asarray(1e-6, np.float32)
+    m = model(nodes, {"x": (F, [rows, 40])}, ["y"], {"e": e})
+    given = {"x": drawn(rows, 40) + 20}
+    exe = superopt.compile(m, target="cuda", precision=precision)
+    near(exe.run(given), reference(m, given), precision)
+
+
+def test_an_output_that_has_no_axes_and_does_not_say_so() -> None:
+    m = model([node("MatMul", "x", "z", "y")], {"x": (F, [3]), "z": (F, [3])}, ["y"], {})
+    m.graph.output[0].type.tensor_type.ClearField("shape")
+    given = {"x": drawn(3), "z": drawn(3)}
+    near(superopt.compile(m, target="cuda").run(given), reference(m, given), "fp32")
+
+
+def test_sizes_are_those_of_the_model() -> None:
+    m = MODELS["layer norm"]()
+    dim = m.graph.input[0].type.tensor_type.shape.dim[1]
+    dim.Clear()
+    dim.dim_param = "n"
+    m.graph.output[0].type.tensor_type.ClearField("shape")
+    exe = superopt.compile(m, target="cuda")
+    for sizes, why in (({}, "inputs have n"), ({"z": 3}, "inputs have n"), ({"n": 2.5}, "n = 2.5")):
+        for asked in (exe.fallen, exe.tune):
+            with pytest.raises(UsageError, match=why):
+                asked(sizes)  # type: ignore[operator]
+    for budget in (-2, 0, float("nan")):
+        with pytest.raises(UsageError, match="budget"):
+            exe.tune({"n": 4}, budget=budget)
+
+
 def test_errors() -> None:
     m = MODELS["pointwise"]()
     with pytest.raises(UsageError, match="there are fp32, tf32, fp16, bf16"):
