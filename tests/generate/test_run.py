@@ -185,7 +185,7 @@ def test_what_makes_no_sense_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-LONG = {"reductions", "rows"}
+LONG = {"reductions", "rows", "edges"}
 
 
 @pytest.mark.parametrize(

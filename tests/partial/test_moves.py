@@ -177,6 +177,7 @@ def test_a_model_s_own(tmp_path: Path) -> None:
     assert again.families[0].seconds < max(0.5 * count.seconds, 1.0)
 
 
+@pytest.mark.slow
 def test_means_and_sizes_that_are_not_known(tmp_path: Path) -> None:
     pool = {"kernel_shape": [3, 3], "pads": [1] * 4, "strides": [1, 1]}
     nodes = [

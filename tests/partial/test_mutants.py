@@ -124,6 +124,7 @@ def test_the_page(golden: Callable[[str, str], None]) -> None:
     golden("partial.txt", text(page))
 
 
+@pytest.mark.slow
 def test_pairs_that_may_save_something_come_first() -> None:
     for sizes in FAMILIES.values():
         family = sizes.make()

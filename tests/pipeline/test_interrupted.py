@@ -74,7 +74,13 @@ def wait_for(process: subprocess.Popen[str], stage: str) -> None:
     pytest.fail(f"there was no stage {stage}")
 
 
-@pytest.mark.parametrize("stage", ["load", "measure", "search", "check", "time"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "stage",
+    ["load", "measure", "search", *(pytest.param(x, marks=SLOW) for x in ("check", "time"))],
+)
 def test_an_interrupt_writes_the_best_so_far(stage: str, model: Path, places: Places) -> None:
     with command(model, places) as process:
         wait_for(process, stage)
