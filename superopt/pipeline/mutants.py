@@ -45,9 +45,8 @@ from superopt.verifier.verdict import Proved
 JOURNAL = "mutants.jsonl"
 LIMITS = Limits(seconds=10, work=3_000)  # what is proved takes less
 MOST = 200  # pairs of a family that are proved, those that save most with their corrections
-ROOM = (
-    400 << 20
-)  # bytes that a level may take: four operators are whole, of five every nth is tried
+# Bytes that a level may take: four operators are whole, of five every nth is tried.
+ROOM = 400 << 20
 INSTANCE = "instances of others"
 Known = Callable[[str, Callable[[], Any]], Any]  # what is kept by a key, or made
 
