@@ -251,12 +251,17 @@ def gemms() -> onnx.ModelProto:
     return model(nodes, {"x": (F, [20, 24])}, ["y"], known)
 
 
-def test_symbolic_sizes() -> None:
+def of_any_number() -> onnx.ModelProto:
     m = MODELS["layer norm"]()
     dim = m.graph.input[0].type.tensor_type.shape.dim[1]
     dim.Clear()
     dim.dim_param = "n"
     m.graph.output[0].type.tensor_type.ClearField("shape")
+    return m
+
+
+def test_symbolic_sizes() -> None:
+    m = of_any_number()
     exe = superopt.compile(m, target="cuda")
     for n in (1, 4, 9):
         given = {"x": drawn(3, n, 50)}
@@ -288,12 +293,7 @@ def test_an_output_that_has_no_axes_and_does_not_say_so() -> None:
 
 
 def test_sizes_are_those_of_the_model() -> None:
-    m = MODELS["layer norm"]()
-    dim = m.graph.input[0].type.tensor_type.shape.dim[1]
-    dim.Clear()
-    dim.dim_param = "n"
-    m.graph.output[0].type.tensor_type.ClearField("shape")
-    exe = superopt.compile(m, target="cuda")
+    exe = superopt.compile(of_any_number(), target="cuda")
     for sizes, why in (({}, "inputs have n"), ({"z": 3}, "inputs have n"), ({"n": 2.5}, "n = 2.5")):
         for asked in (exe.fallen, exe.tune):
             with pytest.raises(UsageError, match=why):
