@@ -278,8 +278,7 @@ def test_a_mean_of_few_is_not_rounded_beside_what_it_is_of(rows: int, precision:
         node("Mul", "d", "d", "d2"), node("ReduceMean", "d2", "v", axes=[0]),
         node("Add", "v", "e", "ve"), node("Sqrt", "ve", "s"), node("Div", "d", "s", "y"),
     ]  # fmt: skip
-    e = np.asarray(1e-6, np.float32)
-    m = model(nodes, {"x": (F, [rows, 40])}, ["y"], {"e": e})
+    m = model(nodes, {"x": (F, [rows, 40])}, ["y"], {"e": np.asarray(1e-6, np.float32)})
     given = {"x": drawn(rows, 40) + 20}
     exe = superopt.compile(m, target="cuda", precision=precision)
     near(exe.run(given), reference(m, given), precision)
