@@ -18,6 +18,7 @@ from superopt.compiled_files import run_model as run_model
 from superopt.cost.machine import machine
 from superopt.cost.store import Store
 from superopt.errors import UsageError
+from superopt.errors import seconds as seconds_
 from superopt.onnx_io.source import Given, read
 from superopt.pipeline import admit as admit_
 from superopt.pipeline import bench as bench_
@@ -254,11 +255,9 @@ def derive(
     A chain of rules from one to the other is as good as its rules. Not finding one says nothing.
     Raises ModelError for an invalid model, UsageError for models of different interfaces.
     """
-    if not 0 < limit < float("inf"):
-        raise UsageError(f"limit {limit}", "it is a positive number of seconds", "give another")
     given = (*(load_library() if library else ()), *map(classed, own_rules(rules)))
     asked = derive_.Asked(
-        given, float(limit), progress or (lambda event: None), stop or (lambda: False)
+        given, seconds_("limit", limit), progress or (lambda event: None), stop or (lambda: False)
     )
     return derive_.derivation(read(a), read(b), asked)
 

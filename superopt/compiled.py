@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
 from superopt.errors import ModelError, UsageError
+from superopt.errors import seconds as seconds_
 from superopt.pipeline import entries
 from superopt.pipeline.arrays import symbolic
 
@@ -110,7 +111,7 @@ def compile(
     _float_class(float_class)
     if target == "cuda":
         given = precision, float_class, vendor, streams, place
-        return _on_gpu(model, _positive(budget) if tune else 0.0, *given)
+        return _on_gpu(model, seconds_("budget", budget) if tune else 0.0, *given)
     if tune:
         _tuned(model, threads=threads, budget=budget, store=store, float_class=float_class)
     from superopt.kernels.engine import host
@@ -315,7 +316,7 @@ def tune(
     _threads(threads)
     _float_class(float_class)
     place, some, begin = None if store is None else Path(store), threads or 1, time.monotonic()
-    seconds, stopped = _positive(budget), stop or (lambda: False)
+    seconds, stopped = seconds_("budget", budget), stop or (lambda: False)
     show = progress or (lambda event: None)
     if target != "cpu":
         on = compile(model, target="cuda", precision=precision, store=store, vendor=vendor)
@@ -362,12 +363,6 @@ def load(path: str | Path, *, threads: int | None = None) -> Executable | OnGpu:
 
         return cuda.loaded(held)
     return compile_.loaded(held, threads)
-
-
-def _positive(budget: float) -> float:
-    if not 0 < budget < float("inf"):
-        raise UsageError(f"budget {budget}", "it is a positive number of seconds", "give another")
-    return float(budget)
 
 
 def known_target(target: str, precision: str) -> None:

@@ -67,3 +67,10 @@ class Aborted(SuperoptError):
     """Stopped by the user before there was anything to keep."""
 
     code = ExitCode.ABORTED
+
+
+def seconds(name: str, value: float) -> float:
+    """A time that is given as an argument of this name. Raises UsageError where it is none."""
+    if not 0 < value < float("inf"):
+        raise UsageError(f"{name} {value}", "it is a positive number of seconds", "give another")
+    return float(value)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from superopt.errors import UsageError
+from superopt.errors import UsageError, seconds
 from superopt.kernels.gpu_device import on_device, tensor, wait
 from superopt.pipeline.arrays import Port, as_array, checked_sizes, sizes_of
 from superopt.pipeline.gpu_ready import Ready
@@ -192,10 +192,7 @@ class OnGpu:
         Raises UsageError for other sizes than those of the model, and for no budget.
         """
         checked_sizes(self.ports, sizes)
-        if not 0 < budget < float("inf"):
-            raise UsageError(
-                f"budget {budget}", "it is a positive number of seconds", "give another"
-            )
+        seconds("budget", budget)
         made = self.variant(sizes)
         report = self.compiler.tune(made, store, budget, most, seen, stop)
         with self.lock:

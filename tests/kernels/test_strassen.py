@@ -85,10 +85,8 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("apart", [0, 1])
-@pytest.mark.parametrize("levels", LEVELS)
-@pytest.mark.parametrize("case", CASES)
-def test_it_is_the_product(case: str, levels: int, apart: int) -> None:
+def problem(case: str, levels: int, apart: int) -> tuple[Problem, list[Tensor], list[Option]]:
+    """A case, its operands, and its ways by parts of so many levels."""
     op, shapes, lies, out = CASES[case]
     t, [x, w, *rest] = product(op, *shapes)
     layouts: dict[Tensor, Layout | Scatter] = {}
@@ -98,6 +96,15 @@ def test_it_is_the_product(case: str, levels: int, apart: int) -> None:
     some = [o for o in options(p) if o.algorithm == "strassen" and o["levels"] == levels]
     some = [o for o in some if o["apart"] == apart]
     assert some, "no such option"
+    return p, [x, w, *rest], some
+
+
+@pytest.mark.parametrize("apart", [0, 1])
+@pytest.mark.parametrize("levels", LEVELS)
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_the_product(case: str, levels: int, apart: int) -> None:
+    p, [x, w, *rest], some = problem(case, levels, apart)
+    t = p.tensor
     rng = np.random.default_rng(3)
     given = {i: rng.standard_normal(i.shape).astype(np.float32) for i in (x, w, *rest)}
     wanted = np.zeros(tuple(n for n in t.shape if isinstance(n, int)), np.float32)
@@ -135,16 +142,8 @@ def computed(p: Problem, option: Option, given: dict[Tensor, np.ndarray]) -> np.
 @pytest.mark.parametrize("case", CASES)
 def test_no_row_rounds_by_another_ones_size(case: str, levels: int, apart: int) -> None:
     """Rows of magnitudes from 1e-36 to 1e36, and one of zeros: as exact as if all were alike."""
-    op, shapes, lies, out = CASES[case]
-    t, [x, w, *rest] = product(op, *shapes)
-    layouts: dict[Tensor, Layout | Scatter] = {}
-    if lies is not None and out is not None:
-        layouts = {x: parsed(lies), t: parsed(out)}
-    p = Problem(t, layouts, {w}, 64)
-    (option, *_) = (
-        o for o in options(p)
-        if o.algorithm == "strassen" and (o["levels"], o["apart"]) == (levels, apart)
-    )  # fmt: skip
+    p, [x, w, *rest], (option, *_) = problem(case, levels, apart)
+    op = CASES[case][0]
     rng = np.random.default_rng(5)
     terms = 1 if op == "Conv" else -1
     a = rng.standard_normal(x.shape).astype(np.float32)
