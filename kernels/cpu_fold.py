@@ -60,8 +60,10 @@ def folded(w: Writer, s: Update, axis: Axis) -> None:
     if rest and extent > most:
         rest[-1] = padded(w.t, rest[-1], unit(s.fn, s.buffer.dtype), most)
     if not totals:
-        totals, rest = rest[:APART], rest[APART:]
-    totals = [joined(w.t, fn, rest[j::APART], x) for j, x in enumerate(totals)]
+        # Whether one of them is no number is asked for two at a time, where they are in one total.
+        apart = 1 if s.fn in ("max", "min") else APART
+        totals, rest = rest[:apart], rest[apart:]
+    totals = [joined(w.t, fn, rest[j :: len(totals)], x) for j, x in enumerate(totals)]
     total = across(w.t, fn, joined(w.t, fn, totals[1:], totals[0]))
     old = get(w, s.buffer, s.index, Place())
     put(w, s.buffer, s.index, applied(w.t, fn, [old, total], s.buffer.dtype), Place())

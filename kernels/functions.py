@@ -298,11 +298,15 @@ def across(t: Text, fn: str, v: Value) -> Value:
     of_floats, of_integers = _HORIZONTAL[fn]
     if v.dtype.is_float and fn in ("max", "min"):
         v = padded(t, v, float("-inf" if fn == "max" else "inf"), 1 << (v.lanes - 1).bit_length())
+        none = t.make(f"fcmp uno {v}, {v.text}", BOOL, v.lanes)
         while v.lanes > 1:
             half = v.lanes // 2
-            parts = [shuffled(t, v, v, range(k, k + half)) for k in (0, half)]
-            v = joined(t, fn, parts[1:], parts[0])
-        return t.make(f"extractelement {v}, i64 0", v.dtype, 0)
+            v = _more(t, fn, [shuffled(t, v, v, range(k, k + half)) for k in (half, 0)], v.dtype)
+        out = t.make(f"extractelement {v}, i64 0", v.dtype, 0)
+        some = f"%{t.fresh()}"
+        t.line(f"{some} = bitcast {none} to i{none.lanes}")
+        bad = t.make(f"icmp ne i{none.lanes} {some}, 0", BOOL, 0)
+        return t.make(f"select {bad}, {like(float('nan'), out)}, {out}", out.dtype, 0)
     if not v.dtype.is_float:
         how = of_integers
         if v.dtype.kind == "u":
