@@ -9,6 +9,7 @@ from superopt.kernels.identity import identity
 from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.lower import lowered
 from superopt.kernels.problem import Choice, Problem
+from superopt.kernels.settled import settled
 from superopt.kernels.tile import Kernel
 from superopt.te.dtype import BOOL, U8
 from superopt.te.expr import Tensor
@@ -47,6 +48,8 @@ def _built(
         packs = [x for x in how.packed if x in given]
         tables = {x: table for x, table in how.tables.items() if x in read}
         kernel = lowered("kernel", given, [root], how.schedules, layout, tables, packs)
+        if how.option.algorithm == "rows":
+            kernel = settled(kernel)
     return Built(replace(kernel, name=f"k{identity(kernel)}"), tuple(given), target)
 
 

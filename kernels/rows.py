@@ -67,7 +67,10 @@ def block(t: Tensor, lead: int) -> int:
     row = prod(map(_size, t.axes[lead:])) * max(t.dtype.bits // 8, 1)
     rows = prod(map(_size, t.axes[:lead]))
     room = ROOM // (kept * row) if rows * row <= STAYS else BURST // row
-    return max(1, min(ROWS, room, rows // CHUNKS, _size(t.axes[lead - 1])))
+    size = _size(t.axes[lead - 1])
+    most = max(1, min(ROWS, room, rows // CHUNKS, size))
+    # Where some divide, no rows are computed twice, and these may lie in the result (settled.py).
+    return next((n for n in range(most, most // 2, -1) if size % n == 0), most)
 
 
 def once(s: Tensor, order: Sequence[Tensor]) -> bool:

@@ -66,7 +66,7 @@ class _Hanging:
             case Apply(fn, args):
                 axes = frozenset[Axis]().union(*map(self.on, args))
                 if fn not in _FREE and args[0].dtype.kind != "x":
-                    self.operations.append((axes, _cost(fn, args[0].dtype, len(args), e.dtype)))
+                    self.operations.append((axes, cost(fn, args[0].dtype, len(args), e.dtype)))
                 return axes
             case Load(_, index):
                 return frozenset[Axis]().union(*map(self.on, index))
@@ -80,8 +80,8 @@ class _Hanging:
 
 
 @lru_cache(maxsize=256)
-def _cost(fn: str, of: DType, count: int, dtype: DType) -> int:
-    """Operations of a function, as it is written."""
+def cost(fn: str, of: DType, count: int, dtype: DType) -> int:
+    """Operations of a function of `count` arguments of type `of`, as it is written."""
     t = Text(scales=True)
     try:
         applied(t, fn, [Value(f"%a{n}", of, _LANES) for n in range(count)], dtype)

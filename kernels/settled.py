@@ -1,0 +1,96 @@
+"""Stages of a kernel of rows that are computed in the result's own memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from superopt.kernels.tile import For, Kernel, Stmt, Store, Update
+from superopt.kernels.work import cost
+from superopt.te.affine import affine, interval
+from superopt.te.expr import Tensor
+from superopt.te.node import Apply, Expr, Load
+from superopt.te.walk import loads
+
+SLOW = 10  # operations of a function that takes longer than to fetch what it is written to
+
+
+def settled(kernel: Kernel) -> Kernel:
+    """A local buffer becomes a part of the result, where each of the result's elements is made of
+    the one that lies at its place in the buffer, and no two steps of the loops around share any.
+
+    Memory is then fetched for a row while its exp is computed, and not all at once when the row is
+    scaled: of 16 MiB that took 1.2 to 1.4 times as long. What is computed fast had better stay in
+    the first cache: sums of which layer norms are made took 0.8 to 0.9 times as long there.
+    """
+    for buffer, scope in kernel.scratch:
+        if scope == "local" and (begin := _begin(kernel, buffer)) is not None:
+            body = tuple(_moved(s, buffer, kernel.params[-1], begin) for s in kernel.body)
+            rest = tuple(x for x in kernel.scratch if x[0] is not buffer)
+            return replace(kernel, body=body, scratch=rest)
+    return kernel
+
+
+def _begin(kernel: Kernel, buffer: Tensor) -> tuple[Expr, ...] | None:
+    """Where in the result the buffer's first element lies; None where it must lie elsewhere."""
+    body: Sequence[Stmt] = kernel.body
+    around = set()
+    while len(body) == 1 and isinstance(body[0], For):
+        around.add(body[0].axis)
+        body = body[0].body
+    result = kernel.params[-1]
+    match [s for s in _flat(kernel.body) if s.buffer is result]:
+        case [Store(_, index, value)] if (buffer.dtype, buffer.rank) == (result.dtype, result.rank):
+            read = {x.index for x in loads(value) if x.tensor is buffer}
+        case _:
+            return None
+    made = [s.value for s in _flat(kernel.body) if s.buffer is buffer]
+    if len(read) != 1 or not any(map(_slow, made)):
+        return None
+    (where,) = read
+    if [interval(i) for i in where] != [(0, n - 1) for n in buffer.shape if isinstance(n, int)]:
+        return None
+    if any(affine(i) is None for i in index):  # tiles overlap: an element would be scaled twice
+        return None
+    begin = tuple(i - j for i, j in zip(index, where, strict=True))
+    own = [affine(b) for b in begin]
+    free = all(f is not None and f.axes <= around for f in own)
+    return begin if free else None
+
+
+def _slow(e: Expr) -> bool:
+    """Has it a function that is computed by a polynomial?"""
+    if not isinstance(e, Apply):
+        return False
+    own = e.args and cost(e.fn, e.args[0].dtype, len(e.args), e.dtype) >= SLOW
+    return bool(own) or any(map(_slow, e.args))
+
+
+def _moved(s: Stmt, buffer: Tensor, result: Tensor, begin: Sequence[Expr]) -> Stmt:
+    if isinstance(s, For):
+        return replace(s, body=tuple(_moved(x, buffer, result, begin) for x in s.body))
+    value = _read(s.value, buffer, result, begin)
+    if s.buffer is not buffer:
+        return replace(s, value=value)
+    return replace(s, buffer=result, index=_sum(s.index, begin), value=value)
+
+
+def _read(e: Expr, buffer: Tensor, result: Tensor, begin: Sequence[Expr]) -> Expr:
+    match e:
+        case Load(b, index, dtype):
+            return Load(result, _sum(index, begin), dtype) if b is buffer else e
+        case Apply(fn, args, dtype):
+            return Apply(fn, tuple(_read(a, buffer, result, begin) for a in args), dtype)
+    return e
+
+
+def _sum(index: Sequence[Expr], begin: Sequence[Expr]) -> tuple[Expr, ...]:
+    return tuple(i + b for i, b in zip(index, begin, strict=True))
+
+
+def _flat(s: Sequence[Stmt]) -> Iterator[Store | Update]:
+    for x in s:
+        if isinstance(x, For):
+            yield from _flat(x.body)
+        else:
+            yield x
