@@ -4,7 +4,8 @@ result, which are programs, and of what is summed, one after the other.
     dot      a sum of products, by blocks of both operands (tl.dot); windows are loops around it
     split    the same, of several parts of the sum at a time, which another kernel adds: where the
              result has too few blocks for all multiprocessors
-    library  a product of matrices by the vendor's library (gpu_library.py), and what is made of it
+    library  a product of matrices, or a convolution, by the vendor's library (gpu_library.py,
+             gpu_cudnn.py), and what is made of it
     gated, apart  products of one operand, of which one result is made (gpu_gates.py)
     across   sums along what lies next to each other: of several rows at a time, a block of each
     each     all else: so many elements of the result at a time, and terms of sums one by one
@@ -37,6 +38,7 @@ from superopt.kernels.gpu_blocks import (
     tile,
     windows,
 )
+from superopt.kernels.gpu_cudnn import convolution, convolved
 from superopt.kernels.gpu_library import library, offered
 from superopt.kernels.gpu_products import Made, by_terms, matrix_of, multiplied, ranked
 from superopt.kernels.online import online
@@ -99,14 +101,17 @@ def options(p: Problem, vendor: bool = True) -> Iterator[Option]:
     if gated is not None:
         yield from gg.ways(gated, vendor)
         return
-    found = reduction(p.tensor)
     matrix = matrix_of(p)
-    if matrix is not None:
-        own, theirs = list(ranked(matrix)), offered(p, matrix) if vendor else None
-        if theirs is not None:
-            own.insert(0 if prod(matrix.sizes) >= LARGE else 1, theirs)
-        yield from own
-        return
+    own = list(_others(p) if matrix is None else ranked(matrix))
+    product = offered(p, matrix) if vendor and matrix is not None else None
+    theirs = [product] if product is not None else [*convolved(p)] if vendor else []
+    first = int(product is None or matrix is None or prod(matrix.sizes) < LARGE)
+    yield from (*own[:first], *theirs, *own[first:])
+
+
+def _others(p: Problem) -> Iterator[Option]:
+    """What is no product of matrices."""
+    found = reduction(p.tensor)
     if found is not None:
         if (other := _by_terms(p)) is not None:
             yield _across_of(other[0], found, turned=1)
@@ -143,7 +148,8 @@ def chosen(p: Problem, option: Option) -> Choice:
     match option.algorithm:
         case "library":
             m = matrix_of(p)
-            if m is not None and (whole := library(p, m, option)) is not None:
+            whole = None if m is None else library(p, m, option)
+            if (whole := whole or convolution(p, option)) is not None:
                 return whole
         case "gated" | "apart" if (gated := gg.gated_of(p)) is not None:
             if (whole := gg.chosen(gated, option)) is not None:
