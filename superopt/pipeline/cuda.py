@@ -71,9 +71,9 @@ WIDTH = 64  # bytes, of vectors that no GPU has: what a plan says of these does 
 class Compiler:
     """A model, and how it is compiled for a GPU.
 
-    vendor: may products be computed by the vendor's library? streams: on how many branches may run
-    that do not hang on each other, where that should pay. chosen: how problems are computed that
-    were tuned, by their keys. without: nodes that turned out to have no kernel, and why."""
+    vendor: may its libraries compute products and convolutions? streams: on how many branches may
+    run that do not hang on each other, where that should pay. chosen: how problems are computed
+    that were tuned, by their keys. without: nodes that turned out to have no kernel, and why."""
 
     model: Model
     precision: str
@@ -258,7 +258,7 @@ def compiler(
     streams: int = STREAMS,
 ) -> Compiler:
     """Of the model of a source. store: where it is written how kernels were tuned, if not in the
-    user's cache. vendor: may the vendor's library compute products? streams: for branches, at most.
+    user's cache. vendor: may the vendor's libraries compute some? streams: for branches, at most.
 
     Raises ModelError for an invalid model; UsageError where there is no GPU, and for another
     precision, or so many streams.

@@ -3,22 +3,39 @@ processor; on the GPU itself, by cuDNN, where the environment has SUPEROPT_TEST_
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
-from superopt.kernels import gpu_space
+import superopt
+from superopt.cost import tuned
+from superopt.cost.gpu_features import numbers
+from superopt.cost.store import Store
+from superopt.kernels import gpu_resident, gpu_space
 from superopt.kernels.gpu_convolution import parsed
+from superopt.kernels.gpu_cudnn import convolution_of
+from superopt.kernels.gpu_device import name
+from superopt.kernels.gpu_module import Library, vendor
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.onnx_io.source import read
 from superopt.pipeline import cuda
 from superopt.pipeline.cuda import PRECISIONS
+from tests.gpu import REAL
+from tests.plan import fake_cuda
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
-from tests.plan.test_cuda import conv, feeds, interpreted, near
+from tests.plan.test_cuda import conv, feeds, gemms, interpreted, near
+from tests.plan.test_gpu_driver import by_driver
+from tests.plan.test_ready import at_rest, written
 
 __all__ = ["interpreted"]
 pytestmark = pytest.mark.gpu
@@ -33,6 +50,12 @@ def taken(monkeypatch: pytest.MonkeyPatch, tried: bool = False) -> None:
         return gpu_space.chosen(p, some[tried]) if len(some) > tried else choice(p, wanted, vendor)
 
     monkeypatch.setattr(gpu_space, "choice", choose)
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What is kept, is kept for this test."""
+    return at_rest(tmp_path, monkeypatch)
 
 
 def libraries(exe: Any) -> list[str]:
@@ -144,3 +167,134 @@ def test_what_the_library_has_not(name: str, monkeypatch: pytest.MonkeyPatch) ->
     exe = cuda.compile(read(m), "fp16")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
     assert not libraries(exe)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "tf32"])
+def test_each_way_of_the_librarys(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own search among its ways is another option, which is written down as others are."""
+    m = OFFERED["plain"][0]()
+    (p,) = (
+        p for p in cuda.compile(read(m), precision).variant({}).program.problems.values()
+        if convolution_of(p) is not None
+    )  # fmt: skip
+    some = list(gpu_space.options(p))
+    assert list(map(str, some[1:3])) == ["library", "library tried=1"]
+    assert some[0].algorithm == "dot"
+    assert not any(o.algorithm == "library" for o in gpu_space.options(p, vendor=False))
+    for o in some[1:3]:
+        assert gpu_space.choice(p, Option.parsed(str(o))).option == o
+        assert gpu_space.choice(p, o, vendor=False).option == some[0]
+    taken(monkeypatch, tried=True)
+    exe = cuda.compile(read(m), precision)
+    near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
+    assert [parsed(x).tried for x in libraries(exe)] == [True]
+
+
+def test_a_profile_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken(monkeypatch)
+    for m, wanted in ((behind("Relu"), "cuDNN"), (gemms(), "cuBLAS")):
+        exe = cuda.compile(read(m), "fp32")
+        parts = exe.profile(feeds(m), seconds=0.01).parts
+        some = [p.how for p in parts if wanted in p.how]
+        assert set(some) == {f"library: {wanted}, its first step", f"library: {wanted}"}
+        assert len(some) == len(libraries(exe)) == 2
+        assert "library" in {p.how for p in parts}  # what is made of the sums is ours
+
+
+def test_it_is_saved(tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    m = behind("Relu", residual=True)
+    with monkeypatch.context() as patch:
+        taken(patch)
+        exe = superopt.compile(m, target="cuda", precision="fp16")
+        wanted = exe.run(feeds(m))
+    exe.save(tmp_path / "m.superopt")
+    again = superopt.load(tmp_path / "m.superopt")
+    got = again.run(feeds(m))
+    assert libraries(again) == libraries(exe) != []
+    assert all(np.array_equal(got[k], wanted[k]) for k in wanted)
+
+
+def test_the_store_says_it(tmp_path: Path, files: Path) -> None:
+    """What was found to be the fastest is taken by who compiles next, unless it may not be."""
+    m = behind("Relu")
+    made = superopt.compile(m, target="cuda", precision="fp16")
+    with Store.open(tmp_path / "s") as store:
+        on = tuned.gpu(name(made.device), made.compiler.dots)
+        for key, p in made.variant({}).program.problems.items():
+            if convolution_of(p) is not None:
+                chosen = {Option.of("library"): (1e-6, 1e-6, 1e-6, 1)}
+                tuned.keep(store, on, key, numbers(p), chosen, tuned.CHOSEN)
+    for may, count in ((True, 2), (False, 0)):
+        exe = superopt.compile(m, target="cuda", precision="fp16", vendor=may, store=tmp_path / "s")
+        near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
+        assert len(libraries(exe)) == count
+
+
+def test_it_is_found_again(tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a file that was compiled before the image has it, too."""
+    taken(monkeypatch)
+    m = behind("Relu")
+    path = written(tmp_path / "m.onnx", m)
+    found = [superopt.compile(path, target="cuda", precision="bf16") for _ in range(2)]
+    for _ in range(2):
+        np.testing.assert_array_equal(*(exe.run(feeds(m))["y"] for exe in found))
+    (ready,) = found[1].found.values()
+    assert sum(f.name.startswith("conv ") for f in ready.program.image.functions) == 2
+
+
+@pytest.mark.skipif(REAL, reason="in place of the driver that there is")
+@pytest.mark.parametrize("rank", [1, 2])
+def test_by_the_driver(
+    rank: int, tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library runs on the stream that is the program's, and what it takes of torch's memory
+    while it is recorded stays the program's."""
+    import torch
+
+    taken(monkeypatch)
+    m = behind("Relu") if rank == 2 else of_rank(50)
+    path = written(tmp_path / "m.onnx", m)
+    wanted = superopt.compile(path, target="cuda", precision="fp16").run(feeds(m))
+    device, pools, streams = fake_cuda.Device(), [object()], [0]
+    run = Library.run
+
+    def asked(self: Library, *given: Any, **how: Any) -> None:
+        assert (len(pools) == 2) == (device.recording is not None)
+        assert streams[-1] in device.live
+        device.asked(partial(run, self, *given))
+
+    def tensor(arena: Any, at: int, size: int, kind: str) -> Any:
+        held = (ctypes.c_uint8 * size).from_address(arena.handle + at)
+        return torch.frombuffer(held, dtype=getattr(torch, kind))
+
+    @contextmanager
+    def among(some: list[Any], x: Any) -> Iterator[None]:
+        some.append(x)
+        yield
+        some.pop()
+
+    monkeypatch.setattr(Library, "run", asked)
+    monkeypatch.setattr(gpu_resident, "_tensor", tensor)
+    monkeypatch.setattr(torch.cuda, "MemPool", lambda: pools[0])
+    monkeypatch.setattr(torch.cuda, "use_mem_pool", partial(among, pools))
+    monkeypatch.setattr(torch.cuda, "ExternalStream", int)
+    monkeypatch.setattr(torch.cuda, "stream", partial(among, streams))
+    exe = by_driver(path, monkeypatch, device)
+    for _ in range(2):
+        np.testing.assert_array_equal(exe.run(feeds(m))["y"], wanted["y"])
+    (ready,) = exe.found.values()
+    assert pools[0] in ready.program.held
+    ready = None
+    exe.found.clear()
+    gc.collect()
+    assert not device.live
+
+
+def test_its_text() -> None:
+    text = "conv 16x64x56x56 128x28x28 3x3 2x2 1x1 1x1 1 0"
+    assert str(parsed(text)) == text
+    assert parsed(text).given == (16, 64, 56, 56)
+    assert vendor(text) == "cuDNN"
+    for wrong in ("mm 3 4 5", "conv 1 2 3", text + " 0"):
+        with pytest.raises(ValueError, match="is no convolution, such as conv"):
+            parsed(wrong)
