@@ -54,53 +54,45 @@ def convolution_of(p: Problem, tried: bool = False) -> Found | None:
     """The convolution of a picture, which lies with channels last, with a constant. None where it
     is none of the library's: that pads both sides alike, and computes all of a result."""
     c, found = co.contraction(p.tensor, p.constants, 1), reduction(p.tensor)
-    if c is None or found is None or c.b.tensor not in p.constants or c.a.tensor in p.constants:
+    if c is None or found is None or not _given(p, c) or not _multiplied(found, c.a, c.b):
         return None
-    a, b, rank = c.a, c.b, c.a.tensor.rank
-    kinds = a.dtype == b.dtype and a.dtype in (F16, BF16, F32)
-    if (
-        not kinds
-        or not 3 <= rank <= 2 + MOST
-        or b.tensor.rank != rank
-        or not _multiplied(found, a, b)
-    ):
-        return None
-    match a.index[0], [i for i in b.index if isinstance(i, Axis) and i in p.tensor.axes]:
-        case Axis() as count, [columns]:
-            pass
-        case _:
-            return None
+    a, b = c.a, c.b
     each = [_along(i, p.tensor.axes, found.axes) for i in a.index[2:]]
     sides = [x for x in each if x is not None]
-    axes = (count, *(x.result for x in sides), columns)
-    over = [x for x in found.axes if x not in [y.window for y in sides]]
-    if len(sides) < len(each) or len(over) != 1 or set(axes) != set(p.tensor.axes):
+    results, windows = [x.result for x in sides], [x.window for x in sides]
+    rest = sorted((x for x in p.tensor.axes if x not in results), key=lambda x: x in b.index)
+    over = [x for x in found.axes if x not in windows]
+    if (len(rest), len(over), len(sides)) != (2, 1, len(each)):
         return None
-    (k,) = over
-    order = (columns, *(x.window for x in sides), k)
-    shape = dict(zip(b.index, b.tensor.shape, strict=True))
-    if len(set(axes)) < rank or any(shape.get(x) != x.extent for x in order):
+    (count, columns), (k,) = rest, over
+    order = (columns, *windows, k)
+    whole = dict(zip(b.index, b.tensor.shape, strict=True))
+    if any(whole.get(x) != x.extent for x in order) or not _of_each(a, count):
         return None
-    groups = _groups(a, k, columns)
-    lies = lying(p.layouts.get(a.tensor), rank)
-    if not groups or not _last(lies, a.tensor) or a.tensor.shape[0] != count.extent:
+    groups, lies = _groups(a, k, columns), lying(p.layouts.get(a.tensor), a.tensor.rank)
+    if not groups or not _last(lies, a.tensor):
         return None
-    border = [lies.border(d) for d in range(2, rank)]
-    inner = [n for n in a.tensor.shape[1:] if isinstance(n, int)]
-    size = [n + 2 * m for n, m in zip(inner[1:], border, strict=True)]
-    pad = [x.pad - m for x, m in zip(sides, border, strict=True)]
-    extents = [co.extent(x.result) for x in sides]
-    window = [co.extent(x.window) for x in sides]
-    for n, m, x, wide, wanted in zip(size, pad, sides, window, extents, strict=True):
-        if m < 0 or (n + 2 * m - x.dilation * (wide - 1) - 1) // x.step + 1 != wanted:
-            return None
-    given = (co.extent(count), inner[0], *size)
+    channels, *inner = (n for n in a.tensor.shape[1:] if isinstance(n, int))
+    borders = [lies.border(2 + d) for d in range(len(inner))]
+    size = [n + 2 * m for n, m in zip(inner, borders, strict=True)]
+    pad = [x.pad - m for x, m in zip(sides, borders, strict=True)]
+    if not all(x.fills(n, m) for x, n, m in zip(sides, size, pad, strict=True)):
+        return None
     how = Convolution(
-        given, (co.extent(columns), *extents), tuple(window), tuple(x.step for x in sides),
-        tuple(pad), tuple(x.dilation for x in sides), groups, tried,
+        (co.extent(count), channels, *size), tuple(map(co.extent, (columns, *results))),
+        tuple(map(co.extent, windows)), tuple(x.step for x in sides), tuple(pad),
+        tuple(x.dilation for x in sides), groups, tried,
     )  # fmt: skip
     at = {i: d for d, i in enumerate(b.index)}
-    return Found(found, a, b, axes, tuple(at[x] for x in order), how)
+    return Found(found, a, b, (count, *results, columns), tuple(at[x] for x in order), how)
+
+
+def _given(p: Problem, c: co.Contraction) -> bool:
+    """Are both of a type and of ranks that the library takes, and is only the second constant?"""
+    fixed = [x.tensor in p.constants for x in (c.a, c.b)]
+    kinds = c.a.dtype == c.b.dtype and c.a.dtype in (F16, BF16, F32)
+    rank = c.a.tensor.rank
+    return fixed == [False, True] and kinds and c.b.tensor.rank == rank and 3 <= rank <= 2 + MOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +104,11 @@ class _Side:
     step: int
     dilation: int
     pad: int
+
+    def fills(self, extent: int, pad: int) -> bool:
+        """Is the result all that there is, of so many elements with zeros on both sides?"""
+        last = extent + 2 * pad - self.dilation * (co.extent(self.window) - 1) - 1
+        return pad >= 0 and last // self.step + 1 == self.result.extent
 
 
 def _along(i: Expr, results: Sequence[Axis], over: Sequence[Axis]) -> _Side | None:
@@ -137,6 +134,12 @@ def _multiplied(found: Reduce, a: Load, b: Load) -> bool:
                 if ranged_read(guard, inside, zero):
                     some[n] = inside
     return set(some) == {a, b}
+
+
+def _of_each(a: Load, count: Axis) -> bool:
+    """Is a result's picture of the picture of its number? Of one, none may be said."""
+    first = a.index[0] == count or (count.extent == 1 and a.index[0] == ix.as_index(0))
+    return first and a.tensor.shape[0] == count.extent
 
 
 def _groups(a: Load, k: Axis, columns: Axis) -> int:

@@ -80,14 +80,17 @@ PER_WARP = 512  # elements of a row
 LARGEST = 1 << 14  # elements of a row that is one block
 
 
-def choice(p: Problem, wanted: Option | None = None, vendor: bool = True) -> Choice:
+def choice(
+    p: Problem, wanted: Option | None = None, vendor: bool = True, forms: bool = True
+) -> Choice:
     """By the option that is wanted, where it is one of this problem's; else the best one."""
-    known = wanted is not None and wanted in options(p, vendor)
-    return chosen(p, wanted if known and wanted is not None else next(options(p, vendor)))
+    known = wanted is not None and wanted in options(p, vendor, forms)
+    return chosen(p, wanted if known and wanted is not None else next(options(p, vendor, forms)))
 
 
-def options(p: Problem, vendor: bool = True) -> Iterator[Option]:
-    """All ways, the one that should be the fastest first. vendor: also by the vendor's library?"""
+def options(p: Problem, vendor: bool = True, forms: bool = True) -> Iterator[Option]:
+    """All ways, the one that should be the fastest first. vendor: also by the vendor's libraries?
+    forms: where these may put another computation in the place of sums, such as Winograd's?"""
     attention = online(p.tensor) if p.lead else None
     if attention is not None:
         yield from attending(attention)
@@ -104,7 +107,7 @@ def options(p: Problem, vendor: bool = True) -> Iterator[Option]:
     matrix = matrix_of(p)
     own = list(_others(p) if matrix is None else ranked(matrix))
     product = offered(p, matrix) if vendor and matrix is not None else None
-    theirs = [product] if product is not None else [*convolved(p)] if vendor else []
+    theirs = [product] if product is not None else [*convolved(p)] if vendor and forms else []
     first = int(product is None or matrix is None or prod(matrix.sizes) < LARGE)
     yield from (*own[:first], *theirs, *own[first:])
 

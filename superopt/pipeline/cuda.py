@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -62,9 +62,16 @@ TODO = (
 )
 NO_KERNEL = (NotImplementedError, RecursionError, ZeroDivisionError)
 DROPPED = 13  # bits of a float32 that tf32 has not
-ONLINE = "E2"  # the float class of a softmax by blocks
+ONLINE = FORMS = "E2"  # the float class of a softmax by blocks, and of convolutions in tiles
 STREAMS, MOST_STREAMS = 4, 32  # unless others are asked for, and at most
 WIDTH = 64  # bytes, of vectors that no GPU has: what a plan says of these does not hold
+
+
+class May(TypedDict, total=False):
+    """See gpu_space.options."""
+
+    vendor: bool
+    forms: bool
 
 
 @dataclass(slots=True)
@@ -161,6 +168,13 @@ class Compiler:
         """The precision of products of float32, as Triton has it."""
         return PRECISIONS[self.precision][1]
 
+    @property
+    def may(self) -> May:
+        """Which ways to compute kernels there are; see gpu_space.options."""
+        if self.float_class >= FORMS:
+            return {"vendor": self.vendor}
+        return {"vendor": self.vendor, "forms": False}
+
     def program(self, s: Segment, sizes: Mapping[str, int]) -> Program:
         # Products of one operand are one there (plan/joint.py), which is less to launch than rows
         # of one matrix: NASRNN takes 30 us so, and 40 the other way.
@@ -168,7 +182,7 @@ class Compiler:
         kind, dots = PRECISIONS[self.precision]
         drops = DROPPED if dots == "tf32" else 0
         fuses = on_gpu if self.float_class >= ONLINE else None
-        choose = partial(gpu_space.choice, vendor=self.vendor)
+        choose = partial(gpu_space.choice, **self.may)
         streams = partial(on_gpu_streams, most=self.streams) if self.streams > 1 else None
         target = Target(
             choose, channels_last, fuses, turns=False, joins=True, clears=False, compares=True,
@@ -207,7 +221,7 @@ class Compiler:
     ) -> Tuned:  # fmt: skip
         """Find faster ways to compute the kernels of these steps, and take them from now on."""
         programs = [p.program for p in made.parts]
-        options = partial(gpu_space.options, vendor=self.vendor)
+        options = partial(gpu_space.options, **self.may)
         found = tuned(programs, options, self.device, self.dots, store, budget, most, seen, stop)
         self.chosen = {**self.chosen, **found.chosen}
         return found.report
