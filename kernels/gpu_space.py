@@ -5,7 +5,7 @@ result, which are programs, and of what is summed, one after the other.
     split    the same, of several parts of the sum at a time, which another kernel adds: where the
              result has too few blocks for all multiprocessors
     library  a product of matrices, or a convolution, by the vendor's library (gpu_library.py,
-             gpu_cudnn.py), and what is made of it
+             gpu_cudnn.py), and what is made of it; attention (gpu_flash.py)
     gated, apart  products of one operand, of which one result is made (gpu_gates.py)
     across   sums along what lies next to each other: of several rows at a time, a block of each
     each     all else: so many elements of the result at a time, and terms of sums one by one
@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 from superopt.kernels import contraction as co
+from superopt.kernels import gpu_flash as flash
 from superopt.kernels import gpu_gates as gg
 from superopt.kernels.factor import scattered
 from superopt.kernels.gpu_attention import attended, attending
@@ -93,7 +94,10 @@ def options(p: Problem, vendor: bool = True, forms: bool = True) -> Iterator[Opt
     forms: where these may put another computation in the place of sums, such as Winograd's?"""
     attention = online(p.tensor) if p.lead else None
     if attention is not None:
-        yield from attending(attention)
+        first, *rest = attending(attention)
+        yield first
+        yield from flash.offered(attention, p.layouts) if vendor and forms else ()
+        yield from rest
         return
     if p.lead:
         n = _count_of_row(p.tensor, p.lead)
@@ -108,8 +112,8 @@ def options(p: Problem, vendor: bool = True, forms: bool = True) -> Iterator[Opt
     own = list(_others(p) if matrix is None else ranked(matrix))
     product = offered(p, matrix) if vendor and matrix is not None else None
     theirs = [product] if product is not None else [*convolved(p)] if vendor and forms else []
-    first = int(product is None or matrix is None or prod(matrix.sizes) < LARGE)
-    yield from (*own[:first], *theirs, *own[first:])
+    large = product is not None and matrix is not None and prod(matrix.sizes) >= LARGE
+    yield from (*theirs, *own) if large else (*own[:1], *theirs, *own[1:])
 
 
 def _others(p: Problem) -> Iterator[Option]:
@@ -149,6 +153,11 @@ def chosen(p: Problem, option: Option) -> Choice:
     """What an option is for this problem. Raises ValueError where it is none of its options."""
     t = p.tensor
     match option.algorithm:
+        case "library" if p.lead:
+            attention = online(t)
+            whole = None if attention is None else flash.flash(attention, p.layouts, option)
+            if whole is not None:
+                return whole
         case "library":
             m = matrix_of(p)
             whole = None if m is None else library(p, m, option)

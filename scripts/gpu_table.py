@@ -47,7 +47,7 @@ def why(parts: Sequence[Any], precision: str) -> str:
         begin = min(LAUNCH, p.seconds - must)
         limit_ += must
         launches += begin
-        vendor = re.search(r": (cu\w+)", p.how)
+        vendor = re.search(r": (cu\w+|torch's attention)", p.how)
         rest[vendor[1] if vendor else p.how.split()[0]] += p.seconds - must - begin
     kinds = sorted(rest.items(), key=lambda x: -x[1])
     shown = [("limit", limit_), (f"{len(parts)} launches", launches), *kinds[:2]]
