@@ -78,9 +78,10 @@ class May(TypedDict, total=False):
 class Compiler:
     """A model, and how it is compiled for a GPU.
 
-    vendor: may its libraries compute products and convolutions? streams: on how many branches may
-    run that do not hang on each other, where that should pay. chosen: how problems are computed
-    that were tuned, by their keys. without: nodes that turned out to have no kernel, and why."""
+    vendor: may its libraries compute products, convolutions and attention? streams: on how many
+    branches may run that do not hang on each other, where that should pay. chosen: how problems are
+    computed that were tuned, by their keys. without: nodes that turned out to have no kernel, and
+    why."""
 
     model: Model
     precision: str
