@@ -7,7 +7,7 @@ are of float32, and rounded to the result's type once more than ours where that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,27 +57,36 @@ def convolution_of(p: Problem, tried: bool = False) -> Found | None:
     if c is None or found is None or not _given(p, c) or not _multiplied(found, c.a, c.b):
         return None
     a, b = c.a, c.b
-    each = [_along(i, p.tensor.axes, found.axes) for i in a.index[2:]]
-    sides = [x for x in each if x is not None]
+    lies = lying(p.layouts.get(a.tensor), a.tensor.rank)
+    free = [x for x in p.tensor.axes if x not in b.index]
+    each = {x.axis: _along(a.index[x.axis], free, found.axes) for x in lies.parts}
+    along = {d: x for d, x in each.items() if x is not None}
+    sides = list(along.values())
     results, windows = [x.result for x in sides], [x.window for x in sides]
-    rest = sorted((x for x in p.tensor.axes if x not in results), key=lambda x: x in b.index)
-    over = [x for x in found.axes if x not in windows]
-    if (len(rest), len(over), len(sides)) != (2, 1, len(each)):
-        return None
-    (count, columns), (k,) = rest, over
+    first = [d for d in each if d not in along]  # pictures, and channels
+    match (
+        [x for x in free if x not in results], [x for x in p.tensor.axes if x not in free],
+        [x for x in found.axes if x not in windows], first,
+    ):  # fmt: skip
+        case [count], [columns], [k], [_, channel]:
+            pass
+        case _:
+            return None
     order = (columns, *windows, k)
     whole = dict(zip(b.index, b.tensor.shape, strict=True))
-    if any(whole.get(x) != x.extent for x in order) or not _of_each(a, count):
+    if any(whole.get(x) != x.extent for x in order) or not _of_each(a, first[0], count):
         return None
-    groups, lies = _groups(a, k, columns), lying(p.layouts.get(a.tensor), a.tensor.rank)
-    if not groups or not _last(lies, a.tensor):
+    groups = _groups(a, channel, k, columns)
+    if not groups or not _last(lies, a.tensor, (first[0], *along, channel), along):
         return None
-    channels, *inner = (n for n in a.tensor.shape[1:] if isinstance(n, int))
-    borders = [lies.border(2 + d) for d in range(len(inner))]
+    channels = a.tensor.shape[channel]
+    inner = [n for d in along if isinstance(n := a.tensor.shape[d], int)]
+    borders = [lies.border(d) for d in along]
     size = [n + 2 * m for n, m in zip(inner, borders, strict=True)]
     pad = [x.pad - m for x, m in zip(sides, borders, strict=True)]
     if not all(x.fills(n, m) for x, n, m in zip(sides, size, pad, strict=True)):
         return None
+    assert isinstance(channels, int)
     how = Convolution(
         (co.extent(count), channels, *size), tuple(map(co.extent, (columns, *results))),
         tuple(map(co.extent, windows)), tuple(x.step for x in sides), tuple(pad),
@@ -136,30 +145,30 @@ def _multiplied(found: Reduce, a: Load, b: Load) -> bool:
     return set(some) == {a, b}
 
 
-def _of_each(a: Load, count: Axis) -> bool:
+def _of_each(a: Load, d: int, count: Axis) -> bool:
     """Is a result's picture of the picture of its number? Of one, none may be said."""
-    first = a.index[0] == count or (count.extent == 1 and a.index[0] == ix.as_index(0))
-    return first and a.tensor.shape[0] == count.extent
+    first = a.index[d] == count or (count.extent == 1 and a.index[d] == ix.as_index(0))
+    return first and a.tensor.shape[d] == count.extent
 
 
-def _groups(a: Load, k: Axis, columns: Axis) -> int:
+def _groups(a: Load, d: int, k: Axis, columns: Axis) -> int:
     """How many groups of channels there are, of which each makes its part of the result; 0 where
     channels are read in another order."""
-    channels, each, made = a.tensor.shape[1], co.extent(k), co.extent(columns)
+    channels, each, made = a.tensor.shape[d], co.extent(k), co.extent(columns)
     assert isinstance(channels, int)
     groups = channels // each
     if not groups or channels % each or made % groups:
         return 0
     first = columns // (made // groups) * each if groups > 1 else ix.as_index(0)
-    return groups if not ix.polynomial(ix.as_index(a.index[1] - first - k)) else 0
+    return groups if not ix.polynomial(ix.as_index(a.index[d] - first - k)) else 0
 
 
-def _last(lies: Layout, t: Tensor) -> bool:
-    """Does it lie with channels innermost, whole, and zeros around its sides only?"""
-    order = [x.axis for x in lies.parts if t.shape[x.axis] != 1]
-    wanted = [d for d in (0, *range(2, t.rank), 1) if t.shape[d] != 1]
-    whole = all(x.block == 1 and (x.axis > 1 or not x.border) for x in lies.parts)
-    return whole and order == wanted
+def _last(lies: Layout, t: Tensor, order: Sequence[int], sides: Collection[int]) -> bool:
+    """Does it lie in this order of its dimensions, whole, and with zeros around its sides only?
+    What is of one element lies anywhere."""
+    found = [x.axis for x in lies.parts if t.shape[x.axis] != 1]
+    whole = all(x.block == 1 and (x.axis in sides or not x.border) for x in lies.parts)
+    return whole and found == [d for d in order if t.shape[d] != 1]
 
 
 def convolution(p: Problem, option: Option) -> Choice | None:

@@ -89,6 +89,18 @@ def behind(*ops: str, residual: bool = False) -> onnx.ModelProto:
     )
 
 
+def innermost() -> onnx.ModelProto:
+    """Pictures that are given with channels as their last dimension, as between others, and by
+    shapes that say so."""
+    nodes = [
+        node("Transpose", "x", "t", perm=[0, 3, 1, 2]), node("Conv", "t", "w", "c", pads=[1] * 4),
+        node("Transpose", "c", "y", perm=[0, 2, 3, 1]),
+    ]  # fmt: skip
+    m = model(nodes, {"x": (F, [2, 8, 9, 16])}, ["y"], {"w": drawn(24, 8, 3, 3, scale=0.1)})
+    m.graph.node[1].attribute.append(onnx.helper.make_attribute("group", 2))
+    return m
+
+
 def alone() -> onnx.ModelProto:
     """Nothing is made of the first one's sums, so that they are written where they belong."""
     nodes = [node("Conv", "x", "w", "a", pads=[1] * 4), node("Conv", "a", "v", "y", pads=[1] * 4)]
@@ -142,6 +154,7 @@ OFFERED: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, Any], int]] = 
     "clipped": (lambda: behind("Clip"), {}, 2),
     "a sigmoid": (lambda: behind("Sigmoid"), {}, 2),
     "alone": (alone, {}, 2),
+    "channels last": (innermost, {"given": (2, 16, 8, 9), "groups": 2}, 1),
     "of one picture that is added to": (one_picture, {"step": (2, 2)}, 3),
 }  # fmt: skip
 
