@@ -46,6 +46,15 @@ def seen(x: Expr, i: Axis, j: Axis, held: Load | None, keys: object) -> Seen | N
     return Seen(offset, (-least - POWER) / largest if largest else None)
 
 
+def scaled(x: Expr, i: Axis, j: Axis, held: Load) -> tuple[float, int | None] | None:
+    """The number with which the product `held` is multiplied in the scores, and the offset of a
+    mask of -inf, if there is one; None where there is more in them."""
+    found = _masked(x, i, j)
+    offset, least, rest = (None, -inf, x) if found is None else found
+    scale = _scale(rest, held)
+    return None if scale is None or least != -inf else (scale, offset)
+
+
 def _masked(x: Expr, i: Axis, j: Axis) -> tuple[int, float, Expr] | None:
     """(offset, what those behind it become or get, what it is of): of one mask in `x`."""
     match x:

@@ -1,4 +1,5 @@
-"""Products of matrices by the vendor's library (cuBLAS, through torch): a candidate beside our own.
+"""Products of matrices by the vendor's library (cuBLAS, through torch): a candidate beside our own,
+as convolutions are (gpu_cudnn.py).
 
 What is made of the product, if anything, is a kernel behind it. Sums are of float32, and rounded to
 the result's type once more than ours where that has 16 bits.
@@ -7,16 +8,15 @@ the result's type once more than ours where that has 16 bits.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from superopt.kernels import contraction as co
 from superopt.kernels.factor import put, scattered
 from superopt.kernels.gpu_blocks import each, elements_of, side_by_side, stride
-from superopt.kernels.gpu_products import Matrix, turned_of
+from superopt.kernels.gpu_products import Made, Matrix, turned_of
 from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.lower import buffer
 from superopt.kernels.nest import put_for
@@ -26,7 +26,7 @@ from superopt.kernels.tile import Kernel
 from superopt.kernels.transform import reduction
 from superopt.te.dtype import F32, DType
 from superopt.te.expr import Tensor
-from superopt.te.node import Apply, Axis, Load, Reduce
+from superopt.te.node import Apply, Axis, Expr, Load, Reduce
 
 NAME = "library"
 
@@ -46,7 +46,7 @@ def _fits(p: Problem, m: Matrix) -> bool:
     if found is None or a.dtype != b.dtype or len(over) != 1:
         return False
     match found.body:
-        case Apply("mul", (x, y)) if {_read(x), _read(y)} == {a, b}:
+        case Apply("mul", (x, y)) if {plain(x), plain(y)} == {a, b}:
             pass
         case _:
             return False
@@ -63,36 +63,20 @@ def _fits(p: Problem, m: Matrix) -> bool:
     return whole and len(used) == len(set(used)) and set(used) == {*columns, *over}
 
 
-def _read(e: Any) -> Load | None:
+def plain(e: Expr) -> Expr:
     """What is read, of 16 bits made 32."""
     match e:
-        case Load():
-            return e
-        case Apply("cast", (Load() as x,), dtype) if dtype == F32:
+        case Apply("cast", (x,), dtype) if dtype == F32:
             return x
-    return None
-
-
-def _alone(p: Problem, m: Matrix, found: Reduce, kind: DType) -> bool:
-    """Is the product all of it, of the library's type, and does it lie as the library writes it?"""
-    t, lies = p.tensor, p.layouts.get(p.tensor)
-    if isinstance(lies, Scatter) or side_by_side(p) != [*m.batch, *m.rows, *m.columns]:
-        return False
-    if lies is not None and any(x.border or x.block > 1 for x in lies.parts):
-        return False
-    match t.body:
-        case Apply("cast", (x,), dtype) if x == found:
-            return dtype == kind
-    return t.body == found and kind == t.dtype
+    return e
 
 
 def library(p: Problem, m: Matrix, option: Option) -> Choice | None:
     """The product, and what is made of it. None where it is none of the library's."""
     if not _fits(p, m):
         return None
-    t, found = p.tensor, reduction(p.tensor)
+    found = reduction(p.tensor)
     assert found is not None
-    assert t.body is not None
     rows, columns, terms = m.sizes
     b = m.c.b
     order = (*m.over, *m.columns)
@@ -106,38 +90,69 @@ def library(p: Problem, m: Matrix, option: Option) -> Choice | None:
     def make(array: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(array.reshape(shape).transpose(perm)).reshape(terms, columns)
 
-    axes = (*m.rows, *m.columns)
-    sizes = tuple(x.extent for x in axes)
     kind = m.c.a.dtype
     k, n = Axis("k", terms), Axis("n", columns)
     # What is read, for those who ask; the library computes it.
     body = Reduce("sum", (k,), Apply("mul", (m.c.a, Load(turned, (k, n), kind)), kind), kind)
-    lies = p.layouts.get(t)
+    call = Call((m.c.a.tensor, turned), f"mm {rows} {terms} {columns}")
+    made = {turned: (b.tensor, make)}
+    return behind(p, (*m.rows, *m.columns), found, body, call, made, option)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Of the library: of what, and what of it (Kernel.library)."""
+
+    reads: tuple[Tensor, Tensor]
+    what: str
 
     def kernel(
-        given: Sequence[Tensor], layouts: Mapping[Tensor, Layout | Scatter], result: Tensor
+        self, given: Sequence[Tensor], layouts: Mapping[Tensor, Layout | Scatter], result: Tensor
     ) -> Kernel:
-        some = tuple(buffer(x.name, x, layouts.get(x)).buffer for x in (m.c.a.tensor, turned))
+        some = tuple(buffer(x.name, x, layouts.get(x)).buffer for x in self.reads)
         out = buffer("t1", result, layouts.get(result)).buffer
-        return Kernel("kernel", (*some, out), (), library=f"mm {rows} {terms} {columns}")
+        return Kernel("kernel", (*some, out), (), library=self.what)
 
-    made = {turned: (b.tensor, make)}
-    if _alone(p, m, found, kind):
+
+def behind(
+    p: Problem, axes: tuple[Axis, ...], found: Reduce, body: Reduce, call: Call, made: Made,
+    option: Option,
+) -> Choice:  # fmt: skip
+    """What the library computes, and a kernel of what is made of it, if anything. axes: of what it
+    writes, as that lies; found: the sums in the problem, and body: by what the library reads."""
+    t, lies, kind = p.tensor, p.layouts.get(p.tensor), body.dtype
+    if _alone(p, axes, found, kind):
         whole = Tensor(t.name, t.dtype, t.shape, t.axes, body)
         there = scattered(t, lies, t.axes, t.axes)
-        direct = {whole: partial(kernel, result=whole)}
+        direct = {whole: partial(call.kernel, result=whole)}
         return Choice(option, whole, lies=there, made=made, direct=direct)
+    sizes = tuple(x.extent for x in axes)
     before = Tensor("product", kind, sizes, axes, body)
     held = Tensor("summed", kind, sizes)
 
     total = Load(held, axes, kind)
     sum_ = total if kind == F32 else Apply("cast", (total,), F32)
     mark = Tensor("mark", found.dtype, ())
+    assert t.body is not None
     root_body = put(put_for(t.body, found, mark, ()), mark, sum_)
     root = Tensor(t.name, t.dtype, t.shape, t.axes, root_body)
     own = {x: y for x, y in p.layouts.items() if x != t}
     outer = replace(p, tensor=root, layouts=own if lies is None else {**own, root: lies})
     return Choice(
         option, root, {root: each(outer, elements_of(t))}, (), scattered(t, lies, t.axes, t.axes),
-        {}, ((before, held),), made, {before: partial(kernel, result=before)},
+        {}, ((before, held),), made, {before: partial(call.kernel, result=before)},
     )  # fmt: skip
+
+
+def _alone(p: Problem, axes: Sequence[Axis], found: Reduce, kind: DType) -> bool:
+    """Are the sums all of it, of the library's type, and does it lie as the library writes it?"""
+    t, lies = p.tensor, p.layouts.get(p.tensor)
+    order, wanted = ([x for x in some if x.extent != 1] for some in (side_by_side(p), axes))
+    if isinstance(lies, Scatter) or order != wanted:
+        return False
+    if lies is not None and any(x.border or x.block > 1 for x in lies.parts):
+        return False
+    match t.body:
+        case Apply("cast", (x,), dtype) if x == found:
+            return dtype == kind
+    return t.body == found and kind == t.dtype

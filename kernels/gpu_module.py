@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+from superopt.kernels import gpu_convolution, gpu_sdpa
+
+VENDORS = {"mm": "cuBLAS", gpu_convolution.NAME: "cuDNN", gpu_sdpa.NAME: "torch's attention"}
+
 
 @dataclass(frozen=True, slots=True)
 class Library:
@@ -23,7 +27,17 @@ class Library:
     def warmup(self, *given: Any, **how: Any) -> None:
         """There is nothing to compile."""
 
-    def run(self, a: Any, b: Any, out: Any, **how: Any) -> None:
+    def run(self, *given: Any, **how: Any) -> None:
+        match self.what.split()[0]:
+            case gpu_sdpa.NAME:
+                gpu_sdpa.parsed(self.what).run(*given)
+            case gpu_convolution.NAME:
+                a, b, out = given
+                gpu_convolution.parsed(self.what).run(a, b, out, self.dots == "tf32")
+            case _:
+                self._multiplied(*given)
+
+    def _multiplied(self, a: Any, b: Any, out: Any) -> None:
         import torch
 
         _, *sizes = self.what.split()
@@ -35,6 +49,11 @@ class Library:
             torch.mm(*some, out=out.view(rows, columns))
         finally:
             torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def vendor(what: str) -> str:
+    """Which library of the vendor's computes it. what: see Kernel.library."""
+    return VENDORS[what.split()[0]]
 
 
 def functions(source: str, names: Sequence[str]) -> dict[str, Callable[..., Any]]:

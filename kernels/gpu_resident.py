@@ -5,7 +5,8 @@ vendor's library computes, in the interpreter, and for tensors of its own that a
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -86,7 +87,7 @@ class OnDevice:
     cuda: Cuda
     arena: Owned
     launches: Launches
-    held: list[Owned] = field(default_factory=list)
+    held: list[Any] = field(default_factory=list)
     graph: Owned | None = None
 
     def run(self, given: Sequence[Any], there: bool) -> list[Any]:
@@ -153,8 +154,25 @@ def on_device(image: Image, texts: bytes, known: np.ndarray) -> OnDevice:
         on = OnDevice(image, cuda, arena, out, [*modules.values()])
         on.launch()  # so that the driver has loaded all of it
         cuda.wait()
-        on.graph = cuda.recorded(on.launch)
+        with _kept(made) as pool:
+            on.graph = cuda.recorded(on.launch)
+        on.held += [pool]
     return on
+
+
+@contextmanager
+def _kept(made: Sequence[Any]) -> Iterator[Any]:
+    """What the vendor's library takes of torch's memory meanwhile is nobody else's, for as long as
+    there is the pool that it gives: each time the graph is launched it is used again. torch does
+    not know of a recording that is not its own."""
+    if not any(isinstance(f, Vendors) for f in made):
+        yield None
+        return
+    import torch
+
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        yield pool
 
 
 def _launch(image: Image, s: Step, made: Any, base: int) -> Launch:

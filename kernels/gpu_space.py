@@ -4,7 +4,8 @@ result, which are programs, and of what is summed, one after the other.
     dot      a sum of products, by blocks of both operands (tl.dot); windows are loops around it
     split    the same, of several parts of the sum at a time, which another kernel adds: where the
              result has too few blocks for all multiprocessors
-    library  a product of matrices by the vendor's library (gpu_library.py), and what is made of it
+    library  a product of matrices, or a convolution, by the vendor's library (gpu_library.py,
+             gpu_cudnn.py), and what is made of it; attention (gpu_flash.py)
     gated, apart  products of one operand, of which one result is made (gpu_gates.py)
     across   sums along what lies next to each other: of several rows at a time, a block of each
     each     all else: so many elements of the result at a time, and terms of sums one by one
@@ -22,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 from superopt.kernels import contraction as co
+from superopt.kernels import gpu_flash as flash
 from superopt.kernels import gpu_gates as gg
 from superopt.kernels.factor import scattered
 from superopt.kernels.gpu_attention import attended, attending
@@ -37,6 +39,7 @@ from superopt.kernels.gpu_blocks import (
     tile,
     windows,
 )
+from superopt.kernels.gpu_cudnn import convolution, convolved
 from superopt.kernels.gpu_library import library, offered
 from superopt.kernels.gpu_products import Made, by_terms, matrix_of, multiplied, ranked
 from superopt.kernels.online import online
@@ -78,17 +81,23 @@ PER_WARP = 512  # elements of a row
 LARGEST = 1 << 14  # elements of a row that is one block
 
 
-def choice(p: Problem, wanted: Option | None = None, vendor: bool = True) -> Choice:
+def choice(
+    p: Problem, wanted: Option | None = None, vendor: bool = True, forms: bool = True
+) -> Choice:
     """By the option that is wanted, where it is one of this problem's; else the best one."""
-    known = wanted is not None and wanted in options(p, vendor)
-    return chosen(p, wanted if known and wanted is not None else next(options(p, vendor)))
+    known = wanted is not None and wanted in options(p, vendor, forms)
+    return chosen(p, wanted if known and wanted is not None else next(options(p, vendor, forms)))
 
 
-def options(p: Problem, vendor: bool = True) -> Iterator[Option]:
-    """All ways, the one that should be the fastest first. vendor: also by the vendor's library?"""
+def options(p: Problem, vendor: bool = True, forms: bool = True) -> Iterator[Option]:
+    """All ways, the one that should be the fastest first. vendor: also by the vendor's libraries?
+    forms: where these may put another computation in the place of sums, such as Winograd's?"""
     attention = online(p.tensor) if p.lead else None
     if attention is not None:
-        yield from attending(attention)
+        first, *rest = attending(attention)
+        yield first
+        yield from flash.offered(attention, p.layouts) if vendor and forms else ()
+        yield from rest
         return
     if p.lead:
         n = _count_of_row(p.tensor, p.lead)
@@ -99,14 +108,17 @@ def options(p: Problem, vendor: bool = True) -> Iterator[Option]:
     if gated is not None:
         yield from gg.ways(gated, vendor)
         return
-    found = reduction(p.tensor)
     matrix = matrix_of(p)
-    if matrix is not None:
-        own, theirs = list(ranked(matrix)), offered(p, matrix) if vendor else None
-        if theirs is not None:
-            own.insert(0 if prod(matrix.sizes) >= LARGE else 1, theirs)
-        yield from own
-        return
+    own = list(_others(p) if matrix is None else ranked(matrix))
+    product = offered(p, matrix) if vendor and matrix is not None else None
+    theirs = [product] if product is not None else [*convolved(p)] if vendor and forms else []
+    large = product is not None and matrix is not None and prod(matrix.sizes) >= LARGE
+    yield from (*theirs, *own) if large else (*own[:1], *theirs, *own[1:])
+
+
+def _others(p: Problem) -> Iterator[Option]:
+    """What is no product of matrices."""
+    found = reduction(p.tensor)
     if found is not None:
         if (other := _by_terms(p)) is not None:
             yield _across_of(other[0], found, turned=1)
@@ -141,9 +153,15 @@ def chosen(p: Problem, option: Option) -> Choice:
     """What an option is for this problem. Raises ValueError where it is none of its options."""
     t = p.tensor
     match option.algorithm:
+        case "library" if p.lead:
+            attention = online(t)
+            whole = None if attention is None else flash.flash(attention, p.layouts, option)
+            if whole is not None:
+                return whole
         case "library":
             m = matrix_of(p)
-            if m is not None and (whole := library(p, m, option)) is not None:
+            whole = None if m is None else library(p, m, option)
+            if (whole := whole or convolution(p, option)) is not None:
                 return whole
         case "gated" | "apart" if (gated := gg.gated_of(p)) is not None:
             if (whole := gg.chosen(gated, option)) is not None:

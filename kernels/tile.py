@@ -100,7 +100,8 @@ class Kernel:
 
     tables: small buffers whose numbers are known, and become part of the code. packs: parameters
     that are constants in another order. library: what a library computes in the body's place, of
-    the parameters: "mm ROWS TERMS COLUMNS", a product of matrices. passes: what it was before each
+    the parameters: "mm ROWS TERMS COLUMNS", a product of matrices, or what gpu_convolution.py and
+    gpu_sdpa.py say. passes: what it was before each
     pass that made it, by the pass' name; to be printed.
     """
 

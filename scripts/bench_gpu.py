@@ -229,6 +229,8 @@ class Bench:
         return {"peers": {step: theirs}, "beside": {step: ours}}
 
     def alone(self, case: Case, ready: Mapping[str, Any]) -> dict[str, Any]:
+        from superopt.kernels.gpu_module import vendor
+
         exe, feeds, run = (ready[k] for k in ("exe", "feeds", "run"))
         error = far(exe.run(feeds), self.path(case), feeds)
         ms = event_ms(run)
@@ -236,6 +238,7 @@ class Bench:
         slow = sorted(parts, key=lambda p: -p.seconds)[:10]
         out = {
             "ms": ms, "error": error, "compile s": ready["compiled"], "kernels": len(run.launches),
+            "vendor": Counter(vendor(x) for c in run.calls if (x := c.kernel.library)),
             "limit": limit(parts, case.precision), "why": why(parts, case.precision),
             "slowest": [f"{p.seconds * 1e6:.1f} us, {p.how}, {p.type}" for p in slow],
         }  # fmt: skip

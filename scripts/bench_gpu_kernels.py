@@ -85,14 +85,17 @@ def convolutions(kind: Any) -> Iterator[Case]:
     import torch
     from torch.nn import functional as fn
 
-    for c, k, size, kernel, stride in (
+    for c, k, size, kernel, stride, *more in (
         (64, 64, 56, 3, 1), (128, 128, 28, 3, 1), (256, 256, 14, 3, 1), (512, 512, 7, 3, 1),
         (64, 256, 56, 1, 1), (256, 64, 56, 1, 1), (512, 128, 28, 1, 1), (1024, 256, 14, 1, 1),
-        (2048, 512, 7, 1, 1), (128, 128, 56, 3, 2), (3, 64, 224, 7, 2),
+        (2048, 512, 7, 1, 1), (128, 128, 56, 3, 2), (3, 64, 224, 7, 2), (128, 128, 56, 3, 1, 32),
+        (256, 256, 28, 3, 1, 4), (144, 144, 56, 3, 1, 144), (64, 256, 56, 1, 2),
     ):  # fmt: skip
+        groups = more[0] if more else 1
         pad = kernel // 2
-        w = drawn(k, c, kernel, kernel, kind=kind, scale=(c * kernel**2) ** -0.5)
-        conv = {"pads": [pad] * 4, "strides": [stride] * 2}
+        deep = c // groups
+        w = drawn(k, deep, kernel, kernel, kind=kind, scale=(deep * kernel**2) ** -0.5)
+        conv = {"pads": [pad] * 4, "strides": [stride] * 2, "group": groups}
         out = helper.make_node("Transpose", ["made"], ["y"], perm=[0, 2, 3, 1])
         if c < 8:  # as the first of a model: its picture is given channel by channel
             shape: tuple[int, ...] = (16, c, size, size)
@@ -107,10 +110,11 @@ def convolutions(kind: Any) -> Iterator[Case]:
             how = {"memory_format": torch.channels_last}
             return (x.contiguous(**how) if c < 8 else x.permute(0, 3, 1, 2)), w.contiguous(**how)
 
-        def peer(x: Any, w: Any, stride: int = stride, pad: int = pad) -> Any:
-            return fn.conv2d(x, w, stride=stride, padding=pad).permute(0, 2, 3, 1)
+        def peer(x: Any, w: Any, step: int = stride, pad: int = pad, groups: int = groups) -> Any:
+            return fn.conv2d(x, w, None, step, pad, groups=groups).permute(0, 2, 3, 1)
 
-        name = f"{kernel} x {kernel}, {c}@{size} to {k}, step {stride}, 16 pictures"
+        apart = f", {groups} groups" if groups > 1 else ""
+        name = f"{kernel} x {kernel}, {c}@{size} to {k}, step {stride}{apart}, 16 pictures"
         yield Case(name, nodes, {"x": shape}, {"w": w}, peer, lying=lying, between=c >= 8)
 
 
@@ -145,6 +149,7 @@ def drawn(*shape: int, kind: Any, scale: float = 1.0) -> np.ndarray:
 def measured(case: Case, precision: str, tune: int, copied: float, vendor: bool) -> dict[str, Any]:
     import torch
 
+    from superopt.kernels.gpu_module import vendor as vendor_of
     from superopt.onnx_io.source import read
     from superopt.pipeline import cuda
 
@@ -184,8 +189,10 @@ def measured(case: Case, precision: str, tune: int, copied: float, vendor: bool)
         a = sum(p.seconds for p in parts if not p.how.startswith("each")) * 1e6
     share = case.bytes / (a * 1e-6) / copied if case.bytes else b / a
     how = [str(o) for o in exe.variant({}).program.options.values()]
+    theirs_too = [vendor_of(c.kernel.library) for c in r.calls if c.kernel.library]
     worst = float(np.abs(got - wanted).max()) / rms
-    return {"us": a, "torch us": b, "share": share, "error": worst, "how": how, **extra}
+    found = {"us": a, "torch us": b, "share": share, "error": worst, "how": how}
+    return {**found, "vendor": theirs_too, **extra}
 
 
 def captured(run: Callable[[], Any]) -> Any:

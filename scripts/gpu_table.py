@@ -9,6 +9,7 @@ rest: blocks that do not fill the multiprocessors, steps that wait for memory, w
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -35,7 +36,7 @@ def limit(parts: Sequence[Any], precision: str) -> float:
 
 def why(parts: Sequence[Any], precision: str) -> str:
     """Shares of the kernels' times, each alone: of the limit, of launches, of the rest by kind of
-    kernel, the largest first."""
+    kernel, or by the vendor's library that computes it, the largest first."""
     total = sum(p.seconds for p in parts)
     if not total:
         return ""
@@ -46,7 +47,8 @@ def why(parts: Sequence[Any], precision: str) -> str:
         begin = min(LAUNCH, p.seconds - must)
         limit_ += must
         launches += begin
-        rest[p.how.split()[0]] += p.seconds - must - begin
+        vendor = re.search(r": (cu\w+|torch's attention)", p.how)
+        rest[vendor[1] if vendor else p.how.split()[0]] += p.seconds - must - begin
     kinds = sorted(rest.items(), key=lambda x: -x[1])
     shown = [("limit", limit_), (f"{len(parts)} launches", launches), *kinds[:2]]
     return ", ".join(f"{name} {t / total:.0%}" for name, t in shown)

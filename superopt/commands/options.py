@@ -119,7 +119,7 @@ def on(command: Any) -> Any:
         help="Of floats between a GPU's kernels.",
     )
     library = click.option(
-        "--vendor/--no-vendor", default=True, help="May a GPU's library compute products?"
+        "--vendor/--no-vendor", default=True, help="May a GPU's libraries compute kernels?"
     )
     return kind(floats(library(command)))
 

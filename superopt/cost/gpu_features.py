@@ -41,6 +41,7 @@ ALGORITHMS = (
 MODELLED = ("dot", "split", "online", "gated", "apart")  # in steps, by gpu_products.py
 KNOBS = (
     "rows", "columns", "deep", "keys", "elements", "warps", "stages", "parts", "turned", "gates",
+    "tried",
 )  # fmt: skip
 LENGTH = 12  # of a problem's numbers
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -62,18 +62,26 @@ TODO = (
 )
 NO_KERNEL = (NotImplementedError, RecursionError, ZeroDivisionError)
 DROPPED = 13  # bits of a float32 that tf32 has not
-ONLINE = "E2"  # the float class of a softmax by blocks
+ONLINE = FORMS = "E2"  # the float class of a softmax by blocks, and of convolutions in tiles
 STREAMS, MOST_STREAMS = 4, 32  # unless others are asked for, and at most
 WIDTH = 64  # bytes, of vectors that no GPU has: what a plan says of these does not hold
+
+
+class May(TypedDict, total=False):
+    """See gpu_space.options."""
+
+    vendor: bool
+    forms: bool
 
 
 @dataclass(slots=True)
 class Compiler:
     """A model, and how it is compiled for a GPU.
 
-    vendor: may products be computed by the vendor's library? streams: on how many branches may run
-    that do not hang on each other, where that should pay. chosen: how problems are computed that
-    were tuned, by their keys. without: nodes that turned out to have no kernel, and why."""
+    vendor: may its libraries compute products, convolutions and attention? streams: on how many
+    branches may run that do not hang on each other, where that should pay. chosen: how problems are
+    computed that were tuned, by their keys. without: nodes that turned out to have no kernel, and
+    why."""
 
     model: Model
     precision: str
@@ -161,6 +169,13 @@ class Compiler:
         """The precision of products of float32, as Triton has it."""
         return PRECISIONS[self.precision][1]
 
+    @property
+    def may(self) -> May:
+        """Which ways to compute kernels there are; see gpu_space.options."""
+        if self.float_class >= FORMS:
+            return {"vendor": self.vendor}
+        return {"vendor": self.vendor, "forms": False}
+
     def program(self, s: Segment, sizes: Mapping[str, int]) -> Program:
         # Products of one operand are one there (plan/joint.py), which is less to launch than rows
         # of one matrix: NASRNN takes 30 us so, and 40 the other way.
@@ -168,7 +183,7 @@ class Compiler:
         kind, dots = PRECISIONS[self.precision]
         drops = DROPPED if dots == "tf32" else 0
         fuses = on_gpu if self.float_class >= ONLINE else None
-        choose = partial(gpu_space.choice, vendor=self.vendor)
+        choose = partial(gpu_space.choice, **self.may)
         streams = partial(on_gpu_streams, most=self.streams) if self.streams > 1 else None
         target = Target(
             choose, channels_last, fuses, turns=False, joins=True, clears=False, compares=True,
@@ -207,7 +222,7 @@ class Compiler:
     ) -> Tuned:  # fmt: skip
         """Find faster ways to compute the kernels of these steps, and take them from now on."""
         programs = [p.program for p in made.parts]
-        options = partial(gpu_space.options, vendor=self.vendor)
+        options = partial(gpu_space.options, **self.may)
         found = tuned(programs, options, self.device, self.dots, store, budget, most, seen, stop)
         self.chosen = {**self.chosen, **found.chosen}
         return found.report
@@ -258,7 +273,7 @@ def compiler(
     streams: int = STREAMS,
 ) -> Compiler:
     """Of the model of a source. store: where it is written how kernels were tuned, if not in the
-    user's cache. vendor: may the vendor's library compute products? streams: for branches, at most.
+    user's cache. vendor: may the vendor's libraries compute some? streams: for branches, at most.
 
     Raises ModelError for an invalid model; UsageError where there is no GPU, and for another
     precision, or so many streams.

@@ -1,4 +1,5 @@
-"""`profile` on a GPU: how long each kernel takes, alone, and how long it must take at least."""
+"""`profile` on a GPU: how long each kernel takes, alone, and how long it must take at least; and
+which library of the vendor's computes it, if one does."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from superopt.ir import graph as g
 from superopt.kernels import work
 from superopt.kernels.gpu_device import Peak, name, peak
+from superopt.kernels.gpu_module import vendor
 from superopt.kernels.gpu_program import event_ms
 from superopt.pipeline.drawing import given_or_drawn
 from superopt.pipeline.foreign import Arrays, Foreign
@@ -81,11 +83,12 @@ def _kernels(exe: OnGpu, step: Step, most: Peak, runs: int) -> list[Part]:
         value = come.value(result)
         how = str(program.options[key])
         first = n + 1 < len(program.results) and program.results[n + 1] is result
+        what = program.kernels[program.calls[n].function].library
+        told = [*([vendor(what)] if what else []), *(["its first step"] if first else [])]
+        how += f": {', '.join(told)}" if told else ""
         t = program.problems[key].tensor
         count, moved = 0, 0
-        if first:
-            how += ": its first step"
-        else:
+        if not first:
             count = work.operations(t)
             moved = sum(work.moved(t, program.problems[key].constants))
         ops = tuple(x.op.name for x in come.of(result)) or (result.name,)

@@ -21,6 +21,7 @@ from superopt.cost.learned import LEAST, Ranking
 from superopt.cost.store import Store, Target
 from superopt.cost.tuned import Timed
 from superopt.kernels.gpu_device import name
+from superopt.kernels.gpu_library import NAME as VENDORS
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.plan.build import Program
@@ -127,13 +128,16 @@ def tuned(
 
 def _order(p: Problem, options: Options, ranking: Ranking | None, most: int) -> list[Option]:
     """The ways to compute a problem, of which the first is taken unmeasured: all of them, those
-    first that should be the fastest; where nothing was learned yet, as many as are measured."""
+    first that should be the fastest, after what the vendor's libraries compute; where nothing was
+    learned yet, as many as are measured."""
     if ranking is None:
         return list(islice(options(p), most))
     first, *rest = dict.fromkeys(options(p))
-    if len(rest) > 1:
-        rest = ranking.ordered(gpu_features.numbers(p), rest)
-    return [first, *rest]
+    # What the vendor's libraries take, ours do not tell.
+    theirs, ours = ([o for o in rest if (o.algorithm == VENDORS) == x] for x in (True, False))
+    if len(ours) > 1:
+        ours = ranking.ordered(gpu_features.numbers(p), ours)
+    return [first, *theirs, *ours]
 
 
 def measure(

@@ -63,7 +63,8 @@ def timed(some: list[Numbers]) -> list[Timed]:
 
 def test_features_are_numbers_of_one_kind() -> None:
     others = [
-        Option.of("library"), Option.of("across", rows=4, deep=512, warps=4),
+        Option.of("library"), Option.of("library", tried=1),
+        Option.of("across", rows=4, deep=512, warps=4),
         Option.of("each", elements=256, warps=4), Option.of("turn", rows=64, columns=64, warps=4),
         Option.of("rows", warps=8), Option.of("online", rows=64, keys=128, warps=4, stages=3),
         Option.of("something else", n=3),

@@ -143,7 +143,9 @@ class Device:
             return
         import torch
 
-        step = self.image.steps[self.launched % len(self.image.steps)]
+        of = self.image.functions
+        own = [s for s in self.image.steps if of[s.function].begin < of[s.function].end]
+        step = own[self.launched % len(own)]
         self.launched += 1
         given = []
         for at, (_, size, kind) in zip(places, step.given, strict=True):
@@ -152,6 +154,13 @@ class Device:
             given.append(torch.frombuffer(held, dtype=type_))
         with np.errstate(all="ignore"):
             function[(programs,)](*given)
+
+    def asked(self, call: Callable[[], None]) -> None:
+        """What a library does on a stream: at once, or with each launch of a graph."""
+        if self.recording is None:
+            call()
+        else:
+            self.recording.append(call)
 
     def cuStreamBeginCapture(self, stream: int, mode: int) -> None:
         assert self.recording is None
@@ -166,7 +175,7 @@ class Device:
 
     def cuGraphLaunch(self, graph: int, stream: int) -> None:
         for what in self.live[graph]:
-            self._run(*what)
+            what() if callable(what) else self._run(*what)
 
 
 class Library:

@@ -1,0 +1,190 @@
+"""Convolutions by the vendor's library (cuDNN, through torch): a candidate beside our own.
+
+What is made of the sums (a bias, what is added, relu) is a kernel behind it, as behind products:
+torch's forms of cuDNN that do it, too, write a tensor of their own, which would be copied. Sums
+are of float32, and rounded to the result's type once more than ours where that has 16 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from superopt.kernels import contraction as co
+from superopt.kernels.element import ranged_read
+from superopt.kernels.gpu_convolution import Convolution
+from superopt.kernels.gpu_library import NAME, Call, behind, plain
+from superopt.kernels.gpu_products import turned_of
+from superopt.kernels.layout import Layout, lying
+from superopt.kernels.option import Option
+from superopt.kernels.problem import Choice, Problem
+from superopt.kernels.transform import reduction
+from superopt.te import index as ix
+from superopt.te.affine import affine
+from superopt.te.dtype import BF16, F16, F32
+from superopt.te.expr import Tensor
+from superopt.te.node import Apply, Axis, Expr, Load, Reduce
+
+MOST = 3  # dimensions of a picture
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A sum of products that is a convolution. a, b: what is read, the constant second; axes: of
+    results, as the library writes them; order: of the constant's dimensions, as it reads them."""
+
+    sums: Reduce
+    a: Load
+    b: Load
+    axes: tuple[Axis, ...]
+    order: tuple[int, ...]
+    how: Convolution
+
+
+def convolved(p: Problem) -> Iterator[Option]:
+    """The options, where the library computes this convolution."""
+    if convolution_of(p) is not None:
+        yield Option.of(NAME)
+        yield Option.of(NAME, tried=1)
+
+
+def convolution_of(p: Problem, tried: bool = False) -> Found | None:
+    """The convolution of a picture, which lies with channels last, with a constant. None where it
+    is none of the library's: that pads both sides alike, and computes all of a result."""
+    c, found = co.contraction(p.tensor, p.constants, 1), reduction(p.tensor)
+    if c is None or found is None or not _given(p, c) or not _multiplied(found, c.a, c.b):
+        return None
+    a, b = c.a, c.b
+    lies = lying(p.layouts.get(a.tensor), a.tensor.rank)
+    free = [x for x in p.tensor.axes if x not in b.index]
+    each = {x.axis: _along(a.index[x.axis], free, found.axes) for x in lies.parts}
+    along = {d: x for d, x in each.items() if x is not None}
+    sides = list(along.values())
+    results, windows = [x.result for x in sides], [x.window for x in sides]
+    first = [d for d in each if d not in along]  # pictures, and channels
+    match (
+        [x for x in free if x not in results], [x for x in p.tensor.axes if x not in free],
+        [x for x in found.axes if x not in windows], first,
+    ):  # fmt: skip
+        case [count], [columns], [k], [_, channel]:
+            pass
+        case _:
+            return None
+    order = (columns, *windows, k)
+    whole = dict(zip(b.index, b.tensor.shape, strict=True))
+    if any(whole.get(x) != x.extent for x in order) or not _of_each(a, first[0], count):
+        return None
+    groups = _groups(a, channel, k, columns)
+    if not groups or not _last(lies, a.tensor, (first[0], *along, channel), along):
+        return None
+    channels = a.tensor.shape[channel]
+    inner = [n for d in along if isinstance(n := a.tensor.shape[d], int)]
+    borders = [lies.border(d) for d in along]
+    size = [n + 2 * m for n, m in zip(inner, borders, strict=True)]
+    pad = [x.pad - m for x, m in zip(sides, borders, strict=True)]
+    if not all(x.fills(n, m) for x, n, m in zip(sides, size, pad, strict=True)):
+        return None
+    assert isinstance(channels, int)
+    how = Convolution(
+        (co.extent(count), channels, *size), tuple(map(co.extent, (columns, *results))),
+        tuple(map(co.extent, windows)), tuple(x.step for x in sides), tuple(pad),
+        tuple(x.dilation for x in sides), groups, tried,
+    )  # fmt: skip
+    at = {i: d for d, i in enumerate(b.index)}
+    return Found(found, a, b, (count, *results, columns), tuple(at[x] for x in order), how)
+
+
+def _given(p: Problem, c: co.Contraction) -> bool:
+    """Are both of a type and of ranks that the library takes, and is only the second constant?"""
+    fixed = [x.tensor in p.constants for x in (c.a, c.b)]
+    kinds = c.a.dtype == c.b.dtype and c.a.dtype in (F16, BF16, F32)
+    rank = c.a.tensor.rank
+    return fixed == [False, True] and kinds and c.b.tensor.rank == rank and 3 <= rank <= 2 + MOST
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """Where a picture is read along a dimension: result * step + window * dilation - pad."""
+
+    result: Axis
+    window: Axis
+    step: int
+    dilation: int
+    pad: int
+
+    def fills(self, extent: int, pad: int) -> bool:
+        """Is the result all that there is, of so many elements with zeros on both sides?"""
+        last = extent + 2 * pad - self.dilation * (co.extent(self.window) - 1) - 1
+        return pad >= 0 and last // self.step + 1 == self.result.extent
+
+
+def _along(i: Expr, results: Sequence[Axis], over: Sequence[Axis]) -> _Side | None:
+    form = affine(ix.as_index(i))
+    if form is None or len(form.axes) != 2:
+        return None
+    (one, step), (other, dilation) = sorted(form.terms, key=lambda x: x[0] not in results)
+    if one not in results or other not in over or min(step, dilation) < 1 or form.base > 0:
+        return None
+    return _Side(one, other, step, dilation, -form.base)
+
+
+def _multiplied(found: Reduce, a: Load, b: Load) -> bool:
+    """Are both all that is multiplied, the first one with zeros beyond its edges?"""
+    match found.body:
+        case Apply("mul", (x, y)):
+            some = [plain(e) for e in (x, y)]
+        case _:
+            return False
+    for n, e in enumerate(some):
+        match e:
+            case Apply("select", (guard, Load() as inside, zero)) if inside == a:
+                if ranged_read(guard, inside, zero):
+                    some[n] = inside
+    return set(some) == {a, b}
+
+
+def _of_each(a: Load, d: int, count: Axis) -> bool:
+    """Is a result's picture of the picture of its number? Of one, none may be said."""
+    first = a.index[d] == count or (count.extent == 1 and a.index[d] == ix.as_index(0))
+    return first and a.tensor.shape[d] == count.extent
+
+
+def _groups(a: Load, d: int, k: Axis, columns: Axis) -> int:
+    """How many groups of channels there are, of which each makes its part of the result; 0 where
+    channels are read in another order."""
+    channels, each, made = a.tensor.shape[d], co.extent(k), co.extent(columns)
+    assert isinstance(channels, int)
+    groups = channels // each
+    if not groups or channels % each or made % groups:
+        return 0
+    first = columns // (made // groups) * each if groups > 1 else ix.as_index(0)
+    return groups if not ix.polynomial(ix.as_index(a.index[d] - first - k)) else 0
+
+
+def _last(lies: Layout, t: Tensor, order: Sequence[int], sides: Collection[int]) -> bool:
+    """Does it lie in this order of its dimensions, whole, and with zeros around its sides only?
+    What is of one element lies anywhere."""
+    found = [x.axis for x in lies.parts if t.shape[x.axis] != 1]
+    whole = all(x.block == 1 and (x.axis in sides or not x.border) for x in lies.parts)
+    return whole and found == [d for d in order if t.shape[d] != 1]
+
+
+def convolution(p: Problem, option: Option) -> Choice | None:
+    """The convolution, and what is made of it. None where it is none of the library's."""
+    f = convolution_of(p, "tried" in dict(option.knobs))
+    if f is None:
+        return None
+    shape = [n for n in f.b.tensor.shape if isinstance(n, int)]
+    turned = turned_of(f.b.tensor, f.order, tuple(shape[d] for d in f.order))
+
+    def make(array: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(array.reshape(shape).transpose(f.order))
+
+    # What is read, for those who ask; the library computes it.
+    read = Load(turned, tuple(f.b.index[d] for d in f.order), f.b.dtype)
+    body = Reduce("sum", f.sums.axes, Apply("mul", (f.a, read), f.a.dtype), f.a.dtype)
+
+    call, made = Call((f.a.tensor, turned), str(f.how)), {turned: (f.b.tensor, make)}
+    return behind(p, f.axes, f.sums, body, call, made, option)

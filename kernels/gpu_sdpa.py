@@ -1,0 +1,80 @@
+"""Attention as torch is asked for it, which has cuDNN or its flash attention compute it: plain
+data, which prints as text that parses back, and the call. Nothing here knows where it comes from.
+
+    sdpa 2x2x8x8x16 0:768x16x96x1+0 0:768x16x96x1+32 0:768x16x96x1+64 256x16x32x1+0 0.25 1
+
+are 2 x 2 heads of 8 queries, 8 keys and 16 numbers; of queries, keys and values which operand they
+are in, how far apart neighbours are along each dimension, and where the first one is; the same of
+the result; what scores are multiplied with; and whether queries see no keys behind their places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+NAME = "sdpa"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Elements of a buffer: between neighbours along (batch, head, place, number), and before the
+    first one."""
+
+    steps: tuple[int, ...]
+    first: int
+
+    def __str__(self) -> str:
+        return f"{'x'.join(map(str, self.steps))}+{self.first}"
+
+    def of(self, x: Any, *sizes: int) -> Any:
+        return x.as_strided(sizes, self.steps, x.storage_offset() + self.first)
+
+
+@dataclass(frozen=True, slots=True)
+class Sdpa:
+    """sizes: batch, heads, queries, keys, numbers of each. given: of queries, keys and values, the
+    number of the operand, and where they are in it."""
+
+    sizes: tuple[int, int, int, int, int]
+    given: tuple[tuple[int, View], ...]
+    made: View
+    scale: float
+    causal: bool
+
+    def __str__(self) -> str:
+        given = (f"{n}:{x}" for n, x in self.given)
+        sizes = "x".join(map(str, self.sizes))
+        return " ".join((NAME, sizes, *given, str(self.made), repr(self.scale), f"{self.causal:d}"))
+
+    def run(self, *tensors: Any) -> None:
+        """Operands, and the result, as tensors of torch that are contiguous, on one device."""
+        from torch.nn.functional import scaled_dot_product_attention
+
+        *some, out = tensors
+        batch, heads, queries, keys, width = self.sizes
+        q, k, v = (
+            at.of(some[n], batch, heads, long, width)
+            for (n, at), long in zip(self.given, (queries, keys, keys), strict=True)
+        )
+        found = scaled_dot_product_attention(q, k, v, is_causal=self.causal, scale=self.scale)
+        self.made.of(out, batch, heads, queries, width).copy_(found)
+
+
+def parsed(text: str) -> Sdpa:
+    """Raises ValueError for a text that is none."""
+    name, *words = text.split()
+    if name != NAME or len(words) != 7:
+        raise ValueError(f"{text!r} is no attention, such as {NAME} 1x2x8x8x16 0:...")
+    sizes, *given, made, scale, causal = words
+    batch, heads, queries, keys, width = map(int, sizes.split("x"))
+    some = [x.split(":") for x in given]
+    return Sdpa(
+        (batch, heads, queries, keys, width), tuple((int(n), _view(x)) for n, x in some),
+        _view(made), float(scale), causal == "1",
+    )  # fmt: skip
+
+
+def _view(text: str) -> View:
+    steps, first = text.split("+")
+    return View(tuple(map(int, steps.split("x"))), int(first))

@@ -1,0 +1,117 @@
+"""Attention by torch: in Triton's interpreter it computes the same on the processor; on the GPU
+itself, by cuDNN or by its flash attention, where the environment has SUPEROPT_TEST_GPU=1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import superopt
+from superopt.kernels.gpu_module import vendor
+from superopt.kernels.gpu_sdpa import parsed
+from superopt.onnx_io.source import read
+from superopt.pipeline import cuda
+from tests.plan.gpu_models import ATTENTION, heads, node
+from tests.plan.test_compile import F, model, reference
+from tests.plan.test_cuda import feeds, interpreted, near
+from tests.plan.test_cuda_vendor import files, libraries, taken
+from tests.plan.test_ready import written
+
+__all__ = ["files", "interpreted"]
+pytestmark = pytest.mark.gpu
+
+
+def masked(length: int, d: int) -> onnx.ModelProto:
+    """Heads whose queries see no key behind their own place: -inf is added to what is there."""
+    mask = np.where(np.tri(length, dtype=bool), 0, -np.inf).astype(np.float32)
+    nodes = [
+        node("Transpose", "k", "t", perm=[0, 2, 1]), node("MatMul", "q", "t", "s"),
+        node("Mul", "s", "scale", "u"), node("Add", "u", "mask", "m"),
+        node("Softmax", "m", "p", axis=-1), node("MatMul", "p", "v", "y"),
+    ]  # fmt: skip
+    given = {n: (F, [3, length, d]) for n in "qkv"}
+    return model(nodes, given, ["y"], {"scale": np.float32(d**-0.5), "mask": mask})
+
+
+# Of what torch computes: how much it is asked for, as sizes, and whether masked.
+OFFERED: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[int, ...], bool]] = {
+    "heads": (ATTENTION["heads"], (2, 2, 24, 24, 16), False),
+    "of eight": (lambda: heads(20, 2, 8), (2, 2, 20, 20, 8), False),
+    "many keys": (lambda: heads(70, 1, 32), (1, 2, 70, 70, 32), False),
+}  # fmt: skip
+
+
+def between(m: onnx.ModelProto) -> onnx.ModelProto:
+    """The same, of what is computed: inputs of 32 bits are no halves."""
+    for i, v in enumerate([x.name for x in m.graph.input]):
+        for n in m.graph.node:
+            for k, x in enumerate(n.input):
+                if x == v:
+                    n.input[k] = f"{v}_1"
+        m.graph.node.insert(i, node("Tanh", v, f"{v}_1"))
+    return m
+
+
+OFFERED["masked by -inf"] = lambda: between(masked(40, 32)), (1, 3, 40, 40, 32), True
+REFUSED = (
+    "ragged heads",
+    "causal heads",
+    "heads in groups",
+    "masked heads",
+    "a mask beyond halves",
+)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("name", OFFERED)
+def test_torch_computes_the_same(
+    name: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, sizes, causal = OFFERED[name]
+    m = make()
+    taken(monkeypatch)
+    exe = cuda.compile(read(m), precision)
+    near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
+    (text,) = (x for x in libraries(exe) if x.startswith("sdpa"))
+    assert str(parsed(text)) == text
+    assert (parsed(text).sizes, parsed(text).causal) == (sizes, causal)
+    assert any("torch's attention" in p.how for p in exe.profile(feeds(m), seconds=0.01).parts)
+    own = cuda.compile(read(m), precision, vendor=False)
+    assert not libraries(own)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_torch_is_not_asked_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of a query that are no whole vectors, masks that it has not, and keys of several
+    heads."""
+    m = ATTENTION[name]()
+    taken(monkeypatch)
+    exe = cuda.compile(read(m), "fp16")
+    near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
+    assert not [x for x in libraries(exe) if x.startswith("sdpa")]
+
+
+def test_it_is_found_again(tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken(monkeypatch)
+    m = ATTENTION["heads"]()
+    path = written(tmp_path / "m.onnx", m)
+    found = [superopt.compile(path, target="cuda", precision="fp16") for _ in range(2)]
+    np.testing.assert_array_equal(*(exe.run(feeds(m))["y"] for exe in found))
+    (ready,) = found[1].found.values()
+    assert [vendor(f.name) for f in ready.program.image.functions if f.begin == f.end] == [
+        "torch's attention"
+    ]
+
+
+def test_its_text() -> None:
+    text = "sdpa 2x2x8x8x16 0:768x16x96x1+0 0:768x16x96x1+32 0:768x16x96x1+64 256x16x32x1+0 0.25 1"
+    assert str(parsed(text)) == text
+    wrong: Any
+    for wrong in ("conv 1 2 3", text + " 0"):
+        with pytest.raises(ValueError, match="is no attention, such as sdpa"):
+            parsed(wrong)
