@@ -129,6 +129,14 @@ def wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
+def emptied(device: str) -> None:
+    """What torch keeps of the device's memory, and nobody uses, is the device's again."""
+    import torch
+
+    if device == "cuda":
+        torch.cuda.empty_cache()
+
+
 def on_device(x: object) -> bool:
     """Is it a tensor of torch on a GPU?"""
     return type(x).__module__.startswith("torch") and bool(getattr(x, "is_cuda", False))

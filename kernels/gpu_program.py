@@ -58,6 +58,11 @@ class Running:
     beside: list[Any] = field(default_factory=list)
     graph: Any = None
 
+    @property
+    def number(self) -> int | None:
+        """Of the GPU; less than 0 in the interpreter."""
+        return next((int(x.get_device()) for x in (*self.inputs, *self.outputs)), None)
+
     def launch(self) -> None:
         """All kernels: on each stream one after the other."""
         with np.errstate(all="ignore"):  # the interpreter computes what no mask lets through, too

@@ -37,6 +37,7 @@ class Interpreted:
     image: Image
     arena: np.ndarray
     launches: Launches
+    number: int | None = None  # of a GPU
 
     def run(self, given: Sequence[np.ndarray], there: bool) -> list[np.ndarray]:
         """The outputs, of inputs in order: arrays of the types that the image says."""
@@ -89,6 +90,11 @@ class OnDevice:
     launches: Launches
     held: list[Any] = field(default_factory=list)
     graph: Owned | None = None
+
+    @property
+    def number(self) -> int | None:
+        """Of the GPU."""
+        return self.cuda.gpu.number
 
     def run(self, given: Sequence[Any], there: bool) -> list[Any]:
         """The outputs, of inputs in order: arrays, or tensors on the device, of the types that the

@@ -301,8 +301,8 @@ def tune(
     as `optimize` does; not on a GPU), then which ways to compute its kernels.
 
     shapes: values of symbolic sizes. store: the file or folder of measurements. target, precision,
-    vendor, float_class (of which "E1" rewrites no graph, and is not for a GPU): as `compile` has
-    them. Raises ModelError for an invalid model.
+    vendor, float_class (of which "E1" rewrites no graph): as `compile` has them. Raises ModelError
+    for an invalid model.
     """
     from superopt.cost.store import Store
     from superopt.onnx_io.source import read
@@ -319,7 +319,10 @@ def tune(
     seconds, stopped = seconds_("budget", budget), stop or (lambda: False)
     show = progress or (lambda event: None)
     if target != "cpu":
-        on = compile(model, target="cuda", precision=precision, store=store, vendor=vendor)
+        on = compile(
+            model, target="cuda", precision=precision, store=store, vendor=vendor,
+            float_class=float_class,
+        )  # fmt: skip
         with Store.open(place) as held:
             sizes = representative(on.model, dict(shapes or {}))
             return on.tune(

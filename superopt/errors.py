@@ -51,6 +51,10 @@ class ModelError(SuperoptError):
     code = ExitCode.MODEL
 
 
+class OutOfMemory(ModelError):
+    """A model's kernels need more memory than a device has left."""
+
+
 class CheckFailed(SuperoptError):
     """Two models were found to differ; nothing was written."""
 

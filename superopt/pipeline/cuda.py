@@ -12,7 +12,7 @@ import numpy as np
 
 from superopt import ort
 from superopt.cost.store import Store
-from superopt.errors import ModelError, UsageError
+from superopt.errors import OutOfMemory, UsageError
 from superopt.ir import graph as g
 from superopt.ir.evaluate import bound_sizes
 from superopt.kernels import gpu_space
@@ -209,7 +209,7 @@ class Compiler:
         except RuntimeError as e:
             if "out of memory" not in str(e):
                 raise
-            raise ModelError(
+            raise OutOfMemory(
                 f"{self.model.source.label}: out of memory on the device",
                 f"its kernels need {made.constant_bytes + made.memory} bytes",
                 "give smaller inputs, or free memory there",

@@ -54,6 +54,11 @@ class Variant:
         (part,) = self.parts
         return part.running
 
+    @property
+    def number(self) -> int | None:
+        """Of the GPU that its kernels run on."""
+        return next((p.running.number for p in self.parts), None)
+
     def run(self, given: list[Any], there: str) -> list[Any]:
         """The outputs, of inputs in order: on this device, or, if it is none, numpy's."""
         env: Arrays = dict(zip(self.model.graph.inputs, given, strict=True))

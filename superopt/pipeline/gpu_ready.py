@@ -84,6 +84,11 @@ class Ready:
     gives: tuple[int, ...]
     options: Mapping[str, str]
 
+    @property
+    def number(self) -> int | None:
+        """Of the GPU."""
+        return self.program.number
+
     def run(self, given: Sequence[Any], there: str) -> list[Any]:
         """The outputs, of inputs in order: tensors on the device `there`, or, if it is none,
         numpy's."""

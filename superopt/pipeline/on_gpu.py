@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from superopt.errors import UsageError, seconds
-from superopt.kernels.gpu_device import on_device, tensor, wait
+from superopt.errors import OutOfMemory, UsageError, seconds
+from superopt.kernels.gpu_device import emptied, on_device, tensor, wait
 from superopt.pipeline.arrays import Port, as_array, checked_sizes, sizes_of
 from superopt.pipeline.gpu_ready import Ready
 
@@ -35,7 +35,8 @@ Sizes = tuple[tuple[str, int], ...]
 
 @dataclass(slots=True)
 class OnGpu:
-    """A model that was compiled for a GPU; for other sizes it is compiled again, once each.
+    """A model that was compiled for a GPU; for other sizes it is compiled again, once each; where
+    there is no memory left for these, those before go.
 
     ports: inputs; outputs: names; device: "cuda", or "cpu" in the interpreter. make: gives the
     compiler. find, keep: what was compiled in another process; what to do with what is new.
@@ -65,8 +66,19 @@ class OnGpu:
         given = self.given(feeds)
         there = self.device if given and all(map(on_device, given)) else ""
         with self.lock:
-            found = self.ready(self.sizes(given)).run(given, there)
+            made = self.ready(self.sizes(given))
+            self._there(made, given)
+            found = made.run(given, there)
         return dict(zip(self.outputs, found, strict=True))
+
+    def _there(self, made: Variant | Ready, given: Sequence[Any]) -> None:
+        """Raises UsageError for tensors of another GPU than the kernels'."""
+        for p, x in zip(self.ports, given, strict=True):
+            if on_device(x) and made.number is not None and x.get_device() != made.number:
+                raise UsageError(
+                    f"input {p.name!r} is on cuda:{x.get_device()}",
+                    f"the model was compiled for cuda:{made.number}", "move it there",
+                )  # fmt: skip
 
     def prepared(self, feeds: Mapping[str, Any]) -> Callable[[], object]:
         """A run with these inputs, on the device already, as a call that waits for the outputs."""
@@ -146,10 +158,21 @@ class OnGpu:
             if key not in self.variants:
                 # Its memory is free before it is compiled.
                 how = self.found.pop(key).options if key in self.found else None
-                self.variants[key] = self.compiler.compiled(sizes, how or {})
+                self.variants[key] = self._compiled(sizes, how or {})
                 if how is None:
                     self.keep(key, self.variants[key])
             return self.variants[key]
+
+    def _compiled(self, sizes: Mapping[str, int], how: Mapping[str, str]) -> Variant:
+        try:
+            return self.compiler.compiled(sizes, how)
+        except OutOfMemory:
+            if not self.variants and not self.found:
+                raise
+            self.variants.clear()
+            self.found.clear()
+        emptied(self.device)
+        return self.compiler.compiled(sizes, how)
 
     @property
     def compiler(self) -> Compiler:

@@ -1,0 +1,68 @@
+"""On a GPU: no memory left, and tensors on another one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import superopt
+from superopt.errors import OutOfMemory, UsageError
+from superopt.kernels.gpu_program import Running, running
+from superopt.pipeline import cuda, on_gpu
+from tests.gpu import REAL
+from tests.plan.gpu_models import node
+from tests.plan.test_compile import F, model, reference
+from tests.plan.test_cuda import interpreted, near
+
+pytestmark = pytest.mark.gpu
+__all__ = ["interpreted"]  # a fixture of this module, too
+
+ROWS = model([node("Softmax", "x", "y", axis=-1)], {"x": (F, ["n", 24])}, ["y"], {})
+
+
+def rows(n: int) -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(n).standard_normal((n, 24)).astype(np.float32)}
+
+
+def test_sizes_before_go_where_there_is_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    exe = superopt.compile(ROWS, target="cuda")
+
+    def two(*given: Any, **how: Any) -> Running:
+        """Memory for two."""
+        if len(exe.variants) == 2:
+            raise RuntimeError("CUDA out of memory")
+        return running(*given, **how)
+
+    monkeypatch.setattr(cuda, "running", two)
+    for n in (3, 4, 5, 3):
+        near(exe.run(rows(n)), reference(ROWS, rows(n)), "fp32")
+    assert [dict(key) for key in exe.variants] == [{"n": 5}, {"n": 3}]
+
+
+def test_no_memory_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*given: Any, **how: Any) -> Running:
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(cuda, "running", none)
+    with pytest.raises(OutOfMemory, match=r"out of memory on the device\n.*bytes\ngive smaller"):
+        superopt.compile(ROWS, target="cuda").run(rows(3))
+
+
+def test_tensors_of_another_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    exe = superopt.compile(ROWS, target="cuda")
+    exe.run(rows(3))
+    x = torch.from_numpy(rows(3)["x"])
+    if not REAL:  # a tensor of the processor stands for one of another GPU
+        monkeypatch.setattr(on_gpu, "on_device", lambda x: isinstance(x, torch.Tensor))
+        (made,) = exe.variants.values()
+        monkeypatch.setattr(type(made), "number", 1)
+    elif torch.cuda.device_count() > 1:
+        x = x.to("cuda:1")
+    else:
+        pytest.skip("there is one GPU")
+    with pytest.raises(UsageError, match=r"input 'x' is on cuda:.*\n.*compiled for cuda:"):
+        exe.run({"x": x})
