@@ -64,7 +64,7 @@ def flash_of(a: Online, layouts: Lying) -> Sdpa | None:
         )
     ]  # fmt: skip
     made = _view(a.t, a.t.axes, layouts, (*lead, a.i, a.d))
-    found = [x for x in views if x is not None and x.steps[-1] == 1]
+    found = [x for x in views if x is not None and x.whole]
     if len(found) < len(views) or made is None:
         return None
     number = {t: n for n, t in enumerate(operands(a.t))}

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 NAME = "sdpa"
+VECTOR = 8  # elements of 16 bits that are read at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,12 @@ class View:
 
     def __str__(self) -> str:
         return f"{'x'.join(map(str, self.steps))}+{self.first}"
+
+    @property
+    def whole(self) -> bool:
+        """Do numbers lie side by side, each row of them where whole vectors are read?"""
+        *steps, last = self.steps
+        return last == 1 and not any(n % VECTOR for n in (*steps, self.first))
 
     def of(self, x: Any, *sizes: int) -> Any:
         return x.as_strided(sizes, self.steps, x.storage_offset() + self.first)

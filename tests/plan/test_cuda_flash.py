@@ -112,6 +112,21 @@ def test_what_no_score_makes_up_for(
     assert [x.causal for x in found] == [True] * offered
 
 
+def test_rows_that_are_no_whole_vectors_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Are ours, though each row is some vectors long: queries are the last of 20 numbers."""
+    m = between(masked(24, 16))
+    m.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 20
+    for name, n in (("from", 4), ("to", 20), ("axis", 2)):
+        m.graph.initializer.append(onnx.numpy_helper.from_array(np.array([n]), name))
+    (at,) = (n for n, x in enumerate(m.graph.node) if "q_1" in x.input)
+    m.graph.node[at].input[0] = "q_2"
+    m.graph.node.insert(at, node("Slice", "q_1", "from", "to", "axis", "q_2"))
+    taken(monkeypatch)
+    exe = cuda.compile(read(m), "fp16")
+    near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
+    assert not [x for x in libraries(exe) if x.startswith("sdpa")]
+
+
 def test_it_is_found_again(tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken(monkeypatch)
     m = ATTENTION["heads"]()
