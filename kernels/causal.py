@@ -46,13 +46,18 @@ def seen(x: Expr, i: Axis, j: Axis, held: Load | None, keys: object) -> Seen | N
     return Seen(offset, (-least - POWER) / largest if largest else None)
 
 
-def scaled(x: Expr, i: Axis, j: Axis, held: Load) -> tuple[float, int | None] | None:
-    """The number with which the product `held` is multiplied in the scores, and the offset of a
-    mask of -inf, if there is one; None where there is more in them."""
+def scaled(
+    x: Expr, i: Axis, j: Axis, held: Load, largest: float
+) -> tuple[float, int | None] | None:
+    """The number with which the product `held`, of at most this size, is multiplied in the scores,
+    and the offset of a mask that no score makes up for, if there is one; None where there is more
+    in them."""
     found = _masked(x, i, j)
     offset, least, rest = (None, -inf, x) if found is None else found
     scale = _scale(rest, held)
-    return None if scale is None or least != -inf else (scale, offset)
+    if scale is None or not (least == -inf or least < -2 * ROUND * largest * abs(scale) - POWER):
+        return None
+    return scale, offset
 
 
 def _masked(x: Expr, i: Axis, j: Axis) -> tuple[int, float, Expr] | None:

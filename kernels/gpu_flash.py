@@ -1,10 +1,14 @@
 """Attention by torch, which has cuDNN or its flash attention compute it: a candidate beside our own
-of 16 bits, without a mask or with a causal one of -inf. What it computes is copied."""
+of 16 bits, without a mask or with a causal one that no score makes up for. What it computes is
+copied."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from math import inf
+
+import numpy as np
 
 from superopt.kernels.built import operands
 from superopt.kernels.causal import scaled
@@ -12,7 +16,7 @@ from superopt.kernels.gpu_library import NAME
 from superopt.kernels.gpu_sdpa import Sdpa, View
 from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.lower import buffer
-from superopt.kernels.online import Online, bare
+from superopt.kernels.online import Online, bare, shared
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice
 from superopt.kernels.tile import Kernel
@@ -27,35 +31,45 @@ Lying = Mapping[Tensor, Layout | Scatter]
 
 
 def flash_of(a: Online, layouts: Lying) -> Sdpa | None:
-    """The attention as torch computes it; None where it does not. Heads that share keys are those
-    whose keys lie so: a quotient of a head's number is no distance in memory."""
+    """The attention as torch computes it; None where it does not."""
     some = [bare(e) for e in (a.q, a.k, a.v)]
     reads = [e for e in some if isinstance(e, Load)]
     kinds = {e.dtype for e in reads}
     if len(reads) < len(some) or len(kinds) != 1 or not kinds <= {F16, BF16}:
         return None
-    told = scaled(a.x, a.i, a.j, Load(a.held, (), F32))
+    queries, keys, width, inner = (
+        n for x in (a.i, a.j, a.d, a.c) if isinstance(n := x.extent, int)
+    )  # fmt: skip
+    largest = inner * float(np.finfo(np.float16).max) ** 2 if kinds == {F16} else inf
+    told = scaled(a.x, a.i, a.j, Load(a.held, (), F32), largest)
     others = [x for x in a.t.axes if x.extent != 1 and x not in (a.i, a.d)]
-    sizes = [x.extent for x in (a.i, a.j, a.d, a.c)]
-    queries, keys, width, inner = (n for n in sizes if isinstance(n, int))
     if told is None or len(others) > 2 or inner != width or width not in WIDTHS or not _plain(a):
         return None
     scale, offset = told
     if offset is not None and (offset, queries) != (0, keys):
         return None
+    others.sort(key=lambda x: shared(x, (a.k, a.v)))
     lead = [Axis("one", 1)] * (2 - len(others)) + others
+    some_share = shared(lead[1], (a.k, a.v))
+    batch, heads = (n for x in lead if isinstance(n := x.extent, int))
+    if heads % some_share or shared(lead[0], (a.k, a.v)) > 1:
+        return None
+    group = Axis("group", heads // some_share)
+    of_group: dict[Expr, Expr] = {lead[1]: ix.as_index(group * some_share)}
     views = [
-        _view(e.tensor, e.index, layouts, (*lead, *own))
-        for e, own in zip(reads, ((a.i, a.c), (a.j, a.c), (a.j, a.d)), strict=True)
-    ]
+        _view(e.tensor, [ix.substitute(i, env) for i in e.index], layouts, (lead[0], *own))
+        for e, env, own in zip(
+            reads, ({}, of_group, of_group),
+            ((lead[1], a.i, a.c), (group, a.j, a.c), (group, a.j, a.d)), strict=True,
+        )
+    ]  # fmt: skip
     made = _view(a.t, a.t.axes, layouts, (*lead, a.i, a.d))
-    found = [x for x in views if x is not None and x.steps[-1] == 1]
+    found = [x for x in views if x is not None and x.whole]
     if len(found) < len(views) or made is None:
         return None
     number = {t: n for n, t in enumerate(operands(a.t))}
     given = tuple((number[e.tensor], x) for e, x in zip(reads, found, strict=True))
-    batch, heads = (n for x in lead if isinstance(n := x.extent, int))
-    how = batch, heads, queries, keys, width
+    how = batch, heads, heads // some_share, queries, keys, width
     return Sdpa(how, given, made, scale, offset is not None)
 
 

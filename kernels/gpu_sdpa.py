@@ -1,11 +1,12 @@
 """Attention as torch is asked for it, which has cuDNN or its flash attention compute it: plain
 data, which prints as text that parses back, and the call. Nothing here knows where it comes from.
 
-    sdpa 2x2x8x8x16 0:768x16x96x1+0 0:768x16x96x1+32 0:768x16x96x1+64 256x16x32x1+0 0.25 1
+    sdpa 2x2x2x8x8x16 0:768x16x96x1+0 0:768x16x96x1+32 0:768x16x96x1+64 256x16x32x1+0 0.25 1
 
-are 2 x 2 heads of 8 queries, 8 keys and 16 numbers; of queries, keys and values which operand they
-are in, how far apart neighbours are along each dimension, and where the first one is; the same of
-the result; what scores are multiplied with; and whether queries see no keys behind their places.
+are 2 x 2 heads, as many of keys, 8 queries, 8 keys and 16 numbers of each; of queries, keys and
+values which operand they are in, how far apart neighbours are along each dimension, and where the
+first one is; the same of the result; what scores are multiplied with; and whether queries see no
+keys behind their places.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 NAME = "sdpa"
+VECTOR = 8  # elements of 16 bits that are read at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +29,22 @@ class View:
     def __str__(self) -> str:
         return f"{'x'.join(map(str, self.steps))}+{self.first}"
 
+    @property
+    def whole(self) -> bool:
+        """Do numbers lie side by side, each row of them where whole vectors are read?"""
+        *steps, last = self.steps
+        return last == 1 and not any(n % VECTOR for n in (*steps, self.first))
+
     def of(self, x: Any, *sizes: int) -> Any:
         return x.as_strided(sizes, self.steps, x.storage_offset() + self.first)
 
 
 @dataclass(frozen=True, slots=True)
 class Sdpa:
-    """sizes: batch, heads, queries, keys, numbers of each. given: of queries, keys and values, the
-    number of the operand, and where they are in it."""
+    """sizes: batch, heads, those of keys, queries, keys, numbers of each. given: of queries, keys
+    and values, the number of the operand, and where they are in it."""
 
-    sizes: tuple[int, int, int, int, int]
+    sizes: tuple[int, int, int, int, int, int]
     given: tuple[tuple[int, View], ...]
     made: View
     scale: float
@@ -52,12 +60,16 @@ class Sdpa:
         from torch.nn.functional import scaled_dot_product_attention
 
         *some, out = tensors
-        batch, heads, queries, keys, width = self.sizes
+        batch, heads, groups, queries, keys, width = self.sizes
+        sizes = (heads, queries), (groups, keys), (groups, keys)
         q, k, v = (
-            at.of(some[n], batch, heads, long, width)
-            for (n, at), long in zip(self.given, (queries, keys, keys), strict=True)
+            at.of(some[n], batch, *own, width)
+            for (n, at), own in zip(self.given, sizes, strict=True)
         )
-        found = scaled_dot_product_attention(q, k, v, is_causal=self.causal, scale=self.scale)
+        how: Any = {"enable_gqa": True} if groups != heads else {}
+        found = scaled_dot_product_attention(
+            q, k, v, is_causal=self.causal, scale=self.scale, **how
+        )
         self.made.of(out, batch, heads, queries, width).copy_(found)
 
 
@@ -67,10 +79,10 @@ def parsed(text: str) -> Sdpa:
     if name != NAME or len(words) != 7:
         raise ValueError(f"{text!r} is no attention, such as {NAME} 1x2x8x8x16 0:...")
     sizes, *given, made, scale, causal = words
-    batch, heads, queries, keys, width = map(int, sizes.split("x"))
+    batch, heads, groups, queries, keys, width = map(int, sizes.split("x"))
     some = [x.split(":") for x in given]
     return Sdpa(
-        (batch, heads, queries, keys, width), tuple((int(n), _view(x)) for n, x in some),
+        (batch, heads, groups, queries, keys, width), tuple((int(n), _view(x)) for n, x in some),
         _view(made), float(scale), causal == "1",
     )  # fmt: skip
 

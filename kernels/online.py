@@ -106,13 +106,13 @@ def online(t: Tensor) -> Online | None:
     i = max(rows, key=_size)
     made = Online(t, i, columns[0], j, c, q, k, x, v, out, fn, over, total, held)
     for a in own if _size(i) < FEW else ():
-        share = 1 if a in (i, columns[0]) else _share(a, (k, v))
+        share = 1 if a in (i, columns[0]) else shared(a, (k, v))
         if share > 1 and _size(a) % share == 0:
             return replace(made, heads=a, share=share)
     return made
 
 
-def _share(a: Axis, some: Sequence[Expr]) -> int:
+def shared(a: Axis, some: Sequence[Expr]) -> int:
     """How many neighbours along an axis read the same; 1 where that is not said by a quotient."""
     found: set[int] = set()
 

@@ -7,7 +7,8 @@ and what it takes by itself, convolutions against cuDNN, norms and softmax again
 
 Each case is a model of one kernel with inputs and outputs of the precision's own type. Times are
 medians of events around graphs of ten calls, ours and torch's in turns, on the same inputs, drawn;
-`share` is ours by theirs in speed (for rows: bytes read and written once, by the copy's rate).
+`share` is ours by theirs in speed (for rows: bytes read and written once, by the copy's rate);
+`vendor` names the libraries that were taken for steps of ours.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from superopt.ir import graph as g
 from superopt.kernels import work
 from superopt.kernels.gpu_device import Peak, name, peak
+from superopt.kernels.gpu_library import NAME as LIBRARY
 from superopt.kernels.gpu_module import vendor
 from superopt.kernels.gpu_program import event_ms
 from superopt.pipeline.drawing import given_or_drawn
@@ -81,14 +82,15 @@ def _kernels(exe: OnGpu, step: Step, most: Peak, runs: int) -> list[Part]:
     for n, key in enumerate(program.solved):
         result = program.results[n]
         value = come.value(result)
-        how = str(program.options[key])
+        option = program.options[key]
         first = n + 1 < len(program.results) and program.results[n + 1] is result
         what = program.kernels[program.calls[n].function].library
         told = [*([vendor(what)] if what else []), *(["its first step"] if first else [])]
-        how += f": {', '.join(told)}" if told else ""
+        how = f"{option}: {', '.join(told)}" if told else str(option)
         t = program.problems[key].tensor
         count, moved = 0, 0
-        if not first:
+        # Of a library's sums, and what is made of them by a kernel behind, those are the work.
+        if bool(what) if option.algorithm == LIBRARY else not first:
             count = work.operations(t)
             moved = sum(work.moved(t, program.problems[key].constants))
         ops = tuple(x.op.name for x in come.of(result)) or (result.name,)

@@ -26,9 +26,9 @@ __all__ = ["files", "interpreted"]
 pytestmark = pytest.mark.gpu
 
 
-def masked(length: int, d: int) -> onnx.ModelProto:
+def masked(length: int, d: int, least: float = -np.inf) -> onnx.ModelProto:
     """Heads whose queries see no key behind their own place: -inf is added to what is there."""
-    mask = np.where(np.tri(length, dtype=bool), 0, -np.inf).astype(np.float32)
+    mask = np.where(np.tri(length, dtype=bool), 0, least).astype(np.float32)
     nodes = [
         node("Transpose", "k", "t", perm=[0, 2, 1]), node("MatMul", "q", "t", "s"),
         node("Mul", "s", "scale", "u"), node("Add", "u", "mask", "m"),
@@ -40,9 +40,10 @@ def masked(length: int, d: int) -> onnx.ModelProto:
 
 # Of what torch computes: how much it is asked for, as sizes, and whether masked.
 OFFERED: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[int, ...], bool]] = {
-    "heads": (ATTENTION["heads"], (2, 2, 24, 24, 16), False),
-    "of eight": (lambda: heads(20, 2, 8), (2, 2, 20, 20, 8), False),
-    "many keys": (lambda: heads(70, 1, 32), (1, 2, 70, 70, 32), False),
+    "heads": (ATTENTION["heads"], (2, 2, 2, 24, 24, 16), False),
+    "of eight": (lambda: heads(20, 2, 8), (2, 2, 2, 20, 20, 8), False),
+    "many keys": (lambda: heads(70, 1, 32), (1, 2, 2, 70, 70, 32), False),
+    "heads in groups": (ATTENTION["heads in groups"], (2, 4, 2, 24, 24, 16), False),
 }  # fmt: skip
 
 
@@ -57,11 +58,10 @@ def between(m: onnx.ModelProto) -> onnx.ModelProto:
     return m
 
 
-OFFERED["masked by -inf"] = lambda: between(masked(40, 32)), (1, 3, 40, 40, 32), True
+OFFERED["masked by -inf"] = lambda: between(masked(40, 32)), (1, 3, 3, 40, 40, 32), True
 REFUSED = (
     "ragged heads",
     "causal heads",
-    "heads in groups",
     "masked heads",
     "a mask beyond halves",
 )
@@ -87,9 +87,40 @@ def test_torch_computes_the_same(
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_torch_is_not_asked_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers of a query that are no whole vectors, masks that it has not, and keys of several
-    heads."""
+    """Numbers of a query that are no whole vectors, and masks that it has not."""
     m = ATTENTION[name]()
+    taken(monkeypatch)
+    exe = cuda.compile(read(m), "fp16")
+    near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
+    assert not [x for x in libraries(exe) if x.startswith("sdpa")]
+
+
+@pytest.mark.parametrize(
+    ("precision", "least", "offered"),
+    [("fp16", -3.4e38, True), ("fp16", -1e9, False), ("bf16", -3.4e38, False)],
+)
+def test_what_no_score_makes_up_for(
+    precision: str, least: float, offered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mask of a finite number is one of -inf where no product of two halves is as large; numbers
+    of bfloat16 are as large as a float32's."""
+    m = between(masked(24, 16, least))
+    taken(monkeypatch)
+    exe = cuda.compile(read(m), precision)
+    near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
+    found = [parsed(x) for x in libraries(exe) if x.startswith("sdpa")]
+    assert [x.causal for x in found] == [True] * offered
+
+
+def test_rows_that_are_no_whole_vectors_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Are ours, though each row is some vectors long: queries are the last of 20 numbers."""
+    m = between(masked(24, 16))
+    m.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 20
+    for name, n in (("from", 4), ("to", 20), ("axis", 2)):
+        m.graph.initializer.append(onnx.numpy_helper.from_array(np.array([n]), name))
+    (at,) = (n for n, x in enumerate(m.graph.node) if "q_1" in x.input)
+    m.graph.node[at].input[0] = "q_2"
+    m.graph.node.insert(at, node("Slice", "q_1", "from", "to", "axis", "q_2"))
     taken(monkeypatch)
     exe = cuda.compile(read(m), "fp16")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
@@ -109,7 +140,9 @@ def test_it_is_found_again(tmp_path: Path, files: Path, monkeypatch: pytest.Monk
 
 
 def test_its_text() -> None:
-    text = "sdpa 2x2x8x8x16 0:768x16x96x1+0 0:768x16x96x1+32 0:768x16x96x1+64 256x16x32x1+0 0.25 1"
+    text = (
+        "sdpa 2x2x2x8x8x16 0:768x16x96x1+0 0:768x16x96x1+32 0:768x16x96x1+64 256x16x32x1+0 0.25 1"
+    )
     assert str(parsed(text)) == text
     wrong: Any
     for wrong in ("conv 1 2 3", text + " 0"):

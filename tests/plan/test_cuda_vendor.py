@@ -254,6 +254,7 @@ def test_a_profile_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
         some = [p.how for p in parts if wanted in p.how]
         assert set(some) == {f"library: {wanted}, its first step", f"library: {wanted}"}
         assert len(some) == len(libraries(exe)) == 2
+        assert all(p.operations for p in parts if wanted in p.how)
         assert "library" in {p.how for p in parts}  # what is made of the sums is ours
 
 
