@@ -17,7 +17,8 @@ from superopt.report import partial as texts
 from superopt.report.codec import from_json, to_json
 from superopt.report.html import page
 from superopt.report.text import summary
-from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.shipped import load_library
 from superopt.rules.stated import tier
 from superopt.search.book import book
 from tests.plan.test_compile import F, model

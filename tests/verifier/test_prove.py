@@ -6,7 +6,8 @@ import pytest
 
 from superopt.rules.cases import Cases
 from superopt.rules.instances import given
-from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.shipped import load_library
 from superopt.rules.trial import Refuted as Differs
 from superopt.rules.trial import try_on, try_rule
 from superopt.verifier.prove import Limits, prove
