@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,8 +15,12 @@ from superopt.cost.model import Costs
 from superopt.errors import UsageError
 from superopt.generate.enumerated import Enumerated, enumerated, read
 from superopt.generate.family import Family
+from superopt.generate.journal import Journal
 from superopt.generate.partial import Partial, instances
+from superopt.partial.pairs import PartialRule, of_some
+from superopt.partial.sizes import Sized
 from superopt.pipeline import mutants
+from superopt.pipeline.family_journal import readable
 from superopt.pipeline.generate import operators
 from superopt.pipeline.mutant_candidates import (
     DEARER,
@@ -32,7 +36,7 @@ from superopt.pipeline.mutant_candidates import (
 from superopt.report.codec import dumps
 from superopt.report.partial import text
 from superopt.report.rules_text import mutation
-from superopt.rules.rule import parse_rules
+from superopt.rules.rule import Rule, parse_rules
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
 
@@ -76,10 +80,72 @@ def test_pairs_can_be_shown(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_goes_on_where_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = (folder / "borders.corrected.rules").read_bytes()
-    monkeypatch.setattr("superopt.pipeline.mutants.of_some", None)  # nothing is found anew
-    generate_mutants(folder, max_ops=2)
-    assert (folder / "borders.corrected.rules").read_bytes() == before
+    """What is kept is proved anew, and nothing else is done again."""
+    before = {f: f.read_bytes() for f in folder.iterdir()}
+    proved = []
+
+    def again(pair: Rule, some: Sequence[Sized], limits: Limits) -> PartialRule:
+        proved.append(pair.name)
+        return of_some(pair, some, limits)
+
+    monkeypatch.setattr(mutants, "of_some", again)
+    for name in ("enumerated", "alone"):
+        monkeypatch.setattr(mutants, name, None)
+    made = generate_mutants(folder, max_ops=2)
+    assert len(proved) == len(set(proved)) == sum(f.proved for f in made.families)
+    assert {f: f.read_bytes() for f in folder.iterdir()} == before
+
+
+EVIL = "evil(x: f[n]): Relu(x) => Neg(x)"
+
+
+TAMPERED = {
+    "borders 6": {"pair": "p"},
+    "borders 1 price": None,
+    "borders 2 corrected": {},
+    "borders 1": {"pair": EVIL, "corrected": [EVIL], "saves": True, "us": []},
+    "strided pairs": {},
+    "strided 1": "[" * 100_000,
+    "nosuch 1": {},
+}
+
+
+@pytest.mark.slow
+def test_no_proof_is_taken_from_a_file(folder: Path, tmp_path: Path) -> None:
+    """Nor is anything of another form; its sums are right."""
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    path = tmp_path / mutants.JOURNAL
+    journal = Journal.open(path, json.loads(path.read_text().partition("\n")[0])["run"])
+    for key, value in TAMPERED.items():
+        journal.add(key, value if isinstance(value, str) else json.dumps(value))
+    journal.close()
+    generate_mutants(tmp_path, max_ops=2)
+    for name in {f.name for f in folder.iterdir()} - {mutants.JOURNAL}:
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "fine"),
+    [
+        ({}, True),
+        ({"levels": []}, False),
+        ({"partial": [[[0, 1, ["x"]], [2], [], 0.5]]}, False),
+        ({"partial": [[["nosuch", 0, ["x"]], [2], [], 0.5]]}, False),
+        ({"partial": [[[[10_000, 0], 0, ["x"]], [2], [], 0.5]]}, False),
+        ({"partial": [[[[0], 0, ["x"]], [2], [], 0.5]]}, False),
+        ({"partial": [[[0, 0, ["nosuch"]], [2], [], 0.5]]}, False),
+        ({"partial": [[0, [2], [], 0.5]]}, False),
+        ({"more": 1}, False),
+    ],
+)
+def test_pairs_of_another_family_are_not_read(change: dict[str, object], fine: bool) -> None:
+    family = FAMILIES["borders"].make()
+    plain = json.loads(enumerated((family, 1, 0))) | change
+    text = json.dumps(json.dumps(plain))
+    journal = Journal(known={"borders pairs": text, "nosuch 1": "1"})
+    known = readable(journal, {"borders": family}).known
+    assert list(known) == (["borders pairs"] if fine else [])
 
 
 def test_how_many_operators() -> None:
