@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from superopt.partial.claims import conditions
 from superopt.partial.pairs import PartialRule, load_pairs, partial_rule, proved_parts
 from superopt.partial.regions import Regions
 from superopt.partial.sizes import some
@@ -43,9 +44,17 @@ def _page(made: PartialRule) -> PartialPage:
     return PartialPage(
         pair.name, ", ".join(map(str, pair.params)), show_side(pair.lhs), show_side(pair.rhs),
         ", ".join(map(shown, pair.where)), parts.shape, tuple(equal),
-        tuple(show(b) for b in parts.different), dict(sizes), seen.share, _picture(seen),
+        tuple(show(b) for b in parts.different), _needs(made), dict(sizes), seen.share,
+        _picture(seen),
         tuple(corrections),
     )  # fmt: skip
+
+
+def _needs(made: PartialRule) -> tuple[str, ...]:
+    """Of the sizes, for the boxes to be there, and for the proofs that they are equal."""
+    of_boxes = map(shown, conditions(made.parts))
+    of_proofs = (c for _, v in made.claims if isinstance(v, Proved) for c in v.derived)
+    return tuple(dict.fromkeys((*of_boxes, *of_proofs)))
 
 
 def in_parts(rule: Rule, own: Mapping[str, Rule]) -> InParts | None:

@@ -182,6 +182,10 @@ def test_what_is_refused(tmp_path: Path) -> None:
     pairs.write_text("loose(x: f): Relu(Relu(x)) => Relu(x)\n")
     with pytest.raises(UsageError, match="nothing is known of loose"):
         partial_rule("loose", [pairs])
+    pairs.write_text("deep(x: f[n, h]): Relu(x) => Relu(Reshape(x, shape=(1, n, h)))\n")
+    with pytest.raises(UsageError, match="nothing is known of deep") as told:
+        partial_rule("deep", [pairs])
+    assert "its sides do not fit together" in told.value.why
 
 
 def test_the_page(golden: Callable[[str, str], None]) -> None:
