@@ -33,7 +33,7 @@ PEAKS = 8  # for each term of the longest maximum, so that each is the largest i
 MOST_ORDERED = 512
 EVERY = 4096  # elements of a result of which each is compared
 LATER = 1 << 17  # terms of sums that are computed to compare each element of cells that differ
-ABOVE = (None, 0, 16, 1)  # sixteenths of the numbers that are above 0; any
+ABOVE = (0, None, 16, 1)  # sixteenths of the numbers that are above 0; any
 SOON = len(ABOVE)  # inputs, one of each kind, before terms are compared
 MORE = 3  # elements of a cell beside its first and those next to it
 

@@ -222,6 +222,7 @@ def _plain(made: PartialRule, found: Candidate, costs: Costs) -> dict[str, Any]:
         "shape": list(made.parts.shape),
         "equal": told(made.parts.equal),
         "different": told(made.parts.different),
+        "exact": all(r.exact for _, r in made.parts.seen),
         "proofs": [str(v) for _, v in made.claims if isinstance(v, Proved)],
         "corrected": [str(r) for r in fixed],
         "us": us,

@@ -19,6 +19,7 @@ from superopt.generate.journal import Journal
 from superopt.generate.partial import Partial, instances
 from superopt.partial.pairs import PartialRule, of_some
 from superopt.partial.sizes import Sized
+from superopt.partial.symbolic import Parts
 from superopt.pipeline import mutants
 from superopt.pipeline.family_journal import readable
 from superopt.pipeline.generate import operators
@@ -28,6 +29,7 @@ from superopt.pipeline.mutant_candidates import (
     FREE,
     NEAR,
     Dropped,
+    _where,
     alone,
     candidate,
     candidates,
@@ -37,6 +39,7 @@ from superopt.report.codec import dumps
 from superopt.report.partial import text
 from superopt.report.rules_text import mutation
 from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.term import show
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
 
@@ -275,6 +278,39 @@ def test_what_is_dropped_is_never_cheaper(name: str, operators: int) -> None:
             continue
         assert all(after > before for c in every for before, after in c.us), n
         assert not every or why == DEARER
+
+
+@pytest.mark.parametrize(
+    ("pair", "halves"),
+    [
+        ("Relu(x) => MaxPool(x, kernel_shape=(3, 3), pads=(1, 1, 1, 1))", False),
+        ("Relu(x) => Slice(x, starts=(0,), ends=(h,), axes=(2,), steps=(1,))", False),
+        ("Relu(x) => MaxPool(x, kernel_shape=(3, 3), strides=(1, 1))", False),
+        ("Relu(x) => MaxPool(x, kernel_shape=(3, 3), strides=(1, 3))", True),
+        ("Relu(x) => MaxPool(x, kernel_shape=(3, 3), strides=(3, 3))", True),
+        ("Relu(x) => Slice(x, starts=(0,), ends=(h,), axes=(2,), steps=(2,))", True),
+        ("Relu(x) => Slice(x, starts=(0,), ends=(h // 2,), axes=(2,))", True),
+    ],
+)
+def test_what_hangs_on_halves_has_the_familys_condition(pair: str, halves: bool) -> None:
+    (rule,) = parse_rules(f"r(x: f[n, c, h, w]): {pair}")
+    whole = Parts(("n", "c", "h", "w"), (), (), ())
+    sizes = FAMILIES["borders"]
+    assert [*map(show, _where(rule, whole, sizes))] == [*sizes.where] * halves
+    cut = Parts(("n", "c", "h//2", "w"), (), (), ())
+    assert len(_where(rule, cut, sizes)) == len(sizes.where)
+
+
+def test_only_what_does_not_fit_is_dropped_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else goes wrong is seen."""
+    (p, *_) = read(enumerated((FAMILIES["borders"].make(), 2, 0))).partial
+
+    def wrong(*given: object) -> None:
+        raise ValueError("a fault")
+
+    monkeypatch.setattr("superopt.pipeline.mutant_candidates.parts", wrong)
+    with pytest.raises(ValueError, match="a fault"):
+        candidate("pair", p, FAMILIES["borders"], estimates())
 
 
 @pytest.mark.slow
