@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,7 @@ from superopt.pipeline.mutant_candidates import (
     FAMILIES,
     FREE,
     NEAR,
+    Candidate,
     Dropped,
     _where,
     alone,
@@ -97,6 +99,24 @@ def test_a_run_goes_on_where_it_was(folder: Path, monkeypatch: pytest.MonkeyPatc
     made = generate_mutants(folder, max_ops=2)
     assert len(proved) == len(set(proved)) == sum(f.proved for f in made.families)
     assert {f: f.read_bytes() for f in folder.iterdir()} == before
+
+
+@pytest.mark.slow
+def test_what_is_priced_and_proved_is_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def counted(name: str, *given: Any) -> Candidate:
+        made.append(name)
+        return candidate(name, *given)
+
+    monkeypatch.setattr(mutants, "candidate", counted)
+    (found,) = generate_mutants(tmp_path, families=["strided"], max_ops=2).families
+    assert found.proved
+    assert len(made) == len(set(made))
+    told = json.loads((tmp_path / "strided.regions.json").read_text())
+    assert [x["exact"] for x in told] == [True] * found.proved
 
 
 EVIL = "evil(x: f[n]): Relu(x) => Neg(x)"
