@@ -48,7 +48,6 @@ from superopt.rules.term import (
 FLOAT_CLASSES = ("E0", "E1", "E2", "E3")  # bit-exact, reassociated, distributed, exceptional
 LIBRARY = Path(__file__).resolve().parent / "library"
 MADE = "partial/"  # of pairs of programs that are equal in parts
-PARTS = ("*.rules", "generated/*.rules", "partial/*.rules")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,28 +159,6 @@ def parse_rules(text: str, source: str = "<text>", ops: Mapping[str, Op] = OPS) 
             "The rule language is described in rules/README.md.",
         )
     return out
-
-
-@lru_cache
-def load_file(name: str) -> tuple[Rule, ...]:
-    """The rules of one file of the library, such as `conv.rules`."""
-    return tuple(parse_rules((LIBRARY / name).read_text(encoding="utf-8"), name))
-
-
-@lru_cache(maxsize=1)
-def load_library() -> tuple[Rule, ...]:
-    """The rules that come with superopt: every `library/*.rules`, in order of file name, and then
-    those that were generated, `library/generated/*.rules`, or made of pairs, `partial/*.rules`."""
-    out: list[Rule] = []
-    seen: dict[str, str] = {}
-    for path in (p for part in PARTS for p in sorted(LIBRARY.glob(part))):
-        name = path.relative_to(LIBRARY).as_posix()
-        for rule in load_file(name):
-            if rule.name in seen:
-                raise UsageError(f"{rule.source}: {rule.name} is already at {seen[rule.name]}")
-            seen[rule.name] = rule.source
-            out.append(rule)
-    return tuple(out)
 
 
 _MARK = re.compile(rf"{STRING}|<=>|=>|;|\bwhere\b|[()\[\]{{}}]")

@@ -39,7 +39,7 @@ from superopt.onnx_io.validate import validate
 from superopt.pipeline.collect import collecting_rarely
 from superopt.report.certificate import read_certificate
 from superopt.report.words import count
-from superopt.rules.rule import load_library
+from superopt.rules.shipped import load_library
 from superopt.rules.stated import digest
 from tests.check.forging import forgery
 

@@ -28,7 +28,7 @@ from superopt.ops import OPS
 from superopt.pipeline.derive import GRAPHS, STEPS, anywhere
 from superopt.rules.derive import Bounds, Derived, derive
 from superopt.rules.index import Index
-from superopt.rules.rule import load_library
+from superopt.rules.shipped import load_library
 from superopt.te.domain import Reals
 from superopt.te.dtype import BOOL, F64
 

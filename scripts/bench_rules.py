@@ -47,7 +47,8 @@ from superopt.generate.sound import COUNT, again
 from superopt.generate.workers import Each, workers
 from superopt.rules.derive import Bounds
 from superopt.rules.index import Index
-from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.shipped import load_library
 
 CLASSICAL = ("sums", "order", "matrices", "images", "means")
 # Without a limit of time; the command takes chains of 16.

@@ -20,7 +20,7 @@ from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import Given, read
 from superopt.onnx_io.weightless import demo_models
 from superopt.pipeline.shapes import representative
-from superopt.rules.rule import load_library
+from superopt.rules.shipped import load_library
 from superopt.rules.term import App, walk
 from superopt.search.backtrack import Found, Limits, search
 from superopt.search.book import book

@@ -27,7 +27,8 @@ import cvc5
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from superopt.rules.rule import Rule, load_library
+from superopt.rules.rule import Rule
+from superopt.rules.shipped import load_library
 from superopt.verifier import facts, solver
 from superopt.verifier.facts import Facts, Guard
 from superopt.verifier.prove import Limits, prove

@@ -26,7 +26,8 @@ from superopt.partial.pairs import FOLDER, load_pairs, partial_rule
 from superopt.partial.sizes import at
 from superopt.partial.split import SPLIT
 from superopt.partial.symbolic import NoFormula
-from superopt.rules.rule import Rule, load_library
+from superopt.rules.rule import Rule
+from superopt.rules.shipped import load_library
 from superopt.rules.stated import proof_key
 from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Proved

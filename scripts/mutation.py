@@ -25,7 +25,8 @@ import numpy as np
 
 from superopt.rules.cases import Cases
 from superopt.rules.instances import Instance, instances
-from superopt.rules.rule import LIBRARY, Rule, load_library
+from superopt.rules.rule import LIBRARY, Rule
+from superopt.rules.shipped import load_library
 from superopt.rules.stated import MUTANTS, proof_key
 from superopt.rules.trial import Refuted as Differs
 from superopt.rules.trial import both, differ_real, draws_for, feeds_of, try_on, try_rule

@@ -18,7 +18,8 @@ from superopt.pipeline.mutant_candidates import PRICED, estimates
 from superopt.pipeline.program_mutants import with_weights
 from superopt.rules.context import context
 from superopt.rules.match import matches
-from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.shipped import load_library
 from superopt.rules.stated import tier
 from superopt.search.backtrack import Limits, search
 from superopt.search.book import Book, book

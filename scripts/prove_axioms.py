@@ -25,7 +25,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from superopt.rules.axiom import load_axioms
-from superopt.rules.rule import LIBRARY, Rule, load_library
+from superopt.rules.rule import LIBRARY, Rule
+from superopt.rules.shipped import load_library
 from superopt.rules.stated import proof, proof_key
 from superopt.rules.term import App, walk
 from superopt.verifier.axiom.prove import AxiomProof, Axioms, axiom, converse, explained

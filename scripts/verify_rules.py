@@ -33,7 +33,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from scripts.mutation import mutated
-from superopt.rules.rule import FLOAT_CLASSES, LIBRARY, Rule, load_library
+from superopt.rules.rule import FLOAT_CLASSES, LIBRARY, Rule
+from superopt.rules.shipped import load_library
 from superopt.rules.stated import (
     PROOFS,
     UNPROVED,

@@ -33,7 +33,8 @@ from superopt.pipeline.naming import Names
 from superopt.pipeline.shapes import representative
 from superopt.rules.context import context
 from superopt.rules.divisors import new_divisors
-from superopt.rules.rule import Rule, load_library
+from superopt.rules.rule import Rule
+from superopt.rules.shipped import load_library
 from superopt.search.book import Book, book
 from superopt.search.move import Move, Refusals, moves
 from superopt.te.domain import Reals

@@ -52,7 +52,8 @@ from superopt.rulebook import rule_report as rule_report
 from superopt.rulebook import rule_stats as rule_stats
 from superopt.rulebook import rules as rules
 from superopt.rules.exactness import classed
-from superopt.rules.rule import FLOAT_CLASSES, load_library
+from superopt.rules.rule import FLOAT_CLASSES
+from superopt.rules.shipped import load_library
 
 TARGETS = ("onnxruntime", "cpu")
 

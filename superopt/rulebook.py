@@ -19,7 +19,8 @@ from superopt.report.data import Event, Generation, Mutation, RuleCount, RuleInf
 from superopt.report.diagram import RuleDiagram
 from superopt.report.library import RuleReport
 from superopt.report.partial import PartialPage
-from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.shipped import load_library
 from superopt.rules.stated import tier
 
 CORRECTED = ".corrected.rules"  # as `rules generate --partial` names them

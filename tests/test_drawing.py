@@ -23,7 +23,8 @@ from superopt.report.diagram import Box, Diagram, Link, RuleDiagram
 from superopt.report.drawing import Drawing, drawing
 from superopt.report.facts import facts
 from superopt.report.wrap import broken, columns, packed
-from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.shipped import load_library
 from superopt.rules.term import All, App, Map, Pick, Term
 from tests.sample_rules import DIAGRAM
 

@@ -115,7 +115,7 @@ class Choices:
         # where both are 1 they are equal
         single = [s for p, q in ((a, b), (b, a)) for s in ones(wider(self.state, q), p)]
         if self.on_right:
-            needs = f"{a} == 1 or {b} == 1"
+            needs = " or ".join(f"{self.state.said(ix.as_index(d))} == 1" for d in (a, b))
             single = [s and replace(s, derived=(*s.derived, needs)) for s in single]
         if self.state.level > LOW:  # there, combinations are many and say little more
             if single and self.state.stretched >= AT_ONCE.get(self.state.level, 1):

@@ -56,6 +56,35 @@ def mentions(x: Expr, s: Size) -> bool:
     return s.name in ix.symbols(x)
 
 
+def linear(e: Expr, s: Size) -> tuple[Expr, Expr] | None:
+    """(a, b) for a s + b; None where s is not in it, or otherwise."""
+    terms = ix.polynomial(e)
+    times = {tuple(x for x in m if x != s): c for m, c in terms.items() if m.count(s) == 1}
+    rest = {m: c for m, c in terms.items() if s not in m}
+    if len(times) + len(rest) < len(terms) or not times:
+        return None
+    if any(mentions(x, s) for m in (*times, *rest) for x in m):
+        return None
+    return ix.from_polynomial(times), ix.from_polynomial(rest)
+
+
+def balanced(gap: ix.Poly, sign: str) -> str:
+    """gap == 0 (or > 0, or >= 0) in words, with what is subtracted on the other side."""
+    sides = ({m: c for m, c in gap.items() if c > 0}, {m: -c for m, c in gap.items() if c < 0})
+    left, right = (str(ix.from_polynomial(side)) for side in sides)
+    return f"{_bare(left)} {sign} {_bare(right)}"
+
+
+def _bare(text: str) -> str:
+    """Without the parentheses around all of it."""
+    depth = 0
+    for n, c in enumerate(text):
+        depth += (c == "(") - (c == ")")
+        if depth == 0 and n < len(text) - 1:
+            return text
+    return text[1:-1] if text.startswith("(") else text
+
+
 def reduced(gap: ix.Poly) -> ix.Poly:
     """Without the factors that all terms share (sizes are at least 1)."""
     if not gap:

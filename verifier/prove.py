@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from superopt.rules.functions import NotKnown
 from superopt.rules.rule import Rule
 from superopt.rules.syntax import Param
+from superopt.te import index as ix
 from superopt.te.dtype import DType
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Expr
@@ -251,8 +252,10 @@ def _proved(
     extra: dict[str, None] = {}
     for t in one.right:  # an operator refuses a negative extent
         more = _at_least(0, reader, t, known)
-        for g in more.hypotheses[len(known.hypotheses) :]:
-            extra[str(g)] = None
+        new = set(more.hypotheses[len(known.hypotheses) :])
+        for d in t.shape if new else ():
+            if ge(reader.dim(d)) in new:
+                extra[str(ge(reader.dim(ix.dim(one.state.said(ix.as_index(d))))))] = None
         known = more
     if known.contradictory():
         return None

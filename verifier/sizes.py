@@ -14,7 +14,15 @@ from superopt.te import index as ix
 from superopt.te.dtype import BOOL, INDEX
 from superopt.te.expr import Dim
 from superopt.te.node import Apply, Const, Expr, Size
-from superopt.verifier.products import factorings, mentions, multiples, reduced, whole_groups
+from superopt.verifier.products import (
+    balanced,
+    factorings,
+    linear,
+    mentions,
+    multiples,
+    reduced,
+    whole_groups,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +32,8 @@ class State:
     highest of the ranks that were chosen; orders: a <= b (or a < b) of numbers that may be any;
     stretched: sizes of 1 that are broadcast, as counted; wide: symbols that are not 1, since what
     is so where they are is looked at elsewhere; units: sizes that are 1, which no symbol says;
-    spoken: (n, 1) where the rule speaks of n - 1."""
+    spoken: (n, 1) where the rule speaks of n - 1; fixes: symbols and what they were replaced with,
+    in order."""
 
     choices: Mapping[str, object]
     sizes: Mapping[str, Expr]
@@ -36,9 +45,30 @@ class State:
     wide: frozenset[str] = frozenset()
     units: frozenset[Expr] = frozenset()
     spoken: frozenset[tuple[str, int]] = frozenset()
+    fixes: tuple[tuple[str, Expr], ...] = ()
 
     def chosen(self, key: str, value: object, level: int = 0) -> State:
         return replace(self, choices={**self.choices, key: value}, level=max(self.level, level))
+
+    def said(self, e: Expr) -> Expr:
+        """In the rule's own sizes: what n' is that n was replaced with, is told by n."""
+        for name, value in reversed(self.fixes):
+            own = Size(f"{name}'")
+            form = linear(value, own)
+            if form is not None:
+                times, rest = form
+                one = ix.apply("floordiv", (ix.as_index(Size(name) - rest), times), INDEX)
+                e = ix.substitute(e, {own: one})
+        return e
+
+    def needs(self, gap: ix.Poly, sign: str) -> str:
+        """gap == 0 (or > 0, or >= 0) in words, of the rule's own sizes; nothing where these say so
+        anyway."""
+        said = self.said(ix.from_polynomial(gap))
+        low, _ = ix.bounds(said)
+        if sign != "==" and low is not None and low >= (sign == ">"):
+            return ""
+        return balanced(ix.polynomial(said), sign)
 
     def below(self, a: float, strictly: bool, b: float) -> State:
         return replace(self, orders=(*self.orders, (a, strictly, b)))
@@ -54,7 +84,10 @@ class State:
         sizes = {n: ix.substitute(e, env) for n, e in self.sizes.items()} | {name: value}
         derived = (*self.derived, needs) if needs else self.derived
         units = frozenset(ix.substitute(u, env) for u in self.units)
-        out = replace(self, sizes=sizes, hypotheses=(), derived=derived, wide=wide, units=units)
+        fixes = (*self.fixes, (name, value))
+        out = replace(
+            self, sizes=sizes, hypotheses=(), derived=derived, wide=wide, units=units, fixes=fixes
+        )
         some: State | None = out
         for h in self.hypotheses:
             some = None if some is None else some.given(ix.substitute(h, env), "")
@@ -105,11 +138,12 @@ def equated(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
     low, high = ix.bounds(ix.from_polynomial(gap))
     if (low is not None and low > 0) or (high is not None and high < 0):
         return []
-    needs = balanced(gap, "==") if why else ""
+    needs = state.needs(gap, "==") if why else ""
     split = whole_groups(gap) or multiples(gap, state.spoken)
     if split is not None:
         name, values = split
-        return [state.fixed(name, v, f"{name} is a multiple" if why else "") for v in values]
+        needs = f"{state.said(Size(name))} is a multiple" if why else ""
+        return [state.fixed(name, v, needs) for v in values]
     best = _solution(gap)
     if best is not None:
         return [state.fixed(*best, needs)]
@@ -124,23 +158,6 @@ def equated(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
         if found is not None:
             return found
     return [state.given(h, needs)]
-
-
-def balanced(gap: ix.Poly, sign: str) -> str:
-    """gap == 0 (or > 0, or >= 0) in words, with what is subtracted on the other side."""
-    sides = ({m: c for m, c in gap.items() if c > 0}, {m: -c for m, c in gap.items() if c < 0})
-    left, right = (str(ix.from_polynomial(side)) for side in sides)
-    return f"{_bare(left)} {sign} {_bare(right)}"
-
-
-def _bare(text: str) -> str:
-    """Without the parentheses around all of it."""
-    depth = 0
-    for n, c in enumerate(text):
-        depth += (c == "(") - (c == ")")
-        if depth == 0 and n < len(text) - 1:
-            return text
-    return text[1:-1] if text.startswith("(") else text
 
 
 def _compared(state: State, gap: ix.Poly, known: Expr, needs: str) -> list[State | None] | None:
@@ -279,7 +296,7 @@ def ordered(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
     gap = ix.as_index(ix.as_index(b) - a)
     out: list[State | None] = []
     for p, low, sign in ((gap, 0, ">="), (ix.as_index(-gap), 1, ">")):
-        needs = balanced(ix.polynomial(p), sign) if why else ""
+        needs = state.needs(ix.polynomial(p), sign) if why else ""
         found = nonnegative(state, ix.polynomial(ix.as_index(p - low)), needs)
         if found is None or not all(s is None or _plain(state, s) for s in found):
             found = [state.given(_at_least(p, low), needs)]

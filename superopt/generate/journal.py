@@ -30,6 +30,9 @@ class Journal:
     The first line says which run it is; each further one is JSON, [key, value, CRC-32 of both].
     lost: numbers of the lines that could not be read, or not as they were written: the last one is
     half-written when the process dies. What they held is found again.
+
+    The sum tells damage: a line that was cut, or a bit that turned. It does not tell who wrote a
+    line, so that whatever must be true, as that a rule is proved, is not believed from here.
     """
 
     path: Path | None = None

@@ -28,7 +28,7 @@ def shortened(bodies: Sequence[Expr]) -> list[Expr]:
     one. What reads nothing of the axis counts its places, and would be less of fewer."""
     found = _places(bodies, lambda e, a: _only_read(e, a) and _nothing_but(e, a))
     least = max(FEW, *map(degree, bodies))
-    return _with(bodies, {n: (least, 1) for n in found if n > least})
+    return _with(bodies, {a: (least, 1) for a in found if size_of(a) > least})
 
 
 def thinned(bodies: Sequence[Expr]) -> list[Expr]:
@@ -37,26 +37,32 @@ def thinned(bodies: Sequence[Expr]) -> list[Expr]:
     gives there is no place that is 0."""
     if not all(map(ring, bodies)):
         return list(bodies)
-    return _with(bodies, {n: (ENDS, n - 1) for n in _places(bodies, _nothing_but) if n > ENDS})
+    some = ((a, size_of(a)) for a in _places(bodies, _nothing_but))
+    return _with(bodies, {a: (ENDS, n - 1) for a, n in some if n > ENDS})
 
 
-def _places(bodies: Sequence[Expr], fine: Callable[[Expr, Axis], bool]) -> list[int]:
-    """The extents of axes of sums that are all fine, and that no index of a tensor shares with
-    others."""
-    told: dict[int, bool] = {}
+def _places(bodies: Sequence[Expr], fine: Callable[[Expr, Axis], bool]) -> list[Axis]:
+    """The axes of sums that are fine, with all others that are an index of the same dim of the same
+    tensor, of which each must be such an axis, and of as many places."""
+    told: dict[Axis, bool] = {}
     for r in (r for body in bodies for r in reductions(body)):
         for a in r.axes:
-            n = size_of(a)
-            told[n] = told.get(n, True) and r.fn == "sum" and fine(r.body, a)
-    places: dict[tuple[Tensor, int], set[int | None]] = {}
+            told[a] = told.get(a, True) and r.fn == "sum" and fine(r.body, a)
+    read: dict[tuple[Tensor, int], set[Axis | None]] = {}
     for e in (e for body in bodies for e in parts(body) if isinstance(e, Load)):
         for d, i in enumerate(e.index):
-            own = size_of(i) if isinstance(i, Axis) and i.name.startswith("k") else None
-            places.setdefault((e.tensor, d), set()).add(own)
-    for some in places.values():
-        if len(some) > 1:
-            told.update((n, False) for n in some if n is not None)
-    return [n for n, yes in told.items() if yes]
+            at = i if isinstance(i, Axis) and i in told else None
+            read.setdefault((e.tensor, d), set()).add(at)
+    bad = {a for a, yes in told.items() if not yes}
+    while True:  # what is an index with one that is not fine is not, either
+        more = set[Axis]()
+        for some in read.values():
+            own = {a for a in some if a is not None}
+            if len(own) < len(some) or len(set(map(size_of, own))) > 1 or not own.isdisjoint(bad):
+                more |= own
+        if more <= bad:
+            return [a for a in told if a not in bad]
+        bad |= more
 
 
 def degree(e: Expr) -> int:
@@ -117,24 +123,22 @@ def _nothing_but(e: Expr, a: Axis) -> bool:
     return False
 
 
-def _with(bodies: Sequence[Expr], change: Mapping[int, tuple[int, int]]) -> list[Expr]:
-    """Instead of each sum over so many places one over fewer ones, every step-th."""
+def _with(bodies: Sequence[Expr], change: Mapping[Axis, tuple[int, int]]) -> list[Expr]:
+    """Instead of each of these sums one over so many places, every step-th."""
     return [_fewer(b, change) for b in bodies] if change else list(bodies)
 
 
-def _fewer(e: Expr, change: Mapping[int, tuple[int, int]]) -> Expr:
+def _fewer(e: Expr, change: Mapping[Axis, tuple[int, int]]) -> Expr:
     def some(of: Iterable[Expr]) -> tuple[Expr, ...]:
         return tuple(_fewer(x, change) for x in of)
 
     match e:
-        case Axis(name, int() as n) if n in change and name.startswith("k"):
-            count, step = change[n]
-            fewer = Axis(name, count)
+        case Axis() if e in change:
+            count, step = change[e]
+            fewer = Axis(e.name, count)
             return fewer if step == 1 else ix.as_index(fewer * step)
         case Reduce(fn, axes, body, dtype):
-            over = tuple(
-                Axis(a.name, change[size_of(a)][0]) if size_of(a) in change else a for a in axes
-            )
+            over = tuple(Axis(a.name, change[a][0]) if a in change else a for a in axes)
             return Reduce(fn, over, _fewer(body, change), dtype)
         case Apply(fn, args, dtype):
             return rebuild(fn, some(args), dtype)

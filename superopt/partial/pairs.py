@@ -20,6 +20,7 @@ from superopt.partial.sizes import Sized
 from superopt.partial.split import SPLIT, split
 from superopt.partial.symbolic import NoFormula, Part, Parts, Range, parts
 from superopt.partial.terms import parsed
+from superopt.rules.instances import unfit
 from superopt.rules.rule import LIBRARY, Rule, parse_rules
 from superopt.rules.syntax import AttrParam, Param
 from superopt.rules.term import Formula, Term
@@ -84,8 +85,12 @@ def load_pairs() -> tuple[Rule, ...]:
 
 def partial_rule(pair: Rule, limits: Limits | None = None, seed: int = 0) -> PartialRule:
     """Regions at some sizes, their formulas, the proofs, and the corrections. Raises NoFormula,
-    InferError, TooMany (see `regions`), and ValueError for pairs of tensors of any rank."""
-    return of_some(pair, sizes.some(pair, seed), limits)
+    InferError, TooMany (see `regions`), and ValueError for pairs of tensors of any rank, and of
+    sides that do not fit together."""
+    some = sizes.some(pair, seed)
+    if not some and (why := unfit(pair, seed)):
+        raise ValueError(why)
+    return of_some(pair, some, limits)
 
 
 def proved_parts(pair: Rule, limits: Limits | None = None) -> Parts | None:

@@ -12,6 +12,7 @@ from math import prod
 
 import numpy as np
 
+from superopt.partial.multisets import Multisets
 from superopt.te import residues
 from superopt.te.dtype import INDEX, DType
 from superopt.te.expr import Tensor
@@ -29,16 +30,18 @@ MODULUS = residues.P
 class Points:
     """The values of expressions. above: see `PrimeField`. components: of an element, that are
     computed: 1 where `ring` says so. drawn: inputs that are read more often than they have
-    elements."""
+    elements. terms_only: maxima as functions of their terms (`multisets.py`)."""
 
     seed: int
     above: int | None = None
     components: int = len(residues.MODULI)
+    terms_only: bool = False
     domain: PrimeField = field(init=False)
     drawn: dict[Tensor, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.domain = PrimeField(self.seed, above=self.above)
+        kind = Multisets if self.terms_only else PrimeField
+        self.domain = kind(self.seed, above=self.above)
 
     def values(self, e: Expr, axes: Sequence[Axis], places: np.ndarray) -> np.ndarray:
         """Component 0 of `e` at places (count, axes)."""

@@ -19,6 +19,7 @@ from superopt.partial.boxes import Box, joined, mask, singles, volume
 from superopt.partial.cells import cells
 from superopt.partial.composed import Composed
 from superopt.partial.fewer import degree, shortened, size_of, thinned
+from superopt.partial.multisets import by_terms
 from superopt.partial.points import MODULUS, Points, ring, terms
 from superopt.te.expr import Tensor, compute
 from superopt.te.fn import function
@@ -32,7 +33,8 @@ PEAKS = 8  # for each term of the longest maximum, so that each is the largest i
 MOST_ORDERED = 512
 EVERY = 4096  # elements of a result of which each is compared
 LATER = 1 << 17  # terms of sums that are computed to compare each element of cells that differ
-ABOVE = (None, 0, 16, 1)  # sixteenths of the numbers that are above 0; any
+ABOVE = (0, None, 16, 1)  # sixteenths of the numbers that are above 0; any
+SOON = len(ABOVE)  # inputs, one of each kind, before terms are compared
 MORE = 3  # elements of a cell beside its first and those next to it
 
 
@@ -139,15 +141,37 @@ _AND, _OR = np.logical_and, np.logical_or
 
 def _alike(axes: Sequence[Axis], bodies: Sequence[Expr], places: np.ndarray) -> np.ndarray:
     """At which places they are equal. Sums over the ends of windows are compared first, on one
-    input: where these differ, as they do at most places of boxes that differ, no more is asked."""
+    input: where these differ, as they do at most places of boxes that differ, no more is asked. Nor
+    is it of maxima after some inputs where their terms are the same."""
     same = np.ones(len(places), bool)
     ends = thinned(bodies)
     fewer = 2 * sum(map(terms, ends)) <= sum(map(terms, bodies))
     tried = [(ends, points) for points in _inputs(ends)][:1] if fewer else []
-    for some, points in [*tried, *((bodies, p) for p in _inputs(bodies))] if len(places) else []:
-        there = np.flatnonzero(same)
-        left, right = (points.values(e, axes, places[there]) for e in some)
-        same[there] = left == right
+    left = np.arange(len(places))  # where it is not known yet
+    for n, (some, points) in enumerate([*tried, *((bodies, p) for p in _inputs(bodies))]):
+        if n == SOON:
+            left = left[~_of_same_terms(axes, bodies, places[left])]
+        if not len(left):
+            break
+        same[left] = _equal(axes, some, places[left], points)
+        left = left[same[left]]
+    return same
+
+
+def _equal(
+    axes: Sequence[Axis], bodies: Sequence[Expr], places: np.ndarray, points: Points
+) -> np.ndarray:
+    a, b = (points.values(e, axes, places) for e in bodies)
+    return np.asarray(a == b)
+
+
+def _of_same_terms(axes: Sequence[Axis], bodies: Sequence[Expr], places: np.ndarray) -> np.ndarray:
+    """At which places they are equal whatever the order of numbers, as far as that is seen."""
+    same = np.full(len(places), _ordered(bodies) and by_terms(bodies))
+    for seed in range(INPUTS):
+        if same.any():
+            there = np.flatnonzero(same)
+            same[there] = _equal(axes, bodies, places[there], Points(seed, terms_only=True))
     return same
 
 

@@ -30,7 +30,8 @@ from superopt.report.certificate import (
 from superopt.report.data import Verdict
 from superopt.report.words import count
 from superopt.rules.exactness import classed
-from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.shipped import load_library
 from superopt.rules.stated import digest, statement, tier
 from superopt.search.move import Step
 

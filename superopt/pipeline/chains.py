@@ -11,7 +11,7 @@ from superopt.pipeline.derive import GRAPHS, STEPS, anywhere
 from superopt.rules.derive import Bounds, Derived, derive
 from superopt.rules.divisors import new_divisors
 from superopt.rules.index import Index
-from superopt.rules.rule import load_library
+from superopt.rules.shipped import load_library
 from superopt.rules.stated import tier
 
 NEAR = 0.3  # of the time: for the graphs down to what both share only

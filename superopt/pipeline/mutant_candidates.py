@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from superopt.cost.fusion import compiled_away
 from superopt.cost.model import Costs
@@ -29,7 +30,7 @@ from superopt.partial.symbolic import NoFormula, Parts, parts
 from superopt.partial.terms import parsed
 from superopt.pipeline.program_mutants import with_weights
 from superopt.rules.rule import Rule
-from superopt.rules.term import Formula
+from superopt.rules.term import App, Binary, Formula, Lit, Part, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,10 @@ PRICED = tuple(
 # much costs one whose correction computes all of the program anew, which nothing can make cheaper.
 NEAR = 2.0
 SOME = 0  # elements that are compared beside some of each cell, to price: proofs are of all
-STEPS = ("//", "steps=", "strides=(2", "strides=(1, 2")  # what is said of some sizes only
+STEPS = ("steps", "strides")  # attributes by which every n-th element is taken
 FREE = "it only moves elements, which costs nothing"
 DEARER = "dearer than the program"
+UNFIT = "it does not fit at other sizes"
 
 
 class Dropped(Exception):
@@ -116,7 +118,7 @@ def alone(p: Partial, sizes: Sizes, costs: Costs) -> float:
         try:
             inputs = dims.given(p.sides, family, some, at)
             both = [dims.value(s, family, inputs) for s in (p.sides.left, p.sides.right)]
-        except (InferError, ValueError):
+        except InferError:
             continue
         before, after = (costs.of_graph(with_weights([v])) for v in both)
         if before:
@@ -158,8 +160,6 @@ def candidates(name: str, p: Partial, sizes: Sizes, costs: Costs) -> list[Candid
         raise Dropped("no formula of the sizes") from None
     except TooMany:
         raise Dropped("too many break points") from None
-    except (InferError, ValueError):
-        raise Dropped("it does not fit at other sizes") from None
     return out
 
 
@@ -178,7 +178,7 @@ def _dims(p: Partial, sizes: Sizes) -> list[dims.Dims]:
 
 
 def _sized(p: Partial, sizes: Sizes) -> list[Sized]:
-    """The pair at several sizes. Raises InferError, ValueError where it does not fit."""
+    """The pair at several sizes. Raises Dropped where it does not fit."""
     some = _dims(p, sizes)
     names = [d for d in COUNTS if any(d in two for two in some)]
     out = []
@@ -186,15 +186,33 @@ def _sized(p: Partial, sizes: Sizes) -> list[Sized]:
         own = {**at, **{d: COUNTS[d][k] for d in names}}
         family = sizes.make(**at, c=2)
         inputs = dims.given(p.sides, family, some, own)
-        left, right = (dims.value(s, family, inputs) for s in (p.sides.left, p.sides.right))
+        try:
+            left, right = (dims.value(s, family, inputs) for s in (p.sides.left, p.sides.right))
+        except InferError:
+            raise Dropped(UNFIT) from None
+        if left.type != right.type:
+            raise Dropped(UNFIT)
         out.append(Sized(own, left, right))
     return out
 
 
 def _where(pair: Rule, found: Parts, sizes: Sizes) -> tuple[Formula, ...]:
     """What sizes have in common, where anything hangs on it."""
-    text = " ".join(map(str, (pair, *found.shape, *found.equal, *found.different)))
-    return tuple(map(parsed, sizes.where)) if any(s in text for s in STEPS) else ()
+    ends = (f for part in (*found.equal, *found.different) for r in part for f in (r.begin, r.end))
+    formulas = map(parsed, dict.fromkeys((*found.shape, *ends)))
+    every = chain.from_iterable(map(walk, (*pair.lhs, *pair.rhs, *formulas)))
+    return tuple(map(parsed, sizes.where)) if any(map(_in_parts, every)) else ()
+
+
+def _in_parts(part: Part) -> bool:
+    """Does it divide a size, or take every n-th element?"""
+    match part:
+        case Binary(op):
+            return op == "//"
+        case App(attrs=attrs):
+            steps = (step for name, value in attrs if name in STEPS for step in walk(value))
+            return any(isinstance(step, Lit) and step.value != 1 for step in steps)
+    return False
 
 
 def _candidates(

@@ -4,7 +4,7 @@ A family is enumerated at small sizes. Each pair of terms that is equal in parts
 another one, is made again at larger ones, whose regions and attributes tell their formulas
 (`superopt.partial`), and is priced with what corrects it (`mutant_candidates.py`). Of what is not
 plainly dearer than its program is then proved that boxes are equal, and corrections, which are
-rules.
+rules. The folder's journal keeps what is dropped; what is kept is proved by whoever writes it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,15 @@ from superopt import __version__
 from superopt.cost.model import Costs
 from superopt.errors import UsageError
 from superopt.generate.enumerated import enumerated, read
+from superopt.generate.family import Family
 from superopt.generate.journal import Journal
 from superopt.generate.partial import Partial, instances
 from superopt.onnx_io.atomic import new_files
 from superopt.partial.cells import TooMany
 from superopt.partial.pairs import PartialRule, of_some
 from superopt.partial.symbolic import NoFormula, Part, show
+from superopt.pipeline.entries import own_files
+from superopt.pipeline.family_journal import readable
 from superopt.pipeline.mutant_candidates import (
     FAMILIES,
     Candidate,
@@ -64,19 +67,35 @@ def mutants(
                 "name one of them, or leave it out",
             )
     chosen = tuple(families) or tuple(FAMILIES)
-    run = f"mutants of {', '.join(chosen)}, {most} operators, seed {seed}, superopt {__version__}"
-    journal = Journal.open(out / JOURNAL, run)
+    run = (
+        f"mutants of {', '.join(chosen)}, {most} operators, seed {seed}, superopt {__version__},"
+        f" files {own_files()}"
+    )
+    made = {name: _made_for(name, most) for name in chosen}
+    journal = readable(Journal.open(out / JOURNAL, run), made)
     try:
-        some = [_family(name, out, most, seed, journal, progress) for name in chosen]
+        some = [_family(made[name], out, most, seed, journal, progress) for name in chosen]
     finally:
         journal.close()
     return Mutation(tuple(some), str(out))
 
 
+def _made_for(name: str, most: int) -> Family:
+    """A family of mutants, of which values of the last level are kept."""
+    family = FAMILIES[name].make()
+    return replace(family, whole=max(family.whole, most))
+
+
 def _family(
-    name: str, out: Path, most: int, seed: int, journal: Journal, progress: Callable[[Event], None]
+    family: Family,
+    out: Path,
+    most: int,
+    seed: int,
+    journal: Journal,
+    progress: Callable[[Event], None],
 ) -> MutantCount:
     begin = time.monotonic()
+    name = family.name
 
     def known(key: str, make: Callable[[], Any]) -> Any:
         key = f"{name} {key}"
@@ -89,15 +108,22 @@ def _family(
 
     sizes = FAMILIES[name]
     progress(Event("mutants", f"{name}: enumeration", 0.0))
-    family = sizes.make()
-    family = replace(family, whole=max(family.whole, most))  # values of the last level are kept
     every = read(known("pairs", lambda: enumerated((family, most, seed), ROOM)))
     found = every.partial
-    lines, chosen = _chosen(found, sizes, known, told)
     costs = estimates()
+
+    @cache
+    def made(n: int) -> Candidate:
+        return candidate(f"{name}-{n}", found[n], sizes, costs)
+
+    lines, chosen = _chosen(found, sizes, known, told, made)
     for done, n in enumerate(chosen):
         told("proof", done, len(chosen))
-        lines.append(known(f"{n}", partial(_one, f"{name}-{n}", found[n], sizes, costs)))
+        key = f"{name} {n}"
+        line = json.loads(journal.known.get(key, "null")) or _one(partial(made, n), costs)
+        if "dropped" in line and key not in journal.known:
+            journal.add(key, json.dumps(line))
+        lines.append(line)
     kept = [line for line in lines if "dropped" not in line]
     pairs = {line["pair"]: line for line in kept}  # other terms of the same sizes are one
     fixed = [r for line in pairs.values() for r in line["corrected"]]
@@ -132,10 +158,13 @@ def _chosen(
     sizes: Sizes,
     known: Known = _made,
     told: Callable[[str, int, int], None] = _silent,
+    of: Callable[[int], Candidate] | None = None,
 ) -> tuple[list[dict[str, Any]], list[int]]:
     """What is dropped before anything is proved, and the places of the other pairs, those first
-    that save most with their corrections."""
+    that save most with their corrections. of: the candidate that is made of a pair, by its place,
+    so that others have it, too."""
     costs = estimates()
+    of = of or (lambda n: candidate("pair", found[n], sizes, costs))
     of_others = instances(found)
     dropped: list[dict[str, Any]] = [{"dropped": INSTANCE} for _ in of_others]
 
@@ -153,7 +182,7 @@ def _chosen(
 
     own = [n for n in range(len(found)) if n not in of_others]
     some = priced("price", lambda n: alone(found[n], sizes, costs), own)
-    corrected = priced("corrected", lambda n: candidate("pair", found[n], sizes, costs).order, some)
+    corrected = priced("corrected", lambda n: of(n).order, some)
     dropped += [{"dropped": f"beyond the {MOST:,} that save most"} for _ in corrected[MOST:]]
     return dropped, corrected[:MOST]
 
@@ -166,10 +195,10 @@ def _price(price: Callable[[int], Any], n: int) -> Any:
         return str(e)
 
 
-def _one(name: str, p: Partial, sizes: Sizes, costs: Costs) -> dict[str, Any]:
+def _one(make: Callable[[], Candidate], costs: Costs) -> dict[str, Any]:
     """What is said of a pair, as plain data; or why it is dropped."""
     try:
-        found = candidate(name, p, sizes, costs)
+        found = make()
         made = of_some(found.pair, found.some, LIMITS)
     except Dropped as e:
         return {"dropped": str(e)}
@@ -193,6 +222,7 @@ def _plain(made: PartialRule, found: Candidate, costs: Costs) -> dict[str, Any]:
         "shape": list(made.parts.shape),
         "equal": told(made.parts.equal),
         "different": told(made.parts.different),
+        "exact": all(r.exact for _, r in made.parts.seen),
         "proofs": [str(v) for _, v in made.claims if isinstance(v, Proved)],
         "corrected": [str(r) for r in fixed],
         "us": us,

@@ -39,6 +39,7 @@ from superopt.partial.program import Program, channels
 from superopt.partial.sizes import sides
 from superopt.pipeline.clocks import measured
 from superopt.pipeline.entries import own_files
+from superopt.pipeline.judge import entirely
 from superopt.pipeline.own_journal import opened, readable, rule_of
 from superopt.pipeline.program_mutants import OPERATORS_OF, enumerated, with_weights
 from superopt.pipeline.request import Deadline, Request
@@ -50,6 +51,7 @@ from superopt.report.data import Event, MutantCount, Mutation
 from superopt.report.words import count
 from superopt.rules.exactness import classed
 from superopt.rules.rule import Rule
+from superopt.rules.stated import learn
 from superopt.rules.trial import try_rule
 from superopt.verifier.bounded import best_proof
 from superopt.verifier.prove import Limits
@@ -58,7 +60,6 @@ from superopt.verifier.verdict import Proved
 BEST = 3  # mutants of a program that are kept
 JOURNAL = "windows.jsonl"
 UNKNOWN = "windows of sizes that are not known, or not of float32"
-RUN = f"mutants of programs, superopt {__version__}"
 LIMITS = Limits(seconds=60, work=3_000)  # by a count of work: what it gives hangs on no clock
 PART = 0.5  # of the budget of `optimize`, at most; what follows is of the rest
 
@@ -77,7 +78,7 @@ def own_mutants(
     """
     begin = time.monotonic()
     model = import_model(source)
-    journal = readable(Journal.open(out / JOURNAL, RUN))
+    journal = readable(Journal.open(out / JOURNAL, _run()))
     try:
         with Store.open(store) as held:
             opset, version = model.opset, source.model.ir_version
@@ -112,7 +113,7 @@ def with_mutants(
     sizes = representative(model, request.shapes)
     costs = Costs(sizes, clock, compiled_away if request.target == "cpu" else fused_away)
     folder = (store.path or store_file(None)).parent / "mutants" / own_files()[:16]
-    journal, notes = opened(folder / JOURNAL, RUN)
+    journal, notes = opened(folder / JOURNAL, _run())
     try:
         found = _found(
             model.graph, costs, journal, request.progress,
@@ -132,6 +133,11 @@ def with_mutants(
         told += f"; {count(found.untried, 'more')} may be faster, and not proved yet"
     if found.looked_at < found.programs or found.untried:
         told += ": there was no time for more, the next call goes on"
+    if found.false:
+        told += (
+            f"; of {count(found.false, 'rule')} {journal.path or JOURNAL} said otherwise than was"
+            " proved now"
+        )
     if found.unknown:
         told += (
             f"; not of {count(found.unknown, 'window')} of sides or channels that are not fixed in"
@@ -157,7 +163,8 @@ def with_mutants(
 class _Found:
     """right: mutants that are right somewhere; kept: those of them with a correction; fast: proved
     ones, and priced below their programs; of how many distinct programs, of how many there are;
-    untried: what is cheaper, and there was no time to prove; unknown: windows of other sizes."""
+    untried: what is cheaper, and there was no time to prove; unknown: windows of other sizes;
+    false: rules of which the journal said what is not so."""
 
     right: int
     kept: int
@@ -167,6 +174,7 @@ class _Found:
     programs: int
     untried: int
     unknown: int
+    false: int
 
 
 def _found(
@@ -200,14 +208,20 @@ def _found(
     some = [(p, [x for x in found if "dropped" not in x]) for p, found in looked_at.items()]
     cheap = list(_faster(some, costs))
     proved = []
+    false = 0
     for n, line in enumerate(cheap):
         rule = line["corrected"]
-        if rule not in journal.known:
+        said = json.loads(journal.known.get(rule, "{}"))
+        if "dropped" not in said:  # no file is believed that a rule is proved
             if stop():
                 break
             progress(Event("mutants", f"proof {n + 1} of {len(cheap)}", n / len(cheap)))
-            journal.add(rule, json.dumps(_proved(rule)))
-        proved.append(line | json.loads(journal.known[rule]))
+            found = _proved(rule)
+            if not said or said["corrected"] != found.get("corrected"):
+                false += bool(said)
+                journal.add(rule, json.dumps(found))
+            said = found
+        proved.append(line | said)
     dropped = Counter(x["dropped"] for x in (*lines, *proved) if "dropped" in x)
     kept = sum(len(found) for _, found in some)
     dropped[UNKNOWN] = every.count(None)
@@ -216,8 +230,13 @@ def _found(
     fast = [line for line in proved if "dropped" not in line]
     return _Found(
         len(lines), kept, fast, dropped, len(looked_at), len(programs),
-        len(cheap) - len(proved), every.count(None),
+        len(cheap) - len(proved), every.count(None), false,
     )  # fmt: skip
+
+
+def _run() -> str:
+    """What results hang on."""
+    return f"mutants of programs, superopt {__version__}, files {own_files()}"
 
 
 def _key(p: Window | Program, most: int) -> str:
@@ -235,6 +254,8 @@ def _proved(text: str) -> Line:
     verdict = best_proof(rule, LIMITS)
     if not isinstance(verdict, Proved):
         return {"dropped": "not proved"}
+    if entirely(replace(verdict, bound=None)):
+        learn(rule, verdict.proof)  # so that it is not proved again before it is applied
     return {"corrected": str(classed(rule)), "proof": str(verdict)}
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from superopt.partial.cells import TooMany
+from superopt.partial.claims import conditions
 from superopt.partial.pairs import PartialRule, load_pairs, partial_rule, proved_parts
-from superopt.partial.regions import Regions
-from superopt.partial.sizes import some
+from superopt.partial.regions import Regions, regions
+from superopt.partial.sizes import at, names_of, some
 from superopt.partial.split import SPLIT, split
 from superopt.partial.symbolic import parts as formulas
 from superopt.partial.symbolic import show
@@ -43,14 +45,26 @@ def _page(made: PartialRule) -> PartialPage:
     return PartialPage(
         pair.name, ", ".join(map(str, pair.params)), show_side(pair.lhs), show_side(pair.rhs),
         ", ".join(map(shown, pair.where)), parts.shape, tuple(equal),
-        tuple(show(b) for b in parts.different), dict(sizes), seen.share, _picture(seen),
+        tuple(show(b) for b in parts.different), _needs(made), dict(sizes), seen.share,
+        _picture(seen),
         tuple(corrections),
     )  # fmt: skip
 
 
-def in_parts(rule: Rule, own: Mapping[str, Rule]) -> InParts | None:
+def _needs(made: PartialRule) -> tuple[str, ...]:
+    """Of the sizes, for the boxes to be there, and for the proofs that they are equal."""
+    of_boxes = map(shown, conditions(made.parts))
+    of_proofs = (c for _, v in made.claims if isinstance(v, Proved) for c in v.derived)
+    return tuple(dict.fromkeys((*of_boxes, *of_proofs)))
+
+
+def in_parts(
+    rule: Rule, own: Mapping[str, Rule], where: Callable[[], Mapping[str, int]] = dict
+) -> InParts | None:
     """Of a rule that was made of a pair, one of one's own or of the library's; None for others, and
-    where a pair of one's own has another program, or where it is right is not proved."""
+    where a pair of one's own has another program, or where it is right is not proved. where: gives
+    the rule's sizes where it was applied, at which the picture is drawn; else it is at small ones.
+    """
     pairs = {**({p.name: p for p in load_pairs()} if rule.made else {}), **own}
     base, is_split, _ = rule.name.partition(f"-{SPLIT}-")
     if is_split and base in pairs:
@@ -64,7 +78,7 @@ def in_parts(rule: Rule, own: Mapping[str, Rule]) -> InParts | None:
     found = proved_parts(pair) if given else formulas(some(pair))
     if found is None:
         return None
-    sizes, seen = found.seen[0]
+    sizes, seen = _seen(pair, where()) or found.seen[0]
     how = "equal" if not found.different else SPLIT if is_split else "recomputed"
     if pair.name != rule.name:
         how = rule.name.rpartition("-")[2]
@@ -73,6 +87,17 @@ def in_parts(rule: Rule, own: Mapping[str, Rule]) -> InParts | None:
         tuple(map(show, found.equal)), tuple(map(show, found.different)),
         tuple(sizes.items()), seen.share, _picture(seen),
     )  # fmt: skip
+
+
+def _seen(pair: Rule, where: Mapping[str, int]) -> tuple[Mapping[str, int], Regions] | None:
+    """Where the pair is right at these sizes; None where they are not all of its, do not fit, or
+    the boxes are too many."""
+    names = names_of(pair)
+    made = at(pair, {n: where[n] for n in names}) if where.keys() >= set(names) else None
+    try:
+        return None if made is None else (made.sizes, regions(made.left, made.right))
+    except TooMany:
+        return None
 
 
 def _sides(r: Rule) -> str:

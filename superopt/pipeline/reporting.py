@@ -9,6 +9,7 @@ from typing import Any
 from superopt.check.numeric import Checked
 from superopt.cost.clock import Ratio
 from superopt.onnx_io.source import read
+from superopt.pipeline.applied import sizes_at
 from superopt.pipeline.known import described
 from superopt.pipeline.naming import REASONS, Names
 from superopt.pipeline.optimize import Done
@@ -26,6 +27,7 @@ from superopt.report.data import (
     SearchStats,
     Step,
 )
+from superopt.report.diagram import InParts
 from superopt.report.words import ratio
 from superopt.rules.rule import Rule
 from superopt.rules.stated import tier
@@ -87,11 +89,15 @@ def report_of(done: Done, rules: Iterable[Rule], optimized_sha256: str) -> Repor
         changed=winner is not None,
         versions=versions(),
         partial=tuple(
-            p
-            for r in fired
-            if r in book and (p := in_parts(book[r], done.request.pairs)) is not None
+            p for r in fired if r in book and (p := _in_parts(book[r], done, steps)) is not None
         ),
     )
+
+
+def _in_parts(rule: Rule, done: Done, steps: Iterable[Applied]) -> InParts | None:
+    """With a picture at the sizes at which it was applied first."""
+    first = next(s for s in steps if s.rule == rule.name)
+    return in_parts(rule, done.request.pairs, lambda: sizes_at(rule, first, done.costs.sizes))
 
 
 def _kinds(graph: Iterable[Any]) -> Counter[str]:

@@ -18,7 +18,7 @@ from superopt.pipeline.optimize import decisions, optimize
 from superopt.pipeline.outside import readable
 from superopt.pipeline.request import Request
 from superopt.report.data import Event
-from superopt.rules.rule import load_library
+from superopt.rules.shipped import load_library
 from superopt.search.decisions import replay
 
 

@@ -185,7 +185,7 @@ def said(pair: Rule, rule: Rule, r: Regions) -> Line:
     """What is kept of a mutant and its correction; its boxes are those of a sample."""
     return {
         "pair": str(pair), "corrected": str(rule), "share": r.share,
-        "equal": boxes(r.equal, r), "different": boxes(r.different, r),
+        "equal": boxes(r.equal, r), "different": boxes(r.different, r), "exact": r.exact,
     }  # fmt: skip
 
 

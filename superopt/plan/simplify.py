@@ -11,7 +11,8 @@ from superopt.plan.widen import widened
 from superopt.rules.build import Refusal, rewrite
 from superopt.rules.context import context
 from superopt.rules.match import matches
-from superopt.rules.rule import Rule, load_file
+from superopt.rules.rule import Rule
+from superopt.rules.shipped import load_file
 
 WIDENED = "E2"  # the class of floats of what is not rounded in between
 # Batch normalisation goes into the weights before it; what is left of it is a scale and a shift.

@@ -41,9 +41,10 @@ class Correction:
 @dataclass(frozen=True, slots=True)
 class PartialPage:
     """program, mutant: both sides, as rules have them. where: conditions. shape, equal, different:
-    of the result, and of boxes of it, as formulas of the sizes. sizes: those of the picture, whose
-    lines say of each element along the result's last two axes at which the mutant is ever wrong
-    whether it is; share: of all that it computes right there."""
+    of the result, and of boxes of it, as formulas of the sizes. needs: where these boxes are there,
+    and what a proof of one needs beyond: what is proved is proved there only. sizes: those of the
+    picture, whose lines say of each element along the result's last two axes at which the mutant is
+    ever wrong whether it is; share: of all that it computes right there."""
 
     name: str
     params: str
@@ -53,6 +54,7 @@ class PartialPage:
     shape: tuple[str, ...]
     equal: tuple[Proof, ...]
     different: tuple[str, ...]
+    needs: tuple[str, ...]
     sizes: dict[str, int]
     share: float
     picture: tuple[str, ...]
@@ -95,6 +97,8 @@ def text(page: PartialPage) -> str:
         f"  right on  {p.claim}  {'proved' if p.proved else 'NOT PROVED'}" for p in page.equal
     ]
     lines += [f"  wrong on  {box}" for box in page.different]
+    if page.needs:
+        lines.append(f"  proved    where {', '.join(page.needs)}")
     lines += ["", _seen([*page.sizes.items()], page.share, len(page.shape))]
     lines += [f"  {line}" for line in page.picture]
     lines.append("")

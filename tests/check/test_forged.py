@@ -22,7 +22,8 @@ from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import read
 from superopt.report.certificate import read_certificate
-from superopt.rules.rule import Rule, load_library
+from superopt.rules.rule import Rule
+from superopt.rules.shipped import load_library
 from superopt.rules.stated import digest
 from tests.check.certified import Certified, certified
 from tests.check.forging import changed, double, drop, exchange, forms, places, put, still_true

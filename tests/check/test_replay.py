@@ -18,7 +18,8 @@ from superopt.rules.build import Refusal, rewrite
 from superopt.rules.context import context
 from superopt.rules.instances import instances
 from superopt.rules.match import matches
-from superopt.rules.rule import Rule, load_library
+from superopt.rules.rule import Rule
+from superopt.rules.shipped import load_library
 from superopt.search.move import Step
 from tests.rules.places import graph, lines, rule
 

@@ -11,7 +11,7 @@ from superopt.ir.evaluate import evaluate
 from superopt.ops import OPS
 from superopt.rules.derive import Bounds, Derived, derive
 from superopt.rules.index import Index
-from superopt.rules.rule import load_library
+from superopt.rules.shipped import load_library
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,15 +16,22 @@ from superopt.cost.model import Costs
 from superopt.errors import UsageError
 from superopt.generate.enumerated import Enumerated, enumerated, read
 from superopt.generate.family import Family
+from superopt.generate.journal import Journal
 from superopt.generate.partial import Partial, instances
+from superopt.partial.pairs import PartialRule, of_some
+from superopt.partial.sizes import Sized
+from superopt.partial.symbolic import Parts
 from superopt.pipeline import mutants
+from superopt.pipeline.family_journal import readable
 from superopt.pipeline.generate import operators
 from superopt.pipeline.mutant_candidates import (
     DEARER,
     FAMILIES,
     FREE,
     NEAR,
+    Candidate,
     Dropped,
+    _where,
     alone,
     candidate,
     candidates,
@@ -32,7 +40,8 @@ from superopt.pipeline.mutant_candidates import (
 from superopt.report.codec import dumps
 from superopt.report.partial import text
 from superopt.report.rules_text import mutation
-from superopt.rules.rule import parse_rules
+from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.term import show
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
 
@@ -76,10 +85,90 @@ def test_pairs_can_be_shown(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_goes_on_where_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = (folder / "borders.corrected.rules").read_bytes()
-    monkeypatch.setattr("superopt.pipeline.mutants.of_some", None)  # nothing is found anew
-    generate_mutants(folder, max_ops=2)
-    assert (folder / "borders.corrected.rules").read_bytes() == before
+    """What is kept is proved anew, and nothing else is done again."""
+    before = {f: f.read_bytes() for f in folder.iterdir()}
+    proved = []
+
+    def again(pair: Rule, some: Sequence[Sized], limits: Limits) -> PartialRule:
+        proved.append(pair.name)
+        return of_some(pair, some, limits)
+
+    monkeypatch.setattr(mutants, "of_some", again)
+    for name in ("enumerated", "alone"):
+        monkeypatch.setattr(mutants, name, None)
+    made = generate_mutants(folder, max_ops=2)
+    assert len(proved) == len(set(proved)) == sum(f.proved for f in made.families)
+    assert {f: f.read_bytes() for f in folder.iterdir()} == before
+
+
+@pytest.mark.slow
+def test_what_is_priced_and_proved_is_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def counted(name: str, *given: Any) -> Candidate:
+        made.append(name)
+        return candidate(name, *given)
+
+    monkeypatch.setattr(mutants, "candidate", counted)
+    (found,) = generate_mutants(tmp_path, families=["strided"], max_ops=2).families
+    assert found.proved
+    assert len(made) == len(set(made))
+    told = json.loads((tmp_path / "strided.regions.json").read_text())
+    assert [x["exact"] for x in told] == [True] * found.proved
+
+
+EVIL = "evil(x: f[n]): Relu(x) => Neg(x)"
+
+
+TAMPERED = {
+    "borders 6": {"pair": "p"},
+    "borders 1 price": None,
+    "borders 2 corrected": {},
+    "borders 1": {"pair": EVIL, "corrected": [EVIL], "saves": True, "us": []},
+    "strided pairs": {},
+    "strided 1": "[" * 100_000,
+    "nosuch 1": {},
+}
+
+
+@pytest.mark.slow
+def test_no_proof_is_taken_from_a_file(folder: Path, tmp_path: Path) -> None:
+    """Nor is anything of another form; its sums are right."""
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    path = tmp_path / mutants.JOURNAL
+    journal = Journal.open(path, json.loads(path.read_text().partition("\n")[0])["run"])
+    for key, value in TAMPERED.items():
+        journal.add(key, value if isinstance(value, str) else json.dumps(value))
+    journal.close()
+    generate_mutants(tmp_path, max_ops=2)
+    for name in {f.name for f in folder.iterdir()} - {mutants.JOURNAL}:
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "fine"),
+    [
+        ({}, True),
+        ({"levels": []}, False),
+        ({"partial": [[[0, 1, ["x"]], [2], [], 0.5]]}, False),
+        ({"partial": [[["nosuch", 0, ["x"]], [2], [], 0.5]]}, False),
+        ({"partial": [[[[10_000, 0], 0, ["x"]], [2], [], 0.5]]}, False),
+        ({"partial": [[[[0], 0, ["x"]], [2], [], 0.5]]}, False),
+        ({"partial": [[[0, 0, ["nosuch"]], [2], [], 0.5]]}, False),
+        ({"partial": [[0, [2], [], 0.5]]}, False),
+        ({"more": 1}, False),
+    ],
+)
+def test_pairs_of_another_family_are_not_read(change: dict[str, object], fine: bool) -> None:
+    family = FAMILIES["borders"].make()
+    plain = json.loads(enumerated((family, 1, 0))) | change
+    text = json.dumps(json.dumps(plain))
+    journal = Journal(known={"borders pairs": text, "nosuch 1": "1"})
+    known = readable(journal, {"borders": family}).known
+    assert list(known) == (["borders pairs"] if fine else [])
 
 
 def test_how_many_operators() -> None:
@@ -116,6 +205,10 @@ def test_what_is_refused(tmp_path: Path) -> None:
     pairs.write_text("loose(x: f): Relu(Relu(x)) => Relu(x)\n")
     with pytest.raises(UsageError, match="nothing is known of loose"):
         partial_rule("loose", [pairs])
+    pairs.write_text("deep(x: f[n, h]): Relu(x) => Relu(Reshape(x, shape=(1, n, h)))\n")
+    with pytest.raises(UsageError, match="nothing is known of deep") as told:
+        partial_rule("deep", [pairs])
+    assert "its sides do not fit together" in told.value.why
 
 
 def test_the_page(golden: Callable[[str, str], None]) -> None:
@@ -205,6 +298,39 @@ def test_what_is_dropped_is_never_cheaper(name: str, operators: int) -> None:
             continue
         assert all(after > before for c in every for before, after in c.us), n
         assert not every or why == DEARER
+
+
+@pytest.mark.parametrize(
+    ("pair", "halves"),
+    [
+        ("Relu(x) => MaxPool(x, kernel_shape=(3, 3), pads=(1, 1, 1, 1))", False),
+        ("Relu(x) => Slice(x, starts=(0,), ends=(h,), axes=(2,), steps=(1,))", False),
+        ("Relu(x) => MaxPool(x, kernel_shape=(3, 3), strides=(1, 1))", False),
+        ("Relu(x) => MaxPool(x, kernel_shape=(3, 3), strides=(1, 3))", True),
+        ("Relu(x) => MaxPool(x, kernel_shape=(3, 3), strides=(3, 3))", True),
+        ("Relu(x) => Slice(x, starts=(0,), ends=(h,), axes=(2,), steps=(2,))", True),
+        ("Relu(x) => Slice(x, starts=(0,), ends=(h // 2,), axes=(2,))", True),
+    ],
+)
+def test_what_hangs_on_halves_has_the_familys_condition(pair: str, halves: bool) -> None:
+    (rule,) = parse_rules(f"r(x: f[n, c, h, w]): {pair}")
+    whole = Parts(("n", "c", "h", "w"), (), (), ())
+    sizes = FAMILIES["borders"]
+    assert [*map(show, _where(rule, whole, sizes))] == [*sizes.where] * halves
+    cut = Parts(("n", "c", "h//2", "w"), (), (), ())
+    assert len(_where(rule, cut, sizes)) == len(sizes.where)
+
+
+def test_only_what_does_not_fit_is_dropped_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else goes wrong is seen."""
+    (p, *_) = read(enumerated((FAMILIES["borders"].make(), 2, 0))).partial
+
+    def wrong(*given: object) -> None:
+        raise ValueError("a fault")
+
+    monkeypatch.setattr("superopt.pipeline.mutant_candidates.parts", wrong)
+    with pytest.raises(ValueError, match="a fault"):
+        candidate("pair", p, FAMILIES["borders"], estimates())
 
 
 @pytest.mark.slow

@@ -18,7 +18,8 @@ from superopt.pipeline import own_mutants
 from superopt.pipeline.own_journal import opened
 from superopt.pipeline.own_mutants import with_mutants
 from superopt.pipeline.request import Deadline, Request
-from tests.partial.test_moves import F, model, weights
+from tests.partial.test_moves import F, model, net, weights
+from tests.partial.test_own import kept
 
 RUN = "this run"
 LINE = {
@@ -103,10 +104,16 @@ def test_what_is_of_another_form_is_found_again(tmp_path: Path, key: str, value:
 
 
 def told(path: Path, **asked: object) -> tuple[str, ...]:
-    request = Request(budget=60.0, cost="roofline", store=path.parent / "costs.db", **asked)  # type: ignore[arg-type]
+    return found(path, **asked)[1]
+
+
+def found(path: Path, **asked: object) -> tuple[list[str], tuple[str, ...]]:
+    """The rules, and what is said of them."""
+    request = Request(budget=6000.0, cost="roofline", store=path.parent / "costs.db", **asked)  # type: ignore[arg-type]
     with Store.open(request.store) as store:
         given = import_model(read(path))
-        return with_mutants(given, request, Deadline.of(request), store, machine())[2]
+        made, _, notes = with_mutants(given, request, Deadline.of(request), store, machine())
+        return [str(r) for r in made.rules], notes
 
 
 def test_a_damaged_file_beside_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,6 +128,41 @@ def test_a_damaged_file_beside_the_store(tmp_path: Path, monkeypatch: pytest.Mon
     assert "begun anew" in note
     assert same == whole
     assert told(path) == (whole,)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("ends=(", "ends=(1 + "),  # false
+        ("float=E2", "float=E0"),
+        ("float=E1", "float=E0"),
+    ],
+)
+def test_a_rule_that_is_not_what_was_proved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str
+) -> None:
+    """Its sum is right; it is not used as it is, and ends nothing."""
+    monkeypatch.setattr(own_mutants, "_faster", kept)
+    path = tmp_path / "net.onnx"
+    onnx.save(net(), path)
+    rules, (whole,) = found(path)
+    (file,) = tmp_path.glob(f"mutants/*/{own_mutants.JOURNAL}")
+    head, *lines = file.read_text().splitlines()
+    journal = Journal.open(file, json.loads(head)["run"])
+    proofs = {k: v for k, v in journal.known.items() if '"proof"' in v}
+    some = {k: v.replace(old, new) for k, v in proofs.items() if old in v}
+    for key, value in some.items():
+        journal.add(key, value)
+    journal.close()
+    assert len(lines) == len(set(lines))
+    same, (note,) = found(path)
+    assert same == rules
+    if not some:
+        assert note == whole
+        return
+    assert f"{file} said otherwise than was proved now" in note
+    assert note.startswith(whole)
+    assert found(path) == (rules, (whole,))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from superopt.partial.sizes import at, names_of, some
 from superopt.partial.split import SPLIT, split
 from superopt.partial.symbolic import NoFormula, Part, Parts, Range, formula, parts, show
 from superopt.pipeline.partial_page import in_parts
-from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.shipped import load_library
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
 from tests.partial.test_regions import truth

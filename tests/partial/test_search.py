@@ -11,15 +11,24 @@ import pytest
 
 from scripts.fuzz_partial import subgraph, usable, wrong
 from superopt.api import optimize
+from superopt.ir.substitute import replace_all
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.source import read
 from superopt.partial.pairs import load_pairs
+from superopt.pipeline.applied import sizes_at
 from superopt.pipeline.partial_page import in_parts
 from superopt.report import partial as texts
 from superopt.report.codec import from_json, to_json
 from superopt.report.html import page
 from superopt.report.text import summary
-from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.build import Refusal, rewrite
+from superopt.rules.context import context
+from superopt.rules.match import matches
+from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.shipped import load_library
 from superopt.rules.stated import tier
 from superopt.search.book import book
+from superopt.search.move import Step
 from tests.plan.test_compile import F, model
 from tests.plan.test_forms import weights
 
@@ -57,6 +66,42 @@ def siamese() -> onnx.ModelProto:
     ]
     shape = (F, [1, 16, 7, 7])
     return model(nodes, {"x": shape, "y": shape}, ["z"], weights(k=(16, 16, 3, 3)))
+
+
+def applied(h: int | str, v: int) -> tuple[Step, Rule]:
+    """The first step by which two images of two widths become one."""
+    rule = MADE["side-by-side-of-two-widths-recomputed"]
+    net = siamese()
+    for i, w in zip(net.graph.input, (15, v), strict=True):
+        i.type.tensor_type.shape.CopyFrom(
+            onnx.helper.make_tensor_type_proto(F, [1, 16, h, w]).tensor_type.shape
+        )
+    del net.graph.output[0].type.tensor_type.shape.dim[:]
+    graph = import_model(read(net.SerializeToString())).graph
+    (m, *_) = matches(rule, context(graph))
+    change = rewrite(m, context(graph))
+    assert not isinstance(change, Refusal)
+    return Step(rule.name, None, change, 0.0, graph, replace_all(graph, change)), rule
+
+
+@pytest.mark.parametrize("h", [14, "H"])
+def test_the_picture_is_at_the_models_sizes(h: int | str) -> None:
+    step, rule = applied(h, 9)
+    sizes = sizes_at(rule, step, {"H": 14})
+    assert sizes == {"c": 16, "h": 14, "w": 15, "v": 9, "o": 16}
+    shown = in_parts(rule, {}, lambda: sizes)
+    assert shown is not None
+    assert dict(shown.sizes) == sizes
+    assert shown.picture == ("." * 14 + "##" + "." * 8,) * 14
+    assert shown.share == 22 / 24
+    assert "at c = 16, h = 14, w = 15, v = 9, o = 16" in "".join(texts.in_parts(shown))
+
+
+def test_elsewhere_it_is_at_small_ones() -> None:
+    step, rule = applied(14, 9)
+    assert sizes_at(rule, replace(step, change={}), {}) == {}
+    shown = in_parts(rule, {}, dict)
+    assert shown == in_parts(rule, {})
 
 
 @pytest.mark.parametrize("partial", [True, False])

@@ -9,7 +9,7 @@ from superopt.pipeline import chains
 from superopt.pipeline.chains import proved_rules
 from superopt.report.data import Verdict
 from superopt.rules.divisors import new_divisors
-from superopt.rules.rule import load_library
+from superopt.rules.shipped import load_library
 from superopt.rules.stated import tier
 
 

@@ -13,7 +13,7 @@ from superopt.onnx_io.source import read
 from superopt.pipeline import optimize
 from superopt.pipeline.optimize import Done
 from superopt.report.data import Event
-from superopt.rules.rule import load_library
+from superopt.rules.shipped import load_library
 from tests.pipeline import models
 from tests.pipeline.models import data, model
 from tests.pipeline.running import report, request, rules, run, same, saved

@@ -27,7 +27,7 @@ from superopt.pipeline.steps import Native
 from superopt.plan.build import Program, program
 from superopt.plan.execute import code
 from superopt.plan.simplify import simplified
-from superopt.rules.rule import load_library
+from superopt.rules.shipped import load_library
 from tests.plan.test_compile import F, model, near, net, picture, reference
 
 

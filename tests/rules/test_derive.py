@@ -7,7 +7,8 @@ from superopt.ir import graph as g
 from superopt.ops import OPS
 from superopt.rules.derive import Bounds, Derived, Link, Underived, derive, shortened
 from superopt.rules.index import Index
-from superopt.rules.rule import load_library, parse_rules
+from superopt.rules.rule import parse_rules
+from superopt.rules.shipped import load_library
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 

@@ -5,7 +5,8 @@ import re
 import pytest
 
 from superopt.rules.divisors import new_divisors
-from superopt.rules.rule import load_library, parse_rules
+from superopt.rules.rule import parse_rules
+from superopt.rules.shipped import load_library
 
 
 @pytest.mark.parametrize(

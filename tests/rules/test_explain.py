@@ -9,7 +9,7 @@ from superopt.ir.graph import Constant, constant, producer
 from superopt.rules.context import context
 from superopt.rules.explain import explain, summary
 from superopt.rules.match import matches
-from superopt.rules.rule import load_library
+from superopt.rules.shipped import load_library
 from tests.ir.random_graphs import dense
 from tests.rules.places import graph, rule
 

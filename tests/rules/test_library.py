@@ -11,7 +11,8 @@ from superopt.rules.build import Refusal, rewrite
 from superopt.rules.context import context
 from superopt.rules.instances import instances
 from superopt.rules.match import matches
-from superopt.rules.rule import FLOAT_CLASSES, Rule, load_library, of_one_shape
+from superopt.rules.rule import FLOAT_CLASSES, Rule, of_one_shape
+from superopt.rules.shipped import load_library
 from superopt.rules.trial import Passed, try_rule
 
 LIBRARY = load_library()

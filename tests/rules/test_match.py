@@ -13,7 +13,7 @@ from superopt.ops import OPS
 from superopt.rules.context import context
 from superopt.rules.facts import is_const
 from superopt.rules.match import matches
-from superopt.rules.rule import load_library
+from superopt.rules.shipped import load_library
 from superopt.te.dtype import F32, I64
 from superopt.te.expr import TensorType
 from tests.rules.places import found, graph, named, results_of, rule

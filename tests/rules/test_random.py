@@ -18,7 +18,8 @@ from superopt.rules.context import context
 from superopt.rules.index import Index
 from superopt.rules.match import Match, matches
 from superopt.rules.plan import plan
-from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.shipped import load_library
 from superopt.rules.term import App, Name, Var
 from superopt.te.dtype import F64
 from superopt.te.expr import TensorType

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from superopt.errors import ExitCode, UsageError
 from superopt.ops import OPS
-from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.shipped import load_library
 from superopt.rules.syntax import AttrParam, Param, formula
 from superopt.rules.term import (
     App,

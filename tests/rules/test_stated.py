@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from scripts.verify_rules import stored
-from superopt.rules.rule import load_library, parse_rules
+from superopt.rules.rule import parse_rules
+from superopt.rules.shipped import load_library
 from superopt.rules.stated import Proof, proof_key, proofs, read_proof, tier, unproved
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved

@@ -9,7 +9,8 @@ from superopt.ir.evaluate import evaluate
 from superopt.ir.graph import Constant, Graph, Input, Node, nodes
 from superopt.rules.draws import DRAWS, EXCEPTIONAL, real_feeds, with_numbers_of
 from superopt.rules.instances import Instance, instances
-from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.shipped import load_library
 from superopt.rules.trial import (
     Passed,
     Refuted,

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.shipped import load_library
 from superopt.rules.trial import Refuted, try_rule
 
 CORPUS = Path(__file__).resolve().parent.parent / "unsound.rules"

@@ -15,7 +15,8 @@ from superopt.ir import graph as g
 from superopt.ir.evaluate import evaluate
 from superopt.ir.substitute import Cycle, replace_all
 from superopt.rules.context import context
-from superopt.rules.rule import load_library, parse_rules
+from superopt.rules.rule import parse_rules
+from superopt.rules.shipped import load_library
 from superopt.search.backtrack import AXES, Limits, StopReason, search
 from superopt.search.book import book
 from superopt.search.climb import climb

@@ -8,7 +8,8 @@ import pytest
 
 from superopt.ir.evaluate import evaluate_node
 from superopt.ops import OPS
-from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.shipped import load_library
 from superopt.te.dtype import BOOL, to_numpy
 from superopt.te.expr import TensorType
 from superopt.verifier.axes import NAMED, only_named

@@ -12,7 +12,8 @@ from superopt.ir.graph import node
 from superopt.ir.op import InferError
 from superopt.ops import OPS
 from superopt.rules.axiom import load_axioms, parse_axioms
-from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.shipped import load_library
 from superopt.rules.stated import proof
 from superopt.rules.trial import Refuted as Differs
 from superopt.rules.trial import try_rule

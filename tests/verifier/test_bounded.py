@@ -5,7 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from superopt.rules.rule import load_library, parse_rules
+from superopt.rules.rule import parse_rules
+from superopt.rules.shipped import load_library
 from superopt.rules.stated import fixed, tier
 from superopt.te.dtype import BOOL, F32
 from superopt.te.polynomial import MOST, NoPolynomial, Polynomials, number

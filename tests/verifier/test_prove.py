@@ -6,7 +6,9 @@ import pytest
 
 from superopt.rules.cases import Cases
 from superopt.rules.instances import given
-from superopt.rules.rule import Rule, load_library, parse_rules
+from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.shipped import load_library
+from superopt.rules.stated import proofs
 from superopt.rules.trial import Refuted as Differs
 from superopt.rules.trial import try_on, try_rule
 from superopt.verifier.prove import Limits, prove
@@ -334,3 +336,25 @@ def test_no_wrong_mutant_is_proved(name: str) -> None:
         else:
             refused += 1
     assert refused >= 2
+
+
+def test_conditions_are_said_in_the_rules_own_sizes() -> None:
+    """What the prover replaced (w by v + w' - 1) is told by what was there; and nothing is said
+    that holds of all sizes."""
+    (rule,) = parse_rules(
+        "r(x: f[1, c, h, w], y: f[1, c, h, v], k: f[o, c, 1, 3]):"
+        " Concat(Conv(x, k, pads=(0, 1, 0, 1)), Conv(y, k, pads=(0, 1, 0, 1)), axis=3) => Concat("
+        "Slice(Conv(Concat(x, y, axis=3), k, pads=(0, 1, 0, 1)), axes=(3,), ends=(w - 1,),"
+        " starts=(0,)), Conv(Slice(x, axes=(3,), ends=(w,), starts=(w - 2,)), k,"
+        " pads=(0, 0, 0, 1)),"
+        " Conv(Slice(y, axes=(3,), ends=(2,), starts=(0,)), k, pads=(0, 1, 0, 0)),"
+        " Slice(Conv(Concat(x, y, axis=3), k, pads=(0, 1, 0, 1)), axes=(3,), ends=(w + v,),"
+        " starts=(v + 1,)), axis=3) where w > 1, v > 1, v <= w"
+    )
+    found = prove(rule)
+    assert isinstance(found, Proved)
+    assert found.derived == ("w >= 2", "v + 2 == w + min(v, 2)")
+
+
+def test_what_the_library_needs_is_said_so() -> None:
+    assert not [c for p in proofs().values() for c in p.conditions if "'" in c]

@@ -6,7 +6,7 @@ import sys
 from dataclasses import fields
 
 from superopt.partial.pairs import load_pairs, partial_rule
-from superopt.rules.rule import load_library
+from superopt.rules.shipped import load_library
 from superopt.verifier import guard, simplify
 from superopt.verifier.facts import Facts
 from superopt.verifier.prove import Limits, prove

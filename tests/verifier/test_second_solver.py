@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from superopt.rules.rule import load_library
+from superopt.rules.shipped import load_library
 from superopt.verifier import poly
 from superopt.verifier.facts import ge
 from superopt.verifier.solver import follows, smt2

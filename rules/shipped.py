@@ -1,0 +1,64 @@
+"""The rules that come with superopt.
+
+Their files are text, which anyone may edit. What is believed of a rule was computed, and is asked
+by what the rule says (`stated.proof_key`): its proof, and its float class.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from superopt.errors import UsageError
+from superopt.rules.rule import FLOAT_CLASSES, LIBRARY, Rule, parse_rules
+from superopt.rules.stated import floats, proof_key
+
+PARTS = ("*.rules", "generated/*.rules", "partial/*.rules")
+
+
+@lru_cache
+def as_written(name: str) -> tuple[Rule, ...]:
+    """The rules of one file of the library, such as `conv.rules`, in the classes that it says."""
+    return tuple(parse_rules((LIBRARY / name).read_text(encoding="utf-8"), name))
+
+
+@lru_cache
+def load_file(name: str) -> tuple[Rule, ...]:
+    """The rules of one file of the library, such as `conv.rules`."""
+    return tuple(map(as_computed, as_written(name)))
+
+
+@lru_cache(maxsize=1)
+def load_library() -> tuple[Rule, ...]:
+    """The rules that come with superopt: every `library/*.rules`, in order of file name, and then
+    those that were generated, `library/generated/*.rules`, or made of pairs, `partial/*.rules`."""
+    out: list[Rule] = []
+    seen: dict[str, str] = {}
+    for name in files():
+        for rule in load_file(name):
+            if rule.name in seen:
+                raise UsageError(f"{rule.source}: {rule.name} is already at {seen[rule.name]}")
+            seen[rule.name] = rule.source
+            out.append(rule)
+    return tuple(out)
+
+
+def files() -> list[str]:
+    """The library's files of rules, in order."""
+    return [
+        path.relative_to(LIBRARY).as_posix()
+        for part in PARTS
+        for path in sorted(LIBRARY.glob(part))
+    ]
+
+
+def as_computed(rule: Rule) -> Rule:
+    """A rule of the library in the class that was computed of what it says, where its text has a
+    lower one: as such it is told apart, used and reported, and its caveat says so."""
+    found, _ = floats().get(proof_key(rule), (rule.float_class, None))
+    found = found or FLOAT_CLASSES[-1]  # of a rule without instances none is computed
+    if found <= rule.float_class:
+        return rule
+    said = f"its text says float={rule.float_class} and its operations are {found}"
+    caveat = f"{rule.caveat}, {said}" if rule.caveat else said
+    return replace(rule, float_class=found, caveat=caveat)

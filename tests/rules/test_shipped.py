@@ -1,0 +1,67 @@
+"""Of a text of the library no more is believed than was computed of what it says."""
+
+from dataclasses import replace
+
+import pytest
+
+from superopt.pipeline.admit import admitted
+from superopt.pipeline.request import Request
+from superopt.report.data import LeftOut
+from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.shipped import as_computed, as_written, load_file, load_library
+from superopt.rules.stated import tier
+
+FILE = "partial/corrected.rules"
+
+
+def edited(name: str, float_class: str) -> Rule:
+    """A rule of the library, its class changed in its text."""
+    (rule,) = (r for r in as_written(FILE) if r.name == name)
+    text = rule.text.replace(f"float={rule.float_class}", f"float={float_class}")
+    (other,) = parse_rules(text)
+    assert other.float_class == float_class
+    return other
+
+
+def test_a_lower_class_than_was_computed_is_not_believed() -> None:
+    rule = as_computed(edited("side-by-side-recomputed", "E0"))
+    assert tier(rule) == "A"
+    assert rule.float_class == "E1"
+    assert rule.caveat == "its text says float=E0 and its operations are E1"
+    assert parse_rules(str(rule)) == [rule]
+
+
+def test_what_a_user_is_told_already_is_told_as_well() -> None:
+    rule = as_computed(replace(edited("side-by-side-recomputed", "E0"), caveat="mind the gap"))
+    assert rule.caveat.startswith("mind the gap, its text says float=E0")
+
+
+def test_a_higher_class_is_its_authors() -> None:
+    rule = edited("side-by-side-recomputed", "E3")
+    assert as_computed(rule) is rule
+
+
+def test_the_librarys_files_are_loaded_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = edited("side-by-side-recomputed", "E0")
+    monkeypatch.setattr("superopt.rules.shipped.as_written", lambda name: (rule,))
+    load_file.cache_clear()
+    try:
+        assert [r.float_class for r in load_file(FILE)] == ["E1"]
+    finally:
+        load_file.cache_clear()
+
+
+def test_nothing_that_ships_is_changed() -> None:
+    assert all(as_computed(r) is r for r in load_library())
+
+
+def test_the_class_of_a_changed_text_is_computed() -> None:
+    """Of tier C, since no proof is known of it."""
+    sides = "Mul(Add(x, y), Sin(z)) => Add(Mul(x, Sin(z)), Mul(y, Sin(z)))"
+    (rule,) = parse_rules(f"r(x: f, y: f, z: f): {sides} ; float=E0")
+    assert tier(rule) == "C"
+    found = admitted(Request(budget=1.0, rules=(rule,), tier="C", float_class="E0"), 17, print)
+    assert found.rules == ()
+    assert found.left_out == (LeftOut("float", ("r",)),)
+    (used,) = admitted(Request(budget=1.0, rules=(rule,), tier="C"), 17, print).rules
+    assert used.float_class == "E2"
