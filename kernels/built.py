@@ -38,9 +38,9 @@ def built(p: Problem, how: Choice) -> list[Built]:
 def _built(
     root: Tensor, how: Choice, layout: dict[Tensor, Layout | Scatter], target: Tensor
 ) -> Built:
-    if root.dtype == BOOL and isinstance(root.body, Load):
-        return _as_bytes(root, root.body, how, layout, target)
     read = operands(root)
+    if root.dtype == BOOL and isinstance(root.body, Load) and read == [root.body.tensor]:
+        return _as_bytes(root, root.body, how, layout, target)
     given = [x for x in read if x not in how.tables]
     if root in how.direct:
         kernel = how.direct[root](given, layout)

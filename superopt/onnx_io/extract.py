@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as oir
 from onnx_ir.convenience import extract
 
+from superopt.onnx_io.importer import OVERRIDABLE_SINCE
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.types import onnx_dtype
 from superopt.te.expr import TensorType
@@ -21,7 +22,9 @@ def extracted(
     Raises ValueError where a name is none of the file's, and for a model above protobuf's limit.
     """
     theirs = model.source.model
-    own = [v.name for v in theirs.graph.inputs if v.name is not None]
+    old = theirs.ir_version < OVERRIDABLE_SINCE  # initializers are inputs, which nobody gives
+    known = theirs.graph.initializers if old else ()
+    own = [v.name for v in theirs.graph.inputs if v.name is not None and v.name not in known]
     graph = extract(theirs.graph, [*given, *(n for n in own if n not in given)], list(outputs))
     for v in list(graph.inputs):
         if v.name is not None and v.name in given:
@@ -31,7 +34,7 @@ def extracted(
     graph.opset_imports.update(theirs.graph.opset_imports)
     part = oir.Model(
         graph,
-        ir_version=theirs.ir_version,
+        ir_version=max(theirs.ir_version, OVERRIDABLE_SINCE),
         functions=[f.clone() for f in theirs.functions.values()],
     )
     names = tuple(v.name for v in graph.inputs if v.name is not None)

@@ -30,12 +30,13 @@ from superopt.onnx_io.follow import (
 from superopt.onnx_io.infer import Declared, declared_types
 from superopt.onnx_io.model import Model as Model
 from superopt.onnx_io.model import Origin
-from superopt.onnx_io.schema import attribute_value, is_redundant, operator, schema
+from superopt.onnx_io.older import Older, checked, older
+from superopt.onnx_io.schema import Schema, attribute_value, is_redundant, operator, schema
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.symbols import FileDim, Symbols, names_in
 from superopt.onnx_io.tensors import ConstantPool, literal
 from superopt.onnx_io.types import dtype_of
-from superopt.te.dtype import STRING
+from superopt.te.dtype import STRING, to_numpy
 from superopt.te.expr import TensorType
 from superopt.te.node import Size
 
@@ -223,9 +224,18 @@ def _plain(state: _State, n: oir.Node) -> tuple[g.Node, dict[str, g.Value]]:
     if found is None or version is None:
         kind = "no tensor expression" if n.domain == "" else f"domain {n.domain}"
         raise InferError(f"{kind} (opset {version})")
-    operands, attrs, bound = _bind(state, n, found, version)
+    s = schema(n.op_type, version, n.domain)
+    assert s is not None
+    how = older(found, s.since)
+    assert how is not None
+    operands, attrs, bound = _bind(state, n, found, s, how)
     types = tuple(None if v is None else v.type for v in operands)
     full = canonical_attrs(found, types, attrs)
+    checked(how, found, types[0] if types else None, dict(full))
+    if how.results is not None and any(
+        v.uses() or v.is_graph_output() for v in n.outputs[how.results :]
+    ):
+        raise InferError(f"more than {how.results} results, which were others then")
     hidden = frozenset().union(*(sizes_of(a) for _, a in full)) & state.born.keys()
     hidden -= frozenset().union(*(sizes_in(t) for t in types))
     if hidden:  # its value would have to be computed first, and no operand says so
@@ -238,14 +248,14 @@ def _plain(state: _State, n: oir.Node) -> tuple[g.Node, dict[str, g.Value]]:
 
 
 def _bind(
-    state: _State, n: oir.Node, op: Op, version: int
+    state: _State, n: oir.Node, op: Op, s: Schema, how: Older
 ) -> tuple[list[g.Value | None], dict[str, Attr], dict[str, g.Value]]:
     """Operands and attributes of `op`, by the names of ONNX's schema, and which operands of the
     file became attributes."""
-    s = schema(n.op_type, version, n.domain)
-    assert s is not None
     attrs: dict[str, Attr] = {}
     for key, a in n.attributes.items():
+        if key in how.operands:
+            continue
         if key in op.attrs:
             attrs[key] = attribute_value(key, a)
             if op.name == "ConstantOfShape":
@@ -257,6 +267,7 @@ def _bind(
             attrs[key] = declared.default
     if "num_outputs" in op.attrs and "num_outputs" not in s.attributes:
         attrs["num_outputs"] = len(n.outputs)  # Split before opset 18
+    attrs = {**how.attrs, **attrs}
     operands: list[g.Value | None] = []
     bound: dict[str, g.Value] = {}
     for position, v in enumerate(n.inputs):
@@ -269,6 +280,16 @@ def _bind(
             attrs[formal.name] = _as_attr(state, value, formal.name)
             if op.name == "Range":
                 attrs["dtype"] = value.type.dtype
+    for key, name in how.operands.items():
+        own = n.attributes.get(key)
+        number = s.attributes[key].default if own is None else attribute_value(key, own)
+        if number is None or number == how.without.get(key):
+            continue
+        first = operands[0] if operands else None
+        if first is None or first.type.dtype is None:
+            raise InferError(f"{key} of an operand of no known type")
+        operands += [None] * (op.inputs.index(name) + 1 - len(operands))
+        operands[op.inputs.index(name)] = g.constant(np.array(number, to_numpy(first.type.dtype)))
     while operands and operands[-1] is None:
         operands.pop()
     return operands, attrs, bound

@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as oir
 
 from superopt.ir.op import Attr, Op
+from superopt.onnx_io.older import older
 from superopt.onnx_io.types import dtype_of, onnx_dtype
 from superopt.ops import OPS
 from superopt.te.dtype import DType, to_numpy
@@ -106,7 +107,7 @@ def operator(op_type: str, domain: str, opset: int) -> Op | None:
     if found is None or found.domain != domain:
         return None
     s = schema(op_type, opset, domain)
-    return found if s is not None and s.since >= found.since else None
+    return found if s is not None and older(found, s.since) is not None else None
 
 
 def is_redundant(key: str, op_type: str) -> bool:

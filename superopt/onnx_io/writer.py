@@ -20,6 +20,7 @@ from superopt.onnx_io.capture import (
     subgraphs,
 )
 from superopt.onnx_io.model import Origin, payload
+from superopt.onnx_io.older import Older, older
 from superopt.onnx_io.operands import array_of, element_type, forms
 from superopt.onnx_io.order import Circular, ordered
 from superopt.onnx_io.schema import Formal, Schema, Unsayable, attribute, is_default, schema
@@ -266,17 +267,18 @@ class Writer:
     def _plain(self, n: g.Node) -> oir.Node:
         op = n.op
         s = schema(op.name, self._target.opset, op.domain or "") if op.domain is not None else None
-        if s is None or s.since < op.since:
+        how = None if s is None else older(op, s.since)
+        if s is None or how is None:
             raise ExportError(f"{op.name} is not in opset {self._target.opset}")
         origin = self._target.origins.get(n)
         try:
             if origin is not None and origin.verbatim:
-                inputs = self._inputs(n, s, lambda formal: self._again(origin, formal))
+                inputs = self._inputs(n, s, how, lambda formal: self._again(origin, formal))
                 attributes = list(origin.node.attributes.values())
             else:
                 values = forms(n, self._target.opset)
-                inputs = self._inputs(n, s, lambda formal: self._operand(n, formal, values))
-                attributes = self._attributes(n, s, values)
+                inputs = self._inputs(n, s, how, lambda formal: self._operand(n, formal, values))
+                attributes = self._attributes(n, s, how, values)
         except (Unsayable, InferError) as e:
             raise ExportError(f"{op.name}: {e}") from None
         said = origin or self._target.doubles.get(n)
@@ -306,10 +308,13 @@ class Writer:
         ]
 
     def _inputs(
-        self, n: g.Node, s: Schema, bound: Callable[[Formal], oir.Value | None]
+        self, n: g.Node, s: Schema, how: Older, bound: Callable[[Formal], oir.Value | None]
     ) -> list[oir.Value | None]:
         """The operands in ONNX's order; `bound` gives those that we keep as attributes."""
         rest = list(n.inputs)
+        if how.operands:
+            was = how.operands.values()
+            rest = [v for name, v in zip(n.op.inputs, rest, strict=False) if name not in was]
         out: list[oir.Value | None] = []
         for formal in s.operands:
             if formal.variadic:
@@ -345,7 +350,9 @@ class Writer:
         size = self._runtime.tensor(value)  # type: ignore[arg-type]
         return size if dtype == I64 else self._emit("Cast", [size], to=int(onnx_dtype(dtype)))
 
-    def _attributes(self, n: g.Node, s: Schema, values: Mapping[str, Attr]) -> list[oir.Attr]:
+    def _attributes(
+        self, n: g.Node, s: Schema, how: Older, values: Mapping[str, Attr]
+    ) -> list[oir.Attr]:
         """The attributes that are not ONNX's defaults.
 
         Raises Unsayable for one that this opset does not have, unless it says nothing new.
@@ -359,8 +366,15 @@ class Writer:
             and value is not None
             and not is_default(key, n.op.name, value, s.attributes[key])
         ]
+        for key, name in how.operands.items():
+            v = dict(zip(n.op.inputs, n.inputs, strict=False)).get(name)
+            if isinstance(v, g.Constant) and (number := v.load()).size == 1:
+                out.append(attribute(key, float(number.item()), s.attributes[key].kind, None))
+            elif v is not None:
+                raise Unsayable(f"{key} is computed, and a number in opset {self._target.opset}")
         operands = {formal.name for formal in s.operands}
         unsaid = [k for k in values if k not in s.attributes and k not in operands]
+        unsaid = [k for k in unsaid if k not in how.attrs or how.attrs[k] != values[k]]
         if n.op.name in ("Range", "ConstantOfShape"):
             unsaid = [k for k in unsaid if k != "dtype"]  # the operands or `value` say it
         if unsaid:
