@@ -33,8 +33,8 @@ def validate(source: Source) -> None:
 
 def harmless(source: Source) -> bool:
     """Is nothing wrong but what the model means: is it whole, of a bearable size, with names that
-    lead somewhere and its data in its own file? A runtime may read such a model that ONNX's checker
-    refuses."""
+    lead somewhere, and a file where its data lies in others? A runtime may read such a model that
+    ONNX's checker refuses."""
     label, model = source.label, source.skeleton.proto()
     try:
         check_versions(model, label)
@@ -44,4 +44,4 @@ def harmless(source: Source) -> bool:
         check_names(model, label)
     except ModelError:
         return False
-    return not source.has_external_data
+    return source.path is not None or not source.has_external_data

@@ -80,7 +80,7 @@ def _bytes(steps: Steps) -> int:
     return sum(s.code.bytes for s in steps if isinstance(s, Native))
 
 
-@dataclass(slots=True, weakref_slot=True, eq=False)
+@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class Executable:
     """A model that was compiled. For other sizes of its inputs it is compiled again, once each;
     those called longest ago go where all would take more than a part of the memory (PART).
@@ -105,6 +105,10 @@ class Executable:
 
     def __post_init__(self) -> None:
         forks.known.add(self)
+
+    def __repr__(self) -> str:
+        given, made = ", ".join(f"{p.name}: {p.text}" for p in self.ports), ", ".join(self.outputs)
+        return f"<Executable ({given}) => ({made}), threads={self.threads}>"
 
     def __call__(self, **feeds: Any) -> dict[str, np.ndarray]:
         """The outputs by name, in the model's order; inputs are given by their names."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Sizes = tuple[tuple[str, int], ...]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class OnGpu:
     """A model that was compiled for a GPU; for other sizes it is compiled again, once each; where
     there is no memory left for these, those before go.
@@ -54,6 +54,10 @@ class OnGpu:
     found: dict[Sizes, Ready] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     _compiler: Compiler | None = None
+
+    def __repr__(self) -> str:
+        given, made = ", ".join(f"{p.name}: {p.text}" for p in self.ports), ", ".join(self.outputs)
+        return f"<OnGpu ({given}) => ({made}), {self.precision} on {self.device}>"
 
     def __call__(self, **feeds: Any) -> dict[str, Any]:
         """The outputs by name, in the model's order; inputs are given by their names."""

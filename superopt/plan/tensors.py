@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import copysign
 
 import numpy as np
 
@@ -20,6 +21,12 @@ from superopt.te.inline import indexed, placed
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
 
 SMALL = 1  # elements of constants that become numbers in expressions
+
+
+def _said(number: float) -> bool:
+    """Can an expression say it? Its numbers are fractions, which have no sign of zero; and what
+    asks whether there is a NaN asks operands that are computed."""
+    return number == number and (number != 0 or copysign(1, number) > 0)
 
 
 @dataclass(slots=True)
@@ -44,8 +51,9 @@ class Tensors:
             shape = self.shape(v)
             made: Tensor | Const = Tensor(f"x{len(self.of)}", t.dtype, shape)
             if isinstance(v, g.Constant):
-                if int(np.prod(shape)) == SMALL and t.dtype.kind in "iufb":
-                    made = const(v.load().reshape(()).item(), t.dtype)
+                small = int(np.prod(shape)) == SMALL and t.dtype.kind in "iufb"
+                if small and _said(number := v.load().reshape(()).item()):
+                    made = const(number, t.dtype)
                 else:
                     assert isinstance(made, Tensor)
                     self.constants[made] = v.load

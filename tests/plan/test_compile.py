@@ -359,3 +359,8 @@ def test_sizes_for_which_there_is_no_memory() -> None:
     exe = superopt.compile(net("s"))
     with pytest.raises(ModelError, match=r"out of memory at .*s=3000000"):
         exe.variant({"n": 1, "s": 3_000_000})
+
+
+def test_what_python_shows_of_it() -> None:
+    exe = superopt.compile(net("s"))
+    assert repr(exe) == "<Executable (x: f32[n, 3, s, s]) => (y, d), threads=1>"

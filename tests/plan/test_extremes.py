@@ -148,3 +148,24 @@ def test_an_input_of_any_rank() -> None:
         v.type.tensor_type.ClearField("shape")
     for shape in ((3, 9), (), (2, 1, 5)):
         assert superopt.compile(m)(x=np.ones(shape, np.float32))["y"].shape == shape
+
+
+@pytest.mark.parametrize(("op", "number"), [("Max", np.nan), ("Min", np.nan), ("Div", -0.0)])
+def test_constants_that_no_fraction_is(op: str, number: float) -> None:
+    m = build([node(op, ["x", "c"], ["y"])], {"x": (4,)}, {"c": np.array(number, np.float32)})
+    feeds = {"x": np.array([1, -2, np.inf, 0.5], np.float32)}
+    near(superopt.compile(m)(**feeds), reference(m, feeds))
+
+
+@pytest.mark.parametrize(
+    ("op", "index", "attrs"),
+    [("Gather", [2, 0, -1], {"axis": 1}), ("GatherElements", [[2, 0, 1]] * 3, {"axis": 0}),
+     ("GatherND", [[1, 2], [0, 0]], {})],
+)  # fmt: skip
+def test_truth_values_that_are_gathered(op: str, index: list, attrs: dict) -> None:
+    """By places that are computed elsewhere: a kernel reads two buffers."""
+    nodes = [node("Greater", ["x", "zero"], ["b"]), node(op, ["b", "i"], ["y"], **attrs)]
+    known = {"zero": np.zeros((), np.float32), "i": np.array(index)}
+    m = build(nodes, {"x": (3, 4)}, known)
+    feeds = {"x": np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)}
+    near(superopt.compile(m)(**feeds), reference(m, feeds))
