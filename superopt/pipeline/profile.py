@@ -114,6 +114,9 @@ def _kernels(exe: Executable, step: Native, median: np.ndarray, most: Peak) -> l
     come = program.origins
     assert come is not None
     names = named(graph_of(step.segment), come.graph, exe.model.names)
+    # Of a table some rows are read, and of all of a model's constants those that are lie somewhere.
+    problems = [program.problems[key] for key in program.solved]
+    held = sum(work.moved(p.tensor, p.constants)[0] for p in problems)
     out = []
     for n, key in enumerate(program.solved):
         result = program.results[n]
@@ -128,7 +131,7 @@ def _kernels(exe: Executable, step: Native, median: np.ndarray, most: Peak) -> l
             fixed, other = work.moved(t, program.problems[key].constants)
         rate = most.flops / 2 if t.dtype == F64 else most.flops
         arithmetic = count / rate
-        memory = fixed / most.bandwidth(program.constant_bytes) + other / most.bandwidth(other)
+        memory = fixed / most.bandwidth(held) + other / most.bandwidth(other)
         if first:  # a call that reads nothing writes zeros around its result
             how += ": its border" if len(program.calls[n].given) == 1 else ": its first step"
         shown = tuple(x.op.name for x in nodes) or (result.name,)
