@@ -13,12 +13,19 @@ from superopt.ir import graph as g
 from superopt.ops import OPS
 from superopt.pipeline import blame, checking
 from superopt.pipeline.blame import culprit
+from superopt.pipeline.optimize import Done
 from superopt.search.move import Step
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
-from tests.pipeline import models
+from tests.pipeline import models, running
 from tests.pipeline.models import data
-from tests.pipeline.running import rules, run
+from tests.pipeline.running import rules
+
+
+def run(given: bytes, **asked: object) -> Done:
+    """`optimize` with rules of every float class: what is computed of a wrong one's is E3."""
+    return running.run(given, **{"float_class": "E3", **asked})
+
 
 WRONG = {
     "drops-relu": "drops-relu(x: f): Relu(x) => x ; float=E0",
