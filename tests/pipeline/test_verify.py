@@ -151,10 +151,17 @@ NEAR_MISSES: dict[str, Callable[[], Pair]] = {
         model("a = Mul(x, m) y = Softmax(a)", {"m": np.float32(-1e4)}),
         model("a = Mul(x, m) y = Softmax(a)", {"m": np.float32(-1e5)})),
 }  # fmt: skip
+LONG = {("auto", "one bit of a bias"), ("auto", "one bit of a merged weight")}  # ten seconds each
 
 
-@pytest.mark.parametrize("name", NEAR_MISSES)
-@pytest.mark.parametrize("method", ["index", "auto"])
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        pytest.param(method, name, marks=pytest.mark.slow if (method, name) in LONG else ())
+        for method in ("index", "auto")
+        for name in NEAR_MISSES
+    ],
+)
 def test_near_misses_are_not_proved(name: str, method: str) -> None:
     found = verify(*NEAR_MISSES[name](), method)
     assert found.decision != "proved", found
