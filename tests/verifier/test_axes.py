@@ -153,6 +153,7 @@ def test_what_is_false_stays_false(sides: str) -> None:
 LIBRARY = [r for r in load_library() if only_named(r) is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", LIBRARY[::7], ids=lambda r: r.name)
 def test_the_full_ranks_agree(known: Rule) -> None:
     """Not refuted with all axes either."""
