@@ -2,8 +2,9 @@
 
 A file may be damaged, or be no journal at all, and what has the right sum may still be of another
 form: neither ends a run, and what is lost so is found again. Rules that are read are proved before
-they are written or applied, and their float class is computed, whatever the file says of them; what
-it says to be dropped is, and where a mutant is right is shown as it says.
+they are written or applied, and their float class is computed, whatever the file says of them (once
+on a machine: `own_mutants._known`); what it says to be dropped is, and where a mutant is right is
+shown as it says.
 """
 
 from __future__ import annotations
