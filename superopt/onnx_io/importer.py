@@ -30,8 +30,8 @@ from superopt.onnx_io.follow import (
 from superopt.onnx_io.infer import Declared, declared_types
 from superopt.onnx_io.model import Model as Model
 from superopt.onnx_io.model import Origin
-from superopt.onnx_io.older import Older, checked, older
-from superopt.onnx_io.schema import Schema, attribute_value, is_redundant, operator, schema
+from superopt.onnx_io.older import Older, checked
+from superopt.onnx_io.schema import Schema, attribute_value, is_redundant, meant
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.symbols import FileDim, Symbols, names_in
 from superopt.onnx_io.tensors import ConstantPool, literal
@@ -220,14 +220,11 @@ def _plain(state: _State, n: oir.Node) -> tuple[g.Node, dict[str, g.Value]]:
     if (n.domain, n.op_type) in state.functions:
         raise InferError("a local function")
     version = state.domains.get(n.domain)
-    found = None if version is None else operator(n.op_type, n.domain, version)
-    if found is None or version is None:
+    told = None if version is None else meant(n.op_type, n.domain, version)
+    if told is None:
         kind = "no tensor expression" if n.domain == "" else f"domain {n.domain}"
         raise InferError(f"{kind} (opset {version})")
-    s = schema(n.op_type, version, n.domain)
-    assert s is not None
-    how = older(found, s.since)
-    assert how is not None
+    found, s, how = told
     operands, attrs, bound = _bind(state, n, found, s, how)
     types = tuple(None if v is None else v.type for v in operands)
     full = canonical_attrs(found, types, attrs)

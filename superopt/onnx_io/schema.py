@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as oir
 
 from superopt.ir.op import Attr, Op
-from superopt.onnx_io.older import older
+from superopt.onnx_io.older import Older, older
 from superopt.onnx_io.types import dtype_of, onnx_dtype
 from superopt.ops import OPS
 from superopt.te.dtype import DType, to_numpy
@@ -101,13 +101,14 @@ def schema(op_type: str, opset: int, domain: str = "") -> Schema | None:
     return Schema(s.since_version, operands, attributes, optional, s.min_output)
 
 
-def operator(op_type: str, domain: str, opset: int) -> Op | None:
-    """Our operator with the meaning that `op_type` has in `opset`, None where there is none."""
-    found = OPS.get(op_type)
-    if found is None or found.domain != domain:
+def meant(op_type: str, domain: str, opset: int) -> tuple[Op, Schema, Older] | None:
+    """Our operator with the meaning that `op_type` has in `opset`, and how it is said there; None
+    where there is none."""
+    found, s = OPS.get(op_type), schema(op_type, opset, domain)
+    if found is None or found.domain != domain or s is None:
         return None
-    s = schema(op_type, opset, domain)
-    return found if s is not None and older(found, s.since) is not None else None
+    how = older(found, s.since)
+    return None if how is None else (found, s, how)
 
 
 def is_redundant(key: str, op_type: str) -> bool:

@@ -20,7 +20,7 @@ from onnx.backend.test.loader import load_model_tests
 
 from superopt.ir.evaluate import evaluate
 from superopt.onnx_io.importer import Model, import_model
-from superopt.onnx_io.schema import operator, schema
+from superopt.onnx_io.schema import meant
 from superopt.onnx_io.source import read
 
 BFLOAT16_RTOL = 2**-6  # two steps, as in onnx.backend.test.runner
@@ -186,9 +186,10 @@ def shape_inputs(proto: onnx.ModelProto) -> tuple[str, ...]:
 
 def _attribute_operands(n: onnx.NodeProto, proto: onnx.ModelProto) -> Iterator[str]:
     version = {o.domain: o.version for o in proto.opset_import}.get(n.domain, 0)
-    found, s = operator(n.op_type, n.domain, version), schema(n.op_type, version, n.domain)
-    if found is None or s is None:
+    told = meant(n.op_type, n.domain, version)
+    if told is None:
         return
+    found, s, _ = told
     for position, name in enumerate(n.input):
         formal = s.operands[min(position, len(s.operands) - 1)]
         if formal.name in found.attrs and not formal.variadic:
