@@ -227,10 +227,10 @@ def test_a_huge_intermediate_result_is_not_computed() -> None:
     """4 TB in the middle of a subgraph whose result is one number."""
     huge = op("Expand", const(1), shape=(1 << 20, 1 << 20))
     y = op("ReduceSum", huge, axes=(0, 1), keepdims=0)
-    begin = time.monotonic()
+    begin = time.process_time()
     done = fold(g.Graph((X,), (y,)))
     assert done.graph.outputs == (y,)
-    assert time.monotonic() - begin < 1
+    assert time.process_time() - begin < 1
     assert "would take 4398046511104 bytes" in done.skipped[0]
 
 
@@ -244,9 +244,9 @@ def test_many_constants_in_linear_time() -> None:
     y: g.Value = X
     for k in range(3000):
         y = op("Add", y, op("Neg", const(k, k + 1)))
-    begin = time.monotonic()
+    begin = time.process_time()
     done = fold(g.Graph((X,), (y,)))
-    assert time.monotonic() - begin < 5
+    assert time.process_time() - begin < 5
     assert done.nodes == 3000
 
 
