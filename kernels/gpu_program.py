@@ -14,6 +14,7 @@ import numpy as np
 from superopt.kernels.cpu_run import Ref
 from superopt.kernels.gpu_device import fits, overlaps, shared_first
 from superopt.kernels.gpu_launch import LATE, Launch, forked, in_order
+from superopt.kernels.gpu_machine_code import sound
 from superopt.kernels.gpu_run import TOLD, Loaded, loaded, torch_type
 from superopt.kernels.tile import Kernel
 from superopt.te.dtype import DType
@@ -79,8 +80,11 @@ class Running:
         return Running(self.calls, self.inputs, self.outputs, [*launches], (), *own)
 
     def compile(self, compilers: int = COMPILERS) -> None:
-        """Have Triton's compiler make all kernels, some at a time, and run none."""
-        _compiled(self.launches, compilers)
+        """Have Triton's compiler make all kernels, some at a time, and run none.
+
+        Raises NotImplementedError where one is not sound."""
+        if not all(right for _, right in _compiled(self.launches, compilers)):
+            raise NotImplementedError("Triton's compiler makes wrong code of a kernel")
 
     def __call__(self) -> None:
         """Compute the outputs from the inputs, in the current stream."""
@@ -195,14 +199,15 @@ def event_ms(
     return float(np.median(found[1:]))
 
 
-def _compiled(launches: Sequence[Launch], compilers: int) -> list[Any]:
-    """Each function once, as Triton has compiled it."""
+def _compiled(launches: Sequence[Launch], compilers: int) -> list[tuple[Any, bool]]:
+    """Each function once, as Triton has compiled it, and whether that is sound."""
     once = {name: (function, programs, given, how)
             for name, function, programs, given, how in launches}  # fmt: skip
 
-    def made(x: tuple[Any, int, list[Any], dict[str, int]]) -> Any:
+    def made(x: tuple[Any, int, list[Any], dict[str, int]]) -> tuple[Any, bool]:
         function, programs, given, how = x
-        return function.warmup(*given, grid=(programs,), **how)
+        out = function.warmup(*given, grid=(programs,), **how)
+        return out, sound(out)
 
     with ThreadPoolExecutor(compilers) as pool:
         return list(pool.map(made, once.values()))
@@ -210,25 +215,33 @@ def _compiled(launches: Sequence[Launch], compilers: int) -> list[Any]:
 
 def fitting(launches: Sequence[Launch]) -> tuple[list[Launch], list[Any]]:
     """Launches with fewer steps of loops under way where the device cannot hold as many: blocks are
-    of one GPU's sizes; and each function as it was compiled.
+    of one GPU's sizes; with other warps where machine code is not sound (gpu_machine_code.py); and
+    each function as it was compiled.
 
-    Raises NotImplementedError where it cannot hold one.
+    Raises NotImplementedError where it cannot hold one, and where none is sound.
     """
     out: list[Launch] = list(launches)
     ready: dict[str, Any] = {}
+    wrong: set[str] = set()  # whose code was not sound
     while True:
-        kernels = _compiled([x for x in out if x[0] not in ready], COMPILERS)
-        names = dict.fromkeys(x[0] for x in out if x[0] not in ready)
-        found = dict(zip(names, kernels, strict=True))
-        ready |= {n: k for n, k in found.items() if fits(k)}
-        stuck = [x for x in out if x[0] not in ready]
-        if not stuck:
-            return out, [*ready.values()]
-        for name, *_, how in stuck:
-            if how["num_stages"] == 1:
+        tried = {x[0]: x[-1] for x in out if x[0] not in ready}
+        kernels = _compiled([x for x in out if x[0] in tried], COMPILERS)
+        other: dict[str, dict[str, Any]] = {}
+        for (name, how), (kernel, right) in zip(tried.items(), kernels, strict=True):
+            if not right:
+                if name in wrong:
+                    raise NotImplementedError(f"{name}: Triton's compiler makes wrong code of it")
+                wrong.add(name)
+                other[name] = {**how, "num_warps": 4 if how["num_warps"] == 8 else 8}
+            elif fits(kernel):
+                ready[name] = kernel
+            elif how["num_stages"] == 1:
                 raise NotImplementedError(f"{name} needs more memory than a multiprocessor has")
-        out = [(n, f, k, x, how if n in ready else {**how, "num_stages": how["num_stages"] - 1})
-               for n, f, k, x, how in out]  # fmt: skip
+            else:
+                other[name] = {**how, "num_stages": how["num_stages"] - 1}
+        if not other:
+            return out, [*ready.values()]
+        out = [(n, f, k, x, other.get(n, how)) for n, f, k, x, how in out]
 
 
 def _checked(launches: Sequence[Launch]) -> list[Launch]:

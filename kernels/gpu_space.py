@@ -75,6 +75,7 @@ SMALL, MUCH = (512, 32, 4), 1 << 19
 TERMS = 256  # and where each is a sum
 TURNS = (64, 32)  # of what is read and of what is written side by side, at a time
 SUMMED = 1024  # terms of a sum at a time, at most
+ALONE = 512  # elements of a result whose terms are read together, and not one after the other
 FEW = 64  # elements of a result for each multiprocessor below which sums are taken apart
 BESIDE, TALL = 16, 512  # of a result, that are read side by side; and terms of each, at most
 PER_WARP = 512  # elements of a row
@@ -124,6 +125,7 @@ def _others(p: Problem) -> Iterator[Option]:
             yield _across_of(other[0], found, turned=1)
         beside, n = _beside(p, found), prod(map(co.extent, found.axes))
         few = count(p.tensor) < FEW * MULTIPROCESSORS and n >= FEW
+        few = few or (count(p.tensor) <= ALONE and n >= BESIDE)
         if beside or few:
             yield _across_of(p, found)
     if _turned(p) is not None:

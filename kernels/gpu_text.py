@@ -220,6 +220,7 @@ def _function(
     stored = {x.buffer for x in uses if x.how != "read"}
     read = {x.buffer for x in uses if x.how != "store"}
     w = Writer(registers, frozenset(stored & read) - registers, dots, interpreted)
+    w.zeroed = registers - {s.buffer for s in _writes(body) if not _copies(s, registers)}
     w.taken.add(name)
     given = ", ".join(w.buffer(t) for t in buffers)
     head = _numbered(w, axes, bool(apart))
@@ -231,6 +232,19 @@ def _function(
     head += [*_asked(w, axes, fixed, uses), *EARLY] if early else ()
     lines = [*(f"    {x}" for x in head), *w.lines]
     return "\n".join([f"def {name}({given}):", *(lines or ["    pass"])])
+
+
+def _writes(body: Sequence[Stmt]) -> Iterator[Store | Update]:
+    for s in body:
+        if isinstance(s, For):
+            yield from _writes(s.body)
+        else:
+            yield s
+
+
+def _copies(s: Store | Update, registers: frozenset[Tensor]) -> bool:
+    """Is what is written what is in memory, which is read as 0 beyond extents?"""
+    return isinstance(s, Store) and isinstance(s.value, Load) and s.value.tensor not in registers
 
 
 def _numbered(w: Writer, axes: Sequence[Axis], needed: bool) -> list[str]:
@@ -376,6 +390,6 @@ def _operand(w: Writer, e: Expr, tile: tuple[Axis, ...], summed: Axis) -> str:
     b = gv.value(w, e)
     text = gv.whole(w, b, e.dtype)
     inside = gv.within(w, frozenset((summed,)))
-    if inside is None or (isinstance(e, Load) and e.tensor not in w.registers):
+    if inside is None or (isinstance(e, Load) and e.tensor not in w.registers - w.zeroed):
         return text  # what is read is 0 there
     return f"tl.where({inside.text}, {text}, {gv.number(0, e.dtype)})"

@@ -43,7 +43,8 @@ class Block:
 class Writer:
     """A function as it grows: names, the lines of its body, and the tile that is being computed.
 
-    registers: the buffers that are variables. synced: those that a program stores to and reads.
+    registers: the buffers that are variables; zeroed: those that hold what was read, which is 0
+    beyond extents, and nothing else. synced: those that a program stores to and reads.
     dots, interpreted: see gpu_text.printed.
     """
 
@@ -59,6 +60,7 @@ class Writer:
     tile: tuple[Axis, ...] = ()
     known: dict[str, str] = field(default_factory=dict)
     loads: int = 0
+    zeroed: frozenset[Tensor] = frozenset()
     folded: int = 0  # depth of quotients and rests, within which an index is said
 
     def line(self, text: str) -> None:

@@ -16,6 +16,7 @@ from superopt.errors import OutOfMemory, UsageError
 from superopt.ir import graph as g
 from superopt.ir.evaluate import bound_sizes
 from superopt.kernels import gpu_space
+from superopt.kernels.gpu_blocks import MULTIPROCESSORS
 from superopt.kernels.gpu_device import device
 from superopt.kernels.gpu_program import Call, running
 from superopt.kernels.gpu_text import printed
@@ -64,6 +65,7 @@ NO_KERNEL = (NotImplementedError, RecursionError, ZeroDivisionError)
 DROPPED = 13  # bits of a float32 that tf32 has not
 ONLINE = FORMS = "E2"  # the float class of a softmax by blocks, and of convolutions in tiles
 STREAMS, MOST_STREAMS = 4, 32  # unless others are asked for, and at most
+PARTS = 32 * MULTIPROCESSORS  # see Target.parts
 WIDTH = 64  # bytes, of vectors that no GPU has: what a plan says of these does not hold
 
 
@@ -187,7 +189,7 @@ class Compiler:
         streams = partial(on_gpu_streams, most=self.streams) if self.streams > 1 else None
         target = Target(
             choose, channels_last, fuses, turns=False, joins=True, clears=False, compares=True,
-            kind=kind, drops=drops, streams=streams,
+            kind=kind, drops=drops, parts=PARTS, streams=streams,
         )  # fmt: skip
         return program(graph, sizes, WIDTH, self.chosen, tiles=False, target=target)
 

@@ -25,6 +25,7 @@ from superopt.kernels.tile import Kernel, Pack
 from superopt.plan.attention import attention
 from superopt.plan.by_channel import by_channel
 from superopt.plan.gated import gated, gates
+from superopt.plan.in_parts import in_parts
 from superopt.plan.inline import in_order, inlined, settled
 from superopt.plan.knit import knitted, uncast
 from superopt.plan.masks import compared
@@ -149,6 +150,8 @@ def program(
         fusing = target.fuses(tensors.constants, width)
         current, leads = attention(current, leads, needed, lying, tensors.constants, fusing)
     current = by_channel(current, leads, lying)
+    if target.parts:
+        current = in_parts(current, leads, tensors.constants, needed, target.parts)
     if target.compares:
         current = compared(current, leads, tensors.constants)
     if target.joins:

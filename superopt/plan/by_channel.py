@@ -93,6 +93,8 @@ def _apart(t: Tensor, lying: Mapping[Tensor, Layout]) -> tuple[Tensor, Tensor] |
         del axes[g], at[g]
         at[-1] = ix.as_index(channels.group * size + channels.within)
     body = placed(Reduce(total.fn, rest, counted.body, total.dtype), env)
+    if channels.group is not None:  # group * size + within again
+        body = _with(body, ix.as_index(one // size * size + one % size), one)
     shape = tuple(map(extent, axes))
     each = Tensor("channels", total.dtype, shape, tuple(axes), body)
     sums = Reduce(total.fn, (channels.within,), Load(each, tuple(at), total.dtype), total.dtype)
@@ -101,14 +103,29 @@ def _apart(t: Tensor, lying: Mapping[Tensor, Layout]) -> tuple[Tensor, Tensor] |
     return each, Tensor(t.name, t.dtype, t.shape, t.axes, whole)
 
 
+def _with(e: Expr, index: Expr, short: Expr) -> Expr:
+    """With another word for what is read at an index."""
+    match e:
+        case Load(t, at, dtype):
+            return Load(t, tuple(short if i == index else i for i in at), dtype)
+        case Apply(fn, args, dtype):
+            return Apply(fn, tuple(_with(a, index, short) for a in args), dtype)
+        case Reduce(fn, axes, body, dtype):
+            return Reduce(fn, axes, _with(body, index, short), dtype)
+    return e
+
+
 def _channel(x: Load, lying: Mapping[Tensor, Layout]) -> int:
     return lying[x.tensor].parts[-1].axis
 
 
 def _in_blocks(x: Load, lying: Mapping[Tensor, Layout]) -> bool:
-    """Is it of a picture whose channels lie next to each other?"""
+    """Is it of a picture whose channels lie next to each other, in blocks or all of them?"""
     layout = lying.get(x.tensor)
-    return layout is not None and layout.parts[-1].within
+    if layout is None:
+        return False
+    last = layout.parts[-1]
+    return last.within or last.axis != x.tensor.rank - 1
 
 
 def _channels(index: Expr, t: Tensor, total: Reduce) -> _Channels | None:

@@ -158,6 +158,9 @@ def _chosen(
         if t in kept or not sites[t] or now.body is None:
             continue
         if moves(now.body):
+            several = len({x.tensor for x in loads(now.body)}) > 1
+            if several and any(_multiplied(current[s.reader], s) for s in sites[t]):
+                continue  # of two tensors, which no product of matrices reads
             slid = any(s.summed and windows(current[s.reader]) for s in sites[t])
             if not slid or (evenly(now.body) and ordered(now)):
                 chosen.add(t)
@@ -207,6 +210,10 @@ def _once(reader: Tensor, site: Site, t: Tensor) -> bool:
     if any(_products(r.body) for r in reductions(reader.body)):
         return False
     return prod(a.extent for a in axes if isinstance(a.extent, int)) <= prod(_sizes(t))
+
+
+def _multiplied(reader: Tensor, site: Site) -> bool:
+    return site.summed and any(_products(r.body) for r in reductions(reader.body))
 
 
 def _products(e: Expr) -> bool:

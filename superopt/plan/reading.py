@@ -91,12 +91,12 @@ class Kept:
         """What is of all of many numbers, as the largest of a row, and what is of any that stand
         beside it somewhere, as a mean that is subtracted from what it is of: these are compared
         with it as they are, not as they are kept."""
-        out = set()
+        out: set[Tensor] = set()
         beside = {t: self._buffers(now) for t, now in self.current.items()}
         for t, now in self.current.items():
             some = [r for r in reductions(now.body) if not _product(r)]
             read = [x.tensor for r in some for x in loads(r.body)]
-            if max(map(_count, read), default=0) >= MANY * _count(t) or (
+            if max(map(_count, read), default=0) >= MANY * _count(t) or out & set(read) or (
                 some
                 and any(
                     t in other and not beside[t].isdisjoint(other - {t})
@@ -164,10 +164,10 @@ class Kept:
 
 
 def _product(r: Reduce) -> bool:
-    """Is it a sum of products of what lies in memory?"""
+    """Is it a sum of products of what lies in memory? Squares, as of variances, are none."""
     match r.body:
         case Apply("mul", (x, y)):
-            return any(loads(x)) and any(loads(y))
+            return x != y and any(loads(x)) and any(loads(y))
     return False
 
 

@@ -26,7 +26,8 @@ class Target:
     that are constants on each side of a diagonal compared instead of read? kind: floats of 32 bits
     are of it in memory. drops: or so many of their last bits are zeros, for dots that do not read
     these: they would leave them out, which is always less, and errors of one sign add up from layer
-    to layer. streams: on which of several streams steps run, by what each reads, what it writes,
+    to layer. parts: elements of a result below which long sums are in parts (in_parts.py); 0: none
+    are. streams: on which of several streams steps run, by what each reads, what it writes,
     and how it is computed; None: there is one."""
 
     choose: Callable[[Problem, Option | None], Choice] = choice
@@ -38,6 +39,7 @@ class Target:
     compares: bool = False
     kind: DType | None = None
     drops: int = 0
+    parts: int = 0
     streams: Streams | None = None
 
 

@@ -1,0 +1,64 @@
+"""Is a kernel's machine code sound? ptxas 12.8, which comes with Triton 3.6, makes of some two products
+in a row, of which each is read by groups of warps, code that takes the second one's address from a
+register that nothing has written: an illegal access, or a wrong result. (Attention with heads of 24
+and 64 keys, four warps, sm_90; ptxas 12.9 does not.)
+
+Such registers are those of all of a warp (UR), which code of ours sets before all that reads them, from
+the first line to the last: so one pass over the text of `nvdisasm`, which comes with Triton, finds
+what is read before.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+PRODUCTS = 2  # in a row, from which on it is looked at: it takes 0.3 s
+_LINE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([\w.]+)\s*([^;]*);")
+_REGISTER = re.compile(r"\bUR(\d+)")
+
+
+def sound(compiled: Any) -> bool:
+    """Does a kernel that Triton has compiled read no register before it is written? True, too, where
+    nothing tells."""
+    code = getattr(compiled, "asm", {})
+    tool = _disassembler()
+    if tool is None or "cubin" not in code or code["ptx"].count("wgmma.fence") < PRODUCTS:
+        return True
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(code["cubin"])
+        file.flush()
+        done = subprocess.run([tool, "-c", file.name], capture_output=True, text=True, check=False)
+    return not any(unwritten(done.stdout))
+
+
+def unwritten(text: str) -> Iterator[str]:
+    """The instructions of a text of nvdisasm's that read a register of the warp that none before them
+    writes."""
+    written: set[int] = set()
+    for name, rest in _LINE.findall(text):
+        first, *others = (x.strip() for x in rest.split(","))
+        into = _REGISTER.fullmatch(first)
+        writes = into is not None and name.startswith(("U", "S2UR", "R2UR"))
+        for x in others if writes else (first, *others):
+            some = [int(n) for n in _REGISTER.findall(x)]
+            if "gdesc" in x:  # four of them, of which the last two say where the second operand is
+                some = [n + more for n in some for more in (2, 3)]
+            if any(n not in written for n in some):
+                yield f"{name} {rest}"
+        if writes and into is not None:
+            n = int(into[1])
+            written |= {n, n + 1} if ".64" in name or ".WIDE" in name else {n}
+
+
+@cache
+def _disassembler() -> str | None:
+    import triton
+
+    found = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    return str(found) if found.exists() else None

@@ -1,0 +1,130 @@
+"""Sums of many terms of which there are few, as means of whole pictures, in parts: of each part
+there is a sum, and a kernel adds these.
+
+    m[c] = f(sum(x[c, h, w] for h, w))
+=>  s[p, c] = sum(x[c, p // q, p % q * d + r] for r)
+    m[c] = f(sum(s[p, c] for p))
+
+On a GPU, where the programs that compute m would leave most multiprocessors idle. The first axes of
+the sum are those of the parts, so that each reads what lies together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from math import prod
+
+from superopt.kernels.contraction import contraction, extent
+from superopt.kernels.transform import reduction
+from superopt.plan.phases import replaced
+from superopt.te import index as ix
+from superopt.te.expr import Tensor
+from superopt.te.inline import placed
+from superopt.te.node import Axis, Expr, Load, Reduce
+from superopt.te.walk import loads
+
+FOLDS = ("sum", "max", "min")
+LONG, SHORT = 1024, 64  # terms from which on a sum is in parts; and of a part, at least
+LEAST = 4  # parts
+
+
+def in_parts(
+    current: Mapping[Tensor, Tensor],
+    leads: Collection[Tensor],
+    constants: Collection[Tensor],
+    stay: Collection[Tensor],
+    wanted: int,
+) -> dict[Tensor, Tensor]:
+    """What is computed then; parts come before what adds them. leads: what is computed row by row.
+    stay: what is needed in memory itself. wanted: elements of a result, so that all multiprocessors
+    have some."""
+    readers: dict[Tensor, set[Tensor]] = {}
+    for t, now in current.items():
+        for x in loads(now.body) if now.body is not None else ():
+            readers.setdefault(x.tensor, set()).add(t)
+    out = dict(current)
+    for t, now in current.items():
+        total = reduction(now)
+        if t in leads or total is None or total.fn not in FOLDS or _multiplies(now, constants):
+            continue
+        made = _apart(now, total, wanted)
+        if made is None:
+            continue
+        each, again = made
+        (reader,) = some if len(some := readers.get(t, set())) == 1 else (None,)
+        if now.body == total and reader not in (None, *leads) and t not in stay:
+            whole = _into(out[reader], t, again)  # type: ignore[index]
+            if whole is not None:
+                out = _instead(out, t, {each: each})
+                out[reader] = whole  # type: ignore[index]
+                continue
+        assert now.body is not None
+        body = replaced(now.body, total, again)
+        out = _instead(
+            out, t, {each: each, t: Tensor(now.name, now.dtype, now.shape, now.axes, body)}
+        )
+    return out
+
+
+def _multiplies(now: Tensor, constants: Collection[Tensor]) -> bool:
+    """Is it of rows and columns of a product of matrices? There are other ways for these."""
+    found = contraction(now, constants, 1)
+    return found is not None and bool(found.of_a or found.of_b)
+
+
+def _apart(t: Tensor, total: Reduce, wanted: int) -> tuple[Tensor, Reduce] | None:
+    """The sums of parts, and the sum of these; None where there are too few parts."""
+    terms = prod(map(extent, total.axes))
+    count = max(prod(map(extent, t.axes)), 1)
+    if terms < LONG or count >= wanted:
+        return None
+    want = min(-(-wanted // count), terms // SHORT)
+    cuts: list[tuple[Axis, int]] = []  # axes, and how many parts there are of each
+    for a in total.axes:
+        many = max(d for d in range(1, min(extent(a), want) + 1) if extent(a) % d == 0)
+        cuts.append((a, many))
+        want = want // many if many == extent(a) else 1  # what comes later would lie apart
+    count = prod(many for _, many in cuts)
+    if count < LEAST:
+        return None
+    part = Axis("part", count)
+    env: dict[Axis, Expr] = {}
+    rest: list[Axis] = []
+    below = count
+    for a, many in cuts:
+        below //= many
+        inner = Axis(f"{a.name}r", extent(a) // many)
+        env[a] = ix.as_index(part // below % many * extent(inner) + inner)
+        rest += [inner] if extent(inner) > 1 else []
+        if extent(inner) == 1:
+            env[a] = ix.as_index(part // below % many)
+    axes = (part, *t.axes)
+    body = Reduce(total.fn, tuple(rest), placed(total.body, env), total.dtype)
+    each = Tensor("parts", total.dtype, tuple(map(extent, axes)), axes, body)
+    again = Axis("parts", count)
+    read = Load(each, (again, *t.axes), total.dtype)
+    return each, Reduce(total.fn, (again,), read, total.dtype)
+
+
+def _into(reader: Tensor, t: Tensor, again: Reduce) -> Tensor | None:
+    """What reads a sum only to add more of its kind, with the parts in its place."""
+    total = reduction(reader)
+    if total is None or total.fn != again.fn or not isinstance(total.body, Load):
+        return None
+    assert reader.body is not None
+    if total.body.tensor is not t or sum(x.tensor is t for x in loads(reader.body)) != 1:
+        return None
+    own = placed(again.body, dict(zip(t.axes, total.body.index, strict=True)))
+    whole = Reduce(again.fn, (*total.axes, *again.axes), own, again.dtype)
+    body = replaced(reader.body, total, whole)
+    return Tensor(reader.name, reader.dtype, reader.shape, reader.axes, body)
+
+
+def _instead(
+    current: Mapping[Tensor, Tensor], t: Tensor, others: Mapping[Tensor, Tensor]
+) -> dict[Tensor, Tensor]:
+    """With others where one was."""
+    out: dict[Tensor, Tensor] = {}
+    for x, now in current.items():
+        out |= others if x is t else {x: now}
+    return out
