@@ -83,6 +83,9 @@ def matrix_of(p: Problem) -> Matrix | None:
     c, found = co.contraction(p.tensor, p.constants, 1), reduction(p.tensor)
     if c is None or found is None or not c.of_a or not c.of_b:
         return None
+    read = set[Axis]().union(*map(axes_of, c.a.index))
+    if read & set(c.of_b):  # of columns in groups each reads rows of its own (gpu_groups.py)
+        return None
     order = side_by_side(p)
     rows, columns = (tuple(a for a in order if a in x) for x in (c.of_a, c.of_b))
     both = tuple(a for a in order if a not in (*rows, *columns))  # or of neither

@@ -20,6 +20,7 @@ side. Numbers of an option are those of a schedule; warps and stages go to Trito
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from math import prod
 
 from superopt.kernels import contraction as co
@@ -40,7 +41,9 @@ from superopt.kernels.gpu_blocks import (
     windows,
 )
 from superopt.kernels.gpu_cudnn import convolution, convolved
+from superopt.kernels.gpu_groups import grouped
 from superopt.kernels.gpu_library import library, offered
+from superopt.kernels.gpu_narrow import narrow, narrowed, widened
 from superopt.kernels.gpu_products import Made, by_terms, matrix_of, multiplied, ranked
 from superopt.kernels.online import online
 from superopt.kernels.option import Option
@@ -109,8 +112,13 @@ def options(p: Problem, vendor: bool = True, forms: bool = True) -> Iterator[Opt
     if gated is not None:
         yield from gg.ways(gated, vendor)
         return
-    matrix = matrix_of(p)
+    groups = grouped(p)
+    matrix = matrix_of(p if groups is None else groups.problem)
+    few = narrow(p) if matrix is None else None
     own = list(_others(p) if matrix is None else ranked(matrix))
+    own = own if few is None else [*narrowed(few), *own]
+    if groups is not None:
+        matrix = None  # which no library has
     product = offered(p, matrix) if vendor and matrix is not None else None
     theirs = [product] if product is not None else [*convolved(p)] if vendor and forms else []
     large = product is not None and matrix is not None and prod(matrix.sizes) >= LARGE
@@ -169,9 +177,16 @@ def chosen(p: Problem, option: Option) -> Choice:
             if (whole := gg.chosen(gated, option)) is not None:
                 return whole
         case "dot" | "split":
-            m = matrix_of(p)
-            if m is not None:
+            groups = grouped(p)
+            own = p if groups is None else groups.problem
+            m = matrix_of(own)
+            if m is not None and groups is None:
                 return multiplied(p, m, option)
+            if m is None and (few := narrow(p)) is not None:
+                return widened(p, few, option)
+            if m is not None and groups is not None:
+                how = multiplied(own, m, option)
+                return replace(how, lies=groups.lies, made={**groups.made, **how.made})
         case "online" if p.lead and (attention := online(t)) is not None:
             return attended(attention, option)
         case "rows" if p.lead:
@@ -179,20 +194,20 @@ def chosen(p: Problem, option: Option) -> Choice:
         case "across" if "turned" in dict(option.knobs):
             other = _by_terms(p)
             if other is not None:
-                own, constants = other
-                x, found = own.tensor, reduction(own.tensor)
+                turned, constants = other
+                x, found = turned.tensor, reduction(turned.tensor)
                 assert found is not None
-                how = _across(own, found, option["rows"], option["deep"])
-                lies = scattered(x, own.layouts.get(x), x.axes, x.axes)
-                return Choice(option, x, {x: how}, (), lies, made=constants)
+                rows = _across(turned, found, option["rows"], option["deep"])
+                lies = scattered(x, turned.layouts.get(x), x.axes, x.axes)
+                return Choice(option, x, {x: rows}, (), lies, made=constants)
         case "across":
             found = reduction(t)
             if found is not None:
                 return Choice(option, t, {t: _across(p, found, option["rows"], option["deep"])})
         case "turn":
-            turned = _turned(p)
-            if turned is not None:
-                return Choice(option, t, {t: _turning(p, turned, option)})
+            along = _turned(p)
+            if along is not None:
+                return Choice(option, t, {t: _turning(p, along, option)})
         case "tile" if windows(p) is not None:
             return Choice(option, t, {t: tile(p, option["rows"], option["columns"])})
         case "each":
@@ -278,6 +293,8 @@ def _across_of(p: Problem, found: Reduce, **more: int) -> Option:
 def _across(p: Problem, found: Reduce, rows: int, deep: int) -> Schedule:
     order = side_by_side(p)
     *outer, k = [a.name for a in found.axes]
+    if not order:
+        return (Split(k, deep), Reorder((*outer, f"{k}.o", f"{k}.i")), Unroll(f"{k}.i"))
     steps: list[Primitive] = [Reorder((*(a.name for a in order), *outer, k))]
     name = fused(steps, order)
     steps += [Split(name, rows), Split(k, deep)]

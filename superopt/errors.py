@@ -55,6 +55,11 @@ class OutOfMemory(ModelError):
     """A model's kernels need more memory than a device has left."""
 
 
+class Unlike(ModelError):
+    """What onnxruntime gives has another shape, or type, than ONNX's inference says of it, or than
+    the model does. Kernels for that would read beyond it."""
+
+
 class CheckFailed(SuperoptError):
     """Two models were found to differ; nothing was written."""
 

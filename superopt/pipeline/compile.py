@@ -13,7 +13,7 @@ import numpy as np
 from superopt import ort
 from superopt.cost import tuned
 from superopt.cost.store import Store, default_folder
-from superopt.errors import ModelError, UsageError
+from superopt.errors import ModelError, Unlike, UsageError
 from superopt.ir import graph as g
 from superopt.ir.evaluate import bound_sizes
 from superopt.kernels.cpu import Machine, host
@@ -35,7 +35,7 @@ from superopt.pipeline.ports import dtype_of, port, shape_at
 from superopt.pipeline.profile import profile
 from superopt.pipeline.saved import Saved, saved_from, write
 from superopt.pipeline.sized import sized
-from superopt.pipeline.steps import Arrays, Foreign, foreign
+from superopt.pipeline.steps import Arrays, Foreign, foreign, whole
 from superopt.pipeline.tune import Progress, tune
 from superopt.plan.build import Program, program
 from superopt.plan.execute import code, image
@@ -155,7 +155,7 @@ class Compiler:
             for s in parts:
                 try:
                     alone = len(parts) == 1
-                    out.append(self.native(s, sizes, alone) if s.native else self.foreign(s))
+                    out.append(self.native(s, sizes, alone) if s.native else self.foreign(s, sizes))
                 except NO_KERNEL as e:
                     self.without |= self.blamed(s, sizes) or dict.fromkeys(s.nodes, str(e))
                     break
@@ -276,12 +276,17 @@ class Compiler:
             return why
         return slow if ort.available() is not None else ""
 
-    def foreign(self, s: Segment) -> Foreign:
+    def foreign(self, s: Segment, sizes: Mapping[str, int]) -> Foreign:
         if self.session is None:
-            return foreign(self.model, s, self.threads)
+            return foreign(self.model, s, self.threads, sizes)
         names = self.model.names
         given = {names[v]: v for v in s.inputs}
-        return Foreign(s, self.session, given, tuple(names[v] for v in s.outputs))
+        outputs = tuple(names[v] for v in s.outputs)
+        return Foreign(s, self.session, given, outputs, (None,) * len(outputs))
+
+    def outside(self, e: Unlike) -> None:
+        """From now on all of it runs in onnxruntime."""
+        self.without |= whole(self.model.graph, e)
 
     def fallen(self, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]:
         """The nodes that run in onnxruntime, and why."""

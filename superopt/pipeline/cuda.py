@@ -12,7 +12,7 @@ import numpy as np
 
 from superopt import ort
 from superopt.cost.store import Store
-from superopt.errors import OutOfMemory, UsageError
+from superopt.errors import OutOfMemory, Unlike, UsageError
 from superopt.ir import graph as g
 from superopt.ir.evaluate import bound_sizes
 from superopt.kernels import gpu_space
@@ -27,7 +27,7 @@ from superopt.onnx_io.source import Source
 from superopt.pipeline.accuracy import accuracy
 from superopt.pipeline.allowed import Allowed
 from superopt.pipeline.arrays import Port
-from superopt.pipeline.foreign import Foreign, foreign
+from superopt.pipeline.foreign import Foreign, foreign, whole
 from superopt.pipeline.gpu_keep import keep
 from superopt.pipeline.gpu_parts import Part, Variant
 from superopt.pipeline.gpu_profile import profile
@@ -137,7 +137,7 @@ class Compiler:
             out: list[Part | Foreign] = []
             for s in worthwhile(model.graph, lambda n: not self.why_not(n, sizes), sizes):
                 try:
-                    out.append(self.part(s, sizes) if s.native else foreign(model, s, 1))
+                    out.append(self.part(s, sizes) if s.native else foreign(model, s, 1, sizes))
                 except NO_KERNEL as e:
                     self.without |= self.blamed(s, sizes) or dict.fromkeys(s.nodes, str(e))
                     break
@@ -148,6 +148,10 @@ class Compiler:
         """Why a node runs in onnxruntime; empty where it does not."""
         slow = why_slow(n, sizes) if ort.available() is not None else ""
         return self.without.get(n) or why_not(n, sizes) or slow
+
+    def outside(self, made: Variant, e: Unlike) -> None:
+        """From now on all of it runs in onnxruntime."""
+        self.without |= whole(made.model.graph, e) | whole(self.model.graph, e)
 
     def fallen(self, made: Variant, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]:
         """The nodes that run in onnxruntime, and why."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from superopt.cost import machine
-from superopt.errors import UsageError
+from superopt.errors import Unlike, UsageError
 from superopt.kernels.engine import Machine
 from superopt.pipeline import forks
 from superopt.pipeline.arrays import Port, as_array, sizes_of
@@ -161,7 +161,13 @@ class Executable:
                     alone = not any(isinstance(s, Native) for s in steps)
                     one = direct if alone else _locked(direct, weakref.proxy(self))
                     self._last = _Last(inputs, None, list, (), _nothing, one)
-                return made.run(steps, given)
+                try:
+                    return made.run(steps, given)
+                except Unlike as e:
+                    made.outside(e)
+                    self._last = None
+                    self.variants.pop(tuple(sorted(sizes.items())))
+                    return made.run(self.variant(sizes), given)
         self._last = last = _Last.of(first, first.whole, self.ports, given)
         return self._called(last, given)
 

@@ -2,36 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from superopt import ort
-from superopt.errors import ModelError
+from superopt.errors import ModelError, Unlike
 from superopt.ir import graph as g
 from superopt.onnx_io.extract import extracted
 from superopt.onnx_io.model import Model
+from superopt.pipeline.outputs import Spec
+from superopt.pipeline.ports import dtype_of, shape_at
 from superopt.plan.segments import Segment
+from superopt.te import index as ix
+from superopt.te.dtype import STRING
 
 Arrays = dict[g.Value, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A segment in onnxruntime. given: its inputs' names, and the values that these are."""
+    """A segment in onnxruntime. given: its inputs' names, and the values that these are. specs: of
+    the outputs that kernels read, as they were planned; None: of another one."""
 
     segment: Segment
     session: ort.Session
     given: Mapping[str, g.Value]
     outputs: tuple[str, ...]
+    specs: tuple[Spec | None, ...]
 
     def run(self, env: Arrays) -> None:
+        """Raises Unlike where an output is not as kernels were planned for."""
         feeds = {name: env[v] for name, v in self.given.items()}
         found = ort.run(self.session, feeds, self.outputs)
+        checked(self, list(found.values()))
         env.update(zip(self.segment.outputs, found.values(), strict=True))
 
 
-def foreign(model: Model, s: Segment, threads: int) -> Foreign:
+def checked(s: Foreign, found: Sequence[Any]) -> None:
+    """Raises Unlike where an output is not as kernels were planned for."""
+    for name, x, spec in zip(s.outputs, found, s.specs, strict=True):
+        if spec is not None and (x.shape != spec[0] or x.dtype != spec[1]):
+            raise Unlike(
+                f"{name} is {x.dtype}{list(x.shape)} in onnxruntime",
+                f"the model's shapes say {spec[1]}{list(spec[0])}",
+                "correct them, or run the model in onnxruntime",
+            )
+
+
+def whole(graph: g.Graph, e: Unlike) -> dict[g.Node, str]:
+    """All nodes, and why they run in onnxruntime then."""
+    return dict.fromkeys(g.nodes(graph), f"{e.what}; {e.why}")
+
+
+def foreign(model: Model, s: Segment, threads: int, sizes: Mapping[str, int]) -> Foreign:
     """A segment of a model in onnxruntime. Raises ModelError where that is not installed."""
     if ort.available() is None:
         what = ", ".join(dict.fromkeys(n.op.name for n in s.nodes))
@@ -45,4 +69,16 @@ def foreign(model: Model, s: Segment, threads: int) -> Foreign:
     part, wanted = extracted(model, {n: v.type for n, v in given.items()}, outputs)
     own = {i.name: i for i in model.graph.inputs}
     session = ort.session(part, threads)
-    return Foreign(s, session, {n: given.get(n) or own[n] for n in wanted}, outputs)
+    some = {n: given.get(n) or own[n] for n in wanted}
+    return Foreign(s, session, some, outputs, _specs(model.graph, s, sizes))
+
+
+def _specs(graph: g.Graph, s: Segment, sizes: Mapping[str, int]) -> tuple[Spec | None, ...]:
+    """Of a whole model nothing is read by kernels."""
+    out: list[Spec | None] = []
+    for v in s.outputs:
+        t, known = v.type, len(s.nodes) < len(g.nodes(graph))
+        known = known and t.dtype not in (None, STRING) and t.shape is not None
+        known = known and all(ix.symbols(d) <= sizes.keys() for d in t.shape or ())
+        out.append((shape_at(t, sizes), dtype_of(t)) if known else None)
+    return tuple(out)

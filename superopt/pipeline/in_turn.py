@@ -8,7 +8,7 @@ from typing import Any
 
 from superopt import ort
 from superopt.ir import graph as g
-from superopt.pipeline.foreign import Foreign
+from superopt.pipeline.foreign import Foreign, checked
 from superopt.pipeline.native import Native
 
 Direct = Callable[[Sequence[Any]], dict[str, Any]]
@@ -54,6 +54,7 @@ def _foreign(s: Foreign, slots: Mapping[g.Value, int]) -> Step:
 
     def step(held: list[Any]) -> None:
         found = run(wanted, {name: held[n] for name, n in takes})
+        checked(s, found)
         for n, x in zip(gives, found, strict=True):
             held[n] = x
 

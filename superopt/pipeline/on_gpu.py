@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from superopt.errors import OutOfMemory, UsageError, seconds
+from superopt.errors import OutOfMemory, Unlike, UsageError, seconds
 from superopt.kernels.gpu_device import emptied, on_device, tensor, wait
 from superopt.pipeline.arrays import Port, as_array, checked_sizes, sizes_of
 from superopt.pipeline.gpu_ready import Ready
@@ -72,7 +72,12 @@ class OnGpu:
         with self.lock:
             made = self.ready(self.sizes(given))
             self._there(made, given)
-            found = made.run(given, there)
+            try:
+                found = made.run(given, there)
+            except Unlike as e:
+                self.compiler.outside(self.variant(self.sizes(given)), e)
+                self.variants.clear()
+                found = self.variant(self.sizes(given)).run(given, there)
         return dict(zip(self.outputs, found, strict=True))
 
     def _there(self, made: Variant | Ready, given: Sequence[Any]) -> None:

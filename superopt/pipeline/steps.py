@@ -3,4 +3,5 @@
 from superopt.pipeline.foreign import Arrays as Arrays
 from superopt.pipeline.foreign import Foreign as Foreign
 from superopt.pipeline.foreign import foreign as foreign
+from superopt.pipeline.foreign import whole as whole
 from superopt.pipeline.native import Native as Native

@@ -158,9 +158,9 @@ def _chosen(
         if t in kept or not sites[t] or now.body is None:
             continue
         if moves(now.body):
-            several = len({x.tensor for x in loads(now.body)}) > 1
+            several = len({*loads(now.body)}) > 1
             if several and any(_multiplied(current[s.reader], s) for s in sites[t]):
-                continue  # of two tensors, which no product of matrices reads
+                continue  # from two places, which no product of matrices reads
             slid = any(s.summed and windows(current[s.reader]) for s in sites[t])
             if not slid or (evenly(now.body) and ordered(now)):
                 chosen.add(t)

@@ -96,11 +96,15 @@ class Kept:
         for t, now in self.current.items():
             some = [r for r in reductions(now.body) if not _product(r)]
             read = [x.tensor for r in some for x in loads(r.body)]
-            if max(map(_count, read), default=0) >= MANY * _count(t) or out & set(read) or (
-                some
-                and any(
-                    t in other and not beside[t].isdisjoint(other - {t})
-                    for other in beside.values()
+            if (
+                max(map(_count, read), default=0) >= MANY * _count(t)
+                or out & set(read)
+                or (
+                    some
+                    and any(
+                        t in other and not beside[t].isdisjoint(other - {t})
+                        for other in beside.values()
+                    )
                 )
             ):
                 out.add(t)

@@ -9,6 +9,7 @@ from math import prod
 from superopt.cost.roofline import roofline
 from superopt.cost.signature import signature
 from superopt.ir import graph as g
+from superopt.ir.fold import is_constant
 from superopt.ir.substitute import substituted
 from superopt.plan.recurrent import recurrent
 from superopt.te import index as ix
@@ -26,6 +27,7 @@ PRODUCTS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 # each place, for each element of the result.
 PREFIXES = 16
 COMPARED = 4
+ONCE = 1 << 27  # comparisons that are made ahead of time: a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ def why_not(n: g.Node, sizes: Mapping[str, int]) -> str:
 
 def why_slow(n: g.Node, sizes: Mapping[str, int]) -> str:
     """Why onnxruntime, if it is there, computes a node faster than its kernel would; empty where it
-    does not."""
+    does not, and where it is computed once, ahead of time."""
     match n.op.name:
         case "CumSum" if max(_numbers(n.type, sizes), default=1) > PREFIXES:
             return "a kernel would sum each prefix anew"
@@ -79,7 +81,8 @@ def why_slow(n: g.Node, sizes: Mapping[str, int]) -> str:
                 rows = shape[axis]
             elif shape:
                 places = prod(result[: shape[-1]])
-            if places * rows > COMPARED * prod(result):
+            once = places * rows <= ONCE and is_constant(g.item(n, 0), {})
+            if places * rows > COMPARED * prod(result) and not once:
                 return "a kernel would compare each place with all indices"
         case "GridSample":
             return "a kernel would compute its places anew for each channel"

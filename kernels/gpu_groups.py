@@ -1,0 +1,174 @@
+"""Convolutions in groups on a GPU: an axis of groups, and one within a group, so that tensor cores
+multiply the matrices of each.
+
+    y[c, h] = sum(x[c // d * e + k, h + r] * b[c, k, r] for k < e, r)
+=>  y[g * md + o, h] = sum(x[g * me + k, h + r] * b'[g * md + o, k, r] for k < me, r)
+
+Groups of few channels are taken m at a time, with zeros where b' has what is of another group: with
+4 channels each, four times as many products, in blocks that tensor cores take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from superopt.kernels import contraction as co
+from superopt.kernels.factor import scattered
+from superopt.kernels.gpu_blocks import DOT
+from superopt.kernels.layout import Layout, Part, Scatter, lying
+from superopt.kernels.problem import Problem
+from superopt.kernels.transform import reduction
+from superopt.te import index as ix
+from superopt.te.expr import Tensor
+from superopt.te.inline import placed
+from superopt.te.node import Apply, Axis, Const, Expr, Load, Reduce
+
+LEAST = 16  # products of a channel's element of a group: fewer are not worth blocks of 16
+MOST = 8  # groups at a time
+ALL = 1 << 30  # see contraction
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """The problem whose result has an axis of groups; where that lies; and constants for it."""
+
+    problem: Problem
+    lies: Scatter
+    made: Mapping[Tensor, tuple[Tensor, Callable[[np.ndarray], np.ndarray]]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """channels: the axis of the result; size, each: channels of a group, that are made and read; k:
+    what is summed of these; at: the dimension of `a`."""
+
+    channels: Axis
+    size: int
+    each: int
+    k: Axis
+    at: int
+
+    @property
+    def together(self) -> int:
+        """How many groups are taken at a time: as few as have whole blocks."""
+        groups, least = co.extent(self.channels) // self.size, min(self.size, self.each)
+        some = [m for m in range(1, MOST + 1) if groups % m == 0]
+        return next((m for m in some if m * least >= DOT), some[-1])
+
+
+def grouped(p: Problem) -> Grouped | None:
+    """None where it is no convolution in groups, or where these are of too few channels."""
+    c, found = co.contraction(p.tensor, p.constants, ALL), reduction(p.tensor)
+    of = None if c is None or c.of_b or found is None else _groups(c, found)
+    if c is None or of is None or found is None or of.size * of.each < LEAST:
+        return None
+    m = of.together
+    if m > 1 and (c.b.tensor not in p.constants or not _rows(c.b, of)):
+        return None
+    t, at = p.tensor, p.tensor.axes.index(of.channels)
+    size = m * of.size
+    names = {a.name for a in (*t.axes, *found.axes)}
+    g = Axis(_fresh("group", names), co.extent(of.channels) // size)
+    o = Axis(_fresh("o", names), size)
+    k = of.k if m == 1 else Axis(_fresh("k", names), m * of.each)
+    channel = ix.as_index(g * size + o)
+    made = {}
+    wide = c.b
+    if m > 1:
+        wide, make = _wide(c.b, of, k)
+        made = {wide.tensor: (c.b.tensor, make)}
+    read = list(c.a.index)
+    read[of.at] = ix.as_index(g * (m * of.each) + k)
+    change = {c.a: Load(c.a.tensor, tuple(read), c.a.dtype), c.b: wide}
+    over = tuple(k if a == of.k else a for a in found.axes)
+    axes = (*t.axes[:at], g, o, *t.axes[at + 1 :])
+    assert t.body is not None
+    body = placed(_changed(t.body, found, change, over), {of.channels: channel})
+    root = Tensor(t.name, t.dtype, tuple(map(co.extent, axes)), axes, body)
+    layout = p.layouts.get(t)
+    index = tuple(channel if a == of.channels else a for a in t.axes)
+    lies = scattered(t, layout, axes, index)
+    own = {(root if x is t else x): y for x, y in p.layouts.items()}
+    own[root] = _order(lying(layout, t.rank), at)
+    constants = {*p.constants, *made}
+    return Grouped(replace(p, tensor=root, layouts=own, constants=constants), lies, made)
+
+
+def _groups(c: co.Contraction, found: Reduce) -> _Groups | None:
+    for at, i in enumerate(c.a.index):
+        for a in c.both:
+            for k in found.axes:
+                size = _size(i, a)
+                each = co.extent(k)
+                if size < 2 or co.extent(a) % size:
+                    continue
+                if not ix.polynomial(ix.as_index(i - a // size * each - k)):
+                    others = [x for n, x in enumerate(c.a.index) if n != at]
+                    if not any(co._moving(x, ALL) & {a, k} for x in others):
+                        return _Groups(a, size, each, k, at)
+    return None
+
+
+def _size(e: Expr, a: Axis) -> int:
+    """By what an axis is divided in an index; 0 where it is not."""
+    match e:
+        case Apply("floordiv", (x, Const(n))) if x == a:
+            return int(n)
+        case Apply(_, args):
+            return max((_size(x, a) for x in args), default=0)
+    return 0
+
+
+def _rows(b: Load, of: _Groups) -> bool:
+    """Is each channel's part of the constant at its own place, and each term's in it?"""
+    return of.channels in b.index and of.k in b.index
+
+
+def _wide(b: Load, of: _Groups, k: Axis) -> tuple[Load, Callable[[np.ndarray], np.ndarray]]:
+    """The constant with terms for all groups that are taken together; how it is made."""
+    at, term = b.index.index(of.channels), b.index.index(of.k)
+    shape = [n for n in b.tensor.shape if isinstance(n, int)]
+    m = co.extent(k) // of.each
+    after = tuple(co.extent(k) if d == term else n for d, n in enumerate(shape))
+
+    def make(array: np.ndarray) -> np.ndarray:
+        given = np.moveaxis(array.reshape(shape), (at, term), (0, 1))
+        out = np.zeros((given.shape[0], m, *given.shape[1:]), array.dtype)
+        channels = np.arange(given.shape[0])
+        out[channels, channels // of.size % m] = given
+        joined = out.reshape(given.shape[0], m * of.each, *given.shape[2:])
+        return np.ascontiguousarray(np.moveaxis(joined, (0, 1), (at, term)))
+
+    wide = Tensor(f"{b.tensor.name}_groups", b.tensor.dtype, after)
+    index = tuple(k if d == term else i for d, i in enumerate(b.index))
+    return Load(wide, index, b.dtype), make
+
+
+def _changed(e: Expr, found: Reduce, change: Mapping[Load, Load], over: tuple[Axis, ...]) -> Expr:
+    match e:
+        case Reduce(fn, _, body, dtype) if e == found:
+            return Reduce(fn, over, _changed(body, found, change, over), dtype)
+        case Load() if e in change:
+            return change[e]
+        case Apply(fn, args, dtype):
+            return Apply(fn, tuple(_changed(a, found, change, over) for a in args), dtype)
+    return e
+
+
+def _order(lies: Layout, at: int) -> Layout:
+    """The order of the result's axes, with two in the place of the one at `at`."""
+    out: list[Part] = []
+    for x in lies.parts:
+        n = x.axis + (x.axis > at)
+        out += [Part(n), Part(n + 1)] if x.axis == at else [Part(n)]
+    return Layout(tuple(out))
+
+
+def _fresh(stem: str, names: set[str]) -> str:
+    while stem in names:
+        stem += "_"
+    names.add(stem)
+    return stem

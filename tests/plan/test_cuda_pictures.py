@@ -1,0 +1,113 @@
+"""Pictures on a GPU: what tensor cores take of convolutions in groups, with few channels, and of
+joined pictures; and means of whole pictures, in parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import superopt
+from tests.gpu import choose
+from tests.plan.gpu_models import drawn, node
+from tests.plan.test_compile import F, model, reference
+from tests.plan.test_cuda import conv, feeds, interpreted, near  # noqa: F401
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose(monkeypatch)
+
+
+def in_groups(made: int, given: int, groups: int, *size: int, kernel: int = 3, **how: Any) -> Any:
+    """A convolution in groups, of any number of dimensions."""
+    w = drawn(made, given // groups, *[kernel] * len(size), scale=0.2)
+    pads = [kernel // 2] * 2 * len(size)
+    nodes = [
+        node("Conv", "x", "w", "b", "a", group=groups, pads=pads, **how),
+        node("Relu", "a", "y"),
+    ]
+    return model(nodes, {"x": (F, [1, given, *size])}, ["y"], {"w": w, "b": drawn(made)})
+
+
+def normed(groups: int) -> onnx.ModelProto:
+    """A group norm, as it is exported."""
+    nodes = [
+        node("Conv", "x", "w", "a"), node("Reshape", "a", "in_groups", "g"),
+        node("InstanceNormalization", "g", "s", "b", "n"), node("Shape", "a", "shape"),
+        node("Reshape", "n", "shape", "y"),
+    ]  # fmt: skip
+    known = {
+        "w": drawn(16, 4, 1, 1), "in_groups": np.array([0, groups, -1]),
+        "s": drawn(groups), "b": drawn(groups),
+    }  # fmt: skip
+    return model(nodes, {"x": (F, [1, 4, 40, 32])}, ["y"], known)
+
+
+def joined() -> onnx.ModelProto:
+    """A convolution of two pictures, both of which are read elsewhere, too."""
+    nodes = [
+        node("Relu", "x", "a"), node("Tanh", "x", "b"), node("Concat", "a", "b", "c", axis=1),
+        node("Conv", "c", "w", "d", pads=[1] * 4), node("Concat", "a", "d", "y", axis=1),
+    ]  # fmt: skip
+    return model(nodes, {"x": (F, [1, 8, 6, 7])}, ["y"], {"w": drawn(16, 16, 3, 3, scale=0.2)})
+
+
+# How the convolution, or the sums, are computed: the algorithm, columns of a block, and how many
+# kernels there are of it.
+CASES = {
+    "groups of sixteen": (lambda: in_groups(32, 32, 2, 6, 6), ("dot", 16), 1),
+    "groups of four": (lambda: in_groups(64, 64, 16, 5, 6), ("dot", 16), 1),
+    "groups of eight, made of four": (lambda: in_groups(64, 32, 8, 5, 6), ("dot", None), 1),
+    "five groups of four": (lambda: in_groups(20, 20, 5, 6, 6), ("dot", None), 1),
+    "along one dimension": (lambda: in_groups(32, 32, 2, 20, kernel=5), ("dot", 16), 1),
+    "along three": (lambda: in_groups(32, 32, 8, 3, 4, 4), ("dot", 16), 1),
+    "with steps": (lambda: in_groups(32, 32, 2, 7, 7, strides=[2, 2]), ("dot", 16), 1),
+    "of two each": (lambda: in_groups(16, 16, 8, 5, 5), ("dot", None), 0),
+    "three channels": (lambda: conv(32, 3, 18, 3), ("dot", 16), 2),
+    "one channel": (lambda: conv(32, 1, 18, 3), ("dot", 16), 2),
+    "three of few places": (lambda: conv(32, 3, 6, 3), ("dot", 16), 0),
+    "joined": (joined, ("dot", 16), 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_same(name: str, precision: str) -> None:
+    make, (algorithm, columns), count = CASES[name]
+    m = make()
+    given = feeds(m)
+    exe = superopt.compile(m, target="cuda", precision=precision, vendor=False)
+    near(exe.run(given), reference(m, given), precision)
+    (part,) = exe.variant({}).parts
+    options = [part.program.options[key] for key in part.program.solved]
+    some = [o for o in options if o.algorithm == algorithm]
+    assert len(some) == count
+    assert columns is None or {o["columns"] for o in some} <= {columns}
+
+
+PICTURE = {"x": (F, [1, 4, 40, 32])}
+SUMS = {
+    "mean": lambda: model([node("ReduceMean", "x", "y", axes=[2, 3])], PICTURE, ["y"], {}),
+    "largest": lambda: model([node("ReduceMax", "x", "y", axes=[2, 3])], PICTURE, ["y"], {}),
+    "group norm": lambda: normed(2),
+    "norm of one group": lambda: normed(1),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_in_parts(name: str) -> None:
+    m = SUMS[name]()
+    given = feeds(m)
+    exe = superopt.compile(m, target="cuda")
+    near(exe.run(given), reference(m, given), "fp32")
+    (part,) = exe.variant({}).parts
+    results = part.program.results
+    some = [t for t in results if t.name == "parts"]
+    assert len({*some}) == (2 if "norm" in name else 1)  # of a mean, and of a variance
+    assert all(t.shape[0] >= 8 for t in some)
+    assert not any(t.name == "channels" for t in results)  # these are what parts are of

@@ -1,0 +1,104 @@
+"""Long sums of which there are few, in parts: equal to what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from superopt.kernels.contraction import extent
+from superopt.kernels.transform import reduction
+from superopt.plan.in_parts import in_parts
+from superopt.te.dtype import F32
+from superopt.te.expr import (
+    Tensor,
+    TensorType,
+    apply,
+    compute,
+    placeholder,
+    reduce_max,
+    reduce_sum,
+)
+from superopt.te.interpret import evaluate
+from superopt.te.node import Expr, Load
+
+Fold = Callable[..., Expr]
+X = placeholder("x", TensorType(F32, (3, 64, 40)))
+NUMBERS = np.random.default_rng(0).integers(-9, 9, (3, 64, 40)).astype(np.float32)
+
+
+def computed(now: Tensor, numbers: np.ndarray) -> np.ndarray:
+    """Of whole numbers, so that no order of a sum rounds."""
+    return np.asarray(evaluate(now, {"x": numbers}))
+
+
+def total(fn: Fold = reduce_sum) -> Tensor:
+    return compute((3,), lambda c: fn((64, 40), lambda i, j: X[c, i, j]) * 2, name="total")
+
+
+@pytest.mark.parametrize("fn", [reduce_sum, reduce_max])
+@pytest.mark.parametrize(("wanted", "parts"), [(12, 4), (48, 16), (96, 32), (200, 32)])
+def test_the_first_axes_are_those_of_the_parts(fn: Fold, wanted: int, parts: int) -> None:
+    t = total(fn)
+    made = in_parts({t: t}, (), (), {t}, wanted)
+    each, again = made
+    assert again is t
+    assert [a.extent for a in each.axes] == [parts, 3]
+    found, last = reduction(each), reduction(made[t])
+    assert found is not None
+    assert last is not None
+    assert prod(map(extent, found.axes)) * parts == 64 * 40
+    assert [a.extent for a in last.axes] == [parts]
+    np.testing.assert_array_equal(computed(made[t], NUMBERS), computed(t, NUMBERS))
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted", "leads"),
+    [((3, 20, 40), 100, False), ((3, 64, 40), 3, False), ((3, 64, 40), 100, True),
+     ((3, 1021, 1), 9, False)],
+    ids=["short", "enough", "rows", "a prime number of terms, and few parts"],
+)  # fmt: skip
+def test_others_stay(shape: tuple[int, int, int], wanted: int, leads: bool) -> None:
+    x = placeholder("x", TensorType(F32, shape))
+    t = compute((3,), lambda c: reduce_sum(shape[1:], lambda i, j: x[c, i, j]))
+    assert in_parts({t: t}, {t} if leads else (), (), {t}, wanted) == {t: t}
+
+
+def test_products_of_matrices_stay() -> None:
+    w = placeholder("w", TensorType(F32, (4096, 8)))
+    x = placeholder("x", TensorType(F32, (4096,)))
+    t = compute((8,), lambda n: reduce_sum(4096, lambda k: x[k] * w[k, n]))
+    assert in_parts({t: t}, (), {w}, {t}, 10_000) == {t: t}
+
+
+def test_what_only_adds_a_sum_adds_its_parts() -> None:
+    s = compute((8,), lambda c: reduce_sum((32, 40), lambda i, j: X[0, c + i, j]), name="s")
+    m = compute((2,), lambda g: apply("max", reduce_sum(4, lambda k: s[g * 4 + k]), 0), name="m")
+    made = in_parts({s: s, m: m}, (), (), {m}, 64)
+    each, last = made
+    assert last is m
+    assert s not in made
+    found = reduction(made[m])
+    assert found is not None
+    assert isinstance(found.body, Load)
+    assert found.body.tensor is each
+    np.testing.assert_array_equal(computed(made[m], NUMBERS), computed(m, NUMBERS))
+    kept = in_parts({s: s, m: m}, (), (), {s, m}, 64)
+    assert s in kept  # which is needed itself
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=st.tuples(st.integers(1, 4), st.integers(1, 70), st.integers(1, 70)),
+    wanted=st.integers(1, 500),
+)
+def test_any_extents(shape: tuple[int, int, int], wanted: int) -> None:
+    x = placeholder("x", TensorType(F32, shape))
+    numbers = np.arange(prod(shape), dtype=np.float32).reshape(shape) % 17
+    t = compute(shape[:1], lambda c: reduce_sum(shape[1:], lambda i, j: x[c, i, j]), name="t")
+    made = in_parts({t: t}, (), (), {t}, wanted)
+    np.testing.assert_array_equal(computed(made[t], numbers), numbers.sum((1, 2)))
