@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from math import gcd, lcm, prod
 
 from superopt.kernels.apply import transformed
-from superopt.kernels.layout import Layout, Scatter, lying
+from superopt.kernels.layout import Layout, Part, Scatter, lying
 from superopt.kernels.schedule import (
     Parallel,
     Primitive,
@@ -46,7 +46,7 @@ def default(s: Scheduled, layout: Layout, most: int = LANES) -> Schedule:
     order: list[str] = []
     last, extent = "", 0
     own = {x.axis.name.removeprefix(s.prefix): x.axis for x in s.loops}
-    for p in layout.parts:
+    for p in _longest_last(layout.parts, sizes):
         last, extent = names[p.axis], sizes[p.axis]
         if p.block > 1 and not p.within:
             steps.append(Split(last, p.block))
@@ -71,6 +71,16 @@ def default(s: Scheduled, layout: Layout, most: int = LANES) -> Schedule:
     within = prod(x.extent for x in loops[len(order) :])
     split, outer = _shared(order, [x.extent for x in loops[: len(order)]], within)
     return (*steps, reorder, *split, Vectorize(lanes), *map(Parallel, outer[:SHARED]))
+
+
+def _longest_last(parts: Sequence[Part], sizes: Sequence[int]) -> list[Part]:
+    """The dimensions as they lie, but that of the vectors is one of several elements: what has one
+    is anywhere."""
+    out = list(parts)
+    many = [n for n, p in enumerate(out) if p.block > 1 or sizes[p.axis] != 1]
+    if many and many[-1] != len(out) - 1:
+        out.append(out.pop(many[-1]))
+    return out
 
 
 def _period(t: Tensor, a: Axis) -> int:

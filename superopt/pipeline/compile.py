@@ -18,6 +18,7 @@ from superopt.ir import graph as g
 from superopt.ir.evaluate import bound_sizes
 from superopt.kernels.cpu import Machine, host
 from superopt.kernels.option import Option
+from superopt.kernels.schedule import IllegalSchedule
 from superopt.kernels.room import ask
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
@@ -57,7 +58,8 @@ from superopt.report.compiled import Exported, Tuned
 from superopt.report.profile import Profile
 from superopt.te.domain import Reals
 
-NO_KERNEL = (NotImplementedError, RecursionError, ZeroDivisionError)  # too deep; in what is empty
+# Too deep; in what is empty; and what no schedule was thought of for.
+NO_KERNEL = (NotImplementedError, RecursionError, ZeroDivisionError, IllegalSchedule)
 Rewrite = Callable[[Source, str], Source]
 
 

@@ -41,6 +41,7 @@ from superopt.plan.streams import Order, in_use
 from superopt.plan.target import CPU, Target
 from superopt.plan.tensors import Tensors
 from superopt.plan.turn import in_order_of_reading, panels
+from superopt.plan.twice import twice
 from superopt.plan.zeros import delicate
 from superopt.te import index as ix
 from superopt.te.expr import Tensor, TensorType, compute
@@ -250,9 +251,11 @@ class _Builder:
         steps: list[Step] = []
         asked: dict[str, Problem] = {}
         used: dict[str, Option] = {}
+        again: dict[Tensor, Tensor] = {}
         for t, now in self.current.items():
             lie = {**buffers, **kept.constants(t, now)}
             root = reading(now, lie, kept.kind(t), kept.drops(t), self.target.kind)
+            root = twice(root, self.tensors.constants, again)
             given = operands(root)
             layout: dict[Tensor, Layout | Scatter] = {
                 b: self.lying[x] for b in given if (x := back.get(b, b)) in self.lying

@@ -23,6 +23,10 @@ from superopt.te.walk import axes_of, loads, reductions
 from superopt.te.walk import parts as parts_of
 
 SIMPLE = ("add", "sub", "mul", "neg", "abs", "max", "min", "select", "cast", "lt", "le", "eq")
+DEAR = frozenset((
+    "exp", "log", "erf", "tanh", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh",
+    "acosh", "atanh", "pow", "sigmoid",
+))  # fmt: skip
 LONGEST = 150  # functions in an expression
 FOLDED = 12  # quotients and rests in its indices
 _FOLDS = ("floordiv", "mod")
@@ -57,9 +61,10 @@ def inlined(
     stay = {*outputs, *kept, *(t for some in written.values() for t in some)}
     stay |= _large(current)
     stay |= _bordered(current) if turning is not None else set()
-    current = once(settled(current, stay))
+    dear = turning is not None
+    current = once(settled(current, stay, (), dear))
     current, turned = turning(current) if turning is not None else (current, set())
-    return settled(current, stay | turned, turned)
+    return settled(current, stay | turned, turned, dear)
 
 
 def _large(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
@@ -111,11 +116,15 @@ def _length(e: Expr, length: Mapping[Tensor, int]) -> int:
 
 
 def settled(
-    current: dict[Tensor, Tensor], stay: Collection[Tensor], turned: Collection[Tensor] = ()
+    current: dict[Tensor, Tensor],
+    stay: Collection[Tensor],
+    turned: Collection[Tensor] = (),
+    dear: bool = False,
 ) -> dict[Tensor, Tensor]:
     """With what should be so computed where it is read. turned: what has another order than what it
-    reads, in which no sum is fast."""
-    while chosen := _chosen(current, stay, turned):
+    reads, in which no sum is fast. dear: functions take longer than it takes to keep what they
+    give: on a processor, where memory is near."""
+    while chosen := _chosen(current, stay, turned, dear):
         current = _applied(current, chosen)
     return current
 
@@ -142,7 +151,7 @@ def in_order(outputs: Sequence[Tensor], parts: Mapping[Tensor, Sequence[Tensor]]
 
 
 def _chosen(
-    current: dict[Tensor, Tensor], kept: Collection[Tensor], turned: Collection[Tensor]
+    current: dict[Tensor, Tensor], kept: Collection[Tensor], turned: Collection[Tensor], dear: bool
 ) -> set[Tensor]:
     sites: dict[Tensor, set[Site]] = {t: set() for t in current}
     for t, now in current.items():
@@ -172,7 +181,8 @@ def _chosen(
             continue  # it goes into another first, which may read it many times
         if site.summed and not _once(current[site.reader], site, t):
             continue
-        if _gate(now, current) and WIDER * prod(_sizes(t)) <= prod(_sizes(site.reader)):
+        costly = _gate(now, current) or (dear and not site.summed and _functions(now.body))
+        if costly and WIDER * prod(_sizes(t)) <= prod(_sizes(site.reader)):
             continue
         if t in summing:
             same = prod(_sizes(t)) == prod(_sizes(site.reader)) and all(map(affine, site.index))
@@ -191,6 +201,11 @@ def _gate(now: Tensor, current: Mapping[Tensor, Tensor]) -> bool:
     before = [current[x.tensor] for x in loads(now.body) if x.tensor in current]
     products = [r for x in before for r in reductions(x.body) if _products(r.body)]
     return bool(products) and not _simple(now.body)
+
+
+def _functions(e: Expr) -> bool:
+    """Is it computed from others by more than a few instructions for each element?"""
+    return any(isinstance(x, Apply) and x.fn in DEAR for x in parts_of(e))
 
 
 def _simple(e: Expr) -> bool:

@@ -125,7 +125,7 @@ def _phase(t: Tensor, total: Reduce, rests: dict[_Rule, int]) -> Phase | None:
     )
 
 
-def replaced(e: Expr, old: Reduce, new: Reduce) -> Expr:
+def replaced(e: Expr, old: Reduce, new: Expr) -> Expr:
     if e == old:
         return new
     if isinstance(e, Apply):

@@ -61,3 +61,26 @@ def test_what_is_made_of_constants_runs_once() -> None:
     x = drawn(40, 50)
     near(exe(x=x), reference(m, {"x": x}))
     assert not exe.fallen({})
+
+
+def read_twice(op: str, first: str, shape: list[int], w: np.ndarray) -> onnx.ModelProto:
+    nodes = [helper.make_node(first, ["x", "w"], ["a"]), helper.make_node(op, ["a", "w"], ["y"])]
+    return model(nodes, {"x": (F, shape)}, ["y"], {"w": w})
+
+
+@pytest.mark.parametrize("op", ["Add", "Mul", "Sub", "Max"])
+@pytest.mark.parametrize(
+    ("first", "shape", "w"),
+    [("MatMul", [24, 24], drawn(24, 24)), ("Conv", [1, 3, 5, 5], drawn(3, 3, 3, 3)),
+     ("MatMul", [2, 16, 16], drawn(2, 16, 16)), ("MatMul", [1, 1], drawn(1, 48))],
+    ids=["a matrix", "a convolution", "several", "a row"],
+)  # fmt: skip
+def test_a_weight_that_is_read_beside_its_product(
+    op: str, first: str, shape: list[int], w: np.ndarray
+) -> None:
+    """It is packed for the product, and read as it is by what follows."""
+    m = read_twice(op, first, shape, w)
+    exe = superopt.compile(m)
+    x = drawn(*shape)
+    near(exe(x=x), reference(m, {"x": x}))
+    assert not exe.fallen({})

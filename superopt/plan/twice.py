@@ -1,0 +1,39 @@
+"""Constants that a sum reads, and what is made of it, too: they are two then, for that of the sum
+may be packed, in the order in which its loops read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+
+import numpy as np
+
+from superopt.kernels.transform import reduction
+from superopt.plan.phases import replaced
+from superopt.te.expr import Tensor, compute
+from superopt.te.inline import Inlining
+from superopt.te.node import Load
+from superopt.te.walk import loads
+
+Constants = MutableMapping[Tensor, Callable[[], np.ndarray]]
+
+
+def twice(t: Tensor, constants: Constants, again: MutableMapping[Tensor, Tensor]) -> Tensor:
+    """The tensor, with others in the place of what is read beside its sum. again: these, by what
+    they are of; new ones are added to it, and to the constants."""
+    found = reduction(t)
+    if found is None or t.body is None:
+        return t
+    held = Tensor("held", found.dtype, t.shape)
+    outside = replaced(t.body, found, Load(held, t.axes, found.dtype))
+    inside = {x.tensor for x in loads(found.body)}
+    both = {x.tensor for x in loads(outside)} & inside & constants.keys()
+    if not both:
+        return t
+    for x in both:
+        if x not in again:
+            again[x] = Tensor(f"{x.name}_again", x.dtype, x.shape)
+            constants[again[x]] = constants[x]
+    other = {x: compute(x.shape, lambda *i, x=x: again[x][i]) for x in both}
+    sums = Tensor("held", found.dtype, t.shape, t.axes, found)
+    body = Inlining({held: sums}).expr(Inlining(other).expr(outside))
+    return Tensor(t.name, t.dtype, t.shape, t.axes, body)
