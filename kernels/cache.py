@@ -58,7 +58,7 @@ def put(path: Path, *parts: bytes | memoryview) -> None:
                 for part in parts:
                     f.write(part)
             os.replace(name, path)
-        except OSError:
+        except BaseException:  # such as KeyboardInterrupt
             os.unlink(name)
             raise
 

@@ -1,11 +1,11 @@
-"""Is a kernel's machine code sound? ptxas 12.8, which comes with Triton 3.6, makes of some two products
-in a row, of which each is read by groups of warps, code that takes the second one's address from a
-register that nothing has written: an illegal access, or a wrong result. (Attention with heads of 24
-and 64 keys, four warps, sm_90; ptxas 12.9 does not.)
+"""Is a kernel's machine code sound? ptxas 12.8, which comes with Triton 3.6, makes of some two
+products in a row, of which each is computed by groups of warps, code that takes the second one's
+address from a register that nothing has written: an illegal access, or a wrong result. (Attention
+with heads of 24 and 64 keys, four warps, sm_90; ptxas 12.9 does not.)
 
-Such registers are those of all of a warp (UR), which code of ours sets before all that reads them, from
-the first line to the last: so one pass over the text of `nvdisasm`, which comes with Triton, finds
-what is read before.
+Such registers are those of a whole warp (UR), which code of ours sets before all that reads them,
+from the first line to the last: so one pass over the text of `nvdisasm`, which comes with Triton,
+finds what is read before.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _REGISTER = re.compile(r"\bUR(\d+)")
 
 
 def sound(compiled: Any) -> bool:
-    """Does a kernel that Triton has compiled read no register before it is written? True, too, where
-    nothing tells."""
+    """Does a kernel that Triton has compiled read no register before it is written? True, too,
+    where nothing tells."""
     code = getattr(compiled, "asm", {})
     tool = _disassembler()
     if tool is None or "cubin" not in code or code["ptx"].count("wgmma.fence") < PRODUCTS:
@@ -38,8 +38,8 @@ def sound(compiled: Any) -> bool:
 
 
 def unwritten(text: str) -> Iterator[str]:
-    """The instructions of a text of nvdisasm's that read a register of the warp that none before them
-    writes."""
+    """The instructions of a text of nvdisasm's that read a register of the warp that none before
+    them writes."""
     written: set[int] = set()
     for name, rest in _LINE.findall(text):
         first, *others = (x.strip() for x in rest.split(","))

@@ -31,7 +31,7 @@ TRIED, ROWS = 8, 256  # blocks; rows, at least
 
 @dataclass(frozen=True, slots=True)
 class Narrow:
-    """What computes all columns, and those of zeros; the buffer, what is made of it; the constant."""
+    """What computes all columns, and those of zeros; the buffer; what is made of it; constants."""
 
     problem: Problem
     matrix: Matrix

@@ -24,6 +24,8 @@ from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice, Problem
 from superopt.kernels.transform import reduction, unscheduled
 
+TURNED = 16  # elements of a side of a tile that is turned, at most
+
 
 def choice(p: Problem, wanted: Option | None = None) -> Choice:
     """By the option that is wanted, where it is one of this problem's; else the way that should be
@@ -67,9 +69,14 @@ def best(p: Problem) -> Option:
         return Option.of("groups", rows=rows, vectors=vectors)
     if some:
         return min(some, key=lambda x: x[0])[1]
-    if turning(p.tensor, p.layouts, p.lanes) is not None:
-        return Option.of("turning", lanes=p.lanes)
+    if turning(p.tensor, p.layouts, side(p)) is not None:
+        return Option.of("turning", lanes=side(p))
     return Option.of("loops", lanes=LANES)
+
+
+def side(p: Problem) -> int:
+    """Of tiles that are turned: as many vectors as there are lanes have to be in registers."""
+    return min(p.lanes, TURNED)
 
 
 def takes(p: Problem) -> float | None:
@@ -157,8 +164,8 @@ def _options(p: Problem) -> Iterator[Option]:
         re.options(p.tensor, p.layouts, p.lanes, p.registers), key=lambda x: x[0]
     ):
         yield option
-    if turning(p.tensor, p.layouts, p.lanes) is not None:
-        yield Option.of("turning", lanes=p.lanes)
+    if turning(p.tensor, p.layouts, side(p)) is not None:
+        yield Option.of("turning", lanes=side(p))
     if found is None:
         yield from (Option.of("loops", lanes=n) for n in (LANES // 4, LANES // 2, LANES, 2 * LANES))
 

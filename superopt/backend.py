@@ -8,6 +8,7 @@ from typing import Any
 import onnx
 from onnx.backend.base import Backend, BackendRep
 
+from superopt.errors import UsageError
 from superopt.onnx_io.source import read
 from superopt.pipeline.compile import Executable
 from superopt.pipeline.compile import compile as compiled
@@ -26,7 +27,11 @@ class Prepared(BackendRep):
         else:
             some = inputs if isinstance(inputs, Sequence) else [inputs]
             names = [i.name for i in self.compiled.model.graph.inputs]
-            feeds = dict(zip(names, some, strict=False))
+            if len(some) > len(names):
+                raise UsageError(
+                    f"{len(some)} inputs", f"the model has {len(names)}", "leave the others out"
+                )
+            feeds = dict(zip(names, some, strict=False))  # others may have values of their own
         return tuple(self.compiled.run(feeds).values())
 
 
@@ -35,6 +40,11 @@ class SuperoptBackend(Backend):
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
+        if not cls.supports_device(device):
+            raise UsageError(
+                f"device {device!r}", "this backend runs on the CPU",
+                'give "CPU", or use superopt.compile(model, target="cuda")',
+            )  # fmt: skip
         super().prepare(model, device, **kwargs)
         return Prepared(compiled(read(model), threads=int(kwargs.get("threads", 1))))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from superopt import __version__
@@ -42,7 +43,8 @@ def measured(store: Store, on: Target) -> list[Timed]:
     for key, found in store.of_kind(on, MEASURED):
         problem, option = key.operator.split(" ", 1)
         (numbers,) = key.shapes
-        out.append(Timed(problem, numbers, Option.parsed(option), found.us_median * 1e-6))
+        with suppress(ValueError):  # of another version, or of nobody
+            out.append(Timed(problem, numbers, Option.parsed(option), found.us_median * 1e-6))
     return out
 
 
@@ -70,7 +72,8 @@ def chosen(store: Store, on: Target) -> dict[str, Option]:
     for key, found in store.of_kind(on, CHOSEN):
         problem, option = key.operator.split(" ", 1)
         if problem not in out or out[problem][0] < found.when:
-            out[problem] = (found.when, Option.parsed(option))
+            with suppress(ValueError):
+                out[problem] = (found.when, Option.parsed(option))
     return {problem: option for problem, (_, option) in out.items()}
 
 

@@ -18,8 +18,8 @@ from superopt.ir import graph as g
 from superopt.ir.evaluate import bound_sizes
 from superopt.kernels.cpu import Machine, host
 from superopt.kernels.option import Option
-from superopt.kernels.schedule import IllegalSchedule
 from superopt.kernels.room import ask
+from superopt.kernels.schedule import IllegalSchedule
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source

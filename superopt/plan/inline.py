@@ -24,8 +24,8 @@ from superopt.te.walk import parts as parts_of
 
 SIMPLE = ("add", "sub", "mul", "neg", "abs", "max", "min", "select", "cast", "lt", "le", "eq")
 DEAR = frozenset((
-    "exp", "log", "erf", "tanh", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh",
-    "acosh", "atanh", "pow", "sigmoid",
+    "exp", "log", "erf", "tanh", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
+    "asinh", "acosh", "atanh", "pow", "sigmoid",
 ))  # fmt: skip
 LONGEST = 150  # functions in an expression
 FOLDED = 12  # quotients and rests in its indices

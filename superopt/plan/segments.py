@@ -27,6 +27,7 @@ PRODUCTS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 # each place, for each element of the result.
 PREFIXES = 16
 COMPARED = 4
+LITTLE = 1 << 12  # elements of a result, with which it makes no difference
 ONCE = 1 << 27  # comparisons that are made ahead of time: a second
 
 
@@ -75,15 +76,21 @@ def why_slow(n: g.Node, sizes: Mapping[str, int]) -> str:
             assert indices is not None
             shape = _numbers(indices.type, sizes)
             places, rows = prod(result), prod(shape[:-1])
+            most = COMPARED * prod(result)
             if n.op.name == "ScatterElements":
+                most = COMPARED * LITTLE
                 axis = dict(n.attrs)["axis"]
                 assert isinstance(axis, int)
                 rows = shape[axis]
             elif shape:
                 places = prod(result[: shape[-1]])
             once = places * rows <= ONCE and is_constant(g.item(n, 0), {})
-            if places * rows > COMPARED * prod(result) and not once:
+            if places * rows > most and not once:
                 return "a kernel would compare each place with all indices"
+        case "DFT" if max(_numbers(n.type, sizes), default=1) > PREFIXES:
+            return "a kernel would compute each sine anew"
+        case "Einsum" if len(n.inputs) > 2:
+            return "a kernel would sum over all indices at once"
         case "GridSample":
             return "a kernel would compute its places anew for each channel"
     return ""
