@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 from superopt.backend import prepare
-from superopt.errors import ModelError
+from superopt.errors import ModelError, UsageError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -66,3 +66,11 @@ def test_node(name: str) -> None:
     for got, wanted in found:
         for a, b in zip(got, wanted, strict=True):
             same(a, b)
+
+
+def test_what_the_backend_cannot_do_is_said() -> None:
+    model = CASES["test_relu"].model or onnx.load(f"{CASES['test_relu'].model_dir}/model.onnx")
+    with pytest.raises(UsageError, match="device 'CUDA'"):
+        prepare(model, "CUDA")
+    with pytest.raises(UsageError, match="2 inputs"):
+        prepare(model).run([np.zeros((3, 4, 5), np.float32)] * 2)

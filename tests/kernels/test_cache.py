@@ -65,3 +65,15 @@ def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
 def test_a_folder_that_is_read_only_is_no_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     assert answer(object_code(TEXT, host(), tmp_path)) == 42
+
+
+def test_nothing_is_left_of_what_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        cache.put(tmp_path / "x", b"0" * 100)
+    assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,7 @@ from onnx import helper
 import superopt
 from superopt.cost import tuned
 from superopt.cost.learned import ALGORITHMS, LEAST, Ranking, features
-from superopt.cost.store import Store
+from superopt.cost.store import Key, Measured, Store
 from superopt.cost.tuned import Timed
 from superopt.ir import graph as g
 from superopt.kernels.cpu import host
@@ -234,3 +234,24 @@ def test_the_graph_that_was_found_is_compiled(tmp_path: Path) -> None:
         tuned.keep_graph(store, 1, source.sha256, log, (1.0, 1.0, 1.0, 1))
     again = superopt.compile(m, store=tmp_path)
     assert products(again.model.graph) == 2
+
+
+@pytest.mark.parametrize("text", ["", "loops lanes=x", "loops lanes", "nonsense rows=3"])
+def test_a_store_of_nobody_s_words(text: str, tmp_path: Path) -> None:
+    """What no version wrote is left out, and nothing fails."""
+    m = net(9)
+    exe = superopt.compile(m, store=tmp_path)
+    (step,) = exe.variant({"n": 1})
+    assert isinstance(step, Native)
+    key = next(iter(step.code.program.options))
+    with Store.open(tmp_path) as store:
+        on = tuned.target(1)
+        for kind in (tuned.CHOSEN, tuned.MEASURED):
+            row = Key(kind, f"{key} {text}", ((1,),), (), on)
+            store.put({row: Measured(1.0, 1.0, 1.0, 1, 1.0)})
+        assert key not in tuned.chosen(store, on) or text.startswith("nonsense")
+        tuned.measured(store, on)
+    again = superopt.compile(m, store=tmp_path)
+    (other,) = again.variant({"n": 1})
+    assert isinstance(other, Native)
+    assert other.code.program.options == step.code.program.options

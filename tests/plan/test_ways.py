@@ -1,0 +1,57 @@
+"""How what has no better way is computed: loops, turned tiles; and what is left to onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import superopt
+from superopt.kernels.tile import For, Store
+from tests.plan.test_compile import F, model, near, reference
+from tests.plan.test_inline import drawn
+
+pytest.importorskip("onnxruntime")
+
+
+def test_a_column_is_computed_in_vectors() -> None:
+    """What has one element along its last dimension has vectors along the one before."""
+    m = model([helper.make_node("Tanh", ["x"], ["y"])], {"x": (F, [5, 70, 1, 1])}, ["y"], {})
+    exe = superopt.compile(m)
+    x = drawn(5, 70, 1, 1)
+    near(exe(x=x), reference(m, {"x": x}))
+    (step,) = exe.variants[()]
+    (kernel,) = step.code.program.kernels.values()
+    (inner,) = kernel.body
+    while isinstance(inner, For):
+        (inner,) = inner.body
+    assert isinstance(inner, Store)
+    assert [a.extent for a in inner.axes] == [64]
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8, np.bool_, np.float16, np.float64])
+@pytest.mark.parametrize("shape", [(100, 70), (33, 129), (16, 16), (5, 3)])
+def test_matrices_of_short_elements_are_turned(kind: type, shape: tuple[int, int]) -> None:
+    """In tiles of sixteen each way: one of 64 is more than registers hold (0.3 of the speed)."""
+    given = (drawn(*shape) * 50).astype(kind)
+    element = helper.np_dtype_to_tensor_dtype(given.dtype)
+    nodes = [helper.make_node("Transpose", ["x"], ["y"], perm=[1, 0])]
+    exe = superopt.compile(model(nodes, {"x": (element, list(shape))}, ["y"], {}))
+    np.testing.assert_array_equal(exe(x=given)["y"], given.T)
+    (step,) = exe.variants[()]
+    for o in step.code.program.options.values():
+        assert o.algorithm != "turning" or o["lanes"] <= 16
+
+
+def test_what_kernels_do_slowly_runs_in_onnxruntime() -> None:
+    nodes = [
+        helper.make_node("DFT", ["x"], ["a"], axis=1),
+        helper.make_node("Einsum", ["a", "w", "v"], ["y"], equation="bnc,cd,de->bne"),
+    ]
+    known = {"w": drawn(2, 8), "v": drawn(8, 4)}
+    m = model(nodes, {"x": (F, [1, 64, 1])}, ["y"], known)
+    m.opset_import[0].version = 17
+    exe = superopt.compile(m)
+    x = drawn(1, 64, 1)
+    near(exe(x=x), reference(m, {"x": x}))
+    assert {n.op.name for n, _ in exe.fallen({})} == {"DFT", "Einsum"}
