@@ -18,9 +18,11 @@ from superopt.ir import graph as g
 from superopt.partial.boxes import Box, joined, mask, singles, volume
 from superopt.partial.cells import cells
 from superopt.partial.composed import Composed
+from superopt.partial.extremes import by_terms, decided
 from superopt.partial.fewer import degree, shortened, size_of, thinned
-from superopt.partial.multisets import by_terms
 from superopt.partial.points import MODULUS, Points, ring, terms
+from superopt.partial.shared import shared
+from superopt.partial.translated import translated
 from superopt.te.expr import Tensor, compute
 from superopt.te.fn import function
 from superopt.te.inline import placed
@@ -105,7 +107,8 @@ def _compared(
     short = shortened(bodies)
     sizes = [volume(c) for c in found]
     small = sum(sizes) <= most
-    places, begins = (_all if small else _elements)(found)
+    one = np.ones(len(found), bool) if small else _translated(axes, short, found)
+    places, begins = _all(found) if small else _elements(found, one)
     same = _alike(axes, short, places)
     every, some = (f.reduceat(same, begins).tolist() if found else [] for f in (_AND, _OR))
     left = max(most, LATER // sum(map(terms, short)))
@@ -116,7 +119,7 @@ def _compared(
     for n in sorted(range(len(found)), key=lambda n: (not some[n], sizes[n])):  # equal ones first
         if every[n]:
             equal.append(found[n])
-        elif small and not some[n]:
+        elif one[n] and not some[n]:
             different.append(found[n])
         elif sizes[n] <= left:
             left -= sizes[n]
@@ -143,14 +146,18 @@ def _alike(axes: Sequence[Axis], bodies: Sequence[Expr], places: np.ndarray) -> 
     """At which places they are equal. Sums over the ends of windows are compared first, on one
     input: where these differ, as they do at most places of boxes that differ, no more is asked. Nor
     is it of maxima after some inputs where their terms are the same."""
+    own = shared(bodies)
+    if decided(bodies):
+        return _of_same_terms(axes, own, places)
+    by_sets = _ordered(bodies) and by_terms(bodies)
     same = np.ones(len(places), bool)
     ends = thinned(bodies)
     fewer = 2 * sum(map(terms, ends)) <= sum(map(terms, bodies))
-    tried = [(ends, points) for points in _inputs(ends)][:1] if fewer else []
+    tried = [(shared(ends), points) for points in _inputs(ends)][:1] if fewer else []
     left = np.arange(len(places))  # where it is not known yet
-    for n, (some, points) in enumerate([*tried, *((bodies, p) for p in _inputs(bodies))]):
-        if n == SOON:
-            left = left[~_of_same_terms(axes, bodies, places[left])]
+    for n, (some, points) in enumerate([*tried, *((own, p) for p in _inputs(bodies))]):
+        if n == SOON and by_sets:
+            left = left[~_of_same_terms(axes, own, places[left])]
         if not len(left):
             break
         same[left] = _equal(axes, some, places[left], points)
@@ -166,12 +173,11 @@ def _equal(
 
 
 def _of_same_terms(axes: Sequence[Axis], bodies: Sequence[Expr], places: np.ndarray) -> np.ndarray:
-    """At which places they are equal whatever the order of numbers, as far as that is seen."""
-    same = np.full(len(places), _ordered(bodies) and by_terms(bodies))
+    """At which places they are of the same maxima, whatever the order of numbers."""
+    same = np.ones(len(places), bool)
     for seed in range(INPUTS):
-        if same.any():
-            there = np.flatnonzero(same)
-            same[there] = _equal(axes, bodies, places[there], Points(seed, terms_only=True))
+        there = np.flatnonzero(same)
+        same[there] = _equal(axes, bodies, places[there], Points(seed, terms_only=True))
     return same
 
 
@@ -209,15 +215,21 @@ def _all(boxes: Sequence[Box]) -> tuple[np.ndarray, np.ndarray]:
     return out * steps[box] + begins[box], first
 
 
-def _elements(boxes: Sequence[Box]) -> tuple[np.ndarray, np.ndarray]:
+def _translated(axes: Sequence[Axis], bodies: Sequence[Expr], boxes: Sequence[Box]) -> np.ndarray:
+    begins, steps, counts = _spans(boxes)
+    return translated(axes, bodies, begins, np.where(counts > 1, steps, 0))
+
+
+def _elements(boxes: Sequence[Box], one: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Likewise the first element of each box, its neighbours along each axis, the last one, and
-    some at random; each once."""
+    some at random, each once; of those boxes of which one tells of all the first and the last."""
     begins, steps, counts = _spans(boxes)
     number, rank = counts.shape
     most = counts[:, None, :] - 1
     near = np.minimum(np.eye(rank + 1, rank, k=-1, dtype=np.int64), most)
     drawn = np.random.default_rng(0).random((number, MORE, rank))
     at = np.concatenate((near, most, (drawn * counts[:, None, :]).astype(np.int64)), 1)
+    at[one, 1:] = most[one]
     box = np.repeat(np.arange(number), at.shape[1])
     at = at.reshape(-1, rank)
     places = begins[box] + at * steps[box]

@@ -9,7 +9,7 @@ from superopt.ir import graph as g
 from superopt.partial import regions as r
 from superopt.partial.boxes import Span
 from superopt.partial.composed import Composed
-from superopt.partial.multisets import by_terms
+from superopt.partial.extremes import by_terms, decided
 from superopt.partial.points import Points
 from superopt.te.inline import placed
 from superopt.te.node import Axis, Expr
@@ -30,6 +30,8 @@ def same_terms(a: g.Value, b: g.Value) -> np.ndarray:
     """At each element."""
     axes, some = bodies(a, b)
     places = np.array(list(np.ndindex(*(int(str(d)) for d in a.type.shape or ()))))
+    if not by_terms(some):
+        return np.zeros(len(places), bool)
     return r._of_same_terms(axes, some, places)
 
 
@@ -49,6 +51,8 @@ def add(a: g.Value, b: g.Value) -> g.Value:
     return apply("Add", a, b)
 
 
+ONE = apply("Div", Y, Y)
+SMALL = pool(X, 3, 3, pads=(1, 1, 1, 1))
 ROWS = pool(X, 1, 3, pads=(0, 1, 0, 1))
 
 
@@ -91,12 +95,43 @@ def test_other_terms(a: g.Value, b: g.Value) -> None:
     assert not same_terms(a, b).any()
 
 
-def test_a_term_that_is_there_twice_is_left_to_numbers() -> None:
-    """Which see that they are equal."""
-    a, b = most(most(X, X), Y), most(X, Y)
-    assert by_terms(bodies(a, b)[1])
-    assert not same_terms(a, b).any()
-    assert r.regions(a, b).share == 1
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (most(most(X, X), Y), most(X, Y)),
+        (pool(X, 5, 5, pads=(2, 2, 2, 2)), pool(SMALL, 3, 3, pads=(1, 1, 1, 1))),
+        (pool(apply("Pad", X, pads=(0, 0, 1, 1, 0, 0, 1, 1), mode="edge"), 3, 3),
+         pool(X, 3, 3, pads=(1, 1, 1, 1))),
+        (most(X, X), X),
+    ],
+)  # fmt: skip
+def test_a_term_that_is_there_twice_is_one(a: g.Value, b: g.Value) -> None:
+    assert same_terms(a, b).all()
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "so"),
+    [
+        (pool(X, 3, 3), pool(Y, 3, 3), True),
+        (apply("Relu", add(X, Y)), X, True),
+        (apply("Neg", most(X, Y)), add(most(X, Y), Z), True),
+        (most(X, Y), least(X, Y), False),  # max(x, min(x, y)) is x
+        (apply("Mul", most(X, Y), most(X, Z)), X, False),  # (m - x) (m - y) is 0
+        (most(add(X, most(Y, Z)), X), X, False),  # x + max(y, z) is one of two terms
+        (most(apply("Relu", X), ONE), X, False),  # max(0, 1) is 1
+        (apply("Sigmoid", most(X, Y)), X, False),
+        (apply("Abs", X), X, False),
+        (X, Y, False),
+    ],
+)  # fmt: skip
+def test_what_terms_decide(a: g.Value, b: g.Value, so: bool) -> None:
+    assert decided(bodies(a, b)[1]) == so
+
+
+def test_what_numbers_tell_is_left_to_them() -> None:
+    """Of max(x, min(x, y)) the second term is never the largest, and max(0, 1) is 1."""
+    assert r.regions(most(X, least(X, Y)), X).share == 1
+    assert r.regions(most(apply("Relu", X), ONE), most(X, ONE)).share == 1
 
 
 def test_few_inputs_are_asked_where_terms_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
