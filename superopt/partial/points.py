@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from superopt.partial.extremes import extreme, number_of, terms_of, united
+from superopt.partial.extremes import OTHER, Sets, capped, extreme, kind
 from superopt.te import residues
 from superopt.te.dtype import INDEX, DType
 from superopt.te.expr import Tensor
 from superopt.te.field import PrimeField
 from superopt.te.fn import function
 from superopt.te.keyed import key, mix
-from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
+from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Number, Reduce
 from superopt.te.walk import parts
 
 AT_ONCE = 1 << 16  # terms of sums, so that arrays of them stay in the cache
@@ -32,13 +32,14 @@ MODULUS = residues.P
 class Points:
     """The values of expressions. above: see `PrimeField`. components: of an element, that are
     computed: 1 where `ring` says so. drawn: inputs that are read more often than they have
-    elements. terms_only: maxima as sets of their terms (`extremes.py`). works: by the ids of
+    elements. numbers: where maxima are sets of their
+    terms (`extremes.py`), which there are. works: by the ids of
     expressions, which are held: see `work`."""
 
     seed: int
     above: int | None = None
     components: int = len(residues.MODULI)
-    terms_only: bool = False
+    numbers: tuple[Number, ...] | None = None
     domain: PrimeField = field(init=False)
     drawn: dict[Tensor, np.ndarray] = field(default_factory=dict)
     works: dict[int, tuple[Expr, float]] = field(default_factory=dict)
@@ -62,13 +63,13 @@ class Points:
             out.append(spread(x, lead, (len(some),)))
         return out[0] if len(out) == 1 else np.concatenate(out, -1)
 
-    def sets(self, fn: str, e: Expr, axes: Sequence[Axis], places: np.ndarray) -> np.ndarray:
+    def sets(self, of: Sets, e: Expr, axes: Sequence[Axis], places: np.ndarray) -> np.ndarray:
         """The terms of a maximum at places, (count, terms)."""
         count = max(1, AT_ONCE // terms(e))
         out = [np.zeros((0, 1), np.int64)]
         for k in range(0, len(places), count):
             some = places[k : k + count]
-            x = _Run(self, {a: some[:, n] for n, a in enumerate(axes)}, {}).sets(fn, e)
+            x = _Run(self, {a: some[:, n] for n, a in enumerate(axes)}, {}).sets(of, e)
             out.append(np.broadcast_to(x, (len(some), x.shape[-1])))
         return joined(out, 0)
 
@@ -98,8 +99,6 @@ class Points:
 
     def drawing(self, t: Tensor, where: np.ndarray) -> np.ndarray:
         """The elements of an input there."""
-        if not where.ndim:  # numpy warns of single numbers that wrap around
-            return self.drawing(t, where[None])[..., 0]
         state = mix(where.astype(np.uint64) ^ np.uint64(key(self.seed, t.name)))
         if not t.dtype.is_float:
             return (state % np.uint64(97)).astype(self.domain.store(t.dtype))
@@ -138,8 +137,8 @@ class _Run:
                     return computed(fn, [self.value(a) for a in args])
                 if fn == "select":
                     return self.selected(*args)
-                if self.points.terms_only and (of := extreme(e)):
-                    return number_of(of, self.sets(of, e), domain, e)
+                if self.points.numbers is not None and extreme(e):
+                    return self.maximum(e)
                 some = [self.value(a) for a in args]
                 kinds = [a.dtype for a in args]
                 if fn == "cast" and kinds[0] == INDEX:
@@ -156,8 +155,8 @@ class _Run:
                     where = where * n + np.minimum(np.maximum(self.value(i), 0), n - 1)
                 return self.points.read(t, where)
             case Reduce(fn, axes, body):
-                if self.points.terms_only and (of := extreme(e)):
-                    return number_of(of, self.sets(of, e), domain, e)
+                if self.points.numbers is not None and extreme(e):
+                    return self.maximum(e)
                 return self.total(fn, axes, body)
             case Index(element, bound):
                 place, size = self.value(element), self.value(bound)
@@ -249,28 +248,35 @@ class _Run:
         assert out is not None
         return out
 
-    def sets(self, fn: str, e: Expr) -> np.ndarray:
-        """The terms of a maximum, (..., terms); 0 for none."""
+    def maximum(self, e: Expr) -> np.ndarray:
+        assert self.points.numbers is not None
+        of = Sets(kind(e), self.points.numbers, self.points.domain)
+        return of.value(self.sets(of, e), e)
+
+    def sets(self, of: Sets, e: Expr) -> np.ndarray:
+        """The terms of a maximum, (..., terms)."""
         match e:
-            case Reduce(of, axes, body) if of == fn:
-                x = self.within(axes).sets(fn, body)
+            case Reduce(fn, axes, body) if fn == of.fn:
+                x = self.within(axes).sets(of, body)
                 sizes = [_size(a) for a in axes]
                 x = spread(x, (), (*self.depth, *sizes, 1), len(sizes) + 1)
                 count = prod(x.shape[-len(sizes) - 1 :])
-                return united(x.reshape(*x.shape[: -len(sizes) - 1], count))
-            case Apply(of, args) if of == fn:
-                return united(joined([self.sets(fn, x) for x in args], -1))
+                return of.united(x.reshape(*x.shape[: -len(sizes) - 1], count))
+            case Apply(fn, args) if fn == of.fn:
+                return of.united(joined([self.sets(of, x) for x in args], -1))
+            case Apply(fn) if fn == OTHER[of.fn] and (found := capped(e)):
+                return of.least(self.sets(of, found[0]), found[1])
             case Apply("select", (guard, yes, no)):
                 told = self.value(guard)
                 if told.all() or not told.any():
-                    return self.sets(fn, yes if told.all() else no)
-                a, b = (self.sets(fn, x) for x in (yes, no))
+                    return self.sets(of, yes if told.all() else no)
+                a, b = (self.sets(of, x) for x in (yes, no))
                 most = max(a.shape[-1], b.shape[-1])
                 return np.where(told[..., None], filled(a, most), filled(b, most))
             case Load(t, index) if t.body is not None:
                 which, places = self.places(t, index)
-                return np.asarray(self.points.sets(fn, t.body, t.axes, places)[which])
-        return terms_of(fn, self.value(e), self.points.domain, e)
+                return np.asarray(self.points.sets(of, t.body, t.axes, places)[which])
+        return of.term(self.value(e), e)
 
 
 def spread(

@@ -7,6 +7,7 @@ import pytest
 
 from superopt.ir import graph as g
 from superopt.partial.composed import Composed
+from superopt.partial.extremes import numbers_of
 from superopt.partial.points import Points, terms
 from superopt.partial.regions import regions
 from superopt.partial.shared import shared
@@ -51,7 +52,7 @@ def test_the_same_values(v: g.Value, sets: bool) -> None:
     assert terms(own) < terms(t.body)
     shape = [int(str(d)) for d in t.shape]
     places = np.array(list(np.ndindex(*shape)))
-    points = Points(3, terms_only=sets)
+    points = Points(3, numbers=numbers_of([t.body]) if sets else None)
     np.testing.assert_array_equal(
         points.values(own, t.axes, places), points.values(t.body, t.axes, places)
     )
