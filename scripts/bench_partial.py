@@ -32,7 +32,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -40,6 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from partial_enumeration import enumeration, table
+from partial_subgraphs import given, subgraphs
 from peers import drawn, in_turns
 
 import superopt
@@ -54,7 +54,6 @@ from superopt.ir.evaluate import evaluate
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read as read_model
 from superopt.onnx_io.weightless import fill
-from superopt.ops import OPS
 from superopt.partial import boxes, sizes, symbolic
 from superopt.partial.correct import NoCorrection
 from superopt.partial.generalise import inputs
@@ -64,7 +63,6 @@ from superopt.partial.regions import regions
 from superopt.partial.split import split
 from superopt.pipeline.windows import windows_of
 from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
 from superopt.te.field import PrimeField
 from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Proved
@@ -85,10 +83,6 @@ class Exact:
     bound: str
     right: int = 0
     ms: list[float] = field(default_factory=list)
-
-
-def given(name: str, *shape: int) -> g.Input:
-    return g.Input(name, TensorType(F32, shape))
 
 
 def exact(name: str) -> list[Exact]:
@@ -137,44 +131,6 @@ def families(seconds: float) -> Iterator[list[str]]:
             pair.name, " ".join(right), " ".join(wrong) or "none",
             f"{proved} of {len(made.claims)}", ", ".join(ways) or "none", f"{took:.2f}",
         ]  # fmt: skip
-
-
-def apply(op: str, *operands: g.Value, **attrs: Any) -> g.Value:
-    return g.node(OPS[op], operands, **attrs)
-
-
-def subgraphs() -> Iterator[tuple[str, g.Value, g.Value]]:
-    """Mutants of layers of the models of scripts/bench_models.py."""
-    for c, side in ((64, 56), (512, 7)):
-        x, y, k = given("x", 1, c, side, side), given("y", 1, c, side, side), given("k", c, c, 3, 3)
-        pads = (1, 1, 1, 1)
-        a = apply("Concat", *(apply("Conv", v, k, pads=pads) for v in (x, y)), axis=3)
-        b = apply("Conv", apply("Concat", x, y, axis=3), k, pads=pads)
-        yield f"two images of {c} x {side} x {side} side by side", a, b
-    c, h, w = 512, 64, 96
-    x, k = given("x", 1, c, h, w), given("k", c, c, 3, 3)
-    a = apply("Conv", x, k, pads=(2, 2, 2, 2), dilations=(2, 2))
-    folded = apply("Reshape", x, shape=(1, c, h // 2, 2, w // 2, 2))
-    folded = apply("Transpose", folded, perm=(3, 5, 0, 1, 2, 4))
-    folded = apply("Reshape", folded, shape=(4, c, h // 2, w // 2))
-    made = apply("Conv", folded, k, pads=(1, 1, 1, 1))
-    made = apply("Reshape", made, shape=(2, 2, 1, c, h // 2, w // 2))
-    made = apply("Transpose", made, perm=(2, 3, 4, 0, 5, 1))
-    yield (
-        "csrnet's dilated convolution as a dense one",
-        a,
-        apply("Reshape", made, shape=(1, c, h, w)),
-    )
-    x, y, k = given("x", 128, 768), given("y", 384, 768), given("k", 768, 768)
-    a = apply("Concat", apply("MatMul", x, k), apply("MatMul", y, k), axis=0)
-    yield "products of 128 and 384 rows", a, apply("MatMul", apply("Concat", x, y, axis=0), k)
-    a = apply(
-        "Conv", x := given("z", 16, 256, 14, 14), k := given("q", 256, 256, 3, 3), pads=(1, 1, 1, 1)
-    )
-    row = apply("Reshape", apply("Transpose", x, perm=(1, 2, 0, 3)), shape=(1, 256, 14, 16 * 14))
-    made = apply("Conv", row, k, pads=(1, 1, 1, 1))
-    made = apply("Transpose", apply("Reshape", made, shape=(256, 14, 16, 14)), perm=(2, 0, 1, 3))
-    yield "sixteen images of 256 x 14 x 14 in a row", a, made
 
 
 def analysis() -> Iterator[list[str]]:
