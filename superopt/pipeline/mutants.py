@@ -41,7 +41,8 @@ from superopt.pipeline.mutant_candidates import (
     estimates,
     prices,
 )
-from superopt.report.data import Event, MutantCount, Mutation
+from superopt.report.data import Event
+from superopt.report.mutation import MutantCount, Mutation
 from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Proved
 

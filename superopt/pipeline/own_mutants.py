@@ -49,7 +49,8 @@ from superopt.pipeline.shapes import representative
 from superopt.pipeline.subprograms import subprograms
 from superopt.pipeline.timed import KIND, time_nodes
 from superopt.pipeline.windows import Line, Window, mutated, windows_of
-from superopt.report.data import Event, MutantCount, Mutation
+from superopt.report.data import Event
+from superopt.report.mutation import MutantCount, Mutation
 from superopt.report.words import count, otherwise
 from superopt.rules.exactness import classed
 from superopt.rules.rule import Rule

@@ -8,11 +8,11 @@ from superopt.report.data import (
     Decision,
     Derivation,
     Generation,
-    Mutation,
     RuleCount,
     RuleInfo,
     RuleVerdict,
 )
+from superopt.report.mutation import Mutation
 from superopt.report.table import SHOWN, joined, table
 from superopt.report.text import legend
 

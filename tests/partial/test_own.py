@@ -33,7 +33,7 @@ from superopt.pipeline.own_mutants import with_mutants
 from superopt.pipeline.partial_page import in_parts
 from superopt.pipeline.request import Deadline, Request
 from superopt.pipeline.windows import mutated, windows_of
-from superopt.report.data import MutantCount
+from superopt.report.mutation import MutantCount
 from superopt.report.text import explanation
 from superopt.rulebook import own_pairs, own_rules
 from superopt.rules.rule import parse_rules
