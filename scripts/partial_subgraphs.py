@@ -68,7 +68,7 @@ def window(op: str, k: int, **attrs: Any) -> Made:
     """A pool, or a convolution of 64 channels, whose results are as many as what it is given."""
     pads = (k // 2 * attrs.get("dilations", (1,))[0],) * 4
     if op == "Conv":
-        kernel = given("k", 64, 64, k, k)
+        kernel = given(attrs.pop("kernel", "k"), 64, 64, k, k)
         return lambda v: apply(op, v, kernel, pads=pads, **attrs)
     return lambda v: apply(op, v, kernel_shape=(k, k), pads=pads, **attrs)
 
@@ -93,7 +93,7 @@ def relu(v: g.Value) -> g.Value:
 def _side_by_side() -> Iterator[Pair]:
     """Of two images one behind the other: each by itself, or both at once."""
     three, five, seven = (window("MaxPool", k) for k in (3, 5, 7))
-    conv = window("Conv", 3)
+    conv, other = window("Conv", 3), window("Conv", 3, kernel="q")
     spread = given("u", 64, 32, 4, 4)
     for name, make, side in (
         ("pools of 7 x 7", seven, 56),
@@ -107,7 +107,7 @@ def _side_by_side() -> Iterator[Pair]:
         ("convolutions of 5 x 5", window("Conv", 5), 512),
         ("a convolution, Relu and a pool of 3 x 3", chain(conv, relu, three), 56),
         ("a pool of 7 x 7 and a convolution", chain(seven, conv), 56),
-        ("a convolution twice, and Relu between", chain(conv, relu, conv), 56),
+        ("two convolutions, and Relu between", chain(conv, relu, other), 56),
         ("transposed convolutions", lambda v: apply(
             "ConvTranspose", v, spread, strides=(2, 2), pads=(1, 1, 1, 1)), 28),
         ("Softmax over channels", lambda v: apply("Softmax", v, axis=1), 56),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import islice
+from itertools import chain, islice
 from math import prod
 
 import numpy as np
@@ -158,15 +158,17 @@ def _alike(
     Of maxima the sets of terms are compared, and where these differ they are taken to do, too;
     inputs say where it is so, if it need not be. Maxima and minima together are equal in more ways,
     so that all inputs are asked there."""
-    own = shared(bodies)
     same = np.zeros(len(places), bool)
     if not len(places):
         return same, same
+    own = shared(bodies)
     if _ordered(bodies) and by_terms(bodies):
         same = _of_same_terms(axes, own, places, numbers_of(bodies))
         if decided(bodies):
             return same, np.zeros_like(same)
     left = np.flatnonzero(~same)
+    if not len(left):
+        return same, np.zeros_like(same)
     sure = len(kinds(bodies)) > 1 or not (_ordered(bodies) and by_terms(bodies))
     agree = _agree(axes, bodies, own, places[left], None if sure else ORDERED)
     doubtful = np.zeros_like(same)
@@ -187,9 +189,9 @@ def _agree(
     same = np.ones(len(places), bool)
     ends = thinned(bodies)
     fewer = 2 * sum(map(terms, ends)) <= sum(map(terms, bodies))
-    tried = [(shared(ends), points) for points in _inputs(ends)][:1] if fewer else []
+    tried = ((shared(ends), points) for points in islice(_inputs(ends), int(fewer)))
     left = np.arange(len(places))  # where it is not known yet
-    for some, points in [*tried, *((own, p) for p in islice(_inputs(bodies), most))]:
+    for some, points in chain(tried, ((own, p) for p in islice(_inputs(bodies), most))):
         if not len(left):
             break
         same[left] = _equal(axes, some, places[left], points)
