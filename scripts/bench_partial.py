@@ -32,7 +32,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -40,6 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from partial_enumeration import enumeration, table
+from partial_subgraphs import given, subgraphs
 from peers import drawn, in_turns
 
 import superopt
@@ -54,7 +54,6 @@ from superopt.ir.evaluate import evaluate
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read as read_model
 from superopt.onnx_io.weightless import fill
-from superopt.ops import OPS
 from superopt.partial import boxes, sizes, symbolic
 from superopt.partial.correct import NoCorrection
 from superopt.partial.generalise import inputs
@@ -64,7 +63,6 @@ from superopt.partial.regions import regions
 from superopt.partial.split import split
 from superopt.pipeline.windows import windows_of
 from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
 from superopt.te.field import PrimeField
 from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Proved
@@ -87,10 +85,6 @@ class Exact:
     ms: list[float] = field(default_factory=list)
 
 
-def given(name: str, *shape: int) -> g.Input:
-    return g.Input(name, TensorType(F32, shape))
-
-
 def exact(name: str) -> list[Exact]:
     """Of products and sums; and of maxima, of which random inputs of any order have no bound."""
     family = FAMILIES[name]()
@@ -98,10 +92,10 @@ def exact(name: str) -> list[Exact]:
     for p in read(enumerated((family, min(3, family.top), 0))).partial:
         inputs = tuple(given(f"v{k}", *family.inputs[i]) for k, i in enumerate(p.sides.inputs))
         a, b = (value(s, family, inputs) for s in (p.sides.left, p.sides.right))
-        begin = time.perf_counter()
+        begin = time.process_time()
         found = regions(a, b)
         row = rows[found.chance is None]
-        row.ms.append(1e3 * (time.perf_counter() - begin))
+        row.ms.append(1e3 * (time.process_time() - begin))
         maxima = found.chance is None
         truth = by_floats(a, b, FLOATS) if maxima else everywhere(a, b, inputs)
         row.right += bool((found.mask() == truth).all())
@@ -139,51 +133,13 @@ def families(seconds: float) -> Iterator[list[str]]:
         ]  # fmt: skip
 
 
-def apply(op: str, *operands: g.Value, **attrs: Any) -> g.Value:
-    return g.node(OPS[op], operands, **attrs)
-
-
-def subgraphs() -> Iterator[tuple[str, g.Value, g.Value]]:
-    """Mutants of layers of the models of scripts/bench_models.py."""
-    for c, side in ((64, 56), (512, 7)):
-        x, y, k = given("x", 1, c, side, side), given("y", 1, c, side, side), given("k", c, c, 3, 3)
-        pads = (1, 1, 1, 1)
-        a = apply("Concat", *(apply("Conv", v, k, pads=pads) for v in (x, y)), axis=3)
-        b = apply("Conv", apply("Concat", x, y, axis=3), k, pads=pads)
-        yield f"two images of {c} x {side} x {side} side by side", a, b
-    c, h, w = 512, 64, 96
-    x, k = given("x", 1, c, h, w), given("k", c, c, 3, 3)
-    a = apply("Conv", x, k, pads=(2, 2, 2, 2), dilations=(2, 2))
-    folded = apply("Reshape", x, shape=(1, c, h // 2, 2, w // 2, 2))
-    folded = apply("Transpose", folded, perm=(3, 5, 0, 1, 2, 4))
-    folded = apply("Reshape", folded, shape=(4, c, h // 2, w // 2))
-    made = apply("Conv", folded, k, pads=(1, 1, 1, 1))
-    made = apply("Reshape", made, shape=(2, 2, 1, c, h // 2, w // 2))
-    made = apply("Transpose", made, perm=(2, 3, 4, 0, 5, 1))
-    yield (
-        "csrnet's dilated convolution as a dense one",
-        a,
-        apply("Reshape", made, shape=(1, c, h, w)),
-    )
-    x, y, k = given("x", 128, 768), given("y", 384, 768), given("k", 768, 768)
-    a = apply("Concat", apply("MatMul", x, k), apply("MatMul", y, k), axis=0)
-    yield "products of 128 and 384 rows", a, apply("MatMul", apply("Concat", x, y, axis=0), k)
-    a = apply(
-        "Conv", x := given("z", 16, 256, 14, 14), k := given("q", 256, 256, 3, 3), pads=(1, 1, 1, 1)
-    )
-    row = apply("Reshape", apply("Transpose", x, perm=(1, 2, 0, 3)), shape=(1, 256, 14, 16 * 14))
-    made = apply("Conv", row, k, pads=(1, 1, 1, 1))
-    made = apply("Transpose", apply("Reshape", made, shape=(256, 14, 16, 14)), perm=(2, 0, 1, 3))
-    yield "sixteen images of 256 x 14 x 14 in a row", a, made
-
-
 def analysis() -> Iterator[list[str]]:
     for name, a, b in subgraphs():
         ms = []
         for _ in range(TIMES):
-            begin = time.perf_counter()
+            begin = time.process_time()
             found = regions(a, b)
-            ms.append(1e3 * (time.perf_counter() - begin))
+            ms.append(1e3 * (time.process_time() - begin))
         wrong = " ".join(map(boxes.show, found.different)) or "none"
         yield [name, f"{100 * found.share:.1f} %", wrong, str(found.elements), f"{median(ms):.0f}"]
 
@@ -199,9 +155,9 @@ def of_windows(folder: Path, held: Path) -> Iterator[list[str]]:
             gc.disable()
             for program in w.some():
                 for _, mutant in mutants(program):
-                    begin = time.perf_counter()
+                    begin = time.process_time()
                     regions(program, mutant)
-                    ms.append(1e3 * (time.perf_counter() - begin))
+                    ms.append(1e3 * (time.process_time() - begin))
             gc.enable()
         if ms:
             later = sum(x > MOST_MS for x in ms)
@@ -295,6 +251,7 @@ def exactness_part(_: Options) -> Iterator[str]:
     yield (
         f"{total} pairs of graphs at small shapes, which enumeration found to be "
         f"equal in parts; of {right} the boxes are those of the comparison of every element. "
+        "ms are the process's own. "
         "*bound*: of the chance that an element is called equal and is not."
     )
     head = ["family", "bound", "pairs", "right", "ms, median", "ms, most"]
@@ -314,12 +271,12 @@ def families_part(given_: Options) -> Iterator[str]:
 
 
 def analysis_part(given_: Options) -> Iterator[str]:
-    yield f"Regions of subgraphs at their sizes: the median of {TIMES} runs."
+    yield f"Regions of subgraphs at their sizes: the process's own ms, the median of {TIMES} runs."
     yield table(["subgraph", "right", "wrong on", "elements compared", "ms"], list(analysis()))
     if given_.models:
         yield (
             "Of all mutants of the distinct windows of a model, at the channels that stand for any:"
-            f" ms without Python's garbage collections, and how many took more than {MOST_MS}."
+            f" the process's own ms, and how many took more than {MOST_MS}."
         )
         head = ["model", "mutants", "ms, median", "ms, most", f"above {MOST_MS} ms"]
         yield table(head, list(of_windows(given_.models, Path(tempfile.mkdtemp()))))

@@ -15,9 +15,10 @@ from superopt.pipeline import mutants as mutants_
 from superopt.pipeline import partial_page as partial_page_
 from superopt.pipeline.own_mutants import own_mutants
 from superopt.pipeline.program_mutants import OPERATORS_OF
-from superopt.report.data import Event, Generation, Mutation, RuleCount, RuleInfo, RuleVerdict
+from superopt.report.data import Event, Generation, RuleCount, RuleInfo, RuleVerdict
 from superopt.report.diagram import RuleDiagram
 from superopt.report.library import RuleReport
+from superopt.report.mutation import Mutation
 from superopt.report.partial import PartialPage
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.shipped import load_library

@@ -25,8 +25,6 @@ from superopt.report.data import (
     Finding,
     Generation,
     LevelCount,
-    MutantCount,
-    Mutation,
     Rejected,
     Report,
     RuleCount,
@@ -37,6 +35,7 @@ from superopt.report.data import (
 )
 from superopt.report.diagram import RuleDiagram
 from superopt.report.library import RuleReport
+from superopt.report.mutation import MutantCount, Mutation
 from superopt.report.profile import Part, Profile
 from tests.sample_report import BEFORE, FASTER, UNCHANGED
 from tests.sample_rules import DIAGRAM, RULES

@@ -15,7 +15,6 @@ from superopt.report.data import (
     Event,
     Finding,
     Generation,
-    Mutation,
     Rejected,
     Report,
     RuleCount,
@@ -26,6 +25,7 @@ from superopt.report.data import (
 )
 from superopt.report.diagram import RuleDiagram
 from superopt.report.library import RuleReport
+from superopt.report.mutation import Mutation
 from superopt.report.partial import PartialPage
 from superopt.report.profile import Profile
 

@@ -14,11 +14,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise, product
 from math import gcd, prod
 
+import numpy as np
+
 from superopt.partial.boxes import Box, Span, whole
+from superopt.partial.points import number
 from superopt.te import affine
 from superopt.te import index as ix
 from superopt.te.dtype import INDEX
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
+from superopt.te.walk import parts
 
 PERIOD = 8  # the largest step of cells
 PLACES = 1 << 14  # of a sum, at most, in a condition
@@ -36,6 +40,34 @@ class _Cell:
     box: Box
     axes: tuple[Axis, ...]
     bodies: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """base + sum of coefficient * axis + other, which is no such sum."""
+
+    base: int
+    terms: tuple[tuple[Axis, int], ...]
+    other: Expr
+
+    def coefficient(self, axis: Axis) -> int:
+        return next((c for a, c in self.terms if a == axis), 0)
+
+    def hangs_on(self, axes: Sequence[Axis]) -> bool:
+        """Does what is no sum of axes hang on these, or on what is given?"""
+        given = any(isinstance(e, Index) for e in parts(self.other))
+        return given or not affine.free_axes(self.other).isdisjoint(axes)
+
+
+def _form(e: Expr) -> _Form:
+    linear: ix.Poly = {}
+    other: ix.Poly = {}
+    for atoms, c in ix.polynomial(e).items():
+        alone = not atoms or (len(atoms) == 1 and isinstance(atoms[0], Axis))
+        (linear if alone else other)[atoms] = c
+    form = affine.affine(ix.from_polynomial(linear))
+    assert form is not None
+    return _Form(form.base, form.terms, ix.from_polynomial(other))
 
 
 def cells(axes: Sequence[Axis], bodies: Sequence[Expr]) -> list[Box]:
@@ -71,7 +103,7 @@ class _Cutter:
 
     done: dict[tuple[Axis, Expr], affine.Done] = field(default_factory=dict)
     asked: dict[int, tuple[Expr, tuple[Apply, ...]]] = field(default_factory=dict)
-    gaps: dict[int, tuple[Apply, Expr, affine.Affine | None]] = field(default_factory=dict)
+    gaps: dict[int, tuple[Apply, Expr, _Form]] = field(default_factory=dict)
 
     def part(self, cell: _Cell, k: int, own: Span) -> _Cell:
         """The part of a cell at some places along its k-th axis."""
@@ -87,20 +119,20 @@ class _Cutter:
     def next(self, cell: _Cell) -> tuple[dict[int, list[Span]], bool]:
         """Axes, and the spans into which they are to be cut, and whether nothing breaks then: one
         axis after another where it may, all at once where each condition hangs on one only."""
-        forms: list[tuple[Expr, affine.Affine | None]] = []
+        forms: list[tuple[Expr, _Form]] = []
         last = True
         for e in dict.fromkeys(e for b in cell.bodies for e in self.asked_in(b)):
             if e.fn in ("floordiv", "mod"):
                 cut = _folded(cell, e)
                 if cut is not None:
                     return dict([cut]), False
-                last &= affine.affine(e.args[0]) is not None
+                last &= not _form(e.args[0]).hangs_on(cell.axes)
             else:
                 forms.append(self.gap(e))
         points: dict[int, set[int]] = {}
         for gap, form in forms:
-            own = [] if form is None else [a for a, _ in form.terms if a in cell.axes]
-            if form is None or len(own) > 1:
+            own = [a for a, _ in form.terms if a in cell.axes]
+            if len(own) > 1 or form.hangs_on(cell.axes):
                 cut = _apart(cell, gap)
                 if cut is not None:
                     return dict([cut]), False
@@ -114,12 +146,12 @@ class _Cutter:
             return cuts, True
         return dict([next(iter(cuts.items()))]), False
 
-    def gap(self, e: Apply) -> tuple[Expr, affine.Affine | None]:
+    def gap(self, e: Apply) -> tuple[Expr, _Form]:
         """The difference of what is compared, and its form."""
         found = self.gaps.get(id(e))
         if found is None:
             gap = ix.as_index(e.args[0] - e.args[1])
-            found = self.gaps[id(e)] = (e, gap, affine.affine(gap))
+            found = self.gaps[id(e)] = (e, gap, _form(gap))
         return found[1:]
 
     def asked_in(self, e: Expr) -> tuple[Apply, ...]:
@@ -153,8 +185,8 @@ def _folded(cell: _Cell, e: Apply) -> tuple[int, list[Span]] | None:
     x, by = e.args
     if not affine.free_axes(x) & set(cell.axes):
         return None
-    form = affine.affine(x)
-    if form is None or not isinstance(by, Const):
+    form = _form(x)
+    if form.hangs_on(cell.axes) or not isinstance(by, Const):
         inner = any(affine.free_axes(a) & set(cell.axes) for a in affine.atoms_of(x))
         return None if inner else _apart(cell, x)
     n = int(by.value)
@@ -196,15 +228,15 @@ def _around(x: int, c: int) -> set[int]:
     return {-(-x // c), x // c + 1}
 
 
-def _rests(form: affine.Affine, but: Sequence[Axis]) -> set[int]:
+def _rests(form: _Form, but: Sequence[Axis]) -> set[int]:
     """What a form may be without these axes, at all places of sums."""
     over = [(a, c) for a, c in form.terms if a not in but]
-    if prod(_extent(a) for a, _ in over) > PLACES:
+    axes = list(dict.fromkeys((*(a for a, _ in over), *affine.free_axes(form.other))))
+    if prod(map(_extent, axes)) > PLACES:
         raise TooMany(f"more than {PLACES} places of a sum")
-    return {
-        form.base + sum(c * i for (_, c), i in zip(over, at, strict=True))
-        for at in product(*(range(_extent(a)) for a, _ in over))
-    }
+    at = dict(zip(axes, np.ogrid[tuple(slice(_extent(a)) for a in axes)], strict=True))
+    rest = form.base + sum(c * at[a] for a, c in over) + number(form.other, at)
+    return set(np.unique(rest).tolist())
 
 
 def _extent(a: Axis) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from superopt.ir import graph as g
@@ -12,7 +13,7 @@ from superopt.partial.symbolic import NoFormula, Sizes, formula
 from superopt.partial.terms import parsed
 from superopt.rules.rule import Rule
 from superopt.rules.syntax import Param
-from superopt.rules.term import App, Formula, Lit, Pick, Seq, Term, Var
+from superopt.rules.term import Absent, App, Formula, Lit, Number, Pick, Seq, Term, Var
 
 
 def generalised(values: Sequence[g.Value], sizes: Sequence[Sizes]) -> Term:
@@ -38,18 +39,26 @@ class _General:
             if any(not isinstance(v, g.Input) or v.name != first.name for v in some):
                 raise NoFormula(f"{first.name} is something else at other sizes")
             return Var(first.name)
+        if isinstance(first, g.Constant):
+            return Number(_number(some))
         nodes = [g.producer(v) for v in some]
         n = nodes[0]
         if n is None or any(m is None or m.op != n.op for m in nodes):
             raise NoFormula("other operators at other sizes")
         if any(len(m.inputs) != len(n.inputs) for m in nodes if m is not None):
             raise NoFormula(f"{n.op.name} has other operands at other sizes")
-        if any(v is None for m in nodes if m is not None for v in m.inputs):
-            raise NoFormula(f"{n.op.name} without one of its operands")
         columns = zip(*(m.inputs for m in nodes if m is not None), strict=True)
-        operands = tuple(self.term(tuple(v for v in c if v is not None)) for c in columns)
+        operands = tuple(self.operand(n, c) for c in columns)
         app = App(n.op, operands, self.attrs([m for m in nodes if m is not None]))
         return app if len(n.types) == 1 else Pick(app, getattr(first, "index", 0))
+
+    def operand(self, n: g.Node, some: Sequence[g.Value | None]) -> Term:
+        there = tuple(v for v in some if v is not None)
+        if not there:
+            return Absent()
+        if len(there) < len(some):
+            raise NoFormula(f"{n.op.name} without one of its operands at some sizes")
+        return self.term(there)
 
     def attrs(self, nodes: Sequence[g.Node]) -> tuple[tuple[str, Formula], ...]:
         names = sorted({k for n in nodes for k, _ in told_attrs(n)})
@@ -65,6 +74,15 @@ class _General:
         if len(set(values)) > 1:
             raise NoFormula(f"attributes {values}")
         return Lit(values[0])
+
+
+def _number(some: Sequence[g.Value]) -> int | float:
+    """The number that all of these are. Raises NoFormula."""
+    found = {v.load().item() for v in some if isinstance(v, g.Constant) and v.type.shape == ()}
+    if len(found) != 1 or any(not isinstance(v, g.Constant) or v.type.shape for v in some):
+        raise NoFormula("a constant that is not one number")
+    (x,) = found
+    return int(x) if x == x and abs(x) != inf and int(x) == x else float(x)
 
 
 def pair_of(name: str, some: Sequence[Sized], where: tuple[Formula, ...] = ()) -> Rule:

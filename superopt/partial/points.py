@@ -6,23 +6,25 @@ element is asked for; where nothing but sums and products is taken, the other on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 import numpy as np
 
-from superopt.partial.multisets import Multisets
+from superopt.partial.extremes import OTHER, Sets, capped, extreme, kind
 from superopt.te import residues
 from superopt.te.dtype import INDEX, DType
 from superopt.te.expr import Tensor
 from superopt.te.field import PrimeField
 from superopt.te.fn import function
 from superopt.te.keyed import key, mix
-from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
+from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Number, Reduce
 from superopt.te.walk import parts
 
-AT_ONCE = 1 << 18  # terms of sums
+AT_ONCE = 1 << 16  # terms of sums, so that arrays of them stay in the cache
+MANY = 3  # loads, of which those that are wanted are told apart at each element
 MODULUS = residues.P
 
 
@@ -30,29 +32,62 @@ MODULUS = residues.P
 class Points:
     """The values of expressions. above: see `PrimeField`. components: of an element, that are
     computed: 1 where `ring` says so. drawn: inputs that are read more often than they have
-    elements. terms_only: maxima as functions of their terms (`multisets.py`)."""
+    elements. numbers: where maxima are sets of their
+    terms (`extremes.py`), which there are. works: by the ids of
+    expressions, which are held: see `work`."""
 
     seed: int
     above: int | None = None
     components: int = len(residues.MODULI)
-    terms_only: bool = False
+    numbers: tuple[Number, ...] | None = None
     domain: PrimeField = field(init=False)
     drawn: dict[Tensor, np.ndarray] = field(default_factory=dict)
+    works: dict[int, tuple[Expr, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        kind = Multisets if self.terms_only else PrimeField
-        self.domain = kind(self.seed, above=self.above)
+        self.domain = PrimeField(self.seed, above=self.above)
 
     def values(self, e: Expr, axes: Sequence[Axis], places: np.ndarray) -> np.ndarray:
         """Component 0 of `e` at places (count, axes)."""
+        x = self.elements(e, axes, places)
+        return np.asarray(x[0] if e.dtype.is_float else x)
+
+    def elements(self, e: Expr, axes: Sequence[Axis], places: np.ndarray) -> np.ndarray:
+        """`e` at places (count, axes), of floats all components."""
         count = max(1, AT_ONCE // terms(e))
-        out = []
+        lead = (self.components,) if e.dtype.is_float else ()
+        out = [np.zeros((*lead, 0), np.int64)] if not len(places) else []
         for k in range(0, len(places), count):
-            at = {a: places[k : k + count, n] for n, a in enumerate(axes)}
-            x = np.asarray(_Run(self, at, {}).value(e))
-            x = x[0] if e.dtype.is_float else x
-            out.append(np.broadcast_to(x, (len(places[k : k + count]),)))
-        return np.concatenate(out) if out else np.zeros(0, np.int64)
+            some = places[k : k + count]
+            x = _Run(self, {a: some[:, n] for n, a in enumerate(axes)}, {}).value(e)
+            out.append(spread(x, lead, (len(some),)))
+        return out[0] if len(out) == 1 else np.concatenate(out, -1)
+
+    def sets(self, of: Sets, e: Expr, axes: Sequence[Axis], places: np.ndarray) -> np.ndarray:
+        """The terms of a maximum at places, (count, terms)."""
+        count = max(1, AT_ONCE // terms(e))
+        out = [np.zeros((0, 1), np.int64)]
+        for k in range(0, len(places), count):
+            some = places[k : k + count]
+            x = _Run(self, {a: some[:, n] for n, a in enumerate(axes)}, {}).sets(of, e)
+            out.append(np.broadcast_to(x, (len(some), x.shape[-1])))
+        return joined(out, 0)
+
+    def work(self, e: Expr) -> float:
+        """Loads for an element of it, about."""
+        if id(e) not in self.works:
+            self.works[id(e)] = (e, self._work(e))
+        return self.works[id(e)][1]
+
+    def _work(self, e: Expr) -> float:
+        match e:
+            case Load(t, index):
+                return 1.0 + (terms(t.body) if t.body is not None else sum(map(self.work, index)))
+            case Reduce(_, axes, body):
+                return prod(map(_size, axes)) * self.work(body)
+            case Apply(_, args):
+                return sum(map(self.work, args))
+        return 0.0
 
     def read(self, t: Tensor, where: np.ndarray) -> np.ndarray:
         size = prod(d for d in t.shape if isinstance(d, int))
@@ -60,8 +95,6 @@ class Points:
             self.drawn[t] = self.drawing(t, np.arange(size))
         if t in self.drawn:
             return np.take(self.drawn[t], where, -1)
-        if not where.ndim:  # numpy warns of single numbers that wrap around
-            return self.drawing(t, where[None])[..., 0]
         return self.drawing(t, where)
 
     def drawing(self, t: Tensor, where: np.ndarray) -> np.ndarray:
@@ -101,20 +134,29 @@ class _Run:
                 return self.some(domain.const(v, dtype), dtype)
             case Apply(fn, args, dtype):
                 if args[0].dtype == INDEX and fn != "cast":
-                    return self.index(fn, args)
+                    return computed(fn, [self.value(a) for a in args])
+                if fn == "select":
+                    return self.selected(*args)
+                if self.points.numbers is not None and extreme(e):
+                    return self.maximum(e)
                 some = [self.value(a) for a in args]
                 kinds = [a.dtype for a in args]
                 if fn == "cast" and kinds[0] == INDEX:
                     made = residues.of_integers(some[0]) if dtype.is_float else some[0]
                     return self.some(np.asarray(made), dtype)
                 return domain.apply(fn, even(some, kinds), kinds, dtype)
+            case Load(t, index) if t.body is not None:
+                which, places = self.places(t, index)
+                return self.points.elements(t.body, t.axes, places)[..., which]
             case Load(t, index):
                 where = np.zeros((), np.int64)
                 for i, n in zip(index, t.shape, strict=True):
                     assert isinstance(n, int)
-                    where = np.asarray(where * n + np.clip(self.value(i), 0, n - 1))
+                    where = where * n + np.minimum(np.maximum(self.value(i), 0), n - 1)
                 return self.points.read(t, where)
-            case Reduce(fn, axes, body, dtype):
+            case Reduce(fn, axes, body):
+                if self.points.numbers is not None and extreme(e):
+                    return self.maximum(e)
                 return self.total(fn, axes, body)
             case Index(element, bound):
                 place, size = self.value(element), self.value(bound)
@@ -125,28 +167,166 @@ class _Run:
         """Of an element those components that are computed."""
         return x[: self.points.components] if dtype.is_float else x
 
-    def index(self, fn: str, args: Sequence[Expr]) -> np.ndarray:
-        some = [self.value(a) for a in args]
-        if fn == "select":
-            return np.where(some[0], some[1], some[2])
-        out = some[0]
-        for x in some[1:]:
-            out = _INDEX[fn](out, x)
-        return np.negative(out) if fn == "neg" else np.asarray(out)
-
     def total(self, fn: str, axes: Sequence[Axis], body: Expr) -> np.ndarray:
-        sizes = [_size(a) for a in axes]
-        inner = {a: x[..., None] for a, x in self.at.items()}
-        depth = max((x.ndim for x in inner.values()), default=1)
-        places = np.indices(sizes).reshape(len(sizes), *(1,) * (depth - 1), -1)
-        run = _Run(self.points, {**inner, **dict(zip(axes, places, strict=True))}, {})
+        run = self.within(axes)
         value = run.value(body)
-        lead = int(body.dtype.is_float)
-        shape = (*value.shape[:lead], *(1,) * (depth - value.ndim + lead), *value.shape[lead:])
-        value = value.reshape(shape)
-        if value.shape[-1] != prod(sizes):  # no index of the sum in what is summed
-            value = np.broadcast_to(value, (*value.shape[:-1], prod(sizes)))
-        return self.points.domain.reduce(fn, value, (-1,), body.dtype)[..., 0]
+        lead = value.shape[:1] if body.dtype.is_float else ()
+        sizes = [_size(a) for a in axes]
+        value = spread(value, lead, (*self.depth, *sizes), len(sizes))
+        over = tuple(range(-len(sizes), 0))
+        return self.points.domain.reduce(fn, value, over, body.dtype).squeeze(over)
+
+    @property
+    def depth(self) -> tuple[int, ...]:
+        """Of length 1 as often as places have axes."""
+        return (1,) * max((x.ndim for x in self.at.values()), default=1)
+
+    def within(self, axes: Sequence[Axis]) -> _Run:
+        """At all places of a sum, each axis of which is one of the last of arrays."""
+        count, depth = len(axes), len(self.depth)
+        at = {a: x[(..., *(None,) * count)] for a, x in self.at.items()}
+        for n, a in enumerate(axes):
+            shape = (*(1,) * (depth + n), -1, *(1,) * (count - n - 1))
+            at[a] = np.arange(_size(a)).reshape(shape)
+        return _Run(self.points, at, {})
+
+    def places(self, t: Tensor, index: Sequence[Expr]) -> tuple[np.ndarray, np.ndarray]:
+        """Which of its elements are read, each once, (count, axes); and where they are in these."""
+        shape = [_size(a) for a in t.axes]
+        where = np.zeros(self.depth, np.int64)
+        for i, n in zip(index, shape, strict=True):
+            where = np.asarray(where * n + self.value(i))
+        if prod(shape) <= 8 * where.size:
+            there = np.zeros(prod(shape), bool)
+            there[where] = True
+            some = np.flatnonzero(there)
+            which = (np.cumsum(there) - 1)[where]
+        else:
+            some, which = np.unique(where, return_inverse=True)
+            which = which.reshape(where.shape)
+        places = np.unravel_index(some, shape) if shape else ()
+        return which, np.stack(places, -1) if shape else np.zeros((len(some), 0), np.int64)
+
+    def selected(self, guard: Expr, yes: Expr, no: Expr) -> np.ndarray:
+        """Only what is wanted is computed, where that saves much."""
+        told = self.value(guard)
+        if told.all():
+            return self.value(yes)
+        if not told.any():
+            return self.value(no)
+        share = float(told.mean())
+        along = [d for d, n in enumerate(told.shape) if n > 1]
+        works = self.points.work(yes), self.points.work(no)
+        wasted = (1 - share) * works[0] + share * works[1]
+        worth = min(works) >= 1 or wasted > max(works) / 2
+        if worth and (len(along) == 1 or sum(works) >= MANY):
+            return self.apart(told, along, yes, no)
+        some = even([told, self.value(yes), self.value(no)], [None, yes.dtype, no.dtype])
+        return np.where(some[0], some[1], some[2])
+
+    def apart(self, told: np.ndarray, along: Sequence[int], yes: Expr, no: Expr) -> np.ndarray:
+        """Each of both where it is wanted: of all places of what is one axis of arrays, or of all
+        of their elements."""
+        shape = np.broadcast_shapes(told.shape, *(x.shape for x in self.at.values()))
+        lead = (self.points.components,) if yes.dtype.is_float else ()
+        out: np.ndarray | None = None
+        for e, here in ((yes, told), (no, ~told)):
+            if len(along) == 1:
+                (axis,) = along
+                some = np.flatnonzero(here)
+                where: tuple[Any, ...] = (..., some, *(slice(None),) * (len(shape) - axis - 1))
+                at = {a: x[where] if x.shape[axis] > 1 else x for a, x in self.at.items()}
+                size = (*shape[:axis], len(some), *shape[axis + 1 :])
+            else:
+                here = np.broadcast_to(here, shape)
+                where = (..., here)
+                at = {a: np.broadcast_to(x, shape)[here] for a, x in self.at.items()}
+                size = (np.count_nonzero(here),)
+            x = spread(_Run(self.points, at, {}).value(e), lead, size)
+            out = np.empty((*lead, *shape), x.dtype) if out is None else out
+            out[where] = x
+        assert out is not None
+        return out
+
+    def maximum(self, e: Expr) -> np.ndarray:
+        assert self.points.numbers is not None
+        of = Sets(kind(e), self.points.numbers, self.points.domain)
+        return of.value(self.sets(of, e), e)
+
+    def sets(self, of: Sets, e: Expr) -> np.ndarray:
+        """The terms of a maximum, (..., terms)."""
+        match e:
+            case Reduce(fn, axes, body) if fn == of.fn:
+                x = self.within(axes).sets(of, body)
+                sizes = [_size(a) for a in axes]
+                x = spread(x, (), (*self.depth, *sizes, 1), len(sizes) + 1)
+                count = prod(x.shape[-len(sizes) - 1 :])
+                return of.united(x.reshape(*x.shape[: -len(sizes) - 1], count))
+            case Apply(fn, args) if fn == of.fn:
+                return of.united(joined([self.sets(of, x) for x in args], -1))
+            case Apply(fn) if fn == OTHER[of.fn] and (found := capped(e)):
+                return of.least(self.sets(of, found[0]), found[1])
+            case Apply("select", (guard, yes, no)):
+                told = self.value(guard)
+                if told.all() or not told.any():
+                    return self.sets(of, yes if told.all() else no)
+                a, b = (self.sets(of, x) for x in (yes, no))
+                most = max(a.shape[-1], b.shape[-1])
+                return np.where(told[..., None], filled(a, most), filled(b, most))
+            case Load(t, index) if t.body is not None:
+                which, places = self.places(t, index)
+                return np.asarray(self.points.sets(of, t.body, t.axes, places)[which])
+        return of.term(self.value(e), e)
+
+
+def spread(
+    x: np.ndarray, lead: tuple[int, ...], shape: tuple[int, ...], last: int | None = None
+) -> np.ndarray:
+    """With all axes of `shape` behind `lead`, of which the last ones (all) have these sizes."""
+    own = x.shape[len(lead) :]
+    own = (*(1,) * (len(shape) - len(own)), *own)
+    last = len(shape) if last is None else last
+    whole = (
+        *own[: len(own) - last],
+        *np.broadcast_shapes(own[len(own) - last :], shape[len(shape) - last :]),
+    )
+    return np.broadcast_to(x.reshape(*lead, *own), (*lead, *whole))
+
+
+def filled(x: np.ndarray, size: int) -> np.ndarray:
+    """Sets (..., n) as such of a size, with zeros before."""
+    more = size - x.shape[-1]
+    return np.pad(x, ((0, 0),) * (x.ndim - 1) + ((more, 0),)) if more else x
+
+
+def joined(some: Sequence[np.ndarray], axis: int) -> np.ndarray:
+    """Sets of several sizes, one behind the other: each by itself, or together, along the last."""
+    if axis:
+        shape = np.broadcast_shapes(*(x.shape[:-1] for x in some))
+        return np.concatenate([np.broadcast_to(x, (*shape, x.shape[-1])) for x in some], axis)
+    most = max(x.shape[-1] for x in some)
+    return np.concatenate([filled(x, most) for x in some], axis)
+
+
+def computed(fn: str, some: Sequence[np.ndarray]) -> np.ndarray:
+    """A function of indices."""
+    if fn == "select":
+        return np.where(some[0], some[1], some[2])
+    out = some[0]
+    for x in some[1:]:
+        out = _INDEX[fn](out, x)
+    return np.negative(out) if fn == "neg" else np.asarray(out)
+
+
+def number(e: Expr, at: Mapping[Axis, np.ndarray]) -> np.ndarray:
+    """An index, of axes alone."""
+    match e:
+        case Const(value):
+            return np.asarray(value)
+        case Apply(fn, args):
+            return computed(fn, [number(a, at) for a in args])
+    assert isinstance(e, Axis), e
+    return at[e]
 
 
 _INDEX = {
@@ -187,10 +367,10 @@ def _plain(e: Expr) -> bool:
 
 
 def terms(e: Expr) -> int:
-    """Terms of the longest sum, or maximum, in a sum."""
+    """Terms of the longest sum, or maximum, in a sum; 1 of none."""
     match e:
         case Reduce(_, axes, body):
-            return prod(map(_size, axes)) * terms(body)
+            return max(1, prod(map(_size, axes))) * terms(body)
         case Apply(_, args):
             return max(map(terms, args))
         case Load(_, index):

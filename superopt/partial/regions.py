@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain, islice
 from math import prod
 
 import numpy as np
@@ -18,13 +19,15 @@ from superopt.ir import graph as g
 from superopt.partial.boxes import Box, joined, mask, singles, volume
 from superopt.partial.cells import cells
 from superopt.partial.composed import Composed
+from superopt.partial.extremes import by_terms, decided, kinds, numbers_of
 from superopt.partial.fewer import degree, shortened, size_of, thinned
-from superopt.partial.multisets import by_terms
 from superopt.partial.points import MODULUS, Points, ring, terms
+from superopt.partial.shared import shared
+from superopt.partial.translated import translated
 from superopt.te.expr import Tensor, compute
 from superopt.te.fn import function
 from superopt.te.inline import placed
-from superopt.te.node import Apply, Axis, Expr, Load, Reduce
+from superopt.te.node import Apply, Axis, Expr, Load, Number, Reduce
 from superopt.te.walk import parts
 
 INPUTS = 2  # that are tried
@@ -34,7 +37,6 @@ MOST_ORDERED = 512
 EVERY = 4096  # elements of a result of which each is compared
 LATER = 1 << 17  # terms of sums that are computed to compare each element of cells that differ
 ABOVE = (0, None, 16, 1)  # sixteenths of the numbers that are above 0; any
-SOON = len(ABOVE)  # inputs, one of each kind, before terms are compared
 MORE = 3  # elements of a cell beside its first and those next to it
 
 
@@ -102,21 +104,29 @@ def _compared(
 ) -> tuple[list[Box], list[Box], int, bool]:
     """The boxes that are equal, those that are not, how many elements were compared, and whether
     none of what is not equal is: see `Regions.exact`."""
-    short = shortened(bodies)
+    if not found:
+        return [], [], 0, True
+    short, rank = shortened(bodies), len(axes)
+    one = _translated(axes, short, found).tolist()
+    alike = [c for c, yes in zip(found, one, strict=True) if yes]
+    others = [c for c, yes in zip(found, one, strict=True) if not yes]
+    small = sum(map(volume, others)) <= most
+    few, first = _elements(alike, rank, few=True)
+    many, behind = _all(others, rank) if small else _elements(others, rank)
+    places, begins = np.concatenate((few, many)), np.concatenate((first, behind + len(few)))
+    found = [*alike, *others]
     sizes = [volume(c) for c in found]
-    small = sum(sizes) <= most
-    places, begins = (_all if small else _elements)(found)
-    same = _alike(axes, short, places)
-    every, some = (f.reduceat(same, begins).tolist() if found else [] for f in (_AND, _OR))
+    same, doubtful = _alike(axes, short, places)
+    every, some = (f.reduceat(same, begins).tolist() for f in (_AND, _OR))
     left = max(most, LATER // sum(map(terms, short)))
     equal: list[Box] = []
     different: list[Box] = []
     apart: list[Box] = []
-    exact = True
+    exact = not doubtful.any()
     for n in sorted(range(len(found)), key=lambda n: (not some[n], sizes[n])):  # equal ones first
         if every[n]:
             equal.append(found[n])
-        elif small and not some[n]:
+        elif (small or n < len(alike)) and not some[n]:
             different.append(found[n])
         elif sizes[n] <= left:
             left -= sizes[n]
@@ -124,8 +134,9 @@ def _compared(
         else:
             different.append(found[n])
             exact = False
-    more, begins = _all(apart)
-    each = np.split(_alike(axes, short, more), begins[1:]) if apart else []
+    more, begins = _all(apart, rank)
+    same, doubtful = _alike(axes, short, more)
+    each = np.split(same, begins[1:]) if apart else []
     for box, own in zip(apart, each, strict=True):
         if own.any():
             told = list(zip(singles(box), own.tolist(), strict=True))
@@ -133,24 +144,54 @@ def _compared(
             different += [x for x, yes in told if not yes]
         else:
             different.append(box)
-    return equal, different, len(places) + len(more), exact
+    return equal, different, len(places) + len(more), exact and not doubtful.any()
 
 
 _AND, _OR = np.logical_and, np.logical_or
 
 
-def _alike(axes: Sequence[Axis], bodies: Sequence[Expr], places: np.ndarray) -> np.ndarray:
-    """At which places they are equal. Sums over the ends of windows are compared first, on one
-    input: where these differ, as they do at most places of boxes that differ, no more is asked. Nor
-    is it of maxima after some inputs where their terms are the same."""
+def _alike(
+    axes: Sequence[Axis], bodies: Sequence[Expr], places: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """At which places they are equal, and at which of the others it is not known that they are not.
+
+    Of maxima the sets of terms are compared, and where these differ they are taken to do, too;
+    inputs say where it is so, if it need not be. Maxima and minima together are equal in more ways,
+    so that all inputs are asked there."""
+    same = np.zeros(len(places), bool)
+    if not len(places):
+        return same, same
+    own = shared(bodies)
+    if _ordered(bodies) and by_terms(bodies):
+        same = _of_same_terms(axes, own, places, numbers_of(bodies))
+        if decided(bodies):
+            return same, np.zeros_like(same)
+    left = np.flatnonzero(~same)
+    if not len(left):
+        return same, np.zeros_like(same)
+    sure = len(kinds(bodies)) > 1 or not (_ordered(bodies) and by_terms(bodies))
+    agree = _agree(axes, bodies, own, places[left], None if sure else ORDERED)
+    doubtful = np.zeros_like(same)
+    (same if sure else doubtful)[left[agree]] = True
+    return same, doubtful
+
+
+def _agree(
+    axes: Sequence[Axis],
+    bodies: Sequence[Expr],
+    own: Sequence[Expr],
+    places: np.ndarray,
+    most: int | None,
+) -> np.ndarray:
+    """At which places no input (of so many at most) tells a difference. Sums over the ends of
+    windows are compared first, on one input: where these differ, as they do at most places of boxes
+    that differ, no more is asked."""
     same = np.ones(len(places), bool)
     ends = thinned(bodies)
     fewer = 2 * sum(map(terms, ends)) <= sum(map(terms, bodies))
-    tried = [(ends, points) for points in _inputs(ends)][:1] if fewer else []
+    tried = ((shared(ends), points) for points in islice(_inputs(ends), int(fewer)))
     left = np.arange(len(places))  # where it is not known yet
-    for n, (some, points) in enumerate([*tried, *((bodies, p) for p in _inputs(bodies))]):
-        if n == SOON:
-            left = left[~_of_same_terms(axes, bodies, places[left])]
+    for some, points in chain(tried, ((own, p) for p in islice(_inputs(bodies), most))):
         if not len(left):
             break
         same[left] = _equal(axes, some, places[left], points)
@@ -165,13 +206,14 @@ def _equal(
     return np.asarray(a == b)
 
 
-def _of_same_terms(axes: Sequence[Axis], bodies: Sequence[Expr], places: np.ndarray) -> np.ndarray:
-    """At which places they are equal whatever the order of numbers, as far as that is seen."""
-    same = np.full(len(places), _ordered(bodies) and by_terms(bodies))
+def _of_same_terms(
+    axes: Sequence[Axis], bodies: Sequence[Expr], places: np.ndarray, numbers: tuple[Number, ...]
+) -> np.ndarray:
+    """At which places they are of the same maxima, whatever the order of numbers."""
+    same = np.ones(len(places), bool)
     for seed in range(INPUTS):
-        if same.any():
-            there = np.flatnonzero(same)
-            same[there] = _equal(axes, bodies, places[there], Points(seed, terms_only=True))
+        there = np.flatnonzero(same)
+        same[there] = _equal(axes, bodies, places[there], Points(seed, numbers=numbers))
     return same
 
 
@@ -187,18 +229,17 @@ def _inputs(bodies: Sequence[Expr]) -> Iterator[Points]:
         yield Points(seed, above=ABOVE[seed % len(ABOVE)])
 
 
-def _spans(boxes: Sequence[Box]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _spans(boxes: Sequence[Box], rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Where boxes begin, their steps and their counts: (boxes, axes) each."""
-    rank = len(boxes[0]) if boxes else 0
     told = np.array([(s.begin, s.step, s.count) for b in boxes for s in b], np.int64)
     begins, steps, counts = told.reshape(-1, 3).T.reshape(3, len(boxes), rank)
     return begins, steps, counts
 
 
-def _all(boxes: Sequence[Box]) -> tuple[np.ndarray, np.ndarray]:
+def _all(boxes: Sequence[Box], rank: int) -> tuple[np.ndarray, np.ndarray]:
     """Their elements, (count, axes), of each in the order of `singles`; and where those of each box
     begin."""
-    begins, steps, counts = _spans(boxes)
+    begins, steps, counts = _spans(boxes, rank)
     sizes = counts.prod(1)
     first = np.cumsum(sizes) - sizes
     box = np.repeat(np.arange(len(boxes)), sizes)
@@ -209,15 +250,21 @@ def _all(boxes: Sequence[Box]) -> tuple[np.ndarray, np.ndarray]:
     return out * steps[box] + begins[box], first
 
 
-def _elements(boxes: Sequence[Box]) -> tuple[np.ndarray, np.ndarray]:
+def _translated(axes: Sequence[Axis], bodies: Sequence[Expr], boxes: Sequence[Box]) -> np.ndarray:
+    begins, steps, counts = _spans(boxes, len(axes))
+    return translated(axes, bodies, begins, np.where(counts > 1, steps, 0))
+
+
+def _elements(boxes: Sequence[Box], rank: int, few: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Likewise the first element of each box, its neighbours along each axis, the last one, and
-    some at random; each once."""
-    begins, steps, counts = _spans(boxes)
-    number, rank = counts.shape
+    some at random, each once; or the first and the last."""
+    begins, steps, counts = _spans(boxes, rank)
+    number = len(boxes)
     most = counts[:, None, :] - 1
     near = np.minimum(np.eye(rank + 1, rank, k=-1, dtype=np.int64), most)
     drawn = np.random.default_rng(0).random((number, MORE, rank))
     at = np.concatenate((near, most, (drawn * counts[:, None, :]).astype(np.int64)), 1)
+    at = at[:, :: rank + 1][:, :2] if few else at
     box = np.repeat(np.arange(number), at.shape[1])
     at = at.reshape(-1, rank)
     places = begins[box] + at * steps[box]
@@ -240,6 +287,8 @@ def _peaks(e: Expr) -> int:
     match e:
         case Reduce(fn, axes, body):
             return prod(map(size_of, axes) if fn in ("max", "min") else ()) * _peaks(body)
+        case Apply("max" | "min", args):
+            return sum(map(_peaks, args))
         case Apply(_, args):
             return max(map(_peaks, args))
         case Load(_, index):

@@ -32,8 +32,10 @@ def restricted(v: g.Value, box: Box) -> g.Value:
     if box == whole(shape_of(v)):
         return v
     n = g.producer(v)
-    part = None if n is None else _PARTS.get(n.op.name)
-    if n is None or part is None or n.op.domain:
+    if n is None or n.op.domain:
+        return sliced(v, box)
+    part = _elementwise if "elementwise" in n.op.laws else _PARTS.get(n.op.name)
+    if part is None or len(n.types) > 1:
         return sliced(v, box)
     try:
         return part(n, box)
@@ -65,7 +67,8 @@ def _conv(n: g.Node, box: Box) -> g.Value:
 
 
 def _pool(n: g.Node, box: Box) -> g.Value:
-    if n.attr("count_include_pad") == 0:
+    means = n.op.name == "AveragePool"
+    if means and n.attr("count_include_pad") == 0:
         raise Everything  # a window says how many places of its picture it has
     (x,) = n.inputs
     assert x is not None
@@ -75,8 +78,9 @@ def _pool(n: g.Node, box: Box) -> g.Value:
     if any(has > own for has, own in beyond):
         raise Everything  # of `ceil_mode`: a mean there is of fewer places
     given = restricted(x, (*box[:2], *spatial))
-    return g.node(n.op, [given], kernel_shape=size, count_include_pad=1,
-                  dilations=_attr(n, "dilations"), **geometry)  # fmt: skip
+    attrs = {"count_include_pad": 1} if means else {}
+    return g.node(n.op, [given], kernel_shape=size, dilations=_attr(n, "dilations"),
+                  **geometry, **attrs)  # fmt: skip
 
 
 def _windows(
@@ -163,10 +167,8 @@ def _transpose(n: g.Node, box: Box) -> g.Value:
 
 
 _PARTS: dict[str, Callable[[g.Node, Box], g.Value]] = {
-    "Conv": _conv, "AveragePool": _pool, "Concat": _concat, "MatMul": _matmul,
-    "Gemm": _gemm,
-    "Transpose": _transpose,
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Neg", "Relu", "Identity"), _elementwise),
+    "Conv": _conv, "AveragePool": _pool, "MaxPool": _pool, "Concat": _concat, "MatMul": _matmul,
+    "Gemm": _gemm, "Transpose": _transpose,
 }  # fmt: skip
 
 

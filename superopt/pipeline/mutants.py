@@ -29,7 +29,7 @@ from superopt.onnx_io.atomic import new_files
 from superopt.partial.cells import TooMany
 from superopt.partial.pairs import PartialRule, of_some
 from superopt.partial.symbolic import NoFormula, Part, show
-from superopt.pipeline.entries import own_files
+from superopt.pipeline.entries import own_contents
 from superopt.pipeline.family_journal import readable
 from superopt.pipeline.mutant_candidates import (
     FAMILIES,
@@ -41,7 +41,8 @@ from superopt.pipeline.mutant_candidates import (
     estimates,
     prices,
 )
-from superopt.report.data import Event, MutantCount, Mutation
+from superopt.report.data import Event
+from superopt.report.mutation import MutantCount, Mutation
 from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Proved
 
@@ -69,7 +70,7 @@ def mutants(
     chosen = tuple(families) or tuple(FAMILIES)
     run = (
         f"mutants of {', '.join(chosen)}, {most} operators, seed {seed}, superopt {__version__},"
-        f" files {own_files()}"
+        f" files {own_contents()}"
     )
     made = {name: _made_for(name, most) for name in chosen}
     journal = readable(Journal.open(out / JOURNAL, run), made)
@@ -77,7 +78,8 @@ def mutants(
         some = [_family(made[name], out, most, seed, journal, progress) for name in chosen]
     finally:
         journal.close()
-    return Mutation(tuple(some), str(out))
+    at = str(out / JOURNAL)
+    return Mutation(tuple(some), str(out), journal=at, lost=len(journal.lost))
 
 
 def _made_for(name: str, most: int) -> Family:

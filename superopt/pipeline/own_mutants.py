@@ -40,7 +40,7 @@ from superopt.partial.program import Program, channels
 from superopt.partial.sizes import sides
 from superopt.pipeline import entries
 from superopt.pipeline.clocks import measured
-from superopt.pipeline.entries import own_files
+from superopt.pipeline.entries import own_contents
 from superopt.pipeline.judge import entirely
 from superopt.pipeline.own_journal import opened, readable, rule_of
 from superopt.pipeline.program_mutants import OPERATORS_OF, enumerated, with_weights
@@ -49,8 +49,9 @@ from superopt.pipeline.shapes import representative
 from superopt.pipeline.subprograms import subprograms
 from superopt.pipeline.timed import KIND, time_nodes
 from superopt.pipeline.windows import Line, Window, mutated, windows_of
-from superopt.report.data import Event, MutantCount, Mutation
-from superopt.report.words import count
+from superopt.report.data import Event
+from superopt.report.mutation import MutantCount, Mutation
+from superopt.report.words import count, otherwise
 from superopt.rules.exactness import classed
 from superopt.rules.rule import Rule
 from superopt.rules.stated import learn
@@ -97,8 +98,9 @@ def own_mutants(
     counted = MutantCount(
         name, found.right, len(found.fast), found.kept,
         {k: v for k, v in found.dropped.most_common() if v}, time.monotonic() - begin,
+        false=found.false,
     )  # fmt: skip
-    return Mutation((counted,), str(out), model=True)
+    return Mutation((counted,), str(out), True, str(out / JOURNAL), len(journal.lost))
 
 
 def with_mutants(
@@ -114,7 +116,7 @@ def with_mutants(
         clock = measured(model, request, deadline, store, machine, PART)
     sizes = representative(model, request.shapes)
     costs = Costs(sizes, clock, compiled_away if request.target == "cpu" else fused_away)
-    folder = (store.path or store_file(None)).parent / "mutants" / own_files()[:16]
+    folder = (store.path or store_file(None)).parent / "mutants" / own_contents()[:16]
     journal, notes = opened(folder / JOURNAL, _run())
     try:
         found = _found(
@@ -136,10 +138,7 @@ def with_mutants(
     if found.looked_at < found.programs or found.untried:
         told += ": there was no time for more, the next call goes on"
     if found.false:
-        told += (
-            f"; of {count(found.false, 'rule')} {journal.path or JOURNAL} said otherwise than was"
-            " proved now"
-        )
+        told += f"; {otherwise(found.false, journal.path or JOURNAL)}"
     if found.unknown:
         told += (
             f"; not of {count(found.unknown, 'window')} of sides or channels that are not fixed in"
@@ -238,7 +237,7 @@ def _found(
 
 def _run() -> str:
     """What results hang on."""
-    return f"mutants of programs, superopt {__version__}, files {own_files()}"
+    return f"mutants of programs, superopt {__version__}, files {own_contents()}"
 
 
 def _key(p: Window | Program, most: int) -> str:
@@ -250,7 +249,7 @@ def _key(p: Window | Program, most: int) -> str:
 def _known(text: str) -> Line:
     """What was proved of a rule, by these files of superopt: kept in the user's own folder, where
     machine code is believed, too; a journal may come from anywhere."""
-    key = entries.sum_of((own_files(), text))
+    key = entries.sum_of((own_contents(), text))
 
     def parsed(held: bytes) -> Line | None:
         found: Line = json.loads(held)

@@ -113,6 +113,8 @@ def _picture(r: Regions) -> tuple[str, ...]:
     """Lines of the last axis, under each other along the one before: wrong where it ever is. Where
     there is no room, a character is several elements."""
     right = r.mask()
+    if not right.size:
+        return ()
     flat = right.reshape(-1, *right.shape[-2:]) if right.ndim > 1 else right.reshape(1, 1, -1)
     plane = np.asarray(flat.all(axis=0))
     high, wide = (

@@ -287,35 +287,6 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
-class MutantCount:
-    """Programs and mutants of a family: pairs that enumeration found to be equal in parts; those
-    of which all boxes are proved for all sizes; of how many a correction is; why others were
-    dropped, how many; seconds; operators at most. saving: corrected ones that should cost less than
-    their programs. cut: of graphs of that many operators every nth was tried. Of a model's own:
-    mutants right in parts; those corrected, priced below, and proved; those that are corrected."""
-
-    family: str
-    enumerated: int
-    proved: int
-    corrected: int
-    dropped: dict[str, int]
-    seconds: float
-    operators: int = 0
-    saving: int = 0
-    cut: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """A run of the generator of mutants. folder: where its files are. model: of a model's windows?
-    `proved` counts those then that are corrected, `corrected` what is proved and cheaper."""
-
-    families: tuple[MutantCount, ...]
-    folder: str
-    model: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class BenchRow:
     """One model in one runtime; `speedup` is against the first row's latency."""
 

@@ -8,11 +8,11 @@ from superopt.report.data import (
     Decision,
     Derivation,
     Generation,
-    Mutation,
     RuleCount,
     RuleInfo,
     RuleVerdict,
 )
+from superopt.report.mutation import Mutation
 from superopt.report.table import SHOWN, joined, table
 from superopt.report.text import legend
 
@@ -116,6 +116,8 @@ def mutation(made: Mutation) -> str:
                 f" {f.seconds:.1f} s"
             )
             lines += [f"  dropped, {why}: {n}" for why, n in f.dropped.items()]
+            if f.false:
+                lines.append(words.plain(f"  {words.otherwise(f.false, made.journal)}"))
             name = f"{made.folder}/{f.family}"
             lines.append(f"{name}.corrected.rules: give it to optimize as --rules;")
             lines.append(f"{name}.regions.json says where each mutant is right")
@@ -132,6 +134,9 @@ def mutation(made: Mutation) -> str:
             f" {f.seconds:.1f} s"
         )
         lines += [f"  dropped, {why}: {n}" for why, n in f.dropped.items()]
+    if made.lost:
+        lost = words.count(made.lost, "line")
+        lines.append(f"of {made.journal} {lost} could not be read; what was lost was found again")
     lines.append(
         f"in {made.folder}: NAME.pairs, NAME.corrected.rules and NAME.regions.json for each family"
     )

@@ -106,6 +106,11 @@ def mutants(found: tuple[int, int] | None) -> str:
     return "" if found is None else f"{found[0]} of {count(found[1], 'changed rule')} refused"
 
 
+def otherwise(rules: int, journal: object) -> str:
+    """What is said of rules that were not believed."""
+    return f"of {count(rules, 'rule')} {journal} said otherwise than was proved now"
+
+
 def ranks(scope: str) -> str:
     """The short of a proof's scope: "ranks 0 to 4", "any rank"."""
     return re.split("[,;(]", scope)[0].strip()

@@ -18,6 +18,8 @@ def key(seed: int, what: str) -> int:
 def mix(x: np.ndarray) -> np.ndarray:
     """A bijection of unsigned 64-bit numbers that spreads every bit (the finalizer of
     splitmix64)."""
+    if not x.ndim:  # numpy warns of single numbers that wrap around
+        return np.asarray(mix(np.atleast_1d(x))[0])
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(x ^ (x >> np.uint64(31)))

@@ -18,7 +18,7 @@ MODULI = (P, Q)
 _LIMB = 16  # bits of the lower part of a residue in a matrix product
 _SMALL = 1 << 15  # products of matrices with fewer multiplications need no BLAS
 _DEPTH = 1 << 18  # so many products of limbs sum up exactly in float64
-_FEW = 256  # so many inverses are faster one by one
+_FEW = 256  # so many different inverses are faster one by one
 _DIGITS = 15  # bits of an exponent's digit
 
 
@@ -97,11 +97,14 @@ def power(x: np.ndarray, exponents: Sequence[int]) -> np.ndarray:
 
 def inverse(x: np.ndarray) -> np.ndarray:
     """1 / x; of 0 it is 0."""
-    if x.size <= _FEW:
-        pairs = zip(x.reshape(2, -1).tolist(), MODULI, strict=True)
-        found = [[pow(v, -1, m) if v else 0 for v in part] for part, m in pairs]
-        return np.array(found, np.int64).reshape(x.shape)
-    return power(x, [m - 2 for m in MODULI])
+    rows = [np.unique(part, return_inverse=True) for part in x.reshape(2, -1)]
+    if sum(len(values) for values, _ in rows) > _FEW:
+        return power(x, [m - 2 for m in MODULI])
+    found = []
+    for (values, which), m in zip(rows, MODULI, strict=True):
+        each = [pow(v, -1, m) if v else 0 for v in values.tolist()]
+        found.append(np.array(each, np.int64)[which])
+    return np.stack(found).reshape(x.shape)
 
 
 @lru_cache(maxsize=4)

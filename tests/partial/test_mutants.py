@@ -143,7 +143,9 @@ def test_no_proof_is_taken_from_a_file(folder: Path, tmp_path: Path) -> None:
     for key, value in TAMPERED.items():
         journal.add(key, value if isinstance(value, str) else json.dumps(value))
     journal.close()
-    generate_mutants(tmp_path, max_ops=2)
+    made = generate_mutants(tmp_path, max_ops=2)
+    assert made.lost >= len(TAMPERED) - 1
+    assert f"of {path} {made.lost} lines could not be read; what" in mutation(made)
     for name in {f.name for f in folder.iterdir()} - {mutants.JOURNAL}:
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
 

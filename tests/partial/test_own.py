@@ -28,12 +28,12 @@ from superopt.onnx_io.source import read
 from superopt.pipeline import optimize as pipeline
 from superopt.pipeline import own_mutants, program_mutants
 from superopt.pipeline.admit import prove_now
-from superopt.pipeline.entries import own_files
+from superopt.pipeline.entries import own_contents
 from superopt.pipeline.own_mutants import with_mutants
 from superopt.pipeline.partial_page import in_parts
 from superopt.pipeline.request import Deadline, Request
 from superopt.pipeline.windows import mutated, windows_of
-from superopt.report.data import MutantCount
+from superopt.report.mutation import MutantCount
 from superopt.report.text import explanation
 from superopt.rulebook import own_pairs, own_rules
 from superopt.rules.rule import parse_rules
@@ -233,7 +233,7 @@ def test_there_is_no_time(path: Path) -> None:
 
 
 def test_another_process_has_the_folder(path: Path, any_price: None) -> None:
-    folder = path.parent / "mutants" / own_files()[:16]
+    folder = path.parent / "mutants" / own_contents()[:16]
     folder.mkdir(parents=True)
     with (folder / own_mutants.JOURNAL).open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)

@@ -18,6 +18,7 @@ from superopt.pipeline import own_mutants
 from superopt.pipeline.own_journal import opened
 from superopt.pipeline.own_mutants import with_mutants
 from superopt.pipeline.request import Deadline, Request
+from superopt.report.rules_text import mutation
 from tests.partial.test_moves import F, model, net, weights
 from tests.partial.test_own import kept
 
@@ -163,6 +164,32 @@ def test_a_rule_that_is_not_what_was_proved(
     assert f"{file} said otherwise than was proved now" in note
     assert note.startswith(whole)
     assert found(path) == (rules, (whole,))
+
+
+def test_generate_says_what_of_a_journal_was_not_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a line of its own, once; what is written is what was proved."""
+    monkeypatch.setattr(own_mutants, "_faster", kept)
+    path, out = tmp_path / "net.onnx", tmp_path / "out"
+    onnx.save(net(), path)
+
+    def generated() -> tuple[str, str]:
+        made = own_mutants.own_mutants(read(path), out, tmp_path / "costs.db", lambda event: None)
+        return mutation(made), (out / "net.corrected.rules").read_text()
+
+    whole, rules = generated()
+    file = out / own_mutants.JOURNAL
+    assert "otherwise" not in whole
+    journal = Journal.open(file, json.loads(file.read_text().partition("\n")[0])["run"])
+    proofs = {k: v for k, v in journal.known.items() if '"proof"' in v}
+    for key, value in [*proofs.items()][:2]:
+        journal.add(key, value.replace("float=E2", "float=E0"))
+    journal.close()
+    said, same = generated()
+    assert same == rules
+    assert said.count(f"  of 2 rules {file} said otherwise than was proved now\n") == 1
+    assert "otherwise" not in generated()[0]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,152 @@
+"""Programs and mutants of them at sizes of models, to time how regions are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from superopt.ir import graph as g
+from superopt.ops import OPS
+from superopt.te.dtype import F32
+from superopt.te.expr import TensorType
+
+Pair = tuple[str, g.Value, g.Value]
+Made = Callable[[g.Value], g.Value]
+
+
+def given(name: str, *shape: int) -> g.Input:
+    return g.Input(name, TensorType(F32, shape))
+
+
+def apply(op: str, *operands: g.Value, **attrs: Any) -> g.Value:
+    return g.node(OPS[op], operands, **attrs)
+
+
+def subgraphs() -> Iterator[Pair]:
+    yield from _of_models()
+    yield from _side_by_side()
+    yield from _others()
+
+
+def _of_models() -> Iterator[Pair]:
+    """Mutants of layers of the models of scripts/bench_models.py."""
+    for c, side in ((64, 56), (512, 7)):
+        x, y, k = given("x", 1, c, side, side), given("y", 1, c, side, side), given("k", c, c, 3, 3)
+        pads = (1, 1, 1, 1)
+        a = apply("Concat", *(apply("Conv", v, k, pads=pads) for v in (x, y)), axis=3)
+        b = apply("Conv", apply("Concat", x, y, axis=3), k, pads=pads)
+        yield f"two images of {c} x {side} x {side} side by side", a, b
+    c, h, w = 512, 64, 96
+    x, k = given("x", 1, c, h, w), given("k", c, c, 3, 3)
+    a = apply("Conv", x, k, pads=(2, 2, 2, 2), dilations=(2, 2))
+    folded = apply("Reshape", x, shape=(1, c, h // 2, 2, w // 2, 2))
+    folded = apply("Transpose", folded, perm=(3, 5, 0, 1, 2, 4))
+    folded = apply("Reshape", folded, shape=(4, c, h // 2, w // 2))
+    made = apply("Conv", folded, k, pads=(1, 1, 1, 1))
+    made = apply("Reshape", made, shape=(2, 2, 1, c, h // 2, w // 2))
+    made = apply("Transpose", made, perm=(2, 3, 4, 0, 5, 1))
+    yield (
+        "csrnet's dilated convolution as a dense one",
+        a,
+        apply("Reshape", made, shape=(1, c, h, w)),
+    )
+    x, y, k = given("x", 128, 768), given("y", 384, 768), given("k", 768, 768)
+    a = apply("Concat", apply("MatMul", x, k), apply("MatMul", y, k), axis=0)
+    yield "products of 128 and 384 rows", a, apply("MatMul", apply("Concat", x, y, axis=0), k)
+    a = apply(
+        "Conv", x := given("z", 16, 256, 14, 14), k := given("q", 256, 256, 3, 3), pads=(1, 1, 1, 1)
+    )
+    row = apply("Reshape", apply("Transpose", x, perm=(1, 2, 0, 3)), shape=(1, 256, 14, 16 * 14))
+    made = apply("Conv", row, k, pads=(1, 1, 1, 1))
+    made = apply("Transpose", apply("Reshape", made, shape=(256, 14, 16, 14)), perm=(2, 0, 1, 3))
+    yield "sixteen images of 256 x 14 x 14 in a row", a, made
+
+
+def window(op: str, k: int, **attrs: Any) -> Made:
+    """A pool, or a convolution of 64 channels, whose results are as many as what it is given."""
+    pads = (k // 2 * attrs.get("dilations", (1,))[0],) * 4
+    if op == "Conv":
+        kernel = given(attrs.pop("kernel", "k"), 64, 64, k, k)
+        return lambda v: apply(op, v, kernel, pads=pads, **attrs)
+    return lambda v: apply(op, v, kernel_shape=(k, k), pads=pads, **attrs)
+
+
+def chain(*some: Made) -> Made:
+    def of(v: g.Value) -> g.Value:
+        for make in some:
+            v = make(v)
+        return v
+
+    return of
+
+
+def clip(v: g.Value) -> g.Value:
+    return apply("Clip", v, *(g.constant(np.array(n, np.float32)) for n in (0, 6)))
+
+
+def relu(v: g.Value) -> g.Value:
+    return apply("Relu", v)
+
+
+def _side_by_side() -> Iterator[Pair]:
+    """Of two images one behind the other: each by itself, or both at once."""
+    three, five, seven = (window("MaxPool", k) for k in (3, 5, 7))
+    conv, other = window("Conv", 3), window("Conv", 3, kernel="q")
+    spread = given("u", 64, 32, 4, 4)
+    for name, make, side in (
+        ("pools of 7 x 7", seven, 56),
+        ("pools of 7 x 7", seven, 512),
+        ("pools of 3 x 3, dilated", window("MaxPool", 3, dilations=(2, 2)), 56),
+        ("pools of 7 x 7 of what is clipped", chain(clip, seven), 56),
+        ("three pools of 5 x 5", chain(five, five, five), 20),
+        ("means of 7 x 7", window("AveragePool", 7), 56),
+        ("means of 7 x 7 with padding", window("AveragePool", 7, count_include_pad=1), 56),
+        ("convolutions of 9 x 9", window("Conv", 9), 56),
+        ("convolutions of 5 x 5", window("Conv", 5), 512),
+        ("a convolution, Relu and a pool of 3 x 3", chain(conv, relu, three), 56),
+        ("a pool of 7 x 7 and a convolution", chain(seven, conv), 56),
+        ("two convolutions, and Relu between", chain(conv, relu, other), 56),
+        ("transposed convolutions", lambda v: apply(
+            "ConvTranspose", v, spread, strides=(2, 2), pads=(1, 1, 1, 1)), 28),
+        ("Softmax over channels", lambda v: apply("Softmax", v, axis=1), 56),
+    ):  # fmt: skip
+        some = [given(n, 1, 64, side, side) for n in "xy"]
+        a = apply("Concat", *map(make, some), axis=3)
+        yield f"{name}, of two of {side} x {side}", a, make(apply("Concat", *some, axis=3))
+
+
+def _others() -> Iterator[Pair]:
+    x = given("x", 1, 64, 56, 56)
+    frame = {"pads": (0, 0, 1, 1, 0, 0, 1, 1)}
+    for k in (3, 7):
+        make = window("MaxPool", k)
+        a, b = make(apply("Pad", x, **frame)), apply("Pad", make(x), **frame)
+        yield f"zeros around, then a pool of {k} x {k}", a, b
+    three = window("MaxPool", 3)
+    yield (
+        "a pool of 7 x 7 as three of 3 x 3",
+        window("MaxPool", 7)(x),
+        chain(three, three, three)(x),
+    )
+    x = given("x", 1, 64, 256, 256)
+    for name, make in (("pool of 7 x 7", window("MaxPool", 7)), ("convolution", window("Conv", 3))):
+        yield f"a {name} of 16 parts of an image", make(x), _parts(make, x, 4)
+    some = [given(f"x{n}", 1, 64, 28, 28) for n in range(16)]
+    make = window("Conv", 3)
+    a = apply("Concat", *map(make, some), axis=3)
+    yield "16 images of 28 x 28 side by side", a, make(apply("Concat", *some, axis=3))
+
+
+def _parts(make: Made, x: g.Value, count: int) -> g.Value:
+    """Of so many parts each way."""
+    step = 256 // count
+    rows = []
+    for i in range(0, 256, step):
+        cut = [
+            apply("Slice", x, starts=(i, j), ends=(i + step, j + step), axes=(2, 3))
+            for j in range(0, 256, step)
+        ]
+        rows.append(apply("Concat", *map(make, cut), axis=3))
+    return apply("Concat", *rows, axis=2)

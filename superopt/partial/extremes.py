@@ -1,0 +1,244 @@
+"""Maxima and minima as sets of their terms, whatever the order of these.
+
+What has the same sets is equal for any numbers. A term may be capped: the least of it and a number,
+since the least of a maximum and a number is the maximum of what its terms are so. Of a term that
+is there twice the larger cap counts, of numbers the largest, and none that is capped by it. The
+same for minima, with the order of numbers turned.
+
+Other sets are other functions where `decided` says so, as for windows over what is given, or over
+sums of that: numbers of as many orders as there are terms need not be asked then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+
+from superopt.te.field import PrimeField
+from superopt.te.fn import function, unit
+from superopt.te.keyed import key, mix
+from superopt.te.node import Apply, Const, Expr, Index, Load, Number, Reduce
+from superopt.te.residues import P, Q
+from superopt.te.walk import parts
+
+OTHER = {"max": "min", "min": "max"}
+BITS = 12  # of a cap
+FREE = (1 << BITS) - 1  # no cap
+NUMBER = P  # stands for the term of a number, which is its cap
+
+
+def extreme(e: Expr) -> str | None:
+    """Of what the largest or the least is taken: which of the two."""
+    if isinstance(e, Apply | Reduce) and e.fn in OTHER and e.dtype.is_float:
+        return e.fn
+    return None
+
+
+def capped(e: Expr) -> tuple[Expr, Number] | None:
+    """Of what, and of which number, the largest or the least is taken."""
+    match e:
+        case Apply(_, (x, Const(n))) | Apply(_, (Const(n), x)) if extreme(e):
+            return x, n
+    return None
+
+
+def kind(e: Expr) -> str:
+    """Whether what is taken of several things is the largest or the least."""
+    of = capped(e)
+    if of is not None:
+        inner = of[0]
+        while isinstance(inner, Load) and inner.tensor.body is not None:
+            inner = inner.tensor.body
+        return kind(inner) if extreme(inner) else "max"
+    found = extreme(e)
+    assert found is not None
+    return found
+
+
+def numbers_of(bodies: Iterable[Expr]) -> tuple[Number, ...]:
+    """The numbers of floats, and what functions are of these where it is known, in order."""
+    found = {e.value for b in bodies for e in parts(b) if isinstance(e, Const)}
+    return tuple(sorted({v for v in found if v == v} | {0, 1, Fraction(1, 2)}))
+
+
+@dataclass(frozen=True, slots=True)
+class Sets:
+    """Arrays (..., terms) of numbers above 0: a term, and its cap; 0 is none. numbers: that may be
+    caps, in order."""
+
+    fn: str
+    numbers: tuple[Number, ...]
+    domain: PrimeField
+
+    def cap(self, n: Number) -> int:
+        at = self.numbers.index(n)
+        return at if self.fn == "max" else len(self.numbers) - 1 - at
+
+    def number(self, cap: int) -> Number:
+        return self.numbers[cap if self.fn == "max" else len(self.numbers) - 1 - cap]
+
+    def term(self, x: np.ndarray, e: Expr) -> np.ndarray:
+        """Elements (2, ...) as sets of one; of what changes no maximum none. What is a number may
+        be of elements, too: a sum of zeros around an image."""
+        nothing = unit(self.fn, e.dtype)
+        out = np.asarray((x[0] << BITS | FREE) + 1)
+        for n in (*self.numbers, nothing):
+            one = 0 if n == nothing else (NUMBER << BITS | self.cap(n)) + 1
+            out = np.where(x[0] == self.domain.const(n, e.dtype)[0], one, out)
+        return np.asarray(out[..., None])
+
+    def least(self, x: np.ndarray, n: Number) -> np.ndarray:
+        """Those of which none is above a number."""
+        cap = np.minimum(x - 1 & FREE, self.cap(n))
+        return self.united(np.where(x == 0, 0, ((x - 1 >> BITS) << BITS | cap) + 1))
+
+    def united(self, x: np.ndarray) -> np.ndarray:
+        """Sets in which terms may be twice, without these, of as many as the largest has."""
+        if not x.shape[-1]:
+            return np.zeros((*x.shape[:-1], 1), np.int64)
+        x = np.sort(x, axis=-1)
+        gone = np.zeros(x.shape, bool)
+        gone[..., :-1] = (x[..., 1:] - 1 >> BITS) == (x[..., :-1] - 1 >> BITS)
+        last = x[..., -1:] - 1
+        absorbed = np.where(last >> BITS == NUMBER, last & FREE, -1)
+        gone[..., :-1] |= (x[..., :-1] - 1 & FREE) <= absorbed
+        if gone.any():
+            x[gone] = 0
+            x.sort(axis=-1)
+        full = np.count_nonzero(x.reshape(-1, x.shape[-1]).any(0))
+        return x[..., x.shape[-1] - max(1, full) :]
+
+    def value(self, x: np.ndarray, e: Expr) -> np.ndarray:
+        """The elements (2, ...) that stand for sets: the term where it is the only one, the number
+        where it is, or a hash."""
+        count, only = np.count_nonzero(x, axis=-1), x[..., -1] - 1
+        state = mix((x - 1).astype(np.uint64) ^ np.uint64(key(self.domain.seed, f"of {self.fn}")))
+        total = mix(np.add.reduce(np.where(x == 0, np.uint64(0), state), axis=-1))
+        alone = (count == 1) & (only & FREE == FREE)
+        first = np.where(alone, (only >> BITS).astype(np.uint64), total % np.uint64(P))
+        second = mix(first) % np.uint64(Q)
+        out = np.stack([first, second]).astype(np.int64)
+        number = (count == 1) & (only >> BITS == NUMBER)
+        for cap in np.unique(only[number] & FREE).tolist():
+            here = number & (only & FREE == cap)
+            out[:, here] = self.domain.const(self.number(cap), e.dtype)[:, None]
+        out[:, count == 0] = self.domain.const(unit(self.fn, e.dtype), e.dtype)[:, None]
+        return out
+
+
+def by_terms(bodies: Iterable[Expr]) -> bool:
+    """Is nothing else asked of the order of elements?"""
+    return all(
+        e.fn in OTHER or function(e.fn).field != "order"
+        for body in bodies
+        for e in parts(body)
+        if isinstance(e, Apply) and e.args[0].dtype.is_float and e.fn not in ("select", "cast")
+    )
+
+
+def kinds(bodies: Sequence[Expr]) -> set[str]:
+    """What is taken of several things: the largest, or the least, or both."""
+    return {e.fn for b in bodies for e in parts(b)
+            if isinstance(e, Apply | Reduce) and extreme(e) and capped(e) is None}  # fmt: skip
+
+
+def decided(bodies: Sequence[Expr]) -> bool:
+    """Are elements with other sets of terms other ones?
+
+    Functions max(S) of different sets S are linearly independent over the numbers, which may stand
+    in any order: of one that puts all but a set U first, and then a u in U, a sum of them has as
+    many u as the sets within U that hold u say. So this is asked of sums of maxima, or of minima,
+    with factors that are none; of maxima with caps of these alone, for max(x, 0) + min(x, 0) is x;
+    and of terms that are no maxima, nor numbers in disguise (what is taken from another, or by
+    which it is divided, may leave one)."""
+    if len(kinds(bodies)) > 1 or not by_terms(bodies):
+        return False
+    some = [e for body in bodies for e in parts(body)]
+    taken = [e for e in some if extreme(e)]
+    leaves = {id(x): x for e in taken for x in _leaves(e, kind(e))}.values()
+    inside = _Inside()
+    if not taken or any(map(inside.of, leaves)) or any(map(_number, leaves)):
+        return False
+    least = len({e.fn for e in taken if isinstance(e, Apply | Reduce)}) > 1
+    return all(
+        _linear(e, inside) and not (least and inside.of(e) and not _tree(e))
+        for e in some
+        if isinstance(e, Apply | Reduce)
+    )
+
+
+def _tree(e: Expr) -> bool:
+    return extreme(e) is not None or (isinstance(e, Apply) and e.fn == "select")
+
+
+def _leaves(e: Expr, of: str) -> Iterator[Expr]:
+    """The terms of a maximum, those of maxima among them; no numbers."""
+    match e:
+        case Const():
+            pass
+        case Apply("select", (_, *some)):
+            for x in some:
+                yield from _leaves(x, of)
+        case Apply(fn, args) if fn == of or capped(e):
+            for x in args:
+                yield from _leaves(x, of)
+        case Reduce(fn, _, body) if fn == of:
+            yield from _leaves(body, of)
+        case _:
+            yield e
+
+
+def _number(e: Expr) -> bool:
+    """May it be one number, whatever is given?"""
+    return _cancels(e) or not any(isinstance(x, Load) for x in parts(e))
+
+
+def _cancels(e: Expr) -> bool:
+    """May what is read be gone from it?"""
+    for x in parts(e):
+        match x:
+            case Apply("sub" | "neg" | "pow", (a, *_)) if a.dtype.is_float:
+                return True
+            case Apply("div", (_, by)) if any(isinstance(y, Load) for y in parts(by)):
+                return True
+    return False
+
+
+@dataclass(slots=True)
+class _Inside:
+    """Is any maximum in an expression? told: by ids, of what is held."""
+
+    told: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
+
+    def of(self, e: Expr) -> bool:
+        if id(e) not in self.told:
+            self.told[id(e)] = (e, extreme(e) is not None or any(map(self.of, _within(e))))
+        return self.told[id(e)][1]
+
+
+def _within(e: Expr) -> tuple[Expr, ...]:
+    match e:
+        case Apply(_, args) | Load(_, args):
+            return args
+        case Reduce(_, _, body):
+            return (body,)
+        case Index(element, bound):
+            return element, bound
+    return ()
+
+
+def _linear(e: Apply | Reduce, inside: _Inside) -> bool:
+    """Is it so in the maxima of which it is made?"""
+    match e:
+        case Reduce(fn, _, body):
+            return fn in ("sum", *OTHER) or not inside.of(body)
+        case Apply("mul", args):
+            return sum(map(inside.of, args)) < 2
+        case Apply("div", (_, by)):
+            return not inside.of(by)
+        case Apply("add" | "sub" | "neg" | "select" | "max" | "min"):
+            return True
+    return not any(map(inside.of, e.args))

@@ -1,0 +1,79 @@
+"""Cells of which each element is what one of them is, of other elements of what is given.
+
+Where all that is read of an input moves by as much along an axis of the result, in both programs,
+an element is the one before it with other names for what is read. So both are equal for all
+elements of the cell, or for none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+import numpy as np
+
+from superopt.partial.points import number
+from superopt.te import affine
+from superopt.te.dtype import INDEX
+from superopt.te.expr import Tensor
+from superopt.te.node import Apply, Axis, Expr, Index, Load
+from superopt.te.walk import parts
+
+PLACES = 1 << 18  # that an index has in all cells, and sums
+
+
+def translated(
+    axes: Sequence[Axis], bodies: Sequence[Expr], begins: np.ndarray, steps: np.ndarray
+) -> np.ndarray:
+    """Which cells are such. begins, steps: (cells, axes), of the first element, and of the one
+    behind it along each axis; 0 where there is none."""
+    out = np.ones(len(begins), bool)
+    if any(isinstance(e, Index) for body in bodies for e in parts(body)):
+        return np.zeros_like(out)
+    moved: dict[tuple[Tensor, int], np.ndarray] = {}
+    for of, e in _indices(bodies):
+        by = _moves(axes, e, begins, steps)
+        if by is None:
+            return np.zeros_like(out)
+        least, most = by
+        wanted = np.zeros_like(least) if of is None else moved.setdefault(of, least)
+        out &= ((least == wanted) & (most == wanted)).all(0)
+    return out
+
+
+def _indices(bodies: Sequence[Expr]) -> Iterator[tuple[tuple[Tensor, int] | None, Expr]]:
+    """What is read by which, and indices that are computed with."""
+    for e in (e for body in bodies for e in parts(body)):
+        match e:
+            case Load(t, index):
+                yield from (((t, d), i) for d, i in enumerate(index))
+            case Apply("cast", (x,)) if x.dtype == INDEX:
+                yield None, x
+
+
+def _moves(
+    axes: Sequence[Axis], e: Expr, begins: np.ndarray, steps: np.ndarray
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """By how much an index moves along each axis, at least and at most at the places of sums,
+    (axes, cells) each; None where these are too many."""
+    free = affine.free_axes(e)
+    over = [a for a in free if a not in axes]
+    sizes = [a.extent for a in over if isinstance(a.extent, int)]
+    if len(sizes) < len(over) or len(begins) * prod(sizes) > PLACES:
+        return None
+    inner = np.ogrid[tuple(slice(n) for n in sizes)] if sizes else []
+    at = {a: x[None] for a, x in zip(over, inner, strict=True)}
+
+    def value(places: np.ndarray) -> np.ndarray:
+        own = {a: places[:, n].reshape(-1, *(1,) * len(over)) for n, a in enumerate(axes)}
+        x = np.asarray(number(e, {**at, **own}))
+        return x.reshape(*(1,) * (len(over) + 1 - x.ndim), *x.shape)
+
+    first = value(begins)
+    least, most = np.zeros((2, len(axes), len(begins)), np.int64)
+    for n, a in enumerate(axes):
+        if a in free:
+            by = value(begins + steps * (np.arange(len(axes)) == n)) - first
+            by = by.reshape(len(by), -1)
+            least[n], most[n] = by.min(1), by.max(1)
+    return least, most

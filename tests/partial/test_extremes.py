@@ -1,0 +1,224 @@
+"""Maxima as functions of their terms: what is equal so is equal, and most of what is equal is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from superopt.ir import graph as g
+from superopt.partial import regions as r
+from superopt.partial.boxes import Span
+from superopt.partial.composed import Composed
+from superopt.partial.extremes import by_terms, decided, numbers_of
+from superopt.partial.points import Points
+from superopt.te.inline import placed
+from superopt.te.node import Axis, Expr
+from tests.partial.test_regions import apply, by_floats, given_
+
+W, X, Y, Z = (given_(n, 1, 2, 6, 6) for n in "wxyz")
+
+
+def bodies(a: g.Value, b: g.Value) -> tuple[tuple[Axis, ...], list[Expr]]:
+    both = Composed()
+    one, other = r._computed(both.tensor(a)), r._computed(both.tensor(b))
+    assert one.body is not None
+    assert other.body is not None
+    return one.axes, [one.body, placed(other.body, dict(zip(other.axes, one.axes, strict=True)))]
+
+
+def same_terms(a: g.Value, b: g.Value) -> np.ndarray:
+    """At each element."""
+    axes, some = bodies(a, b)
+    places = np.array(list(np.ndindex(*(int(str(d)) for d in a.type.shape or ()))))
+    if not by_terms(some):
+        return np.zeros(len(places), bool)
+    return r._of_same_terms(axes, some, places, numbers_of(some))
+
+
+def pool(x: g.Value, *kernel: int, pads: tuple[int, ...] = (0, 0, 0, 0)) -> g.Value:
+    return apply("MaxPool", x, kernel_shape=kernel, pads=pads)
+
+
+def most(*some: g.Value) -> g.Value:
+    return apply("Max", *some)
+
+
+def least(*some: g.Value) -> g.Value:
+    return apply("Min", *some)
+
+
+def add(a: g.Value, b: g.Value) -> g.Value:
+    return apply("Add", a, b)
+
+
+ONE = apply("Div", Y, Y)
+SMALL = pool(X, 3, 3, pads=(1, 1, 1, 1))
+ROWS = pool(X, 1, 3, pads=(0, 1, 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (most(X, Y), most(Y, X)),
+        (most(most(X, Y), Z), most(X, most(Y, Z))),
+        (most(most(W, X), most(Y, Z)), most(most(W, Z), most(Y, X))),
+        (least(add(X, Y), Z), least(Z, add(Y, X))),
+        (pool(X, 3, 3, pads=(1, 1, 1, 1)), pool(ROWS, 3, 1, pads=(1, 0, 1, 0))),
+        (apply("Relu", add(X, Y)), apply("Relu", add(Y, X))),
+    ],
+)  # fmt: skip
+def test_the_same_terms(a: g.Value, b: g.Value) -> None:
+    assert same_terms(a, b).all()
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (X, Y),
+        (most(X, Y), X),
+        (most(X, Y), least(X, Y)),
+        (most(X, Y), add(X, Y)),
+        (apply("Relu", X), X),
+        # sums of maxima are none of all terms
+        (add(most(W, X), most(Y, Z)), add(most(W, Y), most(X, Z))),
+        (most(add(W, X), add(Y, Z)), most(add(W, Y), add(X, Z))),
+        (most(least(W, X), least(Y, Z)), most(least(W, Y), least(X, Z))),
+        (apply("Neg", most(X, Y)), most(apply("Neg", X), apply("Neg", Y))),
+        (pool(X, 3, 3), pool(apply("Slice", Y, starts=(0,), ends=(6,), axes=(3,)), 3, 3)),
+        # what asks for a place in the order, and what for component 1, is left to numbers
+        (apply("Abs", X), X),
+        (apply("Sign", X), apply("Sign", X)),
+        (apply("Exp", most(X, Y)), apply("Mul", apply("Exp", X), apply("Exp", Y))),
+    ],
+)  # fmt: skip
+def test_other_terms(a: g.Value, b: g.Value) -> None:
+    assert not same_terms(a, b).any()
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (most(most(X, X), Y), most(X, Y)),
+        (pool(X, 5, 5, pads=(2, 2, 2, 2)), pool(SMALL, 3, 3, pads=(1, 1, 1, 1))),
+        (pool(apply("Pad", X, pads=(0, 0, 1, 1, 0, 0, 1, 1), mode="edge"), 3, 3),
+         pool(X, 3, 3, pads=(1, 1, 1, 1))),
+        (most(X, X), X),
+    ],
+)  # fmt: skip
+def test_a_term_that_is_there_twice_is_one(a: g.Value, b: g.Value) -> None:
+    assert same_terms(a, b).all()
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "so"),
+    [
+        (pool(X, 3, 3), pool(Y, 3, 3), True),
+        (apply("Relu", add(X, Y)), X, True),
+        (apply("Neg", most(X, Y)), add(most(X, Y), Z), True),
+        (most(X, Y), least(X, Y), False),  # max(x, min(x, y)) is x
+        (apply("Mul", most(X, Y), most(X, Z)), X, False),  # (m - x) (m - y) is 0
+        (most(add(X, most(Y, Z)), X), X, False),  # x + max(y, z) is one of two terms
+        (most(apply("Relu", X), ONE), X, False),  # max(0, 1) is 1
+        (apply("Sigmoid", most(X, Y)), X, False),
+        (apply("Abs", X), X, False),
+        (X, Y, False),
+    ],
+)  # fmt: skip
+def test_what_terms_decide(a: g.Value, b: g.Value, so: bool) -> None:
+    assert decided(bodies(a, b)[1]) == so
+
+
+def test_what_numbers_tell_is_left_to_them() -> None:
+    """Of max(x, min(x, y)) the second term is never the largest."""
+    assert r.regions(most(X, least(X, Y)), X).share == 1
+    assert r.regions(add(most(X, Y), least(X, Y)), add(X, Y)).share == 1
+
+
+ZERO, SIX, TWO = (g.constant(np.float32(n)) for n in (0, 6, 2))
+
+
+def clip(x: g.Value, low: g.Value = ZERO, high: g.Value = SIX) -> g.Value:
+    return apply("Clip", x, low, high)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (clip(pool(X, 3, 3)), pool(clip(X), 3, 3)),
+        (clip(clip(X), TWO, SIX), clip(X, TWO, SIX)),
+        (most(clip(X), TWO), clip(X, TWO, SIX)),
+        (most(clip(X, ZERO, TWO), clip(X)), clip(X)),
+        (least(X, most(clip(X), SIX)), least(X, most(X, SIX), SIX)),
+        (apply("Neg", least(least(X, Y), SIX)), apply("Neg", least(X, least(SIX, Y)))),
+    ],
+)  # fmt: skip
+def test_numbers_that_cap_terms(a: g.Value, b: g.Value) -> None:
+    assert r.regions(a, b).share == 1
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (clip(X), clip(Y)),
+        (clip(X), clip(X, ZERO, TWO)),
+        (clip(X), clip(X, TWO, SIX)),
+        (clip(X), X),
+        (least(X, SIX), most(X, SIX)),
+    ],
+)
+def test_other_caps(a: g.Value, b: g.Value) -> None:
+    found = r.regions(a, b)
+    assert found.share == 0
+    assert found.exact
+
+
+@pytest.mark.parametrize("n", [3, 7])
+def test_pools_of_what_is_capped(n: int) -> None:
+    """Whatever is given is above all caps or below, so that numbers tell of a window over 49 terms
+    from one over fewer in none of 392: two images side by side were equal where they are not."""
+    x, y = given_("x", 1, 4, 16, 16), given_("y", 1, 4, 16, 16)
+
+    def window(v: g.Value) -> g.Value:
+        return pool(clip(v), n, n, pads=(n // 2,) * 4)
+
+    a = apply("Concat", window(x), window(y), axis=3)
+    found = r.regions(a, window(apply("Concat", x, y, axis=3)))
+    columns = Span(16 - n // 2, 16 + n // 2)
+    assert found.different == ((Span(0, 1), Span(0, 4), Span(0, 16), columns),)
+    assert found.exact
+
+
+@pytest.mark.parametrize("before", ["Sigmoid", None])
+def test_a_term_that_is_a_number_where_zeros_are_read(before: str | None) -> None:
+    """Of zeros around an image a sum is 0, and so is its maximum with 0."""
+    x, k = given_("x", 1, 1, 6, 6), given_("k", 1, 1, 3, 3)
+
+    def window(v: g.Value) -> g.Value:
+        return apply("Relu", apply(before, v) if before else apply("Conv", v, k))
+
+    def framed(v: g.Value) -> g.Value:
+        return apply("Pad", v, pads=(0, 0, 3, 3, 0, 0, 3, 3))
+
+    if before:
+        a, b = window(framed(x)), apply("Sigmoid", framed(x))
+        assert r.regions(a, b).different == ((Span(0, 1), Span(0, 1), Span(3, 9), Span(3, 9)),)
+        return
+    a, b = window(framed(x)), apply("Pad", window(x), pads=(0, 0, 3, 3, 0, 0, 3, 3))
+    np.testing.assert_array_equal(r.regions(a, b).mask(), by_floats(a, b, 100))
+
+
+def test_few_inputs_are_asked_where_terms_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a pool is its rows' and its columns', for which 8 x 49 were asked."""
+    asked = []
+    values = Points.values
+
+    def counted(self: Points, e: Expr, axes: tuple[Axis, ...], places: np.ndarray) -> np.ndarray:
+        asked.append(len(places))
+        return values(self, e, axes, places)
+
+    monkeypatch.setattr(Points, "values", counted)
+    x = given_("x", 1, 64, 112, 112)
+    rows = pool(x, 1, 7, pads=(0, 3, 0, 3))
+    found = r.regions(pool(x, 7, 7, pads=(3, 3, 3, 3)), pool(rows, 7, 1, pads=(3, 0, 3, 0)))
+    assert found.equal == ((Span(0, 1), Span(0, 64), Span(0, 112), Span(0, 112)),)
+    assert len(asked) <= 2 * r.INPUTS

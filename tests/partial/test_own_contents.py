@@ -1,0 +1,76 @@
+"""What is kept is of the files that it was made of, whatever their times are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+
+from superopt.pipeline import entries, own_mutants
+from tests.partial.test_moves import F, model, weights
+from tests.partial.test_own import kept
+from tests.partial.test_own_journal import found
+
+
+def in_place(path: Path, content: bytes) -> None:
+    """Another file of the same size and time."""
+    was = path.stat()
+    assert len(content) == was.st_size
+    path.write_bytes(content)
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+    assert path.stat().st_mtime_ns == was.st_mtime_ns
+
+
+@pytest.mark.parametrize("of", [entries.own_files, entries.own_contents])
+def test_a_file_of_superopt_that_is_changed_in_place(
+    of: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "package"
+    (package / "rules").mkdir(parents=True)
+    rules = package / "rules" / "some.rules"
+    rules.write_text("a: Add(x, y) => Add(y, x)\n")
+    monkeypatch.setattr(entries, "OWN", package)
+    own = of.__wrapped__  # type: ignore[attr-defined]
+    before = own()
+    assert own() == before
+    in_place(rules, b"a: Sub(x, y) => Sub(y, x)\n")
+    assert own() != before
+
+
+def test_the_same_files_at_another_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was proved by them is not proved again."""
+    made = []
+    for name in ("one", "other"):
+        package = tmp_path / name
+        package.mkdir()
+        (package / "some.py").write_text("x = 1\n")
+        monkeypatch.setattr(entries, "OWN", package)
+        made.append(entries.own_contents.__wrapped__())
+    assert made[0] == made[1]
+    shutil.move(package / "some.py", package / "any.py")
+    assert entries.own_contents.__wrapped__() != made[0]
+
+
+def test_a_model_that_is_changed_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its mutants are of its own windows, not of those that it had."""
+    monkeypatch.setattr(own_mutants, "_faster", kept)
+
+    def net(by: int) -> bytes:
+        attrs = {"dilations": [by, by], "pads": [by] * 4}
+        conv = onnx.helper.make_node("Conv", ["x", "w"], ["y"], **attrs)
+        made = model([conv], {"x": (F, [1, 1, 4, 4])}, ["y"], weights(w=(1, 1, 3, 3)))
+        return bytes(made.SerializeToString())
+
+    path = tmp_path / "net.onnx"
+    path.write_bytes(net(2))
+    before, _ = found(path)
+    in_place(path, net(3))
+    after, _ = found(path)
+    assert before
+    assert after
+    assert all("dilations=(2, 2)" in rule.partition("=>")[0] for rule in before)
+    assert all("dilations=(3, 3)" in rule.partition("=>")[0] for rule in after)
