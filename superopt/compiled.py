@@ -325,10 +325,11 @@ def tune(
         )  # fmt: skip
         with Store.open(place) as held:
             sizes = representative(on.model, dict(shapes or {}))
-            return on.tune(
+            done = on.tune(
                 sizes, budget=seconds, most=MOST, store=held, stop=stopped,
                 seen=lambda p, times: show(Event("tune", f"{p.tensor.type}", None)),
             )  # fmt: skip
+            return replace(done, notes=held.notes)
     source = read(model)
     rewrites, faster, may = 0, 1.0, Allowed(float_class)
     if may.tiles:
@@ -338,7 +339,7 @@ def tune(
     sizes = representative(exe.model, dict(shapes or {}))
     with Store.open(place) as held, fitting(exe.model, shapes or {}):
         left = max(seconds - (time.monotonic() - begin), 0.0)
-        found = exe.tune(sizes, left, held, show, stopped)
+        found = replace(exe.tune(sizes, left, held, show, stopped), notes=held.notes)
     took = time.monotonic() - begin
     return replace(found, seconds=took, rewrites=rewrites, faster=faster)
 

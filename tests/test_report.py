@@ -290,3 +290,12 @@ def test_many_places_are_cut_short() -> None:
         FASTER, steps=tuple(replace(FASTER.steps[0], where=(f"v{i}",)) for i in range(50))
     )
     assert "and 30 more places" in page(many)
+
+
+def test_a_tuning_that_kept_nothing_says_why() -> None:
+    from superopt.report.compiled import Tuned, tuned
+
+    said = tuned(Tuned((), 3.0, notes=("measurements are kept in memory only: no place",)))
+    assert said == (
+        "no kernel was measured in 3 s\nnote: measurements are kept in memory only: no place\n"
+    )

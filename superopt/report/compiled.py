@@ -53,12 +53,14 @@ class TunedKernel:
 @dataclass(frozen=True, slots=True)
 class Tuned:
     """What `superopt tune` did. seconds: how long it took. rewrites, faster: of the graph, before
-    kernels were tuned, and how many times as fast it became by these."""
+    kernels were tuned, and how many times as fast it became by these. notes: of the store, such as
+    why nothing was written down."""
 
     kernels: tuple[TunedKernel, ...]
     seconds: float
     rewrites: int = 0
     faster: float = 1.0
+    notes: tuple[str, ...] = ()
 
     @property
     def before(self) -> float:
@@ -145,16 +147,19 @@ def tuned(t: Tuned) -> str:
         f"{options} options measured; {1e3 * t.before:.3g} ms by default, {1e3 * t.after:.3g} ms "
         "now, each kernel by itself"
     ]
+    if not t.kernels:
+        lines = [f"no kernel was measured in {t.seconds:.0f} s"]
     if t.rewrites:
         changed = words.count(t.rewrites, "rewrite")
         lines.insert(0, f"{changed} of the graph, which is {t.faster:.2f} times as fast by these")
-    rows = sorted(t.kernels, key=lambda k: -k.calls * k.before)
     cells = [("result", "calls", "default", "now", "chosen")]
-    for k in rows:
+    for k in sorted(t.kernels, key=lambda k: -k.calls * k.before):
         now = "" if k.chosen == k.default else f"{1e6 * k.after:.1f} us"
         option = "the default" if k.chosen == k.default else k.chosen
         cells.append((k.result, str(k.calls), f"{1e6 * k.before:.1f} us", now, option))
-    return joined([*lines, *(f"  {line}" for line in table(cells, shown=len(cells)))])
+    lines += [f"note: {words.plain(note)}" for note in t.notes]
+    rows = table(cells, shown=len(cells)) if t.kernels else []
+    return joined([*lines, *(f"  {line}" for line in rows)])
 
 
 def exported(e: Exported) -> str:
