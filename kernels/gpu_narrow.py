@@ -26,7 +26,8 @@ from superopt.kernels.transform import reduction
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
 
-TRIED, ROWS = 8, 256  # blocks; rows, at least
+TRIED = 8  # blocks
+ROWS, TERMS = 256, 128  # with fewer, one kernel that sums term by term is as fast as two
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def narrow(p: Problem) -> Narrow | None:
     problem = replace(p, tensor=before, layouts=own, constants={*p.constants, b})
     matrix = matrix_of(problem)
     made = {b: (c.b.tensor, make)}
-    if matrix is None or matrix.sizes[0] < ROWS:
+    if matrix is None or matrix.sizes[0] < ROWS or matrix.sizes[2] < TERMS:
         return None
     return Narrow(problem, matrix, buffer, root, made)
 
