@@ -84,7 +84,7 @@ class Compiler:
     vendor: may its libraries compute products, convolutions and attention? streams: on how many
     branches may run that do not hang on each other, where that should pay. chosen: how problems are
     computed that were tuned, by their keys. without: nodes that turned out to have no kernel, and
-    why."""
+    why. fixed: models for some sizes alone."""
 
     model: Model
     precision: str
@@ -94,6 +94,7 @@ class Compiler:
     streams: int = STREAMS
     chosen: Mapping[str, Option] = field(default_factory=dict)
     without: dict[g.Node, str] = field(default_factory=dict)
+    fixed: dict[Sizes, Model | None] = field(default_factory=dict)
 
     def executable(self) -> OnGpu:
         """The model, nothing of which is compiled yet."""
@@ -128,7 +129,10 @@ class Compiler:
         made = self.steps(self.model, sizes)
         if sizes and any(isinstance(s, Foreign) for s in made):
             # Shapes may be known of the model whose inputs have these sizes.
-            other = sized(self.model, sizes)
+            key = tuple(sorted(sizes.items()))
+            if key not in self.fixed:
+                self.fixed[key] = sized(self.model, sizes)
+            other = self.fixed[key]
             if other is not None:
                 return Variant(other, self.steps(other, {}))
         return Variant(self.model, made)

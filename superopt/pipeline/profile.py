@@ -70,6 +70,7 @@ def _profile(
 ) -> Profile:
     arrays = exe.given(feeds)
     sizes = exe.sizes(arrays)
+    exe.run(feeds)  # after which it is known what runs in onnxruntime
     if (other := exe.at(sizes)) is not exe:
         return replace(_profile(other, feeds, seconds, stop), sizes=tuple(sizes.items()))
     with exe.lock:

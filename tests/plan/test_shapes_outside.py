@@ -69,3 +69,11 @@ def test_wrong_shapes_are_told_where_the_model_does_not_run_outside() -> None:
     exe = superopt.compile(behind(first, [1, 16, 50, 50], scales=scales))
     with pytest.raises(superopt.ModelError, match=r"a is float32\[1, 16, 35, 35\] in onnxruntime"):
         exe.variants[()][0].run({exe.model.graph.inputs[0]: drawn(1, 16, 50, 50)})
+
+
+def test_it_is_profiled_before_it_was_called() -> None:
+    scales = np.array([1, 1, 0.7, 0.7], np.float32)
+    first = [helper.make_node("Resize", ["x", "", "scales"], ["a"], mode="linear")]
+    exe = superopt.compile(behind(first, [1, 16, 50, 50], scales=scales))
+    found = exe.profile(seconds=0.01)
+    assert [p.how for p in found.parts] == ["onnxruntime"]
