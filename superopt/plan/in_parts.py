@@ -43,7 +43,8 @@ def in_parts(
         for x in loads(now.body) if now.body is not None else ():
             readers.setdefault(x.tensor, set()).add(t)
     out = dict(current)
-    for t, now in current.items():
+    for t in current:
+        now = out[t]  # which may read parts by now
         total = reduction(now)
         if t in leads or total is None or total.fn not in FOLDS or _multiplies(now, constants):
             continue

@@ -25,6 +25,7 @@ from superopt.te.expr import (
 )
 from superopt.te.interpret import evaluate
 from superopt.te.node import Expr, Load
+from superopt.te.walk import loads
 
 Fold = Callable[..., Expr]
 X = placeholder("x", TensorType(F32, (3, 64, 40)))
@@ -89,6 +90,22 @@ def test_what_only_adds_a_sum_adds_its_parts() -> None:
     np.testing.assert_array_equal(computed(made[m], NUMBERS), computed(m, NUMBERS))
     kept = in_parts({s: s, m: m}, (), (), {s, m}, 64)
     assert s in kept  # which is needed itself
+
+
+def test_a_long_sum_of_long_sums() -> None:
+    """What reads parts is in parts itself, as it is by then."""
+    x = placeholder("x", TensorType(F32, (2048, 40, 40)))
+    s = compute((2048,), lambda c: reduce_sum((40, 40), lambda i, j: x[c, i, j]), name="s")
+    m = compute((1,), lambda g: reduce_sum(2048, lambda k: s[g + k]), name="m")
+    made = in_parts({s: s, m: m}, (), (), {m}, 8192)
+    assert s not in made
+    inside = set(made)
+    for now in made.values():
+        assert now.body is not None
+        assert {y.tensor for y in loads(now.body)} <= inside | {x}
+        inside |= {now}
+    numbers = np.arange(2048 * 1600).reshape(2048, 40, 40) % 7
+    np.testing.assert_array_equal(computed(made[m], numbers.astype(np.float32)), [numbers.sum()])
 
 
 @settings(max_examples=60, deadline=None)
