@@ -254,6 +254,6 @@ def test_what_onnxruntime_does_faster_runs_there() -> None:
     ((_, why),) = exe.fallen({})
     assert why == "a kernel would compare each place with all indices"
     near(exe.run(feeds), reference(m, feeds))
-    for few in (1, 8):  # where it is next to nothing
-        one = build(nodes, {"x": (9, 3), "u": (few, 3)}, {"i": indices[:few]})
+    for count in (1, 8):  # where it is next to nothing
+        one = build(nodes, {"x": (9, 3), "u": (count, 3)}, {"i": indices[:count]})
         assert not superopt.compile(one).fallen({})
