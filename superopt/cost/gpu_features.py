@@ -31,6 +31,7 @@ from superopt.kernels.gpu_blocks import (
     WARPS,
     WGMMA,
 )
+from superopt.kernels.gpu_groups import grouped
 from superopt.kernels.gpu_products import matrix_of
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
@@ -51,7 +52,8 @@ def numbers(p: Problem) -> tuple[int, ...]:
     and terms as of a matrix, how many such, the extent of the innermost sum, bytes of an element;
     whether it is a product of matrices, and of how many axes rows are that are one program."""
     elements, terms, fixed, other, _, last, _ = p.numbers()
-    m = None if p.lead else matrix_of(p)
+    groups = None if p.lead else grouped(p)
+    m = None if p.lead else matrix_of(p if groups is None else groups.problem)
     if m is None:
         sizes = (max(elements // max(last, 1), 1), last, terms, 1, terms)
         item = max(p.tensor.dtype.bits // 8, 1)
