@@ -99,9 +99,12 @@ def _rejoin(place: dict[tuple[Expr, ...], int]) -> bool:
             place[more] = place.get(more, 0) + each * k
 
 
+VECTORS = 4  # that elements are picked from: of pictures with channels last
+
+
 def spread(flat: Expr, buffer: Tensor, p: Place) -> tuple[Expr, tuple[int, ...], int] | None:
     """A place, how far from it each lane's element is, and how many elements there are from it on;
-    None where that is not known, or two vectors do not have them.
+    None where that is not known, or VECTORS vectors do not have them.
 
     Where loops go in steps of some elements, the place is at such a step: what else is read of the
     same ones is in the same vector.
@@ -122,13 +125,13 @@ def spread(flat: Expr, buffer: Tensor, p: Place) -> tuple[Expr, tuple[int, ...],
     size = prod(n for n in buffer.shape if isinstance(n, int))
     part = gcd(size, *some[0].values())  # so that no more is read than the buffer has
     low = min(fixed)
-    if low - low % part + 2 * p.lanes <= max(fixed):
+    if low - low % part + VECTORS * p.lanes <= max(fixed):
         part = 1
-    if low - low % part + 2 * p.lanes <= max(fixed):
+    if low - low % part + VECTORS * p.lanes <= max(fixed):
         return None
     low -= low % part
     order = tuple(n - low for n in fixed)
-    count = min(-(-(max(order) + 1) // part) * part, 2 * p.lanes)
+    count = min(-(-(max(order) + 1) // part) * part, VECTORS * p.lanes)
     return ix.from_polynomial({**some[0], (): low}), order, count
 
 

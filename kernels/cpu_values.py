@@ -273,16 +273,22 @@ def _gather(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> Value
 def _picked(
     w: Writer, buffer: Tensor, begin: Expr, order: Sequence[int], count: int, p: Place
 ) -> Value:
-    """Elements at these places from `begin` on, of one vector that has them all, or of two."""
+    """Elements at these places from `begin` on, of one vector that has them all, or of some, the
+    last of which ends where what is there does."""
     t, lanes = w.t, p.lanes
     if max(order) == 0:
         return _vector(w, buffer, begin, 0, 0, p)
-    low = _vector(w, buffer, begin, 0, min(count, lanes), p)
+    out = _vector(w, buffer, begin, 0, min(count, lanes), p)
     if max(order) < lanes:
-        return shuffled(t, low, low, order)
-    rest = count - lanes
-    high = _vector(w, buffer, begin, rest, lanes, p)
-    return shuffled(t, low, high, [k if k < lanes else lanes + k - rest for k in order])
+        return shuffled(t, out, out, order)
+    held: Sequence[int] = order  # where in `out` what comes before `at` is
+    for at in range(lanes, max(order) + 1, lanes):
+        begins = min(at, count - lanes)
+        more = _vector(w, buffer, begin, begins, lanes, p)
+        own = [lanes + k - begins if at <= k < at + lanes else n if k < at else 0
+               for k, n in zip(order, held, strict=True)]  # fmt: skip
+        out, held = shuffled(t, out, more, own), range(lanes)
+    return out
 
 
 def _vector(w: Writer, buffer: Tensor, begin: Expr, more: int, lanes: int, p: Place) -> Value:

@@ -55,3 +55,29 @@ def test_what_kernels_do_slowly_runs_in_onnxruntime() -> None:
     x = drawn(1, 64, 1)
     near(exe(x=x), reference(m, {"x": x}))
     assert {n.op.name for n, _ in exe.fallen({})} == {"DFT", "Einsum"}
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("step", [2, 3, 4, 5, 7])
+@pytest.mark.parametrize("size", [3, 50, 63, 64, 65, 193, 258])
+def test_what_lies_steps_apart(kind: type, step: int, size: int) -> None:
+    """Up to four vectors are read whole, and elements picked from them."""
+    given = (drawn(2, size) * 50).astype(kind)
+    element = helper.np_dtype_to_tensor_dtype(given.dtype)
+    nodes = [helper.make_node("Slice", ["x", "s", "e", "a", "t"], ["y"])]
+    known = {"s": [1], "e": [size], "a": [1], "t": [step]}
+    m = model(nodes, {"x": (element, [2, size])}, ["y"], {k: np.array(v) for k, v in known.items()})
+    np.testing.assert_array_equal(superopt.compile(m)(x=given)["y"], given[:, 1::step])
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.float16, np.float32])
+@pytest.mark.parametrize("channels", [2, 3, 4, 5])
+@pytest.mark.parametrize("sides", [(7, 9), (16, 16), (21, 32), (1, 1)])
+def test_pictures_with_channels_last_are_turned(
+    kind: type, channels: int, sides: tuple[int, int]
+) -> None:
+    given = (drawn(1, *sides, channels) * 50).astype(kind)
+    element = helper.np_dtype_to_tensor_dtype(given.dtype)
+    nodes = [helper.make_node("Transpose", ["x"], ["y"], perm=[0, 3, 1, 2])]
+    exe = superopt.compile(model(nodes, {"x": (element, [1, *sides, channels])}, ["y"], {}))
+    np.testing.assert_array_equal(exe(x=given)["y"], given.transpose(0, 3, 1, 2))
