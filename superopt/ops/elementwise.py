@@ -15,6 +15,8 @@ from superopt.te.node import Expr
 NUMBERS = "uif"
 COMMUTES = "elementwise commutative associative"
 
+DEEP = 64  # operands that are added one after the other
+
 
 def pointwise(fn: str, *xs: Tensor) -> Tensor:
     """`fn` of the broadcast operands."""
@@ -54,6 +56,10 @@ def _variadic(name: str, fn: str, kinds: str) -> Op:
 
 
 def _fold(fn: str, terms: list[Expr]) -> Expr:
+    """One after the other; of very many the results of some at a time, so that no expression is as
+    deep as there are terms."""
+    while len(terms) > DEEP:
+        terms = [_fold(fn, terms[n : n + DEEP]) for n in range(0, len(terms), DEEP)]
     return reduce(lambda a, b: apply(fn, a, b), terms)
 
 

@@ -81,3 +81,15 @@ def test_pictures_with_channels_last_are_turned(
     nodes = [helper.make_node("Transpose", ["x"], ["y"], perm=[0, 3, 1, 2])]
     exe = superopt.compile(model(nodes, {"x": (element, [1, *sides, channels])}, ["y"], {}))
     np.testing.assert_array_equal(exe(x=given)["y"], given.transpose(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize("op", ["Sum", "Max", "Mean"])
+@pytest.mark.parametrize("count", [63, 130, 500])
+def test_of_very_many_operands(op: str, count: int) -> None:
+    """No expression is as deep as there are operands, so that there is a kernel."""
+    names = [f"x{n}" for n in range(count)]
+    m = model([helper.make_node(op, names, ["y"])], {n: (F, [3, 5]) for n in names}, ["y"], {})
+    exe = superopt.compile(m)
+    given = {n: drawn(3, 5) * (k % 7 - 3) for k, n in enumerate(names)}
+    near(exe.run(given), reference(m, given))
+    assert not exe.fallen({})
