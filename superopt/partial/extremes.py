@@ -45,14 +45,15 @@ def capped(e: Expr) -> tuple[Expr, Number] | None:
     return None
 
 
-def kind(e: Expr) -> str:
-    """Whether what is taken of several things is the largest or the least."""
+def kind(e: Expr, alone: str = "max") -> str:
+    """Whether what is taken of several things is the largest or the least. alone: as what caps of
+    one thing, which may be either, are taken: those beside the least of things are such, too."""
     of = capped(e)
     if of is not None:
         inner = of[0]
         while isinstance(inner, Load) and inner.tensor.body is not None:
             inner = inner.tensor.body
-        return kind(inner) if extreme(inner) else "max"
+        return kind(inner, alone) if extreme(inner) else alone
     found = extreme(e)
     assert found is not None
     return found
@@ -145,6 +146,11 @@ def kinds(bodies: Sequence[Expr]) -> set[str]:
             if isinstance(e, Apply | Reduce) and extreme(e) and capped(e) is None}  # fmt: skip
 
 
+def alone(bodies: Sequence[Expr]) -> str:
+    """As what caps of one thing are taken; see `kind`."""
+    return "min" if kinds(bodies) == {"min"} else "max"
+
+
 def decided(bodies: Sequence[Expr]) -> bool:
     """Are elements with other sets of terms other ones?
 
@@ -158,7 +164,8 @@ def decided(bodies: Sequence[Expr]) -> bool:
         return False
     some = [e for body in bodies for e in parts(body)]
     taken = [e for e in some if extreme(e)]
-    leaves = {id(x): x for e in taken for x in _leaves(e, kind(e))}.values()
+    cap = alone(bodies)
+    leaves = {id(x): x for e in taken for x in _leaves(e, kind(e, cap))}.values()
     inside = _Inside()
     if not taken or any(map(inside.of, leaves)) or any(map(_number, leaves)):
         return False

@@ -32,14 +32,14 @@ MODULUS = residues.P
 class Points:
     """The values of expressions. above: see `PrimeField`. components: of an element, that are
     computed: 1 where `ring` says so. drawn: inputs that are read more often than they have
-    elements. numbers: where maxima are sets of their
-    terms (`extremes.py`), which there are. works: by the ids of
-    expressions, which are held: see `work`."""
+    elements. numbers: where maxima are sets of their terms (`extremes.py`), which there are; alone:
+    see `extremes.kind`. works: by the ids of expressions, which are held: see `work`."""
 
     seed: int
     above: int | None = None
     components: int = len(residues.MODULI)
     numbers: tuple[Number, ...] | None = None
+    alone: str = "max"
     domain: PrimeField = field(init=False)
     drawn: dict[Tensor, np.ndarray] = field(default_factory=dict)
     works: dict[int, tuple[Expr, float]] = field(default_factory=dict)
@@ -250,7 +250,7 @@ class _Run:
 
     def maximum(self, e: Expr) -> np.ndarray:
         assert self.points.numbers is not None
-        of = Sets(kind(e), self.points.numbers, self.points.domain)
+        of = Sets(kind(e, self.points.alone), self.points.numbers, self.points.domain)
         return of.value(self.sets(of, e), e)
 
     def sets(self, of: Sets, e: Expr) -> np.ndarray:

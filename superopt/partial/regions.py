@@ -19,7 +19,7 @@ from superopt.ir import graph as g
 from superopt.partial.boxes import Box, joined, mask, singles, volume
 from superopt.partial.cells import cells
 from superopt.partial.composed import Composed
-from superopt.partial.extremes import by_terms, decided, kinds, numbers_of
+from superopt.partial.extremes import alone, by_terms, decided, kinds, numbers_of
 from superopt.partial.fewer import degree, shortened, size_of, thinned
 from superopt.partial.points import MODULUS, Points, ring, terms
 from superopt.partial.shared import shared
@@ -163,7 +163,7 @@ def _alike(
         return same, same
     own = shared(bodies)
     if _ordered(bodies) and by_terms(bodies):
-        same = _of_same_terms(axes, own, places, numbers_of(bodies))
+        same = _of_same_terms(axes, own, places, numbers_of(bodies), alone(bodies))
         if decided(bodies):
             return same, np.zeros_like(same)
     left = np.flatnonzero(~same)
@@ -207,13 +207,18 @@ def _equal(
 
 
 def _of_same_terms(
-    axes: Sequence[Axis], bodies: Sequence[Expr], places: np.ndarray, numbers: tuple[Number, ...]
+    axes: Sequence[Axis],
+    bodies: Sequence[Expr],
+    places: np.ndarray,
+    numbers: tuple[Number, ...],
+    caps: str = "max",
 ) -> np.ndarray:
-    """At which places they are of the same maxima, whatever the order of numbers."""
+    """At which places they are of the same maxima, whatever the order of numbers. caps: see
+    `extremes.alone`."""
     same = np.ones(len(places), bool)
     for seed in range(INPUTS):
         there = np.flatnonzero(same)
-        same[there] = _equal(axes, bodies, places[there], Points(seed, numbers=numbers))
+        same[there] = _equal(axes, bodies, places[there], Points(seed, numbers=numbers, alone=caps))
     return same
 
 

@@ -222,3 +222,19 @@ def test_few_inputs_are_asked_where_terms_are_the_same(monkeypatch: pytest.Monke
     found = r.regions(pool(x, 7, 7, pads=(3, 3, 3, 3)), pool(rows, 7, 1, pads=(3, 0, 3, 0)))
     assert found.equal == ((Span(0, 1), Span(0, 64), Span(0, 112), Span(0, 112)),)
     assert len(asked) <= 2 * r.INPUTS
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (apply("Relu", least(X, X)), apply("Relu", X)),
+        (least(least(X, X), SIX), least(X, SIX)),
+        (apply("Clip", least(X, X), ZERO, SIX), apply("Clip", X, ZERO, SIX)),
+        (least(apply("Clip", X, ZERO, SIX), apply("Clip", X, ZERO, SIX)), apply("Clip", X, ZERO, SIX)),
+        (least(apply("Relu", X), apply("Relu", Y)), apply("Relu", least(X, Y))),
+    ],
+)  # fmt: skip
+def test_caps_of_one_thing_are_of_the_kind_that_the_others_are(a: g.Value, b: g.Value) -> None:
+    """They were of a maximum beside minima, and said to differ everywhere."""
+    found = r.regions(a, b)
+    assert (found.share, found.exact) == (1, True)
