@@ -224,13 +224,16 @@ def test_few_inputs_are_asked_where_terms_are_the_same(monkeypatch: pytest.Monke
     assert len(asked) <= 2 * r.INPUTS
 
 
+CLIPPED = apply("Clip", X, ZERO, SIX)
+
+
 @pytest.mark.parametrize(
     ("a", "b"),
     [
         (apply("Relu", least(X, X)), apply("Relu", X)),
         (least(least(X, X), SIX), least(X, SIX)),
         (apply("Clip", least(X, X), ZERO, SIX), apply("Clip", X, ZERO, SIX)),
-        (least(apply("Clip", X, ZERO, SIX), apply("Clip", X, ZERO, SIX)), apply("Clip", X, ZERO, SIX)),
+        (least(CLIPPED, CLIPPED), CLIPPED),
         (least(apply("Relu", X), apply("Relu", Y)), apply("Relu", least(X, Y))),
     ],
 )  # fmt: skip
