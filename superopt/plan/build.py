@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
@@ -150,9 +150,11 @@ def program(
     if target.fuses is not None:
         fusing = target.fuses(tensors.constants, width)
         current, leads = attention(current, leads, needed, lying, tensors.constants, fusing)
+    whole = current.keys()
     current = by_channel(current, leads, lying)
     if target.parts:
         current = in_parts(current, leads, tensors.constants, needed, target.parts)
+    sums = current.keys() - whole  # of parts
     if target.compares:
         current = compared(current, leads, tensors.constants)
     if target.joins:
@@ -161,7 +163,7 @@ def program(
         current = gated(*found)
     how = chosen or {}
     machine = width, how, tiles, unit, dilated, registers, target
-    return _Builder(graph, tensors, outputs, current, leads, lying, *machine).build()
+    return _Builder(graph, tensors, outputs, current, leads, lying, sums, *machine).build()
 
 
 def _stay(outputs: Sequence[Tensor], tensors: Tensors) -> set[Tensor]:
@@ -224,6 +226,7 @@ class _Builder:
     current: Mapping[Tensor, Tensor]
     leads: Mapping[Tensor, int]
     lying: Mapping[Tensor, Layout]
+    sums: Collection[Tensor]
     width: int
     chosen: Mapping[str, Option]
     tiles: bool
@@ -235,7 +238,8 @@ class _Builder:
 
     def build(self) -> Program:
         into = {x.tensor: (whole, x) for whole, some in self.tensors.parts.items() for x in some}
-        kept = self.kept = Kept(self.target, self.tensors, self.current, self.outputs)
+        kept = Kept(self.target, self.tensors, self.current, self.outputs, self.sums)
+        self.kept = kept
         some = [*self.current, *(x for x in self.tensors.parts if kept.kind(x) != x.dtype)]
         buffers = {t: Tensor(f"b{n}", kept.kind(t), t.shape) for n, t in enumerate(some)}
         back = {b: t for t, b in buffers.items()}

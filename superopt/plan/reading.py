@@ -27,12 +27,14 @@ BEYOND = (0, float("inf"), float("-inf"))  # an edge: the same in all floats
 @dataclass(slots=True)
 class Kept:
     """Of which kind the tensors of a program are in memory, as its target has it: what is computed,
-    and its constants; outputs, and what a choice adds, are as they are."""
+    and its constants; outputs, and what a choice adds, are as they are, and so are `sums`, of which
+    others are added, which may be small beside these."""
 
     target: Target
     tensors: Tensors
     current: Mapping[Tensor, Tensor]
     outputs: Collection[Tensor]
+    sums: Collection[Tensor] = ()
     owner: dict[Tensor, Tensor] = field(init=False)
     exact: set[Tensor] = field(init=False)
     short: dict[Tensor, Tensor] = field(default_factory=dict)
@@ -43,7 +45,8 @@ class Kept:
         self.owner = {x.tensor: whole for whole, some in parts for x in some}
         aim = self.target
         few = aim.kind is not None or bool(aim.drops)
-        self.exact = self._angles() | self._few() | self._large() if few else set()
+        own = self._angles() | self._few() | self._large() if few else set()
+        self.exact = own | {*self.sums}
 
     def kind(self, t: Tensor) -> DType:
         kind = self.target.kind
@@ -91,7 +94,7 @@ class Kept:
         """What is of all of many numbers, as the largest of a row, and what is of any that stand
         beside it somewhere, as a mean that is subtracted from what it is of: these are compared
         with it as they are, not as they are kept."""
-        out: set[Tensor] = set()
+        out: set[Tensor] = {*self.sums}
         beside = {t: self._buffers(now) for t, now in self.current.items()}
         for t, now in self.current.items():
             some = [r for r in reductions(now.body) if not _product(r)]

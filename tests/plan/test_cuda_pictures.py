@@ -111,3 +111,18 @@ def test_sums_in_parts(name: str) -> None:
     assert len({*some}) == (2 if "norm" in name else 1)  # of a mean, and of a variance
     assert all(t.shape[0] >= 8 for t in some)
     assert not any(t.name == "channels" for t in results)  # these are what parts are of
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
+def test_sums_of_parts_are_of_32_bits(precision: str) -> None:
+    """A mean of products is small where the sums of its parts are beyond float16."""
+    picture = {"x": (F, [1, 2, 64, 32]), "m": (F, [1, 2, 64, 32])}
+    nodes = [
+        node("Mul", "x", "m", "a"),
+        node("ReduceMean", "a", "b", axes=[2, 3], keepdims=0), node("Relu", "b", "y"),
+    ]  # fmt: skip
+    m = model(nodes, picture, ["y"], {})
+    rng = np.random.default_rng(0)
+    given = {n: (rng.random((1, 2, 64, 32)) * 60 + 40).astype(np.float32) for n in ("x", "m")}
+    exe = superopt.compile(m, target="cuda", precision=precision)
+    near(exe.run(given), reference(m, given), "fp32")
