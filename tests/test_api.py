@@ -175,6 +175,22 @@ def test_bench_times_what_it_is_given(tmp_path: Path) -> None:
     assert all(r.latency is not None and r.latency.us_median > 0 for r in rows)
 
 
+def test_bench_of_a_model_that_says_another_shape_than_it_gives(tmp_path: Path) -> None:
+    """onnxruntime runs it, and binds no output that is as it says."""
+    x, y = (
+        onnx.helper.make_tensor_value_info(n, 1, [1, 2, s, s]) for n, s in (("x", 50), ("y", 34))
+    )
+    scales = onnx.numpy_helper.from_array(np.array([1, 1, 0.7, 0.7], np.float32), "s")
+    node = onnx.helper.make_node("Resize", ["x", "", "s"], ["y"], mode="linear")
+    graph = onnx.helper.make_graph([node], "g", [x], [y], [scales])
+    opset = onnx.helper.make_opsetid("", 17)
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), tmp_path / "m.onnx"
+    )
+    (row,) = superopt.bench([tmp_path / "m.onnx"], seconds=0.2)
+    assert row.latency is not None
+
+
 def test_a_store_goes_to_another_machine_of_its_kind(tmp_path: Path) -> None:
     here, there, file = (tmp_path / f"{n}.sqlite3" for n in ("here", "there", "file"))
     superopt.optimize(models.data(models.PLAIN), budget=10, store=here)

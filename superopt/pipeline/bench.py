@@ -116,13 +116,25 @@ def _fits(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bool:
     }
 
 
+def _as_declared(session: ort.Session, found: Mapping[str, object]) -> bool:
+    """Have outputs the shapes that the model says?"""
+    for port in session.raw.get_outputs():
+        shape = getattr(found[port.name], "shape", port.shape)
+        said = [m if isinstance(m, int) else n for m, n in zip(port.shape, shape, strict=False)]
+        if said != [*shape]:
+            return False
+    return True
+
+
 def _lane(
     path: Path, runtime: str, arrays: Mapping[str, np.ndarray], threads: int, on: On
 ) -> _Lane:
     def in_ort() -> Callable[[], object]:
         session = ort.session(path, threads=threads)
-        ort.run(session, arrays)  # says in words what is wrong with them
-        return prepare(session, arrays)
+        found = ort.run(session, arrays)  # says in words what is wrong with them
+        if _as_declared(session, found):
+            return prepare(session, arrays)
+        return lambda: session.raw.run(None, dict(arrays))  # no output can be bound then
 
     def in_openvino() -> Callable[[], object]:
         return openvino.prepare(path, arrays, threads)
