@@ -57,9 +57,9 @@ def test_what_kernels_do_slowly_runs_in_onnxruntime() -> None:
     assert {n.op.name for n, _ in exe.fallen({})} == {"DFT", "Einsum"}
 
 
-@pytest.mark.parametrize("kind", [np.uint8, np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("step", [2, 3, 4, 5, 7])
-@pytest.mark.parametrize("size", [3, 50, 63, 64, 65, 193, 258])
+@pytest.mark.parametrize("kind", [np.uint8, np.float16, np.float32])
+@pytest.mark.parametrize("step", [2, 3, 4, 5])
+@pytest.mark.parametrize("size", [3, 64, 65, 258])
 def test_what_lies_steps_apart(kind: type, step: int, size: int) -> None:
     """Up to four vectors are read whole, and elements picked from them."""
     given = (drawn(2, size) * 50).astype(kind)
@@ -71,8 +71,8 @@ def test_what_lies_steps_apart(kind: type, step: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.float16, np.float32])
-@pytest.mark.parametrize("channels", [2, 3, 4, 5])
-@pytest.mark.parametrize("sides", [(7, 9), (16, 16), (21, 32), (1, 1)])
+@pytest.mark.parametrize("channels", [2, 3, 5])
+@pytest.mark.parametrize("sides", [(7, 9), (21, 32), (1, 1)])
 def test_pictures_with_channels_last_are_turned(
     kind: type, channels: int, sides: tuple[int, int]
 ) -> None:
