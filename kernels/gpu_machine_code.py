@@ -45,6 +45,8 @@ def unwritten(text: str) -> Iterator[str]:
     written: set[int] = set()
     for name, rest in _LINE.findall(text):
         first, *others = (x.strip() for x in rest.split(","))
+        if name.startswith("R2UR") and first.startswith("P"):  # which is written, too
+            first, *others = others
         into = _REGISTER.fullmatch(first)
         writes = into is not None and name.startswith(("U", "S2UR", "R2UR"))
         for x in others if writes else (first, *others):

@@ -34,6 +34,7 @@ RIGHT = HEAD + "        /*1af0*/              @!P0 UIADD3 UR4, UP0, UR8, 0x40, U
         ("/*0010*/ UIMAD.WIDE.U32 UR6, URZ, 0x3, URZ ; /*0020*/ UIMAD UR7, UR7, 0x3, UR6 ;", 0),
         ("/*0010*/ UMOV UR4, 0x1 ; /*0020*/ HGMMA R24, R56, gdesc[UR4].tnspB, RZ, !UPT ;", 1),
         ("/*0010*/ STS.128 [R31+UR8], R12 ;", 1),
+        ("/*0010*/ @P1 R2UR.OR P0, UR7, R5 ; /*0020*/ UBLKPF.L2 [UR7], 0x8 ;", 0),
     ],
 )
 def test_what_is_read_before_it_is_written(text: str, found: int) -> None:
