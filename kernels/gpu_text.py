@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from superopt.kernels import gpu_values as gv
 from superopt.kernels.gpu_functions import HALF, HELPERS, applied, cast, reduced
 from superopt.kernels.gpu_values import Block, Writer, extent
-from superopt.kernels.tile import For, Kernel, Stmt, Store, Update
+from superopt.kernels.tile import For, Kernel, Stmt, Store, Update, flat
 from superopt.te import index as ix
 from superopt.te.dtype import BF16, F16, F32, DType
 from superopt.te.expr import Tensor
@@ -220,7 +220,7 @@ def _function(
     stored = {x.buffer for x in uses if x.how != "read"}
     read = {x.buffer for x in uses if x.how != "store"}
     w = Writer(registers, frozenset(stored & read) - registers, dots, interpreted)
-    w.zeroed = registers - {s.buffer for s in _writes(body) if not _copies(s, registers)}
+    w.zeroed = registers - {s.buffer for s in flat(body) if not _copies(s, registers)}
     w.taken.add(name)
     given = ", ".join(w.buffer(t) for t in buffers)
     head = _numbered(w, axes, bool(apart))
@@ -232,14 +232,6 @@ def _function(
     head += [*_asked(w, axes, fixed, uses), *EARLY] if early else ()
     lines = [*(f"    {x}" for x in head), *w.lines]
     return "\n".join([f"def {name}({given}):", *(lines or ["    pass"])])
-
-
-def _writes(body: Sequence[Stmt]) -> Iterator[Store | Update]:
-    for s in body:
-        if isinstance(s, For):
-            yield from _writes(s.body)
-        else:
-            yield s
 
 
 def _copies(s: Store | Update, registers: frozenset[Tensor]) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from superopt.kernels.tile import For, Kernel, Stmt, Store, Update
+from superopt.kernels.tile import For, Kernel, Stmt, Store, flat
 from superopt.kernels.work import cost
 from superopt.te.affine import affine, interval
 from superopt.te.expr import Tensor
@@ -39,12 +39,12 @@ def _begin(kernel: Kernel, buffer: Tensor) -> tuple[Expr, ...] | None:
         around.add(body[0].axis)
         body = body[0].body
     result = kernel.params[-1]
-    match [s for s in _flat(kernel.body) if s.buffer is result]:
+    match [s for s in flat(kernel.body) if s.buffer is result]:
         case [Store(_, index, value)] if (buffer.dtype, buffer.rank) == (result.dtype, result.rank):
             read = {x.index for x in loads(value) if x.tensor is buffer}
         case _:
             return None
-    made = [s.value for s in _flat(kernel.body) if s.buffer is buffer]
+    made = [s.value for s in flat(kernel.body) if s.buffer is buffer]
     if len(read) != 1 or not any(map(_slow, made)):
         return None
     (where,) = read
@@ -86,11 +86,3 @@ def _read(e: Expr, buffer: Tensor, result: Tensor, begin: Sequence[Expr]) -> Exp
 
 def _sum(index: Sequence[Expr], begin: Sequence[Expr]) -> tuple[Expr, ...]:
     return tuple(i + b for i, b in zip(index, begin, strict=True))
-
-
-def _flat(s: Sequence[Stmt]) -> Iterator[Store | Update]:
-    for x in s:
-        if isinstance(x, For):
-            yield from _flat(x.body)
-        else:
-            yield x

@@ -24,7 +24,7 @@ A target refuses the kinds that it has no way to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -82,6 +82,15 @@ class For:
 
 
 Stmt = Store | Update | For
+
+
+def flat(body: Sequence[Stmt]) -> Iterator[Store | Update]:
+    """The statements within all loops."""
+    for s in body:
+        if isinstance(s, For):
+            yield from flat(s.body)
+        else:
+            yield s
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from superopt.partial.points import number
 from superopt.te import affine
 from superopt.te import index as ix
 from superopt.te.dtype import INDEX
-from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
-from superopt.te.walk import parts
+from superopt.te.node import Apply, Axis, Const, Expr, Index
+from superopt.te.walk import operands, parts
 
 PERIOD = 8  # the largest step of cells
 PLACES = 1 << 14  # of a sum, at most, in a condition
@@ -158,22 +158,11 @@ class _Cutter:
         """Conditions on indices, quotients, rests, and the lesser and greater of indices."""
         found = self.asked.get(id(e))
         if found is None:
-            inner = dict.fromkeys(x for part in _operands(e) for x in self.asked_in(part))
+            inner = dict.fromkeys(x for part in operands(e) for x in self.asked_in(part))
             if isinstance(e, Apply) and e.fn in _BREAKS and e.args[0].dtype == INDEX:
                 inner = {e: None, **inner}
             found = self.asked[id(e)] = (e, tuple(inner))
         return found[1]
-
-
-def _operands(e: Expr) -> tuple[Expr, ...]:
-    match e:
-        case Apply(_, args) | Load(_, args):
-            return args
-        case Reduce(_, _, body):
-            return (body,)
-        case Index(element, bound):
-            return element, bound
-    return ()
 
 
 _BREAKS = frozenset(("lt", "le", "eq", "ne", "floordiv", "mod", "min", "max"))

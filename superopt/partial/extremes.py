@@ -20,9 +20,9 @@ import numpy as np
 from superopt.te.field import PrimeField
 from superopt.te.fn import function, unit
 from superopt.te.keyed import key, mix
-from superopt.te.node import Apply, Const, Expr, Index, Load, Number, Reduce
+from superopt.te.node import Apply, Const, Expr, Load, Number, Reduce
 from superopt.te.residues import P, Q
-from superopt.te.walk import parts
+from superopt.te.walk import operands, parts
 
 OTHER = {"max": "min", "min": "max"}
 BITS = 12  # of a cap
@@ -222,19 +222,8 @@ class _Inside:
 
     def of(self, e: Expr) -> bool:
         if id(e) not in self.told:
-            self.told[id(e)] = (e, extreme(e) is not None or any(map(self.of, _within(e))))
+            self.told[id(e)] = (e, extreme(e) is not None or any(map(self.of, operands(e))))
         return self.told[id(e)][1]
-
-
-def _within(e: Expr) -> tuple[Expr, ...]:
-    match e:
-        case Apply(_, args) | Load(_, args):
-            return args
-        case Reduce(_, _, body):
-            return (body,)
-        case Index(element, bound):
-            return element, bound
-    return ()
 
 
 def _linear(e: Apply | Reduce, inside: _Inside) -> bool:

@@ -19,7 +19,6 @@ from superopt.ir.evaluate import bound_sizes
 from superopt.kernels.cpu import Machine, host
 from superopt.kernels.option import Option
 from superopt.kernels.room import ask
-from superopt.kernels.schedule import IllegalSchedule
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
@@ -44,6 +43,7 @@ from superopt.plan.image import Image
 from superopt.plan.segments import (
     BESIDE,
     INTEGERS,
+    NO_KERNEL,
     Segment,
     fallen,
     graph_of,
@@ -58,8 +58,6 @@ from superopt.report.compiled import Exported, Tuned
 from superopt.report.profile import Profile
 from superopt.te.domain import Reals
 
-# Too deep; in what is empty; and what no schedule was thought of for.
-NO_KERNEL = (NotImplementedError, RecursionError, ZeroDivisionError, IllegalSchedule)
 Rewrite = Callable[[Source, str], Source]
 
 

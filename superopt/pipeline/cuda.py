@@ -21,7 +21,6 @@ from superopt.kernels.gpu_device import device
 from superopt.kernels.gpu_program import Call, running
 from superopt.kernels.gpu_text import printed
 from superopt.kernels.option import Option
-from superopt.kernels.schedule import IllegalSchedule
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
@@ -41,7 +40,15 @@ from superopt.pipeline.sized import sized
 from superopt.plan.attention import on_gpu
 from superopt.plan.build import Program, program
 from superopt.plan.place import channels_last
-from superopt.plan.segments import BESIDE, Segment, graph_of, why_not, why_slow, worthwhile
+from superopt.plan.segments import (
+    BESIDE,
+    NO_KERNEL,
+    Segment,
+    graph_of,
+    why_not,
+    why_slow,
+    worthwhile,
+)
 from superopt.plan.simplify import simplified
 from superopt.plan.streams import on_gpu as on_gpu_streams
 from superopt.plan.target import Target
@@ -62,7 +69,6 @@ TODO = (
     'pip install "superopt[gpu]", on a machine with an NVIDIA GPU; "superopt doctor" says what is '
     "there, and TRITON_INTERPRET=1 runs kernels on the processor, slowly"
 )
-NO_KERNEL = (NotImplementedError, RecursionError, ZeroDivisionError, IllegalSchedule)
 DROPPED = 13  # bits of a float32 that tf32 has not
 ONLINE = FORMS = "E2"  # the float class of a softmax by blocks, and of convolutions in tiles
 STREAMS, MOST_STREAMS = 4, 32  # unless others are asked for, and at most

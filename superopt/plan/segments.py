@@ -11,6 +11,7 @@ from superopt.cost.signature import signature
 from superopt.ir import graph as g
 from superopt.ir.fold import is_constant
 from superopt.ir.substitute import substituted
+from superopt.kernels.schedule import IllegalSchedule
 from superopt.plan.recurrent import recurrent
 from superopt.te import index as ix
 from superopt.te.dtype import BF16, BOOL, F16, F32, F64, DType
@@ -21,6 +22,9 @@ from superopt.te.node import Expr
 CHANGE_US = 20.0
 BESIDE = "it has little to do, and runs with what it is between"
 INTEGERS = "onnxruntime multiplies integers, where kernels would multiply floats"
+# Why a node has no kernel, raised where one is made: no words for it; too deep; in what is empty;
+# and what no schedule was thought of for.
+NO_KERNEL = (NotImplementedError, RecursionError, ZeroDivisionError, IllegalSchedule)
 INTEGER = frozenset(("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "QGemm"))
 PRODUCTS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 # What kernels do not do well: elements of an axis of running sums; indices that are compared with

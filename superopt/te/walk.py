@@ -85,3 +85,15 @@ def axes_of(e: Expr) -> set[Axis]:
         case Index(found, bound):
             return axes_of(found) | axes_of(bound)
     return set()
+
+
+def operands(e: Expr) -> tuple[Expr, ...]:
+    """What an expression is made of at once."""
+    match e:
+        case Apply(_, args) | Load(_, args):
+            return args
+        case Reduce(_, _, body):
+            return (body,)
+        case Index(element, bound):
+            return element, bound
+    return ()
