@@ -79,8 +79,8 @@ def test_mutant(name: str) -> None:
 
     def measured() -> tuple[bool, float]:
         resource.setrlimit(resource.RLIMIT_AS, (_in_use() + GB, resource.RLIM_INFINITY))
-        start = time.perf_counter()
-        return accept(data), time.perf_counter() - start
+        start = time.process_time()
+        return accept(data), time.process_time() - start
 
     accepted, seconds = in_child(measured, seconds=20)
     assert seconds < 5
