@@ -9,8 +9,10 @@ from superopt.te.walk import axes_of, loads
 
 
 def below_zero(e: Expr) -> bool:
-    """As the exponents of a softmax are: x[j] - max(x[k] for k), or no number."""
+    """As the exponents of a softmax are: x[j] - max(x[k] for k); or -|x|; or no number."""
     match e:
+        case Apply("neg", (Apply("abs"),)):
+            return True
         case Apply("sub", (x, Load(Tensor(body=Reduce("max", (k,), body)) as t, at))):
             env: dict[Axis, Expr] = dict(zip(t.axes, at, strict=True))
             axes = axes_of(x) | {a for y in loads(x) for i in y.index for a in axes_of(i)}

@@ -9,7 +9,8 @@ from itertools import product
 
 from superopt.kernels.address import Place, flat_index, rejoined
 from superopt.kernels.cpu_store import put
-from superopt.kernels.cpu_values import Writer, get, value
+from superopt.kernels.cpu_values import get, value
+from superopt.kernels.cpu_writer import Writer
 from superopt.kernels.functions import across, applied, cast, joined, padded
 from superopt.kernels.text import Value, number
 from superopt.kernels.tile import Update

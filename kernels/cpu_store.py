@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from superopt.kernels.address import Place, address, flat_index, runs
-from superopt.kernels.cpu_values import Writer, index_value, pointer, register
+from superopt.kernels.cpu_values import index_value, pointer
+from superopt.kernels.cpu_writer import Writer, register
 from superopt.kernels.functions import shuffled
 from superopt.kernels.text import Text, Value, stored
 from superopt.te.dtype import BOOL, INDEX

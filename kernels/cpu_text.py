@@ -10,7 +10,9 @@ from math import prod
 from superopt.kernels.address import Place
 from superopt.kernels.cpu_fold import folded, places
 from superopt.kernels.cpu_store import put
-from superopt.kernels.cpu_values import Writer, get, tabled, value
+from superopt.kernels.cpu_values import get, value
+from superopt.kernels.cpu_window import largest, window
+from superopt.kernels.cpu_writer import Writer, tabled
 from superopt.kernels.functions import applied, cast, fused, joined
 from superopt.kernels.prefetch import ahead
 from superopt.kernels.text import Text, Value, number
@@ -125,8 +127,7 @@ def _loop(w: Writer, s: For) -> None:
     if s.until is not None:
         raise NotImplementedError(f"the loop {s.axis.name} ends at {s.until}")
     t, extent = w.t, _extent(s.axis)
-    if (found := _window(s)) is not None:
-        _largest(w, *found)
+    if (found := window(s)) is not None and largest(w, found):
         return
     if s.kind == "unroll":
         for k in range(extent):
@@ -144,32 +145,6 @@ def _loop(w: Writer, s: For) -> None:
         w.known.clear()
         _body(w, s.body)
         w.known.clear()
-
-
-def _window(s: Stmt) -> tuple[list[Axis], Update] | None:
-    """Loops that are written out around the search for a largest or smallest float."""
-    axes: list[Axis] = []
-    while isinstance(s, For) and s.kind == "unroll" and len(s.body) == 1:
-        axes.append(s.axis)
-        s = s.body[0]
-    if not axes or not isinstance(s, Update) or s.fn not in ("max", "min") or s.over:
-        return None
-    return (axes, s) if s.buffer.dtype.is_float else None
-
-
-def _largest(w: Writer, axes: Sequence[Axis], s: Update) -> None:
-    """Of all steps at once: whether there is a NaN is asked for two at a time."""
-    for p in places(w, s.axes, s.buffer, s.value):
-        some = []
-        for k in product(*(range(_extent(a)) for a in axes)):
-            for axis, n in zip(axes, k, strict=True):
-                w.loops[axis], w.unrolled[axis] = number(n, INDEX), n
-            w.known.clear()
-            more = w.t.splat(value(w, s.value, p), p.lanes)
-            some.append(cast(w.t, more, s.buffer.dtype))
-        old = w.t.splat(get(w, s.buffer, s.index, p), p.lanes)
-        put(w, s.buffer, s.index, joined(w.t, FOLDS[s.fn], some, old), p)
-    w.known.clear()
 
 
 def _extent(axis: Axis) -> int:

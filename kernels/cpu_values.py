@@ -7,11 +7,9 @@ on neither lane nor place is computed once for all of the tile.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
 
 from superopt.kernels.address import Address, Moving, Place, address, flat_index, spread
+from superopt.kernels.cpu_writer import Writer, even, held, register, suffix, tabled, unpacked
 from superopt.kernels.functions import (
     POWERS,
     applied,
@@ -22,34 +20,21 @@ from superopt.kernels.functions import (
     stacked,
     transposed,
 )
-from superopt.kernels.prefetch import Ahead, asked
-from superopt.kernels.text import Text, Value, element, number, stored
-from superopt.kernels.vector_math import log_of_one_more
+from superopt.kernels.prefetch import asked
+from superopt.kernels.text import Value, number, stored
+from superopt.kernels.vector_math import (
+    log_of_one_more,
+    log_of_one_more_within,
+    tanh_of_softplus,
+)
 from superopt.te import affine
 from superopt.te import index as ix
-from superopt.te.dtype import BOOL, F32, F64, INDEX, DType
+from superopt.te.dtype import BOOL, F32, F64, INDEX
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load
 from superopt.te.walk import loads
 
 LEAST, LARGEST = 4, 16  # rows of a tile that is turned
-
-
-@dataclass(slots=True)
-class Writer:
-    """What the text stands on: a vector's bytes, buffers, the loops around, what is known here."""
-
-    t: Text
-    width: int
-    pointers: dict[Tensor, str] = field(default_factory=dict)
-    registers: dict[Tensor, dict[tuple[int, ...], str]] = field(default_factory=dict)
-    loops: dict[Axis, Value] = field(default_factory=dict)
-    known: dict[object, Value] = field(default_factory=dict)
-    tables: dict[Tensor, np.ndarray] = field(default_factory=dict)
-    unrolled: dict[Axis, int] = field(default_factory=dict)
-    ahead: dict[Tensor, Ahead] = field(default_factory=dict)
-    bits: int = 8  # of the largest element beside a register
-    tile: dict[Axis, int] = field(default_factory=dict)  # extents of what is stored at once
 
 
 # --- values ---
@@ -67,10 +52,15 @@ def value(w: Writer, e: Expr, p: Place) -> Value:
             return get(w, buffer, index, p) if found is None else number(found, e.dtype)
         case Apply("select", (guard, yes, no), dtype):
             where = value(w, guard, p)
+            if (out := _or_else(w, where, yes, no, p)) is not None:
+                return out
             some = [where, _chosen(w, yes, where, True, p), _chosen(w, no, where, False, p)]
             return applied(w.t, "select", even(w, some), dtype)
         case Apply("log", (Apply("add", (Const(1), x) | (x, Const(1))),)) if x.dtype in (F32, F64):
-            return log_of_one_more(w.t, value(w, x, p))
+            within = isinstance(x, Apply) and x.fn == "exp_below" and x.dtype == F32
+            return (log_of_one_more_within if within else log_of_one_more)(w.t, value(w, x, p))
+        case Apply("tanh", (Apply("add", (a, b)),)) if (both := _softplus(a, b)) is not None:
+            return tanh_of_softplus(w.t, *even(w, [value(w, e, p) for e in both]))
         case Apply("pow", (x, Const(n))) if n in POWERS:
             return raised(w.t, value(w, x, p), n)
         case Apply(fn, args, dtype):
@@ -78,21 +68,16 @@ def value(w: Writer, e: Expr, p: Place) -> Value:
     raise NotImplementedError(f"{type(e).__name__} in a tile: {e}")
 
 
-def tabled(w: Writer, e: Expr, p: Place) -> float | None:
-    """The number that `e` reads of a table, where loops that are written out say which."""
-    if not isinstance(e, Load) or e.tensor not in w.tables:
-        return None
-    fixed = {**w.unrolled, **p.at}
-    env: dict[Expr, Expr] = {a: ix.as_index(k) for a, k in fixed.items() if a != p.lane}
-    at = [ix.substitute(i, env) for i in e.index]
-    if not all(isinstance(i, Const) for i in at):
-        return None
-    return float(w.tables[e.tensor][tuple(ix.evaluate(i, {}) for i in at)])
-
-
-def even(w: Writer, some: Sequence[Value]) -> list[Value]:
-    most = max(v.lanes for v in some)
-    return [w.t.splat(v, most) for v in some]
+def _softplus(a: Expr, b: Expr) -> tuple[Expr, Expr] | None:
+    """x and e^-|x| of max(x, 0) + log(1 + e^-|x|), that of no overflow (ops/activation.py)."""
+    match a, b:
+        case (
+            Apply("max", (x, Const(0)) | (Const(0), x), dtype),
+            Apply("log", (Apply("add", (Const(1), u) | (u, Const(1))),)),
+        ) if dtype == F32:
+            if u == Apply("exp_below", (Apply("neg", (Apply("abs", (x,), F32),), F32),), F32):
+                return x, u
+    return None
 
 
 def _both(w: Writer, a: Value, b: Value) -> Value:
@@ -119,6 +104,27 @@ def _chosen(w: Writer, e: Expr, guard: Value, holds: bool, p: Place) -> Value:
         guard = w.t.make(f"xor {guard}, {ones.text}", BOOL, guard.lanes)
     inner = guard if p.guard is None else _both(w, guard, p.guard)
     return value(w, e, Place(p.at, p.lane, p.lanes, inner))
+
+
+def _or_else(w: Writer, guard: Value, yes: Expr, no: Expr, p: Place) -> Value | None:
+    """A vector of memory, or where the guard of all its lanes does not hold, one of a constant: a
+    pointer is chosen, which needs no mask."""
+    match yes, no:
+        case Load(buffer, index), Const(_, kind) if kind != BOOL and buffer in w.pointers:
+            if guard.lanes or p.guard is not None or not p.lanes:
+                return None
+            found = address(buffer, index, p)
+            if found is None or found.step != 1:
+                return None
+            key = (buffer, found, p.lanes, guard, no)
+            if key not in w.known:
+                at = pointer(w, buffer, found.moving, found.constant, inbounds="")
+                here = f"%{w.t.fresh()}"
+                w.t.line(f"{here} = select {guard}, ptr {at}, ptr {held(w, no, p.lanes)}")
+                shape, size = Value("", kind, p.lanes).type, kind.bits // 8
+                w.known[key] = w.t.make(f"load {shape}, ptr {here}, align {size}", kind, p.lanes)
+            return w.known[key]
+    return None
 
 
 def index_value(w: Writer, e: Expr, p: Place) -> Value:
@@ -236,16 +242,16 @@ def _near(w: Writer, buffer: Tensor, found: Address, p: Place) -> Value:
         at = pointer(w, buffer, found.moving, found.constant)
         if buffer in w.ahead and lanes:
             _prefetch(w, buffer, found)
-        return _unpacked(t, f"load {shape}, ptr {at}, align {size}", kind, lanes)
+        return unpacked(t, f"load {shape}, ptr {at}, align {size}", kind, lanes)
     if not lanes:
         place = _flat(w, found.moving, found.constant)
         return _at(w, buffer, place, guard)
     shape, mask = f"<{lanes} x {memory}>", t.splat(guard, lanes)
     at = pointer(w, buffer, found.moving, found.constant, inbounds="")
-    name = f"llvm.masked.load.v{lanes}{_suffix(kind)}.p0"
+    name = f"llvm.masked.load.v{lanes}{suffix(kind)}.p0"
     t.declared.add(f"declare {shape} @{name}(ptr, <{lanes} x i1>, {shape})")
     text = f"call {shape} @{name}(ptr align {size} {at}, {mask}, {shape} zeroinitializer)"
-    return _unpacked(t, text, kind, lanes)
+    return unpacked(t, text, kind, lanes)
 
 
 def _prefetch(w: Writer, buffer: Tensor, found: Address) -> None:
@@ -319,46 +325,11 @@ def _at(w: Writer, buffer: Tensor, places: Value, guard: Value | None) -> Value:
             one = t.make(f"extractelement {places}, i64 {k}", INDEX, 0)
         at = f"%{t.fresh()}"
         t.line(f"{at} = getelementptr {stored(kind)}, ptr {w.pointers[buffer]}, {one}")
-        v = _unpacked(t, f"load {stored(kind)}, ptr {at}", kind, 0)
+        v = unpacked(t, f"load {stored(kind)}, ptr {at}", kind, 0)
         if not places.lanes:
             return v
         out = t.make(f"insertelement {out}, {v}, i64 {k}", kind, places.lanes)
     return out
-
-
-def _suffix(kind: DType) -> str:
-    return "i8" if kind == BOOL else Value("", kind).suffix
-
-
-def _unpacked(t: Text, load: str, kind: DType, lanes: int) -> Value:
-    """What is loaded, as a value: of a byte that is no zero true."""
-    if kind != BOOL:
-        return t.make(load, kind, lanes)
-    shape = f"<{lanes} x i8>" if lanes else "i8"
-    byte = f"%{t.fresh()}"
-    t.line(f"{byte} = {load}")
-    zero = "zeroinitializer" if lanes else "0"
-    return t.make(f"icmp ne {shape} {byte}, {zero}", BOOL, lanes)
-
-
-def register(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> tuple[str, int]:
-    """The slot of a vector of a tile, of which LLVM makes a register; how many lanes it has."""
-    where, lanes = [], 0
-    for i in index:
-        place = 0
-        for atoms, c in ix.polynomial(i).items():
-            (axis,) = atoms or (None,)
-            assert axis is None or isinstance(axis, Axis)
-            place += c * (1 if axis is None else p.at[axis])
-            lanes = p.lanes if axis is not None and axis == p.lane else lanes
-        where.append(place)
-    slots = w.registers[buffer]
-    key = tuple(where)
-    if key not in slots:
-        slots[key] = f"%{w.t.fresh('tile')}"
-        one = element(buffer.dtype)
-        w.t.entry.append(f"  {slots[key]} = alloca {f'<{lanes} x {one}>' if lanes else one}")
-    return slots[key], lanes
 
 
 def _flat(w: Writer, moving: Moving, constant: int) -> Value:

@@ -8,6 +8,8 @@ which takes one element at a time.
     erf        4e-7 relative                      the same, degrees 6 and 4, to |x| = 4
     sigmoid    3e-7 relative                      1 / (1 + exp(-x))
     exp_below  1.8e-7 relative, of what is not above 0; below 1.7e-38 it is 0: with one power of two
+    log(1 + u) 2e-7 relative, of 0 <= u <= 1      2 atanh(u / (2 + u)), degree 9
+    tanh(log(1 + e^x))  4e-7 relative             by e^-|x|, without a logarithm
 
 The coefficients are printed by scripts/fit_functions.py. NaN stays NaN.
 """
@@ -29,6 +31,7 @@ TANH_ABOVE = (0.9999999403953552, 0.1291922777891159, 0.002920760540291667, 9.26
 TANH_BELOW = (1.0, 0.4625250995159149, 0.02376316301524639, 0.00022810004884377122)
 EXP = (1.0, 1.0, 0.499992311000824, 0.16667114198207855, 0.041890114545822144,
        0.008312525227665901)  # fmt: skip
+LOG1P = (2.0, 0.6666631698608398, 0.40024906396865845, 0.279606431722641, 0.28178173303604126)
 ATANH = tuple(2 / (2 * k + 1) for k in range(1, 5))  # the series, in squares, but its first term
 SQRT_HALF_BITS = 0x3F3504F3
 LEAST = 2.0**-126  # what is smaller has another form
@@ -107,6 +110,31 @@ def log_of_one_more(t: Text, x: Value) -> Value:
         f"fcmp olt {t.call(f'llvm.fabs.{x.suffix}', [x], x.dtype)}, {one.text}", BOOL, x.lanes
     )
     return t.make(f"select {small}, {op('fadd', out, lost)}, {out}", x.dtype, x.lanes)
+
+
+def log_of_one_more_within(t: Text, x: Value) -> Value:
+    """log(1 + x) for 0 <= x <= 1: by s = x / (2 + x), twice whose inverse hyperbolic tangent it is,
+    so that nothing is rounded away near 0."""
+    below = t.make(f"fadd {x}, {_like(2.0, x).text}", F32, x.lanes)
+    s = t.make(f"fdiv {x}, {below.text}", F32, x.lanes)
+    square = t.make(f"fmul {s}, {s.text}", F32, x.lanes)
+    cube = t.make(f"fmul {s}, {square.text}", F32, x.lanes)
+    twice = t.make(f"fadd {s}, {s.text}", F32, x.lanes)
+    return _fma(t, cube, polynomial(t, LOG1P[1:], square), twice)
+
+
+def tanh_of_softplus(t: Text, x: Value, u: Value) -> Value:
+    """tanh(log(1 + e^x)) of u = e^-|x|: with w = e^x it is w (w + 2) / (w (w + 2) + 2), where x is
+    above 0 that of both by w^2."""
+    below = t.make(f"fcmp olt {x}, {_like(0.0, x).text}", BOOL, x.lanes)
+    some = t.make(f"fadd {u}, {u.text}", F32, x.lanes)
+    low = _fma(t, u, u, some)
+    high = t.make(f"fadd {some}, {_like(1.0, x).text}", F32, x.lanes)
+    square = t.make(f"fmul {some}, {u.text}", F32, x.lanes)
+    top = t.make(f"select {below}, {low}, {high}", F32, x.lanes)
+    rest = t.make(f"select {below}, {_like(2.0, x)}, {square}", F32, x.lanes)
+    bottom = t.make(f"fadd {top}, {rest.text}", F32, x.lanes)
+    return t.make(f"fdiv {top}, {bottom.text}", F32, x.lanes)
 
 
 def log(t: Text, x: Value) -> Value:

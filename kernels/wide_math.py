@@ -149,16 +149,16 @@ def power(t: Text, x: Value, y: Value) -> Value:
 
 
 def remainder(t: Text, x: Value, y: Value) -> Value:
-    """C99's fmod: what is left of x, with its sign. A quotient below 2^28 times y is exact in
-    float64, and so is the rest; it is too large, or below 0, by one y where x / y was rounded."""
+    """C99's fmod: what is left of x, with its sign. A quotient below 2^23 is not less than the
+    whole one, and at most 1 more, where x / y was rounded; so the rest, or the rest less y, is of
+    no more bits than y has, and exact."""
     w = Wide(t, x.lanes)
-    a, b = (w.of(w.call("fabs", v)) for v in (x, y))
+    a, b = (w.call("fabs", v) for v in (x, y))
     q = w.call("trunc", w.op("fdiv", a, b))
-    rest = w.fma(w.t.make(f"fneg {q}", F64, q.lanes), b, a)
+    rest = w.fma(w.t.make(f"fneg {q}", F32, q.lanes), b, a)
     rest = w.either(w.asks("olt", rest, 0.0), w.op("fadd", rest, b), rest)
-    rest = w.either(w.asks("oge", rest, b), w.op("fsub", rest, b), rest)
-    out = w.call("copysign", w.rounded(rest), x)
-    far, endless = w.asks("uge", q, 2.0**28), w.asks("oeq", b, math.inf)
+    out = w.call("copysign", rest, x)
+    far, endless = w.asks("uge", q, 2.0**23), w.asks("oeq", b, math.inf)
     return _rarely(t, t.make(f"or {far}, {endless.text}", BOOL, x.lanes), [x, y], out, "fmod")
 
 

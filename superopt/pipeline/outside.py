@@ -1,6 +1,7 @@
 """Models that ONNX's checker refuses and onnxruntime runs: as it ran its own operators under ONNX's
-name before ONNX had them, or does not need the shapes of outputs to be told. Those it tells itself;
-then a model is as others are. Else it runs there, whole."""
+name before ONNX had them, does not need the shapes of outputs to be told, or sorts nodes itself.
+The shapes it tells; with these, and with its nodes in order, a model is as others are. Else it
+runs there, whole."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from pathlib import Path
 from superopt import ort
 from superopt.errors import ModelError, UsageError
 from superopt.onnx_io.outside import Port, around, declared, scalars
+from superopt.onnx_io.sort import sorted_nodes
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.validate import harmless, validate
 from superopt.ort.values import element_of
@@ -17,8 +19,9 @@ from superopt.ort.values import element_of
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """A valid model: the one that was given, the same with what it leaves out, or one that stands
-    for it. session: runs it, where superopt does not read it; error: what is said of it then."""
+    """A valid model: the one that was given, the same with what it leaves out or in order, or one
+    that stands for it. session: runs it, where superopt does not read it; error: what is said of
+    it then."""
 
     source: Source
     session: ort.Session | None = None
@@ -30,6 +33,9 @@ def readable(source: Source, threads: int) -> Readable:
     try:
         validate(source)
     except ModelError as e:
+        ordered = sorted_nodes(source)
+        if ordered is not None and _valid(ordered) is not None:
+            return Readable(ordered)
         found = outside(source, threads)
         if found is None:
             raise

@@ -12,6 +12,7 @@ from superopt.kernels.functions import POWERS
 from superopt.kernels.lower import lowered
 from superopt.te.dtype import F32, F64, I32, to_numpy
 from superopt.te.expr import Tensor, apply, compute, const, reduce_max
+from superopt.te.node import Expr
 
 WIDE = 6.1e-8  # half an ulp, and a little
 FUNCTIONS = {
@@ -228,6 +229,27 @@ def test_angles_far_from_zero(fn: str) -> None:
     wanted = FUNCTIONS[fn][0](x.astype(np.float64))
     error = np.abs(computed(fn, x) - wanted) / np.abs(wanted)
     assert error.max() < WIDE, x[error.argmax()]
+
+
+def softplus(x: Expr) -> Expr:
+    return apply("max", x, 0) + apply("log", 1 + apply("exp", -apply("abs", x)))
+
+
+@pytest.mark.parametrize("name", ["softplus", "tanh of softplus"])
+def test_functions_of_softplus(name: str) -> None:
+    """Of the least numbers to the largest: within some rounding errors of the result."""
+    x = np.concatenate([np.linspace(-100, 100, 50_001), np.geomspace(1e-30, 1, 4000)])
+    x = np.concatenate([x, -np.geomspace(1e-30, 1, 4000), SPECIAL]).astype(np.float32)
+    a, out, last = Tensor("x", F32, x.shape), np.zeros_like(x), name == "softplus"
+    y = compute(x.shape, lambda i: softplus(a[i]) if last else apply("tanh", softplus(a[i])))
+    k = lowered("k", [a], [y])
+    assert "exp_below(" in str(k)
+    assert ("tanh(" in str(k)) != last
+    loaded(k)(x, out)
+    with np.errstate(invalid="ignore"):
+        wide = np.logaddexp(0.0, x.astype(np.float64))
+    wanted = wide if last else np.tanh(wide)
+    np.testing.assert_allclose(out, wanted, rtol=4e-7, atol=1.2e-38)
 
 
 @pytest.mark.parametrize("kind", ["f32", "f64"])

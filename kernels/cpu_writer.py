@@ -1,0 +1,97 @@
+"""What a tile's text stands on: buffers, registers, loops, and what is known already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from superopt.kernels.address import Place
+from superopt.kernels.prefetch import Ahead
+from superopt.kernels.text import Text, Value, element, number
+from superopt.te import index as ix
+from superopt.te.dtype import BOOL, DType
+from superopt.te.expr import Tensor
+from superopt.te.node import Axis, Const, Expr, Load
+
+
+@dataclass(slots=True)
+class Writer:
+    """What the text stands on: a vector's bytes, buffers, the loops around, what is known here."""
+
+    t: Text
+    width: int
+    pointers: dict[Tensor, str] = field(default_factory=dict)
+    registers: dict[Tensor, dict[tuple[int, ...], str]] = field(default_factory=dict)
+    loops: dict[Axis, Value] = field(default_factory=dict)
+    known: dict[object, Value] = field(default_factory=dict)
+    tables: dict[Tensor, np.ndarray] = field(default_factory=dict)
+    unrolled: dict[Axis, int] = field(default_factory=dict)
+    ahead: dict[Tensor, Ahead] = field(default_factory=dict)
+    bits: int = 8  # of the largest element beside a register
+    tile: dict[Axis, int] = field(default_factory=dict)  # extents of what is stored at once
+    constants: dict[tuple[Const, int], str] = field(default_factory=dict)  # vectors in memory
+
+
+def tabled(w: Writer, e: Expr, p: Place) -> float | None:
+    """The number that `e` reads of a table, where loops that are written out say which."""
+    if not isinstance(e, Load) or e.tensor not in w.tables:
+        return None
+    fixed = {**w.unrolled, **p.at}
+    env: dict[Expr, Expr] = {a: ix.as_index(k) for a, k in fixed.items() if a != p.lane}
+    at = [ix.substitute(i, env) for i in e.index]
+    if not all(isinstance(i, Const) for i in at):
+        return None
+    return float(w.tables[e.tensor][tuple(ix.evaluate(i, {}) for i in at)])
+
+
+def even(w: Writer, some: Sequence[Value]) -> list[Value]:
+    most = max(v.lanes for v in some)
+    return [w.t.splat(v, most) for v in some]
+
+
+def held(w: Writer, rest: Const, lanes: int) -> str:
+    """Where a vector of a constant is."""
+    key = rest, lanes
+    if key not in w.constants:
+        w.constants[key] = slot = f"%{w.t.fresh('rest')}"
+        held = number(rest.value, rest.dtype, lanes)
+        w.t.entry.append(f"  {slot} = alloca {held.type}")
+        w.t.entry.append(f"  store {held}, ptr {slot}")
+    return w.constants[key]
+
+
+def register(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> tuple[str, int]:
+    """The slot of a vector of a tile, of which LLVM makes a register; how many lanes it has."""
+    where, lanes = [], 0
+    for i in index:
+        place = 0
+        for atoms, c in ix.polynomial(i).items():
+            (axis,) = atoms or (None,)
+            assert axis is None or isinstance(axis, Axis)
+            place += c * (1 if axis is None else p.at[axis])
+            lanes = p.lanes if axis is not None and axis == p.lane else lanes
+        where.append(place)
+    slots = w.registers[buffer]
+    key = tuple(where)
+    if key not in slots:
+        slots[key] = f"%{w.t.fresh('tile')}"
+        one = element(buffer.dtype)
+        w.t.entry.append(f"  {slots[key]} = alloca {f'<{lanes} x {one}>' if lanes else one}")
+    return slots[key], lanes
+
+
+def suffix(kind: DType) -> str:
+    return "i8" if kind == BOOL else Value("", kind).suffix
+
+
+def unpacked(t: Text, load: str, kind: DType, lanes: int) -> Value:
+    """What is loaded, as a value: of a byte that is no zero true."""
+    if kind != BOOL:
+        return t.make(load, kind, lanes)
+    shape = f"<{lanes} x i8>" if lanes else "i8"
+    byte = f"%{t.fresh()}"
+    t.line(f"{byte} = {load}")
+    zero = "zeroinitializer" if lanes else "0"
+    return t.make(f"icmp ne {shape} {byte}, {zero}", BOOL, lanes)
