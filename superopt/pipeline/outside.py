@@ -1,7 +1,7 @@
 """Models that ONNX's checker refuses and onnxruntime runs: as it ran its own operators under ONNX's
 name before ONNX had them, does not need the shapes of outputs to be told, or sorts nodes itself.
 The shapes it tells; with these, and with its nodes in order, a model is as others are. Else it
-runs there, whole."""
+runs there, whole. Its own operators that are told by ONNX's are read as these (`told`)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from superopt.errors import ModelError, UsageError
 from superopt.onnx_io.outside import Port, around, declared, scalars
 from superopt.onnx_io.sort import sorted_nodes
 from superopt.onnx_io.source import Source
+from superopt.onnx_io.told import told
 from superopt.onnx_io.validate import harmless, validate
 from superopt.ort.values import element_of
 
@@ -30,18 +31,21 @@ class Readable:
 
 def readable(source: Source, threads: int) -> Readable:
     """Raises ModelError for a model that neither superopt nor onnxruntime reads."""
-    try:
-        validate(source)
-    except ModelError as e:
-        ordered = sorted_nodes(source)
+    own = told(source)
+    for some in (own, source) if own is not None else (source,):
+        try:
+            validate(some)
+            return Readable(some)
+        except ModelError as e:
+            error = e
+        ordered = sorted_nodes(some)
         if ordered is not None and _valid(ordered) is not None:
             return Readable(ordered)
-        found = outside(source, threads)
-        if found is None:
-            raise
-        made, session = found
-        return Readable(made, session, e if session is not None else None)
-    return Readable(source)
+    found = outside(source, threads)
+    if found is None:
+        raise error
+    made, session = found
+    return Readable(made, session, error if session is not None else None)
 
 
 def stated(source: Source, threads: int) -> Source:

@@ -1,0 +1,99 @@
+"""Models with onnxruntime's own operators as ones of ONNX's (contrib.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import onnx
+from onnx import helper
+
+from superopt.onnx_io.contrib import DOMAIN, LEAST, TOLD, Maker, Untold
+from superopt.onnx_io.source import Source
+
+KINDS = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE)
+
+
+def told(source: Source) -> Source | None:
+    """The model without onnxruntime's own operators; None where it has none, or one that is not
+    told here."""
+    model = source.skeleton.proto()
+    graph = model.graph
+    if not any(map(_own, graph.node)):
+        return None
+    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
+    kinds = any(w.data_type in KINDS for w in graph.initializer)
+    kinds |= any(v.type.tensor_type.elem_type in KINDS for v in graph.input)
+    shapes = {w.name: tuple(w.dims) for w in graph.initializer}
+    known = _shapes(model) if any(n.op_type == "Attention" for n in graph.node) else {}
+    asked: list[tuple[str, int, str]] = []
+    nodes: list[onnx.NodeProto] = []
+    try:
+        for node in graph.node:
+            if not _own(node):
+                nodes.append(node)
+                continue
+            made = Maker(opset, kinds, shapes, node.output[0], known, asked)
+            _tell(made, node)
+            nodes += made.nodes
+    except Untold:
+        return None
+    copies = [onnx.NodeProto() for _ in nodes]
+    for copy, node in zip(copies, nodes, strict=True):
+        copy.CopyFrom(node)
+    del graph.node[:]
+    graph.node.extend(copies)
+    if asked and not _as_asked(_shapes(model), asked):
+        return None
+    _declare(graph, model)
+    skeleton = replace(source.skeleton, data=model.SerializeToString())
+    return replace(source, path=None, raw=None, skeleton=skeleton)
+
+
+def _own(node: onnx.NodeProto) -> bool:
+    """Is it of onnxruntime? One of these it has under ONNX's name."""
+    return node.domain == DOMAIN or (
+        node.domain in ("", "ai.onnx") and node.op_type == "SimplifiedLayerNormalization"
+    )
+
+
+def _tell(m: Maker, node: onnx.NodeProto) -> None:
+    """Raises Untold."""
+    if node.op_type not in TOLD or m.opset < LEAST:
+        raise Untold(node.op_type)
+    most, more, how = TOLD[node.op_type]
+    results = [k for k, name in enumerate(node.output) if name]
+    if len(node.input) > most or not {*results} <= {0, *more}:
+        raise Untold(f"{node.op_type} of {len(node.input)} inputs, results {results}")
+    attrs = {a.name: _plain(helper.get_attribute_value(a)) for a in node.attribute}
+    how(m, [*node.input, *[""] * (most - len(node.input))], attrs, node.output)
+
+
+def _plain(value: object) -> object:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _declare(graph: onnx.GraphProto, model: onnx.ModelProto) -> None:
+    """The shapes of outputs that are left out, as of what nobody knew."""
+    if all(v.type.tensor_type.HasField("shape") for v in graph.output):
+        return
+    found = onnx.shape_inference.infer_shapes(model).graph.output
+    for v, inferred in zip(graph.output, found, strict=True):
+        v.CopyFrom(inferred)
+
+
+def _shapes(model: onnx.ModelProto) -> dict[str, Sequence[object]]:
+    """As onnx infers them: numbers, names, and None of what is not known."""
+    found = onnx.shape_inference.infer_shapes(model).graph
+    kinds = {v.name: v.type.tensor_type for v in (*found.value_info, *found.input)}
+    some = {n: t.shape.dim for n, t in kinds.items() if t.HasField("shape")}
+    out = {n: [d.dim_value or d.dim_param or None for d in dims] for n, dims in some.items()}
+    return {**out, **{w.name: list(w.dims) for w in found.initializer}}
+
+
+def _as_asked(known: Mapping[str, Sequence[object]], asked: Sequence[tuple[str, int, str]]) -> bool:
+    for name, rank, other in asked:
+        own, like = known.get(name, ()), known.get(other, (None,))
+        if len(own) != rank or (other and (own[0] is None or own[0] != like[0])):
+            return False
+    return True
