@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 import onnx
 from onnx import helper
@@ -36,8 +35,7 @@ def declared(source: Source, outputs: Sequence[Port]) -> Source:
     for value in model.graph.output:
         if value.name in known and not value.type.tensor_type.HasField("shape"):
             value.type.CopyFrom(known[value.name].type)
-    skeleton = replace(source.skeleton, data=model.SerializeToString())
-    return replace(source, path=None, raw=None, skeleton=skeleton)
+    return source.instead(model)
 
 
 def scalars(source: Source) -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import networkx as nx
 import onnx
@@ -22,8 +21,7 @@ def sorted_nodes(source: Source) -> Source | None:
         return None
     if not any(changed):
         return None
-    skeleton = replace(source.skeleton, data=model.SerializeToString())
-    return replace(source, path=None, raw=None, skeleton=skeleton)
+    return source.instead(model)
 
 
 def _sort(body: Body) -> bool:

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -82,6 +82,11 @@ class Source:
             else:
                 digest.update(blob.tobytes())
         return digest.hexdigest()
+
+    def instead(self, model: onnx.ModelProto) -> "Source":
+        """Another model, with stubs, of the same tensors; it is of no file."""
+        skeleton = replace(self.skeleton, data=model.SerializeToString())
+        return replace(self, path=None, raw=None, skeleton=skeleton)
 
     def check(self) -> None:
         """Raise ModelError if a file of the model's was written again since it was read."""

@@ -1,11 +1,12 @@
-"""Models with onnxruntime's own operators as ones of ONNX's (contrib.py)."""
+"""Models with onnxruntime's own operators as ones of ONNX's (contrib.py), and with their local
+functions where these are called."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import onnx
+import onnx.inliner
 from onnx import helper
 
 from superopt.onnx_io.contrib import DOMAIN, LEAST, TOLD, Maker, Untold
@@ -46,8 +47,19 @@ def told(source: Source) -> Source | None:
     if asked and not _as_asked(_shapes(model), asked):
         return None
     _declare(graph, model)
-    skeleton = replace(source.skeleton, data=model.SerializeToString())
-    return replace(source, path=None, raw=None, skeleton=skeleton)
+    return source.instead(model)
+
+
+def inlined(source: Source) -> Source | None:
+    """A valid model with its local functions where they are called; None where it has none, or one
+    of another opset than the model's."""
+    model = source.skeleton.proto()
+    if not model.functions:
+        return None
+    flat = onnx.inliner.inline_local_functions(model)
+    if flat.functions:
+        return None
+    return source.instead(flat)
 
 
 def _own(node: onnx.NodeProto) -> bool:

@@ -13,7 +13,7 @@ from superopt.errors import ModelError, UsageError
 from superopt.onnx_io.outside import Port, around, declared, scalars
 from superopt.onnx_io.sort import sorted_nodes
 from superopt.onnx_io.source import Source
-from superopt.onnx_io.told import told
+from superopt.onnx_io.told import inlined, told
 from superopt.onnx_io.validate import harmless, validate
 from superopt.ort.values import element_of
 
@@ -35,12 +35,12 @@ def readable(source: Source, threads: int) -> Readable:
     for some in (own, source) if own is not None else (source,):
         try:
             validate(some)
-            return Readable(some)
+            return Readable(_flat(some))
         except ModelError as e:
             error = e
         ordered = sorted_nodes(some)
         if ordered is not None and _valid(ordered) is not None:
-            return Readable(ordered)
+            return Readable(_flat(ordered))
     found = outside(source, threads)
     if found is None:
         raise error
@@ -77,6 +77,12 @@ def outside(source: Source, threads: int) -> tuple[Source, ort.Session | None] |
         return replace(around("model", inputs, outputs), label=source.label), session
     except (ModelError, UsageError, ValueError):  # ValueError: of what is no tensor
         return None
+
+
+def _flat(source: Source) -> Source:
+    """Without local functions, where it can be."""
+    flat = inlined(source)
+    return source if flat is None or _valid(flat) is None else flat
 
 
 def _valid(source: Source) -> Source | None:
