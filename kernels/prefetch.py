@@ -24,6 +24,7 @@ PAGE = 4096
 LINE = 64  # bytes that memory gives at a time
 PANEL = 1 << 19  # bytes of a part that does, together with the next one
 NEXT = 12288  # bytes ahead in what is read once
+FEW = 2  # rows of a product that read all of a constant once
 SOON = 2048  # bytes ahead in what is read in large steps, which the processor does not foresee
 
 
@@ -66,6 +67,9 @@ def ahead(kernel: Kernel, width: int) -> dict[Tensor, Ahead]:
             tile = prod(_extent(a) for a in own if a in used)
             told = [(f.axis, f.kind == "unroll", f.axis in used) for f in loops]
             part = _again(told, tile) * max(buffer.dtype.bits // 8, 1)
+            rows = prod(_extent(a) for a in own if a not in used)
+            if part >= _bytes(buffer) and rows <= FEW:
+                continue  # one stream, as fast as it comes: asking takes longer than it saves
             if part > PANEL:
                 out[buffer] = Ahead(NEXT)
             else:

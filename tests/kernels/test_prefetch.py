@@ -22,7 +22,9 @@ def drawn(*shape: int) -> np.ndarray:
 # operator, inputs' shape, weights' shape; which part is read again and again, by the default option
 CASES = {
     "panels of a product": ("MatMul", [128, 1024], (1024, 768), lambda s: PANEL >= s > NEXT),
-    "what is read once": ("MatMul", [1, 1024], (1024, 1024), lambda s: s == NEXT),
+    "what is read once": ("MatMul", [4, 1024], (1024, 1024), lambda s: s == NEXT),
+    "what a row reads": ("MatMul", [1, 1024], (1024, 1024), None),
+    "what two rows read": ("MatMul", [2, 1024], (1024, 1024), None),
     "tiles' products": ("Conv", [1, 256, 14, 14], (256, 256, 3, 3), lambda s: s == 4 * 256 * 16),
     "what stays in the cache": ("MatMul", [128, 256], (256, 256), None),
 }
