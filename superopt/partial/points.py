@@ -15,7 +15,7 @@ import numpy as np
 
 from superopt.partial.extremes import OTHER, Sets, capped, extreme, kind
 from superopt.te import residues
-from superopt.te.dtype import INDEX, DType
+from superopt.te.dtype import BOOL, INDEX, DType
 from superopt.te.expr import Tensor
 from superopt.te.field import PrimeField
 from superopt.te.fn import function
@@ -25,6 +25,9 @@ from superopt.te.walk import parts
 
 AT_ONCE = 1 << 16  # terms of sums, so that arrays of them stay in the cache
 MANY = 3  # loads, of which those that are wanted are told apart at each element
+DRAWS = 512
+DRAW = Axis("draw", DRAWS)  # of inputs, of which places may be at several (`doubles.py`)
+SPANS = (3, 7, 97)  # of integers that are drawn
 MODULUS = residues.P
 
 
@@ -89,7 +92,8 @@ class Points:
                 return sum(map(self.work, args))
         return 0.0
 
-    def read(self, t: Tensor, where: np.ndarray) -> np.ndarray:
+    def read(self, t: Tensor, where: np.ndarray, draw: np.ndarray | None) -> np.ndarray:
+        """The elements of an input there; draw: of several inputs which ones, where there are."""
         size = prod(d for d in t.shape if isinstance(d, int))
         if t not in self.drawn and size <= where.size:
             self.drawn[t] = self.drawing(t, np.arange(size))
@@ -101,10 +105,10 @@ class Points:
         """The elements of an input there."""
         state = mix(where.astype(np.uint64) ^ np.uint64(key(self.seed, t.name)))
         if not t.dtype.is_float:
-            return (state % np.uint64(97)).astype(self.domain.store(t.dtype))
+            return whole(state, t.dtype, self.seed).astype(self.domain.store(t.dtype))
         out = np.empty((self.components, *where.shape), np.int64)
-        for part, m in zip(out, map(np.uint64, residues.MODULI), strict=False):
-            part[...] = state - state // m * m  # faster than a remainder
+        for n, m in enumerate(map(np.uint64, residues.MODULI[: self.components])):
+            out[n] = state - state // m * m  # faster than a remainder
         return out
 
 
@@ -142,25 +146,23 @@ class _Run:
                 some = [self.value(a) for a in args]
                 kinds = [a.dtype for a in args]
                 if fn == "cast" and kinds[0] == INDEX:
-                    made = residues.of_integers(some[0]) if dtype.is_float else some[0]
-                    return self.some(np.asarray(made), dtype)
+                    return self.some(domain.apply(fn, some, kinds, dtype), dtype)
                 return domain.apply(fn, even(some, kinds), kinds, dtype)
             case Load(t, index) if t.body is not None:
-                which, places = self.places(t, index)
-                return self.points.elements(t.body, t.axes, places)[..., which]
+                which, axes, places = self.places(t, index)
+                return self.points.elements(t.body, axes, places)[..., which]
             case Load(t, index):
                 where = np.zeros((), np.int64)
                 for i, n in zip(index, t.shape, strict=True):
                     assert isinstance(n, int)
                     where = where * n + np.minimum(np.maximum(self.value(i), 0), n - 1)
-                return self.points.read(t, where)
+                return self.points.read(t, where, self.at.get(DRAW))
             case Reduce(fn, axes, body):
                 if self.points.numbers is not None and extreme(e):
                     return self.maximum(e)
                 return self.total(fn, axes, body)
             case Index(element, bound):
-                place, size = self.value(element), self.value(bound)
-                return np.where(place < 0, place + size, place)
+                return np.asarray(self.value(element) % np.maximum(self.value(bound), 1))
         raise TypeError(f"{type(e).__name__} {e}")
 
     def some(self, x: np.ndarray, dtype: DType) -> np.ndarray:
@@ -190,11 +192,16 @@ class _Run:
             at[a] = np.arange(_size(a)).reshape(shape)
         return _Run(self.points, at, {})
 
-    def places(self, t: Tensor, index: Sequence[Expr]) -> tuple[np.ndarray, np.ndarray]:
-        """Which of its elements are read, each once, (count, axes); and where they are in these."""
-        shape = [_size(a) for a in t.axes]
+    def places(
+        self, t: Tensor, index: Sequence[Expr]
+    ) -> tuple[np.ndarray, tuple[Axis, ...], np.ndarray]:
+        """Which of its elements are read, each once, (count, axes), the axes of these, and where
+        they are in them."""
+        draw = (DRAW,) * (DRAW in self.at)
+        axes = (*t.axes, *draw)
+        shape = [_size(a) for a in axes]
         where = np.zeros(self.depth, np.int64)
-        for i, n in zip(index, shape, strict=True):
+        for i, n in zip((*index, *draw), shape, strict=True):
             where = np.asarray(where * n + self.value(i))
         if prod(shape) <= 8 * where.size:
             there = np.zeros(prod(shape), bool)
@@ -205,7 +212,8 @@ class _Run:
             some, which = np.unique(where, return_inverse=True)
             which = which.reshape(where.shape)
         places = np.unravel_index(some, shape) if shape else ()
-        return which, np.stack(places, -1) if shape else np.zeros((len(some), 0), np.int64)
+        none = np.zeros((len(some), 0), np.int64)
+        return which, axes, np.stack(places, -1) if shape else none
 
     def selected(self, guard: Expr, yes: Expr, no: Expr) -> np.ndarray:
         """Only what is wanted is computed, where that saves much."""
@@ -274,9 +282,18 @@ class _Run:
                 most = max(a.shape[-1], b.shape[-1])
                 return np.where(told[..., None], filled(a, most), filled(b, most))
             case Load(t, index) if t.body is not None:
-                which, places = self.places(t, index)
-                return np.asarray(self.points.sets(of, t.body, t.axes, places)[which])
+                which, axes, places = self.places(t, index)
+                return np.asarray(self.points.sets(of, t.body, axes, places)[which])
         return of.term(self.value(e), e)
+
+
+def whole(state: np.ndarray, dtype: DType, draw: np.ndarray | int) -> np.ndarray:
+    """Bools, or integers, those with signs around 0, of hashes and of which draw it is."""
+    if dtype == BOOL:
+        return np.asarray(state % np.uint64(2) == 1)
+    span = np.asarray(SPANS)[draw % len(SPANS)]
+    x = (state >> np.uint64(1)).astype(np.int64) % span
+    return np.asarray(x - span // 2 if dtype.kind == "i" else x)
 
 
 def spread(

@@ -1,0 +1,242 @@
+"""At which places two programs are equal: told by random inputs, over a prime field and the reals.
+
+Of sums, products and quotients the field says it, and is right but for a chance that is known. Of
+maxima the sets of terms are compared (`extremes.py`). What neither decides is tried on many numbers
+(`doubles.py`): where some tell a difference there is one. Where none does, programs of maxima and
+conditions are equal, so far as there are few terms, each of which is the largest in some inputs;
+others are if they are over the field, too, whose functions know few laws. Else it is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from math import prod
+
+import numpy as np
+
+from superopt.partial.doubles import Doubles, compared, plain
+from superopt.partial.extremes import OTHER, alone, by_terms, decided, extreme, kinds, numbers_of
+from superopt.partial.fewer import shortened, size_of, thinned
+from superopt.partial.points import DRAW, DRAWS, Points, ring, terms
+from superopt.partial.shared import shared
+from superopt.te.dtype import INDEX
+from superopt.te.fn import function
+from superopt.te.node import Apply, Axis, Const, Expr, Load, Number, Reduce
+from superopt.te.walk import parts
+
+INPUTS = 2  # that are tried
+ORDERED = 64  # where maxima are taken, which may be equal though their terms are not, at least
+PEAKS = 8  # for each term of the longest maximum, so that each is the largest in some
+MOST_ORDERED = DRAWS
+FEW_PEAKS = 16  # terms, of which numbers alone say that they make no difference
+KEYED = 8  # inputs over a field, beside those of numbers
+TRIED = 1 << 16  # elements of which more inputs are tried, where these are few
+FIRST = 4  # inputs, of which one mostly tells that places differ
+ABOVE = (0, None, 16, 1)  # sixteenths of the numbers that are above 0; any
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Programs that are compared: `bodies` over a field, with sums over few places (`fewer.py`),
+    and those of which numbers say as much; and these with sums in sums as tensors. known: are they
+    rational functions and maxima? bounded: rational functions only? sets: may maxima be sets of
+    their terms? See `plain` and `_peaks`."""
+
+    axes: Sequence[Axis]
+    bodies: list[Expr]
+    own: list[Expr]
+    real: list[Expr]
+    bounded: bool
+    sets: bool
+    known: bool
+    plain: bool
+    peaks: int
+
+    @staticmethod
+    def of(axes: Sequence[Axis], bodies: Sequence[Expr]) -> Alike:
+        short = shortened(bodies)
+        some = [e for b in bodies for e in parts(b) if e.dtype != INDEX]
+        known = all(_rational(e) or extreme(e) for e in some)
+        known &= not any(map(_counts_infinities, some))
+        order, chance = any(map(_ordered, some)), any(map(_tossed, some))
+        bounded = known and not order and not chance
+        sets = order and not chance and by_terms(bodies)
+        real = [] if bounded else shared(shortened(bodies, zeros=True))
+        peaks = max(map(_peaks, bodies))
+        told = (bounded, sets, known, all(map(plain, some)), peaks)
+        return Alike(axes, short, shared(short), real, *told)
+
+    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """At which places they are equal, and at which of the others it is not known that they are
+        not."""
+        same = np.zeros(len(places), bool)
+        doubtful = np.zeros_like(same)
+        if not len(places):
+            return same, doubtful
+        if self.bounded:
+            return self.over_field(places, INPUTS), doubtful
+        if self.sets:
+            same = self.of_same_terms(places)
+            if decided(self.bodies) and self.known:
+                return same, doubtful
+        left = np.flatnonzero(~same)
+        near, apart = self.over_reals(places[left])
+        left, near = left[~apart], near[~apart]
+        if self.plain:
+            sure = near & (not self.sets or len(kinds(self.bodies)) > 1 or self.peaks <= FEW_PEAKS)
+        else:
+            sure = near
+            sure[near] = self.over_field(places[left[near]], KEYED)
+        same[left[sure]] = True
+        doubtful[left[~sure]] = True
+        return same, doubtful
+
+    @property
+    def draws(self) -> int:
+        return min(max(ORDERED, PEAKS * self.peaks), MOST_ORDERED)
+
+    def of_same_terms(self, places: np.ndarray) -> np.ndarray:
+        """At which places they are of the same maxima, whatever the order of numbers."""
+        numbers, caps = numbers_of(self.bodies), alone(self.bodies)
+        return of_same_terms(self.axes, self.own, places, numbers, caps)
+
+    def over_field(self, places: np.ndarray, most: int) -> np.ndarray:
+        """At which places no input (of so many at most) tells a difference. Sums over the ends of
+        windows are compared first, on one input: where these differ, as they do at most places of
+        boxes that differ, no more is asked."""
+        same = np.ones(len(places), bool)
+        ends = thinned(self.bodies)
+        fewer = 2 * sum(map(terms, ends)) <= sum(map(terms, self.bodies))
+        inputs = _inputs(self.bodies, most, not self.bounded)
+        tried = ((shared(ends), points) for points in _inputs(ends, int(fewer), not self.bounded))
+        left = np.arange(len(places))  # where it is not known yet
+        for some, points in chain(tried, ((self.own, p) for p in inputs)):
+            if not len(left):
+                break
+            same[left] = _equal(self.axes, some, places[left], points)
+            left = left[same[left]]
+        return same
+
+    def over_reals(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """At which places all inputs say that they are equal, and at which some that they are
+        not."""
+        numbers = [float(n) for n in numbers_of(self.bodies)]
+        centres = tuple(s * n for n in numbers if abs(n) < DRAWS for s in (1, -1))
+        points = Doubles(0, centres=centres, wide=self.plain)
+        near, apart = np.ones(len(places), bool), np.zeros(len(places), bool)
+        left, begin = np.arange(len(places)), 0
+        for way in (FIRST, ORDERED, DRAWS):
+            end = max(self.draws, min(way, TRIED // max(1, len(left)))) if way > ORDERED else way
+            if not len(left) or end <= begin:
+                break
+            drawn = np.tile(np.arange(begin, end), len(left))
+            at = np.column_stack((places[left].repeat(end - begin, 0), drawn))
+            with np.errstate(all="ignore"):
+                a, b = (points.values(e, (*self.axes, DRAW), at) for e in self.real)
+            same, other = compared(a, b, self.plain)
+            near[left] &= same.reshape(-1, end - begin).all(1)
+            apart[left] = other.reshape(-1, end - begin).any(1)
+            left, begin = left[~apart[left]], end
+        return near, apart
+
+
+def of_same_terms(
+    axes: Sequence[Axis],
+    bodies: Sequence[Expr],
+    places: np.ndarray,
+    numbers: tuple[Number, ...],
+    caps: str = "max",
+) -> np.ndarray:
+    """At which places they are of the same maxima. caps: see `extremes.alone`."""
+    same = np.ones(len(places), bool)
+    for seed in range(INPUTS):
+        there = np.flatnonzero(same)
+        same[there] = _equal(axes, bodies, places[there], Points(seed, numbers=numbers, alone=caps))
+    return same
+
+
+def _equal(
+    axes: Sequence[Axis], bodies: Sequence[Expr], places: np.ndarray, points: Points
+) -> np.ndarray:
+    a, b = (points.values(e, axes, places) for e in bodies)
+    return np.asarray(a == b)
+
+
+def _inputs(bodies: Sequence[Expr], most: int, order: bool) -> Iterator[Points]:
+    """What is given over a field. Where maxima are taken, numbers of any order, and some that are
+    all below 0, all above it, or nearly all below: what a border of zeros does is told by these."""
+    components = 1 if not order and all(map(ring, bodies)) else 2
+    for seed in range(most):
+        above = ABOVE[seed % len(ABOVE)] if order else None
+        yield Points(seed, above=above, components=components)
+
+
+def _ordered(e: Expr) -> bool:
+    """Is anything compared, or the largest of something taken?"""
+    if isinstance(e, Reduce):
+        return e.fn in OTHER
+    return isinstance(e, Apply) and e.args[0].dtype.is_float and function(e.fn).field == "order"
+
+
+def _tossed(e: Expr) -> bool:
+    """Is a bool or an integer read, of which two are equal by chance, or is it asked whether
+    numbers are equal, which two are by chance only?"""
+    match e:
+        case Load(t):
+            return not t.dtype.is_float
+        case Apply("eq" | "ne" | "isnan" | "isinf", args):
+            return args[0].dtype.is_float
+        case Apply("cast", (x,)):
+            return x.dtype.is_float and not e.dtype.is_float
+    return False
+
+
+def _rational(e: Expr) -> bool:
+    """Does the field know all laws of it?"""
+    match e:
+        case Const(value, dtype) if dtype.is_float:
+            return value == value
+        case Reduce(fn):
+            return fn in ("sum", "prod")
+        case Apply("pow", (_, by)):
+            return isinstance(by, Const) and by.value in range(1, 65)
+        case Apply(fn, args) if e.dtype.is_float or any(a.dtype.is_float for a in args):
+            if fn == "cast":
+                return e.dtype.is_float and (args[0].dtype == INDEX or args[0].dtype.is_float)
+            return fn == "select" or function(fn).field in ("ring", "quotient")
+    return True
+
+
+def _counts_infinities(e: Expr) -> bool:
+    """Is an infinity added to what is, or multiplied, whose laws are its own?"""
+    match e:
+        case Reduce(fn, _, body):
+            return fn not in OTHER and _infinite(body)
+        case Apply(fn, args) if e.dtype.is_float and fn not in ("select", *OTHER):
+            return any(map(_infinite, args))
+    return False
+
+
+def _infinite(e: Expr) -> bool:
+    match e:
+        case Const(value, dtype):
+            return dtype.is_float and abs(float(value)) == float("inf")
+        case Apply("select", (_, yes, no)):
+            return _infinite(yes) or _infinite(no)
+    return False
+
+
+def _peaks(e: Expr) -> int:
+    """Terms of the longest maximum in a maximum."""
+    match e:
+        case Reduce(fn, axes, body):
+            return prod(map(size_of, axes) if fn in ("max", "min") else ()) * _peaks(body)
+        case Apply("max" | "min", args):
+            return sum(map(_peaks, args))
+        case Apply(_, args):
+            return max(map(_peaks, args))
+        case Load(_, index):
+            return max(map(_peaks, index), default=1)
+    return 1
