@@ -9,9 +9,8 @@ others are if they are over the field, too, whose functions know few laws. Else 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from math import prod
 
 import numpy as np
@@ -32,6 +31,7 @@ PEAKS = 8  # for each term of the longest maximum, so that each is the largest i
 MOST_ORDERED = DRAWS
 FEW_PEAKS = 16  # terms, of which numbers alone say that they make no difference
 KEYED = 8  # inputs over a field, beside those of numbers
+MUCH = 1 << 15  # terms of sums, of which first few are computed
 TRIED = 1 << 16  # elements of which more inputs are tried, where these are few
 FIRST = 4  # inputs, of which one mostly tells that places differ
 ABOVE = (0, None, 16, 1)  # sixteenths of the numbers that are above 0; any
@@ -39,15 +39,15 @@ ABOVE = (0, None, 16, 1)  # sixteenths of the numbers that are above 0; any
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Programs that are compared: `bodies` over a field, with sums over few places (`fewer.py`),
-    and those of which numbers say as much; and these with sums in sums as tensors. known: are they
+    """Programs that are compared: as they are; with sums over few places (`fewer.py`); and these
+    with sums in sums as tensors (`shared.py`). known: are they
     rational functions and maxima? bounded: rational functions only? sets: may maxima be sets of
     their terms? See `plain` and `_peaks`."""
 
     axes: Sequence[Axis]
     bodies: list[Expr]
     own: list[Expr]
-    real: list[Expr]
+    whole: Sequence[Expr]
     bounded: bool
     sets: bool
     known: bool
@@ -63,10 +63,9 @@ class Alike:
         order, chance = any(map(_ordered, some)), any(map(_tossed, some))
         bounded = known and not order and not chance
         sets = order and not chance and by_terms(bodies)
-        real = [] if bounded else shared(shortened(bodies, zeros=True))
         peaks = max(map(_peaks, bodies))
         told = (bounded, sets, known, all(map(plain, some)), peaks)
-        return Alike(axes, short, shared(short), real, *told)
+        return Alike(axes, short, shared(short), bodies, *told)
 
     def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """At which places they are equal, and at which of the others it is not known that they are
@@ -76,7 +75,7 @@ class Alike:
         if not len(places):
             return same, doubtful
         if self.bounded:
-            return self.over_field(places, INPUTS), doubtful
+            return self.over_field(places), doubtful
         if self.sets:
             same = self.of_same_terms(places)
             if decided(self.bodies) and self.known:
@@ -88,7 +87,7 @@ class Alike:
             sure = near & (not self.sets or len(kinds(self.bodies)) > 1 or self.peaks <= FEW_PEAKS)
         else:
             sure = near
-            sure[near] = self.over_field(places[left[near]], KEYED)
+            sure[near] = self.over_keyed(places[left[near]])
         same[left[sure]] = True
         doubtful[left[~sure]] = True
         return same, doubtful
@@ -100,23 +99,49 @@ class Alike:
     def of_same_terms(self, places: np.ndarray) -> np.ndarray:
         """At which places they are of the same maxima, whatever the order of numbers."""
         numbers, caps = numbers_of(self.bodies), alone(self.bodies)
+        if self.known:  # a second input is for chance, of which there is little
+            count = INPUTS if len(places) * self.peaks <= MUCH else 1
+            points = Points(0, numbers=numbers, alone=caps, draws=count)
+            a, b = self.drawn(self.own, places, range(count), points)
+            return np.asarray((a == b).all(1))
         return of_same_terms(self.axes, self.own, places, numbers, caps)
 
-    def over_field(self, places: np.ndarray, most: int) -> np.ndarray:
-        """At which places no input (of so many at most) tells a difference. Sums over the ends of
-        windows are compared first, on one input: where these differ, as they do at most places of
+    def over_field(self, places: np.ndarray) -> np.ndarray:
+        """At which places no input tells a difference. Sums over the ends of windows are compared
+        first, where there is much to compute: where these differ, as they do at most places of
         boxes that differ, no more is asked."""
-        same = np.ones(len(places), bool)
-        ends = thinned(self.bodies)
-        fewer = 2 * sum(map(terms, ends)) <= sum(map(terms, self.bodies))
-        inputs = _inputs(self.bodies, most, not self.bounded)
-        tried = ((shared(ends), points) for points in _inputs(ends, int(fewer), not self.bounded))
         left = np.arange(len(places))  # where it is not known yet
-        for some, points in chain(tried, ((self.own, p) for p in inputs)):
-            if not len(left):
-                break
-            same[left] = _equal(self.axes, some, places[left], points)
-            left = left[same[left]]
+        components = 1 if all(map(ring, self.bodies)) else 2
+        ends = thinned(self.bodies) if len(places) * terms(self.bodies[0]) > MUCH else []
+        if ends and 2 * sum(map(terms, ends)) <= sum(map(terms, self.bodies)):
+            points = Points(0, components=components)
+            left = np.flatnonzero(_equal(self.axes, shared(ends), places, points))
+        a, b = self.drawn(
+            self.own, places[left], range(INPUTS), Points(1, components=components, draws=INPUTS)
+        )
+        same = np.zeros(len(places), bool)
+        same[left] = (a == b).all(1)
+        return same
+
+    def drawn(
+        self, bodies: Sequence[Expr], places: np.ndarray, draws: range, points: Points
+    ) -> list[np.ndarray]:
+        """Their elements, (places, draws), of several inputs."""
+        drawn = np.tile(np.arange(draws.start, draws.stop), len(places))
+        at = np.column_stack((places.repeat(len(draws), 0), drawn))
+        some = (points.values(e, (*self.axes, DRAW), at) for e in bodies)
+        return [x.reshape(len(places), len(draws)) for x in some]
+
+    def over_keyed(self, places: np.ndarray) -> np.ndarray:
+        """At which places no input over a field tells a difference, whatever functions are. Where
+        maxima are taken, numbers of any order, and some that are all below 0, all above it, or
+        nearly all below: what a border of zeros does is told by these."""
+        left = np.arange(len(places))
+        for seed in range(KEYED):
+            points = Points(seed, above=ABOVE[seed % len(ABOVE)])
+            left = left[_equal(self.axes, self.own, places[left], points)]
+        same = np.zeros(len(places), bool)
+        same[left] = True
         return same
 
     def over_reals(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -125,19 +150,18 @@ class Alike:
         numbers = [float(n) for n in numbers_of(self.bodies)]
         centres = tuple(s * n for n in numbers if abs(n) < DRAWS for s in (1, -1))
         points = Doubles(0, centres=centres, wide=self.plain)
+        real = shared(shortened(self.whole, zeros=True))
         near, apart = np.ones(len(places), bool), np.zeros(len(places), bool)
         left, begin = np.arange(len(places)), 0
         for way in (FIRST, ORDERED, DRAWS):
             end = max(self.draws, min(way, TRIED // max(1, len(left)))) if way > ORDERED else way
             if not len(left) or end <= begin:
                 break
-            drawn = np.tile(np.arange(begin, end), len(left))
-            at = np.column_stack((places[left].repeat(end - begin, 0), drawn))
             with np.errstate(all="ignore"):
-                a, b = (points.values(e, (*self.axes, DRAW), at) for e in self.real)
+                a, b = self.drawn(real, places[left], range(begin, end), points)
             same, other = compared(a, b, self.plain)
-            near[left] &= same.reshape(-1, end - begin).all(1)
-            apart[left] = other.reshape(-1, end - begin).any(1)
+            near[left] &= same.all(1)
+            apart[left] = other.any(1)
             left, begin = left[~apart[left]], end
         return near, apart
 
@@ -162,15 +186,6 @@ def _equal(
 ) -> np.ndarray:
     a, b = (points.values(e, axes, places) for e in bodies)
     return np.asarray(a == b)
-
-
-def _inputs(bodies: Sequence[Expr], most: int, order: bool) -> Iterator[Points]:
-    """What is given over a field. Where maxima are taken, numbers of any order, and some that are
-    all below 0, all above it, or nearly all below: what a border of zeros does is told by these."""
-    components = 1 if not order and all(map(ring, bodies)) else 2
-    for seed in range(most):
-        above = ABOVE[seed % len(ABOVE)] if order else None
-        yield Points(seed, above=above, components=components)
 
 
 def _ordered(e: Expr) -> bool:

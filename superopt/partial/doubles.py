@@ -59,13 +59,12 @@ class Doubles(Points):
     wide: bool = False
 
     def __post_init__(self) -> None:
-        self.components = 1
+        self.components, self.draws = 1, DRAWS
         self.domain = _Doubles()
 
-    def read(self, t: Tensor, where: np.ndarray, draw: np.ndarray | None) -> np.ndarray:
-        assert draw is not None
-        state = (where * DRAWS + draw).astype(np.uint64)
-        state = mix(state ^ np.uint64(key(self.seed, t.name)))
+    def drawing(self, t: Tensor, where: np.ndarray) -> np.ndarray:
+        state = mix(where.astype(np.uint64) ^ np.uint64(key(self.seed, t.name)))
+        draw = where % DRAWS
         if not t.dtype.is_float:
             return whole(state, t.dtype, draw).astype(self.domain.store(t.dtype))
         return self.number(state, draw)[None]

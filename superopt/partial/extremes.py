@@ -102,16 +102,17 @@ class Sets:
         if not x.shape[-1]:
             return np.zeros((*x.shape[:-1], 1), np.int64)
         x = np.sort(x, axis=-1)
-        gone = np.zeros(x.shape, bool)
-        gone[..., :-1] = (x[..., 1:] - 1 >> BITS) == (x[..., :-1] - 1 >> BITS)
-        last = x[..., -1:] - 1
-        absorbed = np.where(last >> BITS == NUMBER, last & FREE, -1)
-        gone[..., :-1] |= (x[..., :-1] - 1 & FREE) <= absorbed
-        if gone.any():
-            x[gone] = 0
+        terms = x - 1 >> BITS
+        same = terms[..., :-1] == terms[..., 1:]
+        numbers = terms[..., -1] == NUMBER
+        if numbers.any():
+            absorbed = np.where(numbers, x[..., -1] - 1 & FREE, -1)
+            same |= (x[..., :-1] - 1 & FREE) <= absorbed[..., None]
+        if same.any():
+            x[..., :-1] *= ~same
             x.sort(axis=-1)
-        full = np.count_nonzero(x.reshape(-1, x.shape[-1]).any(0))
-        return x[..., x.shape[-1] - max(1, full) :]
+        full = np.count_nonzero(x, axis=-1).max(initial=1)
+        return x[..., x.shape[-1] - full :]
 
     def value(self, x: np.ndarray, e: Expr) -> np.ndarray:
         """The elements (2, ...) that stand for sets: the term where it is the only one, the number

@@ -36,13 +36,15 @@ class Points:
     """The values of expressions. above: see `PrimeField`. components: of an element, that are
     computed: 1 where `ring` says so. drawn: inputs that are read more often than they have
     elements. numbers: where maxima are sets of their terms (`extremes.py`), which there are; alone:
-    see `extremes.kind`. works: by the ids of expressions, which are held: see `work`."""
+    see `extremes.kind`. draws: inputs that are tried at once, where no function has a key: places
+    then have DRAW for their last axis. works: by the ids of expressions, which are held."""
 
     seed: int
     above: int | None = None
     components: int = len(residues.MODULI)
     numbers: tuple[Number, ...] | None = None
     alone: str = "max"
+    draws: int = 1
     domain: PrimeField = field(init=False)
     drawn: dict[Tensor, np.ndarray] = field(default_factory=dict)
     works: dict[int, tuple[Expr, float]] = field(default_factory=dict)
@@ -94,7 +96,8 @@ class Points:
 
     def read(self, t: Tensor, where: np.ndarray, draw: np.ndarray | None) -> np.ndarray:
         """The elements of an input there; draw: of several inputs which ones, where there are."""
-        size = prod(d for d in t.shape if isinstance(d, int))
+        where = where if draw is None else where * self.draws + draw
+        size = self.draws * prod(d for d in t.shape if isinstance(d, int))
         if t not in self.drawn and size <= where.size:
             self.drawn[t] = self.drawing(t, np.arange(size))
         if t in self.drawn:
@@ -102,7 +105,7 @@ class Points:
         return self.drawing(t, where)
 
     def drawing(self, t: Tensor, where: np.ndarray) -> np.ndarray:
-        """The elements of an input there."""
+        """The elements of an input there, which hang on no more than that."""
         state = mix(where.astype(np.uint64) ^ np.uint64(key(self.seed, t.name)))
         if not t.dtype.is_float:
             return whole(state, t.dtype, self.seed).astype(self.domain.store(t.dtype))

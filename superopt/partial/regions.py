@@ -27,6 +27,7 @@ from superopt.te.node import Axis, Expr
 
 EVERY = 4096  # elements of a result of which each is compared
 LATER = 1 << 17  # terms of sums that are computed to compare each element of cells that differ
+SOME = 64  # cells of which two elements are compared, though they are one as the other
 MORE = 3  # elements of a cell beside its first and those next to it
 
 
@@ -171,14 +172,14 @@ def _translated(axes: Sequence[Axis], bodies: Sequence[Expr], boxes: Sequence[Bo
 
 def _elements(boxes: Sequence[Box], rank: int, few: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Likewise the first element of each box, its neighbours along each axis, the last one, and
-    some at random, each once; or the first and the last."""
+    some at random, each once; or the first, and the last where boxes are few."""
     begins, steps, counts = _spans(boxes, rank)
     number = len(boxes)
     most = counts[:, None, :] - 1
     near = np.minimum(np.eye(rank + 1, rank, k=-1, dtype=np.int64), most)
     drawn = np.random.default_rng(0).random((number, MORE, rank))
     at = np.concatenate((near, most, (drawn * counts[:, None, :]).astype(np.int64)), 1)
-    at = at[:, :: rank + 1][:, :2] if few else at
+    at = at[:, :: rank + 1][:, : 1 + (number <= SOME)] if few else at
     box = np.repeat(np.arange(number), at.shape[1])
     at = at.reshape(len(box), rank)
     places = begins[box] + at * steps[box]

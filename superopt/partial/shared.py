@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from superopt.partial.extremes import OTHER
 from superopt.te import affine
 from superopt.te import index as ix
 from superopt.te.dtype import INDEX
@@ -51,8 +52,12 @@ class _Made:
             case Index(element, bound):
                 return Index(self.outer(element, done, within), bound)
             case Reduce(fn, axes, body, dtype):
-                inner = Reduce(fn, axes, self.outer(body, {}, True), dtype)
-                return self.tensor(inner) if within else inner
+                inner = self.outer(body, {}, True)
+                for a in axes[:0:-1] if fn in OTHER else ():
+                    inner = self.tensor(Reduce(fn, (a,), inner, dtype))
+                    axes = axes[: axes.index(a)]
+                whole = Reduce(fn, axes, inner, dtype)
+                return self.tensor(whole) if within else whole
         return e
 
     def tensor(self, r: Reduce) -> Expr:
