@@ -15,7 +15,7 @@ from math import prod
 
 import numpy as np
 
-from superopt.partial.doubles import Doubles, compared, plain
+from superopt.partial.doubles import Doubles, compared, exact, plain, steps
 from superopt.partial.extremes import OTHER, alone, by_terms, decided, extreme, kinds, numbers_of
 from superopt.partial.fewer import shortened, size_of, thinned
 from superopt.partial.points import DRAW, DRAWS, Points, ring, terms
@@ -40,9 +40,10 @@ ABOVE = (0, None, 16, 1)  # sixteenths of the numbers that are above 0; any
 @dataclass(frozen=True, slots=True)
 class Alike:
     """Programs that are compared: as they are; with sums over few places (`fewer.py`); and these
-    with sums in sums as tensors (`shared.py`). known: are they
-    rational functions and maxima? bounded: rational functions only? sets: may maxima be sets of
-    their terms? See `plain` and `_peaks`."""
+    with sums in sums as tensors (`shared.py`). known: are they rational functions and maxima?
+    bounded: rational functions only? sets: may maxima be sets of their terms? fragile: does a
+    number that is rounded decide, so that one input is not enough to tell a difference? See `plain`
+    and `_peaks`."""
 
     axes: Sequence[Axis]
     bodies: list[Expr]
@@ -52,6 +53,7 @@ class Alike:
     sets: bool
     known: bool
     plain: bool
+    fragile: bool
     peaks: int
 
     @staticmethod
@@ -64,7 +66,8 @@ class Alike:
         bounded = known and not order and not chance
         sets = order and not chance and by_terms(bodies)
         peaks = max(map(_peaks, bodies))
-        told = (bounded, sets, known, all(map(plain, some)), peaks)
+        fragile = any(map(steps, some)) and not all(map(exact, some))
+        told = (bounded, sets, known, all(map(plain, some)), fragile, peaks)
         return Alike(axes, short, shared(short), bodies, *told)
 
     def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -161,7 +164,8 @@ class Alike:
                 a, b = self.drawn(real, places[left], range(begin, end), points)
             same, other = compared(a, b, self.plain)
             near[left] &= same.all(1)
-            apart[left] = other.any(1)
+            least = 1 + self.fragile * (end - begin) // 4
+            apart[left] = np.count_nonzero(other, axis=1) >= least
             left, begin = left[~apart[left]], end
         return near, apart
 

@@ -101,6 +101,26 @@ def plain(e: Expr) -> bool:
     return True
 
 
+def exact(e: Expr) -> bool:
+    """Does nothing round in it, of inputs that are multiples of 1/256?"""
+    match e:
+        case Const(value, dtype) if dtype.is_float:
+            return not abs(float(value)) < float("inf") or float(value) * _STEPS % 1 == 0
+        case Apply("div", (_, by)) if e.dtype.is_float:
+            return isinstance(by, Const) and _STEPS / abs(float(by.value) or 3) % 1 == 0
+    return plain(e)
+
+
+def steps(e: Expr) -> bool:
+    """May it be quite another number for one that is nearly the same?"""
+    match e:
+        case Apply("cast", (x,)):
+            return x.dtype.is_float and not e.dtype.is_float
+        case Apply(fn, args) if args[0].dtype.is_float:
+            return fn in ("sign", "lt", "le") or function(fn).field in ("equal", "whole")
+    return False
+
+
 _PLAIN = frozenset(("ring", "quotient", "order", "equal", "whole", "never"))
 
 

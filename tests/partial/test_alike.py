@@ -78,6 +78,8 @@ def test_laws_of_numbers_that_have_an_order(a: g.Value, b: g.Value) -> None:
         (apply("Sigmoid", X), apply("Sub", ONE, apply("Sigmoid", apply("Neg", X)))),
         (apply("Tanh", LARGER), apply("Max", apply("Tanh", X), apply("Tanh", Y))),
         (apply("Exp", apply("Log", X)), X),
+        (apply("Round", apply("Mul", X, const(6))),
+         apply("Round", apply("Exp", apply("Add", apply("Log", X), apply("Log", const(6)))))),
         (apply("Concat", apply("Exp", apply("Log", X)), apply("Max", X, Y), axis=0),
          apply("Concat", X, apply("Max", X, Y), axis=0)),
     ],
