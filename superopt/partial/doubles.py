@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from superopt.partial.points import DRAWS, Points, whole
+from superopt.partial.drawn import whole
+from superopt.partial.points import DRAWS, Points
 from superopt.te.domain import Reals
 from superopt.te.dtype import F64, DType
 from superopt.te.expr import Tensor

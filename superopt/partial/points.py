@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from superopt.partial.drawn import whole
 from superopt.partial.extremes import OTHER, Sets, capped, extreme, kind
 from superopt.te import residues
-from superopt.te.dtype import BOOL, INDEX, DType
+from superopt.te.dtype import INDEX, DType
 from superopt.te.expr import Tensor
 from superopt.te.field import PrimeField
 from superopt.te.fn import function
@@ -27,7 +28,6 @@ AT_ONCE = 1 << 16  # terms of sums, so that arrays of them stay in the cache
 MANY = 3  # loads, of which those that are wanted are told apart at each element
 DRAWS = 512
 DRAW = Axis("draw", DRAWS)  # of inputs, of which places may be at several (`doubles.py`)
-SPANS = (3, 7, 97)  # of integers that are drawn
 MODULUS = residues.P
 
 
@@ -288,15 +288,6 @@ class _Run:
                 which, axes, places = self.places(t, index)
                 return np.asarray(self.points.sets(of, t.body, axes, places)[which])
         return of.term(self.value(e), e)
-
-
-def whole(state: np.ndarray, dtype: DType, draw: np.ndarray | int) -> np.ndarray:
-    """Bools, or integers, those with signs around 0, of hashes and of which draw it is."""
-    if dtype == BOOL:
-        return np.asarray(state % np.uint64(2) == 1)
-    span = np.asarray(SPANS)[draw % len(SPANS)]
-    x = (state >> np.uint64(1)).astype(np.int64) % span
-    return np.asarray(x - span // 2 if dtype.kind == "i" else x)
 
 
 def spread(
