@@ -17,6 +17,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from superopt.te.expr import Tensor
 from superopt.te.field import PrimeField
 from superopt.te.fn import function, unit
 from superopt.te.keyed import key, mix
@@ -101,16 +102,17 @@ class Sets:
         if not x.shape[-1]:
             return np.zeros((*x.shape[:-1], 1), np.int64)
         x = np.sort(x, axis=-1)
-        gone = np.zeros(x.shape, bool)
-        gone[..., :-1] = (x[..., 1:] - 1 >> BITS) == (x[..., :-1] - 1 >> BITS)
-        last = x[..., -1:] - 1
-        absorbed = np.where(last >> BITS == NUMBER, last & FREE, -1)
-        gone[..., :-1] |= (x[..., :-1] - 1 & FREE) <= absorbed
-        if gone.any():
-            x[gone] = 0
+        terms = x - 1 >> BITS
+        same = terms[..., :-1] == terms[..., 1:]
+        numbers = terms[..., -1] == NUMBER
+        if numbers.any():
+            absorbed = np.where(numbers, x[..., -1] - 1 & FREE, -1)
+            same |= (x[..., :-1] - 1 & FREE) <= absorbed[..., None]
+        if same.any():
+            x[..., :-1] *= ~same
             x.sort(axis=-1)
-        full = np.count_nonzero(x.reshape(-1, x.shape[-1]).any(0))
-        return x[..., x.shape[-1] - max(1, full) :]
+        full = np.count_nonzero(x, axis=-1).max(initial=1)
+        return x[..., x.shape[-1] - full :]
 
     def value(self, x: np.ndarray, e: Expr) -> np.ndarray:
         """The elements (2, ...) that stand for sets: the term where it is the only one, the number
@@ -158,8 +160,9 @@ def decided(bodies: Sequence[Expr]) -> bool:
     in any order: of one that puts all but a set U first, and then a u in U, a sum of them has as
     many u as the sets within U that hold u say. So this is asked of sums of maxima, or of minima,
     with factors that are none; of maxima with caps of these alone, for max(x, 0) + min(x, 0) is x;
-    and of terms that are no maxima, nor numbers in disguise (what is taken from another, or by
-    which it is divided, may leave one)."""
+    and of terms that are what is read: max(x + z, y + z) is max(x, y) + z, max(2 x, 2 y) is
+    2 max(x, y), and the mean of x and y is never above both. A single maximum may be of sums of
+    products, too, in which each product is there once: none of these is between others."""
     if len(kinds(bodies)) > 1 or not by_terms(bodies):
         return False
     some = [e for body in bodies for e in parts(body)]
@@ -167,14 +170,35 @@ def decided(bodies: Sequence[Expr]) -> bool:
     cap = alone(bodies)
     leaves = {id(x): x for e in taken for x in _leaves(e, kind(e, cap))}.values()
     inside = _Inside()
-    if not taken or any(map(inside.of, leaves)) or any(map(_number, leaves)):
-        return False
+    over = [e for e in some if isinstance(e, Apply | Reduce) and inside.of(e) and not _tree(e)]
     least = len({e.fn for e in taken if isinstance(e, Apply | Reduce)}) > 1
-    return all(
-        _linear(e, inside) and not (least and inside.of(e) and not _tree(e))
-        for e in some
-        if isinstance(e, Apply | Reduce)
-    )
+    if not taken or (least and over) or not all(_linear(e, inside) for e in over):
+        return False
+    if all(isinstance(x, Load) for x in leaves):
+        return True
+    tops = [b for b in bodies if not inside.of(b)]
+    return not over and not least and all(map(_once, (*leaves, *tops)))
+
+
+def _once(e: Expr) -> bool:
+    """Is it a sum of products, of which none is there twice?"""
+    match e:
+        case Load():
+            return True
+        case Const(value):
+            return value == 0
+        case Apply("select", (_, *some)):
+            return all(map(_once, some))
+        case Apply("add" | "mul", (a, b)):
+            return _once(a) and _once(b) and _read(a).isdisjoint(_read(b))
+        case Reduce("sum", axes, body):
+            told = {i for x in parts(body) if isinstance(x, Load) for i in x.index}
+            return told.issuperset(axes) and _once(body)
+    return False
+
+
+def _read(e: Expr) -> set[Tensor]:
+    return {x.tensor for x in parts(e) if isinstance(x, Load)}
 
 
 def _tree(e: Expr) -> bool:
@@ -196,22 +220,6 @@ def _leaves(e: Expr, of: str) -> Iterator[Expr]:
             yield from _leaves(body, of)
         case _:
             yield e
-
-
-def _number(e: Expr) -> bool:
-    """May it be one number, whatever is given?"""
-    return _cancels(e) or not any(isinstance(x, Load) for x in parts(e))
-
-
-def _cancels(e: Expr) -> bool:
-    """May what is read be gone from it?"""
-    for x in parts(e):
-        match x:
-            case Apply("sub" | "neg" | "pow", (a, *_)) if a.dtype.is_float:
-                return True
-            case Apply("div", (_, by)) if any(isinstance(y, Load) for y in parts(by)):
-                return True
-    return False
 
 
 @dataclass(slots=True)

@@ -20,13 +20,14 @@ FEW = 2
 ENDS = 2
 
 
-def shortened(bodies: Sequence[Expr]) -> list[Expr]:
+def shortened(bodies: Sequence[Expr], zeros: bool = False) -> list[Expr]:
     """Sums over long axes (channels) as sums over few of their places, where these are all alike:
     such an axis is only read by, as an index of its own, and where it is read by nothing else is.
     Then the terms of one place are of other variables than those of another, and what is equal for
     few places is equal for all: as many as the factors of a product, of which each may read another
-    one. What reads nothing of the axis counts its places, and would be less of fewer."""
-    found = _places(bodies, lambda e, a: _only_read(e, a) and _nothing_but(e, a))
+    one. What reads nothing of the axis counts its places, and would be less of fewer. zeros: only
+    where what differs of few does of all, over numbers, too: functions of 0 must be 0."""
+    found = _places(bodies, lambda e, a: _only_read(e, a) and _nothing_but(e, a, zeros))
     least = max(FEW, *map(degree, bodies))
     return _with(bodies, {a: (least, 1) for a in found if size_of(a) > least})
 
@@ -100,27 +101,32 @@ def _only_read(e: Expr, a: Axis) -> bool:
     return True
 
 
-def _nothing_but(e: Expr, a: Axis) -> bool:
+def _nothing_but(e: Expr, a: Axis, zeros: bool = False) -> bool:
     """Is `e` 0 where all that is read at a place of `a` is? What a function has of it counts as one
-    more thing that is read there."""
+    more thing that is read there, unless `zeros`."""
     match e:
         case Const(value):
             return value == 0
         case Load(_, index):
             return a in index
         case Reduce(_, _, body):
-            return _nothing_but(body, a)
+            return _nothing_but(body, a, zeros)
         case Apply("add" | "sub" | "neg", args):
-            return all(_nothing_but(x, a) for x in args)
+            return all(_nothing_but(x, a, zeros) for x in args)
         case Apply("select", (_, *args)):
-            return all(_nothing_but(x, a) for x in args)
+            return all(_nothing_but(x, a, zeros) for x in args)
         case Apply("div", (above, _)):
-            return _nothing_but(above, a)
+            return _nothing_but(above, a, zeros)
         case Apply("mul", args):
-            return any(_nothing_but(x, a) for x in args)
+            return any(_nothing_but(x, a, zeros) for x in args)
+        case Apply(fn, args) if zeros:
+            return fn in _ODD and all(_nothing_but(x, a, zeros) for x in args)
         case Apply(_, args):
             return any(a in axes_of(x) for x in args)
     return False
+
+
+_ODD = frozenset(("max", "min", "abs", "sign", "tanh", "sin", "tan", "erf", "atan"))  # 0 of 0
 
 
 def _with(bodies: Sequence[Expr], change: Mapping[Axis, tuple[int, int]]) -> list[Expr]:

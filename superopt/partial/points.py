@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from superopt.partial.drawn import whole
 from superopt.partial.extremes import OTHER, Sets, capped, extreme, kind
 from superopt.te import residues
 from superopt.te.dtype import INDEX, DType
@@ -25,6 +26,8 @@ from superopt.te.walk import parts
 
 AT_ONCE = 1 << 16  # terms of sums, so that arrays of them stay in the cache
 MANY = 3  # loads, of which those that are wanted are told apart at each element
+DRAWS = 512
+DRAW = Axis("draw", DRAWS)  # of inputs, of which places may be at several (`doubles.py`)
 MODULUS = residues.P
 
 
@@ -33,13 +36,15 @@ class Points:
     """The values of expressions. above: see `PrimeField`. components: of an element, that are
     computed: 1 where `ring` says so. drawn: inputs that are read more often than they have
     elements. numbers: where maxima are sets of their terms (`extremes.py`), which there are; alone:
-    see `extremes.kind`. works: by the ids of expressions, which are held: see `work`."""
+    see `extremes.kind`. draws: inputs that are tried at once, where no function has a key: places
+    then have DRAW for their last axis. works: by the ids of expressions, which are held."""
 
     seed: int
     above: int | None = None
     components: int = len(residues.MODULI)
     numbers: tuple[Number, ...] | None = None
     alone: str = "max"
+    draws: int = 1
     domain: PrimeField = field(init=False)
     drawn: dict[Tensor, np.ndarray] = field(default_factory=dict)
     works: dict[int, tuple[Expr, float]] = field(default_factory=dict)
@@ -89,8 +94,10 @@ class Points:
                 return sum(map(self.work, args))
         return 0.0
 
-    def read(self, t: Tensor, where: np.ndarray) -> np.ndarray:
-        size = prod(d for d in t.shape if isinstance(d, int))
+    def read(self, t: Tensor, where: np.ndarray, draw: np.ndarray | None) -> np.ndarray:
+        """The elements of an input there; draw: of several inputs which ones, where there are."""
+        where = where if draw is None else where * self.draws + draw
+        size = self.draws * prod(d for d in t.shape if isinstance(d, int))
         if t not in self.drawn and size <= where.size:
             self.drawn[t] = self.drawing(t, np.arange(size))
         if t in self.drawn:
@@ -98,13 +105,13 @@ class Points:
         return self.drawing(t, where)
 
     def drawing(self, t: Tensor, where: np.ndarray) -> np.ndarray:
-        """The elements of an input there."""
+        """The elements of an input there, which hang on no more than that."""
         state = mix(where.astype(np.uint64) ^ np.uint64(key(self.seed, t.name)))
         if not t.dtype.is_float:
-            return (state % np.uint64(97)).astype(self.domain.store(t.dtype))
+            return whole(state, t.dtype, self.seed).astype(self.domain.store(t.dtype))
         out = np.empty((self.components, *where.shape), np.int64)
-        for part, m in zip(out, map(np.uint64, residues.MODULI), strict=False):
-            part[...] = state - state // m * m  # faster than a remainder
+        for n, m in enumerate(map(np.uint64, residues.MODULI[: self.components])):
+            out[n] = state - state // m * m  # faster than a remainder
         return out
 
 
@@ -142,25 +149,23 @@ class _Run:
                 some = [self.value(a) for a in args]
                 kinds = [a.dtype for a in args]
                 if fn == "cast" and kinds[0] == INDEX:
-                    made = residues.of_integers(some[0]) if dtype.is_float else some[0]
-                    return self.some(np.asarray(made), dtype)
+                    return self.some(domain.apply(fn, some, kinds, dtype), dtype)
                 return domain.apply(fn, even(some, kinds), kinds, dtype)
             case Load(t, index) if t.body is not None:
-                which, places = self.places(t, index)
-                return self.points.elements(t.body, t.axes, places)[..., which]
+                which, axes, places = self.places(t, index)
+                return self.points.elements(t.body, axes, places)[..., which]
             case Load(t, index):
                 where = np.zeros((), np.int64)
                 for i, n in zip(index, t.shape, strict=True):
                     assert isinstance(n, int)
                     where = where * n + np.minimum(np.maximum(self.value(i), 0), n - 1)
-                return self.points.read(t, where)
+                return self.points.read(t, where, self.at.get(DRAW))
             case Reduce(fn, axes, body):
                 if self.points.numbers is not None and extreme(e):
                     return self.maximum(e)
                 return self.total(fn, axes, body)
             case Index(element, bound):
-                place, size = self.value(element), self.value(bound)
-                return np.where(place < 0, place + size, place)
+                return np.asarray(self.value(element) % np.maximum(self.value(bound), 1))
         raise TypeError(f"{type(e).__name__} {e}")
 
     def some(self, x: np.ndarray, dtype: DType) -> np.ndarray:
@@ -190,11 +195,16 @@ class _Run:
             at[a] = np.arange(_size(a)).reshape(shape)
         return _Run(self.points, at, {})
 
-    def places(self, t: Tensor, index: Sequence[Expr]) -> tuple[np.ndarray, np.ndarray]:
-        """Which of its elements are read, each once, (count, axes); and where they are in these."""
-        shape = [_size(a) for a in t.axes]
+    def places(
+        self, t: Tensor, index: Sequence[Expr]
+    ) -> tuple[np.ndarray, tuple[Axis, ...], np.ndarray]:
+        """Which of its elements are read, each once, (count, axes), the axes of these, and where
+        they are in them."""
+        draw = (DRAW,) * (DRAW in self.at)
+        axes = (*t.axes, *draw)
+        shape = [_size(a) for a in axes]
         where = np.zeros(self.depth, np.int64)
-        for i, n in zip(index, shape, strict=True):
+        for i, n in zip((*index, *draw), shape, strict=True):
             where = np.asarray(where * n + self.value(i))
         if prod(shape) <= 8 * where.size:
             there = np.zeros(prod(shape), bool)
@@ -205,7 +215,8 @@ class _Run:
             some, which = np.unique(where, return_inverse=True)
             which = which.reshape(where.shape)
         places = np.unravel_index(some, shape) if shape else ()
-        return which, np.stack(places, -1) if shape else np.zeros((len(some), 0), np.int64)
+        none = np.zeros((len(some), 0), np.int64)
+        return which, axes, np.stack(places, -1) if shape else none
 
     def selected(self, guard: Expr, yes: Expr, no: Expr) -> np.ndarray:
         """Only what is wanted is computed, where that saves much."""
@@ -274,8 +285,8 @@ class _Run:
                 most = max(a.shape[-1], b.shape[-1])
                 return np.where(told[..., None], filled(a, most), filled(b, most))
             case Load(t, index) if t.body is not None:
-                which, places = self.places(t, index)
-                return np.asarray(self.points.sets(of, t.body, t.axes, places)[which])
+                which, axes, places = self.places(t, index)
+                return np.asarray(self.points.sets(of, t.body, axes, places)[which])
         return of.term(self.value(e), e)
 
 

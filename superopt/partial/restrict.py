@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 from superopt.ir import graph as g
 from superopt.ops import OPS
 from superopt.partial.boxes import Box, Span, whole
+
+MANY = 1 << 16  # elements of constants that are looked at
 
 
 class Everything(Exception):
@@ -148,7 +151,19 @@ def _gemm(n: g.Node, box: Box) -> g.Value:
 
 def _elementwise(n: g.Node, box: Box) -> g.Value:
     given = [None if x is None else restricted(x, tuple(_broadcast(x, box))) for x in n.inputs]
+    (out,) = n.types
+    if any(x is not None and x.type.shape == out.shape and not _same(x) for x in n.inputs):
+        given = [_same(x) or part for x, part in zip(n.inputs, given, strict=True)]
     return g.node(n.op, given, **dict(n.attrs))
+
+
+def _same(x: g.Value | None) -> g.Constant | None:
+    """The number that a constant is everywhere, as rules have it."""
+    if not isinstance(x, g.Constant) or not x.type.shape or prod(shape_of(x)) not in range(1, MANY):
+        return None
+    numbers = x.load()
+    first = numbers.reshape(-1)[0]
+    return g.constant(first) if (numbers == first).all() else None
 
 
 def _broadcast(x: g.Value, box: Box) -> list[Span]:

@@ -5,6 +5,8 @@ own, and most of these are the same:
 
     sum(k[p] * sum(q[r] * x[i + p + r - 1], r), p)    ->    sum(k[p] * t[i + p], p)
     where t[h] = sum(q[r] * x[h + r - 1], r)
+
+Of these a maximum over rows and columns is one of rows of ones of columns, which are tensors, too.
 """
 
 from __future__ import annotations
@@ -12,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from superopt.partial.extremes import OTHER
 from superopt.te import affine
 from superopt.te import index as ix
 from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
-from superopt.te.walk import axes_of
+from superopt.te.walk import axes_of, parts
 
 Done = dict[int, tuple[Expr, Expr]]  # by ids, of what is held
 
@@ -51,8 +54,13 @@ class _Made:
             case Index(element, bound):
                 return Index(self.outer(element, done, within), bound)
             case Reduce(fn, axes, body, dtype):
-                inner = Reduce(fn, axes, self.outer(body, {}, True), dtype)
-                return self.tensor(inner) if within else inner
+                inner = self.outer(body, {}, True)
+                nested = within or any(isinstance(x, Reduce) for x in parts(body))
+                for a in axes[:0:-1] if nested and fn in OTHER else ():
+                    inner = self.tensor(Reduce(fn, (a,), inner, dtype))
+                    axes = axes[: axes.index(a)]
+                whole = Reduce(fn, axes, inner, dtype)
+                return self.tensor(whole) if within else whole
         return e
 
     def tensor(self, r: Reduce) -> Expr:

@@ -9,9 +9,9 @@ from random import Random
 from superopt.ir import graph as g
 from superopt.rules.instances import given
 from superopt.rules.rule import Rule
-from superopt.rules.syntax import Param
+from superopt.rules.syntax import Param, element_types
 from superopt.rules.term import Formula, Lit, Name
-from superopt.te.dtype import F32
+from superopt.te.dtype import F32, I64, DType
 from superopt.te.expr import TensorType
 
 LARGEST, LEAST = 24, 8
@@ -62,9 +62,15 @@ def sides(
         assert isinstance(p, Param)
         assert p.shape is not None
         shape = tuple(_number(d, sizes) for d in p.shape)
-        operands[p.name] = g.Input(p.name, TensorType(F32, shape))
+        operands[p.name] = g.Input(p.name, TensorType(_dtype(p.kind), shape))
     made = given(pair, {**operands, **sizes}, 0)
     return None if made is None else (made.lhs, made.rhs)
+
+
+def _dtype(kind: str) -> DType:
+    """An element type of parameters of this kind: a float, where there is one."""
+    some = element_types(kind)
+    return next((d for d in (F32, I64) if d in some), min(some, key=str))
 
 
 def _number(d: Formula, sizes: Mapping[str, int]) -> int:

@@ -47,7 +47,7 @@ def _page(made: PartialRule) -> PartialPage:
         ", ".join(map(shown, pair.where)), parts.shape, tuple(equal),
         tuple(show(b) for b in parts.different), _needs(made), dict(sizes), seen.share,
         _picture(seen),
-        tuple(corrections),
+        tuple(corrections), all(r.exact for _, r in parts.seen),
     )  # fmt: skip
 
 

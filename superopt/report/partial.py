@@ -44,7 +44,8 @@ class PartialPage:
     of the result, and of boxes of it, as formulas of the sizes. needs: where these boxes are there,
     and what a proof of one needs beyond: what is proved is proved there only. sizes: those of the
     picture, whose lines say of each element along the result's last two axes at which the mutant is
-    ever wrong whether it is; share: of all that it computes right there."""
+    ever wrong whether it is; share: of all that it computes right there. exact: is nothing right
+    beyond these boxes? Of some functions not all laws are seen."""
 
     name: str
     params: str
@@ -59,6 +60,7 @@ class PartialPage:
     share: float
     picture: tuple[str, ...]
     corrections: tuple[Correction, ...]
+    exact: bool
 
 
 def in_parts(found: InParts) -> list[str]:
@@ -96,7 +98,10 @@ def text(page: PartialPage) -> str:
     lines += [
         f"  right on  {p.claim}  {'proved' if p.proved else 'NOT PROVED'}" for p in page.equal
     ]
-    lines += [f"  wrong on  {box}" for box in page.different]
+    doubt = "" if page.exact else "  or right by a law that is not seen"
+    lines += [f"  wrong on  {box}{doubt}" for box in page.different]
+    if not page.equal and not page.different:
+        lines.append("  of no elements")
     if page.needs:
         lines.append(f"  proved    where {', '.join(page.needs)}")
     lines += ["", _seen([*page.sizes.items()], page.share, len(page.shape))]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from superopt.ir import graph as g
+from superopt.partial import alike
 from superopt.partial import regions as r
 from superopt.partial.boxes import Span
 from superopt.partial.composed import Composed
@@ -32,7 +33,7 @@ def same_terms(a: g.Value, b: g.Value) -> np.ndarray:
     places = np.array(list(np.ndindex(*(int(str(d)) for d in a.type.shape or ()))))
     if not by_terms(some):
         return np.zeros(len(places), bool)
-    return r._of_same_terms(axes, some, places, numbers_of(some))
+    return alike.of_same_terms(axes, some, places, numbers_of(some))
 
 
 def pool(x: g.Value, *kernel: int, pads: tuple[int, ...] = (0, 0, 0, 0)) -> g.Value:
@@ -221,7 +222,7 @@ def test_few_inputs_are_asked_where_terms_are_the_same(monkeypatch: pytest.Monke
     rows = pool(x, 1, 7, pads=(0, 3, 0, 3))
     found = r.regions(pool(x, 7, 7, pads=(3, 3, 3, 3)), pool(rows, 7, 1, pads=(3, 0, 3, 0)))
     assert found.equal == ((Span(0, 1), Span(0, 64), Span(0, 112), Span(0, 112)),)
-    assert len(asked) <= 2 * r.INPUTS
+    assert len(asked) <= 2 * alike.INPUTS
 
 
 CLIPPED = apply("Clip", X, ZERO, SIX)

@@ -15,7 +15,8 @@ from superopt.partial.regions import regions
 from superopt.partial.sizes import at, names_of, some
 from superopt.partial.split import SPLIT, split
 from superopt.partial.symbolic import NoFormula, Part, Parts, Range, formula, parts, show
-from superopt.pipeline.partial_page import in_parts
+from superopt.pipeline.partial_page import in_parts, page
+from superopt.report.partial import text
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.shipped import load_library
 from superopt.verifier.prove import Limits, prove
@@ -155,3 +156,44 @@ def test_the_library_has_the_cheaper_correction(name: str) -> None:
     costs = {c.how: price(c.rule, [s.sizes for s in some(pair)]) for c in made.corrected}
     assert costs["widened"] < costs["recomputed"]
     assert f"{name}-widened" in {r.name for r in load_library()}
+
+
+def made_of(line: str) -> str:
+    """What is said of a pair of one's own."""
+    (pair,) = parse_rules(line, "own")
+    found = page(pair.name, [pair])
+    assert found is not None
+    return text(found)
+
+
+def test_a_number_of_the_program_is_no_hindrance() -> None:
+    """It was read as a matrix of such numbers, and no correction was found."""
+    said = made_of(
+        "twice(x: f[n, h]): Relu(Mul(x, 2)) => Concat(Mul(Relu(Slice(x, axes=(1,), starts=(0,), "
+        "ends=(h - 1,))), 2), Slice(x, axes=(1,), starts=(h - 1,), ends=(h,)), axis=1)"
+    )
+    assert "wrong on  [:, h-1:h]" in said
+    assert "recomputed: proved" in said
+
+
+def test_operands_that_are_no_floats() -> None:
+    """The sizes of such fitted nowhere."""
+    said = made_of("chosen(c: bool[n, h], x: f[n, h], y: f[n, h]): Where(c, x, y) => x")
+    assert "wrong on  [:, :]\n" in said
+    said = made_of(
+        "read(x: f[n, h], i: i64[m]): Gather(Neg(x), i, axis=0) => Neg(Gather(x, i, axis=0))"
+    )
+    assert "right on  [:, :]" in said
+
+
+def test_what_is_not_known_to_be_wrong_is_not_said_to_be() -> None:
+    said = made_of("odd(x: f[n, h]): Tanh(x) => Neg(Tanh(Neg(x)))")
+    assert "wrong on  [:, :]  or right by a law that is not seen" in said
+
+
+def test_of_no_elements() -> None:
+    said = made_of(
+        "none(x: f[n, h]): Slice(x, axes=(1,), starts=(0,), ends=(0,)) "
+        "=> Slice(Neg(x), axes=(1,), starts=(0,), ends=(0,))"
+    )
+    assert "of no elements" in said

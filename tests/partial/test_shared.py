@@ -78,3 +78,13 @@ def test_windows_over_windows_are_compared_by_few_terms(monkeypatch: pytest.Monk
     found = regions(a, three(apply("Concat", x, y, axis=3)))
     assert found.share == 0.7
     assert sum(read) < 1_000_000
+
+
+def test_a_maximum_over_rows_and_columns_is_of_rows_of_columns() -> None:
+    """Within others only, where what is shared is asked for again and again."""
+    x = given_("x", 1, 1, 12, 12)
+    for v, most in ((pool(pool(x, 5), 5), 5), (pool(x, 5), 25)):
+        t = Composed().tensor(v)
+        assert t.body is not None
+        (own,) = shared([t.body])
+        assert terms(own) == most

@@ -1,0 +1,261 @@
+"""At which places two programs are equal: told by random inputs, over a prime field and the reals.
+
+Of sums, products and quotients the field says it, and is right but for a chance that is known. Of
+maxima the sets of terms are compared (`extremes.py`). What neither decides is tried on many numbers
+(`doubles.py`): where some tell a difference there is one. Where none does, programs of maxima and
+conditions are equal, so far as there are few terms, each of which is the largest in some inputs;
+others are if they are over the field, too, whose functions know few laws. Else it is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from superopt.partial.doubles import Doubles, compared, exact, plain, steps
+from superopt.partial.extremes import OTHER, alone, by_terms, decided, extreme, kinds, numbers_of
+from superopt.partial.fewer import shortened, size_of, thinned
+from superopt.partial.points import DRAW, DRAWS, Points, ring, terms
+from superopt.partial.shared import shared
+from superopt.te.dtype import INDEX
+from superopt.te.fn import function
+from superopt.te.node import Apply, Axis, Const, Expr, Load, Number, Reduce
+from superopt.te.walk import parts
+
+INPUTS = 2  # that are tried
+ORDERED = 64  # where maxima are taken, which may be equal though their terms are not, at least
+PEAKS = 8  # for each term of the longest maximum, so that each is the largest in some
+MOST_ORDERED = DRAWS
+FEW_PEAKS = 16  # terms, of which numbers alone say that they make no difference
+KEYED = 8  # inputs over a field, beside those of numbers
+MUCH = 1 << 15  # terms of sums, of which first few are computed
+TRIED = 1 << 16  # elements of which more inputs are tried, where these are few
+FIRST = 4  # inputs, of which one mostly tells that places differ
+ABOVE = (0, None, 16, 1)  # sixteenths of the numbers that are above 0; any
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Programs that are compared: as they are; with sums over few places (`fewer.py`); and these
+    with sums in sums as tensors (`shared.py`). known: are they rational functions and maxima?
+    bounded: rational functions only? sets: may maxima be sets of their terms? fragile: does a
+    number that is rounded decide, so that one input is not enough to tell a difference? See `plain`
+    and `_peaks`."""
+
+    axes: Sequence[Axis]
+    bodies: list[Expr]
+    own: list[Expr]
+    whole: Sequence[Expr]
+    bounded: bool
+    sets: bool
+    known: bool
+    plain: bool
+    fragile: bool
+    peaks: int
+
+    @staticmethod
+    def of(axes: Sequence[Axis], bodies: Sequence[Expr]) -> Alike:
+        short = shortened(bodies)
+        some = [e for b in bodies for e in parts(b) if e.dtype != INDEX]
+        known = all(_rational(e) or extreme(e) for e in some)
+        known &= not any(map(_counts_infinities, some))
+        order, chance = any(map(_ordered, some)), any(map(_tossed, some))
+        bounded = known and not order and not chance
+        sets = order and not chance and by_terms(bodies)
+        peaks = max(map(_peaks, bodies))
+        fragile = any(map(steps, some)) and not all(map(exact, some))
+        told = (bounded, sets, known, all(map(plain, some)), fragile, peaks)
+        return Alike(axes, short, shared(short), bodies, *told)
+
+    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """At which places they are equal, and at which of the others it is not known that they are
+        not."""
+        same = np.zeros(len(places), bool)
+        doubtful = np.zeros_like(same)
+        if not len(places):
+            return same, doubtful
+        if self.bounded:
+            return self.over_field(places), doubtful
+        if self.sets:
+            same = self.of_same_terms(places)
+            if decided(self.bodies) and self.known:
+                return same, doubtful
+        left = np.flatnonzero(~same)
+        near, apart = self.over_reals(places[left])
+        left, near = left[~apart], near[~apart]
+        if self.plain:
+            sure = near & (not self.sets or len(kinds(self.bodies)) > 1 or self.peaks <= FEW_PEAKS)
+        else:
+            sure = near
+            sure[near] = self.over_keyed(places[left[near]])
+        same[left[sure]] = True
+        doubtful[left[~sure]] = True
+        return same, doubtful
+
+    @property
+    def draws(self) -> int:
+        return min(max(ORDERED, PEAKS * self.peaks), MOST_ORDERED)
+
+    def of_same_terms(self, places: np.ndarray) -> np.ndarray:
+        """At which places they are of the same maxima, whatever the order of numbers."""
+        numbers, caps = numbers_of(self.bodies), alone(self.bodies)
+        if self.known:  # a second input is for chance, of which there is little
+            count = INPUTS if len(places) * self.peaks <= MUCH else 1
+            points = Points(0, numbers=numbers, alone=caps, draws=count)
+            a, b = self.drawn(self.own, places, range(count), points)
+            return np.asarray((a == b).all(1))
+        return of_same_terms(self.axes, self.own, places, numbers, caps)
+
+    def over_field(self, places: np.ndarray) -> np.ndarray:
+        """At which places no input tells a difference. Sums over the ends of windows are compared
+        first, where there is much to compute: where these differ, as they do at most places of
+        boxes that differ, no more is asked."""
+        left = np.arange(len(places))  # where it is not known yet
+        components = 1 if all(map(ring, self.bodies)) else 2
+        ends = thinned(self.bodies) if len(places) * terms(self.bodies[0]) > MUCH else []
+        if ends and 2 * sum(map(terms, ends)) <= sum(map(terms, self.bodies)):
+            points = Points(0, components=components)
+            left = np.flatnonzero(_equal(self.axes, shared(ends), places, points))
+        a, b = self.drawn(
+            self.own, places[left], range(INPUTS), Points(1, components=components, draws=INPUTS)
+        )
+        same = np.zeros(len(places), bool)
+        same[left] = (a == b).all(1)
+        return same
+
+    def drawn(
+        self, bodies: Sequence[Expr], places: np.ndarray, draws: range, points: Points
+    ) -> list[np.ndarray]:
+        """Their elements, (places, draws), of several inputs."""
+        drawn = np.tile(np.arange(draws.start, draws.stop), len(places))
+        at = np.column_stack((places.repeat(len(draws), 0), drawn))
+        some = (points.values(e, (*self.axes, DRAW), at) for e in bodies)
+        return [x.reshape(len(places), len(draws)) for x in some]
+
+    def over_keyed(self, places: np.ndarray) -> np.ndarray:
+        """At which places no input over a field tells a difference, whatever functions are. Where
+        maxima are taken, numbers of any order, and some that are all below 0, all above it, or
+        nearly all below: what a border of zeros does is told by these."""
+        left = np.arange(len(places))
+        for seed in range(KEYED):
+            points = Points(seed, above=ABOVE[seed % len(ABOVE)])
+            left = left[_equal(self.axes, self.own, places[left], points)]
+        same = np.zeros(len(places), bool)
+        same[left] = True
+        return same
+
+    def over_reals(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """At which places all inputs say that they are equal, and at which some that they are
+        not."""
+        numbers = [float(n) for n in numbers_of(self.bodies)]
+        centres = tuple(s * n for n in numbers if abs(n) < DRAWS for s in (1, -1))
+        points = Doubles(0, centres=centres, wide=self.plain)
+        real = shared(shortened(self.whole, zeros=True))
+        near, apart = np.ones(len(places), bool), np.zeros(len(places), bool)
+        left, begin = np.arange(len(places)), 0
+        for way in (FIRST, ORDERED, DRAWS):
+            end = max(self.draws, min(way, TRIED // max(1, len(left)))) if way > ORDERED else way
+            if not len(left) or end <= begin:
+                break
+            with np.errstate(all="ignore"):
+                a, b = self.drawn(real, places[left], range(begin, end), points)
+            same, other = compared(a, b, self.plain)
+            near[left] &= same.all(1)
+            least = 1 + self.fragile * (end - begin) // 4
+            apart[left] = np.count_nonzero(other, axis=1) >= least
+            left, begin = left[~apart[left]], end
+        return near, apart
+
+
+def of_same_terms(
+    axes: Sequence[Axis],
+    bodies: Sequence[Expr],
+    places: np.ndarray,
+    numbers: tuple[Number, ...],
+    caps: str = "max",
+) -> np.ndarray:
+    """At which places they are of the same maxima. caps: see `extremes.alone`."""
+    same = np.ones(len(places), bool)
+    for seed in range(INPUTS):
+        there = np.flatnonzero(same)
+        same[there] = _equal(axes, bodies, places[there], Points(seed, numbers=numbers, alone=caps))
+    return same
+
+
+def _equal(
+    axes: Sequence[Axis], bodies: Sequence[Expr], places: np.ndarray, points: Points
+) -> np.ndarray:
+    a, b = (points.values(e, axes, places) for e in bodies)
+    return np.asarray(a == b)
+
+
+def _ordered(e: Expr) -> bool:
+    """Is anything compared, or the largest of something taken?"""
+    if isinstance(e, Reduce):
+        return e.fn in OTHER
+    return isinstance(e, Apply) and e.args[0].dtype.is_float and function(e.fn).field == "order"
+
+
+def _tossed(e: Expr) -> bool:
+    """Is a bool or an integer read, of which two are equal by chance, or is it asked whether
+    numbers are equal, which two are by chance only?"""
+    match e:
+        case Load(t):
+            return not t.dtype.is_float
+        case Apply("eq" | "ne" | "isnan" | "isinf", args):
+            return args[0].dtype.is_float
+        case Apply("cast", (x,)):
+            return x.dtype.is_float and not e.dtype.is_float
+    return False
+
+
+def _rational(e: Expr) -> bool:
+    """Does the field know all laws of it?"""
+    match e:
+        case Const(value, dtype) if dtype.is_float:
+            return value == value
+        case Reduce(fn):
+            return fn in ("sum", "prod")
+        case Apply("pow", (_, by)):
+            return isinstance(by, Const) and by.value in range(1, 65)
+        case Apply(fn, args) if e.dtype.is_float or any(a.dtype.is_float for a in args):
+            if fn == "cast":
+                return e.dtype.is_float and (args[0].dtype == INDEX or args[0].dtype.is_float)
+            return fn == "select" or function(fn).field in ("ring", "quotient")
+    return True
+
+
+def _counts_infinities(e: Expr) -> bool:
+    """Is an infinity added to what is, or multiplied, whose laws are its own?"""
+    match e:
+        case Reduce(fn, _, body):
+            return fn not in OTHER and _infinite(body)
+        case Apply(fn, args) if e.dtype.is_float and fn not in ("select", *OTHER):
+            return any(map(_infinite, args))
+    return False
+
+
+def _infinite(e: Expr) -> bool:
+    match e:
+        case Const(value, dtype):
+            return dtype.is_float and abs(float(value)) == float("inf")
+        case Apply("select", (_, yes, no)):
+            return _infinite(yes) or _infinite(no)
+    return False
+
+
+def _peaks(e: Expr) -> int:
+    """Terms of the longest maximum in a maximum."""
+    match e:
+        case Reduce(fn, axes, body):
+            return prod(map(size_of, axes) if fn in ("max", "min") else ()) * _peaks(body)
+        case Apply("max" | "min", args):
+            return sum(map(_peaks, args))
+        case Apply(_, args):
+            return max(map(_peaks, args))
+        case Load(_, index):
+            return max(map(_peaks, index), default=1)
+    return 1

@@ -1,0 +1,140 @@
+"""Elements of a program at some places, over float64 and random inputs, of many draws at once.
+
+A prime field knows neither that twice the larger is the larger of what is twice as large, nor that
+floor is a function of numbers that have an order: what it tells apart may be equal, and the other
+way round. Where programs differ over the numbers they do. Numbers are multiples of 1/256, so that
+sums and products of few of them are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from superopt.partial.drawn import whole
+from superopt.partial.points import DRAWS, Points
+from superopt.te.domain import Reals
+from superopt.te.dtype import F64, DType
+from superopt.te.expr import Tensor
+from superopt.te.field import PrimeField
+from superopt.te.fn import function
+from superopt.te.keyed import key, mix
+from superopt.te.node import Apply, Const, Expr, Number
+
+NEAR, FAR = 1e-9, 1e-6  # of the larger, or of 1: what rounding may do, and what it does not
+LEAST, MOST = 1e-6, 1e6  # of the numbers of a program, if these are to be seen at all
+_REALS = Reals(F64)
+_STEPS = 256  # of 1
+_NEGATIVE = (8, 0, 16, 15, 8, 8, 8, 8)  # of 16 numbers, by the draw
+_WHOLE, _FEW = 4, 7  # draws of whole numbers; of -1, 0 and 1
+_BESIDE, _WIDE = 5, 6  # beside a number; of any size
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubles(PrimeField):
+    """Elements are float64, with an axis of length 1 in front."""
+
+    def const(self, value: Number, dtype: DType) -> np.ndarray:
+        x = _REALS.const(value, dtype)
+        return x[None] if dtype.is_float else x
+
+    def apply(
+        self, fn: str, args: Sequence[np.ndarray], kinds: Sequence[DType], dtype: DType
+    ) -> np.ndarray:
+        bare = [a[0] if k.is_float else a for a, k in zip(args, kinds, strict=True)]
+        x = np.asarray(_REALS.apply(fn, bare, kinds, dtype))
+        return x[None] if dtype.is_float else x
+
+    def reduce(self, fn: str, x: np.ndarray, axes: tuple[int, ...], dtype: DType) -> np.ndarray:
+        return _REALS.reduce(fn, x, axes, dtype)
+
+
+@dataclass(slots=True)
+class Doubles(Points):
+    """centres: numbers beside which some inputs lie, for what a program does there. wide: are there
+    numbers up to 128? Functions of such overflow."""
+
+    centres: tuple[float, ...] = (0.0,)
+    wide: bool = False
+
+    def __post_init__(self) -> None:
+        self.components, self.draws = 1, DRAWS
+        self.domain = _Doubles()
+
+    def drawing(self, t: Tensor, where: np.ndarray) -> np.ndarray:
+        state = mix(where.astype(np.uint64) ^ np.uint64(key(self.seed, t.name)))
+        draw = where % DRAWS
+        if not t.dtype.is_float:
+            return whole(state, t.dtype, draw).astype(self.domain.store(t.dtype))
+        return self.number(state, draw)[None]
+
+    def number(self, state: np.ndarray, draw: np.ndarray) -> np.ndarray:
+        """Multiples of 1/256 up to 4, of the sign that the draw likes, and what else it does."""
+        way = draw % len(_NEGATIVE)
+        size = (state % np.uint64(1 << 10)).astype(np.float64) * (1 / _STEPS)
+        more = state >> np.uint64(10)
+        negative = more % np.uint64(16) < np.asarray(_NEGATIVE, np.uint64)[way]
+        x = np.where(negative, -size, size)
+        if (way == _WHOLE).any():
+            x = np.where(way == _WHOLE, np.rint(x), x)
+        if (way == _FEW).any():
+            x = np.where(way == _FEW, np.rint(x * 0.375), x)
+        if (way == _BESIDE).any():
+            at = (more >> np.uint64(4)) % np.uint64(len(self.centres))
+            x = np.where(way == _BESIDE, x + np.asarray(self.centres)[at.astype(np.int64)], x)
+        if self.wide and (way == _WIDE).any():
+            power = (more >> np.uint64(4)) % np.uint64(6)
+            x = np.where(way == _WIDE, np.ldexp(x, power.astype(np.int64)), x)
+        return x
+
+
+def plain(e: Expr) -> bool:
+    """Is it a sum, product, maximum or condition, which many numbers tell from others? Not so of
+    what is nearly something else (a sigmoid far from 0 is 1), or of numbers that are nearly 0."""
+    match e:
+        case Const(value, dtype) if dtype.is_float:
+            size = abs(float(value))
+            return size in (0, float("inf")) or LEAST <= size <= MOST
+        case Apply(fn, args) if e.dtype.is_float or any(a.dtype.is_float for a in args):
+            return fn in ("select", "cast") or function(fn).field in _PLAIN
+    return True
+
+
+def exact(e: Expr) -> bool:
+    """Does nothing round in it, of inputs that are multiples of 1/256?"""
+    match e:
+        case Const(value, dtype) if dtype.is_float:
+            return not abs(float(value)) < float("inf") or float(value) * _STEPS % 1 == 0
+        case Apply("div", (_, by)) if e.dtype.is_float:
+            return isinstance(by, Const) and _STEPS / abs(float(by.value) or 3) % 1 == 0
+    return plain(e)
+
+
+def steps(e: Expr) -> bool:
+    """May it be quite another number for one that is nearly the same?"""
+    match e:
+        case Apply("cast", (x,)):
+            return x.dtype.is_float and not e.dtype.is_float
+        case Apply(fn, args) if args[0].dtype.is_float:
+            return fn in ("sign", "lt", "le") or function(fn).field in ("equal", "whole")
+    return False
+
+
+_PLAIN = frozenset(("ring", "quotient", "order", "equal", "whole", "never"))
+
+
+def compared(a: np.ndarray, b: np.ndarray, sure: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Where elements are equal but for rounding, and where they differ by more than that. What is
+    none on either side says nothing, nor does an infinity on one side, unless `sure`."""
+    if a.dtype.kind != "f":
+        return a == b, a != b
+    with np.errstate(all="ignore"):
+        size = np.maximum(np.maximum(np.abs(a), np.abs(b)), 1)
+        gap = np.abs(a - b)
+        finite = np.isfinite(a) & np.isfinite(b)
+        infinite = (np.isinf(a) | np.isinf(b)) & ~np.isnan(a) & ~np.isnan(b) & sure
+        same = np.where(finite, gap <= NEAR * size, ~infinite | (a == b))
+        apart = np.where(finite, gap > FAR * size, infinite & (a != b))
+    return np.asarray(same), np.asarray(apart)

@@ -1,0 +1,18 @@
+"""What is drawn for inputs that are no floats."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from superopt.te.dtype import BOOL, DType
+
+SPANS = (3, 7, 97)  # how many integers there are, by the draw
+
+
+def whole(state: np.ndarray, dtype: DType, draw: np.ndarray | int) -> np.ndarray:
+    """Bools, or integers, those with signs around 0, of hashes and of which draw it is."""
+    if dtype == BOOL:
+        return np.asarray(state % np.uint64(2) == 1)
+    span = np.asarray(SPANS)[draw % len(SPANS)]
+    x = (state >> np.uint64(1)).astype(np.int64) % span
+    return np.asarray(x - span // 2 if dtype.kind == "i" else x)

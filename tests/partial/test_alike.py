@@ -1,0 +1,134 @@
+"""What is said to be equal is, and what is said to differ, exactly, does: of functions, too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from superopt.ir import graph as g
+from superopt.partial.regions import regions
+from superopt.te.dtype import BOOL, I64, DType
+from superopt.te.expr import TensorType
+from tests.partial.test_regions import apply, given_
+
+
+def const(x: float) -> g.Constant:
+    return g.constant(np.float32(x))
+
+
+def other(name: str, dtype: DType, *shape: int) -> g.Input:
+    return g.Input(name, TensorType(dtype, shape))
+
+
+X, Y, Z = (given_(n, 4, 3) for n in "xyz")
+COLUMN, ROW = given_("v", 4, 1), given_("w", 1, 3)
+IF, N, M = other("c", BOOL, 4, 3), other("n", I64, 4, 3), other("m", I64, 4, 3)
+AT = other("i", I64, 4)
+TWO, HALF, ONE, ZERO, NONE = map(const, (2, 0.5, 1, 0, float("-inf")))
+
+
+def scaled(op: str, *operands: g.Value) -> g.Value:
+    return apply("Mul", apply(op, *(apply("Mul", v, TWO) for v in operands)), HALF)
+
+
+def below(op: str, *operands: g.Value) -> g.Value:
+    return apply("Neg", apply(op, *(apply("Neg", v) for v in operands)))
+
+
+def chosen(op: str, x: g.Value, y: g.Value, z: g.Value) -> g.Value:
+    return apply("Where", apply(op, x, y), z, ZERO)
+
+
+LARGER = apply("Max", X, Y)
+LAST = apply("Slice", X, starts=(3,), ends=(4,), axes=(0,))
+MEAN = apply("Mul", apply("Add", X, Y), HALF)
+SUM = apply("Add", X, Y)
+WITHIN = apply("ReduceMax", given_("p", 4, 3, 2), axes=(2,), keepdims=0)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (apply("Relu", X), scaled("Relu", X)),
+        (apply("Max", X, Y), scaled("Max", X, Y)),
+        (apply("Max", X, Y), below("Min", X, Y)),
+        (apply("Abs", X), apply("Abs", apply("Neg", X))),
+        (apply("Abs", X), apply("Max", X, apply("Neg", X))),
+        (apply("Relu", X), apply("Mul", apply("Add", X, apply("Abs", X)), HALF)),
+        (apply("Max", X, Y), apply("Max", X, Y, MEAN)),
+        (apply("Max", X, Y), apply("Sub", SUM, apply("Min", X, Y))),
+        (apply("Add", apply("Max", X, Y), Z), apply("Max", apply("Add", X, Z), apply("Add", Y, Z))),
+        (apply("Sign", X), below("Sign", X)),
+        (apply("Abs", apply("Mul", X, Y)), apply("Mul", apply("Abs", X), apply("Abs", Y))),
+        (apply("Where", apply("Greater", X, Y), X, Y), apply("Max", X, Y)),
+        (apply("Ceil", apply("Max", X, Y)), apply("Max", apply("Ceil", X), apply("Ceil", Y))),
+        (apply("Abs", apply("Floor", apply("Max", X, ONE))), apply("Floor", apply("Max", X, ONE))),
+    ],
+)  # fmt: skip
+def test_laws_of_numbers_that_have_an_order(a: g.Value, b: g.Value) -> None:
+    """They were said to differ everywhere, exactly."""
+    assert regions(a, b).share == 1
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (apply("Tanh", X), below("Tanh", X)),
+        (apply("Sqrt", apply("Mul", X, X)), apply("Abs", X)),
+        (apply("Sigmoid", X), apply("Sub", ONE, apply("Sigmoid", apply("Neg", X)))),
+        (apply("Tanh", LARGER), apply("Max", apply("Tanh", X), apply("Tanh", Y))),
+        (apply("Exp", apply("Log", X)), X),
+        (apply("Round", apply("Mul", X, const(6))),
+         apply("Round", apply("Exp", apply("Add", apply("Log", X), apply("Log", const(6)))))),
+        (apply("Concat", apply("Exp", apply("Log", X)), apply("Max", X, Y), axis=0),
+         apply("Concat", X, apply("Max", X, Y), axis=0)),
+    ],
+)  # fmt: skip
+def test_what_is_not_known_is_not_said_to_differ(a: g.Value, b: g.Value) -> None:
+    assert not regions(a, b).exact
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (apply("Where", IF, X, Y), X),
+        (apply("Where", IF, X, Y), apply("Where", IF, X, Z)),
+        (apply("Where", IF, apply("Max", X, Y), Y), apply("Where", IF, apply("Max", X, Y), Z)),
+        (apply("Abs", N), N),
+        (apply("Max", N, M), N),
+        (apply("Gather", X, AT, axis=0), apply("Expand", LAST, shape=(4, 3))),
+        (chosen("Equal", X, Y, Z), chosen("Equal", X, Y, Y)),
+        (chosen("Equal", LARGER, Z, ROW), chosen("Equal", LARGER, Z, COLUMN)),
+        (chosen("Greater", X, Y, Y), chosen("GreaterOrEqual", X, Y, Y)),
+        (apply("Equal", X, Y), apply("Equal", X, Z)),
+        (apply("Ceil", X), apply("Floor", X)),
+        (apply("Relu", X), apply("Clip", X, ZERO, const(6))),
+        (apply("Clip", X, const(-60), const(60)), X),
+        (apply("Clip", SUM, ZERO, TWO), apply("Clip", apply("Abs", SUM), ZERO, TWO)),
+        (WITHIN, apply("Mul", WITHIN, TWO)),
+    ],
+)  # fmt: skip
+def test_what_differs_is_not_said_to_be_equal(a: g.Value, b: g.Value) -> None:
+    """A bool was nearly always true, an integer never below 0, numbers never the same."""
+    found = regions(a, b)
+    assert (found.share, found.exact) == (0, True)
+
+
+def test_an_infinity_is_itself_and_one_more() -> None:
+    x = apply("Pad", ROW, NONE, pads=(3, 0, 0, 0))
+    found = regions(x, apply("Add", x, ONE))
+    assert (found.share, found.exact) == (0.75, True)
+
+
+def test_of_scalars() -> None:
+    x, y = given_("x"), given_("y")
+    assert regions(apply("Mul", x, y), apply("Mul", y, x)).share == 1
+    assert regions(apply("Max", x, y), apply("Max", y, x)).share == 1
+
+
+def test_few_channels_tell_of_many_over_numbers() -> None:
+    """Of 64 channels 2 are summed, whose functions at 0 are not 0."""
+    x = given_("x", 64, 5)
+    total = apply("ReduceSum", apply("Cosh", x), axes=(0,), keepdims=0)
+    a, b = apply("Max", total, const(16)), total
+    assert not (regions(a, b).exact and regions(a, b).share == 0)
