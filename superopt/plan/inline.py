@@ -167,9 +167,9 @@ def _chosen(
         if t in kept or not sites[t] or now.body is None:
             continue
         if moves(now.body):
-            several = len({*loads(now.body)}) > 1
+            several = len({*loads(now.body)}) > 1 or _chosen_by(now.body)
             if several and any(_multiplied(current[s.reader], s) for s in sites[t]):
-                continue  # from two places, which no product of matrices reads
+                continue  # from two places, or one or none, which no product of matrices reads
             slid = any(s.summed and windows(current[s.reader]) for s in sites[t])
             if not slid or (evenly(now.body) and ordered(now)):
                 chosen.add(t)
@@ -225,6 +225,11 @@ def _once(reader: Tensor, site: Site, t: Tensor) -> bool:
     if any(_products(r.body) for r in reductions(reader.body)):
         return False
     return prod(a.extent for a in axes if isinstance(a.extent, int)) <= prod(_sizes(t))
+
+
+def _chosen_by(e: Expr) -> bool:
+    """Do values say which element it is, as x where x > 1/2, else zero, has it?"""
+    return any(isinstance(x, Apply) and x.fn == "select" and loads(x.args[0]) for x in parts_of(e))
 
 
 def _multiplied(reader: Tensor, site: Site) -> bool:
