@@ -57,10 +57,8 @@ def channels_first(graph: g.Graph) -> g.Graph:
     for n in moved:
         at = groups.first(n)
         fewer[at] = fewer.get(at, 0) + (n.op.name == "Transpose")
-    for v in _turned(graph, moved):
-        p = g.producer(v)
-        assert p is not None
-        fewer[groups.first(p)] -= 1
+    for _, at in {(v, groups.first(by)) for v, by in _turned(graph, moved)}:
+        fewer[at] -= 1
     kept = {n: m for n, m in moved.items() if fewer[groups.first(n)] > 0}
     return _built(graph, kept) if kept else graph
 
@@ -164,26 +162,33 @@ def _widened(axes: Sequence[int], order: Order) -> Moved:
 
 
 def _fits(v: g.Value | None, order: Order, moved: Mapping[g.Node, Moved], scalars: bool) -> bool:
-    """Can it be had in this order: is it so, or a constant, or a number?"""
+    """Can it be had in this order? scalars: also where it is broadcast."""
     if v is None or _order(v, moved) is not None:
         return True
     shape = v.type.shape
-    if shape is None or len(shape) > len(order) or (not scalars and len(shape) < len(order)):
-        return False
-    return isinstance(v, g.Constant) or (scalars and _one(v))
+    return shape is not None and (len(shape) == len(order) or (scalars and len(shape) < len(order)))
 
 
 def _one(v: g.Value) -> bool:
     return all(d == 1 for d in v.type.shape or ())
 
 
-def _turned(graph: g.Graph, moved: Mapping[g.Node, Moved]) -> set[g.Value]:
-    """Values that are needed in their own order."""
-    out = set(graph.outputs)
+def _turned(graph: g.Graph, moved: Mapping[g.Node, Moved]) -> set[tuple[g.Value, g.Node]]:
+    """What is to be turned: values that are needed in their own order, and what else nodes that are
+    moved read; with a node of the group that it is for."""
+    out: set[tuple[g.Value, g.Node]] = set()
+    wanted = set(graph.outputs)
     for n in g.nodes(graph):
         if n not in moved:
-            out |= {v for v in n.inputs if v is not None}
-    return {v for v in out if (o := _order(v, moved)) is not None and o != tuple(sorted(o))}
+            wanted |= {v for v in n.inputs if v is not None}
+        elif n.op.name != "Transpose":
+            some = [v for v in n.inputs if v is not None and _order(v, moved) is None]
+            out |= {(v, n) for v in some if not (isinstance(v, g.Constant) or _one(v))}
+    for v in wanted:
+        p, order = g.producer(v), _order(v, moved)
+        if p is not None and order is not None and order != tuple(sorted(order)):
+            out.add((v, p))
+    return out
 
 
 def _built(graph: g.Graph, moved: Mapping[g.Node, Moved]) -> g.Graph:
@@ -219,10 +224,12 @@ def _given(
     moved: Mapping[g.Node, Moved],
 ) -> g.Value | None:
     """An operand in this order."""
-    if v is None or _order(v, moved) is not None or _one(v):
-        return None if v is None else made.get(v, v)
-    shape = v.type.shape or ()
-    ones = len(order) - len(shape)
-    wide = g.node(OPS["Unsqueeze"], [v], axes=tuple(range(ones))) if ones else v
+    if v is None:
+        return None
+    new = made.get(v, v)
+    if _order(v, moved) is not None or _one(v):
+        return new
+    ones = len(order) - len(v.type.shape or ())
+    wide = g.node(OPS["Unsqueeze"], [new], axes=tuple(range(ones))) if ones else new
     back = tuple(order.index(a) for a in range(len(order)))
     return g.node(OPS["Transpose"], [wide], perm=back)

@@ -25,6 +25,8 @@ KNOWN = {
     "one": np.array([1]),
     "two": np.array([2]),
     "four": np.array([4]),
+    "square": RNG.standard_normal((8, 8), np.float32),
+    "shape": np.array([1, 1, 1, 8]),
 }  # fmt: skip
 LAST, FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 
@@ -97,6 +99,22 @@ def test_zeros_around_belong_to_the_convolution() -> None:
 def test_a_mean_at_the_end_needs_no_order() -> None:
     m = between([NODE("ReduceMean", ["t"], ["y"], axes=[1, 2], keepdims=0)], back=False)
     assert "Transpose" not in left(m)
+
+
+def test_what_else_is_read_is_turned_where_more_go() -> None:
+    """A gate by products of matrices, as Keras writes squeeze and excite."""
+    gate = [
+        NODE("ReduceMean", ["t"], ["a"], axes=[1, 2], keepdims=0),
+        NODE("MatMul", ["a", "square"], ["b"]),
+        NODE("Reshape", ["b", "shape"], ["d"]),
+        NODE("Mul", ["t", "d"], ["y"]),
+    ]
+    m = between(gate)
+    assert left(m).count("Transpose") == 1
+    x = np.random.default_rng(1).standard_normal((1, 8, 7, 9), np.float32)
+    wanted = reference(m, {"x": x})["z"]
+    got = superopt.compile(m, threads=1).run({"x": x})["z"]
+    np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-4)
 
 
 @pytest.mark.parametrize(
