@@ -19,6 +19,7 @@ from superopt.ir.evaluate import bound_sizes
 from superopt.kernels.cpu import Machine, host
 from superopt.kernels.option import Option
 from superopt.kernels.room import ask
+from superopt.onnx_io.decided import conditions
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
@@ -89,10 +90,12 @@ class Compiler:
 
     def at(self, sizes: Mapping[str, int]) -> Compiler:
         """The compiler itself; or, where these sizes leave shapes unknown, as those that are
-        computed by Concat and Reshape may be, that of the model whose inputs have these sizes."""
+        computed by Concat and Reshape may be, that of the model whose inputs have these sizes.
+        So, too, where it is known which branches are taken."""
         key = tuple(sorted(sizes.items()))
         if key not in self.fixed:
-            open_ = self.session is None and sizes and fallen(self.split(sizes))
+            more = sizes or conditions(self.model)
+            open_ = self.session is None and more and fallen(self.split(sizes))
             model = sized(self.model, sizes) if open_ else None
             own = {} if model is None or self.own else _without(model)
             other = None if model is None else replace(self, model=model, without=own, fixed={})

@@ -1,5 +1,5 @@
 """A model with numbers in place of its inputs' symbolic sizes: what is computed from these, as the
-shape of a Reshape, is then known when the model is read."""
+shape of a Reshape, and which branch is taken, is then known when the model is read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from superopt.errors import ModelError
+from superopt.onnx_io.decided import decided
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.skeleton import Skeleton
@@ -18,7 +19,7 @@ def sized(model: Model, sizes: Mapping[str, int]) -> Model | None:
     """sizes: by our names. None where the model makes no sense at them, and where some of its
     inputs' sizes are symbolic even then, as those of an input that is an output may be."""
     try:
-        out = import_model(_source(model, sizes))
+        out = decided(import_model(_source(model, sizes)))
     except ModelError:
         return None
     some = (d for i in out.graph.inputs for d in i.type.shape or ())
