@@ -100,3 +100,11 @@ def test_arrays_are_written_to_just_this_file(tmp_path: Path) -> None:
         assert np.array_equal(found[name], np.asarray(x))
     with pytest.raises(UsageError, match="there is no folder"):
         write_arrays(tmp_path / "no" / "y", given)
+
+
+def test_any_name_is_one_of_an_input() -> None:
+    """That of the method's own first argument, too."""
+    nodes = [helper.make_node("Neg", ["self"], ["y"])]
+    exe = superopt.compile(model(nodes, {"self": (F, [2])}, ["y"]))
+    x = np.ones(2, np.float32)
+    np.testing.assert_array_equal(exe(self=x)["y"], -x)
