@@ -45,14 +45,23 @@ def test_the_branch_that_is_taken(rows: int, symbolic: bool) -> None:
 
 
 def test_other_outputs_of_branches() -> None:
-    """What is of the model, and one twice."""
+    """What is of the model around it, and one twice."""
     m = text("""<ir_version: 8, opset_import: ["" : 17]>
         g (float[3] x) => (float[3] y, float[3] z, float[3] u) {
             yes = Constant <value = bool {1}> ()
             a = Neg (x)
             y, b, c = If (yes) <
-                then_branch = t () => (float[3] q, float[3] o, float[3] r) <float[3] w = {1, 2, 3}> { q = Identity (a)  o = Mul (a, w) r = Identity (o) },
-                else_branch = e () => (float[3] k, float[3] l, float[3] j) { k = Identity (x) l = Neg (x) j = Neg (k) }>
+                then_branch = t () => (float[3] q, float[3] o, float[3] r)
+                    <float[3] w = {1, 2, 3}> {
+                        q = Identity (a)
+                        o = Mul (a, w)
+                        r = Identity (o)
+                    },
+                else_branch = e () => (float[3] k, float[3] l, float[3] j) {
+                    k = Identity (x)
+                    l = Neg (x)
+                    j = Neg (k)
+                }>
             z = Abs (b)
             u = Exp (c)
         }""")
