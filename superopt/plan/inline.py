@@ -19,7 +19,7 @@ from superopt.te.affine import affine
 from superopt.te.expr import Tensor
 from superopt.te.inline import Inlining
 from superopt.te.node import Apply, Const, Expr, Index, Load, Reduce
-from superopt.te.walk import axes_of, loads, reductions
+from superopt.te.walk import axes_of, loads, reductions, slides
 from superopt.te.walk import parts as parts_of
 
 SIMPLE = ("add", "sub", "mul", "neg", "abs", "max", "min", "select", "cast", "lt", "le", "eq")
@@ -187,11 +187,19 @@ def _chosen(
         if t in summing:
             same = prod(_sizes(t)) == prod(_sizes(site.reader)) and all(map(affine, site.index))
             busy = site.reader in summing or site.reader in taken or site.reader in turned
-            if site.summed or busy or not same:
+            if site.summed or busy or not same or _reshaped(now, site.reader):
                 continue
             taken.add(site.reader)
         chosen.add(t)
     return chosen
+
+
+def _reshaped(now: Tensor, reader: Tensor) -> bool:
+    """Do windows slide over a picture, of which the reader has fewer dimensions, or more? What is
+    computed there would be no picture."""
+    return now.rank != reader.rank and any(
+        slides(now.axes, r.axes, x) for r in reductions(now.body) for x in loads(r.body)
+    )
 
 
 def _gate(now: Tensor, current: Mapping[Tensor, Tensor]) -> bool:

@@ -129,3 +129,20 @@ def test_what_a_value_chooses_is_no_move(name: str) -> None:
     (step,) = exe.variants[()]
     ways = [o.algorithm for o in step.code.program.options.values()]
     assert sum(w in ("direct", "winograd", "flat") for w in ways) == 2
+
+
+def test_a_picture_of_fewer_dimensions_is_read_from_one_of_all() -> None:
+    """A convolution along one dimension, as Keras writes it, was a product of matrices whose rows
+    overlap (0.46 of onnxruntime's speed)."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], pads=[0, 2, 0, 2], strides=[1, 2]),
+        helper.make_node("Squeeze", ["a", "two"], ["b"]),
+        helper.make_node("Relu", ["b"], ["y"]),
+    ]
+    known = {"w": drawn(32, 32, 1, 5), "two": np.array([2])}
+    m = model(nodes, {"x": (F, [1, 32, 1, 40])}, ["y"], known)
+    exe = superopt.compile(m)
+    x = drawn(1, 32, 1, 40)
+    near(exe(x=x), reference(m, {"x": x}))
+    (step,) = exe.variants[()]
+    assert (1, 32, 1, 20) in {t.shape for t in step.code.program.results}
