@@ -195,11 +195,12 @@ def _chosen(
 
 
 def _reshaped(now: Tensor, reader: Tensor) -> bool:
-    """Do windows slide over a picture, of which the reader has fewer dimensions, or more? What is
-    computed there would be no picture."""
+    """Do windows of more than an element slide over a picture, of which the reader has fewer
+    dimensions, or more? What is computed there would be no picture."""
     return now.rank != reader.rank and any(
-        slides(now.axes, r.axes, x) for r in reductions(now.body) for x in loads(r.body)
-    )
+        slides(now.axes, [a for a in r.axes if a.extent != 1], x)
+        for r in reductions(now.body) for x in loads(r.body)
+    )  # fmt: skip
 
 
 def _gate(now: Tensor, current: Mapping[Tensor, Tensor]) -> bool:
