@@ -31,7 +31,7 @@ from superopt.onnx_io.infer import Declared, declared_types
 from superopt.onnx_io.model import Model as Model
 from superopt.onnx_io.model import Origin
 from superopt.onnx_io.older import Older, checked
-from superopt.onnx_io.schema import Schema, attribute_value, is_redundant, meant
+from superopt.onnx_io.schema import Schema, attribute_value, is_plain, is_redundant, meant
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.symbols import FileDim, Symbols, names_in
 from superopt.onnx_io.tensors import ConstantPool, literal
@@ -257,7 +257,7 @@ def _bind(
             attrs[key] = attribute_value(key, a)
             if op.name == "ConstantOfShape":
                 attrs["dtype"] = dtype_of(a.as_tensor().dtype)
-        elif not is_redundant(key, n.op_type):
+        elif not is_redundant(key, n.op_type) and not is_plain(key, n.op_type, a):
             raise InferError(f"attribute {key} has no meaning in the expression")
     for key, declared in s.attributes.items():
         if key in op.attrs and key not in attrs and declared.default is not None:

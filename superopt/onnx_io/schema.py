@@ -23,6 +23,8 @@ from superopt.te.node import Expr
 
 # Attributes that repeat what the operands' shapes say, or that only guided old runtimes.
 REDUNDANT = frozenset({"kernel_shape:Conv", "kernel_shape:ConvTranspose", "consumed_inputs:*"})
+# Values of attributes of old schemas that mean what needs no word now.
+PLAIN: Mapping[str, Attr] = {"spatial:BatchNormalization": 1}
 # Attributes written even as defaults: onnx's inference takes STFT's for 0 where it is not there.
 WRITTEN = frozenset({"onesided:STFT"})
 _DTYPE_ATTRS = frozenset(
@@ -114,6 +116,12 @@ def meant(op_type: str, domain: str, opset: int) -> tuple[Op, Schema, Older] | N
 def is_redundant(key: str, op_type: str) -> bool:
     """Does attribute `key` of `op_type` say nothing that the operands do not?"""
     return f"{key}:{op_type}" in REDUNDANT or f"{key}:*" in REDUNDANT
+
+
+def is_plain(key: str, op_type: str, value: oir.Attr) -> bool:
+    """Has the attribute the value with which nothing else is meant?"""
+    usual = PLAIN.get(f"{key}:{op_type}")
+    return usual is not None and attribute_value(key, value) == usual
 
 
 def attribute_value(key: str, attr: oir.Attr) -> Attr:

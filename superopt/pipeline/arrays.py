@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from superopt.errors import UsageError
+from superopt.pipeline.dlpack import bfloat16
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ def _array(port: Port, given: Any, wanted: np.dtype) -> np.ndarray:
                 "inputs are numpy arrays, or tensors that speak DLPack",
                 f"give an array: {port.text}",
             )
+        if wanted.name == "bfloat16" and (found := bfloat16(given, wanted)) is not None:
+            return found
         return np.from_dlpack(given)
     numbers = np.asarray(given)
     with np.errstate(all="ignore"):

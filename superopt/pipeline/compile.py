@@ -34,7 +34,7 @@ from superopt.pipeline.outside import Readable, readable
 from superopt.pipeline.ports import dtype_of, port, shape_at
 from superopt.pipeline.profile import profile
 from superopt.pipeline.saved import Saved, saved_from, write
-from superopt.pipeline.sized import sized
+from superopt.pipeline.sized import plainer, sized
 from superopt.pipeline.steps import Arrays, Foreign, foreign, whole
 from superopt.pipeline.tune import Progress, tune
 from superopt.plan.build import Program, program
@@ -89,10 +89,12 @@ class Compiler:
 
     def at(self, sizes: Mapping[str, int]) -> Compiler:
         """The compiler itself; or, where these sizes leave shapes unknown, as those that are
-        computed by Concat and Reshape may be, that of the model whose inputs have these sizes."""
+        computed by Concat and Reshape may be, that of the model whose inputs have these sizes.
+        So, too, where that is read in other words."""
         key = tuple(sorted(sizes.items()))
         if key not in self.fixed:
-            open_ = self.session is None and sizes and fallen(self.split(sizes))
+            more = sizes or plainer(self.model)
+            open_ = self.session is None and more and fallen(self.split(sizes))
             model = sized(self.model, sizes) if open_ else None
             own = {} if model is None or self.own else _without(model)
             other = None if model is None else replace(self, model=model, without=own, fixed={})

@@ -110,7 +110,7 @@ class Executable:
         given, made = ", ".join(f"{p.name}: {p.text}" for p in self.ports), ", ".join(self.outputs)
         return f"<Executable ({given}) => ({made}), threads={self.threads}>"
 
-    def __call__(self, **feeds: Any) -> dict[str, np.ndarray]:
+    def __call__(self, /, **feeds: Any) -> dict[str, np.ndarray]:
         """The outputs by name, in the model's order; inputs are given by their names."""
         return self.run(feeds)
 

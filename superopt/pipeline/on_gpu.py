@@ -59,7 +59,7 @@ class OnGpu:
         given, made = ", ".join(f"{p.name}: {p.text}" for p in self.ports), ", ".join(self.outputs)
         return f"<OnGpu ({given}) => ({made}), {self.precision} on {self.device}>"
 
-    def __call__(self, **feeds: Any) -> dict[str, Any]:
+    def __call__(self, /, **feeds: Any) -> dict[str, Any]:
         """The outputs by name, in the model's order; inputs are given by their names."""
         return self.run(feeds)
 

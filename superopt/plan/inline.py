@@ -19,7 +19,7 @@ from superopt.te.affine import affine
 from superopt.te.expr import Tensor
 from superopt.te.inline import Inlining
 from superopt.te.node import Apply, Const, Expr, Index, Load, Reduce
-from superopt.te.walk import axes_of, loads, reductions
+from superopt.te.walk import axes_of, loads, reductions, slides
 from superopt.te.walk import parts as parts_of
 
 SIMPLE = ("add", "sub", "mul", "neg", "abs", "max", "min", "select", "cast", "lt", "le", "eq")
@@ -167,9 +167,9 @@ def _chosen(
         if t in kept or not sites[t] or now.body is None:
             continue
         if moves(now.body):
-            several = len({*loads(now.body)}) > 1
+            several = len({*loads(now.body)}) > 1 or _chosen_by(now.body)
             if several and any(_multiplied(current[s.reader], s) for s in sites[t]):
-                continue  # from two places, which no product of matrices reads
+                continue  # from two places, or one or none, which no product of matrices reads
             slid = any(s.summed and windows(current[s.reader]) for s in sites[t])
             if not slid or (evenly(now.body) and ordered(now)):
                 chosen.add(t)
@@ -187,11 +187,20 @@ def _chosen(
         if t in summing:
             same = prod(_sizes(t)) == prod(_sizes(site.reader)) and all(map(affine, site.index))
             busy = site.reader in summing or site.reader in taken or site.reader in turned
-            if site.summed or busy or not same:
+            if site.summed or busy or not same or _reshaped(now, site.reader):
                 continue
             taken.add(site.reader)
         chosen.add(t)
     return chosen
+
+
+def _reshaped(now: Tensor, reader: Tensor) -> bool:
+    """Do windows of more than an element slide over a picture, of which the reader has fewer
+    dimensions, or more? What is computed there would be no picture."""
+    return now.rank != reader.rank and any(
+        slides(now.axes, [a for a in r.axes if a.extent != 1], x)
+        for r in reductions(now.body) for x in loads(r.body)
+    )  # fmt: skip
 
 
 def _gate(now: Tensor, current: Mapping[Tensor, Tensor]) -> bool:
@@ -225,6 +234,11 @@ def _once(reader: Tensor, site: Site, t: Tensor) -> bool:
     if any(_products(r.body) for r in reductions(reader.body)):
         return False
     return prod(a.extent for a in axes if isinstance(a.extent, int)) <= prod(_sizes(t))
+
+
+def _chosen_by(e: Expr) -> bool:
+    """Do values say which element it is, as x where x > 1/2, else zero, has it?"""
+    return any(isinstance(x, Apply) and x.fn == "select" and loads(x.args[0]) for x in parts_of(e))
 
 
 def _multiplied(reader: Tensor, site: Site) -> bool:

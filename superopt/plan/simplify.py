@@ -5,6 +5,7 @@ from __future__ import annotations
 from superopt.ir import graph as g
 from superopt.ir.fold import fold
 from superopt.ir.substitute import Cycle, replace_all
+from superopt.plan.channels_first import channels_first
 from superopt.plan.recurrent import unrolled
 from superopt.plan.together import together
 from superopt.plan.widen import widened
@@ -15,9 +16,13 @@ from superopt.rules.rule import Rule
 from superopt.rules.shipped import load_file
 
 WIDENED = "E2"  # the class of floats of what is not rounded in between
-# Batch normalisation goes into the weights before it; what is left of it is a scale and a shift.
+# Zeros around a picture belong to the convolution; batch normalisation goes into the weights before
+# it, and what is left of that is a scale and a shift.
 ALWAYS = {
+    "padding.rules": ("pad-transpose",),
+    "parts.rules": ("pad-value-zero",),
     "conv.rules": (
+        "pad-conv", "pad-conv-bias", "pad-conv-line", "pad-conv-line-bias",
         "conv-bn", "conv-bias-bn", "conv-transpose-bn", "conv-transpose-bias-bn", "bn-affine",
     ),
     "gemm.rules": ("gemm-bn", "gemm-bn-trans"),
@@ -27,11 +32,12 @@ ALWAYS = {
 def simplified(
     graph: g.Graph, float_class: str = "E2", threads: int = 1, rows: bool = True
 ) -> g.Graph:
-    """Recurrent nodes as their steps, small floats computed as float32, constants computed, the
-    rules ALWAYS applied wherever they match, if they change floats no more than the class says, and
-    `rows` of one matrix multiplied with it at once."""
+    """Recurrent nodes as their steps, small floats computed as float32, constants computed,
+    pictures with channels first, the rules ALWAYS applied wherever they match, if they change
+    floats no more than the class says, and `rows` of one matrix multiplied with it at once."""
     graph = unrolled(graph, threads)
     graph = fold(widened(graph) if float_class >= WIDENED else graph, lazily=True).graph
+    graph = fold(channels_first(graph), lazily=True).graph
     for file, names in ALWAYS.items():
         for rule in load_file(file):
             if rule.name in names and rule.float_class <= float_class:

@@ -146,3 +146,19 @@ def test_an_old_net_is_optimized() -> None:
     np.testing.assert_array_equal(
         session(made).run(None, {"x": x}), session(proto).run(None, {"x": x})
     )
+
+
+@pytest.mark.parametrize("spatial", [0, 1])
+def test_a_batch_normalization_of_channels(spatial: int) -> None:
+    """As MXNet wrote it; that of single features is another one."""
+    shape = "3" if spatial else "3,4,5"
+    proto = text(f"""<ir_version: 4, opset_import: ["" : 8]>
+        g (float[2,3,4,5] x, float[{shape}] s, float[{shape}] v) => (float[2,3,4,5] y)
+        {{ y = BatchNormalization <spatial = {spatial}, epsilon = 0.01> (x, s, s, s, v) }}""")
+    assert bool(imported(proto).opaque) == (spatial == 0)
+    if spatial:
+        x, s = drawn((2, 3, 4, 5)), drawn((3,))
+        given = {"x": x, "s": s, "v": np.abs(s)}
+        (wanted,) = session(proto).run(None, given)
+        np.testing.assert_allclose(superopt.compile(proto).run(given)["y"], wanted, atol=1e-5)
+        assert_same(proto)

@@ -100,3 +100,31 @@ def test_arrays_are_written_to_just_this_file(tmp_path: Path) -> None:
         assert np.array_equal(found[name], np.asarray(x))
     with pytest.raises(UsageError, match="there is no folder"):
         write_arrays(tmp_path / "no" / "y", given)
+
+
+def test_any_name_is_one_of_an_input() -> None:
+    """That of the method's own first argument, too."""
+    nodes = [helper.make_node("Neg", ["self"], ["y"])]
+    exe = superopt.compile(model(nodes, {"self": (F, [2])}, ["y"]))
+    x = np.ones(2, np.float32)
+    np.testing.assert_array_equal(exe(self=x)["y"], -x)
+
+
+def test_bfloat16_by_dlpack() -> None:
+    """numpy has no name for it; torch has, and so have tensors of it."""
+    torch = pytest.importorskip("torch")
+    nodes = [helper.make_node("Neg", ["x"], ["y"])]
+    exe = superopt.compile(model(nodes, {"x": (TensorProto.BFLOAT16, [3, 4])}, ["y"]))
+    x = torch.arange(24.0, dtype=torch.bfloat16).view(4, 6) / 8
+    for given in (
+        x[:3, 1:5],
+        x[:3, 1:5].contiguous(),
+        x.view(6, 4).T[:3, :4],
+        x[:1, :4].expand(3, 4),
+    ):
+        got = exe(x=given)["y"]
+        np.testing.assert_array_equal(got.astype(np.float32), -given.float().numpy())
+    with pytest.raises(UsageError, match="float32"):
+        exe(x=x[:3, 1:5].float())
+    with pytest.raises(UsageError):
+        exe(x=torch.empty(3, 4, dtype=torch.bfloat16, device="meta"))

@@ -1,0 +1,86 @@
+"""Conditions that are known when a model is read: of each If, the nodes of the branch that is
+taken in its place. torch writes one where it squeezes a dimension that it did not look up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+import onnx
+
+from superopt.ir import graph as g
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.model import Model
+from superopt.onnx_io.skeleton import Skeleton
+
+BRANCH = {True: "then_branch", False: "else_branch"}
+
+
+def conditions(model: Model) -> dict[int, bool]:
+    """Those that are known, by the places of their nodes in the model's own graph."""
+    out = {}
+    for n in g.nodes(model.graph):
+        given = n.inputs[0] if n.op.name == "If" and not n.op.domain else None
+        if isinstance(given, g.Constant) and n in model.origins:
+            out[model.origins[n].position] = bool(np.all(given.load()))
+    return out
+
+
+def decided(model: Model) -> Model:
+    """The model without such nodes, also those that a branch has and that are known then."""
+    while known := conditions(model):
+        source = model.source
+        proto = source.skeleton.proto()
+        nodes = list(proto.graph.node)
+        del proto.graph.node[:]
+        for k, n in enumerate(nodes):
+            if k not in known:
+                proto.graph.node.append(n)
+                continue
+            (branch,) = (a.g for a in n.attribute if a.name == BRANCH[known[k]])
+            proto.graph.node.extend(_nodes(branch, n))
+            proto.graph.initializer.extend(_own(branch, n))
+        skeleton = Skeleton(proto.SerializeToString(), source.skeleton.blobs, source.skeleton.files)
+        model = import_model(replace(source, raw=None, skeleton=skeleton))
+    return model
+
+
+def _own(branch: onnx.GraphProto, n: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
+    names = _names(branch, n)
+    for t in branch.initializer:
+        out = onnx.TensorProto()
+        out.CopyFrom(t)
+        out.name = names[t.name]
+        yield out
+
+
+def _nodes(branch: onnx.GraphProto, n: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    names = _names(branch, n)
+    for inner in branch.node:
+        out = onnx.NodeProto()
+        out.CopyFrom(inner)
+        out.name = f"{n.output[0]}/{inner.name}"
+        _rename(out, names)
+        yield out
+    for v, name in zip(branch.output, n.output, strict=True):
+        yield onnx.helper.make_node("Identity", [names.get(v.name, v.name)], [name])
+
+
+def _names(branch: onnx.GraphProto, n: onnx.NodeProto) -> dict[str, str]:
+    """Of what the branch defines: names that nothing else has."""
+    some = [t.name for t in branch.initializer]
+    some += [name for inner in branch.node for name in inner.output if name]
+    return {name: f"{n.output[0]}/{name}" for name in some}
+
+
+def _rename(n: onnx.NodeProto, names: Mapping[str, str]) -> None:
+    """Wherever the node, and what is in it, reads and gives them."""
+    for some in (n.input, n.output):
+        some[:] = [names.get(x, x) for x in some]
+    for a in n.attribute:
+        for inner in (*([a.g] if a.HasField("g") else ()), *a.graphs):
+            for v in inner.output:
+                v.name = names.get(v.name, v.name)
+            for m in inner.node:
+                _rename(m, names)

@@ -1,0 +1,74 @@
+"""Rows that are added at places, each said for every element of a row: as rows.
+
+Graph networks are exported so (torch's scatter_add of an index that is expanded along the
+features). onnxruntime's ScatterND, which takes a place for each row, is up to 14 times as fast as
+its ScatterElements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import onnx
+import onnx_ir as oir
+
+from superopt.ir import graph as g
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.model import Model, Origin
+from superopt.onnx_io.skeleton import Skeleton
+from superopt.te.expr import Dim
+
+
+def row_scatters(model: Model) -> list[int]:
+    """The places of such nodes in the model's own graph."""
+    return [
+        model.origins[n].position
+        for n in g.nodes(model.graph)
+        if n.op.name == "ScatterElements" and n in model.origins and _of_rows(n, model.origins[n])
+    ]
+
+
+def _of_rows(n: g.Node, origin: Origin) -> bool:
+    data, at, rows = (_shape(v) for v in n.inputs)
+    wide = None if n.inputs[1] is None else g.producer(n.inputs[1])
+    if wide is None or wide.op.name != "Expand" or not _first(origin.node):
+        return False
+    given = _shape(wide.inputs[0])
+    if len(data) < 2 or not data[1:] == at[1:] == rows[1:] or at[0] != rows[0]:
+        return False
+    return len(given) == len(at) and given[0] == at[0] and all(d == 1 for d in given[1:])
+
+
+def _first(n: oir.Node) -> bool:
+    """Are places on the first axis?"""
+    axis = n.attributes.get("axis")
+    return axis is None or axis.as_int() == 0
+
+
+def _shape(v: g.Value | None) -> tuple[Dim, ...]:
+    return () if v is None else v.type.shape or ()
+
+
+def by_rows(model: Model) -> Model:
+    """The model with these as ScatterND."""
+    some = row_scatters(model)
+    if not some:
+        return model
+    source = model.source
+    proto = source.skeleton.proto()
+    by = {name: n for n in proto.graph.node for name in n.output}
+    nodes = list(proto.graph.node)
+    del proto.graph.node[:]
+    for k, n in enumerate(nodes):
+        if k in some:
+            data, at, rows = n.input
+            shape, places = f"{n.output[0]}/shape", f"{n.output[0]}/places"
+            column = onnx.helper.make_node("Constant", [], [shape], value_ints=[-1, 1])
+            turned = onnx.helper.make_node("Reshape", [by[at].input[0], shape], [places])
+            kept = [a for a in n.attribute if a.name != "axis"]
+            n = onnx.helper.make_node("ScatterND", [data, places, rows], list(n.output), n.name)
+            n.attribute.extend(kept)
+            proto.graph.node.extend((column, turned))
+        proto.graph.node.append(n)
+    skeleton = Skeleton(proto.SerializeToString(), source.skeleton.blobs, source.skeleton.files)
+    return import_model(replace(source, raw=None, skeleton=skeleton))
