@@ -4,7 +4,6 @@ taken in its place. torch writes one where it squeezes a dimension that it did n
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -12,7 +11,6 @@ import onnx
 from superopt.ir import graph as g
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
-from superopt.onnx_io.skeleton import Skeleton
 
 BRANCH = {True: "then_branch", False: "else_branch"}
 
@@ -41,8 +39,7 @@ def decided(model: Model) -> Model:
             (branch,) = (a.g for a in n.attribute if a.name == BRANCH[known[k]])
             proto.graph.node.extend(_nodes(branch, n))
             proto.graph.initializer.extend(_own(branch, n))
-        skeleton = Skeleton(proto.SerializeToString(), source.skeleton.blobs, source.skeleton.files)
-        model = import_model(replace(source, raw=None, skeleton=skeleton))
+        model = import_model(source.instead(proto))
     return model
 
 

@@ -7,15 +7,12 @@ its ScatterElements.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import onnx
 import onnx_ir as oir
 
 from superopt.ir import graph as g
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model, Origin
-from superopt.onnx_io.skeleton import Skeleton
 from superopt.te.expr import Dim
 
 
@@ -70,5 +67,4 @@ def by_rows(model: Model) -> Model:
             n.attribute.extend(kept)
             proto.graph.node.extend((column, turned))
         proto.graph.node.append(n)
-    skeleton = Skeleton(proto.SerializeToString(), source.skeleton.blobs, source.skeleton.files)
-    return import_model(replace(source, raw=None, skeleton=skeleton))
+    return import_model(source.instead(proto))

@@ -5,14 +5,12 @@ onnxruntime does faster in other words is said in these."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from superopt.errors import ModelError
 from superopt.onnx_io.decided import conditions, decided
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.row_scatters import by_rows, row_scatters
-from superopt.onnx_io.skeleton import Skeleton
 from superopt.onnx_io.source import Source
 from superopt.te import index as ix
 
@@ -44,5 +42,4 @@ def _source(model: Model, sizes: Mapping[str, int]) -> Source:
         for d, n in zip(given.type.tensor_type.shape.dim, t.shape, strict=True):
             if ix.symbols(n) <= sizes.keys():
                 d.dim_value = ix.evaluate(n, dict(sizes))
-    skeleton = Skeleton(proto.SerializeToString(), source.skeleton.blobs, source.skeleton.files)
-    return replace(source, raw=None, skeleton=skeleton)
+    return source.instead(proto)
