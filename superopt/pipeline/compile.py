@@ -290,6 +290,11 @@ class Compiler:
         """From now on all of it runs in onnxruntime."""
         self.without |= whole(self.model.graph, e)
 
+    def elsewhere(self) -> Steps | None:
+        """All of it in onnxruntime, for any sizes; None where that is not there."""
+        own = dict.fromkeys(g.nodes(self.model.graph), "not compiled for these sizes yet")
+        return replace(self, without=own, fixed={}).compiled({}) if ort.available() else None
+
     def fallen(self, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]:
         """The nodes that run in onnxruntime, and why."""
         if (other := self.at(sizes)) is not self:

@@ -6,6 +6,7 @@ What a call needs is here; the compiler is loaded when something is asked of it.
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from superopt.kernels.engine import Machine
 from superopt.pipeline import forks
 from superopt.pipeline.arrays import Port, as_array, sizes_of
 from superopt.pipeline.native import Native, Whole
+from superopt.pipeline.rare import Rare
 
 if TYPE_CHECKING:
     from superopt.cost.store import Store
@@ -82,8 +84,9 @@ def _bytes(steps: Steps) -> int:
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class Executable:
-    """A model that was compiled. For other sizes of its inputs it is compiled again, once each;
-    those called longest ago go where all would take more than a part of the memory (PART).
+    """A model that was compiled. For other sizes of its inputs it is compiled again, once each, and
+    after some only for those that come again (rare.py); those called longest ago go where all would
+    take more than a part of the memory (PART).
 
     ports: inputs; outputs: names. make: gives the compiler. find, keep: steps that were compiled
     earlier, in this process or another; what to do with those that are new. Calls from several
@@ -99,6 +102,7 @@ class Executable:
     keep: Callable[[Sizes, Steps], None] = lambda sizes, steps: None
     variants: dict[Sizes, Steps] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
+    rare: Rare = field(default_factory=Rare)
     _compiler: Compiler | None = None
     # What was called last, in which most calls fit.
     _last: _Last | None = None
@@ -151,6 +155,8 @@ class Executable:
         given = self.given(feeds)
         sizes = self.sizes(given)
         with self.lock:
+            if (out := self._rarely(sizes, given)) is not None:
+                return out
             steps = self.variant(sizes)
             first = steps[0] if len(steps) == 1 else None
             if not isinstance(first, Native) or first.whole is None:
@@ -170,6 +176,18 @@ class Executable:
                     return made.run(self.variant(sizes), given)
         self._last = last = _Last.of(first, first.whole, self.ports, given)
         return self._called(last, given)
+
+    def _rarely(
+        self, sizes: Mapping[str, int], given: list[np.ndarray]
+    ) -> dict[str, np.ndarray] | None:
+        """The outputs where it is not worth compiling the model for these sizes yet."""
+        key = tuple(sorted(sizes.items()))
+        if key in self.variants or not self.rare.waits(key):
+            return None
+        if (found := self.find(key)) is not None:
+            self.variants[key] = [found]
+            return None
+        return self.rare.run(self.compiler, key, given)
 
     def given(self, feeds: Mapping[str, Any]) -> list[np.ndarray]:
         """The inputs' arrays; raises UsageError where they are not as the model says."""
@@ -215,7 +233,9 @@ class Executable:
             if (found := self.find(key)) is not None:
                 steps = [found]
             else:
+                begin = time.perf_counter()
                 steps = self.compiler.compiled(sizes)
+                self.rare.made.append(time.perf_counter() - begin)
                 self.keep(key, steps)
         self.variants[key] = steps  # as the last one
         if len(self.variants) > 1:

@@ -1,0 +1,53 @@
+"""Sizes that come once, as a decoder's do that grow with each word: a model that was compiled for
+several already runs in onnxruntime at new ones, until that has taken as long as compiling would.
+So both together take at most twice what the better of them takes (ski rental: Karlin, Manasse,
+Rudolph and Sleator, Competitive snoopy caching, 1988)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from superopt.pipeline.compile import Compiler
+    from superopt.pipeline.executable import Sizes, Steps
+
+SEVERAL = 8  # sizes for which a model is compiled at once
+REMEMBERED = 1 << 14  # sizes
+
+
+@dataclass(slots=True)
+class Rare:
+    """made: what compiling took, for each of some sizes, in seconds; spent: what onnxruntime took
+    at others; steps: the whole model there, for any sizes; None: not asked for, or there is none.
+    """
+
+    made: list[float] = field(default_factory=list)
+    spent: dict[Sizes, float] = field(default_factory=dict)
+    steps: Steps | None = None
+
+    def waits(self, sizes: Sizes) -> bool:
+        """Is it too early to compile the model for these?"""
+        if not sizes or len(self.made) < SEVERAL:
+            return False
+        return self.spent.get(sizes, 0.0) < sum(self.made) / len(self.made)
+
+    def run(
+        self, compiler: Compiler, sizes: Sizes, given: Sequence[np.ndarray]
+    ) -> dict[str, np.ndarray] | None:
+        """The outputs by name; None where onnxruntime is not there, or does not run the model."""
+        if self.steps is None:
+            self.steps = compiler.elsewhere()
+        if self.steps is None:
+            self.made.clear()
+            return None
+        begin = time.perf_counter()
+        out = compiler.run(self.steps, given)
+        if len(self.spent) >= REMEMBERED:
+            self.spent.clear()
+        self.spent[sizes] = self.spent.get(sizes, 0.0) + time.perf_counter() - begin
+        return out
