@@ -10,6 +10,8 @@ import onnx_ir as oir
 from superopt.ir import graph as g
 from superopt.onnx_io.source import Source
 
+NONE = "no tensor expression"  # what is said of an operator that nobody knows
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -61,3 +63,12 @@ def payload(n: g.Node) -> oir.Node:
     content = n.attrs[0][1].content  # type: ignore[union-attr]
     assert isinstance(content, oir.Node)
     return content
+
+
+def why_opaque(model: Model, n: g.Node, why: str) -> str:
+    """What was said of an opaque node when it was read, where that is more than that there is no
+    such operator; else `why`."""
+    if not n.op.opaque or not n.attrs or not why.endswith(NONE):
+        return why
+    said = dict(model.opaque).get(str(n.attrs[0][1]), NONE)
+    return why if NONE in said else said

@@ -20,7 +20,7 @@ from superopt.kernels.cpu import Machine, host
 from superopt.kernels.option import Option
 from superopt.kernels.room import ask
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.model import Model
+from superopt.onnx_io.model import Model, why_opaque
 from superopt.onnx_io.source import Source
 from superopt.pipeline import export
 from superopt.pipeline.accuracy import accuracy
@@ -116,7 +116,7 @@ class Compiler:
             step.run(env)
         out = {}
         for name, v in zip(self.names(), graph.outputs, strict=True):
-            out[name] = env[v] if v in env else np.array(_constant(v))
+            out[name] = env[v] if v in env else np.array(v.load())  # type: ignore[union-attr]
             if isinstance(v, g.Input):
                 out[name] = np.array(out[name])
         return out
@@ -299,7 +299,8 @@ class Compiler:
         """The nodes that run in onnxruntime, and why."""
         if (other := self.at(sizes)) is not self:
             return other.fallen({})
-        return [(n, self.why_not(n, sizes) or BESIDE) for n in fallen(self.split(sizes))]
+        some = [(n, self.why_not(n, sizes) or BESIDE) for n in fallen(self.split(sizes))]
+        return [(n, why_opaque(self.model, n, why)) for n, why in some]
 
 
 def compile(
@@ -393,8 +394,3 @@ def _without(model: Model) -> dict[g.Node, str]:
     """All nodes, where onnxruntime is there and has faster kernels for the whole of it."""
     whole = ort.available() is not None and integers(model.graph)
     return dict.fromkeys(g.nodes(model.graph), INTEGERS) if whole else {}
-
-
-def _constant(v: g.Value) -> np.ndarray:
-    assert isinstance(v, g.Constant)
-    return v.load()
