@@ -52,8 +52,7 @@ def pooled(x: np.ndarray, fn: str, shape: tuple[tuple[int, int], ...]) -> np.nda
     return seen.max((3, 4)) if fn == "max" else seen.min((3, 4))
 
 
-@pytest.mark.parametrize("lies", ["rows", "blocks"])
-@pytest.mark.parametrize("fn", ["max", "min"])
+@pytest.mark.parametrize(("lies", "fn"), [("rows", "max"), ("blocks", "min")])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_windows(shape: tuple[tuple[int, int], ...], fn: str, lies: str) -> None:
     window, stride, dilation, border = shape

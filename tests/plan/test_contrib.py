@@ -108,7 +108,7 @@ def test_each_is_tried() -> None:
     assert {op for op, *_ in CASES.values()} == TOLD.keys()
 
 
-@pytest.mark.parametrize("opset", [11, 12, 13, 17, 20])
+@pytest.mark.parametrize("opset", [11, 13, 20])
 @pytest.mark.parametrize("name", CASES)
 def test_as_onnxruntime_computes_it(name: str, opset: int) -> None:
     m, feeds = built(name, opset)
