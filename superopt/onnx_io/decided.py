@@ -57,7 +57,7 @@ def _nodes(branch: onnx.GraphProto, n: onnx.NodeProto) -> Iterator[onnx.NodeProt
     for inner in branch.node:
         out = onnx.NodeProto()
         out.CopyFrom(inner)
-        out.name = f"{n.output[0]}/{inner.name}"
+        out.name = f"{n.output[0]}/{inner.name}" if inner.name else ""
         _rename(out, names)
         yield out
     for v, name in zip(branch.output, n.output, strict=True):

@@ -150,7 +150,10 @@ class Compiler:
         """The steps for inputs of these sizes, of the model of which `at` is."""
         self.model.source.check()
         if (other := self.at(sizes)) is not self:
-            return other.compiled({})
+            try:
+                return other.compiled({})
+            except ModelError:  # onnxruntime refuses some of what it does not see from outside
+                self.fixed[tuple(sorted(sizes.items()))] = self
         while True:
             out: Steps = []
             parts = self.split(sizes)
