@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from superopt.pipeline.compile import Compiler
     from superopt.pipeline.executable import Sizes, Steps
 
-SEVERAL = 8  # sizes for which a model is compiled at once
+SEVERAL = 16  # sizes for which a model is compiled at once
 REMEMBERED = 1 << 14  # sizes
 
 
