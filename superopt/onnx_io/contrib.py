@@ -217,6 +217,13 @@ def _rms_alone(m: Maker, given: Sequence[str], attrs: Attrs, outs: Sequence[str]
     _rms(m, given[0], given[1], attrs.get("epsilon", 1e-5), outs[0])
 
 
+def _norm_alone(m: Maker, given: Sequence[str], attrs: Attrs, outs: Sequence[str]) -> None:
+    if attrs.get("axis", -1) != -1:
+        raise Untold("a norm of several axes")
+    x, gamma, beta = given
+    _layer_norm(m, x, gamma, beta, attrs.get("epsilon", 1e-5), outs[0])
+
+
 def _attention(m: Maker, given: Sequence[str], attrs: Attrs, outs: Sequence[str]) -> None:
     x, weights, bias, mask, past, beside, count = given
     if past or count or attrs.get("unidirectional") or attrs.get("do_rotary"):
@@ -302,6 +309,7 @@ def _embedded(m: Maker, given: Sequence[str], attrs: Attrs, outs: Sequence[str])
 
 
 # By name: how many inputs there may be, which results beside the first, and how it is told.
+UNDER_ONNX = {"SimplifiedLayerNormalization": 1 << 31, "LayerNormalization": 17}  # before an opset
 TOLD: dict[str, tuple[int, tuple[int, ...], Told]] = {
     "FusedConv": (4, (), _fused_conv), "FusedGemm": (3, (), _fused_gemm),
     "FusedMatMul": (2, (), _fused_matmul), "Gelu": (1, (), _gelu), "BiasGelu": (2, (), _gelu),
@@ -309,6 +317,7 @@ TOLD: dict[str, tuple[int, tuple[int, ...], Told]] = {
     "SkipLayerNormalization": (5, (3,), _skip_norm),
     "SkipSimplifiedLayerNormalization": (4, (3,), _skip_rms),
     "SimplifiedLayerNormalization": (2, (), _rms_alone),
+    "LayerNormalization": (3, (), _norm_alone),
     "EmbedLayerNormalization": (9, (1, 2), _embedded),
     "Attention": (7, (), _attention), "MultiHeadAttention": (10, (), _multi_head),
 }  # fmt: skip

@@ -9,7 +9,7 @@ import onnx
 import onnx.inliner
 from onnx import helper
 
-from superopt.onnx_io.contrib import DOMAIN, LEAST, TOLD, Maker, Untold
+from superopt.onnx_io.contrib import DOMAIN, LEAST, TOLD, UNDER_ONNX, Maker, Untold
 from superopt.onnx_io.source import Source
 
 KINDS = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE)
@@ -20,9 +20,9 @@ def told(source: Source) -> Source | None:
     told here."""
     model = source.skeleton.proto()
     graph = model.graph
-    if not any(map(_own, graph.node)):
-        return None
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
+    if not any(_own(n, opset) for n in graph.node):
+        return None
     kinds = any(w.data_type in KINDS for w in graph.initializer)
     kinds |= any(v.type.tensor_type.elem_type in KINDS for v in graph.input)
     shapes = {w.name: tuple(w.dims) for w in graph.initializer}
@@ -31,7 +31,7 @@ def told(source: Source) -> Source | None:
     nodes: list[onnx.NodeProto] = []
     try:
         for node in graph.node:
-            if not _own(node):
+            if not _own(node, opset):
                 nodes.append(node)
                 continue
             made = Maker(opset, kinds, shapes, node.output[0], known, asked)
@@ -62,11 +62,10 @@ def inlined(source: Source) -> Source | None:
     return source.instead(flat)
 
 
-def _own(node: onnx.NodeProto) -> bool:
-    """Is it of onnxruntime? One of these it has under ONNX's name."""
-    return node.domain == DOMAIN or (
-        node.domain in ("", "ai.onnx") and node.op_type == "SimplifiedLayerNormalization"
-    )
+def _own(node: onnx.NodeProto, opset: int) -> bool:
+    """Is it of onnxruntime? Some of these it has under ONNX's name."""
+    before = UNDER_ONNX.get(node.op_type, 0) if node.domain in ("", "ai.onnx") else 0
+    return node.domain == DOMAIN or opset < before
 
 
 def _tell(m: Maker, node: onnx.NodeProto) -> None:

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import superopt
-from superopt.onnx_io.contrib import TOLD
+from superopt.onnx_io.contrib import TOLD, UNDER_ONNX
 
 ort = pytest.importorskip("onnxruntime")
 Drawn = Callable[..., np.ndarray]
@@ -51,6 +51,7 @@ CASES: dict[str, tuple[str, list[np.ndarray | None], int, dict[str, object], int
     "skip rms": ("SkipSimplifiedLayerNormalization", [X, X[::-1] * 2, floats(32)], 2,
                  {"epsilon": 1e-5}, 4),
     "rms": ("SimplifiedLayerNormalization", [X, floats(32)], 1, {"axis": -1, "epsilon": 1e-4}, 1),
+    "norm": ("LayerNormalization", [X, floats(32), floats(32)], 1, {"epsilon": 1e-4}, 1),
     "embeddings": ("EmbedLayerNormalization",
                    [counts([1, 3, 2, 0], [5, 5, 9, 1]), counts([0, 1, 1, 0], [0, 0, 1, 1]),
                     floats(10, 32), floats(8, 32), floats(2, 32), floats(32), floats(32),
@@ -86,7 +87,7 @@ def built(name: str, opset: int, kind: type = np.float32) -> tuple[onnx.ModelPro
         else:
             weights.append(numpy_helper.from_array(a, names[-1]))
     outs = ["y", *("" if k in (1, 2) and results == 4 else f"y{k}" for k in range(1, results))]
-    domain = "" if op == "SimplifiedLayerNormalization" else "com.microsoft"
+    domain = "" if op in UNDER_ONNX else "com.microsoft"
     node = helper.make_node(op, names, outs, domain=domain, **attrs)
     out = [helper.make_value_info(n, onnx.TypeProto()) for n in outs if n]
     for v in out:
