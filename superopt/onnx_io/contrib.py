@@ -308,8 +308,9 @@ def _embedded(m: Maker, given: Sequence[str], attrs: Attrs, outs: Sequence[str])
     _layer_norm(m, x, gamma, beta, attrs.get("epsilon", 1e-12), outs[0])
 
 
+# What has ONNX's own name before an opset that knows it, if any does.
+UNDER_ONNX = {"SimplifiedLayerNormalization": 1 << 31, "LayerNormalization": 17}
 # By name: how many inputs there may be, which results beside the first, and how it is told.
-UNDER_ONNX = {"SimplifiedLayerNormalization": 1 << 31, "LayerNormalization": 17}  # before an opset
 TOLD: dict[str, tuple[int, tuple[int, ...], Told]] = {
     "FusedConv": (4, (), _fused_conv), "FusedGemm": (3, (), _fused_gemm),
     "FusedMatMul": (2, (), _fused_matmul), "Gelu": (1, (), _gelu), "BiasGelu": (2, (), _gelu),
