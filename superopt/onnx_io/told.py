@@ -9,9 +9,12 @@ import onnx
 import onnx.inliner
 from onnx import helper
 
+from superopt.onnx_io.checker import complaint
 from superopt.onnx_io.contrib import DOMAIN, LEAST, TOLD, UNDER_ONNX, Maker, Untold
 from superopt.onnx_io.source import Source
 
+Shapes = Mapping[str, Sequence[object]]
+SECONDS = 3  # of the checker's, for a small model
 KINDS = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE)
 
 
@@ -27,6 +30,8 @@ def told(source: Source) -> Source | None:
     kinds |= any(v.type.tensor_type.elem_type in KINDS for v in graph.input)
     shapes = {w.name: tuple(w.dims) for w in graph.initializer}
     known = _shapes(model) if any(n.op_type == "Attention" for n in graph.node) else {}
+    if known is None:
+        return None
     asked: list[tuple[str, int, str]] = []
     nodes: list[onnx.NodeProto] = []
     try:
@@ -37,16 +42,19 @@ def told(source: Source) -> Source | None:
             made = Maker(opset, kinds, shapes, node.output[0], known, asked)
             _tell(made, node)
             nodes += made.nodes
-    except Untold:
+    except (Untold, ValueError, TypeError, LookupError, ArithmeticError):  # of odd attributes
         return None
     copies = [onnx.NodeProto() for _ in nodes]
     for copy, node in zip(copies, nodes, strict=True):
         copy.CopyFrom(node)
     del graph.node[:]
     graph.node.extend(copies)
-    if asked and not _as_asked(_shapes(model), asked):
-        return None
-    _declare(graph, model)
+    if asked or not all(v.type.tensor_type.HasField("shape") for v in graph.output):
+        found = _inferred(model)
+        if found is None or not _as_asked(_dims(found), asked):
+            return None
+        for v, inferred in zip(graph.output, found.output, strict=True):
+            v.CopyFrom(inferred)  # shapes that are left out, as of what nobody knew
     return source.instead(model)
 
 
@@ -84,22 +92,28 @@ def _plain(value: object) -> object:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _declare(graph: onnx.GraphProto, model: onnx.ModelProto) -> None:
-    """The shapes of outputs that are left out, as of what nobody knew."""
-    if all(v.type.tensor_type.HasField("shape") for v in graph.output):
-        return
-    found = onnx.shape_inference.infer_shapes(model).graph.output
-    for v, inferred in zip(graph.output, found, strict=True):
-        v.CopyFrom(inferred)
+def _inferred(model: onnx.ModelProto) -> onnx.GraphProto | None:
+    """With the types that onnx infers; None where that does not survive it (checker.py)."""
+    said = complaint(model.SerializeToString(), SECONDS + len(model.graph.node) // 20_000)
+    if said is not None and not said.said:
+        return None
+    try:
+        return onnx.shape_inference.infer_shapes(model).graph
+    except Exception:  # of several types
+        return None
 
 
-def _shapes(model: onnx.ModelProto) -> dict[str, Sequence[object]]:
-    """As onnx infers them: numbers, names, and None of what is not known."""
-    found = onnx.shape_inference.infer_shapes(model).graph
-    kinds = {v.name: v.type.tensor_type for v in (*found.value_info, *found.input)}
+def _shapes(model: onnx.ModelProto) -> Shapes | None:
+    found = _inferred(model)
+    return None if found is None else _dims(found)
+
+
+def _dims(graph: onnx.GraphProto) -> Shapes:
+    """Numbers, names, and None of what is not known."""
+    kinds = {v.name: v.type.tensor_type for v in (*graph.value_info, *graph.input)}
     some = {n: t.shape.dim for n, t in kinds.items() if t.HasField("shape")}
     out = {n: [d.dim_value or d.dim_param or None for d in dims] for n, dims in some.items()}
-    return {**out, **{w.name: list(w.dims) for w in found.initializer}}
+    return {**out, **{w.name: list(w.dims) for w in graph.initializer}}
 
 
 def _as_asked(known: Mapping[str, Sequence[object]], asked: Sequence[tuple[str, int, str]]) -> bool:

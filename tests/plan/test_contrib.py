@@ -148,3 +148,22 @@ def test_in_sixteen_bits(name: str) -> None:
     for ours, theirs in zip(exe.run(feeds).values(), wanted(m, feeds), strict=True):
         assert ours.dtype == theirs.dtype == np.float16
         np.testing.assert_allclose(ours, theirs, rtol=1e-2, atol=4e-3)
+
+
+ODD: dict[str, Callable[[onnx.NodeProto], object]] = {
+    "no heads": lambda n: n.attribute.pop(),
+    "more heads than columns": lambda n: setattr(n.attribute[0], "i", 10**6),
+    "0 heads": lambda n: setattr(n.attribute[0], "i", 0),
+    "heads in words": lambda n: n.attribute[0].CopyFrom(helper.make_attribute("num_heads", "a")),
+    "too few operands": lambda n: n.input.pop() and n.input.pop() and n.input.pop(),
+    "too many": lambda n: n.input.extend(["i0"] * 20),
+    "no result": lambda n: n.output.pop(),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_of_odd_nodes_a_clear_error(name: str) -> None:
+    m, _ = built("attention", 17)
+    ODD[name](m.graph.node[0])
+    with pytest.raises(superopt.errors.SuperoptError):
+        superopt.compile(m)
