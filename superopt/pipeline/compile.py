@@ -152,7 +152,9 @@ class Compiler:
         if (other := self.at(sizes)) is not self:
             try:
                 return other.compiled({})
-            except ModelError:  # onnxruntime refuses some of what it does not see from outside
+            except ModelError:  # onnxruntime refuses some of what it sees no more in a branch
+                if not plainer(self.model):
+                    raise
                 self.fixed[tuple(sorted(sizes.items()))] = self
         while True:
             out: Steps = []
@@ -384,8 +386,7 @@ def _compiler(
     return Compiler(model, threads, machine, folder, {}, {}, allowed, said, session=given.session)
 
 
-def _short(label: str, why: str, at: str = "") -> ModelError:
-    """at: sizes."""
+def _short(label: str, why: str, at: str = "") -> ModelError:  # at: sizes
     return ModelError(
         f"{label}: out of memory{' at ' * bool(at)}{at}",
         why or "compiling takes more than there is",

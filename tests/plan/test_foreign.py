@@ -69,19 +69,20 @@ def test_what_has_little_to_do_runs_with_what_it_is_beside() -> None:
     near(exe.run(feeds), wanted)
 
 
-def norm(opset: int) -> onnx.ModelProto:
-    nodes = [helper.make_node("LayerNormalization", ["x", "s"], ["y"])]
-    m = model(nodes, {"x": (F, ["n", 8])}, ["y"], {"s": np.ones(8, np.float32)})
+def norm(opset: int, *more: int) -> onnx.ModelProto:
+    """Of several axes, where there are more: that of the last one is told by other operators."""
+    nodes = [helper.make_node("LayerNormalization", ["x", "s"], ["y"], axis=1)]
+    m = model(nodes, {"x": (F, ["n", *more, 8])}, ["y"], {"s": np.ones((*more, 8), np.float32)})
     m.opset_import[0].version = opset
     return m
 
 
 def test_what_only_onnxruntime_reads_runs_there(tmp_path: Path) -> None:
     """It had this operator before ONNX did."""
-    exe = superopt.compile(norm(13))
-    right = superopt.compile(norm(17))
+    exe = superopt.compile(norm(13, 2))
+    right = superopt.compile(norm(17, 2))
     for n in (2, 3, 3):
-        x = np.random.default_rng(n).standard_normal((n, 8)).astype(np.float32)
+        x = np.random.default_rng(n).standard_normal((n, 2, 8)).astype(np.float32)
         near(exe(x=x), right(x=x))
     ((_, why),) = exe.fallen({"n": 3})
     assert "LayerNormalization exists since opset 17" in why
