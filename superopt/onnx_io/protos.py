@@ -69,6 +69,16 @@ def subgraphs_of(node: onnx.NodeProto, depth: int) -> list[Place]:
     return found
 
 
+def with_nodes(body: Body, nodes: Iterable[onnx.NodeProto]) -> None:
+    """Put these in the place of a body's nodes, of which they may be some."""
+    copies = []
+    for node in nodes:
+        copies.append(onnx.NodeProto())
+        copies[-1].CopyFrom(node)
+    del body.node[:]
+    body.node.extend(copies)
+
+
 def tensors(model: onnx.ModelProto) -> Iterator[Stored]:
     """Initializers, dense and sparse, and the tensors of attributes."""
     for place in bodies(model):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import networkx as nx
 import onnx
 
-from superopt.onnx_io.protos import Body, bodies, descend, subgraphs_of
+from superopt.onnx_io.protos import Body, bodies, descend, subgraphs_of, with_nodes
 from superopt.onnx_io.source import Source
 
 
@@ -36,11 +36,7 @@ def _sort(body: Body) -> bool:
     order = list(nx.lexicographical_topological_sort(found))
     if order == list(range(len(nodes))):
         return False
-    copies = [onnx.NodeProto() for _ in order]
-    for copy, n in zip(copies, order, strict=True):
-        copy.CopyFrom(nodes[n])
-    del body.node[:]
-    body.node.extend(copies)
+    with_nodes(body, (nodes[n] for n in order))
     return True
 
 

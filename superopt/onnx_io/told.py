@@ -11,6 +11,7 @@ from onnx import helper
 
 from superopt.onnx_io.checker import complaint
 from superopt.onnx_io.contrib import DOMAIN, LEAST, TOLD, UNDER_ONNX, Maker, Untold
+from superopt.onnx_io.protos import with_nodes
 from superopt.onnx_io.source import Source
 
 Shapes = Mapping[str, Sequence[object]]
@@ -44,11 +45,7 @@ def told(source: Source) -> Source | None:
             nodes += made.nodes
     except (Untold, ValueError, TypeError, LookupError, ArithmeticError):  # of odd attributes
         return None
-    copies = [onnx.NodeProto() for _ in nodes]
-    for copy, node in zip(copies, nodes, strict=True):
-        copy.CopyFrom(node)
-    del graph.node[:]
-    graph.node.extend(copies)
+    with_nodes(graph, nodes)
     if asked or not all(v.type.tensor_type.HasField("shape") for v in graph.output):
         found = _inferred(model)
         if found is None or not _as_asked(_dims(found), asked):
