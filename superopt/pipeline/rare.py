@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from superopt.errors import SuperoptError
+
 if TYPE_CHECKING:
     from superopt.pipeline.compile import Compiler
     from superopt.pipeline.executable import Sizes, Steps
@@ -40,13 +42,17 @@ class Rare:
         self, compiler: Compiler, sizes: Sizes, given: Sequence[np.ndarray]
     ) -> dict[str, np.ndarray] | None:
         """The outputs by name; None where onnxruntime is not there, or does not run the model."""
-        if self.steps is None:
-            self.steps = compiler.elsewhere()
-        if self.steps is None:
+        begin = time.perf_counter()
+        try:
+            if self.steps is None:
+                self.steps = compiler.elsewhere()
+                begin = time.perf_counter()
+            out = None if self.steps is None else compiler.run(self.steps, given)
+        except SuperoptError:  # it may be one that only kernels compute
+            out = None
+        if out is None:
             self.made.clear()
             return None
-        begin = time.perf_counter()
-        out = compiler.run(self.steps, given)
         if len(self.spent) >= REMEMBERED:
             self.spent.clear()
         self.spent[sizes] = self.spent.get(sizes, 0.0) + time.perf_counter() - begin

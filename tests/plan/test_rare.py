@@ -7,6 +7,7 @@ import pytest
 from onnx import helper
 
 import superopt
+from superopt.errors import ModelError
 from superopt.pipeline import rare
 from superopt.pipeline.steps import Native
 from tests.plan.test_compile import F, model, near
@@ -54,3 +55,18 @@ def test_without_onnxruntime_each_is_compiled(
         x = rows(n)
         near(exe(x=x), {"y": wanted(x)})
     assert len(exe.variants) == 6
+
+
+def test_what_onnxruntime_does_not_run_is_compiled(
+    exe: superopt.Executable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: object) -> None:
+        raise ModelError("onnxruntime does not load the model", "it is odd", "compile it")
+
+    for n in (3, 4):
+        exe(x=rows(n))
+    monkeypatch.setattr(type(exe.compiler), "elsewhere", refuses)
+    for n in (5, 6):
+        x = rows(n)
+        near(exe(x=x), {"y": wanted(x)})
+    assert len(exe.variants) == 4
