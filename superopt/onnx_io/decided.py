@@ -11,6 +11,7 @@ import onnx
 from superopt.ir import graph as g
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
+from superopt.onnx_io.protos import with_nodes
 
 BRANCH = {True: "then_branch", False: "else_branch"}
 
@@ -30,15 +31,15 @@ def decided(model: Model) -> Model:
     while known := conditions(model):
         source = model.source
         proto = source.skeleton.proto()
-        nodes = list(proto.graph.node)
-        del proto.graph.node[:]
-        for k, n in enumerate(nodes):
+        nodes: list[onnx.NodeProto] = []
+        for k, n in enumerate(proto.graph.node):
             if k not in known:
-                proto.graph.node.append(n)
+                nodes.append(n)
                 continue
             (branch,) = (a.g for a in n.attribute if a.name == BRANCH[known[k]])
-            proto.graph.node.extend(_nodes(branch, n))
+            nodes += _nodes(branch, n)
             proto.graph.initializer.extend(_own(branch, n))
+        with_nodes(proto.graph, nodes)
         model = import_model(source.instead(proto))
     return model
 

@@ -13,6 +13,7 @@ import onnx_ir as oir
 from superopt.ir import graph as g
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model, Origin
+from superopt.onnx_io.protos import with_nodes
 from superopt.te.expr import Dim
 
 
@@ -54,9 +55,8 @@ def by_rows(model: Model) -> Model:
     source = model.source
     proto = source.skeleton.proto()
     by = {name: n for n in proto.graph.node for name in n.output}
-    nodes = list(proto.graph.node)
-    del proto.graph.node[:]
-    for k, n in enumerate(nodes):
+    nodes: list[onnx.NodeProto] = []
+    for k, n in enumerate(proto.graph.node):
         if k in some:
             data, at, rows = n.input
             shape, places = f"{n.output[0]}/shape", f"{n.output[0]}/places"
@@ -65,6 +65,7 @@ def by_rows(model: Model) -> Model:
             kept = [a for a in n.attribute if a.name != "axis"]
             n = onnx.helper.make_node("ScatterND", [data, places, rows], list(n.output), n.name)
             n.attribute.extend(kept)
-            proto.graph.node.extend((column, turned))
-        proto.graph.node.append(n)
+            nodes += (column, turned)
+        nodes.append(n)
+    with_nodes(proto.graph, nodes)
     return import_model(source.instead(proto))
