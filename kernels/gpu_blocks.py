@@ -20,8 +20,10 @@ from superopt.kernels.schedule import (
     Vectorize,
 )
 from superopt.kernels.transform import reduction
+from superopt.te.affine import affine
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Load
+from superopt.te.walk import loads
 
 DOT = 16  # the least extent of a dot's blocks
 NARROW = 8  # but for columns, where several products share rows: tensor cores have no less
@@ -37,6 +39,8 @@ STAGES = 4  # steps of a sum that are under way at a time
 # much longer where channels are no whole vectors. In a ns, of a multiprocessor: products of halves,
 # by whether groups multiply, and bytes that it reads; of all, bytes from memory, and of parts.
 START, AGAIN, BEGIN, END = 1460.0, 1440.0, 920.0, 0.05
+# And an erf of it, of 5 more products: where a multiprocessor has one block at a time, and more.
+ERF = {False: 0.38, True: 0.2}
 STEP = {True: 139.0, False: 180.0}
 ROW, ROUGH = 0.02, 6.0
 PRODUCTS = {True: 2580.0, False: 950.0}
@@ -71,19 +75,46 @@ def windows(p: Problem) -> tuple[Axis, Axis] | None:
     return (row, column) if co.extent(row) > 1 and co.extent(column) >= DOT else None
 
 
-def tile(p: Problem, rows: int, columns: int) -> Schedule:
-    """So many of both axes of `windows` at a time, and terms of sums one by one."""
+def tall(p: Problem) -> tuple[Axis, Axis] | None:
+    """Of a result of `windows`, the axis before its rows, and that of the sum along which the
+    windows of its elements overlap: what one element reads, the next ones do, too."""
     order, found = side_by_side(p), reduction(p.tensor)
+    if found is None:
+        return None
+    high = order[-3]
+    for x in loads(found.body):
+        for form in map(affine, x.index):
+            over = [a for a in found.axes if form is not None and form.coefficient(a)]
+            if form is None or len(over) != 1 or min(map(co.extent, (high, *over))) < 2:
+                continue
+            if 0 < form.coefficient(high) < form.coefficient(over[0]) * co.extent(over[0]):
+                return high, over[0]
+    return None
+
+
+def tile(p: Problem, rows: int, columns: int, deep: int = 1) -> Schedule:
+    """So many of both axes of `windows` at a time, and terms of sums one by one; and so many of the
+    axis before these, each in registers of its own, with which what windows share is read once."""
+    order, found, along = side_by_side(p), reduction(p.tensor), tall(p)
     assert found is not None
     *rest, row, column = (a.name for a in order)
     over = [a.name for a in found.axes]
     outer = [*rest, f"{row}.o", f"{column}.o"]
-    return (
+    steps: list[Primitive] = [
         Reorder((*rest, row, column, *over)),
         Split(row, min(rows, co.extent(order[-2]))),
         Split(column, min(columns, co.extent(order[-1]))),
-        Reorder((*outer, *over, f"{row}.i", f"{column}.i")),
-        *map(Parallel, outer), Unroll(f"{row}.i"), Vectorize(f"{column}.i"),
+    ]
+    apart: list[Primitive] = []
+    if deep > 1 and along is not None:
+        high, k = (a.name for a in along)
+        steps.append(Split(high, min(deep, co.extent(along[0]))))
+        outer[outer.index(high)] = f"{high}.o"
+        over = [*(a for a in over if a != k), f"{high}.i", k]
+        apart = [Unroll(f"{high}.i"), Unroll(k)]
+    return (
+        *steps, Reorder((*outer, *over, f"{row}.i", f"{column}.i")),
+        *map(Parallel, outer), *apart, Unroll(f"{row}.i"), Vectorize(f"{column}.i"),
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from superopt.kernels.gpu_blocks import (
     BYTES,
     DOT,
     END,
+    ERF,
     MEMORY,
     MOST,
     MULTIPROCESSORS,
@@ -64,7 +65,8 @@ from superopt.te.walk import axes_of
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """A sum of products as one of matrices: rows, columns, and what is summed, each as axes that go
-    together, the outermost first; batch: axes of both operands."""
+    together, the outermost first; batch: axes of both operands. ends: what is made of each sum, in
+    functions such as erf."""
 
     c: co.Contraction
     batch: tuple[Axis, ...]
@@ -72,6 +74,7 @@ class Matrix:
     columns: tuple[Axis, ...]
     over: tuple[Axis, ...]
     half: bool
+    ends: float = 0.0
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -92,8 +95,16 @@ def matrix_of(p: Problem) -> Matrix | None:
     # Channels innermost, where pictures lie so; what is of one step says nothing.
     over = sorted(found.axes, key=lambda a: (co.extent(a) > 1, stride(c.a, a, p.layouts) == 1))
     half = c.a.dtype.bits == 16
-    m = Matrix(c, both, rows, columns, tuple(over), half)
+    assert p.tensor.body is not None
+    m = Matrix(c, both, rows, columns, tuple(over), half, _functions(p.tensor.body))
     return m if min(m.sizes[0], m.sizes[1], _terms(m)) > DOT // 2 else None
+
+
+def _functions(e: Expr) -> float:
+    """Of what is made of a sum, as so many of erf."""
+    if not isinstance(e, Apply):
+        return 0.0
+    return COSTLY.get(e.fn, 0.0) + sum(map(_functions, e.args))
 
 
 def _terms(m: Matrix, most: int = 64) -> int:
@@ -107,6 +118,7 @@ def _terms(m: Matrix, most: int = 64) -> int:
 SIDES = (16, 32, 64, 128)  # of blocks of the result
 WIDE, LONG = (128, 256), 512  # and this one, of so many terms
 PARTS = (1, 2, 3, 4, 6, 8, 9, 16)  # of a sum
+COSTLY = {"erf": 1.0, "tanh": 1.0, "sigmoid": 0.5, "exp": 0.5}
 
 
 def ranked(m: Matrix) -> Iterator[Option]:
@@ -130,12 +142,15 @@ class Steps:
     least: float
     near: int
     area: int
+    ends: float = 0.0
 
     def wave(self, blocks: int) -> float:
         """In ns, where all of them run at once."""
         together = min(self.near, -(-blocks // MULTIPROCESSORS))
         return (
-            self.count * max(self.least, together * self.step) + BEGIN + together * self.area * END
+            self.count * max(self.least, together * self.step)
+            + BEGIN
+            + together * self.area * (END + self.ends * ERF[self.near > 1])
         )
 
 
@@ -172,7 +187,7 @@ def blocks(m: Matrix, gates: int = 1) -> Iterator[tuple[float, Option]]:
         read = h * whole * ROW * (ROUGH if last % (16 // size) or last < DOT else 1)
         step = max(h * wide * whole / products, (h + wide) * deep * size / BYTES, read)
 
-        one = Steps(steps, step, STEP[groups], near, h * wide)
+        one = Steps(steps, step, STEP[groups], near, h * wide, m.ends)
         full, rest = divmod(programs, MULTIPROCESSORS * near)
         time = full * one.wave(MULTIPROCESSORS * near) + (one.wave(rest) if rest else 0)
         moved = (rows * terms / windows + rows * columns) * batch * size

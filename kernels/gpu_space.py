@@ -37,6 +37,7 @@ from superopt.kernels.gpu_blocks import (
     fused,
     side_by_side,
     stride,
+    tall,
     tile,
     windows,
 )
@@ -63,18 +64,17 @@ from superopt.kernels.schedule import (
 from superopt.kernels.transform import reduction
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Reduce
-from superopt.te.walk import loads, stages
+from superopt.te.walk import axes_of, loads, stages
 
 LARGE = 2**33  # products from which on the vendor's library is taken unmeasured
 ELEMENTS = 1024  # of a result at a time, at most
-# Elements of a result of windows, channels at most, and warps, of 16 and of 32 bits: those that
-# took the least time of 20 depthwise convolutions of one and of 16 pictures come first. Two warps
-# keep a GPU busy only where there is much, in elements.
-TILES = {
-    16: ((512, 64, 2), (512, 32, 4), (512, 64, 4), (1024, 64, 4)),
-    32: ((512, 32, 4), (1024, 64, 4), (512, 64, 2), (512, 64, 4)),
-}
-SMALL, MUCH = (512, 32, 4), 1 << 19
+# Elements of a result of windows at a time, channels at most, how many of these one above the other
+# (see gpu_blocks.tile), and warps: those that took the least time of 11 depthwise convolutions of
+# one and of 16 pictures come first. Many above each other leave few programs: from so many elements
+# on; and maxima gain nothing by them.
+TILES = ((1024, 64, 7, 4), (1024, 64, 2, 4), (1024, 64, 1, 4), (512, 32, 7, 2), (1024, 64, 4, 4),
+         (1024, 32, 2, 4), (512, 32, 1, 2))  # fmt: skip
+DEEP = {7: 1 << 20, 2: 1 << 17, 1: 0}
 TERMS = 256  # and where each is a sum
 TURNS = (64, 32)  # of what is read and of what is written side by side, at a time
 SUMMED = 1024  # terms of a sum at a time, at most
@@ -83,6 +83,8 @@ FEW = 64  # elements of a result for each multiprocessor below which sums are ta
 BESIDE, TALL = 16, 512  # of a result, that are read side by side; and terms of each, at most
 PER_WARP = 512  # elements of a row
 LARGEST = 1 << 14  # elements of a row that is one block
+# Elements of several rows, half as many where rows are longer than that; and rows, at most.
+ROWS, MIDDLE, HIGH = 2048, 256, 32
 
 
 def choice(
@@ -106,6 +108,7 @@ def options(p: Problem, vendor: bool = True, forms: bool = True) -> Iterator[Opt
     if p.lead:
         n = _count_of_row(p.tensor, p.lead)
         best = max(1, min(8, 1 << max(n // PER_WARP, 1).bit_length() - 1))
+        yield from _high(p, n)
         yield from (Option.of("rows", warps=w) for w in dict.fromkeys((best, 1, 2, 4, 8)))
         return
     gated = gg.gated_of(p)
@@ -139,24 +142,40 @@ def _others(p: Problem) -> Iterator[Option]:
     if _turned(p) is not None:
         for side in TURNS:
             yield Option.of("turn", rows=side, columns=max(TURNS), warps=4)
-    if (both := windows(p)) is not None:
-        for elements, wide, warps in _tiles(p):
+    if found is not None and (both := windows(p)) is not None:
+        for elements, wide, deep, warps in _tiles(p, found):
             columns = block(co.extent(both[1]), wide, DOT // 2)
             if columns:
                 rows = elements >> (columns - 1).bit_length()
-                yield Option.of("tile", rows=rows, columns=columns, warps=warps)
+                more = {"deep": deep} if deep > 1 else {}
+                yield Option.of("tile", rows=rows, columns=columns, **more, warps=warps)
     most = max(count(p.tensor) // (2 * MULTIPROCESSORS), 64)
     elements = 1 << min(ELEMENTS if found is None else TERMS, most).bit_length() - 1
     for n in dict.fromkeys((elements, 256, 512, 1024)):
         yield Option.of("each", elements=n, warps=max(1, min(4, n // 64)))
 
 
-def _tiles(p: Problem) -> list[tuple[int, int, int]]:
+def _high(p: Problem, n: int) -> Iterator[Option]:
+    """Several rows of n numbers at a time, where they are short and there are many: the best of 11
+    softmaxes and layer norms come first."""
+    last, wide = co.extent(p.tensor.axes[p.lead - 1]), 1 << max(n - 1, 0).bit_length()
+    rows = prod(map(co.extent, p.tensor.axes[: p.lead]))
+    size = ROWS if wide < MIDDLE else ROWS // 2
+    most = min(size // wide, HIGH, rows // (2 * MULTIPROCESSORS), last)
+    high = 1 << max(most, 1).bit_length() - 1
+    for h in (high, high // 2, 2 * high) if high > 1 else ():
+        if 1 < h <= last and h * wide <= 2 * ROWS:
+            warps = max(1, min(8, h * wide // 256))
+            yield from (Option.of("rows", high=h, warps=w) for w in dict.fromkeys((warps, 2, 8)))
+
+
+def _tiles(p: Problem, found: Reduce) -> list[tuple[int, int, int, int]]:
     """The best ones first; see TILES."""
-    some = list(TILES[16 if p.tensor.dtype.bits == 16 else 32])
-    if count(p.tensor) < MUCH:
-        some.sort(key=lambda x: x != SMALL)
-    return some
+    if tall(p) is None:
+        return [x for x in TILES if x[2] == 1]
+    best = next(d for d, n in DEEP.items() if count(p.tensor) >= n)
+    best = best if found.fn == "sum" else 1
+    return sorted(TILES, key=lambda x: x[2] != best)
 
 
 def chosen(p: Problem, option: Option) -> Choice:
@@ -190,7 +209,7 @@ def chosen(p: Problem, option: Option) -> Choice:
         case "online" if p.lead and (attention := online(t)) is not None:
             return attended(attention, option)
         case "rows" if p.lead:
-            return Choice(option, t, _rows(t, p.lead))
+            return Choice(option, t, _rows(t, p.lead, dict(option.knobs).get("high", 1)))
         case "across" if "turned" in dict(option.knobs):
             other = _by_terms(p)
             if other is not None:
@@ -209,7 +228,11 @@ def chosen(p: Problem, option: Option) -> Choice:
             if along is not None:
                 return Choice(option, t, {t: _turning(p, along, option)})
         case "tile" if windows(p) is not None:
-            return Choice(option, t, {t: tile(p, option["rows"], option["columns"])})
+            deep = dict(option.knobs).get("deep", 1)
+            windowed, total = tile(p, option["rows"], option["columns"], deep), reduction(t)
+            assert total is not None
+            read = dict.fromkeys(x.tensor for x in loads(total.body))
+            return Choice(option, t, {t: windowed}, tuple(c for c in read if c in p.constants))
         case "each":
             return Choice(option, t, {t: each(p, option["elements"])})
     raise ValueError(f"{option} is no way to compute {t.name}")
@@ -285,25 +308,42 @@ def _across_of(p: Problem, found: Reduce, **more: int) -> Option:
     beside = bool(more) or _beside(p, found)
     most = max(1, min(8, count(p.tensor) // (4 * MULTIPROCESSORS)))
     rows = min(1 << most.bit_length() - 1 if beside else BESIDE, max(count(p.tensor), 1))
-    deep = block(co.extent(found.axes[-1]), SUMMED if beside else TALL, 1)
+    deep = block(prod(map(co.extent, _together(p, found))), SUMMED if beside else TALL, 1)
     warps = 4 if deep * rows > 512 else 1
     return Option.of("across", rows=rows, deep=deep, warps=warps, **more)
 
 
 def _across(p: Problem, found: Reduce, rows: int, deep: int) -> Schedule:
     order = side_by_side(p)
-    *outer, k = [a.name for a in found.axes]
+    last = _together(p, found)
+    outer = [a.name for a in found.axes if a not in last]
+    steps: list[Primitive] = [Reorder((*(a.name for a in order), *(a.name for a in found.axes)))]
+    k = fused(steps, last)
     if not order:
-        return (Split(k, deep), Reorder((*outer, f"{k}.o", f"{k}.i")), Unroll(f"{k}.i"))
-    steps: list[Primitive] = [Reorder((*(a.name for a in order), *outer, k))]
+        return (*steps, Split(k, deep), Reorder((*outer, f"{k}.o", f"{k}.i")), Unroll(f"{k}.i"))
     name = fused(steps, order)
     steps += [Split(name, rows), Split(k, deep)]
     steps.append(Reorder((f"{name}.o", *outer, f"{k}.o", f"{k}.i", f"{name}.i")))
     return (*steps, Parallel(f"{name}.o"), Unroll(f"{k}.i"), Vectorize(f"{name}.i"))
 
 
-def _rows(t: Tensor, lead: int) -> Mapping[Tensor, Schedule]:
-    """A row is a program; what is computed of it is, whole, where it is not too long."""
+def _together(p: Problem, found: Reduce) -> list[Axis]:
+    """The last axes of the sum, of which terms lie equally far apart in all that is read."""
+    last: list[Axis] = []
+    over = set(found.axes)
+    some = [x for x in loads(found.body) if any(over & axes_of(i) for i in x.index)]
+    for a in reversed(found.axes):
+        inner = [b for b in last if co.extent(b) > 1]
+        for x in some if inner and co.extent(a) > 1 else ():
+            near, far = (stride(x, b, p.layouts) for b in (inner[0], a))
+            if near is None or far != near * prod(map(co.extent, inner)):
+                return last
+        last.insert(0, a)
+    return last
+
+
+def _rows(t: Tensor, lead: int, high: int = 1) -> Mapping[Tensor, Schedule]:
+    """Some rows are a program; what is computed of them is, whole, where it is not too long."""
     row = t.axes[lead - 1].name
     out: dict[Tensor, Schedule] = {}
     order = stages([t])
@@ -312,17 +352,32 @@ def _rows(t: Tensor, lead: int) -> Mapping[Tensor, Schedule]:
         if s is not t and found is None and s.rank == t.rank and once(s, order):
             out[s] = (Inline(),)
             continue
-        steps: list[Primitive] = [] if s is t else [ComputeAt(t.name, row)]
-        axes = found.axes if found is not None else s.axes[lead:]
+        steps: list[Primitive] = []
+        before, own = [a.name for a in s.axes[: lead - 1]], s.axes[lead - 1].name
+        axes = list(found.axes if found is not None else s.axes[lead:])
+        if s is not t:
+            steps.append(ComputeAt(t.name, f"{row}.o" if high > 1 else row))
+        elif high > 1:
+            steps.append(Split(row, high))
+            before, own = [*before, f"{row}.o"], f"{row}.i"
+        if high > 1 and found is not None:
+            kept = [a.name for a in s.axes[lead:]]
+            steps.append(Reorder((*before, *kept, *(a.name for a in axes), own)))
         if axes:
             name = fused(steps, axes)
             n = prod(map(co.extent, axes))
             if n > LARGEST:
                 steps.append(Split(name, block(n, LARGEST, 1)))
                 name = f"{name}.i"
-            steps.append(Vectorize(name))
+            along = [own, name] if found is None else [name, own]
+            steps += [Unroll(x) for x in along[:-1]] if high > 1 else []
+            steps.append(Vectorize(along[-1] if high > 1 else name))
+        elif high > 1:
+            steps.append(Vectorize(own))
         out[s] = tuple(steps)
-    out[t] = (*out[t], *(Parallel(a.name) for a in t.axes[:lead]))
+    apart = [a.name for a in t.axes[: lead - 1]]
+    apart.append(f"{row}.o" if high > 1 else row)
+    out[t] = (*out[t], *map(Parallel, apart))
     return out
 
 

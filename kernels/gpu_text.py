@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 from superopt.kernels import gpu_values as gv
 from superopt.kernels.gpu_functions import HALF, HELPERS, applied, cast, reduced
+from superopt.kernels.gpu_unroll import written_out
 from superopt.kernels.gpu_values import Block, Writer, extent
 from superopt.kernels.tile import For, Kernel, Stmt, Store, Update, flat
 from superopt.te import index as ix
@@ -80,7 +81,8 @@ def printed(
     for t in (*kernel.params, *(t for t, _ in kernel.scratch)):
         if _size(t) >= 1 << 31:
             raise NotImplementedError(f"{t.name}: {t.type} has indices of more than 32 bits")
-    parts = _parts(tuple(map(_tiled, _plain(kernel.body))))
+    written, scratch = written_out(tuple(_plain(kernel.body)), kernel.scratch)
+    parts = _parts(tuple(map(_tiled, written)))
     used = [{x.buffer for x in _uses(body)} for body in parts]
     how = dots, interpreted, early
     names = [kernel.name] if len(parts) == 1 else [f"{kernel.name}_{n}" for n in range(len(parts))]
@@ -89,10 +91,10 @@ def printed(
     for name, body, buffers in zip(names, parts, used, strict=True):
         axes, inner = _shared(body)
         programs = math.prod(map(extent, axes))
-        own = [t for t, _ in kernel.scratch if sum(t in u for u in used) == 1 and t in buffers]
+        own = [t for t, _ in scratch if sum(t in u for u in used) == 1 and t in buffers]
         uses = list(_uses(inner))
         registers = frozenset(t for t in own if _variable([x for x in uses if x.buffer is t]))
-        for t, scope in kernel.scratch:
+        for t, scope in scratch:
             if t in buffers and t not in registers:
                 if scope == "register":
                     raise NotImplementedError(f"register {t.name}: {t.type} is not one whole tile")
@@ -291,7 +293,9 @@ def _body(w: Writer, body: Sequence[Stmt]) -> None:
                     end = gv.value(w, s.until).text
                 w.line(f"for {w.names[axis]} in {steps}(0, {end}):")
                 w.depth += 1
+                w.known.clear()
                 _body(w, inner)
+                w.known.clear()
                 w.depth -= 1
             case Store(buffer, at, new, axes):
                 w.over(axes)

@@ -45,7 +45,8 @@ class Writer:
 
     registers: the buffers that are variables; zeroed: those that hold what was read, which is 0
     beyond extents, and nothing else. synced: those that a program stores to and reads.
-    dots, interpreted: see gpu_text.printed.
+    dots, interpreted: see gpu_text.printed. known: what is read in this tile, in this loop, since
+    memory was written.
     """
 
     registers: frozenset[Tensor]
@@ -85,8 +86,9 @@ class Writer:
     def over(self, axes: Sequence[Axis]) -> None:
         """From here on a tile over these axes is computed. Raises NotImplementedError where its
         block is too large."""
+        if proper(axes) != self.tile:
+            self.known.clear()
         self.tile = proper(axes)
-        self.known.clear()
         size = math.prod(shape(self.tile))
         if size > LARGEST:
             raise NotImplementedError(
@@ -222,7 +224,7 @@ def number(v: Number, dtype: DType) -> str:
 def index(w: Writer, e: Expr, guard: Block | None = None) -> Block:
     """An index: what hangs on no axis of the tile comes first, and stays a scalar."""
     terms: list[Block] = []
-    for atoms, c in ix.polynomial(e).items():
+    for atoms, c in ix.polynomial(_rejoined(e)).items():
         if any(isinstance(a, Axis) and a.extent == 1 for a in atoms):
             continue
         some = [_atom(w, a, guard) for a in atoms]
@@ -234,6 +236,19 @@ def index(w: Writer, e: Expr, guard: Block | None = None) -> Block:
     text = " + ".join(b.text for b in terms)
     axes = frozenset[Axis]().union(*(b.axes for b in terms))
     return Block(f"({text})" if len(terms) > 1 else text, axes)
+
+
+def _rejoined(e: Expr) -> Expr:
+    """With x * c for (x mod n) * c + (x // n) * (n * c)."""
+    p = ix.polynomial(e)
+    for atoms, c in p.items():
+        match atoms:
+            case (Apply("mod", (x, Const(n))),):
+                other = (Apply("floordiv", (x, Const(n, INDEX)), INDEX),)
+                if p.get(other) == n * c:
+                    rest = {k: v for k, v in p.items() if k not in (atoms, other)}
+                    return _rejoined(ix.as_index(ix.from_polynomial(rest) + x * c))
+    return e
 
 
 def _axis(w: Writer, a: Axis) -> Block:
@@ -334,6 +349,7 @@ def write(w: Writer, buffer: Tensor, at: Sequence[Expr], new: Block) -> None:
         )
     mask = within(w, place.axes)
     rest = f", mask={mask.text}" if mask else ""
+    w.known.clear()
     if buffer in w.synced:  # what others of the program read before
         w.line("tl.debug_barrier()")
     w.line(f"tl.store({w.buffer(buffer)} + {place.text}, {new.text}{rest})")

@@ -66,9 +66,22 @@ def transposed(m: int, n: int, block: int) -> Kernel:
     return made_by([x], y, {y: how})
 
 
+def windows() -> Kernel:
+    """Sums of windows of 3 x 2, two rows of them at a time, which share what both read."""
+    x = Tensor("x", F32, (9, 6, 20))
+    y = compute(
+        (7, 5, 20),
+        lambda i, j, c: reduce_sum((3, 2), lambda k, m: x[i + k, j + m, c]),
+        name="y",
+    )
+    how = "split(i0, 2); reorder(i0.o, i1, k1, i0.i, k0, i2); parallel(i0.o); parallel(i1); "
+    return made_by([x], y, {y: how + "unroll(i0.i); unroll(k0); vectorize(i2)"})
+
+
 PRINTED = {
     "add": lambda: add(1000, F32, 200),
     "matmul": lambda: matmul((70, 50, 48), F32, (32, 24, 16)),
     "epilogue": lambda: matmul((64, 64, 64), F16, (32, 32, 16), epilogue=True),
     "softmax": lambda: softmax(10, 100, 4),
+    "windows": windows,
 }

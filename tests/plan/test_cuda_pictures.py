@@ -10,6 +10,8 @@ import onnx
 import pytest
 
 import superopt
+from superopt.kernels import gpu_space
+from superopt.kernels.gpu_text import printed
 from tests.gpu import choose
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
@@ -126,3 +128,64 @@ def test_sums_of_parts_are_of_32_bits(precision: str) -> None:
     given = {n: (rng.random((1, 2, 64, 32)) * 60 + 40).astype(np.float32) for n in ("x", "m")}
     exe = superopt.compile(m, target="cuda", precision=precision)
     near(exe.run(given), reference(m, given), "fp32")
+
+
+def windows(side: int, size: tuple[int, int] = (9, 11), **how: Any) -> onnx.ModelProto:
+    """Of each channel, between products, so that channels lie last: a convolution, and maxima."""
+    known = {"w": drawn(24, 4, 1, 1), "d": drawn(24, 1, side, side), "v": drawn(8, 24, 1, 1)}
+    nodes = [
+        node("Conv", "x", "w", "a"), node("Conv", "a", "d", "b", group=24, **how),
+        node("MaxPool", "b", "c", kernel_shape=[3, 3], strides=[2, 2]), node("Conv", "c", "v", "y"),
+    ]  # fmt: skip
+    return model(nodes, {"x": (F, [1, 4, *size])}, ["y"], known)
+
+
+@pytest.mark.parametrize("deep", [2, 4, 7])
+@pytest.mark.parametrize(
+    ("side", "how"),
+    [(5, {"pads": [2] * 4}), (3, {"strides": [2, 2]}), (3, {"dilations": [2, 2], "pads": [0] * 4})],
+)
+def test_windows_one_above_the_other(
+    deep: int, side: int, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What several windows read is read once; the last ones are computed twice where rows are no
+    multiple."""
+    monkeypatch.setattr(gpu_space, "TILES", ((128, 16, deep, 1),))
+    monkeypatch.setattr(gpu_space, "DEEP", {deep: 0})
+    m = windows(side, **how)
+    given = feeds(m)
+    exe = superopt.compile(m, target="cuda")
+    near(exe.run(given), reference(m, given), "fp32")
+    (part,) = exe.variant({}).parts
+    chosen = [o for o in part.program.options.values() if o.algorithm == "tile"]
+    assert {o["deep"] for o in chosen} == {deep}
+    texts = [printed(k).source for k in part.program.kernels.values()]
+    assert sum("_1 = tl.full((" in x for x in texts) == len(chosen)  # another register
+
+
+@pytest.mark.parametrize("shape", [(3, 37, 20), (2, 3, 5, 33), (70, 3), (9, 16, 100)])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_short_rows_together(
+    shape: tuple[int, ...], precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A norm and a softmax of each row, of several rows at a time."""
+    monkeypatch.setattr(gpu_space, "MULTIPROCESSORS", 2)
+    n = shape[-1]
+    nodes = [node("LayerNormalization", "x", "s", "b", "a"), node("Softmax", "a", "y")]
+    m = model(nodes, {"x": (F, [*shape])}, ["y"], {"s": drawn(n), "b": drawn(n)})
+    given = feeds(m)
+    exe = superopt.compile(m, target="cuda", precision=precision)
+    near(exe.run(given), reference(m, given), precision)
+    (part,) = exe.variant({}).parts
+    (option,) = [o for o in part.program.options.values() if o.algorithm == "rows"]
+    assert option["high"] > 1
+    assert shape[-2] % option["high"] or shape[-2] == 16
+
+
+def test_channels_that_lie_apart_are_one_axis() -> None:
+    """Of sums over a picture, places are one axis: a vector of many, not one of a row each."""
+    nodes = [node("Conv", "x", "w", "a"), node("GlobalAveragePool", "a", "y")]
+    m = model(nodes, {"x": (F, [1, 4, 17, 21])}, ["y"], {"w": drawn(24, 4, 1, 1)})
+    (part,) = superopt.compile(m, target="cuda").variant({}).parts
+    (option,) = [o for o in part.program.options.values() if o.algorithm == "across"]
+    assert option["deep"] == 7 * 17

@@ -1,0 +1,111 @@
+"""Loops that are written out, before a kernel is Triton's text: those whose steps each have a tile
+of their own, and unrolled ones inside these. Triton has no registers that are counted; each step's
+tile is a variable then, and what several steps read is read once.
+
+    for i < 2 unroll                       a_0[v] = 0
+      a[i, v] = 0                     =>   a_1[v] = 0
+    ...                                    ...
+    for i < 2 unroll                       a_0[v] sum= x[0, v]
+      for k < 2 unroll                     a_0[v] sum= x[1, v]
+        a[i, v] sum= x[i + k, v]           a_1[v] sum= x[1, v]
+                                           a_1[v] sum= x[2, v]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from superopt.kernels.tile import For, Stmt, Store, Update
+from superopt.te.expr import Tensor
+from superopt.te.inline import placed
+from superopt.te.node import Apply, Axis, Const, Expr, Load
+from superopt.te.walk import loads
+
+Scratch = tuple[tuple[Tensor, str], ...]
+
+
+def written_out(body: Sequence[Stmt], scratch: Scratch) -> tuple[tuple[Stmt, ...], Scratch]:
+    """The statements without such loops, and the buffers, of which some are in parts now."""
+    apart = _apart(body, {t for t, _ in scratch})
+    if not apart:
+        return tuple(body), scratch
+    w = _Writing(apart)
+    new = tuple(w.body(body, {}))
+    parts: dict[Tensor, list[Tensor]] = {}
+    for (t, _), part in w.parts.items():
+        parts.setdefault(t, []).append(part)
+    return new, tuple((p, scope) for t, scope in scratch for p in parts.get(t, [t]))
+
+
+def _apart(body: Sequence[Stmt], scratch: set[Tensor]) -> set[Tensor]:
+    """The buffers whose first index is that of an unrolled loop, wherever they are used."""
+    counted: set[Tensor] = set()
+    otherwise: set[Tensor] = set()
+
+    def look(body: Sequence[Stmt], loops: frozenset[Axis]) -> None:
+        for s in body:
+            if isinstance(s, For):
+                look(s.body, loops | {s.axis} if s.kind == "unroll" else loops)
+                continue
+            own = Load(s.buffer, s.index, s.buffer.dtype)
+            for x in (own, *loads(own), *loads(s.value)):
+                first = x.index[0] if x.index else None
+                (counted if first in loops else otherwise).add(x.tensor)
+
+    look(body, frozenset())
+    return (counted - otherwise) & scratch
+
+
+@dataclass(slots=True)
+class _Writing:
+    """apart: the buffers of which each step has its own part; parts: these, by the step."""
+
+    apart: set[Tensor]
+    parts: dict[tuple[Tensor, int], Tensor] = field(default_factory=dict)
+
+    def body(self, body: Sequence[Stmt], env: Mapping[Axis, Expr]) -> Iterator[Stmt]:
+        for s in body:
+            match s:
+                case For(axis, inner, "unroll") if env or self.counted(s):
+                    assert isinstance(axis.extent, int)
+                    for n in range(axis.extent):
+                        yield from self.body(inner, {**env, axis: Const(n, axis.dtype)})
+                case For(_, inner):
+                    until = None if s.until is None else self.value(s.until, env)
+                    yield replace(s, body=tuple(self.body(inner, env)), until=until)
+                case Store() | Update():
+                    at = self.value(Load(s.buffer, s.index, s.buffer.dtype), env)
+                    assert isinstance(at, Load)
+                    value = self.value(s.value, env)
+                    yield replace(s, buffer=at.tensor, index=at.index, value=value)
+
+    def counted(self, s: For) -> bool:
+        """Does the loop count parts of a buffer?"""
+        for x in s.body:
+            if isinstance(x, For):
+                if self.counted(replace(s, body=x.body)):
+                    return True
+                continue
+            own = Load(x.buffer, x.index, x.buffer.dtype)
+            for y in (own, *loads(x.value)):
+                if y.tensor in self.apart and y.index[0] == s.axis:
+                    return True
+        return False
+
+    def value(self, e: Expr, env: Mapping[Axis, Expr]) -> Expr:
+        return self.partly(placed(e, env)) if env else e
+
+    def partly(self, e: Expr) -> Expr:
+        """With parts in the place of what is in parts."""
+        match e:
+            case Load(t, (Const(n), *rest), dtype) if t in self.apart:
+                key = t, int(n)
+                if key not in self.parts:
+                    self.parts[key] = Tensor(f"{t.name}_{n}", t.dtype, t.shape[1:])
+                return Load(self.parts[key], tuple(rest), dtype)
+            case Load(t, at, dtype):
+                return Load(t, tuple(map(self.partly, at)), dtype)
+            case Apply(fn, args, dtype):
+                return Apply(fn, tuple(map(self.partly, args)), dtype)
+        return e
