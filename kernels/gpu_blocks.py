@@ -16,14 +16,11 @@ from superopt.kernels.schedule import (
     Reorder,
     Schedule,
     Split,
-    Unroll,
     Vectorize,
 )
 from superopt.kernels.transform import reduction
-from superopt.te.affine import affine
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Load
-from superopt.te.walk import loads
 
 DOT = 16  # the least extent of a dot's blocks
 NARROW = 8  # but for columns, where several products share rows: tensor cores have no less
@@ -63,59 +60,6 @@ def each(p: Problem, elements: int) -> Schedule:
     steps += [Split(name, min(elements, max(count(p.tensor), 1)))]
     steps.append(Reorder((f"{name}.o", *over, f"{name}.i")))
     return (*steps, Parallel(f"{name}.o"), Vectorize(f"{name}.i"))
-
-
-def windows(p: Problem) -> tuple[Axis, Axis] | None:
-    """The two last axes of a result of windows (the columns of a picture, and its channels), where
-    what is summed lies apart: by both it is said where an element is without dividing for each."""
-    order, found = side_by_side(p), reduction(p.tensor)
-    if found is None or len(found.axes) < 2 or len(order) < 3:
-        return None
-    row, column = order[-2:]
-    return (row, column) if co.extent(row) > 1 and co.extent(column) >= DOT else None
-
-
-def tall(p: Problem) -> tuple[Axis, Axis] | None:
-    """Of a result of `windows`, the axis before its rows, and that of the sum along which the
-    windows of its elements overlap: what one element reads, the next ones do, too."""
-    order, found = side_by_side(p), reduction(p.tensor)
-    if found is None:
-        return None
-    high = order[-3]
-    for x in loads(found.body):
-        for form in map(affine, x.index):
-            over = [a for a in found.axes if form is not None and form.coefficient(a)]
-            if form is None or len(over) != 1 or min(map(co.extent, (high, *over))) < 2:
-                continue
-            if 0 < form.coefficient(high) < form.coefficient(over[0]) * co.extent(over[0]):
-                return high, over[0]
-    return None
-
-
-def tile(p: Problem, rows: int, columns: int, deep: int = 1) -> Schedule:
-    """So many of both axes of `windows` at a time, and terms of sums one by one; and so many of the
-    axis before these, each in registers of its own, with which what windows share is read once."""
-    order, found, along = side_by_side(p), reduction(p.tensor), tall(p)
-    assert found is not None
-    *rest, row, column = (a.name for a in order)
-    over = [a.name for a in found.axes]
-    outer = [*rest, f"{row}.o", f"{column}.o"]
-    steps: list[Primitive] = [
-        Reorder((*rest, row, column, *over)),
-        Split(row, min(rows, co.extent(order[-2]))),
-        Split(column, min(columns, co.extent(order[-1]))),
-    ]
-    apart: list[Primitive] = []
-    if deep > 1 and along is not None:
-        high, k = (a.name for a in along)
-        steps.append(Split(high, min(deep, co.extent(along[0]))))
-        outer[outer.index(high)] = f"{high}.o"
-        over = [*(a for a in over if a != k), f"{high}.i", k]
-        apart = [Unroll(f"{high}.i"), Unroll(k)]
-    return (
-        *steps, Reorder((*outer, *over, f"{row}.i", f"{column}.i")),
-        *map(Parallel, outer), *apart, Unroll(f"{row}.i"), Vectorize(f"{column}.i"),
-    )  # fmt: skip
 
 
 def fused(steps: list[Primitive], axes: Sequence[Axis]) -> str:

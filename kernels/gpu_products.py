@@ -118,6 +118,8 @@ def _terms(m: Matrix, most: int = 64) -> int:
 SIDES = (16, 32, 64, 128)  # of blocks of the result
 WIDE, LONG = (128, 256), 512  # and this one, of so many terms
 PARTS = (1, 2, 3, 4, 6, 8, 9, 16)  # of a sum
+# What is made of short sums takes as long as these.
+SHORT = 256
 COSTLY = {"erf": 1.0, "tanh": 1.0, "sigmoid": 0.5, "exp": 0.5}
 
 
@@ -187,7 +189,8 @@ def blocks(m: Matrix, gates: int = 1) -> Iterator[tuple[float, Option]]:
         read = h * whole * ROW * (ROUGH if last % (16 // size) or last < DOT else 1)
         step = max(h * wide * whole / products, (h + wide) * deep * size / BYTES, read)
 
-        one = Steps(steps, step, STEP[groups], near, h * wide, m.ends)
+        ends = m.ends if gates == 1 and terms <= SHORT else 0.0
+        one = Steps(steps, step, STEP[groups], near, h * wide, ends)
         full, rest = divmod(programs, MULTIPROCESSORS * near)
         time = full * one.wave(MULTIPROCESSORS * near) + (one.wave(rest) if rest else 0)
         moved = (rows * terms / windows + rows * columns) * batch * size

@@ -19,7 +19,7 @@ side. Numbers of an option are those of a schedule; warps and stages go to Trito
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
@@ -37,22 +37,18 @@ from superopt.kernels.gpu_blocks import (
     fused,
     side_by_side,
     stride,
-    tall,
-    tile,
-    windows,
 )
 from superopt.kernels.gpu_cudnn import convolution, convolved
 from superopt.kernels.gpu_groups import grouped
 from superopt.kernels.gpu_library import library, offered
 from superopt.kernels.gpu_narrow import narrow, narrowed, widened
 from superopt.kernels.gpu_products import Made, by_terms, matrix_of, multiplied, ranked
+from superopt.kernels.gpu_rows import by_rows, short_and_long
+from superopt.kernels.gpu_windows import tile, tiles, windows
 from superopt.kernels.online import online
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice, Problem
-from superopt.kernels.rows import once
 from superopt.kernels.schedule import (
-    ComputeAt,
-    Inline,
     Parallel,
     Primitive,
     Reorder,
@@ -62,29 +58,17 @@ from superopt.kernels.schedule import (
     Vectorize,
 )
 from superopt.kernels.transform import reduction
-from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Reduce
-from superopt.te.walk import axes_of, loads, stages
+from superopt.te.walk import axes_of, loads
 
 LARGE = 2**33  # products from which on the vendor's library is taken unmeasured
 ELEMENTS = 1024  # of a result at a time, at most
-# Elements of a result of windows at a time, channels at most, how many of these one above the other
-# (see gpu_blocks.tile), and warps: those that took the least time of 11 depthwise convolutions of
-# one and of 16 pictures come first. Many above each other leave few programs: from so many elements
-# on; and maxima gain nothing by them.
-TILES = ((1024, 64, 7, 4), (1024, 64, 2, 4), (1024, 64, 1, 4), (512, 32, 7, 2), (1024, 64, 4, 4),
-         (1024, 32, 2, 4), (512, 32, 1, 2))  # fmt: skip
-DEEP = {7: 1 << 20, 2: 1 << 17, 1: 0}
 TERMS = 256  # and where each is a sum
 TURNS = (64, 32)  # of what is read and of what is written side by side, at a time
 SUMMED = 1024  # terms of a sum at a time, at most
 ALONE = 512  # elements of a result whose terms are read together, and not one after the other
 FEW = 64  # elements of a result for each multiprocessor below which sums are taken apart
 BESIDE, TALL = 16, 512  # of a result, that are read side by side; and terms of each, at most
-PER_WARP = 512  # elements of a row
-LARGEST = 1 << 14  # elements of a row that is one block
-# Elements of several rows, half as many where rows are longer than that; and rows, at most.
-ROWS, MIDDLE, HIGH = 2048, 256, 32
 
 
 def choice(
@@ -106,10 +90,7 @@ def options(p: Problem, vendor: bool = True, forms: bool = True) -> Iterator[Opt
         yield from rest
         return
     if p.lead:
-        n = _count_of_row(p.tensor, p.lead)
-        best = max(1, min(8, 1 << max(n // PER_WARP, 1).bit_length() - 1))
-        yield from _high(p, n)
-        yield from (Option.of("rows", warps=w) for w in dict.fromkeys((best, 1, 2, 4, 8)))
+        yield from short_and_long(p)
         return
     gated = gg.gated_of(p)
     if gated is not None:
@@ -143,7 +124,7 @@ def _others(p: Problem) -> Iterator[Option]:
         for side in TURNS:
             yield Option.of("turn", rows=side, columns=max(TURNS), warps=4)
     if found is not None and (both := windows(p)) is not None:
-        for elements, wide, deep, warps in _tiles(p, found):
+        for elements, wide, deep, warps in tiles(p, found):
             columns = block(co.extent(both[1]), wide, DOT // 2)
             if columns:
                 rows = elements >> (columns - 1).bit_length()
@@ -153,29 +134,6 @@ def _others(p: Problem) -> Iterator[Option]:
     elements = 1 << min(ELEMENTS if found is None else TERMS, most).bit_length() - 1
     for n in dict.fromkeys((elements, 256, 512, 1024)):
         yield Option.of("each", elements=n, warps=max(1, min(4, n // 64)))
-
-
-def _high(p: Problem, n: int) -> Iterator[Option]:
-    """Several rows of n numbers at a time, where they are short and there are many: the best of 11
-    softmaxes and layer norms come first."""
-    last, wide = co.extent(p.tensor.axes[p.lead - 1]), 1 << max(n - 1, 0).bit_length()
-    rows = prod(map(co.extent, p.tensor.axes[: p.lead]))
-    size = ROWS if wide < MIDDLE else ROWS // 2
-    most = min(size // wide, HIGH, rows // (2 * MULTIPROCESSORS), last)
-    high = 1 << max(most, 1).bit_length() - 1
-    for h in (high, high // 2, 2 * high) if high > 1 else ():
-        if 1 < h <= last and h * wide <= 2 * ROWS:
-            warps = max(1, min(8, h * wide // 256))
-            yield from (Option.of("rows", high=h, warps=w) for w in dict.fromkeys((warps, 2, 8)))
-
-
-def _tiles(p: Problem, found: Reduce) -> list[tuple[int, int, int, int]]:
-    """The best ones first; see TILES."""
-    if tall(p) is None:
-        return [x for x in TILES if x[2] == 1]
-    best = next(d for d, n in DEEP.items() if count(p.tensor) >= n)
-    best = best if found.fn == "sum" else 1
-    return sorted(TILES, key=lambda x: x[2] != best)
 
 
 def chosen(p: Problem, option: Option) -> Choice:
@@ -209,7 +167,7 @@ def chosen(p: Problem, option: Option) -> Choice:
         case "online" if p.lead and (attention := online(t)) is not None:
             return attended(attention, option)
         case "rows" if p.lead:
-            return Choice(option, t, _rows(t, p.lead, dict(option.knobs).get("high", 1)))
+            return Choice(option, t, by_rows(t, p.lead, dict(option.knobs).get("high", 1)))
         case "across" if "turned" in dict(option.knobs):
             other = _by_terms(p)
             if other is not None:
@@ -245,10 +203,6 @@ def told(option: Option) -> tuple[int, int]:
 
 
 # --- sums, and all else ---
-
-
-def _count_of_row(t: Tensor, lead: int) -> int:
-    return prod(map(co.extent, t.axes[lead:]))
 
 
 def _turned(p: Problem) -> list[Axis] | None:
@@ -340,45 +294,6 @@ def _together(p: Problem, found: Reduce) -> list[Axis]:
                 return last
         last.insert(0, a)
     return last
-
-
-def _rows(t: Tensor, lead: int, high: int = 1) -> Mapping[Tensor, Schedule]:
-    """Some rows are a program; what is computed of them is, whole, where it is not too long."""
-    row = t.axes[lead - 1].name
-    out: dict[Tensor, Schedule] = {}
-    order = stages([t])
-    for s in order:
-        found = reduction(s)
-        if s is not t and found is None and s.rank == t.rank and once(s, order):
-            out[s] = (Inline(),)
-            continue
-        steps: list[Primitive] = []
-        before, own = [a.name for a in s.axes[: lead - 1]], s.axes[lead - 1].name
-        axes = list(found.axes if found is not None else s.axes[lead:])
-        if s is not t:
-            steps.append(ComputeAt(t.name, f"{row}.o" if high > 1 else row))
-        elif high > 1:
-            steps.append(Split(row, high))
-            before, own = [*before, f"{row}.o"], f"{row}.i"
-        if high > 1 and found is not None:
-            kept = [a.name for a in s.axes[lead:]]
-            steps.append(Reorder((*before, *kept, *(a.name for a in axes), own)))
-        if axes:
-            name = fused(steps, axes)
-            n = prod(map(co.extent, axes))
-            if n > LARGEST:
-                steps.append(Split(name, block(n, LARGEST, 1)))
-                name = f"{name}.i"
-            along = [own, name] if found is None else [name, own]
-            steps += [Unroll(x) for x in along[:-1]] if high > 1 else []
-            steps.append(Vectorize(along[-1] if high > 1 else name))
-        elif high > 1:
-            steps.append(Vectorize(own))
-        out[s] = tuple(steps)
-    apart = [a.name for a in t.axes[: lead - 1]]
-    apart.append(f"{row}.o" if high > 1 else row)
-    out[t] = (*out[t], *map(Parallel, apart))
-    return out
 
 
 def _beside(p: Problem, found: Reduce) -> bool:

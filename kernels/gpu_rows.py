@@ -1,0 +1,92 @@
+"""What is computed of rows (plan/rows.py) on a GPU: a row is a program; short ones go together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+
+from superopt.kernels import contraction as co
+from superopt.kernels.gpu_blocks import MULTIPROCESSORS, block, fused
+from superopt.kernels.option import Option
+from superopt.kernels.problem import Problem
+from superopt.kernels.rows import once
+from superopt.kernels.schedule import (
+    ComputeAt,
+    Inline,
+    Parallel,
+    Primitive,
+    Reorder,
+    Schedule,
+    Split,
+    Unroll,
+    Vectorize,
+)
+from superopt.kernels.transform import reduction
+from superopt.te.expr import Tensor
+from superopt.te.walk import stages
+
+PER_WARP = 512  # elements of a row
+LARGEST = 1 << 14  # elements of a row that is one block
+# Elements of several rows, half as many where rows are longer than that; and rows, at most.
+ROWS, MIDDLE, HIGH = 2048, 256, 32
+
+
+def short_and_long(p: Problem) -> Iterator[Option]:
+    """The options of a problem of rows."""
+    n = prod(map(co.extent, p.tensor.axes[p.lead :]))
+    best = max(1, min(8, 1 << max(n // PER_WARP, 1).bit_length() - 1))
+    yield from _high(p, n)
+    yield from (Option.of("rows", warps=w) for w in dict.fromkeys((best, 1, 2, 4, 8)))
+
+
+def _high(p: Problem, n: int) -> Iterator[Option]:
+    """Several rows of n numbers at a time, where they are short and there are many: the best of 11
+    softmaxes and layer norms come first."""
+    last, wide = co.extent(p.tensor.axes[p.lead - 1]), 1 << max(n - 1, 0).bit_length()
+    rows = prod(map(co.extent, p.tensor.axes[: p.lead]))
+    size = ROWS if wide < MIDDLE else ROWS // 2
+    most = min(size // wide, HIGH, rows // (2 * MULTIPROCESSORS), last)
+    high = 1 << max(most, 1).bit_length() - 1
+    for h in (high, high // 2, 2 * high) if high > 1 else ():
+        if 1 < h <= last and h * wide <= 2 * ROWS:
+            warps = max(1, min(8, h * wide // 256))
+            yield from (Option.of("rows", high=h, warps=w) for w in dict.fromkeys((warps, 2, 8)))
+
+
+def by_rows(t: Tensor, lead: int, high: int = 1) -> Mapping[Tensor, Schedule]:
+    """Some rows are a program; what is computed of them is, whole, where it is not too long."""
+    row = t.axes[lead - 1].name
+    out: dict[Tensor, Schedule] = {}
+    order = stages([t])
+    for s in order:
+        found = reduction(s)
+        if s is not t and found is None and s.rank == t.rank and once(s, order):
+            out[s] = (Inline(),)
+            continue
+        steps: list[Primitive] = []
+        before, own = [a.name for a in s.axes[: lead - 1]], s.axes[lead - 1].name
+        axes = list(found.axes if found is not None else s.axes[lead:])
+        if s is not t:
+            steps.append(ComputeAt(t.name, f"{row}.o" if high > 1 else row))
+        elif high > 1:
+            steps.append(Split(row, high))
+            before, own = [*before, f"{row}.o"], f"{row}.i"
+        if high > 1 and found is not None:
+            kept = [a.name for a in s.axes[lead:]]
+            steps.append(Reorder((*before, *kept, *(a.name for a in axes), own)))
+        if axes:
+            name = fused(steps, axes)
+            n = prod(map(co.extent, axes))
+            if n > LARGEST:
+                steps.append(Split(name, block(n, LARGEST, 1)))
+                name = f"{name}.i"
+            along = [own, name] if found is None else [name, own]
+            steps += [Unroll(x) for x in along[:-1]] if high > 1 else []
+            steps.append(Vectorize(along[-1] if high > 1 else name))
+        elif high > 1:
+            steps.append(Vectorize(own))
+        out[s] = tuple(steps)
+    apart = [a.name for a in t.axes[: lead - 1]]
+    apart.append(f"{row}.o" if high > 1 else row)
+    out[t] = (*out[t], *map(Parallel, apart))
+    return out

@@ -1,0 +1,99 @@
+"""Sums and maxima of windows on a GPU, whose channels lie last: tiles of columns and channels, and
+of several rows, which share what their windows have in common."""
+
+from __future__ import annotations
+
+from superopt.kernels import contraction as co
+from superopt.kernels.gpu_blocks import DOT, count, side_by_side
+from superopt.kernels.problem import Problem
+from superopt.kernels.schedule import (
+    Parallel,
+    Primitive,
+    Reorder,
+    Schedule,
+    Split,
+    Unroll,
+    Vectorize,
+)
+from superopt.kernels.transform import reduction
+from superopt.te.affine import affine
+from superopt.te.node import Axis, Reduce
+from superopt.te.walk import loads
+
+# Elements of a result of windows, channels at most, and warps, of 16 and of 32 bits: those that
+# took the least time of 20 depthwise convolutions of one and of 16 pictures come first.
+TILES = {
+    16: ((512, 64, 2), (512, 32, 4), (512, 64, 4), (1024, 64, 4)),
+    32: ((512, 32, 4), (1024, 64, 4), (512, 64, 2), (512, 64, 4)),
+}
+# Of products the same, and how many are one above the other (`tile`): the least time of 11
+# of these. Many above each other leave few programs: from so many elements on.
+ABOVE = ((1024, 64, 7, 4), (1024, 64, 4, 4), (512, 32, 7, 2), (1024, 64, 2, 4), (256, 64, 7, 1),
+         (512, 32, 1, 4), (1024, 64, 1, 4))  # fmt: skip
+DEEP = {7: 1 << 20, 2: 1 << 17, 1: 0}
+LOST = 1.2  # rows that are computed, by those that there are, at most
+
+
+def windows(p: Problem) -> tuple[Axis, Axis] | None:
+    """The two last axes of a result of windows (the columns of a picture, and its channels), where
+    what is summed lies apart: by both it is said where an element is without dividing for each."""
+    order, found = side_by_side(p), reduction(p.tensor)
+    if found is None or len(found.axes) < 2 or len(order) < 3:
+        return None
+    row, column = order[-2:]
+    return (row, column) if co.extent(row) > 1 and co.extent(column) >= DOT else None
+
+
+def tall(p: Problem) -> tuple[Axis, Axis] | None:
+    """Of a result of `windows`, the axis before its rows, and that of the sum along which the
+    windows of its elements overlap: what one element reads, the next ones do, too."""
+    order, found = side_by_side(p), reduction(p.tensor)
+    if found is None:
+        return None
+    high = order[-3]
+    for x in loads(found.body):
+        for form in map(affine, x.index):
+            over = [a for a in found.axes if form is not None and form.coefficient(a)]
+            if form is None or len(over) != 1 or min(map(co.extent, (high, *over))) < 2:
+                continue
+            if 0 < form.coefficient(high) < form.coefficient(over[0]) * co.extent(over[0]):
+                return high, over[0]
+    return None
+
+
+def tile(p: Problem, rows: int, columns: int, deep: int = 1) -> Schedule:
+    """So many of both axes of `windows` at a time, and terms of sums one by one; and so many of the
+    axis before these, each in registers of its own, with which what windows share is read once."""
+    order, found, along = side_by_side(p), reduction(p.tensor), tall(p)
+    assert found is not None
+    *rest, row, column = (a.name for a in order)
+    over = [a.name for a in found.axes]
+    outer = [*rest, f"{row}.o", f"{column}.o"]
+    steps: list[Primitive] = [
+        Reorder((*rest, row, column, *over)),
+        Split(row, min(rows, co.extent(order[-2]))),
+        Split(column, min(columns, co.extent(order[-1]))),
+    ]
+    apart: list[Primitive] = []
+    if deep > 1 and along is not None:
+        high, k = (a.name for a in along)
+        steps.append(Split(high, min(deep, co.extent(along[0]))))
+        outer[outer.index(high)] = f"{high}.o"
+        over = [*(a for a in over if a != k), f"{high}.i", k]
+        apart = [Unroll(f"{high}.i"), Unroll(k)]
+    return (
+        *steps, Reorder((*outer, *over, f"{row}.i", f"{column}.i")),
+        *map(Parallel, outer), *apart, Unroll(f"{row}.i"), Vectorize(f"{column}.i"),
+    )  # fmt: skip
+
+
+def tiles(p: Problem, found: Reduce) -> list[tuple[int, int, int, int]]:
+    """The best ones first; see TILES and ABOVE."""
+    along = tall(p) if any(x.tensor in p.constants for x in loads(found.body)) else None
+    if along is None:
+        some = TILES[16 if p.tensor.dtype.bits == 16 else 32]
+        return [(elements, wide, 1, warps) for elements, wide, warps in some]
+    high = co.extent(along[0])
+    best = next(d for d, n in DEEP.items() if count(p.tensor) >= n)
+    waste = {d: -(-high // d) * d / high for d in (1, 2, 4, 7)}
+    return sorted(ABOVE, key=lambda x: (waste[x[2]] > LOST, x[2] != best))
