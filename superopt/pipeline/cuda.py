@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -21,6 +22,7 @@ from superopt.kernels.gpu_device import device
 from superopt.kernels.gpu_program import Call, running
 from superopt.kernels.gpu_text import printed
 from superopt.kernels.option import Option
+from superopt.kernels.work import operations
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
@@ -73,6 +75,9 @@ DROPPED = 13  # bits of a float32 that tf32 has not
 ONLINE = FORMS = "E2"  # the float class of a softmax by blocks, and of convolutions in tiles
 STREAMS, MOST_STREAMS = 4, 32  # unless others are asked for, and at most
 PARTS = 32 * MULTIPROCESSORS  # see Target.parts
+# Operations that are fewer than what it takes to bring numbers to the processor and back: where a
+# kernel computes more than it would have to, it is faster still.
+LITTLE = 1 << 27
 WIDTH = 64  # bytes, of vectors that no GPU has: what a plan says of these does not hold
 
 
@@ -90,7 +95,8 @@ class Compiler:
     vendor: may its libraries compute products, convolutions and attention? streams: on how many
     branches may run that do not hang on each other, where that should pay. chosen: how problems are
     computed that were tuned, by their keys. without: nodes that turned out to have no kernel, and
-    why. fixed: models for some sizes alone."""
+    why. fixed: models for some sizes alone. little: nodes of which a kernel computes more than it
+    would have to, and little nevertheless."""
 
     model: Model
     precision: str
@@ -101,6 +107,7 @@ class Compiler:
     chosen: Mapping[str, Option] = field(default_factory=dict)
     without: dict[g.Node, str] = field(default_factory=dict)
     fixed: dict[Sizes, Model | None] = field(default_factory=dict)
+    little: dict[tuple[g.Node, Sizes], bool] = field(default_factory=dict)
 
     def executable(self) -> OnGpu:
         """The model, nothing of which is compiled yet."""
@@ -157,8 +164,21 @@ class Compiler:
 
     def why_not(self, n: g.Node, sizes: Mapping[str, int]) -> str:
         """Why a node runs in onnxruntime; empty where it does not."""
-        slow = why_slow(n, sizes) if ort.available() is not None else ""
-        return self.without.get(n) or why_not(n, sizes) or slow
+        why = self.without.get(n) or why_not(n, sizes)
+        if why or ort.available() is None or not (slow := why_slow(n, sizes)):
+            return why
+        key = n, tuple(sizes.items())
+        if key not in self.little:
+            self.little[key] = self.operations(n, sizes) <= LITTLE
+        return "" if self.little[key] else slow
+
+    def operations(self, n: g.Node, sizes: Mapping[str, int]) -> float:
+        """Of its kernels; as many as none is worth where it has none."""
+        try:
+            made = self.program(_alone(n), sizes)
+        except NO_KERNEL:
+            return inf
+        return float(sum(operations(p.tensor) for p in made.problems.values()))
 
     def outside(self, made: Variant, e: Unlike) -> None:
         """From now on all of it runs in onnxruntime."""
@@ -172,10 +192,8 @@ class Compiler:
         """The nodes of a segment that no kernel computes, each with why."""
         out = {}
         for n in s.nodes:
-            inputs = tuple(v for v in n.inputs if v is not None and not isinstance(v, g.Constant))
-            alone = Segment((n,), True, tuple(dict.fromkeys(inputs)), g.results(n))
             try:
-                for kernel in self.program(alone, sizes).kernels.values():
+                for kernel in self.program(_alone(n), sizes).kernels.values():
                     printed(kernel, self.dots)
             except NO_KERNEL as e:
                 out[n] = str(e)
@@ -261,6 +279,11 @@ class Compiler:
             tuple(map(dict, made)), {}, "cuda", self.precision, self.vendor, self.streams,
         )  # fmt: skip
         write(held, path)
+
+
+def _alone(n: g.Node) -> Segment:
+    inputs = tuple(v for v in n.inputs if v is not None and not isinstance(v, g.Constant))
+    return Segment((n,), True, tuple(dict.fromkeys(inputs)), g.results(n))
 
 
 def _spec(v: g.Value, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], DType]:

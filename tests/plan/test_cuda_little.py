@@ -1,0 +1,66 @@
+"""What a kernel computes more of than it would have to: on a GPU a kernel nevertheless, where that
+is less than numbers take to the processor and back."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from superopt.onnx_io.source import read
+from superopt.pipeline import cuda
+from superopt.pipeline.gpu_parts import Part
+from tests.gpu import choose
+from tests.plan.gpu_models import drawn, node
+from tests.plan.test_compile import F, model, reference
+from tests.plan.test_cuda import feeds, interpreted, near  # noqa: F401
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose(monkeypatch)
+
+
+def sums() -> onnx.ModelProto:
+    nodes = [node("Relu", "x", "a"), node("CumSum", "a", "axis", "b"), node("Relu", "b", "y")]
+    return model(nodes, {"x": (F, [2, 40, 6])}, ["y"], {"axis": np.array(1)})
+
+
+def scattered() -> onnx.ModelProto:
+    rows = np.random.default_rng(0).permutation(60)[:20].reshape(20, 1) * np.ones((1, 80), int)
+    nodes = [node("Relu", "x", "a"), node("ScatterElements", "a", "rows", "u", "y")]
+    return model(nodes, {"x": (F, [60, 80])}, ["y"], {"rows": rows, "u": drawn(20, 80)})
+
+
+def sampled() -> onnx.ModelProto:
+    nodes = [node("Tanh", "g", "at"), node("GridSample", "x", "at", "a"), node("Relu", "a", "y")]
+    given = {"x": (F, [1, 5, 9, 8]), "g": (F, [1, 6, 7, 2])}
+    return model(nodes, given, ["y"])
+
+
+@pytest.mark.parametrize("make", [sums, scattered, sampled])
+def test_one_graph(make: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    m = make()  # type: ignore[operator]
+    given = feeds(m)
+    exe = cuda.compile(read(m))
+    near(exe.run(given), reference(m, given), "fp32")
+    assert exe.fallen({}) == []
+    monkeypatch.setattr(cuda, "LITTLE", 1)
+    assert [n.op.name for n, _ in cuda.compile(read(m)).fallen({})] != []
+
+
+def test_shapes_that_are_not_known() -> None:
+    """Of nodes that run in onnxruntime for that, nobody asks how much they compute."""
+    nodes = [
+        node("NonZero", "x", "a"), node("Cast", "a", "b", to=F),
+        node("ScatterElements", "b", "rows", "u", "y"),
+    ]  # fmt: skip
+    m = model(
+        nodes, {"x": (F, [4, 4])}, ["y"], {"rows": np.zeros((1, 1), int), "u": drawn(1, 1)},
+    )  # fmt: skip
+    given = feeds(m)
+    exe = cuda.compile(read(m))
+    near(exe.run(given), reference(m, given), "fp32")
+    assert not any(isinstance(s, Part) for s in exe.variant({}).steps)
