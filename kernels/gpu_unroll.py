@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from superopt.kernels.tile import For, Stmt, Store, Update
 from superopt.te.expr import Tensor
 from superopt.te.inline import placed
-from superopt.te.node import Apply, Axis, Const, Expr, Load
+from superopt.te.node import Apply, Axis, Const, Expr, Index, Load
 from superopt.te.walk import loads
 
 Scratch = tuple[tuple[Tensor, str], ...]
@@ -108,4 +108,6 @@ class _Writing:
                 return Load(t, tuple(map(self.partly, at)), dtype)
             case Apply(fn, args, dtype):
                 return Apply(fn, tuple(map(self.partly, args)), dtype)
+            case Index(element, bound):
+                return Index(self.partly(element), bound)
         return e
