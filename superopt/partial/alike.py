@@ -20,6 +20,7 @@ from superopt.partial.extremes import OTHER, alone, by_terms, decided, extreme, 
 from superopt.partial.fewer import shortened, size_of, thinned
 from superopt.partial.points import DRAW, DRAWS, Points, ring, terms
 from superopt.partial.shared import shared
+from superopt.partial.stacked import stacked
 from superopt.te.dtype import INDEX
 from superopt.te.fn import function
 from superopt.te.node import Apply, Axis, Const, Expr, Load, Number, Reduce
@@ -58,6 +59,7 @@ class Alike:
 
     @staticmethod
     def of(axes: Sequence[Axis], bodies: Sequence[Expr]) -> Alike:
+        bodies = stacked(bodies)
         short = shortened(bodies)
         some = [e for b in bodies for e in parts(b) if e.dtype != INDEX]
         known = all(_rational(e) or extreme(e) for e in some)

@@ -62,7 +62,8 @@ def kind(e: Expr, alone: str = "max") -> str:
 
 def numbers_of(bodies: Iterable[Expr]) -> tuple[Number, ...]:
     """The numbers of floats, and what functions are of these where it is known, in order."""
-    found = {e.value for b in bodies for e in parts(b) if isinstance(e, Const)}
+    some = (e for b in bodies for e in parts(b) if isinstance(e, Const))
+    found = {e.value for e in some if e.dtype.is_float}
     return tuple(sorted({v for v in found if v == v} | {0, 1, Fraction(1, 2)}))
 
 

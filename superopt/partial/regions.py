@@ -84,7 +84,7 @@ def of_tensors(a: Tensor, b: Tensor, every: int = EVERY) -> Regions:
     found = cells(a.axes, bodies)
     programs = Alike.of(a.axes, bodies)
     equal, different, count, exact = _compared(programs, found, every)
-    most = max(degree(a.body), degree(b.body))
+    most = max(map(degree, programs.whole))
     chance = Fraction(most, MODULUS) ** INPUTS if programs.bounded else None
     return Regions(shape, joined(equal, shape), joined(different, shape), count, chance, exact)
 
