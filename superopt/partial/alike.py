@@ -31,11 +31,10 @@ ORDERED = 64  # where maxima are taken, which may be equal though their terms ar
 PEAKS = 8  # for each term of the longest maximum, so that each is the largest in some
 MOST_ORDERED = DRAWS
 FEW_PEAKS = 16  # terms, of which numbers alone say that they make no difference
-KEYED = 8  # inputs over a field, beside those of numbers
 MUCH = 1 << 15  # terms of sums, of which first few are computed
 TRIED = 1 << 16  # elements of which more inputs are tried, where these are few
 FIRST = 4  # inputs, of which one mostly tells that places differ
-ABOVE = (0, None, 16, 1)  # sixteenths of the numbers that are above 0; any
+ABOVE = (0, None, 16, 1)  # sixteenths of the numbers that are above 0; any. Of each some inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +42,8 @@ class Alike:
     """Programs that are compared: as they are; with sums over few places (`fewer.py`); and these
     with sums in sums as tensors (`shared.py`). known: are they rational functions and maxima?
     bounded: rational functions only? sets: may maxima be sets of their terms? fragile: does a
-    number that is rounded decide, so that one input is not enough to tell a difference? See `plain`
-    and `_peaks`."""
+    number that is rounded decide, so that one input is not enough to tell a difference? orders:
+    does the order of numbers, or a bool, decide? See `plain` and `_peaks`."""
 
     axes: Sequence[Axis]
     bodies: list[Expr]
@@ -52,6 +51,7 @@ class Alike:
     whole: Sequence[Expr]
     bounded: bool
     sets: bool
+    orders: bool
     known: bool
     plain: bool
     fragile: bool
@@ -69,7 +69,7 @@ class Alike:
         sets = order and not chance and by_terms(bodies)
         peaks = max(map(_peaks, bodies))
         fragile = any(map(steps, some)) and not all(map(exact, some))
-        told = (bounded, sets, known, all(map(plain, some)), fragile, peaks)
+        told = (bounded, sets, order or chance, known, all(map(plain, some)), fragile, peaks)
         return Alike(axes, short, shared(short), bodies, *told)
 
     def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -142,9 +142,10 @@ class Alike:
         maxima are taken, numbers of any order, and some that are all below 0, all above it, or
         nearly all below: what a border of zeros does is told by these."""
         left = np.arange(len(places))
-        for seed in range(KEYED):
-            points = Points(seed, above=ABOVE[seed % len(ABOVE)])
-            left = left[_equal(self.axes, self.own, places[left], points)]
+        for seed, above in enumerate(ABOVE if self.orders else ABOVE[:1]):
+            points = Points(seed, above=above, draws=INPUTS)
+            a, b = self.drawn(self.own, places[left], range(INPUTS), points)
+            left = left[(a == b).all(1)]
         same = np.zeros(len(places), bool)
         same[left] = True
         return same

@@ -18,7 +18,7 @@ from math import gcd, prod
 import numpy as np
 
 from superopt.partial.boxes import Box, Span, whole
-from superopt.partial.points import number
+from superopt.partial.indices import number
 from superopt.te import affine
 from superopt.te import index as ix
 from superopt.te.dtype import INDEX

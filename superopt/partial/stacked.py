@@ -17,7 +17,7 @@ from superopt.te import index as ix
 from superopt.te.dtype import BOOL, INDEX
 from superopt.te.expr import Tensor, TensorType
 from superopt.te.node import Apply, Const, Expr, Index, Load, Reduce
-from superopt.te.walk import operands, parts, rebuilt
+from superopt.te.walk import head, operands, parts, rebuilt
 
 FEWEST = 4  # branches that are worth it
 Done = dict[int, tuple[Expr, Expr]]  # by ids, of what is held
@@ -225,14 +225,5 @@ def _moving(e: Expr) -> frozenset[tuple[ix.Monomial, int]]:
 
 
 def _head(e: Expr) -> object:
-    """What an expression is beside its operands."""
-    match e:
-        case Apply(fn, args, dtype):
-            return fn, len(args), dtype
-        case Load(t):
-            return t if t.body is not None else t.type
-        case Reduce(fn, axes, _, dtype):
-            return fn, axes, dtype
-        case Index():
-            return Index
-    return e
+    """What an expression is beside its operands, and beside which input of a type it reads."""
+    return e.tensor.type if isinstance(e, Load) and e.tensor.body is None else head(e)

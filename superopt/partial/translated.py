@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from superopt.partial.points import number
+from superopt.partial.indices import number
 from superopt.te import affine
 from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from operator import is_
 
+from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Expr, Index, Load, Reduce
 
@@ -107,3 +108,37 @@ def rebuilt(e: Expr, some: Sequence[Expr]) -> Expr:
         case Index():
             return Index(*some)
     return e
+
+
+def head(e: Expr) -> object:
+    """What an expression is beside its operands."""
+    match e:
+        case Apply(fn, args, dtype):
+            return fn, len(args), dtype
+        case Load(t):
+            return t
+        case Reduce(fn, axes, _, dtype):
+            return fn, axes, dtype
+        case Index():
+            return Index
+    return e
+
+
+def once(some: Sequence[Expr]) -> list[Expr]:
+    """The same expressions, in which those that are equal are the same object."""
+    made: dict[object, Expr] = {}
+    done: dict[int, tuple[Expr, Expr]] = {}  # by ids, of what is held
+
+    def go(e: Expr) -> Expr:
+        found = done.get(id(e))
+        if found is None:
+            if e.dtype == INDEX and type(e) is not Index:
+                one = made.setdefault(e, e)
+            else:
+                inner = tuple(map(go, operands(e)))
+                key = (head(e), *map(id, inner))
+                one = made.get(key) or made.setdefault(key, rebuilt(e, inner))
+            found = done[id(e)] = (e, one)
+        return found[1]
+
+    return list(map(go, some))
