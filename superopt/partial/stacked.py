@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from superopt.te import index as ix
 from superopt.te.dtype import BOOL, INDEX
 from superopt.te.expr import Tensor, TensorType
-from superopt.te.node import Apply, Const, Expr, Index, Load, Reduce
+from superopt.te.node import Apply, Const, Expr, Index, Load
 from superopt.te.walk import head, operands, parts, rebuilt
 
 FEWEST = 4  # branches that are worth it

@@ -106,7 +106,8 @@ def rebuilt(e: Expr, some: Sequence[Expr]) -> Expr:
         case Reduce(fn, axes, body, dtype):
             return e if some[0] is body else Reduce(fn, axes, some[0], dtype)
         case Index():
-            return Index(*some)
+            element, bound = some
+            return Index(element, bound)
     return e
 
 

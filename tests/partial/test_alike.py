@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from superopt.ir import graph as g
+from superopt.partial.points import Points
 from superopt.partial.regions import regions
 from superopt.te.dtype import BOOL, I64, DType
 from superopt.te.expr import TensorType
@@ -132,3 +133,19 @@ def test_few_channels_tell_of_many_over_numbers() -> None:
     total = apply("ReduceSum", apply("Cosh", x), axes=(0,), keepdims=0)
     a, b = apply("Max", total, const(16)), total
     assert not (regions(a, b).exact and regions(a, b).share == 0)
+
+
+def test_few_fields_tell_what_functions_are() -> None:
+    """Eight, of which each had a table of 2 x 32,768 powers made one by one, took 100 ms."""
+    seeds = []
+    init = Points.__post_init__
+
+    def counted(self: Points) -> None:
+        init(self)
+        seeds.append(type(self))
+
+    row = apply("Exp", X)
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(Points, "__post_init__", counted)
+        assert regions(row, apply("Exp", apply("Identity", X))).share == 1
+    assert seeds.count(Points) <= 2
