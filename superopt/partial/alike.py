@@ -15,6 +15,7 @@ from math import prod
 
 import numpy as np
 
+from superopt.partial.aimed import Aimed, aimed
 from superopt.partial.doubles import Doubles, compared, exact, plain, steps
 from superopt.partial.extremes import OTHER, alone, by_terms, decided, extreme, kinds, numbers_of
 from superopt.partial.fewer import shortened, size_of, thinned
@@ -33,6 +34,7 @@ MOST_ORDERED = DRAWS
 FEW_PEAKS = 16  # terms, of which numbers alone say that they make no difference
 MUCH = 1 << 15  # terms of sums, of which first few are computed
 TRIED = 1 << 16  # elements of which more inputs are tried, where these are few
+AIMED = 1 << 8  # elements, about, for which inputs are aimed at conditions
 FIRST = 4  # inputs, of which one mostly tells that places differ
 ABOVE = (0, None, 16, 1)  # sixteenths of the numbers that are above 0; any. Of each some inputs
 
@@ -129,10 +131,10 @@ class Alike:
         return same
 
     def drawn(
-        self, bodies: Sequence[Expr], places: np.ndarray, draws: range, points: Points
+        self, bodies: Sequence[Expr], places: np.ndarray, draws: Sequence[int], points: Points
     ) -> list[np.ndarray]:
         """Their elements, (places, draws), of several inputs."""
-        drawn = np.tile(np.arange(draws.start, draws.stop), len(places))
+        drawn = np.tile(draws, len(places))
         at = np.column_stack((places.repeat(len(draws), 0), drawn))
         some = (points.values(e, (*self.axes, DRAW), at) for e in bodies)
         return [x.reshape(len(places), len(draws)) for x in some]
@@ -170,7 +172,28 @@ class Alike:
             least = 1 + self.fragile * (end - begin) // 4
             apart[left] = np.count_nonzero(other, axis=1) >= least
             left, begin = left[~apart[left]], end
+        self.aim(places, near, apart, centres)
         return near, apart
+
+    def aim(
+        self, places: np.ndarray, near: np.ndarray, apart: np.ndarray, centres: tuple[float, ...]
+    ) -> None:
+        """Inputs that meet conditions, at some of many places. Where numbers are rounded conditions
+        may be met by one program and not by the other."""
+        left = np.flatnonzero(near & ~apart)
+        left = left[:: 1 + len(left) // AIMED]
+        if not len(left):
+            return
+        bodies = shortened(self.whole, zeros=True)
+        points = Aimed(1, centres=centres, wide=self.plain)
+        with np.errstate(all="ignore"):
+            draws = aimed(points, self.axes, bodies, places[left])
+            if not draws:
+                return
+            a, b = self.drawn(shared(bodies), places[left], draws, points)
+        same, other = compared(a, b, self.plain)
+        near[left] = same.all(1)
+        apart[left] = other.any(1) & (not self.fragile)
 
 
 def of_same_terms(

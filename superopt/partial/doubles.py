@@ -27,7 +27,8 @@ NEAR, FAR = 1e-9, 1e-6  # of the larger, or of 1: what rounding may do, and what
 LEAST, MOST = 1e-6, 1e6  # of the numbers of a program, if these are to be seen at all
 _REALS = Reals(F64)
 _STEPS = 256  # of 1
-_NEGATIVE = (8, 0, 16, 15, 8, 8, 8, 8)  # of 16 numbers, by the draw
+SIGNED = (8, 0, 16, 15, 8, 8, 8, 8)  # of 16 numbers that are below 0, by the draw
+ONE_SIGN = (1, 2)  # draws of which all are above 0, or below
 _WHOLE, _FEW = 4, 7  # draws of whole numbers; of -1, 0 and 1
 _BESIDE, _WIDE = 5, 6  # beside a number; of any size
 
@@ -72,10 +73,10 @@ class Doubles(Points):
 
     def number(self, state: np.ndarray, draw: np.ndarray) -> np.ndarray:
         """Multiples of 1/256 up to 4, of the sign that the draw likes, and what else it does."""
-        way = draw % len(_NEGATIVE)
+        way = draw % len(SIGNED)
         size = (state % np.uint64(1 << 10)).astype(np.float64) * (1 / _STEPS)
         more = state >> np.uint64(10)
-        negative = more % np.uint64(16) < np.asarray(_NEGATIVE, np.uint64)[way]
+        negative = more % np.uint64(16) < np.asarray(SIGNED, np.uint64)[way]
         x = np.where(negative, -size, size)
         if (way == _WHOLE).any():
             x = np.where(way == _WHOLE, np.rint(x), x)
