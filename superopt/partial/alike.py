@@ -93,8 +93,10 @@ class Alike:
         if self.plain:
             sure = near & (not self.sets or len(kinds(self.bodies)) > 1 or self.peaks <= FEW_PEAKS)
         else:
-            sure = near
-            sure[near] = self.over_keyed(places[left[near]])
+            sure = near.copy()
+            sure[near] = self.of_any(places[left[near]])
+            some = np.flatnonzero(near & ~sure)
+            sure[some] = self.over_keyed(places[left[some]])
         same[left[sure]] = True
         doubtful[left[~sure]] = True
         return same, doubtful
@@ -152,12 +154,25 @@ class Alike:
         same[left] = True
         return same
 
+    def of_any(self, places: np.ndarray) -> np.ndarray:
+        """At which places no numbers tell a difference, whatever functions are of these: all laws
+        of the order of numbers hold there, none of functions."""
+        points = Doubles(0, centres=self.centres, wide=True, free=True)
+        real = shared(shortened(self.whole, zeros=True))
+        with np.errstate(all="ignore"):
+            a, b = self.drawn(real, places, range(self.draws), points)
+        return np.asarray(compared(a, b, True)[0].all(1))
+
+    @property
+    def centres(self) -> tuple[float, ...]:
+        """Numbers beside which a program may do something else."""
+        numbers = [float(n) for n in numbers_of(self.bodies)]
+        return tuple(s * n for n in numbers if abs(n) < DRAWS for s in (1, -1))
+
     def over_reals(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """At which places all inputs say that they are equal, and at which some that they are
         not."""
-        numbers = [float(n) for n in numbers_of(self.bodies)]
-        centres = tuple(s * n for n in numbers if abs(n) < DRAWS for s in (1, -1))
-        points = Doubles(0, centres=centres, wide=self.plain)
+        points = Doubles(0, centres=self.centres, wide=self.plain)
         real = shared(shortened(self.whole, zeros=True))
         near, apart = np.ones(len(places), bool), np.zeros(len(places), bool)
         left, begin = np.arange(len(places)), 0
@@ -172,12 +187,10 @@ class Alike:
             least = 1 + self.fragile * (end - begin) // 4
             apart[left] = np.count_nonzero(other, axis=1) >= least
             left, begin = left[~apart[left]], end
-        self.aim(places, near, apart, centres)
+        self.aim(places, near, apart)
         return near, apart
 
-    def aim(
-        self, places: np.ndarray, near: np.ndarray, apart: np.ndarray, centres: tuple[float, ...]
-    ) -> None:
+    def aim(self, places: np.ndarray, near: np.ndarray, apart: np.ndarray) -> None:
         """Inputs that meet conditions, at some of many places. Where numbers are rounded conditions
         may be met by one program and not by the other."""
         left = np.flatnonzero(near & ~apart)
@@ -185,7 +198,7 @@ class Alike:
         if not len(left):
             return
         bodies = shortened(self.whole, zeros=True)
-        points = Aimed(1, centres=centres, wide=self.plain)
+        points = Aimed(1, centres=self.centres, wide=self.plain)
         with np.errstate(all="ignore"):
             draws = aimed(points, self.axes, bodies, places[left])
             if not draws:
