@@ -78,7 +78,7 @@ def _read(text: str, least: int) -> tuple[str, str, tuple[int, int] | None]:
     gap, compare = _gap(tree)
     left = [t for t in gap if t]
     falls = left and compare in (np.less, np.less_equal) and max(gap[t] for t in left) < 0
-    if compare and falls and 0 < least and compare(_at(gap, least), 0):
+    if compare and falls and least > 0 and compare(_at(gap, least), 0):
         return shown, "", (-FAR, FAR)  # the more they are the less it is
     try:
         if _largest(tree) > LARGE:

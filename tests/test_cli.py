@@ -2,9 +2,9 @@
 
 import io
 import json
-import signal
 import os
 import re
+import signal
 import stat
 import sys
 from collections.abc import Callable
