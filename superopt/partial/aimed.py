@@ -24,10 +24,11 @@ from superopt.te.walk import once, parts
 
 NEAR, NEARER = 2.0**-8, 2.0**-14
 GAPS = (0.0, NEAR, -NEAR, NEARER, -NEARER)  # that are wanted
-EACH = len(GAPS) * len(ONE_SIGN)  # draws for a condition
+SCALES = 2
+EACH = len(GAPS) * len(ONE_SIGN) * SCALES  # draws for a condition
 ANYHOW = 64  # draws, in which most are met
-MOST = 8  # conditions
-LARGE = 8  # times as large, where several must be, so that one can be moved
+MOST = 6  # conditions
+LARGE = 8  # times as large, where several must be, so that one can be moved; at least
 LOADS = 2  # of which one is moved
 LONGEST = 1 << 10  # terms of a sum in a condition
 PATIENCE = 2  # steps that may lead nowhere
@@ -38,8 +39,10 @@ Sides = tuple[Expr, Expr | None, bool]  # of a condition, and whether it matters
 
 @dataclass(slots=True)
 class Aimed(Doubles):
-    """moved: of inputs which elements are not what is drawn, in order, and what they are."""
+    """moved: of inputs which elements are not what is drawn, in order, and what they are. far: the
+    largest number of a program, about."""
 
+    far: float = 0.0
     moved: dict[Tensor, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
 
     def read(self, t: Tensor, where: np.ndarray, draw: np.ndarray | None) -> np.ndarray:
@@ -52,9 +55,10 @@ class Aimed(Doubles):
         return np.where(keys[found] == at, values[found].astype(x.dtype), x)
 
     def number(self, state: np.ndarray, draw: np.ndarray) -> np.ndarray:
-        """In every other draw large."""
+        """In every other draws large, and beyond all numbers of a program."""
         x = super(Aimed, self).number(state, draw)
-        return np.where(draw // len(SIGNED) % 2 == 1, x * LARGE, x)
+        large = draw // len(SIGNED) % SCALES == 1
+        return np.where(large, x * max(LARGE, self.far), x)
 
     def move(self, t: Tensor, at: np.ndarray, to: np.ndarray) -> None:
         """Where several are to be the same element the last is; others stay where they are."""
@@ -80,16 +84,20 @@ def _compared(e: Expr) -> Iterator[Sides]:
 
 
 def aimed(
-    points: Aimed, axes: Sequence[Axis], bodies: Sequence[Expr], places: np.ndarray
+    points: Aimed,
+    anyhow: Doubles,
+    axes: Sequence[Axis],
+    bodies: Sequence[Expr],
+    places: np.ndarray,
 ) -> list[int]:
-    """Moves elements of inputs, for conditions that are not met anyhow, and says of which draws: of
-    numbers above 0, or below, of which one that is moved is the least, or the largest."""
+    """Moves elements of inputs, for conditions that are not met by other inputs, and says of which
+    draws: of numbers above 0, or below, of which one that is moved is the least, or the largest."""
     draws = [d for d in range(DRAWS) if d % len(SIGNED) in ONE_SIGN]
     count = 0
     for sides in conditions(bodies):
-        if not _Condition.of(points, axes, sides, places, range(ANYHOW)).met():
+        if not _Condition.of(anyhow, axes, sides, places, range(ANYHOW)).met():
             own = draws[count : count + EACH]
-            _Condition.of(points, axes, sides, places, own).meet()
+            _Condition.of(points, axes, sides, places, own).meet(points)
             count += EACH
     return draws[:count]
 
@@ -98,7 +106,7 @@ def aimed(
 class _Condition:
     """axes, at: places of a condition, with those of sums, and the draws, which are `count`."""
 
-    points: Aimed
+    points: Doubles
     sides: Sides
     axes: tuple[Axis, ...]
     at: np.ndarray
@@ -106,7 +114,7 @@ class _Condition:
 
     @staticmethod
     def of(
-        points: Aimed,
+        points: Doubles,
         axes: Sequence[Axis],
         sides: Sides,
         places: np.ndarray,
@@ -131,7 +139,7 @@ class _Condition:
 
     def wanted(self) -> np.ndarray:
         """The gaps that are."""
-        gaps = np.tile(np.repeat(GAPS, len(ONE_SIGN)), len(self.at) // self.count)
+        gaps = np.tile(np.repeat(GAPS, EACH // len(GAPS)), len(self.at) // self.count)
         if self.sides[1] is None:
             return np.asarray(gaps + np.rint(2 * self.gap()) / 2)
         if self.sides[0].dtype.is_float:
@@ -155,7 +163,7 @@ class _Condition:
         each = [e for some in found for e in some if e.dtype not in (BOOL, INDEX)]
         return sorted(dict.fromkeys(each), key=lambda e: e.tensor.rank, reverse=True)[:LOADS]
 
-    def meet(self) -> None:
+    def meet(self, points: Aimed) -> None:
         wanted = self.wanted()
         for load in self.loads():
             keys = self.where(load) * self.points.draws + self.at[:, -1]
@@ -171,10 +179,10 @@ class _Condition:
                 best = np.abs(gap - wanted)
                 left = best > NEARER / 4 * (wanted % 0.5 != 0)
                 step = step if load.dtype.is_float else max(step, 1)
-                self.points.move(load.tensor, keys, x + step)
+                points.move(load.tensor, keys, x + step)
                 to = x + far * (wanted - gap) * step / (self.gap() - gap) if left.any() else x
                 to = to if load.dtype.is_float else np.rint(to)
-                self.points.move(load.tensor, keys, np.where(left & np.isfinite(to), to, x))
+                points.move(load.tensor, keys, np.where(left & np.isfinite(to), to, x))
                 if not left.any():
                     return
 

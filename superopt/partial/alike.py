@@ -16,7 +16,7 @@ from math import prod
 import numpy as np
 
 from superopt.partial.aimed import Aimed, aimed
-from superopt.partial.doubles import Doubles, compared, exact, plain, steps
+from superopt.partial.doubles import MOST, Doubles, compared, exact, plain, steps
 from superopt.partial.extremes import OTHER, alone, by_terms, decided, extreme, kinds, numbers_of
 from superopt.partial.fewer import shortened, size_of, thinned
 from superopt.partial.points import DRAW, DRAWS, Points, ring, terms
@@ -198,9 +198,11 @@ class Alike:
         if not len(left):
             return
         bodies = shortened(self.whole, zeros=True)
-        points = Aimed(1, centres=self.centres, wide=self.plain)
+        far = max(abs(n) for n in map(float, numbers_of(self.bodies)) if abs(n) <= MOST)
+        anyhow = Doubles(0, centres=self.centres, wide=self.plain)
+        points = Aimed(1, centres=self.centres, wide=self.plain, far=far)
         with np.errstate(all="ignore"):
-            draws = aimed(points, self.axes, bodies, places[left])
+            draws = aimed(points, anyhow, self.axes, bodies, places[left])
             if not draws:
                 return
             a, b = self.drawn(shared(bodies), places[left], draws, points)

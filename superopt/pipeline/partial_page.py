@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -107,6 +108,8 @@ def _sides(r: Rule) -> str:
 
 
 def _proof(r: Rule, v: Verdict) -> Proof:
+    if isinstance(v, Proved):
+        v = replace(v, derived=together(v.derived, least=1))
     return Proof(r.name, isinstance(v, Proved), str(v))
 
 

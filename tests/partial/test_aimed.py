@@ -62,6 +62,7 @@ def test_a_condition_that_rarely_holds(condition: g.Value) -> None:
         (apply("Floor", apply("Add", X, const(0.001))), apply("Floor", X)),
         (apply("Round", apply("Add", X, const(0.001))), apply("Round", X)),
         (apply("Max", X, const(-5000)), X),
+        (apply("Where", apply("Greater", X, const(1000.5)), X, LARGER), LARGER),
         (apply("Clip", X, const(0), const(6)), apply("Clip", X, const(0), const(6.001))),
     ],
 )
