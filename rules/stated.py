@@ -10,6 +10,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from superopt.rules.readable import readable
 from superopt.rules.rule import LIBRARY, Rule
 
 # Beside the library: what scripts/verify_rules.py --write proved, and why not the others.
@@ -43,11 +44,17 @@ class Proof:
     bound: int | None = None
 
     @property
+    def readable(self) -> tuple[str, ...]:
+        """The conditions, each as a reader would write it; none that always holds."""
+        return tuple(dict.fromkeys(filter(None, map(readable, self.conditions))))
+
+    @property
     def said(self) -> str:
         """For what it holds, and what a match is refused without, where the sizes do not fit."""
-        shown = list(self.conditions[:MOST_NEEDS])
-        if len(self.conditions) > MOST_NEEDS:
-            shown.append(f"and {len(self.conditions) - MOST_NEEDS} more")
+        every = self.readable
+        shown = list(every[:MOST_NEEDS])
+        if len(every) > MOST_NEEDS:
+            shown.append(f"and {len(every) - MOST_NEEDS} more")
         needs = [f"refused unless {', '.join(shown)}"] if shown else []
         return "; ".join((self.scope, *self.assumes, *needs))
 

@@ -28,6 +28,7 @@ def subgraphs() -> Iterator[Pair]:
     yield from _of_models()
     yield from _side_by_side()
     yield from _others()
+    yield from _joins()
 
 
 def _of_models() -> Iterator[Pair]:
@@ -150,3 +151,16 @@ def _parts(make: Made, x: g.Value, count: int) -> g.Value:
         ]
         rows.append(apply("Concat", *map(make, cut), axis=3))
     return apply("Concat", *rows, axis=2)
+
+
+def _joins() -> Iterator[Pair]:
+    """Of 32 images one behind the other."""
+    some = [given(f"x{n}", 1, 8, 6, 6) for n in range(32)]
+    kernel = given("k", 8, 8, 3, 3)
+    for name, make in (
+        ("convolutions", lambda v: apply("Conv", v, kernel, pads=(1, 1, 1, 1))),
+        ("pools of 3 x 3", window("MaxPool", 3)),
+        ("Relu", relu),
+    ):
+        a = apply("Concat", *map(make, some), axis=3)
+        yield f"{name}, of 32 of 6 x 6", a, make(apply("Concat", *some, axis=3))

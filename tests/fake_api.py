@@ -120,6 +120,7 @@ class FakeApi:
     derivation: Derivation = field(default=Derivation(True, "by 1 rewrite", (STEP,), 5, 0.1))
     rule_verdicts: tuple[RuleVerdict, ...] = ()
     interrupt: int = 0  # how many SIGINTs to send while optimizing
+    sent: signal.Signals = signal.SIGINT  # while mutants are made
     asked: dict[str, object] = field(default_factory=dict)
     stopped: bool = False
 
@@ -215,7 +216,7 @@ class FakeApi:
         self.asked = {name: value for name, value in locals().items() if name != "self"}
         progress(Event("mutants", "borders: 1 of 9 pairs", 0.1))
         for _ in range(self.interrupt):
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(self.sent)
         count = MutantCount("borders", 9, 4, 3, {"no formula of the sizes": 5}, 1.25, 3)
         return Mutation((count,), "own")
 

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import signal
 import stat
 import sys
 from collections.abc import Callable
@@ -250,6 +251,19 @@ def test_an_interrupted_generator_says_where_it_goes_on(superopt: Run, tmp_path:
     assert done.code == ExitCode.ABORTED
     assert f"the same command goes on with what is in {tmp_path}" in done.err
     assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_mutants_that_are_interrupted_go_on(
+    superopt: Run, tmp_path: Path, sent: signal.Signals
+) -> None:
+    """Nor is anything else done at SIGTERM afterwards than before."""
+    before = signal.getsignal(signal.SIGTERM)
+    api = FakeApi(interrupt=1, sent=sent)
+    done = superopt("rules", "generate", "--partial", "--out", tmp_path, api=api)
+    assert done.code == ExitCode.ABORTED
+    assert f"the same command goes on with what is in {tmp_path}" in done.err
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_rules_derive(superopt: Run, model: Path) -> None:

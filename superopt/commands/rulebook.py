@@ -280,7 +280,7 @@ def _mutants(
     quiet: bool,
 ) -> ExitCode:
     try:
-        with terminal.progress(quiet) as show_event:
+        with terminal.ended_as_by_ctrl_c(), terminal.progress(quiet) as show_event:
             made = api().generate_mutants(
                 out, families=families, max_ops=most, seed=seed, model=model, progress=show_event
             )

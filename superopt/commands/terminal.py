@@ -144,6 +144,19 @@ def interruptible() -> Iterator[Stop]:
         writer.close()
 
 
+@contextmanager
+def ended_as_by_ctrl_c() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt, so that it is said how to go on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread receives signals
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def check_outputs(*sources: Path | None, replaces: bool = False, **paths: Path | None) -> None:
     """Raises UsageError, before any work is done, if a file cannot be written there.
 

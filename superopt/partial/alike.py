@@ -15,11 +15,13 @@ from math import prod
 
 import numpy as np
 
-from superopt.partial.doubles import Doubles, compared, exact, plain, steps
+from superopt.partial.aimed import Aimed, aimed
+from superopt.partial.doubles import MOST, Doubles, compared, exact, plain, steps
 from superopt.partial.extremes import OTHER, alone, by_terms, decided, extreme, kinds, numbers_of
 from superopt.partial.fewer import shortened, size_of, thinned
 from superopt.partial.points import DRAW, DRAWS, Points, ring, terms
 from superopt.partial.shared import shared
+from superopt.partial.stacked import stacked
 from superopt.te.dtype import INDEX
 from superopt.te.fn import function
 from superopt.te.node import Apply, Axis, Const, Expr, Load, Number, Reduce
@@ -30,11 +32,11 @@ ORDERED = 64  # where maxima are taken, which may be equal though their terms ar
 PEAKS = 8  # for each term of the longest maximum, so that each is the largest in some
 MOST_ORDERED = DRAWS
 FEW_PEAKS = 16  # terms, of which numbers alone say that they make no difference
-KEYED = 8  # inputs over a field, beside those of numbers
 MUCH = 1 << 15  # terms of sums, of which first few are computed
 TRIED = 1 << 16  # elements of which more inputs are tried, where these are few
+AIMED = 1 << 8  # elements, about, for which inputs are aimed at conditions
 FIRST = 4  # inputs, of which one mostly tells that places differ
-ABOVE = (0, None, 16, 1)  # sixteenths of the numbers that are above 0; any
+ABOVE = (0, None, 16, 1)  # sixteenths of the numbers that are above 0; any. Of each some inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,8 @@ class Alike:
     """Programs that are compared: as they are; with sums over few places (`fewer.py`); and these
     with sums in sums as tensors (`shared.py`). known: are they rational functions and maxima?
     bounded: rational functions only? sets: may maxima be sets of their terms? fragile: does a
-    number that is rounded decide, so that one input is not enough to tell a difference? See `plain`
-    and `_peaks`."""
+    number that is rounded decide, so that one input is not enough to tell a difference? orders:
+    does the order of numbers, or a bool, decide? See `plain` and `_peaks`."""
 
     axes: Sequence[Axis]
     bodies: list[Expr]
@@ -51,6 +53,7 @@ class Alike:
     whole: Sequence[Expr]
     bounded: bool
     sets: bool
+    orders: bool
     known: bool
     plain: bool
     fragile: bool
@@ -58,6 +61,7 @@ class Alike:
 
     @staticmethod
     def of(axes: Sequence[Axis], bodies: Sequence[Expr]) -> Alike:
+        bodies = stacked(bodies)
         short = shortened(bodies)
         some = [e for b in bodies for e in parts(b) if e.dtype != INDEX]
         known = all(_rational(e) or extreme(e) for e in some)
@@ -67,7 +71,7 @@ class Alike:
         sets = order and not chance and by_terms(bodies)
         peaks = max(map(_peaks, bodies))
         fragile = any(map(steps, some)) and not all(map(exact, some))
-        told = (bounded, sets, known, all(map(plain, some)), fragile, peaks)
+        told = (bounded, sets, order or chance, known, all(map(plain, some)), fragile, peaks)
         return Alike(axes, short, shared(short), bodies, *told)
 
     def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -89,8 +93,10 @@ class Alike:
         if self.plain:
             sure = near & (not self.sets or len(kinds(self.bodies)) > 1 or self.peaks <= FEW_PEAKS)
         else:
-            sure = near
-            sure[near] = self.over_keyed(places[left[near]])
+            sure = near.copy()
+            sure[near] = self.of_any(places[left[near]])
+            some = np.flatnonzero(near & ~sure)
+            sure[some] = self.over_keyed(places[left[some]])
         same[left[sure]] = True
         doubtful[left[~sure]] = True
         return same, doubtful
@@ -127,10 +133,10 @@ class Alike:
         return same
 
     def drawn(
-        self, bodies: Sequence[Expr], places: np.ndarray, draws: range, points: Points
+        self, bodies: Sequence[Expr], places: np.ndarray, draws: Sequence[int], points: Points
     ) -> list[np.ndarray]:
         """Their elements, (places, draws), of several inputs."""
-        drawn = np.tile(np.arange(draws.start, draws.stop), len(places))
+        drawn = np.tile(draws, len(places))
         at = np.column_stack((places.repeat(len(draws), 0), drawn))
         some = (points.values(e, (*self.axes, DRAW), at) for e in bodies)
         return [x.reshape(len(places), len(draws)) for x in some]
@@ -140,19 +146,33 @@ class Alike:
         maxima are taken, numbers of any order, and some that are all below 0, all above it, or
         nearly all below: what a border of zeros does is told by these."""
         left = np.arange(len(places))
-        for seed in range(KEYED):
-            points = Points(seed, above=ABOVE[seed % len(ABOVE)])
-            left = left[_equal(self.axes, self.own, places[left], points)]
+        for seed, above in enumerate(ABOVE if self.orders else ABOVE[:1]):
+            points = Points(seed, above=above, draws=INPUTS)
+            a, b = self.drawn(self.own, places[left], range(INPUTS), points)
+            left = left[(a == b).all(1)]
         same = np.zeros(len(places), bool)
         same[left] = True
         return same
 
+    def of_any(self, places: np.ndarray) -> np.ndarray:
+        """At which places no numbers tell a difference, whatever functions are of these: all laws
+        of the order of numbers hold there, none of functions."""
+        points = Doubles(0, centres=self.centres, wide=True, free=True)
+        real = shared(shortened(self.whole, zeros=True))
+        with np.errstate(all="ignore"):
+            a, b = self.drawn(real, places, range(self.draws), points)
+        return np.asarray(compared(a, b, True)[0].all(1))
+
+    @property
+    def centres(self) -> tuple[float, ...]:
+        """Numbers beside which a program may do something else."""
+        numbers = [float(n) for n in numbers_of(self.bodies)]
+        return tuple(s * n for n in numbers if abs(n) < DRAWS for s in (1, -1))
+
     def over_reals(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """At which places all inputs say that they are equal, and at which some that they are
         not."""
-        numbers = [float(n) for n in numbers_of(self.bodies)]
-        centres = tuple(s * n for n in numbers if abs(n) < DRAWS for s in (1, -1))
-        points = Doubles(0, centres=centres, wide=self.plain)
+        points = Doubles(0, centres=self.centres, wide=self.plain)
         real = shared(shortened(self.whole, zeros=True))
         near, apart = np.ones(len(places), bool), np.zeros(len(places), bool)
         left, begin = np.arange(len(places)), 0
@@ -167,7 +187,28 @@ class Alike:
             least = 1 + self.fragile * (end - begin) // 4
             apart[left] = np.count_nonzero(other, axis=1) >= least
             left, begin = left[~apart[left]], end
+        self.aim(places, near, apart)
         return near, apart
+
+    def aim(self, places: np.ndarray, near: np.ndarray, apart: np.ndarray) -> None:
+        """Inputs that meet conditions, at some of many places. Where numbers are rounded conditions
+        may be met by one program and not by the other."""
+        left = np.flatnonzero(near & ~apart)
+        left = left[:: 1 + len(left) // AIMED]
+        if not len(left):
+            return
+        bodies = shortened(self.whole, zeros=True)
+        far = max(abs(n) for n in map(float, numbers_of(self.bodies)) if abs(n) <= MOST)
+        anyhow = Doubles(0, centres=self.centres, wide=self.plain)
+        points = Aimed(1, centres=self.centres, wide=self.plain, far=far)
+        with np.errstate(all="ignore"):
+            draws = aimed(points, anyhow, self.axes, bodies, places[left])
+            if not draws:
+                return
+            a, b = self.drawn(shared(bodies), places[left], draws, points)
+        same, other = compared(a, b, self.plain)
+        near[left] = same.all(1)
+        apart[left] = other.any(1) & (not self.fragile)
 
 
 def of_same_terms(

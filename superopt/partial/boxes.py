@@ -23,7 +23,7 @@ class Span:
 
     @property
     def count(self) -> int:
-        return len(self.indices())
+        return max(0, -((self.begin - self.end) // self.step))
 
     def indices(self) -> range:
         return range(self.begin, self.end, self.step)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise, product
 from math import gcd, prod
 
 import numpy as np
 
 from superopt.partial.boxes import Box, Span, whole
-from superopt.partial.points import number
+from superopt.partial.indices import number
 from superopt.te import affine
 from superopt.te import index as ix
 from superopt.te.dtype import INDEX
@@ -219,13 +220,19 @@ def _around(x: int, c: int) -> set[int]:
 
 def _rests(form: _Form, but: Sequence[Axis]) -> set[int]:
     """What a form may be without these axes, at all places of sums."""
-    over = [(a, c) for a, c in form.terms if a not in but]
-    axes = list(dict.fromkeys((*(a for a, _ in over), *affine.free_axes(form.other))))
+    over = tuple((a, c) for a, c in form.terms if a not in but)
+    return {form.base + x for x in _sums(over, form.other)}
+
+
+@lru_cache(maxsize=1 << 12)
+def _sums(over: tuple[tuple[Axis, int], ...], other: Expr) -> tuple[int, ...]:
+    """What a sum of coefficient * axis, and more, may be."""
+    axes = list(dict.fromkeys((*(a for a, _ in over), *affine.free_axes(other))))
     if prod(map(_extent, axes)) > PLACES:
         raise TooMany(f"more than {PLACES} places of a sum")
     at = dict(zip(axes, np.ogrid[tuple(slice(_extent(a)) for a in axes)], strict=True))
-    rest = form.base + sum(c * at[a] for a, c in over) + number(form.other, at)
-    return set(np.unique(rest).tolist())
+    some = sum((c * at[a] for a, c in over), number(other, at))
+    return tuple(np.unique(some).tolist())
 
 
 def _extent(a: Axis) -> int:

@@ -27,7 +27,9 @@ NEAR, FAR = 1e-9, 1e-6  # of the larger, or of 1: what rounding may do, and what
 LEAST, MOST = 1e-6, 1e6  # of the numbers of a program, if these are to be seen at all
 _REALS = Reals(F64)
 _STEPS = 256  # of 1
-_NEGATIVE = (8, 0, 16, 15, 8, 8, 8, 8)  # of 16 numbers, by the draw
+_WIDER = 4  # times as large are numbers of which functions are taken that may be any
+SIGNED = (8, 0, 16, 15, 8, 8, 8, 8)  # of 16 numbers that are below 0, by the draw
+ONE_SIGN = (1, 2)  # draws of which all are above 0, or below
 _WHOLE, _FEW = 4, 7  # draws of whole numbers; of -1, 0 and 1
 _BESIDE, _WIDE = 5, 6  # beside a number; of any size
 
@@ -51,17 +53,40 @@ class _Doubles(PrimeField):
         return _REALS.reduce(fn, x, axes, dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class _Any(_Doubles):
+    """Functions that are no sums, products, maxima or conditions are any of what they are given,
+    which have the numbers that these have."""
+
+    def apply(
+        self, fn: str, args: Sequence[np.ndarray], kinds: Sequence[DType], dtype: DType
+    ) -> np.ndarray:
+        if fn not in ("select", "cast") and function(fn).field not in _PLAIN:
+            state = np.full((1,), key(0, fn), np.uint64)
+            for a in args:
+                state = mix((a + 0.0).view(np.uint64) ^ state)  # 0 is -0
+            args = [_drawn(mix(state + np.uint64(n))) * _WIDER for n in range(len(args))]
+        return super(_Any, self).apply(fn, args, kinds, dtype)
+
+
+def _drawn(state: np.ndarray) -> np.ndarray:
+    """Multiples of 1/256 from -4 to 4."""
+    size = (state % np.uint64(1 << 10)).astype(np.float64) * (1 / _STEPS)
+    return np.where(state >> np.uint64(63) == 1, -size, size)
+
+
 @dataclass(slots=True)
 class Doubles(Points):
     """centres: numbers beside which some inputs lie, for what a program does there. wide: are there
-    numbers up to 128? Functions of such overflow."""
+    numbers up to 128? Functions of such overflow. free: are functions any, see `_Any`?"""
 
     centres: tuple[float, ...] = (0.0,)
     wide: bool = False
+    free: bool = False
 
     def __post_init__(self) -> None:
         self.components, self.draws = 1, DRAWS
-        self.domain = _Doubles()
+        self.domain = _Any() if self.free else _Doubles()
 
     def drawing(self, t: Tensor, where: np.ndarray) -> np.ndarray:
         state = mix(where.astype(np.uint64) ^ np.uint64(key(self.seed, t.name)))
@@ -72,10 +97,10 @@ class Doubles(Points):
 
     def number(self, state: np.ndarray, draw: np.ndarray) -> np.ndarray:
         """Multiples of 1/256 up to 4, of the sign that the draw likes, and what else it does."""
-        way = draw % len(_NEGATIVE)
+        way = draw % len(SIGNED)
         size = (state % np.uint64(1 << 10)).astype(np.float64) * (1 / _STEPS)
         more = state >> np.uint64(10)
-        negative = more % np.uint64(16) < np.asarray(_NEGATIVE, np.uint64)[way]
+        negative = more % np.uint64(16) < np.asarray(SIGNED, np.uint64)[way]
         x = np.where(negative, -size, size)
         if (way == _WHOLE).any():
             x = np.where(way == _WHOLE, np.rint(x), x)

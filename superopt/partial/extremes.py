@@ -62,7 +62,8 @@ def kind(e: Expr, alone: str = "max") -> str:
 
 def numbers_of(bodies: Iterable[Expr]) -> tuple[Number, ...]:
     """The numbers of floats, and what functions are of these where it is known, in order."""
-    found = {e.value for b in bodies for e in parts(b) if isinstance(e, Const)}
+    some = (e for b in bodies for e in parts(b) if isinstance(e, Const))
+    found = {e.value for e in some if e.dtype.is_float}
     return tuple(sorted({v for v in found if v == v} | {0, 1, Fraction(1, 2)}))
 
 
@@ -118,10 +119,17 @@ class Sets:
         """The elements (2, ...) that stand for sets: the term where it is the only one, the number
         where it is, or a hash."""
         count, only = np.count_nonzero(x, axis=-1), x[..., -1] - 1
-        state = mix((x - 1).astype(np.uint64) ^ np.uint64(key(self.domain.seed, f"of {self.fn}")))
-        total = mix(np.add.reduce(np.where(x == 0, np.uint64(0), state), axis=-1))
+        total = np.add.reduce(np.where(x == 0, np.uint64(0), self.state(x)), axis=-1)
+        return self.valued(count, only, total, e)
+
+    def state(self, x: np.ndarray) -> np.ndarray:
+        """Hashes of terms."""
+        return mix((x - 1).astype(np.uint64) ^ np.uint64(key(self.domain.seed, f"of {self.fn}")))
+
+    def valued(self, count: np.ndarray, only: np.ndarray, total: np.ndarray, e: Expr) -> np.ndarray:
+        """Of sets of so many terms; the only one, where it is; and the sum of their hashes."""
         alone = (count == 1) & (only & FREE == FREE)
-        first = np.where(alone, (only >> BITS).astype(np.uint64), total % np.uint64(P))
+        first = np.where(alone, (only >> BITS).astype(np.uint64), mix(total) % np.uint64(P))
         second = mix(first) % np.uint64(Q)
         out = np.stack([first, second]).astype(np.int64)
         number = (count == 1) & (only >> BITS == NUMBER)

@@ -7,14 +7,15 @@ most of these places.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from superopt.partial.points import ring
 from superopt.te import index as ix
-from superopt.te.affine import rebuild
+from superopt.te.affine import Done, replaced
+from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
-from superopt.te.walk import axes_of, parts, reductions
+from superopt.te.walk import axes_of, operands, parts, rebuilt, reductions
 
 FEW = 2
 ENDS = 2
@@ -131,25 +132,22 @@ _ODD = frozenset(("max", "min", "abs", "sign", "tanh", "sin", "tan", "erf", "ata
 
 def _with(bodies: Sequence[Expr], change: Mapping[Axis, tuple[int, int]]) -> list[Expr]:
     """Instead of each of these sums one over so many places, every step-th."""
-    return [_fewer(b, change) for b in bodies] if change else list(bodies)
+    if not change:
+        return list(bodies)
+    over = {a: Axis(a.name, count) for a, (count, _) in change.items()}
+    at: dict[Expr, Expr] = {a: ix.as_index(x * change[a][1]) for a, x in over.items()}
+    done: Done = {}
+    return [_over(over, replaced(b, at, done), {}) for b in bodies]
 
 
-def _fewer(e: Expr, change: Mapping[Axis, tuple[int, int]]) -> Expr:
-    def some(of: Iterable[Expr]) -> tuple[Expr, ...]:
-        return tuple(_fewer(x, change) for x in of)
-
-    match e:
-        case Axis() if e in change:
-            count, step = change[e]
-            fewer = Axis(e.name, count)
-            return fewer if step == 1 else ix.as_index(fewer * step)
-        case Reduce(fn, axes, body, dtype):
-            over = tuple(Axis(a.name, change[a][0]) if a in change else a for a in axes)
-            return Reduce(fn, over, _fewer(body, change), dtype)
-        case Apply(fn, args, dtype):
-            return rebuild(fn, some(args), dtype)
-        case Load(t, index, dtype):
-            return Load(t, some(index), dtype)
-        case Index(element, bound):
-            return Index(_fewer(element, change), _fewer(bound, change))
-    return e
+def _over(axes: Mapping[Axis, Axis], e: Expr, done: Done) -> Expr:
+    """With sums over other axes."""
+    if e.dtype == INDEX and not isinstance(e, Index):
+        return e
+    if id(e) not in done:
+        made = rebuilt(e, [_over(axes, x, done) for x in operands(e)])
+        if isinstance(made, Reduce):
+            over = tuple(axes.get(a, a) for a in made.axes)
+            made = Reduce(made.fn, over, made.body, made.dtype)
+        done[id(e)] = (e, made)
+    return done[id(e)][1]

@@ -6,15 +6,18 @@ element is asked for; where nothing but sums and products is taken, the other on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from superopt.partial.bits import Bits, NoBits, bare
 from superopt.partial.drawn import whole
 from superopt.partial.extremes import OTHER, Sets, capped, extreme, kind
+from superopt.partial.indices import computed
 from superopt.te import residues
 from superopt.te.dtype import INDEX, DType
 from superopt.te.expr import Tensor
@@ -36,8 +39,8 @@ class Points:
     """The values of expressions. above: see `PrimeField`. components: of an element, that are
     computed: 1 where `ring` says so. drawn: inputs that are read more often than they have
     elements. numbers: where maxima are sets of their terms (`extremes.py`), which there are; alone:
-    see `extremes.kind`. draws: inputs that are tried at once, where no function has a key: places
-    then have DRAW for their last axis. works: by the ids of expressions, which are held."""
+    see `extremes.kind`. draws: inputs that are tried at once, of the same functions: places then
+    have DRAW for their last axis. works: by the ids of expressions, which are held."""
 
     seed: int
     above: int | None = None
@@ -261,8 +264,11 @@ class _Run:
 
     def maximum(self, e: Expr) -> np.ndarray:
         assert self.points.numbers is not None
-        of = Sets(kind(e, self.points.alone), self.points.numbers, self.points.domain)
-        return of.value(self.sets(of, e), e)
+        given = kind(e, self.points.alone), self.points.numbers, self.points.domain
+        for of in (Bits(*given), Sets(*given)) if bare(e) else (Sets(*given),):
+            with suppress(NoBits):
+                return of.value(self.sets(of, e), e)
+        raise AssertionError
 
     def sets(self, of: Sets, e: Expr) -> np.ndarray:
         """The terms of a maximum, (..., terms)."""
@@ -317,34 +323,6 @@ def joined(some: Sequence[np.ndarray], axis: int) -> np.ndarray:
         return np.concatenate([np.broadcast_to(x, (*shape, x.shape[-1])) for x in some], axis)
     most = max(x.shape[-1] for x in some)
     return np.concatenate([filled(x, most) for x in some], axis)
-
-
-def computed(fn: str, some: Sequence[np.ndarray]) -> np.ndarray:
-    """A function of indices."""
-    if fn == "select":
-        return np.where(some[0], some[1], some[2])
-    out = some[0]
-    for x in some[1:]:
-        out = _INDEX[fn](out, x)
-    return np.negative(out) if fn == "neg" else np.asarray(out)
-
-
-def number(e: Expr, at: Mapping[Axis, np.ndarray]) -> np.ndarray:
-    """An index, of axes alone."""
-    match e:
-        case Const(value):
-            return np.asarray(value)
-        case Apply(fn, args):
-            return computed(fn, [number(a, at) for a in args])
-    assert isinstance(e, Axis), e
-    return at[e]
-
-
-_INDEX = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide,
-    "mod": np.mod, "min": np.minimum, "max": np.maximum, "lt": np.less, "le": np.less_equal,
-    "eq": np.equal, "ne": np.not_equal,
-}  # fmt: skip
 
 
 def even(some: Sequence[np.ndarray], kinds: Sequence[object]) -> list[np.ndarray]:

@@ -24,6 +24,7 @@ from superopt.partial.translated import translated
 from superopt.te.expr import Tensor, compute
 from superopt.te.inline import placed
 from superopt.te.node import Axis, Expr
+from superopt.te.walk import once
 
 EVERY = 4096  # elements of a result of which each is compared
 LATER = 1 << 17  # terms of sums that are computed to compare each element of cells that differ
@@ -80,11 +81,11 @@ def of_tensors(a: Tensor, b: Tensor, every: int = EVERY) -> Regions:
     a, b = _computed(a), _computed(b)
     assert a.body is not None
     assert b.body is not None
-    bodies = [a.body, placed(b.body, dict(zip(b.axes, a.axes, strict=True)))]
+    bodies = once([a.body, placed(b.body, dict(zip(b.axes, a.axes, strict=True)))])
     found = cells(a.axes, bodies)
     programs = Alike.of(a.axes, bodies)
     equal, different, count, exact = _compared(programs, found, every)
-    most = max(degree(a.body), degree(b.body))
+    most = max(map(degree, programs.whole))
     chance = Fraction(most, MODULUS) ** INPUTS if programs.bounded else None
     return Regions(shape, joined(equal, shape), joined(different, shape), count, chance, exact)
 

@@ -75,7 +75,8 @@ def _parts(
     sizes: Sequence[Sizes], boxes: Sequence[Sequence[Box]], shape: Sequence[Formula]
 ) -> tuple[Part, ...]:
     if len(set(map(len, boxes))) > 1:
-        raise NoFormula(f"{' and '.join(str(len(b)) for b in boxes)} boxes")
+        counts = " and ".join(str(len(b)) for b in boxes)
+        raise NoFormula(f"at the sizes that were tried there are {counts} boxes")
     return tuple(_part(sizes, b, shape) for b in zip(*boxes, strict=True))
 
 
@@ -114,6 +115,10 @@ def _terms(names: Sizes) -> Iterator[tuple[Formula, Callable[[Sizes], int]]]:
     for n in names:
         yield from ((f"({n}//{by})", partial(_quotient, n, by, 0)) for by in (2, 3))
         yield f"(({n}+1)//2)", partial(_quotient, n, 2, 1)
+    for n in names:
+        for by, more in ((3, 2), (3, 1), (4, 0), (4, 3)):
+            said = f"(({n}+{more})//{by})" if more else f"({n}//{by})"
+            yield said, partial(_quotient, n, by, more)
     for a, b in combinations_with_replacement(names, 2):
         yield f"({a}+{b})", partial(_sum, a, b)
     for count in (2, 3):

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from superopt.partial.points import number
+from superopt.partial.indices import number
 from superopt.te import affine
 from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor
@@ -28,22 +28,29 @@ def translated(
     """Which cells are such. begins, steps: (cells, axes), of the first element, and of the one
     behind it along each axis; 0 where there is none."""
     out = np.ones(len(begins), bool)
-    if any(isinstance(e, Index) for body in bodies for e in parts(body)):
+    some = [e for body in bodies for e in parts(body)]
+    if any(isinstance(e, Index) for e in some):
         return np.zeros_like(out)
     moved: dict[tuple[Tensor, int], np.ndarray] = {}
-    for of, e in _indices(bodies):
-        by = _moves(axes, e, begins, steps)
-        if by is None:
+    done: set[tuple[tuple[Tensor, int] | None, object]] = set()
+    for of, e in _indices(some):
+        form = affine.affine(e)
+        by = None if form is None else tuple(form.coefficient(a) for a in axes)
+        if (of, by or e) in done:  # one that moves as this does is looked at already
+            continue
+        done.add((of, by or e))
+        moves = _moves(axes, e, begins, steps) if by is None else (np.array(by)[:, None] * steps.T,)
+        if moves is None:
             return np.zeros_like(out)
-        least, most = by
-        wanted = np.zeros_like(least) if of is None else moved.setdefault(of, least)
-        out &= ((least == wanted) & (most == wanted)).all(0)
+        wanted = np.zeros_like(steps.T) if of is None else moved.setdefault(of, moves[0])
+        for some_moves in moves:
+            out &= (some_moves == wanted).all(0)
     return out
 
 
-def _indices(bodies: Sequence[Expr]) -> Iterator[tuple[tuple[Tensor, int] | None, Expr]]:
+def _indices(some: Sequence[Expr]) -> Iterator[tuple[tuple[Tensor, int] | None, Expr]]:
     """What is read by which, and indices that are computed with."""
-    for e in (e for body in bodies for e in parts(body)):
+    for e in some:
         match e:
             case Load(t, index):
                 yield from (((t, d), i) for d, i in enumerate(index))

@@ -69,7 +69,7 @@ def _file(rule: Rule) -> str:
 
 
 def _proof(p: stated.Proof) -> Proof:
-    return Proof(p.scope, p.assumes, p.conditions, p.obligations, p.queries, p.ms, p.mutants)
+    return Proof(p.scope, p.assumes, p.readable, p.obligations, p.queries, p.ms, p.mutants)
 
 
 @lru_cache(maxsize=1)

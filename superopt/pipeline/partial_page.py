@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from superopt.partial.symbolic import parts as formulas
 from superopt.partial.symbolic import show
 from superopt.report.diagram import InParts
 from superopt.report.partial import RIGHT, WRONG, Correction, PartialPage, Proof
+from superopt.rules.readable import together
 from superopt.rules.rule import Rule, show_side
 from superopt.rules.term import show as shown
 from superopt.verifier.verdict import Proved, Verdict
@@ -55,7 +57,7 @@ def _needs(made: PartialRule) -> tuple[str, ...]:
     """Of the sizes, for the boxes to be there, and for the proofs that they are equal."""
     of_boxes = map(shown, conditions(made.parts))
     of_proofs = (c for _, v in made.claims if isinstance(v, Proved) for c in v.derived)
-    return tuple(dict.fromkeys((*of_boxes, *of_proofs)))
+    return together((*of_boxes, *of_proofs), least=1)
 
 
 def in_parts(
@@ -101,11 +103,13 @@ def _seen(pair: Rule, where: Mapping[str, int]) -> tuple[Mapping[str, int], Regi
 
 
 def _sides(r: Rule) -> str:
-    where = f" where {', '.join(map(shown, r.where))}" if r.where else ""
-    return f"{show_side(r.lhs)} => {show_side(r.rhs)}{where}"
+    where = ", ".join(together(map(shown, r.where), least=1))
+    return f"{show_side(r.lhs)} => {show_side(r.rhs)}{where and f' where {where}'}"
 
 
 def _proof(r: Rule, v: Verdict) -> Proof:
+    if isinstance(v, Proved):
+        v = replace(v, derived=together(v.derived, least=1))
     return Proof(r.name, isinstance(v, Proved), str(v))
 
 

@@ -182,6 +182,8 @@ def _of(m: _Model, outs: Sequence[g.Node], inside: Sequence[g.Node]) -> Iterator
     for n in g.nodes(outs):
         if n not in within:
             continue
+        if n.op.opaque:
+            return
         given: list[g.Value] = []
         for v in n.inputs[:2] if n in biased else n.inputs:
             if v is None:

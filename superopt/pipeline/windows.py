@@ -94,7 +94,7 @@ def windows_of(graph: g.Graph, sizes: Mapping[str, int] | None = None) -> Iterat
     """The windows of a graph that compute anything; None for one of sizes that are not known, but
     for the number of pictures, or of another type. sizes: at which windows are priced."""
     for n in g.nodes(graph):
-        if n.op.name not in WINDOWS or n.op.domain:
+        if n.op.name not in WINDOWS or n.op.domain or n.op.opaque:
             continue
         types = [v.type for v in n.inputs if v is not None]
         if any(d == 0 for t in (*types, n.type) for d in t.shape or ()):

@@ -10,6 +10,7 @@ import math
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from superopt.te import index as ix
 from superopt.te.dtype import BOOL, INDEX, DType
@@ -49,6 +50,7 @@ def affine(e: Expr) -> Affine | None:
     return Affine(base, tuple(terms))
 
 
+@lru_cache(maxsize=1 << 16)
 def interval(e: Expr) -> Interval | None:
     """The least and greatest value that `e` may have, None where unknown (data, symbolic sizes)."""
     low = high = 0
@@ -105,12 +107,16 @@ def _atom(a: Expr) -> Interval | None:
                 return None
             pick = min if fn == "min" else max
             return pick(p[0], q[0]), pick(p[1], q[1])
+        case Apply("select", (_, x, y), _):
+            p, q = interval(x), interval(y)
+            return None if p is None or q is None else (min(p[0], q[0]), max(p[1], q[1]))
         case Index(_, Const(n), _):
             return 0, max(int(n) - 1, 0)
         case _:
             return None
 
 
+@lru_cache(maxsize=1 << 14)
 def divided(e: Expr, m: int) -> tuple[Expr, Expr]:
     """(e // m, e % m) for m >= 1, in normal form.
 
@@ -212,11 +218,16 @@ def rebuild(fn: str, args: tuple[Expr, ...], dtype: DType) -> Expr:
                 return b if fn == "min" else a
             return ix.apply(fn, args, dtype)
         case (("lt" | "le" | "eq" | "ne"), (a, b)):
-            gap = interval(ix.as_index(b - a))
-            verdict = None if gap is None else _decide(fn, *gap)
-            return ix.apply(fn, args, dtype) if verdict is None else Const(int(verdict), BOOL)
+            return _compared(fn, a, b)
         case _:
             return ix.apply(fn, args, dtype)
+
+
+@lru_cache(maxsize=1 << 16)
+def _compared(fn: str, a: Expr, b: Expr) -> Expr:
+    gap = interval(ix.as_index(b - a))
+    verdict = None if gap is None else _decide(fn, *gap)
+    return ix.apply(fn, (a, b), BOOL) if verdict is None else Const(int(verdict), BOOL)
 
 
 def _decide(fn: str, low: int, high: int) -> bool | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from operator import is_
 
+from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Expr, Index, Load, Reduce
 
@@ -49,13 +51,7 @@ def parts(e: Expr) -> Iterator[Expr]:
             continue
         seen.add(id(e))
         yield e
-        match e:
-            case Apply(_, args) | Load(_, args):
-                stack += args
-            case Reduce(_, _, body):
-                stack.append(body)
-            case Index(element, bound):
-                stack += (element, bound)
+        stack += operands(e)
 
 
 def reductions(e: Expr | None) -> list[Reduce]:
@@ -89,11 +85,61 @@ def axes_of(e: Expr) -> set[Axis]:
 
 def operands(e: Expr) -> tuple[Expr, ...]:
     """What an expression is made of at once."""
-    match e:
-        case Apply(_, args) | Load(_, args):
-            return args
-        case Reduce(_, _, body):
-            return (body,)
-        case Index(element, bound):
-            return element, bound
+    if type(e) is Apply:  # asked very often: faster than `match`
+        return e.args
+    if type(e) is Load:
+        return e.index
+    if type(e) is Reduce:
+        return (e.body,)
+    if type(e) is Index:
+        return e.element, e.bound
     return ()
+
+
+def rebuilt(e: Expr, some: Sequence[Expr]) -> Expr:
+    """`e` of other operands, as many as it has, with no further thought."""
+    match e:
+        case Apply(fn, args, dtype):
+            return e if all(map(is_, some, args)) else Apply(fn, tuple(some), dtype)
+        case Load(t, index, dtype):
+            return e if all(map(is_, some, index)) else Load(t, tuple(some), dtype)
+        case Reduce(fn, axes, body, dtype):
+            return e if some[0] is body else Reduce(fn, axes, some[0], dtype)
+        case Index():
+            element, bound = some
+            return Index(element, bound)
+    return e
+
+
+def head(e: Expr) -> object:
+    """What an expression is beside its operands."""
+    match e:
+        case Apply(fn, args, dtype):
+            return fn, len(args), dtype
+        case Load(t):
+            return t
+        case Reduce(fn, axes, _, dtype):
+            return fn, axes, dtype
+        case Index():
+            return Index
+    return e
+
+
+def once(some: Sequence[Expr]) -> list[Expr]:
+    """The same expressions, in which those that are equal are the same object."""
+    made: dict[object, Expr] = {}
+    done: dict[int, tuple[Expr, Expr]] = {}  # by ids, of what is held
+
+    def go(e: Expr) -> Expr:
+        found = done.get(id(e))
+        if found is None:
+            if e.dtype == INDEX and type(e) is not Index:
+                one = made.setdefault(e, e)
+            else:
+                inner = tuple(map(go, operands(e)))
+                key = (head(e), *map(id, inner))
+                one = made.get(key) or made.setdefault(key, rebuilt(e, inner))
+            found = done[id(e)] = (e, one)
+        return found[1]
+
+    return list(map(go, some))

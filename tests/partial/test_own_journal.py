@@ -212,3 +212,14 @@ def test_windows_that_have_no_mutants(
     onnx.save(model([conv], {"x": (F, sizes)}, ["y"], weights(w=(4, 4, 3, 3))), path)
     (note,) = told(path, shapes=shapes)
     assert note == f"0 rules of the model's own mutants, {said}"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_kernel_larger_than_the_image_has_no_mutants(tmp_path: Path, count: int) -> None:
+    """onnxruntime takes such a convolution; it is opaque to us."""
+    path = tmp_path / "net.onnx"
+    wide = {"dilations": [3, 3], "strides": [1, 3], "pads": [0, 0, 1, 0]}
+    nodes = [onnx.helper.make_node("Conv", ["x", f"w{n}"], [f"y{n}"], **wide) for n in range(count)]
+    some = weights(**{f"w{n}": (4, 4, 1, 2) for n in range(count)})
+    onnx.save(model(nodes, {"x": (F, [3, 4, 8, 3])}, [f"y{n}" for n in range(count)], some), path)
+    assert found(path)[0] == []

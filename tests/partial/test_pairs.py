@@ -197,3 +197,12 @@ def test_of_no_elements() -> None:
         "=> Slice(Neg(x), axes=(1,), starts=(0,), ends=(0,))"
     )
     assert "of no elements" in said
+
+
+def test_formulas_of_thirds_and_fourths() -> None:
+    """Sides of what is strided by three or four."""
+    sizes = [{"h": n} for n in (8, 21, 10, 23)]
+    for more, by in ((2, 3), (1, 3), (0, 4), (3, 4)):
+        values = [(s["h"] + more) // by for s in sizes]
+        assert formula(sizes, values) == (f"((h+{more})//{by})" if more else f"(h//{by})")
+    assert formula(sizes, [3 * ((s["h"] + 2) // 3) - 1 for s in sizes]) == "3*((h+2)//3)-1"

@@ -162,3 +162,10 @@ def test_affine_forms() -> None:
     assert found is not None
     assert (found.base, found.coefficient(a), found.coefficient(b)) == (2, 3, -1)
     assert affine(ix.as_index(a % 4)) is None
+
+
+def test_the_interval_of_one_of_two() -> None:
+    a, b, _ = AXES
+    chosen = Apply("select", (a < 3, ix.as_index(b * -2), ix.as_index(7)), INDEX)
+    assert interval(chosen) == (-6, 7)
+    assert interval(ix.as_index(a + chosen)) == (-6, 12)

@@ -139,6 +139,12 @@ def test_exp_is_a_homomorphism() -> None:
     np.testing.assert_array_equal(f("tanh", total), f("tanh", product))
 
 
+def test_exponents_of_two_digits() -> None:
+    exponents = [0, 1, 2, 32767, 32768, 32769, 5 << 15, rs.Q - 1, 123_456_789]
+    found = rs.exponential(12_345, np.array(exponents))
+    assert found.tolist() == [pow(12_345, e, rs.P) for e in exponents]
+
+
 def test_powers() -> None:
     np.testing.assert_array_equal(f("pow", A, number(3)), f("mul", A, f("mul", A, A)))
     np.testing.assert_array_equal(f("pow", A, number(-1)), f("div", number(1), A))

@@ -1,0 +1,203 @@
+"""Inputs for which what is compared in a program is equal, or nearly: conditions that hold for few
+inputs are met by these, on both sides.
+
+Of each condition the gap between both sides is taken at some places, and one of the elements that
+it hangs on is moved until the gap is what is wanted: a step of the secant, and another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from superopt.partial.doubles import ONE_SIGN, SIGNED, Doubles
+from superopt.partial.fewer import size_of
+from superopt.partial.points import DRAW, DRAWS, terms
+from superopt.te.affine import free_axes
+from superopt.te.dtype import BOOL, INDEX
+from superopt.te.expr import Tensor
+from superopt.te.fn import function
+from superopt.te.node import Apply, Axis, Const, Expr, Load
+from superopt.te.walk import once, parts
+
+NEAR, NEARER = 2.0**-8, 2.0**-14
+GAPS = (0.0, NEAR, -NEAR, NEARER, -NEARER)  # that are wanted
+SCALES = 2
+EACH = len(GAPS) * len(ONE_SIGN) * SCALES  # draws for a condition
+ANYHOW = 64  # draws, in which most are met
+MOST = 6  # conditions
+LARGE = 8  # times as large, where several must be, so that one can be moved; at least
+LOADS = 2  # of which one is moved
+LONGEST = 1 << 10  # terms of a sum in a condition
+PATIENCE = 2  # steps that may lead nowhere
+STEPS = (8, 1, *(NEAR,) * 6)  # by which an element is moved to see what that does
+
+Sides = tuple[Expr, Expr | None, bool]  # of a condition, and whether it matters that they are equal
+
+
+@dataclass(slots=True)
+class Aimed(Doubles):
+    """moved: of inputs which elements are not what is drawn, in order, and what they are. far: the
+    largest number of a program, about."""
+
+    far: float = 0.0
+    moved: dict[Tensor, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+
+    def read(self, t: Tensor, where: np.ndarray, draw: np.ndarray | None) -> np.ndarray:
+        x = super(Aimed, self).read(t, where, draw)
+        if t not in self.moved or draw is None:
+            return x
+        keys, values = self.moved[t]
+        at = where * self.draws + draw
+        found = np.minimum(np.searchsorted(keys, at), len(keys) - 1)
+        return np.where(keys[found] == at, values[found].astype(x.dtype), x)
+
+    def number(self, state: np.ndarray, draw: np.ndarray) -> np.ndarray:
+        """In every other draws large, and beyond all numbers of a program."""
+        x = super(Aimed, self).number(state, draw)
+        large = draw // len(SIGNED) % SCALES == 1
+        return np.where(large, x * max(LARGE, self.far), x)
+
+    def move(self, t: Tensor, at: np.ndarray, to: np.ndarray) -> None:
+        """Where several are to be the same element the last is; others stay where they are."""
+        keys, values = self.moved.get(t, (np.zeros(0, np.int64), np.zeros(0)))
+        keys, last = np.unique(np.concatenate((at, keys)), return_index=True)
+        self.moved[t] = keys, np.concatenate((to, values))[last]
+
+
+def conditions(bodies: Sequence[Expr]) -> list[Sides]:
+    """What is compared with what; or is rounded, whose halves are its steps."""
+    found = dict.fromkeys(x for b in once(bodies) for e in parts(b) for x in _compared(e))
+    return [x for x in found if terms(x[0]) <= LONGEST][:MOST]
+
+
+def _compared(e: Expr) -> Iterator[Sides]:
+    match e:
+        case Apply("lt" | "le" | "eq" | "ne" | "max" | "min", (a, b)):
+            if a.dtype not in (BOOL, INDEX) and not (isinstance(a, Const) and isinstance(b, Const)):
+                yield a, b, e.fn not in ("max", "min")
+        case Apply(fn, (a,)) if a.dtype.is_float and fn != "select":
+            if function(fn).field == "whole" if fn != "cast" else not e.dtype.is_float:
+                yield a, None, True
+
+
+def aimed(
+    points: Aimed,
+    anyhow: Doubles,
+    axes: Sequence[Axis],
+    bodies: Sequence[Expr],
+    places: np.ndarray,
+) -> list[int]:
+    """Moves elements of inputs, for conditions that are not met by other inputs, and says of which
+    draws: of numbers above 0, or below, of which one that is moved is the least, or the largest."""
+    draws = [d for d in range(DRAWS) if d % len(SIGNED) in ONE_SIGN]
+    count = 0
+    for sides in conditions(bodies):
+        if not _Condition.of(anyhow, axes, sides, places, range(ANYHOW)).met():
+            own = draws[count : count + EACH]
+            _Condition.of(points, axes, sides, places, own).meet(points)
+            count += EACH
+    return draws[:count]
+
+
+@dataclass(slots=True)
+class _Condition:
+    """axes, at: places of a condition, with those of sums, and the draws, which are `count`."""
+
+    points: Doubles
+    sides: Sides
+    axes: tuple[Axis, ...]
+    at: np.ndarray
+    count: int
+
+    @staticmethod
+    def of(
+        points: Doubles,
+        axes: Sequence[Axis],
+        sides: Sides,
+        places: np.ndarray,
+        draws: Sequence[int],
+    ) -> _Condition:
+        free = frozenset[Axis]().union(*(free_axes(e) for e in sides[:2] if e is not None))
+        over = sorted(free - set(axes), key=str)
+        at = places.repeat(len(draws), 0)
+        rng = np.random.default_rng(0)
+        inner = [rng.integers(0, max(1, size_of(a)), len(at)) for a in over]
+        at = np.column_stack((at, *inner, np.tile(draws, len(places))))
+        return _Condition(points, sides, (*axes, *over, DRAW), at, len(draws))
+
+    def met(self) -> bool:
+        """At each place, on both sides; and exactly, where that makes a difference."""
+        _, other, ties = self.sides
+        if other is None:
+            return False
+        gap = self.gap().reshape(-1, self.count)
+        seen = [(gap > 0).any(1), (gap < 0).any(1), (gap == 0).any(1) | (not ties)]
+        return bool(np.all(seen))
+
+    def wanted(self) -> np.ndarray:
+        """The gaps that are."""
+        gaps = np.tile(np.repeat(GAPS, EACH // len(GAPS)), len(self.at) // self.count)
+        if self.sides[1] is None:
+            return np.asarray(gaps + np.rint(2 * self.gap()) / 2)
+        if self.sides[0].dtype.is_float:
+            return gaps
+        return np.where(np.abs(gaps) < NEAR, 0, np.sign(gaps))
+
+    def gap(self) -> np.ndarray:
+        a, b = (
+            0.0 if e is None else self.points.values(e, self.axes, self.at).astype(np.float64)
+            for e in self.sides[:2]
+        )
+        return np.asarray(a - b)
+
+    def loads(self) -> list[Load]:
+        """Elements of inputs that are numbers, in both sides in turns."""
+        found = [
+            [e for e in parts(x) if isinstance(e, Load) and e.tensor.body is None]
+            for x in self.sides[:2]
+            if x is not None
+        ]
+        each = [e for some in found for e in some if e.dtype not in (BOOL, INDEX)]
+        return sorted(dict.fromkeys(each), key=lambda e: e.tensor.rank, reverse=True)[:LOADS]
+
+    def meet(self, points: Aimed) -> None:
+        wanted = self.wanted()
+        for load in self.loads():
+            keys = self.where(load) * self.points.draws + self.at[:, -1]
+            best, x, gap = (np.full(len(self.at), v) for v in (np.inf, 0.0, 0.0))
+            far = np.ones(len(self.at))
+            for n, step in enumerate(STEPS):
+                now, found = self.read(load.tensor, keys), self.gap()
+                better = np.abs(found - wanted) < best
+                if n > PATIENCE and not better.any():
+                    break
+                far = np.where(better, 1, far / 4)
+                x, gap = np.where(better, now, x), np.where(better, found, gap)
+                best = np.abs(gap - wanted)
+                left = best > NEARER / 4 * (wanted % 0.5 != 0)
+                step = step if load.dtype.is_float else max(step, 1)
+                points.move(load.tensor, keys, x + step)
+                to = x + far * (wanted - gap) * step / (self.gap() - gap) if left.any() else x
+                to = to if load.dtype.is_float else np.rint(to)
+                points.move(load.tensor, keys, np.where(left & np.isfinite(to), to, x))
+                if not left.any():
+                    return
+
+    def read(self, t: Tensor, keys: np.ndarray) -> np.ndarray:
+        x = self.points.read(t, *np.divmod(keys, self.points.draws))
+        return np.asarray(x[0] if t.dtype.is_float else x, np.float64)
+
+    def where(self, load: Load) -> np.ndarray:
+        """The places in an input that are read there, those of sums within at 0."""
+        inner = frozenset[Axis]().union(*map(free_axes, load.index)) - set(self.axes)
+        axes = (*self.axes[:-1], *inner, DRAW)
+        none = np.zeros((len(self.at), len(inner)), np.int64)
+        at = np.column_stack((self.at[:, :-1], none, self.at[:, -1]))
+        out = np.zeros(len(at), np.int64)
+        for i, n in zip(load.index, load.tensor.shape, strict=True):
+            assert isinstance(n, int)
+            out = out * n + np.clip(self.points.values(i, axes, at), 0, n - 1)
+        return out

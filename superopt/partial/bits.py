@@ -1,0 +1,73 @@
+"""Maxima as sets of their terms, of which each is a bit, where these are few.
+
+Windows over windows over windows have sets of hundreds of terms, of which most are in those of a
+neighbour, too: to unite such is far faster bit by bit than to sort them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from superopt.partial.extremes import BITS, NUMBER, Sets
+from superopt.te.fn import unit
+from superopt.te.node import Apply, Const, Expr, Load, Reduce
+from superopt.te.walk import parts
+
+WORDS = 16  # of 64 bits
+
+
+class NoBits(Exception):
+    """There are too many terms, or numbers among them."""
+
+
+def bare(e: Expr) -> bool:
+    """Is it of maxima of computed maxima of what is read, and of no numbers?"""
+    return isinstance(e, Reduce) and _deep(e.body) and _bare(e, e.fn)
+
+
+def _bare(e: Expr, fn: str) -> bool:
+    match e:
+        case Reduce(of, _, body):
+            return of == fn and _bare(body, fn)
+        case Load(t):
+            return t.body is None or _bare(t.body, fn)
+        case Apply("select", (_, yes, no)):
+            return _bare(yes, fn) and _bare(no, fn)
+        case Const(value, dtype):
+            return value == unit(fn, dtype)
+    return False
+
+
+def _deep(e: Expr) -> bool:
+    return any(isinstance(x, Load) and x.tensor.body is not None for x in parts(e))
+
+
+@dataclass(frozen=True, slots=True)
+class Bits(Sets):
+    """Arrays (..., words). found: terms, and the bits that stand for them."""
+
+    found: dict[int, int] = field(default_factory=dict)
+
+    def term(self, x: np.ndarray, e: Expr) -> np.ndarray:
+        """Raises NoBits."""
+        some, which = np.unique(super(Bits, self).term(x, e)[..., 0], return_inverse=True)
+        out = np.zeros((len(some), WORDS), np.uint64)
+        for n, term in enumerate(some.tolist()):
+            if term:
+                bit = self.found.setdefault(term, len(self.found))
+                if bit >= 64 * WORDS or term - 1 >> BITS == NUMBER:
+                    raise NoBits
+                out[n, bit // 64] = 1 << bit % 64
+        return np.asarray(out.view(np.int64)[which.reshape(x.shape[1:])])
+
+    def united(self, x: np.ndarray) -> np.ndarray:
+        return np.asarray(np.bitwise_or.reduce(x.reshape(*x.shape[:-1], -1, WORDS), axis=-2))
+
+    def value(self, x: np.ndarray, e: Expr) -> np.ndarray:
+        terms = np.fromiter(self.found, np.int64, len(self.found))
+        bits = np.unpackbits(np.ascontiguousarray(x).view(np.uint8), axis=-1, bitorder="little")
+        bits = bits[..., : len(terms)]
+        only = (terms - 1)[bits.argmax(-1)] if len(terms) else np.zeros(x.shape[:-1], np.int64)
+        return self.valued(bits.sum(-1), only, bits @ self.state(terms), e)

@@ -1,0 +1,84 @@
+"""Conditions that hold for few inputs are met, on both sides."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from superopt.ir import graph as g
+from superopt.partial.regions import regions
+from superopt.te.dtype import I64
+from tests.partial.test_alike import LARGER, X, Y, Z, const, other
+from tests.partial.test_regions import apply, given_
+
+W, V, S = given_("w", 4, 3, 8), given_("v", 3), given_("s", 1)
+N, M = other("n", I64, 4, 3), other("m", I64, 4, 3)
+P, Q = given_("p", 4, 3), given_("q", 4, 3)
+TOTAL = apply("ReduceSum", W, axes=(2,), keepdims=0)
+MOST = apply("ReduceMax", W, axes=(2,), keepdims=0)
+
+
+def whole(n: int) -> g.Constant:
+    return g.constant(np.int64(n))
+
+
+def between(x: g.Value, low: float, by: float) -> g.Value:
+    above = apply("Greater", x, const(low))
+    return apply("And", above, apply("Less", x, const(low + by)))
+
+
+def scaled(x: g.Value, by: float) -> g.Value:
+    return apply("Mul", x, const(by))
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        apply("Equal", X, const(1.5)),
+        apply("Greater", TOTAL, const(900)),
+        apply("Equal", MOST, const(2.75)),
+        between(X, 3, 0.01),
+        between(scaled(X, 100), 391, 0.02),
+        between(apply("Mul", MOST, MOST), 334, 0.01),
+        between(apply("Exp", apply("Neg", S)), 0.28, 0.002),
+        between(apply("Sigmoid", X), 0.37, 0.0005),
+        apply("Equal", X, apply("Add", Y, const(0.37))),
+        apply("Equal", apply("Mul", X, Y), const(2.75)),
+        apply("Equal", S, const(77.125)),
+        apply("Greater", V, const(700.25)),
+        between(apply("Max", LARGER, scaled(Z, 100)), -5.714, 0.002),
+        apply("Equal", N, whole(1000)),
+        apply("Greater", N, whole(1000)),
+        apply("Equal", apply("Mul", N, M), whole(91)),
+    ],
+)
+def test_a_condition_that_rarely_holds(condition: g.Value) -> None:
+    assert regions(apply("Where", condition, P, Q), Q).share == 0
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (apply("Floor", apply("Add", X, const(0.001))), apply("Floor", X)),
+        (apply("Round", apply("Add", X, const(0.001))), apply("Round", X)),
+        (apply("Max", X, const(-5000)), X),
+        (apply("Where", apply("Greater", X, const(1000.5)), X, LARGER), LARGER),
+        (apply("Clip", X, const(0), const(6)), apply("Clip", X, const(0), const(6.001))),
+    ],
+)
+def test_functions_that_rarely_differ(a: g.Value, b: g.Value) -> None:
+    assert regions(a, b).share == 0
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (apply("Greater", X, const(4)), apply("Greater", scaled(X, 0.25), const(1))),
+        (apply("Less", apply("Mul", X, X), const(-1)), apply("Less", apply("Abs", X), const(-2))),
+        (between(X, 3, 0.25), between(scaled(X, 2), 6, 0.5)),
+    ],
+)
+def test_the_same_conditions(a: g.Value, b: g.Value) -> None:
+    found = regions(apply("Where", a, P, Q), apply("Where", b, P, Q))
+    assert found.share == 1
+    assert found.exact
