@@ -168,10 +168,13 @@ def _chosen(
             continue
         if moves(now.body):
             several = len({*loads(now.body)}) > 1 or _chosen_by(now.body)
+            even = evenly(now.body) and ordered(now)
+            if (several or not even) and any(s.reader in chosen for s in sites[t]):
+                continue  # what reads it in the end is seen when these have gone into it
             if several and any(_multiplied(current[s.reader], s) for s in sites[t]):
                 continue  # from two places, or one or none, which no product of matrices reads
             slid = any(s.summed and windows(current[s.reader]) for s in sites[t])
-            if not slid or (evenly(now.body) and ordered(now)):
+            if not slid or even:
                 chosen.add(t)
             continue
         if len(sites[t]) != 1:
