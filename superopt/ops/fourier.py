@@ -173,8 +173,9 @@ def _stft_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
         length = window[0]
     else:
         raise InferError(f"STFT of {t}: neither a window nor a frame length")
-    real = len(shape) == 2  # as torch writes it, and onnxruntime reads it
-    if not (real or len(shape) == 3 and shape[-1] in (1, 2)) or window not in (None, (length,)):
+    # torch writes real signals of two dimensions, too, and onnxruntime reads them
+    signal = len(shape) == 2 or (len(shape) == 3 and shape[-1] in (1, 2))
+    if not signal or window not in (None, (length,)):
         raise InferError(f"STFT of {t} with window {window} in frames of {length}")
     return attrs | {"frame_step": step, "frame_length": length}
 

@@ -54,7 +54,8 @@ class _Transform:
 def as_products(graph: g.Graph) -> g.Graph:
     """The graph with products in place of DFT and STFT of float32 whose lengths are numbers."""
     some = {n: t for n in g.nodes(graph) if (t := _transform(n)) is not None}
-    made = {n: v for n, t in some.items() if (v := _product(t)) is not None}
+    made: dict[g.Value, g.Value] = {}
+    made |= {n: v for n, t in some.items() if (v := _product(t)) is not None}
     return replace_all(graph, made) if made else graph
 
 

@@ -207,3 +207,17 @@ def test_data_in_another_file_of_what_onnx_refuses(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(m, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     near(superopt.compile(path)(x=x), wanted)
+
+
+def test_initializers_that_are_no_inputs_in_an_old_model() -> None:
+    """ONNX's checker refuses them before IR version 4; the model ran in onnxruntime, whole."""
+    w = np.random.default_rng(0).standard_normal((32, 8)).astype(np.float32)
+    m = model([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": (F, [4, 32])}, ["y"], {"w": w})
+    m.ir_version = 3
+    m.opset_import[0].version = 9
+    with pytest.raises(onnx.checker.ValidationError):
+        onnx.checker.check_model(m)
+    exe = superopt.compile(m)
+    x = np.random.default_rng(1).standard_normal((4, 32)).astype(np.float32)
+    near(exe(x=x), {"y": x @ w})
+    assert not exe.fallen({})
