@@ -221,3 +221,37 @@ def test_initializers_that_are_no_inputs_in_an_old_model() -> None:
     x = np.random.default_rng(1).standard_normal((4, 32)).astype(np.float32)
     near(exe(x=x), {"y": x @ w})
     assert not exe.fallen({})
+
+
+def test_a_model_that_is_one_part_takes_no_more_than_onnxruntime() -> None:
+    """What a call asked for took 2 us beside the 6 of a small model, and onnxruntime's own `run`
+    asks, too; whatever the order of its outputs is."""
+    node = helper.make_node
+    m = model(
+        [node("Relu", ["x"], ["a"]), node("NonZero", ["a"], ["z"])], {"x": (F, [4, 9])}, ["z", "a"]
+    )
+    exe = superopt.compile(m)
+    x = np.random.default_rng(0).standard_normal((4, 9)).astype(np.float32)
+    for _ in range(2):
+        near(exe(x=x), reference(m, {"x": x}))
+    assert exe._last is not None
+    assert exe._last.direct is not None
+    assert exe._last.direct.__qualname__.startswith("_alone")
+    with pytest.raises(UsageError):
+        exe(x=x[:2])
+
+
+def test_outputs_that_are_inputs_or_constants_are_copies() -> None:
+    """Such a model was looked through in each call: 25 us, of 14 in onnxruntime."""
+    w = np.random.default_rng(0).standard_normal((9, 4)).astype(np.float32)
+    m = model([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": (F, [4, 9])}, ["w", "y", "x"])
+    m.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    exe = superopt.compile(m)
+    x = np.random.default_rng(1).standard_normal((4, 9)).astype(np.float32)
+    for _ in range(3):
+        got = exe(x=x)
+        near(got, {"w": w, "y": x @ w, "x": x})
+        for a in got.values():
+            a[:] = 0
+    assert exe._last is not None
+    assert exe._last.direct is not None
