@@ -17,7 +17,7 @@ from superopt.plan.rows import once
 from superopt.te import index as ix
 from superopt.te.affine import affine
 from superopt.te.expr import Tensor
-from superopt.te.inline import Inlining
+from superopt.te.inline import Inlining, placed
 from superopt.te.node import Apply, Const, Expr, Index, Load, Reduce
 from superopt.te.walk import axes_of, loads, reductions, slides
 from superopt.te.walk import parts as parts_of
@@ -162,6 +162,7 @@ def _chosen(
     summing = {t for t, now in current.items() if now.body is not None and sums(now.body)}
     taken: set[Tensor] = set()  # readers into which a sum goes
     chosen: set[Tensor] = set()
+    going: set[Tensor] = set()  # these, and what waits for them
     for t in reversed(current):
         now = current[t]
         if t in kept or not sites[t] or now.body is None:
@@ -169,18 +170,20 @@ def _chosen(
         if moves(now.body):
             several = len({*loads(now.body)}) > 1 or _chosen_by(now.body)
             even = evenly(now.body) and ordered(now)
-            if (several or not even) and any(s.reader in chosen for s in sites[t]):
-                continue  # what reads it in the end is seen when these have gone into it
+            if (several or not even) and any(s.reader in going for s in sites[t]):
+                going.add(t)  # what reads it in the end is seen when these have gone into that
+                continue
             if several and any(_multiplied(current[s.reader], s) for s in sites[t]):
                 continue  # from two places, or one or none, which no product of matrices reads
-            slid = any(s.summed and windows(current[s.reader]) for s in sites[t])
-            if not slid or even:
+            slid = [s for s in sites[t] if s.summed and windows(current[s.reader])]
+            if not slid or (even and not any(_sliding(now, current[s.reader], s) for s in slid)):
                 chosen.add(t)
+                going.add(t)
             continue
         if len(sites[t]) != 1:
             continue
         (site,) = sites[t]
-        if site.reader in chosen:
+        if site.reader in going:
             continue  # it goes into another first, which may read it many times
         if site.summed and not _once(current[site.reader], site, t):
             continue
@@ -194,6 +197,7 @@ def _chosen(
                 continue
             taken.add(site.reader)
         chosen.add(t)
+        going.add(t)
     return chosen
 
 
@@ -237,6 +241,21 @@ def _once(reader: Tensor, site: Site, t: Tensor) -> bool:
     if any(_products(r.body) for r in reductions(reader.body)):
         return False
     return prod(a.extent for a in axes if isinstance(a.extent, int)) <= prod(_sizes(t))
+
+
+def _sliding(now: Tensor, reader: Tensor, site: Site) -> bool:
+    """Would windows slide over an operand over which none do, if this went into its reader? As over
+    a kernel that is computed flat: which of both is the picture could not be told then."""
+    over = [a for r in reductions(reader.body) for a in r.axes]
+    env = dict(zip(now.axes, site.index, strict=True))
+    read = [] if now.body is None else loads(now.body)
+    before, *within = (
+        Load(now, tuple(placed(i, use) for i in x), now.dtype)
+        for use, x in (({}, site.index), *((env, x.index) for x in read))
+    )
+    return not slides(reader.axes, over, before) and any(
+        slides(reader.axes, over, x) for x in within
+    )
 
 
 def _chosen_by(e: Expr) -> bool:
