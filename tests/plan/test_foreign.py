@@ -255,3 +255,33 @@ def test_outputs_that_are_inputs_or_constants_are_copies() -> None:
             a[:] = 0
     assert exe._last is not None
     assert exe._last.direct is not None
+
+
+def test_shapes_behind_a_node_without_a_kernel_that_hang_on_constants() -> None:
+    """As torch's exporter writes the shape of an Expand: ONNX's inference of the whole model does
+    not compute it, and all behind the TopK ran in onnxruntime."""
+    node = helper.make_node
+    known = {
+        "k": np.array([12]), "minus": np.array(-1), "given": np.array([-1, 64, 900]),
+        "rank": np.array([3]), "w": np.random.default_rng(0).standard_normal((12, 512)),
+    }  # fmt: skip
+    known["w"] = known["w"].astype(np.float32)
+    one = numpy_helper.from_array(np.array([1]))
+    m = model(
+        [
+            node("ConstantOfShape", ["rank"], ["ones"], value=one),
+            node("Mul", ["ones", "minus"], ["all"]),
+            node("Equal", ["given", "all"], ["kept"]),
+            node("Where", ["kept", "ones", "given"], ["shape"]),
+            node("Expand", ["x", "shape"], ["e"]),
+            node("TopK", ["e", "k"], ["v", "i"]),
+            node("MatMul", ["v", "w"], ["y"]),
+        ],
+        {"x": (F, [4, 1, 900])},
+        ["y"],
+        known,
+    )
+    exe = superopt.compile(m)
+    x = np.random.default_rng(1).standard_normal((4, 1, 900)).astype(np.float32)
+    near(exe(x=x), reference(m, {"x": x}))
+    assert {n.op.name for n, _ in exe.fallen({})} <= {"TopK", "Expand"}
