@@ -18,7 +18,7 @@ from superopt.te import index as ix
 from superopt.te.affine import affine
 from superopt.te.expr import Tensor
 from superopt.te.inline import Inlining, placed
-from superopt.te.node import Apply, Const, Expr, Index, Load, Reduce
+from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
 from superopt.te.walk import axes_of, loads, reductions, slides
 from superopt.te.walk import parts as parts_of
 
@@ -124,9 +124,13 @@ def settled(
     """With what should be so computed where it is read. turned: what has another order than what it
     reads, in which no sum is fast. dear: functions take longer than it takes to keep what they
     give: on a processor, where memory is near."""
-    while chosen := _chosen(current, stay, turned, dear):
+    waited: set[Tensor] = set()
+    while True:
+        chosen, waiting = _chosen(current, stay, turned, dear, waited)
+        if not chosen:
+            return current
         current = _applied(current, chosen)
-    return current
+        waited |= waiting
 
 
 def in_order(outputs: Sequence[Tensor], parts: Mapping[Tensor, Sequence[Tensor]]) -> list[Tensor]:
@@ -151,8 +155,13 @@ def in_order(outputs: Sequence[Tensor], parts: Mapping[Tensor, Sequence[Tensor]]
 
 
 def _chosen(
-    current: dict[Tensor, Tensor], kept: Collection[Tensor], turned: Collection[Tensor], dear: bool
-) -> set[Tensor]:
+    current: dict[Tensor, Tensor],
+    kept: Collection[Tensor],
+    turned: Collection[Tensor],
+    dear: bool,
+    waited: Collection[Tensor],
+) -> tuple[set[Tensor], set[Tensor]]:
+    """What goes into its readers, and what waits for some of it. waited: what did so before."""
     sites: dict[Tensor, set[Site]] = {t: set() for t in current}
     for t, now in current.items():
         assert now.body is not None
@@ -176,6 +185,8 @@ def _chosen(
             if several and any(_multiplied(current[s.reader], s) for s in sites[t]):
                 continue  # from two places, or one or none, which no product of matrices reads
             slid = [s for s in sites[t] if s.summed and windows(current[s.reader])]
+            if t in waited:  # and would go into these by way of others
+                slid = [s for s in slid if not _factor(current[s.reader], s)]
             if not slid or (even and not any(_sliding(now, current[s.reader], s) for s in slid)):
                 chosen.add(t)
                 going.add(t)
@@ -198,16 +209,13 @@ def _chosen(
             taken.add(site.reader)
         chosen.add(t)
         going.add(t)
-    return chosen
+    return chosen, going - chosen
 
 
 def _reshaped(now: Tensor, reader: Tensor) -> bool:
     """Do windows of more than an element slide over a picture, of which the reader has fewer
     dimensions, or more? What is computed there would be no picture."""
-    return now.rank != reader.rank and any(
-        slides(now.axes, [a for a in r.axes if a.extent != 1], x)
-        for r in reductions(now.body) for x in loads(r.body)
-    )  # fmt: skip
+    return now.rank != reader.rank and _slid(now)
 
 
 def _gate(now: Tensor, current: Mapping[Tensor, Tensor]) -> bool:
@@ -294,6 +302,22 @@ def moves(e: Expr) -> bool:
 def windows(t: Tensor) -> bool:
     """Does a sum of it go over more than one dimension?"""
     return any(len(r.axes) > 1 for r in reductions(t.body))
+
+
+def _factor(reader: Tensor, site: Site) -> bool:
+    """Is what is read one factor for a vector of results, as a pixel is for all channels that a
+    convolution of single pixels makes of it? How it is found costs next to nothing then."""
+    own = set(reader.axes) - set[Axis]().union(*map(axes_of, site.index))
+    read = (x for r in reductions(reader.body) for x in loads(r.body))
+    return not _slid(reader) and any(axes_of(i) & own for x in read for i in x.index)
+
+
+def _slid(t: Tensor) -> bool:
+    """Do its windows, of more than an element, slide over what it reads?"""
+    return any(
+        slides(t.axes, [a for a in r.axes if a.extent != 1], x)
+        for r in reductions(t.body) for x in loads(r.body)
+    )  # fmt: skip
 
 
 def evenly(e: Expr) -> bool:

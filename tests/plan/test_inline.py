@@ -164,3 +164,47 @@ def test_a_kernel_that_is_computed_flat_is_no_picture() -> None:
     (step,) = exe.variants[()]
     ways = [o.algorithm for o in step.code.program.options.values()]
     assert "along" not in ways
+
+
+def shapes(m: onnx.ModelProto, given: dict[str, np.ndarray]) -> set[tuple[object, ...]]:
+    """Of what is in memory, of a model that computes what onnxruntime does."""
+    exe = superopt.compile(m)
+    near(exe.run(given), reference(m, given))
+    (step,) = exe.variants[()]
+    return {t.shape for t in step.code.program.results}
+
+
+def test_a_sum_does_not_look_for_what_lies_in_another_order() -> None:
+    """A move that goes into a sum by way of what is elementwise (a forest of oblivious trees): each
+    term's place was two quotients and rests, in 173 us of 220 where 8 do."""
+    nodes = [
+        helper.make_node("Mul", ["x", "z"], ["a"]),
+        helper.make_node("Reshape", ["a", "shape"], ["b"]),
+        helper.make_node("Mul", ["b", "w"], ["c"]),
+        helper.make_node("ReduceSum", ["c", "axes"], ["y"], keepdims=0),
+    ]
+    known = {"w": drawn(1, 32, 16), "shape": np.array([32, 32, 16]), "axes": np.array([1, 2])}
+    m = model(nodes, {"x": (F, [32, 32, 8, 1]), "z": (F, [32, 32, 1, 2])}, ["y"], known)
+    found = shapes(m, {"x": drawn(32, 32, 8, 1), "z": drawn(32, 32, 1, 2)})
+    assert found == {(32, 32, 16), (32,)}
+
+
+def test_shuffled_channels_are_read_where_they_are() -> None:
+    """By a convolution of single pixels, which reads each for all of its channels."""
+    nodes = [
+        helper.make_node("Conv", ["x", "v"], ["a"]),
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Concat", ["a", "r"], ["b"], axis=1),
+        helper.make_node("Reshape", ["b", "apart"], ["c"]),
+        helper.make_node("Transpose", ["c"], ["d"], perm=[0, 2, 1, 3, 4]),
+        helper.make_node("Reshape", ["d", "back"], ["e"]),
+        helper.make_node("Split", ["e"], ["f", "g"], axis=1),
+        helper.make_node("Conv", ["f", "w"], ["y"]),
+        helper.make_node("Relu", ["g"], ["z"]),
+    ]
+    known = {
+        "v": drawn(32, 32, 1, 1), "w": drawn(48, 32, 1, 1), "apart": np.array([1, 2, 32, 9, 9]),
+        "back": np.array([1, 64, 9, 9]),
+    }  # fmt: skip
+    m = model(nodes, {"x": (F, [1, 32, 9, 9])}, ["y", "z"], known)
+    assert (1, 64, 9, 9) not in shapes(m, {"x": drawn(1, 32, 9, 9)})
