@@ -254,7 +254,7 @@ def _once(reader: Tensor, site: Site, t: Tensor) -> bool:
 def _sliding(now: Tensor, reader: Tensor, site: Site) -> bool:
     """Would windows slide over an operand over which none do, if this went into its reader? As over
     a kernel that is computed flat: which of both is the picture could not be told then."""
-    over = [a for r in reductions(reader.body) for a in r.axes]
+    over = [a for r in reductions(reader.body) for a in r.axes if a.extent != 1]
     env = dict(zip(now.axes, site.index, strict=True))
     read = [] if now.body is None else loads(now.body)
     before, *within = (

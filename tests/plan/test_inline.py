@@ -208,3 +208,17 @@ def test_shuffled_channels_are_read_where_they_are() -> None:
     }  # fmt: skip
     m = model(nodes, {"x": (F, [1, 32, 9, 9])}, ["y", "z"], known)
     assert (1, 64, 9, 9) not in shapes(m, {"x": drawn(1, 32, 9, 9)})
+
+
+def test_pictures_that_are_kernels_of_others_are_read_where_they_are() -> None:
+    """As a tracker compares one with another, channel by channel: a sum over one channel is none."""
+    nodes = [
+        helper.make_node("Conv", ["z", "v"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Reshape", ["b", "kernels"], ["k"]),
+        helper.make_node("Conv", ["x", "k"], ["y"], group=16),
+    ]
+    known = {"v": drawn(16, 16, 3, 3), "kernels": np.array([16, 1, 5, 5])}
+    m = model(nodes, {"x": (F, [1, 16, 13, 13]), "z": (F, [1, 16, 7, 7])}, ["y"], known)
+    found = shapes(m, {"x": drawn(1, 16, 13, 13), "z": drawn(1, 16, 7, 7)})
+    assert (16, 1, 5, 5) not in found
