@@ -211,7 +211,7 @@ def test_shuffled_channels_are_read_where_they_are() -> None:
 
 
 def test_pictures_that_are_kernels_of_others_are_read_where_they_are() -> None:
-    """As a tracker compares one with another, channel by channel: a sum over one channel is none."""
+    """As a tracker compares two, each channel alone: a sum over one channel is none."""
     nodes = [
         helper.make_node("Conv", ["z", "v"], ["a"]),
         helper.make_node("Relu", ["a"], ["b"]),
