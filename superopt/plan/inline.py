@@ -124,13 +124,9 @@ def settled(
     """With what should be so computed where it is read. turned: what has another order than what it
     reads, in which no sum is fast. dear: functions take longer than it takes to keep what they
     give: on a processor, where memory is near."""
-    waited: set[Tensor] = set()
-    while True:
-        chosen, waiting = _chosen(current, stay, turned, dear, waited)
-        if not chosen:
-            return current
+    while chosen := _chosen(current, stay, turned, dear):
         current = _applied(current, chosen)
-        waited |= waiting
+    return current
 
 
 def in_order(outputs: Sequence[Tensor], parts: Mapping[Tensor, Sequence[Tensor]]) -> list[Tensor]:
@@ -155,13 +151,8 @@ def in_order(outputs: Sequence[Tensor], parts: Mapping[Tensor, Sequence[Tensor]]
 
 
 def _chosen(
-    current: dict[Tensor, Tensor],
-    kept: Collection[Tensor],
-    turned: Collection[Tensor],
-    dear: bool,
-    waited: Collection[Tensor],
-) -> tuple[set[Tensor], set[Tensor]]:
-    """What goes into its readers, and what waits for some of it. waited: what did so before."""
+    current: dict[Tensor, Tensor], kept: Collection[Tensor], turned: Collection[Tensor], dear: bool
+) -> set[Tensor]:
     sites: dict[Tensor, set[Site]] = {t: set() for t in current}
     for t, now in current.items():
         assert now.body is not None
@@ -171,7 +162,7 @@ def _chosen(
     summing = {t for t, now in current.items() if now.body is not None and sums(now.body)}
     taken: set[Tensor] = set()  # readers into which a sum goes
     chosen: set[Tensor] = set()
-    going: set[Tensor] = set()  # these, and what waits for them
+    going: set[Tensor] = set()  # these, and what waits for some of them
     for t in reversed(current):
         now = current[t]
         if t in kept or not sites[t] or now.body is None:
@@ -180,13 +171,14 @@ def _chosen(
             several = len({*loads(now.body)}) > 1 or _chosen_by(now.body)
             even = evenly(now.body) and ordered(now)
             if (several or not even) and any(s.reader in going for s in sites[t]):
-                going.add(t)  # what reads it in the end is seen when these have gone into that
-                continue
+                ends = [(current[s.reader], s) for s in _ends(t, sites, going)]
+                looked = any(_looked_for(*e) for e in ends)
+                if (looked and not even) or (several and any(_multiplied(*e) for e in ends)):
+                    going.add(t)  # until its readers have gone into theirs
+                    continue
             if several and any(_multiplied(current[s.reader], s) for s in sites[t]):
                 continue  # from two places, or one or none, which no product of matrices reads
             slid = [s for s in sites[t] if s.summed and windows(current[s.reader])]
-            if t in waited:  # and would go into these by way of others
-                slid = [s for s in slid if not _factor(current[s.reader], s)]
             if not slid or (even and not any(_sliding(now, current[s.reader], s) for s in slid)):
                 chosen.add(t)
                 going.add(t)
@@ -209,7 +201,7 @@ def _chosen(
             taken.add(site.reader)
         chosen.add(t)
         going.add(t)
-    return chosen, going - chosen
+    return chosen
 
 
 def _reshaped(now: Tensor, reader: Tensor) -> bool:
@@ -304,12 +296,30 @@ def windows(t: Tensor) -> bool:
     return any(len(r.axes) > 1 for r in reductions(t.body))
 
 
-def _factor(reader: Tensor, site: Site) -> bool:
-    """Is what is read one factor for a vector of results, as a pixel is for all channels that a
-    convolution of single pixels makes of it? How it is found costs next to nothing then."""
+def _ends(
+    t: Tensor, sites: Mapping[Tensor, Collection[Site]], going: Collection[Tensor]
+) -> set[Site]:
+    """Where it will be read when what goes into others has done so."""
+    out: set[Site] = set()
+    todo, seen = [t], {t}
+    while todo:
+        for s in sites[todo.pop()]:
+            if s.reader not in going:
+                out.add(s)
+            elif s.reader not in seen:
+                seen.add(s.reader)
+                todo.append(s.reader)
+    return out
+
+
+def _looked_for(reader: Tensor, site: Site) -> bool:
+    """Does a sum over several dimensions look for each term? One factor for a vector of results,
+    as a pixel is for all channels that a convolution of single pixels makes of it, may lie
+    anywhere."""
     own = set(reader.axes) - set[Axis]().union(*map(axes_of, site.index))
     read = (x for r in reductions(reader.body) for x in loads(r.body))
-    return not _slid(reader) and any(axes_of(i) & own for x in read for i in x.index)
+    factor = not _slid(reader) and any(axes_of(i) & own for x in read for i in x.index)
+    return site.summed and windows(reader) and not factor
 
 
 def _slid(t: Tensor) -> bool:
