@@ -27,7 +27,7 @@ from superopt.onnx_io.follow import (
     sizes_in,
     sizes_of,
 )
-from superopt.onnx_io.infer import Declared, declared_types
+from superopt.onnx_io.infer import Declared, declared_types, result_types
 from superopt.onnx_io.model import Model as Model
 from superopt.onnx_io.model import Origin
 from superopt.onnx_io.older import Older, checked
@@ -304,12 +304,19 @@ def _label(n: oir.Node) -> str:
     return n.name or next((v.name for v in n.outputs if v.name), n.op_type)
 
 
+def _numbers(dims: tuple[FileDim, ...] | None) -> bool:
+    return dims is not None and all(isinstance(d, int) for d in dims)
+
+
 def _opaque(state: _State, n: oir.Node) -> g.Node:
     inputs = [None if v is None else state.values[v] for v in n.inputs]
     inputs += [state.values[v] for v in captured(n)]
     types: list[TensorType] = []
-    for i, v in enumerate(n.outputs):
-        dtype, dims = state.types(v.name) if v.name else (None, None)
+    told = [state.types(v.name) if v.name else (None, None) for v in n.outputs]
+    if any(not _numbers(dims) for _, dims in told):
+        own = result_types(n, state.domains.get(n.domain, 0), inputs)
+        told = [b if _numbers(b[1]) else a for a, b in zip(told, own, strict=True)] if own else told
+    for i, (v, (dtype, dims)) in enumerate(zip(n.outputs, told, strict=True)):
         where = v.name or f"{n.name or n.op_type}_{i}"
         types.append(TensorType(dtype, state.symbols.shape(dims, where)))
     carrier = Op(n.op_type, None, domain=n.domain)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+import numpy as np
 import onnx
 import onnx_ir as oir
+from onnx import helper, numpy_helper
 
+from superopt.ir import graph as g
 from superopt.onnx_io.protos import bodies
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.symbols import FileDim
-from superopt.onnx_io.types import dtype_of
-from superopt.te.dtype import DType
+from superopt.onnx_io.types import dtype_of, onnx_dtype
+from superopt.te.dtype import STRING, DType
 
+GRAPH, GRAPHS = oir.AttributeType.GRAPH, oir.AttributeType.GRAPHS
+FEW = 1024  # bytes of a constant on which sizes may hang
 Declared = tuple[DType | None, tuple[FileDim, ...] | None]
 
 
@@ -30,6 +35,32 @@ def declared_types(source: Source) -> Callable[[str], Declared]:
     return look
 
 
+def result_types(n: oir.Node, version: int, operands: Sequence[g.Value | None]) -> list[Declared]:
+    """What ONNX's inference says of one node's results, of operands whose sizes are numbers: those
+    of the whole model may be known here only, where they hang on what is computed of constants.
+    Empty where it says nothing."""
+    if any(a.type in (GRAPH, GRAPHS) for a in n.attributes.values()) or n.domain:
+        return []
+    kinds: dict[str, onnx.TypeProto] = {}
+    held: dict[str, onnx.TensorProto] = {}
+    for x, v in zip(n.inputs, operands, strict=False):  # behind these what subgraphs read
+        if x is None or x.name is None or v is None:
+            continue
+        dtype, shape = v.type.dtype, [d for d in v.type.shape or () if isinstance(d, int)]
+        if dtype is None or v.type.shape is None or len(shape) < len(v.type.shape):
+            return []
+        kinds[x.name] = helper.make_tensor_type_proto(int(onnx_dtype(dtype)), shape)
+        if isinstance(v, g.Constant) and v.nbytes <= FEW and dtype != STRING:
+            held[x.name] = numpy_helper.from_array(np.asarray(v.load()))
+    try:
+        schema, proto = onnx.defs.get_schema(n.op_type, version, n.domain), oir.to_proto(n)
+        found = onnx.shape_inference.infer_node_outputs(schema, proto, kinds, held)
+    except Exception:  # of several types
+        return []
+    empty = onnx.TypeProto()
+    return [_declared(found.get(v.name or "", empty), set()) for v in n.outputs]
+
+
 def described(source: Source) -> frozenset[str]:
     """The values that the file's lists of value_info name, those of subgraphs included."""
     return frozenset(
@@ -44,14 +75,17 @@ def _infer(source: Source) -> dict[str, Declared]:
     names = {d.dim_param for v in model.graph.input for d in v.type.tensor_type.shape.dim}
     out: dict[str, Declared] = {}
     for v in (*model.graph.value_info, *model.graph.output):
-        kind = v.type.tensor_type
-        if not v.type.HasField("tensor_type") or dtype_of(kind.elem_type) is None:
-            continue
-        dims: tuple[FileDim, ...] | None = None
-        if kind.HasField("shape"):
-            dims = tuple(_dim(d, names) for d in kind.shape.dim)
-        out[v.name] = (dtype_of(oir.DataType(kind.elem_type)), dims)
+        if (found := _declared(v.type, names)) != (None, None):
+            out[v.name] = found
     return out
+
+
+def _declared(t: onnx.TypeProto, names: set[str]) -> Declared:
+    kind = t.tensor_type
+    if not t.HasField("tensor_type") or dtype_of(kind.elem_type) is None:
+        return None, None
+    dims = tuple(_dim(d, names) for d in kind.shape.dim) if kind.HasField("shape") else None
+    return dtype_of(oir.DataType(kind.elem_type)), dims
 
 
 def _dim(d: onnx.TensorShapeProto.Dimension, names: set[str]) -> FileDim:

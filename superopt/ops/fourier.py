@@ -173,7 +173,9 @@ def _stft_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
         length = window[0]
     else:
         raise InferError(f"STFT of {t}: neither a window nor a frame length")
-    if len(shape) != 3 or shape[-1] not in (1, 2) or window not in (None, (length,)):
+    # torch writes real signals of two dimensions, too, and onnxruntime reads them
+    signal = len(shape) == 2 or (len(shape) == 3 and shape[-1] in (1, 2))
+    if not signal or window not in (None, (length,)):
         raise InferError(f"STFT of {t} with window {window} in frames of {length}")
     return attrs | {"frame_step": step, "frame_length": length}
 
@@ -196,7 +198,8 @@ def stft(
     """The transforms of the frames of a signal, weighted by `window`: (batch, frames, bins, 2)."""
     expect("STFT", "f", signal, window)
     assert frame_length is not None
-    if onesided and signal.shape[2] != 1:
+    parts = 1 if signal.rank == 2 else signal.shape[2]
+    if onesided and parts != 1:
         raise InferError(f"STFT of {signal.type}: one side of the spectrum of complex numbers")
     n, wide = frame_length, precise(signal)
     weights = None if window is None else precise(window)
@@ -206,9 +209,10 @@ def stft(
     frames = ix.dim(ix.as_index(floor_div(room, frame_step)) + 1)
 
     def at(b: Expr, f: Expr, t: Expr, part: int) -> Expr:
-        value = wide[b, f * frame_step + t, part]
+        where = b, f * frame_step + t
+        value = wide[where] if signal.rank == 2 else wide[(*where, part)]
         return value if weights is None else value * weights[t]
 
     lead, bins = (signal.shape[0], frames), _one_sided(n, onesided)
-    out = _spectrum(lead, at, signal.shape[2], n, bins, n, 0, wide.dtype)
+    out = _spectrum(lead, at, parts, n, bins, n, 0, wide.dtype)
     return narrowed(out, signal.dtype)

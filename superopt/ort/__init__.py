@@ -5,7 +5,17 @@ through a `Worker`, a child process that is started anew when it dies; so does a
 """
 
 from superopt.ort.measure import Tried, runs_everywhere, time_interleaved, time_single
-from superopt.ort.runtime import Port, Session, Source, available, levels, plainly, run, session
+from superopt.ort.runtime import (
+    Port,
+    Session,
+    Source,
+    available,
+    caller,
+    levels,
+    plainly,
+    run,
+    session,
+)
 from superopt.ort.timing import Timing
 from superopt.ort.values import Array, Feeds, Value
 from superopt.ort.worker import Failed, Loaded, Worker, shared
@@ -23,6 +33,7 @@ __all__ = [
     "Value",
     "Worker",
     "available",
+    "caller",
     "levels",
     "plainly",
     "run",

@@ -1,7 +1,8 @@
 """Models that ONNX's checker refuses and onnxruntime runs: as it ran its own operators under ONNX's
-name before ONNX had them, does not need the shapes of outputs to be told, or sorts nodes itself.
-The shapes it tells; with these, and with its nodes in order, a model is as others are. Else it
-runs there, whole. Its own operators that are told by ONNX's are read as these (`told`)."""
+name before ONNX had them, does not need the shapes of outputs to be told, nor initializers to be
+inputs, or sorts nodes itself. The shapes it tells; with these, and with its nodes in order, a model
+is as others are. Else it runs there, whole. Its own operators that are told by ONNX's are read as
+these (`told`)."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from superopt.onnx_io.outside import Port, around, declared, scalars
 from superopt.onnx_io.sort import sorted_nodes
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.told import inlined, told
+from superopt.onnx_io.undeclared import undeclared
 from superopt.onnx_io.validate import harmless, validate
 from superopt.ort.values import element_of
 
@@ -38,9 +40,9 @@ def readable(source: Source, threads: int) -> Readable:
             return Readable(_flat(some))
         except ModelError as e:
             error = e
-        ordered = sorted_nodes(some)
-        if ordered is not None and _valid(ordered) is not None:
-            return Readable(_flat(ordered))
+        for other in (sorted_nodes(some), undeclared(some)):
+            if other is not None and _valid(other) is not None:
+                return Readable(_flat(other))
     found = outside(source, threads)
     if found is None:
         raise error

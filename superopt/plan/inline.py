@@ -17,8 +17,8 @@ from superopt.plan.rows import once
 from superopt.te import index as ix
 from superopt.te.affine import affine
 from superopt.te.expr import Tensor
-from superopt.te.inline import Inlining
-from superopt.te.node import Apply, Const, Expr, Index, Load, Reduce
+from superopt.te.inline import Inlining, placed
+from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
 from superopt.te.walk import axes_of, loads, reductions, slides
 from superopt.te.walk import parts as parts_of
 
@@ -162,22 +162,31 @@ def _chosen(
     summing = {t for t, now in current.items() if now.body is not None and sums(now.body)}
     taken: set[Tensor] = set()  # readers into which a sum goes
     chosen: set[Tensor] = set()
+    going: set[Tensor] = set()  # these, and what waits for some of them
     for t in reversed(current):
         now = current[t]
         if t in kept or not sites[t] or now.body is None:
             continue
         if moves(now.body):
             several = len({*loads(now.body)}) > 1 or _chosen_by(now.body)
+            even = evenly(now.body) and ordered(now)
+            if (several or not even) and any(s.reader in going for s in sites[t]):
+                ends = [(current[s.reader], s) for s in _ends(t, sites, going)]
+                looked = any(_looked_for(*e) for e in ends)
+                if (looked and not even) or (several and any(_multiplied(*e) for e in ends)):
+                    going.add(t)  # until its readers have gone into theirs
+                    continue
             if several and any(_multiplied(current[s.reader], s) for s in sites[t]):
                 continue  # from two places, or one or none, which no product of matrices reads
-            slid = any(s.summed and windows(current[s.reader]) for s in sites[t])
-            if not slid or (evenly(now.body) and ordered(now)):
+            slid = [s for s in sites[t] if s.summed and windows(current[s.reader])]
+            if not slid or (even and not any(_sliding(now, current[s.reader], s) for s in slid)):
                 chosen.add(t)
+                going.add(t)
             continue
         if len(sites[t]) != 1:
             continue
         (site,) = sites[t]
-        if site.reader in chosen:
+        if site.reader in going:
             continue  # it goes into another first, which may read it many times
         if site.summed and not _once(current[site.reader], site, t):
             continue
@@ -191,16 +200,14 @@ def _chosen(
                 continue
             taken.add(site.reader)
         chosen.add(t)
+        going.add(t)
     return chosen
 
 
 def _reshaped(now: Tensor, reader: Tensor) -> bool:
     """Do windows of more than an element slide over a picture, of which the reader has fewer
     dimensions, or more? What is computed there would be no picture."""
-    return now.rank != reader.rank and any(
-        slides(now.axes, [a for a in r.axes if a.extent != 1], x)
-        for r in reductions(now.body) for x in loads(r.body)
-    )  # fmt: skip
+    return now.rank != reader.rank and _slid(now)
 
 
 def _gate(now: Tensor, current: Mapping[Tensor, Tensor]) -> bool:
@@ -234,6 +241,21 @@ def _once(reader: Tensor, site: Site, t: Tensor) -> bool:
     if any(_products(r.body) for r in reductions(reader.body)):
         return False
     return prod(a.extent for a in axes if isinstance(a.extent, int)) <= prod(_sizes(t))
+
+
+def _sliding(now: Tensor, reader: Tensor, site: Site) -> bool:
+    """Would windows slide over an operand over which none do, if this went into its reader? As over
+    a kernel that is computed flat: which of both is the picture could not be told then."""
+    over = [a for r in reductions(reader.body) for a in r.axes if a.extent != 1]
+    env = dict(zip(now.axes, site.index, strict=True))
+    read = [] if now.body is None else loads(now.body)
+    before, *within = (
+        Load(now, tuple(placed(i, use) for i in x), now.dtype)
+        for use, x in (({}, site.index), *((env, x.index) for x in read))
+    )
+    return not slides(reader.axes, over, before) and any(
+        slides(reader.axes, over, x) for x in within
+    )
 
 
 def _chosen_by(e: Expr) -> bool:
@@ -272,6 +294,40 @@ def moves(e: Expr) -> bool:
 def windows(t: Tensor) -> bool:
     """Does a sum of it go over more than one dimension?"""
     return any(len(r.axes) > 1 for r in reductions(t.body))
+
+
+def _ends(
+    t: Tensor, sites: Mapping[Tensor, Collection[Site]], going: Collection[Tensor]
+) -> set[Site]:
+    """Where it will be read when what goes into others has done so."""
+    out: set[Site] = set()
+    todo, seen = [t], {t}
+    while todo:
+        for s in sites[todo.pop()]:
+            if s.reader not in going:
+                out.add(s)
+            elif s.reader not in seen:
+                seen.add(s.reader)
+                todo.append(s.reader)
+    return out
+
+
+def _looked_for(reader: Tensor, site: Site) -> bool:
+    """Does a sum over several dimensions look for each term? One factor for a vector of results,
+    as a pixel is for all channels that a convolution of single pixels makes of it, may lie
+    anywhere."""
+    own = set(reader.axes) - set[Axis]().union(*map(axes_of, site.index))
+    read = (x for r in reductions(reader.body) for x in loads(r.body))
+    factor = not _slid(reader) and any(axes_of(i) & own for x in read for i in x.index)
+    return site.summed and windows(reader) and not factor
+
+
+def _slid(t: Tensor) -> bool:
+    """Do its windows, of more than an element, slide over what it reads?"""
+    return any(
+        slides(t.axes, [a for a in r.axes if a.extent != 1], x)
+        for r in reductions(t.body) for x in loads(r.body)
+    )  # fmt: skip
 
 
 def evenly(e: Expr) -> bool:

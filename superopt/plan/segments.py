@@ -12,6 +12,7 @@ from superopt.ir import graph as g
 from superopt.ir.fold import is_constant
 from superopt.ir.substitute import substituted
 from superopt.kernels.schedule import IllegalSchedule
+from superopt.plan.fourier import pays
 from superopt.plan.recurrent import recurrent
 from superopt.te import index as ix
 from superopt.te.dtype import BF16, BOOL, F16, F32, F64, DType
@@ -74,7 +75,7 @@ def why_slow(n: g.Node, sizes: Mapping[str, int]) -> str:
     """Why onnxruntime, if it is there, computes a node faster than its kernel would; empty where it
     does not, and where it is computed once, ahead of time."""
     match n.op.name:
-        case "CumSum" if max(_numbers(n.type, sizes), default=1) > PREFIXES:
+        case "CumSum" if _large(n.type, sizes):
             return "a kernel would sum each prefix anew"
         case "ScatterElements" | "ScatterND":
             result, indices = _numbers(n.type, sizes), n.inputs[1]
@@ -92,13 +93,17 @@ def why_slow(n: g.Node, sizes: Mapping[str, int]) -> str:
             once = places * rows <= ONCE and is_constant(g.item(n, 0), {})
             if places * rows > most and not once:
                 return "a kernel would compare each place with all indices"
-        case "DFT" if max(_numbers(n.type, sizes), default=1) > PREFIXES:
-            return "a kernel would compute each sine anew"
+        case "DFT" | "STFT" if _large(n.type, sizes) and not pays(n, sizes):
+            return "onnxruntime's transform takes fewer operations"
         case "Einsum" if len(n.inputs) > 2:
             return "a kernel would sum over all indices at once"
         case "GridSample":
             return "a kernel would compute its places anew for each channel"
     return ""
+
+
+def _large(t: TensorType, sizes: Mapping[str, int]) -> bool:
+    return max(_numbers(t, sizes), default=1) > PREFIXES
 
 
 def integers(graph: g.Graph) -> bool:

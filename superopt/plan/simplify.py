@@ -6,7 +6,9 @@ from superopt.ir import graph as g
 from superopt.ir.fold import fold
 from superopt.ir.substitute import Cycle, replace_all
 from superopt.plan.channels_first import channels_first
+from superopt.plan.fourier import as_products
 from superopt.plan.recurrent import unrolled
+from superopt.plan.spread import spread
 from superopt.plan.together import together
 from superopt.plan.widen import widened
 from superopt.rules.build import Refusal, rewrite
@@ -32,17 +34,18 @@ ALWAYS = {
 def simplified(
     graph: g.Graph, float_class: str = "E2", threads: int = 1, rows: bool = True
 ) -> g.Graph:
-    """Recurrent nodes as their steps, small floats computed as float32, constants computed,
-    pictures with channels first, the rules ALWAYS applied wherever they match, if they change
-    floats no more than the class says, and `rows` of one matrix multiplied with it at once."""
+    """Recurrent nodes as their steps, small floats computed as float32, constants computed, Fourier
+    transforms as products, pictures with channels first, the rules ALWAYS applied wherever they
+    match, if they change floats no more than the class says, transposed convolutions of one place
+    as products, and `rows` of one matrix multiplied with it at once."""
     graph = unrolled(graph, threads)
     graph = fold(widened(graph) if float_class >= WIDENED else graph, lazily=True).graph
-    graph = fold(channels_first(graph), lazily=True).graph
+    graph = fold(channels_first(as_products(graph)), lazily=True).graph
     for file, names in ALWAYS.items():
         for rule in load_file(file):
             if rule.name in names and rule.float_class <= float_class:
                 graph = _applied(graph, rule)
-    graph = fold(graph, lazily=True).graph
+    graph = fold(spread(graph), lazily=True).graph
     return together(graph) if rows else graph
 
 

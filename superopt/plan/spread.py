@@ -1,0 +1,47 @@
+"""Transposed convolutions of one place, as generators and decoders begin with: a product of
+matrices, whose columns are the kernel's places.
+
+As sums over windows of a picture most of their terms are zeros around that place: 48 of 49 where
+the kernel is 7 x 7.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from superopt.ir import graph as g
+from superopt.ir.substitute import replace_all
+from superopt.ops import OPS
+
+
+def spread(graph: g.Graph) -> g.Graph:
+    """The graph with such products in their place."""
+    change: dict[g.Value, g.Value] = {}
+    change |= {n: v for n in g.nodes(graph) if (v := _product(n)) is not None}
+    return replace_all(graph, change) if change else graph
+
+
+def _product(n: g.Node) -> g.Value | None:
+    if n.op.name != "ConvTranspose" or n.op.domain or n.op.opaque:
+        return None
+    x, w, *more = n.inputs
+    assert x is not None
+    assert w is not None
+    assert x.type.shape is not None
+    assert w.type.shape is not None
+    (batch, channels, *places), (_, *made) = x.type.shape, w.type.shape
+    if not all(isinstance(d, int) for d in made):
+        return None
+    sums, *window = (d for d in made if isinstance(d, int))
+    alone = all(d == 1 for d in places) and n.attr("group") == 1
+    # Of another shape it is dilated, or filled.
+    if not alone or any(n.attr("pads")) or n.type.shape != (batch, sums, *window):  # type: ignore[arg-type]
+        return None
+    rows = g.node(OPS["Reshape"], [x], shape=(batch, channels))
+    columns = g.node(OPS["Reshape"], [w], shape=(channels, sums * prod(window)))
+    product = g.node(OPS["MatMul"], [rows, columns])
+    out = g.node(OPS["Reshape"], [product], shape=(batch, sums, *window))
+    if not more or more[0] is None:
+        return out
+    bias = g.node(OPS["Reshape"], [more[0]], shape=(sums, *(1 for _ in window)))
+    return g.node(OPS["Add"], [out, bias])
