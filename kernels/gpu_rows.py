@@ -80,9 +80,11 @@ def by_rows(t: Tensor, lead: int, high: int = 1) -> Mapping[Tensor, Schedule]:
             if n > LARGEST:
                 steps.append(Split(name, block(n, LARGEST, 1)))
                 name = f"{name}.i"
-            along = [own, name] if found is None else [name, own]
-            steps += [Unroll(x) for x in along[:-1]] if high > 1 else []
-            steps.append(Vectorize(along[-1] if high > 1 else name))
+            if high > 1:
+                outer, inner = (own, name) if found is None else (name, own)
+                steps += [Unroll(outer), Vectorize(inner)]
+            else:
+                steps.append(Vectorize(name))
         elif high > 1:
             steps.append(Vectorize(own))
         out[s] = tuple(steps)

@@ -19,6 +19,7 @@ side. Numbers of an option are those of a schedule; warps and stages go to Trito
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
@@ -189,8 +190,9 @@ def chosen(p: Problem, option: Option) -> Choice:
             deep = dict(option.knobs).get("deep", 1)
             windowed, total = tile(p, option["rows"], option["columns"], deep), reduction(t)
             assert total is not None
-            read = dict.fromkeys(x.tensor for x in loads(total.body))
-            return Choice(option, t, {t: windowed}, tuple(c for c in read if c in p.constants))
+            read = Counter(x.tensor for x in loads(total.body))
+            once_read = (c for c, n in read.items() if n == 1 and c.shape and c in p.constants)
+            return Choice(option, t, {t: windowed}, tuple(once_read))
         case "each":
             return Choice(option, t, {t: each(p, option["elements"])})
     raise ValueError(f"{option} is no way to compute {t.name}")
