@@ -33,8 +33,10 @@ from superopt.kernels.gpu_blocks import (
     STAGES,
     START,
     STEP,
+    TWICE,
     WARPS,
     WGMMA,
+    WINDOWED,
     block,
     each,
     elements_of,
@@ -145,13 +147,14 @@ class Steps:
     near: int
     area: int
     ends: float = 0.0
+    begin: float = BEGIN
 
     def wave(self, blocks: int) -> float:
         """In ns, where all of them run at once."""
         together = min(self.near, -(-blocks // MULTIPROCESSORS))
         return (
             self.count * max(self.least, together * self.step)
-            + BEGIN
+            + self.begin
             + together * self.area * (END + self.ends * ERF[self.near > 1])
         )
 
@@ -164,12 +167,15 @@ def blocks(m: Matrix, gates: int = 1) -> Iterator[tuple[float, Option]]:
     rows, columns, terms = m.sizes
     batch = prod(map(co.extent, m.batch))
     short = m.half or (gates > 1 and m.c.b.dtype.bits == 16)
-    deep = _terms(m, 64 if short else 32)
     last, size = co.extent(m.over[-1]), 2 if m.half else 4
+    most = 64 if short else 32
+    # At a time; of twice as many there are half as many steps.
+    few = _terms(m, most) or _terms(m, 2 * most)
+    deeps = {few, _terms(m, 2 * most)} if gates == 1 and last >= DOT else {few}
     windows = terms // last
     narrow = SIDES if gates == 1 else (NARROW, *SIDES)
     sides = [*product(SIDES, narrow), *([WIDE] if terms >= LONG else [])]
-    for (h, w), parts in product(sides, PARTS):
+    for (h, w), deep, parts in product(sides, sorted(deeps), PARTS):
         if h >= 2 * max(rows, DOT) or w >= 2 * max(columns, DOT):
             continue
         if parts > 1 and (last < DOT or last % (parts * deep)):
@@ -188,9 +194,17 @@ def blocks(m: Matrix, gates: int = 1) -> Iterator[tuple[float, Option]]:
         products = PRODUCTS[groups] * 2 / size
         read = h * whole * ROW * (ROUGH if last % (16 // size) or last < DOT else 1)
         step = max(h * wide * whole / products, (h + wide) * deep * size / BYTES, read)
+        least = STEP[groups]
+        if m.half and windows > 1 and h > WGMMA:
+            step, least = step * WINDOWED, least * WINDOWED
+        begin = BEGIN
+        if deep > few:
+            twice, later, more = TWICE[m.half]
+            step, least = step * twice, least * later * deep / (2 * few)
+            begin += more if steps > 1 else -more
 
         ends = m.ends if gates == 1 and terms <= SHORT else 0.0
-        one = Steps(steps, step, STEP[groups], near, h * wide, ends)
+        one = Steps(steps, step, least, near, h * wide, ends, begin)
         full, rest = divmod(programs, MULTIPROCESSORS * near)
         time = full * one.wave(MULTIPROCESSORS * near) + (one.wave(rest) if rest else 0)
         moved = (rows * terms / windows + rows * columns) * batch * size

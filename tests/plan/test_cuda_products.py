@@ -1,0 +1,49 @@
+"""Products of matrices on a GPU: how many terms of a sum a step takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from superopt.kernels import gpu_space
+from superopt.onnx_io.source import read
+from superopt.pipeline import cuda
+from tests.gpu import choose
+from tests.plan.gpu_models import drawn, node
+from tests.plan.test_compile import F, model, reference
+from tests.plan.test_cuda import feeds, interpreted, near  # noqa: F401
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose(monkeypatch)
+
+
+@pytest.mark.parametrize("terms", [61, 67, 127])
+def test_terms_that_nothing_divides(terms: int) -> None:
+    """Up to 128 they are one block."""
+    nodes = [node("MatMul", "x", "w", "y")]
+    m = model(nodes, {"x": (F, [32, terms])}, ["y"], {"w": drawn(terms, 24)})
+    exe = cuda.compile(read(m), "fp32")
+    near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
+    (used,) = exe.variant({}).program.options.values()
+    assert (used.algorithm, used["deep"], exe.fallen({})) == ("dot", terms, [])
+
+
+@pytest.mark.parametrize(
+    ("terms", "precision", "first"), [(128, "fp16", 128), (256, "fp16", 64), (128, "fp32", 32)]
+)
+def test_steps_of_more_terms(terms: int, precision: str, first: int) -> None:
+    """Twice as many at a time are a way, too: the first one of halves where that is one step."""
+    nodes = [node("MatMul", "x", "v", "a"), node("MatMul", "a", "w", "y")]
+    known = {"v": drawn(16, terms), "w": drawn(terms, 64, scale=terms**-0.5)}
+    m = model(nodes, {"x": (F, [64, 16])}, ["y"], known)
+    exe = cuda.compile(read(m), precision)
+    near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
+    program = exe.variant({}).program
+    key = program.solved[-1]
+    deep = 64 if precision == "fp16" else 32
+    options = list(gpu_space.options(program.problems[key], vendor=False))
+    assert {o["deep"] for o in options if o.algorithm == "dot"} == {deep, 2 * deep}
+    assert program.options[key]["deep"] == first
