@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
+from itertools import islice, product
 from math import prod
 
 import numpy as np
@@ -126,14 +126,21 @@ COSTLY = {"erf": 1.0, "tanh": 1.0, "sigmoid": 0.5, "exp": 0.5}
 
 
 def ranked(m: Matrix) -> Iterator[Option]:
-    """Blocks, the best ones first, by what they should take; a second time for those by which the
-    compiler may do it otherwise."""
+    """Blocks, the best ones first, by what they should take; after each two of them one of the best
+    ones again, by which the compiler may do it otherwise."""
     best = [o for _, o in sorted(blocks(m), key=lambda x: x[0])]
-    for waiting, more in ((4, 0), (3, 1)):
-        for o in best:
-            knobs = {**dict(o.knobs), "stages": waiting}
-            knobs["warps"] = min(8, knobs["warps"] << more)
-            yield Option(o.algorithm, tuple(knobs.items()))
+    again = iter(_told(o, stages=3, more=1) for o in best)
+    for n, o in enumerate(best):
+        yield _told(o, stages=4, more=0)
+        yield from islice(again, n % 2)
+    yield from again
+
+
+def _told(o: Option, stages: int, more: int) -> Option:
+    """With so many steps under way, and twice as many warps, where there are few, `more` times."""
+    knobs = {**dict(o.knobs), "stages": stages}
+    knobs["warps"] = min(8, knobs["warps"] << more)
+    return Option(o.algorithm, tuple(knobs.items()))
 
 
 @dataclass(frozen=True, slots=True)
