@@ -84,7 +84,7 @@ class SuperoptBackend(Backend):
         model = helper.make_model(graph, opset_imports=opsets)
         model.ir_version = helper.find_min_ir_version_for(opsets, ignore_unknown=True)
         made = cls.prepare(shape_inference.infer_shapes(model), device, **kwargs)
-        return made.run(arrays)  # type: ignore[no-any-return]
+        return made.run(arrays)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
