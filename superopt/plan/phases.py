@@ -3,8 +3,8 @@
 A transposed convolution of stride s adds to output o the terms k for which (o - k + pad) % s is 0.
 For the outputs o = s i + r these are every s-th k, whatever i is: the phase r is a convolution of
 stride 1 by a part of the kernel (Vaidyanathan, Multirate systems and filter banks, 1993, section
-4.3). Phases are written where they belong in the result; where the stride is longer than the kernel,
-some are sums of nothing.
+4.3). Phases are written where they belong in the result; where the stride is longer than the
+kernel, some are sums of nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Transposed convolutions of one place, which are products of matrices."""
+"""Transposed convolutions of one place, which are products of matrices, and those of long strides,
+which are convolutions."""
 
 from __future__ import annotations
 
@@ -44,6 +45,40 @@ def test_they_are_products(name: str) -> None:
 def test_others_are_not(name: str) -> None:
     shape, weights, how = OTHERS[name]
     assert left(name, shape, weights, how, True) == 1
+
+
+LONG = {
+    "that touch": ([2, 6, 5, 4], [6, 3, 9, 8], {"strides": [9, 8]}),
+    "that overlap, cut": (
+        [1, 4, 5, 6], [4, 3, 20, 19], {"strides": [8, 9], "pads": [3, 2, 5, 1]},
+    ),
+    "of a part of a stride": (
+        [1, 4, 3, 6], [4, 2, 5, 25], {"strides": [7, 10], "output_padding": [6, 4]},
+    ),
+    "in groups, of a signal": ([3, 6, 17], [6, 2, 200], {"strides": [80], "group": 3}),
+    "of a signal, much of it cut": (
+        [1, 5, 9], [5, 1, 300], {"strides": [100], "pads": [250, 250]},
+    ),
+    "of one place, cut": ([1, 4, 1, 1], [4, 3, 12, 9], {"strides": [12, 9], "pads": [1] * 4}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("name", LONG)
+def test_long_strides_are_convolutions(name: str, bias: bool) -> None:
+    """As sums over windows they took 300 to 1500 times as long as this."""
+    shape, weights, how = LONG[name]
+    assert left(name, shape, weights, how, bias) == 0
+
+
+def test_long_strides_of_unknown_sizes() -> None:
+    known = {"w": RNG.standard_normal((4, 2, 90)).astype(np.float32)}
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[70], pads=[11, 3])
+    m = model([node], {"x": (F, ["n", 4, "length"])}, ["y"], known)
+    exe = superopt.compile(m)
+    for shape in ((1, 4, 7), (3, 4, 1)):
+        x = RNG.standard_normal(shape).astype(np.float32)
+        near(exe(x=x), reference(m, {"x": x}))
 
 
 def left(

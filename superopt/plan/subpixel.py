@@ -1,0 +1,90 @@
+"""Transposed convolutions of long strides, as upsampling by 32 and inverse short-time Fourier
+transforms have them: a convolution whose channels are the phases of the result, which are then put
+side by side (sub-pixel convolution; Shi and others, arXiv:1609.05158).
+
+There are too many phases for each to be a kernel (phases.py), and as one sum nearly all terms are
+asked whether they count, and do not: 700 times as long as onnxruntime took.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from superopt.ir import graph as g
+from superopt.ir.substitute import replace_all
+from superopt.ops import OPS
+from superopt.plan.phases import MOST
+from superopt.te import index as ix
+from superopt.te.expr import Dim
+
+
+def subpixel(graph: g.Graph) -> g.Graph:
+    """The graph with such convolutions in their place."""
+    change: dict[g.Value, g.Value] = {}
+    change |= {n: v for n in g.nodes(graph) if (v := _shuffled(n)) is not None}
+    return replace_all(graph, change) if change else graph
+
+
+def _shuffled(n: g.Node) -> g.Value | None:
+    """y[s i + r] = sum(x[i - j] w[s j + r] for j), for each axis: a convolution by w, turned round,
+    of channels r."""
+    if n.op.name != "ConvTranspose" or n.op.domain or n.op.opaque:
+        return None
+    x, w, bias = (*n.inputs, None)[:3]
+    assert x is not None
+    assert w is not None
+    strides, pads = _numbers(n, "strides"), _numbers(n, "pads")
+    made = [d for d in w.type.shape or () if isinstance(d, int)]
+    long = prod(strides) > MOST and set(_numbers(n, "dilations")) == {1}
+    if not long or len(made) != len(strides) + 2 or x.type.shape is None:
+        return None
+    batch, rank, groups = x.type.shape[0], len(strides), n.attr("group")
+    assert isinstance(groups, int)
+    outer = made[1]
+    reach = [k + p for k, p in zip(made[2:], _numbers(n, "output_padding"), strict=True)]
+    terms = [-(-k // s) for k, s in zip(reach, strides, strict=True)]
+    weights = _by_phase(w, groups, terms, strides)
+    if bias is not None:
+        column = g.node(OPS["Reshape"], [bias], shape=(groups * outer, 1))
+        wide = g.node(OPS["Expand"], [column], shape=(groups * outer, prod(strides)))
+        bias = g.node(OPS["Reshape"], [wide], shape=(groups * outer * prod(strides),))
+    given = [x, weights] if bias is None else [x, weights, bias]
+    around = tuple(j - 1 for j in terms) * 2
+    phases = g.node(OPS["Conv"], given, pads=around, group=groups)
+    places = (phases.type.shape or ())[2:]
+    apart = g.node(OPS["Reshape"], [phases], shape=(batch, groups * outer, *strides, *places))
+    order = [d for axis in range(rank) for d in (2 + rank + axis, 2 + axis)]
+    turned = g.node(OPS["Transpose"], [apart], perm=(0, 1, *order))
+    sides: list[Dim] = [ix.dim(ix.as_index(i) * s) for i, s in zip(places, strides, strict=True)]
+    whole = g.node(OPS["Reshape"], [turned], shape=(batch, groups * outer, *sides))
+    cut = [
+        k - j * s - end
+        for k, j, s, end in zip(reach, terms, strides, pads[rank:], strict=True)
+    ]  # fmt: skip
+    kept = (0, 0, *(-begin for begin in pads[:rank]), 0, 0, *cut)
+    return g.node(OPS["Pad"], [whole], pads=kept)
+
+
+def _by_phase(w: g.Value, groups: int, terms: list[int], strides: tuple[int, ...]) -> g.Value:
+    """Weights [(group, inner), outer, s j + r, ...] as [(group, outer, r, ...), inner, -j, ...]."""
+    channels, outer, *window = (d for d in w.type.shape or () if isinstance(d, int))
+    rank, inner = len(strides), channels // groups
+    more = [j * s - k for j, s, k in zip(terms, strides, window, strict=True)]
+    full = g.node(OPS["Pad"], [w], pads=(*(0,) * (2 + rank), 0, 0, *more))
+    both = [d for pair in zip(terms, strides, strict=True) for d in pair]
+    apart = g.node(OPS["Reshape"], [full], shape=(groups, inner, outer, *both))
+    axes = tuple(3 + 2 * axis for axis in range(rank))
+    ends, backwards = (-(2**31),) * rank, (-1,) * rank
+    how = {"starts": tuple(j - 1 for j in terms), "ends": ends, "axes": axes, "steps": backwards}
+    turned = g.node(OPS["Slice"], [apart], **how)
+    order = (0, 2, *(a + 1 for a in axes), 1, *axes)
+    moved = g.node(OPS["Transpose"], [turned], perm=order)
+    return g.node(
+        OPS["Reshape"], [moved], shape=(groups * outer * prod(strides), inner, *terms)
+    )  # fmt: skip
+
+
+def _numbers(n: g.Node, name: str) -> tuple[int, ...]:
+    found = n.attr(name)
+    assert isinstance(found, tuple)
+    return tuple(d for d in found if isinstance(d, int))
