@@ -1,5 +1,5 @@
-"""Transposed convolutions of one place, which are products of matrices, and those of long strides,
-which are convolutions."""
+"""Transposed convolutions of one place, which are products of matrices, and others, which are
+convolutions where that pays."""
 
 from __future__ import annotations
 
@@ -61,6 +61,35 @@ LONG = {
     ),
     "of one place, cut": ([1, 4, 1, 1], [4, 3, 12, 9], {"strides": [12, 9], "pads": [1] * 4}),
 }  # fmt: skip
+
+
+SHORT = {
+    "of a decoder": ([1, 8, 9, 8], [8, 16, 4, 4], {"strides": [2, 2], "pads": [1] * 4}),
+    "of a signal": ([1, 8, 30], [8, 16, 9], {"strides": [3], "pads": [2, 4]}),
+    "of three dimensions": ([1, 3, 7, 8, 9], [3, 16, 4, 4, 6], {"strides": [2, 2, 3]}),
+}
+PHASES = {
+    "of windows that touch": ([1, 8, 9, 8], [8, 16, 2, 2], {"strides": [2, 2]}),
+    "of few channels": ([1, 8, 9, 8], [8, 3, 4, 4], {"strides": [2, 2]}),
+    "of few places": ([1, 8, 4, 4], [8, 16, 4, 4], {"strides": [2, 2]}),
+    "of other windows": ([1, 8, 9, 8], [8, 16, 3, 3], {"strides": [2, 2]}),
+    "of more at the end": ([1, 8, 30], [8, 16, 6], {"strides": [3], "output_padding": [1]}),
+}
+
+
+@pytest.mark.parametrize("name", [*SHORT, *PHASES])
+def test_those_of_short_strides_where_that_pays(name: str) -> None:
+    shape, weights, how = (SHORT | PHASES)[name]
+    assert left(name, shape, weights, how, True) == (name in PHASES)
+
+
+def test_nothing_is_filled_where_numbers_may_be_infinite() -> None:
+    known = {"w": np.ones((1, 1, 90), np.float32)}
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[100])
+    m = model([node], {"x": (F, [1, 1, 3])}, ["y"], known)
+    x = np.array([[[1, np.inf, 2]]], np.float32)
+    got = superopt.compile(m, float_class="E1")(x=x)["y"]
+    np.testing.assert_array_equal(got, reference(m, {"x": x})["y"])
 
 
 @pytest.mark.parametrize("bias", [False, True])
