@@ -105,9 +105,12 @@ def test_long_strides_of_unknown_sizes() -> None:
     node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[70], pads=[11, 3])
     m = model([node], {"x": (F, ["n", 4, "length"])}, ["y"], known)
     exe = superopt.compile(m)
+    given = model([node], {"x": (F, ["n", 4, "length"]), "w": (F, ["i", "o", "k"])}, ["y"])
+    other = superopt.compile(given)
     for shape in ((1, 4, 7), (3, 4, 1)):
         x = RNG.standard_normal(shape).astype(np.float32)
         near(exe(x=x), reference(m, {"x": x}))
+        near(other(x=x, **known), reference(given, {"x": x, **known}))
 
 
 def left(
