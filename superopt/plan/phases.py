@@ -58,7 +58,7 @@ def phases(t: Tensor) -> list[Phase]:
         return []
     if prod(r.step for r in rules) > MOST:
         return []
-    every = product(*(range(min(r.step, _size(r.o))) for r in rules))
+    every = product(*(range(min(r.step, r.o.size)) for r in rules))
     return [_phase(t, total, dict(zip(rules, rests, strict=True))) for rests in every]
 
 
@@ -104,9 +104,9 @@ def _phase(t: Tensor, total: Reduce, rests: dict[_Rule, int]) -> Phase:
     for r, rest in rests.items():
         d, k = t.axes.index(r.o), total.axes.index(r.k)
         begin[d], step[d] = rest, r.step
-        axes[d] = Axis(r.o.name, -(-(_size(r.o) - rest) // r.step))
+        axes[d] = Axis(r.o.name, -(-(r.o.size - rest) // r.step))
         env[r.o] = ix.as_index(axes[d] * r.step + rest)
-        counts = [n for n in range(_size(r.k)) if (rest + r.factor * n + r.base) % r.step == 0]
+        counts = [n for n in range(r.k.size) if (rest + r.factor * n + r.base) % r.step == 0]
         if not counts:
             some = False
             continue
@@ -127,8 +127,3 @@ def replaced(e: Expr, old: Reduce, new: Expr) -> Expr:
     if isinstance(e, Apply):
         return Apply(e.fn, tuple(replaced(a, old, new) for a in e.args), e.dtype)
     return e
-
-
-def _size(a: Axis) -> int:
-    assert isinstance(a.extent, int)
-    return a.extent
