@@ -93,9 +93,9 @@ def attention(
 def options(a: Attention) -> Iterator[tuple[int, int, int, int, int]]:
     """(rows of a block; rows and vectors of the product's tiles; those of the scores'), the best
     one first."""
-    height, length = _size(a.m), _size(a.row.axes[-1])
+    height, length = a.m.size, a.row.axes[-1].size
     each = (2 if a.scores is not None else 1) * length * 4
-    heads = prod(_size(x) for x in a.t.axes) // (height * _size(a.frame.n))
+    heads = prod(x.size for x in a.t.axes) // (height * a.frame.n.size)
     most = MOST if heads >= HEADS else max(BLOCKS)
     parts = [n for k in range(1, PARTS + 1) if (n := -(-height // k)) <= most]
     fitting = [n for n in dict.fromkeys((*BLOCKS, *parts)) if n <= height and n * each <= ROOM]
@@ -114,7 +114,7 @@ def options(a: Attention) -> Iterator[tuple[int, int, int, int, int]]:
 
 def _time(a: Attention, block: int) -> float:
     """What all blocks should take: the last one is as high as the others."""
-    height, length = _size(a.m), _size(a.row.axes[-1])
+    height, length = a.m.size, a.row.axes[-1].size
     time = min(_tiles(block, a.frame))[0] * a.frame.terms
     if a.before is not None:
         time += min(_tiles(block, a.before))[0] * a.before.terms
@@ -124,7 +124,7 @@ def _time(a: Attention, block: int) -> float:
 
 def _tiles(block: int, f: co.Frame) -> Iterator[tuple[float, int, int]]:
     terms = min(f.terms, TERMS)
-    return co.tiles(block, _size(f.n), f.lanes, 8, f.each, f.registers, terms)
+    return co.tiles(block, f.n.size, f.lanes, 8, f.each, f.registers, terms)
 
 
 def scheduled(a: Attention, option: tuple[int, ...], lanes: int) -> Mapping[Tensor, Schedule]:
@@ -174,8 +174,3 @@ def operands(a: Attention) -> list[Tensor]:
     """The matrices that it multiplies with, and what the scores are of."""
     bodies = [s.body for s in (a.t, a.scores) if s is not None and s.body is not None]
     return [x.tensor for b in bodies for x in loads(b) if x.tensor.body is None]
-
-
-def _size(a: Axis) -> int:
-    assert isinstance(a.extent, int)
-    return a.extent

@@ -194,9 +194,9 @@ class Frame:
 
     def tiles(self, short: bool = False) -> Iterator[tuple[float, int, int]]:
         """See `tiles`. short: in blocks of the sum that are SHORT."""
-        height = 1 if self.m is None else extent(self.m)
+        height = 1 if self.m is None else self.m.size
         some = self.lanes, self.most, self.each, self.registers, self.terms
-        return tiles(height, extent(self.n), *some, short, self.places, self.halves)
+        return tiles(height, self.n.size, *some, short, self.places, self.halves)
 
 
 def frame(
@@ -216,17 +216,17 @@ def frame(
     if not along or along[0] != order[0]:
         return None
     n = along[0]
-    width = extent(n)
+    width = n.size
     if not width:
         return None
     m = across[0] if across else None
-    if m is not None and extent(m) < 4:
-        m = max(across, key=extent)
+    if m is not None and m.size < 4:
+        m = max(across, key=lambda a: a.size)
     if width < lanes or (width % lanes and width < NARROW * lanes):
         lanes = width  # all of it, in vectors of which the last one is shorter
     most = STRIDED if m is not None and abs(_apart(c.a, m, layouts)) > NEAR else 14
     found = reduction(t)
-    terms = 1 if found is None else prod(map(extent, found.axes))
+    terms = 1 if found is None else prod(a.size for a in found.axes)
     return Frame(m, n, lanes, -(-lanes // given), most, registers, terms, halves=halves)
 
 
@@ -285,7 +285,7 @@ def scheduled(
     if deep and m is not None:
         k, *within = over  # within: a window, and the channels of a block
         each = _block(c.a, found.axes[0], layouts.get(c.a.tensor))
-        each *= prod(map(extent, found.axes[1:]))
+        each *= prod(a.size for a in found.axes[1:])
         steps.append(Split(k, deep // each))
         first, inner = [x for x in first if x not in after], [*after, f"{k}.i", *within]
         steps.append(Reorder((*first, f"{k}.o", *inner, *tile)))
@@ -303,8 +303,8 @@ def scheduled(
 def _by_rows(c: Contraction, rest: Sequence[str], f: Frame, vectors: int, t: Tensor) -> bool:
     """Is less read anew where the rows of a picture are outermost, and b is read for each of them,
     than where a is, for each panel of b?"""
-    high = prod(extent(x) for x in t.axes if x.name in rest[1:])
-    panels = -(-extent(f.n) // (f.lanes * vectors))
+    high = prod(x.size for x in t.axes if x.name in rest[1:])
+    panels = -(-f.n.size // (f.lanes * vectors))
     return elements(c.b.tensor) * high < elements(c.a.tensor) * panels
 
 
@@ -337,10 +337,10 @@ def blocks(
     assert found is not None
     k, *window = found.axes
     block = _block(c.a, k, layouts.get(c.a.tensor))
-    n, each = extent(k), block * prod(map(extent, window))
+    n, each = k.size, block * prod(a.size for a in window)
     if block > 1:
         some = [d for d in reversed(SHORT) if d % each == 0 and n * (each // block) % d == 0]
-        long = n * (each // block) >= LONG and prod(map(extent, c.of_a)) >= ROWS
+        long = n * (each // block) >= LONG and prod(a.size for a in c.of_a) >= ROWS
         fits = some and n % block == 0 and registers == FEWER
         return [*some[:1], 0] if fits and long else [0]
     if window:
@@ -359,7 +359,7 @@ def _reduced(
     last = []
     for k in over:
         block = _block(c.a, k, layouts.get(c.a.tensor))
-        if block > 1 and extent(k) > block and extent(k) % block == 0:
+        if block > 1 and k.size > block and k.size % block == 0:
             steps.append(Split(k.name, block))
             last.append(f"{k.name}.i")
             yield f"{k.name}.o"
@@ -375,11 +375,6 @@ def _block(a: Load, k: Axis, layout: Layout | Scatter | None) -> int:
         if p.within and k in axes_of(a.index[p.axis]):
             return p.block
     return 1
-
-
-def extent(a: Axis) -> int:
-    assert isinstance(a.extent, int)
-    return a.extent
 
 
 def strides(e: Load, axis: Axis) -> int | None:

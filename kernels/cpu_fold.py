@@ -33,10 +33,10 @@ def places(w: Writer, axes: Sequence[Axis], buffer: Tensor, *read: Expr) -> Iter
         return
     *outer, last = axes
     most = _most(w, buffer, *read)
-    for where in product(*(range(_extent(a)) for a in outer)):
+    for where in product(*(range(a.size) for a in outer)):
         at = dict(zip(outer, where, strict=True))
-        for begin in range(0, _extent(last), most):
-            lanes = min(most, _extent(last) - begin)
+        for begin in range(0, last.size, most):
+            lanes = min(most, last.size - begin)
             yield Place({**at, last: begin}, last, lanes)
 
 
@@ -49,7 +49,7 @@ def _most(w: Writer, buffer: Tensor, *read: Expr) -> int:
 
 def folded(w: Writer, s: Update, axis: Axis) -> None:
     """A sum over an axis of vectors."""
-    fn, extent, most = FOLDS[s.fn], _extent(axis), _most(w, s.buffer, s.value)
+    fn, extent, most = FOLDS[s.fn], axis.size, _most(w, s.buffer, s.value)
     steps = extent // (STEP * most)
     held = any(x.tensor in w.registers or x.tensor in w.tables for x in loads(s.value))
     s = replace(s, value=_in_a_row(s.value))
@@ -108,8 +108,3 @@ def _looped(w: Writer, s: Update, axis: Axis, steps: int, most: int) -> list[Val
 def _term(w: Writer, s: Update, term: Expr, axis: Axis, begin: int, lanes: int) -> Value:
     some = value(w, term, Place({axis: begin}, axis, lanes))
     return cast(w.t, w.t.splat(some, lanes), s.buffer.dtype)
-
-
-def _extent(axis: Axis) -> int:
-    assert isinstance(axis.extent, int)
-    return axis.extent

@@ -40,7 +40,7 @@ def written(kernel: Kernel, width: int) -> str:
     loops, body = _shared(kernel)
     rest = Value("%chunk", INDEX)
     for x in reversed(loops[1:]):
-        size = number(_extent(x), INDEX)
+        size = number(x.size, INDEX)
         w.loops[x] = w.t.make(f"urem {rest}, {size.text}", INDEX, 0)
         rest = w.t.make(f"udiv {rest}, {size.text}", INDEX, 0)
     if loops:
@@ -53,7 +53,7 @@ def written(kernel: Kernel, width: int) -> str:
 
 def chunks(kernel: Kernel) -> int:
     """How many calls make up the kernel, in any order and at once."""
-    return prod(_extent(x) for x in _shared(kernel)[0])
+    return prod(x.size for x in _shared(kernel)[0])
 
 
 # How a processor does the steps of loops: of those around all of a kernel in calls, of those that
@@ -126,7 +126,7 @@ def _body(w: Writer, body: Sequence[Stmt]) -> None:
 def _loop(w: Writer, s: For) -> None:
     if s.until is not None:
         raise NotImplementedError(f"the loop {s.axis.name} ends at {s.until}")
-    t, extent = w.t, _extent(s.axis)
+    t, extent = w.t, s.axis.size
     if (found := window(s)) is not None and largest(w, found):
         return
     if s.kind == "unroll":
@@ -147,13 +147,8 @@ def _loop(w: Writer, s: For) -> None:
         w.known.clear()
 
 
-def _extent(axis: Axis) -> int:
-    assert isinstance(axis.extent, int)
-    return axis.extent
-
-
 def _store(w: Writer, s: Store) -> None:
-    w.tile = {a: _extent(a) for a in s.axes}
+    w.tile = {a: a.size for a in s.axes}
     for p in places(w, s.axes, s.buffer, s.value):
         put(w, s.buffer, s.index, w.t.splat(value(w, s.value, p), p.lanes), p)
     w.tile = {}
@@ -162,10 +157,10 @@ def _store(w: Writer, s: Store) -> None:
 
 def _update(w: Writer, s: Update) -> None:
     match s.axes, s.over:
-        case (), (axis,) if _extent(axis) > 1:
+        case (), (axis,) if axis.size > 1:
             folded(w, s, axis)
             return
-    for k in product(*(range(_extent(a)) for a in s.over)):
+    for k in product(*(range(a.size) for a in s.over)):
         inner = dict(zip(s.over, k, strict=True))
         for p in places(w, s.axes, s.buffer, s.value):
             p = Place({**p.at, **inner}, p.lane, p.lanes)

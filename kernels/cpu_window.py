@@ -167,7 +167,7 @@ def _looped(
 
     def nest(loops: Sequence[For]) -> None:
         if loops:
-            with w.t.steps(_extent(loops[0].axis)) as w.loops[loops[0].axis]:
+            with w.t.steps(loops[0].axis.size) as w.loops[loops[0].axis]:
                 nest(loops[1:])
             return
         for slot, g in zip(slots, groups, strict=True):
@@ -197,9 +197,4 @@ def _term(w: Writer, found: Window, p: Place, k: Sequence[int]) -> Value:
 
 
 def _steps(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
-    return list(product(*(range(_extent(a)) for a in axes)))
-
-
-def _extent(axis: Axis) -> int:
-    assert isinstance(axis.extent, int)
-    return axis.extent
+    return list(product(*(range(a.size) for a in axes)))

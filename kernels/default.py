@@ -119,14 +119,14 @@ def turning(t: Tensor, layouts: Mapping[Tensor, Layout | Scatter], lanes: int) -
     last = out.parts[-1]
     n = t.axes[last.axis]
     found = next(filter(None, (_along(t, x, n, layouts) for x in loads(t.body))), None)
-    if found is None or _size(n) < 2 or _size(found[0]) < LEAST:
+    if found is None or n.size < 2 or found[0].size < LEAST:
         return None
     other, block = found
-    high = min(lanes, 1 << (_size(other).bit_length() - 1))
+    high = min(lanes, 1 << (other.size.bit_length() - 1))
     tile = f"{other.name}.i"
     steps: list[Primitive] = [Split(other.name, high)]
     whole: list[str] = []
-    if high < block and block % high == 0 and _size(other) % block == 0:
+    if high < block and block % high == 0 and other.size % block == 0:
         # A block's parts one after the other: whole lines of a cache are read.
         steps, whole, tile = (
             [Split(other.name, block), Split(tile, high)],
@@ -143,7 +143,7 @@ def turning(t: Tensor, layouts: Mapping[Tensor, Layout | Scatter], lanes: int) -
             steps.append(Split(a.name, p.block))
         order.append(f"{name}.{'i' if p.within else 'o'}" if p.block > 1 else name)
     inner = order.pop()
-    if _size(n) > lanes and last.block == 1:
+    if n.size > lanes and last.block == 1:
         steps.append(Split(inner, lanes))
         order.append(f"{inner}.o")
         inner = f"{inner}.i"
@@ -165,8 +165,3 @@ def _along(
     found = [] if form is None else [a for a, c in form.terms if c == 1 and a in t.axes]
     moves = any(n in axes_of(i) for i in x.index)
     return (found[0], part.block) if len(found) == 1 and found[0] != n and moves else None
-
-
-def _size(a: Axis) -> int:
-    assert isinstance(a.extent, int)
-    return a.extent

@@ -59,7 +59,7 @@ class Few:
     def rows(self) -> tuple[int, ...]:
         """How many places at a time, the best first: sums, and one operand of each result, are in
         registers, and the last places are computed with some of those before them."""
-        k, places = co.extent(self.k), co.extent(self.m)
+        k, places = self.k.size, self.m.size
         held = min((self.registers - OPERANDS) // k, (self.registers - 1) // k - 1)
         most = max(1, min(held, places))
         least = max(1, most // 2)
@@ -84,16 +84,16 @@ def few(
         return None
     along, block = beside
     vectors = max(block // lanes, 1)  # of a block, each at an index that is known to be within it
-    if co.extent(along) % (lanes * vectors):
+    if along.size % (lanes * vectors):
         return None
-    count, terms = co.extent(k), prod(map(co.extent, found.axes))
+    count, terms = k.size, prod(a.size for a in found.axes)
     if count > MOST or count * (terms / lanes + ADDED) > PAYS * terms:
         return None
     others = [a for a in t.axes if a != k]
     over = [a for a in found.axes if a != along]
-    m = max(reversed(others), key=co.extent)
-    blocks = co.extent(along) // (lanes * vectors)
-    body, each = found.body, (*map(co.extent, over), blocks, vectors)
+    m = max(reversed(others), key=lambda a: a.size)
+    blocks = along.size // (lanes * vectors)
+    body, each = found.body, (*(a.size for a in over), blocks, vectors)
 
     def part(*index: Expr) -> Expr:
         *at, lane = index
@@ -107,7 +107,7 @@ def few(
 
         return reduce_sum(each, term)
 
-    parts = compute((*map(co.extent, others), count, lanes), part, name="p")
+    parts = compute((*(a.size for a in others), count, lanes), part, name="p")
     held = Tensor("sum", found.dtype, ())
     total = reduce_sum(lanes, lambda lane: parts[(*others, k, lane)])
     assert t.body is not None

@@ -59,16 +59,12 @@ def flat(
     if w is None or w not in order[1:] or t.body is None:
         return None
     h = order[order.index(w) - 1]
-    if (
-        order.count(h) + order.count(w) > 2
-        or h not in c.of_a
-        or min(co.extent(h), co.extent(w)) < 2
-    ):
+    if order.count(h) + order.count(w) > 2 or h not in c.of_a or min(h.size, w.size) < 2:
         return None
     if any(axes_of(e) & {h, w} for e in _guarded(t.body, layouts)):
         return None
     name = next(x for x in (f"r{n}" for n in count()) if x not in {a.name for a in t.axes})
-    r, wide = Axis(name, co.extent(h) * co.extent(w)), co.extent(w)
+    r, wide = Axis(name, h.size * w.size), w.size
     env: dict[Axis, Expr] = {h: ix.as_index(r // wide), w: ix.as_index(r % wide)}
     axes = tuple(r if a == h else a for a in t.axes if a != w)
     root = Tensor("y", t.dtype, tuple(a.extent for a in axes), axes, placed(t.body, env))
@@ -96,7 +92,7 @@ def pays(f: Flat, by_rows: co.Frame, short: bool = False) -> bool:
     """Is it faster than row by row? short: see contraction.tiles."""
     assert f.frame.m is not None
     assert by_rows.m is not None
-    times = co.extent(f.frame.m) // co.extent(by_rows.m)
+    times = f.frame.m.size // by_rows.m.size
     part = (ABOUT if short else PAYS[f.frame.registers])[f.touch]
     one, other = (min(x.tiles(short))[0] for x in (f.frame, by_rows))
     return one < part * times * other
@@ -108,8 +104,8 @@ def scheduled(
     """In tiles of `rows` times `vectors`; see contraction.scheduled. As many rows at a time as have
     factors that stay near, in blocks of which the last one overlaps another by the fewest tiles."""
     assert f.frame.m is not None
-    high = co.extent(f.frame.m)
-    tiles, every = -(-high // rows), max(math.prod(map(co.extent, f.c.of_a)), 1)
+    high = f.frame.m.size
+    tiles, every = -(-high // rows), max(math.prod(a.size for a in f.c.of_a), 1)
     each = 4 * co.elements(f.c.a.tensor) * rows // every
     least = min(-(-tiles * each // NEAR[f.frame.registers]), tiles)
     if least < 2:
@@ -131,7 +127,7 @@ def _touch(c: co.Contraction, h: Axis, w: Axis, layouts: Mapping[Tensor, Layout 
         }
         place = tuple(ix.substitute(i, others) for i in read.index)
         steps.append(co.strides(Load(read.tensor, place, read.dtype), own))
-    return steps[1] is not None and steps[0] == co.extent(w) * steps[1]
+    return steps[1] is not None and steps[0] == w.size * steps[1]
 
 
 def _guarded(e: Expr, layouts: Mapping[Tensor, Layout | Scatter]) -> Iterator[Expr]:

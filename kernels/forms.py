@@ -38,7 +38,7 @@ def pictured(p: Problem, c: co.Contraction) -> Picture | None:
     if not p.tiles or c.b.tensor not in p.constants or p.tensor.dtype != F32:
         return None
     found = find(p.tensor, c)
-    if found is None or min(found.channels, co.extent(found.k)) < p.lanes:
+    if found is None or min(found.channels, found.k.size) < p.lanes:
         return None
     return found if p.dilated or max(found.steps) == 1 else None
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from superopt.kernels import contraction as co
 from superopt.kernels.gpu_blocks import (
     AGAIN,
     BYTES,
@@ -59,7 +58,7 @@ CAREFUL = 1.15  # times as long is what is taken in parts: steps' times are no m
 def attending(a: Online) -> Iterator[Option]:
     """Blocks, the best ones first; and parts of the keys, where some multiprocessors have no block
     else, by what all of it should take."""
-    n, length, width = a.rows, co.extent(a.j), co.extent(a.d)
+    n, length, width = a.rows, a.j.size, a.d.size
     blocks = count(a.t) // (n * width) * -(-n // 128)
     if a.short.bits == 16:
         many = 128 if length <= SHORT and width == 64 else 64
@@ -96,7 +95,7 @@ def attended(a: Online, o: Option) -> Choice:
 def _parts(a: Online, rows: int, keys: int, warps: int, waiting: int) -> list[int]:
     """How many parts to try, each of whole blocks of keys, the best number first, and one at last;
     only one where blocks of rows are enough for all multiprocessors."""
-    steps = -(-co.extent(a.j) // keys)
+    steps = -(-a.j.size // keys)
     if _blocks(a, rows) >= MULTIPROCESSORS:
         return [1]
     some = dict.fromkeys(-(-steps // -(-steps // n)) for n in PARTS)
@@ -105,15 +104,15 @@ def _parts(a: Online, rows: int, keys: int, warps: int, waiting: int) -> list[in
 
 
 def _blocks(a: Online, rows: int) -> int:
-    return count(a.t) // (a.rows * co.extent(a.d)) * -(-a.rows // rows)
+    return count(a.t) // (a.rows * a.d.size) * -(-a.rows // rows)
 
 
 def _time(a: Online, rows: int, keys: int, warps: int, waiting: int, parts: int) -> float:
     """In ns: blocks take the steps of their keys, each at least as long as a step waits, and as
     long as the blocks that a multiprocessor has at a time read; all of them, no less than all keys
     and values are read; and what parts leave is written, read and added."""
-    width, length, size = co.extent(a.d), co.extent(a.j), a.short.bits // 8
-    read = keys * (width + co.extent(a.c)) * size
+    width, length, size = a.d.size, a.j.size, a.short.bits // 8
+    read = keys * (width + a.c.size) * size
     near = max(1, min(SHARED // (waiting * read), WARPS // warps, ROOM // (rows * width), MOST))
     steps = -(-length // (keys * parts))
     one = Steps(steps, read / BYTES, STEP, near, rows * width)

@@ -90,7 +90,7 @@ def side_by_side(p: Problem) -> list[Axis]:
 
 
 def count(t: Tensor) -> int:
-    return prod(map(co.extent, t.axes))
+    return prod(a.size for a in t.axes)
 
 
 def stride(x: Load, a: Axis, layouts: Mapping[Tensor, Layout | Scatter]) -> int | None:

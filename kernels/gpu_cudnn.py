@@ -88,8 +88,8 @@ def convolution_of(p: Problem, tried: bool = False) -> Found | None:
         return None
     assert isinstance(channels, int)
     how = Convolution(
-        (co.extent(count), channels, *size), tuple(map(co.extent, (columns, *results))),
-        tuple(map(co.extent, windows)), tuple(x.step for x in sides), tuple(pad),
+        (count.size, channels, *size), tuple(a.size for a in (columns, *results)),
+        tuple(a.size for a in windows), tuple(x.step for x in sides), tuple(pad),
         tuple(x.dilation for x in sides), groups, tried,
     )  # fmt: skip
     at = {i: d for d, i in enumerate(b.index)}
@@ -116,7 +116,7 @@ class _Side:
 
     def fills(self, extent: int, pad: int) -> bool:
         """Is the result all that there is, of so many elements with zeros on both sides?"""
-        last = extent + 2 * pad - self.dilation * (co.extent(self.window) - 1) - 1
+        last = extent + 2 * pad - self.dilation * (self.window.size - 1) - 1
         return pad >= 0 and last // self.step + 1 == self.result.extent
 
 
@@ -154,7 +154,7 @@ def _of_each(a: Load, d: int, count: Axis) -> bool:
 def _groups(a: Load, d: int, k: Axis, columns: Axis) -> int:
     """How many groups of channels there are, of which each makes its part of the result; 0 where
     channels are read in another order."""
-    channels, each, made = a.tensor.shape[d], co.extent(k), co.extent(columns)
+    channels, each, made = a.tensor.shape[d], k.size, columns.size
     assert isinstance(channels, int)
     groups = channels // each
     if not groups or channels % each or made % groups:

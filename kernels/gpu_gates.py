@@ -86,7 +86,7 @@ def _renamed(gate: Tensor, now: Tensor) -> Tensor:
     """With the axes of the other product."""
     own, other = reduction(now), reduction(gate)
     assert gate.body is not None
-    if own is None or other is None or [*map(co.extent, own.axes)] != [*map(co.extent, other.axes)]:
+    if own is None or other is None or [a.size for a in own.axes] != [a.size for a in other.axes]:
         return gate
     over = dict(zip(other.axes, own.axes, strict=True))
     env: dict[Axis, Expr] = dict(zip(gate.axes, now.axes, strict=True))
@@ -171,7 +171,7 @@ def _beside(m: Matrix, n: int) -> Matrix:
 
 def _between(m: Matrix) -> float:
     """What it takes to read a gate, in ns."""
-    size = prod(m.sizes[:2]) * prod(map(co.extent, m.batch))
+    size = prod(m.sizes[:2]) * prod(a.size for a in m.batch)
     return size * (2 if m.half else 4) / MEMORY
 
 

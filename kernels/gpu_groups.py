@@ -54,7 +54,7 @@ class _Groups:
     @property
     def together(self) -> int:
         """How many groups are taken at a time: as few as have whole blocks."""
-        groups, least = co.extent(self.channels) // self.size, min(self.size, self.each)
+        groups, least = self.channels.size // self.size, min(self.size, self.each)
         some = [m for m in range(1, MOST + 1) if groups % m == 0]
         return next((m for m in some if m * least >= DOT), some[-1])
 
@@ -71,7 +71,7 @@ def grouped(p: Problem) -> Grouped | None:
     t, at = p.tensor, p.tensor.axes.index(of.channels)
     size = m * of.size
     names = {a.name for a in (*t.axes, *found.axes)}
-    g = Axis(_fresh("group", names), co.extent(of.channels) // size)
+    g = Axis(_fresh("group", names), of.channels.size // size)
     o = Axis(_fresh("o", names), size)
     k = of.k if m == 1 else Axis(_fresh("k", names), m * of.each)
     channel = ix.as_index(g * size + o)
@@ -87,7 +87,7 @@ def grouped(p: Problem) -> Grouped | None:
     axes = (*t.axes[:at], g, o, *t.axes[at + 1 :])
     assert t.body is not None
     body = placed(_changed(t.body, found, change, over), {of.channels: channel})
-    root = Tensor(t.name, t.dtype, tuple(map(co.extent, axes)), axes, body)
+    root = Tensor(t.name, t.dtype, tuple(a.size for a in axes), axes, body)
     layout = p.layouts.get(t)
     index = tuple(channel if a == of.channels else a for a in t.axes)
     lies = scattered(t, layout, axes, index)
@@ -102,8 +102,8 @@ def _groups(c: co.Contraction, found: Reduce) -> _Groups | None:
         for a in c.both:
             for k in found.axes:
                 size = _size(i, a)
-                each = co.extent(k)
-                if size < 2 or co.extent(a) % size:
+                each = k.size
+                if size < 2 or a.size % size:
                     continue
                 if not ix.polynomial(ix.as_index(i - a // size * each - k)):
                     others = [x for n, x in enumerate(c.a.index) if n != at]
@@ -131,8 +131,8 @@ def _wide(b: Load, of: _Groups, k: Axis) -> tuple[Load, Callable[[np.ndarray], n
     """The constant with terms for all groups that are taken together; how it is made."""
     at, term = b.index.index(of.channels), b.index.index(of.k)
     shape = [n for n in b.tensor.shape if isinstance(n, int)]
-    m = co.extent(k) // of.each
-    after = tuple(co.extent(k) if d == term else n for d, n in enumerate(shape))
+    m = k.size // of.each
+    after = tuple(k.size if d == term else n for d, n in enumerate(shape))
 
     def make(array: np.ndarray) -> np.ndarray:
         given = np.moveaxis(array.reshape(shape), (at, term), (0, 1))

@@ -13,7 +13,6 @@ from functools import partial
 
 import numpy as np
 
-from superopt.kernels import contraction as co
 from superopt.kernels.factor import put, scattered
 from superopt.kernels.gpu_blocks import each, elements_of, side_by_side, stride
 from superopt.kernels.gpu_products import Made, Matrix, turned_of
@@ -55,7 +54,7 @@ def _fits(p: Problem, m: Matrix) -> bool:
     for x in reversed(axes):
         if stride(a, x, p.layouts) != size:
             return False
-        size *= co.extent(x)
+        size *= x.size
     used = [i for i, n in zip(b.index, b.tensor.shape, strict=True) if n != 1]
     columns = [x for x in m.columns if x.extent != 1]
     whole = all(isinstance(i, Axis) and i.extent == n

@@ -48,7 +48,7 @@ def narrow(p: Problem) -> Narrow | None:
         return None
     (column,) = c.of_b
     assert p.tensor.body is not None
-    few = co.extent(column) <= DOT // 2 and c.b.tensor in p.constants
+    few = column.size <= DOT // 2 and c.b.tensor in p.constants
     if not few or c.b.index.count(column) != 1:
         return None
     t, at = p.tensor, c.b.index.index(column)
@@ -67,7 +67,7 @@ def narrow(p: Problem) -> Narrow | None:
     order = side_by_side(p)
     axes = tuple(wide if a == column else a for a in order)
     sums = Reduce(found.fn, found.axes, _with(found.body, c.b, read), found.dtype)
-    before = Tensor("columns", found.dtype, tuple(map(co.extent, axes)), axes, sums)
+    before = Tensor("columns", found.dtype, tuple(a.size for a in axes), axes, sums)
     buffer = Tensor("summed", found.dtype, before.shape)
     held = Tensor("held", found.dtype, t.shape)
     body = put(

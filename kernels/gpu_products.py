@@ -80,7 +80,7 @@ class Matrix:
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        m, n, k = (prod(map(co.extent, x)) for x in (self.rows, self.columns, self.over))
+        m, n, k = (prod(a.size for a in x) for x in (self.rows, self.columns, self.over))
         return m, n, k
 
 
@@ -95,7 +95,7 @@ def matrix_of(p: Problem) -> Matrix | None:
     rows, columns = (tuple(a for a in order if a in x) for x in (c.of_a, c.of_b))
     both = tuple(a for a in order if a not in (*rows, *columns))  # or of neither
     # Channels innermost, where pictures lie so; what is of one step says nothing.
-    over = sorted(found.axes, key=lambda a: (co.extent(a) > 1, stride(c.a, a, p.layouts) == 1))
+    over = sorted(found.axes, key=lambda a: (a.size > 1, stride(c.a, a, p.layouts) == 1))
     half = c.a.dtype.bits == 16
     assert p.tensor.body is not None
     m = Matrix(c, both, rows, columns, tuple(over), half, _functions(p.tensor.body))
@@ -112,7 +112,7 @@ def _functions(e: Expr) -> float:
 def _terms(m: Matrix, most: int = 64) -> int:
     """Of a block of the sum: of its last axis, or of all axes where that is short; 0 where it has
     no such blocks."""
-    last = co.extent(m.over[-1])
+    last = m.over[-1].size
     n = last if last >= DOT else m.sizes[2]
     return n if DOT // 2 < n < DOT else block(n, most, DOT) or block(n, 2 * most, DOT)
 
@@ -172,9 +172,9 @@ def blocks(m: Matrix, gates: int = 1) -> Iterator[tuple[float, Option]]:
     no less than what is read and written. gates: of so many products of the same rows, a block of
     each (gpu_gates.py)."""
     rows, columns, terms = m.sizes
-    batch = prod(map(co.extent, m.batch))
+    batch = prod(a.size for a in m.batch)
     short = m.half or (gates > 1 and m.c.b.dtype.bits == 16)
-    last, size = co.extent(m.over[-1]), 2 if m.half else 4
+    last, size = m.over[-1].size, 2 if m.half else 4
     most = 64 if short else 32
     # At a time; of twice as many there are half as many steps.
     few = _terms(m, most) or _terms(m, 2 * most)
@@ -291,7 +291,7 @@ def dot(m: Matrix, o: Option) -> Schedule:
         Reorder(tuple(a.name for a in (*m.batch, *m.rows, *m.columns, *m.over)))
     ]
     row, column = fused(steps, m.rows), fused(steps, m.columns)
-    last = co.extent(m.over[-1])
+    last = m.over[-1].size
     if last >= DOT:
         *window, k = [a.name for a in m.over]
     else:
@@ -315,7 +315,7 @@ def split(p: Problem, m: Matrix, o: Option, packed: tuple[Tensor, ...]) -> Choic
     t, found, parts = p.tensor, reduction(p.tensor), o["parts"]
     assert found is not None
     k = m.over[-1]
-    n = co.extent(k) // parts
+    n = k.size // parts
     part, rest, again = Axis("part", parts), Axis(f"{k.name}r", n), Axis("part", parts)
     body = placed(found.body, {k: ix.as_index(part * n + rest)})
     over = tuple(rest if a == k else a for a in found.axes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 
-from superopt.kernels import contraction as co
 from superopt.kernels.gpu_blocks import MULTIPROCESSORS, block, fused
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
@@ -33,7 +32,7 @@ ROWS, MIDDLE, HIGH = 2048, 256, 32
 
 def short_and_long(p: Problem) -> Iterator[Option]:
     """The options of a problem of rows."""
-    n = prod(map(co.extent, p.tensor.axes[p.lead :]))
+    n = prod(a.size for a in p.tensor.axes[p.lead :])
     best = max(1, min(8, 1 << max(n // PER_WARP, 1).bit_length() - 1))
     yield from _high(p, n)
     yield from (Option.of("rows", warps=w) for w in dict.fromkeys((best, 1, 2, 4, 8)))
@@ -42,8 +41,8 @@ def short_and_long(p: Problem) -> Iterator[Option]:
 def _high(p: Problem, n: int) -> Iterator[Option]:
     """Several rows of n numbers at a time, where they are short and there are many: the best of 11
     softmaxes and layer norms come first."""
-    last, wide = co.extent(p.tensor.axes[p.lead - 1]), 1 << max(n - 1, 0).bit_length()
-    rows = prod(map(co.extent, p.tensor.axes[: p.lead]))
+    last, wide = p.tensor.axes[p.lead - 1].size, 1 << max(n - 1, 0).bit_length()
+    rows = prod(a.size for a in p.tensor.axes[: p.lead])
     size = ROWS if wide < MIDDLE else ROWS // 2
     most = min(size // wide, HIGH, rows // (2 * MULTIPROCESSORS), last)
     high = 1 << max(most, 1).bit_length() - 1
@@ -76,7 +75,7 @@ def by_rows(t: Tensor, lead: int, high: int = 1) -> Mapping[Tensor, Schedule]:
             steps.append(Reorder((*before, *kept, *(a.name for a in axes), own)))
         if axes:
             name = fused(steps, axes)
-            n = prod(map(co.extent, axes))
+            n = prod(a.size for a in axes)
             if n > LARGEST:
                 steps.append(Split(name, block(n, LARGEST, 1)))
                 name = f"{name}.i"

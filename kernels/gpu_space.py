@@ -116,7 +116,7 @@ def _others(p: Problem) -> Iterator[Option]:
     if found is not None:
         if (other := _by_terms(p)) is not None:
             yield _across_of(other[0], found, turned=1)
-        beside, n = _beside(p, found), prod(map(co.extent, found.axes))
+        beside, n = _beside(p, found), prod(a.size for a in found.axes)
         few = count(p.tensor) < FEW * MULTIPROCESSORS and n >= FEW
         few = few or (count(p.tensor) <= ALONE and n >= BESIDE)
         if beside or few:
@@ -126,7 +126,7 @@ def _others(p: Problem) -> Iterator[Option]:
             yield Option.of("turn", rows=side, columns=max(TURNS), warps=4)
     if found is not None and (both := windows(p)) is not None:
         for elements, wide, deep, warps in tiles(p, found):
-            columns = block(co.extent(both[1]), wide, DOT // 2)
+            columns = block(both[1].size, wide, DOT // 2)
             if columns:
                 rows = elements >> (columns - 1).bit_length()
                 more = {"deep": deep} if deep > 1 else {}
@@ -215,14 +215,14 @@ def _turned(p: Problem) -> list[Axis] | None:
         return None
     for x in loads(p.tensor.body):
         steps = {a: stride(x, a, p.layouts) for a in order}
-        found = [n for n, a in enumerate(order[:-1]) if steps[a] == 1 and co.extent(a) >= DOT // 2]
+        found = [n for n, a in enumerate(order[:-1]) if steps[a] == 1 and a.size >= DOT // 2]
         if not found or steps[order[-1]] in (None, 0, 1):
             continue
         first = last = found[-1]
-        size = co.extent(order[last])
+        size = order[last].size
         while first and steps[order[first - 1]] == size:
             first -= 1
-            size *= co.extent(order[first])
+            size *= order[first].size
         if size >= DOT:
             return order[first : last + 1]
     return None
@@ -235,10 +235,10 @@ def _turning(p: Problem, along: list[Axis], o: Option) -> Schedule:
     rest = [a.name for a in order[:-1] if a not in along]
     steps: list[Primitive] = [Reorder((*rest, *(a.name for a in along), inner))]
     name = fused(steps, along)
-    size = prod(map(co.extent, along))
+    size = prod(a.size for a in along)
     steps += [
         Split(name, min(o["rows"], size)),
-        Split(inner, min(o["columns"], co.extent(order[-1]))),
+        Split(inner, min(o["columns"], order[-1].size)),
     ]
     outer = [*rest, f"{name}.o", f"{inner}.o"]
     steps.append(Reorder((*outer, f"{name}.i", f"{inner}.i")))
@@ -252,7 +252,7 @@ def _by_terms(p: Problem) -> tuple[Problem, Made] | None:
     if c is None or found is None or c.b.tensor not in p.constants or not c.of_b:
         return None
     last = found.axes[-1]
-    if co.extent(last) < DOT or stride(c.b, last, p.layouts) == 1:
+    if last.size < DOT or stride(c.b, last, p.layouts) == 1:
         return None
     own = by_terms(p, c.b, last, c.of_b)
     again = reduction(own[0].tensor)
@@ -264,7 +264,7 @@ def _across_of(p: Problem, found: Reduce, **more: int) -> Option:
     beside = bool(more) or _beside(p, found)
     most = max(1, min(8, count(p.tensor) // (4 * MULTIPROCESSORS)))
     rows = min(1 << most.bit_length() - 1 if beside else BESIDE, max(count(p.tensor), 1))
-    deep = block(prod(map(co.extent, _together(p, found))), SUMMED if beside else TALL, 1)
+    deep = block(prod(a.size for a in _together(p, found)), SUMMED if beside else TALL, 1)
     warps = 4 if deep * rows > 512 else 1
     return Option.of("across", rows=rows, deep=deep, warps=warps, **more)
 
@@ -289,10 +289,10 @@ def _together(p: Problem, found: Reduce) -> list[Axis]:
     over = set(found.axes)
     some = [x for x in loads(found.body) if any(over & axes_of(i) for i in x.index)]
     for a in reversed(found.axes):
-        inner = [b for b in last if co.extent(b) > 1]
-        for x in some if inner and co.extent(a) > 1 else ():
+        inner = [b for b in last if b.size > 1]
+        for x in some if inner and a.size > 1 else ():
             near, far = (stride(x, b, p.layouts) for b in (inner[0], a))
-            if near is None or far != near * prod(map(co.extent, inner)):
+            if near is None or far != near * prod(a.size for a in inner):
                 return last
         last.insert(0, a)
     return last
@@ -302,7 +302,7 @@ def _beside(p: Problem, found: Reduce) -> bool:
     """Do the terms of the sum lie next to each other, and the elements of the result do not?"""
     last = found.axes[-1]
     order = side_by_side(p)
-    if co.extent(last) < 32:
+    if last.size < 32:
         return False
     some = [x for x in loads(found.body) if x.tensor.shape]
     along = [stride(x, last, p.layouts) for x in some]

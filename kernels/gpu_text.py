@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from superopt.kernels import gpu_values as gv
 from superopt.kernels.gpu_functions import HALF, HELPERS, applied, cast, reduced
 from superopt.kernels.gpu_unroll import written_out
-from superopt.kernels.gpu_values import Block, Writer, extent
+from superopt.kernels.gpu_values import Block, Writer
 from superopt.kernels.tile import For, Kernel, Stmt, Store, Update, flat
 from superopt.te import index as ix
 from superopt.te.dtype import BF16, F16, F32, DType
@@ -90,7 +90,7 @@ def printed(
     texts, launches = [], []
     for name, body, buffers in zip(names, parts, used, strict=True):
         axes, inner = _shared(body)
-        programs = math.prod(map(extent, axes))
+        programs = math.prod(a.size for a in axes)
         own = [t for t, _ in scratch if sum(t in u for u in used) == 1 and t in buffers]
         uses = list(_uses(inner))
         registers = frozenset(t for t in own if _variable([x for x in uses if x.buffer is t]))
@@ -247,12 +247,12 @@ def _numbered(w: Writer, axes: Sequence[Axis], needed: bool) -> list[str]:
     if not axes and not needed:
         return []
     lines = ["pid = tl.program_id(0)"]
-    below = math.prod(map(extent, axes))
+    below = math.prod(a.size for a in axes)
     for n, a in enumerate(axes):
         w.names[a] = w.fresh(a.name)
-        below //= extent(a)
+        below //= a.size
         step = f"pid // {below}" if below > 1 else "pid"
-        lines.append(f"{w.names[a]} = {step}" + (f" % {extent(a)}" if n else ""))
+        lines.append(f"{w.names[a]} = {step}" + (f" % {a.size}" if n else ""))
     return lines
 
 
@@ -268,7 +268,7 @@ def _asked(
         size = part * t.dtype.bits // 8
         lanes = min(LANES, 1 << max(size // ALIGNED, 1).bit_length() - 1)
         each = size // lanes // ALIGNED * ALIGNED
-        again = math.prod(map(extent, axes)) * part // _size(t)  # programs that ask for it
+        again = math.prod(a.size for a in axes) * part // _size(t)  # programs that ask for it
         if not all(inside[:lead]) or not each or size % ALIGNED or size > PART or again > AGAIN:
             continue
         flat = gv.index(w, gv.flat(t, (*at[:lead], *(ix.as_index(0) for _ in at[lead:]))))
@@ -287,7 +287,7 @@ def _body(w: Writer, body: Sequence[Stmt]) -> None:
                 raise NotImplementedError(f"the parallel loop {s.axis.name} is inside another one")
             case For(axis, inner, kind):
                 w.names[axis] = w.fresh(axis.name)
-                steps, end = "tl.static_range" if kind == "unroll" else "range", f"{extent(axis)}"
+                steps, end = "tl.static_range" if kind == "unroll" else "range", f"{axis.size}"
                 if s.until is not None:
                     w.over(())
                     end = gv.value(w, s.until).text

@@ -97,11 +97,6 @@ class Writer:
             )
 
 
-def extent(a: Axis) -> int:
-    assert isinstance(a.extent, int)
-    return a.extent
-
-
 def proper(axes: Sequence[Axis]) -> tuple[Axis, ...]:
     """The axes of more than one step."""
     return tuple(a for a in axes if a.extent != 1)
@@ -109,7 +104,7 @@ def proper(axes: Sequence[Axis]) -> tuple[Axis, ...]:
 
 def padded(a: Axis) -> int:
     """The least power of two that an axis fits into."""
-    return 1 << max(extent(a) - 1, 0).bit_length()
+    return 1 << max(a.size - 1, 0).bit_length()
 
 
 def shape(axes: Sequence[Axis]) -> tuple[int, ...]:
@@ -136,13 +131,13 @@ def whole(w: Writer, b: Block, dtype: DType) -> str:
 
 def ragged(axes: Sequence[Axis]) -> tuple[Axis, ...]:
     """The axes that blocks go beyond."""
-    return tuple(a for a in axes if padded(a) != extent(a))
+    return tuple(a for a in axes if padded(a) != a.size)
 
 
 def within(w: Writer, axes: frozenset[Axis]) -> Block | None:
     """Where these axes of the tile are below their extents; None where they always are."""
     some = ragged([a for a in w.tile if a in axes])
-    tests = [f"({_axis(w, a).text} < {extent(a)})" for a in some]
+    tests = [f"({_axis(w, a).text} < {a.size})" for a in some]
     return Block(" & ".join(tests), frozenset(some)) if tests else None
 
 

@@ -3,7 +3,6 @@ of several rows, which share what their windows have in common."""
 
 from __future__ import annotations
 
-from superopt.kernels import contraction as co
 from superopt.kernels.gpu_blocks import DOT, count, side_by_side
 from superopt.kernels.problem import Problem
 from superopt.kernels.schedule import (
@@ -41,7 +40,7 @@ def windows(p: Problem) -> tuple[Axis, Axis] | None:
     if found is None or len(found.axes) < 2 or len(order) < 3:
         return None
     row, column = order[-2:]
-    return (row, column) if co.extent(row) > 1 and co.extent(column) >= DOT else None
+    return (row, column) if row.size > 1 and column.size >= DOT else None
 
 
 def tall(p: Problem) -> tuple[Axis, Axis] | None:
@@ -54,9 +53,9 @@ def tall(p: Problem) -> tuple[Axis, Axis] | None:
     for x in loads(found.body):
         for form in map(affine, x.index):
             over = [a for a in found.axes if form is not None and form.coefficient(a)]
-            if form is None or len(over) != 1 or min(map(co.extent, (high, *over))) < 2:
+            if form is None or len(over) != 1 or min(a.size for a in (high, *over)) < 2:
                 continue
-            if 0 < form.coefficient(high) < form.coefficient(over[0]) * co.extent(over[0]):
+            if 0 < form.coefficient(high) < form.coefficient(over[0]) * over[0].size:
                 return high, over[0]
     return None
 
@@ -71,13 +70,13 @@ def tile(p: Problem, rows: int, columns: int, deep: int = 1) -> Schedule:
     outer = [*rest, f"{row}.o", f"{column}.o"]
     steps: list[Primitive] = [
         Reorder((*rest, row, column, *over)),
-        Split(row, min(rows, co.extent(order[-2]))),
-        Split(column, min(columns, co.extent(order[-1]))),
+        Split(row, min(rows, order[-2].size)),
+        Split(column, min(columns, order[-1].size)),
     ]
     apart: list[Primitive] = []
     if deep > 1 and along is not None:
         high, k = (a.name for a in along)
-        steps.append(Split(high, min(deep, co.extent(along[0]))))
+        steps.append(Split(high, min(deep, along[0].size)))
         outer[outer.index(high)] = f"{high}.o"
         over = [*(a for a in over if a != k), f"{high}.i", k]
         apart = [Unroll(f"{high}.i"), Unroll(k)]
@@ -93,7 +92,7 @@ def tiles(p: Problem, found: Reduce) -> list[tuple[int, int, int, int]]:
     if along is None:
         some = TILES[16 if p.tensor.dtype.bits == 16 else 32]
         return [(elements, wide, 1, warps) for elements, wide, warps in some]
-    high = co.extent(along[0])
+    high = along[0].size
     best = next(d for d, n in DEEP.items() if count(p.tensor) >= n)
     waste = {d: -(-high // d) * d / high for d in (1, 2, 4, 7)}
     return sorted(ABOVE, key=lambda x: (waste[x[2]] > LOST, x[2] != best))

@@ -45,7 +45,7 @@ def groups(
     if found is None:
         return None
     axis, size = found
-    count, at = co.extent(axis) // size, t.axes.index(axis)
+    count, at = axis.size // size, t.axes.index(axis)
     names = [x for x in ("g", "o", "g_", "o_") if x not in {a.name for a in t.axes}]
     g, o = Axis(names[0], count), Axis(names[1], size)
     channel = ix.as_index(g * size + o)
@@ -70,7 +70,7 @@ def _group(c: co.Contraction) -> tuple[Axis, int] | None:
     """The axis of channels, and how many of them a group has."""
     for i in c.a.index:
         for axis, size in _quotients(i):
-            if axis in c.both and size > 1 and co.extent(axis) % size == 0:
+            if axis in c.both and size > 1 and axis.size % size == 0:
                 return axis, size
     return None
 

@@ -59,7 +59,7 @@ class Online:
     @property
     def rows(self) -> int:
         """That read the same keys."""
-        return _size(self.i) * self.share
+        return self.i.size * self.share
 
     @property
     def short(self) -> DType:
@@ -92,7 +92,7 @@ def online(t: Tensor) -> Online | None:
     own = [a for a in t.axes if a.extent != 1]
     rows = [a for a in own if a in hangs(q) and a not in hangs(k) | hangs(v)]
     columns = [a for a in own if a in hangs(v) and a not in hangs(x) | hangs(q) | hangs(k)]
-    sizes = [_size(a) for a in (c, *columns)]
+    sizes = [a.size for a in (c, *columns)]
     rows = rows or [a for a in t.axes if a.extent == 1][-1:]
     if not rows or len(columns) != 1 or j in hangs(q) or j not in hangs(k) or j not in hangs(v):
         return None
@@ -103,11 +103,11 @@ def online(t: Tensor) -> Online | None:
     whole = placed(found, ones)
     assert isinstance(whole, Reduce)
     out = put_for(placed(t.body, ones), whole, held, ())
-    i = max(rows, key=_size)
+    i = max(rows, key=lambda a: a.size)
     made = Online(t, i, columns[0], j, c, q, k, x, v, out, fn, over, total, held)
-    for a in own if _size(i) < FEW else ():
+    for a in own if i.size < FEW else ():
         share = 1 if a in (i, columns[0]) else shared(a, (k, v))
-        if share > 1 and _size(a) % share == 0:
+        if share > 1 and a.size % share == 0:
             return replace(made, heads=a, share=share)
     return made
 
@@ -194,11 +194,6 @@ def _product(x: Expr) -> tuple[Expr, Expr, Expr, Axis, Tensor] | None:
 def hangs(e: Expr) -> set[Axis]:
     """The axes on which a value hangs, or what it reads does."""
     return axes_of(e) | {a for x in loads(e) for a in axes_of(x)}
-
-
-def _size(a: Axis) -> int:
-    assert isinstance(a.extent, int)
-    return a.extent
 
 
 def bare(e: Expr) -> Expr:

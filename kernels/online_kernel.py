@@ -64,11 +64,11 @@ def kernel(
     """`rows` of a result at a time, and so many keys. given: what is read, in order. parts: what is
     written in the result's place, by parts of the keys (see `parted`)."""
     stored = {x: buffer(x.name, x, layouts.get(x)) for x in given}
-    count, length = a.rows, _size(a.j)
+    count, length = a.rows, a.j.size
     m, n = min(rows, max(count, FEW)), min(keys, length)
     block, row = Axis("rows", -(-count // m)), Axis("row", m)
     part = Axis("part", 1 if parts is None else _size_of(parts, 0))
-    step, key = Axis("keys", -(-length // (n * _size(part)))), Axis("key", n)
+    step, key = Axis("keys", -(-length // (n * part.size))), Axis("key", n)
     limit = seen(a.x, a.i, a.j, Load(a.held, (), F32), bare(a.k).dtype)
     # The blocks that see the most keys come first, so that no long one is left at the end.
     number = ix.as_index(block if limit is None else block.extent - 1 - block)
@@ -76,7 +76,7 @@ def kernel(
     # What is beyond the last key is one of the others, of which nothing is taken.
     key_ = ix.as_index((part * step.extent + step) * n + key)
     env[a.j] = ix.apply("min", (key_, ix.as_index(length - 1)), INDEX)
-    beyond = length % (n * _size(step) * _size(part)) != 0
+    beyond = length % (n * step.size * part.size) != 0
     kept = a.short
     tile = _Registers()
 
@@ -118,7 +118,7 @@ def kernel(
     else:
         out = stored[a.t] = buffer(parts.name, parts, None)
         place = (part, *(env.get(x, x) for x in a.t.axes if x is not a.d))
-        width = _size(a.d)
+        width = a.d.size
         ends = (
             Store(out.buffer, (*place, a.d), sums, (row, a.d)),
             Store(out.buffer, (*place, ix.as_index(width)), most, (row,)),
@@ -139,15 +139,15 @@ def _places(a: Online, block: Expr, row: Axis) -> dict[Axis, Expr]:
     """What a block's row says of the result's axes."""
     env: dict[Axis, Expr] = {x: ix.as_index(0) for x in a.t.axes if x.extent == 1}
     count = a.rows
-    if count < _size(row):  # beyond the last row is the last one again, which is stored as often
+    if count < row.size:  # beyond the last row is the last one again, which is stored as often
         last = Const(count - 1, INDEX)
         number: Expr = Apply("min", (row, last), INDEX)
     else:
-        number = _from(block, _size(row), count)
+        number = _from(block, row.size, count)
         number = ix.as_index(number + row)
     if a.heads is None:
         return env | {a.i: number}
-    high = _size(a.i)
+    high = a.i.size
     group = _group(a)
     env[a.heads] = ix.as_index(group * a.share + number // high)
     return env | {a.i: ix.as_index(number % high)}
@@ -155,9 +155,9 @@ def _places(a: Online, block: Expr, row: Axis) -> dict[Axis, Expr]:
 
 def _last(a: Online, block: Expr, row: Axis) -> Expr:
     """The last query of a block."""
-    if a.heads is not None or a.rows < _size(row):
-        return ix.as_index(_size(a.i) - 1)
-    return ix.as_index(_from(block, _size(row), a.rows) + (_size(row) - 1))
+    if a.heads is not None or a.rows < row.size:
+        return ix.as_index(a.i.size - 1)
+    return ix.as_index(_from(block, row.size, a.rows) + (row.size - 1))
 
 
 def _bounded(
@@ -167,7 +167,7 @@ def _bounded(
     """The loop over blocks of n keys, of a part of these, up to those that the last query sees."""
     if limit is None:
         return (loop,)
-    steps = _size(loop.axis)
+    steps = loop.axis.size
     count = ix.apply("max", (ix.as_index(last + (limit.offset + 1)), ix.as_index(0)), INDEX)
     mine = ix.as_index(ix.as_index(count + (n - 1)) // n - part * steps)
     mine = ix.apply("max", (mine, ix.as_index(0)), INDEX)
@@ -191,14 +191,14 @@ def _bounded(
 def _group(a: Online) -> Axis:
     """The heads that share no keys."""
     assert a.heads is not None
-    return Axis(f"{a.heads.name}g", _size(a.heads) // a.share)
+    return Axis(f"{a.heads.name}g", a.heads.size // a.share)
 
 
 def parted(a: Online, parts: int) -> Tensor:
     """What parts of the keys leave: of each row sums, the largest score, the total of powers. Its
     body says what is read for it."""
     rest = tuple(x for x in a.t.axes if x is not a.d)
-    axes = (Axis("part", parts), *rest, Axis("column", _size(a.d) + BESIDE))
+    axes = (Axis("part", parts), *rest, Axis("column", a.d.size + BESIDE))
     body = Apply("mul", (put(a.x, a.held, Apply("mul", (a.q, a.k), F32)), a.v), F32)
     return Tensor("parts", F32, tuple(x.extent for x in axes), axes, body)
 
@@ -207,7 +207,7 @@ def added(a: Online, held: Tensor) -> Tensor:
     """The result as what is computed of `held`, which is a buffer of `parted`'s shape. Its body
     says what is read for it: by one part it would be all."""
     rest = [ix.as_index(0) if x.extent == 1 else x for x in a.t.axes if x is not a.d]
-    width = ix.as_index(_size(a.d))
+    width = ix.as_index(a.d.size)
 
     def of(column: Expr) -> Load:
         return Load(held, (ix.as_index(0), *rest, column), F32)
@@ -223,7 +223,7 @@ def adding(a: Online, held: Tensor, given: Sequence[Tensor], layouts: Lying) -> 
     env: dict[Axis, Expr] = {x: ix.as_index(0) for x in a.t.axes if x.extent == 1}
     part = Axis("part", _size_of(held, 0))
     rest = [env.get(x, x) for x in a.t.axes if x is not a.d]
-    width = ix.as_index(_size(a.d))
+    width = ix.as_index(a.d.size)
 
     def at(e: Expr) -> Expr:
         return _stored(placed(e, env), stored)
@@ -312,11 +312,6 @@ def _from(block: Expr, m: int, n: int) -> Expr:
 
 def _axes(x: Load) -> list[Axis]:
     return [i for i in x.index if isinstance(i, Axis)]
-
-
-def _size(a: Axis) -> int:
-    assert isinstance(a.extent, int)
-    return a.extent
 
 
 def _size_of(t: Tensor, d: int) -> int:

@@ -27,17 +27,17 @@ def possible(p: Problem, c: co.Contraction, f: co.Frame) -> bool:
 def pays(p: Problem, c: co.Contraction, f: co.Frame) -> bool:
     """Rows are enough to read it, and it is not in the first cache as it is; with many registers
     only where vectors begin anywhere (not measured else)."""
-    if f.m is None or co.extent(f.m) < READERS or f.terms * co.extent(f.n) < OUTSIDE:
+    if f.m is None or f.m.size < READERS or f.terms * f.n.size < OUTSIDE:
         return False
-    return p.registers == co.FEWER or co.extent(f.n) % f.lanes != 0
+    return p.registers == co.FEWER or f.n.size % f.lanes != 0
 
 
 def block(t: Tensor, f: co.Frame, rows: int, vectors: int) -> int:
     """Tiles of rows for which a panel is copied once; 0 for all, where there are panels enough for
     many threads."""
-    high = 1 if f.m is None else co.extent(f.m)
-    others = prod(map(co.extent, t.axes)) // (high * co.extent(f.n))
-    panels = others * -(-co.extent(f.n) // (f.lanes * vectors))
+    high = 1 if f.m is None else f.m.size
+    others = prod(a.size for a in t.axes) // (high * f.n.size)
+    panels = others * -(-f.n.size // (f.lanes * vectors))
     tiles = -(-high // rows)
     count = max(tiles * rows // SHARED, 1)
     return -(-tiles // count) if panels < PANELS and count > 1 else 0

@@ -31,7 +31,7 @@ class Depth:
     @property
     def reach(self) -> int:
         """Slices from the first one that is read to the last one."""
-        return (extent(self.axis) - 1) * self.stride + (self.taps - 1) * self.apart + 1
+        return (self.axis.size - 1) * self.stride + (self.taps - 1) * self.apart + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,13 @@ class Picture:
     @property
     def sides(self) -> tuple[int, int]:
         """Rows and columns of the result."""
-        return extent(self.h), 1 if self.w is None else extent(self.w)
+        return self.h.size, 1 if self.w is None else self.w.size
 
     @property
     def pictures(self) -> tuple[int, int]:
         """How many are given, and how many there are in the result."""
-        n = extent(self.n)
-        return (n, n) if self.depth is None else (n * self.depth.reach, n * extent(self.depth.axis))
+        n = self.n.size
+        return (n, n) if self.depth is None else (n * self.depth.reach, n * self.depth.axis.size)
 
     @property
     def taps(self) -> int:
@@ -88,18 +88,18 @@ class Picture:
             return {self.n: q, self.k: o, self.h: row}
         if self.depth is None:
             return {self.n: q, self.k: o, self.h: row, self.w: column}
-        n, z = self._split(q, extent(self.depth.axis))
+        n, z = self._split(q, self.depth.axis.size)
         return {self.n: n, self.k: o, self.depth.axis: z, self.h: row, self.w: column}
 
     def summed(self, q: Expr, tap: Expr) -> Expr:
         """The picture that is given, that is a term of picture q of the result."""
         assert self.depth is not None
-        n, z = self._split(q, extent(self.depth.axis))
+        n, z = self._split(q, self.depth.axis.size)
         slice_ = z * self.depth.stride + tap * self.depth.apart
         return ix.as_index(n * self.depth.reach + slice_)
 
     def _split(self, q: Expr, each: int) -> tuple[Expr, Expr]:
-        if extent(self.n) == 1:
+        if self.n.size == 1:
             return ix.as_index(0), q
         return ix.as_index(q // each), ix.as_index(q % each)
 
@@ -123,7 +123,7 @@ class Picture:
     def size(self) -> int:
         """The multiply-adds of the direct convolution."""
         (high, wide), (r, s) = self.sides, self.kernel
-        return self.pictures[1] * extent(self.k) * high * wide * self.channels * self.taps * r * s
+        return self.pictures[1] * self.k.size * high * wide * self.channels * self.taps * r * s
 
     def fitting(self) -> list[int]:
         """The tiles that it is not smaller than, and that do not round too badly."""
@@ -143,7 +143,7 @@ def picture(t: Tensor, c: Contraction) -> Picture | None:
     if found is None or t.rank not in (3, 4, 5) or not t.rank == len(c.a.index) == len(c.b.index):
         return None
     kc, *over = found.axes
-    if c.b.index[1:] != found.axes or prod(map(extent, over[-2:])) == 1:
+    if c.b.index[1:] != found.axes or prod(a.size for a in over[-2:]) == 1:
         return None
     k, n = c.b.index[0], t.axes[0]
     one = c.a.index[0] == ix.as_index(0) and n.extent == 1
@@ -158,11 +158,11 @@ def picture(t: Tensor, c: Contraction) -> Picture | None:
     assert isinstance(k, Axis)
     h, top, below, down = some[-2] if len(some) > 1 else some[0]
     w, left, beside, right = some[-1] if len(some) > 1 else (None, 0, 1, 1)
-    kernel = (extent(over[-1 if w is None else -2]), 1 if w is None else extent(over[-1]))
+    kernel = (over[-1 if w is None else -2].size, 1 if w is None else over[-1].size)
     depth = None
     if t.rank == 5:
         axis, first, stride, apart = some[0]
-        depth = Depth(axis, extent(over[0]), first, stride, apart)
+        depth = Depth(axis, over[0].size, first, stride, apart)
     steps, strides = (down, right), (below, beside)
     return Picture(n, k, h, w, kc.extent, kernel, (top, left), steps, strides, depth)
 
@@ -176,7 +176,7 @@ def _side(i: Expr, over: Axis, t: Tensor) -> tuple[Axis, int, int, int] | None:
     ((side, step),) = [x for x in form.terms if x[0] != over]
     if step < 1 or not isinstance(side, Axis) or side not in t.axes:
         return None
-    return side, form.base, step, form.coefficient(over) if extent(over) > 1 else 1
+    return side, form.base, step, form.coefficient(over) if over.size > 1 else 1
 
 
 def counts(p: Picture, m: int) -> tuple[int, int]:
@@ -219,8 +219,3 @@ def _begins(tile: Expr, size: int, m: int, apart: int) -> tuple[Expr, Expr, Expr
 def over(n: int, d: int) -> int:
     """n / d, rounded up."""
     return -(-n // d)
-
-
-def extent(a: Axis) -> int:
-    assert isinstance(a.extent, int)
-    return a.extent

@@ -45,7 +45,7 @@ class Ahead:
     @property
     def times(self) -> int:
         """How often a part is read."""
-        return prod(_extent(a) for a, _ in self.again)
+        return prod(a.size for a, _ in self.again)
 
 
 def ahead(kernel: Kernel, width: int) -> dict[Tensor, Ahead]:
@@ -64,10 +64,10 @@ def ahead(kernel: Kernel, width: int) -> dict[Tensor, Ahead]:
         buffer = load.tensor
         if buffer in fixed:
             used = set().union(*map(axes_of, load.index))
-            tile = prod(_extent(a) for a in own if a in used)
+            tile = prod(a.size for a in own if a in used)
             told = [(f.axis, f.kind == "unroll", f.axis in used) for f in loops]
             part = _again(told, tile) * max(buffer.dtype.bits // 8, 1)
-            rows = prod(_extent(a) for a in own if a not in used)
+            rows = prod(a.size for a in own if a not in used)
             if part >= _bytes(buffer) and rows <= FEW:
                 continue  # one stream, as fast as it comes: asking takes longer than it saves
             if part > PANEL:
@@ -130,7 +130,7 @@ def _fresh(
     out = []
     for form in filter(None, map(affine, load.index)):
         for a in (f.axis for f in loops if f.kind == "unroll" and form.coefficient(f.axis) == 1):
-            n = _extent(a)
+            n = a.size
             inside, around = (
                 [c for b in axes if 0 < (c := form.coefficient(b)) < n] for axes in (own, moved)
             )
@@ -162,15 +162,15 @@ def _again(loops: Sequence[Loop], tile: int) -> int:
     none does."""
     moved = False
     for n, (axis, written, used) in enumerate(loops):
-        if moved and not used and not written and _extent(axis) > 1:
-            return tile * prod(_extent(a) for a, _, more in loops[n:] if more)
+        if moved and not used and not written and axis.size > 1:
+            return tile * prod(a.size for a, _, more in loops[n:] if more)
         moved |= used
-    return tile * prod(_extent(a) for a, _, used in loops if used)
+    return tile * prod(a.size for a, _, used in loops if used)
 
 
 def _shares(loops: Sequence[Loop]) -> tuple[tuple[tuple[Axis, int], ...], tuple[Axis, ...]]:
     """The loops that read a part again, and those along it; none where they are not so nested."""
-    some = [(axis, used) for axis, written, used in loops if not written and _extent(axis) > 1]
+    some = [(axis, used) for axis, written, used in loops if not written and axis.size > 1]
     first = next((n for n, (_, used) in enumerate(some) if used), len(some))
     begin = next((n for n, (_, used) in enumerate(some) if n > first and not used), len(some))
     end = next((n for n, (_, used) in enumerate(some) if n > begin and used), len(some))
@@ -179,13 +179,8 @@ def _shares(loops: Sequence[Loop]) -> tuple[tuple[tuple[Axis, int], ...], tuple[
     again, count = [], 1
     for axis, _ in reversed(some[begin:end]):
         again.append((axis, count))
-        count *= _extent(axis)
+        count *= axis.size
     return tuple(again), tuple(axis for axis, _ in some[end:])
-
-
-def _extent(a: Axis) -> int:
-    assert isinstance(a.extent, int)
-    return a.extent
 
 
 def _bytes(t: Tensor) -> int:

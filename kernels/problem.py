@@ -58,13 +58,13 @@ class Problem:
         lies, and the vector's bytes."""
         t = self.tensor
         sums = reductions(t.body)
-        terms = prod(co.extent(a) for a in sums[0].axes) if sums else 1
+        terms = prod(a.size for a in sums[0].axes) if sums else 1
         read = dict.fromkeys(x.tensor for x in loads(t.body)) if t.body is not None else {}
         fixed = sum(_bytes(x) for x in read if x in self.constants)
         other = sum(_bytes(x) for x in read if x not in self.constants)
-        order = [co.extent(t.axes[p.axis]) for p in lying(self.layouts.get(t), t.rank).parts]
+        order = [t.axes[p.axis].size for p in lying(self.layouts.get(t), t.rank).parts]
         last = [1, 1, *order][-2:]
-        return (prod(map(co.extent, t.axes)), terms, fixed, other, *last, self.width)
+        return (prod(a.size for a in t.axes), terms, fixed, other, *last, self.width)
 
 
 Direct = Callable[[Sequence[Tensor], Mapping[Tensor, Layout | Scatter]], Kernel]

@@ -49,7 +49,7 @@ def options(
     if not t.axes:
         near = all(strides(x, found.axes[-1]) in (0, 1) for x in read)
         plain = near and not any(x.tensor in layouts for x in read)
-        several = plain and _extent(found.axes[-1]) > 1
+        several = plain and found.axes[-1].size > 1
         return [(0.0, Option.of("across", lanes=SUMMED))] if several else []
     n, m, block = _frame(t, layouts)
     last = found.axes[-1]
@@ -57,10 +57,10 @@ def options(
         some = (SUMMED, SUMMED // 4, SUMMED // 16)
         return [(float(k), Option.of("across", lanes=w)) for k, w in enumerate(some)]
     picked = any(_within(read, n, a) for a in found.axes)
-    wide = block or (WIDE if m is None or _extent(m) < 2 else lanes if picked else lanes * 2)
+    wide = block or (WIDE if m is None or m.size < 2 else lanes if picked else lanes * 2)
     most = max(1, min(ROWS, (registers - OTHERS) // -(-wide // lanes)))
-    rows = 1 if m is None else _even(_extent(m), most)
-    if m is not None and not block and _extent(n) <= 2 * WIDE and _apart(read, n, m):
+    rows = 1 if m is None else _even(m.size, most)
+    if m is not None and not block and n.size <= 2 * WIDE and _apart(read, n, m):
         wide, rows = min(WIDE, ROWS * lanes), 1
     out = [(0.0, Option.of("along", wide=wide, rows=rows))]
     for w in (wide,) if block else (lanes, 2 * lanes, 4 * lanes):
@@ -94,7 +94,7 @@ def _frame(t: Tensor, layouts: Mapping[Tensor, Layout | Scatter]) -> tuple[Axis,
     """The axis of the result along which vectors go, the next one, and the block of the first."""
     out = lying(layouts.get(t), t.rank)
     order = list(dict.fromkeys(t.axes[p.axis] for p in reversed(out.parts)))
-    order = [a for a in order if _extent(a) > 1] or order[:1]
+    order = [a for a in order if a.size > 1] or order[:1]
     block = next((p.block for p in out.parts if p.within and t.axes[p.axis] == order[0]), 0)
     return order[0], order[1] if len(order) > 1 else None, block
 
@@ -117,14 +117,14 @@ def _rows(
     read: list[Load], lane: Axis, last: Axis, layouts: Mapping[Tensor, Layout | Scatter]
 ) -> bool:
     """Do neighbours of the sum lie next to each other, and those of the result do not?"""
-    if _extent(last) < 4:
+    if last.size < 4:
         return False
     if any(x.tensor in layouts for x in read):  # pictures: their channels are neighbours
         some = [x for x in read if any(last in axes_of(i) for i in x.index)]
         return bool(some) and all(_beside(x, layouts) == last for x in some)
     along = [strides(x, last) for x in read]
     other = [strides(x, lane) for x in read]
-    if _extent(lane) < 4:
+    if lane.size < 4:
         return all(s in (0, 1) for s in along)
     return 1 in along and all(s in (0, 1) for s in along) and any(s not in (0, 1) for s in other)
 
@@ -160,7 +160,7 @@ def _across(t: Tensor, found: Reduce, lanes: int) -> Schedule:
 def _within(read: list[Load], lane: Axis, a: Axis) -> bool:
     """Does it say where within a few neighbours something is, and the lanes, which of these (the
     channels of groups)? Then a vector of all of them is read once, and its parts are picked."""
-    return 1 < _extent(a) <= FEW and any(
+    return 1 < a.size <= FEW and any(
         {a, lane} <= axes_of(i) and affine(i) is None for x in read for i in x.index
     )
 
@@ -174,7 +174,7 @@ def _window(read: list[Load], t: Tensor, over: Sequence[Axis]) -> bool:
 def _few(over: Sequence[Axis]) -> list[Axis]:
     """The innermost axes of a window that are written out: then NaN is asked for in fewer steps,
     and sums take no steps of loops as short as they are."""
-    sizes = [prod(map(_extent, over[n:])) for n in range(len(over))]
+    sizes = [prod(a.size for a in over[n:]) for n in range(len(over))]
     return [a for a, size in zip(over, sizes, strict=True) if size <= WINDOW]
 
 
@@ -195,8 +195,3 @@ def _along(
     steps += [Unroll(x) for x in (*written, *tile[:-1])]
     steps.append(Vectorize(tile[-1]))
     return (*steps, *(Parallel(x) for x in first[:3]))
-
-
-def _extent(a: Axis) -> int:
-    assert isinstance(a.extent, int)
-    return a.extent

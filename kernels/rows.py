@@ -64,10 +64,10 @@ def block(t: Tensor, lead: int) -> int:
     or more layer norms of 16 MiB took 1.4 to 1.8 times as long."""
     order = stages([t])
     kept = 1 + sum(s.rank == t.rank and reduction(s) is None for s in order if s is not t)
-    row = prod(map(_size, t.axes[lead:])) * max(t.dtype.bits // 8, 1)
-    rows = prod(map(_size, t.axes[:lead]))
+    row = prod(a.size for a in t.axes[lead:]) * max(t.dtype.bits // 8, 1)
+    rows = prod(a.size for a in t.axes[:lead])
     room = ROOM // (kept * row) if rows * row <= STAYS else BURST // row
-    size = _size(t.axes[lead - 1])
+    size = t.axes[lead - 1].size
     most = max(1, min(ROWS, room, rows // CHUNKS, size))
     # Where some divide, no rows are computed twice, and these may lie in the result (settled.py).
     return next((n for n in range(most, most // 2, -1) if size % n == 0), most)
@@ -87,11 +87,11 @@ def shared(axes: Sequence[Axis]) -> Iterator[str]:
         if chunks >= CHUNKS:
             break
         yield a.name
-        chunks *= _size(a)
+        chunks *= a.size
 
 
 def _vectors(last: Axis, lanes: int) -> list[Primitive]:
-    if _size(last) <= lanes:
+    if last.size <= lanes:
         return [Vectorize(last.name)]
     return [Split(last.name, lanes), Vectorize(f"{last.name}.i")]
 
@@ -101,11 +101,11 @@ def summed(found: Reduce, most: int = SUMMED) -> list[Primitive]:
     a row are one."""
     *outer, last = found.axes
     steps: list[Primitive] = []
-    name, extent = last.name, _size(last)
+    name, extent = last.name, last.size
     while outer and all(_together(x, outer[-1], last, extent) for x in loads(found.body)):
         a = outer.pop()
         steps.append(Fuse(a.name, name))
-        name, extent = f"{a.name}_{name}", extent * _size(a)
+        name, extent = f"{a.name}_{name}", extent * a.size
     if extent <= most:
         return [*steps, Vectorize(name)]
     factor = next((n for n in range(most, most // 16, -1) if extent % n == 0), 0)
@@ -118,8 +118,3 @@ def _together(x: Load, outer: Axis, last: Axis, extent: int) -> bool:
     """Does the outer axis go on where `extent` elements along the last one end?"""
     far, near = strides(x, outer), strides(x, last)
     return far is not None and near is not None and far == near * extent
-
-
-def _size(a: Axis) -> int:
-    assert isinstance(a.extent, int)
-    return a.extent

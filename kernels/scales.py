@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from superopt.kernels.factor import placed
-from superopt.kernels.picture import extent
 from superopt.te.dtype import F32, I32
 from superopt.te.expr import Tensor, apply, compare, compute, const, reduce_max, select
 from superopt.te.node import Axis, Expr
@@ -37,12 +36,12 @@ def inverses(factor: Expr, rows: Sequence[Axis], k: Axis, none: Mapping[Expr, Ex
             e = placed(factor, {**none, **dict(zip(rows, at, strict=True)), k: j})
             return apply("bitand", apply("bitcast", e, dtype=I32), MAGNITUDE)
 
-        largest = reduce_max(extent(k), bits)
+        largest = reduce_max(k.size, bits)
         inside = apply("min", apply("max", largest, LEAST), MOST)
         inverse = 1 / apply("bitcast", inside, dtype=F32)
         return select(compare("lt", 0, largest), inverse, const(0, F32))
 
-    return compute(tuple(map(extent, rows)), body, name="scale")
+    return compute(tuple(a.size for a in rows), body, name="scale")
 
 
 def undone(inverse: Expr) -> Expr:

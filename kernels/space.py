@@ -51,7 +51,7 @@ def best(p: Problem) -> Option:
         square = fo.square(p, c)
         if square is not None:
             rows = square.count * square.high
-            times = rows // (1 if frame.m is None else co.extent(frame.m))
+            times = rows // (1 if frame.m is None else frame.m.size)
             row = times * min(frame.tiles())[0]
             starts = st.LATE if _deep(p, c)[0] in co.SHORT else st.STARTS
             plan = st.best(square, p.lanes, p.levels, row, p.registers, starts, frame.halves)
@@ -95,7 +95,7 @@ def _of_rows(p: Problem) -> int:
     each of their steps waits for (18 softmaxes and norms of 33 to 30,522 elements)."""
     if p.registers != co.FEWER:
         return LANES
-    return 2 * LANES if co.extent(p.tensor.axes[-1]) <= 2 * LANES else LANES // 4
+    return 2 * LANES if p.tensor.axes[-1].size <= 2 * LANES else LANES // 4
 
 
 def _directly(p: Problem, c: co.Contraction, frame: co.Frame) -> tuple[Option, float]:
@@ -108,7 +108,7 @@ def _directly(p: Problem, c: co.Contraction, frame: co.Frame) -> tuple[Option, f
     elif packing.possible(p, c, frame) and packing.pays(p, c, frame):
         how = "packing"
     time, rows_, vectors = min(of.tiles(short))
-    times = prod(map(co.extent, c.of_a)) // max(1 if of.m is None else co.extent(of.m), 1)
+    times = prod(a.size for a in c.of_a) // max(1 if of.m is None else of.m.size, 1)
     option = Option.of(how, rows=rows_, vectors=vectors, deep=deep)
     return option, time * times * of.terms
 
@@ -233,7 +233,7 @@ def _product(p: Problem) -> tuple[co.Contraction, co.Frame] | None:
         found = co.contraction(p.tensor, p.constants, lanes)
         if found is None:
             return None
-        alone = prod(map(co.extent, found.of_b)) == 1 and _few(p) is None
+        alone = prod(a.size for a in found.of_b) == 1 and _few(p) is None
         if found.of_b and not alone and not _dotted(p, found):
             # A matrix as it is: vectors below each other are in other pages, and a wide tile reads
             # fewer of these for each product (256 x 1024 x 1024: 9.0 ms by one vector, 5.0 by 4).
@@ -247,7 +247,7 @@ def _product(p: Problem) -> tuple[co.Contraction, co.Frame] | None:
 def _dotted(p: Problem, c: co.Contraction) -> bool:
     """Is it few rows, times a matrix whose columns lie one after the other? These are read once, as
     they lie, and what is summed is across vectors."""
-    rows = prod(co.extent(a) for a in c.of_a)
+    rows = prod(a.size for a in c.of_a)
     if rows >= co.ROWS or c.b.tensor in p.constants or c.b.tensor in p.layouts:
         return False
     found = reduction(p.tensor)
@@ -256,13 +256,13 @@ def _dotted(p: Problem, c: co.Contraction) -> bool:
 
 def _streams(p: Problem, c: co.Contraction) -> Iterator[Option]:
     """Ways for one row, times a matrix that lies row by row and is no constant; the best first."""
-    rows, n, found = prod(co.extent(a) for a in c.of_a), c.of_b[-1], reduction(p.tensor)
+    rows, n, found = prod(a.size for a in c.of_a), c.of_b[-1], reduction(p.tensor)
     if rows > 1 or found is None or c.b.tensor in p.constants or c.b.tensor in p.layouts:
         return
-    if p.tensor.axes[-1] != n or co.strides(c.b, n) != 1 or co.extent(n) < 2 * p.lanes:
+    if p.tensor.axes[-1] != n or co.strides(c.b, n) != 1 or n.size < 2 * p.lanes:
         return
     for columns in (2048, 4096, 1024):
-        terms_ = [n for n in (8, 4, 7, 6, 5, 3, 11, 13, 2, 1) if co.extent(found.axes[-1]) % n == 0]
+        terms_ = [n for n in (8, 4, 7, 6, 5, 3, 11, 13, 2, 1) if found.axes[-1].size % n == 0]
         for terms in terms_[:2]:
             yield Option.of("streamed", columns=columns, terms=terms)
 
@@ -289,7 +289,7 @@ def _groups(p: Problem) -> Groups | None:
 def _several(p: Problem, each: Groups) -> bool:
     """Does a vector hold four groups or more? With long vectors it is faster to go along all of
     them than within each (128 channels at 56 x 56 in groups of 4: 266 us instead of 589)."""
-    size = co.extent(each.frame.n)
+    size = each.frame.n.size
     return p.registers != co.FEWER and p.lanes % size == 0 and p.lanes >= 4 * size
 
 

@@ -29,7 +29,7 @@ from superopt.kernels.factor import Form, placed, put, scattered
 from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.nest import put_for
 from superopt.kernels.pack import packed
-from superopt.kernels.picture import extent, over
+from superopt.kernels.picture import over
 from superopt.kernels.scales import inverses, undone
 from superopt.kernels.schedule import Schedule, parsed
 from superopt.kernels.tile import Pack
@@ -78,12 +78,12 @@ class Square:
 
     @property
     def count(self) -> int:
-        return 1 if self.images is None else extent(self.images)
+        return 1 if self.images is None else self.images.size
 
     @property
     def high(self) -> int:
         """Rows of an image."""
-        return prod(map(extent, self.rows))
+        return prod(a.size for a in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +106,11 @@ def square(t: Tensor, c: Contraction) -> Square | None:
     found = reduction(t)
     if found is None or not isinstance(found.body, Apply) or c.b not in found.body.args:
         return None
-    if 0 in (extent(x) for x in (*t.axes, *found.axes)):
+    if 0 in (x.size for x in (*t.axes, *found.axes)):
         return None
-    long = [x for x in found.axes if extent(x) > 1]
-    columns = [x for x in c.of_b if extent(x) > 1]
-    rows = tuple(x for x in t.axes if extent(x) > 1 and x not in columns)
+    long = [x for x in found.axes if x.size > 1]
+    columns = [x for x in c.of_b if x.size > 1]
+    rows = tuple(x for x in t.axes if x.size > 1 and x not in columns)
     if len(long) != 1 or len(columns) != 1 or not set(rows) <= set(c.of_a):
         return None
     several = len(rows) > 1 and rows[0] is t.axes[0]
@@ -127,7 +127,7 @@ def cut(
     assert found is not None
     assert isinstance(found.body, Apply)
     kind, parts = found.dtype, 2**plan.levels
-    count, m, n, k = 7**plan.levels, high(p, parts), extent(p.n) // parts, extent(p.k) // parts
+    count, m, n, k = 7**plan.levels, high(p, parts), p.n.size // parts, p.k.size // parts
     table_a = Tensor("A", kind, (count, parts, parts))
     table_c = Tensor("C", kind, (parts, parts, count))
     q = Tensor("q", kind, (count, n // lanes, k, lanes))  # a panel of a vector's columns at a time
@@ -150,8 +150,8 @@ def cut(
         if stored and twice and chunked:
             at = ix.apply("max", (at, begin[0]), part.dtype)
         for x in reversed(p.rows):
-            out[x] = ix.as_index(at % extent(x)) if x is not p.rows[0] else ix.as_index(at)
-            at = at // extent(x)
+            out[x] = ix.as_index(at % x.size) if x is not p.rows[0] else ix.as_index(at)
+            at = at // x.size
         return out
 
     of_rows = (*(() if p.images is None else (p.images,)), *p.rows)
@@ -292,7 +292,7 @@ TILES = 6  # register tiles that are worth trying
 def fits(p: Square, levels: int, lanes: int) -> bool:
     """Do all parts have whole vectors, and some rows?"""
     parts = 2**levels
-    wide = extent(p.n) % (parts * lanes) == 0 and extent(p.k) % (parts * lanes) == 0
+    wide = p.n.size % (parts * lanes) == 0 and p.k.size % (parts * lanes) == 0
     return wide and over(p.high, parts) >= FEW
 
 
@@ -304,12 +304,12 @@ def best(
     the product as it is takes for each of its terms, in the unit of register tiles. starts: part of
     the time of that below which parts pay. halves: see contraction.tiles."""
     taken = HALVES if halves else TAKEN
-    size = 4 * extent(p.k) * extent(p.n) / BYTES_PER_CYCLE[registers]
-    some = [(_time(direct * extent(p.k), size), 0)]
+    size = 4 * p.k.size * p.n.size / BYTES_PER_CYCLE[registers]
+    some = [(_time(direct * p.k.size, size), 0)]
     for levels in LEVELS[:most]:
         if fits(p, levels, lanes):
             parts, count = 2**levels, 7**levels
-            m, n, k = high(p, parts), extent(p.n) // parts, extent(p.k) // parts
+            m, n, k = high(p, parts), p.n.size // parts, p.k.size // parts
             products = _tiles(m, n, k, lanes, count, registers, halves)[0][0] * k * taken
             moved = MOVED[registers] * m * (k * SUMMED + n * ADDED) / lanes
             some.append((_time(count * (products + moved), (7 / 4) ** levels * size), levels))
@@ -332,7 +332,7 @@ def plans(
         if not fits(p, levels, lanes):
             continue
         parts, count = 2**levels, 7**levels
-        m, n, k = high(p, parts), extent(p.n) // parts, extent(p.k) // parts
+        m, n, k = high(p, parts), p.n.size // parts, p.k.size // parts
         deep = [d for d in range(DEEP, DEEP // 3, -1) if k % d == 0 and k > d][:1]
         size = count * 4 * k  # bytes of the sums for a row of each part
         whole = m * size <= ROOM

@@ -32,7 +32,6 @@ import numpy as np
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Expr
 
-SCOPES = ("global", "local", "register")
 KINDS = ("serial", "parallel", "block", "thread", "unroll")
 
 

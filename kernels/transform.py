@@ -78,7 +78,7 @@ Region = tuple[tuple[Expr, int], ...]  # of each axis where it begins, and how f
 def unscheduled(t: Tensor, prefix: str = "", region: Region | None = None) -> Scheduled:
     """The tensor's own loops: over its elements, or those of a region, then over what is summed for
     each where there is one reduction."""
-    region = region or tuple((ix.as_index(0), _extent(a)) for a in t.axes)
+    region = region or tuple((ix.as_index(0), a.size) for a in t.axes)
     own = [Axis(prefix + a.name, n) for a, (_, n) in zip(t.axes, region, strict=True)]
     found = reduction(t)
     over = () if found is None else found.axes
@@ -88,11 +88,6 @@ def unscheduled(t: Tensor, prefix: str = "", region: Region | None = None) -> Sc
     return Scheduled(
         t, loops, (*zip(t.axes, places, strict=True), *zip(over, summed, strict=True)), prefix
     )
-
-
-def _extent(a: Axis) -> int:
-    assert isinstance(a.extent, int)
-    return a.extent
 
 
 def reduction(t: Tensor) -> Reduce | None:

@@ -33,7 +33,7 @@ from superopt.kernels.cook_toom import array, distinct, matrices, work
 from superopt.kernels.factor import Form, placed, put, scattered
 from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.nest import put_for
-from superopt.kernels.picture import Picture, counts, extent, over, start, stored
+from superopt.kernels.picture import Picture, counts, over, start, stored
 from superopt.kernels.schedule import Schedule, parsed
 from superopt.kernels.transform import reduction
 from superopt.te import index as ix
@@ -63,7 +63,7 @@ def tiled(
     found = reduction(t)
     assert found is not None
     kind = found.dtype
-    (given, n), k, (h, w) = p.pictures, extent(p.k), p.sides
+    (given, n), k, (h, w) = p.pictures, p.k.size, p.sides
     (down, right), (high, wide) = p.steps, counts(p, plan.m)
     (a, b), (mh, mw) = p.reads(plan.m), p.tile(plan.m)
     table_b, table_a = Tensor("B", kind, (a, a)), Tensor("A", kind, (mh, a))
@@ -192,7 +192,7 @@ _BACK = "i1, i2, i5.o.i, i3, k0, i4, i5.i); unroll(k0); unroll(i4); vectorize(i5
 def plans(p: Picture, m: int, lanes: int, registers: int = REGISTERS) -> list[tuple[float, Plan]]:
     """Those for tiles of m x m, and what they should take, in multiply-adds of a vector; the one
     that should be the fastest first."""
-    (high, wide), (a, b), k = counts(p, m), p.reads(m), extent(p.k)
+    (high, wide), (a, b), k = counts(p, m), p.reads(m), p.k.size
     given, made = p.pictures
     terms, kernel = p.channels * p.taps, prod(distinct(*f) for f in p.forms(m)) * k * 4
     size, (to, fro) = kernel * terms, _transforms(p, m)
@@ -305,4 +305,4 @@ def _transforms(p: Picture, m: int) -> tuple[float, float]:
     given, made = (n * high * wide for n in p.pictures)
     (down, up), (right, left) = (work(*f) for f in p.forms(m))
     there, back = b * down + a * right, b * up + mh * left
-    return given * there * p.channels, made * back * extent(p.k)
+    return given * there * p.channels, made * back * p.k.size

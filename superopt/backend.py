@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
+from onnx import helper, shape_inference
 from onnx.backend.base import Backend, BackendRep
 
 from superopt.errors import UsageError
@@ -49,10 +51,47 @@ class SuperoptBackend(Backend):
         return Prepared(compiled(read(model), threads=int(kwargs.get("threads", 1))))
 
     @classmethod
+    def run_node(
+        cls,
+        node: onnx.NodeProto,
+        inputs: Any,
+        device: str = "CPU",
+        outputs_info: Sequence[tuple[np.dtype, tuple[int, ...]]] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Any, ...]:
+        """The outputs of one node, of its inputs in order: numpy's arrays. opset_version: of its
+        operator's definition, if not the newest one."""
+        super().run_node(node, inputs, device, outputs_info, **kwargs)
+        arrays = [np.asarray(x) for x in inputs]
+        names = list(dict.fromkeys(filter(None, node.input)))
+        if len(arrays) != len(names):
+            raise UsageError(
+                f"{len(arrays)} inputs", f"{node.op_type} reads {', '.join(names) or 'none'}",
+                "give an array for each",
+            )  # fmt: skip
+        graph = helper.make_graph(
+            [node], node.op_type,
+            [
+                helper.make_tensor_value_info(
+                    name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape
+                )
+                for name, x in zip(names, arrays, strict=True)
+            ],
+            [helper.make_empty_tensor_value_info(name) for name in node.output if name],
+        )  # fmt: skip
+        version = int(kwargs.pop("opset_version", onnx.defs.onnx_opset_version()))
+        opsets = [helper.make_opsetid(node.domain, version)]
+        model = helper.make_model(graph, opset_imports=opsets)
+        model.ir_version = helper.find_min_ir_version_for(opsets, ignore_unknown=True)
+        made = cls.prepare(shape_inference.infer_shapes(model), device, **kwargs)
+        return made.run(arrays)
+
+    @classmethod
     def supports_device(cls, device: str) -> bool:
         return device == "CPU"
 
 
 prepare = SuperoptBackend.prepare
 run_model = SuperoptBackend.run_model
+run_node = SuperoptBackend.run_node
 supports_device = SuperoptBackend.supports_device

@@ -55,6 +55,7 @@ GENERATION = Generation((FAMILY,), "found", (7,), 10.5, 110.0)
 COMPILATION = Compilation(
     *("model.onnx", 2, 1.25, 69, 21, 24, 94_811_000, 8_720_000),
     (Foreign("TopK best", "TopK has no tensor expression"),),
+    sizes=(("n", 4),),
 )
 _TILES = "winograd m=4 apart=0 block=2 rows=2 columns=2 vectors=4"
 TUNED = Tuned(

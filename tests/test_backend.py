@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
-from superopt.backend import prepare
+from superopt.backend import prepare, run_node
 from superopt.errors import ModelError, UsageError
 
 with warnings.catch_warnings():
@@ -92,3 +92,16 @@ def test_what_the_backend_cannot_do_is_said() -> None:
         prepare(model, "CUDA")
     with pytest.raises(UsageError, match="2 inputs"):
         prepare(model).run([np.zeros((3, 4, 5), np.float32)] * 2)
+
+
+def test_one_node() -> None:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    (got,) = run_node(helper.make_node("Add", ["a", "b"], ["c"]), [x, x])
+    np.testing.assert_array_equal(got, 2 * x)
+    (got,) = run_node(helper.make_node("Clip", ["a", "", "most"], ["c"]), [x, np.float32(3)])
+    np.testing.assert_array_equal(got, np.minimum(x, 3))
+    softmax = helper.make_node("Softmax", ["a"], ["c"])  # of all axes from 1 on before opset 13
+    (got,) = run_node(softmax, [np.zeros((1, 2, 2), np.float32)], opset_version=11)
+    np.testing.assert_allclose(got, np.full((1, 2, 2), 0.25), rtol=1e-6)
+    with pytest.raises(UsageError, match="Add reads a, b"):
+        run_node(helper.make_node("Add", ["a", "b"], ["c"]), [x])

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from math import prod
 
 from superopt.cost.tuned import Timed
-from superopt.kernels import contraction as co
 from superopt.kernels.gpu_blocks import (
     AGAIN,
     BEGIN,
@@ -58,9 +57,9 @@ def numbers(p: Problem) -> tuple[int, ...]:
         sizes = (max(elements // max(last, 1), 1), last, terms, 1, terms)
         item = max(p.tensor.dtype.bits // 8, 1)
         return (elements, terms, fixed, other, *sizes, item, 0, p.lead)
-    batch = prod(map(co.extent, m.batch))
+    batch = prod(a.size for a in m.batch)
     item = 2 if m.half else 4
-    return (elements, terms, fixed, other, *m.sizes, batch, co.extent(m.over[-1]), item, 1, 0)
+    return (elements, terms, fixed, other, *m.sizes, batch, m.over[-1].size, item, 1, 0)
 
 
 def usable(some: Iterable[Timed]) -> list[Timed]:

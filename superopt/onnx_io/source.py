@@ -1,5 +1,6 @@
 """A model as it was given: its bytes, where they came from, and the onnx_ir model in them."""
 
+import errno
 import hashlib
 import os
 import stat
@@ -152,7 +153,9 @@ def _read_file(path: Path) -> Source:
         try:
             backing = map_file(path, descriptor)
         except (OSError, ValueError) as error:
-            raise ModelError(what, str(error), "copy the model to a local disk") from None
+            short = isinstance(error, OSError) and error.errno == errno.ENOMEM
+            todo = "give the process more memory" if short else "copy the model to a local disk"
+            raise ModelError(what, str(error), todo) from None
     finally:
         os.close(descriptor)
     return _from_bytes(backing, path.name, path)

@@ -66,7 +66,9 @@ def _array(port: Port, given: Any, wanted: np.dtype) -> np.ndarray:
             "use .filled(value), or .data for all elements as they are",
         )  # fmt: skip
     if isinstance(given, (np.ndarray, np.generic)):
-        return np.asarray(given)
+        array = np.asarray(given)
+        texts = wanted.kind == "O" and array.dtype.kind in "UT"  # as files have them
+        return array.astype(object) if texts else array
     if not isinstance(given, (list, tuple, int, float, bool)):
         if not hasattr(given, "__dlpack__"):
             raise UsageError(

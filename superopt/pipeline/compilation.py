@@ -55,6 +55,7 @@ def compilation(
         sum(p.constant_bytes for p in programs),
         sum(p.memory + threads * p.workspace for p in programs),
         foreign,
+        sizes=tuple(sizes.items()),
     )
 
 

@@ -214,7 +214,7 @@ class Compiler:
     def program(self, s: Segment, sizes: Mapping[str, int]) -> Program:
         # Products of one operand are one there (plan/joint.py), which is less to launch than rows
         # of one matrix: NASRNN takes 30 us so, and 40 the other way.
-        graph = simplified(graph_of(s), self.float_class, 1, rows=False)
+        graph = simplified(graph_of(s), self.float_class, 1, processor=False)
         kind, dots = PRECISIONS[self.precision]
         drops = DROPPED if dots == "tf32" else 0
         fuses = on_gpu if self.float_class >= ONLINE else None

@@ -228,13 +228,16 @@ class Executable:
 
     def variant(self, sizes: Mapping[str, int]) -> Steps:
         """The steps for inputs of these sizes."""
-        key = tuple(sorted(sizes.items()))
+        with self.lock:
+            return self._variant(tuple(sorted(sizes.items())))
+
+    def _variant(self, key: Sizes) -> Steps:
         if (steps := self.variants.pop(key, None)) is None:
             if (found := self.find(key)) is not None:
                 steps = [found]
             else:
                 begin = time.perf_counter()
-                steps = self.compiler.compiled(sizes)
+                steps = self.compiler.compiled(dict(key))
                 self.rare.made.append(time.perf_counter() - begin)
                 self.keep(key, steps)
         self.variants[key] = steps  # as the last one
@@ -250,6 +253,7 @@ class Executable:
         if made is self.compiler:
             return self
         out = made.executable()
+        out.lock = self.lock  # memory is the same
         out.variants[()] = self.variant(sizes)
         return out
 
@@ -305,7 +309,8 @@ class Executable:
         the sizes that were compiled so far; no machine code. Raises UsageError where it cannot be
         written.
         """
-        self.compiler.save(self, Path(path))
+        with self.lock:
+            self.compiler.save(self, Path(path))
 
     def export(self, path: str | Path, *, shapes: Mapping[str, int] | None = None) -> Exported:
         """Write the model as a shared object that C can call, with its header and weights.

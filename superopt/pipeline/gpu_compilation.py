@@ -47,6 +47,7 @@ def compilation(
         sum(p.memory for p in programs),
         foreign,
         precision,
+        tuple(sizes.items()),
     )
 
 

@@ -26,13 +26,16 @@ def read_inputs(
         return None
     if isinstance(given, Mapping):
         return {k: np.asarray(v) for k, v in given.items()}
+    how = "save it with numpy.savez(file, **{name: array})"
     try:
-        with np.load(given, allow_pickle=False) as data:
+        found = np.load(given, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            raise UsageError(f"{given} holds no inputs", "it is one array, without a name", how)
+        with found as data:
             return {name: data[name] for name in data.files}
     except (OSError, ValueError, TypeError, zipfile.BadZipFile, EOFError, AttributeError) as e:
         raise UsageError(
-            f"{given} holds no inputs", str(e).splitlines()[0] if str(e) else type(e).__name__,
-            "save it with numpy.savez(file, **{name: array})",
+            f"{given} holds no inputs", str(e).splitlines()[0] if str(e) else type(e).__name__, how,
         ) from None  # fmt: skip
 
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from superopt.cost.machine import machine
+from superopt.errors import UsageError
 from superopt.ir import graph as g
 from superopt.kernels import work
-from superopt.kernels.peak import Peak, peak
+from superopt.kernels.peak import SIZES, Peak, peak
 from superopt.pipeline.drawing import given_or_drawn
 from superopt.pipeline.shapes import fitting
 from superopt.pipeline.steps import Arrays, Foreign, Native
@@ -84,7 +85,7 @@ def _profile(
             for lane in lanes:
                 lane.run(env)
             runs += 1
-    most = peak(exe.machine, exe.threads)
+    most = _peak(exe)
     parts = tuple(p for lane in lanes for p in _parts(exe, lane, most))
     total = [sum(float(lane.seconds[n].sum()) for lane in lanes) for n in range(runs)]
     return Profile(
@@ -98,6 +99,17 @@ def _profile(
         most.bandwidths,
         parts,
     )
+
+
+def _peak(exe: Executable) -> Peak:
+    try:
+        return peak(exe.machine, exe.threads)
+    except MemoryError:
+        needs = exe.threads * SIZES[-1]
+        raise UsageError(
+            "no memory to measure what this machine can do", f"that takes {needs} bytes",
+            "give the process more memory, or use fewer threads",
+        ) from None  # fmt: skip
 
 
 def _parts(exe: Executable, lane: _Lane, most: Peak) -> list[Part]:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
-from superopt.kernels.contraction import extent
 from superopt.kernels.layout import Layout
 from superopt.kernels.transform import reduction
 from superopt.plan.phases import replaced
@@ -40,7 +39,7 @@ class _Channels:
 
     @property
     def count(self) -> int:
-        return extent(self.within) * (1 if self.group is None else extent(self.group))
+        return self.within.size * (1 if self.group is None else self.group.size)
 
 
 def by_channel(
@@ -77,14 +76,14 @@ def _apart(t: Tensor, lying: Mapping[Tensor, Layout]) -> tuple[Tensor, Tensor] |
     if channels is None or any(channels.within in axes_of(i) for i in places):
         return None
     rest = tuple(a for a in counted.axes if a != channels.within)
-    if prod(map(extent, rest)) < PLACES:
+    if prod(a.size for a in rest) < PLACES:
         return None
     one = Axis("channel", channels.count)
     env: dict[Axis, Expr] = {channels.within: one}
     axes = [*t.axes, one]
     at: list[Expr] = [*t.axes, channels.within]
     if channels.group is not None:
-        size = extent(channels.within)
+        size = channels.within.size
         env = {
             channels.group: ix.as_index(one // size),
             channels.within: ix.as_index(one % size),
@@ -95,7 +94,7 @@ def _apart(t: Tensor, lying: Mapping[Tensor, Layout]) -> tuple[Tensor, Tensor] |
     body = placed(Reduce(total.fn, rest, counted.body, total.dtype), env)
     if channels.group is not None:  # group * size + within again
         body = _with(body, ix.as_index(one // size * size + one % size), one)
-    shape = tuple(map(extent, axes))
+    shape = tuple(a.size for a in axes)
     each = Tensor("channels", total.dtype, shape, tuple(axes), body)
     sums = Reduce(total.fn, (channels.within,), Load(each, tuple(at), total.dtype), total.dtype)
     assert t.body is not None
@@ -133,13 +132,13 @@ def _channels(index: Expr, t: Tensor, total: Reduce) -> _Channels | None:
     if form is None or form.base:
         return None
     over = [(a, c) for a, c in form.terms if a in total.axes]
-    own = [(a, c) for a, c in form.terms if a in t.axes and extent(a) > 1]
-    if len(over) != 1 or over[0][1] != 1 or extent(over[0][0]) < 2:
+    own = [(a, c) for a, c in form.terms if a in t.axes and a.size > 1]
+    if len(over) != 1 or over[0][1] != 1 or over[0][0].size < 2:
         return None
     within = over[0][0]
     if not own:
         return _Channels(None, within)
-    if len(own) != 1 or own[0][1] != extent(within):
+    if len(own) != 1 or own[0][1] != within.size:
         return None
     return _Channels(own[0][0], within)
 
@@ -169,7 +168,7 @@ def _digits(total: Reduce) -> Reduce:
 
 def _cuts(a: Axis, body: Expr) -> list[int]:
     """1, ..., extent: what each is divided by the next; none where the axis is read otherwise."""
-    cuts = {1, extent(a)}
+    cuts = {1, a.size}
     for e in parts(body):
         match e:
             case Apply("floordiv", (x, Const(d))) if x == a:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from math import prod
 
-from superopt.kernels.contraction import contraction, extent
+from superopt.kernels.contraction import contraction
 from superopt.kernels.transform import reduction
 from superopt.plan.phases import replaced
 from superopt.te import index as ix
@@ -75,16 +75,16 @@ def _multiplies(now: Tensor, constants: Collection[Tensor]) -> bool:
 
 def _apart(t: Tensor, total: Reduce, wanted: int) -> tuple[Tensor, Reduce] | None:
     """The sums of parts, and the sum of these; None where there are too few parts."""
-    terms = prod(map(extent, total.axes))
-    count = max(prod(map(extent, t.axes)), 1)
+    terms = prod(a.size for a in total.axes)
+    count = max(prod(a.size for a in t.axes), 1)
     if terms < LONG or count >= wanted:
         return None
     want = min(-(-wanted // count), terms // SHORT)
     cuts: list[tuple[Axis, int]] = []  # axes, and how many parts there are of each
     for a in total.axes:
-        many = max(d for d in range(1, min(extent(a), want) + 1) if extent(a) % d == 0)
+        many = max(d for d in range(1, min(a.size, want) + 1) if a.size % d == 0)
         cuts.append((a, many))
-        want = want // many if many == extent(a) else 1  # what comes later would lie apart
+        want = want // many if many == a.size else 1  # what comes later would lie apart
     count = prod(many for _, many in cuts)
     if count < LEAST:
         return None
@@ -94,14 +94,14 @@ def _apart(t: Tensor, total: Reduce, wanted: int) -> tuple[Tensor, Reduce] | Non
     below = count
     for a, many in cuts:
         below //= many
-        inner = Axis(f"{a.name}r", extent(a) // many)
-        env[a] = ix.as_index(part // below % many * extent(inner) + inner)
-        rest += [inner] if extent(inner) > 1 else []
-        if extent(inner) == 1:
+        inner = Axis(f"{a.name}r", a.size // many)
+        env[a] = ix.as_index(part // below % many * inner.size + inner)
+        rest += [inner] if inner.size > 1 else []
+        if inner.size == 1:
             env[a] = ix.as_index(part // below % many)
     axes = (part, *t.axes)
     body = Reduce(total.fn, tuple(rest), placed(total.body, env), total.dtype)
-    each = Tensor("parts", total.dtype, tuple(map(extent, axes)), axes, body)
+    each = Tensor("parts", total.dtype, tuple(a.size for a in axes), axes, body)
     again = Axis("parts", count)
     read = Load(each, (again, *t.axes), total.dtype)
     return each, Reduce(total.fn, (again,), read, total.dtype)

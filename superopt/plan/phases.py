@@ -3,7 +3,8 @@
 A transposed convolution of stride s adds to output o the terms k for which (o - k + pad) % s is 0.
 For the outputs o = s i + r these are every s-th k, whatever i is: the phase r is a convolution of
 stride 1 by a part of the kernel (Vaidyanathan, Multirate systems and filter banks, 1993, section
-4.3). Phases are written where they belong in the result.
+4.3). Phases are written where they belong in the result; where the stride is longer than the
+kernel, some are sums of nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from math import gcd, prod
 
 from superopt.te import affine
 from superopt.te import index as ix
-from superopt.te.expr import Tensor
+from superopt.te.expr import Tensor, const
 from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Const, Expr, Reduce
 from superopt.te.walk import reductions
@@ -49,7 +50,7 @@ class _Rule:
 def phases(t: Tensor) -> list[Phase]:
     """The phases of a tensor; none where its sum has no such terms."""
     found = reductions(t.body)
-    if len(found) != 1 or t.body is None:
+    if len(found) != 1 or found[0].fn != "sum" or t.body is None:
         return []
     (total,) = found
     rules = [r for r in (_rule(e, t, total) for e in _guards(total.body)) if r is not None]
@@ -57,13 +58,8 @@ def phases(t: Tensor) -> list[Phase]:
         return []
     if prod(r.step for r in rules) > MOST:
         return []
-    out = []
-    for rests in product(*(range(min(r.step, _size(r.o))) for r in rules)):
-        made = _phase(t, total, dict(zip(rules, rests, strict=True)))
-        if made is None:
-            return []
-        out.append(made)
-    return out
+    every = product(*(range(min(r.step, r.o.size)) for r in rules))
+    return [_phase(t, total, dict(zip(rules, rests, strict=True))) for rests in every]
 
 
 def _guards(e: Expr) -> Iterator[Expr]:
@@ -98,27 +94,27 @@ def _rule(e: Expr, t: Tensor, total: Reduce) -> _Rule | None:
     return _Rule(o, k, factor, form.base, int(n))
 
 
-def _phase(t: Tensor, total: Reduce, rests: dict[_Rule, int]) -> Phase | None:
-    """None where a phase has no terms."""
+def _phase(t: Tensor, total: Reduce, rests: dict[_Rule, int]) -> Phase:
     assert t.body is not None
     begin, step = [0] * t.rank, [1] * t.rank
     axes, over = list(t.axes), list(total.axes)
     env: dict[Axis, Expr] = {}
     within: dict[Axis, Expr] = {}
+    some = True  # terms
     for r, rest in rests.items():
         d, k = t.axes.index(r.o), total.axes.index(r.k)
         begin[d], step[d] = rest, r.step
-        axes[d] = Axis(r.o.name, -(-(_size(r.o) - rest) // r.step))
+        axes[d] = Axis(r.o.name, -(-(r.o.size - rest) // r.step))
         env[r.o] = ix.as_index(axes[d] * r.step + rest)
-        counts = [n for n in range(_size(r.k)) if (rest + r.factor * n + r.base) % r.step == 0]
+        counts = [n for n in range(r.k.size) if (rest + r.factor * n + r.base) % r.step == 0]
         if not counts:
-            return None
+            some = False
+            continue
         apart = r.step // gcd(r.factor, r.step)
         over[k] = Axis(r.k.name, len(counts))
         within[r.k] = ix.as_index(over[k] * apart + counts[0])
-    body = replaced(
-        t.body, total, Reduce(total.fn, tuple(over), placed(total.body, within), total.dtype)
-    )
+    new = Reduce(total.fn, tuple(over), placed(total.body, within), total.dtype)
+    body = replaced(t.body, total, new if some else const(0, total.dtype))
     shape = tuple(a.extent for a in axes)
     return Phase(
         Tensor("phase", t.dtype, shape, tuple(axes), placed(body, env)), tuple(begin), tuple(step)
@@ -131,8 +127,3 @@ def replaced(e: Expr, old: Reduce, new: Expr) -> Expr:
     if isinstance(e, Apply):
         return Apply(e.fn, tuple(replaced(a, old, new) for a in e.args), e.dtype)
     return e
-
-
-def _size(a: Axis) -> int:
-    assert isinstance(a.extent, int)
-    return a.extent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from math import prod
 
-from superopt.kernels.contraction import contraction, extent
+from superopt.kernels.contraction import contraction
 from superopt.kernels.nest import put_for
 from superopt.kernels.transform import reduction
 from superopt.plan.gated import gates
@@ -35,7 +35,7 @@ def turned(
     for t, now in current.items():
         c = None if t in lying else contraction(now, constants)
         found = reduction(now)
-        several = c is not None and prod(map(extent, c.of_b)) > 1
+        several = c is not None and prod(a.size for a in c.of_b) > 1
         if c is None or found is None or not several or now.axes[-1] not in c.of_a:
             out[t] = now
             continue

@@ -9,6 +9,7 @@ from superopt.plan.channels_first import channels_first
 from superopt.plan.fourier import as_products
 from superopt.plan.recurrent import unrolled
 from superopt.plan.spread import spread
+from superopt.plan.subpixel import subpixel
 from superopt.plan.together import together
 from superopt.plan.widen import widened
 from superopt.rules.build import Refusal, rewrite
@@ -32,12 +33,13 @@ ALWAYS = {
 
 
 def simplified(
-    graph: g.Graph, float_class: str = "E2", threads: int = 1, rows: bool = True
+    graph: g.Graph, float_class: str = "E2", threads: int = 1, processor: bool = True
 ) -> g.Graph:
     """Recurrent nodes as their steps, small floats computed as float32, constants computed, Fourier
     transforms as products, pictures with channels first, the rules ALWAYS applied wherever they
     match, if they change floats no more than the class says, transposed convolutions of one place
-    as products, and `rows` of one matrix multiplied with it at once."""
+    as products, those of long strides as convolutions; and, on a processor, also those of short
+    ones where that pays, and rows of one matrix multiplied with it at once."""
     graph = unrolled(graph, threads)
     graph = fold(widened(graph) if float_class >= WIDENED else graph, lazily=True).graph
     graph = fold(channels_first(as_products(graph)), lazily=True).graph
@@ -45,8 +47,8 @@ def simplified(
         for rule in load_file(file):
             if rule.name in names and rule.float_class <= float_class:
                 graph = _applied(graph, rule)
-    graph = fold(spread(graph), lazily=True).graph
-    return together(graph) if rows else graph
+    graph = fold(subpixel(spread(graph), float_class >= WIDENED, processor), lazily=True).graph
+    return together(graph) if processor else graph
 
 
 def _applied(graph: g.Graph, rule: Rule) -> g.Graph:

@@ -47,7 +47,7 @@ def windows(t: Tensor) -> list[Phase]:
     if not cuts or prod(map(len, cuts)) > MOST:
         return []
     left = sum(prod(c.size * c.count for c in some) for some in product(*cuts))
-    if left > PAYS * prod(_size(some[0].o) * _size(some[0].k) for some in cuts):
+    if left > PAYS * prod(some[0].o.size * some[0].k.size for some in cuts):
         return []
     return [_part(t, total, some) for some in product(*cuts)]
 
@@ -72,7 +72,7 @@ def _cuts(t: Tensor, total: Reduce) -> list[list[_Cut]]:
 def _along(o: Axis, k: Axis, terms: list[tuple[Axis, int]], base: int, n: int) -> list[_Cut]:
     """The axis cut wherever another term begins or ends to count."""
     (_, step), (_, apart) = terms
-    size, most = _size(o), _size(k)
+    size, most = o.size, k.size
 
     def first_at(place: int, pace: int) -> int:
         """From where on pace * x is at least `place`."""
@@ -118,8 +118,3 @@ def _part(t: Tensor, total: Reduce, cuts: tuple[_Cut, ...]) -> Phase:
     body = placed(replaced(t.body, total, new), env)
     shape = tuple(a.extent for a in axes)
     return Phase(Tensor("part", t.dtype, shape, tuple(axes), body), tuple(begin), (1,) * t.rank)
-
-
-def _size(a: Axis) -> int:
-    assert isinstance(a.extent, int)
-    return a.extent

@@ -21,7 +21,7 @@ class Foreign:
 class Compilation:
     """What `superopt compile` did. threads: 0 for a GPU, whose precision is said then. kernels:
     functions, each called once or more (`calls`); constants, memory: bytes that the model takes
-    when it runs."""
+    when it runs; sizes: symbolic ones."""
 
     model: str
     threads: int
@@ -33,6 +33,7 @@ class Compilation:
     memory: int
     foreign: tuple[Foreign, ...]
     precision: str = ""
+    sizes: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +116,8 @@ def compilation(c: Compilation) -> str:
     kernels = words.count(c.kernels, "kernel")
     threads = words.count(c.threads, "thread") if c.threads else f"a GPU, in {c.precision}"
     lines = [
-        f"{words.plain(c.model)}: {words.count(c.nodes, 'node')} as {kernels}, called"
-        f" {words.count(c.calls, 'time')}; compiled in {c.seconds:.1f} s for {threads}",
+        f"{words.plain(c.model)}{words.at(c.sizes)}: {words.count(c.nodes, 'node')} as {kernels},"
+        f" called {words.count(c.calls, 'time')}; compiled in {c.seconds:.1f} s for {threads}",
         f"  {words.size(c.constants)} of constants, {words.size(c.memory)} of memory",
     ]
     if c.foreign:

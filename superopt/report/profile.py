@@ -85,15 +85,14 @@ class Profile:
 
 def text(p: Profile, shown: int = SHOWN) -> str:
     """The table, those kernels first that take longest."""
-    at = "".join(f", {name}={n}" for name, n in p.sizes)
     memory = p.bandwidths[-1][1]
     cache = max(rate for _, rate in p.bandwidths)
     rate = sum(part.operations for part in p.parts) / p.seconds / 1e9 if p.seconds else 0.0
     where = f"on {words.count(p.threads, 'thread')}" if p.threads else f"in {p.precision}"
     caches = f" {cache / 1e9:.0f} GB/s from caches," if p.threads else ""
     lines = [
-        f"{words.plain(p.model)}{at}: {words.time(1e6 * p.seconds)} a run, the median of {p.runs},"
-        f" {where}; {rate:.1f} GFLOP/s, {100 * p.share:.0f} % of the roofline",
+        f"{words.plain(p.model)}{words.at(p.sizes)}: {words.time(1e6 * p.seconds)} a run, the"
+        f" median of {p.runs}, {where}; {rate:.1f} GFLOP/s, {100 * p.share:.0f} % of the roofline",
         f"  {p.machine}; at most {p.flops / 1e9:.0f} GFLOP/s,{caches}"
         f" {memory / 1e9:.0f} GB/s from memory",
     ]

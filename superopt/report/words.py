@@ -155,6 +155,11 @@ def error(value: float) -> str:
     return "0" if value == 0 else f"{value:.2g}" if abs(value) >= 0.001 else f"{value:.1e}"
 
 
+def at(sizes: Iterable[tuple[str, int]]) -> str:
+    """The values of symbolic sizes, behind a model's name."""
+    return "".join(f", {plain(name)}={n}" for name, n in sizes)
+
+
 def plain(text: str) -> str:
     """`text` with control characters spelt out.
 

@@ -118,6 +118,12 @@ class Axis(Expr):
     extent: Dim
     dtype: DType = INDEX
 
+    @property
+    def size(self) -> int:
+        """The extent, where it is known that it is a number."""
+        assert isinstance(self.extent, int)
+        return self.extent
+
     def __hash__(self) -> int:
         return hash(self.name)
 

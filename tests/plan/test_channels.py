@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 import superopt
+from superopt.ir.op import expression
 from superopt.kernels.few import few
 from superopt.kernels.layout import Layout
+from superopt.plan.phases import phases
 from superopt.te.affine import affine
 from superopt.te.walk import loads, reductions
+from tests.ops.build import made
 from tests.plan.test_compile import near, reference
 from tests.plan.test_forms import CONV, Shapes, build, feeds_of, node, program_of, weights
 
@@ -96,6 +99,10 @@ FORMS: dict[str, tuple[list, Shapes, Mapping[str, np.ndarray]]] = {
         [node("Conv", ["x", "w"], ["a"], **CONV),
          node("ConvTranspose", ["a", "v", "b"], ["y"], strides=[2, 2], pads=[1] * 4)],
         {"x": (1, 8, 7, 6)}, weights(w=(64, 8, 3, 3), v=(64, 3, 4, 4), b=(3,)),
+    ),
+    "phases of a stride longer than the kernel": (
+        [node("ConvTranspose", ["x", "v", "b"], ["a"], strides=[3, 4]), node("Tanh", ["a"], ["y"])],
+        {"x": (1, 8, 7, 6)}, weights(v=(8, 20, 2, 3), b=(20,)),
     ),
     "windows over rows of features": (
         [node("MatMul", ["x", "w"], ["a"]), node("Relu", ["a"], ["r"]),
@@ -257,3 +264,13 @@ def test_what_onnxruntime_does_faster_runs_there() -> None:
     for count in (1, 8):  # where it is next to nothing
         one = build(nodes, {"x": (9, 3), "u": (count, 3)}, {"i": indices[:count]})
         assert not superopt.compile(one).fallen({})
+
+
+def test_a_stride_longer_than_the_kernel_leaves_phases_of_nothing() -> None:
+    """It was one sum, whose terms were asked one by one whether they count."""
+    n = made("ConvTranspose", "f32[1,8,7,6] f32[8,20,2,3] strides=(3,4)")
+    types = tuple(None if v is None else v.type for v in n.inputs)
+    (t,) = expression(n.op, types, n.attrs)
+    assert [bool(reductions(p.tensor.body)) for p in phases(t)] == (
+        [True, True, False] * 3 + [False] * 3
+    )

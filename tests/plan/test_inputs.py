@@ -128,3 +128,22 @@ def test_bfloat16_by_dlpack() -> None:
         exe(x=x[:3, 1:5].float())
     with pytest.raises(UsageError):
         exe(x=torch.empty(3, 4, dtype=torch.bfloat16, device="meta"))
+
+
+def test_texts_of_numpys_own_are_taken(tmp_path: Path) -> None:
+    """As files have them, for which nothing is pickled."""
+    pytest.importorskip("onnxruntime")
+    node = helper.make_node("Identity", ["x"], ["y"])
+    exe = superopt.compile(model([node], {"x": (TensorProto.STRING, [2])}, ["y"]))
+    write_arrays(tmp_path / "x.npz", {"x": np.array(["a", "longer"], object)})
+    feeds = read_inputs(tmp_path / "x.npz")
+    assert feeds is not None
+    assert exe.run(feeds)["y"].tolist() == ["a", "longer"]
+    with pytest.raises(UsageError, match="is float32"):
+        exe(x=np.zeros(2, np.float32))
+
+
+def test_a_file_of_one_array_has_no_names(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X)
+    with pytest.raises(UsageError, match="it is one array, without a name"):
+        read_inputs(tmp_path / "x.npy")

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 import superopt
 from superopt.kernels.work import moved, operations
@@ -138,3 +138,31 @@ def test_a_model_without_kernels() -> None:
     found = superopt.compile(m).profile(seconds=0.05)
     assert "GFLOP/s" in str(found)
     assert ET.fromstring(found.svg()).tag.endswith("svg")
+
+
+def test_a_model_of_these_sizes_alone_waits_for_other_calls() -> None:
+    """Its memory is that of the model: results were wrong of calls while it was profiled."""
+    make = helper.make_node
+    nodes = [
+        make("Shape", ["x"], ["s"], end=1),
+        make("Cast", ["s"], ["f"], to=F),
+        make("Sqrt", ["f"], ["r"]),  # of which sizes say nothing
+        make("Cast", ["r"], ["k"], to=TensorProto.INT64),
+        make("Concat", ["k", "rest"], ["shape"], axis=0),
+        make("Reshape", ["x", "shape"], ["a"]),
+        make("Softmax", ["a"], ["y"]),
+    ]
+    exe = superopt.compile(model(nodes, {"x": (F, ["n", 3])}, ["y"], {"rest": np.array([-1])}))
+    exe(x=np.zeros((4, 3), np.float32))
+    alone = exe.at({"n": 4})
+    assert alone is not exe
+    assert alone.lock is exe.lock
+
+
+def test_too_little_memory_for_the_peaks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("superopt.pipeline.profile.peak", full)
+    with pytest.raises(superopt.UsageError, match="that takes 268435456 bytes"):
+        superopt.compile(net(9)).profile(seconds=0.01)

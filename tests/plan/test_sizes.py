@@ -12,6 +12,7 @@ from onnx import helper
 import superopt
 from superopt import api
 from superopt.errors import SuperoptError
+from superopt.report import compiled as text
 from tests.plan.test_compile import F, model
 
 
@@ -52,3 +53,9 @@ def test_others_may_be_given(path: Path) -> None:
 def test_nothing_is_timed_at_sizes_that_do_not_fit(path: Path) -> None:
     with pytest.raises(SuperoptError, match="superopt chose p=8,q=8"):
         superopt.bench([path], vs=("superopt",), seconds=0.01)
+
+
+def test_what_was_compiled_is_said_with_its_sizes(path: Path) -> None:
+    found = api.compilation(path, shapes={"p": 4, "q": 5})
+    assert dict(found.sizes) == {"p": 4, "q": 5}
+    assert text.compilation(found).startswith("m.onnx, p=4, q=5: 2 nodes as ")

@@ -1,0 +1,105 @@
+"""Transposed convolutions as a convolution whose channels are the phases of the result, which are
+then put side by side (sub-pixel convolution; Shi and others, arXiv:1609.05158).
+
+Of long strides, as upsampling by 32 and inverse short-time Fourier transforms have them, there are
+too many phases for each to be a kernel (phases.py), and as one sum nearly all terms are asked
+whether they count, and do not: 700 times as long as onnxruntime took. Of short ones a convolution
+reads the picture once, and is computed in tiles: a decoder of pictures by 4 x 4 windows of stride 2
+takes 0.61 of the time. Where the stride does not divide the window, others are filled with zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from superopt.ir import graph as g
+from superopt.ir.substitute import replace_all
+from superopt.ops import OPS
+from superopt.plan.phases import MOST
+from superopt.te import index as ix
+from superopt.te.expr import Dim
+
+FEW, NEAR = 16, 7  # channels of the result, places along an axis, below which phases are as fast
+
+
+def subpixel(graph: g.Graph, filled: bool = True, short: bool = True) -> g.Graph:
+    """The graph with such convolutions in their place. filled: may weights be filled with zeros?
+    What is infinite is no number times these. short: those of short strides, too."""
+    change: dict[g.Value, g.Value] = {}
+    change |= {n: v for n in g.nodes(graph) if (v := _shuffled(n, filled, short)) is not None}
+    return replace_all(graph, change) if change else graph
+
+
+def _shuffled(n: g.Node, filled: bool, short: bool) -> g.Value | None:
+    """y[s i + r] = sum(x[i - j] w[s j + r] for j), for each axis: a convolution by w, turned round,
+    of channels r."""
+    if n.op.name != "ConvTranspose" or n.op.domain or n.op.opaque:
+        return None
+    x, w, bias = (*n.inputs, None)[:3]
+    assert x is not None
+    assert w is not None
+    strides, pads, groups = _numbers(n, "strides"), _numbers(n, "pads"), n.attr("group")
+    assert isinstance(groups, int)
+    batch, _, *places = x.type.shape or ()
+    made, rank = [d for d in w.type.shape or () if isinstance(d, int)], len(strides)
+    if len(made) < rank + 2 or set(_numbers(n, "dilations")) != {1}:
+        return None
+    _, outer, *window = made
+    reach = [k + p for k, p in zip(window, _numbers(n, "output_padding"), strict=True)]
+    whole = reach == window and all(k % s == 0 for k, s in zip(window, strides, strict=True))
+    pays = short and whole and groups == 1 and _pays(outer, places, window, strides)
+    if not (prod(strides) > MOST or pays) or not (whole or filled):
+        return None
+    terms = [-(-k // s) for k, s in zip(reach, strides, strict=True)]
+    weights = _by_phase(w, groups, terms, strides)
+    if bias is not None:
+        column = g.node(OPS["Reshape"], [bias], shape=(groups * outer, 1))
+        wide = g.node(OPS["Expand"], [column], shape=(groups * outer, prod(strides)))
+        bias = g.node(OPS["Reshape"], [wide], shape=(groups * outer * prod(strides),))
+    given = [x, weights] if bias is None else [x, weights, bias]
+    around = tuple(j - 1 for j in terms) * 2
+    phases = g.node(OPS["Conv"], given, pads=around, group=groups)
+    _, _, *places = phases.type.shape or ()
+    apart = g.node(OPS["Reshape"], [phases], shape=(batch, groups * outer, *strides, *places))
+    order = [d for axis in range(rank) for d in (2 + rank + axis, 2 + axis)]
+    turned = g.node(OPS["Transpose"], [apart], perm=(0, 1, *order))
+    sides: list[Dim] = [ix.dim(ix.as_index(i) * s) for i, s in zip(places, strides, strict=True)]
+    joined = g.node(OPS["Reshape"], [turned], shape=(batch, groups * outer, *sides))
+    cut = [
+        k - j * s - end
+        for k, j, s, end in zip(reach, terms, strides, pads[rank:], strict=True)
+    ]  # fmt: skip
+    kept = (0, 0, *(-begin for begin in pads[:rank]), 0, 0, *cut)
+    return g.node(OPS["Pad"], [joined], pads=kept)
+
+
+def _pays(outer: int, places: Sequence[Dim], window: Sequence[int], strides: Sequence[int]) -> bool:
+    """Is it faster than phases, of which each reads the picture?"""
+    overlap = all(k > s > 1 for k, s in zip(window, strides, strict=True))
+    return overlap and outer >= FEW and not any(isinstance(d, int) and d < NEAR for d in places)
+
+
+def _by_phase(w: g.Value, groups: int, terms: list[int], strides: tuple[int, ...]) -> g.Value:
+    """Weights [(group, inner), outer, s j + r, ...] as [(group, outer, r, ...), inner, -j, ...]."""
+    channels, outer, *window = (d for d in w.type.shape or () if isinstance(d, int))
+    rank, inner = len(strides), channels // groups
+    more = [j * s - k for j, s, k in zip(terms, strides, window, strict=True)]
+    full = g.node(OPS["Pad"], [w], pads=(*(0,) * (2 + rank), 0, 0, *more))
+    both = [d for pair in zip(terms, strides, strict=True) for d in pair]
+    apart = g.node(OPS["Reshape"], [full], shape=(groups, inner, outer, *both))
+    axes = tuple(3 + 2 * axis for axis in range(rank))
+    ends, backwards = (-(2**31),) * rank, (-1,) * rank
+    how = {"starts": tuple(j - 1 for j in terms), "ends": ends, "axes": axes, "steps": backwards}
+    turned = g.node(OPS["Slice"], [apart], **how)
+    order = (0, 2, *(a + 1 for a in axes), 1, *axes)
+    moved = g.node(OPS["Transpose"], [turned], perm=order)
+    return g.node(
+        OPS["Reshape"], [moved], shape=(groups * outer * prod(strides), inner, *terms)
+    )  # fmt: skip
+
+
+def _numbers(n: g.Node, name: str) -> tuple[int, ...]:
+    found = n.attr(name)
+    assert isinstance(found, tuple)
+    return tuple(d for d in found if isinstance(d, int))
