@@ -56,6 +56,15 @@ def test_a_condition_that_rarely_holds(condition: g.Value) -> None:
     assert regions(apply("Where", condition, P, Q), Q).share == 0
 
 
+@pytest.mark.parametrize("op", ["Abs", "Relu"])
+def test_what_turns_at_zero(op: str) -> None:
+    """The largest of six sums is rarely below 0: of 512 inputs in no row but one."""
+    z = given_("z", 6, 6)
+    most = apply("ReduceMax", apply("MatMul", z, z), axes=(1,))
+    assert regions(most, apply(op, most)).share == 0
+    assert regions(apply("Sign", apply("Relu", most)), apply("Sign", most)).share == 0
+
+
 @pytest.mark.parametrize(
     ("a", "b"),
     [
