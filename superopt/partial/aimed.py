@@ -54,11 +54,9 @@ class Aimed(Doubles):
         found = np.minimum(np.searchsorted(keys, at), len(keys) - 1)
         return np.where(keys[found] == at, values[found].astype(x.dtype), x)
 
-    def number(self, state: np.ndarray, draw: np.ndarray) -> np.ndarray:
-        """In every other draws large, and beyond all numbers of a program."""
-        x = super(Aimed, self).number(state, draw)
-        large = draw // len(SIGNED) % SCALES == 1
-        return np.where(large, x * max(LARGE, self.far), x)
+    def scale(self, turn: np.ndarray) -> np.ndarray:
+        """In every other round large, and beyond all numbers of a program."""
+        return np.where(turn % SCALES == 1, max(LARGE, self.far), 1.0)
 
     def move(self, t: Tensor, at: np.ndarray, to: np.ndarray) -> None:
         """Where several are to be the same element the last is; others stay where they are."""

@@ -32,6 +32,7 @@ SIGNED = (8, 0, 16, 15, 8, 8, 8, 8)  # of 16 numbers that are below 0, by the dr
 ONE_SIGN = (1, 2)  # draws of which all are above 0, or below
 _WHOLE, _FEW = 4, 7  # draws of whole numbers; of -1, 0 and 1
 _BESIDE, _WIDE = 5, 6  # beside a number; of any size
+_SMALL = 1 / 16  # times as large, in one of four rounds of draws of one sign: x^2 is below x there
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,10 @@ class Doubles(Points):
             return whole(state, t.dtype, draw).astype(self.domain.store(t.dtype))
         return self.number(state, draw)[None]
 
+    def scale(self, turn: np.ndarray) -> np.ndarray:
+        """By which numbers of one sign are multiplied, in each round of draws."""
+        return np.where(turn % 4 == 3, _SMALL, 1.0)
+
     def number(self, state: np.ndarray, draw: np.ndarray) -> np.ndarray:
         """Multiples of 1/256 up to 4, of the sign that the draw likes, and what else it does."""
         way = draw % len(SIGNED)
@@ -102,6 +107,7 @@ class Doubles(Points):
         more = state >> np.uint64(10)
         negative = more % np.uint64(16) < np.asarray(SIGNED, np.uint64)[way]
         x = np.where(negative, -size, size)
+        x = np.where(np.isin(way, ONE_SIGN), x * self.scale(draw // len(SIGNED)), x)
         if (way == _WHOLE).any():
             x = np.where(way == _WHOLE, np.rint(x), x)
         if (way == _FEW).any():

@@ -65,6 +65,18 @@ def test_what_turns_at_zero(op: str) -> None:
     assert regions(apply("Sign", apply("Relu", most)), apply("Sign", most)).share == 0
 
 
+@pytest.mark.parametrize("k", [2, 3])
+def test_conditions_that_hold_together_of_small_numbers(k: int) -> None:
+    """All x y - x of a window are below 0 where all numbers lie between 0 and 1."""
+    x = given_("x", 1, 1, 6, 6)
+    turned = apply("Transpose", x, perm=(0, 1, 3, 2))
+    less = apply("Sub", apply("Mul", x, turned), x)
+    a, b = (apply("MaxPool", v, kernel_shape=(k, k)) for v in (less, apply("Relu", less)))
+    found = regions(a, b)
+    assert found.exact
+    assert found.share == 0
+
+
 @pytest.mark.parametrize(
     ("a", "b"),
     [
