@@ -186,3 +186,9 @@ def test_laws_of_order_beside_functions(a: g.Value, b: g.Value) -> None:
 )
 def test_functions_reach_what_they_do(a: g.Value, b: g.Value) -> None:
     assert regions(a, b).share == 0
+
+
+def test_integers_with_zeros_around() -> None:
+    """A cell of padding alone is one number, without axes."""
+    padded = apply("Pad", other("n", I64, 3, 2), pads=(0, 1, 0, 0))
+    assert regions(padded, apply("Neg", padded)).mask().sum(0).tolist() == [3, 0, 0]
