@@ -78,6 +78,8 @@ def _compared(e: Expr) -> Iterator[Sides]:
                 yield a, b, e.fn not in ("max", "min")
         case Apply("abs" | "sign", (a,)) if a.dtype not in (BOOL, INDEX):
             yield a, Const(0, a.dtype), e.fn == "sign"
+        case Apply("cast", (a,)) if e.dtype == BOOL and a.dtype not in (BOOL, INDEX):
+            yield a, Const(0, a.dtype), True
         case Apply(fn, (a,)) if a.dtype.is_float and fn != "select":
             if function(fn).field == "whole" if fn != "cast" else not e.dtype.is_float:
                 yield a, None, True

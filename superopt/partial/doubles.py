@@ -93,8 +93,16 @@ class Doubles(Points):
         state = mix(where.astype(np.uint64) ^ np.uint64(key(self.seed, t.name)))
         draw = where % DRAWS
         if not t.dtype.is_float:
-            return whole(state, t.dtype, draw).astype(self.domain.store(t.dtype))
+            x = whole(state, t.dtype, draw)
+            x = self.signed(x, draw) if t.dtype.kind == "i" else x
+            return x.astype(self.domain.store(t.dtype))
         return self.number(state, draw)[None]
+
+    def signed(self, x: np.ndarray, draw: np.ndarray) -> np.ndarray:
+        """Integers, those of draws of one sign as numbers are."""
+        above, below = (draw % len(SIGNED) == way for way in ONE_SIGN)
+        x = np.where(above | below, np.abs(x) + 1, x)
+        return np.where(below, -x, x)
 
     def scale(self, turn: np.ndarray) -> np.ndarray:
         """By which numbers of one sign are multiplied, in each round of draws."""

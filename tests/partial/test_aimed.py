@@ -7,7 +7,7 @@ import pytest
 
 from superopt.ir import graph as g
 from superopt.partial.regions import regions
-from superopt.te.dtype import I64
+from superopt.te.dtype import BOOL, I64
 from tests.partial.test_alike import LARGER, X, Y, Z, const, other
 from tests.partial.test_regions import apply, given_
 
@@ -54,6 +54,20 @@ def scaled(x: g.Value, by: float) -> g.Value:
 )
 def test_a_condition_that_rarely_holds(condition: g.Value) -> None:
     assert regions(apply("Where", condition, P, Q), Q).share == 0
+
+
+@pytest.mark.parametrize("at", [7, 1007])
+@pytest.mark.parametrize("x", [X, N])
+def test_a_number_that_is_no_zero_is_true(x: g.Input, at: int) -> None:
+    left = apply("Sub", x, const(at + 0.5) if x is X else whole(at))
+    chosen = apply("Where", apply("Cast", left, to=BOOL), x, left)
+    assert regions(chosen, x).share == 0
+
+
+def test_integers_of_which_the_least_is_a_number() -> None:
+    least = apply("ReduceMin", N, axes=(1,))
+    fourth = apply("ReduceMin", apply("Div", N, whole(4)), axes=(1,))
+    assert regions(apply("Equal", fourth, whole(7)), apply("Equal", least, whole(4))).share == 0
 
 
 @pytest.mark.parametrize("op", ["Abs", "Relu"])
