@@ -26,8 +26,9 @@ NEAR, NEARER = 2.0**-8, 2.0**-14
 GAPS = (0.0, NEAR, -NEAR, NEARER, -NEARER)  # that are wanted
 SCALES = 2
 EACH = len(GAPS) * len(ONE_SIGN) * SCALES  # draws for a condition
+TOGETHER = 28  # draws for all of them at once
 ANYHOW = 64  # draws, in which most are met
-MOST = 6  # conditions
+MOST = 5  # conditions
 LARGE = 8  # times as large, where several must be, so that one can be moved; at least
 LOADS = 2  # of which one is moved
 LONGEST = 1 << 10  # terms of a sum in a condition
@@ -93,14 +94,24 @@ def aimed(
     places: np.ndarray,
 ) -> list[int]:
     """Moves elements of inputs, for conditions that are not met by other inputs, and says of which
-    draws: of numbers above 0, or below, of which one that is moved is the least, or the largest."""
+    draws: of numbers above 0, or below, of which one that is moved is the least, or the largest.
+    In some of them each condition is met on a side of its own, since some hold only together."""
     draws = [d for d in range(DRAWS) if d % len(SIGNED) in ONE_SIGN]
     count = 0
-    for sides in conditions(bodies):
+    some = conditions(bodies)
+    gaps = np.tile(np.repeat(GAPS, EACH // len(GAPS)), len(places))
+    for sides in some:
         if not _Condition.of(anyhow, axes, sides, places, range(ANYHOW)).met():
             own = draws[count : count + EACH]
-            _Condition.of(points, axes, sides, places, own).meet(points)
+            _Condition.of(points, axes, sides, places, own).meet(points, gaps)
             count += EACH
+    if len(some) > 1:
+        own = draws[count : count + TOGETHER]
+        rng = np.random.default_rng(0)
+        for sides in some:
+            gaps = rng.choice(GAPS, len(places) * len(own))
+            _Condition.of(points, axes, sides, places, own).meet(points, gaps)
+        count += len(own)
     return draws[:count]
 
 
@@ -139,9 +150,8 @@ class _Condition:
         seen = [(gap > 0).any(1), (gap < 0).any(1), (gap == 0).any(1) | (not ties)]
         return bool(np.all(seen))
 
-    def wanted(self) -> np.ndarray:
-        """The gaps that are."""
-        gaps = np.tile(np.repeat(GAPS, EACH // len(GAPS)), len(self.at) // self.count)
+    def wanted(self, gaps: np.ndarray) -> np.ndarray:
+        """Such gaps, as its sides may have."""
         if self.sides[1] is None:
             return np.asarray(gaps + np.rint(2 * self.gap()) / 2)
         if self.sides[0].dtype.is_float:
@@ -165,8 +175,9 @@ class _Condition:
         each = [e for some in found for e in some if e.dtype not in (BOOL, INDEX)]
         return sorted(dict.fromkeys(each), key=lambda e: e.tensor.rank, reverse=True)[:LOADS]
 
-    def meet(self, points: Aimed) -> None:
-        wanted = self.wanted()
+    def meet(self, points: Aimed, gaps: np.ndarray) -> None:
+        """Moves elements so that these, one for each place and draw, are between its sides."""
+        wanted = self.wanted(gaps)
         for load in self.loads():
             keys = self.where(load) * self.points.draws + self.at[:, -1]
             best, x, gap = (np.full(len(self.at), v) for v in (np.inf, 0.0, 0.0))

@@ -64,6 +64,13 @@ def test_a_number_that_is_no_zero_is_true(x: g.Input, at: int) -> None:
     assert regions(chosen, x).share == 0
 
 
+@pytest.mark.parametrize(("x", "y"), [(N, M), (X, Y)])
+def test_two_conditions_that_hold_only_together(x: g.Input, y: g.Input) -> None:
+    four, none = (whole(4), whole(0)) if x is N else (const(4), const(0))
+    fourth, zero = apply("Equal", y, four), apply("Equal", x, none)
+    assert regions(fourth, apply("And", fourth, apply("Not", zero))).share == 0
+
+
 def test_integers_of_which_the_least_is_a_number() -> None:
     least = apply("ReduceMin", N, axes=(1,))
     fourth = apply("ReduceMin", apply("Div", N, whole(4)), axes=(1,))
