@@ -24,6 +24,7 @@ from superopt.te.walk import once, parts
 
 NEAR, NEARER = 2.0**-8, 2.0**-14
 GAPS = (0.0, NEAR, -NEAR, NEARER, -NEARER)  # that are wanted
+OFTEN_NONE = (*(0.0,) * 4, *GAPS[1:])
 SCALES = 2
 EACH = len(GAPS) * len(ONE_SIGN) * SCALES  # draws for a condition
 TOGETHER = 28  # draws for all of them at once
@@ -109,7 +110,7 @@ def aimed(
         own = draws[count : count + TOGETHER]
         rng = np.random.default_rng(0)
         for sides in some:
-            gaps = rng.choice(GAPS, len(places) * len(own))
+            gaps = rng.choice(OFTEN_NONE, len(places) * len(own))
             _Condition.of(points, axes, sides, places, own).meet(points, gaps)
         count += len(own)
     return draws[:count]

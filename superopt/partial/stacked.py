@@ -136,8 +136,8 @@ class _Made:
 
 @dataclass(slots=True)
 class _Joined:
-    """Of the leaves of a tree. place: which of them it is. done: by which leaves are alike, and the ids
-    of what is in them."""
+    """Of the leaves of a tree. place: which of them it is. done: by which leaves are alike, and the
+    ids of what is in them."""
 
     stacks: _Stacks
     tree: Expr
