@@ -85,8 +85,10 @@ def load_pairs() -> tuple[Rule, ...]:
 
 def partial_rule(pair: Rule, limits: Limits | None = None, seed: int = 0) -> PartialRule:
     """Regions at some sizes, their formulas, the proofs, and the corrections. Raises NoFormula,
-    InferError, TooMany (see `regions`), and ValueError for pairs of tensors of any rank, and of
-    sides that do not fit together."""
+    InferError, TooMany (see `regions`), and ValueError for pairs of tensors of any rank, of several
+    results, and of sides that do not fit together."""
+    if len(pair.lhs) > 1:
+        raise ValueError(f"{pair.name} has {len(pair.lhs)} results, and boxes are of one")
     some = sizes.some(pair, seed)
     if not some and (why := unfit(pair, seed)):
         raise ValueError(why)
