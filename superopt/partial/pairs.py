@@ -233,7 +233,7 @@ def _lemmas(
         for t, (_, r) in zip(whole, found.seen, strict=True)
     ]
     t = Param("t", "f", tuple(parsed(d) for d in found.shape))
-    neg = [
+    neg = [  # a tensor alone is no program
         (g.node(OPS["Neg"], [t]), g.node(OPS["Neg"], [j]))
         for t, j in zip(whole, joins, strict=True)
     ]
