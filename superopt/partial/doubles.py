@@ -32,6 +32,8 @@ SIGNED = (8, 0, 16, 15, 8, 8, 8, 8)  # of 16 numbers that are below 0, by the dr
 ONE_SIGN = (1, 2)  # draws of which all are above 0, or below
 _WHOLE, _FEW = 4, 7  # draws of whole numbers; of -1, 0 and 1
 _BESIDE, _WIDE = 5, 6  # beside a number; of any size
+_ROWS = 3  # draws of which every other has rows of one sign, of eight one below 0: products of a
+# matrix by itself are below 0 in such a row, all of them
 _SMALL = 1 / 16  # times as large, in one of four rounds of draws of one sign: x^2 is below x there
 
 
@@ -96,7 +98,13 @@ class Doubles(Points):
             x = whole(state, t.dtype, draw)
             x = self.signed(x, draw) if t.dtype.kind == "i" else x
             return x.astype(self.domain.store(t.dtype))
-        return self.number(state, draw)[None]
+        x = self.number(state, draw)
+        if t.rank > 1:
+            turned = (draw % len(SIGNED) == _ROWS) & (draw // len(SIGNED) % 2 == 1)
+            row = where // (DRAWS * max(1, int(t.shape[-1]))) * DRAWS + draw  # type: ignore[arg-type]
+            below = mix(row.astype(np.uint64) ^ np.uint64(key(self.seed, t.name))) % np.uint64(8)
+            x = np.where(turned, np.where(below == 0, -1, 1) * np.abs(x), x)
+        return x[None]
 
     def signed(self, x: np.ndarray, draw: np.ndarray) -> np.ndarray:
         """Integers, those of draws of one sign as numbers are."""
