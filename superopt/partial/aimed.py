@@ -98,21 +98,25 @@ def aimed(
     draws: of numbers above 0, or below, of which one that is moved is the least, or the largest.
     In some of them each condition is met on a side of its own, since some hold only together."""
     draws = [d for d in range(DRAWS) if d % len(SIGNED) in ONE_SIGN]
-    count = 0
-    some = conditions(bodies)
+    count, rare = 0, False
     gaps = np.tile(np.repeat(GAPS, EACH // len(GAPS)), len(places))
-    for sides in some:
+    turning = []
+    for sides in conditions(bodies):
         if not _Condition.of(anyhow, axes, sides, places, range(ANYHOW)).met():
-            own = draws[count : count + EACH]
-            _Condition.of(points, axes, sides, places, own).meet(points, gaps)
+            own = _Condition.of(points, axes, sides, places, draws[count : count + EACH])
+            own.meet(points, gaps)
             count += EACH
-    if len(some) > 1:
-        own = draws[count : count + TOGETHER]
+            if not own.turns():
+                continue
+            rare = True
+        turning.append(sides)
+    if rare and len(turning) > 1:
+        some = draws[count : count + TOGETHER]
         rng = np.random.default_rng(0)
-        for sides in some:
-            gaps = rng.choice(OFTEN_NONE, len(places) * len(own))
-            _Condition.of(points, axes, sides, places, own).meet(points, gaps)
-        count += len(own)
+        for sides in turning:
+            gaps = rng.choice(OFTEN_NONE, len(places) * len(some))
+            _Condition.of(points, axes, sides, places, some).meet(points, gaps)
+        count += len(some)
     return draws[:count]
 
 
@@ -150,6 +154,12 @@ class _Condition:
         gap = self.gap().reshape(-1, self.count)
         seen = [(gap > 0).any(1), (gap < 0).any(1), (gap == 0).any(1) | (not ties)]
         return bool(np.all(seen))
+
+    def turns(self) -> bool:
+        """Is it met on two sides anywhere? Many never are: what is clipped at 0 is not below it."""
+        gap = self.gap()
+        seen = [(gap > 0).any(), (gap < 0).any(), (gap == 0).any() and self.sides[2]]
+        return self.sides[1] is None or sum(map(bool, seen)) > 1
 
     def wanted(self, gaps: np.ndarray) -> np.ndarray:
         """Such gaps, as its sides may have."""
