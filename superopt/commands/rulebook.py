@@ -78,9 +78,10 @@ def show(name: str, svg: Path | None, rules: tuple[Path, ...], as_json: bool) ->
         terminal.check_outputs(*rules, svg=svg)
     pairs = [r for r in rules if r.suffix == ".pairs"]
     rules = tuple(r for r in rules if r not in pairs)
-    found = api().rule_diagram(name, rules)
+    found = None if pairs else api().rule_diagram(name, rules)
     if found is None and (partial := api().partial_rule(name, pairs)) is not None:
         return _shown(partial, svg, as_json)
+    found = found or api().rule_diagram(name, rules)
     if found is None:
         known = [rule.name for rule in api().rules(rules)]
         near = difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)

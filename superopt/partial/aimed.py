@@ -24,10 +24,12 @@ from superopt.te.walk import once, parts
 
 NEAR, NEARER = 2.0**-8, 2.0**-14
 GAPS = (0.0, NEAR, -NEAR, NEARER, -NEARER)  # that are wanted
+OFTEN_NONE = (*(0.0,) * 4, *GAPS[1:])
 SCALES = 2
 EACH = len(GAPS) * len(ONE_SIGN) * SCALES  # draws for a condition
+TOGETHER = 28  # draws for all of them at once
 ANYHOW = 64  # draws, in which most are met
-MOST = 6  # conditions
+MOST = 5  # conditions
 LARGE = 8  # times as large, where several must be, so that one can be moved; at least
 LOADS = 2  # of which one is moved
 LONGEST = 1 << 10  # terms of a sum in a condition
@@ -54,11 +56,9 @@ class Aimed(Doubles):
         found = np.minimum(np.searchsorted(keys, at), len(keys) - 1)
         return np.where(keys[found] == at, values[found].astype(x.dtype), x)
 
-    def number(self, state: np.ndarray, draw: np.ndarray) -> np.ndarray:
-        """In every other draws large, and beyond all numbers of a program."""
-        x = super(Aimed, self).number(state, draw)
-        large = draw // len(SIGNED) % SCALES == 1
-        return np.where(large, x * max(LARGE, self.far), x)
+    def scale(self, turn: np.ndarray) -> np.ndarray:
+        """In every other round large, and beyond all numbers of a program."""
+        return np.where(turn % SCALES == 1, max(LARGE, self.far), 1.0)
 
     def move(self, t: Tensor, at: np.ndarray, to: np.ndarray) -> None:
         """Where several are to be the same element the last is; others stay where they are."""
@@ -78,6 +78,10 @@ def _compared(e: Expr) -> Iterator[Sides]:
         case Apply("lt" | "le" | "eq" | "ne" | "max" | "min", (a, b)):
             if a.dtype not in (BOOL, INDEX) and not (isinstance(a, Const) and isinstance(b, Const)):
                 yield a, b, e.fn not in ("max", "min")
+        case Apply("abs" | "sign", (a,)) if a.dtype not in (BOOL, INDEX):
+            yield a, Const(0, a.dtype), e.fn == "sign"
+        case Apply("cast", (a,)) if e.dtype == BOOL and a.dtype not in (BOOL, INDEX):
+            yield a, Const(0, a.dtype), True
         case Apply(fn, (a,)) if a.dtype.is_float and fn != "select":
             if function(fn).field == "whole" if fn != "cast" else not e.dtype.is_float:
                 yield a, None, True
@@ -91,14 +95,28 @@ def aimed(
     places: np.ndarray,
 ) -> list[int]:
     """Moves elements of inputs, for conditions that are not met by other inputs, and says of which
-    draws: of numbers above 0, or below, of which one that is moved is the least, or the largest."""
+    draws: of numbers above 0, or below, of which one that is moved is the least, or the largest.
+    In some of them each condition is met on a side of its own, since some hold only together."""
     draws = [d for d in range(DRAWS) if d % len(SIGNED) in ONE_SIGN]
-    count = 0
+    count, rare = 0, False
+    gaps = np.tile(np.repeat(GAPS, EACH // len(GAPS)), len(places))
+    turning = []
     for sides in conditions(bodies):
         if not _Condition.of(anyhow, axes, sides, places, range(ANYHOW)).met():
-            own = draws[count : count + EACH]
-            _Condition.of(points, axes, sides, places, own).meet(points)
+            own = _Condition.of(points, axes, sides, places, draws[count : count + EACH])
+            own.meet(points, gaps)
             count += EACH
+            if not own.turns():
+                continue
+            rare = True
+        turning.append(sides)
+    if rare and len(turning) > 1:
+        some = draws[count : count + TOGETHER]
+        rng = np.random.default_rng(0)
+        for sides in turning:
+            gaps = rng.choice(OFTEN_NONE, len(places) * len(some))
+            _Condition.of(points, axes, sides, places, some).meet(points, gaps)
+        count += len(some)
     return draws[:count]
 
 
@@ -137,9 +155,14 @@ class _Condition:
         seen = [(gap > 0).any(1), (gap < 0).any(1), (gap == 0).any(1) | (not ties)]
         return bool(np.all(seen))
 
-    def wanted(self) -> np.ndarray:
-        """The gaps that are."""
-        gaps = np.tile(np.repeat(GAPS, EACH // len(GAPS)), len(self.at) // self.count)
+    def turns(self) -> bool:
+        """Is it met on two sides anywhere? Many never are: what is clipped at 0 is not below it."""
+        gap = self.gap()
+        seen = [(gap > 0).any(), (gap < 0).any(), (gap == 0).any() and self.sides[2]]
+        return self.sides[1] is None or sum(map(bool, seen)) > 1
+
+    def wanted(self, gaps: np.ndarray) -> np.ndarray:
+        """Such gaps, as its sides may have."""
         if self.sides[1] is None:
             return np.asarray(gaps + np.rint(2 * self.gap()) / 2)
         if self.sides[0].dtype.is_float:
@@ -163,8 +186,9 @@ class _Condition:
         each = [e for some in found for e in some if e.dtype not in (BOOL, INDEX)]
         return sorted(dict.fromkeys(each), key=lambda e: e.tensor.rank, reverse=True)[:LOADS]
 
-    def meet(self, points: Aimed) -> None:
-        wanted = self.wanted()
+    def meet(self, points: Aimed, gaps: np.ndarray) -> None:
+        """Moves elements so that these, one for each place and draw, are between its sides."""
+        wanted = self.wanted(gaps)
         for load in self.loads():
             keys = self.where(load) * self.points.draws + self.at[:, -1]
             best, x, gap = (np.full(len(self.at), v) for v in (np.inf, 0.0, 0.0))

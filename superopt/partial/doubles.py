@@ -32,6 +32,9 @@ SIGNED = (8, 0, 16, 15, 8, 8, 8, 8)  # of 16 numbers that are below 0, by the dr
 ONE_SIGN = (1, 2)  # draws of which all are above 0, or below
 _WHOLE, _FEW = 4, 7  # draws of whole numbers; of -1, 0 and 1
 _BESIDE, _WIDE = 5, 6  # beside a number; of any size
+_ROWS = 3  # draws of which every other has rows of one sign, of eight one below 0: products of a
+# matrix by itself are below 0 in such a row, all of them
+_SMALL = 1 / 16  # times as large, in one of four rounds of draws of one sign: x^2 is below x there
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +95,26 @@ class Doubles(Points):
         state = mix(where.astype(np.uint64) ^ np.uint64(key(self.seed, t.name)))
         draw = where % DRAWS
         if not t.dtype.is_float:
-            return whole(state, t.dtype, draw).astype(self.domain.store(t.dtype))
-        return self.number(state, draw)[None]
+            x = whole(state, t.dtype, draw)
+            x = self.signed(x, draw) if t.dtype.kind == "i" else x
+            return x.astype(self.domain.store(t.dtype))
+        x = self.number(state, draw)
+        if t.rank > 1:
+            turned = (draw % len(SIGNED) == _ROWS) & (draw // len(SIGNED) % 2 == 1)
+            row = where // (DRAWS * max(1, int(t.shape[-1]))) * DRAWS + draw  # type: ignore[arg-type]
+            below = mix(row.astype(np.uint64) ^ np.uint64(key(self.seed, t.name))) % np.uint64(8)
+            x = np.where(turned, np.where(below == 0, -1, 1) * np.abs(x), x)
+        return x[None]
+
+    def signed(self, x: np.ndarray, draw: np.ndarray) -> np.ndarray:
+        """Integers, those of draws of one sign as numbers are."""
+        above, below = (draw % len(SIGNED) == way for way in ONE_SIGN)
+        x = np.where(above | below, np.abs(x) + 1, x)
+        return np.where(below, -x, x)
+
+    def scale(self, turn: np.ndarray) -> np.ndarray:
+        """By which numbers of one sign are multiplied, in each round of draws."""
+        return np.where(turn % 4 == 3, _SMALL, 1.0)
 
     def number(self, state: np.ndarray, draw: np.ndarray) -> np.ndarray:
         """Multiples of 1/256 up to 4, of the sign that the draw likes, and what else it does."""
@@ -102,6 +123,7 @@ class Doubles(Points):
         more = state >> np.uint64(10)
         negative = more % np.uint64(16) < np.asarray(SIGNED, np.uint64)[way]
         x = np.where(negative, -size, size)
+        x = np.where(np.isin(way, ONE_SIGN), x * self.scale(draw // len(SIGNED)), x)
         if (way == _WHOLE).any():
             x = np.where(way == _WHOLE, np.rint(x), x)
         if (way == _FEW).any():

@@ -6,13 +6,14 @@ import numpy as np
 
 from superopt.te.dtype import BOOL, DType
 
-SPANS = (3, 7, 97)  # how many integers there are, by the draw
+SPANS = (3, 7, 97)  # how many integers there are, by the draw, or in every other by the element
 
 
 def whole(state: np.ndarray, dtype: DType, draw: np.ndarray | int) -> np.ndarray:
     """Bools, or integers, those with signs around 0, of hashes and of which draw it is."""
     if dtype == BOOL:
         return np.asarray(state % np.uint64(2) == 1)
-    span = np.asarray(SPANS)[draw % len(SPANS)]
+    own = (state >> np.uint64(60)).astype(np.int64)
+    span = np.asarray(SPANS)[np.where(np.asarray(draw) % 2 == 0, own, draw) % len(SPANS)]
     x = (state >> np.uint64(1)).astype(np.int64) % span
     return np.asarray(x - span // 2 if dtype.kind == "i" else x)

@@ -8,7 +8,7 @@ element. Those that agree on enough are *hits*, terms that can be made again at 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import combinations, product
@@ -120,10 +120,19 @@ def hits(
                 shares = same.reshape(len(terms), -1).mean(axis=1)
                 whole = (counts[:, : len(wanted.uses)] > 0).all(axis=1)  # nothing is left out
                 for n in np.flatnonzero((shares >= LEAST) & whole):
-                    out[terms[n]] = Hit(terms[n], float(shares[n]))
+                    if not _passes(terms[n], p.known):
+                        out[terms[n]] = Hit(terms[n], float(shares[n]))
             if level < most:
                 _hold(bank, place, terms, values, counts)
     return sorted(out.values(), key=lambda h: (-h.share, h.term.count))
+
+
+def _passes(t: Term, known: Collection[str]) -> bool:
+    """Is any picture part of it that went through no product, as all of a program's do? What it
+    gives so is wrong, and half of a program that is copied looks as if it cost half as much."""
+    if t.operator < 0:
+        return t.name not in known
+    return not OPERATORS[t.operator].product and any(_passes(o, known) for o in t.operands)
 
 
 def _grown(

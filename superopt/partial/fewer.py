@@ -27,7 +27,8 @@ def shortened(bodies: Sequence[Expr], zeros: bool = False) -> list[Expr]:
     Then the terms of one place are of other variables than those of another, and what is equal for
     few places is equal for all: as many as the factors of a product, of which each may read another
     one. What reads nothing of the axis counts its places, and would be less of fewer. zeros: only
-    where what differs of few does of all, over numbers, too: functions of 0 must be 0."""
+    where what differs of few does of all, over numbers, too: functions of 0 must be 0, and have no
+    bound, since a sum of two signs is never below -2, as one of three is."""
     found = _places(bodies, lambda e, a: _only_read(e, a) and _nothing_but(e, a, zeros))
     least = max(FEW, *map(degree, bodies))
     return _with(bodies, {a: (least, 1) for a in found if size_of(a) > least})
@@ -121,13 +122,13 @@ def _nothing_but(e: Expr, a: Axis, zeros: bool = False) -> bool:
         case Apply("mul", args):
             return any(_nothing_but(x, a, zeros) for x in args)
         case Apply(fn, args) if zeros:
-            return fn in _ODD and all(_nothing_but(x, a, zeros) for x in args)
+            return fn in _UNBOUNDED and all(_nothing_but(x, a, zeros) for x in args)
         case Apply(_, args):
             return any(a in axes_of(x) for x in args)
     return False
 
 
-_ODD = frozenset(("max", "min", "abs", "sign", "tanh", "sin", "tan", "erf", "atan"))  # 0 of 0
+_UNBOUNDED = frozenset(("max", "min", "abs", "tan"))  # 0 of 0; of others few are never much
 
 
 def _with(bodies: Sequence[Expr], change: Mapping[Axis, tuple[int, int]]) -> list[Expr]:

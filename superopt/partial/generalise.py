@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -18,15 +19,16 @@ from superopt.rules.term import Absent, App, Formula, Lit, Number, Pick, Seq, Te
 
 def generalised(values: Sequence[g.Value], sizes: Sequence[Sizes]) -> Term:
     """The term that each of the values is, at its sizes. Raises NoFormula."""
-    return _General(sizes, {}).term(tuple(values))
+    return _General(sizes).term(tuple(values))
 
 
 Side = tuple[g.Value, ...]
 
 
+@dataclass(slots=True)
 class _General:
-    def __init__(self, sizes: Sequence[Sizes], memo: dict[tuple[g.Value, ...], Term]) -> None:
-        self.sizes, self.memo = sizes, memo
+    sizes: Sequence[Sizes]
+    memo: dict[tuple[g.Value, ...], Term] = field(default_factory=dict)
 
     def term(self, some: tuple[g.Value, ...]) -> Term:
         if some not in self.memo:

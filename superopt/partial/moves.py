@@ -128,17 +128,17 @@ def _moved(n: g.Node, x: g.Value, moves: tuple[Move, ...], how: dict[str, Any]) 
     return made
 
 
-def there(x: g.Value, m: Move, back: bool | None = None) -> g.Value:
-    """The move; back: undo one, of phases or not, whose axes are given the other way round."""
+def there(x: g.Value, m: Move, back: bool = False) -> g.Value:
+    """The move; back: undo one of phases, whose axes are given the other way round. (One of blocks
+    is undone by the move that goes the other way.)"""
     shape = list(shape_of(x))
-    phases = m.phases if back is None else False
-    after = back is True  # the part goes behind what is there
+    phases = m.phases and not back
     split = (shape[m.axis] // m.f, m.f) if phases else (m.f, shape[m.axis] // m.f)
     apart = [*shape[: m.axis], *split, *shape[m.axis + 1 :]]
     part = m.axis + 1 if phases else m.axis
     order = [d for d in range(len(apart)) if d != part]
     target = m.to if m.to < m.axis else m.to + 1  # of the axis, among the ones that are apart
-    order.insert(order.index(target) + after, part)
+    order.insert(order.index(target) + back, part)  # back: behind what is there
     out = list(shape)
     out[m.axis] //= m.f
     out[m.to] *= m.f

@@ -10,7 +10,7 @@ from superopt.partial.moves import Move, there
 from superopt.partial.program import Shape
 
 
-def both(x: g.Value, a: Move, b: Move, back: bool | None = None) -> g.Value:
+def both(x: g.Value, a: Move, b: Move, back: bool = False) -> g.Value:
     """One move after another."""
     return there(there(x, a, back), b, back)
 

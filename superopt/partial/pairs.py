@@ -23,7 +23,7 @@ from superopt.partial.terms import parsed
 from superopt.rules.instances import unfit
 from superopt.rules.rule import LIBRARY, Rule, parse_rules
 from superopt.rules.syntax import AttrParam, Param
-from superopt.rules.term import Formula, Term
+from superopt.rules.term import App, Formula, Term, Var
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 from superopt.verifier.prove import Limits, prove
@@ -85,8 +85,10 @@ def load_pairs() -> tuple[Rule, ...]:
 
 def partial_rule(pair: Rule, limits: Limits | None = None, seed: int = 0) -> PartialRule:
     """Regions at some sizes, their formulas, the proofs, and the corrections. Raises NoFormula,
-    InferError, TooMany (see `regions`), and ValueError for pairs of tensors of any rank, and of
-    sides that do not fit together."""
+    InferError, TooMany (see `regions`), and ValueError for pairs of tensors of any rank, of several
+    results, and of sides that do not fit together."""
+    if len(pair.lhs) > 1:
+        raise ValueError(f"{pair.name} has {len(pair.lhs)} results, and boxes are of one")
     some = sizes.some(pair, seed)
     if not some and (why := unfit(pair, seed)):
         raise ValueError(why)
@@ -225,18 +227,21 @@ def _lemmas(
         if lhs != rhs:
             said, has = ((generalised(side, at),) for side in (lhs, rhs))
             out.append(_rule(pair, f"part {n}", pair.params, said, has, where))
-    whole = [g.Input("t", s.left.type) for s in some]
+    named = [p for p in pair.params if isinstance(p, Param)]
+    any_ = "_".join(("any", *(p.name for p in named)))  # none of these
+    whole = [g.Input(any_, s.left.type) for s in some]
     joins = [
         correct.assembled(r, lambda box, _, t=t: sliced(t, box))  # type: ignore[misc]
         for t, (_, r) in zip(whole, found.seen, strict=True)
     ]
-    t = Param("t", "f", tuple(parsed(d) for d in found.shape))
-    neg = [
+    t = Param(any_, "f", tuple(parsed(d) for d in found.shape))
+    neg = [  # a tensor alone is no program
         (g.node(OPS["Neg"], [t]), g.node(OPS["Neg"], [j]))
         for t, j in zip(whole, joins, strict=True)
     ]
     lhs_, rhs_ = (generalised(side, at) for side in zip(*neg, strict=True))
-    out.append(_rule(pair, "joined", (t,), (lhs_,), (rhs_,), where))
+    more = tuple(App(OPS["Neg"], (Var(p.name),)) for p in named)  # w has no value by 2 w alone
+    out.append(_rule(pair, "joined", (*named, t), (*more, lhs_), (*more, rhs_), where))
     return out
 
 

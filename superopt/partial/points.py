@@ -307,7 +307,7 @@ def spread(
         *own[: len(own) - last],
         *np.broadcast_shapes(own[len(own) - last :], shape[len(shape) - last :]),
     )
-    return np.broadcast_to(x.reshape(*lead, *own), (*lead, *whole))
+    return np.broadcast_to(x.reshape((*lead, *own)), (*lead, *whole))
 
 
 def filled(x: np.ndarray, size: int) -> np.ndarray:
@@ -330,7 +330,7 @@ def even(some: Sequence[np.ndarray], kinds: Sequence[object]) -> list[np.ndarray
     leads = [int(getattr(k, "is_float", False)) for k in kinds]
     most = max(x.ndim - n for x, n in zip(some, leads, strict=True))
     return [
-        x.reshape(*x.shape[:n], *(1,) * (most - x.ndim + n), *x.shape[n:])
+        x.reshape((*x.shape[:n], *(1,) * (most - x.ndim + n), *x.shape[n:]))
         for x, n in zip(some, leads, strict=True)
     ]
 

@@ -112,7 +112,8 @@ def _compared(
     found = [*alike, *others]
     sizes = [volume(c) for c in found]
     same, doubtful = programs.at(places)
-    every, some = (f.reduceat(same, begins).tolist() for f in (_AND, _OR))
+    every = np.logical_and.reduceat(same, begins).tolist()
+    some = np.logical_or.reduceat(same, begins).tolist()
     left = max(most, LATER // sum(map(terms, programs.bodies)))
     equal: list[Box] = []
     different: list[Box] = []
@@ -140,9 +141,6 @@ def _compared(
         else:
             different.append(box)
     return equal, different, len(places) + len(more), exact and not doubtful.any()
-
-
-_AND, _OR = np.logical_and, np.logical_or
 
 
 def _spans(boxes: Sequence[Box], rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

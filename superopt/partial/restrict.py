@@ -127,9 +127,7 @@ def _matmul(n: g.Node, box: Box) -> g.Value:
     assert b is not None
     if len(shape_of(a)) < 2 or len(shape_of(b)) < 2:
         raise Everything
-    left = [
-        *_broadcast(a, (*box[:-2], box[-2], box[-1])),
-    ]
+    left = _broadcast(a, box)
     left[-1] = Span(0, shape_of(a)[-1])
     right = _broadcast(b, box)
     right[-2] = Span(0, shape_of(b)[-2])

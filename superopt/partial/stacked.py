@@ -136,7 +136,8 @@ class _Made:
 
 @dataclass(slots=True)
 class _Joined:
-    """Of the leaves of a tree. place: which of them it is. done: by the ids of what is alike."""
+    """Of the leaves of a tree. place: which of them it is. done: by which leaves are alike, and the
+    ids of what is in them."""
 
     stacks: _Stacks
     tree: Expr
@@ -152,7 +153,7 @@ class _Joined:
         first = some[0]
         if all(e is first for e in some):
             return first
-        key = tuple(map(id, some))
+        key = (*which, *map(id, some))  # the same index is another number of other leaves
         if key not in self.done:
             self.done[key] = self.made(some, which)
         return self.done[key]

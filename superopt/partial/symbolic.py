@@ -17,7 +17,7 @@ from superopt.partial.boxes import Box
 from superopt.partial.regions import EVERY, Regions, regions
 from superopt.partial.sizes import Sized
 
-Formula = str  # of sizes, as rules have them
+Text = str  # of a formula of sizes, as rules have them
 Sizes = Mapping[str, int]
 
 
@@ -25,8 +25,8 @@ Sizes = Mapping[str, int]
 class Range:
     """From begin, below end, every step-th index of an axis; whole: all of it."""
 
-    begin: Formula
-    end: Formula
+    begin: Text
+    end: Text
     step: int = 1
     whole: bool = False
 
@@ -43,7 +43,7 @@ Part = tuple[Range, ...]
 class Parts:
     """equal, different: together the whole. seen: regions at sizes, which they are read off."""
 
-    shape: tuple[Formula, ...]
+    shape: tuple[Text, ...]
     equal: tuple[Part, ...]
     different: tuple[Part, ...]
     seen: tuple[tuple[Sizes, Regions], ...]
@@ -72,7 +72,7 @@ def parts(some: Sequence[Sized], every: int = EVERY) -> Parts:
 
 
 def _parts(
-    sizes: Sequence[Sizes], boxes: Sequence[Sequence[Box]], shape: Sequence[Formula]
+    sizes: Sequence[Sizes], boxes: Sequence[Sequence[Box]], shape: Sequence[Text]
 ) -> tuple[Part, ...]:
     if len(set(map(len, boxes))) > 1:
         counts = " and ".join(str(len(b)) for b in boxes)
@@ -80,7 +80,7 @@ def _parts(
     return tuple(_part(sizes, b, shape) for b in zip(*boxes, strict=True))
 
 
-def _part(sizes: Sequence[Sizes], boxes: Sequence[Box], shape: Sequence[Formula]) -> Part:
+def _part(sizes: Sequence[Sizes], boxes: Sequence[Box], shape: Sequence[Text]) -> Part:
     """The boxes at several sizes as one of formulas."""
     out = []
     for d, spans in enumerate(zip(*boxes, strict=True)):
@@ -94,7 +94,7 @@ def _part(sizes: Sequence[Sizes], boxes: Sequence[Box], shape: Sequence[Formula]
     return tuple(out)
 
 
-def formula(sizes: Sequence[Sizes], values: Sequence[int]) -> Formula:
+def formula(sizes: Sequence[Sizes], values: Sequence[int]) -> Text:
     """The simplest of some formulas that has these values. Raises NoFormula where none has."""
     if len(set(values)) == 1:
         return str(values[0])
@@ -108,7 +108,7 @@ def formula(sizes: Sequence[Sizes], values: Sequence[int]) -> Formula:
     raise NoFormula(f"no formula of {', '.join(sizes[0])} is {values} at {[*map(dict, sizes)]}")
 
 
-def _terms(names: Sizes) -> Iterator[tuple[Formula, Callable[[Sizes], int]]]:
+def _terms(names: Sizes) -> Iterator[tuple[Text, Callable[[Sizes], int]]]:
     """Formulas and their values, the simpler ones first."""
     for n in names:
         yield n, partial(_product, (n,))

@@ -134,7 +134,7 @@ def with_mutants(
         f" {found.looked_at} of {count(found.programs, 'subprogram')}"
     )
     if found.untried:
-        told += f"; {count(found.untried, 'more')} may be faster, and not proved yet"
+        told += f"; {found.untried:,} more may be faster, and not proved yet"
     if found.looked_at < found.programs or found.untried:
         told += ": there was no time for more, the next call goes on"
     if found.false:

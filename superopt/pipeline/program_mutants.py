@@ -22,10 +22,11 @@ from superopt.ir.op import InferError
 from superopt.ir.substitute import replace_all
 from superopt.ops import OPS
 from superopt.partial.cells import TooMany
-from superopt.partial.correct import NoCorrection, recomputed
+from superopt.partial.correct import NoCorrection
 from superopt.partial.enumerate import Hit, Term, hits, made_again
 from superopt.partial.generalise import inputs, pair_of, rule_of
 from superopt.partial.operators import OPERATORS, picture
+from superopt.partial.pairs import HOW, correction
 from superopt.partial.program import Program, at_channels, small, windows
 from superopt.partial.regions import regions
 from superopt.partial.restrict import shape_of
@@ -63,8 +64,7 @@ def enumerated(
     for h in _cheap(p, some):
         if stop():
             return None
-        told = _about(h.term, programs)
-        out += [] if told is None else [told]
+        out += _about(h.term, programs)
     return out
 
 
@@ -128,31 +128,33 @@ def _unknown(name: str, shape: tuple[int, ...]) -> g.Constant:
     )
 
 
-def _about(t: Term, programs: Sequence[tuple[dict[str, int], Program]]) -> Line | None:
-    """What is said of a mutant; None of one that is hardly right, or is none at other sizes."""
+def _about(t: Term, programs: Sequence[tuple[dict[str, int], Program]]) -> list[Line]:
+    """What is said of a mutant, with each of its corrections; nothing of one that is hardly
+    right."""
     made = [made_again(t, p) for _, p in programs]
     wholes = [p.whole for _, p in programs]
     both = [(a, b) for a, b in zip(wholes, made, strict=True) if b is not None]
     if len(both) < len(programs) or any(a.type != b.type for a, b in both):
-        return {"dropped": "other mutants at other channels"}
+        return [{"dropped": "other mutants at other channels"}]
     try:
         found = [regions(*x) for x in both]
     except (TooMany, InferError, ValueError):
-        return {"dropped": "too many break points"}
+        return [{"dropped": "too many break points"}]
     if found[0].share < LEAST:
-        return None
+        return []
     at = [sizes for sizes, _ in programs]
+    some = [Sized(s, a, b) for s, (a, b) in zip(at, both, strict=True)]
     name = "-".join(_names(t))
-    try:
-        fixed = [
-            recomputed(a, b, r) if r.different else b for (a, b), r in zip(both, found, strict=True)
-        ]
-        sides = [_sides(p, v) for (_, p), v in zip(programs, fixed, strict=True)]
-        pair = pair_of(name, [Sized(s, a, b) for s, (a, b) in zip(at, both, strict=True)])
-        rule = rule_of(name, at, sides)
-    except (NoCorrection, NoFormula, InferError):
-        return {"dropped": "no correction along axes"}
-    return said(pair, rule, found[0])
+    out = []
+    for how in HOW if found[0].different else HOW[:1]:  # the first leaves what is right as it is
+        try:
+            fixed = [correction(how, s, r) for s, r in zip(some, found, strict=True)]
+            sides = [_sides(p, v) for (_, p), v in zip(programs, fixed, strict=True)]
+            rule = rule_of(name if how == HOW[0] else f"{name}-{how}", at, sides)
+            out.append(said(pair_of(name, some), rule, found[0]))
+        except (NoCorrection, NoFormula, InferError):
+            continue
+    return out or [{"dropped": "no correction along axes"}]
 
 
 def _names(t: Term) -> list[str]:

@@ -104,8 +104,9 @@ def text(page: PartialPage) -> str:
         lines.append("  of no elements")
     if page.needs:
         lines.append(f"  proved    where {', '.join(page.needs)}")
-    lines += ["", _seen([*page.sizes.items()], page.share, len(page.shape))]
-    lines += [f"  {line}" for line in page.picture]
+    if page.different:
+        lines += ["", _seen([*page.sizes.items()], page.share, len(page.shape))]
+        lines += [f"  {line}" for line in page.picture]
     lines.append("")
     for c in page.corrections:
         lines += [f"{c.how}: {'proved' if c.proved else 'not proved'}", f"  {c.rule}"]

@@ -7,7 +7,7 @@ import pytest
 
 from superopt.ir import graph as g
 from superopt.partial.regions import regions
-from superopt.te.dtype import I64
+from superopt.te.dtype import BOOL, I64
 from tests.partial.test_alike import LARGER, X, Y, Z, const, other
 from tests.partial.test_regions import apply, given_
 
@@ -54,6 +54,49 @@ def scaled(x: g.Value, by: float) -> g.Value:
 )
 def test_a_condition_that_rarely_holds(condition: g.Value) -> None:
     assert regions(apply("Where", condition, P, Q), Q).share == 0
+
+
+@pytest.mark.parametrize("at", [7, 1007])
+@pytest.mark.parametrize("x", [X, N])
+def test_a_number_that_is_no_zero_is_true(x: g.Input, at: int) -> None:
+    left = apply("Sub", x, const(at + 0.5) if x is X else whole(at))
+    chosen = apply("Where", apply("Cast", left, to=BOOL), x, left)
+    assert regions(chosen, x).share == 0
+
+
+@pytest.mark.parametrize(("x", "y"), [(N, M), (X, Y)])
+def test_two_conditions_that_hold_only_together(x: g.Input, y: g.Input) -> None:
+    four, none = (whole(4), whole(0)) if x is N else (const(4), const(0))
+    fourth, zero = apply("Equal", y, four), apply("Equal", x, none)
+    assert regions(fourth, apply("And", fourth, apply("Not", zero))).share == 0
+
+
+def test_integers_of_which_the_least_is_a_number() -> None:
+    least = apply("ReduceMin", N, axes=(1,))
+    fourth = apply("ReduceMin", apply("Div", N, whole(4)), axes=(1,))
+    assert regions(apply("Equal", fourth, whole(7)), apply("Equal", least, whole(4))).share == 0
+
+
+@pytest.mark.parametrize("size", [6, 12])
+@pytest.mark.parametrize("op", ["Abs", "Relu"])
+def test_what_turns_at_zero(op: str, size: int) -> None:
+    """The largest of many sums is rarely below 0: of 512 inputs without rows of one sign never."""
+    z = given_("z", size, size)
+    most = apply("ReduceMax", apply("MatMul", z, z), axes=(1,))
+    assert regions(most, apply(op, most)).share == 0
+    assert regions(apply("Sign", apply("Relu", most)), apply("Sign", most)).share == 0
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_conditions_that_hold_together_of_small_numbers(k: int) -> None:
+    """All x y - x of a window are below 0 where all numbers lie between 0 and 1."""
+    x = given_("x", 1, 1, 6, 6)
+    turned = apply("Transpose", x, perm=(0, 1, 3, 2))
+    less = apply("Sub", apply("Mul", x, turned), x)
+    a, b = (apply("MaxPool", v, kernel_shape=(k, k)) for v in (less, apply("Relu", less)))
+    found = regions(a, b)
+    assert found.exact
+    assert found.share == 0
 
 
 @pytest.mark.parametrize(

@@ -186,3 +186,16 @@ def test_laws_of_order_beside_functions(a: g.Value, b: g.Value) -> None:
 )
 def test_functions_reach_what_they_do(a: g.Value, b: g.Value) -> None:
     assert regions(a, b).share == 0
+
+
+def test_integers_with_zeros_around() -> None:
+    """A cell of padding alone is one number, without axes."""
+    padded = apply("Pad", other("n", I64, 3, 2), pads=(0, 1, 0, 0))
+    assert regions(padded, apply("Neg", padded)).mask().sum(0).tolist() == [3, 0, 0]
+
+
+@pytest.mark.parametrize("op", ["Sign", "Tanh", "Erf"])
+def test_sums_of_what_has_bounds_are_not_cut(op: str) -> None:
+    """A sum of two is never below -2, one of eight is."""
+    total = apply("ReduceSum", apply(op, given_("y", 2, 8)), axes=(1,))
+    assert regions(total, apply("Max", total, const(-2.125))).share == 0

@@ -373,3 +373,13 @@ def test_rules_of_it_are_true(name: str) -> None:
         assert try_rule(rule)
         proved += "proof" in _proved(line["corrected"])
     assert proved or name not in PROVED
+
+
+def test_two_images_side_by_side_are_corrected_in_both_ways() -> None:
+    """What copies an image, and computes half of the program, takes no place of theirs."""
+    p = program(apply("Concat", *(conv(v, K, pads=SAME) for v in (X, Y)), axis=3))
+    assert not any(str(h.term).startswith("(join") for h in hits(small(p), 2))
+    lines = enumerated(p, Journal(), lambda: False, 2) or []
+    rules = {r.name: r for x in lines for r in parse_rules(x["corrected"])}
+    assert rules.keys() == {"join-convolve", "join-convolve-widened"}
+    assert all(map(try_rule, rules.values()))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from superopt.api import generate_mutants, partial_rule
+from superopt.cli import run
 from superopt.cost.model import Costs
 from superopt.errors import UsageError
 from superopt.generate.enumerated import Enumerated, enumerated, read
@@ -211,6 +212,24 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nothing is known of deep") as told:
         partial_rule("deep", [pairs])
     assert "its sides do not fit together" in told.value.why
+    pairs.write_text("two(x: f[n, n]): (Relu(x), Neg(x)) => (x, Neg(x))\n")
+    with pytest.raises(UsageError, match="nothing is known of two") as told:
+        partial_rule("two", [pairs])
+    assert told.value.why == "two has 2 results, and boxes are of one"
+
+
+def test_of_what_is_right_everywhere_nothing_is_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = partial_rule("side-by-side-with-a-gap")
+    assert page is not None
+    assert page.picture
+    assert "100.0 % right" not in text(page)
+
+    pairs = tmp_path / "own.pairs"
+    pairs.write_text("side-by-side-with-a-gap(x: f[n, m]): Relu(Relu(x)) => Relu(x)\n")
+    run(["rules", "show", "--rules", str(pairs), page.name])
+    assert "Relu(Relu(x))" in capsys.readouterr().out  # not the library's rule of this name
 
 
 def test_the_page(golden: Callable[[str, str], None]) -> None:

@@ -206,3 +206,13 @@ def test_formulas_of_thirds_and_fourths() -> None:
         values = [(s["h"] + more) // by for s in sizes]
         assert formula(sizes, values) == (f"((h+{more})//{by})" if more else f"(h//{by})")
     assert formula(sizes, [3 * ((s["h"] + 2) // 3) - 1 for s in sizes]) == "3*((h+2)//3)-1"
+
+
+def test_a_correction_follows_from_its_parts_where_no_axis_is_a_size_alone() -> None:
+    """Of 2 w columns: the other way round the prover does not prove the whole."""
+    pair = PAIRS["side-by-side"]
+    made = partial_rule(replace(pair, lhs=pair.rhs, rhs=pair.lhs, text=""), QUICK)
+    (recomputed,) = made.corrected
+    assert not isinstance(recomputed.verdict, Proved)
+    assert recomputed.parts
+    assert recomputed.proved

@@ -146,3 +146,14 @@ def test_sets_bit_by_bit_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
             np.testing.assert_array_equal(
                 Points(3, numbers=numbers).values(own, t.axes, places), found
             )
+
+
+def test_an_index_in_several_kinds_of_branches_is_a_number_of_each() -> None:
+    """The branches that read y and those that read z have the same indices, of other places."""
+    y, z = given_("y", 4, 6), given_("z", 6, 6)
+    both = joined(y, z, axis=0)
+    twice = joined(both, both, axis=1)
+    assert regions(twice, apply("Tile", both, repeats=(1, 2))).share == 1
+    left = apply("Slice", both, starts=(0,), ends=(3,), axes=(1,))
+    moved = joined(left, left, both, axis=1)
+    np.testing.assert_array_equal(regions(twice, moved).mask(), truth(twice, moved))
