@@ -196,6 +196,8 @@ def blocks(m: Matrix, gates: int = 1) -> Iterator[tuple[float, Option]]:
         programs = parts * batch * -(-rows // h) * -(-columns // w)
         steps, whole = -(-terms // (parts * deep)), 1 << (deep - 1).bit_length()
         shared = STAGES * (h + wide) * whole * size
+        if deep > few and steps > 1 and shared > SHARED:
+            continue  # fewer steps would be under way, which was never faster
         near = max(1, min(SHARED // shared, WARPS // warps, ROOM // (h * wide), MOST))
         groups = h >= WGMMA and warps >= 4  # of warps, which multiply together
         products = PRODUCTS[groups] * 2 / size
