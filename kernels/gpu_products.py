@@ -129,9 +129,9 @@ def ranked(m: Matrix) -> Iterator[Option]:
     """Blocks, the best ones first, by what they should take; after each two of them one of the best
     ones again, by which the compiler may do it otherwise."""
     best = [o for _, o in sorted(blocks(m), key=lambda x: x[0])]
-    again = iter(_told(o, stages=3, more=1) for o in best)
+    again = iter(_told(o, STAGES - 1, 1) for o in best)
     for n, o in enumerate(best):
-        yield _told(o, stages=4, more=0)
+        yield _told(o, STAGES, 0)
         yield from islice(again, n % 2)
     yield from again
 
@@ -146,7 +146,8 @@ def _told(o: Option, stages: int, more: int) -> Option:
 @dataclass(frozen=True, slots=True)
 class Steps:
     """What blocks do: so many steps of a sum, each as long as it reads and multiplies, and at least
-    as long as it waits; so many blocks at a time, of so many elements."""
+    as long as it waits; so many blocks at a time, of so many elements. ends: what is made of each
+    of these, in functions such as erf; begin: what a block takes before, in ns."""
 
     count: int
     step: float
@@ -176,7 +177,7 @@ def blocks(m: Matrix, gates: int = 1) -> Iterator[tuple[float, Option]]:
     short = m.half or (gates > 1 and m.c.b.dtype.bits == 16)
     last, size = m.over[-1].size, 2 if m.half else 4
     most = 64 if short else 32
-    # At a time; of twice as many there are half as many steps.
+    # Terms at a time; of twice as many there are half as many steps.
     few = _terms(m, most) or _terms(m, 2 * most)
     deeps = {few, _terms(m, 2 * most)} if gates == 1 and last >= DOT else {few}
     windows = terms // last
@@ -197,7 +198,7 @@ def blocks(m: Matrix, gates: int = 1) -> Iterator[tuple[float, Option]]:
         steps, whole = -(-terms // (parts * deep)), 1 << (deep - 1).bit_length()
         shared = STAGES * (h + wide) * whole * size
         if deep > few and steps > 1 and shared > SHARED:
-            continue  # fewer steps would be under way, which was never faster
+            continue  # fewer would be under way, which was no faster where it was measured
         near = max(1, min(SHARED // shared, WARPS // warps, ROOM // (h * wide), MOST))
         groups = h >= WGMMA and warps >= 4  # of warps, which multiply together
         products = PRODUCTS[groups] * 2 / size
