@@ -20,7 +20,7 @@ from superopt.kernels.address import flat_index, rejoined
 from superopt.kernels.built import Built, built, operands
 from superopt.kernels.gpu_blocks import MEMORY, STAGES
 from superopt.kernels.gpu_library import NAME, library, offered
-from superopt.kernels.gpu_products import Matrix, blocks, matrix_of, multiplied
+from superopt.kernels.gpu_products import Matrix, blocks, matrix_of, multiplied, varied
 from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice, Problem
@@ -189,8 +189,7 @@ def ways(g: Gated, vendor: bool) -> Iterator[Option]:
     offers = vendor and all(_theirs(gate, theirs) is not None for gate in g.gates)
     for waiting, more_warps in ((STAGES, 0), (STAGES - 1, 1)):
         for k, (_, o, name) in enumerate(ranked):
-            warps = min(8, o["warps"] << more_warps)
-            knobs = {**dict(o.knobs), "warps": warps, "stages": waiting, "gates": n}
+            knobs = {**dict(varied(o, waiting, more_warps).knobs), "gates": n}
             yield Option(name, tuple(knobs.items()))
             if k == 0 and waiting == STAGES and offers:
                 yield theirs

@@ -129,14 +129,14 @@ def ranked(m: Matrix) -> Iterator[Option]:
     """Blocks, the best ones first, by what they should take; after each two of them one of the best
     ones again, by which the compiler may do it otherwise."""
     best = [o for _, o in sorted(blocks(m), key=lambda x: x[0])]
-    again = iter(_told(o, STAGES - 1, 1) for o in best)
+    again = iter(varied(o, STAGES - 1, 1) for o in best)
     for n, o in enumerate(best):
-        yield _told(o, STAGES, 0)
+        yield varied(o, STAGES, 0)
         yield from islice(again, n % 2)
     yield from again
 
 
-def _told(o: Option, stages: int, more: int) -> Option:
+def varied(o: Option, stages: int, more: int) -> Option:
     """With so many steps under way, and twice as many warps, where there are few, `more` times."""
     knobs = {**dict(o.knobs), "stages": stages}
     knobs["warps"] = min(8, knobs["warps"] << more)
