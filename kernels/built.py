@@ -48,7 +48,7 @@ def _built(
         packs = [x for x in how.packed if x in given]
         tables = {x: table for x, table in how.tables.items() if x in read}
         kernel = lowered("kernel", given, [root], how.schedules, layout, tables, packs)
-        if how.option.algorithm == "rows":
+        if how.settles:
             kernel = settled(kernel)
     return Built(replace(kernel, name=f"k{identity(kernel)}"), tuple(given), target)
 

@@ -44,7 +44,7 @@ from superopt.kernels.gpu_groups import grouped
 from superopt.kernels.gpu_library import library, offered
 from superopt.kernels.gpu_narrow import narrow, narrowed, widened
 from superopt.kernels.gpu_products import Made, by_terms, matrix_of, multiplied, ranked
-from superopt.kernels.gpu_rows import by_rows, short_and_long
+from superopt.kernels.gpu_rows import by_rows, in_memory, short_and_long
 from superopt.kernels.gpu_windows import tile, tiles, windows
 from superopt.kernels.online import online
 from superopt.kernels.option import Option
@@ -168,7 +168,8 @@ def chosen(p: Problem, option: Option) -> Choice:
         case "online" if p.lead and (attention := online(t)) is not None:
             return attended(attention, option)
         case "rows" if p.lead:
-            return Choice(option, t, by_rows(t, p.lead, dict(option.knobs).get("high", 1)))
+            laid = by_rows(t, p.lead, dict(option.knobs).get("high", 1))
+            return Choice(option, t, laid, settles=in_memory(t, p.lead))
         case "across" if "turned" in dict(option.knobs):
             other = _by_terms(p)
             if other is not None:

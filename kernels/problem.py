@@ -77,7 +77,8 @@ class Choice:
     root: what is computed in its place; lies: where, if not as the tensor does. packed: constants
     in the order in which they are read. made: constants that are made of others. first: what are
     kernels of their own before it, each with the buffer from which it is read. direct: of tensors
-    that have no schedule, what makes the kernel, of what it reads and where all lies.
+    that have no schedule, what makes the kernel, of what it reads and where all lies. settles: what
+    is kept of rows may lie in the result (settled.py).
     """
 
     option: Option
@@ -91,6 +92,7 @@ class Choice:
         default_factory=dict
     )
     direct: Mapping[Tensor, Direct] = field(default_factory=dict)
+    settles: bool = False
 
 
 def _bytes(t: Tensor) -> int:

@@ -214,7 +214,8 @@ def chosen(p: Problem, option: Option) -> Choice:
                 lanes = _of_rows(replace(p, tensor=fused.row))
                 return Choice(option, p.tensor, at.scheduled(fused, knobs, lanes), tuple(held))
         case "rows" if p.lead:
-            return Choice(option, p.tensor, rows.scheduled(p.tensor, p.lead, option["lanes"]))
+            laid = rows.scheduled(p.tensor, p.lead, option["lanes"])
+            return Choice(option, p.tensor, laid, settles=True)
         case "turning":
             turned = turning(p.tensor, p.layouts, option["lanes"])
             if turned is not None:
