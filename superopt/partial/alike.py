@@ -18,7 +18,7 @@ import numpy as np
 from superopt.partial.aimed import Aimed, aimed
 from superopt.partial.doubles import MOST, Doubles, compared, exact, plain, steps
 from superopt.partial.extremes import OTHER, alone, by_terms, decided, extreme, kinds, numbers_of
-from superopt.partial.fewer import shortened, size_of, thinned
+from superopt.partial.fewer import columns, renamed, shortened, size_of, thinned
 from superopt.partial.points import DRAW, DRAWS, Points, ring, terms
 from superopt.partial.shared import shared
 from superopt.partial.stacked import stacked
@@ -45,7 +45,8 @@ class Alike:
     with sums in sums as tensors (`shared.py`). known: are they rational functions and maxima?
     bounded: rational functions only? sets: may maxima be sets of their terms? fragile: does a
     number that is rounded decide, so that one input is not enough to tell a difference? orders:
-    does the order of numbers, or a bool, decide? See `plain` and `_peaks`."""
+    does the order of numbers, or a bool, decide? See `plain` and `_peaks`. kinds: axes whose places
+    are all alike (`fewer.columns`)."""
 
     axes: Sequence[Axis]
     bodies: list[Expr]
@@ -58,11 +59,12 @@ class Alike:
     plain: bool
     fragile: bool
     peaks: int
+    kinds: Sequence[tuple[list[int], int]]
 
     @staticmethod
     def of(axes: Sequence[Axis], bodies: Sequence[Expr]) -> Alike:
         bodies = stacked(bodies)
-        short = shortened(bodies)
+        short = shortened(bodies, axes)
         some = [e for b in bodies for e in parts(b) if e.dtype != INDEX]
         known = all(_rational(e) or extreme(e) for e in some)
         known &= not any(map(_counts_infinities, some))
@@ -72,11 +74,18 @@ class Alike:
         peaks = max(map(_peaks, bodies))
         fragile = any(map(steps, some)) and not all(map(exact, some))
         told = (bounded, sets, order or chance, known, all(map(plain, some)), fragile, peaks)
-        return Alike(axes, short, shared(short), bodies, *told)
+        return Alike(axes, short, shared(short), bodies, *told, columns(bodies, axes))
 
     def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """At which places they are equal, and at which of the others it is not known that they are
         not."""
+        if not self.kinds:
+            return self._at(places)
+        some, which = np.unique(renamed(places, self.kinds), axis=0, return_inverse=True)
+        same, doubtful = self._at(some)
+        return same[which], doubtful[which]
+
+    def _at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         same = np.zeros(len(places), bool)
         doubtful = np.zeros_like(same)
         if not len(places):
@@ -158,7 +167,7 @@ class Alike:
         """At which places no numbers tell a difference, whatever functions are of these: all laws
         of the order of numbers hold there, none of functions."""
         points = Doubles(0, centres=self.centres, wide=True, free=True)
-        real = shared(shortened(self.whole, zeros=True))
+        real = shared(shortened(self.whole, self.axes, zeros=True))
         with np.errstate(all="ignore"):
             a, b = self.drawn(real, places, range(self.draws), points)
         return np.asarray(compared(a, b, True)[0].all(1))
@@ -173,7 +182,7 @@ class Alike:
         """At which places all inputs say that they are equal, and at which some that they are
         not."""
         points = Doubles(0, centres=self.centres, wide=self.plain)
-        real = shared(shortened(self.whole, zeros=True))
+        real = shared(shortened(self.whole, self.axes, zeros=True))
         near, apart = np.ones(len(places), bool), np.zeros(len(places), bool)
         left, begin = np.arange(len(places)), 0
         for way in (FIRST, ORDERED, DRAWS):
@@ -197,7 +206,7 @@ class Alike:
         left = left[:: 1 + len(left) // AIMED]
         if not len(left):
             return
-        bodies = shortened(self.whole, zeros=True)
+        bodies = shortened(self.whole, self.axes, zeros=True)
         far = max(abs(n) for n in map(float, numbers_of(self.bodies)) if abs(n) <= MOST)
         anyhow = Doubles(0, centres=self.centres, wide=self.plain)
         points = Aimed(1, centres=self.centres, wide=self.plain, far=far)

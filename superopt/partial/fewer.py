@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from superopt.partial.points import ring
 from superopt.te import index as ix
 from superopt.te.affine import Done, replaced
@@ -19,19 +21,73 @@ from superopt.te.walk import axes_of, operands, parts, rebuilt, reductions
 
 FEW = 2
 ENDS = 2
+_OF_SETS = frozenset(("sum", "prod", "max", "min"))  # in any order
 
 
-def shortened(bodies: Sequence[Expr], zeros: bool = False) -> list[Expr]:
+def shortened(bodies: Sequence[Expr], axes: Sequence[Axis], zeros: bool = False) -> list[Expr]:
     """Sums over long axes (channels) as sums over few of their places, where these are all alike:
-    such an axis is only read by, as an index of its own, and where it is read by nothing else is.
-    Then the terms of one place are of other variables than those of another, and what is equal for
-    few places is equal for all: as many as the factors of a product, of which each may read another
-    one. What reads nothing of the axis counts its places, and would be less of fewer. zeros: only
-    where what differs of few does of all, over numbers, too: functions of 0 must be 0, and have no
-    bound, since a sum of two signs is never below -2, as one of three is."""
-    found = _places(bodies, lambda e, a: _only_read(e, a) and _nothing_but(e, a, zeros))
+    such an axis is only read by, as an index of its own, and where it is read by nothing else is,
+    but by axes of the same kind, of which some may be among `axes`, those of the result. Then no
+    place is told from another one: a product of factors of some places is in the sum as often as
+    the same one of other places. So what is equal for few places is equal for all: as many as one
+    product reads (`_most`). What reads nothing of the axis counts its places, and would be less of
+    fewer. zeros: only where what differs of few does of all, over numbers, too: functions of 0 must
+    be 0, and have no bound, since a sum of two signs is never below -2, as one of three is."""
+    some = ((a, n) for kind, n in _short(bodies, axes, zeros) for a in kind.difference(axes))
+    return _with(bodies, {a: (n, 1) for a, n in some if size_of(a) > n})
+
+
+def columns(bodies: Sequence[Expr], axes: Sequence[Axis]) -> list[tuple[list[int], int]]:
+    """Which of `axes` have places that are all alike: axes that, and those of sums and maxima of
+    which the same dims are indices, too, are only read by. Of each kind together, and among how
+    many places these may be said to be, of those that `shortened` leaves."""
+    found = _kinds(bodies, lambda r, a: r.fn in _OF_SETS and _only_read(r.body, a), axes)
+    short = {a: n for kind, n in _short(bodies, axes, False) for a in kind}
+    kinds = ([n for n, a in enumerate(axes) if a in kind] for kind in found)
+    return [(k, short.get(axes[k[0]], len(k))) for k in kinds if k]
+
+
+def renamed(places: np.ndarray, kinds: Sequence[tuple[list[int], int]]) -> np.ndarray:
+    """Places (count, axes) that are alike, among the few: axes of one kind that are at the same
+    place are so there, and others are not."""
+    out = places.copy()
+    for some, count in kinds:
+        for n, a in enumerate(some):
+            out[:, a] %= count
+            for _ in some[:n]:
+                for b in some[:n]:
+                    differ = places[:, a] != places[:, b]
+                    out[:, a] += differ & (out[:, a] == out[:, b])
+                    out[:, a] %= count
+            for b in some[:n]:
+                out[:, a] = np.where(places[:, a] == places[:, b], out[:, b], out[:, a])
+    return out
+
+
+def _short(
+    bodies: Sequence[Expr], axes: Sequence[Axis], zeros: bool
+) -> list[tuple[frozenset[Axis], int]]:
+    """Kinds of axes with sums among them, and how many places tell of all of each."""
+
+    def fine(r: Reduce, a: Axis) -> bool:
+        return r.fn == "sum" and _only_read(r.body, a) and _nothing_but(r.body, a, zeros)
+
+    found = [kind for kind in _kinds(bodies, fine, axes) if not kind <= set(axes)]
     least = max(FEW, *map(degree, bodies))
-    return _with(bodies, {a: (least, 1) for a in found if size_of(a) > least})
+    told = ((k, len(k & set(axes)) + max(_most(b, k) for b in bodies)) for k in found)
+    return [(k, max(least, n)) for k, n in told]
+
+
+def _most(e: Expr, kind: frozenset[Axis]) -> int:
+    """How many axes of the kind are summed over in one product, at most."""
+    match e:
+        case Reduce(_, axes, body):
+            return len(kind.intersection(axes)) + _most(body, kind)
+        case Apply("add" | "sub" | "neg" | "select", args):
+            return max(_most(x, kind) for x in args)
+        case Apply(_, args):
+            return sum(_most(x, kind) for x in args)
+    return 0
 
 
 def thinned(bodies: Sequence[Expr]) -> list[Expr]:
@@ -40,32 +96,34 @@ def thinned(bodies: Sequence[Expr]) -> list[Expr]:
     gives there is no place that is 0."""
     if not all(map(ring, bodies)):
         return list(bodies)
-    some = ((a, size_of(a)) for a in _places(bodies, _nothing_but))
+    found = _kinds(bodies, lambda r, a: r.fn == "sum" and _nothing_but(r.body, a))
+    some = ((a, size_of(a)) for kind in found for a in kind)
     return _with(bodies, {a: (ENDS, n - 1) for a, n in some if n > ENDS})
 
 
-def _places(bodies: Sequence[Expr], fine: Callable[[Expr, Axis], bool]) -> list[Axis]:
+def _kinds(
+    bodies: Sequence[Expr], fine: Callable[[Reduce, Axis], bool], outer: Sequence[Axis] = ()
+) -> list[frozenset[Axis]]:
     """The axes of sums that are fine, with all others that are an index of the same dim of the same
-    tensor, of which each must be such an axis, and of as many places."""
-    told: dict[Axis, bool] = {}
+    tensor, of which each must be such an axis, or one of `outer` that is only read by, and of as
+    many places."""
+    told = {a: all(_only_read(b, a) for b in bodies) for a in outer}
     for r in (r for body in bodies for r in reductions(body)):
-        for a in r.axes:
-            told[a] = told.get(a, True) and r.fn == "sum" and fine(r.body, a)
+        told |= {a: told.get(a, True) and fine(r, a) for a in r.axes}
     read: dict[tuple[Tensor, int], set[Axis | None]] = {}
     for e in (e for body in bodies for e in parts(body) if isinstance(e, Load)):
         for d, i in enumerate(e.index):
             at = i if isinstance(i, Axis) and i in told else None
             read.setdefault((e.tensor, d), set()).add(at)
+    kinds = {a: frozenset((a,)) for a in told}
     bad = {a for a, yes in told.items() if not yes}
-    while True:  # what is an index with one that is not fine is not, either
-        more = set[Axis]()
-        for some in read.values():
-            own = {a for a in some if a is not None}
-            if len(own) < len(some) or len(set(map(size_of, own))) > 1 or not own.isdisjoint(bad):
-                more |= own
-        if more <= bad:
-            return [a for a in told if a not in bad]
-        bad |= more
+    for some in read.values():
+        own = [a for a in some if a is not None]
+        if len(own) < len(some) or len(set(map(size_of, own))) > 1:
+            bad.update(own)
+        whole = frozenset[Axis]().union(*(kinds[a] for a in own))
+        kinds.update(dict.fromkeys(whole, whole))  # what is with one that is bad is, too
+    return [k for k in dict.fromkeys(kinds.values()) if k.isdisjoint(bad)]
 
 
 def degree(e: Expr) -> int:

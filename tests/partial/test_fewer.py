@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
 from superopt.ir import graph as g
 from superopt.partial.composed import Composed
-from superopt.partial.fewer import shortened, thinned
+from superopt.partial.fewer import columns, renamed, shortened, thinned
 from superopt.partial.points import terms
 from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
@@ -24,7 +28,7 @@ def conv(channels: int, kernel: int) -> g.Value:
     return apply("Conv", x, k, pads=(1, 1, 1, 1))
 
 
-def renamed(e: Expr, names: Mapping[str, str]) -> Expr:
+def other_names(e: Expr, names: Mapping[str, str]) -> Expr:
     """With other names for the axes of sums."""
     match e:
         case Axis(name, extent):
@@ -32,11 +36,11 @@ def renamed(e: Expr, names: Mapping[str, str]) -> Expr:
         case Reduce(fn, axes, inner, dtype):
             own = {a.name: f"{names.get(a.name, 'sum-' + a.name)}" for a in axes}
             some = tuple(Axis(own[a.name], a.extent) for a in axes)
-            return Reduce(fn, some, renamed(inner, {**names, **own}), dtype)
+            return Reduce(fn, some, other_names(inner, {**names, **own}), dtype)
         case Apply(fn, args, dtype):
-            return Apply(fn, tuple(renamed(a, names) for a in args), dtype)
+            return Apply(fn, tuple(other_names(a, names) for a in args), dtype)
         case Load(t, index, dtype):
-            return Load(t, tuple(renamed(i, names) for i in index), dtype)
+            return Load(t, tuple(other_names(i, names) for i in index), dtype)
     return e
 
 
@@ -44,15 +48,14 @@ def test_channels_as_many_as_places_of_the_window() -> None:
     """Are channels: two of three are enough, and of a window none."""
     e = body(conv(3, 3))
     assert terms(e) == 3 * 9
-    (short,) = shortened([e])
+    (short,) = shortened([e], ())
     assert terms(short) == 2 * 9
 
 
 def test_axes_of_any_name() -> None:
-    e = renamed(body(conv(64, 3)), {})
+    e = other_names(body(conv(64, 3)), {})
     assert all(a.name.startswith("sum-") for a in sums(e))
-    for fewer, most in ((shortened, 2 * 9), (thinned, 2 * 4)):
-        (some,) = fewer([e])
+    for (some,), most in ((shortened([e], ()), 2 * 9), (thinned([e]), 2 * 4)):
         assert terms(some) == most
         assert inside(some) == set(sums(some))
 
@@ -87,4 +90,30 @@ def test_channels_that_one_program_reads_a_part_of_stay() -> None:
     assert one.body is not None
     assert other.body is not None
     some = [one.body, placed(other.body, dict(zip(other.axes, one.axes, strict=True)))]
-    assert [*map(terms, shortened(some))] == [*map(terms, some)]
+    assert [*map(terms, shortened(some, one.axes))] == [*map(terms, some)]
+
+
+def test_a_kernel_that_is_read_again() -> None:
+    """Its channels are of one kind, of which four are read by a product: of the result, and three
+    of sums."""
+    x, k = given_("x", 1, 64, 8, 8), given_("k", 64, 64, 1, 1)
+    made = x
+    for _ in range(3):
+        made = apply("Conv", made, k)
+    t = Composed().tensor(made)
+    assert t.body is not None
+    assert terms(t.body) == 64**3
+    assert ([1], 4) in columns([t.body], t.axes)
+    (short,) = shortened([t.body], t.axes)
+    assert terms(short) == 4**3
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 9)] * 4), min_size=1, max_size=9), st.integers(3, 6))
+def test_places_that_are_alike(some: list[tuple[int, ...]], count: int) -> None:
+    """Which of the axes of a kind are at the same place stays, and others stay as they are."""
+    places = np.array(some)
+    out = renamed(places, [([0, 1, 3], count)])
+    np.testing.assert_array_equal(out[:, 2], places[:, 2])
+    for old, new in zip(places[:, (0, 1, 3)], out[:, (0, 1, 3)], strict=True):
+        assert new.max() < count
+        np.testing.assert_array_equal(old[:, None] == old, new[:, None] == new)
