@@ -15,7 +15,7 @@ import numpy as np
 
 from superopt.ir import graph as g
 from superopt.partial.alike import INPUTS, Alike
-from superopt.partial.boxes import Box, joined, mask, singles, volume
+from superopt.partial.boxes import Box, Span, joined, mask, singles, volume
 from superopt.partial.cells import cells
 from superopt.partial.composed import Composed
 from superopt.partial.fewer import degree
@@ -102,15 +102,17 @@ def _compared(
     if not found:
         return [], [], 0, True
     axes, rank = programs.axes, len(programs.axes)
-    one = _translated(axes, programs.bodies, found).tolist()
-    alike = [c for c, yes in zip(found, one, strict=True) if yes]
-    others = [c for c, yes in zip(found, one, strict=True) if not yes]
+    moved = dict(zip(found, _translated(axes, programs.bodies, found).tolist(), strict=True))
+    alike = [c for c in found if all(moved[c])]
+    unlike = [c for c in found if not all(moved[c])]
+    others = [_first(c, moved[c]) for c in unlike]
     small = sum(map(volume, others)) <= most
     few, first = _elements(alike, rank, few=True)
     many, behind = _all(others, rank) if small else _elements(others, rank)
     places, begins = np.concatenate((few, many)), np.concatenate((first, behind + len(few)))
-    found = [*alike, *others]
-    sizes = [volume(c) for c in found]
+    found = [*alike, *unlike]
+    cores = [*alike, *others]
+    sizes = [volume(c) for c in cores]
     same, doubtful = programs.at(places)
     every = np.logical_and.reduceat(same, begins).tolist()
     some = np.logical_or.reduceat(same, begins).tolist()
@@ -130,17 +132,32 @@ def _compared(
         else:
             different.append(found[n])
             exact = False
-    more, begins = _all(apart, rank)
+    core = dict(zip(found, cores, strict=True))
+    more, begins = _all([core[c] for c in apart], rank)
     same, doubtful = programs.at(more)
     each = np.split(same, begins[1:]) if apart else []
     for box, own in zip(apart, each, strict=True):
         if own.any():
-            told = list(zip(singles(box), own.tolist(), strict=True))
+            told = list(zip(_slices(box, core[box]), own.tolist(), strict=True))
             equal += [x for x, yes in told if yes]
             different += [x for x, yes in told if not yes]
         else:
             different.append(box)
     return equal, different, len(places) + len(more), exact and not doubtful.any()
+
+
+def _first(cell: Box, along: Sequence[bool]) -> Box:
+    """The cell at the first place of these axes, along which all elements are as that one."""
+    return tuple(Span(s.begin, s.begin + 1) if a else s for s, a in zip(cell, along, strict=True))
+
+
+def _slices(cell: Box, core: Box) -> list[Box]:
+    """Of each element of its core the elements of the cell that are as that one."""
+    whole = [s != c for s, c in zip(cell, core, strict=True)]
+    return [
+        tuple(s if w else o for s, o, w in zip(cell, one, whole, strict=True))
+        for one in singles(core)
+    ]
 
 
 def _spans(boxes: Sequence[Box], rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

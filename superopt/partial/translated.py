@@ -2,7 +2,7 @@
 
 Where all that is read of an input moves by as much along an axis of the result, in both programs,
 an element is the one before it with other names for what is read. So both are equal for all
-elements of the cell, or for none.
+elements along that axis, or for none.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ PLACES = 1 << 18  # that an index has in all cells, and sums
 def translated(
     axes: Sequence[Axis], bodies: Sequence[Expr], begins: np.ndarray, steps: np.ndarray
 ) -> np.ndarray:
-    """Which cells are such. begins, steps: (cells, axes), of the first element, and of the one
-    behind it along each axis; 0 where there is none."""
-    out = np.ones(len(begins), bool)
+    """Along which axes of which cells it is so, (cells, axes). begins, steps: each cell's first
+    element, and how far the one behind it is along each axis; 0 where there is none."""
+    out = np.ones_like(begins, bool)
     some = [e for body in bodies for e in parts(body)]
     if any(isinstance(e, Index) for e in some):
         return np.zeros_like(out)
@@ -44,7 +44,7 @@ def translated(
             return np.zeros_like(out)
         wanted = np.zeros_like(steps.T) if of is None else moved.setdefault(of, moves[0])
         for some_moves in moves:
-            out &= (some_moves == wanted).all(0)
+            out &= (some_moves == wanted).T
     return out
 
 
