@@ -4,7 +4,7 @@ Of sums, products and quotients the field says it, and is right but for a chance
 maxima the sets of terms are compared (`extremes.py`). What neither decides is tried on many numbers
 (`doubles.py`): where some tell a difference there is one. Where none does, programs of maxima and
 conditions are equal, so far as there are few terms, each of which is the largest in some inputs;
-others are if they are over the field, too, whose functions know few laws. Else it is not known.
+what is the same functions of the same things is, whatever these are (`free.py`); others are if they are over the field, too, whose functions know few laws. Else it is not known.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from superopt.partial.aimed import Aimed, aimed
 from superopt.partial.doubles import MOST, Doubles, compared, exact, plain, steps
 from superopt.partial.extremes import OTHER, alone, by_terms, decided, extreme, kinds, numbers_of
 from superopt.partial.fewer import shortened, size_of, thinned
+from superopt.partial.free import Free
 from superopt.partial.points import DRAW, DRAWS, Points, ring, terms
 from superopt.partial.shared import shared
 from superopt.partial.stacked import stacked
 from superopt.te.dtype import INDEX
 from superopt.te.fn import function
-from superopt.te.node import Apply, Axis, Const, Expr, Load, Number, Reduce
+from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Number, Reduce
 from superopt.te.walk import parts
 
 INPUTS = 2  # that are tried
@@ -43,9 +44,10 @@ ABOVE = (0, None, 16, 1)  # sixteenths of the numbers that are above 0; any. Of 
 class Alike:
     """Programs that are compared: as they are; with sums over few places (`fewer.py`); and these
     with sums in sums as tensors (`shared.py`). known: are they rational functions and maxima?
-    bounded: rational functions only? sets: may maxima be sets of their terms? fragile: does a
-    number that is rounded decide, so that one input is not enough to tell a difference? orders:
-    does the order of numbers, or a bool, decide? See `plain` and `_peaks`."""
+    bounded: rational functions only? sets: may maxima be sets of their terms? free: may functions
+    be any (`free.py`), since no element says which one is read? fragile: does a number that is
+    rounded decide, so that one input is not enough to tell a difference? orders: does the order of
+    numbers, or a bool, decide? See `plain` and `_peaks`."""
 
     axes: Sequence[Axis]
     bodies: list[Expr]
@@ -53,6 +55,7 @@ class Alike:
     whole: Sequence[Expr]
     bounded: bool
     sets: bool
+    free: bool
     orders: bool
     known: bool
     plain: bool
@@ -65,13 +68,15 @@ class Alike:
         short = shortened(bodies)
         some = [e for b in bodies for e in parts(b) if e.dtype != INDEX]
         known = all(_rational(e) or extreme(e) for e in some)
-        known &= not any(map(_counts_infinities, some))
+        counted = any(map(_counts_infinities, some))
+        known &= not counted
+        free = not counted and not any(isinstance(e, Index) for b in bodies for e in parts(b))
         order, chance = any(map(_ordered, some)), any(map(_tossed, some))
         bounded = known and not order and not chance
         sets = order and not chance and by_terms(bodies)
         peaks = max(map(_peaks, bodies))
         fragile = any(map(steps, some)) and not all(map(exact, some))
-        told = (bounded, sets, order or chance, known, all(map(plain, some)), fragile, peaks)
+        told = (bounded, sets, free, order or chance, known, all(map(plain, some)), fragile, peaks)
         return Alike(axes, short, shared(short), bodies, *told)
 
     def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -88,8 +93,9 @@ class Alike:
             if decided(self.bodies) and self.known:
                 return same, doubtful
         left = np.flatnonzero(~same)
-        near, apart = self.over_reals(places[left])
-        left, near = left[~apart], near[~apart]
+        near, apart, written = self.over_reals(places[left])
+        same[left[written]] = True
+        left, near = left[~(apart | written)], near[~(apart | written)]
         if self.plain:
             sure = near & (not self.sets or len(kinds(self.bodies)) > 1 or self.peaks <= FEW_PEAKS)
         else:
@@ -114,6 +120,11 @@ class Alike:
             a, b = self.drawn(self.own, places, range(count), points)
             return np.asarray((a == b).all(1))
         return of_same_terms(self.axes, self.own, places, numbers, caps)
+
+    def of_same_functions(self, places: np.ndarray) -> np.ndarray:
+        """At which places they are the same sums and products of the same functions."""
+        a, b = self.drawn(self.own, places, range(INPUTS), Free(0, draws=INPUTS))
+        return np.asarray((a == b).all(1))
 
     def over_field(self, places: np.ndarray) -> np.ndarray:
         """At which places no input tells a difference. Sums over the ends of windows are compared
@@ -169,12 +180,13 @@ class Alike:
         numbers = [float(n) for n in numbers_of(self.bodies)]
         return tuple(s * n for n in numbers if abs(n) < DRAWS for s in (1, -1))
 
-    def over_reals(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """At which places all inputs say that they are equal, and at which some that they are
-        not."""
+    def over_reals(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """At which places all inputs say that they are equal, at which some that they are not, and
+        at which they are the same functions, for which few inputs are tried."""
         points = Doubles(0, centres=self.centres, wide=self.plain)
         real = shared(shortened(self.whole, zeros=True))
-        near, apart = np.ones(len(places), bool), np.zeros(len(places), bool)
+        near = np.ones(len(places), bool)
+        apart, written = np.zeros_like(near), np.zeros_like(near)
         left, begin = np.arange(len(places)), 0
         for way in (FIRST, ORDERED, DRAWS):
             end = max(self.draws, min(way, TRIED // max(1, len(left)))) if way > ORDERED else way
@@ -186,14 +198,19 @@ class Alike:
             near[left] &= same.all(1)
             least = 1 + self.fragile * (end - begin) // 4
             apart[left] = np.count_nonzero(other, axis=1) >= least
-            left, begin = left[~apart[left]], end
-        self.aim(places, near, apart)
-        return near, apart
+            left = left[~apart[left]]
+            if self.free and not begin:
+                written[left] = self.of_same_functions(places[left])
+                left = left[~written[left]]
+            begin = end
+        self.aim(places, np.flatnonzero(near & ~apart & ~written), near, apart)
+        return near, apart, written
 
-    def aim(self, places: np.ndarray, near: np.ndarray, apart: np.ndarray) -> None:
-        """Inputs that meet conditions, at some of many places. Where numbers are rounded conditions
-        may be met by one program and not by the other."""
-        left = np.flatnonzero(near & ~apart)
+    def aim(
+        self, places: np.ndarray, left: np.ndarray, near: np.ndarray, apart: np.ndarray
+    ) -> None:
+        """Inputs that meet conditions, at some of many places that are left. Where numbers are
+        rounded conditions may be met by one program and not by the other."""
         left = left[:: 1 + len(left) // AIMED]
         if not len(left):
             return

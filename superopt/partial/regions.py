@@ -114,7 +114,7 @@ def _compared(
     same, doubtful = programs.at(places)
     every = np.logical_and.reduceat(same, begins).tolist()
     some = np.logical_or.reduceat(same, begins).tolist()
-    left = max(most, LATER // sum(map(terms, programs.bodies)))
+    left = LATER // sum(map(terms, programs.bodies))
     equal: list[Box] = []
     different: list[Box] = []
     apart: list[Box] = []
