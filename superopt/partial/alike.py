@@ -4,7 +4,8 @@ Of sums, products and quotients the field says it, and is right but for a chance
 maxima the sets of terms are compared (`extremes.py`). What neither decides is tried on many numbers
 (`doubles.py`): where some tell a difference there is one. Where none does, programs of maxima and
 conditions are equal, so far as there are few terms, each of which is the largest in some inputs;
-what is the same functions of the same things is, whatever these are (`free.py`); others are if they are over the field, too, whose functions know few laws. Else it is not known.
+what is the same functions of the same things is, whatever these are (`free.py`); others are if they
+are over the field, too, whose functions know few laws. Else it is not known.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from superopt.partial.aimed import Aimed, aimed
 from superopt.partial.doubles import MOST, Doubles, compared, exact, plain, steps
+from superopt.partial.exchanged import exchanged
 from superopt.partial.extremes import OTHER, alone, by_terms, decided, extreme, kinds, numbers_of
 from superopt.partial.fewer import shortened, size_of, thinned
 from superopt.partial.free import Free
@@ -61,11 +63,13 @@ class Alike:
     plain: bool
     fragile: bool
     peaks: int
+    exchanged: list[bool]
 
     @staticmethod
     def of(axes: Sequence[Axis], bodies: Sequence[Expr]) -> Alike:
         bodies = stacked(bodies)
-        short = shortened(bodies)
+        first = exchanged(axes, bodies)
+        short = shortened(bodies, first=[a for a, yes in zip(axes, first, strict=True) if yes])
         some = [e for b in bodies for e in parts(b) if e.dtype != INDEX]
         known = all(_rational(e) or extreme(e) for e in some)
         counted = any(map(_counts_infinities, some))
@@ -76,12 +80,29 @@ class Alike:
         sets = order and not chance and by_terms(bodies)
         peaks = max(map(_peaks, bodies))
         fragile = any(map(steps, some)) and not all(map(exact, some))
-        told = (bounded, sets, free, order or chance, known, all(map(plain, some)), fragile, peaks)
+        told = (
+            bounded,
+            sets,
+            free,
+            order or chance,
+            known,
+            all(map(plain, some)),
+            fragile,
+            peaks,
+            first,
+        )
         return Alike(axes, short, shared(short), bodies, *told)
 
     def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """At which places they are equal, and at which of the others it is not known that they are
         not."""
+        if not any(self.exchanged):
+            return self.at_each(places)
+        some, which = np.unique(np.where(self.exchanged, 0, places), return_inverse=True, axis=0)
+        same, doubtful = self.at_each(some)
+        return same[which.ravel()], doubtful[which.ravel()]
+
+    def at_each(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         same = np.zeros(len(places), bool)
         doubtful = np.zeros_like(same)
         if not len(places):
@@ -106,6 +127,12 @@ class Alike:
         same[left[sure]] = True
         doubtful[left[~sure]] = True
         return same, doubtful
+
+    @property
+    def over_numbers(self) -> list[Expr]:
+        """With sums over few places, as far as numbers allow it."""
+        first = [a for a, yes in zip(self.axes, self.exchanged, strict=True) if yes]
+        return shortened(self.whole, zeros=True, first=first)
 
     @property
     def draws(self) -> int:
@@ -169,7 +196,7 @@ class Alike:
         """At which places no numbers tell a difference, whatever functions are of these: all laws
         of the order of numbers hold there, none of functions."""
         points = Doubles(0, centres=self.centres, wide=True, free=True)
-        real = shared(shortened(self.whole, zeros=True))
+        real = shared(self.over_numbers)
         with np.errstate(all="ignore"):
             a, b = self.drawn(real, places, range(self.draws), points)
         return np.asarray(compared(a, b, True)[0].all(1))
@@ -184,7 +211,7 @@ class Alike:
         """At which places all inputs say that they are equal, at which some that they are not, and
         at which they are the same functions, for which few inputs are tried."""
         points = Doubles(0, centres=self.centres, wide=self.plain)
-        real = shared(shortened(self.whole, zeros=True))
+        real = shared(self.over_numbers)
         near = np.ones(len(places), bool)
         apart, written = np.zeros_like(near), np.zeros_like(near)
         left, begin = np.arange(len(places)), 0
@@ -214,7 +241,7 @@ class Alike:
         left = left[:: 1 + len(left) // AIMED]
         if not len(left):
             return
-        bodies = shortened(self.whole, zeros=True)
+        bodies = self.over_numbers
         far = max(abs(n) for n in map(float, numbers_of(self.bodies)) if abs(n) <= MOST)
         anyhow = Doubles(0, centres=self.centres, wide=self.plain)
         points = Aimed(1, centres=self.centres, wide=self.plain, far=far)

@@ -21,16 +21,20 @@ FEW = 2
 ENDS = 2
 
 
-def shortened(bodies: Sequence[Expr], zeros: bool = False) -> list[Expr]:
+def shortened(
+    bodies: Sequence[Expr], zeros: bool = False, first: Sequence[Axis] = ()
+) -> list[Expr]:
     """Sums over long axes (channels) as sums over few of their places, where these are all alike:
     such an axis is only read by, as an index of its own, and where it is read by nothing else is.
     Then the terms of one place are of other variables than those of another, and what is equal for
     few places is equal for all: as many as the factors of a product, of which each may read another
     one. What reads nothing of the axis counts its places, and would be less of fewer. zeros: only
     where what differs of few does of all, over numbers, too: functions of 0 must be 0, and have no
-    bound, since a sum of two signs is never below -2, as one of three is."""
-    found = _places(bodies, lambda e, a: _only_read(e, a) and _nothing_but(e, a, zeros))
-    least = max(FEW, *map(degree, bodies))
+    bound, since a sum of two signs is never below -2, as one of three is. first: axes of the
+    result that may be such an index, too, since only their first place is asked (`exchanged.py`):
+    it is one place more."""
+    found = _places(bodies, lambda e, a: _only_read(e, a) and _nothing_but(e, a, zeros), first)
+    least = max(FEW, *map(degree, bodies)) + bool(first)
     return _with(bodies, {a: (least, 1) for a in found if size_of(a) > least})
 
 
@@ -44,9 +48,11 @@ def thinned(bodies: Sequence[Expr]) -> list[Expr]:
     return _with(bodies, {a: (ENDS, n - 1) for a, n in some if n > ENDS})
 
 
-def _places(bodies: Sequence[Expr], fine: Callable[[Expr, Axis], bool]) -> list[Axis]:
+def _places(
+    bodies: Sequence[Expr], fine: Callable[[Expr, Axis], bool], first: Sequence[Axis] = ()
+) -> list[Axis]:
     """The axes of sums that are fine, with all others that are an index of the same dim of the same
-    tensor, of which each must be such an axis, and of as many places."""
+    tensor, of which each must be such an axis, or one of the first, and of as many places."""
     told: dict[Axis, bool] = {}
     for r in (r for body in bodies for r in reductions(body)):
         for a in r.axes:
@@ -54,7 +60,7 @@ def _places(bodies: Sequence[Expr], fine: Callable[[Expr, Axis], bool]) -> list[
     read: dict[tuple[Tensor, int], set[Axis | None]] = {}
     for e in (e for body in bodies for e in parts(body) if isinstance(e, Load)):
         for d, i in enumerate(e.index):
-            at = i if isinstance(i, Axis) and i in told else None
+            at = i if isinstance(i, Axis) and (i in told or i in first) else None
             read.setdefault((e.tensor, d), set()).add(at)
     bad = {a for a, yes in told.items() if not yes}
     while True:  # what is an index with one that is not fine is not, either

@@ -102,7 +102,7 @@ def _compared(
     if not found:
         return [], [], 0, True
     axes, rank = programs.axes, len(programs.axes)
-    one = _translated(axes, programs.bodies, found).tolist()
+    one = _translated(axes, programs.bodies, found, programs.exchanged).tolist()
     alike = [c for c, yes in zip(found, one, strict=True) if yes]
     others = [c for c, yes in zip(found, one, strict=True) if not yes]
     small = sum(map(volume, others)) <= most
@@ -164,9 +164,14 @@ def _all(boxes: Sequence[Box], rank: int) -> tuple[np.ndarray, np.ndarray]:
     return out * steps[box] + begins[box], first
 
 
-def _translated(axes: Sequence[Axis], bodies: Sequence[Expr], boxes: Sequence[Box]) -> np.ndarray:
+def _translated(
+    axes: Sequence[Axis],
+    bodies: Sequence[Expr],
+    boxes: Sequence[Box],
+    but: Sequence[bool] | bool = False,
+) -> np.ndarray:
     begins, steps, counts = _spans(boxes, len(axes))
-    return translated(axes, bodies, begins, np.where(counts > 1, steps, 0))
+    return translated(axes, bodies, begins, np.where(counts > 1, steps, 0), but)
 
 
 def _elements(boxes: Sequence[Box], rank: int, few: bool = False) -> tuple[np.ndarray, np.ndarray]:

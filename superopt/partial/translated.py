@@ -2,7 +2,7 @@
 
 Where all that is read of an input moves by as much along an axis of the result, in both programs,
 an element is the one before it with other names for what is read. So both are equal for all
-elements of the cell, or for none.
+elements of the cell, or for none. Along some axes it may be so by other renames (`exchanged.py`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,17 @@ PLACES = 1 << 18  # that an index has in all cells, and sums
 
 
 def translated(
-    axes: Sequence[Axis], bodies: Sequence[Expr], begins: np.ndarray, steps: np.ndarray
+    axes: Sequence[Axis],
+    bodies: Sequence[Expr],
+    begins: np.ndarray,
+    steps: np.ndarray,
+    but: Sequence[bool] | bool = False,
 ) -> np.ndarray:
     """Which cells are such. begins, steps: (cells, axes), of the first element, and of the one
-    behind it along each axis; 0 where there is none."""
+    behind it along each axis; 0 where there is none. but: axes along which nothing is
+    asked."""
     out = np.ones(len(begins), bool)
+    steps = np.where(but, 0, steps)
     some = [e for body in bodies for e in parts(body)]
     if any(isinstance(e, Index) for e in some):
         return np.zeros_like(out)

@@ -293,8 +293,10 @@ def convolution(v: g.Value, name: str, channels: int = 64) -> g.Value:
 
 
 KERNELS: dict[tuple[str, int], g.Input] = {}
+SLOPES = given_("slopes", 64, 1, 1)
 FUNCTIONS: dict[str, Callable[[g.Value], g.Value]] = {
     "LeakyRelu": lambda v: apply("LeakyRelu", v),
+    "PRelu": lambda v: apply("PRelu", v, SLOPES),
     "Gelu": lambda v: apply("Gelu", v),
     "Silu": lambda v: apply("Mul", v, apply("Sigmoid", v)),
 }
