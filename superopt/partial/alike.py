@@ -22,6 +22,7 @@ from superopt.partial.exchanged import exchanged
 from superopt.partial.extremes import OTHER, alone, by_terms, decided, extreme, kinds, numbers_of
 from superopt.partial.fewer import shortened, size_of, thinned
 from superopt.partial.free import Free
+from superopt.partial.named import named
 from superopt.partial.points import DRAW, DRAWS, Points, ring, terms
 from superopt.partial.shared import shared
 from superopt.partial.stacked import stacked
@@ -67,7 +68,7 @@ class Alike:
 
     @staticmethod
     def of(axes: Sequence[Axis], bodies: Sequence[Expr]) -> Alike:
-        bodies = stacked(bodies)
+        bodies = named(stacked(bodies))
         first = exchanged(axes, bodies)
         short = shortened(bodies, first=[a for a, yes in zip(axes, first, strict=True) if yes])
         some = [e for b in bodies for e in parts(b) if e.dtype != INDEX]
@@ -215,7 +216,7 @@ class Alike:
         near = np.ones(len(places), bool)
         apart, written = np.zeros_like(near), np.zeros_like(near)
         left, begin = np.arange(len(places)), 0
-        for way in (FIRST, ORDERED, DRAWS):
+        for way in (*((1,) if not self.fragile else ()), FIRST, ORDERED, DRAWS):
             end = max(self.draws, min(way, TRIED // max(1, len(left)))) if way > ORDERED else way
             if not len(left) or end <= begin:
                 break
