@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import networkx as nx
+
+from superopt.partial.degrees import sums_degree
 from superopt.partial.points import ring
 from superopt.te import index as ix
 from superopt.te.affine import Done, replaced
@@ -27,15 +30,19 @@ def shortened(
     """Sums over long axes (channels) as sums over few of their places, where these are all alike:
     such an axis is only read by, as an index of its own, and where it is read by nothing else is.
     Then the terms of one place are of other variables than those of another, and what is equal for
-    few places is equal for all: as many as the factors of a product, of which each may read another
-    one. What reads nothing of the axis counts its places, and would be less of fewer. zeros: only
-    where what differs of few does of all, over numbers, too: functions of 0 must be 0, and have no
-    bound, since a sum of two signs is never below -2, as one of three is. first: axes of the
-    result that may be such an index, too, since only their first place is asked (`exchanged.py`):
-    it is one place more."""
+    few places is equal for all: as many as the sums over such an axis in a product, of which each
+    may read another one (`degrees.py`). What reads nothing of the axis counts its places, and would
+    be less of fewer. zeros: only where what differs of few does of all, over numbers, too:
+    functions of 0 must be 0, and have no bound, since a sum of two signs is never below -2, as one
+    of three is. first: axes of the result that may be such an index, too, since only their first
+    place is asked (`exchanged.py`): it is one place more."""
     found = _places(bodies, lambda e, a: _only_read(e, a) and _nothing_but(e, a, zeros), first)
-    least = max(FEW, *map(degree, bodies)) + bool(first)
-    return _with(bodies, {a: (least, 1) for a in found if size_of(a) > least})
+    change: dict[Axis, tuple[int, int]] = {}
+    for some in _together(bodies, [*found, *first]):
+        own = some.intersection(found)
+        least = max(FEW, sums_degree(bodies, own)) + (len(own) < len(some))
+        change |= {a: (least, 1) for a in own if size_of(a) > least}
+    return _with(bodies, change)
 
 
 def thinned(bodies: Sequence[Expr]) -> list[Expr]:
@@ -74,18 +81,13 @@ def _places(
         bad |= more
 
 
-def degree(e: Expr) -> int:
-    """Of an element as a polynomial in what is given; a function counts as one more thing given."""
-    match e:
-        case Load():
-            return 1
-        case Reduce(_, _, body):
-            return degree(body)
-        case Apply("mul", args):
-            return sum(map(degree, args))
-        case Apply(_, args):
-            return max(map(degree, args))
-    return 0
+def _together(bodies: Sequence[Expr], some: Sequence[Axis]) -> list[set[Axis]]:
+    """Those of these axes that are an index of the same dims."""
+    read: nx.Graph[object] = nx.Graph()
+    read.add_nodes_from(some)
+    for e in (e for body in bodies for e in parts(body) if isinstance(e, Load)):
+        read.add_edges_from(((e.tensor, d), i) for d, i in enumerate(e.index) if i in read)
+    return [set(some).intersection(found) for found in nx.connected_components(read)]
 
 
 def size_of(a: Axis) -> int:

@@ -18,7 +18,7 @@ from superopt.partial.alike import INPUTS, Alike
 from superopt.partial.boxes import Box, joined, mask, singles, volume
 from superopt.partial.cells import cells
 from superopt.partial.composed import Composed
-from superopt.partial.fewer import degree
+from superopt.partial.degrees import chance_degree
 from superopt.partial.points import MODULUS, terms
 from superopt.partial.translated import translated
 from superopt.te.expr import Tensor, compute
@@ -85,7 +85,7 @@ def of_tensors(a: Tensor, b: Tensor, every: int = EVERY) -> Regions:
     found = cells(a.axes, bodies)
     programs = Alike.of(a.axes, bodies)
     equal, different, count, exact = _compared(programs, found, every)
-    most = max(map(degree, programs.whole))
+    most = chance_degree(*programs.whole)
     chance = Fraction(most, MODULUS) ** INPUTS if programs.bounded else None
     return Regions(shape, joined(equal, shape), joined(different, shape), count, chance, exact)
 
