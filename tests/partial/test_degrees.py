@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -59,12 +61,11 @@ def test_powers_of_sums_have_many_factors(a: g.Value, b: g.Value) -> None:
 
 
 def test_the_chance_counts_them() -> None:
-    p = MODULUS
     for same in (power(SUM, 3), thrice(SUM)):
         assert regions(same, times(SUM, times(SUM, SUM))).share == 1
         chance = regions(same, OF_TWO).chance
         assert chance is not None
-        assert chance >= (3 / p) ** 2
+        assert chance >= Fraction(3, MODULUS) ** 2
     quotient = regions(apply("Div", power(SUM, 2), OF_TWO), apply("Reciprocal", SUM)).chance
     assert quotient is not None
-    assert quotient >= (6 / p) ** 2
+    assert quotient >= Fraction(6, MODULUS) ** 2
