@@ -97,13 +97,6 @@ class Alike:
     def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """At which places they are equal, and at which of the others it is not known that they are
         not."""
-        if not any(self.exchanged):
-            return self.at_each(places)
-        some, which = np.unique(np.where(self.exchanged, 0, places), return_inverse=True, axis=0)
-        same, doubtful = self.at_each(some)
-        return same[which.ravel()], doubtful[which.ravel()]
-
-    def at_each(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         same = np.zeros(len(places), bool)
         doubtful = np.zeros_like(same)
         if not len(places):

@@ -15,7 +15,7 @@ import numpy as np
 
 from superopt.ir import graph as g
 from superopt.partial.alike import INPUTS, Alike
-from superopt.partial.boxes import Box, joined, mask, singles, volume
+from superopt.partial.boxes import Box, Span, joined, mask, parted, volume
 from superopt.partial.cells import cells
 from superopt.partial.composed import Composed
 from superopt.partial.degrees import chance_degree
@@ -84,10 +84,20 @@ def of_tensors(a: Tensor, b: Tensor, every: int = EVERY) -> Regions:
     bodies = once([a.body, placed(b.body, dict(zip(b.axes, a.axes, strict=True)))])
     found = cells(a.axes, bodies)
     programs = Alike.of(a.axes, bodies)
-    equal, different, count, exact = _compared(programs, found, every)
+    ends = [1 if yes else None for yes in programs.exchanged]  # what is exchanged is never cut
+    equal, different, count, exact = _compared(programs, _up_to(ends, found), every)
+    ends = [n if yes else None for n, yes in zip(shape, programs.exchanged, strict=True)]
+    equal, different = _up_to(ends, equal), _up_to(ends, different)
     most = chance_degree(*programs.whole)
     chance = Fraction(most, MODULUS) ** INPUTS if programs.bounded else None
     return Regions(shape, joined(equal, shape), joined(different, shape), count, chance, exact)
+
+
+def _up_to(ends: Sequence[int | None], boxes: Sequence[Box]) -> list[Box]:
+    """Boxes of all before these ends, where there is one, and of what they are of elsewhere."""
+    return [
+        tuple(s if n is None else Span(0, n) for s, n in zip(b, ends, strict=True)) for b in boxes
+    ]
 
 
 def _computed(t: Tensor) -> Tensor:
@@ -102,7 +112,7 @@ def _compared(
     if not found:
         return [], [], 0, True
     axes, rank = programs.axes, len(programs.axes)
-    one = _translated(axes, programs.bodies, found, programs.exchanged).tolist()
+    one = _translated(axes, programs.bodies, found).tolist()
     alike = [c for c, yes in zip(found, one, strict=True) if yes]
     others = [c for c, yes in zip(found, one, strict=True) if not yes]
     small = sum(map(volume, others)) <= most
@@ -135,9 +145,9 @@ def _compared(
     each = np.split(same, begins[1:]) if apart else []
     for box, own in zip(apart, each, strict=True):
         if own.any():
-            told = list(zip(singles(box), own.tolist(), strict=True))
-            equal += [x for x, yes in told if yes]
-            different += [x for x, yes in told if not yes]
+            some_equal, some_different = parted(box, own)
+            equal += some_equal
+            different += some_different
         else:
             different.append(box)
     return equal, different, len(places) + len(more), exact and not doubtful.any()
@@ -151,7 +161,7 @@ def _spans(boxes: Sequence[Box], rank: int) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def _all(boxes: Sequence[Box], rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """Their elements, (count, axes), of each in the order of `singles`; and where those of each box
+    """Their elements, (count, axes), of each the last axis the fastest; and where those of each box
     begin."""
     begins, steps, counts = _spans(boxes, rank)
     sizes = counts.prod(1)
@@ -164,14 +174,9 @@ def _all(boxes: Sequence[Box], rank: int) -> tuple[np.ndarray, np.ndarray]:
     return out * steps[box] + begins[box], first
 
 
-def _translated(
-    axes: Sequence[Axis],
-    bodies: Sequence[Expr],
-    boxes: Sequence[Box],
-    but: Sequence[bool] | bool = False,
-) -> np.ndarray:
+def _translated(axes: Sequence[Axis], bodies: Sequence[Expr], boxes: Sequence[Box]) -> np.ndarray:
     begins, steps, counts = _spans(boxes, len(axes))
-    return translated(axes, bodies, begins, np.where(counts > 1, steps, 0), but)
+    return translated(axes, bodies, begins, np.where(counts > 1, steps, 0))
 
 
 def _elements(boxes: Sequence[Box], rank: int, few: bool = False) -> tuple[np.ndarray, np.ndarray]:

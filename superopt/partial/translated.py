@@ -2,7 +2,7 @@
 
 Where all that is read of an input moves by as much along an axis of the result, in both programs,
 an element is the one before it with other names for what is read. So both are equal for all
-elements of the cell, or for none. Along some axes it may be so by other renames (`exchanged.py`).
+elements of the cell, or for none.
 """
 
 from __future__ import annotations
@@ -27,13 +27,10 @@ def translated(
     bodies: Sequence[Expr],
     begins: np.ndarray,
     steps: np.ndarray,
-    but: Sequence[bool] | bool = False,
 ) -> np.ndarray:
     """Which cells are such. begins, steps: (cells, axes), of the first element, and of the one
-    behind it along each axis; 0 where there is none. but: axes along which nothing is
-    asked."""
+    behind it along each axis; 0 where there is none."""
     out = np.ones(len(begins), bool)
-    steps = np.where(but, 0, steps)
     some = [e for body in bodies for e in parts(body)]
     if any(isinstance(e, Index) for e in some):
         return np.zeros_like(out)

@@ -325,10 +325,12 @@ def test_of_the_same_functions_few_inputs_are_tried(
 
 
 def test_of_long_sums_few_elements_are_compared() -> None:
-    """4,096 elements of 12,544 terms each took 3 s."""
+    """4,096 elements of 6,272 terms each took 3 s, of channels and rows that are not alike."""
+    back: dict[str, Any] = {"starts": (-1, -1), "ends": (-99, -99), "steps": (-1, -1)}
 
     def gated(v: g.Value) -> g.Value:
-        return apply("Mul", v, apply("Sigmoid", apply("GlobalAveragePool", v)))
+        turned = apply("Add", v, apply("Slice", v, axes=(1, 2), **back))
+        return apply("Mul", turned, apply("Sigmoid", apply("GlobalAveragePool", v)))
 
     found = regions(*side_by_side(gated, 1, 64, 56, 56))
     assert not found.equal
