@@ -4,7 +4,8 @@ Of sums, products and quotients the field says it, and is right but for a chance
 maxima the sets of terms are compared (`extremes.py`). What neither decides is tried on many numbers
 (`doubles.py`): where some tell a difference there is one. Where none does, programs of maxima and
 conditions are equal, so far as there are few terms, each of which is the largest in some inputs;
-others are if they are over the field, too, whose functions know few laws. Else it is not known.
+what is the same functions of the same things is, whatever these are (`free.py`); others are if they
+are over the field, too, whose functions know few laws. Else it is not known.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from superopt.partial.aimed import Aimed, aimed
 from superopt.partial.doubles import MOST, Doubles, compared, exact, plain, steps
 from superopt.partial.extremes import OTHER, alone, by_terms, decided, extreme, kinds, numbers_of
 from superopt.partial.fewer import columns, renamed, shortened, size_of, thinned
+from superopt.partial.free import Free
+from superopt.partial.named import named
 from superopt.partial.points import DRAW, DRAWS, Points, ring, terms
 from superopt.partial.shared import shared
 from superopt.partial.stacked import stacked
 from superopt.te.dtype import INDEX
 from superopt.te.fn import function
-from superopt.te.node import Apply, Axis, Const, Expr, Load, Number, Reduce
+from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Number, Reduce
 from superopt.te.walk import parts
 
 INPUTS = 2  # that are tried
@@ -43,10 +46,11 @@ ABOVE = (0, None, 16, 1)  # sixteenths of the numbers that are above 0; any. Of 
 class Alike:
     """Programs that are compared: as they are; with sums over few places (`fewer.py`); and these
     with sums in sums as tensors (`shared.py`). known: are they rational functions and maxima?
-    bounded: rational functions only? sets: may maxima be sets of their terms? fragile: does a
-    number that is rounded decide, so that one input is not enough to tell a difference? orders:
-    does the order of numbers, or a bool, decide? See `plain` and `_peaks`. kinds: axes whose places
-    are all alike (`fewer.columns`)."""
+    bounded: rational functions only? sets: may maxima be sets of their terms? free: may functions
+    be any (`free.py`), since no element says which one is read? fragile: does a number that is
+    rounded decide, so that one input is not enough to tell a difference? orders: does the order of
+    numbers, or a bool, decide? See `plain` and `_peaks`. kinds: axes whose places are all alike
+    (`fewer.columns`)."""
 
     axes: Sequence[Axis]
     bodies: list[Expr]
@@ -54,6 +58,7 @@ class Alike:
     whole: Sequence[Expr]
     bounded: bool
     sets: bool
+    free: bool
     orders: bool
     known: bool
     plain: bool
@@ -63,18 +68,21 @@ class Alike:
 
     @staticmethod
     def of(axes: Sequence[Axis], bodies: Sequence[Expr]) -> Alike:
-        bodies = stacked(bodies)
+        bodies = named(stacked(bodies))
         short = shortened(bodies, axes)
         some = [e for b in bodies for e in parts(b) if e.dtype != INDEX]
         known = all(_rational(e) or extreme(e) for e in some)
-        known &= not any(map(_counts_infinities, some))
+        counted = any(map(_counts_infinities, some))
+        known &= not counted
+        free = not counted and not any(isinstance(e, Index) for b in bodies for e in parts(b))
         order, chance = any(map(_ordered, some)), any(map(_tossed, some))
         bounded = known and not order and not chance
         sets = order and not chance and by_terms(bodies)
         peaks = max(map(_peaks, bodies))
         fragile = any(map(steps, some)) and not all(map(exact, some))
-        told = (bounded, sets, order or chance, known, all(map(plain, some)), fragile, peaks)
-        return Alike(axes, short, shared(short), bodies, *told, columns(bodies, axes))
+        known_too = (sets, free, order or chance, known, all(map(plain, some)), fragile, peaks)
+        told = (bounded, *known_too, columns(bodies, axes))
+        return Alike(axes, short, shared(short), bodies, *told)
 
     def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """At which places they are equal, and at which of the others it is not known that they are
@@ -97,8 +105,9 @@ class Alike:
             if decided(self.bodies) and self.known:
                 return same, doubtful
         left = np.flatnonzero(~same)
-        near, apart = self.over_reals(places[left])
-        left, near = left[~apart], near[~apart]
+        near, apart, written = self.over_reals(places[left])
+        same[left[written]] = True
+        left, near = left[~(apart | written)], near[~(apart | written)]
         if self.plain:
             sure = near & (not self.sets or len(kinds(self.bodies)) > 1 or self.peaks <= FEW_PEAKS)
         else:
@@ -109,6 +118,17 @@ class Alike:
         same[left[sure]] = True
         doubtful[left[~sure]] = True
         return same, doubtful
+
+    @property
+    def over_numbers(self) -> list[Expr]:
+        """With sums over few places, as far as numbers allow it."""
+        return shortened(self.whole, self.axes, zeros=True)
+
+    @property
+    def alike(self) -> np.ndarray:
+        """Which axes have places that are all alike, whatever the others are at."""
+        alone = {some[0] for some, _ in self.kinds if len(some) == 1}
+        return np.array([n in alone for n in range(len(self.axes))], bool)
 
     @property
     def draws(self) -> int:
@@ -123,6 +143,11 @@ class Alike:
             a, b = self.drawn(self.own, places, range(count), points)
             return np.asarray((a == b).all(1))
         return of_same_terms(self.axes, self.own, places, numbers, caps)
+
+    def of_same_functions(self, places: np.ndarray) -> np.ndarray:
+        """At which places they are the same sums and products of the same functions."""
+        a, b = self.drawn(self.own, places, range(INPUTS), Free(0, draws=INPUTS))
+        return np.asarray((a == b).all(1))
 
     def over_field(self, places: np.ndarray) -> np.ndarray:
         """At which places no input tells a difference. Sums over the ends of windows are compared
@@ -167,7 +192,7 @@ class Alike:
         """At which places no numbers tell a difference, whatever functions are of these: all laws
         of the order of numbers hold there, none of functions."""
         points = Doubles(0, centres=self.centres, wide=True, free=True)
-        real = shared(shortened(self.whole, self.axes, zeros=True))
+        real = shared(self.over_numbers)
         with np.errstate(all="ignore"):
             a, b = self.drawn(real, places, range(self.draws), points)
         return np.asarray(compared(a, b, True)[0].all(1))
@@ -178,14 +203,15 @@ class Alike:
         numbers = [float(n) for n in numbers_of(self.bodies)]
         return tuple(s * n for n in numbers if abs(n) < DRAWS for s in (1, -1))
 
-    def over_reals(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """At which places all inputs say that they are equal, and at which some that they are
-        not."""
+    def over_reals(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """At which places all inputs say that they are equal, at which some that they are not, and
+        at which they are the same functions, for which few inputs are tried."""
         points = Doubles(0, centres=self.centres, wide=self.plain)
-        real = shared(shortened(self.whole, self.axes, zeros=True))
-        near, apart = np.ones(len(places), bool), np.zeros(len(places), bool)
+        real = shared(self.over_numbers)
+        near = np.ones(len(places), bool)
+        apart, written = np.zeros_like(near), np.zeros_like(near)
         left, begin = np.arange(len(places)), 0
-        for way in (FIRST, ORDERED, DRAWS):
+        for way in (*((1,) if not self.fragile else ()), FIRST, ORDERED, DRAWS):
             end = max(self.draws, min(way, TRIED // max(1, len(left)))) if way > ORDERED else way
             if not len(left) or end <= begin:
                 break
@@ -195,18 +221,23 @@ class Alike:
             near[left] &= same.all(1)
             least = 1 + self.fragile * (end - begin) // 4
             apart[left] = np.count_nonzero(other, axis=1) >= least
-            left, begin = left[~apart[left]], end
-        self.aim(places, near, apart)
-        return near, apart
+            left = left[~apart[left]]
+            if self.free and not begin:
+                written[left] = self.of_same_functions(places[left])
+                left = left[~written[left]]
+            begin = end
+        self.aim(places, np.flatnonzero(near & ~apart & ~written), near, apart)
+        return near, apart, written
 
-    def aim(self, places: np.ndarray, near: np.ndarray, apart: np.ndarray) -> None:
-        """Inputs that meet conditions, at some of many places. Where numbers are rounded conditions
-        may be met by one program and not by the other."""
-        left = np.flatnonzero(near & ~apart)
+    def aim(
+        self, places: np.ndarray, left: np.ndarray, near: np.ndarray, apart: np.ndarray
+    ) -> None:
+        """Inputs that meet conditions, at some of many places that are left. Where numbers are
+        rounded conditions may be met by one program and not by the other."""
         left = left[:: 1 + len(left) // AIMED]
         if not len(left):
             return
-        bodies = shortened(self.whole, self.axes, zeros=True)
+        bodies = self.over_numbers
         far = max(abs(n) for n in map(float, numbers_of(self.bodies)) if abs(n) <= MOST)
         anyhow = Doubles(0, centres=self.centres, wide=self.plain)
         points = Aimed(1, centres=self.centres, wide=self.plain, far=far)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
 from math import prod
 
 import numpy as np
@@ -55,9 +54,25 @@ def volume(box: Box) -> int:
     return prod(s.count for s in box)
 
 
-def singles(box: Box) -> list[Box]:
-    """Its elements, as boxes."""
-    return [tuple(Span(i, i + 1) for i in at) for at in product(*map(Span.indices, box))]
+def parted(box: Box, there: np.ndarray) -> tuple[list[Box], list[Box]]:
+    """What is there of a box and what is not, as boxes along its last axis. there: of each of its
+    elements, the last axis the fastest."""
+    *before, last = box or (Span(0, 1),)
+    rows = there.reshape(-1, last.count)
+    begin = np.ones_like(rows)
+    begin[:, 1:] = rows[:, 1:] != rows[:, :-1]
+    row, at = np.nonzero(begin)
+    behind = np.append(at[1:], 0)
+    ends = np.where(behind == 0, last.count, behind)  # the next run begins a row
+    places = np.unravel_index(row, [s.count for s in before]) if before else ()
+    some = [s.begin + p * s.step for s, p in zip(before, places, strict=True)]
+    told: tuple[list[Box], list[Box]] = ([], [])
+    for *own, a, b, yes in zip(
+        *(x.tolist() for x in (*some, at, ends, rows[row, at])), strict=True
+    ):
+        one = (*(Span(i, i + 1) for i in own), last.part(a, b))
+        told[0 if yes else 1].append(one if box else box)
+    return told
 
 
 def show(box: Box) -> str:

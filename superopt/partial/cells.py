@@ -131,9 +131,12 @@ class _Cutter:
             else:
                 forms.append(self.gap(e))
         points: dict[int, set[int]] = {}
+        nested: list[Expr] = []
         for gap, form in forms:
             own = [a for a, _ in form.terms if a in cell.axes]
-            if len(own) > 1 or form.hangs_on(cell.axes):
+            if self.nests(form, cell.axes):
+                nested.append(gap)
+            elif len(own) > 1 or form.hangs_on(cell.axes):
                 cut = _apart(cell, gap)
                 if cut is not None:
                     return dict([cut]), False
@@ -143,9 +146,19 @@ class _Cutter:
                 points.setdefault(cell.axes.index(own[0]), set()).update(turns)
         each = {k: _between(some, _extent(cell.axes[k])) for k, some in points.items()}
         cuts = {k: spans for k, spans in each.items() if len(spans) > 1}
-        if last or not cuts:
+        if nested and not cuts:
+            cut = next(filter(None, (_apart(cell, gap) for gap in nested)), None)
+            if cut is not None:
+                return dict([cut]), False
+        if (last and not nested) or not cuts:
             return cuts, True
         return dict([next(iter(cuts.items()))]), False
+
+    def nests(self, form: _Form, axes: Sequence[Axis]) -> bool:
+        """Does it hang on the lesser or greater of indices that break, too? Cut there first: what
+        is clipped at both ends of an image is one thing between them."""
+        inner = (e for e in self.asked_in(form.other) if e.fn in ("min", "max"))
+        return any(not affine.free_axes(e).isdisjoint(axes) for e in inner)
 
     def gap(self, e: Apply) -> tuple[Expr, _Form]:
         """The difference of what is compared, and its form."""

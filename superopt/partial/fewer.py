@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from superopt.partial.degrees import sums_degree
 from superopt.partial.points import ring
 from superopt.te import index as ix
 from superopt.te.affine import Done, replaced
@@ -30,9 +31,10 @@ def shortened(bodies: Sequence[Expr], axes: Sequence[Axis], zeros: bool = False)
     but by axes of the same kind, of which some may be among `axes`, those of the result. Then no
     place is told from another one: a product of factors of some places is in the sum as often as
     the same one of other places. So what is equal for few places is equal for all: as many as one
-    product reads (`_most`). What reads nothing of the axis counts its places, and would be less of
-    fewer. zeros: only where what differs of few does of all, over numbers, too: functions of 0 must
-    be 0, and have no bound, since a sum of two signs is never below -2, as one of three is."""
+    product reads, of sums (`degrees.py`) and of the result. What reads nothing of the axis counts
+    its places, and would be less of fewer. zeros: only where what differs of few does of all, over
+    numbers, too: functions of 0 must be 0, and have no bound, since a sum of two signs is never
+    below -2, as one of three is."""
     some = ((a, n) for kind, n in _short(bodies, axes, zeros) for a in kind.difference(axes))
     return _with(bodies, {a: (n, 1) for a, n in some if size_of(a) > n})
 
@@ -72,22 +74,12 @@ def _short(
     def fine(r: Reduce, a: Axis) -> bool:
         return r.fn == "sum" and _only_read(r.body, a) and _nothing_but(r.body, a, zeros)
 
-    found = [kind for kind in _kinds(bodies, fine, axes) if not kind <= set(axes)]
-    least = max(FEW, *map(degree, bodies))
-    told = ((k, len(k & set(axes)) + max(_most(b, k) for b in bodies)) for k in found)
-    return [(k, max(least, n)) for k, n in told]
-
-
-def _most(e: Expr, kind: frozenset[Axis]) -> int:
-    """How many axes of the kind are summed over in one product, at most."""
-    match e:
-        case Reduce(_, axes, body):
-            return len(kind.intersection(axes)) + _most(body, kind)
-        case Apply("add" | "sub" | "neg" | "select", args):
-            return max(_most(x, kind) for x in args)
-        case Apply(_, args):
-            return sum(_most(x, kind) for x in args)
-    return 0
+    out = []
+    for kind in _kinds(bodies, fine, axes):
+        if over := kind.difference(axes):
+            n = max(FEW, sums_degree(bodies, over)) + len(kind) - len(over)
+            out.append((kind, n))
+    return out
 
 
 def thinned(bodies: Sequence[Expr]) -> list[Expr]:
@@ -124,20 +116,6 @@ def _kinds(
         whole = frozenset[Axis]().union(*(kinds[a] for a in own))
         kinds.update(dict.fromkeys(whole, whole))  # what is with one that is bad is, too
     return [k for k in dict.fromkeys(kinds.values()) if k.isdisjoint(bad)]
-
-
-def degree(e: Expr) -> int:
-    """Of an element as a polynomial in what is given; a function counts as one more thing given."""
-    match e:
-        case Load():
-            return 1
-        case Reduce(_, _, body):
-            return degree(body)
-        case Apply("mul", args):
-            return sum(map(degree, args))
-        case Apply(_, args):
-            return max(map(degree, args))
-    return 0
 
 
 def size_of(a: Axis) -> int:

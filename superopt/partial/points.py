@@ -101,7 +101,7 @@ class Points:
         """The elements of an input there; draw: of several inputs which ones, where there are."""
         where = where if draw is None else where * self.draws + draw
         size = self.draws * prod(d for d in t.shape if isinstance(d, int))
-        if t not in self.drawn and size <= where.size:
+        if t not in self.drawn and 0 < size <= where.size:  # 0: of a condition in a sum of nothing
             self.drawn[t] = self.drawing(t, np.arange(size))
         if t in self.drawn:
             return np.take(self.drawn[t], where, -1)
@@ -224,6 +224,10 @@ class _Run:
     def selected(self, guard: Expr, yes: Expr, no: Expr) -> np.ndarray:
         """Only what is wanted is computed, where that saves much."""
         told = self.value(guard)
+        if told.dtype != np.bool_:  # a condition that may be any (`free.py`)
+            kinds = [guard.dtype, yes.dtype, no.dtype]
+            some = even([told, self.value(yes), self.value(no)], kinds)
+            return self.points.domain.apply("select", some, kinds, yes.dtype)
         if told.all():
             return self.value(yes)
         if not told.any():

@@ -15,10 +15,10 @@ import numpy as np
 
 from superopt.ir import graph as g
 from superopt.partial.alike import INPUTS, Alike
-from superopt.partial.boxes import Box, Span, joined, mask, singles, volume
+from superopt.partial.boxes import Box, Span, joined, mask, parted, volume
 from superopt.partial.cells import cells
 from superopt.partial.composed import Composed
-from superopt.partial.fewer import degree
+from superopt.partial.degrees import chance_degree
 from superopt.partial.points import MODULUS, terms
 from superopt.partial.translated import translated
 from superopt.te.expr import Tensor, compute
@@ -85,7 +85,7 @@ def of_tensors(a: Tensor, b: Tensor, every: int = EVERY) -> Regions:
     found = cells(a.axes, bodies)
     programs = Alike.of(a.axes, bodies)
     equal, different, count, exact = _compared(programs, found, every)
-    most = max(map(degree, programs.whole))
+    most = chance_degree(*programs.whole)
     chance = Fraction(most, MODULUS) ** INPUTS if programs.bounded else None
     return Regions(shape, joined(equal, shape), joined(different, shape), count, chance, exact)
 
@@ -102,10 +102,11 @@ def _compared(
     if not found:
         return [], [], 0, True
     axes, rank = programs.axes, len(programs.axes)
-    moved = dict(zip(found, _translated(axes, programs.bodies, found).tolist(), strict=True))
-    alike = [c for c in found if all(moved[c])]
-    unlike = [c for c in found if not all(moved[c])]
-    others = [_first(c, moved[c]) for c in unlike]
+    along = _translated(axes, programs.bodies, found) | programs.alike
+    as_first = dict(zip(found, along.tolist(), strict=True))
+    alike = [c for c in found if all(as_first[c])]
+    unlike = [c for c in found if not all(as_first[c])]
+    others = [_first(c, as_first[c]) for c in unlike]
     small = sum(map(volume, others)) <= most
     few, first = _elements(alike, rank, few=True)
     many, behind = _all(others, rank) if small else _elements(others, rank)
@@ -116,7 +117,7 @@ def _compared(
     same, doubtful = programs.at(places)
     every = np.logical_and.reduceat(same, begins).tolist()
     some = np.logical_or.reduceat(same, begins).tolist()
-    left = max(most, LATER // sum(map(terms, programs.bodies)))
+    left = LATER // sum(map(terms, programs.bodies))
     equal: list[Box] = []
     different: list[Box] = []
     apart: list[Box] = []
@@ -138,9 +139,9 @@ def _compared(
     each = np.split(same, begins[1:]) if apart else []
     for box, own in zip(apart, each, strict=True):
         if own.any():
-            told = list(zip(_slices(box, core[box]), own.tolist(), strict=True))
-            equal += [x for x, yes in told if yes]
-            different += [x for x, yes in told if not yes]
+            some_equal, some_different = parted(core[box], own)
+            equal += [_along(x, box, core[box]) for x in some_equal]
+            different += [_along(x, box, core[box]) for x in some_different]
         else:
             different.append(box)
     return equal, different, len(places) + len(more), exact and not doubtful.any()
@@ -151,13 +152,9 @@ def _first(cell: Box, along: Sequence[bool]) -> Box:
     return tuple(Span(s.begin, s.begin + 1) if a else s for s, a in zip(cell, along, strict=True))
 
 
-def _slices(cell: Box, core: Box) -> list[Box]:
-    """Of each element of its core the elements of the cell that are as that one."""
-    whole = [s != c for s, c in zip(cell, core, strict=True)]
-    return [
-        tuple(s if w else o for s, o, w in zip(cell, one, whole, strict=True))
-        for one in singles(core)
-    ]
+def _along(part: Box, cell: Box, core: Box) -> Box:
+    """A part of a cell's core, with all elements of the cell that are as its own."""
+    return tuple(p if s == c else s for p, s, c in zip(part, cell, core, strict=True))
 
 
 def _spans(boxes: Sequence[Box], rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -168,7 +165,7 @@ def _spans(boxes: Sequence[Box], rank: int) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def _all(boxes: Sequence[Box], rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """Their elements, (count, axes), of each in the order of `singles`; and where those of each box
+    """Their elements, (count, axes), of each the last axis the fastest; and where those of each box
     begin."""
     begins, steps, counts = _spans(boxes, rank)
     sizes = counts.prod(1)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from superopt.partial.boxes import Span, joined, mask, show, singles, volume, whole
+from superopt.partial.boxes import Span, joined, mask, parted, show, volume
 
 
 def test_spans() -> None:
@@ -25,7 +25,23 @@ def test_two_ends_are_no_period() -> None:
 def test_joined_boxes_are_the_same_elements(there: list[bool]) -> None:
     shape = (2, 3, 4)
     wanted = np.array(there).reshape(shape)
-    some = [b for b in singles(whole(shape)) if wanted[tuple(s.begin for s in b)]]
+    some = [tuple(Span(i, i + 1) for i in at) for at in np.argwhere(wanted).tolist()]
     made = joined(some, shape)
     assert sum(map(volume, made)) == wanted.sum()  # none twice
     np.testing.assert_array_equal(mask(made, shape), wanted)
+
+
+@given(st.lists(st.booleans(), min_size=24, max_size=24))
+def test_a_box_of_which_some_is_there(there: list[bool]) -> None:
+    box, shape = (Span(1, 4, 2), Span(0, 3), Span(2, 13, 3)), (5, 3, 14)
+    held = np.zeros(shape, bool)
+    held[1:4:2, :, 2:13:3] = np.array(there).reshape(2, 3, 4)
+    some, others = parted(box, np.array(there))
+    np.testing.assert_array_equal(mask(some, shape), held)
+    assert sum(map(volume, (*some, *others))) == 24
+    np.testing.assert_array_equal(mask((*some, *others), shape), mask([box], shape))
+
+
+def test_a_number_is_there_or_not() -> None:
+    assert parted((), np.array([True])) == ([()], [])
+    assert parted((), np.array([False])) == ([], [()])

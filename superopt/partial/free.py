@@ -1,0 +1,73 @@
+"""A field in which functions are any of what they are given, and so are maxima and conditions.
+
+What is equal there is the same sums, products and quotients of the same functions of the same
+things. It is equal whatever these functions are, so that no more inputs are asked, and the chance
+that it is not is one of two in 2^31. What differs there may be equal by the laws of a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from superopt.partial.points import Points
+from superopt.te import residues as rs
+from superopt.te.dtype import INDEX, DType
+from superopt.te.expr import Tensor
+from superopt.te.field import PrimeField
+from superopt.te.fn import function
+from superopt.te.keyed import key, mix
+
+
+@dataclass(frozen=True, slots=True)
+class _Free(PrimeField):
+    """Elements of floats are pairs of residues. What is a bool or an integer is one residue, but
+    for conditions on indices, which are bools."""
+
+    def apply(
+        self, fn: str, args: Sequence[np.ndarray], kinds: Sequence[DType], dtype: DType
+    ) -> np.ndarray:
+        if fn == "cast" and (kinds[0] == INDEX or (kinds[0].is_float and dtype.is_float)):
+            return super(_Free, self).apply(fn, args, kinds, dtype)
+        special = fn in ("select", "cast", "bitcast")
+        if dtype.is_float and not special and function(fn).field in ("ring", "quotient"):
+            return super(_Free, self).apply(fn, args, kinds, dtype)
+        own = [a[0] if k.is_float else a for a, k in zip(args, kinds, strict=True)]
+        if fn in ("cast", "bitcast"):
+            fn = f"{fn} of {kinds[0]} to {dtype}"
+        state = np.full((1,), key(self.seed, fn), np.uint64)
+        if fn in ("max", "min"):
+            state = state + sum(mix(a.astype(np.uint64)) for a in own)  # in any order
+        else:
+            for a in own:
+                state = mix(state ^ mix(a.astype(np.int64).astype(np.uint64)))
+        return self.hashed(state, dtype)
+
+    def reduce(self, fn: str, x: np.ndarray, axes: tuple[int, ...], dtype: DType) -> np.ndarray:
+        if dtype.is_float and fn in ("sum", "prod"):
+            return super(_Free, self).reduce(fn, x, axes, dtype)
+        own = (x[0] if dtype.is_float else x).astype(np.int64).astype(np.uint64)
+        state = np.add.reduce(mix(own ^ np.uint64(key(self.seed, fn))), axis=axes, keepdims=True)
+        return self.hashed(state, dtype)
+
+    def hashed(self, state: np.ndarray, dtype: DType) -> np.ndarray:
+        state = mix(state)
+        moduli = (rs.P, rs.Q) if dtype.is_float else (rs.P,)
+        parts = [(mix(state + np.uint64(n)) % np.uint64(m)) for n, m in enumerate(moduli)]
+        return np.stack(parts).astype(np.int64) if dtype.is_float else parts[0].astype(np.int64)
+
+
+@dataclass(slots=True)
+class Free(Points):
+    """Inputs are residues, of whatever type they are."""
+
+    def __post_init__(self) -> None:
+        self.domain = _Free(self.seed)
+
+    def drawing(self, t: Tensor, where: np.ndarray) -> np.ndarray:
+        if t.dtype.is_float:
+            return super(Free, self).drawing(t, where)
+        state = mix(where.astype(np.uint64) ^ np.uint64(key(self.seed, t.name)))
+        return (state % np.uint64(rs.P)).astype(np.int64)

@@ -1,0 +1,34 @@
+"""Each sum with axes of names of its own, so that what is said of an axis is said of one sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from superopt.te.affine import Done, replaced
+from superopt.te.dtype import INDEX
+from superopt.te.node import Axis, Expr, Index, Reduce
+from superopt.te.walk import operands, rebuilt
+
+
+def named(bodies: Sequence[Expr]) -> list[Expr]:
+    """The same expressions; of what was one object the sum stays one. Operators call their axes as
+    they like, so that the channels that a product sums over had the name of those that a Softmax
+    behind it does, and were taken for them."""
+    done: Done = {}
+    count = 0
+
+    def go(e: Expr) -> Expr:
+        nonlocal count
+        if e.dtype == INDEX and not isinstance(e, Index):
+            return e
+        if id(e) not in done:
+            made = rebuilt(e, [go(x) for x in operands(e)])
+            if isinstance(made, Reduce):
+                own = tuple(Axis(f"{a.name}.{count}", a.extent) for a in made.axes)
+                count += 1
+                body = replaced(made.body, dict(zip(made.axes, own, strict=True)), {})
+                made = Reduce(made.fn, own, body, made.dtype)
+            done[id(e)] = (e, made)
+        return done[id(e)][1]
+
+    return [go(b) for b in bodies]

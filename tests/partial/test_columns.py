@@ -1,0 +1,103 @@
+"""Axes whose places are alike though nothing moves along them."""
+
+from __future__ import annotations
+
+import pytest
+
+from superopt.ir import graph as g
+from superopt.partial.boxes import show
+from superopt.partial.composed import Composed
+from superopt.partial.fewer import columns
+from superopt.partial.regions import regions
+from tests.partial.test_regions import apply, exact, given_
+
+X = given_("x", 1, 6, 4, 5)
+K, Q = given_("k", 6, 6, 3, 3), given_("q", 6, 6, 3, 3)
+A, B = given_("a", 6, 6), given_("b", 6, 6)
+V = given_("v", 6, 1)
+SLOPES = given_("slopes", 6, 1, 1)
+
+
+def conv(x: g.Value, k: g.Value) -> g.Value:
+    return apply("Conv", x, k, pads=(1, 1, 1, 1))
+
+
+def residual(x: g.Value) -> g.Value:
+    return apply("Add", x, conv(apply("Relu", conv(x, K)), Q))
+
+
+def product(*some: g.Value) -> g.Value:
+    out = some[0]
+    for v in some[1:]:
+        out = apply("MatMul", out, v)
+    return out
+
+
+def turned(x: g.Value, *perm: int) -> g.Value:
+    return apply("Transpose", x, perm=perm)
+
+
+def axes_of(v: g.Value) -> list[int]:
+    t = Composed().tensor(v)
+    assert t.body is not None
+    return [some[0] for some, _ in columns([t.body], t.axes) if len(some) == 1]
+
+
+@pytest.mark.parametrize(
+    ("value", "axes"),
+    [
+        (residual(X), [0, 1]),
+        (conv(conv(X, K), K), [0, 1]),
+        (apply("PRelu", conv(apply("PRelu", X, SLOPES), K), SLOPES), [0, 1]),
+        (product(A, B, A), [0, 1]),
+        (product(A, V), [0, 1]),
+        (product(A, A), []),  # both axes are indices of the same
+        (apply("Add", A, turned(A, 1, 0)), []),
+        (apply("Trilu", A, upper=1), []),
+        (apply("Slice", A, axes=(0,), starts=(5,), ends=(-7,), steps=(-1,)), [1]),
+        (apply("Slice", A, axes=(0,), starts=(0,), ends=(4,)), [0, 1]),
+        (apply("CumSum", A, axis=0), [1]),
+        (apply("Add", product(A, V), apply("Slice", B, axes=(1,), starts=(2,), ends=(3,))), [0, 1]),
+        (apply("Add", A, apply("Slice", A, axes=(0,), starts=(2,), ends=(3,))), [1]),
+    ],
+)  # fmt: skip
+def test_which_are(value: g.Value, axes: list[int]) -> None:
+    assert axes_of(value) == axes
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (residual(X), apply("Add", X, conv(conv(X, K), Q))),
+        (residual(X), residual(apply("Pad", X, pads=(0,) * 8))),
+        (conv(conv(X, K), Q), conv(conv(X, Q), K)),
+        (conv(conv(X, K), K), conv(conv(X, turned(K, 1, 0, 2, 3)), turned(K, 1, 0, 2, 3))),
+        (apply("Add", X, conv(X, K)), apply("Add", conv(X, K), apply("Tanh", X))),
+        (apply("Add", X, conv(X, K)), conv(X, apply("Add", K, turned(K, 1, 0, 2, 3)))),
+        (product(A, B, A), product(A, product(B, A))),
+        (product(A, B, A), product(turned(A, 1, 0), B, A)),
+        (product(A, B, A), product(B, A, A)),
+        (product(A, A), product(turned(A, 1, 0), A)),
+        (product(A, A, V), product(A, turned(A, 1, 0), V)),
+        (product(A, A), apply("Add", product(A, A), apply("Sub", A, turned(A, 1, 0)))),
+    ],
+)
+def test_is_as_the_comparison_of_every_element(a: g.Value, b: g.Value) -> None:
+    exact(a, b)
+
+
+@pytest.mark.parametrize("channels", [64, 512])
+def test_residual_blocks_of_models(channels: int) -> None:
+    """Of which few channels tell all: those of 512 took 5 s, and not each was compared."""
+    x, y = (given_(n, 1, channels, 28, 28) for n in "xy")
+    k, q = (given_(n, channels, channels, 3, 3) for n in "kq")
+
+    def block(v: g.Value) -> g.Value:
+        return apply("Relu", apply("Add", v, conv(apply("Relu", conv(v, k)), q)))
+
+    found = regions(
+        apply("Concat", block(x), block(y), axis=3), block(apply("Concat", x, y, axis=3))
+    )
+    assert found.exact
+    assert found.elements < 200
+    assert [*map(show, found.different)] == [f"[0, 0:{channels}, 0:28, 26:30]"]
