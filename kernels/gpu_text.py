@@ -226,7 +226,9 @@ def _function(
     w.taken.add(name)
     given = ", ".join(w.buffer(t) for t in buffers)
     head = _numbered(w, axes, bool(apart))
-    head += [f"{w.buffer(t)} += pid * {_size(t)}" for t in apart]
+    for t in apart:
+        far = math.prod(a.size for a in axes) * _size(t) >= 1 << 31
+        head.append(f"{w.buffer(t)} += {'tl.cast(pid, tl.int64)' if far else 'pid'} * {_size(t)}")
     _body(w, body)
     head += [f"{n} = tl.arange(0, {gv.padded(a)})" for a, n in w.ranges.items()]
     if any(f"+ {gv.ZERO})" in x for x in w.lines):  # of a grid of one dimension
