@@ -395,6 +395,9 @@ def test_what_is_missing_is_said(missing: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True
     )
-    wanted = f"{missing} is not installed" if missing else "torch finds no CUDA device here"
+    import torch
+
+    none = "built without CUDA" if torch.version.cuda is None else "torch finds no CUDA device here"
+    wanted = f"{missing} is not installed" if missing else none
     assert wanted in done.stdout
     assert 'pip install "superopt[gpu]"' in done.stdout
