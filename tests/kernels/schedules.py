@@ -15,7 +15,7 @@ from superopt.kernels.transform import Scheduled, unscheduled
 from superopt.te.expr import Tensor
 
 Draw = tuple[int, int, int]  # which primitive, of which loop, and a number for it
-KINDS = 16
+KINDS = 17
 
 
 def draws(most: int) -> st.SearchStrategy[list[Draw]]:
@@ -87,6 +87,8 @@ def _primitive(s: Scheduled, done: Schedule, draw: Draw, sources: Sequence[str])
             return sc.CacheRead(sources[number % len(sources)], axis)
         case 12:
             return sc.CacheWrite(axis)
+        case 13:
+            return sc.Cover(axis, number)
         case _:
             copied = [p.axis for p in done if isinstance(p, sc.CacheRead)] or [axis]
             return sc.Pipeline(copied[which % len(copied)], 2 + number % 2)

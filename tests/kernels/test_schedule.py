@@ -85,6 +85,9 @@ PRIMITIVES = {
     "split": "split(i1, 7)",
     "split, and a rest": "split(i0, 4)",
     "split of a sum": "split(k0, 3)",
+    "cover": "cover(k0, 4)",
+    "cover in tiles": "tile(i0, i1, 2, 16); cover(k0, 4); "
+    "reorder(i0.o, i1.o, k0.o, k0.i, i0.i, i1.i); vectorize(i1.i)",
     "fuse": "fuse(i0, i1)",
     "reorder": "reorder(k0, i0)",
     "unroll": "unroll(k0)",
@@ -145,6 +148,8 @@ ILLEGAL = {
     "split(i7, 2)": "there is no loop i7; there are i0, i1, k0",
     "split(i0, 0)": "the factor is below 1",
     "split(k0, 4)": "6 steps of a sum are no multiple of 4",
+    "cover(i0, 4)": "it is no axis of a sum",
+    "cover(k0, 0)": "the factor is below 1",
     "unroll(i0); split(i0, 2)": "i0 is said to be unroll already",
     "fuse(i1, i0)": "i0 is not directly inside i1",
     "fuse(i1, k0)": "one of them is of the sum",
