@@ -378,26 +378,3 @@ def test_kernels_compile_for_sm_90(name: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["fp16", "tf32"]
-
-
-@pytest.mark.parametrize("missing", ["torch", "triton", ""])
-def test_what_is_missing_is_said(missing: str) -> None:
-    """Without the extra, and without a device; in another process, which has no interpreter."""
-    code = (
-        "import sys, superopt, onnx\n"
-        f"sys.modules[{missing!r}] = None\n"
-        "from tests.plan.test_cuda import MODELS\n"
-        "try: superopt.compile(MODELS['joined'](), target='cuda')\n"
-        "except superopt.UsageError as e: print(e)\n"
-    )
-    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    env["CUDA_VISIBLE_DEVICES"] = ""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True
-    )
-    import torch
-
-    none = "built without CUDA" if torch.version.cuda is None else "torch finds no CUDA device here"
-    wanted = f"{missing} is not installed" if missing else none
-    assert wanted in done.stdout
-    assert 'pip install "superopt[gpu]"' in done.stdout
