@@ -294,7 +294,7 @@ def _body(w: Writer, body: Sequence[Stmt]) -> None:
                     w.over(())
                     end = gv.value(w, s.until).text
                     if w.interpreted:  # of 3.6, with which numpy 2.4 makes no number of a tensor
-                        end = f"({end}).handle.data.item()"
+                        end = f"tl.cast({end}, tl.int32).handle.data.item()"
                 w.line(f"for {w.names[axis]} in {steps}(0, {end}):")
                 w.depth += 1
                 w.known.clear()
