@@ -94,6 +94,11 @@ MODELS = {
         [node("Pow", "x", "two", "a"), node("Pow", "z", "x", "b"), node("Add", "a", "b", "y")],
         {"x": (F, [7, 9]), "z": (F, [7, 9])}, ["y"], {"two": np.float32(2)},
     ),
+    "angles": lambda: model(
+        [node("Tanh", "x", "a"), node("Asin", "a", "b"), node("Atan", "x", "c"),
+         node("Add", "b", "c", "d"), node("Sinh", "d", "e"), node("Asinh", "e", "y")],
+        {"x": (F, [7, 9])}, ["y"], {},
+    ),
     "joined": lambda: model(
         [node("Relu", "x", "a"), node("Neg", "x", "b"), node("Concat", "a", "b", "y", axis=1)],
         {"x": (F, [2, 5, 6])}, ["y"], {},
@@ -366,7 +371,8 @@ for precision in ("fp16", "tf32"):
 @pytest.mark.parametrize(
     "name",
     ["a block", "ragged heads", "layer norm", "depthwise", "turned", "columns", "rotary", "gated",
-     "of three dimensions, and one behind", "a step of decoding", "a causal text", "eight gates",
+     "of three dimensions, and one behind", "angles", "a step of decoding", "a causal text",
+     "eight gates",
      "three gates of sizes that blocks do not divide", "steps"],
 )  # fmt: skip
 def test_kernels_compile_for_sm_90(name: str) -> None:
