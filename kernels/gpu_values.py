@@ -19,7 +19,7 @@ import numpy as np
 from superopt.kernels.gpu_functions import HALF, HELPERS, POWERS, applied, cast, type_of
 from superopt.te import affine
 from superopt.te import index as ix
-from superopt.te.dtype import BOOL, F32, F64, I32, INDEX, DType, to_numpy
+from superopt.te.dtype import BOOL, F32, F64, I32, I64, INDEX, DType, to_numpy
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Number
 from superopt.te.walk import axes_of, loads
@@ -190,8 +190,9 @@ def value(w: Writer, e: Expr, guard: Block | None = None) -> Block:
             typed = all(isinstance(a, Const) for a in args)
             some = [value(w, a, guard) for a in args]
             if typed:  # or Python would compute it
-                some = [Block(f"tl.full((), {b.text}, {type_of(a.dtype)})")
-                        for a, b in zip(args, some, strict=True)]  # fmt: skip
+                kinds = [I64 if a.dtype == INDEX else a.dtype for a in args]
+                some = [Block(f"tl.full((), {b.text}, {type_of(t)})")
+                        for t, b in zip(kinds, some, strict=True)]  # fmt: skip
             kind = args[0].dtype
             return _applied(fn, lifted(w, some) if kind == BOOL else some, kind, dtype)
     raise NotImplementedError(f"{type(e).__name__} in a tile: {e}")
