@@ -9,6 +9,7 @@ import pytest
 from superopt.kernels.gpu_text import printed
 from superopt.onnx_io.source import read
 from superopt.pipeline import cuda
+from superopt.plan import rows
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import conv, feeds, interpreted, near
@@ -83,3 +84,23 @@ def test_no_sum_is_term_by_term(name: str) -> None:
     steps = [int(x.split("range(0, ")[1].split(")")[0]) for t in texts for x in t.splitlines()
              if " in range(0, " in x]  # fmt: skip
     assert max(steps, default=0) <= 100
+
+
+LARGE = 1 << 13
+ALONE = {
+    "a softmax": lambda n: model([node("Softmax", "x", "y")], {"x": (F, [1, n])}, ["y"]),
+    "a norm": lambda n: normal(1, n),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_large_row_is_of_many_programs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    m = ALONE[name](LARGE)
+    assert len(cuda.compile(read(m)).variant({}).program.kernels) == 1
+    monkeypatch.setattr(rows, "LONG", LARGE)
+    exe = cuda.compile(read(m))
+    near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
+    made = exe.variant({}).running
+    reads = [n for _, _, n, given, _ in made.launches if any(a is made.inputs[0] for a in given)]
+    assert reads
+    assert min(reads) > 8
