@@ -142,8 +142,11 @@ def cover(s: Scheduled, axis: str, factor: int) -> Scheduled:
     n = at(s, axis)
     loop = s.loops[n]
     plain(loop)
-    if factor < 1 or not loop.reduced:
-        why = "the factor is below 1" if factor < 1 else "it is no axis of a sum"
+    why = "" if loop.reduced else "it is no axis of a sum"
+    why = "the factor is below 1" if factor < 1 else why
+    if "." in axis:  # beyond a part is another part
+        why = "it is a part of an axis, which is covered whole"
+    if why:
         raise IllegalSchedule(f"cover({axis}, {factor}): {why}")
     name = loop.axis.name
     outer, inner = Axis(f"{name}.o", -(-loop.extent // factor)), Axis(f"{name}.i", factor)

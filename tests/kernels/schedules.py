@@ -15,7 +15,7 @@ from superopt.kernels.transform import Scheduled, unscheduled
 from superopt.te.expr import Tensor
 
 Draw = tuple[int, int, int]  # which primitive, of which loop, and a number for it
-KINDS = 17
+KINDS = 16
 
 
 def draws(most: int) -> st.SearchStrategy[list[Draw]]:
@@ -64,6 +64,8 @@ def _primitive(s: Scheduled, done: Schedule, draw: Draw, sources: Sequence[str])
         raise IllegalSchedule("no loops")
     axis, other = names[which % len(names)], names[(which + number) % len(names)]
     match kind:
+        case 1 if s.loops[which % len(names)].reduced:
+            return sc.Cover(axis, number)
         case 0 | 1:
             return sc.Split(axis, number)
         case 2:
@@ -87,8 +89,6 @@ def _primitive(s: Scheduled, done: Schedule, draw: Draw, sources: Sequence[str])
             return sc.CacheRead(sources[number % len(sources)], axis)
         case 12:
             return sc.CacheWrite(axis)
-        case 13:
-            return sc.Cover(axis, number)
         case _:
             copied = [p.axis for p in done if isinstance(p, sc.CacheRead)] or [axis]
             return sc.Pipeline(copied[which % len(copied)], 2 + number % 2)

@@ -150,6 +150,7 @@ ILLEGAL = {
     "split(k0, 4)": "6 steps of a sum are no multiple of 4",
     "cover(i0, 4)": "it is no axis of a sum",
     "cover(k0, 0)": "the factor is below 1",
+    "split(k0, 3); cover(k0.i, 2)": "it is a part of an axis",
     "unroll(i0); split(i0, 2)": "i0 is said to be unroll already",
     "fuse(i1, i0)": "i0 is not directly inside i1",
     "fuse(i1, k0)": "one of them is of the sum",
