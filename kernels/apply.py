@@ -19,6 +19,8 @@ def applied(s: Scheduled, primitive: Primitive) -> Scheduled:
     match primitive:
         case sc.Split(axis, factor):
             return transform.split(s, axis, factor)
+        case sc.Cover(axis, factor):
+            return transform.cover(s, axis, factor)
         case sc.Fuse(outer, inner):
             return transform.fuse(s, outer, inner)
         case sc.Reorder(axes):

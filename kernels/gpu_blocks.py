@@ -10,6 +10,7 @@ from superopt.kernels import contraction as co
 from superopt.kernels.layout import Layout, Scatter, lying
 from superopt.kernels.problem import Problem
 from superopt.kernels.schedule import (
+    Cover,
     Fuse,
     Parallel,
     Primitive,
@@ -25,6 +26,7 @@ from superopt.te.node import Axis, Load
 DOT = 16  # the least extent of a dot's blocks
 NARROW = 8  # but for columns, where several products share rows: tensor cores have no less
 MULTIPROCESSORS = 132  # programs below which some have nothing to do (an H100's)
+FAR = 0.6  # of the terms of blocks that divide a sum, which have no masks
 EACH = 16  # terms that take as long as it takes to begin a block of them
 # Of a multiprocessor: bytes of shared memory, warps, elements of blocks in registers, and blocks at
 # a time; rows of a block from which on groups of warps multiply together.
@@ -81,6 +83,25 @@ def block(n: int, most: int, least: int) -> int:
     for they are powers of two, and for each of them; 0 where it has none of at least `least`."""
     some = [d for d in range(least, min(n, most) + 1) if n % d == 0]
     return min(some, key=lambda d: ((1 << (d - 1).bit_length()) + EACH) / d, default=0)
+
+
+def step(n: int, most: int) -> int:
+    """Of a sum of n terms at a time, of at most `most`: a factor of n, by which blocks waste the
+    least, or a power of two, as `most` is one, whose last block goes beyond the sum, where that is
+    far less."""
+    divides = block(n, most, 1)
+    covers = min((most, most // 2, most // 4), key=lambda d: _terms(n, d))
+    return covers if _terms(n, covers) < FAR * _terms(n, divides) else divides
+
+
+def _terms(n: int, d: int) -> int:
+    """How many terms blocks of d of n take as long as."""
+    return -(-n // d) * ((1 << (d - 1).bit_length()) + EACH)
+
+
+def taken(axis: str, n: int, d: int) -> Primitive:
+    """A sum of n terms, d at a time."""
+    return Cover(axis, d) if n % d else Split(axis, d)
 
 
 def side_by_side(p: Problem) -> list[Axis]:

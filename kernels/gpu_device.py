@@ -12,8 +12,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from superopt.kernels.gpu_functions import TYPES
+
 EARLY = (9, 0)  # compute capability
 SIDE, COPIED = 4096, 1 << 28  # of matrices; bytes
+KINDS = frozenset("bool" if x == "tl.int1" else x.removeprefix("tl.") for x in TYPES.values())
 
 
 def device() -> str:
@@ -28,6 +31,8 @@ def device() -> str:
         raise RuntimeError(f"{e.name} is not installed") from None
     if os.environ.get("TRITON_INTERPRET") == "1":
         return "cpu"
+    if torch.version.cuda is None:
+        raise RuntimeError(f"torch {torch.__version__} is built without CUDA")
     if not torch.cuda.is_available():
         raise RuntimeError("torch finds no CUDA device here")
     return "cuda"
@@ -165,11 +170,12 @@ def array(x: Any) -> np.ndarray:
 
 
 def tensor(x: Any, device: str) -> Any:
-    """An array as a tensor on the device."""
+    """An array as a tensor on the device; as it is where it is one, and where no kernel computes
+    such: texts, sequences, floats of 8 bits."""
     import torch
 
-    if isinstance(x, torch.Tensor):
+    if not isinstance(x, (np.ndarray, np.generic)) or x.dtype.name not in KINDS:
         return x
-    out = torch.empty(x.shape, dtype=torch.from_numpy(np.empty(0, x.dtype)).dtype, device=device)
+    out = torch.empty(x.shape, dtype=getattr(torch, x.dtype.name), device=device)
     put(out, x)
     return out

@@ -37,9 +37,18 @@ _FLOATS: Mapping[str, str] = {
     "floor": "tl.floor({0})", "ceil": "tl.ceil({0})", "round": "_even({0})",
     "isnan": "({0} != {0})", "isinf": '(tl.abs({0}) == float("inf"))',
 }  # fmt: skip
+# In float64, of whose digits those that cancel are not missed.
+_WIDE: Mapping[str, str] = {
+    "sinh": "_sinh({0})", "cosh": "(0.5 * (tl.exp({0}) + tl.exp(-{0})))", "asinh": "_asinh({0})",
+    "acosh": "tl.log({0} + tl.sqrt({0} - 1) * tl.sqrt({0} + 1))", "atanh": "_atanh({0})",
+    "atan": "_atan({0}, 1.0)", "asin": "_atan({0}, tl.sqrt(1 - {0} * {0}))",
+    "acos": "(2 * _atan(tl.sqrt(1 - {0}), tl.sqrt(1 + {0})))",
+}  # fmt: skip
 _OF: Mapping[DType, Mapping[str, str]] = {
     F32: {**_FLOATS, "div": "tl.div_rn({0}, {1})", "sqrt": "tl.sqrt_rn({0})",
-          "tanh": "_tanh({0})"},
+          "tanh": "_tanh({0})",
+          **{fn: f"tl.cast({text.format('tl.cast({0}, tl.float64)')}, tl.float32)"
+             for fn, text in _WIDE.items()}},
     F64: {**_FLOATS, "div": "({0} / {1})", "sqrt": "tl.sqrt({0})"},
     BOOL: {"and": "({0} & {1})", "or": "({0} | {1})", "xor": "({0} ^ {1})", "not": "({0} == 0)",
            "eq": "({0} == {1})", "ne": "({0} != {1})", "max": "({0} | {1})", "min": "({0} & {1})"},
@@ -120,6 +129,25 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     known = (low == b) | (a == float("inf"))
     below = tl.where(known, tl.where(odd, -r, r), float("nan"))
     return tl.cast(tl.where(x < 0, below, r), x.dtype)""",
+    "_sinh": """def _sinh(x):
+    return tl.where(tl.abs(x) < 1e-5, x, 0.5 * (tl.exp(x) - tl.exp(-x)))""",
+    "_asinh": """def _asinh(x):
+    a = tl.abs(x)
+    y = tl.log(a + tl.sqrt(a * a + 1))
+    return tl.where(a < 1e-5, x, tl.where(x < 0, -y, y))""",
+    "_atanh": """def _atanh(x):
+    return tl.where(tl.abs(x) < 1e-5, x, 0.5 * tl.log((1 + x) / (1 - x)))""",
+    "_atan": """def _atan(x, y):
+    # Of x / y: of an eighth of the angle, by its series.
+    a = tl.abs(x / y)
+    a = tl.where(a > 1e60, 1e60, a)
+    a = a / (1 + tl.sqrt(1 + a * a))
+    a = a / (1 + tl.sqrt(1 + a * a))
+    a = a / (1 + tl.sqrt(1 + a * a))
+    s = a * a
+    r = 1 / 9 + s * (-1 / 11 + s * (1 / 13 - s / 15))
+    r = 8 * a * (1 + s * (-1 / 3 + s * (1 / 5 + s * (-1 / 7 + s * r))))
+    return tl.where(x < 0, -r, r)""",
     "_wrapped": """def _wrapped(i, bound):
     i = tl.where(i < 0, i + bound, i)
     return tl.maximum(tl.minimum(i, bound - 1), 0)""",

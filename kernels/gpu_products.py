@@ -43,6 +43,7 @@ from superopt.kernels.gpu_blocks import (
     fused,
     side_by_side,
     stride,
+    taken,
 )
 from superopt.kernels.nest import put_for
 from superopt.kernels.option import Option
@@ -110,13 +111,17 @@ def _functions(e: Expr) -> float:
 
 
 def _terms(m: Matrix, most: int = 64) -> int:
-    """Of a block of the sum: of its last axis, or of all axes where that is short; 0 where it has
-    no such blocks."""
+    """Of a block of the sum: of its last axis, or of all axes where that is short; where nothing
+    divides it, `most`, and the last block goes beyond it; 0 where it is too short for a block."""
     last = m.over[-1].size
     n = last if last >= DOT else m.sizes[2]
-    return n if DOT // 2 < n < DOT else block(n, most, DOT) or block(n, 2 * most, DOT)
+    if n < DOT:
+        return n if n > DOT // 2 else 0
+    tried = (block(n, x, DOT) for x in (most, 2 * most, 4 * most) if x <= LONGEST)
+    return next(filter(None, tried), most)
 
 
+LONGEST = 128  # terms of a block
 SIDES = (16, 32, 64, 128)  # of blocks of the result
 WIDE, LONG = (128, 256), 512  # and this one, of so many terms
 PARTS = (1, 2, 3, 4, 6, 8, 9, 16)  # of a sum
@@ -178,7 +183,7 @@ def blocks(m: Matrix, gates: int = 1) -> Iterator[tuple[float, Option]]:
     last, size = m.over[-1].size, 2 if m.half else 4
     most = 64 if short else 32
     # Terms at a time; of twice as many there are half as many steps.
-    few = _terms(m, most) or _terms(m, 2 * most)
+    few = _terms(m, most)
     deeps = {few, _terms(m, 2 * most)} if gates == 1 and last >= DOT else {few}
     windows = terms // last
     narrow = SIDES if gates == 1 else (NARROW, *SIDES)
@@ -298,9 +303,9 @@ def dot(m: Matrix, o: Option) -> Schedule:
     if last >= DOT:
         *window, k = [a.name for a in m.over]
     else:
-        window, k = [], fused(steps, m.over)
+        window, k, last = [], fused(steps, m.over), m.sizes[2]
     high, wide = min(o["rows"], m.sizes[0]), min(o["columns"], m.sizes[1])
-    steps += [Split(row, high), Split(column, wide), Split(k, o["deep"])]
+    steps += [Split(row, high), Split(column, wide), taken(k, last, o["deep"])]
     outer = [*(a.name for a in m.batch), f"{row}.o", f"{column}.o"]
     inner = [f"{k}.i", f"{row}.i", f"{column}.i"]
     steps.append(Reorder((*outer, *window, f"{k}.o", *inner)))

@@ -115,7 +115,8 @@ def running(
 
     pool = torch.empty(max(memory, 1), dtype=torch.uint8, device=device)
     pool[:kept].zero_()
-    fixed = torch.from_numpy(constants).to(device)
+    fixed = torch.empty(max(len(constants), 1), dtype=torch.uint8, device=device)
+    fixed[: len(constants)] = torch.from_numpy(constants)
     given = [
         torch.zeros(shape, dtype=torch_type(kind), device=device)
         for shape, kind in (*inputs, *outputs)
@@ -150,6 +151,8 @@ def running(
         late = bool(c.waits) or c.lane not in lanes
         lanes.add(c.lane)
         for x in own.text.launches:
+            if x.programs == 0:  # of what is empty, which a driver refuses
+                continue
             arguments = [tensors[t] for t in x.buffers]
             name = f"{x.name} {LATE}" if early and late else x.name
             early_too = {"launch_pdl": True} if early and not late else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 
-from superopt.kernels.gpu_blocks import MULTIPROCESSORS, block, fused
+from superopt.kernels.gpu_blocks import MULTIPROCESSORS, fused, step, taken
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.kernels.rows import once
@@ -83,7 +83,8 @@ def by_rows(t: Tensor, lead: int, high: int = 1) -> Mapping[Tensor, Schedule]:
             name = fused(steps, axes)
             n = prod(a.size for a in axes)
             if n > LARGEST:
-                steps.append(Split(name, block(n, LARGEST, 1)))
+                size = step(n, LARGEST)
+                steps.append(Split(name, size) if found is None else taken(name, n, size))
                 name = f"{name}.i"
             if high > 1:
                 outer, inner = (own, name) if found is None else (name, own)

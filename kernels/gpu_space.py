@@ -37,7 +37,9 @@ from superopt.kernels.gpu_blocks import (
     each,
     fused,
     side_by_side,
+    step,
     stride,
+    taken,
 )
 from superopt.kernels.gpu_cudnn import convolution, convolved
 from superopt.kernels.gpu_groups import grouped
@@ -265,7 +267,7 @@ def _across_of(p: Problem, found: Reduce, **more: int) -> Option:
     beside = bool(more) or _beside(p, found)
     most = max(1, min(8, count(p.tensor) // (4 * MULTIPROCESSORS)))
     rows = min(1 << most.bit_length() - 1 if beside else BESIDE, max(count(p.tensor), 1))
-    deep = block(prod(a.size for a in _together(p, found)), SUMMED if beside else TALL, 1)
+    deep = step(prod(a.size for a in _together(p, found)), SUMMED if beside else TALL)
     warps = 4 if deep * rows > 512 else 1
     return Option.of("across", rows=rows, deep=deep, warps=warps, **more)
 
@@ -276,10 +278,11 @@ def _across(p: Problem, found: Reduce, rows: int, deep: int) -> Schedule:
     outer = [a.name for a in found.axes if a not in last]
     steps: list[Primitive] = [Reorder((*(a.name for a in order), *(a.name for a in found.axes)))]
     k = fused(steps, last)
+    terms = taken(k, prod(a.size for a in last), deep)
     if not order:
-        return (*steps, Split(k, deep), Reorder((*outer, f"{k}.o", f"{k}.i")), Unroll(f"{k}.i"))
+        return (*steps, terms, Reorder((*outer, f"{k}.o", f"{k}.i")), Unroll(f"{k}.i"))
     name = fused(steps, order)
-    steps += [Split(name, rows), Split(k, deep)]
+    steps += [Split(name, rows), terms]
     steps.append(Reorder((f"{name}.o", *outer, f"{k}.o", f"{k}.i", f"{name}.i")))
     return (*steps, Parallel(f"{name}.o"), Unroll(f"{k}.i"), Vectorize(f"{name}.i"))
 

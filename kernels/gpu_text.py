@@ -226,7 +226,9 @@ def _function(
     w.taken.add(name)
     given = ", ".join(w.buffer(t) for t in buffers)
     head = _numbered(w, axes, bool(apart))
-    head += [f"{w.buffer(t)} += pid * {_size(t)}" for t in apart]
+    for t in apart:
+        far = math.prod(a.size for a in axes) * _size(t) >= 1 << 31
+        head.append(f"{w.buffer(t)} += {'tl.cast(pid, tl.int64)' if far else 'pid'} * {_size(t)}")
     _body(w, body)
     head += [f"{n} = tl.arange(0, {gv.padded(a)})" for a, n in w.ranges.items()]
     if any(f"+ {gv.ZERO})" in x for x in w.lines):  # of a grid of one dimension
@@ -291,6 +293,8 @@ def _body(w: Writer, body: Sequence[Stmt]) -> None:
                 if s.until is not None:
                     w.over(())
                     end = gv.value(w, s.until).text
+                    if w.interpreted:  # of 3.6, with which numpy 2.4 makes no number of a tensor
+                        end = f"tl.cast({end}, tl.int32).handle.data.item()"
                 w.line(f"for {w.names[axis]} in {steps}(0, {end}):")
                 w.depth += 1
                 w.known.clear()

@@ -19,7 +19,7 @@ import numpy as np
 from superopt.kernels.gpu_functions import HALF, HELPERS, POWERS, applied, cast, type_of
 from superopt.te import affine
 from superopt.te import index as ix
-from superopt.te.dtype import BOOL, F32, F64, I32, INDEX, DType, to_numpy
+from superopt.te.dtype import BOOL, F32, F64, I32, I64, INDEX, DType, to_numpy
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Number
 from superopt.te.walk import axes_of, loads
@@ -190,8 +190,9 @@ def value(w: Writer, e: Expr, guard: Block | None = None) -> Block:
             typed = all(isinstance(a, Const) for a in args)
             some = [value(w, a, guard) for a in args]
             if typed:  # or Python would compute it
-                some = [Block(f"tl.full((), {b.text}, {type_of(a.dtype)})")
-                        for a, b in zip(args, some, strict=True)]  # fmt: skip
+                kinds = [I64 if a.dtype == INDEX else a.dtype for a in args]
+                some = [Block(f"tl.full((), {b.text}, {type_of(t)})")
+                        for t, b in zip(kinds, some, strict=True)]  # fmt: skip
             kind = args[0].dtype
             return _applied(fn, lifted(w, some) if kind == BOOL else some, kind, dtype)
     raise NotImplementedError(f"{type(e).__name__} in a tile: {e}")
@@ -217,13 +218,18 @@ def number(v: Number, dtype: DType) -> str:
 
 
 def index(w: Writer, e: Expr, guard: Block | None = None) -> Block:
-    """An index: what hangs on no axis of the tile comes first, and stays a scalar."""
+    """An index: what hangs on no axis of the tile comes first, and stays a scalar. It is of 32
+    bits, which Triton's axes have, where these hold all that it is made of."""
     terms: list[Block] = []
-    for atoms, c in ix.polynomial(_rejoined(e)).items():
+    p = ix.polynomial(_rejoined(e))
+    wide = _wide(p)
+    for atoms, c in p.items():
         if any(isinstance(a, Axis) and a.extent == 1 for a in atoms):
             continue
         some = [_atom(w, a, guard) for a in atoms]
         texts = [b.text for b in some] + ([str(c)] if c != 1 or not atoms else [])
+        if atoms and wide:
+            texts[0] = f"tl.cast({texts[0]}, tl.int64)"
         terms.append(Block(" * ".join(texts), frozenset[Axis]().union(*(b.axes for b in some))))
     if not terms:
         return Block("0")
@@ -231,6 +237,16 @@ def index(w: Writer, e: Expr, guard: Block | None = None) -> Block:
     text = " + ".join(b.text for b in terms)
     axes = frozenset[Axis]().union(*(b.axes for b in terms))
     return Block(f"({text})" if len(terms) > 1 else text, axes)
+
+
+def _wide(p: ix.Poly) -> bool:
+    """May its terms, or sums of some, have no place in 32 bits? What is unknown is of data, which
+    is at most a size: places in a tensor of fewer than 2^31 elements."""
+    most = 0
+    for atoms, c in p.items():
+        known = affine.interval(ix.as_index(ix.from_polynomial({atoms: c})))
+        most += max(map(abs, known)) if known is not None else 0
+    return most >= 1 << 31
 
 
 def _rejoined(e: Expr) -> Expr:

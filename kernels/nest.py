@@ -36,7 +36,10 @@ from superopt.kernels.transform import (
     Scheduled,
     reduction,
 )
-from superopt.te.expr import Tensor, cast
+from superopt.te import affine
+from superopt.te import index as ix
+from superopt.te.expr import Tensor, both, cast, compare, const, select
+from superopt.te.fn import unit
 from superopt.te.node import Apply, Axis, Expr, Reduce
 
 TILED = (UNROLL, VECTORIZE, TENSORIZE)
@@ -193,8 +196,35 @@ def _added(
 
 def _updated(w: _Work, found: Reduce, total: Tensor) -> tuple[Stmt, ...]:
     before: list[Stmt] = []
-    term = value(w.nest, found.body, w.s.env, w.axes, before)
+    body = _within(found, w.s.env)
+    if w.s.intrinsic and body is not found.body:
+        raise IllegalSchedule(f"{w.s.intrinsic} computes all steps, and some are beyond the sum")
+    term = value(w.nest, body, w.s.env, w.axes, before)
     return (*before, Update(total, w.axes, found.fn, term, w.axes, w.over, w.s.intrinsic))
+
+
+def _within(found: Reduce, env: Mapping[Expr, Expr]) -> Expr:
+    """What is summed; nothing of it where loops go beyond its axes (transform.cover)."""
+    places = [(ix.as_index(env[a]), a.size) for a in found.axes]
+    inside = both(*(compare("lt", i, n) for i, n in places if not _below(i, n)))
+    if not isinstance(inside, Expr):
+        return found.body
+    match found.fn, found.body:
+        case "sum", Apply("mul", (x, y), dtype):  # still a product, which has instructions
+            return Apply("mul", (_kept(inside, x), _kept(inside, y)), dtype)
+    return select(inside, found.body, const(unit(found.fn, found.dtype), found.body.dtype))
+
+
+def _below(i: Expr, n: int) -> bool:
+    known = affine.interval(i)
+    return known is None or known[1] < n
+
+
+def _kept(inside: Expr, e: Expr) -> Expr:
+    """The value, and 0 elsewhere."""
+    if isinstance(e, Apply) and e.fn == "cast":
+        return Apply("cast", (_kept(inside, e.args[0]),), e.dtype)
+    return select(inside, e, const(0, e.dtype))
 
 
 def _registers(w: _Work, found: Reduce) -> Tensor:

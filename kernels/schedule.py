@@ -39,6 +39,12 @@ class Split(_Written):
 
 
 @dataclass(frozen=True, slots=True)
+class Cover(_Written):
+    axis: str
+    factor: int
+
+
+@dataclass(frozen=True, slots=True)
 class Fuse(_Written):
     outer: str
     inner: str
@@ -128,14 +134,14 @@ class Inline(_Written):
 
 
 Primitive = (
-    Split | Fuse | Reorder | Tile | Unroll | Vectorize | Parallel | Bind | Vthread | Pipeline
-    | Tensorize | CacheRead | CacheWrite | ComputeAt | Inline
+    Split | Cover | Fuse | Reorder | Tile | Unroll | Vectorize | Parallel | Bind | Vthread
+    | Pipeline | Tensorize | CacheRead | CacheWrite | ComputeAt | Inline
 )  # fmt: skip
 Schedule = tuple[Primitive, ...]
 PRIMITIVES: dict[str, Callable[..., Primitive]] = {
     _word(p): p
     for p in (
-        Split, Fuse, Reorder, Tile, Unroll, Vectorize, Parallel, Bind, Vthread, Pipeline,
+        Split, Cover, Fuse, Reorder, Tile, Unroll, Vectorize, Parallel, Bind, Vthread, Pipeline,
         Tensorize, CacheRead, CacheWrite, ComputeAt, Inline,
     )
 }  # fmt: skip

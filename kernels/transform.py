@@ -131,6 +131,29 @@ def split(s: Scheduled, axis: str, factor: int) -> Scheduled:
     return _with(s, n, n + 1, new, {loop.axis: ix.as_index(begin + inner)})
 
 
+def cover(s: Scheduled, axis: str, factor: int) -> Scheduled:
+    """A loop of a sum becomes two, whose last steps may go beyond it: there nothing is read, and
+    what is summed is nothing (nest.py).
+
+    for k < 10          for k.o < 3
+                  =>      for k.i < 4
+                            k = k.o * 4 + k.i, while that is below 10
+    """
+    n = at(s, axis)
+    loop = s.loops[n]
+    plain(loop)
+    why = "" if loop.reduced else "it is no axis of a sum"
+    why = "the factor is below 1" if factor < 1 else why
+    if "." in axis:  # beyond a part is another part
+        why = "it is a part of an axis, which is covered whole"
+    if why:
+        raise IllegalSchedule(f"cover({axis}, {factor}): {why}")
+    name = loop.axis.name
+    outer, inner = Axis(f"{name}.o", -(-loop.extent // factor)), Axis(f"{name}.i", factor)
+    new = tuple(Loop(a, True) for a in (outer, inner))
+    return _with(s, n, n + 1, new, {loop.axis: ix.as_index(outer * factor + inner)})
+
+
 def fuse(s: Scheduled, outer: str, inner: str) -> Scheduled:
     """Two loops, one directly in the other, become one.
 

@@ -174,6 +174,8 @@ def _place(
         size = cast(ix.as_index(n), g.dtype)
         x = (g + 1) / 2 * (size - 1) if align else ((g + 1) * size - 1) / 2
         x = apply("round", x) if mode == "nearest" else x
+        if mode == "cubic" and padding == "border":
+            return x  # as in torch and onnxruntime: it is elements that the border stands for
         return _into_range(x, n, padding, align)
 
     return element

@@ -1,4 +1,4 @@
-"""Positions: where the extreme is, one-hot forms of it, and running sums."""
+"""Positions: where the extreme is, or several are, one-hot forms of it, and running sums."""
 
 from __future__ import annotations
 
@@ -6,9 +6,22 @@ from superopt.ir.op import Attr, InferError, Op, Types, op
 from superopt.ops.common import axis_from, chain, positive, rank_of
 from superopt.ops.reduce import over, reduced_shape
 from superopt.ops.scalar import expect, flags
+from superopt.ops.sizes import at_most, scalar
 from superopt.te import index as ix
-from superopt.te.dtype import BOOL, I64
-from superopt.te.expr import Dim, Tensor, apply, cast, compare, compute, const, reduction, select
+from superopt.te.dtype import BOOL, I32, I64
+from superopt.te.expr import (
+    Dim,
+    Tensor,
+    apply,
+    both,
+    cast,
+    compare,
+    compute,
+    const,
+    gather,
+    reduction,
+    select,
+)
 from superopt.te.node import Expr
 
 
@@ -66,6 +79,54 @@ def hardmax(x: Tensor, *, axis: int = -1) -> Tensor:
         return select(hit, const(1, x.dtype), 0)
 
     return compute(x.shape, element)
+
+
+def _top(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    if attrs["sorted"] == 0:
+        raise InferError("TopK in an order that each runtime chooses")
+    return attrs | {"k": (scalar(attrs["k"], "k"),)}  # as ONNX has it
+
+
+@op(
+    "TopK",
+    example=("f32[2,5,4] k=(3,) axis=1", "i32[2,6] k=(2,) largest=0"),
+    since=11,
+    canonical=chain(_top, axis_from(), flags("largest", "sorted")),
+)
+def top_k(
+    x: Tensor, *, k: tuple[Dim], axis: int = -1, largest: int = 1, sorted: int = 1
+) -> tuple[Tensor, Tensor]:
+    """The k first elements along `axis`, the greatest first or the least, and where they are; of
+    equal ones the first comes first. An element's place is how many there are before it."""
+    expect("TopK", "uif", x)
+    n, (count,) = x.shape[axis], k
+    if not at_most(count, n):
+        raise InferError(f"TopK: {count} of {x.type} along axis {axis}")
+
+    def at(i: tuple[Expr, ...], there: Expr) -> tuple[Expr, ...]:
+        return (*i[:axis], there, *i[axis + 1 :])
+
+    def place(*i: Expr) -> Expr:
+        def before(j: Expr) -> Expr:
+            own, other = x[i], x[at(i, j)]
+            beyond = other > own if largest else other < own
+            equal = both(compare("eq", own, other), j < i[axis])
+            return select(apply("or", beyond, equal, dtype=BOOL), const(1, I32), 0)
+
+        return reduction("sum", n, before)
+
+    places = compute(x.shape, place)
+
+    def index(*i: Expr) -> Expr:
+        def here(j: Expr) -> Expr:
+            found = compare("eq", places[at(i, j)], cast(i[axis], I32))
+            return select(found, cast(j, I64), 0)
+
+        return reduction("max", n, here)
+
+    shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+    indices = compute(shape, index)
+    return compute(shape, lambda *i: x[at(i, gather(indices[i], n))]), indices
 
 
 def _one_hot(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -163,6 +164,8 @@ def _lane(
 def _called(runtime: str, on: On) -> str:
     """A runtime with its version."""
     there = f" on the GPU, in {on.precision}" if on.target == "cuda" else ""
+    if there and runtime == "superopt" and os.environ.get("TRITON_INTERPRET") == "1":
+        there = f" in Triton's interpreter, in {on.precision}"
     match runtime:
         case "ort":
             return f"onnxruntime {ort.available()}"

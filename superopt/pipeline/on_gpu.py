@@ -141,7 +141,7 @@ class OnGpu:
 
     def sizes(self, given: Sequence[Any]) -> dict[str, int]:
         """The symbolic sizes; raises UsageError where shapes do not fit."""
-        blank = [np.broadcast_to(np.zeros((), p.dtype), tuple(x.shape))
+        blank = [x if p.dtype is None else np.broadcast_to(np.zeros((), p.dtype), tuple(x.shape))
                  for p, x in zip(self.ports, given, strict=True)]  # fmt: skip
         plain = sizes_of(self.ports, blank)
         return self.compiler.sizes(blank) if plain is None else plain

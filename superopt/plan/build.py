@@ -146,7 +146,7 @@ def program(
         lying |= panels(current, width)
     pictured = {x.tensor for t, some in tensors.parts.items() if t in lying for x in some}
     current = turned(current, lying.keys() | pictured, tensors.constants)
-    current, leads = rows(current, needed, lying)
+    current, leads = rows(current, needed, lying, target.parts > 0)
     if target.fuses is not None:
         fusing = target.fuses(tensors.constants, width)
         current, leads = attention(current, leads, needed, lying, tensors.constants, fusing)

@@ -18,7 +18,8 @@ from superopt.kernels.contraction import contraction
 from superopt.kernels.transform import reduction
 from superopt.plan.phases import replaced
 from superopt.te import index as ix
-from superopt.te.expr import Tensor
+from superopt.te.expr import Tensor, both, compare, const, select
+from superopt.te.fn import unit
 from superopt.te.inline import placed
 from superopt.te.node import Axis, Expr, Load, Reduce
 from superopt.te.walk import loads
@@ -26,6 +27,7 @@ from superopt.te.walk import loads
 FOLDS = ("sum", "max", "min")
 LONG, SHORT = 1024, 64  # terms from which on a sum is in parts; and of a part, at least
 LEAST = 4  # parts
+POOR = 4  # times as many parts as divide a sum are wanted
 
 
 def in_parts(
@@ -70,7 +72,9 @@ def in_parts(
 def _multiplies(now: Tensor, constants: Collection[Tensor]) -> bool:
     """Is it of rows and columns of a product of matrices? There are other ways for these."""
     found = contraction(now, constants, 1)
-    return found is not None and bool(found.of_a or found.of_b)
+    if found is None:
+        return False
+    return any(a.size > 1 for a in (*found.of_a, *found.of_b))
 
 
 def _apart(t: Tensor, total: Reduce, wanted: int) -> tuple[Tensor, Reduce] | None:
@@ -80,31 +84,46 @@ def _apart(t: Tensor, total: Reduce, wanted: int) -> tuple[Tensor, Reduce] | Non
     if terms < LONG or count >= wanted:
         return None
     want = min(-(-wanted // count), terms // SHORT)
-    cuts: list[tuple[Axis, int]] = []  # axes, and how many parts there are of each
+    cuts: list[tuple[Axis, int, int]] = []  # axes, how many parts there are of each, and their size
     for a in total.axes:
-        many = max(d for d in range(1, min(a.size, want) + 1) if a.size % d == 0)
-        cuts.append((a, many))
-        want = want // many if many == a.size else 1  # what comes later would lie apart
-    count = prod(many for _, many in cuts)
+        many, size = _cut(a.size, want)
+        cuts.append((a, many, size))
+        want = want // many if size == 1 else 1  # what comes later would lie apart
+    count = prod(many for _, many, _ in cuts)
     if count < LEAST:
         return None
     part = Axis("part", count)
     env: dict[Axis, Expr] = {}
     rest: list[Axis] = []
+    tests: list[Expr | bool] = []
     below = count
-    for a, many in cuts:
+    for a, many, size in cuts:
         below //= many
-        inner = Axis(f"{a.name}r", a.size // many)
+        inner = Axis(f"{a.name}r", size)
         env[a] = ix.as_index(part // below % many * inner.size + inner)
         rest += [inner] if inner.size > 1 else []
         if inner.size == 1:
             env[a] = ix.as_index(part // below % many)
+        if many * size > a.size:
+            tests.append(compare("lt", env[a], a.size))
     axes = (part, *t.axes)
-    body = Reduce(total.fn, tuple(rest), placed(total.body, env), total.dtype)
+    nothing = const(unit(total.fn, total.dtype), total.body.dtype)
+    term = select(both(*tests), placed(total.body, env), nothing)
+    body = Reduce(total.fn, tuple(rest), term, total.dtype)
     each = Tensor("parts", total.dtype, tuple(a.size for a in axes), axes, body)
     again = Axis("parts", count)
     read = Load(each, (again, *t.axes), total.dtype)
     return each, Reduce(total.fn, (again,), read, total.dtype)
+
+
+def _cut(n: int, want: int) -> tuple[int, int]:
+    """How many parts of n terms, `want` at most, and of how many: where what divides n is far less,
+    the last one goes beyond it."""
+    many = max(d for d in range(1, min(n, want) + 1) if n % d == 0)
+    if POOR * many > want:
+        return many, n // many
+    size = 1 << (-(-n // want) - 1).bit_length()
+    return -(-n // size), size
 
 
 def _into(reader: Tensor, t: Tensor, again: Reduce) -> Tensor | None:

@@ -17,6 +17,9 @@ from superopt.te.node import Apply, Axis, Const, Expr, Load, Reduce
 from superopt.te.walk import axes_of, loads, parts, reductions
 
 ROOM = 1 << 18  # bytes of a row, and of what is kept of it
+# Rows, and elements of each, with which most of a GPU has nothing to do: by what a multiprocessor
+# may read (100 GB/s, which was not measured), one kernel of these takes longer than several.
+FEW, LONG = 16, 1 << 18
 
 
 @dataclass(slots=True)
@@ -30,12 +33,16 @@ class _Group:
 
 
 def rows(
-    current: Mapping[Tensor, Tensor], stay: Collection[Tensor], pictures: Collection[Tensor]
+    current: Mapping[Tensor, Tensor],
+    stay: Collection[Tensor],
+    pictures: Collection[Tensor],
+    spread: bool = False,
 ) -> tuple[dict[Tensor, Tensor], dict[Tensor, int]]:
     """What is computed then: tensors of which some read others that are computed within them; and
     of these, how many axes say which row.
 
-    stay: those that are needed in memory. pictures: those that do not lie row by row.
+    stay: those that are needed in memory. pictures: those that do not lie row by row. spread: a row
+    is one program's of many, so that few long ones are no rows.
     """
     readers: dict[Tensor, set[Tensor]] = {}
     for t, now in current.items():
@@ -47,12 +54,17 @@ def rows(
         if t not in out or t.rank < 2 or t in pictures:
             continue
         group = _grown(t, out, {*stay, *pictures}, readers)
-        if group is not None:
+        if group is not None and not (spread and _few_and_long(group)):
             out[t] = _fused(group, current[t])
             leads[t] = group.lead
             for x in group.stages:
                 del out[x]
     return out, leads
+
+
+def _few_and_long(group: _Group) -> bool:
+    sizes = _sizes(group.root)
+    return prod(sizes[: group.lead]) <= FEW and prod(sizes[group.lead :]) >= LONG
 
 
 def _read(t: Tensor) -> set[Tensor]:

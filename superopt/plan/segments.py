@@ -31,6 +31,7 @@ PRODUCTS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 # What kernels do not do well: elements of an axis of running sums; indices that are compared with
 # each place, for each element of the result.
 PREFIXES = 16
+RANKED = 64  # and of one of which the first are looked for
 COMPARED = 4
 LITTLE = 1 << 12  # elements of a result, with which it makes no difference
 ONCE = 1 << 27  # comparisons that are made ahead of time: a second
@@ -93,6 +94,12 @@ def why_slow(n: g.Node, sizes: Mapping[str, int]) -> str:
             once = places * rows <= ONCE and is_constant(g.item(n, 0), {})
             if places * rows > most and not once:
                 return "a kernel would compare each place with all indices"
+        case "TopK":
+            (x, *_), axis = n.inputs, dict(n.attrs)["axis"]
+            assert x is not None
+            assert isinstance(axis, int)
+            if _numbers(x.type, sizes)[axis] > RANKED:
+                return "a kernel would compare each element with all"
         case "DFT" | "STFT" if _large(n.type, sizes) and not pays(n, sizes):
             return "onnxruntime's transform takes fewer operations"
         case "Einsum" if len(n.inputs) > 2:

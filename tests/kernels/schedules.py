@@ -64,6 +64,8 @@ def _primitive(s: Scheduled, done: Schedule, draw: Draw, sources: Sequence[str])
         raise IllegalSchedule("no loops")
     axis, other = names[which % len(names)], names[(which + number) % len(names)]
     match kind:
+        case 1 if s.loops[which % len(names)].reduced:
+            return sc.Cover(axis, number)
         case 0 | 1:
             return sc.Split(axis, number)
         case 2:

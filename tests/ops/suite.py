@@ -29,7 +29,6 @@ LISTED = Path(__file__).with_name("backend_suite.txt")
 # Operators of ONNX without a tensor expression, by why; a case with one of them is left out.
 OPAQUE: Mapping[str, str] = {
     "the size of a result depends on the data": "Compress NonMaxSuppression NonZero Unique",
-    "sorts": "TopK",
     "control flow": "If Loop Scan",
     "sequences and optional values": (
         "OptionalGetElement OptionalHasElement SequenceEmpty SequenceInsert SequenceLength"

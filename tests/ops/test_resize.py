@@ -132,6 +132,14 @@ def test_places_outside() -> None:
     np.testing.assert_allclose(got, [[[2, 2.5, 2]]])
 
 
+def test_a_cubic_at_the_border_is_of_elements_that_it_stands_for() -> None:
+    """At -1/2 of 1 1 | 1 2 3: as torch and onnxruntime have it, where onnx's own evaluator moves
+    the place to 0 first."""
+    x, grid = np.array([[[[1.0, 2, 3]]]]), np.array([[[[-1.0, 0.0]]]])
+    got = value("GridSample", x, grid, mode="cubic", padding_mode="border")
+    np.testing.assert_allclose(got, [[[[1 - 0.09375]]]])
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

@@ -176,7 +176,7 @@ def test_a_custom_operator_is_left_alone_and_our_own_evaluation_decides(tmp_path
 
 def test_what_cannot_be_checked_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     # Only what an opaque node of unknown rank gives leads to the output, and there is no runtime.
-    text = models.TOPK.replace("TopK(s, k)", "acme.Best(s, k)").replace(
+    text = models.TOPK.replace("TopK <sorted = 0> (s, k)", "acme.Best(s, k)").replace(
         '"" : 17]', '"" : 17, "acme" : 1]'
     )
     found = report(run(data(text)))

@@ -94,6 +94,11 @@ MODELS = {
         [node("Pow", "x", "two", "a"), node("Pow", "z", "x", "b"), node("Add", "a", "b", "y")],
         {"x": (F, [7, 9]), "z": (F, [7, 9])}, ["y"], {"two": np.float32(2)},
     ),
+    "angles": lambda: model(
+        [node("Tanh", "x", "a"), node("Asin", "a", "b"), node("Atan", "x", "c"),
+         node("Add", "b", "c", "d"), node("Sinh", "d", "e"), node("Asinh", "e", "y")],
+        {"x": (F, [7, 9])}, ["y"], {},
+    ),
     "joined": lambda: model(
         [node("Relu", "x", "a"), node("Neg", "x", "b"), node("Concat", "a", "b", "y", axis=1)],
         {"x": (F, [2, 5, 6])}, ["y"], {},
@@ -336,9 +341,12 @@ from superopt.onnx_io.source import read
 from superopt.pipeline import cuda
 from tests.plan.test_cuda import MODELS
 from tests.plan.test_cuda_attention import LONG
+from tests.plan.test_cuda_covered import DOTS, OTHERS
 from tests.plan.test_cuda_gates import CELLS, MODELS as GATES
+from tests.plan.test_cuda_indices import resized
 
 MODELS = {**MODELS, **GATES, **LONG, **{n: made for n, (made, *_) in CELLS.items()}}
+MODELS |= {**DOTS, **OTHERS, "a scale": lambda: resized(0.7, 11, mode="linear")}
 names = {"f16": "fp16", "f32": "fp32"}
 cuda.device = lambda: "cpu"
 cuda.running = lambda calls, *rest, **more: calls
@@ -366,8 +374,9 @@ for precision in ("fp16", "tf32"):
 @pytest.mark.parametrize(
     "name",
     ["a block", "ragged heads", "layer norm", "depthwise", "turned", "columns", "rotary", "gated",
-     "of three dimensions, and one behind", "a step of decoding", "a causal text", "eight gates",
-     "three gates of sizes that blocks do not divide", "steps"],
+     "of three dimensions, and one behind", "angles", "a step of decoding", "a causal text",
+     "eight gates", "three gates of sizes that blocks do not divide", "steps", "a long matrix",
+     "channels", "the largest", "a norm", "a scale"],
 )  # fmt: skip
 def test_kernels_compile_for_sm_90(name: str) -> None:
     """To machine code, without a GPU; in a process without the interpreter."""
@@ -378,23 +387,3 @@ def test_kernels_compile_for_sm_90(name: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["fp16", "tf32"]
-
-
-@pytest.mark.parametrize("missing", ["torch", "triton", ""])
-def test_what_is_missing_is_said(missing: str) -> None:
-    """Without the extra, and without a device; in another process, which has no interpreter."""
-    code = (
-        "import sys, superopt, onnx\n"
-        f"sys.modules[{missing!r}] = None\n"
-        "from tests.plan.test_cuda import MODELS\n"
-        "try: superopt.compile(MODELS['joined'](), target='cuda')\n"
-        "except superopt.UsageError as e: print(e)\n"
-    )
-    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    env["CUDA_VISIBLE_DEVICES"] = ""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True
-    )
-    wanted = f"{missing} is not installed" if missing else "torch finds no CUDA device here"
-    assert wanted in done.stdout
-    assert 'pip install "superopt[gpu]"' in done.stdout

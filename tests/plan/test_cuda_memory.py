@@ -1,7 +1,10 @@
-"""On a GPU: no memory left, and tensors on another one."""
+"""On a GPU: no memory left, tensors on another one, and none at all."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -66,3 +69,25 @@ def test_tensors_of_another_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
         pytest.skip("there is one GPU")
     with pytest.raises(UsageError, match=r"input 'x' is on cuda:.*\n.*compiled for cuda:"):
         exe.run({"x": x})
+
+
+@pytest.mark.parametrize("missing", ["torch", "triton", ""])
+def test_what_is_missing_is_said(missing: str) -> None:
+    """Without the extra, and without a device; in another process, which has no interpreter."""
+    code = (
+        "import sys, superopt, onnx\n"
+        f"sys.modules[{missing!r}] = None\n"
+        "from tests.plan.test_cuda import MODELS\n"
+        "try: superopt.compile(MODELS['joined'](), target='cuda')\n"
+        "except superopt.UsageError as e: print(e)\n"
+    )
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    env["CUDA_VISIBLE_DEVICES"] = ""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True
+    )
+    built = pytest.importorskip("torch").version.cuda is not None
+    none = "torch finds no CUDA device here" if built else "is built without CUDA"
+    wanted = f"{missing} is not installed" if missing else none
+    assert wanted in done.stdout
+    assert 'pip install "superopt[gpu]"' in done.stdout

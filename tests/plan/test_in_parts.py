@@ -20,6 +20,7 @@ from superopt.te.expr import (
     compute,
     placeholder,
     reduce_max,
+    reduce_min,
     reduce_sum,
 )
 from superopt.te.interpret import evaluate
@@ -54,6 +55,29 @@ def test_the_first_axes_are_those_of_the_parts(fn: Fold, wanted: int, parts: int
     assert prod(a.size for a in found.axes) * parts == 64 * 40
     assert [a.extent for a in last.axes] == [parts]
     np.testing.assert_array_equal(computed(made[t], NUMBERS), computed(t, NUMBERS))
+
+
+@pytest.mark.parametrize("fn", [reduce_sum, reduce_max, reduce_min])
+@pytest.mark.parametrize(
+    ("shape", "wanted", "parts"),
+    [((3, 2063, 1), 90, 17), ((3, 1031, 2), 96, 17), ((3, 3, 2063), 90, 27)],
+)
+def test_the_last_part_goes_beyond_a_sum_that_little_divides(
+    fn: Fold, shape: tuple[int, int, int], wanted: int, parts: int
+) -> None:
+    x = placeholder("x", TensorType(F32, shape))
+    t = compute((3,), lambda c: fn(shape[1:], lambda i, j: x[c, i, j]))
+    each, _ = made = in_parts({t: t}, (), (), {t}, wanted)
+    assert [a.extent for a in each.axes] == [parts, 3]
+    for sign in (-1, 1):  # the largest of those below 0, the least of those above
+        numbers = sign * np.random.default_rng(0).integers(1, 9, shape).astype(np.float32)
+        np.testing.assert_array_equal(computed(made[t], numbers), computed(t, numbers))
+
+
+def test_a_sum_of_two_vectors_products_is_no_product_of_matrices() -> None:
+    x, y = (placeholder(n, TensorType(F32, (1, 4096))) for n in "xy")
+    t = compute((1, 1), lambda i, j: reduce_sum(4096, lambda k: x[i, k] * y[j, k]))
+    assert len(in_parts({t: t}, (), {y}, {t}, 64)) == 2
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,55 @@
+"""On a GPU: what is given and got that kernels have no tensors of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from superopt.kernels.gpu_device import array, tensor
+from superopt.onnx_io.source import read
+from superopt.pipeline import cuda
+from tests.gpu import REAL
+from tests.plan.gpu_models import drawn, node
+from tests.plan.test_cuda import interpreted
+
+pytestmark = pytest.mark.gpu
+__all__ = ["interpreted"]  # a fixture of this module, too
+F = TensorProto.FLOAT
+
+
+def test_a_sequence_beside_a_tensor() -> None:
+    """The node that takes it runs in onnxruntime, the others are kernels."""
+    nodes = [
+        node("Softmax", "x", "a", axis=-1), node("SequenceAt", "s", "n", "b"),
+        node("Add", "a", "b", "y"),
+    ]  # fmt: skip
+    some = helper.make_tensor_sequence_value_info("s", F, [4, 70])
+    x = helper.make_tensor_value_info("x", F, [4, 70])
+    n = helper.make_tensor("n", TensorProto.INT64, [], [1])
+    g = helper.make_graph(nodes, "g", [x, some], [helper.make_tensor_value_info("y", F, None)], [n])
+    m = helper.make_model(g, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    given = drawn(4, 70), [drawn(4, 70), drawn(4, 70) + 1]
+    got = cuda.compile(read(m)).run({"x": given[0], "s": given[1]})
+    e = np.exp(given[0].astype(np.float64))
+    np.testing.assert_allclose(got["y"], e / e.sum(-1, keepdims=True) + given[1][1], rtol=1e-5)
+
+
+KEPT = [["a", "b"], None, np.array(["a"], object), np.zeros(2, ml_dtypes.float8_e4m3fn)]
+MOVED = [np.float32, np.float16, ml_dtypes.bfloat16, np.bool_, np.uint16, np.int64]
+
+
+@pytest.mark.parametrize("x", KEPT, ids=lambda x: f"{type(x).__name__} {getattr(x, 'dtype', '')}")
+def test_what_is_no_tensor_there_stays(x: Any) -> None:
+    assert tensor(x, "cuda" if REAL else "cpu") is x
+
+
+@pytest.mark.parametrize("kind", MOVED)
+def test_what_is_a_tensor_there(kind: Any) -> None:
+    for x in (np.arange(6).reshape(2, 3).astype(kind), np.zeros((0, 3), kind), np.array(1, kind)):
+        got = array(tensor(x, "cuda" if REAL else "cpu"))
+        assert (got.dtype, got.shape) == (x.dtype, x.shape)
+        np.testing.assert_array_equal(got, x)
