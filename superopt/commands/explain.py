@@ -56,8 +56,8 @@ def explain(
     """Say why a node or a rule was rewritten, or was not.
 
     NAME is a rule, a node or a value. SOURCE is a model, which is then searched for the budget,
-    or a report that `superopt optimize --json` wrote, which knows rules and values. Without NAME: which nodes of a model run in
-    onnxruntime when it is compiled, and why.
+    or a report that `superopt optimize --json` wrote, which knows rules and values. Without NAME:
+    which nodes of a model run in onnxruntime when it is compiled, and why.
     """
     from superopt.report import codec, group, text
 
