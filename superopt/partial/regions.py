@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,9 @@ from superopt.partial.boxes import Box, Span, joined, mask, parted, volume
 from superopt.partial.cells import cells
 from superopt.partial.composed import Composed
 from superopt.partial.degrees import chance_degree
+from superopt.partial.fewer import size_of
 from superopt.partial.points import MODULUS, terms
+from superopt.partial.seams import seams
 from superopt.partial.translated import translated
 from superopt.te.expr import Tensor, compute
 from superopt.te.inline import placed
@@ -82,15 +85,59 @@ def of_tensors(a: Tensor, b: Tensor, every: int = EVERY) -> Regions:
     assert a.body is not None
     assert b.body is not None
     bodies = once([a.body, placed(b.body, dict(zip(b.axes, a.axes, strict=True)))])
-    found = cells(a.axes, bodies)
-    programs = Alike.of(a.axes, bodies)
+    told = _joined(a.axes, bodies, every)
+    return Regions(
+        shape,
+        joined(told.equal, shape),
+        joined(told.different, shape),
+        told.elements,
+        told.chance,
+        told.exact,
+    )
+
+
+def _joined(axes: Sequence[Axis], bodies: Sequence[Expr], every: int) -> _Told:
+    """Of programs that join the same parts, each part by itself."""
+    apart = seams(axes, bodies)
+    if apart is None:
+        return _of(axes, bodies, every)
+    k, own = apart
+    some = [_of(p.axes, p.bodies, every) for p in own]
+    pairs = list(zip(own, some, strict=True))
+    known = [told.chance for told in some if told.chance is not None]
+    return _Told(
+        [_moved(b, k, p.begin) for p, told in pairs for b in told.equal],
+        [_moved(b, k, p.begin) for p, told in pairs for b in told.different],
+        sum(told.elements for told in some),
+        all(told.exact for told in some),
+        max(known) if len(known) == len(some) else None,
+    )
+
+
+class _Told(NamedTuple):
+    """As `Regions`, of boxes as they are found."""
+
+    equal: list[Box]
+    different: list[Box]
+    elements: int
+    exact: bool
+    chance: Fraction | None
+
+
+def _of(axes: Sequence[Axis], bodies: Sequence[Expr], every: int) -> _Told:
+    found = cells(axes, bodies)
+    programs = Alike.of(axes, bodies)
     ends = [1 if yes else None for yes in programs.exchanged]  # what is exchanged is never cut
     equal, different, count, exact = _compared(programs, _up_to(ends, found), every)
-    ends = [n if yes else None for n, yes in zip(shape, programs.exchanged, strict=True)]
-    equal, different = _up_to(ends, equal), _up_to(ends, different)
+    ends = [size_of(a) if yes else None for a, yes in zip(axes, programs.exchanged, strict=True)]
     most = chance_degree(*programs.whole)
     chance = Fraction(most, MODULUS) ** INPUTS if programs.bounded else None
-    return Regions(shape, joined(equal, shape), joined(different, shape), count, chance, exact)
+    return _Told(_up_to(ends, equal), _up_to(ends, different), count, exact, chance)
+
+
+def _moved(box: Box, k: int, by: int) -> Box:
+    s = box[k]
+    return (*box[:k], Span(s.begin + by, s.end + by, s.step), *box[k + 1 :])
 
 
 def _up_to(ends: Sequence[int | None], boxes: Sequence[Box]) -> list[Box]:
