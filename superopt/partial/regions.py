@@ -30,6 +30,7 @@ from superopt.te.node import Axis, Expr
 from superopt.te.walk import once
 
 EVERY = 4096  # elements of a result of which each is compared
+MUCH = 1 << 24  # terms of sums, beyond which this is not done
 LATER = 1 << 17  # terms of sums that are computed to compare each element of cells that differ
 SOME = 64  # cells of which two elements are compared, though they are one as the other
 MORE = 3  # elements of a cell beside its first and those next to it
@@ -162,7 +163,8 @@ def _compared(
     one = _translated(axes, programs.bodies, found).tolist()
     alike = [c for c, yes in zip(found, one, strict=True) if yes]
     others = [c for c, yes in zip(found, one, strict=True) if not yes]
-    small = sum(map(volume, others)) <= most
+    cost = sum(map(terms, programs.bodies))
+    small = sum(map(volume, others)) <= min(most, MUCH // cost)
     few, first = _elements(alike, rank, few=True)
     many, behind = _all(others, rank) if small else _elements(others, rank)
     places, begins = np.concatenate((few, many)), np.concatenate((first, behind + len(few)))
@@ -171,7 +173,7 @@ def _compared(
     same, doubtful = programs.at(places)
     every = np.logical_and.reduceat(same, begins).tolist()
     some = np.logical_or.reduceat(same, begins).tolist()
-    left = LATER // sum(map(terms, programs.bodies))
+    left = LATER // cost
     equal: list[Box] = []
     different: list[Box] = []
     apart: list[Box] = []
