@@ -303,6 +303,7 @@ def test_explain_and_report_of_a_stored_report(superopt: Run, tmp_path: Path) ->
     stored.write_text(to_json(FASTER))
     assert "because constant(scale)" in superopt("explain", stored, "bn-fold").out
     assert json.loads(superopt("explain", stored, "bn-fold", "--json").out)["rejected"]
+    assert "a report knows no names of nodes" in superopt("explain", stored, "/cell/MatMul").err
     done = superopt("report", stored, "--html", html)
     assert done.code == 0
     assert done.out.startswith("nasrnn.onnx: 2.13x faster")

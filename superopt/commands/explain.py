@@ -25,6 +25,10 @@ def _stored(path: Path) -> Report:
         ) from error
 
 
+def _is_report(source: Path) -> bool:
+    return source.suffix == ".json"
+
+
 @click.command()
 @click.argument("source", type=options.FILE)
 @click.argument("name", required=False)
@@ -52,8 +56,8 @@ def explain(
     """Say why a node or a rule was rewritten, or was not.
 
     NAME is a rule, a node or a value. SOURCE is a model, which is then searched for the budget,
-    or a report that `superopt optimize --json` wrote. Without NAME: which nodes of a model run in
-    onnxruntime when it is compiled, and why.
+    or a report that `superopt optimize --json` wrote, which knows rules and values. Without NAME:
+    which nodes of a model run in onnxruntime when it is compiled, and why.
     """
     from superopt.report import codec, group, text
 
@@ -63,7 +67,7 @@ def explain(
 
     names = {name}
     missed: tuple[Rejected, ...] = ()
-    if source.suffix == ".json":
+    if _is_report(source):
         report = _stored(source)
     else:
         names.update(api().values_of(source, name))
@@ -91,7 +95,7 @@ def explain(
     told = {s.rule for s in steps} | {r.rule for r in rejected}
     rejected += tuple(m for m in missed if m.reason == "match" or m.rule not in told)
     if not steps and not rejected and len(names) == 1:
-        raise _nothing_about(name, report)
+        raise _nothing_about(name, report, source)
     if as_json:
         about = {"name": name, "steps": steps, "rejected": rejected, "partial": partial}
         terminal.say(codec.dumps(about))
@@ -105,9 +109,9 @@ def explain(
 def _compiled(source: Path, threads: int | None, shapes: Mapping[str, int], as_json: bool) -> None:
     from superopt.report import codec, compiled
 
-    if source.suffix == ".json":
+    if _is_report(source):
         raise UsageError(
-            f"{source} is a report", "of it a rule, a node or a value is explained", "name one"
+            f"{source} is a report", "of it a rule or a value is explained", "name one"
         )
     found = api().compilation(
         source, threads=threads, shapes=shapes, dump=None, float_class="E2", target="cpu",
@@ -116,13 +120,14 @@ def _compiled(source: Path, threads: int | None, shapes: Mapping[str, int], as_j
     terminal.say(codec.dumps(found.foreign) if as_json else compiled.fallen(found))
 
 
-def _nothing_about(name: str, report: Report) -> UsageError:
+def _nothing_about(name: str, report: Report, source: Path) -> UsageError:
     events: tuple[Step | Rejected, ...] = (*report.steps, *report.rejected)
     known = {e.rule for e in events} | {value for e in events for value in e.where}
     near = difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)
     return UsageError(
         f"the search has nothing to say about {name!r}",
-        "no rule of this name was tried, and no rule was tried at a value of this name",
+        "no rule of this name was tried, and no rule was tried at a value of this name"
+        + ("; a report knows no names of nodes, the model does" if _is_report(source) else ""),
         f"did you mean {', '.join(near)}?" if near else "see `superopt rules list` for the rules",
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from superopt.partial.cells import cells
 from superopt.partial.composed import Composed
 from superopt.partial.degrees import chance_degree
 from superopt.partial.points import MODULUS, terms
+from superopt.partial.seams import seams
 from superopt.partial.translated import translated
 from superopt.te.expr import Tensor, compute
 from superopt.te.inline import placed
@@ -27,6 +29,7 @@ from superopt.te.node import Axis, Expr
 from superopt.te.walk import once
 
 EVERY = 4096  # elements of a result of which each is compared
+MUCH = 1 << 24  # terms of sums, beyond which this is not done
 LATER = 1 << 17  # terms of sums that are computed to compare each element of cells that differ
 SOME = 64  # cells of which two elements are compared, though they are one as the other
 MORE = 3  # elements of a cell beside its first and those next to it
@@ -82,12 +85,57 @@ def of_tensors(a: Tensor, b: Tensor, every: int = EVERY) -> Regions:
     assert a.body is not None
     assert b.body is not None
     bodies = once([a.body, placed(b.body, dict(zip(b.axes, a.axes, strict=True)))])
-    found = cells(a.axes, bodies)
-    programs = Alike.of(a.axes, bodies)
+    told = _joined(a.axes, bodies, every)
+    return Regions(
+        shape,
+        joined(told.equal, shape),
+        joined(told.different, shape),
+        told.elements,
+        told.chance,
+        told.exact,
+    )
+
+
+def _joined(axes: Sequence[Axis], bodies: Sequence[Expr], every: int) -> _Told:
+    """Of programs that join the same parts, each part by itself."""
+    apart = seams(axes, bodies)
+    if apart is None:
+        return _of(axes, bodies, every)
+    k, own = apart
+    some = [_of(p.axes, p.bodies, every) for p in own]
+    pairs = list(zip(own, some, strict=True))
+    known = [told.chance for told in some if told.chance is not None]
+    return _Told(
+        [_moved(b, k, p.begin) for p, told in pairs for b in told.equal],
+        [_moved(b, k, p.begin) for p, told in pairs for b in told.different],
+        sum(told.elements for told in some),
+        all(told.exact for told in some),
+        max(known) if len(known) == len(some) else None,
+    )
+
+
+class _Told(NamedTuple):
+    """As `Regions`, of boxes as they are found."""
+
+    equal: list[Box]
+    different: list[Box]
+    elements: int
+    exact: bool
+    chance: Fraction | None
+
+
+def _of(axes: Sequence[Axis], bodies: Sequence[Expr], every: int) -> _Told:
+    found = cells(axes, bodies)
+    programs = Alike.of(axes, bodies)
     equal, different, count, exact = _compared(programs, found, every)
     most = chance_degree(*programs.whole)
     chance = Fraction(most, MODULUS) ** INPUTS if programs.bounded else None
-    return Regions(shape, joined(equal, shape), joined(different, shape), count, chance, exact)
+    return _Told(equal, different, count, exact, chance)
+
+
+def _moved(box: Box, k: int, by: int) -> Box:
+    s = box[k]
+    return (*box[:k], Span(s.begin + by, s.end + by, s.step), *box[k + 1 :])
 
 
 def _computed(t: Tensor) -> Tensor:
@@ -107,7 +155,8 @@ def _compared(
     alike = [c for c in found if all(as_first[c])]
     unlike = [c for c in found if not all(as_first[c])]
     others = [_first(c, as_first[c]) for c in unlike]
-    small = sum(map(volume, others)) <= most
+    cost = sum(map(terms, programs.bodies))
+    small = sum(map(volume, others)) <= min(most, MUCH // cost)
     few, first = _elements(alike, rank, few=True)
     many, behind = _all(others, rank) if small else _elements(others, rank)
     places, begins = np.concatenate((few, many)), np.concatenate((first, behind + len(few)))
@@ -117,7 +166,7 @@ def _compared(
     same, doubtful = programs.at(places)
     every = np.logical_and.reduceat(same, begins).tolist()
     some = np.logical_or.reduceat(same, begins).tolist()
-    left = LATER // sum(map(terms, programs.bodies))
+    left = LATER // cost
     equal: list[Box] = []
     different: list[Box] = []
     apart: list[Box] = []
