@@ -27,9 +27,9 @@ def product(terms: int, *batch: int, fixed: bool = True) -> onnx.ModelProto:
     return model([node("MatMul", "x", "w", "y")], given, ["y"])
 
 
-def summed(op: str, *shape: int, axis: int = -1) -> onnx.ModelProto:
+def summed(op: str, *shape: int, axis: int = -1, fn: str = "Softplus") -> onnx.ModelProto:
     """Of numbers below 0, of which nothing is the largest."""
-    nodes = [node("Softplus", "x", "a"), node("Neg", "a", "b"), node(op, "b", "y", axes=[axis])]
+    nodes = [node(fn, "x", "a"), node("Neg", "a", "b"), node(op, "b", "y", axes=[axis])]
     return model(nodes, {"x": (F, [*shape])}, ["y"], {})
 
 
@@ -51,7 +51,7 @@ OTHERS = {
     "a sum": lambda: summed("ReduceL1", 3, 2063),
     "the largest": lambda: summed("ReduceMax", 3, 2063),
     "the least": lambda: summed("ReduceMin", 1, 577, 40, axis=1),
-    "a product of numbers": lambda: summed("ReduceProd", 2, 1031),
+    "a product of numbers": lambda: summed("ReduceProd", 2, 1031, fn="Abs"),
     "squares": lambda: summed("ReduceSumSquare", 2, 1031),
     "a softmax": lambda: model([node("Softmax", "x", "y")], {"x": (F, [2, 16411])}, ["y"]),
     "a norm": lambda: normal(2, 16411),
@@ -63,8 +63,8 @@ OTHERS = {
 def test_the_same(name: str, precision: str) -> None:
     m = {**DOTS, **OTHERS}[name]()
     given = feeds(m)
-    if name == "a product of numbers":  # near 1
-        given = {"x": np.log(np.expm1(1 + drawn(2, 1031) * 1e-3)).astype(np.float32)}
+    if name == "a product of numbers":  # near 1, and exact: of 1031 the errors add up
+        given = {"x": (1 + drawn(2, 1031) * 1e-3).astype(np.float32)}
     near(cuda.compile(read(m), precision).run(given), reference(m, given), precision)
 
 
