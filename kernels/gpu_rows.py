@@ -54,7 +54,7 @@ def _high(p: Problem, n: int) -> Iterator[Option]:
 
 def in_memory(t: Tensor, lead: int) -> bool:
     """Is what is kept of a row in memory, and not in registers? (Written into the result, a softmax
-    of 8192 rows of 1024 float32 took 27.4 us, and 24.6 in registers.)"""
+    of 8192 rows of 1024 float32 took 27.4 us, and in registers 23.8.)"""
     return prod(a.size for a in t.axes[lead:]) > LARGEST
 
 
