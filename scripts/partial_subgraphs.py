@@ -28,6 +28,7 @@ def subgraphs() -> Iterator[Pair]:
     yield from _of_models()
     yield from _side_by_side()
     yield from _others()
+    yield from _of_one_matrix()
     yield from _joins()
 
 
@@ -91,6 +92,29 @@ def relu(v: g.Value) -> g.Value:
     return apply("Relu", v)
 
 
+def silu(v: g.Value) -> g.Value:
+    return apply("Mul", v, apply("Sigmoid", v))
+
+
+def added(make: Made) -> Made:
+    return lambda v: apply("Add", v, make(v))
+
+
+def pyramid(v: g.Value) -> g.Value:
+    """Pools of pools, joined with what they are of."""
+    some = [v]
+    for _ in range(3):
+        some.append(window("MaxPool", 5)(some[-1]))
+    return apply("Concat", *some, axis=1)
+
+
+def shuffled(v: g.Value) -> g.Value:
+    """Channels of two groups in turns."""
+    shape = tuple(v.type.shape)
+    apart = apply("Reshape", v, shape=(1, 2, shape[1] // 2, *shape[2:]))
+    return apply("Reshape", apply("Transpose", apart, perm=(0, 2, 1, 3, 4)), shape=shape)
+
+
 def _side_by_side() -> Iterator[Pair]:
     """Of two images one behind the other: each by itself, or both at once."""
     three, five, seven = (window("MaxPool", k) for k in (3, 5, 7))
@@ -109,6 +133,11 @@ def _side_by_side() -> Iterator[Pair]:
         ("a convolution, Relu and a pool of 3 x 3", chain(conv, relu, three), 56),
         ("a pool of 7 x 7 and a convolution", chain(seven, conv), 56),
         ("two convolutions, and Relu between", chain(conv, relu, other), 56),
+        ("three convolutions by one kernel", chain(conv, conv, conv), 28),
+        ("a residual block", added(chain(conv, relu, other)), 56),
+        ("two convolutions, and SiLU behind each", chain(conv, silu, other, silu), 56),
+        ("a pyramid of pools", pyramid, 20),
+        ("a shuffle of channels and a convolution", chain(shuffled, conv), 28),
         ("transposed convolutions", lambda v: apply(
             "ConvTranspose", v, spread, strides=(2, 2), pads=(1, 1, 1, 1)), 28),
         ("Softmax over channels", lambda v: apply("Softmax", v, axis=1), 56),
@@ -138,6 +167,19 @@ def _others() -> Iterator[Pair]:
     make = window("Conv", 3)
     a = apply("Concat", *map(make, some), axis=3)
     yield "16 images of 28 x 28 side by side", a, make(apply("Concat", *some, axis=3))
+
+
+def _of_one_matrix() -> Iterator[Pair]:
+    """What reads a matrix again, or what functions of functions do and do not change."""
+    a, b = given("a", 512, 512), given("b", 512, 512)
+    left, right = apply("MatMul", apply("MatMul", a, b), a), apply("MatMul", b, a)
+    yield "(a b) a and a (b a) of 512 x 512", left, apply("MatMul", a, right)
+    yield "(a b) a and b a of 512 x 512", left, right
+    x = given("x", 1, 64, 28, 28)
+    some = (apply("DepthToSpace", x, blocksize=4, mode=m) for m in ("DCR", "CRD"))
+    yield ("depth to space of 64 x 28 x 28, DCR and CRD", *some)
+    p = apply("Softmax", given("p", 4, 70), axis=-1)
+    yield "a Softmax over 70 and its Relu", p, relu(p)
 
 
 def _parts(make: Made, x: g.Value, count: int) -> g.Value:
