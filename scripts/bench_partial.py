@@ -34,6 +34,8 @@ from random import Random
 from statistics import median
 
 import numpy as np
+import onnx
+from onnx import numpy_helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -189,21 +191,29 @@ def fuzzed(count: int) -> tuple[int, int, int]:
 
 MODELS = ("bert_base_12l", "csrnet", "inception_v3", "resnet18")
 MORE = ("mobilenet_v2", "resnet50", "squeezenet1_1")  # that are mutated, too
-SINGLE = ("bert_base_12l",)  # whose reshapes are of a batch of one
 
 
 def filled(folder: Path, batch: int, out: Path, names: Sequence[str] = MODELS) -> Iterator[Path]:
     """The models with drawn weights, for this batch."""
     for name in names:
-        if batch > 1 and name in SINGLE:
-            continue
         model = fill(folder / f"{name}.onnx")
         del model.graph.value_info[:]
         for v in (*model.graph.input, *model.graph.output):
             v.type.tensor_type.shape.dim[0].dim_value = batch
+        reshaped(model, batch)
         path = out / f"{name}.onnx"
         path.write_bytes(model.SerializeToString())
         yield path
+
+
+def reshaped(model: onnx.ModelProto, batch: int) -> None:
+    """Shapes that it is given, joined of numbers, begin with the batch (BERT's do with 1)."""
+    model.graph.initializer.append(numpy_helper.from_array(np.array([batch]), "the batch"))
+    made = {n.output[0]: n for n in model.graph.node}
+    for n in model.graph.node:
+        shape = made.get(n.input[1]) if n.op_type == "Reshape" else None
+        if shape is not None and shape.op_type == "Concat":
+            shape.input[0] = "the batch"
 
 
 def mutation(folder: Path, held: Path) -> Iterator[list[str]]:
