@@ -101,3 +101,45 @@ def test_residual_blocks_of_models(channels: int) -> None:
     assert found.exact
     assert found.elements < 200
     assert [*map(show, found.different)] == [f"[0, 0:{channels}, 0:28, 26:30]"]
+
+
+def traced(v: g.Value) -> g.Value:
+    return apply("ReduceSum", v, axes=(0, 1), keepdims=1)
+
+
+@pytest.mark.parametrize("n", [3, 7])
+def test_products_that_read_the_same_matrix_again(n: int) -> None:
+    """Rows and columns of it are of one kind, of which few tell of all (`fewer.py`)."""
+    a, b = given_("a", n, n), given_("b", n, n)
+    t = turned(a, 1, 0)
+    for one, other in (
+        (product(a, b, a), apply("MatMul", a, product(b, a))),
+        (product(a, t), turned(product(a, t), 1, 0)),
+        (product(a, a), turned(product(a, a), 1, 0)),  # on the diagonal
+        (product(a, b), product(b, a)),
+        (product(a, b, a), product(a, a, b)),
+        (product(a, a, a, a), apply("MatMul", product(a, a), product(a, a))),
+        (product(a, t, a), turned(product(t, a, t), 1, 0)),
+        (product(a, t, a), product(a, t, t)),
+        (apply("Mul", a, product(a, b)), apply("Mul", a, product(a, t))),
+        (apply("Add", a, product(a, a)), apply("Add", t, product(a, a))),
+        (traced(apply("Mul", a, b)), traced(product(a, turned(b, 1, 0)))),
+        (traced(product(a, b, t)), traced(product(t, a, b))),
+        (traced(product(a, b, t)), traced(product(a, turned(b, 1, 0), t))),
+    ):
+        exact(one, other)
+
+
+def test_windows_of_one_kernel_again_and_again() -> None:
+    """Its channels are those of what is between, and of the result."""
+    x, y, k = given_("x", 1, 6, 3, 5), given_("y", 1, 6, 3, 5), given_("k", 6, 6, 3, 3)
+
+    def made(v: g.Value) -> g.Value:
+        for _ in range(3):
+            v = apply("Conv", v, k, pads=(1, 1, 1, 1))
+        return v
+
+    exact(
+        apply("Concat", made(x), made(y), axis=3),
+        made(apply("Concat", x, y, axis=3)),
+    )

@@ -281,59 +281,6 @@ def test_of_random_windows(
         return
 
 
-def _product(*some: g.Value) -> g.Value:
-    out = some[0]
-    for v in some[1:]:
-        out = apply("MatMul", out, v)
-    return out
-
-
-def _turned(v: g.Value) -> g.Value:
-    return apply("Transpose", v, perm=(1, 0))
-
-
-def _traced(v: g.Value) -> g.Value:
-    return apply("ReduceSum", v, axes=(0, 1), keepdims=1)
-
-
-@pytest.mark.parametrize("n", [3, 7])
-def test_products_that_read_the_same_matrix_again(n: int) -> None:
-    """Rows and columns of it are of one kind, of which few tell of all (`fewer.py`)."""
-    a, b = given_("a", n, n), given_("b", n, n)
-    t = _turned(a)
-    for one, other in (
-        (_product(a, b, a), apply("MatMul", a, _product(b, a))),
-        (_product(a, t), _turned(_product(a, t))),
-        (_product(a, a), _turned(_product(a, a))),  # on the diagonal
-        (_product(a, b), _product(b, a)),
-        (_product(a, b, a), _product(a, a, b)),
-        (_product(a, a, a, a), apply("MatMul", _product(a, a), _product(a, a))),
-        (_product(a, t, a), _turned(_product(t, a, t))),
-        (_product(a, t, a), _product(a, t, t)),
-        (apply("Mul", a, _product(a, b)), apply("Mul", a, _product(a, t))),
-        (apply("Add", a, _product(a, a)), apply("Add", t, _product(a, a))),
-        (_traced(apply("Mul", a, b)), _traced(_product(a, _turned(b)))),
-        (_traced(_product(a, b, t)), _traced(_product(t, a, b))),
-        (_traced(_product(a, b, t)), _traced(_product(a, _turned(b), t))),
-    ):
-        exact(one, other)
-
-
-def test_windows_of_one_kernel_again_and_again() -> None:
-    """Its channels are those of what is between, and of the result."""
-    x, y, k = given_("x", 1, 6, 3, 5), given_("y", 1, 6, 3, 5), given_("k", 6, 6, 3, 3)
-
-    def made(v: g.Value) -> g.Value:
-        for _ in range(3):
-            v = apply("Conv", v, k, pads=(1, 1, 1, 1))
-        return v
-
-    exact(
-        apply("Concat", made(x), made(y), axis=3),
-        made(apply("Concat", x, y, axis=3)),
-    )
-
-
 def side_by_side(make: Callable[[g.Value], g.Value], *shape: int) -> tuple[g.Value, g.Value]:
     """Of two images each by itself, and of both at once."""
     x, y = given_("x", *shape), given_("y", *shape)
