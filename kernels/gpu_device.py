@@ -12,11 +12,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from superopt.kernels.gpu_functions import TYPES
-
 EARLY = (9, 0)  # compute capability
 SIDE, COPIED = 4096, 1 << 28  # of matrices; bytes
-KINDS = frozenset("bool" if x == "tl.int1" else x.removeprefix("tl.") for x in TYPES.values())
+# That kernels compute with: gpu_functions.TYPES, which a program that is kept does not load.
+KINDS = frozenset((
+    "bool", "float16", "bfloat16", "float32", "float64",
+    *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
+))  # fmt: skip
 
 
 def device() -> str:

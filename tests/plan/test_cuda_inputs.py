@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from superopt.kernels.gpu_device import array, tensor
+from superopt.kernels.gpu_device import KINDS, array, tensor
+from superopt.kernels.gpu_functions import TYPES
 from superopt.onnx_io.source import read
 from superopt.pipeline import cuda
 from tests.gpu import REAL
@@ -53,3 +54,7 @@ def test_what_is_a_tensor_there(kind: Any) -> None:
         got = array(tensor(x, "cuda" if REAL else "cpu"))
         assert (got.dtype, got.shape) == (x.dtype, x.shape)
         np.testing.assert_array_equal(got, x)
+
+
+def test_tensors_are_of_the_types_of_kernels() -> None:
+    assert {"bool" if x == "tl.int1" else x.removeprefix("tl.") for x in TYPES.values()} == KINDS
