@@ -76,13 +76,18 @@ class Alike:
         known &= not counted
         free = not counted and not any(isinstance(e, Index) for b in bodies for e in parts(b))
         order, chance = any(map(_ordered, some)), any(map(_tossed, some))
-        bounded = known and not order and not chance
-        sets = order and not chance and by_terms(bodies)
-        peaks = max(map(_peaks, bodies))
-        fragile = any(map(steps, some)) and not all(map(exact, some))
-        known_too = (sets, free, order or chance, known, all(map(plain, some)), fragile, peaks)
-        told = (bounded, *known_too, columns(bodies, axes))
-        return Alike(axes, short, shared(short), bodies, *told)
+        return Alike(
+            axes, short, shared(short), bodies,
+            bounded=known and not order and not chance,
+            sets=order and not chance and by_terms(bodies),
+            free=free,
+            orders=order or chance,
+            known=known,
+            plain=all(map(plain, some)),
+            fragile=any(map(steps, some)) and not all(map(exact, some)),
+            peaks=max(map(_peaks, bodies)),
+            kinds=columns(bodies, axes),
+        )  # fmt: skip
 
     def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """At which places they are equal, and at which of the others it is not known that they are

@@ -40,9 +40,9 @@ def shortened(bodies: Sequence[Expr], axes: Sequence[Axis], zeros: bool = False)
 
 
 def columns(bodies: Sequence[Expr], axes: Sequence[Axis]) -> list[tuple[list[int], int]]:
-    """Which of `axes` have places that are all alike: axes that, and those of sums and maxima of
-    which the same dims are indices, too, are only read by. Of each kind together, and among how
-    many places these may be said to be, of those that `shortened` leaves."""
+    """The numbers of those of `axes` whose places are all alike, and how many places stand for all
+    of these, which `shortened` leaves; those of one kind together: they, and axes of sums and
+    maxima, are indices of the same dims, and nothing else."""
     found = _kinds(bodies, lambda r, a: r.fn in _OF_SETS and _only_read(r.body, a), axes)
     short = {a: n for kind, n in _short(bodies, axes, False) for a in kind}
     kinds = ([n for n, a in enumerate(axes) if a in kind] for kind in found)

@@ -23,10 +23,7 @@ PLACES = 1 << 18  # that an index has in all cells, and sums
 
 
 def translated(
-    axes: Sequence[Axis],
-    bodies: Sequence[Expr],
-    begins: np.ndarray,
-    steps: np.ndarray,
+    axes: Sequence[Axis], bodies: Sequence[Expr], begins: np.ndarray, steps: np.ndarray
 ) -> np.ndarray:
     """Along which axes of which cells it is so, (cells, axes). begins, steps: each cell's first
     element, and how far the one behind it is along each axis; 0 where there is none."""
