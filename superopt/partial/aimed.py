@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from superopt.partial.doubles import ONE_SIGN, SIGNED, Doubles
-from superopt.partial.fewer import size_of
 from superopt.partial.points import DRAW, DRAWS, terms
 from superopt.te.affine import free_axes
 from superopt.te.dtype import BOOL, INDEX
@@ -142,7 +141,7 @@ class _Condition:
         over = sorted(free - set(axes), key=str)
         at = places.repeat(len(draws), 0)
         rng = np.random.default_rng(0)
-        inner = [rng.integers(0, max(1, size_of(a)), len(at)) for a in over]
+        inner = [rng.integers(0, max(1, a.size), len(at)) for a in over]
         at = np.column_stack((at, *inner, np.tile(draws, len(places))))
         return _Condition(points, sides, (*axes, *over, DRAW), at, len(draws))
 

@@ -19,7 +19,7 @@ import numpy as np
 from superopt.partial.aimed import Aimed, aimed
 from superopt.partial.doubles import MOST, Doubles, compared, exact, plain, steps
 from superopt.partial.extremes import OTHER, alone, by_terms, decided, extreme, kinds, numbers_of
-from superopt.partial.fewer import columns, renamed, shortened, size_of, thinned
+from superopt.partial.fewer import columns, renamed, shortened, thinned
 from superopt.partial.free import Free
 from superopt.partial.named import named
 from superopt.partial.points import DRAW, DRAWS, Points, ring, terms
@@ -337,7 +337,7 @@ def _peaks(e: Expr) -> int:
     """Terms of the longest maximum in a maximum."""
     match e:
         case Reduce(fn, axes, body):
-            return prod(map(size_of, axes) if fn in ("max", "min") else ()) * _peaks(body)
+            return prod(a.size for a in axes if fn in ("max", "min")) * _peaks(body)
         case Apply("max" | "min", args):
             return sum(map(_peaks, args))
         case Apply(_, args):

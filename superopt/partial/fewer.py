@@ -36,7 +36,7 @@ def shortened(bodies: Sequence[Expr], axes: Sequence[Axis], zeros: bool = False)
     numbers, too: functions of 0 must be 0, and have no bound, since a sum of two signs is never
     below -2, as one of three is."""
     some = ((a, n) for kind, n in _short(bodies, axes, zeros) for a in kind.difference(axes))
-    return _with(bodies, {a: (n, 1) for a, n in some if size_of(a) > n})
+    return _with(bodies, {a: (n, 1) for a, n in some if a.size > n})
 
 
 def columns(bodies: Sequence[Expr], axes: Sequence[Axis]) -> list[tuple[list[int], int]]:
@@ -89,7 +89,7 @@ def thinned(bodies: Sequence[Expr]) -> list[Expr]:
     if not all(map(ring, bodies)):
         return list(bodies)
     found = _kinds(bodies, lambda r, a: r.fn == "sum" and _nothing_but(r.body, a))
-    some = ((a, size_of(a)) for kind in found for a in kind)
+    some = ((a, a.size) for kind in found for a in kind)
     return _with(bodies, {a: (ENDS, n - 1) for a, n in some if n > ENDS})
 
 
@@ -111,16 +111,11 @@ def _kinds(
     bad = {a for a, yes in told.items() if not yes}
     for some in read.values():
         own = [a for a in some if a is not None]
-        if len(own) < len(some) or len(set(map(size_of, own))) > 1:
+        if len(own) < len(some) or len({a.size for a in own}) > 1:
             bad.update(own)
         whole = frozenset[Axis]().union(*(kinds[a] for a in own))
         kinds.update(dict.fromkeys(whole, whole))  # what is with one that is bad is, too
     return [k for k in dict.fromkeys(kinds.values()) if k.isdisjoint(bad)]
-
-
-def size_of(a: Axis) -> int:
-    assert isinstance(a.extent, int)
-    return a.extent
 
 
 def _only_read(e: Expr, a: Axis) -> bool:

@@ -92,7 +92,7 @@ class Points:
             case Load(t, index):
                 return 1.0 + (terms(t.body) if t.body is not None else sum(map(self.work, index)))
             case Reduce(_, axes, body):
-                return prod(map(_size, axes)) * self.work(body)
+                return prod(a.size for a in axes) * self.work(body)
             case Apply(_, args):
                 return sum(map(self.work, args))
         return 0.0
@@ -179,7 +179,7 @@ class _Run:
         run = self.within(axes)
         value = run.value(body)
         lead = value.shape[:1] if body.dtype.is_float else ()
-        sizes = [_size(a) for a in axes]
+        sizes = [a.size for a in axes]
         value = spread(value, lead, (*self.depth, *sizes), len(sizes))
         over = tuple(range(-len(sizes), 0))
         return self.points.domain.reduce(fn, value, over, body.dtype).squeeze(over)
@@ -195,7 +195,7 @@ class _Run:
         at = {a: x[(..., *(None,) * count)] for a, x in self.at.items()}
         for n, a in enumerate(axes):
             shape = (*(1,) * (depth + n), -1, *(1,) * (count - n - 1))
-            at[a] = np.arange(_size(a)).reshape(shape)
+            at[a] = np.arange(a.size).reshape(shape)
         return _Run(self.points, at, {})
 
     def places(
@@ -205,7 +205,7 @@ class _Run:
         they are in them."""
         draw = (DRAW,) * (DRAW in self.at)
         axes = (*t.axes, *draw)
-        shape = [_size(a) for a in axes]
+        shape = [a.size for a in axes]
         where = np.zeros(self.depth, np.int64)
         for i, n in zip((*index, *draw), shape, strict=True):
             where = np.asarray(where * n + self.value(i))
@@ -279,7 +279,7 @@ class _Run:
         match e:
             case Reduce(fn, axes, body) if fn == of.fn:
                 x = self.within(axes).sets(of, body)
-                sizes = [_size(a) for a in axes]
+                sizes = [a.size for a in axes]
                 x = spread(x, (), (*self.depth, *sizes, 1), len(sizes) + 1)
                 count = prod(x.shape[-len(sizes) - 1 :])
                 return of.united(x.reshape(*x.shape[: -len(sizes) - 1], count))
@@ -363,14 +363,9 @@ def terms(e: Expr) -> int:
     """Terms of the longest sum, or maximum, in a sum; 1 of none."""
     match e:
         case Reduce(_, axes, body):
-            return max(1, prod(map(_size, axes))) * terms(body)
+            return max(1, prod(a.size for a in axes)) * terms(body)
         case Apply(_, args):
             return max(map(terms, args))
         case Load(_, index):
             return max(map(terms, index), default=1)
     return 1
-
-
-def _size(a: Axis) -> int:
-    assert isinstance(a.extent, int), a
-    return a.extent
