@@ -30,7 +30,7 @@ from superopt.te.dtype import F32
 from superopt.te.expr import Tensor, cast
 from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
-from superopt.te.walk import loads
+from superopt.te.walk import loads, reductions
 
 TRIED = 3  # ways of each kind, before the others
 MOST = 8  # products of one kernel
@@ -61,8 +61,12 @@ class Gated:
 
 def read_so(now: Tensor, g: Tensor) -> bool:
     """Is each element of `g` read for the same one of the result, outside of sums?"""
-    found = reduction(now)
-    if found is None or now.body is None or any(x.tensor is g for x in loads(found)):
+    return reduction(now) is not None and read_at(now, g)
+
+
+def read_at(now: Tensor, g: Tensor) -> bool:
+    """Is each element of `g` read for the same one of the result, and in no sum?"""
+    if now.body is None or any(x.tensor is g for r in reductions(now.body) for x in loads(r)):
         return False
     some = [x for x in loads(now.body) if x.tensor is g]
     return now.shape == g.shape and all(_own(x, now) for x in some)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import prod
@@ -180,26 +180,39 @@ def event_ms(
 ) -> float:
     """How long all calls take together, on the device: the median of some runs, of each `times`
     times in a row, in turns with others that take as long."""
+    tick = clock(r, times, others)
+    return float(np.median([tick() for _ in range(runs)]))
+
+
+def clock(r: Running, times: int = TIMES, others: Sequence[Running] = ()) -> Callable[[], float]:
+    """What times one run of these, ms a time; it was run before."""
     import torch
 
     if not torch.cuda.is_available():  # in the interpreter, whose times say nothing
-        begin = time.perf_counter()
-        r.launch()
-        return (time.perf_counter() - begin) * 1e3
+        once = _seconds_of(r.launch) * 1e3
+        return lambda: once
     r.launch()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for n in range(times):
             [r, *others][n % (1 + len(others))].launch()
-    found = []
-    for _ in range(runs + 1):
+
+    def tick() -> float:
         begin, end = (_event() for _ in range(2))
         begin.record()
         graph.replay()
         end.record()
         end.synchronize()
-        found.append(begin.elapsed_time(end) / times)
-    return float(np.median(found[1:]))
+        return float(begin.elapsed_time(end)) / times
+
+    tick()
+    return tick
+
+
+def _seconds_of(run: Callable[[], None]) -> float:
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin
 
 
 def _compiled(launches: Sequence[Launch], compilers: int) -> list[tuple[Any, bool]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from superopt.kernels.gpu_blocks import MULTIPROCESSORS, fused, step, taken
@@ -22,7 +22,8 @@ from superopt.kernels.schedule import (
 )
 from superopt.kernels.transform import reduction
 from superopt.te.expr import Tensor
-from superopt.te.walk import stages
+from superopt.te.node import Axis
+from superopt.te.walk import reductions, stages
 
 PER_WARP = 512  # elements of a row
 LARGEST = 1 << 14  # elements of a row that is one block
@@ -32,10 +33,16 @@ ROWS, MIDDLE, HIGH = 2048, 256, 32
 
 def short_and_long(p: Problem) -> Iterator[Option]:
     """The options of a problem of rows."""
-    n = prod(a.size for a in p.tensor.axes[p.lead :])
+    n = max(prod(a.size for a in x) for x in _taken_together(p))
     best = max(1, min(8, 1 << max(n // PER_WARP, 1).bit_length() - 1))
     yield from _high(p, n)
     yield from (Option.of("rows", warps=w) for w in dict.fromkeys((best, 1, 2, 4, 8)))
+
+
+def _taken_together(p: Problem) -> Iterator[Sequence[Axis]]:
+    """The elements of a row, and the terms of what is summed for it."""
+    yield p.tensor.axes[p.lead :]
+    yield from (r.axes for s in stages([p.tensor]) for r in reductions(s.body))
 
 
 def _high(p: Problem, n: int) -> Iterator[Option]:

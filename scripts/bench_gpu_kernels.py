@@ -3,12 +3,14 @@
 and what it takes by itself, convolutions against cuDNN, norms and softmax against a copy's rate.
 
     scripts/bench_gpu_kernels.py [--only products,attention,convolutions,rows] [--tune N]
-                                 [--precision fp16,tf32] [--no-vendor] [--out FILE.json]
+                                 [--precision fp16,tf32] [--case TEXT] [--no-vendor]
+                                 [--out FILE.json]
 
 Each case is a model of one kernel with inputs and outputs of the precision's own type. Times are
 medians of events around graphs of ten calls, ours and torch's in turns, on the same inputs, drawn;
 `share` is ours by theirs in speed (for rows: bytes read and written once, by the copy's rate);
-`vendor` names the libraries that were taken for steps of ours.
+`vendor` names the libraries that were taken for steps of ours. `--case`: those in whose names that
+is.
 """
 
 from __future__ import annotations
@@ -171,29 +173,32 @@ def measured(case: Case, precision: str, tune: int, copied: float, vendor: bool)
     given = case.lying(
         *(torch.from_numpy(x).cuda() for x in (*feeds.values(), *case.weights.values()))
     )
-    r = exe.variant({}).running
-    ours = captured(r.launch)
-    theirs = captured(lambda: case.peer(*given))
-    wanted = case.peer(*(x.double() for x in given)).cpu().numpy()
-    rms = float(np.sqrt((wanted**2).mean()))
-    times: dict[str, list[float]] = {"ours": [], "torch": []}
-    for _ in range(TURNS):
-        times["ours"].append(ms_of(ours))
-        times["torch"].append(ms_of(theirs))
-    a, b = (float(np.median(t)) * 1e3 for t in times.values())
-    extra: dict[str, float] = {}
+    made = exe.variant({})
+    r = made.running
+    graphs = {"whole": captured(r.launch)}
     if precision == "tf32" and case.between:
         # Its input is rounded to tf32 by a kernel of its own, as a model's is; between others what
         # computes it does that.
-        parts = exe.profile(seconds=0.3).parts
-        extra = {"whole us": a}
-        a = sum(p.seconds for p in parts if not p.how.startswith("each")) * 1e6
+        options = [made.program.options[key] for key in made.program.solved]
+        launches = zip(r.numbers, r.launches, strict=True)
+        some = [x for n, x in launches if options[n].algorithm != "each"]
+        graphs["ours"] = captured(r.only(*some).launch)
+    graphs["torch"] = captured(lambda: case.peer(*given))
+    wanted = case.peer(*(x.double() for x in given)).cpu().numpy()
+    rms = float(np.sqrt((wanted**2).mean()))
+    times: dict[str, list[float]] = {name: [] for name in graphs}
+    for _ in range(TURNS):
+        for name, graph in graphs.items():
+            times[name].append(ms_of(graph))
+    us = {name: float(np.median(t)) * 1e3 for name, t in times.items()}
+    a, b = us.get("ours", us["whole"]), us["torch"]
+    extra = {"whole us": us["whole"]} if "ours" in us else {}
     share = case.bytes / (a * 1e-6) / copied if case.bytes else b / a
-    how = [str(o) for o in exe.variant({}).program.options.values()]
-    theirs_too = [vendor_of(c.kernel.library) for c in r.calls if c.kernel.library]
+    how = [str(o) for o in made.program.options.values()]
+    theirs = [vendor_of(c.kernel.library) for c in r.calls if c.kernel.library]
     worst = float(np.abs(got - wanted).max()) / rms
     found = {"us": a, "torch us": b, "share": share, "error": worst, "how": how}
-    return {**found, "vendor": theirs_too, **extra}
+    return {**found, "vendor": theirs, **extra}
 
 
 def captured(run: Callable[[], Any]) -> Any:
@@ -229,6 +234,7 @@ def main() -> None:
     given.add_argument("--only", default=",".join(FAMILIES))
     given.add_argument("--precision", default="fp16,tf32")
     given.add_argument("--tune", type=int, default=0)
+    given.add_argument("--case", default="")
     given.add_argument("--vendor", action=argparse.BooleanOptionalAction, default=True)
     given.add_argument("--out", type=Path)
     how = given.parse_args()
@@ -244,7 +250,8 @@ def main() -> None:
     print(found, flush=True)
     for family in how.only.split(","):
         for precision in how.precision.split(","):
-            for case in FAMILIES[family](KINDS[precision][1]):
+            some = FAMILIES[family](KINDS[precision][1])
+            for case in (x for x in some if how.case in x.name):
                 key = f"{family}, {precision}: {case.name}"
                 try:
                     found[key] = measured(case, precision, how.tune, copied, how.vendor)

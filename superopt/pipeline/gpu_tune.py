@@ -143,14 +143,15 @@ def _order(p: Problem, options: Options, ranking: Ranking | None, most: int) -> 
 def measure(
     k: Kernel, clock: Callable[[list[Option]], Mapping[Option, float]], most: int, ranked: bool
 ) -> None:
-    """Measure those of the first `most` that are not known. ranked: as many at a time as are
-    compiled at once, until they bring nothing. clock: seconds of those that run."""
+    """Measure those of the first `most` that are not known, beside the best one that is. ranked: as
+    many at a time as are compiled at once, until they bring nothing. clock: seconds of those that
+    run."""
     size = COMPILERS if ranked else most
     for at in range(0, min(most, len(k.order)), size):
         before = k.least()
         some = [o for o in k.order[at : min(at + size, most)] if o not in k.times]
         if some:
-            k.times |= clock(some)
+            k.times |= clock([*([k.best] if k.times else ()), *some])
         if at and k.least() * GAIN > before:
             break
 

@@ -24,6 +24,7 @@ from superopt.kernels.problem import Problem
 from superopt.kernels.tile import Kernel, Pack
 from superopt.plan.attention import attention
 from superopt.plan.by_channel import by_channel
+from superopt.plan.cells import celled, cells
 from superopt.plan.gated import gated, gates
 from superopt.plan.in_parts import in_parts
 from superopt.plan.inline import in_order, inlined, settled
@@ -146,7 +147,13 @@ def program(
         lying |= panels(current, width)
     pictured = {x.tensor for t, some in tensors.parts.items() if t in lying for x in some}
     current = turned(current, lying.keys() | pictured, tensors.constants)
+    own: dict[Tensor, int] = {}
+    if target.joins:
+        found = cells(current, needed, lying, tensors.parts, tensors.constants)
+        current, own = celled(current, found, tensors.constants)
+        needed |= own.keys()
     current, leads = rows(current, needed, lying, target.parts > 0)
+    leads |= own
     if target.fuses is not None:
         fusing = target.fuses(tensors.constants, width)
         current, leads = attention(current, leads, needed, lying, tensors.constants, fusing)
@@ -159,8 +166,8 @@ def program(
         current = compared(current, leads, tensors.constants)
     if target.joins:
         beside = {*lying, *leads}
-        found = gates(current, needed, beside, tensors.parts, tensors.constants, half)
-        current = gated(*found)
+        some = gates(current, needed, beside, tensors.parts, tensors.constants, half)
+        current = gated(*some)
     how = chosen or {}
     machine = width, how, tiles, unit, dilated, registers, target
     return _Builder(graph, tensors, outputs, current, leads, lying, sums, *machine).build()

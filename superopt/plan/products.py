@@ -8,6 +8,7 @@ from math import prod
 from superopt.kernels.contraction import contraction
 from superopt.kernels.nest import put_for
 from superopt.kernels.transform import reduction
+from superopt.plan.cells import cells
 from superopt.plan.gated import gates
 from superopt.plan.joint import Constants, joint
 from superopt.plan.phases import Written
@@ -20,10 +21,11 @@ def few(
     parts: Written, constants: Constants, half: bool,
 ) -> dict[Tensor, Tensor]:  # fmt: skip
     """What is computed then, on a GPU, where each kernel takes its time. Gates stay as they are,
-    for the kernel in which they will be (see gated.py, also for what is given); of the others those
-    of slices are one, and those of one operand."""
+    for the kernel in which they will be (see gated.py, also for what is given), and so do cells
+    (cells.py); of the others those of slices are one, and those of one operand."""
     current, found = gates(current, stay, apart, parts, constants, half)
     known = {*stay, *found, *(g for some in found.values() for g in some)}
+    known |= {x for c in cells(current, known, apart, parts, constants) for x in c.stages}
     return joint(at_once(current, {*known, *apart}, constants, half), known, constants)
 
 

@@ -109,8 +109,9 @@ def _whole(lengths: g.Value | None, steps: int) -> bool:
     return isinstance(lengths, g.Constant) and bool(np.all(lengths.load() == steps))
 
 
-def unrolled(graph: g.Graph, threads: int = 1) -> g.Graph:
-    """The graph with the steps of such nodes written out."""
+def unrolled(graph: g.Graph, threads: int = 1, gates: bool = False) -> g.Graph:
+    """The graph with the steps of such nodes written out. gates: is each one of a step a product of
+    its own, which may be one kernel with what is made of them (gated.py)? Else they are one."""
     while True:
         found = next((r for n in g.nodes(graph) if (r := recurrent(n)) is not None), None)
         if found is None:
@@ -120,7 +121,7 @@ def unrolled(graph: g.Graph, threads: int = 1) -> g.Graph:
         assert matrix is not None and matrix.type.dtype is not None  # noqa: PT018
         bytes_ = matrix.type.dtype.bits // 8
         size = bytes_ * len(found.backward) * GATES[found.kind] * found.hidden**2
-        made = _written(found, threads > 1 or size <= NEAR)
+        made = _written(found, threads > 1 or size <= NEAR, gates)
         graph = replace_all(graph, dict(zip(results, made, strict=False)))
 
 
@@ -141,14 +142,14 @@ def _turned(x: g.Value, axis: int) -> g.Value:
     return _do("Slice", x, axes=(axis,), starts=(-1,), ends=(PAST_START,), steps=(-1,))
 
 
-def _written(r: Recurrent, together: bool) -> list[g.Value]:
+def _written(r: Recurrent, together: bool, gates: bool) -> list[g.Value]:
     """Y, Y_h and Y_c. Step k of a direction that begins at the end is that many before the last.
 
     together: both directions are one computation, of which two threads have one each; else they
     come after each other, so that the matrix of one stays in a core's second cache.
     """
     every = tuple(range(len(r.backward)))
-    some = [_directions(r, ds) for ds in ([every] if together else [(d,) for d in every])]
+    some = [_directions(r, ds, gates) for ds in ([every] if together else [(d,) for d in every])]
     ys, hs, cs = zip(*some, strict=True)
     ways = [_part(y, 1, d, d + 1) for y in ys for d in range(len(every) // len(ys))]
     ways = [_turned(v, 0) if back else v for v, back in zip(ways, r.backward, strict=True)]
@@ -160,16 +161,18 @@ def _written(r: Recurrent, together: bool) -> list[g.Value]:
     return out
 
 
-def _directions(r: Recurrent, ds: Sequence[int]) -> tuple[g.Value, g.Value, g.Value | None]:
+def _directions(
+    r: Recurrent, ds: Sequence[int], gates: bool
+) -> tuple[g.Value, g.Value, g.Value | None]:
     """The states after each step of these directions, and the last ones."""
     h, c = (_chosen(_first(r, r.input(k)), ds) for k in (H, C))
-    given, own = _products(r, ds)
+    given, added = _products(r, ds)
     m = _chosen(r.input(R), ds)
     assert m is not None
-    m = _do("Transpose", m, perm=(0, 2, 1))
+    own = _Own(r, _do("Transpose", m, perm=(0, 2, 1)), added, gates)
     states = []
     for k in range(r.steps):
-        h, c = _STEPS[r.kind](r, _at(given, 1, k), h, c, m, own)
+        h, c = _STEPS[r.kind](own, _at(given, 1, k), h, c)
         states.append(_do("Unsqueeze", h, axes=(0,)))
     assert h is not None
     return _joined(states, 0), h, c
@@ -219,41 +222,64 @@ def _biases(r: Recurrent, both: g.Value) -> tuple[g.Value, g.Value | None]:
 State = tuple[g.Value, g.Value | None]
 
 
-def _gate(r: Recurrent, x: g.Value, k: int, function: str) -> g.Value:
-    return _do(function, _part(x, 2, k * r.hidden, (k + 1) * r.hidden))
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """What a step multiplies its state with: the matrix, by direction; what a GRU adds to that
+    product; is each gate a product of its own?"""
+
+    r: Recurrent
+    matrix: g.Value
+    added: g.Value | None
+    gates: bool
+
+    def some(self, x: g.Value, begin: int, end: int) -> g.Value:
+        """The columns of these gates."""
+        n = self.r.hidden
+        return x if end - begin == GATES[self.r.kind] else _part(x, 2, begin * n, end * n)
+
+    def product(self, h: g.Value, begin: int, end: int) -> g.Value:
+        return _do("MatMul", h, self.some(self.matrix, begin, end))
+
+    def sums(self, x: g.Value, h: g.Value | None, count: int) -> list[g.Value]:
+        """Of the first gates: what comes from x, and from the state."""
+        if h is None:
+            return [self.some(x, k, k + 1) for k in range(count)]
+        if self.gates:
+            return [
+                _do("Add", self.some(x, k, k + 1), self.product(h, k, k + 1)) for k in range(count)
+            ]
+        s, n = _do("Add", self.some(x, 0, count), self.product(h, 0, count)), self.r.hidden
+        return [_part(s, 2, k * n, (k + 1) * n) if count > 1 else s for k in range(count)]
 
 
-def _lstm(
-    r: Recurrent, x: g.Value, h: g.Value | None, c: g.Value | None, m: g.Value, _: g.Value | None
-) -> State:
-    s = x if h is None else _do("Add", x, _do("MatMul", h, m))
-    i, o, f = (_gate(r, s, k, "Sigmoid") for k in range(3))
-    new = _do("Mul", i, _gate(r, s, 3, "Tanh"))
+def _lstm(own: _Own, x: g.Value, h: g.Value | None, c: g.Value | None) -> State:
+    *gates, given = own.sums(x, h, 4)
+    i, o, f = (_do("Sigmoid", s) for s in gates)
+    new = _do("Mul", i, _do("Tanh", given))
     c = new if c is None else _do("Add", _do("Mul", f, c), new)
     return _do("Mul", o, _do("Tanh", c)), c
 
 
-def _gru(
-    r: Recurrent, x: g.Value, h: g.Value | None, _: g.Value | None, m: g.Value, own: g.Value | None
-) -> State:
-    n = r.hidden
-    h = _zeros(r, x) if h is None else h
-    p = _do("MatMul", h, m if r.apart else _part(m, 2, 0, 2 * n))
-    s = _do("Add", _part(x, 2, 0, 2 * n), _part(p, 2, 0, 2 * n) if r.apart else p)
-    z, reset = (_gate(r, s, k, "Sigmoid") for k in range(2))
-    if r.apart:
-        q = _part(p, 2, 2 * n, 3 * n)
-        q = _do("Mul", reset, q if own is None else _do("Add", q, own))
+def _gru(own: _Own, x: g.Value, h: g.Value | None, _: g.Value | None) -> State:
+    h = _zeros(own.r, x) if h is None else h
+    if own.r.apart and not own.gates:
+        p = own.product(h, 0, 3)
+        s = _do("Add", own.some(x, 0, 2), own.some(p, 0, 2))
+        sums = [own.some(s, k, k + 1) for k in range(2)]
     else:
-        q = _do("MatMul", _do("Mul", reset, h), _part(m, 2, 2 * n, 3 * n))
-    new = _do("Tanh", _do("Add", _part(x, 2, 2 * n, 3 * n), q))
+        sums = own.sums(x, h, 2)
+    z, reset = (_do("Sigmoid", s) for s in sums)
+    if own.r.apart:
+        q = own.product(h, 2, 3) if own.gates else own.some(p, 2, 3)
+        q = _do("Mul", reset, q if own.added is None else _do("Add", q, own.added))
+    else:
+        q = own.product(_do("Mul", reset, h), 2, 3)
+    new = _do("Tanh", _do("Add", own.some(x, 2, 3), q))
     return _do("Add", new, _do("Mul", z, _do("Sub", h, new))), None  # z h + (1 - z) new
 
 
-def _rnn(
-    r: Recurrent, x: g.Value, h: g.Value | None, _: g.Value | None, m: g.Value, own: g.Value | None
-) -> State:
-    return _do("Tanh", x if h is None else _do("Add", x, _do("MatMul", h, m))), None
+def _rnn(own: _Own, x: g.Value, h: g.Value | None, _: g.Value | None) -> State:
+    return _do("Tanh", own.sums(x, h, 1)[0]), None
 
 
 def _zeros(r: Recurrent, x: g.Value) -> g.Value:

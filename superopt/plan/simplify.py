@@ -40,7 +40,7 @@ def simplified(
     match, if they change floats no more than the class says, transposed convolutions of one place
     as products, those of long strides as convolutions; and, on a processor, also those of short
     ones where that pays, and rows of one matrix multiplied with it at once."""
-    graph = unrolled(graph, threads)
+    graph = unrolled(graph, threads, gates=not processor)
     graph = fold(widened(graph) if float_class >= WIDENED else graph, lazily=True).graph
     graph = fold(channels_first(as_products(graph)), lazily=True).graph
     for file, names in ALWAYS.items():

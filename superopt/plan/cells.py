@@ -1,0 +1,248 @@
+"""Products of few rows with several constants, and what is made of them element by element, as one
+kernel's problem: a step of a recurrent network, a gated product of one row. On a GPU, where each
+kernel takes its time. Of more rows see gated.py.
+
+    f[i, n] = sum(x[i, k] * a[k, n] for k)
+    g[i, n] = sum(x[i, k] * b[k, n] for k)
+    c[i, n] = p(f[i, n], g[i, n], d[i, n])
+    y[i, n] = q(c[i, n], f[i, n])               =>   cell[i, n, :] = c[i, n], y[i, n]
+
+Each element is a row of its own (rows.py), of which these are numbers. What others read, too, lies
+beside the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from superopt.kernels.contraction import Contraction, contraction
+from superopt.kernels.gpu_blocks import DOT
+from superopt.kernels.gpu_gates import read_at
+from superopt.kernels.gpu_products import turned_of
+from superopt.kernels.nest import put_for
+from superopt.kernels.transform import reduction
+from superopt.plan.joint import Constants
+from superopt.plan.phases import Written
+from superopt.plan.rows import instead
+from superopt.te import index as ix
+from superopt.te.affine import rebuild
+from superopt.te.dtype import F32
+from superopt.te.expr import Tensor, compare, select
+from superopt.te.inline import placed
+from superopt.te.node import Apply, Axis, Expr, Load, Reduce
+from superopt.te.walk import loads, reductions
+
+ROWS = DOT // 2  # as few as tensor cores would have no blocks of
+RESULTS = 4  # at most
+LONGEST = 1 << 13  # terms of a sum, which are one block
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """stages: what is computed within it, each before what reads it; results: those of them that
+    others read, the last one is the last stage."""
+
+    stages: tuple[Tensor, ...]
+    results: tuple[Tensor, ...]
+
+
+def cells(
+    current: Mapping[Tensor, Tensor], stay: Collection[Tensor], apart: Collection[Tensor],
+    parts: Written, constants: Collection[Tensor],
+) -> list[Cell]:  # fmt: skip
+    """Which there are; no tensor is of two. stay: what is needed in memory, where it may be the one
+    result; apart: what lies otherwise; parts: what is written in parts, which are in memory."""
+    lying = {*apart, *(x.tensor for some in parts.values() for x in some)}
+    taken = {*stay, *lying}
+    readers: dict[Tensor, list[Tensor]] = {}
+    for t, now in current.items():
+        for x in dict.fromkeys(x.tensor for x in _loads(now)):
+            readers.setdefault(x, []).append(t)
+    place = {t: n for n, t in enumerate(current)}
+    sums = {t: c for t, now in current.items()
+            if t not in lying and (c := _few(now, constants)) is not None}  # fmt: skip
+    out: list[Cell] = []
+    inside: set[Tensor] = set()
+    for t in reversed(list(sums)):
+        for root in (*(r for r in readers.get(t, ()) if r not in sums), t):
+            if root in lying or root in inside:
+                continue
+            some = _cell(root, current, {*taken, *inside}, readers, place, sums)
+            # Of several results none lies where it is needed.
+            if some is not None and (len(some.results) == 1 or root not in taken):
+                inside |= {*some.stages}
+                out.append(some)
+    return out
+
+
+def _loads(now: Tensor) -> list[Load]:
+    return [] if now.body is None else list(loads(now.body))
+
+
+def _few(now: Tensor, constants: Collection[Tensor]) -> Contraction | None:
+    """A product of few rows with a constant, each element a sum of its own."""
+    c, found = contraction(now, constants, 1), reduction(now)
+    if c is None or found is None or c.b.tensor not in constants or not c.of_b:
+        return None
+    terms = [a.size for a in found.axes]
+    few = prod(a.size for a in c.of_a) <= ROWS and DOT <= prod(terms) <= LONGEST
+    return c if few and len(terms) == 1 and found.axes[0] in c.b.index else None
+
+
+def _operand(c: Contraction, now: Tensor) -> Expr:
+    """What of it is multiplied, of each element."""
+    found = reduction(now)
+    assert found is not None
+    every = enumerate((*now.axes, *found.axes))
+    return placed(c.a, {a: Axis(f"a{n}", a.size) if a.size > 1 else ix.as_index(0)
+                        for n, a in every})  # fmt: skip
+
+
+def _cell(
+    root: Tensor, current: Mapping[Tensor, Tensor], taken: Collection[Tensor],
+    readers: Mapping[Tensor, Sequence[Tensor]], place: Mapping[Tensor, int],
+    sums: Mapping[Tensor, Contraction],
+) -> Cell | None:  # fmt: skip
+    """Grown from its last result: what it reads element by element, of products with one operand,
+    the last one that is there."""
+
+    def fits(x: Tensor) -> bool:
+        plain = x in sums or not reductions(current[x].body)
+        return plain and current[x].dtype == F32 and (x is root or x not in taken)
+
+    near, left = {root}, [root]
+    while left:
+        now = current[left.pop()]
+        some = dict.fromkeys(x.tensor for x in _loads(now) if x.tensor in current)
+        new = [x for x in some if x not in near and fits(x) and read_at(now, x)]
+        near.update(new)
+        left += new
+    operands = {x: _operand(sums[x], current[x]) for x in near if x in sums}
+    if not fits(root) or not operands:
+        return None
+    one = operands[max(operands, key=lambda x: place.get(sums[x].a.tensor, -1))]
+    if operands.get(root, one) != one:
+        return None
+    inside = {root}
+    for x in sorted(near - inside, key=lambda x: -place[x]):
+        read = [t for t in readers[x] if t in inside]
+        later = all(t in inside or place[t] > place[root] for t in readers[x])
+        alone = all(read_at(current[t], x) for t in read)
+        if read and later and alone and operands.get(x, one) == one:
+            inside.add(x)
+    stages = _of_sums([t for t in current if t in inside], current, sums, readers)
+    results = tuple(x for x in stages if x is root or not {*readers[x]} <= {*stages})
+    many = sum(x in sums for x in stages) > 1 and len(results) <= RESULTS
+    return Cell(tuple(stages), results) if many else None
+
+
+def _of_sums(
+    inside: Sequence[Tensor], current: Mapping[Tensor, Tensor], sums: Collection[Tensor],
+    readers: Mapping[Tensor, Sequence[Tensor]],
+) -> list[Tensor]:  # fmt: skip
+    """Without what is made of no sum, unless nothing else reads it."""
+    out: list[Tensor] = []
+    for t in inside:
+        made = t in sums or any(x.tensor in out for x in _loads(current[t]))
+        if made or set(readers.get(t, ())) <= {*inside}:
+            out.append(t)
+    return out
+
+
+def celled(
+    current: Mapping[Tensor, Tensor], some: Sequence[Cell], constants: Constants
+) -> tuple[dict[Tensor, Tensor], dict[Tensor, int]]:
+    """What is computed then, and of each cell how many axes say which row; constants that lie in
+    another order are added."""
+    last = {c.results[-1]: c for c in some}
+    inside = {x for c in some for x in c.stages}
+    where: dict[Tensor, tuple[Tensor, int]] = {}
+    out: dict[Tensor, Tensor] = {}
+    leads: dict[Tensor, int] = {}
+    for t, now in current.items():
+        if t in last:
+            cell = _made(last[t], current, where, constants)
+            key = t if len(last[t].results) == 1 else cell
+            out[key] = cell
+            leads[key] = now.rank
+            if key is cell:
+                where |= {x: (cell, n) for n, x in enumerate(last[t].results)}
+        elif t not in inside:
+            out[t] = _reading(now, where)
+    return out, leads
+
+
+def _reading(now: Tensor, where: Mapping[Tensor, tuple[Tensor, int]]) -> Tensor:
+    """It, which reads what lies in cells there."""
+    if now.body is None or not any(x.tensor in where for x in loads(now.body)):
+        return now
+    return Tensor(now.name, now.dtype, now.shape, now.axes, _read(now.body, where))
+
+
+def _read(e: Expr, where: Mapping[Tensor, tuple[Tensor, int]]) -> Expr:
+    match e:
+        case Load(t, index, dtype):
+            index = tuple(_read(i, where) for i in index)
+            if t not in where:
+                return Load(t, index, dtype)
+            cell, n = where[t]
+            return Load(cell, (*index, ix.as_index(n)), dtype)
+        case Apply(fn, args, dtype):
+            return rebuild(fn, tuple(_read(a, where) for a in args), dtype)
+        case Reduce(fn, axes, body, dtype):
+            return Reduce(fn, axes, _read(body, where), dtype)
+    return e
+
+
+def _made(
+    c: Cell, current: Mapping[Tensor, Tensor],
+    where: Mapping[Tensor, tuple[Tensor, int]], constants: Constants,
+) -> Tensor:  # fmt: skip
+    done: dict[Tensor, Tensor] = {}
+    for n, t in enumerate(c.stages):
+        now = _reading(current[t], where)
+        assert now.body is not None
+        body, found = now.body, reduction(now)
+        if found is not None:
+            total = _by_terms(found, constants)
+            first = Tensor(f"sum{n}", found.dtype, now.shape, now.axes, total)
+            body = put_for(body, found, first, now.axes)
+        done[t] = Tensor(f"number{n}", now.dtype, now.shape, now.axes, instead(body, done))
+    *others, root = (done[x] for x in c.results)
+    if not others:
+        return Tensor("cell", root.dtype, root.shape, root.axes, root.body)
+    which = Axis("result", len(c.results))
+    body = root[root.axes]
+    for n, x in reversed(list(enumerate(others))):
+        body = select(compare("lt", which, n + 1), x[root.axes], body)
+    shape = (*root.shape, which.extent)
+    return Tensor("cell", root.dtype, shape, (*root.axes, which), body)
+
+
+def _by_terms(found: Reduce, constants: Constants) -> Reduce:
+    """A sum of products with a constant of which its terms lie side by side."""
+    (k,) = found.axes
+
+    def read(e: Expr) -> Expr:
+        match e:
+            case Load(t, index, dtype) if t in constants and k in index and index[-1] != k:
+                order = [d for d, i in enumerate(index) if i != k]
+                order += [d for d, i in enumerate(index) if i == k]
+                turned = turned_of(t, tuple(order), tuple(t.shape[d] for d in order))
+                constants[turned] = partial(_turned, constants[t], t, order)
+                return Load(turned, tuple(index[d] for d in order), dtype)
+            case Apply(fn, args, dtype):
+                return Apply(fn, tuple(map(read, args)), dtype)
+        return e
+
+    return Reduce(found.fn, found.axes, read(found.body), found.dtype)
+
+
+def _turned(load: Callable[[], np.ndarray], t: Tensor, order: Sequence[int]) -> np.ndarray:
+    shape = [n for n in t.shape if isinstance(n, int)]
+    return np.ascontiguousarray(load().reshape(shape).transpose(order))

@@ -1,0 +1,148 @@
+"""Products of few rows that are one kernel with what is made of them, on a GPU: steps of recurrent
+networks, gated products of one row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+import onnx
+import pytest
+
+from superopt.kernels import gpu_space
+from superopt.kernels.option import Option
+from superopt.kernels.problem import Choice, Problem
+from superopt.onnx_io.source import read
+from superopt.pipeline import cuda
+from superopt.plan.build import Program
+from superopt.plan.cells import LONGEST, ROWS
+from superopt.te.node import Apply
+from superopt.te.walk import reductions, stages
+from tests.plan.gpu_models import drawn, node
+from tests.plan.test_compile import F, model, reference
+from tests.plan.test_cuda import feeds, interpreted, near
+from tests.plan.test_cuda_gates import cell, gated
+from tests.plan.test_recurrent import feeds as drawn_for
+from tests.plan.test_recurrent import recurrent
+
+pytestmark = pytest.mark.gpu
+__all__ = ["interpreted"]  # a fixture of this module, too
+
+
+def products(p: Problem) -> int:
+    """How many are within a cell; 0 for what is none."""
+    found = [r for s in stages([p.tensor]) for r in reductions(s.body)]
+    some = [r for r in found if isinstance(r.body, Apply) and r.body.fn == "mul"]
+    return len(some) if p.lead and len(some) > 1 else 0
+
+
+def found(program: Program) -> list[int]:
+    """The products of each cell that runs."""
+    return [n for key in program.solved if (n := products(program.problems[key]))]
+
+
+def tangled(seed: int) -> onnx.ModelProto:
+    """Some products of two rows with one of few operands, and what is made of any two of what there
+    is, at random."""
+    rng = np.random.default_rng(seed)
+    known = {f"w{n}": drawn(24, 24, scale=24**-0.5) + n / 99 for n in range(3)}
+    names, nodes = ["x", "z"], []
+    for n in range(9):
+        operand = "x" if n < 5 else "p4"
+        a, b = rng.choice(names[-4:], 2)
+        match rng.integers(6):
+            case 0 | 1 | 5:
+                nodes.append(node("MatMul", operand, f"w{rng.integers(3)}", f"p{n}"))
+            case 2:
+                nodes += [node("Sigmoid", a, f"s{n}"), node("Mul", f"s{n}", b, f"p{n}")]
+            case 3:
+                nodes += [node("Tanh", a, f"t{n}"), node("Add", f"t{n}", b, f"p{n}")]
+            case 4:
+                nodes += [node("Softsign", a, f"t{n}"), node("Sub", f"t{n}", b, f"p{n}")]
+        names.append(f"p{n}")
+    read_ = {i for n in nodes for i in n.input}
+    nodes.append(node("Sum", *(x for x in names if x not in read_), "y"))
+    return model(nodes, {"x": (F, [2, 24]), "z": (F, [2, 24])}, ["y", "p4"], known)
+
+
+def beside(columns: tuple[int, int]) -> onnx.ModelProto:
+    """Products of so many columns, of which what is made is read as if they were as many."""
+    known = {"w": drawn(32, columns[0]), "v": drawn(32, columns[1])}
+    nodes = [
+        node("MatMul", "x", "w", "a"),
+        node("MatMul", "x", "v", "b"),
+        node("Mul", "a", "b", "y"),
+    ]
+    return model(nodes, {"x": (F, [2, 32])}, ["y"], known)
+
+
+lstm, gru, rnn = (partial(recurrent, kind, steps=3, hidden=16) for kind in ("LSTM", "GRU", "RNN"))
+# A model, and of how many products each of its cells is. The first step of an LSTM has none, and in
+# the last one both states are outputs, of which one is a cell's.
+MODELS: Mapping[str, tuple[Callable[[], onnx.ModelProto], list[int]]] = {
+    "an LSTM of one row": (lambda: lstm(batch=1), [4, 3]),
+    "an LSTM of several rows": (lambda: lstm(batch=ROWS), [4, 3]),
+    "an LSTM of more rows": (lambda: lstm(batch=ROWS + 1), []),
+    "an LSTM without biases, from given states": (lambda: lstm(bias=False, states=True), [4, 4, 3]),
+    "an LSTM both ways": (lambda: lstm(direction="bidirectional"), [4, 3]),
+    "a GRU": (lambda: gru(linear_before_reset=1), [3] * 2),
+    "a GRU from a given state, backward": (
+        lambda: gru(linear_before_reset=1, states=True, direction="reverse"), [3] * 3,
+    ),
+    "a GRU that resets the state": (gru, []),
+    "an RNN": (rnn, []),
+    "four gates": (lambda: cell(4, rows=1, steps=3), [4] * 3),
+    "eight gates, many terms": (lambda: cell(8, rows=2, k=24, n=90, steps=2), [8] * 2),
+    "a gated product of one row": (lambda: gated((1, 40), 33, biased=True), [2]),
+    "a gated product, and one behind": (lambda: gated((1, 3, 50), 48, down=24), [2]),
+    "a gate that is an output": (lambda: gated((1, 40), 33, out=("g0",)), []),
+    "of different operands": (lambda: gated((2, 40), 33, other="t"), []),
+    "of other sizes": (lambda: beside((24, 1)), []),
+    "of sums that are no block": (lambda: gated((1, LONGEST + 16), 20), []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "precision",
+    ["fp16", *(pytest.param(x, marks=pytest.mark.slow) for x in ("fp32", "tf32", "bf16"))],
+)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_cell_is_one_kernel(name: str, precision: str) -> None:
+    made, wanted = MODELS[name]
+    m = made()
+    given = drawn_for(m)
+    exe = cuda.compile(read(m), precision)
+    near(exe.run(given), reference(m, given), precision)
+    assert found(exe.variant({}).program) == wanted
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_products_of_few_rows(seed: int) -> None:
+    m = tangled(seed)
+    exe = cuda.compile(read(m), "fp32")
+    near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
+
+
+def test_there_are_some() -> None:
+    made = (cuda.compile(read(tangled(seed)), "fp32").variant({}).program for seed in range(12))
+    assert sum(bool(found(x)) for x in made) > 3
+
+
+@pytest.mark.parametrize("turn", range(6))
+@pytest.mark.parametrize("name", ["an LSTM of several rows", "a gated product of one row"])
+def test_every_way(name: str, turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    choice, used = gpu_space.choice, []
+
+    def choose(p: Problem, own: Option | None, vendor: bool) -> Choice:
+        if not products(p):
+            return choice(p, own, vendor)
+        some = list(gpu_space.options(p, vendor))
+        used.append(some[turn % len(some)])
+        return gpu_space.chosen(p, used[-1])
+
+    monkeypatch.setattr(gpu_space, "choice", choose)
+    m = MODELS[name][0]()
+    given = drawn_for(m)
+    near(cuda.compile(read(m), "fp32").run(given), reference(m, given), "fp32")
+    assert used
