@@ -32,9 +32,10 @@ from superopt.plan.knit import knitted, uncast
 from superopt.plan.masks import compared
 from superopt.plan.memory import ALIGNED, Life, offsets
 from superopt.plan.origins import Origins, origins
+from superopt.plan.outputs import copied, outputs_of, stay
 from superopt.plan.patch import patched
-from superopt.plan.phases import Phase, Written
-from superopt.plan.place import apart, layouts
+from superopt.plan.phases import Phase
+from superopt.plan.place import apart
 from superopt.plan.products import few, turned
 from superopt.plan.reading import Kept, reading
 from superopt.plan.rows import rows
@@ -43,11 +44,10 @@ from superopt.plan.target import CPU, Target
 from superopt.plan.tensors import Tensors
 from superopt.plan.turn import in_order_of_reading, panels
 from superopt.plan.twice import twice
+from superopt.plan.views import View, viewed
 from superopt.plan.zeros import delicate
 from superopt.te import index as ix
-from superopt.te.expr import Tensor, TensorType, compute
-from superopt.te.node import Const
-from superopt.te.walk import reductions
+from superopt.te.expr import Tensor, TensorType
 
 # Bytes of a model's constants up to which their products are cut once, and twice.
 ROOM = (2**30, 2**29)
@@ -128,16 +128,16 @@ def program(
     tensors = Tensors(sizes, patches=patched(graph, sizes))
     for n in g.nodes(graph):
         tensors.add(n)
-    outputs = _outputs(graph, tensors)
+    outputs = outputs_of(graph, tensors)
     parts = {t: [x.tensor for x in p] for t, p in tensors.parts.items()}
     pictures = apart(in_order(outputs, parts), tensors.copies, target.turns)
     turning = partial(in_order_of_reading, constants=tensors.constants, registers=registers)
     current = inlined(outputs, pictures, parts, turning if target.turns else None)
-    outputs, current = _copied(outputs, current, tensors.parts)
-    needed = _stay(outputs, tensors)
+    outputs, current = copied(outputs, current, tensors.parts)
+    needed = stay(outputs, tensors)
     if target.joins:
         current = knitted(current, tensors.parts)
-        needed = _stay(outputs, tensors)
+        needed = stay(outputs, tensors)
         current = settled(uncast(current, needed | pictures), needed | pictures)
         half = target.kind is not None
         lying = target.lie(current, outputs, tensors.parts)
@@ -173,56 +173,16 @@ def program(
     return _Builder(graph, tensors, outputs, current, leads, lying, sums, *machine).build()
 
 
-def _stay(outputs: Sequence[Tensor], tensors: Tensors) -> set[Tensor]:
-    """What is needed in memory."""
-    return {*outputs, *(x.tensor for some in tensors.parts.values() for x in some)}
-
-
-def _outputs(graph: g.Graph, tensors: Tensors) -> list[Tensor]:
-    """A tensor of its own for each output."""
-    out: list[Tensor] = []
-    for v in graph.outputs:
-        t = tensors.leaf(v)
-        if isinstance(t, Const):
-            held = t
-            t = compute(tuple(v.type.shape or ()), lambda *i: held, name="copy")  # noqa: B023
-        elif t in out or (t.body is None and t not in tensors.parts):
-            source = t
-            t = compute(source.shape, lambda *i: source[i], name="copy")  # noqa: B023
-        out.append(t)
-    return out
-
-
-def _copied(
-    outputs: Sequence[Tensor],
-    current: Mapping[Tensor, Tensor],
-    parts: Written,
-) -> tuple[list[Tensor], dict[Tensor, Tensor]]:
-    """An output that windows of a sum give is computed as pictures lie, and copied then."""
-    pictures = layouts(current, (), parts)
-    out: list[Tensor] = []
-    more = dict(current)
-    for t in outputs:
-        own = [x.tensor for x in parts.get(t, ())] or [t]
-        found = [r for x in own if x in current for r in reductions(current[x].body)]
-        if t in pictures and any(len(r.axes) > 1 for r in found):
-            copy = compute(t.shape, lambda *i, t=t: t[i], name="copy")
-            more[copy] = copy
-            out.append(copy)
-        else:
-            out.append(t)
-    return out, more
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A kernel's call before buffers have places."""
+    """A kernel's call before buffers have places. begins: bytes into what is read."""
 
     kernel: Kernel
     reads: tuple[Tensor, ...]
     target: Tensor
     problem: str
     result: Tensor
+    begins: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -267,6 +227,10 @@ class _Builder:
             lie = {**buffers, **kept.constants(t, now)}
             root = reading(now, lie, kept.kind(t), kept.drops(t), self.target.kind)
             root = twice(root, self.tensors.constants, again)
+            views: dict[Tensor, View] = {}
+            if self.target.joins:
+                made = {b for b in operands(root) if (x := back.get(b)) and x not in where}
+                root, views = viewed(root, {b for b in made if back[b] not in self.lying})
             given = operands(root)
             layout: dict[Tensor, Layout | Scatter] = {
                 b: self.lying[x] for b in given if (x := back.get(b, b)) in self.lying
@@ -284,12 +248,13 @@ class _Builder:
             asked[key], used[key] = problem, how.option
             for x, (source, make) in how.made.items():
                 self.tensors.constants[x] = self.made(source, make)
-            for made in built(problem, how):
-                target = made.writes
+            for one in built(problem, how):
+                target = one.writes
                 if target is root:
                     target = into[t][0] if t in into else t
-                reads = tuple(back.get(x, x) for x in made.reads)
-                steps.append(Step(made.kernel, reads, target, key, t))
+                read = [views.get(x, View(x, 0)) for x in one.reads]
+                reads, begins = tuple(back.get(v.of, v.of) for v in read), tuple(v.at for v in read)
+                steps.append(Step(one.kernel, reads, target, key, t, begins))
         return self.placed(steps, where, asked, used)
 
     def part(self, root: Tensor, whole: Tensor, part: Phase) -> Scatter:
@@ -336,9 +301,9 @@ class _Builder:
             run.append(step)
             refs = []
             packs = {p.source: p for p in step.kernel.packs}
-            for x in step.reads:
+            for x, begin in zip(step.reads, step.begins, strict=True):
                 if x not in self.tensors.constants:
-                    refs.append(where[x])
+                    refs.append(replace(where[x], at=where[x].at + begin))
                     continue
                 c, pack = self.tensors.constants[x], packs.get(x)
                 key = (x, None if pack is None else (pack.axes, pack.index))

@@ -63,21 +63,32 @@ def cells(
     for t, now in current.items():
         for x in dict.fromkeys(x.tensor for x in _loads(now)):
             readers.setdefault(x, []).append(t)
-    place = {t: n for n, t in enumerate(current)}
-    sums = {t: c for t, now in current.items()
+    sums = {t: _operand(c, now) for t, now in current.items()
             if t not in lying and (c := _few(now, constants)) is not None}  # fmt: skip
+    known = _Known(current, readers, {t: n for n, t in enumerate(current)}, sums)
     out: list[Cell] = []
     inside: set[Tensor] = set()
     for t in reversed(list(sums)):
         for root in (*(r for r in readers.get(t, ()) if r not in sums), t):
             if root in lying or root in inside:
                 continue
-            some = _cell(root, current, {*taken, *inside}, readers, place, sums)
+            some = _cell(root, known, {*taken, *inside})
             # Of several results none lies where it is needed.
             if some is not None and (len(some.results) == 1 or root not in taken):
                 inside |= {*some.stages}
                 out.append(some)
     return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is computed, what reads it, in which place it is, and of each product of few rows what
+    of its operand is multiplied for an element."""
+
+    current: Mapping[Tensor, Tensor]
+    readers: Mapping[Tensor, Sequence[Tensor]]
+    place: Mapping[Tensor, int]
+    sums: Mapping[Tensor, Load]
 
 
 def _loads(now: Tensor) -> list[Load]:
@@ -94,62 +105,68 @@ def _few(now: Tensor, constants: Collection[Tensor]) -> Contraction | None:
     return c if few and len(terms) == 1 and found.axes[0] in c.b.index else None
 
 
-def _operand(c: Contraction, now: Tensor) -> Expr:
+def _operand(c: Contraction, now: Tensor) -> Load:
     """What of it is multiplied, of each element."""
     found = reduction(now)
     assert found is not None
     every = enumerate((*now.axes, *found.axes))
-    return placed(c.a, {a: Axis(f"a{n}", a.size) if a.size > 1 else ix.as_index(0)
-                        for n, a in every})  # fmt: skip
+    out = placed(c.a, {a: Axis(f"a{n}", a.size) if a.size > 1 else ix.as_index(0)
+                       for n, a in every})  # fmt: skip
+    assert isinstance(out, Load)
+    return out
 
 
-def _cell(
-    root: Tensor, current: Mapping[Tensor, Tensor], taken: Collection[Tensor],
-    readers: Mapping[Tensor, Sequence[Tensor]], place: Mapping[Tensor, int],
-    sums: Mapping[Tensor, Contraction],
-) -> Cell | None:  # fmt: skip
+def _cell(root: Tensor, k: _Known, taken: Collection[Tensor]) -> Cell | None:
     """Grown from its last result: what it reads element by element, of products with one operand,
     the last one that is there."""
-
-    def fits(x: Tensor) -> bool:
-        plain = x in sums or not reductions(current[x].body)
-        return plain and current[x].dtype == F32 and (x is root or x not in taken)
-
-    near, left = {root}, [root]
-    while left:
-        now = current[left.pop()]
-        some = dict.fromkeys(x.tensor for x in _loads(now) if x.tensor in current)
-        new = [x for x in some if x not in near and fits(x) and read_at(now, x)]
-        near.update(new)
-        left += new
-    operands = {x: _operand(sums[x], current[x]) for x in near if x in sums}
-    if not fits(root) or not operands:
+    current = k.current
+    if root not in k.sums and reductions(current[root].body):
         return None
-    one = operands[max(operands, key=lambda x: place.get(sums[x].a.tensor, -1))]
-    if operands.get(root, one) != one:
+    one = k.sums.get(root)
+    if one is None:
+        some = [k.sums[x] for x in _reached(root, k, taken, None) if x in k.sums]
+        one = max(some, key=lambda e: k.place.get(e.tensor, -1), default=None)
+    if one is None or current[root].dtype != F32:
         return None
+    near = _reached(root, k, taken, one)
     inside = {root}
-    for x in sorted(near - inside, key=lambda x: -place[x]):
-        read = [t for t in readers[x] if t in inside]
-        later = all(t in inside or place[t] > place[root] for t in readers[x])
-        alone = all(read_at(current[t], x) for t in read)
-        if read and later and alone and operands.get(x, one) == one:
+    for x in sorted(near, key=lambda x: -k.place[x]):
+        read = [t for t in k.readers[x] if t in inside]
+        later = all(t in inside or k.place[t] > k.place[root] for t in k.readers[x])
+        if read and later and all(read_at(current[t], x) for t in read):
             inside.add(x)
-    stages = _of_sums([t for t in current if t in inside], current, sums, readers)
-    results = tuple(x for x in stages if x is root or not {*readers[x]} <= {*stages})
-    many = sum(x in sums for x in stages) > 1 and len(results) <= RESULTS
+    stages = _of_sums(sorted(inside, key=lambda x: k.place[x]), k)
+    results = tuple(x for x in stages if x is root or not {*k.readers[x]} <= {*stages})
+    many = sum(x in k.sums for x in stages) > 1 and len(results) <= RESULTS
     return Cell(tuple(stages), results) if many else None
 
 
-def _of_sums(
-    inside: Sequence[Tensor], current: Mapping[Tensor, Tensor], sums: Collection[Tensor],
-    readers: Mapping[Tensor, Sequence[Tensor]],
-) -> list[Tensor]:  # fmt: skip
+def _reached(root: Tensor, k: _Known, taken: Collection[Tensor], one: Load | None) -> set[Tensor]:
+    """What is read element by element, and what that reads, with products of this operand; of no
+    one: up to the first products."""
+    near: set[Tensor] = set()
+    left = [root]
+    while left:
+        t = left.pop()
+        for x in dict.fromkeys(x.tensor for x in _loads(k.current[t])):
+            now = k.current.get(x)
+            if now is None or x in near or x in taken or now.dtype != F32:
+                continue
+            other = k.sums.get(x) not in (None, one) if one is not None else False
+            if other or (x not in k.sums and reductions(now.body)) or not read_at(k.current[t], x):
+                continue
+            near.add(x)
+            if one is not None or x not in k.sums:
+                left.append(x)
+    return near
+
+
+def _of_sums(inside: Sequence[Tensor], k: _Known) -> list[Tensor]:
     """Without what is made of no sum, unless nothing else reads it."""
     out: list[Tensor] = []
     for t in inside:
-        made = t in sums or any(x.tensor in out for x in _loads(current[t]))
-        if made or set(readers.get(t, ())) <= {*inside}:
+        made = t in k.sums or any(x.tensor in out for x in _loads(k.current[t]))
+        if made or {*k.readers.get(t, ())} <= {*inside}:
             out.append(t)
     return out
 

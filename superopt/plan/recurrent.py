@@ -20,7 +20,9 @@ from superopt.ops import OPS
 from superopt.ops.slicing import PAST_START
 from superopt.te.dtype import F32, F64, to_numpy
 
-STEPS = 256  # in both directions together: their number is that of kernels
+# In both directions together: their number is that of kernels; and on a GPU, where the processor's
+# library takes far longer.
+STEPS, STEPS_GPU = 256, 1024
 NEAR = 2**18  # bytes of matrices of both directions that stay in the second cache, with all else
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 USUAL = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"], "RNN": ["tanh"]}
@@ -47,8 +49,8 @@ class Recurrent:
         return self.node.inputs[k] if k < len(self.node.inputs) else None
 
 
-def recurrent(n: g.Node) -> Recurrent | None:
-    """The node, where its steps can be written out."""
+def recurrent(n: g.Node, most: int = STEPS) -> Recurrent | None:
+    """The node, where its steps can be written out, up to so many."""
     if n.op.name not in GATES or n.op.domain or not n.op.opaque:
         return None
     payload = n.attr("payload")
@@ -77,7 +79,7 @@ def recurrent(n: g.Node) -> Recurrent | None:
         return None
     if said.get("hidden_size", hidden) != hidden or not _fits(out, x[2]):
         return None
-    return out if steps * count <= STEPS else None
+    return out if steps * count <= most else None
 
 
 def _fits(r: Recurrent, size: int) -> bool:
@@ -113,7 +115,8 @@ def unrolled(graph: g.Graph, threads: int = 1, gates: bool = False) -> g.Graph:
     """The graph with the steps of such nodes written out. gates: is each one of a step a product of
     its own, which may be one kernel with what is made of them (gated.py)? Else they are one."""
     while True:
-        found = next((r for n in g.nodes(graph) if (r := recurrent(n)) is not None), None)
+        some = (recurrent(n, STEPS_GPU if gates else STEPS) for n in g.nodes(graph))
+        found = next((r for r in some if r is not None), None)
         if found is None:
             return graph
         results = g.results(found.node)
@@ -172,7 +175,7 @@ def _directions(
     own = _Own(r, _do("Transpose", m, perm=(0, 2, 1)), added, gates)
     states = []
     for k in range(r.steps):
-        h, c = _STEPS[r.kind](own, _at(given, 1, k), h, c)
+        h, c = _STEPS[r.kind](own, _at(given, 0, k), h, c)
         states.append(_do("Unsqueeze", h, axes=(0,)))
     assert h is not None
     return _joined(states, 0), h, c
@@ -191,7 +194,7 @@ def _joined(some: Sequence[g.Value], axis: int) -> g.Value:
 
 
 def _products(r: Recurrent, ds: Sequence[int]) -> tuple[g.Value, g.Value | None]:
-    """By direction and step what comes from x, with biases; and what a GRU adds to the product with
+    """By step and direction what comes from x, with biases; and what a GRU adds to the product with
     its state before it is reset."""
     x, w, b = r.input(X), r.input(W), r.input(B)
     assert x is not None
@@ -205,8 +208,8 @@ def _products(r: Recurrent, ds: Sequence[int]) -> tuple[g.Value, g.Value | None]
             given = _do("Add", given, bias)
             own += [] if rest is None else [_do("Unsqueeze", rest, axes=(0, 1))]
         given = _turned(given, 0) if r.backward[d] else given
-        some.append(_do("Unsqueeze", given, axes=(0,)))
-    return _joined(some, 0), _joined(own, 0) if own else None
+        some.append(_do("Unsqueeze", given, axes=(1,)))
+    return _joined(some, 1), _joined(own, 0) if own else None
 
 
 def _biases(r: Recurrent, both: g.Value) -> tuple[g.Value, g.Value | None]:

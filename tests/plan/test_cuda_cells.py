@@ -17,6 +17,7 @@ from superopt.onnx_io.source import read
 from superopt.pipeline import cuda
 from superopt.plan.build import Program
 from superopt.plan.cells import LONGEST, ROWS
+from superopt.plan.recurrent import STEPS
 from superopt.te.node import Apply
 from superopt.te.walk import reductions, stages
 from tests.plan.gpu_models import drawn, node
@@ -146,3 +147,34 @@ def test_every_way(name: str, turn: int, monkeypatch: pytest.MonkeyPatch) -> Non
     given = drawn_for(m)
     near(cuda.compile(read(m), "fp32").run(given), reference(m, given), "fp32")
     assert used
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize(("kind", "batch"), [("LSTM", 1), ("GRU", 2), ("LSTM", 16), ("RNN", 2)])
+def test_kernels_of_steps_are_one(kind: str, batch: int, direction: str) -> None:
+    """Which read their part of what comes from all inputs from where it begins."""
+    counts = []
+    for steps in (6, 12):
+        m = recurrent(kind, steps=steps, batch=batch, hidden=16, size=5, direction=direction)
+        made = cuda.compile(read(m), "fp16").variant({})
+        counts.append(len({c.kernel.name for c in made.running.calls}))
+        assert len(made.running.launches) > steps
+    assert counts[0] == counts[1] < 12
+
+
+def test_parts_that_begin_anywhere() -> None:
+    """Of 216 bytes each: what Triton takes for granted holds of none, and kernels are others."""
+    m = recurrent("LSTM", batch=3, hidden=9, steps=4)
+    given = drawn_for(m)
+    exe = cuda.compile(read(m), "fp16")
+    near(exe.run(given), reference(m, given), "fp16")
+    begins = [r.at for c in exe.variant({}).running.calls for r in c.given if r.place == "memory"]
+    assert all(at % 16 == 0 for at in begins)
+
+
+def test_more_steps_than_a_processor_has_kernels_for() -> None:
+    m = recurrent("RNN", steps=STEPS + 1, batch=1, hidden=4)
+    given = drawn_for(m)
+    exe = cuda.compile(read(m), "fp32")
+    near(exe.run(given), reference(m, given), "fp32")
+    assert not exe.fallen({})

@@ -1,0 +1,54 @@
+"""What a program is asked for, and what is needed in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from superopt.ir import graph as g
+from superopt.plan.phases import Written
+from superopt.plan.place import layouts
+from superopt.plan.tensors import Tensors
+from superopt.te.expr import Tensor, compute
+from superopt.te.node import Const
+from superopt.te.walk import reductions
+
+
+def stay(outputs: Sequence[Tensor], tensors: Tensors) -> set[Tensor]:
+    """What is needed in memory."""
+    return {*outputs, *(x.tensor for some in tensors.parts.values() for x in some)}
+
+
+def outputs_of(graph: g.Graph, tensors: Tensors) -> list[Tensor]:
+    """A tensor of its own for each output."""
+    out: list[Tensor] = []
+    for v in graph.outputs:
+        t = tensors.leaf(v)
+        if isinstance(t, Const):
+            held = t
+            t = compute(tuple(v.type.shape or ()), lambda *i: held, name="copy")  # noqa: B023
+        elif t in out or (t.body is None and t not in tensors.parts):
+            source = t
+            t = compute(source.shape, lambda *i: source[i], name="copy")  # noqa: B023
+        out.append(t)
+    return out
+
+
+def copied(
+    outputs: Sequence[Tensor],
+    current: Mapping[Tensor, Tensor],
+    parts: Written,
+) -> tuple[list[Tensor], dict[Tensor, Tensor]]:
+    """An output that windows of a sum give is computed as pictures lie, and copied then."""
+    pictures = layouts(current, (), parts)
+    out: list[Tensor] = []
+    more = dict(current)
+    for t in outputs:
+        own = [x.tensor for x in parts.get(t, ())] or [t]
+        found = [r for x in own if x in current for r in reductions(current[x].body)]
+        if t in pictures and any(len(r.axes) > 1 for r in found):
+            copy = compute(t.shape, lambda *i, t=t: t[i], name="copy")
+            more[copy] = copy
+            out.append(copy)
+        else:
+            out.append(t)
+    return out, more

@@ -1,0 +1,89 @@
+"""What is read of a buffer at numbers that are known, as a step of a recurrent network reads its
+part of what all inputs gave, is read from where that part begins: so kernels of all steps are one,
+which is compiled and measured once.
+
+    y[i] = x[3, i] + x[3, i + 8]   =>   y[i] = v[0, i] + v[0, i + 8]   of v, which begins at x[3, 0]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from superopt.te import index as ix
+from superopt.te.expr import Tensor
+from superopt.te.inline import Inlining
+from superopt.te.node import Const, Expr, Load
+from superopt.te.walk import loads, stages
+
+ALIGNED = 16  # bytes: what Triton's compiler takes for granted of where a buffer begins
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A buffer that begins so many bytes into another one."""
+
+    of: Tensor
+    at: int
+
+
+def viewed(root: Tensor, buffers: Collection[Tensor]) -> tuple[Tensor, dict[Tensor, View]]:
+    """The same of views of these buffers, which lie row by row, and which views there are."""
+    places: dict[Tensor, list[tuple[Expr, ...]]] = {}
+    for s in stages([root]):
+        for x in loads(s.body) if s.body is not None else ():
+            if x.tensor in buffers:
+                places.setdefault(x.tensor, []).append(x.index)
+    change: dict[Tensor, Tensor] = {}
+    views: dict[Tensor, View] = {}
+    for b, some in places.items():
+        fixed = _fixed(some)
+        shape = [n for n in b.shape if isinstance(n, int)]
+        flat = sum(k * prod(shape[d + 1 :]) for d, k in enumerate(fixed))
+        at = flat * max(b.dtype.bits // 8, 1)
+        lead = len(fixed)
+        if all(n == 1 for n in shape[:lead]) or at % ALIGNED:
+            continue
+        change[b] = Tensor(b.name, b.dtype, (*[1] * lead, *shape[lead:]))
+        views[change[b]] = View(b, at)
+    return (_Viewing(change).tensor(root), views) if change else (root, {})
+
+
+def _fixed(some: list[tuple[Expr, ...]]) -> list[int]:
+    """The numbers of the first dimensions that are the same wherever it is read."""
+    out: list[int] = []
+    for places in zip(*some, strict=True):
+        first = places[0]
+        if not isinstance(first, Const) or any(i != first for i in places):
+            break
+        out.append(int(first.value))
+    return out
+
+
+class _Viewing(Inlining):
+    """Loads of views, of what is computed on the way, too."""
+
+    def __init__(self, views: Mapping[Tensor, Tensor]) -> None:
+        super().__init__({})
+        self.views = views
+        self.stages: dict[Tensor, Tensor] = {}
+
+    def _expr(self, e: Expr) -> Expr:
+        if not isinstance(e, Load):
+            return super()._expr(e)
+        index = tuple(map(self.expr, e.index))
+        view = self.views.get(e.tensor)
+        if view is None:
+            return Load(self.tensor(e.tensor), index, e.dtype)
+        start = [n == 1 and isinstance(i, Const) for i, n in zip(index, view.shape, strict=True)]
+        lead = start.index(False) if False in start else len(start)
+        return Load(view, (*[ix.as_index(0)] * lead, *index[lead:]), e.dtype)
+
+    def tensor(self, t: Tensor) -> Tensor:
+        if t.body is None:
+            return t
+        if t not in self.stages:
+            body = self.expr(t.body)
+            self.stages[t] = t if body is t.body else Tensor(t.name, t.dtype, t.shape, t.axes, body)
+        return self.stages[t]
