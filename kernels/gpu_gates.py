@@ -163,6 +163,15 @@ def worth(g: Gated, half: bool) -> int:
     return n if n == 1 or joins(g) else 1
 
 
+def together(g: Gated, half: bool, which: Axis) -> bool:
+    """Should all of it be faster as one kernel, of which each half along that axis computes both
+    results, than one of all but the last product, and that?"""
+    m = replace(g.matrix, half=half)
+    one = replace(m, batch=tuple(a for a in m.batch if a != which))
+    after = _best(one, g.count - 1) * SURE + _best(one) + _between(one)
+    return worth(g, half) == g.count and _best(m, g.count) * SURE < after
+
+
 def _best(m: Matrix, gates: int = 1) -> float:
     """In ns, of all ways."""
     return min((time for time, _ in blocks(m, gates)), default=inf)

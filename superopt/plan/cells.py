@@ -42,6 +42,10 @@ RESULTS = 4  # at most
 LONGEST = 1 << 13  # terms of a sum, which are one block
 
 
+# Where results lie: in which tensor, which of its results they are, and is that its first axis?
+Where = Mapping[Tensor, tuple[Tensor, int, bool]]
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """stages: what is computed within it, each before what reads it; results: those of them that
@@ -53,10 +57,11 @@ class Cell:
 
 def cells(
     current: Mapping[Tensor, Tensor], stay: Collection[Tensor], apart: Collection[Tensor],
-    parts: Written, constants: Collection[Tensor],
+    parts: Written, constants: Collection[Tensor], few: bool = True,
 ) -> list[Cell]:  # fmt: skip
     """Which there are; no tensor is of two. stay: what is needed in memory, where it may be the one
-    result; apart: what lies otherwise; parts: what is written in parts, which are in memory."""
+    result; apart: what lies otherwise; parts: what is written in parts, which are in memory. few:
+    are they of few rows, or of more?"""
     lying = {*apart, *(x.tensor for some in parts.values() for x in some)}
     taken = {*stay, *lying}
     readers: dict[Tensor, list[Tensor]] = {}
@@ -64,7 +69,7 @@ def cells(
         for x in dict.fromkeys(x.tensor for x in _loads(now)):
             readers.setdefault(x, []).append(t)
     sums = {t: _operand(c, now) for t, now in current.items()
-            if t not in lying and (c := _few(now, constants)) is not None}  # fmt: skip
+            if t not in lying and (c := _product(now, constants, few)) is not None}  # fmt: skip
     known = _Known(current, readers, {t: n for n, t in enumerate(current)}, sums)
     out: list[Cell] = []
     inside: set[Tensor] = set()
@@ -95,14 +100,15 @@ def _loads(now: Tensor) -> list[Load]:
     return [] if now.body is None else list(loads(now.body))
 
 
-def _few(now: Tensor, constants: Collection[Tensor]) -> Contraction | None:
-    """A product of few rows with a constant, each element a sum of its own."""
+def _product(now: Tensor, constants: Collection[Tensor], few: bool) -> Contraction | None:
+    """A product of few rows, or of more, with a constant, each element a sum of its own."""
     c, found = contraction(now, constants, 1), reduction(now)
     if c is None or found is None or c.b.tensor not in constants or not c.of_b:
         return None
     terms = [a.size for a in found.axes]
-    few = prod(a.size for a in c.of_a) <= ROWS and DOT <= prod(terms) <= LONGEST
-    return c if few and len(terms) == 1 and found.axes[0] in c.b.index else None
+    if len(terms) > 1 or found.axes[0] not in c.b.index or not DOT <= terms[0] <= LONGEST:
+        return None
+    return c if (prod(a.size for a in c.of_a) <= ROWS) == few else None
 
 
 def _operand(c: Contraction, now: Tensor) -> Load:
@@ -178,7 +184,7 @@ def celled(
     another order are added."""
     last = {c.results[-1]: c for c in some}
     inside = {x for c in some for x in c.stages}
-    where: dict[Tensor, tuple[Tensor, int]] = {}
+    where: dict[Tensor, tuple[Tensor, int, bool]] = {}
     out: dict[Tensor, Tensor] = {}
     leads: dict[Tensor, int] = {}
     for t, now in current.items():
@@ -188,27 +194,28 @@ def celled(
             out[key] = cell
             leads[key] = now.rank
             if key is cell:
-                where |= {x: (cell, n) for n, x in enumerate(last[t].results)}
+                where |= {x: (cell, n, False) for n, x in enumerate(last[t].results)}
         elif t not in inside:
-            out[t] = _reading(now, where)
+            out[t] = read_there(now, where)
     return out, leads
 
 
-def _reading(now: Tensor, where: Mapping[Tensor, tuple[Tensor, int]]) -> Tensor:
+def read_there(now: Tensor, where: Where) -> Tensor:
     """It, which reads what lies in cells there."""
     if now.body is None or not any(x.tensor in where for x in loads(now.body)):
         return now
     return Tensor(now.name, now.dtype, now.shape, now.axes, _read(now.body, where))
 
 
-def _read(e: Expr, where: Mapping[Tensor, tuple[Tensor, int]]) -> Expr:
+def _read(e: Expr, where: Where) -> Expr:
     match e:
         case Load(t, index, dtype):
             index = tuple(_read(i, where) for i in index)
             if t not in where:
                 return Load(t, index, dtype)
-            cell, n = where[t]
-            return Load(cell, (*index, ix.as_index(n)), dtype)
+            cell, n, first = where[t]
+            which = ix.as_index(n)
+            return Load(cell, (which, *index) if first else (*index, which), dtype)
         case Apply(fn, args, dtype):
             return rebuild(fn, tuple(_read(a, where) for a in args), dtype)
         case Reduce(fn, axes, body, dtype):
@@ -218,11 +225,11 @@ def _read(e: Expr, where: Mapping[Tensor, tuple[Tensor, int]]) -> Expr:
 
 def _made(
     c: Cell, current: Mapping[Tensor, Tensor],
-    where: Mapping[Tensor, tuple[Tensor, int]], constants: Constants,
+    where: Where, constants: Constants,
 ) -> Tensor:  # fmt: skip
     done: dict[Tensor, Tensor] = {}
     for n, t in enumerate(c.stages):
-        now = _reading(current[t], where)
+        now = read_there(current[t], where)
         assert now.body is not None
         body, found = now.body, reduction(now)
         if found is not None:
@@ -234,11 +241,17 @@ def _made(
     if not others:
         return Tensor("cell", root.dtype, root.shape, root.axes, root.body)
     which = Axis("result", len(c.results))
-    body = root[root.axes]
-    for n, x in reversed(list(enumerate(others))):
-        body = select(compare("lt", which, n + 1), x[root.axes], body)
+    body = beside(which, [x[root.axes] for x in (*others, root)])
     shape = (*root.shape, which.extent)
     return Tensor("cell", root.dtype, shape, (*root.axes, which), body)
+
+
+def beside(which: Axis, results: Sequence[Expr]) -> Expr:
+    """The one of these results of which the number is asked."""
+    *others, out = results
+    for n, x in reversed(list(enumerate(others))):
+        out = select(compare("lt", which, n + 1), x, out)
+    return out
 
 
 def _by_terms(found: Reduce, constants: Constants) -> Reduce:

@@ -11,6 +11,7 @@ from superopt.kernels.transform import reduction
 from superopt.plan.cells import cells
 from superopt.plan.gated import gates
 from superopt.plan.joint import Constants, joint
+from superopt.plan.paired import paired
 from superopt.plan.phases import Written
 from superopt.plan.slices import at_once
 from superopt.te.expr import Tensor
@@ -23,6 +24,7 @@ def few(
     """What is computed then, on a GPU, where each kernel takes its time. Gates stay as they are,
     for the kernel in which they will be (see gated.py, also for what is given), and so do cells
     (cells.py); of the others those of slices are one, and those of one operand."""
+    current = paired(current, stay, apart, parts, constants, half)
     current, found = gates(current, stay, apart, parts, constants, half)
     known = {*stay, *found, *(g for some in found.values() for g in some)}
     known |= {x for c in cells(current, known, apart, parts, constants) for x in c.stages}

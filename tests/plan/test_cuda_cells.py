@@ -43,9 +43,9 @@ def found(program: Program) -> list[int]:
     return [n for key in program.solved if (n := products(program.problems[key]))]
 
 
-def tangled(seed: int) -> onnx.ModelProto:
-    """Some products of two rows with one of few operands, and what is made of any two of what there
-    is, at random."""
+def tangled(seed: int, rows: int = 2) -> onnx.ModelProto:
+    """Some products of two rows, or more, with one of few operands, and what is made of any two of
+    what there is, at random."""
     rng = np.random.default_rng(seed)
     known = {f"w{n}": drawn(24, 24, scale=24**-0.5) + n / 99 for n in range(3)}
     names, nodes = ["x", "z"], []
@@ -64,7 +64,7 @@ def tangled(seed: int) -> onnx.ModelProto:
         names.append(f"p{n}")
     read_ = {i for n in nodes for i in n.input}
     nodes.append(node("Sum", *(x for x in names if x not in read_), "y"))
-    return model(nodes, {"x": (F, [2, 24]), "z": (F, [2, 24])}, ["y", "p4"], known)
+    return model(nodes, {"x": (F, [rows, 24]), "z": (F, [rows, 24])}, ["y", "p4"], known)
 
 
 def beside(columns: tuple[int, int]) -> onnx.ModelProto:
@@ -118,9 +118,10 @@ def test_a_cell_is_one_kernel(name: str, precision: str) -> None:
     assert found(exe.variant({}).program) == wanted
 
 
+@pytest.mark.parametrize("rows", [2, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("seed", range(12))
-def test_any_products_of_few_rows(seed: int) -> None:
-    m = tangled(seed)
+def test_any_products(seed: int, rows: int) -> None:
+    m = tangled(seed, rows)
     exe = cuda.compile(read(m), "fp32")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
 
@@ -128,6 +129,32 @@ def test_any_products_of_few_rows(seed: int) -> None:
 def test_there_are_some() -> None:
     made = (cuda.compile(read(tangled(seed)), "fp32").variant({}).program for seed in range(12))
     assert sum(bool(found(x)) for x in made) > 3
+
+
+PAIRS: Mapping[str, tuple[Callable[[], onnx.ModelProto], int]] = {
+    # A model, and how many of its kernels compute two results of four products.
+    "an LSTM": (lambda: lstm(batch=16), 1),
+    "of other sizes": (lambda: lstm(batch=21, hidden=37, size=50, steps=4), 2),
+    "from given states": (lambda: lstm(batch=ROWS + 1, states=True, bias=False), 2),
+    "both ways": (lambda: lstm(batch=16, direction="bidirectional"), 1),
+    "a GRU, of one result": (lambda: gru(batch=16, linear_before_reset=1), 0),
+}
+
+
+@pytest.mark.parametrize(
+    "precision",
+    ["fp16", *(pytest.param(x, marks=pytest.mark.slow) for x in ("fp32", "tf32", "bf16"))],
+)
+@pytest.mark.parametrize("name", PAIRS)
+def test_two_results_of_more_rows(name: str, precision: str) -> None:
+    made, wanted = PAIRS[name]
+    m = made()
+    given = drawn_for(m)
+    exe = cuda.compile(read(m), precision)
+    near(exe.run(given), reference(m, given), precision)
+    p = exe.variant({}).program
+    used = [p.options[key] for key in p.solved]
+    assert [o["gates"] for o in used if o.algorithm == "gated"].count(4) == wanted
 
 
 @pytest.mark.parametrize("turn", range(6))

@@ -1,0 +1,99 @@
+"""Cells (cells.py) of more rows, with more than one result, as products with gates (gated.py): what
+an LSTM remembers and what it says are one kernel's. On a GPU.
+
+    f[i, n] = sum(x[i, k] * a[k, n] for k)
+    c[i, n] = p(f[i, n], sum(x[i, k] * b[k, n] for k))
+    y[i, n] = q(c[i, n], sum(x[i, k] * d[k, n] for k))
+
+=>  cell[r, i, n] = (c[i, n], y[i, n])[r]
+
+Both halves compute all of it, beside each other: a step waits for one kernel, not for two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from superopt.kernels.gpu_gates import MOST, gated_of, together
+from superopt.kernels.nest import put_for
+from superopt.kernels.problem import Problem
+from superopt.kernels.transform import reduction
+from superopt.plan.cells import Cell, Where, beside, cells, read_there
+from superopt.plan.phases import Written
+from superopt.plan.rows import instead
+from superopt.te.expr import Tensor
+from superopt.te.inline import Inlining, placed
+from superopt.te.node import Axis, Expr
+from superopt.te.walk import loads
+
+WIDTH = 64  # bytes of a vector, of which nothing hangs here
+
+
+def paired(
+    current: Mapping[Tensor, Tensor], stay: Collection[Tensor], apart: Collection[Tensor],
+    parts: Written, constants: Collection[Tensor], half: bool,
+) -> dict[Tensor, Tensor]:  # fmt: skip
+    """What is computed then, where that should be faster; see gated.gates for what is given."""
+    some = {c.results[-1]: c for c in cells(current, stay, apart, parts, constants, few=False)}
+    inside: set[Tensor] = set()
+    where: dict[Tensor, tuple[Tensor, int, bool]] = {}
+    made: dict[Tensor, tuple[Tensor, ...]] = {}
+    for t in current:
+        if t in some and (found := _made(some[t], current, where, constants, half)) is not None:
+            made[t] = found
+            inside |= {*some[t].stages}
+            where |= {x: (found[-1], n, True) for n, x in enumerate(some[t].results)}
+    out: dict[Tensor, Tensor] = {}
+    for t, now in current.items():
+        if t in made:
+            out |= {x: x for x in made[t]}
+        elif t not in inside:
+            out[t] = read_there(now, where)
+    return out
+
+
+def _made(
+    c: Cell, current: Mapping[Tensor, Tensor], where: Where, constants: Collection[Tensor],
+    half: bool,
+) -> tuple[Tensor, ...] | None:  # fmt: skip
+    """The gates, and the cell; None where there is no such kernel, or no gain."""
+    if not 1 < len(c.results) <= len(c.stages) <= MOST:
+        return None
+    root = current[c.results[-1]]
+    which = Axis("result", len(c.results))
+    axes, shape = (which, *root.axes), (which.extent, *root.shape)
+    gates: list[Tensor] = []
+    done: dict[Tensor, Tensor] = {}
+    for t in c.stages:
+        now = read_there(current[t], where)
+        found = reduction(now)
+        if found is None or now.body is None:
+            return None
+        body: Expr = now.body
+        if t is not c.results[-1]:
+            env = dict(zip(now.axes, root.axes, strict=True))
+            total = placed(found, {**env})
+            gates.append(Tensor("gate", found.dtype, shape, axes, total))
+            held = Tensor("held", found.dtype, now.shape)
+            body = put_for(body, found, held, now.axes)
+            read = Tensor("held", found.dtype, now.shape, now.axes, gates[-1][(which, *now.axes)])
+            body = Inlining({held: read}).expr(body)
+        body = Inlining(done).expr(body)
+        done[t] = Tensor(t.name, now.dtype, now.shape, now.axes, body)
+    results = [placed(x.body, dict(zip(x.axes, root.axes, strict=True)))
+               for r in c.results if (x := done[r]).body is not None]  # fmt: skip
+    cell = Tensor("cell", root.dtype, shape, axes, beside(which, results))
+    made = gated_of(Problem(_from_memory(cell, gates), {}, constants, WIDTH))
+    return (*gates, cell) if made is not None and together(made, half, which) else None
+
+
+def _from_memory(cell: Tensor, gates: Sequence[Tensor]) -> Tensor:
+    """With gates computed within it, and all else read from memory."""
+    read = dict.fromkeys(x.tensor for t in (cell, *gates) if t.body for x in loads(t.body))
+    buffers = {x: Tensor(x.name, x.dtype, x.shape) for x in read if x.body and x not in gates}
+
+    def there(t: Tensor, known: Mapping[Tensor, Tensor]) -> Tensor:
+        assert t.body is not None
+        return Tensor(t.name, t.dtype, t.shape, t.axes, instead(t.body, known))
+
+    return there(cell, {**buffers, **{g: there(g, buffers) for g in gates}})
