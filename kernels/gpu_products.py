@@ -69,7 +69,8 @@ from superopt.te.walk import axes_of
 class Matrix:
     """A sum of products as one of matrices: rows, columns, and what is summed, each as axes that go
     together, the outermost first; batch: axes of both operands. ends: what is made of each sum, in
-    functions such as erf."""
+    functions such as erf. sideways: are rows those of the second operand, of which there are more?
+    """
 
     c: co.Contraction
     batch: tuple[Axis, ...]
@@ -78,6 +79,7 @@ class Matrix:
     over: tuple[Axis, ...]
     half: bool
     ends: float = 0.0
+    sideways: bool = False
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -85,7 +87,9 @@ class Matrix:
         return m, n, k
 
 
-def matrix_of(p: Problem) -> Matrix | None:
+def matrix_of(p: Problem, sideways: bool = False) -> Matrix | None:
+    """None where a sum is none, or has too few rows, columns or terms for tensor cores. sideways:
+    of few rows, which are the columns then: of these tensor cores take fewer."""
     c, found = co.contraction(p.tensor, p.constants, 1), reduction(p.tensor)
     if c is None or found is None or not c.of_a or not c.of_b:
         return None
@@ -93,13 +97,17 @@ def matrix_of(p: Problem) -> Matrix | None:
     if read & set(c.of_b):  # of columns in groups each reads rows of its own (gpu_groups.py)
         return None
     order = side_by_side(p)
-    rows, columns = (tuple(a for a in order if a in x) for x in (c.of_a, c.of_b))
+    sides = (c.of_b, c.of_a) if sideways else (c.of_a, c.of_b)
+    rows, columns = (tuple(a for a in order if a in x) for x in sides)
     both = tuple(a for a in order if a not in (*rows, *columns))  # or of neither
     # Channels innermost, where pictures lie so; what is of one step says nothing.
     over = sorted(found.axes, key=lambda a: (a.size > 1, stride(c.a, a, p.layouts) == 1))
     half = c.a.dtype.bits == 16
     assert p.tensor.body is not None
-    m = Matrix(c, both, rows, columns, tuple(over), half, _functions(p.tensor.body))
+    m = Matrix(c, both, rows, columns, tuple(over), half, _functions(p.tensor.body), sideways)
+    if sideways:
+        few = NARROW // 2 < m.sizes[1] <= NARROW and c.b.tensor in p.constants
+        return m if few and len(over) == 1 and min(m.sizes[0], _terms(m)) >= DOT else None
     return m if min(m.sizes[0], m.sizes[1], _terms(m)) > DOT // 2 else None
 
 
@@ -238,10 +246,10 @@ def multiplied(p: Problem, m: Matrix, o: Option) -> Choice:
     """By blocks, of all of the sum or of its parts; what an option is for this problem."""
     own, made = p, None
     fixed = m.c.b.tensor in p.constants
-    turned = fixed and (not m.half or o["columns"] < DOT)
+    turned = fixed and (not m.half or m.sideways or o["columns"] < DOT)
     if turned:
-        own, made = by_terms(p, m.c.b, m.over[-1], m.columns)
-        found = matrix_of(own)
+        own, made = by_terms(p, m.c.b, m.over[-1], m.c.of_b)
+        found = matrix_of(own, m.sideways)
         assert found is not None
         m = found
     packed = (m.c.b.tensor,) if fixed and not turned else ()
@@ -339,7 +347,7 @@ def split(p: Problem, m: Matrix, o: Option, packed: tuple[Tensor, ...]) -> Choic
     )
     own = {x: y for x, y in p.layouts.items() if x != t}
     lies = p.layouts.get(t)
-    inner = matrix_of(replace(p, tensor=before, layouts=own))
+    inner = matrix_of(replace(p, tensor=before, layouts=own), m.sideways)
     assert inner is not None
     outer = replace(p, tensor=root, layouts=own if lies is None else {**own, root: lies})
     schedules = {before: dot(inner, o), root: each(outer, elements_of(t))}

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from math import prod
 
 from superopt.kernels import contraction as co
@@ -42,6 +43,7 @@ from superopt.kernels.gpu_blocks import (
     taken,
 )
 from superopt.kernels.gpu_cudnn import convolution, convolved
+from superopt.kernels.gpu_few import by_columns, columns_of
 from superopt.kernels.gpu_groups import grouped
 from superopt.kernels.gpu_library import library, offered
 from superopt.kernels.gpu_narrow import narrow, narrowed, widened
@@ -71,6 +73,7 @@ TURNS = (64, 32)  # of what is read and of what is written side by side, at a ti
 SUMMED = 1024  # terms of a sum at a time, at most
 ALONE = 512  # elements of a result whose terms are read together, and not one after the other
 FEW = 64  # elements of a result for each multiprocessor below which sums are taken apart
+MATRIX, DOTS = 1 << 21, 8  # elements of a constant for few rows from which on dots come first; ways
 BESIDE, TALL = 16, 512  # of a result, that are read side by side; and terms of each, at most
 
 
@@ -116,8 +119,7 @@ def _others(p: Problem) -> Iterator[Option]:
     """What is no product of matrices."""
     found = reduction(p.tensor)
     if found is not None:
-        if (other := _by_terms(p)) is not None:
-            yield _across_of(other[0], found, turned=1)
+        yield from _few_rows(p, found)
         beside, n = _beside(p, found), prod(a.size for a in found.axes)
         few = count(p.tensor) < FEW * MULTIPROCESSORS and n >= FEW
         few = few or (count(p.tensor) <= ALONE and n >= BESIDE)
@@ -137,6 +139,20 @@ def _others(p: Problem) -> Iterator[Option]:
     elements = 1 << min(ELEMENTS if found is None else TERMS, most).bit_length() - 1
     for n in dict.fromkeys((elements, 256, 512, 1024)):
         yield Option.of("each", elements=n, warps=max(1, min(4, n // 64)))
+
+
+def _few_rows(p: Problem, found: Reduce) -> Iterator[Option]:
+    """Products with a constant of too few rows for blocks of them."""
+    other = _by_terms(p)
+    turned = {} if other is None else {"turned": 1}
+    if other is not None or _beside(p, found):
+        m = matrix_of(p, sideways=True)
+        dots = [] if m is None else list(islice(ranked(m), DOTS))
+        few = list(by_columns(p if other is None else other[0], found, **turned))
+        large = m is not None and m.sizes[0] * m.sizes[2] >= MATRIX
+        yield from (*dots, *few) if large else (*few, *dots)
+    if other is not None:
+        yield _across_of(other[0], found, **turned)
 
 
 def chosen(p: Problem, option: Option) -> Choice:
@@ -164,6 +180,8 @@ def chosen(p: Problem, option: Option) -> Choice:
                 return multiplied(p, m, option)
             if m is None and (few := narrow(p)) is not None:
                 return widened(p, few, option)
+            if m is None and (m := matrix_of(p, sideways=True)) is not None:
+                return multiplied(p, m, option)
             if m is not None and groups is not None:
                 how = multiplied(own, m, option)
                 return replace(how, lies=groups.lies, made={**groups.made, **how.made})
@@ -176,15 +194,11 @@ def chosen(p: Problem, option: Option) -> Choice:
             other = _by_terms(p)
             if other is not None:
                 turned, constants = other
-                x, found = turned.tensor, reduction(turned.tensor)
-                assert found is not None
-                rows = _across(turned, found, option["rows"], option["deep"])
+                x = turned.tensor
                 lies = scattered(x, turned.layouts.get(x), x.axes, x.axes)
-                return Choice(option, x, {x: rows}, (), lies, made=constants)
-        case "across":
-            found = reduction(t)
-            if found is not None:
-                return Choice(option, t, {t: _across(p, found, option["rows"], option["deep"])})
+                return Choice(option, x, {x: _across(turned, option)}, (), lies, made=constants)
+        case "across" if reduction(t) is not None:
+            return Choice(option, t, {t: _across(p, option)})
         case "turn":
             along = _turned(p)
             if along is not None:
@@ -272,17 +286,21 @@ def _across_of(p: Problem, found: Reduce, **more: int) -> Option:
     return Option.of("across", rows=rows, deep=deep, warps=warps, **more)
 
 
-def _across(p: Problem, found: Reduce, rows: int, deep: int) -> Schedule:
+def _across(p: Problem, o: Option) -> Schedule:
+    found = reduction(p.tensor)
+    if "high" in dict(o.knobs):
+        return columns_of(p, o)
+    assert found is not None
     order = side_by_side(p)
     last = _together(p, found)
     outer = [a.name for a in found.axes if a not in last]
     steps: list[Primitive] = [Reorder((*(a.name for a in order), *(a.name for a in found.axes)))]
     k = fused(steps, last)
-    terms = taken(k, prod(a.size for a in last), deep)
+    terms = taken(k, prod(a.size for a in last), o["deep"])
     if not order:
         return (*steps, terms, Reorder((*outer, f"{k}.o", f"{k}.i")), Unroll(f"{k}.i"))
     name = fused(steps, order)
-    steps += [Split(name, rows), terms]
+    steps += [Split(name, o["rows"]), terms]
     steps.append(Reorder((f"{name}.o", *outer, f"{k}.o", f"{k}.i", f"{name}.i")))
     return (*steps, Parallel(f"{name}.o"), Unroll(f"{k}.i"), Vectorize(f"{name}.i"))
 

@@ -17,7 +17,6 @@ from superopt.kernels.gpu_space import chosen, told
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 
-Clock = Callable[[], float]  # ms of one run
 COMPILERS = 8
 RUNS = 5  # of each, of which the median counts
 BEST, NEAR = 6, 1.1  # the best few, no slower than this by the best one, are timed again
@@ -42,7 +41,7 @@ def seconds(
 
     with ThreadPoolExecutor(compilers) as pool:
         ready = {o: x for o, x in pool.map(make, options) if x is not None}
-    clocks: dict[Option, Clock] = {}
+    clocks: dict[Option, Callable[[], float]] = {}
     out: dict[Option, float] = {}
     for o, (r, fixed) in ready.items():
         try:
@@ -61,7 +60,7 @@ def nearest(times: Mapping[Option, float]) -> list[Option]:
     return [o for o in best if times[o] <= NEAR * times[best[0]]]
 
 
-def in_turns(clocks: Mapping[Option, Clock]) -> dict[Option, float]:
+def in_turns(clocks: Mapping[Option, Callable[[], float]]) -> dict[Option, float]:
     """Seconds of each, timed one after the other again and again: what a device's clock does
     meanwhile, it does to all of them. Of one alone nothing is asked."""
     begin = time.monotonic()

@@ -20,7 +20,7 @@ from superopt import torch as peer
 from superopt.cost import gpu_features
 from superopt.cost.store import Store
 from superopt.errors import UsageError
-from superopt.kernels import gpu_space
+from superopt.kernels import gpu_program, gpu_space
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.onnx_io.source import read
@@ -257,6 +257,32 @@ def test_large_constants_come_from_memory(monkeypatch: pytest.MonkeyPatch) -> No
         assert read_ & {id(x) for x in r.inputs}
         other.launch()
         assert all(bool((a == b).all()) for a, b in zip(r.inputs, wanted, strict=True))
+    tick = gpu_program.clock(r, 4, some)
+    del some, other
+    if REAL:
+        pytest.importorskip("torch").cuda.empty_cache()
+    assert tick() > 0
+
+
+def test_the_best_few_are_timed_in_turns() -> None:
+    """Which is the best is said by many runs beside each other; of one alone nothing is asked."""
+    a, b, c = (Option.of("dot", rows=n) for n in (1, 2, 3))
+    assert gpu_measure.nearest({a: 1.0, b: 1.05, c: 1.5}) == [a, b]
+    turns: list[str] = []
+    later = iter([0.9, 1.1] + [0.8] * 99)
+
+    def slow() -> float:
+        turns.append("a")
+        return 1.0
+
+    def fast() -> float:
+        turns.append("b")
+        return next(later)
+
+    found = gpu_measure.in_turns({a: slow, b: fast})
+    assert found == {a: 1e-3, b: 0.8e-3}
+    assert turns == ["a", "b"] * gpu_measure.TURNS
+    assert gpu_measure.in_turns({a: slow}) == {}
 
 
 def branches() -> onnx.ModelProto:

@@ -1,0 +1,107 @@
+"""Products of two to eight rows on a GPU: all rows in one program, or by tensor cores, for which
+rows are columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from superopt.kernels import gpu_space
+from superopt.kernels.option import Option
+from superopt.kernels.problem import Choice, Problem
+from superopt.onnx_io.source import read
+from superopt.pipeline import cuda
+from tests.plan.gpu_models import drawn, node
+from tests.plan.test_compile import F, model, reference
+from tests.plan.test_cuda import feeds, interpreted, near
+
+pytestmark = pytest.mark.gpu
+__all__ = ["interpreted"]  # a fixture of this module, too
+
+# Rows (and batches), terms, columns; does the constant lie by columns?
+CASES: Mapping[str, tuple[tuple[int, ...], int, int, bool]] = {
+    "two": ((2,), 64, 50, False),
+    "three, of terms that nothing divides": ((3,), 1031, 20, True),
+    "five": ((5,), 100, 37, True),
+    "of three dimensions": ((2, 3), 64, 33, False),
+    "seven": ((7,), 48, 64, False),
+    "eight": ((8,), 300, 20, False),
+    "nine": ((9,), 64, 50, False),
+    "one": ((1,), 64, 50, False),
+}
+
+
+def product(name: str) -> onnx.ModelProto:
+    rows, terms, columns, turned = CASES[name]
+    known = {"w": drawn(terms, columns, scale=terms**-0.5), "b": drawn(columns)}
+    if turned:
+        known["w"] = np.ascontiguousarray(known["w"].T)
+        nodes = [node("Gemm", "x", "w", "b", "g", transB=1)]
+    else:
+        nodes = [node("MatMul", "x", "w", "p"), node("Add", "p", "b", "g")]
+    return model([*nodes, node("Tanh", "g", "y")], {"x": (F, [*rows, terms])}, ["y"], known)
+
+
+def ways(name: str) -> tuple[Problem, list[Option]]:
+    p = cuda.compile(read(product(name)), "fp16", vendor=False).variant({}).program
+    (found,) = (x for x in p.problems.values() if x.constants)
+    return found, list(gpu_space.options(found, False))
+
+
+@pytest.mark.parametrize("turn", range(18))
+@pytest.mark.parametrize("name", list(CASES)[:6])
+@pytest.mark.parametrize(
+    "precision", ["fp16", *(pytest.param(x, marks=pytest.mark.slow) for x in ("fp32", "bf16"))]
+)
+def test_every_way(name: str, turn: int, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    choice: Any = gpu_space.choice
+
+    def choose(p: Problem, own: Option | None, vendor: bool) -> Choice:
+        some = list(gpu_space.options(p, vendor)) if p.constants else []
+        return gpu_space.chosen(p, some[turn]) if turn < len(some) else choice(p, own, vendor)
+
+    monkeypatch.setattr(gpu_space, "choice", choose)
+    m = product(name)
+    near(cuda.compile(read(m), precision).run(feeds(m)), reference(m, feeds(m)), precision)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_which_ways_there_are(name: str) -> None:
+    """Rows together from two on; by tensor cores from five on, of eight and less as columns."""
+    rows = int(np.prod(CASES[name][0]))
+    _, some = ways(name)
+    assert len(some) == len(set(some))
+    assert any("high" in dict(o.knobs) for o in some) == (2 <= rows <= 8)
+    assert any(o.algorithm == "dot" for o in some) == (rows >= 5)
+    assert any(o.algorithm == "across" for o in some) == (rows <= 8)
+
+
+@pytest.mark.parametrize("name", ["five", "of three dimensions", "eight"])
+def test_rows_are_columns_of_dots(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    choice: Any = gpu_space.choice
+
+    def choose(p: Problem, own: Option | None, vendor: bool) -> Choice:
+        some = [o for o in gpu_space.options(p, vendor) if o.algorithm == "dot"]
+        return gpu_space.chosen(p, some[0]) if some else choice(p, own, vendor)
+
+    monkeypatch.setattr(gpu_space, "choice", choose)
+    m = product(name)
+    exe = cuda.compile(read(m), "fp16")
+    near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
+    (text,) = (x.text.source for x in exe.variant({}).running.loaded.values())
+    assert "tl.dot" in text
+
+
+def test_large_constants_are_for_tensor_cores() -> None:
+    """Where reading the constant is what it takes; of small ones a block waits longer for those."""
+    for terms, first in ((2048, "dot"), (256, "across")):
+        m = model(
+            [node("MatMul", "x", "w", "p"), node("Tanh", "p", "y")], {"x": (F, [8, terms])}, ["y"],
+            {"w": drawn(terms, 1024, scale=terms**-0.5)},
+        )  # fmt: skip
+        p = cuda.compile(read(m), "fp16", vendor=False).variant({}).program
+        assert first in {o.algorithm.replace("split", "dot") for o in p.options.values()}
