@@ -41,7 +41,7 @@ ALGORITHMS = (
 MODELLED = ("dot", "split", "online", "gated", "apart")  # in steps, by gpu_products.py
 KNOBS = (
     "rows", "columns", "deep", "keys", "elements", "warps", "stages", "parts", "turned", "gates",
-    "tried",
+    "tried", "high",
 )  # fmt: skip
 LENGTH = 12  # of a problem's numbers
 
@@ -98,8 +98,8 @@ def blocks(given: tuple[int, ...], option: Option) -> Blocks:
             count, shared = _up(elements, columns * high), 2 * stages * keys * columns * item
             return Blocks(high, max(columns, 1), keys, count, _up(depth, keys), shared)
         case "across":
-            deep = knobs["deep"]
-            return Blocks(high, 1, deep, _up(elements, high), _up(depth, deep), 0)
+            deep, wide = knobs["deep"], knobs.get("high", 1)
+            return Blocks(high, wide, deep, _up(elements, high * wide), _up(depth, deep), 0)
         case "each":
             some = knobs["elements"]
             return Blocks(some, 1, 1, _up(elements, some), max(terms, 1), 0)
