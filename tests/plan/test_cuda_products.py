@@ -61,3 +61,13 @@ def test_heads_that_share_keys_are_products_of_their_own(precision: str) -> None
             if program.options[k].algorithm == "dot"]  # fmt: skip
     texts = [printed(program.kernels[x], exe.dots).source for x in some]
     assert [x.count("tl.dot(") for x in texts] == [1] * 4
+
+
+def test_rows_of_many_matrices_by_a_vector_each() -> None:
+    """Programs read terms side by side: a result of one column has no neighbours in a row."""
+    m = model([node("MatMul", "x", "w", "y")],
+              {"x": (F, [3, 4, 900, 40]), "w": (F, [3, 4, 40, 1])}, ["y"])  # fmt: skip
+    exe = cuda.compile(read(m))
+    near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
+    (used,) = exe.variant({}).program.options.values()
+    assert used.algorithm == "across"
