@@ -203,6 +203,9 @@ def cast(text: str, kind: DType, dtype: DType) -> str:
     """ONNX's Cast; what is out of an integer's range is left to the device."""
     if kind == dtype:
         return text
+    if BF16 in (kind, dtype) and F32 not in (kind, dtype):
+        # As onnxruntime rounds; Triton's interpreter takes its bits for an integer.
+        return cast(cast(text, kind, F32), F32, dtype)
     if dtype == BOOL:
         return f"({text} != 0)"
     return f"tl.cast({text}, {type_of(dtype)})"

@@ -97,8 +97,13 @@ def matrix_of(p: Problem, sideways: bool = False) -> Matrix | None:
     if read & set(c.of_b):  # of columns in groups each reads rows of its own (gpu_groups.py)
         return None
     order = side_by_side(p)
-    sides = (c.of_b, c.of_a) if sideways else (c.of_a, c.of_b)
-    rows, columns = (tuple(a for a in order if a in x) for x in sides)
+    # Rows in groups, each of which reads a matrix of its own, go together with no others: heads
+    # that share keys.
+    own = set[Axis]().union(*map(axes_of, c.b.index))
+    rows = tuple(a for a in order if a in c.of_a and a not in own)
+    columns = tuple(a for a in order if a in c.of_b)
+    if sideways:
+        rows, columns = columns, rows
     both = tuple(a for a in order if a not in (*rows, *columns))  # or of neither
     # Channels innermost, where pictures lie so; what is of one step says nothing.
     over = sorted(found.axes, key=lambda a: (a.size > 1, stride(c.a, a, p.layouts) == 1))

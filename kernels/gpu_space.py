@@ -323,7 +323,7 @@ def _together(p: Problem, found: Reduce) -> list[Axis]:
 def _beside(p: Problem, found: Reduce) -> bool:
     """Do the terms of the sum lie next to each other, and the elements of the result do not?"""
     last = found.axes[-1]
-    order = side_by_side(p)
+    order = [a for a in side_by_side(p) if a.size > 1]
     if last.size < 32:
         return False
     some = [x for x in loads(found.body) if x.tensor.shape]

@@ -22,8 +22,8 @@ from superopt.kernels.factor import put
 from superopt.kernels.nest import put_for
 from superopt.kernels.transform import reduction
 from superopt.te import index as ix
-from superopt.te.dtype import F32, DType
-from superopt.te.expr import Tensor
+from superopt.te.dtype import BOOL, F32, DType
+from superopt.te.expr import Tensor, select
 from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
 from superopt.te.walk import axes_of, loads, reductions
@@ -81,7 +81,8 @@ def online(t: Tensor) -> Online | None:
             pass
         case _:
             return None
-    soft = _softmax(_opened(p), j)
+    guard, weights = _guarded(_opened(p))
+    soft = None if j in hangs(guard) else _softmax(weights, j)
     product = None if soft is None else _product(soft[0])
     if soft is None or product is None:
         return None
@@ -97,12 +98,16 @@ def online(t: Tensor) -> Online | None:
     if not rows or len(columns) != 1 or j in hangs(q) or j not in hangs(k) or j not in hangs(v):
         return None
     if not all(LEAST <= n <= MOST for n in sizes) or any(
-        x.tensor.body is not None for e in (x, q, k, v) for x in loads(e) if x.tensor is not held
+        x.tensor.body is not None
+        for e in (x, q, k, v, guard)
+        for x in loads(e)
+        if x.tensor is not held
     ):
         return None
     whole = placed(found, ones)
     assert isinstance(whole, Reduce)
-    out = put_for(placed(t.body, ones), whole, held, ())
+    kept = select(guard, held[()], Const(0, F32))  # nothing of all rows is nothing of their sum
+    out = put(put_for(placed(t.body, ones), whole, held, ()), held, kept)
     i = max(rows, key=lambda a: a.size)
     made = Online(t, i, columns[0], j, c, q, k, x, v, out, fn, over, total, held)
     for a in own if i.size < FEW else ():
@@ -142,6 +147,15 @@ def _opened(e: Expr) -> Expr:
         case Apply(fn, args, dtype):
             return Apply(fn, tuple(map(_opened, args)), dtype)
     return e
+
+
+def _guarded(p: Expr) -> tuple[Expr, Expr]:
+    """Which rows have weights, where p says so (ONNX's Attention: those of which some key is not
+    masked), and these."""
+    match p:
+        case Apply("select", (guard, weights, Const(0))):
+            return guard, weights
+    return Const(1, BOOL), p
 
 
 def _softmax(p: Expr, j: Axis) -> tuple[Expr, str, Expr, Tensor] | None:

@@ -167,7 +167,10 @@ def attention(
     )
     below = capped(raw, softcap)
     biased = below if bias is None else added(below, bias)
-    weights = probabilities(biased, bias, softmax_precision or q.dtype)
+    # Else each query sees the first key: only those behind its own place are hidden.
+    some_see_none = attn_mask is not None or nonpad_kv_seqlen is not None or left_window_size >= 0
+    hiding = bias if some_see_none else None
+    weights = probabilities(biased, hiding, softmax_precision or q.dtype)
     y = attended(weights, repeated(what, present_value, heads))
     shown = (raw, below, biased, weights)[qk_matmul_output_mode]
     return (join_heads(y) if q.rank == 3 else y), present_key, present_value, shown

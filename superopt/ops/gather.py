@@ -182,21 +182,19 @@ def scatter_elements(
         )
 
     def hit(i: Place, k: Place) -> Expr:
-        return compare("eq", gather(indices[at(i, k[0])], x.shape[axis]), i[axis])
+        # The guard is within: a sum is computed whole, also where nobody wants it.
+        same = compare("eq", gather(indices[at(i, k[0])], x.shape[axis]), i[axis])
+        return select(reached(i), same, _NO)
 
     if reduction == "none":
-        last = _last_hit(x.shape, (count,), lambda i, k: select(reached(i), hit(i, k), _NO))
+        last = _last_hit(x.shape, (count,), hit)
         return compute(
             x.shape,
             lambda *i: select(_hit(last[i]), updates[at(i, gather(last[i], count))], x[i]),
         )
     return compute(
         x.shape,
-        lambda *i: select(
-            reached(i),
-            _merged(x[i], reduction, (count,), lambda *k: (hit(i, k), updates[at(i, k[0])])),
-            x[i],
-        ),
+        lambda *i: _merged(x[i], reduction, (count,), lambda *k: (hit(i, k), updates[at(i, k[0])])),
     )
 
 

@@ -39,6 +39,7 @@ from superopt.plan.place import apart
 from superopt.plan.products import few, turned
 from superopt.plan.reading import Kept, reading
 from superopt.plan.rows import rows
+from superopt.plan.scaled import unscaled
 from superopt.plan.streams import Order, in_use
 from superopt.plan.target import CPU, Target
 from superopt.plan.tensors import Tensors
@@ -136,6 +137,8 @@ def program(
     outputs, current = copied(outputs, current, tensors.parts)
     needed = stay(outputs, tensors)
     if target.joins:
+        if target.fuses is not None:
+            current = unscaled(current, needed)
         current = knitted(current, tensors.parts)
         needed = stay(outputs, tensors)
         current = settled(uncast(current, needed | pictures), needed | pictures)

@@ -79,7 +79,8 @@ class Tensors:
             outs = tuple(bind(t, self.sizes) for t in outs)
         given = {f"a{k}": self.leaf(v) for k, v in enumerate(n.inputs) if v is not None}
         change = Replacing(given)
-        if n.op.name == "Concat" and n.op.domain == "" and len(given) > 1:
+        empty = 0 in outs[0].shape  # of which no part is written
+        if n.op.name == "Concat" and n.op.domain == "" and len(given) > 1 and not empty:
             self.of[n] = self.joined(n, list(given.values()), outs[0])
             return
         for v, t in zip(g.results(n), outs, strict=True):

@@ -4,7 +4,10 @@ import onnx
 import pytest
 
 from superopt.ir.graph import node
+from superopt.ir.op import expression
 from superopt.ops import OPS
+from superopt.te.node import Apply, Expr, Reduce
+from superopt.te.walk import reductions, stages
 from tests.ops.build import made
 
 STANDARD = {s.name for s in onnx.defs.get_all_schemas() if s.domain == ""}
@@ -37,3 +40,29 @@ def test_it_is_declared_as_onnx_declares_it(name: str) -> None:
 
 def test_there_are_enough() -> None:
     assert len(set(OPS) & STANDARD) >= 100
+
+
+FEWER = "f32[3,2,5] i64[1,1,5] f32[1,1,5] axis=2 reduction="
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [*EXAMPLES, *(("ScatterElements", f'{FEWER}"{r}"') for r in ("add", "max"))]
+)
+def test_no_sum_is_under_a_guard(name: str, text: str) -> None:
+    """Kernels compute it whole, also where the guard fails, and what it reads is out of range."""
+    n = made(name, text)
+    types = tuple(v and v.type for v in n.inputs)
+    for t in stages(() if n.op.opaque else expression(n.op, types, n.attrs)):
+        assert t.body is not None
+        guarded = [a for e in applied(t.body, "select") for a in e.args[1:]]
+        assert not any(map(reductions, guarded))
+
+
+def applied(e: Expr, fn: str) -> list[Apply]:
+    """Where a function is applied in an expression."""
+    match e:
+        case Apply(name, args):
+            return [e] * (name == fn) + [x for a in args for x in applied(a, fn)]
+        case Reduce(_, _, body):
+            return applied(body, fn)
+    return []

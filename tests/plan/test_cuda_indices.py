@@ -52,9 +52,14 @@ def beside_what_is_empty() -> onnx.ModelProto:
     return model(nodes, {"x": (F, [2, 4])}, ["y"], {"c": none})
 
 
+def nothing_beside_nothing() -> onnx.ModelProto:
+    nodes = [node("Relu", "x", "a"), node("Concat", "a", "a", "b", axis=1), node("Neg", "b", "y")]
+    return model(nodes, {"x": (F, [2, 0])}, ["y"], {})
+
+
 @pytest.mark.parametrize(
     "make",
-    [empty_product, no_terms, empty_constant, beside_what_is_empty],
+    [nothing_beside_nothing, empty_product, no_terms, empty_constant, beside_what_is_empty],
     ids=lambda f: f.__name__,
 )
 def test_what_is_empty(make: object) -> None:

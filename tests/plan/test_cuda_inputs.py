@@ -15,6 +15,7 @@ from superopt.onnx_io.source import read
 from superopt.pipeline import cuda
 from tests.gpu import REAL
 from tests.plan.gpu_models import drawn, node
+from tests.plan.test_compile import model
 from tests.plan.test_cuda import interpreted
 
 pytestmark = pytest.mark.gpu
@@ -54,6 +55,17 @@ def test_what_is_a_tensor_there(kind: Any) -> None:
         got = array(tensor(x, "cuda" if REAL else "cpu"))
         assert (got.dtype, got.shape) == (x.dtype, x.shape)
         np.testing.assert_array_equal(got, x)
+
+
+@pytest.mark.parametrize("kind", [TensorProto.INT64, TensorProto.UINT8, TensorProto.BOOL, F])
+def test_casts_to_bfloat16_and_back(kind: int) -> None:
+    """By way of float32: the interpreter keeps one as the integer of its bits."""
+    nodes = [node("Cast", "x", "y", to=TensorProto.BFLOAT16), node("Cast", "y", "z", to=kind)]
+    exe = cuda.compile(read(model(nodes, {"x": (kind, [2, 4])}, ["y", "z"])))
+    x = np.arange(8).reshape(2, 4).astype(helper.tensor_dtype_to_np_dtype(kind))
+    got = exe.run({"x": x})
+    np.testing.assert_array_equal(got["y"].astype(np.float32), x.astype(np.float32))
+    np.testing.assert_array_equal(got["z"], x)
 
 
 def test_tensors_are_of_the_types_of_kernels() -> None:

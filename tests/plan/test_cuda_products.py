@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from superopt.kernels import gpu_space
+from superopt.kernels.gpu_text import printed
 from superopt.onnx_io.source import read
 from superopt.pipeline import cuda
 from tests.gpu import choose
-from tests.plan.gpu_models import drawn, node
+from tests.plan.gpu_models import drawn, heads, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import feeds, interpreted, near  # noqa: F401
 
@@ -47,3 +48,26 @@ def test_steps_of_more_terms(terms: int, precision: str, first: int) -> None:
     options = list(gpu_space.options(program.problems[key], vendor=False))
     assert {o["deep"] for o in options if o.algorithm == "dot"} == {deep, 2 * deep}
     assert program.options[key]["deep"] == first
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_heads_that_share_keys_are_products_of_their_own(precision: str) -> None:
+    """Where attention is not one kernel: rows of one block all read the same keys."""
+    m = heads(40, 4, 32, grouped=2)
+    exe = cuda.compile(read(m), precision, "E1")
+    near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
+    program = exe.variant({}).program
+    some = [c.function for c, k in zip(program.calls, program.solved, strict=True)
+            if program.options[k].algorithm == "dot"]  # fmt: skip
+    texts = [printed(program.kernels[x], exe.dots).source for x in some]
+    assert [x.count("tl.dot(") for x in texts] == [1] * 4
+
+
+def test_rows_of_many_matrices_by_a_vector_each() -> None:
+    """Programs read terms side by side: a result of one column has no neighbours in a row."""
+    m = model([node("MatMul", "x", "w", "y")],
+              {"x": (F, [3, 4, 900, 40]), "w": (F, [3, 4, 40, 1])}, ["y"])  # fmt: skip
+    exe = cuda.compile(read(m))
+    near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
+    (used,) = exe.variant({}).program.options.values()
+    assert used.algorithm == "across"

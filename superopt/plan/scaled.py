@@ -1,0 +1,66 @@
+"""Operands of a product that are scaled by a number: the sum is scaled instead, and operands are
+read as they lie.
+
+    a2[i, k] = a[i, k] * r,  b2[j, k] = b[j, k] * r
+    y[i, j] = sum(a2[i, k] * b2[j, k] for k)    =>    y[i, j] = sum(a[i, k] * b[j, k] for k) * r^2
+
+So ONNX's Attention scales queries and keys, of which a step of decoding would write all anew. Only
+by what is near 1, so that a sum overflows where it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from superopt.kernels.transform import reduction
+from superopt.plan.phases import replaced
+from superopt.te.dtype import F32
+from superopt.te.expr import Tensor, const
+from superopt.te.inline import placed
+from superopt.te.interpret import evaluate
+from superopt.te.node import Apply, Expr, Load, Reduce
+from superopt.te.walk import axes_of, loads, reductions
+
+NEAR = 2.0**-10, 2.0**10
+Scaled = Mapping[Tensor, tuple[Load, float]]
+
+
+def unscaled(current: Mapping[Tensor, Tensor], stay: Collection[Tensor]) -> dict[Tensor, Tensor]:
+    """What is computed then. stay: what is needed in memory as it is."""
+    scaled = {t: x for t, now in current.items() if t not in stay and (x := _scaled(now))}
+    out = {t: _of_products(now, scaled) for t, now in current.items()}
+    read = {x.tensor for now in out.values() if now.body is not None for x in loads(now.body)}
+    return {t: now for t, now in out.items() if t not in scaled or t in read}
+
+
+def _scaled(t: Tensor) -> tuple[Load, float] | None:
+    """What is scaled, and by which number."""
+    match t.body:
+        case Apply("mul", (Load(_, _, dtype) as x, c)) | Apply("mul", (c, Load(_, _, dtype) as x)):
+            if dtype == F32 and not axes_of(c) and not reductions(c) and not [*loads(c)]:
+                by = float(evaluate(Tensor("scale", F32, (), (), c), {}))
+                return (x, by) if NEAR[0] <= abs(by) <= NEAR[1] else None
+    return None
+
+
+def _of_products(t: Tensor, scaled: Scaled) -> Tensor:
+    found = reduction(t)
+    match found:
+        case Reduce("sum", axes, Apply("mul", (Load(a) as x, Load(b) as y)), dtype) if (
+            dtype == F32 and (a in scaled or b in scaled)
+        ):
+            pass
+        case _:
+            return t
+    (left, r), (right, s) = (_read(e, scaled) for e in (x, y))
+    total = Reduce("sum", axes, Apply("mul", (left, right), F32), F32)
+    assert t.body is not None
+    body = replaced(t.body, found, Apply("mul", (total, const(r * s, F32)), F32))
+    return Tensor(t.name, t.dtype, t.shape, t.axes, body)
+
+
+def _read(e: Load, scaled: Scaled) -> tuple[Expr, float]:
+    if e.tensor not in scaled:
+        return e, 1.0
+    x, by = scaled[e.tensor]
+    return placed(x, dict(zip(e.tensor.axes, e.index, strict=True))), by
