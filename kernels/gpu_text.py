@@ -21,6 +21,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from superopt.kernels import gpu_values as gv
+from superopt.kernels.address import flat_index
+from superopt.kernels.gpu_ahead import ahead
 from superopt.kernels.gpu_functions import HALF, HELPERS, applied, cast, reduced
 from superopt.kernels.gpu_unroll import written_out
 from superopt.kernels.gpu_values import Block, Writer
@@ -35,11 +37,9 @@ from superopt.te.walk import axes_of, loads
 DOT, NARROW = 16, 8  # the least extents of a dot's blocks, and of its columns
 ROUND = 1024  # what is added to indices is a multiple of it: vectors stay vectors
 
-
 # Nothing in memory is read or written before: that what the launch before has written is there, and
 # that it has read what is written over. All programs of this one run then; the next may begin.
 EARLY = ("tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()")
-
 AHEAD = "ahead"
 # Bytes of a program's part of a constant, and programs that have the same, at most; what addresses
 # are a multiple of; and requests at a time.
@@ -222,6 +222,7 @@ def _function(
     stored = {x.buffer for x in uses if x.how != "read"}
     read = {x.buffer for x in uses if x.how != "store"}
     w = Writer(registers, frozenset(stored & read) - registers, dots, interpreted)
+    w.stored = frozenset(stored)
     w.zeroed = registers - {s.buffer for s in flat(body) if not _copies(s, registers)}
     w.taken.add(name)
     given = ", ".join(w.buffer(t) for t in buffers)
@@ -273,7 +274,7 @@ def _asked(
         again = math.prod(a.size for a in axes) * part // _size(t)  # programs that ask for it
         if not all(inside[:lead]) or not each or size % ALIGNED or size > PART or again > AGAIN:
             continue
-        flat = gv.index(w, gv.flat(t, (*at[:lead], *(ix.as_index(0) for _ in at[lead:]))))
+        flat = gv.index(w, flat_index(t, (*at[:lead], *(ix.as_index(0) for _ in at[lead:]))))
         step = each * 8 // t.dtype.bits
         yield f"{AHEAD} = {w.buffer(t)} + {flat.text} + tl.arange(0, {lanes}) * {step}"
         yield (
@@ -283,7 +284,10 @@ def _asked(
 
 
 def _body(w: Writer, body: Sequence[Stmt]) -> None:
-    for s in body:
+    before = dict(w.early)
+    for n, s in enumerate(body):
+        if isinstance(s, For) and not w.early:
+            ahead(w, body[n + 1 :])
         match s:
             case For(_, inner, "parallel" | "block"):
                 raise NotImplementedError(f"the parallel loop {s.axis.name} is inside another one")
@@ -306,6 +310,7 @@ def _body(w: Writer, body: Sequence[Stmt]) -> None:
                 gv.write(w, buffer, at, gv.value(w, new))
             case Update():
                 _update(w, s)
+    w.early = before
 
 
 def _update(w: Writer, s: Update) -> None:

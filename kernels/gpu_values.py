@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from superopt.kernels.address import flat_index
 from superopt.kernels.gpu_functions import HALF, HELPERS, POWERS, applied, cast, type_of
 from superopt.te import affine
 from superopt.te import index as ix
@@ -46,7 +47,8 @@ class Writer:
     registers: the buffers that are variables; zeroed: those that hold what was read, which is 0
     beyond extents, and nothing else. synced: those that a program stores to and reads.
     dots, interpreted: see gpu_text.printed. known: what is read in this tile, in this loop, since
-    memory was written.
+    memory was written; early: what was read before a loop that comes first, by where it lies;
+    stored: what the kernel writes.
     """
 
     registers: frozenset[Tensor]
@@ -60,6 +62,8 @@ class Writer:
     depth: int = 1
     tile: tuple[Axis, ...] = ()
     known: dict[str, str] = field(default_factory=dict)
+    early: dict[tuple[str, str, tuple[Axis, ...]], Block] = field(default_factory=dict)
+    stored: frozenset[Tensor] = frozenset()
     loads: int = 0
     zeroed: frozenset[Tensor] = frozenset()
     folded: int = 0  # depth of quotients and rests, within which an index is said
@@ -305,27 +309,36 @@ def _called(template: str, some: Sequence[Block]) -> Block:
 
 
 def read(
-    w: Writer, buffer: Tensor, at: Sequence[Expr], guard: Block | None = None, other: str = "0"
+    w: Writer, buffer: Tensor, at: Sequence[Expr], guard: Block | None = None, other: str = ""
 ) -> Block:
-    """The elements at these places; where the guard does not hold, `other`."""
+    """The elements at these places; where the guard does not hold, `other`, or anything."""
     if buffer in w.registers:
         return _held(w, buffer, at)
-    place = index(w, flat(buffer, at), guard)
+    place = index(w, flat_index(buffer, at), guard)
+    pointer = f"{w.buffer(buffer)} + {place.text}"
+    found = early(w, pointer, guard)
+    if found is not None and not other:
+        return found
     mask = both(w, guard, within(w, place.axes))
     if mask is not None:
         mask = lifted(w, [mask, place])[0]
     axes = place.axes | (mask.axes if mask else frozenset())
-    pointer = f"{w.buffer(buffer)} + {place.text}"
     if axes != place.axes:
         sizes = tuple(padded(a) if a in axes else 1 for a in w.tile)
         pointer = f"tl.broadcast_to({pointer}, {sizes})"
-    rest = f", mask={mask.text}, other={other}" if mask else ""
+    rest = f", mask={mask.text}, other={other or 0}" if mask else ""
     text = f"tl.load({pointer}{rest})"
     if text not in w.known:
         w.loads += 1
         w.known[text] = w.fresh(f"v{w.loads}")
         w.line(f"{w.known[text]} = {text}")
     return Block(w.known[text], axes)
+
+
+def early(w: Writer, at: str, guard: Block | None) -> Block | None:
+    """What was read there before a loop, always or when the guard holds."""
+    whens = ("", guard.text) if guard else ("",)
+    return next((x for when in whens if (x := w.early.get((at, when, w.tile)))), None)
 
 
 def _held(w: Writer, buffer: Tensor, at: Sequence[Expr]) -> Block:
@@ -352,7 +365,7 @@ def write(w: Writer, buffer: Tensor, at: Sequence[Expr], new: Block) -> None:
         text = _permuted(whole(w, new, buffer.dtype), w.tile, axes)
         w.line(f"{w.buffer(buffer)} = {text}")
         return
-    place = index(w, flat(buffer, at))
+    place = index(w, flat_index(buffer, at))
     if place.axes != set(w.tile):
         raise NotImplementedError(
             f"{buffer.name}[{', '.join(map(str, at))}] is stored once for each of "
@@ -366,14 +379,6 @@ def write(w: Writer, buffer: Tensor, at: Sequence[Expr], new: Block) -> None:
     w.line(f"tl.store({w.buffer(buffer)} + {place.text}, {new.text}{rest})")
     if buffer in w.synced:
         w.line("tl.debug_barrier()")
-
-
-def flat(buffer: Tensor, at: Sequence[Expr]) -> Expr:
-    """The place of an element in a buffer that lies row by row."""
-    place = ix.as_index(0)
-    for i, n in zip(at, buffer.shape, strict=True):
-        place = ix.as_index(place * n + i)
-    return place
 
 
 def dimensions(buffer: Tensor, at: Sequence[Expr]) -> tuple[Axis, ...] | None:
