@@ -103,7 +103,7 @@ def tuned(
         k = Kernel(key, p, _order(p, options, ranking, most))
         k.times = {t.option: t.seconds for t in before if t.problem == key and t.option in k.order}
         if len(k.order) > 1:
-            measure(k, partial(seconds, p, dots=dots), most, ranking is not None)
+            measure(k, partial(seconds, p, dots=dots, held={}), most, ranking is not None)
         if not k.times:
             continue
         numbers = gpu_features.numbers(p)
@@ -143,15 +143,15 @@ def _order(p: Problem, options: Options, ranking: Ranking | None, most: int) -> 
 def measure(
     k: Kernel, clock: Callable[[list[Option]], Mapping[Option, float]], most: int, ranked: bool
 ) -> None:
-    """Measure those of the first `most` that are not known, beside the best one that is. ranked: as
-    many at a time as are compiled at once, until they bring nothing. clock: seconds of those that
-    run."""
+    """Measure those of the first `most` that are not known. ranked: as many at a time as are
+    compiled at once, until they bring nothing. clock: seconds of those that run, and of some before
+    again."""
     size = COMPILERS if ranked else most
     for at in range(0, min(most, len(k.order)), size):
         before = k.least()
         some = [o for o in k.order[at : min(at + size, most)] if o not in k.times]
         if some:
-            k.times |= clock([*([k.best] if k.times else ()), *some])
+            k.times |= clock(some)
         if at and k.least() * GAIN > before:
             break
 

@@ -17,6 +17,7 @@ from superopt.kernels.gpu_space import chosen, told
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 
+Timed = tuple[float, Callable[[], float]]  # seconds, and what times it again, in ms
 COMPILERS = 8
 RUNS = 5  # of each, of which the median counts
 BEST, NEAR = 6, 1.1  # the best few, no slower than this by the best one, are timed again
@@ -26,10 +27,10 @@ OTHERS, COPIES = 1 << 26, 64  # bytes of all of these, more than the second cach
 
 
 def seconds(
-    p: Problem, options: Sequence[Option], dots: str, compilers: int = COMPILERS
+    p: Problem, options: Sequence[Option], dots: str, held: dict[Option, Timed]
 ) -> Mapping[Option, float]:
-    """Of each option that the device can run; they are compiled at once, as far as cores allow, and
-    those that are nearly the best timed in turns."""
+    """Of each option that the device can run; they are compiled at once, as far as cores allow. The
+    best few are timed in turns, with those that are held, of options before; they are held then."""
 
     def make(o: Option) -> tuple[Option, tuple[Running, list[int]] | None]:
         try:
@@ -39,18 +40,22 @@ def seconds(
             return o, None
         return o, (r, fixed)
 
-    with ThreadPoolExecutor(compilers) as pool:
+    with ThreadPoolExecutor(COMPILERS) as pool:
         ready = {o: x for o, x in pool.map(make, options) if x is not None}
-    clocks: dict[Option, Callable[[], float]] = {}
     out: dict[Option, float] = {}
     for o, (r, fixed) in ready.items():
         try:
             others = copies(r, fixed)
-            clocks[o] = clock(r, max(TIMES, 1 + len(others)), others)
-            out[o] = float(np.median([clocks[o]() for _ in range(RUNS)])) * 1e-3
+            tick = clock(r, max(TIMES, 1 + len(others)), others)
+            out[o] = float(np.median([tick() for _ in range(RUNS)])) * 1e-3
+            held[o] = out[o], tick
         except Exception:
             continue
-    return out | in_turns({o: clocks[o] for o in nearest(out)})
+    some = {o: held[o] for o in nearest({o: time for o, (time, _) in held.items()})}
+    out |= in_turns({o: tick for o, (_, tick) in some.items()})
+    held.clear()
+    held |= {o: (out.get(o, before), tick) for o, (before, tick) in some.items()}
+    return out
 
 
 def nearest(times: Mapping[Option, float]) -> list[Option]:

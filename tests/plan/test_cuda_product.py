@@ -157,7 +157,7 @@ def test_measurements_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     other precisions of products know nothing of it."""
     asked = []
 
-    def seconds(p: Problem, some: Sequence[Option], dots: str) -> dict[Option, float]:
+    def seconds(p: Problem, some: Sequence[Option], dots: str, held: Any) -> dict[Option, float]:
         asked.append(dots)
         return {o: 1.0 / (n + 1) for n, o in enumerate(some)}
 
@@ -264,25 +264,37 @@ def test_large_constants_come_from_memory(monkeypatch: pytest.MonkeyPatch) -> No
     assert tick() > 0
 
 
-def test_the_best_few_are_timed_in_turns() -> None:
-    """Which is the best is said by many runs beside each other; of one alone nothing is asked."""
-    a, b, c = (Option.of("dot", rows=n) for n in (1, 2, 3))
-    assert gpu_measure.nearest({a: 1.0, b: 1.05, c: 1.5}) == [a, b]
-    turns: list[str] = []
-    later = iter([0.9, 1.1] + [0.8] * 99)
+def test_the_best_few_are_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is the best is said by many runs beside each other, of what was measured before, too;
+    of one alone nothing is asked."""
+    a, b, c, d, e = (Option.of("dot", rows=n) for n in range(1, 6))
+    ms = {a: [1.0], b: [1.05] * 5 + [0.8], c: [1.5], d: [0.81]}  # then the last one each time
+    runs: list[Option] = []
 
-    def slow() -> float:
-        turns.append("a")
-        return 1.0
+    class Made:
+        def __init__(self, o: Option) -> None:
+            self.o, self.times = o, list(ms[o])
 
-    def fast() -> float:
-        turns.append("b")
-        return next(later)
+        def compile(self, compilers: int) -> None:
+            pass
 
-    found = gpu_measure.in_turns({a: slow, b: fast})
-    assert found == {a: 1e-3, b: 0.8e-3}
-    assert turns == ["a", "b"] * gpu_measure.TURNS
-    assert gpu_measure.in_turns({a: slow}) == {}
+        def __call__(self) -> float:
+            runs.append(self.o)
+            return self.times.pop(0) if len(self.times) > 1 else self.times[0]
+
+    monkeypatch.setattr(gpu_measure, "running_of", lambda p, o, dots: (Made(o), []))
+    monkeypatch.setattr(gpu_measure, "copies", lambda r, fixed: [])
+    monkeypatch.setattr(gpu_measure, "clock", lambda r, times, others: r)
+    held: dict[Option, gpu_measure.Timed] = {}
+    p: Any = None
+    found = gpu_measure.seconds(p, [a, b, c, e], "ieee", held)  # e: none that runs
+    assert found == {a: 1e-3, b: 0.8e-3, c: 1.5e-3}
+    assert runs[-4:] == [a, b, a, b]
+    assert {o: time for o, (time, _) in held.items()} == {a: 1e-3, b: 0.8e-3}
+    found = gpu_measure.seconds(p, [d], "ieee", held)
+    assert found == pytest.approx({b: 0.8e-3, d: 0.81e-3})
+    assert runs[-2:] == [b, d]
+    assert gpu_measure.in_turns({a: Made(a)}) == {}
 
 
 def branches() -> onnx.ModelProto:
