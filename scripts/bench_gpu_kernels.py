@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Kernels on a GPU against torch's: products against cuBLAS, attention against its flash attention
-and what it takes by itself, convolutions against cuDNN, norms and softmax against a copy's rate.
+"""Kernels on a GPU against torch's: products (few: of few rows) against cuBLAS, attention against
+its flash attention and what it takes by itself, convolutions against cuDNN, norms and softmax
+against a copy's rate.
 
-    scripts/bench_gpu_kernels.py [--only products,attention,convolutions,rows] [--tune N]
-                                 [--precision fp16,tf32] [--case TEXT] [--no-vendor]
+    scripts/bench_gpu_kernels.py [--only products,few,attention,convolutions,rows]
+                                 [--precision fp16,tf32] [--tune N] [--case TEXT] [--no-vendor]
                                  [--out FILE.json]
 
 Each case is a model of one kernel with inputs and outputs of the precision's own type. Times are
@@ -54,6 +55,18 @@ def products(kind: Any) -> Iterator[Case]:
         w = drawn(n, n, kind=kind, scale=n**-0.5)
         node = helper.make_node("MatMul", ["x", "w"], ["y"])
         yield Case(f"{n} x {n} x {n}", [node], {"x": (n, n)}, {"w": w}, torch.mm)
+
+
+def few(kind: Any) -> Iterator[Case]:
+    """Products of few rows, whose constant lies in the second cache."""
+    import torch
+
+    for rows in (2, 4, 8):
+        for terms, columns in ((512, 512), (2048, 1000), (1024, 4096)):
+            w = drawn(terms, columns, kind=kind, scale=terms**-0.5)
+            node = helper.make_node("MatMul", ["x", "w"], ["y"])
+            name = f"{rows} x {terms} x {columns}"
+            yield Case(name, [node], {"x": (rows, terms)}, {"w": w}, torch.mm)
 
 
 def attention(kind: Any) -> Iterator[Case]:
@@ -141,7 +154,7 @@ def rows(kind: Any) -> Iterator[Case]:
         yield Case(f"layer norm {n} x {d}", [node], {"x": (n, d)}, known, norm, 2 * n * d * size)
 
 
-FAMILIES = {f.__name__: f for f in (products, attention, convolutions, rows)}
+FAMILIES = {f.__name__: f for f in (products, few, attention, convolutions, rows)}
 
 
 def drawn(*shape: int, kind: Any, scale: float = 1.0) -> np.ndarray:
