@@ -342,10 +342,14 @@ from superopt.pipeline import cuda
 from tests.plan.test_cuda import MODELS
 from tests.plan.test_cuda_attention import LONG
 from tests.plan.test_cuda_covered import DOTS, OTHERS
+from tests.plan.test_cuda_cells import MODELS as FEW, PAIRS
+from tests.plan.test_cuda_few import CASES, product
 from tests.plan.test_cuda_gates import CELLS, MODELS as GATES
 from tests.plan.test_cuda_indices import resized
 
 MODELS = {**MODELS, **GATES, **LONG, **{n: made for n, (made, *_) in CELLS.items()}}
+MODELS |= {n: made for n, (made, *_) in {**FEW, **PAIRS}.items()}
+MODELS |= {n: lambda n=n: product(n) for n in CASES}
 MODELS |= {**DOTS, **OTHERS, "a scale": lambda: resized(0.7, 11, mode="linear")}
 names = {"f16": "fp16", "f32": "fp32"}
 cuda.device = lambda: "cpu"
@@ -376,7 +380,8 @@ for precision in ("fp16", "tf32"):
     ["a block", "ragged heads", "layer norm", "depthwise", "turned", "columns", "rotary", "gated",
      "of three dimensions, and one behind", "angles", "a step of decoding", "a causal text",
      "eight gates", "three gates of sizes that blocks do not divide", "steps", "a long matrix",
-     "channels", "the largest", "a norm", "a scale"],
+     "channels", "the largest", "a norm", "a scale", "an LSTM of one row", "an LSTM", "a GRU",
+     "a gated product of one row", "three, of terms that nothing divides", "eight"],
 )  # fmt: skip
 def test_kernels_compile_for_sm_90(name: str) -> None:
     """To machine code, without a GPU; in a process without the interpreter."""
