@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 MOST_THREADS = 1024  # as on the command line
 GRAPH_PART = 1 / 3  # of the time for tuning, for the graph
 MOST = 24  # ways to compute a problem that are measured on a GPU
+# Seconds of tuning, of what has the most to do first: a GPU's kernels, compiled before, in two
+# minutes of all.
+BUDGET = {"cpu": 300.0, "cuda": 90.0}
 
 
 @overload
@@ -39,7 +42,7 @@ def compile(
     target: Literal["cpu"] = "cpu",
     threads: int | None = None,
     tune: bool = False,
-    budget: float = 300.0,
+    budget: float | None = None,
     store: str | Path | None = None,
     float_class: str = "E2",
     partial: bool = True,
@@ -54,7 +57,7 @@ def compile(
     target: Literal["cuda"],
     threads: int | None = None,
     tune: bool = False,
-    budget: float = 300.0,
+    budget: float | None = None,
     store: str | Path | None = None,
     float_class: str = "E2",
     partial: bool = True,
@@ -70,7 +73,7 @@ def compile(
     target: str = "cpu",
     threads: int | None = None,
     tune: bool = False,
-    budget: float = 300.0,
+    budget: float | None = None,
     store: str | Path | None = None,
     float_class: str = "E2",
     partial: bool = True,
@@ -90,9 +93,10 @@ def compile(
     kernels, whose sums are of float32; vendor: may its libraries compute what they compute faster
     (cuBLAS products, cuDNN convolutions, torch attention)? streams: on how many branches may run
     there that do not hang on each other. threads: 1 by default. tune: measure for at most `budget`
-    seconds which ways to compute the model's kernels are the fastest ones, and write these down; a
-    model with symbolic sizes is tuned by `tune`, for given ones. store: the file or folder of
-    measurements, by default in the user's cache; what was tuned before is taken from there.
+    seconds (300; on a GPU 90) which ways to compute the model's kernels are the fastest ones, and
+    write these down; a model with symbolic sizes is tuned by `tune`, for given ones. store: the
+    file or folder of measurements, by default in the user's cache; what was tuned before is taken
+    from there.
     float_class: how much floats may change: "E1" sums in another order, "E2" products distributed
     over sums, too (convolutions in Winograd's tiles, products of matrices by Strassen's parts,
     batch normalisation in weights): then what is infinite, or no number, reaches some results more.
@@ -109,11 +113,12 @@ def compile(
     _threads(threads)
     place = None if store is None else Path(store)
     _float_class(float_class)
+    most = BUDGET[target] if budget is None else seconds_("budget", budget)
     if target == "cuda":
         given = precision, float_class, vendor, streams, place
-        return _on_gpu(model, seconds_("budget", budget) if tune else 0.0, *given)
+        return _on_gpu(model, most if tune else 0.0, *given)
     if tune:
-        _tuned(model, threads=threads, budget=budget, store=store, float_class=float_class)
+        _tuned(model, threads=threads, budget=most, store=store, float_class=float_class)
     from superopt.kernels.engine import host
     from superopt.pipeline import ready
     from superopt.pipeline.allowed import Allowed
@@ -287,7 +292,7 @@ def tune(
     *,
     threads: int | None = None,
     shapes: Mapping[str, int] | None = None,
-    budget: float = 300.0,
+    budget: float | None = None,
     store: str | Path | None = None,
     progress: Callable[[Event], None] | None = None,
     stop: Callable[[], bool] | None = None,
@@ -296,9 +301,9 @@ def tune(
     vendor: bool = True,
     float_class: str = "E2",
 ) -> Tuned:
-    """Measure for at most `budget` seconds what is the fastest on this machine, and write it down:
-    `compile` takes it from then on. First which rewrites of the graph (a third of the time, checked
-    as `optimize` does; not on a GPU), then which ways to compute its kernels.
+    """Measure for at most `budget` seconds (300; on a GPU 90) what is the fastest on this machine,
+    and write it down: `compile` takes it from then on. First which rewrites of the graph (a third
+    of the time, checked as `optimize` does; not on a GPU), then which ways to compute its kernels.
 
     shapes: values of symbolic sizes. store: the file or folder of measurements. target, precision,
     vendor, float_class (of which "E1" rewrites no graph): as `compile` has them. Raises ModelError
@@ -316,7 +321,8 @@ def tune(
     _threads(threads)
     _float_class(float_class)
     place, some, begin = None if store is None else Path(store), threads or 1, time.monotonic()
-    seconds, stopped = seconds_("budget", budget), stop or (lambda: False)
+    seconds = BUDGET[target] if budget is None else seconds_("budget", budget)
+    stopped = stop or (lambda: False)
     show = progress or (lambda event: None)
     if target != "cpu":
         on = compile(

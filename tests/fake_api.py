@@ -129,7 +129,7 @@ class FakeApi:
         self,
         model: Path,
         *,
-        budget: float,
+        budget: float | None,
         target: str,
         rules: Sequence[Path],
         library: bool,

@@ -59,7 +59,7 @@ def compile_(
 
 @click.command()
 @options.model("model")
-@options.budget("5m")
+@options.budget(None, "5m, on a GPU 90s")
 @options.threads
 @options.on
 @options.shape
@@ -70,7 +70,7 @@ def compile_(
 @options.debug
 def tune(
     model: Path,
-    budget: float,
+    budget: float | None,
     threads: int | None,
     shapes: Mapping[str, int],
     store: Path | None,

@@ -115,7 +115,7 @@ class Api(Protocol):
         *,
         threads: int | None,
         shapes: Mapping[str, int],
-        budget: float,
+        budget: float | None,
         store: Path | None,
         progress: Callable[[Event], None],
         stop: Callable[[], bool],

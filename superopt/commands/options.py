@@ -34,9 +34,9 @@ def dimensions(text: str) -> dict[str, int]:
     return sizes
 
 
-def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
+def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
     try:
-        return seconds(value)
+        return None if value is None else seconds(value)
     except ValueError as error:
         raise click.BadParameter(str(error), ctx, param) from error
 
@@ -56,15 +56,17 @@ def model(name: str) -> Callable[[F], F]:
     return click.argument(name, type=FILE)
 
 
-def duration(name: str, default: str, text: str) -> Callable[[F], F]:
-    """An option whose value is a time in seconds."""
+def duration(
+    name: str, default: str | None, text: str, shown: bool | str = True
+) -> Callable[[F], F]:
+    """An option whose value is a time in seconds. shown: what help says of its default."""
     return click.option(
-        name, default=default, show_default=True, metavar="TIME", callback=_seconds, help=text
+        name, default=default, show_default=shown, metavar="TIME", callback=_seconds, help=text
     )
 
 
-def budget(default: str) -> Callable[[F], F]:
-    return duration("--budget", default, "Time to spend, as 60s, 2m or 1.5.")
+def budget(default: str | None, shown: bool | str = True) -> Callable[[F], F]:
+    return duration("--budget", default, "Time to spend, as 60s, 2m or 1.5.", shown)
 
 
 def sizes(text: str) -> Callable[[F], F]:

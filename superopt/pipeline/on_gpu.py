@@ -209,7 +209,7 @@ class OnGpu:
         self,
         sizes: Mapping[str, int],
         *,
-        budget: float = 120.0,
+        budget: float = 90.0,
         most: int = 12,
         store: Store | None = None,
         seen: Callable[[Problem, Mapping[Option, float]], None] = lambda p, found: None,
