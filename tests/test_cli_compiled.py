@@ -56,6 +56,9 @@ def test_tune_says_what_was_found(
     kernels = {"store": tmp_path, "float_class": "E2", **ON}
     assert api.asked == {"threads": None, "shapes": {}, "budget": 120.0, **kernels}
     golden("tuned.txt", done.out)
+    superopt("tune", model, "--quiet", api=api)
+    assert api.asked["budget"] is None  # which is the target's own
+    assert "5m, on a GPU 90s" in superopt("tune", "--help", api=api).out
 
 
 def test_profile_says_how_long_kernels_take(

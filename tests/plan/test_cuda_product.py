@@ -152,6 +152,21 @@ def test_its_accuracy(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "NOT within" in str(exe.accuracy())
 
 
+def test_how_long_tuning_takes_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU less than two minutes, with what compiling takes; or as long as is said."""
+    asked = []
+
+    def tune(self: OnGpu, sizes: Any, *, budget: float, **more: Any) -> Any:
+        asked.append(budget)
+
+    monkeypatch.setattr(OnGpu, "tune", tune)
+    m = MODELS["a convolution"]()
+    superopt.compile(m, target="cuda", tune=True)
+    superopt.compile(m, target="cuda", tune=True, budget=7)
+    superopt.compile(m, target="cuda")
+    assert asked == [90.0, 7.0]
+
+
 def test_measurements_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was measured on a GPU is taken from the store: another tuning measures nothing, and
     other precisions of products know nothing of it."""
