@@ -33,6 +33,7 @@ from tests.plan.test_compile import F, model
 from tests.plan.test_cuda import MODELS, feeds, gemms
 from tests.plan.test_cuda_product import branches
 from tests.plan.test_ready import ONES, at_rest, counting, scaled, written
+from tests.plan.test_recurrent import recurrent
 
 pytestmark = pytest.mark.gpu
 
@@ -60,6 +61,8 @@ CASES: Mapping[str, Callable[[], onnx.ModelProto]] = {
     **{n: MODELS[n] for n in ("a block", "heads", "layer norm", "of a long sum", "scalars")},
     "columns": MODELS["columns"], "turned": MODELS["turned"], "branches": branches,
     "of few channels": MODELS["of few channels"], "rows of a table": MODELS["rows of a table"],
+    "an LSTM": lambda: recurrent("LSTM", hidden=16, batch=2),
+    "an LSTM of more rows": lambda: recurrent("LSTM", hidden=16, batch=16),
 }  # fmt: skip
 
 
