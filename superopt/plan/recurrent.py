@@ -20,8 +20,8 @@ from superopt.ops import OPS
 from superopt.ops.slicing import PAST_START
 from superopt.te.dtype import F32, F64, to_numpy
 
-# In both directions together: their number is that of kernels; and on a GPU, where the processor's
-# library takes far longer.
+# In both directions together: their number is that of calls. On a GPU more, for what it would run
+# elsewhere takes far longer, and steps have one kernel (views.py).
 STEPS, STEPS_GPU = 256, 1024
 NEAR = 2**18  # bytes of matrices of both directions that stay in the second cache, with all else
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
