@@ -22,23 +22,25 @@ from superopt.kernels.tile import Stmt, Store
 from superopt.te.node import Apply, Const, Expr, Load
 from superopt.te.walk import loads
 
-LITTLE = 256  # elements of a tile
+LITTLE, ROOM = 256, 2048  # elements of a tile; and of all that are held while a loop runs
 
 
 def ahead(w: Writer, rest: Sequence[Stmt]) -> None:
     """What stores behind a loop read, of what the kernel does not write, is read."""
-    apart = w.registers | w.stored
+    apart, room = w.registers | w.stored, ROOM
     for s in rest:
-        if not isinstance(s, Store) or prod(shape(proper(s.axes))) > LITTLE:
+        if not isinstance(s, Store) or (size := prod(shape(proper(s.axes)))) > LITTLE:
             continue
         w.over(s.axes)
         for x, guard in dict.fromkeys(_reads(w, s.value, None)):
+            if size > room:
+                return
             if x.tensor not in apart and not any(True for i in x.index for _ in loads(i)):
                 at = f"{w.buffer(x.tensor)} + {index(w, flat_index(x.tensor, x.index), guard).text}"
                 if early(w, at, guard) is None:
-                    w.early[at, guard.text if guard else "", w.tile] = read(
-                        w, x.tensor, x.index, guard
-                    )
+                    found = read(w, x.tensor, x.index, guard)
+                    w.early[at, guard.text if guard else "", w.tile] = found
+                    room -= size
 
 
 def _reads(w: Writer, e: Expr, guard: Block | None) -> Iterator[tuple[Load, Block | None]]:

@@ -42,6 +42,14 @@ def test_much_is_read_where_it_is_needed() -> None:
     assert "tl.load(b" in after
 
 
+def test_no_more_is_held_than_there_is_room_for() -> None:
+    some = [Tensor(f"t{n}", F32, (N,)) for n in range(40)]
+    y = compute((N,), lambda i: sum((t[i] for t in some), total(i)))
+    before, after = lines(y, [W, *some])
+    assert before.count("tl.load(") == 2048 // 64
+    assert after.count("tl.load(t") == 40 - 2048 // 64
+
+
 def test_what_both_cases_read_is_read_always() -> None:
     """And once; what one of them reads, when it is read at all."""
     s = compute(
