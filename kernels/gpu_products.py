@@ -276,6 +276,12 @@ def turned_of(t: Tensor, order: tuple[int, ...], shape: tuple[Dim, ...]) -> Tens
     return Tensor(f"{t.name}_turned", t.dtype, shape)
 
 
+def transposed(array: np.ndarray, t: Tensor, order: Sequence[int]) -> np.ndarray:
+    """A constant's numbers with its dimensions in this order."""
+    shape = [n for n in t.shape if isinstance(n, int)]
+    return np.ascontiguousarray(array.reshape(shape).transpose(order))
+
+
 def by_terms(p: Problem, b: Load, last: Axis, columns: Sequence[Axis]) -> tuple[Problem, Made]:
     """The problem with a constant of which terms of the sum lie side by side, along this axis: so
     tensor cores read numbers of 32 bits, and Triton 3.6 does not always turn them rightly while
@@ -285,10 +291,9 @@ def by_terms(p: Problem, b: Load, last: Axis, columns: Sequence[Axis]) -> tuple[
     end = [d for d, i in enumerate(b.index) if last in axes_of(i) and d not in first]
     order = [*first, *(d for d in range(b.tensor.rank) if d not in (*first, *end)), *end]
     turned = turned_of(b.tensor, tuple(order), tuple(b.tensor.shape[d] for d in order))
-    shape = [n for n in b.tensor.shape if isinstance(n, int)]
 
     def make(array: np.ndarray) -> np.ndarray:
-        return np.ascontiguousarray(array.reshape(shape).transpose(order))
+        return transposed(array, b.tensor, order)
 
     def read(e: Expr) -> Expr:
         match e:

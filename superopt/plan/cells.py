@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 
 import numpy as np
@@ -23,7 +22,7 @@ import numpy as np
 from superopt.kernels.contraction import Contraction, contraction
 from superopt.kernels.gpu_blocks import DOT
 from superopt.kernels.gpu_gates import read_at
-from superopt.kernels.gpu_products import turned_of
+from superopt.kernels.gpu_products import transposed, turned_of
 from superopt.kernels.nest import put_for
 from superopt.kernels.transform import reduction
 from superopt.plan.joint import Constants
@@ -241,13 +240,13 @@ def _made(
     if not others:
         return Tensor("cell", root.dtype, root.shape, root.axes, root.body)
     which = Axis("result", len(c.results))
-    body = beside(which, [x[root.axes] for x in (*others, root)])
+    body = one_of(which, [x[root.axes] for x in (*others, root)])
     shape = (*root.shape, which.extent)
     return Tensor("cell", root.dtype, shape, (*root.axes, which), body)
 
 
-def beside(which: Axis, results: Sequence[Expr]) -> Expr:
-    """The one of these results of which the number is asked."""
+def one_of(which: Axis, results: Sequence[Expr]) -> Expr:
+    """The result of which the number is asked."""
     *others, out = results
     for n, x in reversed(list(enumerate(others))):
         out = select(compare("lt", which, n + 1), x, out)
@@ -264,7 +263,7 @@ def _by_terms(found: Reduce, constants: Constants) -> Reduce:
                 order = [d for d, i in enumerate(index) if i != k]
                 order += [d for d, i in enumerate(index) if i == k]
                 turned = turned_of(t, tuple(order), tuple(t.shape[d] for d in order))
-                constants[turned] = partial(_turned, constants[t], t, order)
+                constants[turned] = _turned(constants[t], t, order)
                 return Load(turned, tuple(index[d] for d in order), dtype)
             case Apply(fn, args, dtype):
                 return Apply(fn, tuple(map(read, args)), dtype)
@@ -273,6 +272,7 @@ def _by_terms(found: Reduce, constants: Constants) -> Reduce:
     return Reduce(found.fn, found.axes, read(found.body), found.dtype)
 
 
-def _turned(load: Callable[[], np.ndarray], t: Tensor, order: Sequence[int]) -> np.ndarray:
-    shape = [n for n in t.shape if isinstance(n, int)]
-    return np.ascontiguousarray(load().reshape(shape).transpose(order))
+def _turned(
+    load: Callable[[], np.ndarray], t: Tensor, order: Sequence[int]
+) -> Callable[[], np.ndarray]:
+    return lambda: transposed(load(), t, order)

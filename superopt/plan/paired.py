@@ -18,7 +18,7 @@ from superopt.kernels.gpu_gates import MOST, gated_of, together
 from superopt.kernels.nest import put_for
 from superopt.kernels.problem import Problem
 from superopt.kernels.transform import reduction
-from superopt.plan.cells import Cell, Where, beside, cells, read_there
+from superopt.plan.cells import Cell, Where, cells, one_of, read_there
 from superopt.plan.phases import Written
 from superopt.plan.rows import instead
 from superopt.te.expr import Tensor
@@ -82,7 +82,7 @@ def _made(
         done[t] = Tensor(t.name, now.dtype, now.shape, now.axes, body)
     results = [placed(x.body, dict(zip(x.axes, root.axes, strict=True)))
                for r in c.results if (x := done[r]).body is not None]  # fmt: skip
-    cell = Tensor("cell", root.dtype, shape, axes, beside(which, results))
+    cell = Tensor("cell", root.dtype, shape, axes, one_of(which, results))
     made = gated_of(Problem(_from_memory(cell, gates), {}, constants, WIDTH))
     return (*gates, cell) if made is not None and together(made, half, which) else None
 

@@ -104,18 +104,25 @@ MODELS: Mapping[str, tuple[Callable[[], onnx.ModelProto], list[int]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "precision",
-    ["fp16", *(pytest.param(x, marks=pytest.mark.slow) for x in ("fp32", "tf32", "bf16"))],
-)
-@pytest.mark.parametrize("name", MODELS)
-def test_a_cell_is_one_kernel(name: str, precision: str) -> None:
-    made, wanted = MODELS[name]
-    m = made()
+def checked(m: onnx.ModelProto, precision: str) -> Program:
+    """Its outputs are right; the program that computes them."""
     given = drawn_for(m)
     exe = cuda.compile(read(m), precision)
     near(exe.run(given), reference(m, given), precision)
-    assert found(exe.variant({}).program) == wanted
+    return exe.variant({}).program
+
+
+PRECISIONS = pytest.mark.parametrize(
+    "precision",
+    ["fp16", *(pytest.param(x, marks=pytest.mark.slow) for x in ("fp32", "tf32", "bf16"))],
+)
+
+
+@PRECISIONS
+@pytest.mark.parametrize("name", MODELS)
+def test_a_cell_is_one_kernel(name: str, precision: str) -> None:
+    made, wanted = MODELS[name]
+    assert found(checked(made(), precision)) == wanted
 
 
 @pytest.mark.parametrize("rows", [2, pytest.param(20, marks=pytest.mark.slow)])
@@ -141,18 +148,11 @@ PAIRS: Mapping[str, tuple[Callable[[], onnx.ModelProto], int]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "precision",
-    ["fp16", *(pytest.param(x, marks=pytest.mark.slow) for x in ("fp32", "tf32", "bf16"))],
-)
+@PRECISIONS
 @pytest.mark.parametrize("name", PAIRS)
 def test_two_results_of_more_rows(name: str, precision: str) -> None:
     made, wanted = PAIRS[name]
-    m = made()
-    given = drawn_for(m)
-    exe = cuda.compile(read(m), precision)
-    near(exe.run(given), reference(m, given), precision)
-    p = exe.variant({}).program
+    p = checked(made(), precision)
     used = [p.options[key] for key in p.solved]
     assert [o["gates"] for o in used if o.algorithm == "gated"].count(4) == wanted
 
