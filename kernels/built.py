@@ -50,6 +50,8 @@ def _built(
         kernel = lowered("kernel", given, [root], how.schedules, layout, tables, packs)
         if how.settles:
             kernel = settled(kernel)
+        if root is how.root and how.programs:
+            kernel = replace(kernel, programs=how.programs)
     return Built(replace(kernel, name=f"k{identity(kernel)}"), tuple(given), target)
 
 

@@ -21,7 +21,7 @@ from superopt.kernels.gpu_blocks import (
     WARPS,
     count,
 )
-from superopt.kernels.gpu_products import Steps
+from superopt.kernels.gpu_ranking import Steps
 from superopt.kernels.online import Online
 from superopt.kernels.online_kernel import BESIDE, added, adding, kernel, parted
 from superopt.kernels.option import Option
@@ -113,14 +113,14 @@ def _time(a: Online, rows: int, keys: int, warps: int, waiting: int, parts: int)
     and values are read; and what parts leave is written, read and added."""
     width, length, size = a.d.size, a.j.size, a.short.bits // 8
     read = keys * (width + a.c.size) * size
-    near = max(1, min(SHARED // (waiting * read), WARPS // warps, ROOM // (rows * width), MOST))
+    near = max(
+        1, min(SHARED // (waiting * read), WARPS // warps, ROOM[True] // (rows * width), MOST)
+    )
     steps = -(-length // (keys * parts))
     one = Steps(steps, read / BYTES, STEP, near, rows * width)
     blocks = parts * _blocks(a, rows)
-    full, rest = divmod(blocks, MULTIPROCESSORS * near)
-    time = full * one.wave(MULTIPROCESSORS * near) + (one.wave(rest) if rest else 0)
     each = count(a.t) // (a.rows * width)  # that read keys of their own
-    time = START + max(time, each * length * read / keys / MEMORY)
+    time = START + max(one.all(blocks), each * length * read / keys / MEMORY)
     if parts == 1:
         return time
     time += AGAIN + parts * each * a.rows * (width + BESIDE) * 8 / PARTIAL

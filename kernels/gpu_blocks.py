@@ -28,10 +28,12 @@ NARROW = 8  # but for columns, where several products share rows: tensor cores h
 MULTIPROCESSORS = 132  # programs below which some have nothing to do (an H100's)
 FAR = 0.6  # of the terms of blocks that divide a sum, which have no masks
 EACH = 16  # terms that take as long as it takes to begin a block of them
-# Of a multiprocessor: bytes of shared memory, warps, elements of blocks in registers, and blocks at
-# a time; rows of a block from which on groups of warps multiply together.
-SHARED, WARPS, ROOM, MOST, WGMMA = 227_000, 64, 20_000, 16, 64
+# Of a multiprocessor: bytes of shared memory, warps, and blocks at a time; rows of a block from
+# which on groups of warps multiply together.
+SHARED, WARPS, MOST, WGMMA = 227_000, 64, 16, 64
 STAGES = 4  # steps of a sum that are under way at a time
+ROOM = {True: 20_000, False: 40_000}  # elements of blocks in registers: where so many are, or fewer
+THIRD = 3  # blocks of which an extent is no power of two are three of these
 # Fitted to 5,628 measurements of 259 products of halves, of which what is chosen takes 3.6 % more
 # than the best, in ns: a kernel, one more that adds parts; a block's begin, an element of its end;
 # a step of a sum at least, by whether groups multiply; an element of the rows that is read, and how
@@ -48,7 +50,13 @@ BYTES, MEMORY, PARTIAL = 82.0, 4200.0, 5700.0
 # such a step takes of two others, and how much longer it waits; a block's begin, and as much less
 # where there is one step and so no loop. And of tall blocks of pictures' windows, in halves.
 TWICE = {True: (0.95, 1.7, 300.0), False: (1.1, 2.0, 0.0)}
-WINDOWED = 1.2
+WINDOWED = {True: 1.2, False: 1.1}
+# By 920 measurements of 24 products, of halves or not: a step by fewer warps than such a block has
+# else, and by more; of programs that take blocks in turns, what a block takes of one alone, and the
+# next one's begin; and what counts of the time that what is in memory takes longer.
+FEWER, MORE = 0.96, 1.04
+TURNS = 0.9, 300.0
+HIDDEN = 0.03
 
 
 def elements_of(t: Tensor) -> int:

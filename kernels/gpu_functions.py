@@ -88,8 +88,8 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     "_sign": """def _sign(x):
     return tl.where(x > 0, 1, tl.where(x < 0, -1, x))""",
     "_floored": """def _floored(x, y):
-    rest = x % y
-    return tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)""",
+    rest = x % y  # Triton takes rests of neighbours for neighbours, and the signs of these for one
+    return tl.where((rest != 0) & ((rest ^ y) < 0), rest + y, rest)""",
     "_divisor": """def _divisor(y):
     return tl.where((y == 0) | (y == -1), 1, y)""",
     "_divided": """def _divided(x, y):

@@ -20,7 +20,8 @@ from superopt.kernels.address import flat_index, rejoined
 from superopt.kernels.built import Built, built, operands
 from superopt.kernels.gpu_blocks import MEMORY, STAGES
 from superopt.kernels.gpu_library import NAME, library, offered
-from superopt.kernels.gpu_products import Matrix, blocks, matrix_of, multiplied, varied
+from superopt.kernels.gpu_products import Matrix, matrix_of, multiplied
+from superopt.kernels.gpu_ranking import blocks, varied
 from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice, Problem

@@ -18,7 +18,8 @@ import numpy as np
 from superopt.kernels import contraction as co
 from superopt.kernels.factor import put, scattered
 from superopt.kernels.gpu_blocks import DOT, each, elements_of, side_by_side
-from superopt.kernels.gpu_products import Made, Matrix, matrix_of, multiplied, ranked
+from superopt.kernels.gpu_products import Made, Matrix, matrix_of, multiplied
+from superopt.kernels.gpu_ranking import ranked
 from superopt.kernels.nest import put_for
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice, Problem

@@ -1,12 +1,11 @@
-"""Products of matrices on a GPU: blocks of the result, and of the sum, ranked by what they should
-take; sums in parts where a result has too few blocks for all multiprocessors."""
+"""Products of matrices on a GPU: blocks of the result, and of the sum; sums in parts where a result
+has too few blocks for all multiprocessors. gpu_ranking.py says which blocks should be the best."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import islice, product
 from math import prod
 
 import numpy as np
@@ -14,29 +13,9 @@ import numpy as np
 from superopt.kernels import contraction as co
 from superopt.kernels.factor import placed, put, scattered
 from superopt.kernels.gpu_blocks import (
-    AGAIN,
-    BEGIN,
-    BYTES,
     DOT,
-    END,
-    ERF,
-    MEMORY,
-    MOST,
-    MULTIPROCESSORS,
     NARROW,
-    PARTIAL,
-    PRODUCTS,
-    ROOM,
-    ROUGH,
-    ROW,
-    SHARED,
-    STAGES,
-    START,
-    STEP,
-    TWICE,
-    WARPS,
-    WGMMA,
-    WINDOWED,
+    THIRD,
     block,
     each,
     elements_of,
@@ -112,8 +91,8 @@ def matrix_of(p: Problem, sideways: bool = False) -> Matrix | None:
     m = Matrix(c, both, rows, columns, tuple(over), half, _functions(p.tensor.body), sideways)
     if sideways:
         few = NARROW // 2 < m.sizes[1] <= NARROW and c.b.tensor in p.constants
-        return m if few and len(over) == 1 and min(m.sizes[0], _terms(m)) >= DOT else None
-    return m if min(m.sizes[0], m.sizes[1], _terms(m)) > DOT // 2 else None
+        return m if few and len(over) == 1 and min(m.sizes[0], terms_of(m)) >= DOT else None
+    return m if min(m.sizes[0], m.sizes[1], terms_of(m)) > DOT // 2 else None
 
 
 def _functions(e: Expr) -> float:
@@ -123,7 +102,7 @@ def _functions(e: Expr) -> float:
     return COSTLY.get(e.fn, 0.0) + sum(map(_functions, e.args))
 
 
-def _terms(m: Matrix, most: int = 64) -> int:
+def terms_of(m: Matrix, most: int = 64) -> int:
     """Of a block of the sum: of its last axis, or of all axes where that is short; where nothing
     divides it, `most`, and the last block goes beyond it; 0 where it is too short for a block."""
     last = m.over[-1].size
@@ -135,116 +114,8 @@ def _terms(m: Matrix, most: int = 64) -> int:
 
 
 LONGEST = 128  # terms of a block
-SIDES = (16, 32, 64, 128)  # of blocks of the result
-WIDE, LONG = (128, 256), 512  # and this one, of so many terms
-PARTS = (1, 2, 3, 4, 6, 8, 9, 16)  # of a sum
-# What is made of short sums takes as long as these.
-SHORT = 256
+# What is made of sums takes as long as so many erf.
 COSTLY = {"erf": 1.0, "tanh": 1.0, "sigmoid": 0.5, "exp": 0.5}
-
-
-def ranked(m: Matrix) -> Iterator[Option]:
-    """Blocks, the best ones first, by what they should take; after each two of them one of the best
-    ones again, by which the compiler may do it otherwise."""
-    best = [o for _, o in sorted(blocks(m), key=lambda x: x[0])]
-    again = iter(varied(o, STAGES - 1, 1) for o in best)
-    for n, o in enumerate(best):
-        yield varied(o, STAGES, 0)
-        yield from islice(again, n % 2)
-    yield from again
-
-
-def varied(o: Option, stages: int, more: int) -> Option:
-    """With so many steps under way, and twice as many warps, where there are few, `more` times."""
-    knobs = {**dict(o.knobs), "stages": stages}
-    knobs["warps"] = min(8, knobs["warps"] << more)
-    return Option(o.algorithm, tuple(knobs.items()))
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """What blocks do: so many steps of a sum, each as long as it reads and multiplies, and at least
-    as long as it waits; so many blocks at a time, of so many elements. ends: what is made of each
-    of these, in functions such as erf; begin: what a block takes before, in ns."""
-
-    count: int
-    step: float
-    least: float
-    near: int
-    area: int
-    ends: float = 0.0
-    begin: float = BEGIN
-
-    def wave(self, blocks: int) -> float:
-        """In ns, where all of them run at once."""
-        together = min(self.near, -(-blocks // MULTIPROCESSORS))
-        return (
-            self.count * max(self.least, together * self.step)
-            + self.begin
-            + together * self.area * (END + self.ends * ERF[self.near > 1])
-        )
-
-
-def blocks(m: Matrix, gates: int = 1) -> Iterator[tuple[float, Option]]:
-    """Each block of a result takes the steps of its sum, at least as long as a step waits, and as
-    long as the blocks that a multiprocessor has at a time read and multiply together; all of them,
-    no less than what is read and written. gates: of so many products of the same rows, a block of
-    each (gpu_gates.py)."""
-    rows, columns, terms = m.sizes
-    batch = prod(a.size for a in m.batch)
-    short = m.half or (gates > 1 and m.c.b.dtype.bits == 16)
-    last, size = m.over[-1].size, 2 if m.half else 4
-    most = 64 if short else 32
-    # Terms at a time; of twice as many there are half as many steps.
-    few = _terms(m, most)
-    deeps = {few, _terms(m, 2 * most)} if gates == 1 and last >= DOT else {few}
-    windows = terms // last
-    narrow = SIDES if gates == 1 else (NARROW, *SIDES)
-    sides = [*product(SIDES, narrow), *([WIDE] if terms >= LONG else [])]
-    for (h, w), deep, parts in product(sides, sorted(deeps), PARTS):
-        if h >= 2 * max(rows, DOT) or w >= 2 * max(columns, DOT):
-            continue
-        if parts > 1 and (last < DOT or last % (parts * deep)):
-            continue
-        wide = gates * w
-        if gates > 1 and (parts > 1 or wide > max(WIDE)):
-            continue
-        warps = 8 if h * wide >= 128 * 128 else 4 if h * wide >= 32 * 64 else 2
-        if gates > 1:  # of several dots each warp computes all columns: others only help to read
-            warps = min(warps, 1 << (max(h, wide // 4) // DOT).bit_length() - 1)
-        programs = parts * batch * -(-rows // h) * -(-columns // w)
-        steps, whole = -(-terms // (parts * deep)), 1 << (deep - 1).bit_length()
-        shared = STAGES * (h + wide) * whole * size
-        if deep > few and steps > 1 and shared > SHARED:
-            continue  # fewer would be under way, which was no faster where it was measured
-        near = max(1, min(SHARED // shared, WARPS // warps, ROOM // (h * wide), MOST))
-        groups = h >= WGMMA and warps >= 4  # of warps, which multiply together
-        products = PRODUCTS[groups] * 2 / size
-        read = h * whole * ROW * (ROUGH if last % (16 // size) or last < DOT else 1)
-        step = max(h * wide * whole / products, (h + wide) * deep * size / BYTES, read)
-        least = STEP[groups]
-        if m.half and windows > 1 and h > WGMMA:
-            step, least = step * WINDOWED, least * WINDOWED
-        begin = BEGIN
-        if deep > few:
-            twice, later, more = TWICE[m.half]
-            step, least = step * twice, least * later * deep / (2 * few)
-            begin += more if steps > 1 else -more
-
-        ends = m.ends if gates == 1 and terms <= SHORT else 0.0
-        one = Steps(steps, step, least, near, h * wide, ends, begin)
-        full, rest = divmod(programs, MULTIPROCESSORS * near)
-        time = full * one.wave(MULTIPROCESSORS * near) + (one.wave(rest) if rest else 0)
-        moved = (rows * terms / windows + rows * columns) * batch * size
-        time = START + max(time, moved / MEMORY) + (w > h)
-        if parts > 1:
-            time += AGAIN + parts * rows * columns * batch * 8 / PARTIAL
-        knobs = {"rows": h, "columns": w, "deep": deep, "warps": warps, "stages": STAGES}
-        if parts > 1:
-            knobs["parts"] = parts
-        if gates > 1:
-            knobs["gates"] = gates
-        yield time, Option.of("dot" if parts == 1 else "split", **knobs)
 
 
 def multiplied(p: Problem, m: Matrix, o: Option) -> Choice:
@@ -263,7 +134,7 @@ def multiplied(p: Problem, m: Matrix, o: Option) -> Choice:
         how = split(own, m, o, packed)
     else:
         lies = None if own is p else scattered(t, own.layouts.get(t), t.axes, t.axes)
-        how = Choice(o, t, {t: dot(m, o)}, packed, lies)
+        how = Choice(o, t, {t: dot(m, o)}, packed, lies, programs=dict(o.knobs).get("programs", 0))
     return how if made is None else replace(how, made=made)
 
 
@@ -325,15 +196,22 @@ def dot(m: Matrix, o: Option) -> Schedule:
     high, wide = min(o["rows"], m.sizes[0]), min(o["columns"], m.sizes[1])
     steps += [Split(row, high), Split(column, wide), taken(k, last, o["deep"])]
     outer = [*(a.name for a in m.batch), f"{row}.o", f"{column}.o"]
-    inner = [f"{k}.i", f"{row}.i", f"{column}.i"]
-    steps.append(Reorder((*outer, *window, f"{k}.o", *inner)))
+    ends, apart = [f"{row}.i", f"{column}.i"], list[str]()
+    for n, size in enumerate((high, wide)):
+        if size % THIRD == 0 and size == o[("rows", "columns")[n]]:
+            steps.append(Split(ends[n], size // THIRD))
+            apart.append(f"{ends[n]}.o")
+            ends[n] = f"{ends[n]}.i"
+    inner = [f"{k}.i", *ends]
+    steps.append(Reorder((*outer, *window, f"{k}.o", *apart, *inner)))
     for name in window[1:]:
         steps.append(Fuse(window[0], name))
         window[0] = f"{window[0]}_{name}"
     if window:
         steps.append(Fuse(window[0], f"{k}.o"))
     steps += [Parallel(x) for x in outer]
-    return (*steps, Unroll(f"{k}.i"), Unroll(f"{row}.i"), Vectorize(f"{column}.i"))
+    steps += [Unroll(x) for x in apart]
+    return (*steps, Unroll(f"{k}.i"), Unroll(ends[0]), Vectorize(ends[1]))
 
 
 def split(p: Problem, m: Matrix, o: Option, packed: tuple[Tensor, ...]) -> Choice:

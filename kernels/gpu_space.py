@@ -47,7 +47,8 @@ from superopt.kernels.gpu_few import by_columns, columns_of
 from superopt.kernels.gpu_groups import grouped
 from superopt.kernels.gpu_library import library, offered
 from superopt.kernels.gpu_narrow import narrow, narrowed, widened
-from superopt.kernels.gpu_products import Made, by_terms, matrix_of, multiplied, ranked
+from superopt.kernels.gpu_products import Made, by_terms, matrix_of, multiplied
+from superopt.kernels.gpu_ranking import ranked
 from superopt.kernels.gpu_rows import by_rows, in_memory, short_and_long
 from superopt.kernels.gpu_windows import tile, tiles, windows
 from superopt.kernels.online import online

@@ -21,18 +21,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from superopt.kernels import gpu_values as gv
-from superopt.kernels.address import flat_index
 from superopt.kernels.gpu_ahead import ahead
+from superopt.kernels.gpu_asked import asked
 from superopt.kernels.gpu_functions import HALF, HELPERS, applied, cast, reduced
 from superopt.kernels.gpu_unroll import written_out
 from superopt.kernels.gpu_values import Block, Writer
 from superopt.kernels.tile import For, Kernel, Stmt, Store, Update, flat
-from superopt.te import index as ix
 from superopt.te.dtype import BF16, F16, F32, DType
 from superopt.te.expr import Tensor
 from superopt.te.fn import FOLDS, unit
 from superopt.te.node import Apply, Axis, Expr, Load
-from superopt.te.walk import axes_of, loads
+from superopt.te.walk import loads
 
 DOT, NARROW = 16, 8  # the least extents of a dot's blocks, and of its columns
 ROUND = 1024  # what is added to indices is a multiple of it: vectors stay vectors
@@ -40,10 +39,8 @@ ROUND = 1024  # what is added to indices is a multiple of it: vectors stay vecto
 # Nothing in memory is read or written before: that what the launch before has written is there, and
 # that it has read what is written over. All programs of this one run then; the next may begin.
 EARLY = ("tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()")
-AHEAD = "ahead"
-# Bytes of a program's part of a constant, and programs that have the same, at most; what addresses
-# are a multiple of; and requests at a time.
-PART, AGAIN, ALIGNED, LANES = 1 << 18, 4, 16, 128
+# The loads of a block's first terms are under way while the one before is stored.
+TURNS = "for pid in tl.range(tl.program_id(0), {1}, {0}, flatten=True):"
 
 GRID = ("parallel", "block")  # loops whose steps are programs
 
@@ -103,8 +100,12 @@ def printed(
         given = tuple(t for t in order if t in buffers)
         apart = [t for t in own if t in memory and programs > 1]
         fixed = frozenset(p.buffer for p in kernel.packs)
-        texts.append(_function(name, given, axes, inner, registers, apart, fixed, how))
-        launches.append(Launch(name, programs, given))
+        some = kernel.programs if 0 < kernel.programs < programs else 0
+        if some and apart:
+            raise NotImplementedError(f"{apart[0].name} is of a program, which has several blocks")
+        turns = (some, programs) if some else None
+        texts.append(_function(name, given, axes, inner, registers, apart, fixed, how, turns))
+        launches.append(Launch(name, some or programs, given))
     return Printed(_module(texts), tuple(launches), tuple(memory.items()))
 
 
@@ -213,10 +214,11 @@ def _variable(uses: Sequence[_Use]) -> bool:
 def _function(
     name: str, buffers: Sequence[Tensor], axes: Sequence[Axis], body: Sequence[Stmt],
     registers: frozenset[Tensor], apart: Sequence[Tensor], fixed: frozenset[Tensor],
-    how: tuple[str, bool, bool],
+    how: tuple[str, bool, bool], turns: tuple[int, int] | None = None,
 ) -> str:  # fmt: skip
     """A function's text. apart: scratch of which each program has its own. fixed: constants, which
-    are asked for early. how: see `printed`."""
+    are asked for early. how: see `printed`. turns: how many programs take how many blocks in turns.
+    """
     dots, interpreted, early = how
     uses = list(_uses(body))
     stored = {x.buffer for x in uses if x.how != "read"}
@@ -227,6 +229,12 @@ def _function(
     w.taken.add(name)
     given = ", ".join(w.buffer(t) for t in buffers)
     head = _numbered(w, axes, bool(apart))
+    if turns is not None:
+        head, numbered = [], head[1:]
+        w.line(TURNS.format(*turns))
+        w.depth += 1
+        for x in numbered:
+            w.line(x)
     for t in apart:
         far = math.prod(a.size for a in axes) * _size(t) >= 1 << 31
         head.append(f"{w.buffer(t)} += {'tl.cast(pid, tl.int64)' if far else 'pid'} * {_size(t)}")
@@ -234,7 +242,9 @@ def _function(
     head += [f"{n} = tl.arange(0, {gv.padded(a)})" for a, n in w.ranges.items()]
     if any(f"+ {gv.ZERO})" in x for x in w.lines):  # of a grid of one dimension
         head.append(f"{gv.ZERO} = tl.program_id(1) * {ROUND}")
-    head += [*_asked(w, axes, fixed, uses), *EARLY] if early else ()
+    if early and turns is None:
+        head += asked(w, axes, {x.buffer: x.index for x in uses if x.buffer in fixed})
+    head += EARLY if early else ()
     lines = [*(f"    {x}" for x in head), *w.lines]
     return "\n".join([f"def {name}({given}):", *(lines or ["    pass"])])
 
@@ -257,30 +267,6 @@ def _numbered(w: Writer, axes: Sequence[Axis], needed: bool) -> list[str]:
         step = f"pid // {below}" if below > 1 else "pid"
         lines.append(f"{w.names[a]} = {step}" + (f" % {a.size}" if n else ""))
     return lines
-
-
-def _asked(
-    w: Writer, axes: Sequence[Axis], fixed: frozenset[Tensor], uses: Sequence[_Use]
-) -> Iterator[str]:
-    """Each program's part of constants, which lies in a row, is brought to the second cache while
-    the launch before still runs."""
-    for t, at in {x.buffer: x.index for x in uses if x.buffer in fixed}.items():
-        inside = [bool(axes_of(i) & set(axes)) for i in at]
-        lead = sum(inside)
-        part = math.prod(n for n in t.shape[lead:] if isinstance(n, int))
-        size = part * t.dtype.bits // 8
-        lanes = min(LANES, 1 << max(size // ALIGNED, 1).bit_length() - 1)
-        each = size // lanes // ALIGNED * ALIGNED
-        again = math.prod(a.size for a in axes) * part // _size(t)  # programs that ask for it
-        if not all(inside[:lead]) or not each or size % ALIGNED or size > PART or again > AGAIN:
-            continue
-        flat = gv.index(w, flat_index(t, (*at[:lead], *(ix.as_index(0) for _ in at[lead:]))))
-        step = each * 8 // t.dtype.bits
-        yield f"{AHEAD} = {w.buffer(t)} + {flat.text} + tl.arange(0, {lanes}) * {step}"
-        yield (
-            f'tl.inline_asm_elementwise("cp.async.bulk.prefetch.L2.global [$1], {each}; // $0", '
-            f'"=r,l", [tl.cast({AHEAD}, tl.int64)], dtype=tl.int32, is_pure=False, pack=1)'
-        )
 
 
 def _body(w: Writer, body: Sequence[Stmt]) -> None:

@@ -22,6 +22,7 @@ from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load
 from superopt.te.walk import loads
 
+BLOCK = 16  # terms of a sum, at least
 Scratch = tuple[tuple[Tensor, str], ...]
 
 
@@ -57,6 +58,11 @@ def _apart(body: Sequence[Stmt], scratch: set[Tensor]) -> set[Tensor]:
     return (counted - otherwise) & scratch
 
 
+def _summed(s: For) -> bool:
+    """Is it a block of a sum, whose terms go together (gpu_text.py) and are not read one by one?"""
+    return s.axis.size >= BLOCK and len(s.body) == 1 and isinstance(s.body[0], Update)
+
+
 @dataclass(slots=True)
 class _Writing:
     """apart: the buffers of which each step has its own part; parts: these, by the step."""
@@ -67,7 +73,7 @@ class _Writing:
     def body(self, body: Sequence[Stmt], env: Mapping[Axis, Expr]) -> Iterator[Stmt]:
         for s in body:
             match s:
-                case For(axis, inner, "unroll") if env or self.counted(s):
+                case For(axis, inner, "unroll") if (env and not _summed(s)) or self.counted(s):
                     assert isinstance(axis.extent, int)
                     for n in range(axis.extent):
                         yield from self.body(inner, {**env, axis: Const(n, axis.dtype)})

@@ -46,7 +46,7 @@ class Writer:
 
     registers: the buffers that are variables; zeroed: those that hold what was read, which is 0
     beyond extents, and nothing else. synced: those that a program stores to and reads.
-    dots, interpreted: see gpu_text.printed. known: what is read in this tile, in this loop, since
+    dots, interpreted: see gpu_text.printed. known: what is read in a tile, in this loop, since
     memory was written; early: what was read before a loop that comes first, by where it lies;
     stored: what the kernel writes.
     """
@@ -61,7 +61,7 @@ class Writer:
     lines: list[str] = field(default_factory=list)
     depth: int = 1
     tile: tuple[Axis, ...] = ()
-    known: dict[str, str] = field(default_factory=dict)
+    known: dict[tuple[tuple[Axis, ...], str], str] = field(default_factory=dict)
     early: dict[tuple[str, str, tuple[Axis, ...]], Block] = field(default_factory=dict)
     stored: frozenset[Tensor] = frozenset()
     loads: int = 0
@@ -90,8 +90,6 @@ class Writer:
     def over(self, axes: Sequence[Axis]) -> None:
         """From here on a tile over these axes is computed. Raises NotImplementedError where its
         block is too large."""
-        if proper(axes) != self.tile:
-            self.known.clear()
         self.tile = proper(axes)
         size = math.prod(shape(self.tile))
         if size > LARGEST:
@@ -286,15 +284,19 @@ def _atom(w: Writer, a: Expr, guard: Block | None) -> Block:
             some = [at, index(w, bound, guard)]
             return _called("_wrapped({0}, {1})", some)
         case Apply("floordiv" | "mod" as fn, (x, Const(n) as y)) if n > 0:
+            known = affine.interval(x)
+            # Triton divides toward zero, and takes rests of neighbours for neighbours, also where
+            # some are below zero: then a multiple of the divisor is added.
+            least = 0 if known is None else min(known[0] // n, 0)
             w.folded += 1
-            some = [index(w, x, guard), index(w, y, guard)]
+            some = [index(w, ix.as_index(x - least * n), guard), index(w, y, guard)]
             w.folded -= 1
-            low = affine.interval(x)
-            if low is not None and low[0] >= 0:
-                return _called("({0} // {1})" if fn == "floordiv" else "({0} % {1})", some)
-            # Triton divides toward zero.
-            rest = "_floored({0}, {1})"
-            return _called(f"(({{0}} - {rest}) // {{1}})" if fn == "floordiv" else rest, some)
+            if known is None:
+                rest = "_floored({0}, {1})"
+                return _called(f"(({{0}} - {rest}) // {{1}})" if fn == "floordiv" else rest, some)
+            if fn == "mod":
+                return _called("({0} % {1})", some)
+            return _called(f"({{0}} // {{1}} + {least})" if least else "({0} // {1})", some)
         case Apply("min" | "max" as fn, args):
             return _called(f"tl.{fn}imum({{0}}, {{1}})", [index(w, x, guard) for x in args])
     raise NotImplementedError(f"index {a}")
@@ -328,11 +330,12 @@ def read(
         pointer = f"tl.broadcast_to({pointer}, {sizes})"
     rest = f", mask={mask.text}, other={other or 0}" if mask else ""
     text = f"tl.load({pointer}{rest})"
-    if text not in w.known:
+    key = w.tile, text
+    if key not in w.known:
         w.loads += 1
-        w.known[text] = w.fresh(f"v{w.loads}")
-        w.line(f"{w.known[text]} = {text}")
-    return Block(w.known[text], axes)
+        w.known[key] = w.fresh(f"v{w.loads}")
+        w.line(f"{w.known[key]} = {text}")
+    return Block(w.known[key], axes)
 
 
 def early(w: Writer, at: str, guard: Block | None) -> Block | None:

@@ -73,6 +73,7 @@ class _Written:
         self.lines += [f"{t.type} {a.dtype} {a.shape} {a.tobytes().hex()}" for t, a in k.tables]
         self.lines += [f"packed {self.places[p.buffer]}" for p in k.packs]
         self.lines += [k.library] if k.library else []
+        self.lines += [f"{k.programs} programs"] if k.programs else []
         for s in k.body:
             self.stmt(s)
 

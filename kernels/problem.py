@@ -78,7 +78,7 @@ class Choice:
     in the order in which they are read. made: constants that are made of others. first: what are
     kernels of their own before it, each with the buffer from which it is read. direct: of tensors
     that have no schedule, what makes the kernel, of what it reads and where all lies. settles: what
-    is kept of rows may lie in the result (settled.py).
+    is kept of rows may lie in the result (settled.py). programs: see Kernel.
     """
 
     option: Option
@@ -93,6 +93,7 @@ class Choice:
     )
     direct: Mapping[Tensor, Direct] = field(default_factory=dict)
     settles: bool = False
+    programs: int = 0
 
 
 def _bytes(t: Tensor) -> int:

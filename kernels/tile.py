@@ -109,8 +109,10 @@ class Kernel:
     tables: small buffers whose numbers are known, and become part of the code. packs: parameters
     that are constants in another order. library: what a library computes in the body's place, of
     the parameters: "mm ROWS TERMS COLUMNS", a product of matrices, or what gpu_convolution.py and
-    gpu_sdpa.py say. passes: what it was before each
-    pass that made it, by the pass' name; to be printed.
+    gpu_sdpa.py say. programs: on a GPU,
+    where parallel loops have steps for more, each of so many programs takes one after the other; 0:
+    one for each. passes: what it was before each pass that made it, by the pass' name; to be
+    printed.
     """
 
     name: str
@@ -121,6 +123,7 @@ class Kernel:
     packs: tuple[Pack, ...] = ()
     passes: tuple[tuple[str, object], ...] = field(default=(), compare=False, repr=False)
     library: str = ""
+    programs: int = 0
 
     def __str__(self) -> str:
         head = ", ".join(f"{p.name}: {p.type}" for p in self.params)

@@ -25,6 +25,7 @@ from superopt.kernels.gpu_blocks import (
     PRODUCTS,
     ROOM,
     SHARED,
+    STAGES,
     START,
     STEP,
     WARPS,
@@ -38,10 +39,10 @@ from superopt.kernels.problem import Problem
 ALGORITHMS = (
     "dot", "split", "library", "across", "each", "turn", "rows", "online", "gated", "apart",
 )  # fmt: skip
-MODELLED = ("dot", "split", "online", "gated", "apart")  # in steps, by gpu_products.py
+MODELLED = ("dot", "split", "online", "gated", "apart")  # in steps, by gpu_ranking.py
 KNOBS = (
     "rows", "columns", "deep", "keys", "elements", "warps", "stages", "parts", "turned", "gates",
-    "tried", "high",
+    "tried", "high", "programs",
 )  # fmt: skip
 LENGTH = 12  # of a problem's numbers
 
@@ -132,8 +133,14 @@ def taken(given: tuple[int, ...], option: Option) -> Taken:
     """given: a problem's numbers."""
     elements, _, fixed, other, *_, item, _, _ = given
     knobs, b = dict(option.knobs), blocks(given, option)
+    stages = knobs.get("stages", STAGES)
     warps, parts, area = knobs.get("warps", 4), knobs.get("parts", 1), b.high * b.wide
-    near = max(1, min(SHARED // max(b.shared, 1), WARPS // max(warps, 1), ROOM // area, MOST))
+    near = max(
+        1,
+        min(
+            SHARED // max(b.shared, 1), WARPS // max(warps, 1), ROOM[stages == STAGES] // area, MOST
+        ),
+    )
     waves = max(b.count, 1) / (MULTIPROCESSORS * near)
     groups = b.high >= WGMMA and warps >= 4
     gates = knobs.get("gates", 1)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 from superopt.kernels.contraction import contraction, elements
 from superopt.kernels.gpu_blocks import MEMORY, START
-from superopt.kernels.gpu_products import blocks, matrix_of
+from superopt.kernels.gpu_products import matrix_of
+from superopt.kernels.gpu_ranking import blocks
 from superopt.kernels.problem import Problem
 from superopt.te import index as ix
 from superopt.te.expr import Tensor

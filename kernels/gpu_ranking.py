@@ -1,0 +1,252 @@
+"""Blocks of products of matrices on a GPU, ranked by what they should take (gpu_products.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, product
+from math import prod
+
+from superopt.kernels.gpu_blocks import (
+    AGAIN,
+    BEGIN,
+    BYTES,
+    DOT,
+    END,
+    ERF,
+    FEWER,
+    HIDDEN,
+    MEMORY,
+    MORE,
+    MOST,
+    MULTIPROCESSORS,
+    NARROW,
+    PARTIAL,
+    PRODUCTS,
+    ROOM,
+    ROUGH,
+    ROW,
+    SHARED,
+    STAGES,
+    START,
+    STEP,
+    TURNS,
+    TWICE,
+    WARPS,
+    WGMMA,
+    WINDOWED,
+)
+from superopt.kernels.gpu_products import Matrix, terms_of
+from superopt.kernels.option import Option
+
+SIDES = (16, 32, 64, 128)  # of blocks of the result
+WIDE, LONG = (128, 256), 512  # and this one, of so many terms
+# And these, which are three, one after the other: between them and the next power of two there are
+# others, by which results have as many blocks as there are multiprocessors.
+THIRDS = ((192, 64), (192, 128), (64, 192))
+PARTS = (1, 2, 3, 4, 6, 8, 9, 16)  # of a sum
+SHORT = 256  # terms of a sum, behind which what is made of it counts
+LARGE = 128 * 128  # elements of a block from which on it has eight warps
+# Programs of a multiprocessor that take blocks in turns, and elements of such blocks, at least: of
+# smaller ones more are there at once, which was faster.
+TOGETHER, AREA = 2, 64 * 128
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What blocks do: so many steps of a sum, each as long as it reads and multiplies, and at least
+    as long as it waits; so many blocks at a time, of so many elements. ends: what is made of each
+    of these, in functions such as erf; begin: what a block takes before, in ns."""
+
+    count: int
+    step: float
+    least: float
+    near: int
+    area: int
+    ends: float = 0.0
+    begin: float = BEGIN
+
+    def together(self, blocks: int) -> float:
+        """In ns, those of a multiprocessor that run at once, without their begin."""
+        end = END + self.ends * ERF[self.near > 1]
+        return self.count * max(self.least, blocks * self.step) + blocks * self.area * end
+
+    def all(self, blocks: int) -> float:
+        """In ns, as many at once as there is room for."""
+        full, rest = divmod(blocks, MULTIPROCESSORS * self.near)
+        last = min(self.near, -(-rest // MULTIPROCESSORS))
+        time = full * (self.begin + self.together(self.near))
+        return time + (self.begin + self.together(last) if rest else 0.0)
+
+    def turns(self, blocks: int, programs: int) -> float:
+        """In ns, of programs that each take one block after the other."""
+        share, again = TURNS
+        each = -(-blocks // programs)
+        some = programs // MULTIPROCESSORS
+        return self.begin + each * (share * self.together(some) + again)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows, columns and terms that a program takes at a time, in so many parts of a sum; how many
+    warps do so, for products of so many matrices, and how many steps are under way."""
+
+    rows: int
+    columns: int
+    deep: int
+    parts: int = 1
+    warps: int = 4
+    gates: int = 1
+    stages: int = STAGES
+
+    @property
+    def thirds(self) -> bool:
+        return (self.rows, self.columns) in THIRDS
+
+    def option(self, programs: int = 0) -> Option:
+        knobs = {"rows": self.rows, "columns": self.columns, "deep": self.deep,
+                 "warps": self.warps, "stages": self.stages}  # fmt: skip
+        more = {"parts": self.parts, "gates": self.gates}
+        knobs |= {name: n for name, n in more.items() if n > 1}
+        knobs |= {"programs": programs} if programs else {}
+        return Option.of("dot" if self.parts == 1 else "split", **knobs)
+
+
+def ranked(m: Matrix) -> Iterator[Option]:
+    """Options, the best ones first, by what they should take: of each block the best one; after
+    each two of them one of the others, by which the compiler may do it otherwise."""
+    first: list[tuple[float, Option]] = []
+    rest: list[tuple[float, Option]] = []
+    for b in _blocks(m, 1, THIRDS):
+        best, *others = sorted(_ways(m, b), key=lambda x: x[0])
+        first.append(best)
+        rest += others
+    again = (o for _, o in sorted(rest, key=lambda x: x[0]))
+    for n, (_, o) in enumerate(sorted(first, key=lambda x: x[0])):
+        yield o
+        yield from islice(again, n % 2)
+    yield from again
+
+
+def varied(o: Option, stages: int, more: int) -> Option:
+    """With so many steps under way, and twice as many warps, where there are few, `more` times."""
+    knobs = {**dict(o.knobs), "stages": stages}
+    knobs["warps"] = min(8, knobs["warps"] << more)
+    return Option(o.algorithm, tuple(knobs.items()))
+
+
+def blocks(m: Matrix, gates: int = 1) -> Iterator[tuple[float, Option]]:
+    """What blocks should take, in ns. gates: of so many products of the same rows, a block of each
+    (gpu_gates.py)."""
+    for b in _blocks(m, gates):
+        yield _taken(m, b)[0], b.option()
+
+
+def _blocks(m: Matrix, gates: int, more: Sequence[tuple[int, int]] = ()) -> Iterator[Block]:
+    rows, columns, terms = m.sizes
+    last = m.over[-1].size
+    most = _most(m, gates)
+    # Terms at a time; of twice as many there are half as many steps.
+    few = terms_of(m, most)
+    deeps = {few, terms_of(m, 2 * most)} if gates == 1 and last >= DOT else {few}
+    narrow = SIDES if gates == 1 else (NARROW, *SIDES)
+    sides = [*product(SIDES, narrow), *([WIDE] if terms >= LONG else []), *more]
+    for (h, w), deep, parts in product(sides, sorted(deeps), PARTS):
+        if h >= 2 * max(rows, DOT) or w >= 2 * max(columns, DOT):
+            continue
+        if parts > 1 and (last < DOT or last % (parts * deep)):
+            continue
+        wide = gates * w
+        if gates > 1 and (parts > 1 or wide > max(WIDE)):
+            continue
+        warps = 8 if h * wide >= LARGE else 4 if h * wide >= 32 * 64 else 2
+        if gates > 1:  # of several dots each warp computes all columns: others only help to read
+            warps = min(warps, 1 << (max(h, wide // 4) // DOT).bit_length() - 1)
+        b = Block(h, w, deep, parts, warps, gates)
+        if b.thirds:
+            if deep > few or h > rows or w > columns:
+                continue
+            b = Block(h, w, deep, parts, 4)
+        steps = -(-terms // (parts * deep))
+        if deep > few and steps > 1 and _shared(m, b) > SHARED:
+            continue  # fewer would be under way, which was no faster where it was measured
+        yield b
+
+
+def _ways(m: Matrix, b: Block) -> Iterator[tuple[float, Option]]:
+    """A block by other warps, with fewer steps under way, and by programs that take one after the
+    other; and what each should take."""
+    fewer = Block(b.rows, b.columns, b.deep, b.parts, b.warps, stages=STAGES - 1)
+    some = [b, fewer]
+    if b.rows * b.columns == LARGE:
+        some += [_by(b, 4), _by(fewer, 4)]
+    elif not b.thirds:
+        some += [_by(fewer, min(8, 2 * b.warps))]
+    for x in dict.fromkeys(some):
+        time, turns = _taken(m, x, b.warps)
+        yield time, x.option()
+        if turns is not None:
+            yield turns[0], x.option(turns[1])
+
+
+def _by(b: Block, warps: int) -> Block:
+    return Block(b.rows, b.columns, b.deep, b.parts, warps, stages=b.stages)
+
+
+def _taken(m: Matrix, b: Block, warps: int = 0) -> tuple[float, tuple[float, int] | None]:
+    """Each block of a result takes the steps of its sum, at least as long as a step waits, and as
+    long as the blocks that a multiprocessor has at a time read and multiply together; all of them,
+    no less than what is read and written. The same where programs take them in turns, and how many
+    do; None where there is no more than one for each. warps: what such a block has where that is
+    not said."""
+    rows, columns, terms = m.sizes
+    batch = prod(a.size for a in m.batch)
+    last, size = m.over[-1].size, 2 if m.half else 4
+    windows = terms // last
+    h, wide, deep = b.rows, b.gates * b.columns, b.deep
+    few = terms_of(m, _most(m, b.gates))
+    programs = b.parts * batch * -(-rows // h) * -(-columns // b.columns)
+    steps, whole = -(-terms // (b.parts * deep)), 1 << (deep - 1).bit_length()
+    shared, room = _shared(m, b), ROOM[b.stages == STAGES]
+    near = max(1, min(SHARED // shared, WARPS // b.warps, room // (h * wide), MOST))
+    groups = h >= WGMMA and b.warps >= 4  # of warps, which multiply together
+    products = PRODUCTS[groups] * 2 / size
+    read = h * whole * ROW * (ROUGH if last % (16 // size) or last < DOT else 1)
+    step = max(h * wide * whole / products, (h + wide) * deep * size / BYTES, read)
+    least = STEP[groups]
+    if warps and b.warps != warps:
+        step *= FEWER if b.warps < warps else MORE
+    if windows > 1 and h > WGMMA:
+        step, least = step * WINDOWED[m.half], least * WINDOWED[m.half]
+    begin = BEGIN
+    if deep > few:
+        twice, later, more = TWICE[m.half]
+        step, least = step * twice, least * later * deep / (2 * few)
+        begin += more if steps > 1 else -more
+    ends = m.ends if b.gates == 1 and terms <= SHORT else 0.0
+    one = Steps(steps, step, least, near, h * wide, ends, begin)
+    moved = (rows * terms / windows + rows * columns) * batch * size / MEMORY
+
+    def whole_time(time: float) -> float:
+        time = START + max(time, moved) + HIDDEN * time + (b.columns > h)
+        return time + (AGAIN + b.parts * rows * columns * batch * 8 / PARTIAL if b.parts > 1 else 0)
+
+    # What a program stores goes through shared memory, while the next block is read there.
+    kept = h * wide * size // (1 if b.warps > 4 else 4)
+    at_once = MULTIPROCESSORS * min(SHARED // (shared + kept), near, TOGETHER)
+    turns, apart = None, b.parts == b.gates == 1 and not b.thirds and h * wide >= AREA
+    if apart and 0 < at_once < programs:
+        turns = whole_time(one.turns(programs, at_once)), at_once
+    return whole_time(one.all(programs)), turns
+
+
+def _most(m: Matrix, gates: int) -> int:
+    """Terms of a step, where that is not said."""
+    short = m.half or (gates > 1 and m.c.b.dtype.bits == 16)
+    return 64 if short else 32
+
+
+def _shared(m: Matrix, b: Block) -> int:
+    """Bytes of shared memory of a block."""
+    whole, size = 1 << (b.deep - 1).bit_length(), 2 if m.half else 4
+    return b.stages * (b.rows + b.gates * b.columns) * whole * size

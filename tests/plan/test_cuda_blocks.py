@@ -1,0 +1,162 @@
+"""Blocks of products on a GPU that are no powers of two, and programs that take blocks in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from math import prod
+
+import onnx
+import pytest
+
+from superopt.kernels import gpu_space
+from superopt.kernels.gpu_products import matrix_of
+from superopt.kernels.gpu_ranking import ranked
+from superopt.kernels.gpu_text import printed
+from superopt.kernels.option import Option
+from superopt.kernels.problem import Choice, Problem
+from superopt.onnx_io.source import read
+from superopt.pipeline import cuda
+from tests.gpu import choose
+from tests.plan.gpu_models import drawn, node
+from tests.plan.test_compile import F, model, reference
+from tests.plan.test_cuda import conv, feeds, interpreted, near  # noqa: F401
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose(monkeypatch)
+
+
+def product(rows: int, columns: int, terms: int, *after: str) -> onnx.ModelProto:
+    """And what is made of it, with a row that is added."""
+    names = ["a", *(f"b{n}" for n in range(len(after))), "c"]
+    nodes = [node("MatMul", "x", "w", "a")]
+    nodes += [node(op, *x) for op, *x in zip(after, names, names[1:], strict=False)]
+    nodes += [node("Add", names[len(after)], "r", "y")]
+    known = {"w": drawn(terms, columns, scale=terms**-0.5), "r": drawn(columns)}
+    return model(nodes, {"x": (F, [rows, terms])}, ["y"], known)
+
+
+def matrices() -> onnx.ModelProto:
+    nodes = [node("MatMul", "x", "z", "y")]
+    return model(nodes, {"x": (F, [3, 70, 40]), "z": (F, [3, 40, 52])}, ["y"])
+
+
+MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "a product": partial(product, 100, 96, 64),
+    "of sizes that nothing divides": partial(product, 61, 53, 37),
+    "and its tanh": partial(product, 50, 64, 32, "Tanh"),
+    "of several matrices": matrices,
+    "of pictures": partial(conv, 16, 50, 9, 3, pads=[1] * 4),
+    "of few channels": partial(conv, 3, 48, 17, 5, strides=[2, 2], pads=[2] * 4),
+    "of dilated windows": partial(conv, 32, 48, 12, 3, dilations=[2, 2], pads=[2] * 4),
+}
+FORMS = {"rows": (48, 16), "columns": (16, 48), "wide": (16, 96), "a power of two": (16, 32)}
+# Compiled to machine code, too (test_cuda.py).
+COMPILED = {
+    "blocks of three": (
+        partial(product, 384, 128, 256, "Tanh"),
+        "dot rows=192 columns=128 deep=64 warps=4 stages=4",
+    ),
+    "in turns": (
+        partial(product, 512, 512, 256),
+        "dot rows=128 columns=128 deep=64 warps=8 stages=4 programs=8",
+    ),
+}
+TURNS = {"rows": 0, "columns": 2, "wide": 3, "a power of two": 5}  # programs, of each form
+
+
+def so(option: Option) -> Callable[..., Choice]:
+    """Products of matrices are computed so, and all else as it is."""
+    before = gpu_space.choice
+
+    def choice(p: Problem, *given: Option | None, **more: bool) -> Choice:
+        m = None if p.lead else matrix_of(p)
+        return before(p, *given, **more) if m is None else gpu_space.chosen(p, option)
+
+    return choice
+
+
+def by(monkeypatch: pytest.MonkeyPatch, option: Option) -> None:
+    monkeypatch.setattr(gpu_space, "choice", so(option))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", MODELS)
+def test_blocks_of_three(
+    name: str, form: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    m, (high, wide), programs = MODELS[name](), FORMS[form], TURNS[form]
+    knobs = {"rows": high, "columns": wide, "deep": 16, "warps": 4, "stages": 3}
+    knobs |= {"programs": programs} if programs else {}
+    by(monkeypatch, Option.of("dot", **knobs))
+    exe = cuda.compile(read(m), precision)
+    near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
+    program = exe.variant({}).program
+    (key,) = (k for k, o in program.options.items() if o.algorithm == "dot")
+    (call,) = (c for c, k in zip(program.calls, program.solved, strict=True) if k == key)
+    text = printed(program.kernels[call.function], exe.dots)
+    matrix = matrix_of(program.problems[key])
+    assert matrix is not None
+    rows, columns, _ = matrix.sizes
+    thirds = high % 3 == 0 or (wide % 3 == 0 and wide <= columns)
+    assert text.source.count("tl.dot(") == (3 if thirds else 1)
+    blocks = prod(a.size for a in matrix.batch) * -(-rows // high) * -(-columns // wide)
+    assert [x.programs for x in text.launches] == [min(programs or blocks, blocks)]
+
+
+@pytest.mark.parametrize("precision", ["tf32", "fp16"])
+@pytest.mark.parametrize("rows", [64, 192])
+def test_rows_that_begin_within_a_line(
+    rows: int, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 112 columns: where in a line a row is is the rest of what is not below zero. Of others
+    Triton's compiler takes neighbours' signs for one, and results are stored elsewhere."""
+    m = conv(3, 64, 224, 7, strides=[2, 2], pads=[3] * 4)
+    by(monkeypatch, Option.of("dot", rows=rows, columns=64, deep=32, warps=4, stages=3))
+    exe = cuda.compile(read(m), precision)
+    near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
+    program = exe.variant({}).program
+    (text,) = (x for k in program.kernels.values() if "tl.dot(" in (x := printed(k).source))
+    assert "% 112" in text
+    assert "_floored" not in text
+
+
+def test_what_all_three_read_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    by(monkeypatch, Option.of("dot", rows=48, columns=16, deep=16, warps=4, stages=3))
+    exe = cuda.compile(read(product(96, 32, 64)), "fp16")
+    (kernel,) = (k for k in exe.variant({}).program.kernels.values() if "k0" in str(k))
+    loop = printed(kernel).source.split("for k0")[1]
+    assert loop.split("tl.store")[0].count("tl.load(") == 4  # each's rows, and what all multiply
+
+
+def test_turns_go_on_until_the_last_block() -> None:
+    """However many programs there are, each block is some program's."""
+    m = product(100, 96, 64)
+    exe = cuda.compile(read(m), "fp32")
+    program = exe.variant({}).program
+    (p,) = (p for p in program.problems.values() if matrix_of(p) is not None)
+    for programs in (1, 2, 41, 42, 43):
+        how = Option.of("dot", rows=16, columns=16, deep=16, warps=1, stages=3, programs=programs)
+        assert gpu_space.chosen(p, how).programs == programs
+
+
+@pytest.mark.parametrize("precision", ["fp16", "tf32"])
+def test_both_are_ways_of_large_products(precision: str) -> None:
+    """The largest blocks that fill the multiprocessors, and no persistent programs without a second
+    block for some of them."""
+    exe = cuda.compile(read(product(64, 96, 64)), precision)
+    program = exe.variant({}).program
+    (p,) = (p for p in program.problems.values() if matrix_of(p) is not None)
+    m = matrix_of(p)
+    assert m is not None
+    few = list(ranked(m))
+    assert not any(o["rows"] % 3 == 0 or "programs" in dict(o.knobs) for o in few)
+    assert len(set(few)) == len(few)
+    first = list(islice(few, 4))
+    assert len({(o["rows"], o["columns"]) for o in first}) > 1

@@ -1,0 +1,91 @@
+"""Kernels for a GPU become machine code, where there is none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.gpu import choose
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose(monkeypatch)
+
+
+COMPILED = """
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+import sys, triton
+from superopt.kernels import gpu_space
+from superopt.kernels.gpu_machine_code import sound
+from superopt.kernels.gpu_module import functions
+from superopt.kernels.gpu_run import TOLD
+from superopt.kernels.option import Option
+from superopt.kernels.gpu_text import printed
+from superopt.onnx_io.source import read
+from superopt.pipeline import cuda
+from tests.plan.test_cuda import MODELS
+from tests.plan.test_cuda_blocks import COMPILED as BLOCKS, so
+from tests.plan.test_cuda_attention import LONG
+from tests.plan.test_cuda_covered import DOTS, OTHERS
+from tests.plan.test_cuda_cells import MODELS as FEW, PAIRS
+from tests.plan.test_cuda_few import CASES, product
+from tests.plan.test_cuda_gates import CELLS, MODELS as GATES
+from tests.plan.test_cuda_indices import resized
+
+MODELS = {**MODELS, **GATES, **LONG, **{n: made for n, (made, *_) in CELLS.items()}}
+MODELS |= {n: made for n, (made, *_) in {**FEW, **PAIRS}.items()}
+MODELS |= {n: lambda n=n: product(n) for n in CASES}
+MODELS |= {**DOTS, **OTHERS, "a scale": lambda: resized(0.7, 11, mode="linear")}
+if sys.argv[1] in BLOCKS:
+    MODELS[sys.argv[1]], option = BLOCKS[sys.argv[1]]
+    gpu_space.choice = so(Option.parsed(option))
+names = {"f16": "fp16", "f32": "fp32"}
+cuda.device = lambda: "cpu"
+cuda.running = lambda calls, *rest, **more: calls
+cuda.Part = lambda s, made, calls: calls
+for precision in ("fp16", "tf32"):
+    exe = cuda.compile(read(MODELS[sys.argv[1]]()), precision)
+    (calls,) = exe.compiler.steps(exe.model, {})
+    for c in calls:
+        if c.kernel.library:
+            continue
+        text = printed(c.kernel, exe.dots, early=True)
+        for x in text.launches:
+            f = functions(text.source, [x.name])[x.name]
+            kinds = [f"*{names.get(t.dtype.name, t.dtype.name)}" for t in x.buffers]
+            known = {(n,): [["tt.divisibility", 16]] for n in range(len(kinds))}
+            source = ASTSource(f, dict(zip(f.arg_names, kinds, strict=True)), {}, known)
+            how = {"num_warps": c.warps, "num_stages": c.stages, **TOLD}
+            made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=how)
+            assert len(made.asm["cubin"]) > 0
+            assert sound(made)
+    print(precision, len(calls))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    ["a block", "ragged heads", "layer norm", "depthwise", "turned", "columns", "rotary", "gated",
+     "of three dimensions, and one behind", "angles", "a step of decoding", "a causal text",
+     "eight gates", "three gates of sizes that blocks do not divide", "steps", "a long matrix",
+     "channels", "the largest", "a norm", "a scale", "an LSTM of one row", "an LSTM", "a GRU",
+     "a gated product of one row", "three, of terms that nothing divides", "eight",
+     "blocks of three", "in turns"],
+)  # fmt: skip
+def test_kernels_compile_for_sm_90(name: str) -> None:
+    """To machine code, without a GPU; in a process without the interpreter."""
+    plain = {n: v for n, v in os.environ.items() if n != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", COMPILED, name], env=plain,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["fp16", "tf32"]
