@@ -31,6 +31,7 @@ EACH = 16  # terms that take as long as it takes to begin a block of them
 # Of a multiprocessor: bytes of shared memory, warps, and blocks at a time; rows of a block from
 # which on groups of warps multiply together.
 SHARED, WARPS, MOST, WGMMA = 227_000, 64, 16, 64
+CACHE = 1 << 25  # bytes, of what all of them share, that stay there while a kernel runs
 STAGES = 4  # steps of a sum that are under way at a time
 ROOM = {True: 20_000, False: 40_000}  # elements of blocks in registers: where so many are, or fewer
 THIRD = 3  # blocks of which an extent is no power of two are three of these
@@ -55,7 +56,7 @@ WINDOWED = {True: 1.2, False: 1.1}
 # else, and by more; of programs that take blocks in turns, what a block takes of one alone, and the
 # next one's begin; and what counts of the time that what is in memory takes longer.
 FEWER, MORE = 0.96, 1.04
-TURNS = 0.9, 300.0
+TURNS = 1.04, 100.0
 HIDDEN = 0.03
 
 

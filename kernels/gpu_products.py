@@ -6,14 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import prod
+from math import log, prod, sqrt
 
 import numpy as np
 
 from superopt.kernels import contraction as co
 from superopt.kernels.factor import placed, put, scattered
 from superopt.kernels.gpu_blocks import (
+    CACHE,
     DOT,
+    MULTIPROCESSORS,
     NARROW,
     THIRD,
     block,
@@ -196,6 +198,10 @@ def dot(m: Matrix, o: Option) -> Schedule:
     high, wide = min(o["rows"], m.sizes[0]), min(o["columns"], m.sizes[1])
     steps += [Split(row, high), Split(column, wide), taken(k, last, o["deep"])]
     outer = [*(a.name for a in m.batch), f"{row}.o", f"{column}.o"]
+    lines = _lines(m, o)
+    if lines > 1:
+        steps.append(Split(f"{row}.o", lines))
+        outer[-2:] = [f"{row}.o.o", f"{column}.o", f"{row}.o.i"]
     ends, apart = [f"{row}.i", f"{column}.i"], list[str]()
     for n, size in enumerate((high, wide)):
         if size % THIRD == 0 and size == o[("rows", "columns")[n]]:
@@ -212,6 +218,19 @@ def dot(m: Matrix, o: Option) -> Schedule:
     steps += [Parallel(x) for x in outer]
     steps += [Unroll(x) for x in apart]
     return (*steps, Unroll(f"{k}.i"), Unroll(ends[0]), Vectorize(ends[1]))
+
+
+def _lines(m: Matrix, o: Option) -> int:
+    """How many blocks of rows come one after the other before those of the next columns: of what
+    the second cache does not hold those that run at once should read as little as they can."""
+    rows, columns, terms = m.sizes
+    gates, windows = dict(o.knobs).get("gates", 1), max(terms // m.over[-1].size, 1)
+    read = (rows / windows + gates * columns) * terms * m.c.b.dtype.bits / 8
+    count = -(-rows // o["rows"])
+    if read <= CACHE or count * -(-columns // o["columns"]) <= MULTIPROCESSORS:
+        return 1
+    best = sqrt(MULTIPROCESSORS * gates * o["columns"] / o["rows"])
+    return min((n for n in range(1, count + 1) if count % n == 0), key=lambda n: abs(log(n / best)))
 
 
 def split(p: Problem, m: Matrix, o: Option, packed: tuple[Tensor, ...]) -> Choice:

@@ -10,7 +10,7 @@ from math import prod
 import onnx
 import pytest
 
-from superopt.kernels import gpu_space
+from superopt.kernels import gpu_products, gpu_space
 from superopt.kernels.gpu_products import matrix_of
 from superopt.kernels.gpu_ranking import ranked
 from superopt.kernels.gpu_text import printed
@@ -144,6 +144,26 @@ def test_turns_go_on_until_the_last_block() -> None:
     for programs in (1, 2, 41, 42, 43):
         how = Option.of("dot", rows=16, columns=16, deep=16, warps=1, stages=3, programs=programs)
         assert gpu_space.chosen(p, how).programs == programs
+
+
+@pytest.mark.parametrize("programs", [0, 3])
+@pytest.mark.parametrize(("rows", "lines"), [(96, 3), (100, 7), (61, 4)])
+def test_blocks_of_some_rows_go_before_the_next_columns(
+    rows: int, lines: int, programs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of matrices that the second cache does not hold: of 6, 7 and 4 blocks of rows as many as
+    divide them, near to a square of what runs at once."""
+    monkeypatch.setattr(gpu_products, "CACHE", 0)
+    monkeypatch.setattr(gpu_products, "MULTIPROCESSORS", 12)
+    turns = f" programs={programs}" if programs else ""
+    by(monkeypatch, Option.parsed(f"dot rows=16 columns=16 deep=16 warps=1 stages=3{turns}"))
+    m = product(rows, 112, 64)
+    exe = cuda.compile(read(m), "fp32")
+    near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
+    (kernel,) = (k for k in exe.variant({}).program.kernels.values() if "k0" in str(k))
+    text = printed(kernel).source
+    count = -(-rows // 16)
+    assert f"i1_o = pid // {lines} % 7" in text if lines < count else f"pid % {count}" in text
 
 
 @pytest.mark.parametrize("precision", ["fp16", "tf32"])
