@@ -209,7 +209,7 @@ def _taken(m: Matrix, b: Block, warps: int = 0) -> tuple[float, tuple[float, int
     steps, whole = -(-terms // (b.parts * deep)), 1 << (deep - 1).bit_length()
     shared, room = _shared(m, b), ROOM[b.stages == STAGES]
     near = max(1, min(SHARED // shared, WARPS // b.warps, room // (h * wide), MOST))
-    groups = h >= WGMMA and b.warps >= 4  # of warps, which multiply together
+    groups = h >= WGMMA and (warps or b.warps) >= 4  # of warps, which multiply together
     products = PRODUCTS[groups] * 2 / size
     read = h * whole * ROW * (ROUGH if last % (16 // size) or last < DOT else 1)
     step = max(h * wide * whole / products, (h + wide) * deep * size / BYTES, read)
