@@ -50,7 +50,8 @@ from superopt.te.walk import axes_of
 class Matrix:
     """A sum of products as one of matrices: rows, columns, and what is summed, each as axes that go
     together, the outermost first; batch: axes of both operands. ends: what is made of each sum, in
-    functions such as erf. sideways: are rows those of the second operand, of which there are more?
+    functions such as erf; beside: is more read for each row? sideways: are rows those of the second
+    operand, of which there are more?
     """
 
     c: co.Contraction
@@ -61,6 +62,7 @@ class Matrix:
     half: bool
     ends: float = 0.0
     sideways: bool = False
+    beside: bool = False
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -90,7 +92,8 @@ def matrix_of(p: Problem, sideways: bool = False) -> Matrix | None:
     over = sorted(found.axes, key=lambda a: (a.size > 1, stride(c.a, a, p.layouts) == 1))
     half = c.a.dtype.bits == 16
     assert p.tensor.body is not None
-    m = Matrix(c, both, rows, columns, tuple(over), half, _functions(p.tensor.body), sideways)
+    ends, beside = _functions(p.tensor.body), _beside(p.tensor.body, rows)
+    m = Matrix(c, both, rows, columns, tuple(over), half, ends, sideways, beside)
     if sideways:
         few = NARROW // 2 < m.sizes[1] <= NARROW and c.b.tensor in p.constants
         return m if few and len(over) == 1 and min(m.sizes[0], terms_of(m)) >= DOT else None
@@ -102,6 +105,16 @@ def _functions(e: Expr) -> float:
     if not isinstance(e, Apply):
         return 0.0
     return COSTLY.get(e.fn, 0.0) + sum(map(_functions, e.args))
+
+
+def _beside(e: Expr, rows: Sequence[Axis]) -> bool:
+    """Is something read for each row, outside of the sum?"""
+    match e:
+        case Load(_, index):
+            return any(set(rows) & axes_of(i) for i in index)
+        case Apply(_, args):
+            return any(_beside(x, rows) for x in args)
+    return False
 
 
 def terms_of(m: Matrix, most: int = 64) -> int:

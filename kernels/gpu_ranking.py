@@ -32,6 +32,7 @@ from superopt.kernels.gpu_blocks import (
     STEP,
     TURNS,
     TWICE,
+    WAITS,
     WARPS,
     WGMMA,
     WINDOWED,
@@ -45,11 +46,12 @@ WIDE, LONG = (128, 256), 512  # and this one, of so many terms
 # others, by which results have as many blocks as there are multiprocessors.
 THIRDS = ((192, 64), (192, 128), (64, 192))
 PARTS = (1, 2, 3, 4, 6, 8, 9, 16)  # of a sum
+MANY = 48  # steps of a sum from which on these are waited for
 SHORT = 256  # terms of a sum, behind which what is made of it counts
 LARGE = 128 * 128  # elements of a block from which on it has eight warps
 # Programs of a multiprocessor that take blocks in turns, and elements of such blocks, at least: of
 # smaller ones more are there at once, which was faster.
-TOGETHER, AREA = 2, 64 * 128
+TOGETHER, AREA, TERMS = 2, 64 * 128, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ def _blocks(m: Matrix, gates: int, more: Sequence[tuple[int, int]] = ()) -> Iter
             warps = min(warps, 1 << (max(h, wide // 4) // DOT).bit_length() - 1)
         b = Block(h, w, deep, parts, warps, gates)
         if b.thirds:
-            if deep > few or h > rows or w > columns:
+            if deep > few or h > rows or w > columns or not _thirds(m, h * w, deep):
                 continue
             b = Block(h, w, deep, parts, 4)
         steps = -(-terms // (parts * deep))
@@ -173,13 +175,25 @@ def _blocks(m: Matrix, gates: int, more: Sequence[tuple[int, int]] = ()) -> Iter
         yield b
 
 
+def _thirds(m: Matrix, area: int, deep: int) -> bool:
+    """May a block be three? Not of short sums, nor where blocks of terms are not filled."""
+    long = m.sizes[2] >= 2 * TERMS
+    return deep & (deep - 1) == 0 and long and (area <= LARGE or _plain(m))
+
+
+def _plain(m: Matrix) -> bool:
+    """Have few warps room for large blocks? What is made of sums, or read for each, needs registers
+    as well; and behind short sums it is most of the time."""
+    return not (m.ends or m.beside) and m.sizes[2] >= 2 * TERMS
+
+
 def _ways(m: Matrix, b: Block) -> Iterator[tuple[float, Option]]:
     """A block by other warps, with fewer steps under way, and by programs that take one after the
     other; and what each should take."""
     fewer = Block(b.rows, b.columns, b.deep, b.parts, b.warps, stages=STAGES - 1)
     some = [b, fewer]
     if b.rows * b.columns == LARGE:
-        some += [_by(b, 4), _by(fewer, 4)]
+        some += [_by(b, 4), _by(fewer, 4)] if _plain(m) else []
     elif not b.thirds:
         some += [_by(fewer, min(8, 2 * b.warps))]
     for x in dict.fromkeys(some):
@@ -214,6 +228,8 @@ def _taken(m: Matrix, b: Block, warps: int = 0) -> tuple[float, tuple[float, int
     read = h * whole * ROW * (ROUGH if last % (16 // size) or last < DOT else 1)
     step = max(h * wide * whole / products, (h + wide) * deep * size / BYTES, read)
     least = STEP[groups]
+    if not m.half and b.stages < STAGES and steps >= MANY:
+        least = max(least, WAITS)
     if warps and b.warps != warps:
         step *= FEWER if b.warps < warps else MORE
     if windows > 1 and h > WGMMA:
@@ -234,10 +250,17 @@ def _taken(m: Matrix, b: Block, warps: int = 0) -> tuple[float, tuple[float, int
     # What a program stores goes through shared memory, while the next block is read there.
     kept = h * wide * size // (1 if b.warps > 4 else 4)
     at_once = MULTIPROCESSORS * min(SHARED // (shared + kept), near, TOGETHER)
-    turns, apart = None, b.parts == b.gates == 1 and not b.thirds and h * wide >= AREA
-    if apart and 0 < at_once < programs:
+    turns = None
+    if _in_turns(m, b, windows) and 0 < at_once < programs:
         turns = whole_time(one.turns(programs, at_once)), at_once
     return whole_time(one.all(programs)), turns
+
+
+def _in_turns(m: Matrix, b: Block, windows: int) -> bool:
+    """May programs take such blocks in turns? Not where what is read for each row of a result, or
+    where in a picture a window is, would be waited for between two blocks."""
+    plain = b.parts == b.gates == 1 and not b.thirds and not m.beside and windows == 1
+    return plain and b.rows * b.columns >= AREA and m.sizes[2] >= TERMS
 
 
 def _most(m: Matrix, gates: int) -> int:
