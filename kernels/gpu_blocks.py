@@ -56,6 +56,7 @@ WINDOWED = {True: 1.2, False: 1.1}
 # else, and by more; of programs that take blocks in turns, what a block takes of one alone, and the
 # next one's begin; and what counts of the time that what is in memory takes longer.
 FEWER, MORE = 0.96, 1.04
+WIDER = 0.93  # of float32, a step of the largest blocks
 WAITS = 460.0  # of three steps under way a step of a long sum of float32, at least
 TURNS = 1.04, 100.0
 HIDDEN = 0.03

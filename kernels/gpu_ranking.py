@@ -35,6 +35,7 @@ from superopt.kernels.gpu_blocks import (
     WAITS,
     WARPS,
     WGMMA,
+    WIDER,
     WINDOWED,
 )
 from superopt.kernels.gpu_products import Matrix, terms_of
@@ -46,7 +47,7 @@ WIDE, LONG = (128, 256), 512  # and this one, of so many terms
 # others, by which results have as many blocks as there are multiprocessors.
 THIRDS = ((192, 64), (192, 128), (64, 192))
 PARTS = (1, 2, 3, 4, 6, 8, 9, 16)  # of a sum
-MANY = 48  # steps of a sum from which on these are waited for
+MANY = 16  # steps of a sum from which on these are waited for
 SHORT = 256  # terms of a sum, behind which what is made of it counts
 LARGE = 128 * 128  # elements of a block from which on it has eight warps
 # Programs of a multiprocessor that take blocks in turns, and elements of such blocks, at least: of
@@ -230,6 +231,8 @@ def _taken(m: Matrix, b: Block, warps: int = 0) -> tuple[float, tuple[float, int
     least = STEP[groups]
     if not m.half and b.stages < STAGES and steps >= MANY:
         least = max(least, WAITS)
+    if not m.half and (h, b.columns) == WIDE:
+        step *= WIDER
     if warps and b.warps != warps:
         step *= FEWER if b.warps < warps else MORE
     if windows > 1 and h > WGMMA:

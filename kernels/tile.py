@@ -129,6 +129,7 @@ class Kernel:
         head = ", ".join(f"{p.name}: {p.type}" for p in self.params)
         lines = [f"{self.name}({head})"]
         lines += [f"  {scope} {t.name}: {t.type}" for t, scope in self.scratch]
+        lines += [f"  {self.programs} programs in turns"] if self.programs else []
         return "\n".join([*lines, *_lines(self.body, "  ")])
 
 
