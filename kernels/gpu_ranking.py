@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, product
 from math import prod
 
@@ -142,7 +142,7 @@ def blocks(m: Matrix, gates: int = 1) -> Iterator[tuple[float, Option]]:
     """What blocks should take, in ns. gates: of so many products of the same rows, a block of each
     (gpu_gates.py)."""
     for b in _blocks(m, gates):
-        yield _taken(m, b)[0], b.option()
+        yield _whole(m, b, _steps(m, b, b.warps).all(_count(m, b))), b.option()
 
 
 def _blocks(m: Matrix, gates: int, more: Sequence[tuple[int, int]] = ()) -> Iterator[Block]:
@@ -169,7 +169,7 @@ def _blocks(m: Matrix, gates: int, more: Sequence[tuple[int, int]] = ()) -> Iter
         if b.thirds:
             if deep > few or h > rows or w > columns or not _thirds(m, h * w, deep):
                 continue
-            b = Block(h, w, deep, parts, 4)
+            b = replace(b, warps=4)
         steps = -(-terms // (parts * deep))
         if deep > few and steps > 1 and _shared(m, b) > SHARED:
             continue  # fewer would be under way, which was no faster where it was measured
@@ -191,40 +191,38 @@ def _plain(m: Matrix) -> bool:
 def _ways(m: Matrix, b: Block) -> Iterator[tuple[float, Option]]:
     """A block by other warps, with fewer steps under way, and by programs that take one after the
     other; and what each should take."""
-    fewer = Block(b.rows, b.columns, b.deep, b.parts, b.warps, stages=STAGES - 1)
+    fewer = replace(b, stages=STAGES - 1)
     some = [b, fewer]
     if b.rows * b.columns == LARGE:
-        some += [_by(b, 4), _by(fewer, 4)] if _plain(m) else []
+        some += [replace(x, warps=4) for x in some] if _plain(m) else []
     elif not b.thirds:
-        some += [_by(fewer, min(8, 2 * b.warps))]
+        some += [replace(fewer, warps=min(8, 2 * b.warps))]
     for x in dict.fromkeys(some):
-        time, turns = _taken(m, x, b.warps)
-        yield time, x.option()
-        if turns is not None:
-            yield turns[0], x.option(turns[1])
+        count, steps = _count(m, x), _steps(m, x, b.warps)
+        yield _whole(m, x, steps.all(count)), x.option()
+        programs = _programs(m, x, steps.near)
+        if 0 < programs < count:
+            yield _whole(m, x, steps.turns(count, programs)), x.option(programs)
 
 
-def _by(b: Block, warps: int) -> Block:
-    return Block(b.rows, b.columns, b.deep, b.parts, warps, stages=b.stages)
-
-
-def _taken(m: Matrix, b: Block, warps: int = 0) -> tuple[float, tuple[float, int] | None]:
-    """Each block of a result takes the steps of its sum, at least as long as a step waits, and as
-    long as the blocks that a multiprocessor has at a time read and multiply together; all of them,
-    no less than what is read and written. The same where programs take them in turns, and how many
-    do; None where there is no more than one for each. warps: what such a block has where that is
-    not said."""
-    rows, columns, terms = m.sizes
+def _count(m: Matrix, b: Block) -> int:
+    """How many blocks there are."""
+    rows, columns, _ = m.sizes
     batch = prod(a.size for a in m.batch)
-    last, size = m.over[-1].size, 2 if m.half else 4
-    windows = terms // last
+    return b.parts * batch * -(-rows // b.rows) * -(-columns // b.columns)
+
+
+def _steps(m: Matrix, b: Block, warps: int) -> Steps:
+    """Each block of a result takes the steps of its sum, at least as long as a step waits, and as
+    long as the blocks that a multiprocessor has at a time read and multiply together. warps: what
+    such a block has where that is not said."""
+    terms, last, size = m.sizes[2], m.over[-1].size, 2 if m.half else 4
     h, wide, deep = b.rows, b.gates * b.columns, b.deep
     few = terms_of(m, _most(m, b.gates))
-    programs = b.parts * batch * -(-rows // h) * -(-columns // b.columns)
     steps, whole = -(-terms // (b.parts * deep)), 1 << (deep - 1).bit_length()
-    shared, room = _shared(m, b), ROOM[b.stages == STAGES]
-    near = max(1, min(SHARED // shared, WARPS // b.warps, room // (h * wide), MOST))
-    groups = h >= WGMMA and (warps or b.warps) >= 4  # of warps, which multiply together
+    room = ROOM[b.stages == STAGES] // (h * wide)
+    near = max(1, min(SHARED // _shared(m, b), WARPS // b.warps, room, MOST))
+    groups = h >= WGMMA and warps >= 4  # of warps, which multiply together
     products = PRODUCTS[groups] * 2 / size
     read = h * whole * ROW * (ROUGH if last % (16 // size) or last < DOT else 1)
     step = max(h * wide * whole / products, (h + wide) * deep * size / BYTES, read)
@@ -233,9 +231,9 @@ def _taken(m: Matrix, b: Block, warps: int = 0) -> tuple[float, tuple[float, int
         least = max(least, WAITS)
     if not m.half and (h, b.columns) == WIDE:
         step *= WIDER
-    if warps and b.warps != warps:
+    if b.warps != warps:
         step *= FEWER if b.warps < warps else MORE
-    if windows > 1 and h > WGMMA:
+    if _windows(m) > 1 and h > WGMMA:
         step, least = step * WINDOWED[m.half], least * WINDOWED[m.half]
     begin = BEGIN
     if deep > few:
@@ -243,27 +241,39 @@ def _taken(m: Matrix, b: Block, warps: int = 0) -> tuple[float, tuple[float, int
         step, least = step * twice, least * later * deep / (2 * few)
         begin += more if steps > 1 else -more
     ends = m.ends if b.gates == 1 and terms <= SHORT else 0.0
-    one = Steps(steps, step, least, near, h * wide, ends, begin)
-    moved = (rows * terms / windows + rows * columns) * batch * size / MEMORY
+    return Steps(steps, step, least, near, h * wide, ends, begin)
 
-    def whole_time(time: float) -> float:
-        time = START + max(time, moved) + HIDDEN * time + (b.columns > h)
-        return time + (AGAIN + b.parts * rows * columns * batch * 8 / PARTIAL if b.parts > 1 else 0)
 
+def _whole(m: Matrix, b: Block, time: float) -> float:
+    """In ns, with the launch: no less than what is read and written takes, and with what adds the
+    parts of a sum. time: of all blocks."""
+    rows, columns, terms = m.sizes
+    batch, size = prod(a.size for a in m.batch), 2 if m.half else 4
+    moved = (rows * terms / _windows(m) + rows * columns) * batch * size / MEMORY
+    whole = START + max(time, moved) + HIDDEN * time + (b.columns > b.rows)
+    added = AGAIN + b.parts * rows * columns * batch * 8 / PARTIAL
+    return whole + (added if b.parts > 1 else 0.0)
+
+
+def _programs(m: Matrix, b: Block, near: int) -> int:
+    """How many should take such blocks in turns; 0: none. near: blocks of a multiprocessor."""
+    size = 2 if m.half else 4
     # What a program stores goes through shared memory, while the next block is read there.
-    kept = h * wide * size // (1 if b.warps > 4 else 4)
-    at_once = MULTIPROCESSORS * min(SHARED // (shared + kept), near, TOGETHER)
-    turns = None
-    if _in_turns(m, b, windows) and 0 < at_once < programs:
-        turns = whole_time(one.turns(programs, at_once)), at_once
-    return whole_time(one.all(programs)), turns
+    kept = b.rows * b.columns * size // (1 if b.warps > 4 else 4)
+    together = min(SHARED // (_shared(m, b) + kept), near, TOGETHER)
+    return MULTIPROCESSORS * together if _in_turns(m, b) else 0
 
 
-def _in_turns(m: Matrix, b: Block, windows: int) -> bool:
+def _in_turns(m: Matrix, b: Block) -> bool:
     """May programs take such blocks in turns? Not where what is read for each row of a result, or
     where in a picture a window is, would be waited for between two blocks."""
-    plain = b.parts == b.gates == 1 and not b.thirds and not m.beside and windows == 1
+    plain = b.parts == b.gates == 1 and not b.thirds and not m.beside and _windows(m) == 1
     return plain and b.rows * b.columns >= AREA and m.sizes[2] >= TERMS
+
+
+def _windows(m: Matrix) -> int:
+    """How often each element of the rows is read."""
+    return m.sizes[2] // m.over[-1].size
 
 
 def _most(m: Matrix, gates: int) -> int:
