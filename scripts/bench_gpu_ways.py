@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""Ways to compute products of matrices and convolutions on a GPU, each timed; and how well the
+ranking (kernels/gpu_ranking.py) knows them, which needs no GPU.
+
+    scripts/bench_gpu_ways.py --product 2048x768x3072,... [--precision fp16,tf32] [--first N]
+                              [--way "dot rows=192 columns=64 deep=64 warps=4 stages=3"] --out FILE
+    scripts/bench_gpu_ways.py --model MODEL.onnx ...      all such problems of a model
+    scripts/bench_gpu_ways.py --rank FILE.json [--rank FILE.json]
+
+The first ways of the ranking, and those that are given, are compiled, and timed in turns: medians
+of events around graphs of ten calls, in us. `--rank`: what is taken untuned, by the best one that
+was measured, and the best of the first 24; problems of which that was not measured are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from math import prod
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+KINDS = {"fp16": TensorProto.FLOAT16, "tf32": TensorProto.FLOAT}
+COMPILERS, TURNS, TUNED = 12, 5, 24
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem, and how often a model has it."""
+
+    name: str
+    precision: str
+    count: int
+    problem: Any
+
+
+def product(text: str, precision: str) -> Any:
+    """A model of one product: rows x columns x terms."""
+    rows, columns, terms = map(int, text.split("x"))
+    kind = KINDS[precision]
+    drawn = np.random.default_rng(0).standard_normal((terms, columns), np.float32) * terms**-0.5
+    w = numpy_helper.from_array(drawn.astype(helper.tensor_dtype_to_np_dtype(kind)), "w")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])], "product",
+        [helper.make_tensor_value_info("x", kind, (rows, terms))],
+        [helper.make_tensor_value_info("y", kind, (rows, columns))], [w],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def cases(name: str, model: Any, precision: str) -> Iterator[Case]:
+    """The model's products of matrices, those of the most work first."""
+    from superopt.kernels.gpu_products import matrix_of
+    from superopt.onnx_io.source import read
+    from superopt.pipeline import cuda
+    from superopt.plan.segments import worthwhile
+
+    c = cuda.compile(read(model), precision, vendor=False).compiler
+    found: dict[str, list[Any]] = {}
+    for s in worthwhile(c.model.graph, lambda n: not c.why_not(n, {}), {}):
+        made = c.program(s, {}) if s.native else None
+        for key in made.solved if made is not None else ():
+            p = made.problems[key]
+            if not p.lead and matrix_of(p) is not None:
+                found.setdefault(key, [p, 0])[1] += 1
+    work = {key: n * prod(matrix_of(p).sizes) for key, (p, n) in found.items()}
+    for key in sorted(found, key=lambda key: -work[key]):
+        yield Case(name, precision, found[key][1], found[key][0])
+
+
+def measured(case: Case, first: int, given: Sequence[str]) -> dict[str, Any]:
+    import bench_gpu_kernels as timing
+
+    from superopt.kernels import gpu_space
+    from superopt.kernels.gpu_products import matrix_of
+    from superopt.kernels.option import Option
+    from superopt.pipeline.cuda import PRECISIONS
+    from superopt.plan.gpu_measure import running_of
+
+    p, (_, dots) = case.problem, PRECISIONS[case.precision]
+    m = matrix_of(p)
+    ways = [*islice(gpu_space.options(p, vendor=False), first), *map(Option.parsed, given)]
+
+    def made(way: Option) -> Any:
+        try:
+            r, _ = running_of(p, way, dots)
+            r.compile(1)
+        except Exception as e:
+            return f"{type(e).__name__}: {str(e)[:100]}"
+        return r
+
+    some = list(dict.fromkeys(ways))
+    with ThreadPoolExecutor(COMPILERS) as pool:
+        ready = dict(zip(some, pool.map(made, some), strict=True))
+    graphs = {}
+    for way, r in ready.items():
+        try:
+            graphs[str(way)] = timing.captured(r.launch)
+        except Exception as e:
+            print(f"   {way}: {r if isinstance(r, str) else e}"[:160], flush=True)
+    times: dict[str, list[float]] = {way: [] for way in graphs}
+    for _ in range(TURNS):
+        for way, graph in graphs.items():
+            times[way].append(timing.ms_of(graph) * 1e3)
+    return {
+        "case": case.name, "precision": case.precision, "count": case.count,
+        "batch": prod(a.size for a in m.batch), "sizes": m.sizes, "last": m.over[-1].size,
+        "half": m.half, "ends": m.ends, "beside": m.beside,
+        "us": {way: round(float(np.median(t)), 2) for way, t in times.items()},
+    }  # fmt: skip
+
+
+def ranked(found: Sequence[dict[str, Any]]) -> tuple[list[float], list[float]]:
+    """Of each problem whose first way was measured: that, and the best of those that are tuned, by
+    the best of all."""
+    from superopt.kernels import gpu_ranking
+
+    first, tuned = [], []
+    for x in found:
+        # What the ranking asks of a Matrix.
+        m: Any = SimpleNamespace(
+            sizes=tuple(x["sizes"]), batch=[SimpleNamespace(size=x["batch"])],
+            over=[SimpleNamespace(size=x["last"])], half=x["half"], ends=x["ends"],
+            beside=x["beside"],
+        )  # fmt: skip
+        m.c = SimpleNamespace(b=SimpleNamespace(dtype=SimpleNamespace(bits=16 if m.half else 32)))
+        order = list(map(str, islice(gpu_ranking.ranked(m), TUNED)))
+        best = min(x["us"].values())
+        if order[0] in x["us"]:
+            first.append(x["us"][order[0]] / best)
+            tuned.append(min(x["us"][way] for way in order if way in x["us"]) / best)
+    return first, tuned
+
+
+def main() -> None:
+    given = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    given.add_argument("--product", default="")
+    given.add_argument("--model", type=Path, action="append", default=[])
+    given.add_argument("--precision", default="fp16,tf32")
+    given.add_argument("--first", type=int, default=8)
+    given.add_argument("--way", action="append", default=[])
+    given.add_argument("--rank", type=Path, action="append", default=[])
+    given.add_argument("--out", type=Path)
+    how = given.parse_args()
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    for path in how.rank:
+        found = json.loads(path.read_text())
+        first, tuned = ranked(found)
+        mean, least = (float(np.exp(np.mean(np.log(x)))) for x in (first, tuned))
+        print(f"{path}: {len(first)} of {len(found)} problems: the first way takes {mean:.3f} of "
+              f"the best (at most {max(first):.2f}), the best of {TUNED} {least:.3f}")  # fmt: skip
+    found = []
+    for precision in how.precision.split(","):
+        some = [(text, product(text, precision)) for text in how.product.split(",") if text]
+        for name, model in (*some, *((path.stem, onnx.load(path)) for path in how.model)):
+            for case in cases(name, model, precision):
+                found.append(measured(case, how.first, how.way))
+                us = sorted(found[-1]["us"].items(), key=lambda x: x[1])
+                print(precision, name, "x".join(map(str, found[-1]["sizes"])), flush=True)
+                print(*(f"   {t:8.2f} us, {way}" for way, t in us), sep="\n", flush=True)
+                if how.out is not None:
+                    how.out.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
