@@ -1,0 +1,78 @@
+"""Functions of halves on a GPU, whose errors are no larger than those of what is stored."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+from superopt.kernels.gpu_text import printed
+from superopt.onnx_io.source import read
+from superopt.pipeline import cuda
+from tests.gpu import choose
+from tests.plan.gpu_models import drawn, node
+from tests.plan.test_compile import F, model, reference
+from tests.plan.test_cuda import feeds, near
+
+pytestmark = pytest.mark.gpu
+LARGE = [3.0, 3.2, 10.0, 1e3, 6e4, np.inf]
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose(monkeypatch)
+
+
+def between(*after: tuple[str, ...]) -> onnx.ModelProto:
+    """Two products, and what is made of the first one's `a` until there is `b`."""
+    nodes = [
+        node("MatMul", "x", "w", "a"),
+        *(node(*x) for x in after),
+        node("MatMul", "b", "v", "y"),
+    ]
+    known = {"w": drawn(32, 48, scale=0.3), "v": drawn(48, 32, scale=0.2), "c": np.float32(0.5)}
+    return model(nodes, {"x": (F, [64, 32])}, ["y"], known | {"one": np.float32(1)})
+
+
+def texts(exe: cuda.OnGpu) -> str:
+    return "\n".join(printed(k, exe.dots).source for k in exe.variant({}).program.kernels.values())
+
+
+def test_an_erf_of_halves() -> None:
+    """Within 2.5e-5, and 1 where it is, but for how halves are rounded."""
+    half = TensorProto.FLOAT16
+    m = model([node("Erf", "x", "y")], {"x": (half, [512])}, ["y"])
+    m.graph.output[0].type.tensor_type.elem_type = half
+    x = np.linspace(-5, 5, 512).astype(np.float16)
+    x[:13] = [*LARGE, *(-n for n in LARGE), np.nan]
+    exe = cuda.compile(read(m))
+    assert "_erf_short(" in texts(exe)
+    got = exe.run({"x": x})["y"].astype(np.float64)
+    true = np.array([math.erf(v) for v in x.astype(np.float64)])
+    assert (np.abs(got - true)[13:] <= 2**-11 * np.abs(true[13:]) + 2.6e-5).all()
+    assert list(got[:12]) == [1] * 6 + [-1] * 6
+    assert np.isnan(got[12])
+
+
+GELU = (("Mul", "a", "c", "h"), ("Erf", "h", "e"), ("Add", "e", "one", "f"), ("Mul", "a", "f", "b"))
+HALVED = (("Erf", "a", "e"), ("Div", "e", "c", "b"))
+GROWING = (("Erf", "a", "e"), ("Exp", "e", "b"))
+
+
+@pytest.mark.parametrize(
+    ("after", "precision", "short"),
+    [(GELU, "fp16", True), (HALVED, "bf16", True), (GELU, "fp32", False), (GELU, "tf32", False),
+     (GROWING, "fp16", False)],
+)  # fmt: skip
+def test_where_errors_stay_as_large(
+    after: tuple[tuple[str, ...], ...], precision: str, short: bool
+) -> None:
+    """Not in what is stored in 32 bits, nor where they grow."""
+    m = between(*after)
+    exe = cuda.compile(read(m), precision)
+    near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
+    text = texts(exe)
+    assert ("_erf_short(" in text, "tl.erf(" in text) == (short, not short)
