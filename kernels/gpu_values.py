@@ -179,12 +179,8 @@ def value(w: Writer, e: Expr, guard: Block | None = None) -> Block:
         case Apply("select", (test, yes, no), dtype):
             where = value(w, test, guard)
             other = Block(f"({where.text} == 0)", where.axes)
-            some = [
-                where,
-                value(w, yes, both(w, where, guard)),
-                value(w, no, both(w, other, guard)),
-            ]
-            return _applied("select", some, dtype, dtype)
+            some = [value(w, yes, both(w, where, guard)), value(w, no, both(w, other, guard))]
+            return _applied("select", [where, *some], dtype, dtype)
         case Apply("pow", (x, Const(n)), dtype) if n in POWERS and dtype in (F32, F64):
             base = value(w, x, guard)
             return Block(POWERS[n].format(base.text), base.axes)
