@@ -40,7 +40,9 @@ ROUND = 1024  # what is added to indices is a multiple of it: vectors stay vecto
 # that it has read what is written over. All programs of this one run then; the next may begin.
 EARLY = ("tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()")
 # The loads of a block's first terms are under way while the one before is stored.
-TURNS = "for pid in tl.range(tl.program_id(0), {1}, {0}, flatten=True):"
+TURNS = "for pid in tl.range({}, {}, {}, flatten=True):"
+# Triton 3.6's interpreter makes no number of a tensor, with numpy 2.4.
+ITEM = "tl.cast({}, tl.int32).handle.data.item()"
 
 GRID = ("parallel", "block")  # loops whose steps are programs
 
@@ -231,7 +233,9 @@ def _function(
     head = _numbered(w, axes, bool(apart))
     if turns is not None:
         head, numbered = [], head[1:]
-        w.line(TURNS.format(*turns))
+        first = "tl.program_id(0)"
+        programs, count = turns
+        w.line(TURNS.format(ITEM.format(first) if interpreted else first, count, programs))
         w.depth += 1
         for x in numbered:
             w.line(x)
@@ -283,8 +287,7 @@ def _body(w: Writer, body: Sequence[Stmt]) -> None:
                 if s.until is not None:
                     w.over(())
                     end = gv.value(w, s.until).text
-                    if w.interpreted:  # of 3.6, with which numpy 2.4 makes no number of a tensor
-                        end = f"tl.cast({end}, tl.int32).handle.data.item()"
+                    end = ITEM.format(end) if w.interpreted else end
                 w.line(f"for {w.names[axis]} in {steps}(0, {end}):")
                 w.depth += 1
                 w.known.clear()
