@@ -85,9 +85,8 @@ def narrow(p: Problem) -> Narrow | None:
 
 
 def narrowed(n: Narrow) -> Iterator[Option]:
-    """Blocks, the best ones first; of a kernel before another one each has a program."""
-    some = (o for o in ranked(n.matrix) if o.algorithm == "dot" and "programs" not in dict(o.knobs))
-    yield from islice(some, TRIED)
+    """Blocks, the best ones first."""
+    yield from islice((o for o in ranked(n.matrix) if o.algorithm == "dot"), TRIED)
 
 
 def widened(p: Problem, n: Narrow, o: Option) -> Choice:
