@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from superopt.kernels.gpu_short import short
 from superopt.kernels.identity import identity
 from superopt.kernels.layout import Layout, Scatter
 from superopt.kernels.lower import lowered
@@ -31,12 +32,12 @@ def built(p: Problem, how: Choice) -> list[Built]:
     layout = dict(p.layouts)
     if how.lies is not None:
         layout[how.root] = how.lies
-    out = [_built(before, how, layout, buffer) for before, buffer in how.first]
-    return [*out, _built(how.root, how, layout, p.tensor)]
+    out = [_built(before, how, layout, buffer, p.halved) for before, buffer in how.first]
+    return [*out, _built(how.root, how, layout, p.tensor, p.halved)]
 
 
 def _built(
-    root: Tensor, how: Choice, layout: dict[Tensor, Layout | Scatter], target: Tensor
+    root: Tensor, how: Choice, layout: dict[Tensor, Layout | Scatter], target: Tensor, halved: bool
 ) -> Built:
     read = operands(root)
     if root.dtype == BOOL and isinstance(root.body, Load) and read == [root.body.tensor]:
@@ -52,6 +53,8 @@ def _built(
             kernel = settled(kernel)
         if root is how.root and how.programs:
             kernel = replace(kernel, programs=how.programs)
+    if halved:
+        kernel = replace(kernel, body=short(kernel.body))
     return Built(replace(kernel, name=f"k{identity(kernel)}"), tuple(given), target)
 
 

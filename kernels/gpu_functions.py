@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from superopt.te.dtype import BF16, BOOL, F16, F32, F64, INDEX, DType
-from superopt.te.node import Apply, Const, Expr
 
 HALF = (F16, BF16)
 TYPES: Mapping[str, str] = MappingProxyType({
@@ -181,23 +180,8 @@ def type_of(dtype: DType) -> str:
     return TYPES[dtype.name]
 
 
-# Functions whose errors are no larger than those of halves; and those that keep errors as large.
-SHORT = {"erf": "erf_short"}
-LINEAR = frozenset(("add", "sub", "mul", "neg", "cast", "select", "max", "min", "abs"))
-
-
-def shortened(e: Expr) -> Expr:
-    """What is stored as halves, with functions of these, where what is made of them keeps errors as
-    large as they are. An erf, most of what a GELU takes, is 33 instructions else, of which one
-    takes as long as eight, and 20 so."""
-    match e:
-        case Apply(fn, args, dtype) if fn in SHORT and dtype == F32:
-            return Apply(SHORT[fn], args, dtype)
-        case Apply("div", (x, Const() as by), dtype):
-            return Apply("div", (shortened(x), by), dtype)
-        case Apply(fn, args, dtype) if fn in LINEAR:
-            return Apply(fn, tuple(map(shortened, args)), dtype)
-    return e
+# Functions whose errors are no larger than those of halves.
+SHORT: Mapping[str, str] = MappingProxyType({"erf": "erf_short"})
 
 
 def applied(fn: str, args: Sequence[str], kind: DType, dtype: DType) -> str:

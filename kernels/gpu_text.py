@@ -23,7 +23,8 @@ from dataclasses import dataclass, replace
 from superopt.kernels import gpu_values as gv
 from superopt.kernels.gpu_ahead import ahead
 from superopt.kernels.gpu_asked import asked
-from superopt.kernels.gpu_functions import HALF, HELPERS, applied, cast, reduced, shortened
+from superopt.kernels.gpu_functions import HALF, HELPERS, applied, cast, reduced
+from superopt.kernels.gpu_short import shortened
 from superopt.kernels.gpu_unroll import written_out
 from superopt.kernels.gpu_values import Block, Writer
 from superopt.kernels.tile import For, Kernel, Stmt, Store, Update, flat
@@ -296,9 +297,8 @@ def _body(w: Writer, body: Sequence[Stmt]) -> None:
                 w.depth -= 1
             case Store(buffer, at, new, axes):
                 w.over(axes)
-                gv.write(
-                    w, buffer, at, gv.value(w, shortened(new) if buffer.dtype in HALF else new)
-                )
+                new = shortened(new) if buffer.dtype in HALF else new
+                gv.write(w, buffer, at, gv.value(w, new))
             case Update():
                 _update(w, s)
     w.early = before

@@ -47,8 +47,8 @@ class Writer:
     registers: the buffers that are variables; zeroed: those that hold what was read, which is 0
     beyond extents, and nothing else. synced: those that a program stores to and reads.
     dots, interpreted: see gpu_text.printed. known: what is read in a tile, in this loop, since
-    memory was written; early: what was read before a loop that comes first, by where it lies;
-    stored: what the kernel writes.
+    memory or what says where was written; early: what was read before a loop that comes first, by
+    where it lies; stored: what the kernel writes.
     """
 
     registers: frozenset[Tensor]
@@ -318,8 +318,7 @@ def read(
     if found is not None and not other:
         return found
     mask = both(w, guard, within(w, place.axes))
-    if mask is not None:
-        mask = lifted(w, [mask, place])[0]
+    mask = lifted(w, [mask, place])[0] if mask else None
     axes = place.axes | (mask.axes if mask else frozenset())
     if axes != place.axes:
         sizes = tuple(padded(a) if a in axes else 1 for a in w.tile)
@@ -363,6 +362,8 @@ def write(w: Writer, buffer: Tensor, at: Sequence[Expr], new: Block) -> None:
         assert axes is not None
         text = _permuted(whole(w, new, buffer.dtype), w.tile, axes)
         w.line(f"{w.buffer(buffer)} = {text}")
+        old = re.compile(rf"\b{w.buffer(buffer)}\b")  # which said where something was read, or when
+        w.known = {k: v for k, v in w.known.items() if not old.search(k[1])}
         return
     place = index(w, flat_index(buffer, at))
     if place.axes != set(w.tile):
@@ -373,11 +374,10 @@ def write(w: Writer, buffer: Tensor, at: Sequence[Expr], new: Block) -> None:
     mask = within(w, place.axes)
     rest = f", mask={mask.text}" if mask else ""
     w.known.clear()
-    if buffer in w.synced:  # what others of the program read before
-        w.line("tl.debug_barrier()")
-    w.line(f"tl.store({w.buffer(buffer)} + {place.text}, {new.text}{rest})")
-    if buffer in w.synced:
-        w.line("tl.debug_barrier()")
+    # What others of the program read before, and what they read then.
+    around = ["tl.debug_barrier()"] if buffer in w.synced else []
+    store = f"tl.store({w.buffer(buffer)} + {place.text}, {new.text}{rest})"
+    w.lines += ["    " * w.depth + x for x in (*around, store, *around)]
 
 
 def dimensions(buffer: Tensor, at: Sequence[Expr]) -> tuple[Axis, ...] | None:

@@ -25,7 +25,8 @@ class Problem:
     within it, how many axes say which row; else 0. tiles: may convolutions be computed in tiles
     (Winograd), of other roundings? levels: how often products of matrices may be cut (Strassen),
     of which constants become larger, too? unit: bytes of a vector that are multiplied at a time,
-    where it takes several steps; 0: all. dilated: may such be in tiles? registers: of vectors."""
+    where it takes several steps; 0: all. dilated: may such be in tiles? registers: of vectors.
+    halved: are floats stored as halves, as was asked for (gpu_short.py)?"""
 
     tensor: Tensor
     layouts: Mapping[Tensor, Layout | Scatter]
@@ -37,6 +38,7 @@ class Problem:
     unit: int = 0
     dilated: bool = True
     registers: int = co.REGISTERS
+    halved: bool = False
 
     @property
     def lanes(self) -> int:

@@ -335,7 +335,7 @@ def tune(
                 sizes, budget=seconds, most=MOST, store=held, stop=stopped,
                 seen=lambda p, times: show(Event("tune", f"{p.tensor.type}", None)),
             )  # fmt: skip
-            return replace(done, notes=held.notes)
+            return replace(done, notes=(*done.notes, *held.notes))
     source = read(model)
     rewrites, faster, may = 0, 1.0, Allowed(float_class)
     if may.tiles:

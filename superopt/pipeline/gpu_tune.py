@@ -32,6 +32,7 @@ Options = Callable[[Problem], Iterator[Option]]
 Seen = Callable[[Problem, Mapping[Option, float]], None]
 GAIN = 1.02  # how much faster some must be than those before for others to be measured
 MORE = 1.5  # times as many measurements as before are learned from again
+UNTIMED = "Triton's interpreter says nothing about times: kernels are measured on a GPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,8 @@ def tuned(
             )
         )  # fmt: skip
         seen(p, k.times)
-    return Found(how, Tuned(tuple(rows), time.monotonic() - begin))
+    notes = () if device == "cuda" else (UNTIMED,)
+    return Found(how, Tuned(tuple(rows), time.monotonic() - begin, notes=notes))
 
 
 def _order(p: Problem, options: Options, ranking: Ranking | None, most: int) -> list[Option]:

@@ -245,7 +245,8 @@ class _Builder:
             known = {x for x in given if x in self.tensors.constants}
             own = (False, 0) if t in plain else (True, levels)
             about = self.width, self.leads.get(t, 0), *own, self.unit, self.dilated, self.registers
-            problem = Problem(root, layout, known, *about)
+            halved = self.target.kind is not None
+            problem = Problem(root, layout, known, *about, halved)
             key = computation(problem)
             how = self.target.choose(problem, self.chosen.get(key))
             asked[key], used[key] = problem, how.option

@@ -6,9 +6,9 @@ import pytest
 
 from superopt.kernels.gpu_text import printed
 from superopt.kernels.tile import For, Kernel, Store
-from superopt.te.dtype import BF16, DTYPES, F16, F32, I32
+from superopt.te.dtype import BF16, DTYPES, F16, F32, I32, INDEX
 from superopt.te.expr import Tensor, cast, compute, const, reduce_sum
-from superopt.te.node import Axis
+from superopt.te.node import Axis, Const, Index
 from tests.kernels.blocks import BLOCKS, PRINTED, add, made_by, matmul
 from tests.kernels.build import kernel_of
 from tests.ops.build import made
@@ -79,3 +79,18 @@ def test_what_cannot_be_printed_is_said(said: str) -> None:
     with pytest.raises(NotImplementedError) as caught:
         printed(REFUSED[said]())
     assert said in str(caught.value)
+
+
+def test_what_is_read_where_a_variable_says_is_read_again_when_it_changes() -> None:
+    """A tile of a variable in the index of a read, though nothing in memory is written between."""
+    x, found = Tensor("x", F32, (16,)), Tensor("found", I32, (8,))
+    given, outs = ([Tensor(n, t, (8,)) for n in names] for names, t in (("ab", I32), ("yz", F32)))
+    kept = [Tensor(n, F32, (8,)) for n in "st"]
+    body: list[Store] = []
+    for at, into in zip(given, kept, strict=True):
+        place = Index(found[Q], Const(16, INDEX))
+        body += [Store(found, (Q,), at[Q], (Q,)), Store(into, (Q,), x[place], (Q,))]
+    body += [Store(y, (Q,), t[Q], (Q,)) for y, t in zip(outs, kept, strict=True)]
+    scratch = tuple((t, "register") for t in (found, *kept))
+    text = printed(Kernel("k", (x, *given, *outs), tuple(body), scratch)).source
+    assert text.count("tl.load(x + ") == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import islice
 from math import prod
 
 import onnx
@@ -135,15 +134,18 @@ def test_what_all_three_read_is_read_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert loop.split("tl.store")[0].count("tl.load(") == 4  # each's rows, and what all multiply
 
 
-def test_turns_go_on_until_the_last_block() -> None:
-    """However many programs there are, each block is some program's."""
+@pytest.mark.parametrize("programs", [1, 2, 41, 42, 43])
+def test_turns_go_on_until_the_last_block(programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many programs there are, each of 42 blocks is some program's."""
     m = product(100, 96, 64)
+    how = Option.of("dot", rows=16, columns=16, deep=16, warps=1, stages=3, programs=programs)
+    by(monkeypatch, how)
     exe = cuda.compile(read(m), "fp32")
+    near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
     program = exe.variant({}).program
-    (p,) = (p for p in program.problems.values() if matrix_of(p) is not None)
-    for programs in (1, 2, 41, 42, 43):
-        how = Option.of("dot", rows=16, columns=16, deep=16, warps=1, stages=3, programs=programs)
-        assert gpu_space.chosen(p, how).programs == programs
+    (kernel,) = (k for k in program.kernels.values() if k.programs)
+    (launch,) = printed(kernel).launches
+    assert (kernel.programs, launch.programs) == (programs, min(programs, 42))
 
 
 @pytest.mark.parametrize("programs", [0, 3])
@@ -168,15 +170,17 @@ def test_blocks_of_some_rows_go_before_the_next_columns(
 
 @pytest.mark.parametrize("precision", ["fp16", "tf32"])
 def test_both_are_ways_of_large_products(precision: str) -> None:
-    """The largest blocks that fill the multiprocessors, and no persistent programs without a second
-    block for some of them."""
-    exe = cuda.compile(read(product(64, 96, 64)), precision)
-    program = exe.variant({}).program
-    (p,) = (p for p in program.problems.values() if matrix_of(p) is not None)
-    m = matrix_of(p)
-    assert m is not None
-    few = list(ranked(m))
+    """Blocks of three, and programs with a second block for some of them; of small ones neither."""
+
+    def ways(*sizes: int) -> list[Option]:
+        program = cuda.compile(read(product(*sizes)), precision).variant({}).program
+        (m,) = (x for p in program.problems.values() if (x := matrix_of(p)) is not None)
+        return list(ranked(m))
+
+    few, many = ways(64, 96, 64), ways(2048, 2304, 1024)
     assert not any(o["rows"] % 3 == 0 or "programs" in dict(o.knobs) for o in few)
-    assert len(set(few)) == len(few)
-    first = list(islice(few, 4))
-    assert len({(o["rows"], o["columns"]) for o in first}) > 1
+    assert {(192, 64), (192, 128)} <= {(o["rows"], o["columns"]) for o in many}
+    assert any("programs" in dict(o.knobs) for o in many[:48])
+    for some in (few, many):
+        assert len(set(some)) == len(some)
+        assert len({(o["rows"], o["columns"]) for o in some[:4]}) > 1

@@ -105,6 +105,8 @@ def test_what_tune_does_not_know() -> None:
         superopt.tune(m, target="rocm")
     with pytest.raises(UsageError, match="kernels of the processor are fp32"):
         superopt.tune(m, precision="fp16")
+    found = superopt.tune(m, target="cuda", budget=1)
+    assert any("interpreter" in note for note in found.notes) != REAL
 
 
 def test_it_is_saved(tmp_path: Path) -> None:

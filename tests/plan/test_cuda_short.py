@@ -76,3 +76,29 @@ def test_where_errors_stay_as_large(
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     text = texts(exe)
     assert ("_erf_short(" in text, "tl.erf(" in text) == (short, not short)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+def test_not_where_halves_are_the_model_s_own(precision: str) -> None:
+    """What a model computes in 32 bits and casts is rounded once: 1 - erf(x) is small."""
+    half = TensorProto.FLOAT16
+    after = (("Erf", "x", "e"), ("Sub", "one", "e", "f"), ("Mul", "f", "k", "h"))
+    nodes = [*(node(*x) for x in after), node("Cast", "h", "y", to=half)]
+    m = model(nodes, {"x": (F, [64])}, ["y"], {"one": np.float32(1), "k": np.float32(1000)})
+    m.graph.output[0].type.tensor_type.elem_type = half
+    x = np.linspace(2.2, 3, 64).astype(np.float32)
+    exe = cuda.compile(read(m), precision)
+    assert "_erf_short(" not in texts(exe)
+    true = np.array([1000 * math.erfc(v) for v in x.astype(np.float64)])
+    assert np.abs(exe.run({"x": x})["y"] - true).max() < 2e-3
+
+
+def test_not_where_it_decides() -> None:
+    """An integer of it is 0 below 1, however near."""
+    after = (("Erf", "a", "e"), ("Cast", "e", "i"), ("Cast", "i", "b"))
+    m = between(*after)
+    kinds = iter((TensorProto.INT32, F))
+    for n in m.graph.node:
+        if n.op_type == "Cast":
+            n.attribute.append(onnx.helper.make_attribute("to", next(kinds)))
+    assert "_erf_short(" not in texts(cuda.compile(read(m), "fp16"))
