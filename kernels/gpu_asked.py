@@ -28,6 +28,8 @@ def asked(
         inside = [bool(axes_of(i) & set(axes)) for i in at]
         lead = sum(inside)
         part = math.prod(n for n in t.shape[lead:] if isinstance(n, int))
+        if not part:
+            continue
         size = part * t.dtype.bits // 8
         lanes = min(LANES, 1 << max(size // ALIGNED, 1).bit_length() - 1)
         each = size // lanes // ALIGNED * ALIGNED

@@ -33,7 +33,8 @@ EACH = 16  # terms that take as long as it takes to begin a block of them
 SHARED, WARPS, MOST, WGMMA = 227_000, 64, 16, 64
 CACHE = 1 << 25  # bytes, of what all of them share, that stay there while a kernel runs
 STAGES = 4  # steps of a sum that are under way at a time
-ROOM = {True: 20_000, False: 40_000}  # elements of blocks in registers: where so many are, or fewer
+# Elements of blocks in registers: where so many steps are, and where fewer are.
+ROOM = {True: 20_000, False: 40_000}
 THIRD = 3  # blocks of which an extent is no power of two are three of these
 # Fitted to 5,628 measurements of 259 products of halves, of which what is chosen takes 3.6 % more
 # than the best, in ns: a kernel, one more that adds parts; a block's begin, an element of its end;
@@ -60,7 +61,7 @@ WINDOWED = {True: 1.2, False: 1.1}
 # is in memory takes longer.
 FEWER, MORE = 0.96, 1.04
 WIDER, WAITS = 0.93, 460.0
-TURNS = 1.04, 100.0
+IN_TURNS = 1.04, 100.0
 HIDDEN = 0.03
 
 

@@ -69,6 +69,11 @@ class Matrix:
         m, n, k = (prod(a.size for a in x) for x in (self.rows, self.columns, self.over))
         return m, n, k
 
+    @property
+    def windows(self) -> int:
+        """How often each element of the rows is read, for sums over windows of pictures."""
+        return self.sizes[2] // self.over[-1].size
+
 
 def matrix_of(p: Problem, sideways: bool = False) -> Matrix | None:
     """None where a sum is none, or has too few rows, columns or terms for tensor cores. sideways:
@@ -237,7 +242,7 @@ def _lines(m: Matrix, o: Option) -> int:
     """How many blocks of rows come one after the other before those of the next columns: of what
     the second cache does not hold those that run at once should read as little as they can."""
     rows, columns, terms = m.sizes
-    gates, windows = dict(o.knobs).get("gates", 1), max(terms // m.over[-1].size, 1)
+    gates, windows = dict(o.knobs).get("gates", 1), m.windows
     read = (rows / windows + gates * columns) * terms * m.c.b.dtype.bits / 8
     count = -(-rows // o["rows"])
     if read <= CACHE or count * -(-columns // o["columns"]) <= MULTIPROCESSORS:
@@ -252,6 +257,8 @@ def split(p: Problem, m: Matrix, o: Option, packed: tuple[Tensor, ...]) -> Choic
     assert found is not None
     k = m.over[-1]
     n = k.size // parts
+    if n * parts != k.size:
+        raise ValueError(f"{o}: {k.size} terms are no {parts} parts of one size")
     part, rest, again = Axis("part", parts), Axis(f"{k.name}r", n), Axis("part", parts)
     body = placed(found.body, {k: ix.as_index(part * n + rest)})
     over = tuple(rest if a == k else a for a in found.axes)

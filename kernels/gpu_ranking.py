@@ -16,6 +16,7 @@ from superopt.kernels.gpu_blocks import (
     ERF,
     FEWER,
     HIDDEN,
+    IN_TURNS,
     MEMORY,
     MORE,
     MOST,
@@ -30,7 +31,6 @@ from superopt.kernels.gpu_blocks import (
     STAGES,
     START,
     STEP,
-    TURNS,
     TWICE,
     WAITS,
     WARPS,
@@ -83,7 +83,7 @@ class Steps:
 
     def turns(self, blocks: int, programs: int) -> float:
         """In ns, of programs that each take one block after the other."""
-        share, again = TURNS
+        share, again = IN_TURNS
         each = -(-blocks // programs)
         some = programs // MULTIPROCESSORS
         return self.begin + each * (share * self.together(some) + again)
@@ -233,7 +233,7 @@ def _steps(m: Matrix, b: Block, warps: int) -> Steps:
         step *= WIDER
     if b.warps != warps:
         step *= FEWER if b.warps < warps else MORE
-    if _windows(m) > 1 and h > WGMMA:
+    if m.windows > 1 and h > WGMMA:
         step, least = step * WINDOWED[m.half], least * WINDOWED[m.half]
     begin = BEGIN
     if deep > few:
@@ -249,7 +249,7 @@ def _whole(m: Matrix, b: Block, time: float) -> float:
     parts of a sum. time: of all blocks."""
     rows, columns, terms = m.sizes
     batch, size = prod(a.size for a in m.batch), 2 if m.half else 4
-    moved = (rows * terms / _windows(m) + rows * columns) * batch * size / MEMORY
+    moved = (rows * terms / m.windows + rows * columns) * batch * size / MEMORY
     whole = START + max(time, moved) + HIDDEN * time + (b.columns > b.rows)
     added = AGAIN + b.parts * rows * columns * batch * 8 / PARTIAL
     return whole + (added if b.parts > 1 else 0.0)
@@ -267,13 +267,8 @@ def _programs(m: Matrix, b: Block, near: int) -> int:
 def _in_turns(m: Matrix, b: Block) -> bool:
     """May programs take such blocks in turns? Not where what is read for each row of a result, or
     where in a picture a window is, would be waited for between two blocks."""
-    plain = b.parts == b.gates == 1 and not b.thirds and not m.beside and _windows(m) == 1
+    plain = b.parts == b.gates == 1 and not b.thirds and not m.beside and m.windows == 1
     return plain and b.rows * b.columns >= AREA and m.sizes[2] >= TERMS
-
-
-def _windows(m: Matrix) -> int:
-    """How often each element of the rows is read."""
-    return m.sizes[2] // m.over[-1].size
 
 
 def _most(m: Matrix, gates: int) -> int:

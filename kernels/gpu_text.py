@@ -103,9 +103,8 @@ def printed(
         given = tuple(t for t in order if t in buffers)
         apart = [t for t in own if t in memory and programs > 1]
         fixed = frozenset(p.buffer for p in kernel.packs)
-        some = kernel.programs if 0 < kernel.programs < programs else 0
-        if some and apart:
-            raise NotImplementedError(f"{apart[0].name} is of a program, which has several blocks")
+        # Where each has memory of its own, that is one block's.
+        some = kernel.programs if 0 < kernel.programs < programs and not apart else 0
         turns = (some, programs) if some else None
         texts.append(_function(name, given, axes, inner, registers, apart, fixed, how, turns))
         launches.append(Launch(name, some or programs, given))

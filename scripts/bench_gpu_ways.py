@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Ways to compute products of matrices and convolutions on a GPU, each timed; and how well the
-ranking (kernels/gpu_ranking.py) knows them, which needs no GPU.
+"""Ways to compute products on a GPU, each timed; and how well the ranking knows them.
+
+These are products of matrices, and convolutions; the ranking is that of kernels/gpu_ranking.py. It
+needs no GPU.
 
     scripts/bench_gpu_ways.py --product 2048x768x3072,... [--precision fp16,tf32] [--first N]
                               [--way "dot rows=192 columns=64 deep=64 warps=4 stages=3"] --out FILE
@@ -30,7 +32,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-KINDS = {"fp16": TensorProto.FLOAT16, "tf32": TensorProto.FLOAT}
+KINDS = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}  # else float32
 COMPILERS, TURNS, TUNED = 12, 5, 24
 
 
@@ -47,7 +49,7 @@ class Case:
 def product(text: str, precision: str) -> Any:
     """A model of one product: rows x columns x terms."""
     rows, columns, terms = map(int, text.split("x"))
-    kind = KINDS[precision]
+    kind = KINDS.get(precision, TensorProto.FLOAT)
     drawn = np.random.default_rng(0).standard_normal((terms, columns), np.float32) * terms**-0.5
     w = numpy_helper.from_array(drawn.astype(helper.tensor_dtype_to_np_dtype(kind)), "w")
     graph = helper.make_graph(
@@ -131,7 +133,7 @@ def ranked(found: Sequence[dict[str, Any]]) -> tuple[list[float], list[float]]:
         m: Any = SimpleNamespace(
             sizes=tuple(x["sizes"]), batch=[SimpleNamespace(size=x["batch"])],
             over=[SimpleNamespace(size=x["last"])], half=x["half"], ends=x["ends"],
-            beside=x["beside"],
+            beside=x["beside"], windows=x["sizes"][2] // x["last"],
         )  # fmt: skip
         m.c = SimpleNamespace(b=SimpleNamespace(dtype=SimpleNamespace(bits=16 if m.half else 32)))
         order = list(map(str, islice(gpu_ranking.ranked(m), TUNED)))
@@ -156,6 +158,9 @@ def main() -> None:
     for path in how.rank:
         found = json.loads(path.read_text())
         first, tuned = ranked(found)
+        if not first:
+            print(f"{path}: of none of {len(found)} problems the first way was measured")
+            continue
         mean, least = (float(np.exp(np.mean(np.log(x)))) for x in (first, tuned))
         print(f"{path}: {len(first)} of {len(found)} problems: the first way takes {mean:.3f} of "
               f"the best (at most {max(first):.2f}), the best of {TUNED} {least:.3f}")  # fmt: skip
