@@ -116,7 +116,8 @@ def test_rows_that_begin_within_a_line(
 ) -> None:
     """Of 112 columns: where in a line a row is is the rest of what is not below zero. Of others
     Triton's compiler takes neighbours' signs for one, and results are stored elsewhere."""
-    m = conv(3, 64, 224, 7, strides=[2, 2], pads=[3] * 4)
+    nodes = [node("Conv", "x", "w", "y", strides=[2, 2], pads=[3] * 4)]
+    m = model(nodes, {"x": (F, [1, 3, 40, 224])}, ["y"], {"w": drawn(64, 3, 7, 7, scale=0.1)})
     by(monkeypatch, Option.of("dot", rows=rows, columns=64, deep=32, warps=4, stages=3))
     exe = cuda.compile(read(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
