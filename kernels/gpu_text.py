@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from superopt.kernels import gpu_values as gv
 from superopt.kernels.gpu_ahead import ahead
 from superopt.kernels.gpu_asked import asked
+from superopt.kernels.gpu_blocks import DOT, NARROW
 from superopt.kernels.gpu_functions import HALF, HELPERS, applied, cast, reduced
 from superopt.kernels.gpu_short import shortened
 from superopt.kernels.gpu_unroll import written_out
@@ -34,7 +35,6 @@ from superopt.te.fn import FOLDS, unit
 from superopt.te.node import Apply, Axis, Expr, Load
 from superopt.te.walk import loads
 
-DOT, NARROW = 16, 8  # the least extents of a dot's blocks, and of its columns
 ROUND = 1024  # what is added to indices is a multiple of it: vectors stay vectors
 
 # Nothing in memory is read or written before: that what the launch before has written is there, and

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from superopt.kernels.gpu_blocks import DOT
 from superopt.kernels.tile import For, Stmt, Store, Update
 from superopt.te.expr import Tensor
 from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load
 from superopt.te.walk import loads
 
-BLOCK = 16  # terms of a sum, at least
 Scratch = tuple[tuple[Tensor, str], ...]
 
 
@@ -60,7 +60,7 @@ def _apart(body: Sequence[Stmt], scratch: set[Tensor]) -> set[Tensor]:
 
 def _summed(s: For) -> bool:
     """Is it a block of a sum, whose terms go together (gpu_text.py) and are not read one by one?"""
-    return s.axis.size >= BLOCK and len(s.body) == 1 and isinstance(s.body[0], Update)
+    return s.axis.size >= DOT and len(s.body) == 1 and isinstance(s.body[0], Update)
 
 
 @dataclass(slots=True)
