@@ -1,42 +1,57 @@
-"""onnx's own checker, at arm's length.
+"""onnx's own checker: in a fork of this process, or in a small one that is kept for it.
 
-It is C++ that trusts its input in places: an `axis` out of range crashes it, an Einsum equation
-can keep it busy for ever, a `num_outputs` can use up the memory.  So it runs in a forked child
-with limits on time and memory, and a model that it does not survive is refused.  Where there is
-no fork it runs right here.
+A fork costs as much as the process that it copies is large: of 300 MB 13 ms, where checking a small
+model takes 0.1.  One that checks many models starts another one, which has nothing but the checker,
+and hands them to it.  A model which that does not survive is a fork's to judge, as all others are
+where anything goes wrong with it.
 """
 
+import atexit
 import contextlib
-import faulthandler
+import json
 import os
+import re
 import select
 import signal
+import struct
 import sys
+import threading
 import time
-import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-import onnx
-import onnx.checker
-import onnx.shape_inference
+from superopt.onnx_io.forked_check import (
+    NO_MEMORY,
+    PATIENCE,
+    Complaint,
+    checked,
+    limit,
+    said_here,
+)
 
-from superopt.onnx_io.declarations import impossible
-from superopt.onnx_io.protos import declared
-
-if sys.platform != "win32":
-    import resource
-
-_MEMORY: Final = 1 << 30  # bytes on top of what the process has already
-_PATIENCE: Final = 10  # times the limit of processor time, on a machine that is busy
+MANY: Final = 32  # models by forks of this process: by then they took as long as another one starts
+_SLACK: Final = 10.0  # seconds beyond what a check may take in which its answer must be there
+_ASKED: Final = struct.Struct("<qq")  # bytes of the model, seconds
+_START: Final = (
+    "import sys; sys.path[:] = {path!r}; from superopt.onnx_io.checker import serve; serve()"
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Complaint:
-    """Why a model is refused: what the checker said, or how it ended without saying anything."""
+@dataclass(slots=True)
+class _Server:
+    """A process that checks models, and the two pipes to it."""
 
-    text: str
-    said: bool = True
+    process: int
+    to: int
+    of: int
+    ready: bool = False
+
+
+_lock = threading.Lock()
+_checked = 0  # models so far, by forks of this process
+_server: _Server | None = None
+_failed = False  # it cannot be started
 
 
 def complaint(data: bytes, seconds: int) -> Complaint | None:
@@ -45,89 +60,150 @@ def complaint(data: bytes, seconds: int) -> Complaint | None:
     Beyond that it complains of inferred types that no tensor can have.  `seconds` of processor
     time are allowed.
     """
-    if not hasattr(os, "fork"):
-        text = _check(data)
-        return Complaint(text) if text else None
-    reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        # The child of a process with threads may only do what needs none of their locks: it
-        # calls into onnx, writes to a pipe and is gone.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        _be_the_child(data, seconds, reader, writer)
-    os.close(writer)
-    status = None
+    global _checked
+    if _lock.acquire(blocking=False):  # who checks in another thread meanwhile forks
+        try:
+            if (server := _running()) is not None:
+                return _ask(server, data, seconds)
+        except (OSError, ValueError):
+            _drop()
+        except BaseException:  # an answer that nobody reads would be taken for the next one
+            _drop()
+            raise
+        finally:
+            _lock.release()
+    _checked += 1
+    return checked(data, seconds)
+
+
+def _running() -> _Server | None:
+    """The server, where it is worth while and ready; else this starts it, or lets it start."""
+    global _server, _failed
+    if _server is None:
+        if _failed or _checked < MANY or not _python():
+            return None
+        try:
+            _server = _started()
+        except (OSError, NotImplementedError):
+            _failed = True
+        return None
+    if not _server.ready:
+        if not select.select([_server.of], [], [], 0)[0]:
+            return None
+        if os.read(_server.of, 1) != b"\n":
+            _failed = True
+            raise OSError("it ended")
+        _server.ready = True
+    return _server
+
+
+def _python() -> bool:
+    """Can this program be started once more with a line of Python? One that embeds it may not."""
+    name = Path(sys.executable or "").name
+    return hasattr(os, "fork") and bool(re.match(r"(python|pypy)[\d.]*$", name))
+
+
+def _started() -> _Server:
+    theirs, to = os.pipe()
+    of, answers = os.pipe()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
-        said = _read_until(reader, time.monotonic() + seconds * _PATIENCE)
-        if said is not None:
-            _, status = os.waitpid(child, 0)
+        process = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-c", _START.format(path=sys.path)],
+            os.environ,
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, theirs, 0),
+                (os.POSIX_SPAWN_DUP2, answers, 1),
+                (os.POSIX_SPAWN_DUP2, nowhere, 2),
+            ],
+            setpgroup=0,  # an interrupt from the keyboard is for us
+        )
+    except BaseException:
+        os.close(to)
+        os.close(of)
+        raise
     finally:
-        os.close(reader)
-        if status is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-            _, status = os.waitpid(child, 0)
-    if status == 0 and said is not None:
-        return Complaint(said.decode(errors="replace")) if said else None
-    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-    if number in (signal.SIGXCPU, signal.SIGKILL):
-        return Complaint(f"it takes more than {seconds} seconds of processor time", said=False)
-    name = signal.Signals(number).name if number else f"exit {os.waitstatus_to_exitcode(status)}"
-    return Complaint(f"it makes onnx's checker crash ({name})", said=False)
+        for pipe in (theirs, answers, nowhere):
+            os.close(pipe)
+    return _Server(process, to, of)
 
 
-def _check(data: bytes) -> str:
-    """The complaint, found in this process."""
-    try:
-        onnx.checker.check_model(data)
-        inferred = onnx.shape_inference.infer_shapes(data, check_type=True, strict_mode=True)
-        # Not in subgraphs: a branch for other sizes, which is never taken, may be impossible.
-        for kind, owner in declared(inferred, subgraphs=False):
-            if problem := impossible(kind):
-                return f"The inferred type of {owner} is not possible: {problem}."
-    except MemoryError:
-        return "It takes more memory than there is."
-    except UnicodeDecodeError:
-        return "Some name or text in it is not UTF-8."
-    except Exception as error:  # of a dozen types, all of which mean no
-        return str(error) or type(error).__name__
-    return ""
-
-
-def _be_the_child(data: bytes, seconds: int, reader: int, writer: int) -> None:
-    """Check, write the complaint, and end without any cleaning up; never returns."""
-    code = 1
-    try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # our parent's to handle
-        faulthandler.disable()
-        os.close(reader)
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)  # the checker prints
-        os.dup2(nowhere, 2)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-        with contextlib.suppress(OSError, ValueError):
-            with open("/proc/self/statm", "rb") as statm:
-                size = int(statm.read().split()[0]) * resource.getpagesize()
-            limit = size + _MEMORY + 20 * len(data)
-            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-        text = _check(data).encode(errors="replace")
-        while text:
-            text = text[os.write(writer, text) :]
-        code = 0
-    finally:
-        os._exit(code)
-
-
-def _read_until(reader: int, deadline: float) -> bytes | None:
-    """All that comes through a pipe until its other end closes; None if that takes too long."""
-    parts: list[bytes] = []
-    while (left := deadline - time.monotonic()) > 0:
-        if not select.select([reader], [], [], left)[0]:
-            break
-        part = os.read(reader, 1 << 16)
+def _ask(server: _Server, data: bytes, seconds: int) -> Complaint | None:
+    """Raises OSError or ValueError where no answer comes."""
+    _write(server.to, _ASKED.pack(len(data), seconds) + data)
+    end = time.monotonic() + seconds * PATIENCE + _SLACK
+    answer = b""
+    while not answer.endswith(b"\n"):
+        if not select.select([server.of], [], [], max(0.0, end - time.monotonic()))[0]:
+            raise TimeoutError
+        part = os.read(server.of, 1 << 16)
         if not part:
-            return b"".join(parts)
+            raise OSError("it ended")
+        answer += part
+    text = json.loads(answer)
+    return Complaint(text) if text else None
+
+
+def _drop() -> None:
+    """Be rid of the server; the next one begins after as many models as this."""
+    server = _forget()
+    if server is not None:
+        with contextlib.suppress(OSError):
+            os.kill(server.process, signal.SIGKILL)
+            os.waitpid(server.process, 0)
+
+
+def _forget() -> _Server | None:
+    """Have none, and no pipes to one: what was so far."""
+    global _server, _checked
+    server, _server, _checked = _server, None, 0
+    if server is not None:
+        for pipe in (server.to, server.of):
+            with contextlib.suppress(OSError):
+                os.close(pipe)
+    return server
+
+
+def _be_a_fork() -> None:
+    """Our parent's server is not ours, and who held the lock is not here."""
+    global _lock
+    _lock = threading.Lock()
+    _forget()
+
+
+atexit.register(_drop)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_be_a_fork)
+
+
+def serve() -> None:
+    """The other end: check what comes through standard input, until it ends."""
+    _write(1, b"\n")
+    answers = os.dup(1)
+    os.dup2(2, 1)  # the checker prints
+    while asked := _read(_ASKED.size):
+        size, seconds = _ASKED.unpack(asked)
+        data = _read(size)
+        limit(data, seconds)
+        if (text := said_here(data)) == NO_MEMORY:
+            return  # which may be for what others left
+        _write(answers, json.dumps(text).encode() + b"\n")
+
+
+def _read(size: int) -> bytes:
+    """As many bytes of standard input; none where it ends."""
+    parts = []
+    while size > 0:
+        part = os.read(0, min(size, 1 << 20))
+        if not part:
+            return b""
         parts.append(part)
-    return None
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _write(pipe: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(pipe, rest) :]

@@ -7,7 +7,7 @@ import onnx
 import onnx.defs
 
 from superopt.errors import ModelError
-from superopt.onnx_io.checker import Complaint
+from superopt.onnx_io.forked_check import Complaint
 from superopt.onnx_io.protos import bodies, node_name
 
 _AGAIN: Final = "correct the exporter, or export the model again"

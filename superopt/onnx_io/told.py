@@ -90,7 +90,7 @@ def _plain(value: object) -> object:
 
 
 def _inferred(model: onnx.ModelProto) -> onnx.GraphProto | None:
-    """With the types that onnx infers; None where that does not survive it (checker.py)."""
+    """With the types that onnx infers; None where that does not survive it (forked_check.py)."""
     said = complaint(model.SerializeToString(), SECONDS + len(model.graph.node) // 20_000)
     if said is not None and not said.said:
         return None

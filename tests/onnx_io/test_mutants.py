@@ -73,7 +73,9 @@ def test_the_originals_are_accepted(name: str) -> None:
     assert accept(data)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if i % 3 else ()) for i, n in enumerate(ALL)]
+)
 def test_mutant(name: str) -> None:
     data = ALL[name]
 

@@ -140,7 +140,7 @@ def test_an_old_net_is_optimized() -> None:
             c = Clip <min = 0.0, max = 6.0> (b)
             y = Pad <pads = [0,0,0,0,0,0,0,0]> (c)
         }""")
-    made = superopt.optimize(proto, budget=5).model
+    made = superopt.optimize(proto, budget=60, cost="roofline").model
     assert "Transpose" not in {n.op_type for n in made.graph.node}
     x = drawn((2, 3, 8, 8)) * 9
     np.testing.assert_array_equal(

@@ -1,0 +1,142 @@
+"""onnx's own checker, at arm's length.
+
+It is C++ that trusts its input in places: an `axis` out of range crashes it, an Einsum equation
+can keep it busy for ever, a `num_outputs` can use up the memory.  So it runs in a forked child
+with limits on time and memory, and a model that it does not survive is refused.  Where there is
+no fork it runs right here.
+"""
+
+import contextlib
+import faulthandler
+import math
+import os
+import select
+import signal
+import sys
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Final
+
+import onnx
+import onnx.checker
+import onnx.shape_inference
+
+from superopt.onnx_io.declarations import impossible
+from superopt.onnx_io.protos import declared
+
+if sys.platform != "win32":
+    import resource
+
+NO_MEMORY: Final = "It takes more memory than there is."
+_MEMORY: Final = 1 << 30  # bytes on top of what the process has already
+PATIENCE: Final = 10  # times the limit of processor time, on a machine that is busy
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """Why a model is refused: what the checker said, or how it ended without saying anything."""
+
+    text: str
+    said: bool = True
+
+
+def checked(data: bytes, seconds: int) -> Complaint | None:
+    """What `onnx.checker.check_model(full_check=True)` has against this ModelProto, if anything.
+
+    Beyond that it complains of inferred types that no tensor can have.  `seconds` of processor
+    time are allowed.
+    """
+    if not hasattr(os, "fork"):
+        text = said_here(data)
+        return Complaint(text) if text else None
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        # The child of a process with threads may only do what needs none of their locks: it
+        # calls into onnx, writes to a pipe and is gone.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        _be_the_child(data, seconds, reader, writer)
+    os.close(writer)
+    status = None
+    try:
+        said = _read_until(reader, time.monotonic() + seconds * PATIENCE)
+        if said is not None:
+            _, status = os.waitpid(child, 0)
+    finally:
+        os.close(reader)
+        if status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+            _, status = os.waitpid(child, 0)
+    if status == 0 and said is not None:
+        return Complaint(said.decode(errors="replace")) if said else None
+    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    if number in (signal.SIGXCPU, signal.SIGKILL):
+        return Complaint(f"it takes more than {seconds} seconds of processor time", said=False)
+    name = signal.Signals(number).name if number else f"exit {os.waitstatus_to_exitcode(status)}"
+    return Complaint(f"it makes onnx's checker crash ({name})", said=False)
+
+
+def said_here(data: bytes) -> str:
+    """The complaint, found in this process."""
+    try:
+        onnx.checker.check_model(data)
+        inferred = onnx.shape_inference.infer_shapes(data, check_type=True, strict_mode=True)
+        # Not in subgraphs: a branch for other sizes, which is never taken, may be impossible.
+        for kind, owner in declared(inferred, subgraphs=False):
+            if problem := impossible(kind):
+                return f"The inferred type of {owner} is not possible: {problem}."
+    except MemoryError:
+        return NO_MEMORY
+    except UnicodeDecodeError:
+        return "Some name or text in it is not UTF-8."
+    except Exception as error:  # of a dozen types, all of which mean no
+        return str(error) or type(error).__name__
+    return ""
+
+
+def limit(data: bytes, seconds: int) -> None:
+    """Let this process end where checking `data` takes more seconds or memory than it may."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time()) + seconds, most))
+    with contextlib.suppress(OSError, ValueError):
+        with open("/proc/self/statm", "rb") as statm:
+            size = int(statm.read().split()[0]) * resource.getpagesize()
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (size + _MEMORY + 20 * len(data), most))
+
+
+def _be_the_child(data: bytes, seconds: int, reader: int, writer: int) -> None:
+    """Check, write the complaint, and end without any cleaning up; never returns."""
+    code = 1
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # our parent's to handle
+        signal.signal(signal.SIGXCPU, signal.SIG_DFL)  # which ends it
+        faulthandler.disable()
+        os.close(reader)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)  # the checker prints
+        os.dup2(nowhere, 2)
+        limit(data, seconds)
+        text = said_here(data).encode(errors="replace")
+        while text:
+            text = text[os.write(writer, text) :]
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _read_until(reader: int, deadline: float) -> bytes | None:
+    """All that comes through a pipe until its other end closes; None if that takes too long."""
+    parts: list[bytes] = []
+    while (left := deadline - time.monotonic()) > 0:
+        if not select.select([reader], [], [], left)[0]:
+            break
+        part = os.read(reader, 1 << 16)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+    return None
