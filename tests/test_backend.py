@@ -69,7 +69,14 @@ def runs(case: Any) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("name", sorted(CASES))
+@pytest.mark.parametrize(
+    "name",
+    # Of the functions' bodies, which are other cases' operators, some each time.
+    [
+        pytest.param(n, marks=pytest.mark.slow if "expanded" in n and i % 4 else ())
+        for i, n in enumerate(sorted(CASES))
+    ],
+)
 def test_node(name: str) -> None:
     if name in EXCEPT:
         pytest.skip(EXCEPT[name])

@@ -231,6 +231,9 @@ def _row(
     Less its least distance from the first, each place must not be smaller than the one before:
     neighbours that want the contrary share their mean (isotonic regression).
     """
+    if len(row) == 1:
+        nodes[row[0]].x = wanted[0]
+        return
     groups: list[tuple[float, float, int]] = []  # sum, weight, how many
     for n, want, offset in zip(row, wanted, offsets, strict=True):
         weight = nodes[n].weight

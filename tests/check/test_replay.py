@@ -51,13 +51,12 @@ def after(given: g.Graph, r: Rule, *some: Application) -> str:
     return lines(state.graph)
 
 
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("file", FILES)
-def test_every_rule_is_replayed(file: str) -> None:
+def test_every_rule_is_replayed(file: str, every: int) -> None:
     book = {r.name: r for r in load_library()}
     untried: list[str] = []
-    for r in book.values():
-        if r.source.rpartition(":")[0] != file:
-            continue
+    for r in [r for r in book.values() if r.source.rpartition(":")[0] == file][::every]:
         soon = instances(r, 0, constants=True, rounds=1, patience=60)
         for one in islice(chain(soon, instances(r, 0, constants=True)), 6):
             step = step_of(r, g.Graph(one.inputs, one.lhs))

@@ -131,7 +131,7 @@ def wait_for_the_end(number: int) -> None:
 
 
 @needs_proc
-@pytest.mark.parametrize("lines", [1, 8])
+@pytest.mark.parametrize("lines", [pytest.param(1, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_is_stopped_leaves_no_process_and_goes_on(
     sent: signal.Signals, lines: int, wanted: bytes, tmp_path: Path

@@ -66,9 +66,12 @@ CASES |= LONG
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize(("registers", "threads"), [(16, 1), (16, 2), (32, 2)])
-def test_the_same(name: str, registers: int, threads: int) -> None:
-    ways(name, registers, threads, lambda o: o.algorithm == "flat", 4)
+@pytest.mark.parametrize(
+    ("registers", "threads"), [pytest.param(16, 1, marks=pytest.mark.slow), (16, 2), (32, 2)]
+)
+@pytest.mark.parametrize("many", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_the_same(name: str, registers: int, threads: int, many: int) -> None:
+    ways(name, registers, threads, lambda o: o.algorithm == "flat", many)
 
 
 @pytest.mark.parametrize("name", LONG)

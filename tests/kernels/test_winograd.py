@@ -152,7 +152,10 @@ STRIDED = [
 
 
 @pytest.mark.parametrize("before", [False, True], ids=["by rows", "transformed before"])
-@pytest.mark.parametrize(("m", "kernel", "strides", "pads", "sizes"), STRIDED)
+@pytest.mark.parametrize(
+    ("m", "kernel", "strides", "pads", "sizes"),
+    [pytest.param(*c, marks=pytest.mark.slow if n % 3 else ()) for n, c in enumerate(STRIDED)],
+)
 def test_windows_that_are_apart(
     m: int, kernel: tuple[int, ...], strides: tuple[int, ...], pads: tuple[int, ...],
     sizes: tuple[int, ...], before: bool,

@@ -153,17 +153,18 @@ def test_what_is_false_is_not_proved(text: str) -> None:
     assert axioms().follows(rule(text)) is None
 
 
-def test_mutants_are_not_proved() -> None:
+@pytest.mark.parametrize("every", [69, pytest.param(23, marks=pytest.mark.slow)])
+def test_mutants_are_not_proved(every: int) -> None:
     """Changed rules that differ numerically do not follow from the axioms."""
     tried = 0
-    for one in load_library()[::23]:
+    for one in load_library()[::every]:
         some = list(mutants(one))
         Random(one.name).shuffle(some)
         for mutant in some[:2]:
             tried += 1
             if axioms().follows(mutant) is not None:
                 assert not isinstance(try_rule(mutant, seed=1, count=6), Differs), mutant
-    assert tried > 100
+    assert tried > 2300 / every
 
 
 @pytest.mark.parametrize("one", load_library()[::30], ids=lambda r: r.name)
