@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from superopt.kernels.gpu_blocks import MULTIPROCESSORS, fused, step, taken
+from superopt.kernels.layout import lying
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.kernels.rows import once
@@ -29,6 +30,7 @@ PER_WARP = 512  # elements of a row
 LARGEST = 1 << 14  # elements of a row that is one block
 # Elements of several rows, half as many where rows are longer than that; and rows, at most.
 ROWS, MIDDLE, HIGH = 2048, 256, 32
+BESIDE = 16  # rows, at least, of which elements lie beside each other: as many halves are a sector
 
 
 def short_and_long(p: Problem) -> Iterator[Option]:
@@ -51,10 +53,12 @@ def _high(p: Problem, n: int) -> Iterator[Option]:
     last, wide = p.tensor.axes[p.lead - 1].size, 1 << max(n - 1, 0).bit_length()
     rows = prod(a.size for a in p.tensor.axes[: p.lead])
     size = ROWS if wide < MIDDLE else ROWS // 2
-    most = min(size // wide, HIGH, rows // (2 * MULTIPROCESSORS), last)
-    high = 1 << max(most, 1).bit_length() - 1
+    most = min(size // wide, HIGH, rows // (2 * MULTIPROCESSORS))
+    if across := lying(p.layouts.get(p.tensor), p.tensor.rank).parts[-1].axis < p.lead:
+        most = max(most, BESIDE)
+    high = 1 << max(min(most, last), 1).bit_length() - 1
     for h in (high, high // 2, 2 * high) if high > 1 else ():
-        if 1 < h <= last and h * wide <= 2 * ROWS:
+        if 1 < h <= last and h * wide <= (4 if across else 2) * ROWS:
             warps = max(1, min(8, h * wide // 256))
             yield from (Option.of("rows", high=h, warps=w) for w in dict.fromkeys((warps, 2, 8)))
 

@@ -22,6 +22,7 @@ from superopt.kernels.option import Option
 from superopt.kernels.pack import packed
 from superopt.kernels.problem import Problem
 from superopt.kernels.tile import Kernel, Pack
+from superopt.plan.across import AxisOrder, across
 from superopt.plan.attention import attention
 from superopt.plan.by_channel import by_channel
 from superopt.plan.cells import celled, cells
@@ -160,6 +161,10 @@ def program(
     if target.fuses is not None:
         fusing = target.fuses(tensors.constants, width)
         current, leads = attention(current, leads, needed, lying, tensors.constants, fusing)
+    orders: Mapping[Tensor, AxisOrder] = {}
+    if target.parts:
+        current, orders = across(current, needed, leads)
+        leads |= {t: len(order.first) for t, order in orders.items()}
     whole = current.keys()
     current = by_channel(current, leads, lying)
     if target.parts:
@@ -173,7 +178,7 @@ def program(
         current = gated(*some)
     how = chosen or {}
     machine = width, how, tiles, unit, dilated, registers, target
-    return _Builder(graph, tensors, outputs, current, leads, lying, sums, *machine).build()
+    return _Builder(graph, tensors, outputs, current, leads, orders, lying, sums, *machine).build()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +200,7 @@ class _Builder:
     outputs: Sequence[Tensor]
     current: Mapping[Tensor, Tensor]
     leads: Mapping[Tensor, int]
+    orders: Mapping[Tensor, AxisOrder]
     lying: Mapping[Tensor, Layout]
     sums: Collection[Tensor]
     width: int
@@ -239,7 +245,9 @@ class _Builder:
                 b: self.lying[x] for b in given if (x := back.get(b, b)) in self.lying
             }
             if t in into:
-                layout[root] = self.part(root, *into[t])
+                layout[root] = self.part(t, root, *into[t])
+            elif t in self.orders:
+                layout[root] = self.orders[t].lies(self.lying.get(t))
             elif t in self.lying:
                 layout[root] = self.lying[t]
             known = {x for x in given if x in self.tensors.constants}
@@ -261,9 +269,10 @@ class _Builder:
                 steps.append(Step(one.kernel, reads, target, key, t, begins))
         return self.placed(steps, where, asked, used)
 
-    def part(self, root: Tensor, whole: Tensor, part: Phase) -> Scatter:
+    def part(self, t: Tensor, root: Tensor, whole: Tensor, part: Phase) -> Scatter:
         """Where a part of another tensor lies."""
-        places = zip(root.axes, part.begin, part.step, strict=True)
+        axes = self.orders[t].back(root.axes) if t in self.orders else root.axes
+        places = zip(axes, part.begin, part.step, strict=True)
         at = [ix.as_index(i * step + begin) for i, begin, step in places]
         layout = self.lying.get(whole) or row_major(whole.rank)
         return Scatter(self.shape(whole), layout, root.axes, tuple(at))

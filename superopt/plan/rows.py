@@ -23,7 +23,7 @@ FEW, LONG = 16, 1 << 18
 
 
 @dataclass(slots=True)
-class _Group:
+class Group:
     """root: the result; lead: how many of its axes say which row; stages: what goes into it, each
     as it was computed."""
 
@@ -46,50 +46,50 @@ def rows(
     """
     readers: dict[Tensor, set[Tensor]] = {}
     for t, now in current.items():
-        for x in _read(now):
+        for x in read(now):
             readers.setdefault(x, set()).add(t)
     out = dict(current)
     leads: dict[Tensor, int] = {}
     for t in reversed(list(current)):
         if t not in out or t.rank < 2 or t in pictures:
             continue
-        group = _grown(t, out, {*stay, *pictures}, readers)
+        group = grown(t, out, {*stay, *pictures}, readers)
         if group is not None and not (spread and _few_and_long(group)):
-            out[t] = _fused(group, current[t])
+            out[t] = fused(group, current[t])
             leads[t] = group.lead
             for x in group.stages:
                 del out[x]
     return out, leads
 
 
-def _few_and_long(group: _Group) -> bool:
+def _few_and_long(group: Group) -> bool:
     sizes = _sizes(group.root)
     return prod(sizes[: group.lead]) <= FEW and prod(sizes[group.lead :]) >= LONG
 
 
-def _read(t: Tensor) -> set[Tensor]:
+def read(t: Tensor) -> set[Tensor]:
     return set() if t.body is None else {x.tensor for x in loads(t.body)}
 
 
-def _grown(
+def grown(
     t: Tensor,
     current: Mapping[Tensor, Tensor],
     stay: Collection[Tensor],
     readers: Mapping[Tensor, set[Tensor]],
-) -> _Group | None:
+) -> Group | None:
     """The group of a result; None where no sum over its rows is in it."""
     now = current[t]
     if reductions(now.body):
         return None
-    lead = next((n for x in _read(now) if (n := _lead(x, current, t)) is not None), None)
+    lead = next((n for x in read(now) if (n := _lead(x, current, t)) is not None), None)
     if not lead:
         return None
-    group = _Group(t, lead)
+    group = Group(t, lead)
     more = True
     while more:
         more = False
         inside = {t, *group.stages}
-        for x in {u for v in inside for u in _read(current[v])} - inside:
+        for x in {u for v in inside for u in read(current[v])} - inside:
             if x in stay or x not in current or not readers[x] <= inside:
                 continue
             if _is_row(x, current[x], t, lead) and all(
@@ -189,7 +189,7 @@ def _inner(e: Expr) -> Sequence[Expr]:
     return []
 
 
-def _fused(group: _Group, now: Tensor) -> Tensor:
+def fused(group: Group, now: Tensor) -> Tensor:
     """The result, computed from stages that are computed from each other."""
     done: dict[Tensor, Tensor] = {}
     shared = _shared(group, now)
@@ -278,7 +278,7 @@ class _Shared:
     first: Tensor
 
 
-def _shared(group: _Group, now: Tensor) -> _Shared | None:
+def _shared(group: Group, now: Tensor) -> _Shared | None:
     lead = group.lead
     assert now.body is not None
     for x, stage in group.stages.items():
