@@ -70,6 +70,7 @@ def torched(x: np.ndarray) -> Any:
     return torch.from_numpy(x)
 
 
+SLOW = pytest.mark.slow
 P, Q = Axis("i", 4), Axis("j", 8)
 X, Y, R = Tensor("x", F32, (4, 8)), Tensor("y", F32, (4, 8)), Tensor("r", F32, (4, 8))
 
@@ -87,8 +88,12 @@ def test_a_masked_add(run: Run, n: int, kind: str, block: int) -> None:
     np.testing.assert_array_equal(got, a + b)
 
 
-@pytest.mark.parametrize("sizes", [(64, 64, 64), (70, 50, 48), (17, 33, 20), (5, 100, 3)])
-@pytest.mark.parametrize("blocks", [(32, 32, 16), (24, 16, 1), (16, 40, 100)])
+@pytest.mark.parametrize(
+    "sizes", [(64, 64, 64), pytest.param((70, 50, 48), marks=SLOW), (17, 33, 20), (5, 100, 3)]
+)
+@pytest.mark.parametrize(
+    "blocks", [(32, 32, 16), pytest.param((24, 16, 1), marks=SLOW), (16, 40, 100)]
+)
 @pytest.mark.parametrize("kind", ["i32", "f16", "f32", "f64"])
 def test_a_matmul(
     run: Run, sizes: tuple[int, int, int], blocks: tuple[int, int, int], kind: str

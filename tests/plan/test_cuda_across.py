@@ -1,0 +1,153 @@
+"""Rows that lie across others (plan/across.py): one kernel where a sum goes along channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+
+from superopt.kernels import gpu_space
+from superopt.kernels.option import Option
+from superopt.kernels.problem import Choice, Problem
+from superopt.onnx_io.source import read
+from superopt.pipeline import cuda
+from superopt.plan.build import Program
+from tests.plan.gpu_models import drawn, node
+from tests.plan.test_compile import F, model, reference
+from tests.plan.test_cuda import feeds, interpreted, near
+
+pytestmark = pytest.mark.gpu
+__all__ = ["interpreted"]  # a fixture of this module, too
+
+PICTURES = (2, 21, 6, 11)
+
+
+def alone(op: str, *shape: int, **how: object) -> onnx.ModelProto:
+    return model([node(op, "x", "y", **how)], {"x": (F, [*shape])}, ["y"], {})
+
+
+def by_hand(shape: tuple[int, ...], axes: list[int], keep: int = 1) -> onnx.ModelProto:
+    """A softmax of several axes, of which numbers may lie without these."""
+    nodes = [
+        node("ReduceMax", "x", "m0", axes=axes, keepdims=keep),
+        node("Sub", "x", "m", "d"),
+        node("Exp", "d", "e"),
+        node("ReduceSum", "e", "axes", "s0", keepdims=keep),
+        node("Div", "e", "s", "y"),
+    ]
+    if keep:
+        nodes += [node("Identity", "m0", "m"), node("Identity", "s0", "s")]
+    else:
+        nodes += [node("Unsqueeze", a, "axes", b) for a, b in (("m0", "m"), ("s0", "s"))]
+    first = {n.output[0]: n for n in nodes}
+    nodes = [first[n] for n in ("m0", "m", "d", "e", "s0", "s", "y")]
+    return model(nodes, {"x": (F, [*shape])}, ["y"], {"axes": np.array(axes)})
+
+
+def norm_of_channels(*shape: int) -> onnx.ModelProto:
+    """As exporters write it: with the channels last, and back."""
+    c = shape[1]
+    nodes = [
+        node("Transpose", "x", "a", perm=[0, 2, 3, 1]),
+        node("LayerNormalization", "a", "s", "t", "b", axis=-1),
+        node("Transpose", "b", "y", perm=[0, 3, 1, 2]),
+    ]
+    return model(nodes, {"x": (F, [*shape])}, ["y"], {"s": drawn(c), "t": drawn(1, c)[0]})
+
+
+def between(op: str, after: bool, **how: object) -> onnx.ModelProto:
+    """Behind a convolution, and before one."""
+    known = {"w": drawn(24, 16, 1, 1, scale=0.3), "v": drawn(16, 24, 1, 1, scale=0.1)}
+    nodes = [node("Conv", "x", "w", "a"), node(op, "a", "b" if after else "y", axis=1, **how)]
+    if after:
+        nodes.append(node("Conv", "b", "v", "y"))
+    return model(nodes, {"x": (F, [2, 16, 9, 10])}, ["y"], known)
+
+
+def joined() -> onnx.ModelProto:
+    nodes = [
+        node("Softmax", "x", "a", axis=1),
+        node("Neg", "x", "b"),
+        node("Concat", "a", "b", "y", axis=1),
+    ]
+    return model(nodes, {"x": (F, [*PICTURES])}, ["y"], {})
+
+
+def read_twice() -> onnx.ModelProto:
+    """The numbers of rows are results, too."""
+    nodes = [
+        node("ReduceMean", "x", "m", axes=[1]),
+        node("Sub", "x", "m", "d"),
+        node("Mul", "d", "d", "q"),
+        node("ReduceMean", "q", "v", axes=[1]),
+        node("Add", "v", "e", "u"),
+        node("Sqrt", "u", "r"),
+        node("Div", "d", "r", "y"),
+    ]
+    known = {"e": np.float32(1e-5)}
+    return model(nodes, {"x": (F, [*PICTURES])}, ["y", "m", "r"], known)
+
+
+# A model, and how many kernels it is.
+CASES: dict[str, tuple[Callable[[], onnx.ModelProto], int]] = {
+    "channels": (lambda: alone("Softmax", *PICTURES, axis=1), 1),
+    "logarithms": (lambda: alone("LogSoftmax", *PICTURES, axis=1), 1),
+    "columns": (lambda: alone("Softmax", 3, 40, 33, axis=-2), 1),
+    "the first axis": (lambda: alone("Softmax", 40, 33, axis=0), 1),
+    "lengths": (lambda: alone("LpNormalization", *PICTURES, axis=1, p=2), 1),
+    "places of one": (lambda: alone("Softmax", 4, 30, 1, 1, axis=1), 1),
+    "a single picture": (lambda: alone("Softmax", 1, 300, 2, 9, axis=1), 1),
+    "longer than that": (lambda: alone("Softmax", 1, 600, 3, axis=1), 4),
+    "two axes": (lambda: by_hand((4, 6, 10, 7), [1, 3]), 1),
+    "two axes, without these": (lambda: by_hand((4, 6, 10, 7), [1, 3], keep=0), 1),
+    "a norm": (lambda: norm_of_channels(2, 24, 5, 18), 1),
+    "behind a convolution": (lambda: between("Softmax", False), 3),
+    "between convolutions": (lambda: between("Softmax", True), 5),
+    "lengths behind one": (lambda: between("LpNormalization", False, p=2), 3),
+    "joined": (joined, 2),
+    "numbers that are results": (read_twice, 4),
+}
+
+
+def program(m: onnx.ModelProto, precision: str = "fp32") -> Program:
+    return cuda.compile(read(m), precision).variant({}).program
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_same(name: str, precision: str) -> None:
+    m = CASES[name][0]()
+    given = feeds(m)
+    near(cuda.compile(read(m), precision).run(given), reference(m, given), precision)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_as_many_kernels(name: str) -> None:
+    make, many = CASES[name]
+    assert len(program(make()).calls) == many
+
+
+@pytest.mark.parametrize("shape", [(2, 21, 64, 64), (2, 300, 32, 32), (1, 500, 8, 128)])
+def test_neighbours_are_rows_of_one_program(shape: tuple[int, ...]) -> None:
+    """Of a sector of memory all is read, also where there are few of them."""
+    (option,) = program(alone("Softmax", *shape, axis=1)).options.values()
+    assert option.algorithm == "rows"
+    assert dict(option.knobs)["high"] >= 16
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_every_option(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    m = norm_of_channels(1, 20, 2, 40)
+    given, wanted = feeds(m), reference(m, feeds(m))
+    (problem,) = program(m, precision).problems.values()
+    some = list(dict.fromkeys(gpu_space.options(problem, False)))
+    assert len(some) > 4
+    for option in some:
+
+        def choose(p: Problem, *_: object, option: Option = option, **__: object) -> Choice:
+            return gpu_space.chosen(p, option)
+
+        monkeypatch.setattr(gpu_space, "choice", choose)
+        near(cuda.compile(read(m), precision).run(given), wanted, precision)
