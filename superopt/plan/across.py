@@ -124,9 +124,14 @@ def _places(
         along: dict[Expr, int] = {
             a: p for a, p in zip(now.axes, out[u], strict=True) if p is not None
         }
-        for r in reductions(now.body):
-            along |= zip(r.axes, order.rest, strict=False)
         assert now.body is not None
+        long = [sizes[p] for p in order.rest]
+        if any([a.extent for a in r.axes] != long for r in reductions(now.body)):
+            out.pop(u)  # of something else, of which there may be much
+            wrong.add(u)
+            continue
+        for r in reductions(now.body):
+            along |= zip(r.axes, order.rest, strict=True)
         wrong |= {e.tensor for x in loads(now.body) for i in x.index for e in loads(i)}
         for e in loads(now.body):
             x = e.tensor

@@ -90,6 +90,18 @@ def read_twice() -> onnx.ModelProto:
     return model(nodes, {"x": (F, [*PICTURES])}, ["y", "m", "r"], known)
 
 
+def of_others() -> onnx.ModelProto:
+    """Of many more numbers than a row has: the sum is a kernel of its own."""
+    nodes = [
+        node("ReduceSum", "z", "last", "s", keepdims=0),
+        node("Unsqueeze", "s", "middle", "u"),
+        node("Mul", "x", "u", "y"),
+    ]
+    given = {"x": (F, [4, 30, 12]), "z": (F, [4, 12, 5000])}
+    known = {"last": np.array([2]), "middle": np.array([1])}
+    return model(nodes, given, ["y"], known)
+
+
 # A model, and how many kernels it is.
 CASES: dict[str, tuple[Callable[[], onnx.ModelProto], int]] = {
     "channels": (lambda: alone("Softmax", *PICTURES, axis=1), 1),
@@ -107,6 +119,7 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], int]] = {
     "between convolutions": (lambda: between("Softmax", True), 5),
     "lengths behind one": (lambda: between("LpNormalization", False, p=2), 3),
     "joined": (joined, 2),
+    "numbers of others": (of_others, 3),
     "numbers that are results": (read_twice, 4),
 }
 

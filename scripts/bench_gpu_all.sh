@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# All that docs/bench_gpu.md says of a GPU, in parts of at most eight minutes each:
+#
+#     scripts/bench_gpu_all.sh FOLDER MODELS PART...
+#
+# FOLDER: where JSON files and the parts' output go; MODELS: a folder with fill.py and its graphs.
+# Parts, in the order in which they should run on one machine (seconds on an H100 with 16 cores):
+#
+#     tables        every model, both batches and precisions, beside torch          450
+#     kernels       products, attention and rows beside cuBLAS and flash, tuned     150
+#     convolutions  those of ResNet-50 beside cuDNN, tuned                          240
+#     vendor        the same with cuBLAS and cuDNN as candidates                    200
+#     tuned         ResNet-50 at batch 16 from nothing (120 wanted)                 116
+#     start         from the cache (3 wanted)                                        60
+#     tests         every kernel family on the device                               210
+#     sanitizer     compute-sanitizer over the tests of kernels                     300
+#     recurrent     LSTMs, GRUs, RNNs beside cuDNN                                   90
+#
+# A part that fails does not keep the others from running; the exit status says whether one did.
+set -u
+cd "$(dirname "$0")/.."
+out=${1:?FOLDER} models=${2:?MODELS}
+shift 2
+mkdir -p "$out"
+export PYTHONUNBUFFERED=1
+python=${PYTHON:-python3}
+pytest=("$python" -m pytest -q -p no:cacheprovider -W ignore -m gpu)
+failed=0
+
+part() {
+    case $1 in
+    tables) "$python" scripts/bench_gpu.py --models "$models" --out "$out/tables" --batch 16,1 \
+        --shard-seconds 430 ;;
+    kernels) "$python" scripts/bench_gpu_kernels.py --no-vendor --tune 40 \
+        --only products,few,attention,rows --out "$out/kernels.json" ;;
+    convolutions) "$python" scripts/bench_gpu_kernels.py --no-vendor --tune 40 \
+        --only convolutions --out "$out/convolutions.json" ;;
+    vendor) "$python" scripts/bench_gpu_kernels.py --tune 12 \
+        --only convolutions,attention --out "$out/vendor.json" ;;
+    tuned) "$python" scripts/bench_gpu.py --models "$models" --out "$out/tuned" --only resnet50 \
+        --precision fp16 --batch 16 --tune 24 ;;
+    start) "$python" scripts/bench_gpu_start.py --models "$models" --out "$out/start" \
+        --only resnet18,bert_base_12l,nasrnn,inception_v3 ;;
+    tests) SUPEROPT_TEST_GPU=1 "${pytest[@]}" -n 14 tests/plan tests/kernels ;;
+    # One process: several sanitizers at once were ended by faults of their own.
+    sanitizer) SUPEROPT_TEST_GPU=1 timeout 420 compute-sanitizer --tool memcheck \
+        --target-processes all --error-exitcode 9 --log-file "$out/sanitizer.%p.log" \
+        "${pytest[@]}" -p no:xdist -k "fp16 or fp32" tests/plan/test_cuda.py \
+        tests/plan/test_cuda_blocks.py tests/plan/test_cuda_across.py \
+        tests/plan/test_cuda_pictures.py ;;
+    recurrent) "$python" scripts/bench_gpu_recurrent.py --out "$out/recurrent.json" ;;
+    *) echo "there is no part $1" >&2; return 2 ;;
+    esac
+}
+
+for name in "$@"; do
+    begin=$SECONDS
+    part "$name" >"$out/$name.txt" 2>&1
+    code=$?
+    tail -n 40 "$out/$name.txt"
+    echo "== $name: exit $code, $((SECONDS - begin)) s"
+    [ "$code" -eq 0 ] || failed=1
+done
+exit "$failed"
