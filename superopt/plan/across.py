@@ -112,7 +112,7 @@ def _places(
 ) -> dict[Tensor, Place]:
     """Of it, and of what it reads, and what that reads, which are its elements or numbers of its
     rows."""
-    sizes = current[t].shape
+    sizes, row = current[t].shape, [current[t].axes[p] for p in order.rest]
     out: dict[Tensor, Place] = {t: tuple(range(t.rank))}
     wrong: set[Tensor] = set()
     waiting = [t]
@@ -125,13 +125,14 @@ def _places(
             a: p for a, p in zip(now.axes, out[u], strict=True) if p is not None
         }
         assert now.body is not None
-        long = [sizes[p] for p in order.rest]
-        if any([a.extent for a in r.axes] != long for r in reductions(now.body)):
-            out.pop(u)  # of something else, of which there may be much
+        sums = [r.axes for r in reductions(now.body)]
+        if any(prod(a.size for a in axes) > prod(a.size for a in row) for axes in sums):
+            out.pop(u)  # of something else, of which there is more
             wrong.add(u)
             continue
-        for r in reductions(now.body):
-            along |= zip(r.axes, order.rest, strict=True)
+        for axes in sums:
+            if [a.extent for a in axes] == [a.extent for a in row]:
+                along |= zip(axes, order.rest, strict=True)
         wrong |= {e.tensor for x in loads(now.body) for i in x.index for e in loads(i)}
         for e in loads(now.body):
             x = e.tensor

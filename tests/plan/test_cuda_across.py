@@ -7,6 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from superopt.kernels import gpu_space
 from superopt.kernels.option import Option
@@ -97,9 +99,9 @@ def of_others() -> onnx.ModelProto:
         node("Unsqueeze", "s", "middle", "u"),
         node("Mul", "x", "u", "y"),
     ]
-    given = {"x": (F, [4, 30, 12]), "z": (F, [4, 12, 5000])}
+    inputs = {"x": (F, [4, 30, 12]), "z": (F, [4, 12, 5000])}
     known = {"last": np.array([2]), "middle": np.array([1])}
-    return model(nodes, given, ["y"], known)
+    return model(nodes, inputs, ["y"], known)
 
 
 # A model, and how many kernels it is.
@@ -124,6 +126,13 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], int]] = {
 }
 
 
+# Of which kernels are compiled for a GPU (test_cuda_compiled.py).
+LARGE: dict[str, Callable[[], onnx.ModelProto]] = {
+    "classes of pixels": lambda: alone("Softmax", 16, 21, 512, 512, axis=1),
+    "norms of many channels": lambda: norm_of_channels(4, 384, 28, 28),
+}
+
+
 def program(m: onnx.ModelProto, precision: str = "fp32") -> Program:
     return cuda.compile(read(m), precision).variant({}).program
 
@@ -132,14 +141,30 @@ def program(m: onnx.ModelProto, precision: str = "fp32") -> Program:
 @pytest.mark.parametrize("name", CASES)
 def test_the_same(name: str, precision: str) -> None:
     m = CASES[name][0]()
-    given = feeds(m)
-    near(cuda.compile(read(m), precision).run(given), reference(m, given), precision)
+    x = feeds(m)
+    near(cuda.compile(read(m), precision).run(x), reference(m, x), precision)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_as_many_kernels(name: str) -> None:
     make, many = CASES[name]
     assert len(program(make()).calls) == many
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_any_axes_of_any_shape(data: st.DataObject) -> None:
+    """In any order, too: as many are rows as numbers of which nothing is summed."""
+    shape = tuple(data.draw(st.lists(st.sampled_from([1, 2, 3, 5, 8, 17]), min_size=2, max_size=4)))
+    axes = sorted(data.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1)))
+    order = data.draw(st.permutations(range(len(shape))))
+    turned = [shape[n] for n in order]
+    m = by_hand(tuple(turned), axes, keep=data.draw(st.integers(0, 1)))
+    first = node("Transpose", "given", "x", perm=order)
+    m.graph.node.insert(0, first)
+    m.graph.input[0].CopyFrom(onnx.helper.make_tensor_value_info("given", F, shape))
+    given_ = {"given": drawn(*shape)}
+    near(cuda.compile(read(m)).run(given_), reference(m, given_), "fp32")
 
 
 @pytest.mark.parametrize("shape", [(2, 21, 64, 64), (2, 300, 32, 32), (1, 500, 8, 128)])
@@ -153,7 +178,7 @@ def test_neighbours_are_rows_of_one_program(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_every_option(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     m = norm_of_channels(1, 20, 2, 40)
-    given, wanted = feeds(m), reference(m, feeds(m))
+    x, wanted = feeds(m), reference(m, feeds(m))
     (problem,) = program(m, precision).problems.values()
     some = list(dict.fromkeys(gpu_space.options(problem, False)))
     assert len(some) > 4
@@ -163,4 +188,4 @@ def test_every_option(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
             return gpu_space.chosen(p, option)
 
         monkeypatch.setattr(gpu_space, "choice", choose)
-        near(cuda.compile(read(m), precision).run(given), wanted, precision)
+        near(cuda.compile(read(m), precision).run(x), wanted, precision)
