@@ -13,6 +13,7 @@ import os
 import re
 import select
 import signal
+import socket
 import struct
 import sys
 import threading
@@ -40,11 +41,10 @@ _START: Final = (
 
 @dataclass(slots=True)
 class _Server:
-    """A process that checks models, and the two pipes to it."""
+    """A process that checks models, and our end of what leads to it."""
 
     process: int
-    to: int
-    of: int
+    line: socket.socket
     ready: bool = False
 
 
@@ -88,9 +88,9 @@ def _running() -> _Server | None:
             _failed = True
         return None
     if not _server.ready:
-        if not select.select([_server.of], [], [], 0)[0]:
+        if not select.select([_server.line], [], [], 0)[0]:
             return None
-        if os.read(_server.of, 1) != b"\n":
+        if _server.line.recv(1) != b"\n":
             _failed = True
             raise OSError("it ended")
         _server.ready = True
@@ -104,8 +104,7 @@ def _python() -> bool:
 
 
 def _started() -> _Server:
-    theirs, to = os.pipe()
-    of, answers = os.pipe()
+    ours, theirs = socket.socketpair()
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         process = os.posix_spawn(
@@ -113,31 +112,31 @@ def _started() -> _Server:
             [sys.executable, "-c", _START.format(path=sys.path)],
             os.environ,
             file_actions=[
-                (os.POSIX_SPAWN_DUP2, theirs, 0),
-                (os.POSIX_SPAWN_DUP2, answers, 1),
+                (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
+                (os.POSIX_SPAWN_DUP2, theirs.fileno(), 1),
                 (os.POSIX_SPAWN_DUP2, nowhere, 2),
             ],
             setpgroup=0,  # an interrupt from the keyboard is for us
         )
     except BaseException:
-        os.close(to)
-        os.close(of)
+        ours.close()
         raise
     finally:
-        for pipe in (theirs, answers, nowhere):
-            os.close(pipe)
-    return _Server(process, to, of)
+        theirs.close()
+        os.close(nowhere)
+    return _Server(process, ours)
 
 
 def _ask(server: _Server, data: bytes, seconds: int) -> Complaint | None:
     """Raises OSError or ValueError where no answer comes."""
-    _write(server.to, _ASKED.pack(len(data), seconds) + data)
+    # To one that has ended nothing is sent, and no signal ends us, as by a pipe one might.
+    server.line.sendall(_ASKED.pack(len(data), seconds) + data, getattr(socket, "MSG_NOSIGNAL", 0))
     end = time.monotonic() + seconds * PATIENCE + _SLACK
     answer = b""
     while not answer.endswith(b"\n"):
-        if not select.select([server.of], [], [], max(0.0, end - time.monotonic()))[0]:
+        if not select.select([server.line], [], [], max(0.0, end - time.monotonic()))[0]:
             raise TimeoutError
-        part = os.read(server.of, 1 << 16)
+        part = server.line.recv(1 << 16)
         if not part:
             raise OSError("it ended")
         answer += part
@@ -155,13 +154,11 @@ def _drop() -> None:
 
 
 def _forget() -> _Server | None:
-    """Have none, and no pipes to one: what was so far."""
+    """Have none, and nothing that leads to it: the one there was."""
     global _server, _checked
     server, _server, _checked = _server, None, 0
     if server is not None:
-        for pipe in (server.to, server.of):
-            with contextlib.suppress(OSError):
-                os.close(pipe)
+        server.line.close()
     return server
 
 

@@ -101,7 +101,9 @@ def limit(data: bytes, seconds: int) -> None:
     """Let this process end where checking `data` takes more seconds or memory than it may."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time()) + seconds, most))
+    end = math.ceil(time.process_time()) + seconds
+    end = end if most == resource.RLIM_INFINITY else min(end, most)
+    resource.setrlimit(resource.RLIMIT_CPU, (end, most))
     with contextlib.suppress(OSError, ValueError):
         with open("/proc/self/statm", "rb") as statm:
             size = int(statm.read().split()[0]) * resource.getpagesize()

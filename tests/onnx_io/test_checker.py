@@ -108,6 +108,19 @@ def test_one_that_died_is_done_without(number: int) -> None:
         os.kill(kept.process, 0)  # it was waited for
 
 
+def test_no_signal_ends_what_writes_to_one_that_died() -> None:
+    """Where a program has SIGPIPE end it, as in a shell's pipeline."""
+
+    def asked() -> bool:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        kept = server()
+        os.kill(kept.process, signal.SIGKILL)
+        os.waitpid(kept.process, 0)
+        return checker.complaint(large(), 3) is None
+
+    assert in_child(asked)
+
+
 def test_one_that_does_not_start_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
     checker._drop()
     monkeypatch.setattr(checker, "_START", "raise SystemExit(1) # {path}")

@@ -77,6 +77,24 @@ def joined() -> onnx.ModelProto:
     return model(nodes, {"x": (F, [*PICTURES])}, ["y"], {})
 
 
+def a_part() -> onnx.ModelProto:
+    """Of what is joined before a convolution, in whose memory it is written."""
+    known = {
+        "w": drawn(24, 16, 1, 1, scale=0.3),
+        "v": drawn(32, 16, 1, 1, scale=0.3),
+        "u": drawn(16, 56, 1, 1, scale=0.1),
+    }
+    nodes = [
+        node("Conv", "x", "w", "p"),
+        node("Conv", "x", "v", "q"),
+        node("Softmax", "p", "a", axis=1),
+        node("Relu", "q", "b"),
+        node("Concat", "a", "b", "c", axis=1),
+        node("Conv", "c", "u", "y"),
+    ]
+    return model(nodes, {"x": (F, [2, 16, 9, 6])}, ["y"], known)
+
+
 def read_twice() -> onnx.ModelProto:
     """The numbers of rows are results, too."""
     nodes = [
@@ -121,6 +139,7 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], int]] = {
     "between convolutions": (lambda: between("Softmax", True), 5),
     "lengths behind one": (lambda: between("LpNormalization", False, p=2), 3),
     "joined": (joined, 2),
+    "a part of what is joined": (a_part, 6),
     "numbers of others": (of_others, 3),
     "numbers that are results": (read_twice, 4),
 }
