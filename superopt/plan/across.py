@@ -23,6 +23,8 @@ from superopt.te.walk import loads, reductions
 T = TypeVar("T")
 ZERO = ix.as_index(0)
 
+Place = tuple[int | None, ...]  # of each axis of a tensor which one of the result it is; None: 1
+
 LONGEST = 512  # elements of a row: of longer ones too few are read beside each other
 
 
@@ -102,9 +104,6 @@ def _group(
         if len(inside) == len(places):
             return group, new[turned[t]], [x for x in inside if x is not t]
         places = inside  # what is not of the group is read as it lies
-
-
-Place = tuple[int | None, ...]  # of each axis of a tensor which one of the result it is; None: 1
 
 
 def _places(
