@@ -24,13 +24,21 @@ from superopt.kernels.schedule import (
 from superopt.kernels.transform import reduction
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis
-from superopt.te.walk import reductions, stages
+from superopt.te.walk import loads, reductions, stages
 
 PER_WARP = 512  # elements of a row
 LARGEST = 1 << 14  # elements of a row that is one block
-# Elements of several rows, half as many where rows are longer than that; and rows, at most.
-ROWS, MIDDLE, HIGH = 2048, 256, 32
-BESIDE = 16  # rows, at least, of which elements lie beside each other: as many halves are a sector
+# Elements of several rows, which are a program of so many warps: of rows that begin at any address
+# each element is read by itself, and by neighbours; those that more than one warp has would be
+# summed by way of shared memory, which rows of fewer elements than lanes never are.
+ROWS, WARPS = 2048, 2
+RAGGED, LANES, MOST_WARPS = 1024, 32, 4
+# Rows of which elements lie beside each other: at least as many as halves are a sector; and as many
+# as were fastest of 10 softmaxes and layer norms, by elements of a program, which of short rows are
+# more; elements of a thread then (of 1 million pixels of 21 classes in halves, 120 us by these, and
+# 427 by 32 rows and 8 elements), and warps of a multiprocessor, where there are fewer programs.
+BESIDE, SIXTY_FOUR, AREA, MOST = 16, 64, 4096, 512
+EACH, BUSY = 128, 4
 
 
 def short_and_long(p: Problem) -> Iterator[Option]:
@@ -48,19 +56,47 @@ def _taken_together(p: Problem) -> Iterator[Sequence[Axis]]:
 
 
 def _high(p: Problem, n: int) -> Iterator[Option]:
-    """Several rows of n numbers at a time, where they are short and there are many: the best of 11
-    softmaxes and layer norms come first."""
+    """Several rows of n numbers at a time, where they are short and there are many: the best of 19
+    softmaxes and layer norms, or near it, come first."""
     last, wide = p.tensor.axes[p.lead - 1].size, 1 << max(n - 1, 0).bit_length()
     rows = prod(a.size for a in p.tensor.axes[: p.lead])
-    size = ROWS if wide < MIDDLE else ROWS // 2
-    most = min(size // wide, HIGH, rows // (2 * MULTIPROCESSORS))
-    if across := lying(p.layouts.get(p.tensor), p.tensor.rank).parts[-1].axis < p.lead:
-        most = max(most, BESIDE)
+    if lying(p.layouts.get(p.tensor), p.tensor.rank).parts[-1].axis < p.lead:
+        yield from _beside(rows, last, wide, EACH if _read(p) == 1 else EACH // 2)
+        return
+    ragged = n * p.tensor.dtype.bits % 128 > 0
+    area, few = (RAGGED, MOST_WARPS if wide <= LANES else 1) if ragged else (ROWS, WARPS)
+    most = min(area // wide, rows // (2 * MULTIPROCESSORS))
     high = 1 << max(min(most, last), 1).bit_length() - 1
     for h in (high, high // 2, 2 * high) if high > 1 else ():
-        if 1 < h <= last and h * wide <= (4 if across else 2) * ROWS:
-            warps = max(1, min(8, h * wide // 256))
-            yield from (Option.of("rows", high=h, warps=w) for w in dict.fromkeys((warps, 2, 8)))
+        if 1 < h <= last and h * wide <= 2 * ROWS:
+            warps = max(1, min(few, h * wide // 256))
+            some = (w for w in (warps, 2 * warps, 4 * warps, warps // 2) if 1 <= w <= 8)
+            yield from (Option.of("rows", high=h, warps=w) for w in some)
+
+
+def _read(p: Problem) -> int:
+    """How many tensors as large as the result are read."""
+    read = {e.tensor for s in stages([p.tensor]) if s.body is not None for e in loads(s.body)}
+    size = prod(p.tensor.shape)
+    return sum(t.body is None and prod(t.shape) == size for t in read)
+
+
+def _beside(rows: int, last: int, wide: int, each: int = EACH) -> Iterator[Option]:
+    """Rows whose elements lie across others, `last` of which lie beside each other. each: elements
+    of a thread."""
+    most = min(max(SIXTY_FOUR, AREA // wide), MOST, rows // (2 * MULTIPROCESSORS))
+    most = min(most, 8 * 32 * each // wide)
+    high = 1 << max(min(max(most, BESIDE), last), 1).bit_length() - 1
+    for h in (high, high // 2, 2 * high):
+        if not 1 < h <= last:
+            continue
+        area, programs = h * wide, -(-rows // h)
+        busy = min(-(-BUSY * MULTIPROCESSORS // programs), area // 256)
+        warps = 1 << max(1, min(8, max(area // (32 * each), busy))).bit_length() - 1
+        some = (w for w in (warps, 2 * warps, warps // 2, 4 * warps) if 1 <= w <= 8)
+        yield from (
+            Option.of("rows", high=h, warps=w) for w in some if area // (32 * w) <= 2 * each
+        )
 
 
 def in_memory(t: Tensor, lead: int) -> bool:

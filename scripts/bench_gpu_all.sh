@@ -6,34 +6,52 @@
 # FOLDER: where JSON files and the parts' output go; MODELS: a folder with fill.py and its graphs.
 # Parts, in the order in which they should run on one machine (seconds on an H100 with 16 cores):
 #
-#     tables        every model, both batches and precisions, beside torch          450
-#     kernels       products, attention and rows beside cuBLAS and flash, tuned     150
-#     convolutions  those of ResNet-50 beside cuDNN, tuned                          240
+#     tables        every model, both batches and precisions, beside torch          480
+#     kernels       products, attention and rows beside cuBLAS and flash, tuned     120
+#     convolutions  those of ResNet-50 beside cuDNN, tuned                          180
 #     vendor        the same with cuBLAS and cuDNN as candidates                    200
 #     tuned         ResNet-50 at batch 16 from nothing (120 wanted)                 116
 #     start         from the cache (3 wanted)                                        60
 #     tests         every kernel family on the device                               210
-#     sanitizer     compute-sanitizer over the tests of kernels                     300
+#     sanitizer     compute-sanitizer over tests of kernels, once these are built   120
 #     recurrent     LSTMs, GRUs, RNNs beside cuDNN                                   90
 #
 # A part that fails does not keep the others from running; the exit status says whether one did.
 set -u
-cd "$(dirname "$0")/.."
-out=${1:?FOLDER} models=${2:?MODELS}
+out=$(realpath -m "${1:?FOLDER}") models=$(realpath -m "${2:?MODELS}")
 shift 2
-mkdir -p "$out"
+cd "$(dirname "$0")/.." && mkdir -p "$out" || exit 2
 export PYTHONUNBUFFERED=1
 python=${PYTHON:-python3}
 pytest=("$python" -m pytest -q -p no:cacheprovider -W ignore -m gpu)
 failed=0
 
+# Four at once: of eleven some were ended by faults of their own.
+sanitized() {
+    local names=(cuda blocks across pictures) pids=() code=0
+    for name in "${names[@]}"; do
+        file=tests/plan/test_cuda_$name.py
+        [ "$name" = cuda ] && file=tests/plan/test_cuda.py
+        SUPEROPT_TEST_GPU=1 timeout 300 compute-sanitizer --tool memcheck --target-processes all \
+            --error-exitcode 9 --log-file "$out/sanitizer_$name.%p.log" \
+            "${pytest[@]}" -p no:xdist -k "fp16 or fp32" "$file" >"$out/sanitizer_$name.txt" 2>&1 &
+        pids+=($!)
+    done
+    for n in "${!names[@]}"; do
+        wait "${pids[n]}" || { code=1; echo "${names[n]} failed"; }
+        echo "${names[n]}: $(tail -n 1 "$out/sanitizer_${names[n]}.txt")"
+    done
+    grep -h "ERROR SUMMARY" "$out"/sanitizer_*.log | sort | uniq -c
+    return "$code"
+}
+
 part() {
     case $1 in
     tables) "$python" scripts/bench_gpu.py --models "$models" --out "$out/tables" --batch 16,1 \
-        --shard-seconds 430 ;;
-    kernels) "$python" scripts/bench_gpu_kernels.py --no-vendor --tune 40 \
+        --shard-seconds 480 ;;
+    kernels) "$python" scripts/bench_gpu_kernels.py --no-vendor --tune 24 \
         --only products,few,attention,rows --out "$out/kernels.json" ;;
-    convolutions) "$python" scripts/bench_gpu_kernels.py --no-vendor --tune 40 \
+    convolutions) "$python" scripts/bench_gpu_kernels.py --no-vendor --tune 24 \
         --only convolutions --out "$out/convolutions.json" ;;
     vendor) "$python" scripts/bench_gpu_kernels.py --tune 12 \
         --only convolutions,attention --out "$out/vendor.json" ;;
@@ -42,12 +60,7 @@ part() {
     start) "$python" scripts/bench_gpu_start.py --models "$models" --out "$out/start" \
         --only resnet18,bert_base_12l,nasrnn,inception_v3 ;;
     tests) SUPEROPT_TEST_GPU=1 "${pytest[@]}" -n 14 tests/plan tests/kernels ;;
-    # One process: several sanitizers at once were ended by faults of their own.
-    sanitizer) SUPEROPT_TEST_GPU=1 timeout 420 compute-sanitizer --tool memcheck \
-        --target-processes all --error-exitcode 9 --log-file "$out/sanitizer.%p.log" \
-        "${pytest[@]}" -p no:xdist -k "fp16 or fp32" tests/plan/test_cuda.py \
-        tests/plan/test_cuda_blocks.py tests/plan/test_cuda_across.py \
-        tests/plan/test_cuda_pictures.py ;;
+    sanitizer) sanitized ;;
     recurrent) "$python" scripts/bench_gpu_recurrent.py --out "$out/recurrent.json" ;;
     *) echo "there is no part $1" >&2; return 2 ;;
     esac

@@ -152,6 +152,36 @@ def rows(kind: Any) -> Iterator[Case]:
             return fn.layer_norm(x, (d,), g, b)
 
         yield Case(f"layer norm {n} x {d}", [node], {"x": (n, d)}, known, norm, 2 * n * d * size)
+    yield from across(kind)
+
+
+def across(kind: Any) -> Iterator[Case]:
+    """Rows that lie across others: of the channels of pictures that lie plane by plane."""
+    from torch.nn import functional as fn
+
+    size = np.dtype(kind).itemsize
+    shape = (16, 21, 512, 512)
+    node = helper.make_node("Softmax", ["x"], ["y"], axis=1)
+
+    def softmax(x: Any) -> Any:
+        return fn.softmax(x, 1)
+
+    moved = 2 * int(np.prod(shape)) * size
+    yield Case("softmax of 21 channels, 16 of 512 x 512", [node], {"x": shape}, {}, softmax, moved)
+    shape = (16, 96, 112, 112)
+    known = {"g": drawn(96, kind=kind), "b": drawn(96, kind=kind)}
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["last"], perm=[0, 2, 3, 1]),
+        helper.make_node("LayerNormalization", ["last", "g", "b"], ["normed"], axis=-1),
+        helper.make_node("Transpose", ["normed"], ["y"], perm=[0, 3, 1, 2]),
+    ]
+
+    def norm(x: Any, g: Any, b: Any) -> Any:
+        return fn.layer_norm(x.permute(0, 2, 3, 1), (96,), g, b).permute(0, 3, 1, 2)
+
+    moved = 2 * int(np.prod(shape)) * size
+    name = "layer norm of 96 channels, 16 of 112 x 112"
+    yield Case(name, nodes, {"x": shape}, known, norm, moved)
 
 
 FAMILIES = {f.__name__: f for f in (products, few, attention, convolutions, rows)}
