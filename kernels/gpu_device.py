@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +10,8 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+
+from superopt.kernels.gpu_module import products
 
 EARLY = (9, 0)  # compute capability
 SIDE, COPIED = 4096, 1 << 28  # of matrices; bytes
@@ -29,8 +30,10 @@ def device() -> str:
     try:
         import torch
         import triton  # noqa: F401
-    except ImportError as e:
+    except ModuleNotFoundError as e:
         raise RuntimeError(f"{e.name} is not installed") from None
+    except (ImportError, OSError) as e:  # one of its libraries is not there
+        raise RuntimeError(f"torch or triton does not load: {e}") from None
     if os.environ.get("TRITON_INTERPRET") == "1":
         return "cpu"
     if torch.version.cuda is None:
@@ -68,13 +71,9 @@ def peak(device: str, precision: str) -> Peak:
         return Peak(1e9, 1e9)
     kinds = {"fp16": torch.float16, "bf16": torch.bfloat16}
     kind = kinds.get(precision, torch.float32)
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-    try:
-        a, b = (torch.randn(SIDE, SIDE, device=device, dtype=kind) for _ in range(2))
+    a, b = (torch.randn(SIDE, SIDE, device=device, dtype=kind) for _ in range(2))
+    with products(precision == "tf32"):
         flops = 2 * SIDE**3 / _fastest(lambda: torch.mm(a, b))
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
     x = torch.zeros(COPIED // 4, device=device)
     y = torch.empty_like(x)
     return Peak(flops, 2 * COPIED / _fastest(lambda: y.copy_(x)))
@@ -102,30 +101,6 @@ def overlaps(device: str) -> bool:
     import torch
 
     return device == "cuda" and torch.cuda.get_device_capability() >= EARLY
-
-
-def fits(compiled: Any) -> bool:
-    """Can the device run a kernel that Triton has compiled? It cannot where it needs more shared
-    memory, or registers, than there are."""
-    load = getattr(compiled, "_init_handles", None)
-    try:
-        if load is not None:
-            load()
-    except Exception as e:
-        if type(e).__name__ == "OutOfResources":
-            return False
-        raise
-    return True
-
-
-def shared_first(compiled: Any) -> None:
-    """Have a kernel that Triton has compiled prefer as much shared memory as there is, where its
-    version tells how (CUfunction_attribute 9 of the driver's cuFuncSetAttribute, in percent)."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-        driver.cuFuncSetAttribute(ctypes.c_void_p(compiled.function), 9, 100)
-    except (OSError, AttributeError, TypeError):  # it is no more than a wish
-        return
 
 
 def wait(device: str) -> None:
@@ -156,6 +131,7 @@ def put(to: Any, x: Any) -> None:
     if not isinstance(x, torch.Tensor):
         x = np.ascontiguousarray(x).reshape(np.shape(x))  # it makes a scalar a row
         short = x.dtype == ml_dtypes.bfloat16  # which numpy has not, by torch
+        x = x if x.flags.writeable else x.copy()  # torch warns of arrays that are not
         x = torch.from_numpy(x.view(np.int16) if short else x)
         x = x.view(torch.bfloat16) if short else x
     to.copy_(x)

@@ -35,7 +35,7 @@ _TAKES = {
 # CUdevice_attribute, CUfunction_attribute, CUfunc_cache, CUlaunchAttributeID, and flags of streams,
 # events and recordings.
 _MAJOR, _MINOR, _OPTIONAL_SHARED = 75, 76, 97
-_STATIC, _DYNAMIC, _CARVEOUT, _PREFER_SHARED = 1, 8, 9, 1
+_THREADS, _STATIC, _DYNAMIC, _CARVEOUT, _PREFER_SHARED = 0, 1, 8, 9, 1
 _OVERLAPS = 6
 _APART, _UNTIMED, _OWN_THREAD = 1, 2, 1
 _ALWAYS = 48 << 10  # bytes of shared memory that a block has without being asked
@@ -103,12 +103,13 @@ class Gpu:
     number: int
 
 
-def gpu() -> Gpu:
-    """The device of this thread, by torch, if torch has chosen one; else the first one. Raises
-    RuntimeError where there is none."""
+def gpu(number: int | None = None) -> Gpu:
+    """A device. number: by default that of this thread's, by torch, if torch has chosen one; else
+    the first one. Raises RuntimeError where there is none."""
     d = driver()
-    some = d.made("cuCtxGetCurrent")
-    number = d.number("cuCtxGetDevice") if some else d.number("cuDeviceGet", 0)
+    if number is None:
+        some = d.made("cuCtxGetCurrent")
+        number = d.number("cuCtxGetDevice") if some else d.number("cuDeviceGet", 0)
     name = ctypes.create_string_buffer(256)
     d("cuDeviceGetName", name, len(name), number)
     major, minor = (d.number("cuDeviceGetAttribute", a, number) for a in (_MAJOR, _MINOR))
@@ -182,11 +183,21 @@ class Cuda:
     def current_stream(self) -> Stream:
         return self.current
 
+    def now(self) -> int:
+        """The stream on which functions are launched."""
+        return self.current.handle
+
+    def most_shared(self) -> int:
+        """Bytes of shared memory that a block can ask for."""
+        return self.driver.number("cuDeviceGetAttribute", _OPTIONAL_SHARED, self.gpu.number)
+
     @contextmanager
     def stream(self, s: Stream) -> Iterator[None]:
         before, self.current = self.current, s
-        yield
-        self.current = before
+        try:
+            yield
+        finally:
+            self.current = before
 
     def Event(self) -> Event:
         return Event(self, "cuEventDestroy_v2", self.driver.made("cuEventCreate", _UNTIMED))
@@ -215,7 +226,8 @@ class Cuda:
         try:
             launch()
         except BaseException:
-            d.lib.cuStreamEndCapture(stream, byref(out))
+            if not d.lib.cuStreamEndCapture(stream, byref(out)) and out.value:
+                self.ended("cuGraphDestroy", out.value)
             raise
         d("cuStreamEndCapture", stream, byref(out))
         graph = Owned(self, "cuGraphDestroy", out.value or 0)
@@ -225,9 +237,11 @@ class Cuda:
 
 @dataclass(slots=True, eq=False)
 class Function:
-    """A kernel's machine code on the device, called as Triton's functions are: with addresses."""
+    """A kernel's machine code on the device, called as Triton's functions are: with addresses.
+    module: what it is of."""
 
     cuda: Cuda
+    module: Owned
     handle: int
     threads: int
     shared: int
@@ -244,10 +258,18 @@ class Function:
         overlaps = _Attribute(_OVERLAPS, 0, 1)
         block = (c_uint * 3)(self.threads, 1, 1)
         config = _Config(
-            (c_uint * 3)(programs, 1, 1), block, self.shared, self.cuda.current.handle,
+            (c_uint * 3)(programs, 1, 1), block, self.shared, self.cuda.now(),
             ctypes.addressof(overlaps) if early else None, int(early),
         )  # fmt: skip
         self.cuda.driver("cuLaunchKernelEx", byref(config), self.handle, each, None)
+
+    def most(self) -> int:
+        """Threads of a block, by its registers."""
+        return self.cuda.driver.number("cuFuncGetAttribute", _THREADS, self.handle)
+
+    def share_first(self) -> None:
+        """Have it prefer as much shared memory as there is. It is no more than a wish."""
+        self.cuda.driver.lib.cuFuncSetAttribute(self.handle, _CARVEOUT, 100)
 
 
 def loaded(cuda: Cuda, code: bytes) -> Owned:
@@ -255,18 +277,12 @@ def loaded(cuda: Cuda, code: bytes) -> Owned:
     return Owned(cuda, "cuModuleUnload", cuda.driver.made("cuModuleLoadData", code))
 
 
-def function(
-    cuda: Cuda, module: Owned, name: str, threads: int, shared: int, shares: bool
-) -> Function:
-    """threads, shared: of a block, and bytes of its memory. shares: it prefers as much shared
-    memory as there is."""
+def function(cuda: Cuda, module: Owned, name: str, threads: int, shared: int) -> Function:
+    """threads, shared: of a block, and bytes of its memory."""
     d = cuda.driver
     handle = d.made("cuModuleGetFunction", module.handle, name.encode())
     if shared > _ALWAYS:
         d("cuFuncSetCacheConfig", handle, _PREFER_SHARED)
-        most = d.number("cuDeviceGetAttribute", _OPTIONAL_SHARED, cuda.gpu.number)
-        most -= d.number("cuFuncGetAttribute", _STATIC, handle)
+        most = cuda.most_shared() - d.number("cuFuncGetAttribute", _STATIC, handle)
         d("cuFuncSetAttribute", handle, _DYNAMIC, most)
-    if shares:
-        d.lib.cuFuncSetAttribute(handle, _CARVEOUT, 100)  # no more than a wish
-    return Function(cuda, handle, threads, shared)
+    return Function(cuda, module, handle, threads, shared)

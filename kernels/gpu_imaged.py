@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from superopt.kernels.gpu_compiled import WARP
 from superopt.kernels.gpu_device import array, overlaps
 from superopt.kernels.gpu_image import Function, Image, Lane, Place, Port, Step
 from superopt.kernels.gpu_module import Library
 from superopt.kernels.gpu_program import Running
 
 ALIGNED = 256
-WARP = 32  # threads
-# What Triton says of a kernel that takes more than addresses, which those that are kept do not.
-_NONE = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +74,9 @@ def imaged(r: Running, device: str, dots: str) -> Imaged | None:
 
 def _compiled(kernel: Any, texts: _Texts) -> Function | None:
     """As Triton has compiled it."""
-    told = kernel.metadata
-    if told.num_ctas != 1 or any(getattr(told, x, 0) for x in _NONE):
+    if not kernel.plain:
         return None
+    told = kernel.metadata
     return texts.function(told.name, kernel.asm["cubin"], told.shared, WARP * told.num_warps)
 
 

@@ -4,7 +4,8 @@ first imported, chooses Triton's interpreter."""
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -42,13 +43,32 @@ class Library:
 
         _, *sizes = self.what.split()
         rows, terms, columns = map(int, sizes)
-        before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = self.dots == "tf32"
-        try:
-            some = a.view(rows, terms), b.view(terms, columns)
+        some = a.view(rows, terms), b.view(terms, columns)
+        with products(self.dots == "tf32"):
             torch.mm(*some, out=out.view(rows, columns))
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@contextmanager
+def products(tf32: bool) -> Iterator[None]:
+    """torch's products of float32 are of numbers rounded to tf32, or exact; sums of shorter floats
+    are of float32. What was said of these before, by the old way or the new one, is so again."""
+    import torch
+
+    said: Any = torch.backends.cuda.matmul
+    try:
+        wanted: dict[str, Any] = {"allow_tf32": (tf32, said.allow_tf32)}
+    except RuntimeError:  # it was said by the new way: the old one is not answered then
+        wanted = {"fp32_precision": ("tf32" if tf32 else "ieee", said.fp32_precision)}
+    for kind in ("fp16", "bf16"):
+        name = f"allow_{kind}_reduced_precision_reduction"
+        wanted[name] = False, getattr(said, name)
+    try:
+        for name, (value, _) in wanted.items():
+            setattr(said, name, value)
+        yield
+    finally:
+        for name, (_, before) in wanted.items():
+            setattr(said, name, before)
 
 
 def vendor(what: str) -> str:

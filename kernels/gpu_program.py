@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from superopt.kernels.cpu_run import Ref
-from superopt.kernels.gpu_device import fits, overlaps, shared_first
+from superopt.kernels.gpu_device import overlaps, put
 from superopt.kernels.gpu_launch import LATE, Launch, forked, in_order
 from superopt.kernels.gpu_machine_code import sound
 from superopt.kernels.gpu_run import TOLD, Loaded, loaded, torch_type
@@ -46,7 +46,7 @@ class Running:
     """A program with its memory. inputs, outputs: tensors of torch on the device, of which calls
     read and to which they write; numbers: which call a launch is of; memory, constants: of all
     calls; loaded: kernels by their names; beside: streams beside the current one; graph: all calls,
-    recorded once. Not to be called twice at a time."""
+    recorded once; over: the last run's end. Not to be called twice at a time."""
 
     calls: tuple[Call, ...]
     inputs: tuple[Any, ...]
@@ -58,6 +58,7 @@ class Running:
     loaded: Mapping[str, Loaded] = field(default_factory=dict)
     beside: list[Any] = field(default_factory=list)
     graph: Any = None
+    over: Any = None
 
     @property
     def number(self) -> int | None:
@@ -85,6 +86,17 @@ class Running:
         Raises NotImplementedError where one is not sound."""
         if not all(right for _, right in _compiled(self.launches, compilers)):
             raise NotImplementedError("Triton's compiler makes wrong code of a kernel")
+
+    def run(self, given: Sequence[Any]) -> None:
+        """Compute the outputs of these inputs, in the current stream; after the last run, on
+        whichever stream that was."""
+        if self.over is not None:
+            self.over.wait()
+        for x, value in zip(self.inputs, given, strict=True):
+            put(x, value)
+        self()
+        if self.over is not None:
+            self.over.record()
 
     def __call__(self) -> None:
         """Compute the outputs from the inputs, in the current stream."""
@@ -170,7 +182,8 @@ def running(
             out.launches, kernels = fitting(_checked(out.launches))
         for kernel in kernels if early else ():
             # One begins where another one still runs only if both divide memory alike.
-            shared_first(kernel)
+            if kernel is not None:
+                kernel.share_first()
         _record(out)
     return out
 
@@ -259,7 +272,7 @@ def fitting(launches: Sequence[Launch]) -> tuple[list[Launch], list[Any]]:
                     raise NotImplementedError(f"{name}: Triton's compiler makes wrong code of it")
                 wrong.add(name)
                 other[name] = {**how, "num_warps": 4 if how["num_warps"] == 8 else 8}
-            elif fits(kernel):
+            elif kernel is None or kernel.fits():  # None: of the vendor's
                 ready[name] = kernel
             elif how["num_stages"] == 1:
                 raise NotImplementedError(f"{name} needs more memory than a multiprocessor has")
@@ -315,7 +328,7 @@ def _record(r: Running) -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         r.launch()
-    r.graph = graph
+    r.graph, r.over = graph, cuda.Event()
 
 
 def _event() -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401  # numpy knows bfloat16 by name then
 import numpy as np
 
-from superopt.kernels.gpu_driver import Cuda, Owned, driver, function, gpu, loaded
+from superopt.kernels.gpu_driver import Cuda, Event, Owned, driver, function, gpu, loaded
 from superopt.kernels.gpu_image import Image, Lane, Place, Port, Step
 from superopt.kernels.gpu_launch import Launch, forked, in_order
 from superopt.kernels.gpu_module import Library, functions
@@ -82,7 +82,8 @@ def interpreted(image: Image, texts: bytes, known: np.ndarray) -> Interpreted:
 
 @dataclass(slots=True, eq=False)
 class OnDevice:
-    """A program on a GPU. arena: its memory; graph: all launches; held: what these are made of."""
+    """A program on a GPU. arena: its memory; graph: all launches; held: what these are made of;
+    over: the last call's end, for which the next one waits, on whichever stream that is."""
 
     image: Image
     cuda: Cuda
@@ -90,6 +91,7 @@ class OnDevice:
     launches: Launches
     held: list[Any] = field(default_factory=list)
     graph: Owned | None = None
+    over: Event | None = None
 
     @property
     def number(self) -> int | None:
@@ -102,8 +104,10 @@ class OnDevice:
         d, base = self.cuda.driver, self.arena.handle
         held: list[Any] = []  # until they are there
         assert self.graph is not None
+        assert self.over is not None
         with self.cuda.entered():
             stream = _torchs_stream()
+            d("cuStreamWaitEvent", stream, self.over.handle, 0)
             for (at, _, _), x in zip(self.image.inputs, given, strict=True):
                 if isinstance(x, np.ndarray):
                     held.append(np.ascontiguousarray(x))
@@ -113,6 +117,7 @@ class OnDevice:
                     size = x.numel() * x.element_size()
                     d("cuMemcpyDtoDAsync_v2", base + at, held[-1].data_ptr(), size, stream)
             d("cuGraphLaunch", self.graph.handle, stream)
+            d("cuEventRecord", self.over.handle, stream)
             if there:
                 return [self._tensor(port) for port in self.image.outputs]
             out = []
@@ -151,8 +156,9 @@ def on_device(image: Image, texts: bytes, known: np.ndarray) -> OnDevice:
             where = f.begin, f.end
             if where not in modules:
                 modules[where] = loaded(cuda, texts[f.begin : f.end])
-            own = modules[where], f.name, f.threads, f.shared, image.shares
-            made.append(function(cuda, *own))
+            made.append(function(cuda, modules[where], f.name, f.threads, f.shared))
+            if image.shares:
+                made[-1].share_first()
         beside = [cuda.beside() for _ in range(image.lanes - 1)]
         out = Launches(image.calls, [], [s.call for s in image.steps], beside)
         for s in image.steps:
@@ -162,6 +168,7 @@ def on_device(image: Image, texts: bytes, known: np.ndarray) -> OnDevice:
         cuda.wait()
         with _kept(made) as pool:
             on.graph = cuda.recorded(on.launch)
+        on.over = cuda.Event()
         on.held += [pool]
     return on
 

@@ -90,7 +90,7 @@ def _beside(rows: int, last: int, wide: int, each: int = EACH) -> Iterator[Optio
     for h in (high, high // 2, 2 * high):
         if not 1 < h <= last:
             continue
-        area, programs = h * wide, -(-rows // h)
+        area, programs = h * wide, max(1, -(-rows // h))
         busy = min(-(-BUSY * MULTIPROCESSORS // programs), area // 256)
         warps = 1 << max(1, min(8, max(area // (32 * each), busy))).bit_length() - 1
         some = (w for w in (warps, 2 * warps, warps // 2, 4 * warps) if 1 <= w <= 8)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from superopt.kernels.gpu_compiled import Compiled
 from superopt.kernels.gpu_functions import type_of
 from superopt.kernels.gpu_module import Library, functions
 from superopt.kernels.gpu_text import Launch, Printed, printed
@@ -79,5 +80,7 @@ def loaded(kernel: Kernel, device: str = "cpu", dots: str = "ieee", early: bool 
     own = {t: torch.empty(n, dtype=torch_type(t.dtype), device=device) for t, n in text.scratch}
     for t, numbers in kernel.tables:
         own[t] = torch.tensor(numbers, dtype=torch_type(t.dtype), device=device)
-    made = functions(text.source, [x.name for x in text.launches])
+    made: dict[str, Any] = dict(functions(text.source, [x.name for x in text.launches]))
+    if device == "cuda":
+        made = {name: Compiled(f) for name, f in made.items()}
     return Loaded(kernel, text, made, own)

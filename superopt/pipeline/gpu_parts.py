@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from superopt.ir import graph as g
-from superopt.kernels.gpu_device import array, put, tensor
+from superopt.kernels.gpu_device import array, tensor
 from superopt.kernels.gpu_program import Running
 from superopt.onnx_io.model import Model
 from superopt.pipeline.foreign import Arrays, Foreign
@@ -25,9 +25,7 @@ class Part:
 
     def run(self, env: Arrays) -> None:
         """Its outputs are tensors on the device, the part's own."""
-        for v, x in zip(self.segment.inputs, self.running.inputs, strict=True):
-            put(x, env[v])
-        self.running()
+        self.running.run([env[v] for v in self.segment.inputs])
         env.update(zip(self.segment.outputs, self.running.outputs, strict=True))
 
 

@@ -9,17 +9,12 @@ from superopt.kernels.gpu_launch import Launch
 from superopt.kernels.gpu_program import fitting
 
 
-class OutOfResources(Exception):
-    """As Triton's is called."""
-
-
 class Compiled:
     def __init__(self, fits: bool) -> None:
-        self.fits = fits
+        self.right = fits
 
-    def _init_handles(self) -> None:
-        if not self.fits:
-            raise OutOfResources
+    def fits(self) -> bool:
+        return self.right
 
 
 class Function:
@@ -46,7 +41,7 @@ def test_steps_under_way_are_fewer_where_they_do_not_fit() -> None:
     assert [x[0] for x in found] == ["a", "b", "a"]
     assert len(kernels) == 2
     assert (large.asked, small.asked) == ([4, 3, 2], [4])
-    assert all(k.fits for k in kernels)
+    assert all(k.right for k in kernels)
     assert [x[4]["num_stages"] for x in given] == [4, 4, 4]
 
 
@@ -57,7 +52,7 @@ def test_what_never_fits_has_no_kernel() -> None:
 
 def test_other_errors_are_not_taken_for_too_little_memory() -> None:
     class Broken(Compiled):
-        def _init_handles(self) -> None:
+        def fits(self) -> bool:
             raise RuntimeError("no device")
 
     class Breaking(Function):

@@ -4,6 +4,7 @@ parts that are joined. By name."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from zlib import crc32
 
 import numpy as np
 import onnx
@@ -14,8 +15,9 @@ from tests.plan.test_compile import F, model
 I64 = TensorProto.INT64
 
 
-def drawn(*shape: int, scale: float = 1.0) -> np.ndarray:
-    rng = np.random.default_rng(sum(shape))
+def drawn(*shape: int, scale: float = 1.0, of: str = "") -> np.ndarray:
+    """of: what it is for: of one shape others are other numbers."""
+    rng = np.random.default_rng(sum(shape) + crc32(of.encode()))
     return (rng.standard_normal(shape) * scale).astype(np.float32)
 
 
@@ -32,8 +34,10 @@ def heads(
     heads that share keys; mask: added, or, where `chosen`, it says what is `least`."""
     c, rest = h * d, h // grouped * d
     known: dict[str, np.ndarray] = {
-        "wq": drawn(c, c, scale=c**-0.5), "wk": drawn(c, rest, scale=c**-0.5) * 2,
-        "wv": drawn(c, rest, scale=c**-0.5), "bq": drawn(c), "bv": drawn(rest),
+        "wq": drawn(c, c, scale=c**-0.5, of="q"),
+        "wk": drawn(c, rest, scale=c**-0.5, of="k") * 2,
+        "wv": drawn(c, rest, scale=c**-0.5, of="v"), "bq": drawn(c, of="q"),
+        "bv": drawn(rest, of="v"),
         "split": np.array([0, 0, h, d]), "few": np.array([0, 0, h // grouped, d]),
         "joined": np.array([0, 0, c]), "scale": np.float32(d**-0.5),
     }  # fmt: skip
@@ -106,7 +110,8 @@ def branches() -> onnx.ModelProto:
 
 def products() -> onnx.ModelProto:
     """Three of one operand, of which one constant is used twice, and one product is an output."""
-    known = {"a": drawn(20, 16), "b": drawn(20, 24), "u": drawn(16), "v": drawn(24)}
+    known = {"a": drawn(20, 16, scale=0.3), "b": drawn(20, 24, scale=0.3)}
+    known |= {"u": drawn(16), "v": drawn(24)}
     nodes = [
         node("MatMul", "x", "a", "p"), node("Add", "p", "u", "p1"), node("Tanh", "p1", "p2"),
         node("MatMul", "x", "b", "q"), node("Add", "q", "v", "q1"), node("Tanh", "q1", "q2"),

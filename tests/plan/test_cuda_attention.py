@@ -255,7 +255,10 @@ def test_scores_that_make_up_for_a_mask(
     n = 96
     mask = np.where(triangle(n, n, 0), np.float16(least), np.float16(0))
     m = attention((1, 1, n, n, 16), H, (node("Add", "s1", "mask", "s"),), {"mask": mask})
-    fed = {k: (drawn(1, 1, n, 16) * (large if k in "qk" else 1)).astype(np.float16) for k in "qkv"}
+    fed = {
+        k: (drawn(1, 1, n, 16, of=k) * (large if k in "qk" else 1)).astype(np.float16)
+        for k in "qkv"
+    }
     fed["k"][:, :, 80] = fed["q"][:, :, 3]  # which a query before it looks for
     asked = by(monkeypatch, lambda o: o["rows"] == 32 and parts_of(o) == 1)
     exe = cuda.compile(read(m), "fp16")

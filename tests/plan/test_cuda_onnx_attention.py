@@ -35,7 +35,7 @@ def feeds(m: onnx.ModelProto) -> dict[str, np.ndarray]:
     out = {}
     for v in m.graph.input:
         sizes = [d.dim_value for d in v.type.tensor_type.shape.dim]
-        x = drawn(*sizes)
+        x = drawn(*sizes, of=v.name)
         if v.type.tensor_type.elem_type == B:
             x = x > 0
             x[..., 3, :] = False  # a query that sees no key
