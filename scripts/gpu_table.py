@@ -79,9 +79,9 @@ def _group(precision: str, batch: int, own: Mapping[str, Mapping[str, Any]]) -> 
     yield ""
     yield (
         "| model | superopt ms | torch ms | by | in turns | ratio | limit ms | that is x "
-        "| kernels | error / rms | compile s | why (shares of kernels' times alone) |"
+        "| calls ms | kernels | error / rms | compile s | why (shares of kernels' times alone) |"
     )
-    yield "|---" * 12 + "|"
+    yield "|---" * 13 + "|"
     found: dict[str, float] = {}
     for name, case in own.items():
         best = ratio(case)
@@ -99,14 +99,15 @@ def _group(precision: str, batch: int, own: Mapping[str, Mapping[str, Any]]) -> 
 
 def _row(name: str, case: Mapping[str, Any], best: tuple[str, float] | None) -> str:
     if "ms" not in case:
-        return f"| {name} | failed |" + " |" * 10
+        return f"| {name} | failed |" + " |" * 11
     ms, bound = case["ms"], case.get("limit", 0.0)
     mode, how = best or ("", 0.0)
     turns = mode in case.get("beside", {})
     cells = [
         name, f"{ms:.3f}", f"{case['peers'][mode]:.3f}" if mode else "", mode,
         "yes" if turns else "", f"{how:.2f}" if mode else "", f"{bound:.4f}",
-        f"{ms / bound:.1f}" if bound else "", f"{case['kernels']}", f"{case['error']:.1e}",
+        f"{ms / bound:.1f}" if bound else "", f"{case['calls']:.3f}" if "calls" in case else "",
+        f"{case['kernels']}", f"{case['error']:.1e}",
         f"{case.get('seconds', case['compile s']):.1f}", case.get("why", ""),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"

@@ -23,7 +23,10 @@ from bench_gpu import OWN, Case, Journal
 
 ON = "a GPU, torch 2"
 CASES = [Case("resnet18", "fp16", 1), Case("nasrnn", "tf32", 16), Case("two_tower", "fp16", 1)]
-FOUND = {"ms": 0.5, "limit": 0.1, "kernels": 3, "error": 1e-3, "compile s": 2.0, "why": "so"}
+FOUND = {
+    "ms": 0.5, "calls": 0.6, "limit": 0.1, "kernels": 3, "error": 1e-3, "compile s": 2.0,
+    "why": "so",
+}  # fmt: skip
 
 
 class Device:
@@ -151,7 +154,7 @@ def test_the_better_of_torchs_modes_counts() -> None:
     assert gpu_table.ratio(FOUND) is None
     some = {"resnet18 fp16 1": case, "nasrnn fp16 1": {**case, "beside": {}}}
     text = gpu_table.table({**some, "csrnet fp16 1": {"peers": {"graph": 1.0}}})
-    assert "| resnet18 | 0.500 | 1.000 | compile | yes | 1.25 | 0.1000 | 5.0 | 3 |" in text
+    assert "| resnet18 | 0.500 | 1.000 | compile | yes | 1.25 | 0.1000 | 5.0 | 0.600 | 3 |" in text
     assert "Geometric mean of 2 ratios: 1.58 (1.15 wanted); the lowest is resnet18's, 1.25" in text
     assert "nasrnn: 2.00 (3 wanted)" in text
     assert "csrnet" not in text
@@ -181,6 +184,29 @@ def test_the_command_prints_what_was_found(tmp_path: Path) -> None:
         bench_gpu.main()
     assert page.read_text().startswith(f"# {ON}\n\n## Batch 1, fp16\n")
     assert gpu_peers.known(peers, ON)["nasrnn tf32 16"] == {"graph": 1.0, "compile": 1.0}
+
+
+def test_a_failure_is_one_of_the_command_s(tmp_path: Path) -> None:
+    class Failing(Device):
+        def do(self, case: Case, step: str, ready: Any) -> dict[str, Any]:
+            if case.name == "nasrnn" and step == OWN:
+                raise ArithmeticError("far off")
+            return super().do(case, step, ready)
+
+    shard(tmp_path, Failing(), 1000)
+    given = ["bench_gpu.py", "--out", str(tmp_path), "--table", "--peers", str(tmp_path / "p.json")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", given)
+        with pytest.raises(SystemExit) as ended:
+            bench_gpu.main()
+    assert ended.value.code == 1
+
+
+def test_far_off_is_none_too() -> None:
+    right = np.array([3.0, 4.0])
+    assert bench_gpu.far(np.array([3.0, 4.5]), right) == pytest.approx(0.5 / 12.5**0.5)
+    assert not bench_gpu.far(np.array([3.0, np.nan]), right) <= 1
+    assert bench_gpu.far(np.zeros(2), np.zeros(2)) == 0
 
 
 VISION = ("resnet18", "resnet50", "squeezenet1_1", "mobilenet_v2", "inception_v3", "csrnet")

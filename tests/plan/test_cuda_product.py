@@ -386,7 +386,7 @@ def test_a_step_of_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     onnx.save(MODELS["joined"](), tmp_path / "m.onnx")
     monkeypatch.setattr(bench_gpu.Bench, "path", lambda self, case: tmp_path / "m.onnx")
     if not REAL:
-        monkeypatch.setattr(bench_gpu, "event_ms", lambda run, runs=0: run() or 1.0)
+        monkeypatch.setattr(bench_gpu, "event_ms", lambda run, runs=0: (run(), 1.0)[1])
     bench = bench_gpu.Bench(tmp_path, tmp_path, tune=3)
     found = bench.do(case, bench_gpu.OWN, bench.ready(case))
     assert found["error"] < 1e-2
@@ -394,3 +394,6 @@ def test_a_step_of_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert {"ms", "kernels", "compile s", "seconds", "untuned"} <= set(found)
     assert "limit" in found["why"]
     json.dumps(found)
+    bench.exact[case.name, case.batch][0] += 1
+    with pytest.raises(ArithmeticError, match="of their rms"):
+        bench.do(case, bench_gpu.OWN, bench.ready(case))
