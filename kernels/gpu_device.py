@@ -15,6 +15,7 @@ from superopt.kernels.gpu_module import products
 
 EARLY = (9, 0)  # compute capability
 SIDE, COPIED = 4096, 1 << 28  # of matrices; bytes
+ON_GPU = 2  # kDLCUDA of dlpack.h
 # That kernels compute with: gpu_functions.TYPES, which a program that is kept does not load.
 KINDS = frozenset((
     "bool", "float16", "bfloat16", "float32", "float64",
@@ -122,6 +123,21 @@ def emptied(device: str) -> None:
 def on_device(x: object) -> bool:
     """Is it a tensor of torch on a GPU?"""
     return type(x).__module__.startswith("torch") and bool(getattr(x, "is_cuda", False))
+
+
+def by_dlpack(x: Any) -> Any:
+    """As a tensor of torch, what another library has on a GPU; else as it is. No number is
+    copied."""
+    where = getattr(x, "__dlpack_device__", None)
+    if where is None or isinstance(x, np.ndarray) or type(x).__module__.startswith("torch"):
+        return x
+    kind, _ = where()
+    if int(kind) != ON_GPU:
+        return x
+    import torch
+
+    library: Any = torch  # whose types do not say that it has this
+    return library.from_dlpack(x)
 
 
 def put(to: Any, x: Any) -> None:

@@ -265,11 +265,13 @@ class Function:
 
     def most(self) -> int:
         """Threads of a block, by its registers."""
-        return self.cuda.driver.number("cuFuncGetAttribute", _THREADS, self.handle)
+        with self.cuda.entered():
+            return self.cuda.driver.number("cuFuncGetAttribute", _THREADS, self.handle)
 
     def share_first(self) -> None:
         """Have it prefer as much shared memory as there is. It is no more than a wish."""
-        self.cuda.driver.lib.cuFuncSetAttribute(self.handle, _CARVEOUT, 100)
+        with self.cuda.entered():
+            self.cuda.driver.lib.cuFuncSetAttribute(self.handle, _CARVEOUT, 100)
 
 
 def loaded(cuda: Cuda, code: bytes) -> Owned:

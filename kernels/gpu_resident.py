@@ -47,6 +47,12 @@ class Interpreted:
             in_order(self.launches)
         return [self._array(port).copy() for port in self.image.outputs]
 
+    def buffers(self) -> list[Any]:
+        """Tensors of torch where inputs are read."""
+        import torch
+
+        return [torch.from_numpy(self._array(port)) for port in self.image.inputs]
+
     def _array(self, port: Port) -> np.ndarray:
         at, shape, kind = port
         held = self.arena[at : at + bytes_of(port)]
@@ -114,8 +120,9 @@ class OnDevice:
                     self.cuda.put(base + at, held[-1], stream)
                 else:
                     held.append(x.contiguous())
-                    size = x.numel() * x.element_size()
-                    d("cuMemcpyDtoDAsync_v2", base + at, held[-1].data_ptr(), size, stream)
+                    size, place = x.numel() * x.element_size(), held[-1].data_ptr()
+                    if place != base + at:  # else it was written where it is read
+                        d("cuMemcpyDtoDAsync_v2", base + at, place, size, stream)
             d("cuGraphLaunch", self.graph.handle, stream)
             d("cuEventRecord", self.over.handle, stream)
             if there:
@@ -127,6 +134,11 @@ class OnDevice:
                 d("cuMemcpyDtoHAsync_v2", out[-1].ctypes.data, base + at, out[-1].nbytes, stream)
             d("cuStreamSynchronize", stream)
         return out
+
+    def buffers(self) -> list[Any]:
+        """Tensors of torch where inputs are read."""
+        with self.cuda.entered():
+            return [self._tensor(port) for port in self.image.inputs]
 
     def launch(self) -> None:
         if self.launches.beside:

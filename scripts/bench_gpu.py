@@ -23,8 +23,10 @@ It exits with 1 where something failed.
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import secrets
+import shutil
 import signal
 import sys
 import tempfile
@@ -178,11 +180,11 @@ class Bench:
     streams: int | None = None
     seed: int = field(default_factory=lambda: secrets.randbits(32))
     exact: dict[tuple[str, int], list[np.ndarray]] = field(default_factory=dict)
-    folder: Any = field(default_factory=lambda: tempfile.TemporaryDirectory(prefix="bench_gpu_"))
+    folder: Path = field(default_factory=lambda: _folder())
 
     def path(self, case: Case) -> Path:
         """The case's model, made once."""
-        path = Path(self.folder.name) / f"{case.name}_{case.batch}.onnx"
+        path = self.folder / f"{case.name}_{case.batch}.onnx"
         if path.exists():
             return path
         new = path.with_suffix(".new")
@@ -274,6 +276,13 @@ class Bench:
         if not found <= FAR[case.precision]:
             raise ArithmeticError(f"outputs are {found:.1e} of their rms from those in float64")
         return found
+
+
+def _folder() -> Path:
+    """For files of this process."""
+    made = tempfile.mkdtemp(prefix="bench_gpu_")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return Path(made)
 
 
 def poison(made: Any) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from superopt.errors import UsageError
 from superopt.ir import graph as g
-from superopt.kernels.gpu_text import printed
 from superopt.onnx_io.source import Source
 from superopt.pipeline import cuda
 from superopt.pipeline.gpu_parts import Part
@@ -29,7 +28,7 @@ def compilation(
     seconds = time.monotonic() - begin
     if dump is not None:
         for n, p in enumerate(made.parts):
-            _dumped(p, exe.dots, dump if len(made.parts) == 1 else dump / f"part{n}")
+            _dumped(p, dump if len(made.parts) == 1 else dump / f"part{n}")
     programs = [p.program for p in made.parts]
     names = made.model.names
     foreign = tuple(
@@ -51,15 +50,15 @@ def compilation(
     )
 
 
-def _dumped(p: Part, dots: str, folder: Path) -> None:
-    """The texts of a part's kernels, in the order in which they run."""
+def _dumped(p: Part, folder: Path) -> None:
+    """The texts of a part's kernels as they run here, in their order."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for n, call in enumerate(p.program.calls):
             kernel = p.program.kernels[call.function]
             for name, made in (*kernel.passes, ("tile", kernel)):
                 (folder / f"{n:03}-{call.function}.{name}").write_text(f"{made}\n", "utf-8")
-            text = printed(kernel, dots).source
+            text = p.running.loaded[kernel.name].text.source
             if kernel.library:
                 text = f"# by torch: {kernel.library}\n"
             (folder / f"{n:03}-{call.function}.triton.py").write_text(text, "utf-8")

@@ -57,6 +57,16 @@ class Variant:
         """Of the GPU that its kernels run on."""
         return next((p.running.number for p in self.parts), None)
 
+    def buffers(self) -> dict[int, Any]:
+        """Tensors where inputs are read, by their numbers; none where they are copied, as parts
+        read them at places of their own."""
+        if len(self.steps) != 1 or not self.parts:
+            return {}
+        numbers = {v: n for n, v in enumerate(self.model.graph.inputs)}
+        (part,) = self.parts
+        own = zip(part.segment.inputs, part.running.inputs, strict=True)
+        return {numbers[v]: x for v, x in own if v in numbers}
+
     def run(self, given: list[Any], there: str) -> list[Any]:
         """The outputs, of inputs in order: on this device, or, if it is none, numpy's."""
         env: Arrays = dict(zip(self.model.graph.inputs, given, strict=True))

@@ -89,6 +89,10 @@ class Ready:
         """Of the GPU."""
         return self.program.number
 
+    def buffers(self) -> dict[int, Any]:
+        """Tensors where inputs are read, by their numbers."""
+        return dict(zip(self.takes, self.program.buffers(), strict=True))
+
     def run(self, given: Sequence[Any], there: str) -> list[Any]:
         """The outputs, of inputs in order: tensors on the device `there`, or, if it is none,
         numpy's."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from superopt.errors import OutOfMemory, Unlike, UsageError, seconds
-from superopt.kernels.gpu_device import emptied, on_device, tensor, wait
+from superopt.kernels.gpu_device import by_dlpack, emptied, on_device, tensor, wait
 from superopt.pipeline.arrays import Port, as_array, checked_sizes, sizes_of
 from superopt.pipeline.gpu_ready import Ready
 
@@ -65,8 +65,9 @@ class OnGpu:
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs by name. Inputs that are numpy's give numpy's; where all of them are tensors
-        on the device the outputs are such, too: the program's own, which the next call writes
-        again."""
+        on the device (torch's, or others' by DLPack) the outputs are such, too, of torch: the
+        program's own, which the next call writes again. Calls run on torch's current stream, and
+        each one after the one before."""
         given = self.given(feeds)
         there = self.device if given and all(map(on_device, given)) else ""
         with self.lock:
@@ -79,6 +80,19 @@ class OnGpu:
                 self.variants.clear()
                 found = self.variant(self.sizes(given)).run(given, there)
         return dict(zip(self.outputs, found, strict=True))
+
+    def buffers(self, shapes: Mapping[str, int] | None = None) -> dict[str, Any]:
+        """The memory from which kernels read inputs, as tensors of torch on the device, by name.
+        A call that is given one of these copies nothing: write an input there, or have what makes
+        it do so; they are the program's own until it is tuned, or its memory is given back.
+
+        shapes: symbolic sizes. Of a model of which parts run in onnxruntime there are none, nor of
+        inputs that no kernel reads. Raises UsageError for other sizes than those of the model."""
+        sizes = dict(shapes or {})
+        checked_sizes(self.ports, sizes)
+        with self.lock:
+            found = self.ready(sizes).buffers()
+        return {p.name: found[n] for n, p in enumerate(self.ports) if n in found}
 
     def _there(self, made: Variant | Ready, given: Sequence[Any]) -> None:
         """Raises UsageError for tensors of another GPU than the kernels'."""
@@ -125,7 +139,7 @@ class OnGpu:
                 raise UsageError(
                     f"no value for input {p.name!r}", f"it is {p.text}", "give an array"
                 )
-            x = feeds[p.name]
+            x = by_dlpack(feeds[p.name])
             if on_device(x):
                 shape, kind = tuple(x.shape), str(x.dtype).removeprefix("torch.")
                 fits = p.shape is None or len(p.shape) == len(shape)

@@ -117,9 +117,9 @@ class Device:
 
     def cuModuleGetFunction(self, out: Any, module: int, name: bytes) -> None:
         wanted = name.decode()
-        text = self.live[module].decode()
         out._obj.value = len(self.functions) + 1
-        self.functions.append(self.image and functions(text, [wanted])[wanted])
+        made = self.image and functions(self.live[module].decode(), [wanted])[wanted]
+        self.functions.append(made)
 
     def cuFuncGetAttribute(self, out: Any, which: int, function: int) -> None:
         out._obj.value = 1024

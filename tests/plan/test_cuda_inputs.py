@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from superopt.kernels.gpu_device import KINDS, array, tensor
+import superopt
+from superopt.errors import UsageError
+from superopt.kernels.gpu_device import KINDS, array, by_dlpack, tensor
 from superopt.kernels.gpu_functions import TYPES
 from superopt.onnx_io.source import read
 from superopt.pipeline import cuda
@@ -38,6 +41,54 @@ def test_a_sequence_beside_a_tensor() -> None:
     got = cuda.compile(read(m)).run({"x": given[0], "s": given[1]})
     e = np.exp(given[0].astype(np.float64))
     np.testing.assert_allclose(got["y"], e / e.sum(-1, keepdims=True) + given[1][1], rtol=1e-5)
+
+
+class Elsewhere:
+    """An array that another library has on a GPU."""
+
+    def __init__(self, kind: int) -> None:
+        self.kind = kind
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.kind, 0
+
+
+def test_arrays_of_other_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those on a GPU are torch's then, without a copy."""
+    import torch
+
+    monkeypatch.setattr(torch, "from_dlpack", lambda x: ("torch's", x))
+    there, here = Elsewhere(2), Elsewhere(1)
+    assert by_dlpack(there) == ("torch's", there)
+    for x in (here, np.zeros(2), torch.zeros(2), [1.0], None):
+        assert by_dlpack(x) is x
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_inputs_that_are_written_where_they_are_read(
+    again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a program that was compiled, and by one that was found."""
+    monkeypatch.setenv("SUPEROPT_CACHE", str(tmp_path))
+    known = {"w": drawn(6, 4)}
+    nodes = [node("MatMul", "x", "w", "a"), node("Add", "a", "z", "y")]
+    m = model(nodes, {"x": (TensorProto.FLOAT, [3, 6]), "z": (F, [3, 4])}, ["y"], known)
+    path = tmp_path / "m.onnx"
+    path.write_bytes(m.SerializeToString())
+    for _ in range(1 + again):
+        exe = superopt.compile(path, target="cuda")
+        held = exe.buffers()
+    assert bool(exe.found) == again
+    assert list(held) == ["x", "z"]
+    for scale in (1, 3):
+        x, z = drawn(3, 6) * scale, drawn(3, 4, of="z") * scale
+        held["x"].copy_(tensor(x, exe.device))
+        held["z"].copy_(tensor(z, exe.device))
+        wanted = x.astype(np.float64) @ known["w"] + z
+        got = exe.run(held if REAL else {n: v.numpy() for n, v in held.items()})["y"]
+        np.testing.assert_allclose(array(got) if REAL else got, wanted, rtol=1e-4, atol=1e-4)
+    with pytest.raises(UsageError, match="batch"):
+        exe.buffers({"batch": 2})
 
 
 KEPT = [["a", "b"], None, np.array(["a"], object), np.zeros(2, ml_dtypes.float8_e4m3fn)]

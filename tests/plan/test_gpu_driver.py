@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +153,61 @@ def test_another_process_loads_neither_compiler_nor_torch(
     )
     assert done.stderr == ""
     assert done.stdout.splitlines() == ["(2, 4)", "[]", "[]"]
+
+
+COMPILED = """
+import gc
+import os
+from types import SimpleNamespace
+import torch
+from superopt.kernels import gpu_compiled, gpu_driver
+from superopt.kernels.gpu_module import functions
+from superopt.kernels.gpu_run import TOLD
+from tests.plan import fake_cuda
+
+text = '''
+import triton
+import triton.language as tl
+
+@triton.jit
+def twice(x, y):
+    at = tl.program_id(0) * 64 + tl.arange(0, 64)
+    tl.store(y + at, tl.load(x + at) * 2)
+'''
+device = fake_cuda.Device()
+driver = fake_cuda.driver(device)
+gpu_compiled.driver = gpu_driver.driver = lambda: driver
+torch.cuda.current_device = lambda: 0
+torch.cuda.current_stream = lambda: SimpleNamespace(cuda_stream=5)
+f = gpu_compiled.Compiled(functions(text, ["twice"])["twice"])
+x, y = torch.zeros(256, dtype=torch.float16), torch.zeros(257, dtype=torch.float16)
+how = {"num_warps": 2, **TOLD}
+made = f.warmup(x, y, **how, launch_pdl=True)
+assert made is f.warmup(x, y, **how) and made.plain and made.fits()
+assert made is not f.warmup(x, y[1:], **how)  # of which no multiple of 16 bytes is known
+made.share_first()
+for early in (False, True):
+    f[(4,)](x, y, **how, launch_pdl=early)
+print(device.log, device.calls["cuModuleLoadData"], device.stack, bytes(made.asm["cubin"][:4]))
+del made, f
+gc.collect()
+print(list(map(type, device.live.values())))
+"""
+
+
+@ALONE
+def test_kernels_need_no_c_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To be compiled, loaded and launched: there is none in such a process, nor Triton's cache."""
+    monkeypatch.delenv("TRITON_INTERPRET")
+    monkeypatch.delenv("CC", raising=False)
+    with tempfile.TemporaryDirectory() as empty:
+        env = {**os.environ, "PATH": empty, "TRITON_CACHE_DIR": empty}
+        done = subprocess.run(
+            [sys.executable, "-c", COMPILED], capture_output=True, text=True, cwd=ROOT, env=env
+        )
+    assert done.stderr == ""
+    said = "[(4, False, 5), (4, True, 5)] 1 [] b'\\x7fELF'"
+    assert done.stdout.splitlines() == [said, "[<class 'NoneType'>]"]  # the device's own stream
 
 
 LAID_OUT = """
