@@ -7,10 +7,14 @@ after each function, as te/domain.py has it. What has no row is not printed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from superopt.te.dtype import BF16, BOOL, F16, F32, F64, INDEX, DType
+import numpy as np
+
+from superopt.te.dtype import BF16, BOOL, F16, F32, F64, I32, INDEX, DType, to_numpy
+from superopt.te.node import Number
 
 HALF = (F16, BF16)
 TYPES: Mapping[str, str] = MappingProxyType({
@@ -136,6 +140,7 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     # In float64: an error of y log(x) is one of the result, times that. Signs are C99's, but of -0.
     a, c = tl.log(tl.abs(tl.cast(x, tl.float64))), tl.cast(y, tl.float64)
     b = tl.where(a == a, c, c)  # a block, also where y is a number
+    a = tl.where(b == b, a, a)  # and where x is
     r = tl.where((a == 0) | (b == 0), 1.0, tl.exp(b * a))
     low = tl.floor(b)
     odd = (low == b) & (low - 2 * tl.floor(low / 2) == 1)
@@ -167,6 +172,8 @@ HELPERS: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 
 
+# What reads the type of its first operand, which a number of Python's has not.
+OF_THE_FIRST = ("pow", "shl", "shr")
 # Powers that are known, as fewer operations, by the exponent.
 POWERS: Mapping[object, str] = MappingProxyType(
     {1: "{0}", 2: "({0} * {0})", 3: "({0} * {0} * {0})", -1: "(1 / {0})"}
@@ -227,3 +234,19 @@ def cast(text: str, kind: DType, dtype: DType) -> str:
     if dtype == BOOL:
         return f"({text} != 0)"
     return f"tl.cast({text}, {type_of(dtype)})"
+
+
+def number(v: Number, dtype: DType) -> str:
+    """A constant: what Python would not take for its type is said to be of it."""
+    if not dtype.is_float:
+        text = str(bool(v)) if dtype.name == "bool" else str(int(v))
+        return text if dtype in (I32, INDEX) else f"tl.full((), {text}, {type_of(dtype)})"
+    with np.errstate(over="ignore"):
+        x = float(np.float64(float(v)).astype(to_numpy(dtype)))
+    text = repr(x) if math.isfinite(x) else f'float("{x}")'
+    return text if dtype in (F32, *HALF) else f"tl.full((), {text}, {type_of(dtype)})"
+
+
+def typed(text: str, dtype: DType) -> str:
+    """A constant's text as a scalar of the type in which it is computed."""
+    return f"tl.full((), {text}, {'tl.float32' if dtype in HALF else type_of(dtype)})"

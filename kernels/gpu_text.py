@@ -24,7 +24,7 @@ from superopt.kernels import gpu_values as gv
 from superopt.kernels.gpu_ahead import ahead
 from superopt.kernels.gpu_asked import asked
 from superopt.kernels.gpu_blocks import DOT, NARROW
-from superopt.kernels.gpu_functions import HALF, HELPERS, applied, cast, reduced
+from superopt.kernels.gpu_functions import HALF, HELPERS, applied, cast, number, reduced
 from superopt.kernels.gpu_short import shortened
 from superopt.kernels.gpu_unroll import written_out
 from superopt.kernels.gpu_values import Block, Writer
@@ -333,7 +333,7 @@ def _reduced(w: Writer, s: Update, new: Block) -> Block:
         new = Block(gv.whole(w, new, kind), frozenset(w.tile))
     beyond = gv.within(w, frozenset(over))
     if beyond is not None:
-        start = gv.number(unit(s.fn, kind), kind)
+        start = number(unit(s.fn, kind), kind)
         new = Block(f"tl.where({beyond.text}, {new.text}, {start})", new.axes | beyond.axes)
     text = new.text
     for n in range(len(w.tile) - 1, len(w.tile) - 1 - len(over), -1):
@@ -387,4 +387,4 @@ def _operand(w: Writer, e: Expr, tile: tuple[Axis, ...], summed: Axis) -> str:
     inside = gv.within(w, frozenset((summed,)))
     if inside is None or (isinstance(e, Load) and e.tensor not in w.registers - w.zeroed):
         return text  # what is read is 0 there
-    return f"tl.where({inside.text}, {text}, {gv.number(0, e.dtype)})"
+    return f"tl.where({inside.text}, {text}, {number(0, e.dtype)})"

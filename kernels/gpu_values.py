@@ -14,15 +14,22 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from superopt.kernels.address import flat_index
-from superopt.kernels.gpu_functions import HALF, HELPERS, POWERS, applied, cast, type_of
+from superopt.kernels.gpu_functions import (
+    HELPERS,
+    OF_THE_FIRST,
+    POWERS,
+    applied,
+    cast,
+    number,
+    type_of,
+    typed,
+)
 from superopt.te import affine
 from superopt.te import index as ix
-from superopt.te.dtype import BOOL, F32, F64, I32, I64, INDEX, DType, to_numpy
+from superopt.te.dtype import BOOL, F32, F64, I32, I64, INDEX, DType
 from superopt.te.expr import Tensor
-from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Number
+from superopt.te.node import Apply, Axis, Const, Expr, Index, Load
 from superopt.te.walk import axes_of, loads
 
 # A number that is 0, which no compiler knows. Of small quotients LLVM makes operations of 16 bits,
@@ -185,12 +192,13 @@ def value(w: Writer, e: Expr, guard: Block | None = None) -> Block:
             base = value(w, x, guard)
             return Block(POWERS[n].format(base.text), base.axes)
         case Apply(fn, args, dtype):
-            typed = all(isinstance(a, Const) for a in args)
+            known = all(isinstance(a, Const) for a in args)
             some = [value(w, a, guard) for a in args]
-            if typed:  # or Python would compute it
+            if known:  # or Python would compute it
                 kinds = [I64 if a.dtype == INDEX else a.dtype for a in args]
-                some = [Block(f"tl.full((), {b.text}, {type_of(t)})")
-                        for t, b in zip(kinds, some, strict=True)]  # fmt: skip
+                some = [Block(typed(b.text, t)) for t, b in zip(kinds, some, strict=True)]
+            elif fn in OF_THE_FIRST and isinstance(args[0], Const):
+                some[0] = Block(typed(some[0].text, args[0].dtype))
             kind = args[0].dtype
             return _applied(fn, lifted(w, some) if kind == BOOL else some, kind, dtype)
     raise NotImplementedError(f"{type(e).__name__} in a tile: {e}")
@@ -199,17 +207,6 @@ def value(w: Writer, e: Expr, guard: Block | None = None) -> Block:
 def _applied(fn: str, some: Sequence[Block], kind: DType, dtype: DType) -> Block:
     axes = frozenset[Axis]().union(*(b.axes for b in some))
     return Block(applied(fn, [b.text for b in some], kind, dtype), axes)
-
-
-def number(v: Number, dtype: DType) -> str:
-    """A constant: what Python would not take for its type is said to be of it."""
-    if not dtype.is_float:
-        text = str(bool(v)) if dtype.name == "bool" else str(int(v))
-        return text if dtype in (I32, INDEX) else f"tl.full((), {text}, {type_of(dtype)})"
-    with np.errstate(over="ignore"):
-        x = float(np.float64(float(v)).astype(to_numpy(dtype)))
-    text = repr(x) if math.isfinite(x) else f'float("{x}")'
-    return text if dtype in (F32, *HALF) else f"tl.full((), {text}, {type_of(dtype)})"
 
 
 # --- indices ---

@@ -10,6 +10,7 @@ from zlib import crc32
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto
 
 import superopt
 from superopt.errors import UsageError
@@ -89,8 +90,13 @@ MODELS = {
         {"w": drawn(300, 70, scale=0.05)},
     ),
     "powers": lambda: model(
-        [node("Pow", "x", "two", "a"), node("Pow", "z", "x", "b"), node("Add", "a", "b", "y")],
-        {"x": (F, [7, 9]), "z": (F, [7, 9])}, ["y"], {"two": np.float32(2)},
+        [node("Pow", "x", "two", "a"), node("Pow", "z", "x", "b"), node("Add", "a", "b", "c"),
+         node("Pow", "more", "x", "d"), node("Add", "c", "d", "e"), node("Abs", "s", "t"),
+         node("Pow", "t", "x", "f"), node("Add", "e", "f", "y"),
+         node("Cast", "i", "j", to=TensorProto.UINT32),
+         node("BitShift", "one", "j", "k", direction="LEFT"), node("Cast", "k", "w", to=F)],
+        {"x": (F, [7, 9]), "z": (F, [7, 9]), "s": (F, [1]), "i": (I64, [7])},
+        ["y", "w"], {"two": np.float32(2), "more": np.float32(2.5), "one": np.uint32(1)},
     ),
     "angles": lambda: model(
         [node("Tanh", "x", "a"), node("Asin", "a", "b"), node("Atan", "x", "c"),

@@ -71,18 +71,20 @@ for precision in ("fp16", "tf32"):
 """
 
 
-@pytest.mark.slow
+QUICK = ["powers", "layer norm"]
+OTHERS = [
+    "a block", "ragged heads", "depthwise", "turned", "columns", "rotary", "gated",
+    "of three dimensions, and one behind", "angles", "a step of decoding", "a causal text",
+    "eight gates", "three gates of sizes that blocks do not divide", "steps", "a long matrix",
+    "channels", "classes of pixels", "norms of many channels", "of two", "the largest", "a norm",
+    "a scale", "an LSTM of one row", "an LSTM", "a GRU", "a gated product of one row",
+    "three, of terms that nothing divides", "eight", "blocks of three", "in turns",
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "name",
-    ["a block", "ragged heads", "layer norm", "depthwise", "turned", "columns", "rotary", "gated",
-     "of three dimensions, and one behind", "angles", "a step of decoding", "a causal text",
-     "eight gates", "three gates of sizes that blocks do not divide", "steps", "a long matrix",
-     "channels", "classes of pixels", "norms of many channels", "of two", "the largest", "a norm",
-     "a scale",
-     "an LSTM of one row", "an LSTM", "a GRU",
-     "a gated product of one row", "three, of terms that nothing divides", "eight",
-     "blocks of three", "in turns"],
-)  # fmt: skip
+    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+)
 def test_kernels_compile_for_sm_90(name: str) -> None:
     """To machine code, without a GPU; in a process without the interpreter."""
     plain = {n: v for n, v in os.environ.items() if n != "TRITON_INTERPRET"}
