@@ -226,7 +226,7 @@ def bench(
 
     target, precision, vendor, float_class: as `compile` has them. With "cuda" superopt and torch
     run on the GPU and in that precision, on inputs that are there, until the outputs are."""
-    known_target(target, precision)
+    known_target(target, precision, vendor)
     return bench_.bench(
         [Path(m) for m in models],
         vs=vs,

@@ -109,7 +109,7 @@ def compile(
     Raises ModelError for an invalid model, and where it needs onnxruntime and that is not
     installed; UsageError for another target.
     """
-    known_target(target, precision)
+    known_target(target, precision, vendor)
     _threads(threads)
     place = None if store is None else Path(store)
     _float_class(float_class)
@@ -141,7 +141,7 @@ def _on_gpu(
 ) -> OnGpu:  # fmt: skip
     from superopt.pipeline import gpu_ready
 
-    options = gpu_ready.Options(precision, float_class, bool(vendor), streams, store)
+    options = gpu_ready.Options(precision, float_class, vendor, streams, store)
     on = gpu_ready.place()
     file = Path(model) if isinstance(model, str | Path) else None
     if budget or on is None or file is None:
@@ -317,7 +317,7 @@ def tune(
     from superopt.pipeline.shapes import fitting, representative
     from superopt.report.data import Event
 
-    known_target(target, precision)
+    known_target(target, precision, vendor)
     _threads(threads)
     _float_class(float_class)
     place, some, begin = None if store is None else Path(store), threads or 1, time.monotonic()
@@ -375,12 +375,15 @@ def load(path: str | Path, *, threads: int | None = None) -> Executable | OnGpu:
     return compile_.loaded(held, threads)
 
 
-def known_target(target: str, precision: str) -> None:
-    """Raises UsageError for another target, and for a precision that it has not."""
+def known_target(target: str, precision: str, vendor: bool = True) -> None:
+    """Raises UsageError for another target, and for what it has not."""
     if target not in ("cpu", "cuda"):
         raise UsageError(f"target {target} is unknown", "there are cpu and cuda", "use one of them")
-    if target == "cpu" and precision != "fp32":
+    if not isinstance(vendor, bool):
+        raise UsageError(f"vendor = {vendor!r}", "it is True or False", "give one of them")
+    asked = f"precision {precision!r}" if precision != "fp32" else "" if vendor else "vendor=False"
+    if target == "cpu" and asked:
         raise UsageError(
-            f"precision {precision!r} of target cpu", "kernels of the processor are fp32",
+            f"{asked} of target cpu", "kernels of the processor are fp32, and superopt's own",
             'leave it out, or give target="cuda"',
         )  # fmt: skip

@@ -38,7 +38,7 @@ def compilation(
     from superopt.pipeline import compilation as compilation_
 
     folder = None if dump is None else Path(dump)
-    known_target(target, precision)
+    known_target(target, precision, vendor)
     if target != "cpu":
         from superopt.pipeline import gpu_compilation
 
@@ -140,7 +140,7 @@ def _executable(
 
     if sections.is_one(model):
         return load(model, threads=threads)
-    known_target(target, precision)
+    known_target(target, precision, vendor)
     if target == "cpu":
         return compile(model, threads=threads, precision=precision, float_class=float_class)
     return compile(

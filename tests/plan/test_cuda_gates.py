@@ -73,7 +73,7 @@ def cell(
     nodes = []
     for g in range(gates):
         known |= {
-            f"w{g}": drawn(k, n, scale=k**-0.5) + g / 50,
+            f"w{g}": drawn(k, n, scale=0.8 * k**-0.5) + g / 50,
             f"u{g}": drawn(n, n, scale=n**-0.5) / 2 - g / 50, f"b{g}": drawn(n) - g / 9,
         }  # fmt: skip
     for t in range(steps):
