@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -42,6 +43,7 @@ def accuracy(exe: Compiled, shapes: Mapping[str, int], sets: int) -> Accuracy:
     at = representative(exe.model, shapes)
     short, graph = TYPES[exe.precision], exe.model.graph
     worst: dict[str, Compared] = {}
+    sizes: dict[str, float] = {}
     drawn = feeds(graph, at, 0)
     for _ in range(sets):
         try:
@@ -56,22 +58,31 @@ def accuracy(exe: Compiled, shapes: Mapping[str, int], sets: int) -> Accuracy:
         got = exe.run(given)
         rows = zip(got.items(), graph.outputs, exact, own, strict=True)
         for (name, x), v, wanted, original in rows:
-            kind = v.type.dtype
+            kind, lost = v.type.dtype, False
             if kind is not None and kind.is_float:
                 kind = short if kind == F32 else kind
                 with np.errstate(over="ignore"):
                     if short != F32:  # what is beyond its numbers excuses nothing
                         beyond = np.isfinite(wanted) & ~np.isfinite(original)
                         original = np.where(beyond, wanted, original)
+                        lost = exe.precision != "tf32" and bool(beyond.any())
                     original = original.astype(x.dtype)
             found = compare(kind, wanted, original, x)
+            found = replace(found, original_max=np.inf) if lost else found
             if name not in worst or _rank(found) > _rank(worst[name]):
-                worst[name] = found
+                worst[name], sizes[name] = found, _rms(wanted)
     outputs = tuple(
-        Output(name, c.max_error, c.mean_error, c.original_max, c.failure)
+        Output(name, sizes[name], c.max_error, c.mean_error, c.original_max, c.failure)
         for name, c in worst.items()
     )
     return Accuracy(exe.model.source.label, exe.precision, sets, outputs)
+
+
+def _rms(x: np.ndarray) -> float:
+    """Of its finite numbers."""
+    some = np.asarray(x, np.float64)
+    some = some[np.isfinite(some)]
+    return float(np.sqrt((some**2).mean())) if some.size else 0.0
 
 
 def _rank(c: Compared) -> tuple[bool, float]:

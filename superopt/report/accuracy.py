@@ -11,9 +11,11 @@ from superopt.report.table import joined, table
 @dataclass(frozen=True, slots=True)
 class Output:
     """Absolute errors of an output on one set of inputs, and the largest one of the original where
-    all of it is of that precision; why it failed (empty: it passed)."""
+    all of it is of that precision (infinite where that is beyond its numbers); rms: of the output;
+    why it failed (empty: it passed)."""
 
     name: str
+    rms: float
     largest: float
     mean: float
     original: float
@@ -39,11 +41,13 @@ class Accuracy:
         verdict = "within the tolerance" if self.ok else "NOT within the tolerance"
         head = (
             f"{words.plain(self.model)} in {self.precision}: {verdict}, on"
-            f" {words.count(self.sets, 'set')} of drawn inputs"
+            f" {words.count(self.sets, 'set')} of drawn inputs; absolute errors, by the original in"
+            " float64"
         )
-        first = ("output", "largest error", "mean", "the original's in this precision", "")
+        own = f"the original's in {self.precision}"
+        first = ("output", "its rms", "largest error", "mean", own, "")
         cells: list[tuple[str, ...]] = [first]
         for x in self.outputs:
-            errors = (f"{e:.2e}" for e in (x.largest, x.mean, x.original))
+            errors = (f"{e:.2e}" for e in (x.rms, x.largest, x.mean, x.original))
             cells.append((words.plain(x.name), *errors, x.failure))
-        return joined([head, *table(cells, shown=len(cells), numbers=range(1, 4))])
+        return joined([head, *table(cells, shown=len(cells), numbers=range(1, 5))])
