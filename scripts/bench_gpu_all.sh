@@ -26,20 +26,28 @@ python=${PYTHON:-python3}
 pytest=("$python" -m pytest -q -p no:cacheprovider -W ignore -m gpu)
 failed=0
 
-# Four at once: of eleven some were ended by faults of their own.
+# Of tests/plan; each line is a process, and these run at once: of eleven some were ended by faults
+# of their own.
+SANITIZED=(
+    "cuda cuda_across cuda_top cuda_indices cuda_slices"
+    "cuda_blocks cuda_products cuda_short cuda_little"
+    "cuda_pictures cuda_covered cuda_vendor cuda_flash"
+    "cuda_attention cuda_gates cuda_cells cuda_few"
+)
 sanitized() {
-    local names=(cuda blocks across pictures) pids=() code=0
-    for name in "${names[@]}"; do
-        file=tests/plan/test_cuda_$name.py
-        [ "$name" = cuda ] && file=tests/plan/test_cuda.py
+    local pids=() files code=0 some n
+    for n in "${!SANITIZED[@]}"; do
+        read -ra some <<<"${SANITIZED[n]}"
+        files=("${some[@]/#/tests/plan/test_}")
         SUPEROPT_TEST_GPU=1 timeout 300 compute-sanitizer --tool memcheck --target-processes all \
-            --error-exitcode 9 --log-file "$out/sanitizer_$name.%p.log" \
-            "${pytest[@]}" -p no:xdist -k "fp16 or fp32" "$file" >"$out/sanitizer_$name.txt" 2>&1 &
+            --error-exitcode 9 --log-file "$out/sanitizer_$n.%p.log" \
+            "${pytest[@]}" -p no:xdist -k "fp16 or fp32" "${files[@]/%/.py}" \
+            >"$out/sanitizer_$n.txt" 2>&1 &
         pids+=($!)
     done
-    for n in "${!names[@]}"; do
-        wait "${pids[n]}" || { code=1; echo "${names[n]} failed"; }
-        echo "${names[n]}: $(tail -n 1 "$out/sanitizer_${names[n]}.txt")"
+    for n in "${!SANITIZED[@]}"; do
+        wait "${pids[n]}" || code=1
+        echo "${SANITIZED[n]}: $(tail -n 1 "$out/sanitizer_$n.txt")"
     done
     grep -h "ERROR SUMMARY" "$out"/sanitizer_*.log | sort | uniq -c
     return "$code"

@@ -38,7 +38,9 @@ from bench_gpu import poison
 KINDS = {"fp16": (TensorProto.FLOAT16, np.float16), "tf32": (TensorProto.FLOAT, np.float32)}
 TURNS, RUNS, TOGETHER = 5, 5, 10
 SEED = secrets.randbits(32)
-FAR = 0.02  # the output's largest difference from that in float64, by its rms, at most
+# The output's largest difference from that in float64, by its rms, at most. Tensor cores leave out
+# the bits of inputs that tf32 has not: of scores behind an exponential that is up to 0.037 (numpy).
+FAR = {"fp16": 0.02, "tf32": 0.05}
 
 
 @dataclass(frozen=True)
@@ -252,7 +254,7 @@ def measured(case: Case, precision: str, tune: int, copied: float, vendor: bool)
     how = [str(o) for o in made.program.options.values()]
     theirs = [vendor_of(c.kernel.library) for c in r.calls if c.kernel.library]
     worst = float(np.abs(got - wanted).max()) / rms
-    if not worst <= FAR:
+    if not worst <= FAR[precision]:
         raise ArithmeticError(f"the output is {worst:.1e} of its rms from that in float64")
     found = {"us": a, "torch us": b, "share": share, "error": worst, "how": how}
     return {**found, "vendor": theirs, **extra}

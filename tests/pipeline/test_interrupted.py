@@ -119,7 +119,7 @@ def test_a_killed_command_leaves_no_model_and_a_store_that_works(
         process.wait()
     assert not places.model.exists()
     assert list(places.out.iterdir()) == []
-    with command(model, places, "--cost", "roofline", "--budget", "5s") as process:
+    with command(model, places, "--cost", "roofline", "--budget", "2s") as process:
         _, err = process.communicate()
     assert process.returncode == 0, err
     assert places.model.exists()
