@@ -90,6 +90,7 @@ def _group(precision: str, batch: int, own: Mapping[str, Mapping[str, Any]]) -> 
         yield _row(name, case, best)
     yield ""
     yield from _sum(batch, found)
+    yield from _accurate({name: x["accuracy"] for name, x in own.items() if "accuracy" in x})
     for name, case in own.items():
         yield from (
             f"{name}, {step} failed: {text}" for step, text in case.get("failed", {}).items()
@@ -111,6 +112,20 @@ def _row(name: str, case: Mapping[str, Any], best: tuple[str, float] | None) -> 
         f"{case.get('seconds', case['compile s']):.1f}", case.get("why", ""),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
+
+
+def _accurate(found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Of DESIGN section 14: by model, what bench_gpu.accuracy said."""
+    if not found:
+        return
+    right = [name for name, x in found.items() if x["ok"]]
+    yield (
+        f"Within the tolerance of DESIGN section 14: {len(right)} of {len(found)}. The largest"
+        " error by the output's rms, and that of the original, all of it in this precision: "
+        + ", ".join(f"{n} {x['errors'][0]:.1e} ({x['errors'][1]:.1e})" for n, x in found.items())
+        + "."
+    )
+    yield from (f"{n}: {x['why']}" for n, x in found.items() if not x["ok"])
 
 
 def _sum(batch: int, found: Mapping[str, float]) -> Iterator[str]:

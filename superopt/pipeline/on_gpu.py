@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from superopt.report.profile import Profile
 
 Sizes = tuple[tuple[str, int], ...]
+MOST = 1000  # shapes of inputs that are remembered
 
 
 @dataclass(slots=True, repr=False)
@@ -40,7 +41,8 @@ class OnGpu:
 
     ports: inputs; outputs: names; device: "cuda", or "cpu" in the interpreter. make: gives the
     compiler. find, keep: what was compiled in another process; what to do with what is new.
-    variants, found: by sizes, what was compiled, and what was found. Calls from several threads
+    variants, found: by sizes, what was compiled, and what was found; known: sizes, by the shapes of
+    inputs. Calls from several threads
     wait for each other."""
 
     ports: tuple[Port, ...]
@@ -53,6 +55,7 @@ class OnGpu:
     variants: dict[Sizes, Variant] = field(default_factory=dict)
     found: dict[Sizes, Ready] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
+    known: dict[Any, Mapping[str, int]] = field(default_factory=dict)
     _compiler: Compiler | None = None
 
     def __repr__(self) -> str:
@@ -153,8 +156,20 @@ class OnGpu:
                 out.append(as_array(p, x))
         return out
 
-    def sizes(self, given: Sequence[Any]) -> dict[str, int]:
+    def sizes(self, given: Sequence[Any]) -> Mapping[str, int]:
         """The symbolic sizes; raises UsageError where shapes do not fit."""
+        shapes = tuple(None if p.dtype is None else tuple(x.shape)
+                       for p, x in zip(self.ports, given, strict=True))  # fmt: skip
+        if None in shapes:
+            return self._sizes(given)
+        found = self.known.get(shapes)
+        if found is None:
+            if len(self.known) == MOST:
+                self.known.clear()
+            found = self.known[shapes] = self._sizes(given)
+        return found
+
+    def _sizes(self, given: Sequence[Any]) -> dict[str, int]:
         blank = [x if p.dtype is None else np.broadcast_to(np.zeros((), p.dtype), tuple(x.shape))
                  for p, x in zip(self.ports, given, strict=True)]  # fmt: skip
         plain = sizes_of(self.ports, blank)

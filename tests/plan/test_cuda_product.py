@@ -392,6 +392,8 @@ def test_a_step_of_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert found["error"] < 1e-2
     assert 0 < found["limit"] < 1e-2
     assert {"ms", "kernels", "compile s", "seconds", "untuned"} <= set(found)
+    assert found["accuracy"]["ok"]
+    assert found["accuracy"]["errors"][0] < 1e-2
     assert "limit" in found["why"]
     json.dumps(found)
     bench.exact[case.name, case.batch][0] += 1
