@@ -23,6 +23,7 @@ from superopt.te.expr import Tensor
 COMPILERS = 8  # at a time
 TIMES = 10  # in a row, of what is timed
 WARMING = 2  # runs before one is captured: Triton compiles in the first
+WARM = 0.05  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +232,13 @@ def clock(r: Running, times: int = TIMES, others: Sequence[Running] = ()) -> Cal
     out = Clock(graph, times, (r, *others))
     out()
     return out
+
+
+def warmed(tick: Callable[[], float]) -> None:
+    """Time it for a while, so that the device's clock is what it is at work."""
+    begin = time.perf_counter()
+    while isinstance(tick, Clock) and time.perf_counter() - begin < WARM:
+        tick()
 
 
 def _seconds_of(run: Callable[[], None]) -> float:

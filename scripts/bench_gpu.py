@@ -45,6 +45,7 @@ import gpu_peers
 from gpu_table import limit, table, why
 
 RUNS, TOGETHER, TURNS = 20, 10, 5  # of a median; calls between two events; sittings
+WARM = 0.05  # seconds
 LEFT = 75  # the exit code where something is left (EX_TEMPFAIL of sysexits.h)
 TRIES = 2  # of a step that was killed
 OWN = "own"  # the step that needs no peer
@@ -330,12 +331,21 @@ def drawn(exe: Any, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return out
 
 
+def warm(run: Callable[[], object]) -> None:
+    """Run for a while, so that the device's clock is what it is at work."""
+    import torch
+
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < WARM:
+        run()
+        torch.cuda.synchronize()
+
+
 def event_ms(run: Any, runs: int = RUNS) -> float:
     """Of one of several calls in a row: what comes before the first one does not count."""
     import torch
 
-    for _ in range(3):
-        run()
+    warm(run)
     times = []
     for _ in range(runs):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
