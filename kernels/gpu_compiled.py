@@ -92,7 +92,7 @@ class Compiled:
         return partial(self.launch, grid[0])
 
     def warmup(self, *given: Any, grid: object = None, **how: Any) -> Built:
-        """Compiled, and not launched."""
+        """Compiled, and not launched. Raises NotImplementedError where Triton does not take it."""
         from triton import compile
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
@@ -107,7 +107,11 @@ class Compiled:
             attrs = {(n,): [["tt.divisibility", ALIGNED]] for n in known}
             source = ASTSource(self.function, dict(zip(names, kinds, strict=True)), {}, attrs)
             target = GPUTarget("cuda", 10 * major + minor, WARP)
-            out = compile(source, target=target, options=how)
+            try:
+                out = compile(source, target=target, options=how)
+            except Exception as e:  # of a dozen types: the text's, the assembler's, the machine's
+                name, why = self.function.__name__, str(e).strip() or type(e).__name__
+                raise NotImplementedError(f"{name}: Triton does not compile it: {why}") from e
             self.made[key] = Built(out.metadata, out.asm)
         return self.made[key]
 

@@ -47,7 +47,8 @@ class Running:
     """A program with its memory. inputs, outputs: tensors of torch on the device, of which calls
     read and to which they write; numbers: which call a launch is of; memory, constants: of all
     calls; loaded: kernels by their names; beside: streams beside the current one; graph: all calls,
-    recorded once; over: the last run's end. Not to be called twice at a time."""
+    recorded once; over: the last run's end, on the stream `last`. Not to be called twice at a
+    time."""
 
     calls: tuple[Call, ...]
     inputs: tuple[Any, ...]
@@ -60,6 +61,7 @@ class Running:
     beside: list[Any] = field(default_factory=list)
     graph: Any = None
     over: Any = None
+    last: int = 0
 
     @property
     def number(self) -> int | None:
@@ -92,7 +94,10 @@ class Running:
         """Compute the outputs of these inputs, in the current stream; after the last run, on
         whichever stream that was."""
         if self.over is not None:
-            self.over.wait()
+            now = _stream()
+            if now != self.last:
+                self.over.wait()
+                self.last = now
         for x, value in zip(self.inputs, given, strict=True):
             if value is not x:  # it was written where it is read
                 put(x, value)
@@ -337,7 +342,15 @@ def _record(r: Running) -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         r.launch()
-    r.graph, r.over = graph, cuda.Event()
+    r.graph, r.over, r.last = graph, cuda.Event(), _stream()
+    r.over.record()
+
+
+def _stream() -> int:
+    """The one that is current for torch."""
+    import torch
+
+    return int(torch.cuda.current_stream().cuda_stream)
 
 
 def _event() -> Any:

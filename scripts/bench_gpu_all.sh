@@ -9,6 +9,7 @@
 #     tables        every model, both batches and precisions, beside torch          480
 #     kernels       products, attention and rows beside cuBLAS and flash, tuned     120
 #     convolutions  those of ResNet-50 beside cuDNN, tuned                          180
+#     inductor      those in halves beside torch.compile's max-autotune, too        200
 #     vendor        the same with cuBLAS and cuDNN as candidates                    200
 #     tuned         ResNet-50 at batch 16 from nothing (120 wanted)                 116
 #     start         from the cache (3 wanted)                                        60
@@ -61,6 +62,8 @@ part() {
         --only products,few,attention,rows --out "$out/kernels.json" ;;
     convolutions) "$python" scripts/bench_gpu_kernels.py --no-vendor --tune 24 \
         --only convolutions --out "$out/convolutions.json" ;;
+    inductor) "$python" scripts/bench_gpu_kernels.py --no-vendor --tune 24 --inductor \
+        --only convolutions --precision fp16 --out "$out/inductor.json" ;;
     vendor) "$python" scripts/bench_gpu_kernels.py --tune 12 \
         --only convolutions,attention --out "$out/vendor.json" ;;
     tuned) "$python" scripts/bench_gpu.py --models "$models" --out "$out/tuned" --only resnet50 \

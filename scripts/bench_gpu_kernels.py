@@ -5,14 +5,16 @@ against a copy's rate.
 
     scripts/bench_gpu_kernels.py [--only products,few,attention,convolutions,rows]
                                  [--precision fp16,tf32] [--tune N] [--case TEXT] [--no-vendor]
-                                 [--out FILE.json]
+                                 [--inductor] [--out FILE.json]
 
 Each case is a model of one kernel with inputs and outputs of the precision's own type. Times are
 medians of events around graphs of ten calls, ours and torch's in turns, on the same inputs, drawn;
 `share` is ours by theirs in speed (for rows: bytes read and written once, by the copy's rate);
 `vendor` names the libraries that were taken for steps of ours. What is timed is checked against
 torch's in float64, of inputs that each run draws anew, after memory was filled with what is no
-number; it exits with 1 where that fails. `--case`: those in whose names that is.
+number; it exits with 1 where that fails. `--case`: those in whose names that is. `--inductor`: the
+same by torch.compile's max-autotune, in turns, too, which takes seconds for each; `share` is by the
+better one then.
 """
 
 from __future__ import annotations
@@ -204,7 +206,9 @@ def drawn(*shape: int, kind: Any, scale: float = 1.0, of: str = "w") -> np.ndarr
     return (rng.standard_normal(shape, np.float32) * np.float32(scale)).astype(kind)
 
 
-def measured(case: Case, precision: str, tune: int, copied: float, vendor: bool) -> dict[str, Any]:
+def measured(
+    case: Case, precision: str, tune: int, copied: float, vendor: bool, inductor: bool = False
+) -> dict[str, Any]:
     import torch
 
     from superopt.kernels.gpu_module import vendor as vendor_of
@@ -241,6 +245,10 @@ def measured(case: Case, precision: str, tune: int, copied: float, vendor: bool)
         some = [x for n, x in launches if options[n].algorithm != "each"]
         graphs["ours"] = captured(r.only(*some).launch)
     graphs["torch"] = captured(lambda: case.peer(*given))
+    if inductor:
+        torch._dynamo.reset()
+        tuned = torch.compile(case.peer, mode="max-autotune-no-cudagraphs")
+        graphs["inductor"] = captured(lambda: tuned(*given))
     wanted = case.peer(*(x.double() for x in given)).cpu().numpy()
     rms = float(np.sqrt((wanted**2).mean()))
     warm(graphs["whole"].replay)
@@ -249,15 +257,16 @@ def measured(case: Case, precision: str, tune: int, copied: float, vendor: bool)
         for name, graph in graphs.items():
             times[name].append(ms_of(graph))
     us = {name: float(np.median(t)) * 1e3 for name, t in times.items()}
-    a, b = us.get("ours", us["whole"]), us["torch"]
+    a, b = us.get("ours", us["whole"]), min(us["torch"], us.get("inductor", float("inf")))
     extra = {"whole us": us["whole"]} if "ours" in us else {}
+    extra |= {"inductor us": us["inductor"]} if inductor else {}
     share = case.bytes / (a * 1e-6) / copied if case.bytes else b / a
     how = [str(o) for o in made.program.options.values()]
     theirs = [vendor_of(c.kernel.library) for c in r.calls if c.kernel.library]
     worst = float(np.abs(got - wanted).max()) / rms
     if not worst <= FAR[precision]:
         raise ArithmeticError(f"the output is {worst:.1e} of its rms from that in float64")
-    found = {"us": a, "torch us": b, "share": share, "error": worst, "how": how}
+    found = {"us": a, "torch us": us["torch"], "share": share, "error": worst, "how": how}
     return {**found, "vendor": theirs, **extra}
 
 
@@ -296,6 +305,7 @@ def main() -> None:
     given.add_argument("--tune", type=int, default=0)
     given.add_argument("--case", default="")
     given.add_argument("--vendor", action=argparse.BooleanOptionalAction, default=True)
+    given.add_argument("--inductor", action="store_true")
     given.add_argument("--out", type=Path)
     how = given.parse_args()
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -314,7 +324,9 @@ def main() -> None:
             for case in (x for x in some if how.case in x.name):
                 key = f"{family}, {precision}: {case.name}"
                 try:
-                    found[key] = measured(case, precision, how.tune, copied, how.vendor)
+                    found[key] = measured(
+                        case, precision, how.tune, copied, how.vendor, how.inductor
+                    )
                 except Exception as e:
                     found[key] = {"failed": f"{type(e).__name__}: {str(e)[:300]}"}
                 print(key, json.dumps(found[key]), flush=True)

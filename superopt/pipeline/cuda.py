@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -76,6 +77,7 @@ DROPPED = 13  # bits of a float32 that tf32 has not
 ONLINE = FORMS = "E2"  # the float class of a softmax by blocks, and of convolutions in tiles
 STREAMS, MOST_STREAMS = 4, 32  # unless others are asked for, and at most
 PARTS = 32 * MULTIPROCESSORS  # see Target.parts
+LONGEST = 300  # letters of what a compiler says
 # Operations that are fewer than what it takes to bring numbers to the processor and back: where a
 # kernel computes more than it would have to, it is faster still.
 LITTLE = 1 << 27
@@ -242,6 +244,12 @@ class Compiler:
             ready = running(
                 calls, constants, made.memory, ins, outs, self.device, self.dots, kept=made.kept
             )
+        except NotImplementedError as e:
+            raise UsageError(
+                f"{self.model.source.label}: a kernel cannot be compiled for this GPU",
+                textwrap.shorten(str(e), LONGEST),
+                'use another version of Triton, or target="cpu"',
+            ) from e
         except RuntimeError as e:
             if "out of memory" not in str(e):
                 raise

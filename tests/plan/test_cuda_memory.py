@@ -53,6 +53,15 @@ def test_no_memory_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
         superopt.compile(ROWS, target="cuda").run(rows(3))
 
 
+def test_what_triton_does_not_compile_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*given: Any, **how: Any) -> Running:
+        raise NotImplementedError("k1: Triton does not compile it: at 3:4:\n  a cause")
+
+    monkeypatch.setattr(cuda, "running", none)
+    with pytest.raises(UsageError, match=r"cannot be compiled .*\n.*k1: .* at 3:4: a cause\nuse"):
+        superopt.compile(ROWS, target="cuda").run(rows(3))
+
+
 def test_tensors_of_another_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 

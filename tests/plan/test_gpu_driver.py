@@ -87,6 +87,18 @@ def test_on_the_device(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @ALONE
+def test_a_call_on_another_stream_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the one before, whose inputs are read there; on the same one they are in order."""
+    path = written(tmp_path / "m.onnx", scaled(3))
+    device = fake_cuda.Device()
+    exe = by_driver(path, monkeypatch, device)
+    for stream, waits in ((0, 0), (0, 0), (5, 1), (5, 1), (0, 2)):
+        monkeypatch.setattr(gpu_resident, "_torchs_stream", lambda stream=stream: stream)
+        np.testing.assert_array_equal(exe(x=ONES)["y"], np.full((2, 4), 12))
+        assert device.calls.get("cuStreamWaitEvent", 0) == waits
+
+
+@ALONE
 def test_streams_on_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def lanes(reads: Any, writes: Any, how: Any, most: int) -> Any:
         return ordered([n % most for n in range(len(writes))], dependencies(reads, writes))
@@ -186,10 +198,17 @@ made = f.warmup(x, y, **how, launch_pdl=True)
 assert made is f.warmup(x, y, **how) and made.plain and made.fits()
 assert made is not f.warmup(x, y[1:], **how)  # of which no multiple of 16 bytes is known
 made.share_first()
+try:
+    wrong = functions(text.replace("* 2", "* two"), ["twice"])["twice"]
+    gpu_compiled.Compiled(wrong).warmup(x, y, **how)
+except NotImplementedError as e:
+    assert str(e).startswith("twice: Triton does not compile it: "), e
+else:
+    raise AssertionError
 for early in (False, True):
     f[(4,)](x, y, **how, launch_pdl=early)
 print(device.log, device.calls["cuModuleLoadData"], device.stack, bytes(made.asm["cubin"][:4]))
-del made, f
+del made, f, wrong
 gc.collect()
 print(list(map(type, device.live.values())))
 """
