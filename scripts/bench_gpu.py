@@ -23,13 +23,10 @@ It exits with 1 where something failed.
 from __future__ import annotations
 
 import argparse
-import atexit
 import json
 import secrets
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -42,10 +39,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import gpu_peers
+from gpu_checks import accuracy, drawn, event_ms, exact, far, folder, in_turns, poison
 from gpu_table import limit, table, why
 
-RUNS, TOGETHER, TURNS = 20, 10, 5  # of a median; calls between two events; sittings
-WARM = 0.05  # seconds
 LEFT = 75  # the exit code where something is left (EX_TEMPFAIL of sysexits.h)
 TRIES = 2  # of a step that was killed
 OWN = "own"  # the step that needs no peer
@@ -181,7 +177,7 @@ class Bench:
     streams: int | None = None
     seed: int = field(default_factory=lambda: secrets.randbits(32))
     exact: dict[tuple[str, int], list[np.ndarray]] = field(default_factory=dict)
-    folder: Path = field(default_factory=lambda: _folder())
+    folder: Path = field(default_factory=folder)
 
     def path(self, case: Case) -> Path:
         """The case's model, made once."""
@@ -279,93 +275,6 @@ class Bench:
         if not found <= FAR[case.precision]:
             raise ArithmeticError(f"outputs are {found:.1e} of their rms from those in float64")
         return found
-
-
-def _folder() -> Path:
-    """For files of this process."""
-    made = tempfile.mkdtemp(prefix="bench_gpu_")
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
-    return Path(made)
-
-
-def poison(made: Any) -> None:
-    """Fill memory that kernels write, and outputs, with what is no number."""
-    for part in made.parts:
-        part.running.memory[part.program.kept :].fill_(255)
-        for x in part.running.outputs:
-            x.fill_(float("nan") if x.is_floating_point() else 7)
-
-
-def accuracy(exe: Any) -> dict[str, Any]:
-    """By DESIGN section 14, on one set of inputs: is each output within the tolerance, and the
-    worst one's largest error, and the original's in that precision, by its rms."""
-    found = exe.accuracy(sets=1)
-    worst = max(found.outputs, key=lambda x: (bool(x.failure), x.largest / (x.rms or 1.0)))
-    errors = [x / (worst.rms or 1.0) for x in (worst.largest, worst.original)]
-    return {"ok": found.ok, "errors": errors, "why": worst.failure}
-
-
-def exact(graph: Any, feeds: Mapping[str, Any]) -> list[np.ndarray]:
-    """The graph's outputs in float64, operator by operator."""
-    from superopt.ir.evaluate import evaluate
-    from superopt.te.domain import Reals
-    from superopt.te.dtype import F64
-
-    return [np.asarray(x, np.float64) for x in evaluate(graph, feeds, Reals(F64))]
-
-
-def far(a: Any, b: np.ndarray) -> float:
-    """The largest difference by the rms of `b`; what is no number stays none."""
-    rms = float(np.sqrt((b**2).mean())) or 1.0
-    return float(np.abs(np.asarray(a, np.float64) - b).max() / rms)
-
-
-def drawn(exe: Any, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    out = {}
-    for p in exe.ports:
-        shape = [d if isinstance(d, int) else 1 for d in p.shape]
-        if p.dtype.kind == "f":
-            out[p.name] = rng.standard_normal(shape).astype(p.dtype)
-        else:
-            out[p.name] = rng.integers(0, 2, shape).astype(p.dtype)
-    return out
-
-
-def warm(run: Callable[[], object]) -> None:
-    """Run for a while, so that the device's clock is what it is at work."""
-    import torch
-
-    begin = time.perf_counter()
-    while time.perf_counter() - begin < WARM:
-        run()
-        torch.cuda.synchronize()
-
-
-def event_ms(run: Any, runs: int = RUNS) -> float:
-    """Of one of several calls in a row: what comes before the first one does not count."""
-    import torch
-
-    warm(run)
-    times = []
-    for _ in range(runs):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()
-        begin.record()
-        for _ in range(TOGETHER):
-            run()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) / TOGETHER)
-    return float(np.median(times))
-
-
-def in_turns(*runs: Any) -> list[float]:
-    """Medians of each, of some sittings one after the other."""
-    times: list[list[float]] = [[] for _ in runs]
-    for _ in range(TURNS):
-        for own, run in zip(times, runs, strict=True):
-            own.append(event_ms(run, 5))
-    return [float(np.median(t)) for t in times]
 
 
 def _first(name: str, by: dict[str, Any]) -> str:

@@ -35,7 +35,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from bench_gpu import poison, warm
+from gpu_checks import poison, warm
 
 KINDS = {"fp16": (TensorProto.FLOAT16, np.float16), "tf32": (TensorProto.FLOAT, np.float32)}
 TURNS, RUNS, TOGETHER = 5, 5, 10
@@ -166,6 +166,24 @@ def rows(kind: Any) -> Iterator[Case]:
 
         yield Case(f"layer norm {n} x {d}", [node], {"x": (n, d)}, known, norm, 2 * n * d * size)
     yield from across(kind)
+    yield from divided(kind)
+
+
+def divided(kind: Any) -> Iterator[Case]:
+    """Rows of which several lie along one axis: of groups of channels."""
+    from torch.nn import functional as fn
+
+    size = np.dtype(kind).itemsize
+    for shape, groups in (((16, 64, 32, 32), 8), ((16, 256, 64, 64), 32)):
+        known = {"g": drawn(shape[1], kind=kind), "b": drawn(shape[1], kind=kind)}
+        node = helper.make_node("GroupNormalization", ["x", "g", "b"], ["y"], num_groups=groups)
+
+        def norm(x: Any, g: Any, b: Any, groups: int = groups) -> Any:
+            return fn.group_norm(x, groups, g, b)
+
+        name = f"group norm of {groups} groups, {' x '.join(map(str, shape))}"
+        moved = 2 * int(np.prod(shape)) * size
+        yield Case(name, [node], {"x": shape}, known, norm, moved)
 
 
 def across(kind: Any) -> Iterator[Case]:
@@ -222,7 +240,7 @@ def measured(
         [helper.make_tensor_value_info(n, proto, s) for n, s in case.inputs.items()],
         [onnx.ValueInfoProto(name="y")], known,
     )  # fmt: skip
-    m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     m = onnx.shape_inference.infer_shapes(m)
     exe = cuda.compile(read(m), precision, vendor=vendor)
     feeds = {n: drawn(*s, kind=kind, of=n) for n, s in case.inputs.items()}

@@ -23,7 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from bench_gpu import warm
+from gpu_checks import warm
 
 TURNS, REPLAYS = 10, 20
 # The gates of ONNX by their places in torch's matrices.

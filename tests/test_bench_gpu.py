@@ -17,6 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 import bench_gpu
+import gpu_checks
 import gpu_peers
 import gpu_table
 from bench_gpu import OWN, Case, Journal
@@ -210,9 +211,9 @@ def test_a_failure_is_one_of_the_command_s(tmp_path: Path) -> None:
 
 def test_far_off_is_none_too() -> None:
     right = np.array([3.0, 4.0])
-    assert bench_gpu.far(np.array([3.0, 4.5]), right) == pytest.approx(0.5 / 12.5**0.5)
-    assert not bench_gpu.far(np.array([3.0, np.nan]), right) <= 1
-    assert bench_gpu.far(np.zeros(2), np.zeros(2)) == 0
+    assert gpu_checks.far(np.array([3.0, 4.5]), right) == pytest.approx(0.5 / 12.5**0.5)
+    assert not gpu_checks.far(np.array([3.0, np.nan]), right) <= 1
+    assert gpu_checks.far(np.zeros(2), np.zeros(2)) == 0
 
 
 VISION = ("resnet18", "resnet50", "squeezenet1_1", "mobilenet_v2", "inception_v3", "csrnet")

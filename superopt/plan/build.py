@@ -26,6 +26,7 @@ from superopt.plan.across import AxisOrder, across
 from superopt.plan.attention import attention
 from superopt.plan.by_channel import by_channel
 from superopt.plan.cells import celled, cells
+from superopt.plan.divided import divided
 from superopt.plan.gated import gated, gates
 from superopt.plan.in_parts import in_parts
 from superopt.plan.inline import in_order, inlined, settled
@@ -163,6 +164,9 @@ def program(
         current, leads = attention(current, leads, needed, lying, tensors.constants, fusing)
     orders: Mapping[Tensor, AxisOrder] = {}
     if target.parts:
+        apart_ = {*lying, *(x.tensor for some in tensors.parts.values() for x in some)}
+        current, more = divided(current, needed, apart_, leads)
+        leads |= more
         current, orders = across(current, needed, leads)
         leads |= {t: len(order.first) for t, order in orders.items()}
     whole = current.keys()

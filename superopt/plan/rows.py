@@ -54,7 +54,7 @@ def rows(
         if t not in out or t.rank < 2 or t in pictures:
             continue
         group = grown(t, out, {*stay, *pictures}, readers)
-        if group is not None and not (spread and _few_and_long(group)):
+        if group is not None and not (spread and few_and_long(group)):
             out[t] = fused(group, current[t])
             leads[t] = group.lead
             for x in group.stages:
@@ -62,7 +62,8 @@ def rows(
     return out, leads
 
 
-def _few_and_long(group: Group) -> bool:
+def few_and_long(group: Group) -> bool:
+    """Are there so few rows, and are they so long, that most of a GPU would have nothing to do?"""
     sizes = _sizes(group.root)
     return prod(sizes[: group.lead]) <= FEW and prod(sizes[group.lead :]) >= LONG
 
@@ -113,10 +114,14 @@ def _lead(x: Tensor, current: Mapping[Tensor, Tensor], root: Tensor) -> int | No
         return None
     sizes, own = _sizes(root), _sizes(x)
     for lead in range(len(sizes) - 1, 0, -1):
-        rest = [1] * (len(sizes) - lead)
-        if own in (sizes[:lead], sizes[:lead] + rest) and prod(sizes[lead:]) > 1:
+        if _numbers(own, sizes[:lead]) and prod(sizes[lead:]) > 1:
             return lead
     return None
+
+
+def _numbers(own: Sequence[int], rows: Sequence[int]) -> bool:
+    """Is it a number for each row?"""
+    return list(own[: len(rows)]) == list(rows) and all(n == 1 for n in own[len(rows) :])
 
 
 def _is_row(x: Tensor, now: Tensor, root: Tensor, lead: int) -> bool:
@@ -124,8 +129,7 @@ def _is_row(x: Tensor, now: Tensor, root: Tensor, lead: int) -> bool:
     found, sizes = reductions(now.body), _sizes(root)
     if not found and _sizes(x) == sizes:
         return True
-    rest = [1] * (len(sizes) - lead)
-    if _sizes(x) not in (sizes[:lead], sizes[:lead] + rest):
+    if not _numbers(_sizes(x), sizes[:lead]):
         return False
     if not found:
         return True

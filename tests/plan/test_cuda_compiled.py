@@ -35,6 +35,7 @@ from tests.plan.test_cuda_across import LARGE
 from tests.plan.test_cuda_blocks import COMPILED as BLOCKS, so
 from tests.plan.test_cuda_attention import LONG
 from tests.plan.test_cuda_covered import DOTS, OTHERS
+from tests.plan.test_cuda_divided import LARGE as GROUPS
 from tests.plan.test_cuda_cells import MODELS as FEW, PAIRS
 from tests.plan.test_cuda_few import CASES, product
 from tests.plan.test_cuda_gates import CELLS, MODELS as GATES
@@ -43,7 +44,7 @@ from tests.plan.test_cuda_indices import resized
 MODELS = {**MODELS, **GATES, **LONG, **{n: made for n, (made, *_) in CELLS.items()}}
 MODELS |= {n: made for n, (made, *_) in {**FEW, **PAIRS}.items()}
 MODELS |= {n: lambda n=n: product(n) for n in CASES}
-MODELS |= {**DOTS, **OTHERS, **LARGE, "a scale": lambda: resized(0.7, 11, mode="linear")}
+MODELS |= {**DOTS, **OTHERS, **LARGE, **GROUPS, "a scale": lambda: resized(0.7, 11, mode="linear")}
 if sys.argv[1] in BLOCKS:
     MODELS[sys.argv[1]], option = BLOCKS[sys.argv[1]]
     gpu_space.choice = so(Option.parsed(option))
@@ -76,8 +77,8 @@ OTHERS = [
     "a block", "ragged heads", "depthwise", "turned", "columns", "rotary", "gated",
     "of three dimensions, and one behind", "angles", "a step of decoding", "a causal text",
     "eight gates", "three gates of sizes that blocks do not divide", "steps", "a long matrix",
-    "channels", "classes of pixels", "norms of many channels", "of two", "the largest", "a norm",
-    "a scale", "an LSTM of one row", "an LSTM", "a GRU", "a gated product of one row",
+    "channels", "classes of pixels", "norms of many channels", "of two", "a group norm", "the largest",
+    "a norm", "a scale", "an LSTM of one row", "an LSTM", "a GRU", "a gated product of one row",
     "three, of terms that nothing divides", "eight", "blocks of three", "in turns",
 ]  # fmt: skip
 

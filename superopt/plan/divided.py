@@ -1,0 +1,70 @@
+"""Rows of which several lie along one axis: a group norm, whose sums are of some channels each.
+
+What reads a number of row c // k of its axis c is, with that axis as two (c = r k + i), rows as
+others are (rows.py). The result lies as it did: both axes are one in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from itertools import chain
+
+from superopt.plan.rows import few_and_long, fused, grown, read
+from superopt.te import index as ix
+from superopt.te.expr import Tensor
+from superopt.te.inline import placed
+from superopt.te.node import Apply, Axis, Const, Expr
+from superopt.te.walk import loads, reductions
+
+
+def divided(
+    current: Mapping[Tensor, Tensor],
+    stay: Collection[Tensor],
+    pictures: Collection[Tensor],
+    leads: Mapping[Tensor, int],
+) -> tuple[dict[Tensor, Tensor], dict[Tensor, int]]:
+    """What is computed then; and of those that are computed row by row so, beside `leads`, how many
+    axes say which row. stay: those that are needed in memory; pictures: those that do not lie row
+    by row, or are parts of others."""
+    out, found = dict(current), dict[Tensor, int]()
+    for t in reversed(list(current)):
+        if t not in out or t in leads or t in pictures or reductions(out[t].body):
+            continue
+        for a, n in _divisions(out[t], out):
+            now = _as_two(out[t], a, n)
+            two = Tensor(t.name, t.dtype, now.shape)
+            new = {two if x is t else x: now if x is t else made for x, made in out.items()}
+            readers: dict[Tensor, set[Tensor]] = {}
+            for x, made in new.items():
+                for y in read(made):
+                    readers.setdefault(y, set()).add(x)
+            group = grown(two, new, {*stay, *pictures, *leads}, readers)
+            if group is not None and not few_and_long(group):
+                out[t], found[t] = fused(group, now), group.lead
+                for x in group.stages:
+                    del out[x]
+                break
+    return out, found
+
+
+def _divisions(now: Tensor, current: Mapping[Tensor, Tensor]) -> Iterator[tuple[Axis, int]]:
+    """Axes by whose quotients sums are read, and by what."""
+    for e in loads(now.body) if now.body is not None else ():
+        x = current.get(e.tensor)
+        if x is None or len(reductions(x.body)) != 1:
+            continue
+        for i in e.index:
+            match i:
+                case Apply("floordiv", (Axis() as a, Const(n))) if a in now.axes:
+                    if a.size % int(n) == 0:
+                        yield a, int(n)
+
+
+def _as_two(now: Tensor, a: Axis, n: int) -> Tensor:
+    """The same, with this axis as two, of which the second one has n steps."""
+    row, within = Axis(f"{a.name}r", a.size // n), Axis(f"{a.name}w", n)
+    known: dict[Axis, Expr] = {a: ix.as_index(row * n + within)}
+    axes = tuple(chain.from_iterable((row, within) if x == a else (x,) for x in now.axes))
+    assert now.body is not None
+    body = placed(now.body, known)
+    return Tensor(now.name, now.dtype, tuple(x.extent for x in axes), axes, body)
