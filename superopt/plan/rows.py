@@ -113,10 +113,8 @@ def _lead(x: Tensor, current: Mapping[Tensor, Tensor], root: Tensor) -> int | No
     if x not in current or len(reductions(current[x].body)) != 1:
         return None
     sizes, own = _sizes(root), _sizes(x)
-    for lead in range(len(sizes) - 1, 0, -1):
-        if _numbers(own, sizes[:lead]) and prod(sizes[lead:]) > 1:
-            return lead
-    return None
+    leads = range(len(sizes) - 1, 0, -1)
+    return next((n for n in leads if _numbers(own, sizes[:n]) and prod(sizes[n:]) > 1), None)
 
 
 def _numbers(own: Sequence[int], rows: Sequence[int]) -> bool:
