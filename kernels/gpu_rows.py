@@ -35,9 +35,9 @@ ROWS, WARPS = 2048, 2
 RAGGED, LANES, MOST_WARPS = 1024, 32, 4
 # Rows of which elements lie beside each other: at least as many as halves are a sector; and as many
 # as were fastest of 10 softmaxes and layer norms, by elements of a program, which of short rows are
-# more; elements of a thread then (of 1 million pixels of 21 classes in halves, 120 us by these, and
+# more; elements of a thread then (of 4 million pixels of 21 classes in halves, 120 us by these, and
 # 427 by 32 rows and 8 elements), and warps of a multiprocessor, where there are fewer programs.
-BESIDE, SIXTY_FOUR, AREA, MOST = 16, 64, 4096, 512
+BESIDE, NEIGHBOURS, AREA, MOST = 16, 64, 4096, 512
 EACH, BUSY = 128, 4
 
 
@@ -84,7 +84,7 @@ def _read(p: Problem) -> int:
 def _beside(rows: int, last: int, wide: int, each: int = EACH) -> Iterator[Option]:
     """Rows whose elements lie across others, `last` of which lie beside each other. each: elements
     of a thread."""
-    most = min(max(SIXTY_FOUR, AREA // wide), MOST, rows // (2 * MULTIPROCESSORS))
+    most = min(max(NEIGHBOURS, AREA // wide), MOST, rows // (2 * MULTIPROCESSORS))
     most = min(most, 8 * 32 * each // wide)
     high = 1 << max(min(max(most, BESIDE), last), 1).bit_length() - 1
     for h in (high, high // 2, 2 * high):

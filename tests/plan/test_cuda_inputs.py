@@ -63,6 +63,12 @@ def test_arrays_of_other_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     for x in (here, np.zeros(2), torch.zeros(2), [1.0], None):
         assert by_dlpack(x) is x
 
+    def refused(x: object) -> None:
+        raise BufferError("a type that torch has not")
+
+    monkeypatch.setattr(torch, "from_dlpack", refused)
+    assert by_dlpack(there) is there
+
 
 @pytest.mark.parametrize("again", [False, True])
 def test_inputs_that_are_written_where_they_are_read(
