@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 
-from superopt.plan.rows import few_and_long, fused, grown, read
+from superopt.plan.few_rows import few_and_long
+from superopt.plan.rows import fused, grown, read
 from superopt.te import index as ix
 from superopt.te.expr import Tensor
 from superopt.te.inline import placed
@@ -38,8 +39,8 @@ def divided(
             for x, made in new.items():
                 for y in read(made):
                     readers.setdefault(y, set()).add(x)
-            group = grown(two, new, {*stay, *pictures, *leads}, readers)
-            if group is not None and not few_and_long(group):
+            group = grown(two, new, {*stay, *pictures, *leads}, readers, loose=True)
+            if group is not None and not few_and_long(now.shape, group.lead):
                 out[t], found[t] = fused(group, now), group.lead
                 for x in group.stages:
                     del out[x]

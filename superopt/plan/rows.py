@@ -11,15 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from superopt.plan.few_rows import few_and_long
 from superopt.te.expr import Tensor, compute
 from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Const, Expr, Load, Reduce
 from superopt.te.walk import axes_of, loads, parts, reductions
 
 ROOM = 1 << 18  # bytes of a row, and of what is kept of it
-# Rows, and elements of each, with which most of a GPU has nothing to do: by what a multiprocessor
-# may read (100 GB/s, which was not measured), one kernel of these takes longer than several.
-FEW, LONG = 16, 1 << 18
 
 
 @dataclass(slots=True)
@@ -54,18 +52,12 @@ def rows(
         if t not in out or t.rank < 2 or t in pictures:
             continue
         group = grown(t, out, {*stay, *pictures}, readers)
-        if group is not None and not (spread and few_and_long(group)):
+        if group is not None and not (spread and few_and_long(group.root.shape, group.lead)):
             out[t] = fused(group, current[t])
             leads[t] = group.lead
             for x in group.stages:
                 del out[x]
     return out, leads
-
-
-def few_and_long(group: Group) -> bool:
-    """Are there so few rows, and are they so long, that most of a GPU would have nothing to do?"""
-    sizes = _sizes(group.root)
-    return prod(sizes[: group.lead]) <= FEW and prod(sizes[group.lead :]) >= LONG
 
 
 def read(t: Tensor) -> set[Tensor]:
@@ -77,12 +69,15 @@ def grown(
     current: Mapping[Tensor, Tensor],
     stay: Collection[Tensor],
     readers: Mapping[Tensor, set[Tensor]],
+    loose: bool = False,
 ) -> Group | None:
-    """The group of a result; None where no sum over its rows is in it."""
+    """The group of a result; None where no sum over its rows is in it. loose: numbers of rows may
+    have other axes of one step than the result's."""
     now = current[t]
     if reductions(now.body):
         return None
-    lead = next((n for x in read(now) if (n := _lead(x, current, t)) is not None), None)
+    found = (_lead(x, current, t, loose) for x in read(now))
+    lead = next((n for n in found if n is not None), None)
     if not lead:
         return None
     group = Group(t, lead)
@@ -93,7 +88,7 @@ def grown(
         for x in {u for v in inside for u in read(current[v])} - inside:
             if x in stay or x not in current or not readers[x] <= inside:
                 continue
-            if _is_row(x, current[x], t, lead) and all(
+            if _is_row(x, current[x], t, lead, loose) and all(
                 _by_rows(current[v], x, lead) for v in readers[x]
             ):
                 group.stages[x] = current[x]
@@ -108,26 +103,29 @@ def _sizes(t: Tensor) -> list[int]:
     return [n for n in t.shape if isinstance(n, int)]
 
 
-def _lead(x: Tensor, current: Mapping[Tensor, Tensor], root: Tensor) -> int | None:
+def _lead(x: Tensor, current: Mapping[Tensor, Tensor], root: Tensor, loose: bool) -> int | None:
     """Of how many axes of the result a sum over its rows hangs."""
     if x not in current or len(reductions(current[x].body)) != 1:
         return None
     sizes, own = _sizes(root), _sizes(x)
     leads = range(len(sizes) - 1, 0, -1)
-    return next((n for n in leads if _numbers(own, sizes[:n]) and prod(sizes[n:]) > 1), None)
+    some = (n for n in leads if _numbers(own, sizes, n, loose) and prod(sizes[n:]) > 1)
+    return next(some, None)
 
 
-def _numbers(own: Sequence[int], rows: Sequence[int]) -> bool:
+def _numbers(own: list[int], sizes: list[int], lead: int, loose: bool) -> bool:
     """Is it a number for each row?"""
-    return list(own[: len(rows)]) == list(rows) and all(n == 1 for n in own[len(rows) :])
+    rest = own[lead:]
+    plain = own[:lead] == sizes[:lead] and all(n == 1 for n in rest)
+    return plain and (loose or len(rest) in (0, len(sizes) - lead))
 
 
-def _is_row(x: Tensor, now: Tensor, root: Tensor, lead: int) -> bool:
+def _is_row(x: Tensor, now: Tensor, root: Tensor, lead: int, loose: bool) -> bool:
     """Is it a number for each row, or a row of elements?"""
     found, sizes = reductions(now.body), _sizes(root)
     if not found and _sizes(x) == sizes:
         return True
-    if not _numbers(_sizes(x), sizes[:lead]):
+    if not _numbers(_sizes(x), sizes, lead, loose):
         return False
     if not found:
         return True
