@@ -26,7 +26,7 @@ def divided(
 ) -> tuple[dict[Tensor, Tensor], dict[Tensor, int]]:
     """What is computed then; and of those that are computed row by row so, beside `leads`, how many
     axes say which row. stay: those that are needed in memory; pictures: those that do not lie row
-    by row, or are parts of others."""
+    by row, of which rows would be read in pieces, or are parts of others."""
     out, found = dict(current), dict[Tensor, int]()
     for t in reversed(list(current)):
         if t not in out or t in leads or t in pictures or reductions(out[t].body):
@@ -40,7 +40,10 @@ def divided(
                 for y in read(made):
                     readers.setdefault(y, set()).add(x)
             group = grown(two, new, {*stay, *pictures, *leads}, readers, loose=True)
-            if group is not None and not few_and_long(now.shape, group.lead):
+            if group is None or few_and_long(now.shape, group.lead):
+                continue
+            given = set().union(*map(read, (now, *group.stages.values())))
+            if not given & set(pictures):
                 out[t], found[t] = fused(group, now), group.lead
                 for x in group.stages:
                     del out[x]
