@@ -239,11 +239,15 @@ def clock(r: Running, times: int = TIMES, others: Sequence[Running] = ()) -> Cal
     return out
 
 
-def warmed(tick: Callable[[], float]) -> None:
-    """Time it for a while, so that the device's clock is what it is at work."""
+def warmed(run: Callable[[], object]) -> None:
+    """Run for a while, so that the device's clock is what it is at work; in the interpreter, whose
+    times say nothing, not at all."""
+    import torch
+
     begin = time.perf_counter()
-    while isinstance(tick, Clock) and time.perf_counter() - begin < WARM:
-        tick()
+    while torch.cuda.is_available() and time.perf_counter() - begin < WARM:
+        run()
+        torch.cuda.synchronize()
 
 
 def _seconds_of(run: Callable[[], None]) -> float:

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# All that docs/bench_gpu.md says of a GPU, in parts of at most eight minutes each:
+# Most of docs/bench_gpu.md, in parts of at most eight minutes each:
 #
 #     scripts/bench_gpu_all.sh FOLDER MODELS PART...
 #
 # FOLDER: where JSON files and the parts' output go; MODELS: a folder with fill.py and its graphs.
 # Parts, in the order in which they should run on one machine (seconds on an H100 with 16 cores):
 #
-#     tables        every model, both batches and precisions, beside torch          480
-#     kernels       products, attention and rows beside cuBLAS and flash, tuned     120
-#     convolutions  those of ResNet-50 beside cuDNN, tuned                          180
+#     tables        every model, both batches and precisions, beside torch          400
+#     kernels       products, attention and rows beside cuBLAS and flash, tuned     165
+#     convolutions  those of ResNet-50 beside cuDNN, tuned                          165
 #     inductor      those in halves beside torch.compile's max-autotune, too        200
 #     vendor        the same with cuBLAS and cuDNN as candidates                    200
-#     tuned         ResNet-50 at batch 16 from nothing (120 wanted)                 116
+#     tuned         ResNet-50 at batch 16 from nothing (120 wanted)                 115
 #     start         from the cache (3 wanted)                                        60
-#     tests         every kernel family on the device                               210
+#     tests         every kernel family on the device                               105
 #     sanitizer     compute-sanitizer over tests of kernels, once these are built   120
 #     recurrent     LSTMs, GRUs, RNNs beside cuDNN                                   90
 #

@@ -35,7 +35,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from gpu_checks import poison, warm
+from gpu_checks import poison
 
 KINDS = {"fp16": (TensorProto.FLOAT16, np.float16), "tf32": (TensorProto.FLOAT, np.float32)}
 TURNS, RUNS, TOGETHER = 5, 5, 10
@@ -230,6 +230,7 @@ def measured(
     import torch
 
     from superopt.kernels.gpu_module import vendor as vendor_of
+    from superopt.kernels.gpu_program import warmed
     from superopt.onnx_io.source import read
     from superopt.pipeline import cuda
 
@@ -269,7 +270,7 @@ def measured(
         graphs["inductor"] = captured(lambda: tuned(*given))
     wanted = case.peer(*(x.double() for x in given)).cpu().numpy()
     rms = float(np.sqrt((wanted**2).mean()))
-    warm(graphs["whole"].replay)
+    warmed(graphs["whole"].replay)
     times: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(TURNS):
         for name, graph in graphs.items():

@@ -21,10 +21,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from gpu_checks import warm
-
 TURNS, REPLAYS = 10, 20
 # The gates of ONNX by their places in torch's matrices.
 ORDER = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
@@ -91,6 +87,7 @@ def measured(net: Net, precision: str) -> str:
     """A row of the table."""
     import torch
 
+    from superopt.kernels.gpu_program import warmed
     from superopt.onnx_io.source import read
     from superopt.pipeline import cuda
 
@@ -112,7 +109,7 @@ def measured(net: Net, precision: str) -> str:
             theirs(given)
     running = exe.variant({}).running
     both: dict[str, Callable[[], Any]] = {"ours": running, "torch": graph.replay}
-    warm(running)
+    warmed(running)
     times: dict[str, list[float]] = {name: [] for name in both}
     for _ in range(TURNS):
         for name, run in both.items():

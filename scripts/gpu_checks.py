@@ -5,15 +5,13 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 RUNS, TOGETHER, TURNS = 20, 10, 5  # of a median; calls between two events; sittings
-WARM = 0.05  # seconds
 
 
 def folder() -> Path:
@@ -66,21 +64,13 @@ def drawn(exe: Any, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return out
 
 
-def warm(run: Callable[[], object]) -> None:
-    """Run for a while, so that the device's clock is what it is at work."""
-    import torch
-
-    begin = time.perf_counter()
-    while time.perf_counter() - begin < WARM:
-        run()
-        torch.cuda.synchronize()
-
-
 def event_ms(run: Any, runs: int = RUNS) -> float:
     """Of one of several calls in a row: what comes before the first one does not count."""
     import torch
 
-    warm(run)
+    from superopt.kernels.gpu_program import warmed
+
+    warmed(run)
     times = []
     for _ in range(runs):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -12,7 +12,7 @@ from superopt.kernels import work
 from superopt.kernels.gpu_device import Peak, name, peak
 from superopt.kernels.gpu_library import NAME as LIBRARY
 from superopt.kernels.gpu_module import vendor
-from superopt.kernels.gpu_program import clock, event_ms, warmed
+from superopt.kernels.gpu_program import event_ms, warmed
 from superopt.pipeline.drawing import given_or_drawn
 from superopt.pipeline.foreign import Arrays, Foreign
 from superopt.pipeline.gpu_parts import Part as Step
@@ -55,7 +55,7 @@ def profile(
             how = "onnxruntime, on the processor"
             rows.append(Part(label, ops, "", how, spent, 0, 0, 0.0, 0.0))
             continue
-        warmed(clock(step.running))
+        warmed(step.running)
         rows += _kernels(exe, step, most, runs)
         total += event_ms(step.running, runs=runs) * 1e-3
     return Profile(

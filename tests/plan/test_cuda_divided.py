@@ -13,10 +13,10 @@ from onnx import helper
 
 from superopt.onnx_io.source import read
 from superopt.pipeline import cuda
-from superopt.plan.build import Program
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import feeds, interpreted, near
+from tests.plan.test_cuda_across import program
 
 pytestmark = pytest.mark.gpu
 __all__ = ["interpreted"]  # a fixture of this module, too
@@ -98,10 +98,6 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], int | None]] = {
 LARGE: dict[str, Callable[[], onnx.ModelProto]] = {
     "a group norm": lambda: operator(32, 16, 256, 64, 64),
 }
-
-
-def program(m: onnx.ModelProto, precision: str = "fp32") -> Program:
-    return cuda.compile(read(m), precision).variant({}).program
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])

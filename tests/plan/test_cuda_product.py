@@ -395,6 +395,6 @@ def test_a_step_of_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert found["accuracy"]["ok"]
     assert found["accuracy"]["errors"][0] < 1e-2
     assert "limit" in json.loads(json.dumps(found))["why"]
-    bench.exact[case.name, case.batch][0] += 1
+    bench.exact[case.name, case.batch][-1][:] = np.nan  # of the last of its outputs
     with pytest.raises(ArithmeticError, match="of their rms"):
         bench.do(case, bench_gpu.OWN, bench.ready(case))
