@@ -84,17 +84,16 @@ def _rejoin(place: dict[tuple[Expr, ...], int]) -> bool:
     """Write x for x // n * n + x % n; was there any?"""
     found = False
     while True:
-        for atoms, c in place.items():
-            match atoms:
-                case (Apply("floordiv", (x, Const(n) as by)),):
-                    rest = (ix.mod(x, by),)
-                    if c and place.get(rest, 0) * int(n) == c:
+        for rest, each in place.items():
+            match rest:
+                case (Apply("mod", (x, Const(n) as by)),):
+                    atoms = (ix.floordiv(x, by),)  # of (y // m) % n it is y // (m n)
+                    if each and place.get(atoms, 0) == each * int(n):
                         break
         else:
             return found
         found = True
-        each = place.pop(rest)
-        del place[atoms]
+        del place[rest], place[atoms]
         for more, k in ix.polynomial(x).items():
             place[more] = place.get(more, 0) + each * k
 

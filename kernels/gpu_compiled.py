@@ -18,6 +18,10 @@ _NAMES = {"bool": "i1", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32"
 _MORE = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid")
 
 
+class Uncompiled(NotImplementedError):
+    """What Triton does not make code of that runs on this GPU."""
+
+
 @dataclass(slots=True, eq=False)
 class _OnTorchs(Cuda):
     """A device, where functions are launched on the stream that is current for torch."""
@@ -66,7 +70,7 @@ class Built:
         cuda = _current()
         if cuda.gpu.number not in self.on:
             if not self.plain:
-                raise NotImplementedError(f"{self.metadata.name} takes more than addresses")
+                raise Uncompiled(f"{self.metadata.name} takes more than addresses")
             told = self.metadata
             with cuda.entered():
                 module = loaded(cuda, self.asm["cubin"])
@@ -88,11 +92,15 @@ class Compiled:
     function: Any
     made: dict[Any, Built] = field(default_factory=dict)
 
+    @property
+    def text(self) -> str:
+        return str(self.function.src)
+
     def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
         return partial(self.launch, grid[0])
 
     def warmup(self, *given: Any, grid: object = None, **how: Any) -> Built:
-        """Compiled, and not launched. Raises NotImplementedError where Triton does not take it."""
+        """Compiled, and not launched. Raises Uncompiled where Triton does not take it."""
         from triton import compile
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
@@ -111,7 +119,7 @@ class Compiled:
                 out = compile(source, target=target, options=how)
             except Exception as e:  # of a dozen types: the text's, the assembler's, the machine's
                 name, why = self.function.__name__, str(e).strip() or type(e).__name__
-                raise NotImplementedError(f"{name}: Triton does not compile it: {why}") from e
+                raise Uncompiled(f"{name}: Triton does not compile it: {why}") from e
             self.made[key] = Built(out.metadata, out.asm)
         return self.made[key]
 

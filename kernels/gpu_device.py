@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -44,6 +46,22 @@ def device() -> str:
     return "cuda"
 
 
+def current(device: str) -> int | None:
+    """The number of the GPU that is this thread's for torch; None in the interpreter."""
+    import torch
+
+    return int(torch.cuda.current_device()) if device == "cuda" else None
+
+
+def on(number: int | None) -> AbstractContextManager[object]:
+    """This GPU is the thread's for torch, where torch uses one by now; None: whichever is."""
+    torch = sys.modules.get("torch")
+    if number is None or torch is None or not torch.cuda.is_initialized():
+        return nullcontext()
+    there: AbstractContextManager[object] = torch.cuda.device(number)
+    return there
+
+
 def name(device: str) -> str:
     """What the GPU is called."""
     if device != "cuda":
@@ -62,20 +80,24 @@ class Peak:
     bandwidth: float
 
 
-@cache
 def peak(device: str, precision: str) -> Peak:
-    """As torch's product of large matrices, and its copy, reach it here. precision: fp32, tf32,
-    fp16 or bf16. Numbers that say nothing in the interpreter."""
+    """As torch's product of large matrices, and its copy, reach it on the current GPU. precision:
+    fp32, tf32, fp16 or bf16. Numbers that say nothing in the interpreter."""
+    number = current(device)
+    return Peak(1e9, 1e9) if number is None else _peak(number, precision)
+
+
+@cache
+def _peak(number: int, precision: str) -> Peak:
     import torch
 
-    if device != "cuda":
-        return Peak(1e9, 1e9)
     kinds = {"fp16": torch.float16, "bf16": torch.bfloat16}
     kind = kinds.get(precision, torch.float32)
-    a, b = (torch.randn(SIDE, SIDE, device=device, dtype=kind) for _ in range(2))
+    where = torch.device("cuda", number)
+    a, b = (drawn(torch.empty(SIDE, SIDE, device=where, dtype=kind)) for _ in range(2))
     with products(precision == "tf32"):
         flops = 2 * SIDE**3 / _fastest(lambda: torch.mm(a, b))
-    x = torch.zeros(COPIED // 4, device=device)
+    x = torch.zeros(COPIED // 4, device=where)
     y = torch.empty_like(x)
     return Peak(flops, 2 * COPIED / _fastest(lambda: y.copy_(x)))
 
@@ -142,6 +164,13 @@ def by_dlpack(x: Any) -> Any:
         return x
 
 
+def drawn(x: Any) -> Any:
+    """A tensor of floats, with numbers of a generator of its own: nobody's seed says which."""
+    import torch
+
+    return x.normal_(generator=torch.Generator(x.device).manual_seed(0))
+
+
 def put(to: Any, x: Any) -> None:
     """The numbers of an array, or of a tensor on the device, into one there."""
     import torch
@@ -152,7 +181,7 @@ def put(to: Any, x: Any) -> None:
         x = x if x.flags.writeable else x.copy()  # torch warns of arrays that are not
         x = torch.from_numpy(x.view(np.int16) if short else x)
         x = x.view(torch.bfloat16) if short else x
-    to.copy_(x)
+    to.copy_(x.detach())  # or all that it was computed from would stay, for its gradient
 
 
 def array(x: Any) -> np.ndarray:

@@ -17,13 +17,14 @@ Port = tuple[int, tuple[int, ...], str]  # bytes into the arena, shape, and the 
 class Function:
     """name: in its text, which is machine code (Triton's text in the interpreter) from byte `begin`
     to `end` of all texts; of what the vendor's library computes: what (Kernel.library), and none.
-    shared: bytes of memory of a block; threads: of one."""
+    shared: bytes of memory of a block; threads: of one; alike: see gpu_launch.like_others."""
 
     name: str
     begin: int
     end: int
     shared: int = 0
     threads: int = 0
+    alike: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,7 @@ class Lane:
 @dataclass(frozen=True, slots=True)
 class Image:
     """size: bytes of the arena; known: of these, at its beginning, what is known ahead. dots: how
-    the library multiplies float32, by Triton's name; shares: do kernels prefer as much shared
-    memory as there is?"""
+    the library multiplies float32, by Triton's name."""
 
     functions: tuple[Function, ...]
     steps: tuple[Step, ...]
@@ -60,7 +60,6 @@ class Image:
     size: int
     known: int
     dots: str
-    shares: bool
 
     @property
     def lanes(self) -> int:
@@ -88,7 +87,6 @@ def parsed(about: dict[str, Any]) -> Image:
         int(about["size"]),
         int(about["known"]),
         str(about["dots"]),
-        bool(about["shares"]),
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from superopt.kernels.gpu_compiled import WARP
 from superopt.kernels.gpu_device import array, overlaps
 from superopt.kernels.gpu_image import Function, Image, Lane, Place, Port, Step
+from superopt.kernels.gpu_launch import like_others
 from superopt.kernels.gpu_module import Library
 from superopt.kernels.gpu_program import Running
 
@@ -48,7 +49,9 @@ def imaged(r: Running, device: str, dots: str) -> Imaged | None:
             own = next(k for k, f in kernel.functions.items() if f is function)
             made = texts.function(own, kernel.text.source.encode())
         else:
-            made = _compiled(function.warmup(*given, grid=(programs,), **how), texts)
+            kernel = function.warmup(*given, grid=(programs,), **how)
+            alike = overlaps(device) and like_others(given, kernel.metadata.shared)
+            made = _compiled(kernel, texts, alike)
         if made is None:
             return None
         places = tuple(map(arena.place, given))
@@ -63,7 +66,6 @@ def imaged(r: Running, device: str, dots: str) -> Imaged | None:
         arena.size,
         end,
         dots,
-        overlaps(device),
     )
     whole = np.zeros(end, np.uint8)
     for x, at in arena.held[: len(known)]:
@@ -72,19 +74,22 @@ def imaged(r: Running, device: str, dots: str) -> Imaged | None:
     return Imaged(image, b"".join(texts.held), whole)
 
 
-def _compiled(kernel: Any, texts: _Texts) -> Function | None:
+def _compiled(kernel: Any, texts: _Texts, alike: bool) -> Function | None:
     """As Triton has compiled it."""
     if not kernel.plain:
         return None
     told = kernel.metadata
-    return texts.function(told.name, kernel.asm["cubin"], told.shared, WARP * told.num_warps)
+    threads = WARP * told.num_warps
+    return texts.function(told.name, kernel.asm["cubin"], told.shared, threads, alike)
 
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
     held: list[bytes]
 
-    def function(self, name: str, text: bytes, shared: int = 0, threads: int = 0) -> Function:
+    def function(
+        self, name: str, text: bytes, shared: int = 0, threads: int = 0, alike: bool = False
+    ) -> Function:
         begin = 0
         for x in self.held:
             if x == text:
@@ -92,7 +97,7 @@ class _Texts:
             begin += len(x)
         else:
             self.held.append(text)
-        return Function(name, begin, begin + len(text), shared, threads)
+        return Function(name, begin, begin + len(text), shared, threads, alike)
 
 
 @dataclass(slots=True)

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 LATE = "waits for others"  # what a launch is called that does not begin early
+# What moves so many bytes with little shared memory of its own is a stream of reads: these wait
+# in the first cache, which is what is left of that memory.
+STREAM, LITTLE = 1 << 25, 1 << 13
 # Its name, function, programs, what it is given, and what else its function is told.
 Launch = tuple[str, Any, int, list[Any], dict[str, Any]]
 
@@ -31,6 +34,13 @@ class Launched(Protocol):
     def numbers(self) -> Sequence[int]: ...
     @property
     def beside(self) -> Sequence[Any]: ...
+
+
+def like_others(given: Sequence[Any], shared: int) -> bool:
+    """Is a kernel to divide a multiprocessor's memory as the others do, with as much shared memory
+    as there is? One begins where another one still runs only then. shared: bytes of a block."""
+    moved = sum(x.numel() * x.element_size() for x in given)
+    return moved < STREAM or shared > LITTLE
 
 
 def in_order(r: Launched) -> None:

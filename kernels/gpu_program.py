@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from superopt.kernels.cpu_run import Ref
-from superopt.kernels.gpu_device import overlaps, put
-from superopt.kernels.gpu_launch import LATE, Launch, forked, in_order
+from superopt.kernels.gpu_compiled import Uncompiled
+from superopt.kernels.gpu_device import drawn, on, overlaps, put
+from superopt.kernels.gpu_launch import LATE, Launch, forked, in_order, like_others
 from superopt.kernels.gpu_machine_code import sound
 from superopt.kernels.gpu_run import TOLD, Loaded, loaded, torch_type
 from superopt.kernels.tile import Kernel
@@ -24,6 +25,7 @@ COMPILERS = 8  # at a time
 TIMES = 10  # in a row, of what is timed
 WARMING = 2  # runs before one is captured: Triton compiles in the first
 WARM = 0.05  # seconds
+OTHERS_MAY = "thread_local"  # use the device while a graph is recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,9 @@ class Running:
     def compile(self, compilers: int = COMPILERS) -> None:
         """Have Triton's compiler make all kernels, some at a time, and run none.
 
-        Raises NotImplementedError where one is not sound."""
+        Raises Uncompiled where one is not sound."""
         if not all(right for _, right in _compiled(self.launches, compilers)):
-            raise NotImplementedError("Triton's compiler makes wrong code of a kernel")
+            raise Uncompiled("Triton's compiler makes wrong code of a kernel")
 
     def run(self, given: Sequence[Any]) -> None:
         """Compute the outputs of these inputs, in the current stream; after the last run, on
@@ -128,18 +130,20 @@ def running(
     wherever no kernel writes. dots: the precision of products of
     float32: ieee or tf32. On "cuda" the calls are recorded.
 
-    Raises NotImplementedError for what Triton's text cannot say, ImportError without the extra.
+    Raises NotImplementedError for what Triton's text cannot say, Uncompiled where Triton makes
+    nothing of it that runs here, ImportError without the extra.
     """
     import torch
 
-    pool = torch.empty(max(memory, 1), dtype=torch.uint8, device=device)
-    pool[:kept].zero_()
-    fixed = torch.empty(max(len(constants), 1), dtype=torch.uint8, device=device)
-    fixed[: len(constants)] = torch.from_numpy(constants)
-    given = [
-        torch.zeros(shape, dtype=torch_type(kind), device=device)
-        for shape, kind in (*inputs, *outputs)
-    ]
+    with torch.inference_mode(False):  # or calls outside of that mode could not write inputs
+        pool = torch.empty(max(memory, 1), dtype=torch.uint8, device=device)
+        pool[:kept].zero_()
+        fixed = torch.empty(max(len(constants), 1), dtype=torch.uint8, device=device)
+        fixed[: len(constants)] = torch.from_numpy(constants)
+        given = [
+            torch.zeros(shape, dtype=torch_type(kind), device=device)
+            for shape, kind in (*inputs, *outputs)
+        ]
 
     def view(ref: Ref, shape: Sequence[int], kind: DType) -> Any:
         if ref.place == "argument":
@@ -187,9 +191,9 @@ def running(
         out.launches, kernels = fitting(launches)
         if dots == "tf32":
             out.launches, kernels = fitting(_checked(out.launches))
-        for kernel in kernels if early else ():
-            # One begins where another one still runs only if both divide memory alike.
-            if kernel is not None:
+        for name, _, _, arguments, _ in out.launches if early else ():
+            kernel = kernels[name]
+            if kernel is not None and like_others(arguments, kernel.metadata.shared):
                 kernel.share_first()
         _record(out)
     return out
@@ -231,7 +235,7 @@ def clock(r: Running, times: int = TIMES, others: Sequence[Running] = ()) -> Cal
         return lambda: once
     r.launch()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode=OTHERS_MAY):
         for n in range(times):
             [r, *others][n % (1 + len(others))].launch()
     out = Clock(graph, times, (r, *others))
@@ -263,19 +267,22 @@ def _compiled(launches: Sequence[Launch], compilers: int) -> list[tuple[Any, boo
 
     def made(x: tuple[Any, int, list[Any], dict[str, int]]) -> tuple[Any, bool]:
         function, programs, given, how = x
-        out = function.warmup(*given, grid=(programs,), **how)
+        with on(where):  # each thread has its own current GPU
+            out = function.warmup(*given, grid=(programs,), **how)
         return out, sound(out)
+
+    where = next((x.get_device() for _, _, _, given, _ in launches for x in given), None)
 
     with ThreadPoolExecutor(compilers) as pool:
         return list(pool.map(made, once.values()))
 
 
-def fitting(launches: Sequence[Launch]) -> tuple[list[Launch], list[Any]]:
+def fitting(launches: Sequence[Launch]) -> tuple[list[Launch], dict[str, Any]]:
     """Launches with fewer steps of loops under way where the device cannot hold as many: blocks are
     of one GPU's sizes; with other warps where machine code is not sound (gpu_machine_code.py); and
-    each function as it was compiled.
+    each function as it was compiled, by its name.
 
-    Raises NotImplementedError where it cannot hold one, and where none is sound.
+    Raises Uncompiled where it cannot hold one, and where none is sound.
     """
     out: list[Launch] = list(launches)
     ready: dict[str, Any] = {}
@@ -287,45 +294,52 @@ def fitting(launches: Sequence[Launch]) -> tuple[list[Launch], list[Any]]:
         for (name, how), (kernel, right) in zip(tried.items(), kernels, strict=True):
             if not right:
                 if name in wrong:
-                    raise NotImplementedError(f"{name}: Triton's compiler makes wrong code of it")
+                    raise Uncompiled(f"{name}: Triton's compiler makes wrong code of it")
                 wrong.add(name)
                 other[name] = {**how, "num_warps": 4 if how["num_warps"] == 8 else 8}
             elif kernel is None or kernel.fits():  # None: of the vendor's
                 ready[name] = kernel
             elif how["num_stages"] == 1:
-                raise NotImplementedError(f"{name} needs more memory than a multiprocessor has")
+                raise Uncompiled(f"{name} needs more memory than a multiprocessor has")
             else:
                 other[name] = {**how, "num_stages": how["num_stages"] - 1}
         if not other:
-            return out, [*ready.values()]
+            return out, ready
         out = [(n, f, k, x, other.get(n, how)) for n, f, k, x, how in out]
 
 
 def _checked(launches: Sequence[Launch]) -> list[Launch]:
     """Launches whose loops wait for each step where they do not give the same bits else: Triton 3.6
     miscompiles some loops of tf32 products of which several steps are under way at a time. Each
-    kernel is run both ways, on numbers that are drawn."""
+    such kernel is run both ways, on numbers that are drawn."""
     plain = [(f"{n} waits", f, k, x, {**how, "num_stages": 1}) for n, f, k, x, how in launches]
-    _compiled([*launches, *plain], COMPILERS)
+    some = [n for n, (_, f, _, _, how) in enumerate(launches) if _multiplies(f, how)]
+    _compiled([x[n] for x in (launches, plain) for n in some], COMPILERS)
     wrong: dict[str, bool] = {}
-    for (name, function, programs, given, how), other in zip(launches, plain, strict=True):
+    for n in some:
+        name, function, programs, given, how = launches[n]
         if name not in wrong:
-            drawn = [_drawn(x) for x in given]
-            some = [[x.clone() for x in drawn] for _ in range(2)]
-            function[(programs,)](*some[0], **how)
-            function[(programs,)](*some[1], **other[4])
-            wrong[name] = not all(map(_same, *some))
+            one = [_drawn(x) for x in given]
+            two = [x.clone() for x in one]
+            function[(programs,)](*one, **how)
+            function[(programs,)](*two, **plain[n][4])
+            wrong[name] = not all(map(_same, one, two))
     out = []
     for launch, other in zip(launches, plain, strict=True):
-        out.append((launch[0], *other[1:]) if wrong[launch[0]] else launch)
+        out.append((launch[0], *other[1:]) if wrong.get(launch[0]) else launch)
     return out
+
+
+def _multiplies(function: Any, how: Mapping[str, Any]) -> bool:
+    """Is it one with a product in a loop, of which several steps are under way?"""
+    return how["num_stages"] > 1 and "tl.dot" in getattr(function, "text", "tl.dot")
 
 
 def _drawn(x: Any) -> Any:
     """Numbers for a buffer: floats drawn, integers 0, which are in range wherever they index."""
     import torch
 
-    return torch.randn_like(x) if x.is_floating_point() else torch.zeros_like(x)
+    return drawn(torch.empty_like(x)) if x.is_floating_point() else torch.zeros_like(x)
 
 
 def _same(x: Any, y: Any) -> bool:
@@ -344,7 +358,8 @@ def _record(r: Running) -> None:
             r.launch()
     torch.cuda.current_stream().wait_stream(beside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # On a stream of its own: what the vendor's library keeps for a stream, two graphs would share.
+    with torch.cuda.graph(graph, stream=beside, capture_error_mode=OTHERS_MAY):
         r.launch()
     r.graph, r.over, r.last = graph, cuda.Event(), _stream()
     r.over.record()

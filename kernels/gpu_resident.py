@@ -157,10 +157,11 @@ class OnDevice:
         return _tensor(self.arena, at, bytes_of(port), kind).view(shape)
 
 
-def on_device(image: Image, texts: bytes, known: np.ndarray) -> OnDevice:
-    """texts: machine code of functions; known: the arena's first bytes. Raises RuntimeError where
-    the driver does, as where there is no memory for it."""
-    cuda = Cuda(driver(), gpu())
+def on_device(image: Image, texts: bytes, known: np.ndarray, number: int | None = None) -> OnDevice:
+    """texts: machine code of functions; known: the arena's first bytes; number: of the GPU, if not
+    the current one. Raises RuntimeError where the driver does, as where there is no memory for it.
+    """
+    cuda = Cuda(driver(), gpu(number))
     with cuda.entered():
         arena = cuda.memory(image.size)
         cuda.put(arena.handle, known)
@@ -175,7 +176,7 @@ def on_device(image: Image, texts: bytes, known: np.ndarray) -> OnDevice:
             if where not in modules:
                 modules[where] = loaded(cuda, texts[f.begin : f.end])
             made.append(function(cuda, modules[where], f.name, f.threads, f.shared))
-            if image.shares:
+            if f.alike:
                 made[-1].share_first()
         beside = [cuda.beside() for _ in range(image.lanes - 1)]
         out = Launches(image.calls, [], [s.call for s in image.steps], beside)

@@ -22,12 +22,14 @@ from superopt.kernels.schedule import (
     Vectorize,
 )
 from superopt.kernels.transform import reduction
+from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor
-from superopt.te.node import Axis
-from superopt.te.walk import loads, reductions, stages
+from superopt.te.node import Apply, Axis
+from superopt.te.walk import axes_of, loads, parts, reductions, stages
 
 PER_WARP = 512  # elements of a row
-LARGEST = 1 << 14  # elements of a row that is one block
+LARGEST = 1 << 15  # elements of a row that is one block
+LITTLE = 24  # operations of an element that are done again rather than kept in memory
 # Elements of several rows, which are a program of so many warps: of rows that begin at any address
 # each element is read by itself, and by neighbours; those that more than one warp has would be
 # summed by way of shared memory, which rows of fewer elements than lanes never are.
@@ -45,8 +47,10 @@ def short_and_long(p: Problem) -> Iterator[Option]:
     """The options of a problem of rows."""
     n = max(prod(a.size for a in x) for x in _taken_together(p))
     best = max(1, min(8, 1 << max(n // PER_WARP, 1).bit_length() - 1))
+    best = 32 if n > LARGEST else 16 if n > LARGEST // 4 else best
     yield from _high(p, n)
-    yield from (Option.of("rows", warps=w) for w in dict.fromkeys((best, 1, 2, 4, 8)))
+    more = (16, 32) if best > 8 else (1, 2)
+    yield from (Option.of("rows", warps=w) for w in dict.fromkeys((best, *more, 4, 8)))
 
 
 def _taken_together(p: Problem) -> Iterator[Sequence[Axis]]:
@@ -60,7 +64,7 @@ def _high(p: Problem, n: int) -> Iterator[Option]:
     softmaxes and layer norms, or near it, come first."""
     last, wide = p.tensor.axes[p.lead - 1].size, 1 << max(n - 1, 0).bit_length()
     rows = prod(a.size for a in p.tensor.axes[: p.lead])
-    if lying(p.layouts.get(p.tensor), p.tensor.rank).parts[-1].axis < p.lead:
+    if _across(p):
         yield from _beside(rows, last, wide, EACH if _read(p) == 1 else EACH // 2)
         return
     ragged = n * p.tensor.dtype.bits % 128 > 0
@@ -72,6 +76,22 @@ def _high(p: Problem, n: int) -> Iterator[Option]:
             warps = max(1, min(few, h * wide // 256))
             some = (w for w in (warps, 2 * warps, 4 * warps, warps // 2) if 1 <= w <= 8)
             yield from (Option.of("rows", high=h, warps=w) for w in some)
+
+
+def _across(p: Problem) -> bool:
+    """Do rows lie beside each other, in what is written and where terms are read?"""
+
+    def innermost(t: Tensor) -> int:
+        return lying(p.layouts.get(t), t.rank).parts[-1].axis
+
+    terms = (r for s in stages([p.tensor]) for r in reductions(s.body))
+    along = (
+        axes_of(x.index[innermost(x.tensor)]) & set(r.axes)
+        for r in terms
+        for x in loads(r.body)
+        if x.tensor.body is None and x.index
+    )
+    return innermost(p.tensor) < p.lead and not any(along)
 
 
 def _read(p: Problem) -> int:
@@ -109,12 +129,17 @@ def by_rows(t: Tensor, lead: int, high: int = 1) -> Mapping[Tensor, Schedule]:
     """Some rows are a program; what is computed of them is, whole, where it is not too long."""
     row = t.axes[lead - 1].name
     out: dict[Tensor, Schedule] = {}
-    order = stages([t])
+    order, long, work = stages([t]), in_memory(t, lead), dict[Tensor, int]()
     for s in order:
         found = reduction(s)
-        if s is not t and found is None and s.rank == t.rank and once(s, order):
-            out[s] = (Inline(),)
-            continue
+        if s is not t and found is None and s.rank == t.rank:
+            assert s.body is not None
+            some = sum(isinstance(e, Apply) and e.dtype != INDEX for e in parts(s.body))
+            work[s] = some + sum(work.get(x.tensor, 0) for x in set(loads(s.body)))
+            if once(s, order) or (long and work[s] <= LITTLE):
+                out[s] = (Inline(),)
+                continue
+            work[s] = 0
         steps: list[Primitive] = []
         before, own = [a.name for a in s.axes[: lead - 1]], s.axes[lead - 1].name
         axes = list(found.axes if found is not None else s.axes[lead:])

@@ -199,11 +199,14 @@ def _uses(body: Sequence[Stmt], path: tuple[int, ...] = ()) -> Iterator[_Use]:
 def _variable(uses: Sequence[_Use]) -> bool:
     """Are all uses of whole tiles, after a store that is made before each of them?"""
     first = uses[0]
+    rank = len(gv.dimensions(first.buffer, first.index) or ())
     if first.how != "store":
         return False
     for x in uses:
         axes = gv.dimensions(x.buffer, x.index)
-        if axes is None or not set(axes) <= set(x.tile) or x.path[: len(first.path)] != first.path:
+        if axes is None or len(axes) != rank or not set(axes) <= set(x.tile):
+            return False
+        if x.path[: len(first.path)] != first.path:
             return False
         if x.how != "read" and len(axes) < len(gv.proper(x.tile)):
             return False

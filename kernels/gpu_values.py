@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from superopt.kernels.address import flat_index
+from superopt.kernels.address import flat_index, rejoined
 from superopt.kernels.gpu_functions import (
     HELPERS,
     OF_THE_FIRST,
@@ -216,7 +216,7 @@ def index(w: Writer, e: Expr, guard: Block | None = None) -> Block:
     """An index: what hangs on no axis of the tile comes first, and stays a scalar. It is of 32
     bits, which Triton's axes have, where these hold all that it is made of."""
     terms: list[Block] = []
-    p = ix.polynomial(_rejoined(e))
+    p = ix.polynomial(rejoined(e) or e)
     wide = _wide(p)
     for atoms, c in p.items():
         if any(isinstance(a, Axis) and a.extent == 1 for a in atoms):
@@ -242,19 +242,6 @@ def _wide(p: ix.Poly) -> bool:
         known = affine.interval(ix.as_index(ix.from_polynomial({atoms: c})))
         most += max(map(abs, known)) if known is not None else 0
     return most >= 1 << 31
-
-
-def _rejoined(e: Expr) -> Expr:
-    """With x * c for (x mod n) * c + (x // n) * (n * c)."""
-    p = ix.polynomial(e)
-    for atoms, c in p.items():
-        match atoms:
-            case (Apply("mod", (x, Const(n))),):
-                other = (Apply("floordiv", (x, Const(n, INDEX)), INDEX),)
-                if p.get(other) == n * c:
-                    rest = {k: v for k, v in p.items() if k not in (atoms, other)}
-                    return _rejoined(ix.as_index(ix.from_polynomial(rest) + x * c))
-    return e
 
 
 def _axis(w: Writer, a: Axis) -> Block:
@@ -379,15 +366,25 @@ def write(w: Writer, buffer: Tensor, at: Sequence[Expr], new: Block) -> None:
 
 def dimensions(buffer: Tensor, at: Sequence[Expr]) -> tuple[Axis, ...] | None:
     """The axes of a tile that is all of the buffer, dimension by dimension, without those of extent
-    1; None where the index says something else."""
+    1; or the one axis along which all of it is read in its order. None where the index says
+    something else."""
     found = []
     for i, n in zip(at, buffer.shape, strict=True):
         if n == 1:
             continue
         if not isinstance(i, Axis) or i.extent != n or i in found:
-            return None
+            return _one_axis(buffer, at)
         found.append(i)
     return tuple(found)
+
+
+def _one_axis(buffer: Tensor, at: Sequence[Expr]) -> tuple[Axis] | None:
+    zero: dict[Expr, Expr] = {a: ix.as_index(0) for i in at for a in axes_of(i) if a.extent == 1}
+    flat = ix.substitute(flat_index(buffer, at), zero)
+    match rejoined(flat) or flat:
+        case Axis(_, extent) as one if extent == math.prod(map(ix.dim, buffer.shape)):
+            return (one,)
+    return None
 
 
 def hangs_on(e: Expr, tile: Sequence[Axis]) -> tuple[Axis, ...]:

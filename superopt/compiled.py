@@ -147,7 +147,7 @@ def _on_gpu(
     if budget or on is None or file is None:
         from superopt.onnx_io.source import read
 
-        exe = _gpu_compiler(read(model), options).executable()
+        exe = _gpu_compiler(read(model), options, on).executable()
         if budget and not symbolic(exe.ports):
             from superopt.cost.store import Store
 
@@ -160,11 +160,14 @@ def _on_gpu(
     return exe
 
 
-def _gpu_compiler(source: Source, options: gpu_ready.Options) -> GpuCompiler:
+def _gpu_compiler(
+    source: Source, options: gpu_ready.Options, on: gpu_ready.Place | None
+) -> GpuCompiler:
     from superopt.pipeline.cuda import compiler
 
     o = options
-    return compiler(source, o.precision, o.float_class, o.store, o.vendor, o.streams)
+    how = o.precision, o.float_class, o.store, o.vendor, o.streams
+    return compiler(source, *how, None if on is None else on.number)
 
 
 def _gpu_from_file(path: Path, options: gpu_ready.Options, on: gpu_ready.Place) -> OnGpu:
@@ -181,7 +184,7 @@ def _gpu_from_file(path: Path, options: gpu_ready.Options, on: gpu_ready.Place) 
         from superopt.onnx_io.source import read
 
         source = read(path)
-        made = _gpu_compiler(source, options)
+        made = _gpu_compiler(source, options, on)
         _watched(watch, source)
         key = options.key(source.sha256, on)
         about = entries.Interface(made.ports(), made.names())
@@ -191,14 +194,14 @@ def _gpu_from_file(path: Path, options: gpu_ready.Options, on: gpu_ready.Place) 
         def make() -> GpuCompiler:
             return made
     else:
-        make = cache(lambda: _gpu_compiler(_again(path, digest), options))
+        make = cache(lambda: _gpu_compiler(_again(path, digest), options, on))
 
     def keep(sizes: Sizes, v: Variant) -> None:
         make().keep(key, sizes, v)
 
     return OnGpu(
         about.ports, about.outputs, options.precision, on.device, make,
-        lambda sizes: gpu_ready.find(key, sizes, on.device), keep,
+        lambda sizes: gpu_ready.find(key, sizes, on), keep, number=on.number,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 
 from superopt import __version__
 from superopt.cost.machine import machine
@@ -22,9 +23,17 @@ def target(threads: int) -> Target:
 
 
 def gpu(name: str, dots: str) -> Target:
-    """Kernels of this version of superopt on such a GPU, in whatever machine. dots: how products of
-    float32 are computed there, by Triton's name."""
-    return Target("superopt", __version__, name, dots, GPU)
+    """Kernels of this version of superopt, by these of Triton and torch, on such a GPU, in whatever
+    machine. dots: how products of float32 are computed there, by Triton's name."""
+    made_by = "-".join((__version__, *map(_version, ("triton", "torch"))))
+    return Target("superopt", made_by, name, dots, GPU)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
 
 
 @dataclass(frozen=True, slots=True)

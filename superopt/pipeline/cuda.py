@@ -19,7 +19,8 @@ from superopt.ir import graph as g
 from superopt.ir.evaluate import bound_sizes
 from superopt.kernels import gpu_space
 from superopt.kernels.gpu_blocks import MULTIPROCESSORS
-from superopt.kernels.gpu_device import device
+from superopt.kernels.gpu_compiled import Uncompiled
+from superopt.kernels.gpu_device import current, device, on
 from superopt.kernels.gpu_program import Call, running
 from superopt.kernels.gpu_text import printed
 from superopt.kernels.option import Option
@@ -99,7 +100,7 @@ class Compiler:
     branches may run that do not hang on each other, where that should pay. chosen: how problems are
     computed that were tuned, by their keys. without: nodes that turned out to have no kernel, and
     why. fixed: models for some sizes alone. little: nodes of which a kernel computes more than it
-    would have to, and little nevertheless."""
+    would have to, and little nevertheless. number: of the GPU."""
 
     model: Model
     precision: str
@@ -111,10 +112,12 @@ class Compiler:
     without: dict[g.Node, str] = field(default_factory=dict)
     fixed: dict[Sizes, Model | None] = field(default_factory=dict)
     little: dict[tuple[g.Node, Sizes], bool] = field(default_factory=dict)
+    number: int | None = None
 
     def executable(self) -> OnGpu:
         """The model, nothing of which is compiled yet."""
-        return OnGpu(self.ports(), self.names(), self.precision, self.device, lambda: self)
+        about = self.ports(), self.names(), self.precision, self.device
+        return OnGpu(*about, lambda: self, number=self.number)
 
     def ports(self) -> tuple[Port, ...]:
         return tuple(port(i, i in self.model.overridable) for i in self.model.graph.inputs)
@@ -244,7 +247,7 @@ class Compiler:
             ready = running(
                 calls, constants, made.memory, ins, outs, self.device, self.dots, kept=made.kept
             )
-        except NotImplementedError as e:
+        except Uncompiled as e:
             raise UsageError(
                 f"{self.model.source.label}: a kernel cannot be compiled for this GPU",
                 textwrap.shorten(str(e), LONGEST),
@@ -320,9 +323,11 @@ def compiler(
     store: Path | None = None,
     vendor: bool = True,
     streams: int = STREAMS,
+    number: int | None = None,
 ) -> Compiler:
     """Of the model of a source. store: where it is written how kernels were tuned, if not in the
     user's cache. vendor: may the vendor's libraries compute some? streams: for branches, at most.
+    number: of the GPU, if not the current one.
 
     Raises ModelError for an invalid model; UsageError where there is no GPU, and for another
     precision, or so many streams.
@@ -336,11 +341,13 @@ def compiler(
         raise UsageError(f"streams {streams!r}", some, "give another")
     try:
         where = device()
+        number = current(where) if number is None else number
     except RuntimeError as e:
         raise UsageError("target cuda", str(e), TODO) from None
-    with Store.open(store) as held:
+    with Store.open(store) as held, on(number):
         chosen = known(held, where, PRECISIONS[precision][1])
-    return Compiler(_model(source), precision, where, float_class, vendor, streams, chosen)
+    how = precision, where, float_class, vendor, streams, chosen
+    return Compiler(_model(source), *how, number=number)
 
 
 def loaded(s: Saved) -> OnGpu:

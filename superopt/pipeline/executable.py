@@ -110,6 +110,9 @@ class Executable:
     def __post_init__(self) -> None:
         forks.known.add(self)
 
+    def forked(self) -> threading.RLock:
+        return threading.RLock()
+
     def __repr__(self) -> str:
         given, made = ", ".join(f"{p.name}: {p.text}" for p in self.ports), ", ".join(self.outputs)
         return f"<Executable ({given}) => ({made}), threads={self.threads}>"

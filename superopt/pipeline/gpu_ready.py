@@ -29,11 +29,13 @@ WITH = ("torch", "triton")  # what compiles
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where kernels run: "cuda", or "cpu" in the interpreter; the GPU's name and capability."""
+    """Where kernels run: "cuda", or "cpu" in the interpreter; the GPU's name, capability and
+    number."""
 
     device: str
     gpu: str
     capability: tuple[int, int]
+    number: int | None = None
 
 
 def place() -> Place | None:
@@ -44,7 +46,7 @@ def place() -> Place | None:
         found = gpu()
     except RuntimeError:
         return None
-    return Place("cuda", found.name, found.capability)
+    return Place("cuda", found.name, found.capability, found.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ class Ready:
         return [out[n] for n in self.gives]
 
 
-def find(key: str, sizes: Sequence[tuple[str, int]], device: str) -> Ready | None:
+def find(key: str, sizes: Sequence[tuple[str, int]], on: Place) -> Ready | None:
     """The program for these sizes; None where there is none that is whole."""
 
     def made(about: dict[str, Any], texts: bytes) -> Ready | None:
@@ -108,9 +110,11 @@ def find(key: str, sizes: Sequence[tuple[str, int]], device: str) -> Ready | Non
         known = np.empty(image.known, np.uint8)
         if not entries.filled(own, known, about["check"]):
             return None
-        load = on_device if device == "cuda" else interpreted
         try:
-            program = load(image, texts, known)
+            if on.device == "cuda":
+                program: OnDevice | Interpreted = on_device(image, texts, known, on.number)
+            else:
+                program = interpreted(image, texts, known)
         except RuntimeError:  # the driver's: who compiles says more
             return None
         return Ready(program, tuple(about["takes"]), tuple(about["gives"]), dict(about["options"]))

@@ -6,7 +6,8 @@ What a call needs is here; the compiler is loaded when something is asked of it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from superopt.errors import OutOfMemory, Unlike, UsageError, seconds
-from superopt.kernels.gpu_device import by_dlpack, emptied, on_device, tensor, wait
+from superopt.kernels.gpu_device import by_dlpack, emptied, on, on_device, tensor, wait
+from superopt.pipeline import forks
 from superopt.pipeline.arrays import Port, as_array, checked_sizes, sizes_of
 from superopt.pipeline.gpu_ready import Ready
 
@@ -34,7 +36,14 @@ Sizes = tuple[tuple[str, int], ...]
 MOST = 1000  # shapes of inputs that are remembered
 
 
-@dataclass(slots=True, repr=False)
+def _forked() -> UsageError:
+    return UsageError(
+        "the model was compiled for a GPU before this process was forked",
+        "what is on a GPU is its parent's", "start processes by spawn, and compile it there",
+    )  # fmt: skip
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class OnGpu:
     """A model that was compiled for a GPU; for other sizes it is compiled again, once each; where
     there is no memory left for these, those before go.
@@ -42,8 +51,8 @@ class OnGpu:
     ports: inputs; outputs: names; device: "cuda", or "cpu" in the interpreter. make: gives the
     compiler. find, keep: what was compiled in another process; what to do with what is new.
     variants, found: by sizes, what was compiled, and what was found; known: sizes, by the shapes of
-    inputs. Calls from several threads
-    wait for each other."""
+    inputs. number: of the GPU, which need not be the current one when it is called. Calls from
+    several threads wait for each other."""
 
     ports: tuple[Port, ...]
     outputs: tuple[str, ...]
@@ -54,9 +63,23 @@ class OnGpu:
     keep: Callable[[Sizes, Variant], None] = lambda sizes, made: None
     variants: dict[Sizes, Variant] = field(default_factory=dict)
     found: dict[Sizes, Ready] = field(default_factory=dict)
-    lock: threading.RLock = field(default_factory=threading.RLock)
+    number: int | None = None
+    lock: threading.RLock | forks.Lost = field(default_factory=threading.RLock)
     known: dict[Any, Mapping[str, int]] = field(default_factory=dict)
     _compiler: Compiler | None = None
+
+    def __post_init__(self) -> None:
+        forks.known.add(self)
+
+    def forked(self) -> threading.RLock | forks.Lost:
+        """The lock in a process that was forked from this one: a GPU's memory is not in it."""
+        return threading.RLock() if self.device == "cpu" else forks.Lost(_forked)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """No other thread calls it, and its GPU is this thread's."""
+        with self.lock, on(self.number):
+            yield
 
     def __repr__(self) -> str:
         given, made = ", ".join(f"{p.name}: {p.text}" for p in self.ports), ", ".join(self.outputs)
@@ -70,10 +93,11 @@ class OnGpu:
         """The outputs by name. Inputs that are numpy's give numpy's; where all of them are tensors
         on the device (torch's, or others' by DLPack) the outputs are such, too, of torch: the
         program's own, which the next call writes again. Calls run on torch's current stream, and
-        each one after the one before."""
+        each one after the one before; who reads outputs on another stream than the next call's
+        has that one wait for it."""
         given = self.given(feeds)
         there = self.device if given and all(map(on_device, given)) else ""
-        with self.lock:
+        with self.alone():
             made = self.ready(self.sizes(given))
             self._there(made, given)
             try:
@@ -93,7 +117,7 @@ class OnGpu:
         inputs that no kernel reads. Raises UsageError for other sizes than those of the model."""
         sizes = dict(shapes or {})
         checked_sizes(self.ports, sizes)
-        with self.lock:
+        with self.alone():
             found = self.ready(sizes).buffers()
         return {p.name: found[n] for n, p in enumerate(self.ports) if n in found}
 
@@ -110,11 +134,13 @@ class OnGpu:
         """A run with these inputs, on the device already, as a call that waits for the outputs."""
         held = dict(feeds)
         if self.device == "cuda":  # in the interpreter arrays are as good
-            held = {n: tensor(x, self.device) for n, x in feeds.items()}
+            with on(self.number):
+                held = {n: tensor(x, self.device) for n, x in feeds.items()}
 
         def run() -> object:
             out = self.run(held)
-            wait(self.device)
+            with on(self.number):
+                wait(self.device)
             return out
 
         return run
@@ -164,7 +190,7 @@ class OnGpu:
             return self._sizes(given)
         found = self.known.get(shapes)
         if found is None:
-            if len(self.known) == MOST:
+            if len(self.known) >= MOST:
                 self.known.clear()
             found = self.known[shapes] = self._sizes(given)
         return found
@@ -178,7 +204,7 @@ class OnGpu:
     def ready(self, sizes: Mapping[str, int]) -> Variant | Ready:
         """What runs inputs of these sizes: found, where it was kept, else compiled."""
         key = tuple(sorted(sizes.items()))
-        with self.lock:
+        with self.alone():
             if key in self.variants:
                 return self.variants[key]
             if key not in self.found:
@@ -192,7 +218,7 @@ class OnGpu:
         """The steps for inputs of these sizes, compiled: what was found is planned again as it
         was, and takes its place."""
         key = tuple(sorted(sizes.items()))
-        with self.lock:
+        with self.alone():
             if key not in self.variants:
                 # Its memory is free before it is compiled.
                 how = self.found.pop(key).options if key in self.found else None
@@ -214,7 +240,7 @@ class OnGpu:
 
     @property
     def compiler(self) -> Compiler:
-        with self.lock:
+        with self.alone():
             if self._compiler is None:
                 self._compiler = self.make()
             return self._compiler
@@ -255,8 +281,9 @@ class OnGpu:
         checked_sizes(self.ports, sizes)
         seconds("budget", budget)
         made = self.variant(sizes)
-        report = self.compiler.tune(made, store, budget, most, seen, stop)
-        with self.lock:
+        with on(self.number):
+            report = self.compiler.tune(made, store, budget, most, seen, stop)
+        with self.alone():
             # What was kept was made with the options before.
             self.find, self.keep = lambda key: None, lambda key, made: None
             self.variants.clear()
@@ -268,7 +295,8 @@ class OnGpu:
         """How long each kernel takes alone, its memory warm, and how long it must take at least on
         this GPU; `print` it for a table, its `svg()` is a picture. feeds: inputs by name; else they
         are drawn. seconds: for all of it, about."""
-        return self.compiler.profile(self, feeds, seconds)
+        with self.alone():
+            return self.compiler.profile(self, feeds, seconds)
 
     def accuracy(self, shapes: Mapping[str, int] | None = None, *, sets: int = 2) -> Accuracy:
         """How far outputs are from the original's in float64, on so many sets of drawn inputs, and
@@ -286,6 +314,7 @@ class OnGpu:
     def save(self, path: str | Path) -> None:
         """Write the compiled model to a file, for `superopt.load`: the model, and how each kernel
         is computed. Raises UsageError where it cannot be written."""
-        known = {*self.variants, *self.found}
+        with self.alone():
+            known = {*self.variants, *self.found}
         made = {key: self.variant(dict(key)) for key in sorted(known)}
         self.compiler.save(made, Path(path))

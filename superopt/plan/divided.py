@@ -39,7 +39,7 @@ def divided(
             for x, made in new.items():
                 for y in read(made):
                     readers.setdefault(y, set()).add(x)
-            group = grown(two, new, {*stay, *pictures, *leads}, readers, loose=True)
+            group = grown(two, new, {*stay, *pictures, *leads}, readers, True, spread=True)
             if group is None or few_and_long(now.shape, group.lead):
                 continue
             given = set().union(*map(read, (now, *group.stages.values())))

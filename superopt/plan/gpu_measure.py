@@ -12,7 +12,7 @@ import numpy as np
 
 from superopt.kernels.built import buffers, built
 from superopt.kernels.cpu_run import Ref
-from superopt.kernels.gpu_device import wait
+from superopt.kernels.gpu_device import current, drawn, on, wait
 from superopt.kernels.gpu_program import TIMES, Call, Running, clock, running, warmed
 from superopt.kernels.gpu_space import chosen, told
 from superopt.kernels.option import Option
@@ -35,11 +35,14 @@ def seconds(
 
     def make(o: Option) -> tuple[Option, tuple[Running, list[int]] | None]:
         try:
-            r, fixed = running_of(p, o, dots)
-            r.compile(1)
+            with on(where):  # each thread has its own current GPU
+                r, fixed = running_of(p, o, dots)
+                r.compile(1)
         except Exception:  # too many registers, too little memory: another one is taken
             return o, None
         return o, (r, fixed)
+
+    where = current("cuda")
 
     with ThreadPoolExecutor(COMPILERS) as pool:
         ready = {o: x for o, x in pool.map(make, options) if x is not None}
@@ -115,4 +118,4 @@ def copies(r: Running, fixed: Sequence[int]) -> list[Running]:
 def _drawn(r: Running) -> None:
     for x in r.inputs:
         if x.is_floating_point():
-            x.normal_()
+            drawn(x)

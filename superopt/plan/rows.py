@@ -51,7 +51,7 @@ def rows(
     for t in reversed(list(current)):
         if t not in out or t.rank < 2 or t in pictures:
             continue
-        group = grown(t, out, {*stay, *pictures}, readers)
+        group = grown(t, out, {*stay, *pictures}, readers, spread=spread)
         if group is not None and not (spread and few_and_long(group.root.shape, group.lead)):
             out[t] = fused(group, current[t])
             leads[t] = group.lead
@@ -70,9 +70,11 @@ def grown(
     stay: Collection[Tensor],
     readers: Mapping[Tensor, set[Tensor]],
     loose: bool = False,
+    spread: bool = False,
 ) -> Group | None:
     """The group of a result; None where no sum over its rows is in it. loose: numbers of rows may
-    have other axes of one step than the result's."""
+    have other axes of one step than the result's. spread: see `rows`; what is kept of a row need
+    not fit into a cache then."""
     now = current[t]
     if reductions(now.body):
         return None
@@ -96,7 +98,7 @@ def grown(
     group.stages = {x: now for x, now in current.items() if x in group.stages}
     kept = sum(prod(_sizes(x)[lead:]) * max(x.dtype.bits // 8, 1) for x in group.stages)
     summed = any(reductions(x.body) for x in group.stages.values())
-    return group if summed and kept <= ROOM else None
+    return group if summed and (spread or kept <= ROOM) else None
 
 
 def _sizes(t: Tensor) -> list[int]:

@@ -60,7 +60,7 @@ def test_other_warps_where_code_is_wrong(
     name, function, *rest, how = launch("a", Function(), 3)  # type: ignore[arg-type]
     found, kernels = fitting([(name, function, *rest, {**how, "num_warps": 4})])  # type: ignore[arg-type]
     assert found[0][-1]["num_warps"] == taken
-    assert [k.asm["warps"] for k in kernels] == [taken]
+    assert [k.asm["warps"] for k in kernels.values()] == [taken]
 
 
 def test_what_is_never_right_has_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

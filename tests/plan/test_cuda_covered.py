@@ -9,7 +9,7 @@ import pytest
 from superopt.kernels.gpu_text import printed
 from superopt.onnx_io.source import read
 from superopt.pipeline import cuda
-from superopt.plan import rows
+from superopt.plan import few_rows
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import conv, feeds, interpreted, near
@@ -97,7 +97,7 @@ ALONE = {
 def test_a_large_row_is_of_many_programs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     m = ALONE[name](LARGE)
     assert len(cuda.compile(read(m)).variant({}).program.kernels) == 1
-    monkeypatch.setattr(rows, "LONG", LARGE)
+    monkeypatch.setattr(few_rows, "FEW", ((1, LARGE),))
     exe = cuda.compile(read(m))
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
     made = exe.variant({}).running
