@@ -46,6 +46,7 @@ TURNS = "for pid in tl.range({}, {}, {}, flatten=True):"
 ITEM = "tl.cast({}, tl.int32).handle.data.item()"
 
 GRID = ("parallel", "block")  # loops whose steps are programs
+INDICES = 1 << 31  # of an axis of Triton, which are of 32 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ def printed(
     elements and more.
     """
     for t in (*kernel.params, *(t for t, _ in kernel.scratch)):
-        if _size(t) >= 1 << 31:
+        if _size(t) >= INDICES:
             raise NotImplementedError(f"{t.name}: {t.type} has indices of more than 32 bits")
     written, scratch = written_out(tuple(_plain(kernel.body)), kernel.scratch)
     parts = _parts(tuple(map(_tiled, written)))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
@@ -109,9 +110,9 @@ def compile(
     Raises ModelError for an invalid model, and where it needs onnxruntime and that is not
     installed; UsageError for another target.
     """
-    known_target(target, precision, vendor)
+    known_target(target, precision, vendor, tune)
     _threads(threads)
-    place = None if store is None else Path(store)
+    place = _place(store)
     _float_class(float_class)
     most = BUDGET[target] if budget is None else seconds_("budget", budget)
     if target == "cuda":
@@ -378,12 +379,19 @@ def load(path: str | Path, *, threads: int | None = None) -> Executable | OnGpu:
     return compile_.loaded(held, threads)
 
 
-def known_target(target: str, precision: str, vendor: bool = True) -> None:
+def _place(store: object) -> Path | None:
+    if store is not None and not isinstance(store, str | PathLike):
+        raise UsageError(f"store {store!r}", "it is a path", "give the file or folder, or none")
+    return None if store is None else Path(store)
+
+
+def known_target(target: str, precision: str, vendor: bool = True, tune: bool = False) -> None:
     """Raises UsageError for another target, and for what it has not."""
     if target not in ("cpu", "cuda"):
         raise UsageError(f"target {target} is unknown", "there are cpu and cuda", "use one of them")
-    if not isinstance(vendor, bool):
-        raise UsageError(f"vendor = {vendor!r}", "it is True or False", "give one of them")
+    for name, value in (("vendor", vendor), ("tune", tune)):
+        if not isinstance(value, bool):
+            raise UsageError(f"{name} = {value!r}", "it is True or False", "give one of them")
     asked = f"precision {precision!r}" if precision != "fp32" else "" if vendor else "vendor=False"
     if target == "cpu" and asked:
         raise UsageError(

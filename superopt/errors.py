@@ -80,6 +80,10 @@ class Aborted(SuperoptError):
 
 def seconds(name: str, value: float) -> float:
     """A time that is given as an argument of this name. Raises UsageError where it is none."""
-    if not 0 < value < float("inf"):
-        raise UsageError(f"{name} {value}", "it is a positive number of seconds", "give another")
+    try:
+        fits = 0 < value < float("inf")
+    except TypeError:
+        fits = False
+    if not fits:
+        raise UsageError(f"{name} {value!r}", "it is a positive number of seconds", "give another")
     return float(value)

@@ -38,6 +38,19 @@ def declared(source: Source, outputs: Sequence[Port]) -> Source:
     return source.instead(model)
 
 
+def inferred(source: Source) -> Source | None:
+    """The model with types and shapes of the outputs that it leaves out, as onnx infers them; None
+    where it does not."""
+    model = source.skeleton.proto()
+    with suppress(Exception):  # whatever it does not like
+        found = {v.name: v for v in onnx.shape_inference.infer_shapes(model).graph.output}
+        for value in model.graph.output:
+            if not value.type.tensor_type.HasField("shape"):
+                value.type.CopyFrom(found[value.name].type)
+        return source.instead(model)
+    return None
+
+
 def scalars(source: Source) -> set[str]:
     """The outputs that have no axes, as onnx infers; none where it cannot."""
     with suppress(Exception):  # whatever it does not like

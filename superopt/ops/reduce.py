@@ -20,7 +20,7 @@ from superopt.te.expr import (
     reduction,
     select,
 )
-from superopt.te.node import Expr
+from superopt.te.node import Const, Expr
 
 Body = Callable[[Tensor, tuple[int, ...], tuple[Expr, ...]], Expr]
 _sorted = axes_from()
@@ -61,7 +61,8 @@ def mean_of(
 ) -> Expr:
     """The mean of `element(index into x)` over `axes`."""
     total = over("sum", x, axes, i, element)
-    return total / count(x, axes, total.dtype)
+    n = count(x, axes, total.dtype)
+    return total if n == Const(1, n.dtype) else total / n
 
 
 def _canonical(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:

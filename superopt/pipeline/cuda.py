@@ -79,6 +79,8 @@ ONLINE = FORMS = "E2"  # the float class of a softmax by blocks, and of convolut
 STREAMS, MOST_STREAMS = 4, 32  # unless others are asked for, and at most
 PARTS = 32 * MULTIPROCESSORS  # see Target.parts
 LONGEST = 300  # letters of what a compiler says
+# What torch says where it has no memory for that, or no number of its bytes.
+NO_MEMORY = ("out of memory", "Storage size calculation", "can't allocate memory")
 # Operations that are fewer than what it takes to bring numbers to the processor and back: where a
 # kernel computes more than it would have to, it is faster still.
 LITTLE = 1 << 27
@@ -254,7 +256,7 @@ class Compiler:
                 'use another version of Triton, or target="cpu"',
             ) from e
         except RuntimeError as e:
-            if "out of memory" not in str(e):
+            if not any(x in str(e) for x in NO_MEMORY):
                 raise
             raise OutOfMemory(
                 f"{self.model.source.label}: out of memory on the device",

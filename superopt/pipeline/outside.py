@@ -11,7 +11,7 @@ from pathlib import Path
 
 from superopt import ort
 from superopt.errors import ModelError, UsageError
-from superopt.onnx_io.outside import Port, around, declared, scalars
+from superopt.onnx_io.outside import Port, around, declared, inferred, scalars
 from superopt.onnx_io.sort import sorted_nodes
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.told import inlined, told
@@ -40,7 +40,7 @@ def readable(source: Source, threads: int) -> Readable:
             return Readable(_flat(some))
         except ModelError as e:
             error = e
-        for other in (sorted_nodes(some), undeclared(some)):
+        for other in (sorted_nodes(some), undeclared(some), inferred(some)):
             if other is not None and _valid(other) is not None:
                 return Readable(_flat(other))
     found = outside(source, threads)
@@ -54,7 +54,8 @@ def stated(source: Source, threads: int) -> Source:
     """A model that superopt reads, with what it leaves out. Raises ModelError for another."""
     found = readable(source, threads)
     if found.error is not None:
-        raise found.error
+        e = found.error
+        raise ModelError(e.what, e.why, f'{e.todo}; for target="cpu" all of it runs in onnxruntime')
     return found.source
 
 

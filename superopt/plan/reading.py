@@ -21,6 +21,7 @@ from superopt.te.walk import loads, parts, reductions
 TURNS = ("sin", "cos", "tan")
 MANY = 8  # numbers for each one that is of them all
 LOADED = 1 << 22  # elements of a constant that is looked at
+SMALL = 64  # what scores and a bias are below
 BEYOND = (0, float("inf"), float("-inf"))  # an edge: the same in all floats
 
 
@@ -38,14 +39,14 @@ class Kept:
     owner: dict[Tensor, Tensor] = field(init=False)
     exact: set[Tensor] = field(init=False)
     short: dict[Tensor, Tensor] = field(default_factory=dict)
-    wide: dict[Tensor, bool] = field(default_factory=dict)
+    largest: dict[Tensor, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         parts = self.tensors.parts.items()
         self.owner = {x.tensor: whole for whole, some in parts for x in some}
         aim = self.target
         few = aim.kind is not None or bool(aim.drops)
-        own = self._angles() | self._few() | self._large() if few else set()
+        own = self._angles() | self._few() | self._large() | self._masked() if few else set()
         self.exact = own | {*self.sums}
 
     def kind(self, t: Tensor) -> DType:
@@ -131,15 +132,41 @@ class Kept:
             if isinstance(e, Const) and e.dtype.is_float and most < abs(float(e.value)) < inf
         }  # fmt: skip
 
+    def _masked(self) -> set[Tensor]:
+        """What the largest is taken of, as by a softmax, where something that need not be small was
+        added: a mask may leave out all of a row by a number that its kind has not, and no infinity
+        is the largest of it then."""
+        out = set()
+        for now in self.current.values():
+            largest = [r for s in self._inside(now) for r in reductions(s.body) if r.fn == "max"]
+            for t in {x.tensor for r in largest for x in loads(r.body)}:
+                while (of := self.current.get(t)) is not None and isinstance(of.body, Load):
+                    t = of.body.tensor
+                if of is not None and any(self._may_mask(x) for x in self._inside(of)):
+                    out.add(t)
+        return out
+
+    def _may_mask(self, s: Tensor) -> bool:
+        """Is a tensor added in it that is computed, or given, or a constant of large numbers,
+        beside which 16 bits say nothing of others?"""
+        assert s.body is not None
+        sums = [e for e in parts(s.body) if isinstance(e, Apply) and e.fn in ("add", "sub")]
+        terms = [a for e in sums if e.dtype.is_float for a in e.args if not reductions(a)]
+        read = {x.tensor for a in terms for x in loads(a)}
+        given = [x for x in read if x.body is None or x in self.current]
+        known = self.tensors.constants
+        return any(x not in known or _count(x) > LOADED or self._largest(x) > SMALL for x in given)
+
     def _kept(self, x: Tensor, now: Tensor) -> bool:
         """Has a constant, which is no factor of a product, numbers that its kind has not?"""
-        if _count(x) > LOADED or self._factor(x, now):
-            return False
-        if x not in self.wide:
+        return _count(x) <= LOADED and not self._factor(x, now) and self._largest(x) > self._most()
+
+    def _largest(self, x: Tensor) -> float:
+        """Of a constant's numbers that are finite."""
+        if x not in self.largest:
             array = self.tensors.constants[x]()
-            finite = array[np.isfinite(array)]
-            self.wide[x] = bool(np.abs(finite).max(initial=0.0) > self._most())
-        return self.wide[x]
+            self.largest[x] = float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
+        return self.largest[x]
 
     def _factor(self, x: Tensor, now: Tensor) -> bool:
         """Is it a factor of a sum of products?"""

@@ -12,6 +12,7 @@ import pytest
 
 import superopt
 from superopt.errors import OutOfMemory, UsageError
+from superopt.kernels.gpu_compiled import Uncompiled
 from superopt.kernels.gpu_program import Running, running
 from superopt.pipeline import cuda, on_gpu
 from tests.gpu import REAL
@@ -55,7 +56,7 @@ def test_no_memory_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_triton_does_not_compile_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*given: Any, **how: Any) -> Running:
-        raise NotImplementedError("k1: Triton does not compile it: at 3:4:\n  a cause")
+        raise Uncompiled("k1: Triton does not compile it: at 3:4:\n  a cause")
 
     monkeypatch.setattr(cuda, "running", none)
     with pytest.raises(UsageError, match=r"cannot be compiled .*\n.*k1: .* at 3:4: a cause\nuse"):

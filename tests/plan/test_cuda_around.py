@@ -1,0 +1,186 @@
+"""What else a process does while it calls models on a GPU: other threads, forks, gradients,
+inference mode, another GPU; and what no kernel can be made for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+import superopt
+from superopt.errors import UsageError
+from superopt.kernels import gpu_text
+from superopt.kernels.gpu_device import put
+from superopt.pipeline import forks
+from tests.gpu import REAL
+from tests.plan.gpu_models import I64, node
+from tests.plan.test_compile import F, model, reference
+from tests.plan.test_cuda import interpreted, near
+
+pytestmark = pytest.mark.gpu
+__all__ = ["interpreted"]  # a fixture of this module, too
+
+ROWS = model([node("Softmax", "x", "y", axis=-1)], {"x": (F, ["n", 24])}, ["y"], {})
+
+
+def rows(n: int) -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(n).standard_normal((n, 24)).astype(np.float32)}
+
+
+def test_nothing_is_kept_for_gradients() -> None:
+    """Of what an input was computed from."""
+    import torch
+
+    to, x = torch.zeros(3), torch.ones(3, requires_grad=True)
+    put(to, x * 2)
+    assert to.tolist() == [2, 2, 2]
+    assert not to.requires_grad
+
+
+def test_compiled_in_inference_mode() -> None:
+    """It is called outside of it, too."""
+    import torch
+
+    exe = superopt.compile(ROWS, target="cuda")
+    wanted = reference(ROWS, rows(3))
+    with torch.inference_mode():
+        near(exe.run(rows(3)), wanted, "fp32")
+    near(exe.run(rows(3)), wanted, "fp32")
+
+
+def test_seeds_are_nobody_s_business() -> None:
+    """Compiling draws no number of torch's own."""
+    import torch
+
+    before = torch.get_rng_state(), torch.cuda.get_rng_state() if REAL else None
+    superopt.compile(ROWS, target="cuda", precision="tf32").run(rows(3))
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert before[1] is None or torch.equal(torch.cuda.get_rng_state(), before[1])
+
+
+DOUBLE = TensorProto.DOUBLE
+WITHOUT: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, np.ndarray], str]] = {
+    "a function of doubles": (
+        lambda: model([node("Tanh", "x", "a"), node("Neg", "a", "y")], {"x": (DOUBLE, [5])}, ["y"]),
+        {"x": np.linspace(-1, 1, 5)}, "Triton has no tanh of f64",
+    ),
+    "powers of integers": (
+        lambda: model([node("Pow", "x", "z", "y")], {"x": (I64, [3]), "z": (I64, [3])}, ["y"]),
+        {"x": np.array([2, -3, 4]), "z": np.array([2, 3, 0])}, "Triton has no pow of i64",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_what_triton_has_no_words_for_runs_in_onnxruntime(name: str) -> None:
+    make, given, why = WITHOUT[name]
+    exe = superopt.compile(make(), target="cuda")
+    got, wanted = exe.run(given), reference(make(), given)
+    np.testing.assert_allclose(got["y"], wanted["y"], rtol=1e-12)
+    assert why in [x for _, x in exe.fallen({})]
+
+
+def test_tensors_of_too_many_elements_run_in_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [node("Relu", "x", "a"), node("ReduceMax", "a", "b", axes=[1]), node("Exp", "b", "y")]
+    m = model(nodes, {"x": (F, [4, 24])}, ["y"])
+    m.opset_import[0].version = 13
+    monkeypatch.setattr(gpu_text, "INDICES", 90)
+    exe = superopt.compile(m, target="cuda")
+    x = np.random.default_rng(0).standard_normal((4, 24)).astype(np.float32)
+    near(exe.run({"x": x}), reference(m, {"x": x}), "fp32")
+    some = {n.op.name: why for n, why in exe.fallen({})}
+    assert "Relu" in some
+    assert "indices of more than 32 bits" in some["Relu"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork") or REAL, reason="no fork, or CUDA, which outlives none")
+def test_a_fork_waits_for_no_thread_that_is_not_in_it() -> None:
+    exe = superopt.compile(ROWS, target="cuda")
+    exe.run(rows(3))
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with exe.lock:
+            held.set()
+            over.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(60)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        os._exit(0 if exe.run(rows(3))["y"].shape == (3, 24) else 1)
+    over.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_fork_has_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    exe = superopt.compile(ROWS, target="cuda")
+    exe.run(rows(3))
+    exe.device = "cuda"
+    with monkeypatch.context() as m:
+        m.setattr(forks, "known", {exe})
+        forks._free()  # as in a child
+    with pytest.raises(UsageError, match=r"before this process was forked\n.*\nstart processes"):
+        exe.run(rows(3))
+
+
+@pytest.mark.skipif(not REAL, reason="threads of the interpreter are alike")
+def test_another_thread_uses_the_gpu_while_it_compiles() -> None:
+    import torch
+
+    over, errors = threading.Event(), []
+
+    def other() -> None:
+        held: list[object] = []
+        while not over.is_set():
+            try:
+                held.append(torch.empty(3 << 20, device="cuda"))
+                if len(held) > 50:
+                    held.clear()
+                    torch.cuda.empty_cache()
+            except Exception as e:
+                errors.append(e)
+                return
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        exe = superopt.compile(ROWS, target="cuda", precision="fp16")
+        for n in range(2, 6):
+            near(exe.run(rows(n)), reference(ROWS, rows(n)), "fp16")
+    finally:
+        over.set()
+        thread.join()
+    assert not errors
+
+
+@pytest.mark.skipif(not REAL, reason="the interpreter has no GPU")
+@pytest.mark.parametrize("tuned", [False, True])
+def test_another_gpu_is_current_when_it_is_called(tuned: bool) -> None:
+    import torch
+
+    if torch.cuda.device_count() < 2:
+        pytest.skip("there is one GPU")
+    with torch.cuda.device(1):
+        exe = superopt.compile(ROWS, target="cuda", precision="fp16")
+        assert exe.number == 1
+        exe.run(rows(3))
+        if tuned:
+            exe.tune({"n": 3}, budget=5, most=2)
+    assert torch.cuda.current_device() == 0
+    for n in (3, 4):
+        near(exe.run(rows(n)), reference(ROWS, rows(n)), "fp16")
+        x = torch.from_numpy(rows(n)["x"]).to("cuda:1")
+        y = exe.run({"x": x})["y"]
+        assert y.get_device() == 1
+        near({"y": y.cpu().numpy()}, reference(ROWS, rows(n)), "fp16")
+    assert torch.cuda.memory_allocated(0) == 0
