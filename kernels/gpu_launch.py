@@ -8,7 +8,7 @@ from typing import Any, Protocol
 LATE = "waits for others"  # what a launch is called that does not begin early
 # What moves so many bytes with little shared memory of its own is a stream of reads: these wait
 # in the first cache, which is what is left of that memory.
-STREAM, LITTLE = 1 << 25, 1 << 13
+STREAM, LITTLE = 12 << 20, 1 << 13
 # Its name, function, programs, what it is given, and what else its function is told.
 Launch = tuple[str, Any, int, list[Any], dict[str, Any]]
 

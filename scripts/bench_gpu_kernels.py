@@ -9,7 +9,9 @@ against a copy's rate.
 
 Each case is a model of one kernel with inputs and outputs of the precision's own type. Times are
 medians of events around graphs of ten calls, ours and torch's in turns, on the same inputs, drawn;
-`share` is ours by theirs in speed (for rows: bytes read and written once, by the copy's rate);
+`share` is ours by theirs in speed (for rows: bytes read and written once, by the rate of a large
+copy; each call reads and writes other memory than the one before, as much as no cache holds, and
+`copy us` is torch's copy of as many bytes);
 `vendor` names the libraries that were taken for steps of ours. What is timed is checked against
 torch's in float64, of inputs that each run draws anew, after memory was filled with what is no
 number; it exits with 1 where that fails. `--case`: those in whose names that is. `--inductor`: the
@@ -24,7 +26,8 @@ import json
 import secrets
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -39,6 +42,7 @@ from gpu_checks import poison
 
 KINDS = {"fp16": (TensorProto.FLOAT16, np.float16), "tf32": (TensorProto.FLOAT, np.float32)}
 TURNS, RUNS, TOGETHER = 5, 5, 10
+NO_CACHE = 1 << 27  # bytes
 SEED = secrets.randbits(32)
 # The output's largest difference from that in float64, by its rms, at most. Tensor cores leave out
 # the bits of inputs that tf32 has not: of scores behind an exponential that is up to 0.037 (numpy).
@@ -255,7 +259,8 @@ def measured(
         *(torch.from_numpy(x).cuda() for x in (*feeds.values(), *case.weights.values()))
     )
     r = made.running
-    graphs = {"whole": captured(r.launch)}
+    turns = rotated(r, case.bytes)
+    graphs = {"whole": captured(*(x.launch for x in turns))}
     if precision == "tf32" and case.between:
         # Its input is rounded to tf32 by a kernel of its own, as a model's is; between others what
         # computes it does that.
@@ -263,14 +268,18 @@ def measured(
         launches = zip(r.numbers, r.launches, strict=True)
         some = [x for n, x in launches if options[n].algorithm != "each"]
         graphs["ours"] = captured(r.only(*some).launch)
-    graphs["torch"] = captured(lambda: case.peer(*given))
+    if case.bytes:
+        pairs = [(x.inputs[0].reshape(-1), x.outputs[0].reshape(-1)) for x in turns]
+        graphs["copy"] = captured(*(partial(y.copy_, x) for x, y in pairs))
+    lots = [tuple(x.clone() for x in given) for _ in turns[1:]]
+    graphs["torch"] = captured(*(partial(case.peer, *x) for x in (given, *lots)))
     if inductor:
         torch._dynamo.reset()
         tuned = torch.compile(case.peer, mode="max-autotune-no-cudagraphs")
         graphs["inductor"] = captured(lambda: tuned(*given))
     wanted = case.peer(*(x.double() for x in given)).cpu().numpy()
     rms = float(np.sqrt((wanted**2).mean()))
-    warmed(graphs["whole"].replay)
+    warmed(graphs["whole"][0].replay)
     times: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(TURNS):
         for name, graph in graphs.items():
@@ -278,7 +287,7 @@ def measured(
     us = {name: float(np.median(t)) * 1e3 for name, t in times.items()}
     a, b = us.get("ours", us["whole"]), min(us["torch"], us.get("inductor", float("inf")))
     extra = {"whole us": us["whole"]} if "ours" in us else {}
-    extra |= {"inductor us": us["inductor"]} if inductor else {}
+    extra |= {f"{x} us": us[x] for x in ("inductor", "copy") if x in us}
     share = case.bytes / (a * 1e-6) / copied if case.bytes else b / a
     how = [str(o) for o in made.program.options.values()]
     theirs = [vendor_of(c.kernel.library) for c in r.calls if c.kernel.library]
@@ -289,22 +298,38 @@ def measured(
     return {**found, "vendor": theirs, **extra}
 
 
-def captured(run: Callable[[], Any]) -> Any:
-    """Ten calls as one graph."""
+def rotated(r: Any, size: int) -> list[Any]:
+    """Runs of the same kernels, each with memory of its own for inputs and outputs, of so many
+    bytes; as many as no cache holds, or this one where no size is given."""
+    out = [r]
+    while size and len(out) < min(TOGETHER, -(-NO_CACHE // size)):
+        new = {id(x): x.clone() for x in (*r.inputs, *r.outputs)}
+        launches = [(n, f, k, [new.get(id(x), x) for x in given], how)
+                    for n, f, k, given, how in r.launches]  # fmt: skip
+        ins, outs = (tuple(new[id(x)] for x in some) for some in (r.inputs, r.outputs))
+        out.append(replace(r.only(*launches), inputs=ins, outputs=outs))
+    return out
+
+
+def captured(*runs: Callable[[], Any]) -> tuple[Any, list[Any]]:
+    """Ten calls as one graph, of these in turns; what they make stays, so that each writes
+    elsewhere."""
     import torch
 
-    run()
+    for run in runs:
+        run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(TOGETHER):
-            run()
-    return graph
+        made = [runs[n % len(runs)]() for n in range(TOGETHER)]
+    return graph, made
 
 
-def ms_of(graph: Any) -> float:
+def ms_of(captured: tuple[Any, list[Any]]) -> float:
     """Of one call, in ms: the median of some replays."""
     import torch
+
+    graph, _ = captured
 
     found = []
     for _ in range(RUNS + 1):

@@ -63,6 +63,15 @@ def ratio(case: Mapping[str, Any]) -> tuple[str, float] | None:
     return mode, peers[mode] / case.get("beside", {}).get(mode, case["ms"])
 
 
+def as_called(case: Mapping[str, Any]) -> float | None:
+    """The same, each of torch's modes beside ours as it is called: of eager mode the graph alone is
+    replayed, as ours is; compiled functions are called with tensors, as `exe.run` is."""
+    peers = case.get("peers", {})
+    if not peers or "calls" not in case:
+        return None
+    return float(min(t / case["ms" if mode == "graph" else "calls"] for mode, t in peers.items()))
+
+
 def table(cases: Mapping[str, Mapping[str, Any]]) -> str:
     """By precision and batch. cases: by "name precision batch"."""
     groups: dict[tuple[str, int], dict[str, Mapping[str, Any]]] = defaultdict(dict)
@@ -78,18 +87,23 @@ def _group(precision: str, batch: int, own: Mapping[str, Mapping[str, Any]]) -> 
     yield f"## Batch {batch}, {precision}"
     yield ""
     yield (
-        "| model | superopt ms | torch ms | by | in turns | ratio | limit ms | that is x "
-        "| calls ms | kernels | error / rms | compile s | why (shares of kernels' times alone) |"
+        "| model | superopt ms | torch ms | by | in turns | ratio | as called | limit ms "
+        "| that is x | calls ms | kernels | error / rms | compile s "
+        "| why (shares of kernels' times alone) |"
     )
-    yield "|---" * 13 + "|"
+    yield "|---" * 14 + "|"
     found: dict[str, float] = {}
+    called: dict[str, float] = {}
     for name, case in own.items():
         best = ratio(case)
         if best is not None:
             found[name] = best[1]
+        if (both := as_called(case)) is not None:
+            called[name] = both
         yield _row(name, case, best)
     yield ""
-    yield from _sum(batch, found)
+    yield from _sum(batch, found, "As graphs: ")
+    yield from _sum(batch, called, "As called: ")
     yield from _accurate({name: x["accuracy"] for name, x in own.items() if "accuracy" in x})
     for name, case in own.items():
         yield from (
@@ -100,13 +114,14 @@ def _group(precision: str, batch: int, own: Mapping[str, Mapping[str, Any]]) -> 
 
 def _row(name: str, case: Mapping[str, Any], best: tuple[str, float] | None) -> str:
     if "ms" not in case:
-        return f"| {name} | failed |" + " |" * 11
+        return f"| {name} | failed |" + " |" * 12
     ms, bound = case["ms"], case.get("limit", 0.0)
     mode, how = best or ("", 0.0)
     turns = mode in case.get("beside", {})
     cells = [
         name, f"{ms:.3f}", f"{case['peers'][mode]:.3f}" if mode else "", mode,
-        "yes" if turns else "", f"{how:.2f}" if mode else "", f"{bound:.4f}",
+        "yes" if turns else "", f"{how:.2f}" if mode else "",
+        "" if (called := as_called(case)) is None else f"{called:.2f}", f"{bound:.4f}",
         f"{ms / bound:.1f}" if bound else "", f"{case['calls']:.3f}" if "calls" in case else "",
         f"{case['kernels']}", f"{case['error']:.1e}",
         f"{case.get('seconds', case['compile s']):.1f}", case.get("why", ""),
@@ -128,17 +143,17 @@ def _accurate(found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield from (f"{n}: {x['why']}" for n, x in found.items() if not x["ok"])
 
 
-def _sum(batch: int, found: Mapping[str, float]) -> Iterator[str]:
+def _sum(batch: int, found: Mapping[str, float], what: str) -> Iterator[str]:
     if not found:
         return
     mean = float(np.exp(np.mean(np.log([*found.values()]))))
     goal = f" ({GOALS[batch]} wanted)" if batch in GOALS else ""
     low = min(found, key=lambda n: found[n])
     yield (
-        f"Geometric mean of {len(found)} ratios: {mean:.2f}{goal}; the lowest is {low}'s, "
+        f"{what}geometric mean of {len(found)} ratios: {mean:.2f}{goal}; the lowest is {low}'s, "
         f"{found[low]:.2f} ({LEAST} wanted)."
     )
     for name, wanted in HIGHER.items():
         if name in found:
-            yield f"{name}: {found[name]:.2f} ({wanted:.0f} wanted)."
+            yield f"{what}{name}: {found[name]:.2f} ({wanted:.0f} wanted)."
     yield ""

@@ -153,13 +153,18 @@ def test_the_better_of_torchs_modes_counts() -> None:
     assert gpu_table.ratio(case) == ("compile", 1.25)
     assert gpu_table.ratio({**case, "beside": {"graph": 1.0}}) == ("compile", 2.0)
     assert gpu_table.ratio(FOUND) is None
+    assert gpu_table.as_called(FOUND) is None
+    assert gpu_table.as_called({**case, "peers": {"graph": 0.75, "compile": 1.0}}) == 1.5
     right = {"ok": True, "errors": [2e-3, 3e-3], "why": ""}
     some = {"resnet18 fp16 1": {**case, "accuracy": right},
             "nasrnn fp16 1": {**case, "beside": {}, "accuracy": {**right, "ok": False,
                                                                  "why": "too far"}}}  # fmt: skip
     text = gpu_table.table({**some, "csrnet fp16 1": {"peers": {"graph": 1.0}}})
-    assert "| resnet18 | 0.500 | 1.000 | compile | yes | 1.25 | 0.1000 | 5.0 | 0.600 | 3 |" in text
-    assert "Geometric mean of 2 ratios: 1.58 (1.15 wanted); the lowest is resnet18's, 1.25" in text
+    row = "| resnet18 | 0.500 | 1.000 | compile | yes | 1.25 | 1.67 | 0.1000 | 5.0 | 0.600 | 3 |"
+    assert row in text
+    wanted = "geometric mean of 2 ratios: {} (1.15 wanted); the lowest is resnet18's, {}"
+    assert f"As graphs: {wanted.format(1.58, 1.25)}" in text
+    assert f"As called: {wanted.format(1.67, 1.67)}" in text
     assert "nasrnn: 2.00 (3 wanted)" in text
     assert "section 14: 1 of 2." in text
     assert "resnet18 2.0e-03 (3.0e-03), nasrnn 2.0e-03 (3.0e-03)." in text

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,12 @@ if TYPE_CHECKING:
 
 Sizes = tuple[tuple[str, int], ...]
 MOST = 1000  # shapes of inputs that are remembered
+
+
+@cache
+def name_of(dtype: object) -> str:
+    """An element type's, of torch's or numpy's, by numpy."""
+    return str(dtype).removeprefix("torch.")
 
 
 def _forked() -> UsageError:
@@ -98,7 +105,7 @@ class OnGpu:
         given = self.given(feeds)
         there = self.device if given and all(map(on_device, given)) else ""
         with self.alone():
-            made = self.ready(self.sizes(given))
+            made = self._ready(self.sizes(given))
             self._there(made, given)
             try:
                 found = made.run(given, there)
@@ -170,9 +177,9 @@ class OnGpu:
                 )
             x = by_dlpack(feeds[p.name])
             if on_device(x):
-                shape, kind = tuple(x.shape), str(x.dtype).removeprefix("torch.")
+                shape, kind = x.shape, name_of(x.dtype)
                 fits = p.shape is None or len(p.shape) == len(shape)
-                if kind != str(p.dtype) or not fits:
+                if kind != name_of(p.dtype) or not fits:
                     raise UsageError(
                         f"input {p.name!r} is {kind}{list(shape)}", f"the model says {p.text}",
                         "give such a tensor",
@@ -203,16 +210,19 @@ class OnGpu:
 
     def ready(self, sizes: Mapping[str, int]) -> Variant | Ready:
         """What runs inputs of these sizes: found, where it was kept, else compiled."""
-        key = tuple(sorted(sizes.items()))
         with self.alone():
-            if key in self.variants:
-                return self.variants[key]
-            if key not in self.found:
-                made = self.find(key)
-                if made is None:
-                    return self.variant(sizes)
-                self.found[key] = made
-            return self.found[key]
+            return self._ready(sizes)
+
+    def _ready(self, sizes: Mapping[str, int]) -> Variant | Ready:
+        key = tuple(sorted(sizes.items()))
+        if key in self.variants:
+            return self.variants[key]
+        if key not in self.found:
+            made = self.find(key)
+            if made is None:
+                return self.variant(sizes)
+            self.found[key] = made
+        return self.found[key]
 
     def variant(self, sizes: Mapping[str, int]) -> Variant:
         """The steps for inputs of these sizes, compiled: what was found is planned again as it
