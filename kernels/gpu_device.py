@@ -47,10 +47,12 @@ def device() -> str:
 
 
 def current(device: str) -> int | None:
-    """The number of the GPU that is this thread's for torch; None in the interpreter."""
+    """The number of the GPU that is this thread's for torch; None in the interpreter, and where
+    there is none."""
     import torch
 
-    return int(torch.cuda.current_device()) if device == "cuda" else None
+    there = device == "cuda" and torch.cuda.is_available()
+    return int(torch.cuda.current_device()) if there else None
 
 
 def on(number: int | None) -> AbstractContextManager[object]:

@@ -49,7 +49,7 @@ from superopt.kernels.gpu_library import library, offered
 from superopt.kernels.gpu_narrow import narrow, narrowed, widened
 from superopt.kernels.gpu_products import Made, by_terms, matrix_of, multiplied
 from superopt.kernels.gpu_ranking import ranked
-from superopt.kernels.gpu_rows import by_rows, in_memory, short_and_long
+from superopt.kernels.gpu_rows import LARGEST, by_rows, in_memory, short_and_long
 from superopt.kernels.gpu_windows import tile, tiles, windows
 from superopt.kernels.online import online
 from superopt.kernels.option import Option
@@ -189,8 +189,10 @@ def chosen(p: Problem, option: Option) -> Choice:
         case "online" if p.lead and (attention := online(t)) is not None:
             return attended(attention, option)
         case "rows" if p.lead:
-            laid = by_rows(t, p.lead, dict(option.knobs).get("high", 1))
-            return Choice(option, t, laid, settles=in_memory(t, p.lead))
+            knobs = dict(option.knobs)
+            most = knobs.get("step", LARGEST)
+            laid = by_rows(t, p.lead, knobs.get("high", 1), most)
+            return Choice(option, t, laid, settles=in_memory(t, p.lead, most))
         case "across" if "turned" in dict(option.knobs):
             other = _by_terms(p)
             if other is not None:

@@ -44,9 +44,11 @@ KINDS = {"fp16": (TensorProto.FLOAT16, np.float16), "tf32": (TensorProto.FLOAT, 
 TURNS, RUNS, TOGETHER = 5, 5, 10
 NO_CACHE = 1 << 27  # bytes
 SEED = secrets.randbits(32)
-# The output's largest difference from that in float64, by its rms, at most. Tensor cores leave out
-# the bits of inputs that tf32 has not: of scores behind an exponential that is up to 0.037 (numpy).
+# The output's largest difference from that in float64, by its rms, at most, beyond its rounding: a
+# softmax has numbers of 150 times its rms, in halves. Tensor cores leave out the bits of inputs that
+# tf32 has not: of scores behind an exponential that is up to 0.037 (numpy).
 FAR = {"fp16": 0.02, "tf32": 0.05}
+ROUNDING = {"fp16": 2.0**-11, "tf32": 0.0}
 
 
 @dataclass(frozen=True)
@@ -291,9 +293,11 @@ def measured(
     share = case.bytes / (a * 1e-6) / copied if case.bytes else b / a
     how = [str(o) for o in made.program.options.values()]
     theirs = [vendor_of(c.kernel.library) for c in r.calls if c.kernel.library]
-    worst = float(np.abs(got - wanted).max()) / rms
-    if not worst <= FAR[precision]:
-        raise ArithmeticError(f"the output is {worst:.1e} of its rms from that in float64")
+    off = np.abs(got - wanted)
+    worst = float(off.max()) / rms
+    beyond = float((off - ROUNDING[precision] * np.abs(wanted)).max()) / rms
+    if not beyond <= FAR[precision]:
+        raise ArithmeticError(f"the output is {beyond:.1e} of its rms from that in float64")
     found = {"us": a, "torch us": us["torch"], "share": share, "error": worst, "how": how}
     return {**found, "vendor": theirs, **extra}
 

@@ -121,7 +121,8 @@ class OnGpu:
         it do so; they are the program's own until it is tuned, or its memory is given back.
 
         shapes: symbolic sizes. Of a model of which parts run in onnxruntime there are none, nor of
-        inputs that no kernel reads. Raises UsageError for other sizes than those of the model."""
+        inputs that no kernel reads; a call is given these as arrays. Raises UsageError for other
+        sizes than those of the model."""
         sizes = dict(shapes or {})
         checked_sizes(self.ports, sizes)
         with self.alone():
