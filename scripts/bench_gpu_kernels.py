@@ -45,8 +45,8 @@ TURNS, RUNS, TOGETHER = 5, 5, 10
 NO_CACHE = 1 << 27  # bytes
 SEED = secrets.randbits(32)
 # The output's largest difference from that in float64, by its rms, at most, beyond its rounding: a
-# softmax has numbers of 150 times its rms, in halves. Tensor cores leave out the bits of inputs that
-# tf32 has not: of scores behind an exponential that is up to 0.037 (numpy).
+# softmax has numbers of 150 times its rms, in halves. Tensor cores leave out the bits of inputs
+# that tf32 has not: of scores behind an exponential that is up to 0.037 (numpy).
 FAR = {"fp16": 0.02, "tf32": 0.05}
 ROUNDING = {"fp16": 2.0**-11, "tf32": 0.0}
 
