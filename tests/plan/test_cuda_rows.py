@@ -17,7 +17,7 @@ pytestmark = pytest.mark.gpu
 __all__ = ["interpreted"]  # a fixture of this module, too
 
 
-@pytest.mark.parametrize("shape", [(70, 1000), (70, 33), (3, 17000), (17, 40000)])
+@pytest.mark.parametrize("shape", [(70, 1000), (70, 33), (3, 17000), (2, 40000)])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_rows_are_kept_in_registers(shape: tuple[int, ...], precision: str) -> None:
     """What a softmax keeps of a row is written nowhere; of one that is longer than a block it is
@@ -34,7 +34,7 @@ def test_much_work_of_a_long_row_is_kept_in_memory() -> None:
     chain = [f for _ in range(4) for f in ("Erf", "Sin", "Tanh", "Exp", "Neg", "Sigmoid")]
     nodes = [node(f, f"x{n}", f"x{n + 1}") for n, f in enumerate(chain)]
     nodes.append(node("Softmax", f"x{len(chain)}", "y"))
-    m = model(nodes, {"x0": (F, [17, 40000])}, ["y"], {})
+    m = model(nodes, {"x0": (F, [2, 40000])}, ["y"], {})
     given = feeds(m)
     exe = superopt.compile(m, target="cuda")
     near(exe.run(given), reference(m, given), "fp32")
