@@ -17,6 +17,7 @@ from superopt.kernels.gpu_module import products
 
 EARLY = (9, 0)  # compute capability
 SIDE, COPIED = 4096, 1 << 28  # of matrices; bytes
+AS_IT_IS = nullcontext()
 ON_GPU = 2  # kDLCUDA of dlpack.h
 # That kernels compute with: gpu_functions.TYPES, which a program that is kept does not load.
 KINDS = frozenset((
@@ -59,7 +60,9 @@ def on(number: int | None) -> AbstractContextManager[object]:
     """This GPU is the thread's for torch, where torch uses one by now; None: whichever is."""
     torch = sys.modules.get("torch")
     if number is None or torch is None or not torch.cuda.is_initialized():
-        return nullcontext()
+        return AS_IT_IS
+    if torch.cuda.current_device() == number:
+        return AS_IT_IS
     there: AbstractContextManager[object] = torch.cuda.device(number)
     return there
 
@@ -183,7 +186,8 @@ def put(to: Any, x: Any) -> None:
         x = x if x.flags.writeable else x.copy()  # torch warns of arrays that are not
         x = torch.from_numpy(x.view(np.int16) if short else x)
         x = x.view(torch.bfloat16) if short else x
-    to.copy_(x.detach())  # or all that it was computed from would stay, for its gradient
+    # Or all that it was computed from would stay, for its gradient.
+    to.copy_(x.detach() if x.requires_grad else x)
 
 
 def array(x: Any) -> np.ndarray:

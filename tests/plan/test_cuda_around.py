@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,7 +18,7 @@ import superopt
 from superopt.errors import UsageError
 from superopt.kernels import gpu_text
 from superopt.kernels.gpu_device import put
-from superopt.pipeline import forks
+from superopt.pipeline import forks, gpu_parts, on_gpu
 from tests.gpu import REAL
 from tests.plan.gpu_models import I64, node
 from tests.plan.test_compile import F, model, reference
@@ -62,6 +63,42 @@ def test_seeds_are_nobody_s_business() -> None:
     superopt.compile(ROWS, target="cuda", precision="tf32").run(rows(3))
     assert torch.equal(torch.get_rng_state(), before[0])
     assert before[1] is None or torch.equal(torch.cuda.get_rng_state(), before[1])
+
+
+def test_calls_like_the_last_one_are_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of tensors: only where types, shapes and names are the same, and it is compiled still."""
+    import torch
+
+    exe = superopt.compile(ROWS, target="cuda")
+    if not REAL:  # tensors of the processor stand for those on a GPU
+        monkeypatch.setattr(on_gpu, "on_device", lambda x: isinstance(x, torch.Tensor))
+        monkeypatch.setattr(gpu_parts.Variant, "number", -1)
+    asked = []
+    given = on_gpu.OnGpu.given
+
+    def counted(self: on_gpu.OnGpu, feeds: dict[str, Any]) -> list[Any]:
+        asked.append(len(feeds.get("x", ())))
+        return given(self, feeds)
+
+    monkeypatch.setattr(on_gpu.OnGpu, "given", counted)
+
+    def same(n: int) -> None:
+        x = torch.from_numpy(rows(n)["x"]).to(exe.device)
+        y = exe.run({"x": x})["y"]
+        assert isinstance(y, torch.Tensor)
+        near({"y": y.cpu().numpy()}, reference(ROWS, rows(n)), "fp32")
+
+    for n in (3, 3, 4, 4, 3):
+        same(n)
+    assert asked == [3, 4, 3]
+    exe.variants.clear()
+    same(3)
+    assert asked == [3, 4, 3, 3]
+    near(exe.run(rows(3)), reference(ROWS, rows(3)), "fp32")  # numpy's give numpy's
+    x = torch.zeros(3, 24, dtype=torch.float64, device=exe.device)
+    for wrong in ({"x": x}, {"x": x.float(), "z": x}, {"z": x}, {"x": torch.zeros(3, 25)}):
+        with pytest.raises(UsageError):
+            exe.run(wrong)
 
 
 DOUBLE = TensorProto.DOUBLE
