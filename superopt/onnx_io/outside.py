@@ -42,12 +42,12 @@ def inferred(source: Source) -> Source | None:
     """The model with types and shapes of the outputs that it leaves out, as onnx infers them; None
     where it does not."""
     model = source.skeleton.proto()
+    bare = [v for v in model.graph.output if not v.type.tensor_type.HasField("shape")]
     with suppress(Exception):  # whatever it does not like
         found = {v.name: v for v in onnx.shape_inference.infer_shapes(model).graph.output}
-        for value in model.graph.output:
-            if not value.type.tensor_type.HasField("shape"):
-                value.type.CopyFrom(found[value.name].type)
-        return source.instead(model)
+        for value in bare:
+            value.type.CopyFrom(found[value.name].type)
+        return source.instead(model) if bare else None
     return None
 
 

@@ -16,7 +16,7 @@ from superopt.te.dtype import F32, I32, DType, to_numpy
 from superopt.te.expr import Tensor
 from superopt.te.inline import Inlining
 from superopt.te.node import Apply, Const, Expr, Load, Reduce
-from superopt.te.walk import loads, parts, reductions
+from superopt.te.walk import loads, parts, reductions, slides
 
 TURNS = ("sin", "cos", "tan")
 MANY = 8  # numbers for each one that is of them all
@@ -133,13 +133,14 @@ class Kept:
         }  # fmt: skip
 
     def _masked(self) -> set[Tensor]:
-        """What the largest is taken of, as by a softmax, where something that need not be small was
-        added: a mask may leave out all of a row by a number that its kind has not, and no infinity
-        is the largest of it then."""
+        """What the largest of a row is taken of, as by a softmax, where something that need not be
+        small was added: a mask may leave out all of a row by a number that its kind has not, and no
+        infinity is the largest of it then."""
         out = set()
         for now in self.current.values():
-            largest = [r for s in self._inside(now) for r in reductions(s.body) if r.fn == "max"]
-            for t in {x.tensor for r in largest for x in loads(r.body)}:
+            some = ((s, r) for s in self._inside(now) for r in reductions(s.body) if r.fn == "max")
+            of_rows = (x for s, r in some for x in loads(r.body) if not slides(s.axes, r.axes, x))
+            for t in {x.tensor for x in of_rows}:
                 while (of := self.current.get(t)) is not None and isinstance(of.body, Load):
                     t = of.body.tensor
                 if of is not None and any(self._may_mask(x) for x in self._inside(of)):
