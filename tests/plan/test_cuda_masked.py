@@ -74,14 +74,16 @@ def test_a_product_and_a_mask(precision: str) -> None:
 def test_windows_are_no_rows() -> None:
     """What a pooling takes the largest of is rounded, though tensors were added."""
     nodes = [node("Add", "x", "z", "a"), node("Conv", "a", "w", "c"), node("Add", "c", "z", "d"),
-             node("MaxPool", "d", "y", kernel_shape=[2, 2], strides=[2, 2])]  # fmt: skip
+             node("MaxPool", "d", "y", kernel_shape=[2, 2], strides=[2, 2]),
+             node("Conv", "d", "w", "e")]  # fmt: skip
     inputs = {name: (F, [1, 16, 8, 8]) for name in ("x", "z")}
-    m = model(nodes, inputs, ["y"], {"w": drawn(16, 16, 1, 1, scale=0.25)})
+    m = model(nodes, inputs, ["y", "e"], {"w": drawn(16, 16, 1, 1, scale=0.25)})
     given = {name: drawn(1, 16, 8, 8, of=name) for name in inputs}
     exe = superopt.compile(m, target="cuda", precision="fp16")
     near(exe.run(given), reference(m, given), "fp16")
     made = [p.tensor for p in exe.variant({}).program.problems.values()]
-    assert {t.dtype.name for t in made if t.shape[-1] != 4} == {"f16"}
+    added = [t for t in made if "copy" not in t.name and t.shape == (1, 16, 8, 8)]
+    assert [t.dtype.name for t in added] == ["f16"]
 
 
 @pytest.mark.parametrize("precision", OTHER)
