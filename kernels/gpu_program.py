@@ -95,17 +95,16 @@ class Running:
     def run(self, given: Sequence[Any]) -> None:
         """Compute the outputs of these inputs, in the current stream; after the last run, on
         whichever stream that was."""
-        if self.over is not None:
-            now = _stream()
-            if now != self.last:
-                self.over.wait()
-                self.last = now
+        stream = None if self.over is None else _stream()
+        if stream is not None and stream.cuda_stream != self.last:
+            self.over.wait(stream)
+            self.last = stream.cuda_stream
         for x, value in zip(self.inputs, given, strict=True):
             if value is not x:  # it was written where it is read
                 put(x, value)
         self()
-        if self.over is not None:
-            self.over.record()
+        if stream is not None:
+            self.over.record(stream)
 
     def __call__(self) -> None:
         """Compute the outputs from the inputs, in the current stream."""
@@ -361,15 +360,16 @@ def _record(r: Running) -> None:
     # On a stream of its own: what the vendor's library keeps for a stream, two graphs would share.
     with torch.cuda.graph(graph, stream=beside, capture_error_mode=OTHERS_MAY):
         r.launch()
-    r.graph, r.over, r.last = graph, cuda.Event(), _stream()
-    r.over.record()
+    now = _stream()
+    r.graph, r.over, r.last = graph, cuda.Event(), now.cuda_stream
+    r.over.record(now)
 
 
-def _stream() -> int:
+def _stream() -> Any:
     """The one that is current for torch."""
     import torch
 
-    return int(torch.cuda.current_stream().cuda_stream)
+    return torch.cuda.current_stream()
 
 
 def _event() -> Any:

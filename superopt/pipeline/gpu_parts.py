@@ -3,7 +3,8 @@ onnxruntime, on the processor."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from superopt.ir import graph as g
@@ -30,11 +31,41 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class _Whole:
+    """A part that is all of a model: the numbers of the model's inputs that it takes, and of its
+    outputs, for each of the model's."""
+
+    running: Running
+    takes: tuple[int, ...]
+    gives: tuple[int, ...]
+
+    @classmethod
+    def of(cls, model: Model, steps: Sequence[Part | Foreign]) -> _Whole | None:
+        """None where there is more to a call."""
+        part = steps[0] if len(steps) == 1 else None
+        if not isinstance(part, Part):
+            return None
+        inputs, outputs = model.graph.inputs, part.segment.outputs
+        if not ({*model.graph.outputs} <= {*outputs} and {*part.segment.inputs} <= {*inputs}):
+            return None
+        takes = tuple(map(inputs.index, part.segment.inputs))
+        return cls(part.running, takes, tuple(map(outputs.index, model.graph.outputs)))
+
+    def run(self, given: Sequence[Any]) -> list[Any]:
+        self.running.run([given[n] for n in self.takes])
+        return [self.running.outputs[n] for n in self.gives]
+
+
+@dataclass(frozen=True, slots=True)
 class Variant:
     """A model for given sizes. model: itself, or that for these sizes alone."""
 
     model: Model
     steps: tuple[Part | Foreign, ...]
+    _whole: _Whole | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_whole", _Whole.of(self.model, self.steps))
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -69,6 +100,8 @@ class Variant:
 
     def run(self, given: list[Any], there: str) -> list[Any]:
         """The outputs, of inputs in order: on this device, or, if it is none, numpy's."""
+        if there and self._whole is not None:
+            return self._whole.run(given)
         env: Arrays = dict(zip(self.model.graph.inputs, given, strict=True))
         for step in self.steps:
             advance(step, env)
